@@ -25,14 +25,12 @@ from numpy.typing import NDArray
 
 from bench.planner.parameters import FIXED, FREE, Parameter, left_out, render, rendered_errors
 from hpc_kit.planner import constants
-from hpc_kit.planner.cases import filled_share, read, reported_memory
-from hpc_kit.planner.constants import FILE, Rates, rates
-from hpc_kit.planner.layout import Run
-from hpc_kit.planner.machine import GIB
+from hpc_kit.planner.cases import PlannerCase, filled_share, fits_memory, parse_case, read_cases, reported_memory
+from hpc_kit.planner.constants import CONSTANTS_FILE, Rates, select_rates
+from hpc_kit.planner.hardware import GIB
+from hpc_kit.planner.layout import TrainingLayout
 from hpc_kit.planner.memory import peak_memory
-from hpc_kit.planner.rows import Case, case
 from hpc_kit.planner.step_time import step_time
-from hpc_kit.planner.unsaid import fits
 
 Array = NDArray[np.float64]
 
@@ -43,8 +41,8 @@ class Row:
 
     case_id: str
     group: str
-    run: Run
-    one: Case
+    layout: TrainingLayout
+    one: PlannerCase
     model: str
     time: float | None
     memory: float | None
@@ -52,11 +50,11 @@ class Row:
     weight: float
 
 
-def kinds(run: Run) -> tuple[str, str, str]:
+def kinds(run: TrainingLayout) -> tuple[str, str, str]:
     return run.machine.gpu.generation, run.machine.fabric, run.framework
 
 
-def holds(name: str, run: Run, known: Collection[str]) -> str:
+def holds(name: str, run: TrainingLayout, known: Collection[str]) -> str:
     """The key of the constant that holds for a run."""
     own = [f"{name}.{kind}" for kind in kinds(run) if f"{name}.{kind}" in known]
     return own[-1] if own else name
@@ -76,17 +74,17 @@ def load(cases: Path, labels: Path) -> list[Row]:
     with labels.open(newline="") as file:
         for label in csv.DictReader(file):
             measured[label["case_id"]] = label
-    count = Counter(row["set"] for row in read(cases))
+    count = Counter(row["set"] for row in read_cases(cases))
     rows = []
-    for row in read(cases):
-        one, label = case(row), measured[row["case_id"]]
-        if one.run is None:
+    for row in read_cases(cases):
+        one, label = parse_case(row), measured[row["case_id"]]
+        if one.layout is None:
             continue
         rows.append(
             Row(
                 row["case_id"],
                 row["set"],
-                one.run,
+                one.layout,
                 one,
                 row["model_name"],
                 float(label["step_time_s"]) if label["time_ok"] == "true" and label["step_time_s"] else None,
@@ -110,7 +108,7 @@ class Problem:
         rows: Sequence[Row],
         free: Sequence[Parameter],
         start: dict[str, float],
-        predicted: Callable[[Run, Rates], float],
+        predicted: Callable[[TrainingLayout, Rates], float],
         measured: Callable[[Row], float],
     ) -> None:
         self.rows, self.free, self.values = rows, free, dict(start)
@@ -120,7 +118,7 @@ class Problem:
         self.weight *= len({row.group for row in rows}) / self.weight.sum()
         known = self.values.keys() | {p.key for p in free}
         self.feels = [
-            np.array([i for i, row in enumerate(rows) if holds(p.name, row.run, known) == p.key], dtype=int)
+            np.array([i for i, row in enumerate(rows) if holds(p.name, row.layout, known) == p.key], dtype=int)
             for p in free
         ]
 
@@ -132,10 +130,10 @@ class Problem:
         known: dict[tuple[str, ...], Rates] = {}
         out = []
         for index in which:
-            run = self.rows[index].run
+            run = self.rows[index].layout
             kind = kinds(run)
             if kind not in known:
-                known[kind] = rates(values, *kind)
+                known[kind] = select_rates(values, *kind)
             out.append(math.log(max(1e-9, self.predicted(run, known[kind]))))
         return np.array(out)
 
@@ -192,9 +190,9 @@ def time_problem(rows: Sequence[Row], start: dict[str, float]) -> Problem:
     """Measured times; `start` has the fitted constants of memory, for what a full one costs."""
     timed = [row for row in rows if row.time is not None]
     free = [p for p in FREE if p.about == "time"]
-    filled = {id(row.run): filled_share(row.run, rates(start, *kinds(row.run))) or 0.0 for row in timed}
+    filled = {id(row.layout): filled_share(row.layout, select_rates(start, *kinds(row.layout))) or 0.0 for row in timed}
 
-    def predicted(run: Run, k: Rates) -> float:
+    def predicted(run: TrainingLayout, k: Rates) -> float:
         return step_time(run, k, filled[id(run)]).total
 
     return Problem(timed, free, start, predicted, lambda row: row.time or 0.0)
@@ -207,17 +205,17 @@ Guesses = dict[str, tuple[float, float, bool]]
 
 def memory_problem(rows: Sequence[Row], start: dict[str, float]) -> Problem:
     """Measured memories; and of runs that ran without a measured one, that they must fit."""
-    sized = [row for row in rows if row.memory is not None or (row.fits and row.run.machine.gpu.memory)]
+    sized = [row for row in rows if row.memory is not None or (row.fits and row.layout.machine.gpu.memory)]
     free = [p for p in FREE if p.about == "memory"]
-    unmeasured = {id(row.run) for row in sized if row.memory is None}
+    unmeasured = {id(row.layout) for row in sized if row.memory is None}
 
-    def predicted(run: Run, k: Rates) -> float:
+    def predicted(run: TrainingLayout, k: Rates) -> float:
         if id(run) in unmeasured:
             return max(peak_memory(run, k).total, HELD * run.machine.gpu.memory) / GIB
         return reported_memory(run, k).gib
 
     def measured(row: Row) -> float:
-        return row.memory or HELD * row.run.machine.gpu.memory / GIB
+        return row.memory or HELD * row.layout.machine.gpu.memory / GIB
 
     return Problem(sized, free, start, predicted, measured)
 
@@ -227,10 +225,10 @@ def usable(rows: Sequence[Row], values: dict[str, float]) -> float:
 
     Of the sweep that says which runs ran out of memory: what its framework wastes is its own.
     """
-    tried = [row for row in rows if row.fits is not None and row.run.machine.gpu.memory]
+    tried = [row for row in rows if row.fits is not None and row.layout.machine.gpu.memory]
     shares = []
     for row in tried:
-        peak = peak_memory(row.run, rates(values, *kinds(row.run))).total / row.run.machine.gpu.memory
+        peak = peak_memory(row.layout, select_rates(values, *kinds(row.layout))).total / row.layout.machine.gpu.memory
         shares.append((peak, row.fits, row.group))
     swept = [s for s in shares if s[2] == "ultrascale"]
 
@@ -260,11 +258,11 @@ def fit(rows: Sequence[Row], start: dict[str, float], *, rounds: int) -> tuple[d
 def predictions(rows: Sequence[Row], values: dict[str, float]) -> Guesses:
     out = {}
     for row in rows:
-        k = rates(values, *kinds(row.run))
+        k = select_rates(values, *kinds(row.layout))
         out[row.case_id] = (
-            step_time(row.run, k, filled_share(row.run, k) or 0.0).total,
-            reported_memory(row.run, k).gib,
-            fits(row.run, k),
+            step_time(row.layout, k, filled_share(row.layout, k) or 0.0).total,
+            reported_memory(row.layout, k).gib,
+            fits_memory(row.layout, k),
         )
     return out
 
@@ -291,7 +289,7 @@ def expected(rows: Sequence[Row], guesses: Guesses) -> dict[str, Any]:
         [
             (
                 row.group,
-                row.run,
+                row.layout,
                 abs(guesses[row.case_id][0] / row.time - 1) if row.time else None,
                 abs(guesses[row.case_id][1] / row.memory - 1) if row.memory else None,
             )
@@ -313,9 +311,9 @@ def folds(rows: Sequence[Row], by: str) -> list[set[str]]:
     """Five parts, each with whole models, GPU counts or layouts (tp and pp) of every set; where it has only one, tp."""
     keys: dict[str, Callable[[Row], float | str]] = {
         "models": lambda row: row.model,
-        "gpus": lambda row: row.run.gpus,
-        "tp": lambda row: row.run.tp,
-        "layouts": lambda row: f"{row.run.tp} {row.run.pp}",
+        "gpus": lambda row: row.layout.gpus,
+        "tp": lambda row: row.layout.tp,
+        "layouts": lambda row: f"{row.layout.tp} {row.layout.pp}",
     }
     order = [by, *(name for name in keys if name != by)]
     parts: list[set[str]] = [set() for _ in range(FOLDS)]
@@ -365,8 +363,8 @@ def main() -> None:
         print("left out\n" + table(rows, others))
         write_predictions(given.cross, others)
         if given.write:
-            before, _, _ = FILE.read_text().partition("[error]")
-            FILE.write_text(before + rendered_errors(expected(rows, others)))
+            before, _, _ = CONSTANTS_FILE.read_text().partition("[error]")
+            CONSTANTS_FILE.write_text(before + rendered_errors(expected(rows, others)))
         return
     values, errors = fit(rows, start, rounds=given.rounds)
     guesses = predictions(rows, values)
@@ -377,7 +375,7 @@ def main() -> None:
     if given.keep:
         given.keep.write_text(json.dumps(values, indent=1))
     if given.write:
-        FILE.write_text(render(values, errors, len(rows), constants.table()["error"]))
+        CONSTANTS_FILE.write_text(render(values, errors, len(rows), constants.constants_table()["error"]))
     if given.predictions:
         write_predictions(given.predictions, guesses)
 

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from hpc_kit.planner import calibration, hardware
-from hpc_kit.planner.constants import Rates, builtin
-from hpc_kit.planner.jobmodel import BYTES, DEFAULTS
-from hpc_kit.planner.layout import Run, stages
-from hpc_kit.planner.machine import Machine
-from hpc_kit.planner.memory import model_states
+from hpc_kit.planner.constants import Rates, rates_for
+from hpc_kit.planner.hardware import Machine
+from hpc_kit.planner.job_files import BYTE_VOCABULARY, PROGRAM_DEFAULTS
+from hpc_kit.planner.layout import TrainingLayout, split_stages
+from hpc_kit.planner.memory import model_state_bytes
 from hpc_kit.planner.model import Model
 from hpc_kit.planner.step_time import step_time
 
@@ -61,8 +61,8 @@ DRAW = 0.05
 """Predicted times that are nearer than this share are a draw."""
 
 
-def run_of(strategy: str, ranks: int, asked: dict[str, Any], machine: Machine) -> Run:
-    way, sequence, width = WAYS[strategy], DEFAULTS["sequence"], asked["width"]
+def run_of(strategy: str, ranks: int, asked: dict[str, Any], machine: Machine) -> TrainingLayout:
+    way, sequence, width = WAYS[strategy], PROGRAM_DEFAULTS["sequence"], asked["width"]
     model = Model(
         name="shipped",
         layers=asked["layers"],
@@ -71,14 +71,14 @@ def run_of(strategy: str, ranks: int, asked: dict[str, Any], machine: Machine) -
         heads=asked["heads"],
         kv_heads=asked["heads"],
         head_dim=width // asked["heads"],
-        vocab=BYTES,
+        vocab=BYTE_VOCABULARY,
         seq_len=sequence,
         gated=False,
         positions=sequence + 1,
     )
     tp, pp, cp = (degree or ranks for degree in (way.tp, way.pp, way.cp))
     dp = ranks // (tp * pp * cp)
-    return Run(
+    return TrainingLayout(
         model=model,
         machine=machine,
         seq_len=sequence,
@@ -93,29 +93,29 @@ def run_of(strategy: str, ranks: int, asked: dict[str, Any], machine: Machine) -
     )
 
 
-def states(run: Run, held: int) -> float:
+def states(run: TrainingLayout, held: int) -> float:
     """Bytes of parameters, gradients and optimizer of the rank that holds most, all in fp32."""
-    model, part = run.model, max(stage.layers for stage in stages(run.model, run.pp))
+    model, part = run.model, max(stage.layers for stage in split_stages(run.model, run.pp))
     tables = model.embedding_parameters + (model.head_parameters if run.pp == 1 else 0)
     owned = (part * model.layer_parameters + tables) / run.tp
-    return sum(model_states(owned, run.dp, held, 4, master=True))
+    return sum(model_state_bytes(owned, run.dp, held, 4, master=True))
 
 
 def machine_of(ranks: int, nodes: int, cores: int | None, comm: Path | None) -> tuple[Machine, Rates]:
     """Ranks that share some cores, on one host or several, and the general constants."""
-    card = hardware.gpu("cpu")
+    card = hardware.find_gpu("cpu")
     if cores:
         card = structs.replace(card, flops=card.flops * min(1.0, cores / ranks))
     per_node = max(1, ranks // nodes)
-    machine = Machine(gpu=card, gpus_per_node=per_node, network=hardware.network(card))
-    rates = builtin("torch", card.generation, machine.fabric)
+    machine = Machine(gpu=card, gpus_per_node=per_node, network=hardware.usual_network(card))
+    rates = rates_for("torch", card.generation, machine.fabric)
     if comm is None:
         return machine, rates
-    links = calibration.read_comm(comm, per_node)
+    links = calibration.read_comm_result(comm, per_node)
     if links.link is None and links.network:
         # All hosts are this machine: what was measured between nodes holds inside one.
         links = structs.replace(links, link=links.network * per_node, latency=links.latency_network)
-    return calibration.apply(links, machine, rates)
+    return calibration.apply_measurement(links, machine, rates)
 
 
 def ranks_of(values: Sequence[float]) -> list[float]:

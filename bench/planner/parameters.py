@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from hpc_kit.planner.layout import Run
+from hpc_kit.planner.layout import TrainingLayout
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ MOST = ("gpus", "pp", "cp", "seq_len")
 """What a run may have more of than any measured one."""
 
 
-def left_out(found: Sequence[tuple[str, Run, float | None, float | None]]) -> dict[str, Any]:
+def left_out(found: Sequence[tuple[str, TrainingLayout, float | None, float | None]]) -> dict[str, Any]:
     """What is expected of a prediction: by framework the worst of its sets, in general the mean of all sets.
 
     Args:

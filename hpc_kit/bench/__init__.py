@@ -1,1 +1,1 @@
-"""Measured curves: what this machine and this network do, beside what a model of them says."""
+"""Benchmarks: measured performance of a machine and its network, compared with models of them."""

@@ -1,19 +1,28 @@
-"""Collectives of several backends, timed side by side; a ring against a star; what each link does."""
+"""Options and checks of `hpc-kit bench comm`: collectives of several backends, and the links between ranks."""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs
 
 from hpc_kit.bench import local_ranks as ranks
-from hpc_kit.bench.results import Column, Plot, Value
+from hpc_kit.bench import memory_check
+from hpc_kit.bench.results import Column, Plot, Value, format_quantity
 from hpc_kit.errors import SpecError
+from hpc_kit.runtime.mpi import library
+from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.recorder import Sheet
+    import torch
+
+    from hpc_kit.bench.recorder import Recorder
+
 
 BACKENDS = ("gloo", "mpi", "nccl", "horovod")
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
@@ -24,10 +33,10 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "broadcast": lambda _ranks: 1.0,
     "send_recv": lambda _ranks: 1.0,
 }
-"""What each rank's link carries, in sizes: the collectives that can be measured."""
+"""Data that each rank's link carries, in units of the size, for each collective that can be measured."""
 
 ALGORITHMS = ("ring", "star")
-"""All-reduces by hand, of plain messages; see `algorithms`."""
+"""All-reduces made of plain messages; see `collectives_rank`."""
 
 TITLE = "Collectives, side by side"
 COLUMNS = {
@@ -43,44 +52,66 @@ COLUMNS = {
     "beta_error": Column(unit="ns/B", better="none", title="+-", kind="reckoned"),
     "bandwidth": Column(unit="GB/s", better="higher", title="1 / beta", kind="reckoned"),
 }
-"""seconds: of one collective of the slowest rank, or of one message; algbw: bytes / seconds; busbw: algbw times what
-each rank's link carries, comparable among collectives and numbers of ranks."""
+"""seconds: time of one collective on the slowest rank, or of one message. algbw: bytes / seconds. busbw: algbw times
+the bus factor, comparable between collectives and numbers of ranks."""
 
 _SIZE = re.compile(r"(\d+)\s*(?:([KMGT])i?)?B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-_STEP = 4
-"""Between the sizes of a range."""
+_SIZE_FACTOR = 4
+"""Factor between neighbouring sizes of a range."""
 
 
-class Question(NamedTuple):
-    """What is to be measured."""
+class CommOptions(NamedTuple):
+    """Options of `bench comm`."""
 
     backends: tuple[str, ...]
     collectives: tuple[str, ...]
     ranks: int
     sizes: tuple[int, ...]
-    """Bytes: of the tensor; of the whole for all_gather, reduce_scatter and all_to_all."""
+    """Bytes of the tensor; of the whole result for all_gather, reduce_scatter and all_to_all."""
     algorithms: tuple[str, ...] = ()
     links: bool = False
 
     @classmethod
-    def of(cls, words: Mapping[str, Any]) -> Question:
-        """What `_asdict` gave, and JSON carried."""
+    def from_json(cls, words: Mapping[str, Any]) -> CommOptions:
+        """Restore options that `_asdict` returned and JSON carried."""
         lists = {name: tuple(value) for name, value in words.items() if isinstance(value, list | tuple)}
         return cls(**{**words, **lists})
 
-    def rows(self, pairs: int) -> int:
-        """How many rows come of it, with so many links."""
+    def row_count(self, pairs: int) -> int:
+        """Return the number of result rows for this many links."""
         times = len(self.collectives) + len(self.algorithms)
         return len(self.backends) * (times * len(self.sizes) + pairs * (len(self.sizes) + 1)) + (
             len(self.algorithms) * self.ranks
         )
 
+    def check(self, step_ranks: int, *, elsewhere: bool = False) -> None:
+        """Check the options before any rank starts.
 
-def question(
+        Args:
+            step_ranks: Ranks of the step that this process is in; 1: they are to be started.
+            elsewhere: Whether they are started on other hosts, whose memory they have to look at themselves.
+
+        Raises:
+            SpecError: A backend is not built in, or lacks GPUs, or the sizes are too large.
+        """
+        for name in self.backends:
+            error = unavailable_reason(name)
+            if error is not None:
+                raise error
+        if elsewhere:
+            return
+        _check_gpus(self, step_ranks)
+        if step_ranks == 1 and set(self.backends) != {"nccl"}:
+            check_host_memory(
+                self, self.ranks, network.this_node_name(os.environ), memory_check.free_memory(), PROCESS_BYTES
+            )
+
+
+def parse_options(
     backends: str, collectives: str, world_size: int, sizes: str, algorithms: str = "", *, links: bool = False
-) -> Question:
-    """What the words of a command line ask for.
+) -> CommOptions:
+    """Parse the options of the command line.
 
     Raises:
         SpecError: A name or a size is none, or there is one rank only.
@@ -91,17 +122,19 @@ def question(
             found=f"ranks = {world_size}",
             remedy="--ranks 2",
         )
-    wanted = _names(collectives, tuple(BUS_FACTORS), "collective", every="all")
-    by_hand = _names(algorithms, ALGORITHMS, "algorithm") if algorithms else ()
+    wanted = _parse_names(collectives, tuple(BUS_FACTORS), "collective", every="all")
+    by_hand = _parse_names(algorithms, ALGORITHMS, "algorithm") if algorithms else ()
     if by_hand and "all_reduce" not in wanted:
         raise SpecError(
             "ring and star are ways to do an all_reduce", found=collectives, remedy="--collectives all_reduce"
         )
-    return Question(_names(backends, BACKENDS, "backend"), wanted, world_size, sizes_of(sizes), by_hand, links)
+    return CommOptions(
+        _parse_names(backends, BACKENDS, "backend"), wanted, world_size, parse_sizes(sizes), by_hand, links
+    )
 
 
-def sizes_of(text: str) -> tuple[int, ...]:
-    """Bytes of `4KiB,64MiB`, in order; `1KiB-256MiB` is that range by powers of 4, its end included.
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Parse `4KiB,64MiB` into sorted bytes; `1KiB-256MiB` is a range in powers of 4, including its end.
 
     Raises:
         SpecError: One of them is no size, or a range goes down.
@@ -109,19 +142,19 @@ def sizes_of(text: str) -> tuple[int, ...]:
     found: set[int] = set()
     for word in text.split(","):
         low, dash, high = word.partition("-")
-        first, last = size(low), size(high if dash else low)
+        first, last = parse_size(low), parse_size(high if dash else low)
         if last < first:
             raise SpecError(f"{word!r} goes down", found=f"{last} < {first}", remedy=f"{high}-{low}")
         step = first
         while step < last:
             found.add(step)
-            step *= _STEP
+            step *= _SIZE_FACTOR
         found.add(last)
     return tuple(sorted(found))
 
 
-def size(text: str) -> int:
-    """Bytes of 4096, 4KiB, 4K or 4 MB; the powers are those of 1024.
+def parse_size(text: str) -> int:
+    """Parse 4096, 4KiB, 4K or 4 MB into bytes; units are powers of 1024.
 
     Raises:
         SpecError: It is none of these, or too small for a number.
@@ -135,7 +168,7 @@ def size(text: str) -> int:
     return number
 
 
-def _names(text: str, known: Sequence[str], what: str, every: str | None = None) -> tuple[str, ...]:
+def _parse_names(text: str, known: Sequence[str], what: str, every: str | None = None) -> tuple[str, ...]:
     names = tuple(known) if text == every else tuple(dict.fromkeys(filter(None, text.split(","))))
     for name in names:
         if name not in known:
@@ -145,49 +178,180 @@ def _names(text: str, known: Sequence[str], what: str, every: str | None = None)
     return names
 
 
-def measure(asked: Question, sheet: Sheet, *, launcher: str | None = None, timeout: float = ranks.TIMEOUT) -> None:
-    """Let ranks measure.
+def measure_collectives(
+    options: CommOptions, recorder: Recorder, *, launcher: str | None = None, timeout: float = ranks.TIMEOUT
+) -> None:
+    """Start the ranks and measure.
 
     Args:
-        asked: What is to be measured.
-        sheet: Is filled in.
+        options: The options.
+        recorder: Receives the rows.
         launcher: The words that start the ranks: `srun --mpi=pmix -N4 -n4`. Default: mpirun where mpi is asked for,
             else processes of this one; nothing in a step of several ranks.
         timeout: Seconds for the whole.
 
     Raises:
-        SpecError: There is no mpirun.
-        JobFailed: A rank failed, or they took too long.
+        SpecError: mpirun was not found.
+        JobFailed: A rank failed, or the timeout expired.
     """
-    ranks.measure(
+    ranks.run_ranks(
         "hpc_kit.bench.collectives_rank",
-        asked._asdict(),
-        sheet,
-        ranks=asked.ranks,
+        options._asdict(),
+        recorder,
+        ranks=options.ranks,
         launcher=launcher,
-        mpi="mpi" in asked.backends,
+        mpi="mpi" in options.backends,
         timeout=timeout,
     )
 
 
-def plots(asked: Question) -> list[Plot]:
-    """Time and bandwidth over the size, for each collective; bytes of each rank; what each link does."""
+def collective_plots(options: CommOptions) -> list[Plot]:
+    """Return the plots: time and bandwidth for each collective, bytes of each rank, and each link."""
     found = []
-    for collective in asked.collectives:
+    for collective in options.collectives:
         where: dict[str, Value] = {"collective": collective}
-        series = ("backend", "algorithm") if asked.algorithms and collective == "all_reduce" else ("backend",)
+        series = ("backend", "algorithm") if options.algorithms and collective == "all_reduce" else ("backend",)
         for column, words in (("seconds", "time"), ("busbw", "bus bandwidth")):
-            title = f"{collective}, {asked.ranks} ranks: {words}"
+            title = f"{collective}, {options.ranks} ranks: {words}"
             name = f"{collective}-{words.replace(' ', '-')}"
             picture = Plot(name=name, title=title, x="bytes", y=(column,), series=series, where=where)
             found.append(structs.replace(picture, log_x=True, log_y=True))
-    if asked.algorithms:
-        title = f"One all-reduce, {asked.ranks} ranks: bytes that each sends and receives"
+    if options.algorithms:
+        title = f"One all-reduce, {options.ranks} ranks: bytes that each sends and receives"
         found.append(Plot(name="traffic", title=title, x="rank", y=("traffic",), series=("algorithm",), kind="bars"))
-    if asked.links:
+    if options.links:
         for column, words in (("bandwidth", "bandwidth"), ("alpha", "latency")):
             title = f"Each link: {words} by the line through its times"
             found.append(
                 Plot(name=f"link-{words}", title=title, x="link", y=(column,), series=("backend",), kind="bars")
             )
     return found
+
+
+TENSORS_PER_RANK = 3
+"""Tensors of the largest size in each rank: two are filled, and the backend may copy another one."""
+
+
+PROCESS_BYTES = 150 << 20
+"""Memory of a rank before it allocates tensors."""
+
+
+def _check_gpus(options: CommOptions, step_ranks: int) -> None:
+    """Check for one GPU for each rank with NCCL; in a step, other hosts have their own GPUs."""
+    if "nccl" not in options.backends:
+        return
+    import torch
+
+    found, wanted = torch.cuda.device_count(), options.ranks if step_ranks == 1 else 1
+    if found < wanted:
+        raise SpecError(
+            "the backend nccl needs a GPU a rank",
+            found=f"{options.ranks} ranks, {found} GPUs that this process sees",
+            remedy="--ranks with no more, or as a job: hpc-kit submit bench_comm --set resources.gpus_per_task=1",
+        )
+
+
+def available_backends(wanted: int, step_ranks: int) -> tuple[str, ...]:
+    """Return the backends that can be measured here.
+
+    gloo always; nccl with one GPU for each rank; mpi if it started the ranks or can start them.
+
+    Args:
+        wanted: Ranks that take part.
+        step_ranks: Ranks of the step that this process is in; 1: they are to be started.
+    """
+    import torch
+
+    alone = step_ranks == 1
+    usable = {
+        "gloo": True,
+        "mpi": ranks.has_mpirun() if alone else library.find_evidence(os.environ) is not None,
+        "nccl": torch.cuda.device_count() >= (wanted if alone else 1),
+    }
+    return tuple(name for name, can in usable.items() if can and unavailable_reason(name) is None)
+
+
+def unavailable_reason(name: str) -> SpecError | None:
+    """Return the reason why this Python cannot use a backend; None if it can."""
+    if name == "horovod":
+        return _horovod_error()
+    from torch import __version__ as version
+    from torch import distributed as dist
+
+    if name == "mpi" and not dist.is_mpi_available() and find_spec("mpi4py") is None:
+        return SpecError(
+            "the backend mpi needs mpi4py", found="it is not installed", remedy="pip install 'hpc_kit[mpi]'"
+        )
+    if name != "mpi" and not dist.is_backend_available(name):
+        return SpecError(
+            f"the backend {name} is not built in",
+            found=f"torch {version} of {sys.executable}",
+            remedy="a torch that has it: pip install torch, without +cpu, on a machine with a GPU"
+            if name == "nccl"
+            else None,
+        )
+    return None
+
+
+def _horovod_error() -> SpecError:
+    from torch import __version__ as version
+
+    return SpecError(
+        "bench comm has no backend horovod",
+        found=f"Horovod 0.28.1, its last release, is written in C++14; the headers of torch {version} ask for C++17",
+        remedy="--algorithms ring: its all-reduce is that ring, here of plain messages",
+    )
+
+
+def check_sizes(options: CommOptions, hosts: Sequence[str], gpu: torch.device | None = None) -> None:
+    """Check that every host and GPU has memory for the sizes. Every rank must call this collective.
+
+    Args:
+        options: The options.
+        hosts: The host of each rank.
+        gpu: This rank's, where NCCL is to use one.
+
+    Raises:
+        SpecError: On all ranks, of the host that lacks most.
+    """
+    import torch
+    from torch import distributed as dist
+
+    left: list[tuple[str, int | None, int | None]] = [("", None, None)] * len(hosts)
+    on_gpu = None if gpu is None else torch.cuda.mem_get_info(gpu)[0]
+    dist.all_gather_object(left, (hosts[dist.get_rank()], memory_check.free_memory(), on_gpu))
+    for host, bytes_left, of_gpu in left:
+        if set(options.backends) != {"nccl"}:
+            check_host_memory(options, hosts.count(host), host, bytes_left)
+        check_host_memory(options, 1, f"a GPU of {host}", of_gpu)
+
+
+def check_host_memory(options: CommOptions, ranks: int, host: str, left: int | None, own: int = 0) -> None:
+    """Check that one host has memory for the sizes.
+
+    Args:
+        options: The options.
+        ranks: How many of them are there.
+        host: Its name.
+        left: Bytes that it has left; None: nobody tells.
+        own: Bytes that each rank takes besides, where they do not run yet.
+
+    Raises:
+        SpecError: They are too large, with the largest that fits; or the ranks are too many.
+    """
+    largest = max(options.sizes)
+    needed = TENSORS_PER_RANK * largest * ranks
+    if left is None or needed + own * ranks <= left:
+        return
+    fits = (left - own * ranks) // (TENSORS_PER_RANK * ranks)
+    if own and fits < 1 << 20:
+        memory_check.check_memory(
+            needed + own * ranks, f"bench comm on {ranks} ranks of {host}", "fewer --ranks", left=left
+        )
+    raise SpecError(
+        f"{format_quantity(largest, 'B')} are too many for the memory of {host}",
+        found=f"{ranks} ranks x {TENSORS_PER_RANK} tensors of {format_quantity(largest, 'B')} = "
+        f"{format_quantity(needed, 'B', 3)}, "
+        f"{format_quantity(left, 'B', 3)} are left",
+        remedy=f"--sizes up to {fits >> 20}MiB",
+    )

@@ -1,44 +1,53 @@
-"""One rank of `hpc-kit bench comm`: every backend in the same processes, in turns."""
+"""One rank of `hpc-kit bench comm`; all backends run in the same processes and are timed in turn.
+
+This module also contains the all-reduces made of plain messages. In a star, the root receives and sends 2 (n - 1)
+tensors. In a ring, each rank transfers 2 (n - 1) / n of one tensor, for any number of ranks.
+"""
 
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import combinations, product
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import distributed as dist
 
-from hpc_kit.bench import comm_checks, links
-from hpc_kit.bench.algorithms import ALGORITHMS, Counted, exchange
-from hpc_kit.bench.collectives import BUS_FACTORS, Question, plots
-from hpc_kit.bench.hosts import hosts_of
-from hpc_kit.bench.quantity import plain, quantity
-from hpc_kit.bench.rank_timing import WARMUP, timed
-from hpc_kit.planner.calibration import LIBRARY
+from hpc_kit.bench import collectives
+from hpc_kit.bench.collectives import BUS_FACTORS, CommOptions, collective_plots
+from hpc_kit.bench.machine import gather_hosts
+from hpc_kit.bench.rank_timing import WARMUP_CALLS, time_calls
+from hpc_kit.bench.results import ResultRow, Value, format_number, format_quantity
+from hpc_kit.planner.calibration import LIBRARY, fit_line
 from hpc_kit.runtime import devices
 from hpc_kit.runtime.process_group import distributed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import Tensor
+
     from hpc_kit.bench.machine import Host
-    from hpc_kit.bench.recorder import Sheet
-    from hpc_kit.bench.results import Row, Value
+    from hpc_kit.bench.recorder import Recorder
+    from hpc_kit.bench.results import ResultRow, Value
     from hpc_kit.runtime.process_group import Group
 
-_LINK_SECONDS, _PATIENCE = 0.03, 300.0
+
+_LINK_SECONDS, _TIMEOUT = 0.03, 300.0
 
 
-class Side(NamedTuple):
-    """A backend with its group, and two tensors of the largest size where it wants them."""
+class BackendUnderTest(NamedTuple):
+    """A backend with its process group and two tensors of the largest size."""
 
     backend: str
     group: Any
     whole: torch.Tensor
     other: torch.Tensor
 
-    def once(self, collective: str, size: int) -> Callable[[], None]:
-        """A function that does the collective once."""
+    def collective_call(self, collective: str, size: int) -> Callable[[], None]:
+        """Return a function that runs the collective once."""
         rank, ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
         part = max(1, size // 4 // ranks)
         whole, other, share = self.whole[: part * ranks], self.other[: part * ranks], self.other[:part]
@@ -46,20 +55,20 @@ class Side(NamedTuple):
         todo: dict[str, Callable[[], object]] = {
             "all_reduce": lambda: dist.all_reduce(whole, group=group),
             "broadcast": lambda: dist.broadcast(whole, group=group, group_src=0),
-            "all_gather": lambda: _call("all_gather", whole, share, group),
-            "reduce_scatter": lambda: _call("reduce_scatter", share, whole, group),
+            "all_gather": lambda: _call_single_tensor("all_gather", whole, share, group),
+            "reduce_scatter": lambda: _call_single_tensor("reduce_scatter", share, whole, group),
             "all_to_all": lambda: dist.all_to_all_single(other, whole, group=group),
             "send_recv": lambda: exchange(whole, (rank + 1) % ranks, other, (rank - 1) % ranks, group),
         }
-        return self.settled(todo[collective])
+        return self.synchronized(todo[collective])
 
-    def by_hand(self, algorithm: str, size: int, messages: Counted) -> Callable[[], None]:
-        """A function that does an all-reduce of plain messages once."""
+    def all_reduce_call(self, algorithm: str, size: int, messages: CountedMessages) -> Callable[[], None]:
+        """Return a function that runs one all-reduce of plain messages."""
         length = max(1, size // 4 // messages.ranks) * messages.ranks
-        return self.settled(lambda: ALGORITHMS[algorithm](self.whole[:length], self.other, messages))
+        return self.synchronized(lambda: ALL_REDUCES[algorithm](self.whole[:length], self.other, messages))
 
-    def to_and_fro(self, pair: links.Pair, size: int) -> Callable[[], None]:
-        """A function that sends a message there and back, where this rank is one of the pair."""
+    def ping_pong_call(self, pair: RankPair, size: int) -> Callable[[], None]:
+        """Return a function that sends a message to the second rank of the pair and back."""
         rank = dist.get_rank(self.group)
         tensor = self.whole[: max(1, size // 4)]
 
@@ -71,10 +80,10 @@ class Side(NamedTuple):
                 dist.recv(tensor, group=self.group, group_src=pair.first)
                 dist.send(tensor, group=self.group, group_dst=pair.first)
 
-        return self.settled(there_and_back)
+        return self.synchronized(there_and_back)
 
-    def settled(self, do: Callable[[], object]) -> Callable[[], None]:
-        """The same, and what a GPU has been told to do is done."""
+    def synchronized(self, do: Callable[[], object]) -> Callable[[], None]:
+        """Return a function that also waits until the GPU has finished."""
 
         def once() -> None:
             do()
@@ -84,83 +93,87 @@ class Side(NamedTuple):
         return once
 
 
-def _call(collective: str, out: torch.Tensor, given: torch.Tensor, group: Any) -> None:
-    """Call a collective of one tensor by the name that this torch has for it."""
+def _call_single_tensor(collective: str, out: torch.Tensor, given: torch.Tensor, group: Any) -> None:
+    """Call a single-tensor collective by the name that this release of torch uses."""
     old = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}[collective]
     (getattr(dist, f"{collective}_single", None) or getattr(dist, old))(out, given, group=group)
 
 
-def main(words: Mapping[str, Any], sheet: Sheet) -> None:
-    """Measure; rank 0 fills in the sheet."""
-    asked = Question.of(words)
+def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
+    """Measure; rank 0 fills in the recorder."""
+    options = CommOptions.from_json(arguments)
     # What the ranks tell one another lies in the host's memory, whatever is measured.
-    first = "mpi" if "mpi" in asked.backends else "gloo"
-    with distributed(backend=first, timeout=_PATIENCE) as world:
+    first = "mpi" if "mpi" in options.backends else "gloo"
+    with distributed(backend=first, timeout=_TIMEOUT) as world:
         # A launcher of the user's own may have started another number.
-        asked = asked._replace(ranks=world.world_size)
-        hosts, names = hosts_of(world)
-        gpu = devices.select_device("nccl", world) if "nccl" in asked.backends else None
-        comm_checks.refuse_size(asked, names, gpu)
-        bench = _Bench(asked, sheet if world.is_main else None, world, _sides(asked, first, world))
-        pairs = links.pairs(names) if asked.links else []
+        options = options._replace(ranks=world.world_size)
+        hosts, names = gather_hosts(world)
+        gpu = devices.select_device("nccl", world) if "nccl" in options.backends else None
+        collectives.check_sizes(options, names, gpu)
+        bench = _CollectivesBench(
+            options, recorder if world.is_main else None, world, _prepare_backends(options, first, world)
+        )
+        pairs = choose_pairs(names) if options.links else []
         if world.is_main:
-            _announce(asked, hosts, len(pairs), sheet)
-        bench.collectives()
-        bench.traffic()
-        bench.links(pairs)
-        if world.is_main and pairs and (few := links.left_out(names, pairs)):
-            sheet.note(few)
+            _announce_measurement(options, hosts, len(pairs), recorder)
+        bench.measure_collectives()
+        bench.measure_traffic()
+        bench.measure_links(pairs)
+        if world.is_main and pairs and (few := unmeasured_links_note(names, pairs)):
+            recorder.add_note(few)
 
 
-def _announce(asked: Question, hosts: list[Host], pairs: int, sheet: Sheet) -> None:
-    sheet.hosts(hosts)
-    if "nccl" in asked.backends:
-        sheet.version("nccl", ".".join(map(str, torch.cuda.nccl.version())))
-    sheet.expect(asked.rows(pairs))
-    for plot in plots(asked):
-        sheet.plot(plot)
+def _announce_measurement(options: CommOptions, hosts: list[Host], pairs: int, recorder: Recorder) -> None:
+    recorder.set_hosts(hosts)
+    if "nccl" in options.backends:
+        recorder.set_version("nccl", ".".join(map(str, torch.cuda.nccl.version())))
+    recorder.expect_rows(options.row_count(pairs))
+    for plot in collective_plots(options):
+        recorder.add_plot(plot)
 
 
-def _sides(asked: Question, first: str, world: Group) -> list[Side]:
-    rooms: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
-    sides = []
-    for backend in asked.backends:
+def _prepare_backends(options: CommOptions, first: str, world: Group) -> list[BackendUnderTest]:
+    tensors: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+    backends = []
+    for backend in options.backends:
         device = torch.device("cpu")
         if backend == "nccl":
             device = devices.select_device(backend, world)
-        if device not in rooms:
-            length = max(asked.sizes) // 4 + world.world_size
-            rooms[device] = torch.zeros(length, device=device), torch.zeros(length, device=device)
+        if device not in tensors:
+            length = max(options.sizes) // 4 + world.world_size
+            tensors[device] = torch.zeros(length, device=device), torch.zeros(length, device=device)
         group = dist.group.WORLD if backend == first else dist.new_group(backend=backend)
-        sides.append(Side(backend, group, *rooms[device]))
-    return sides
+        backends.append(BackendUnderTest(backend, group, *tensors[device]))
+    return backends
 
 
-class _Bench:
-    """One rank's part; `sheet` is None where another one fills it in."""
+class _CollectivesBench:
+    """The measurement in one rank; `recorder` is None on all ranks but 0."""
 
-    def __init__(self, asked: Question, sheet: Sheet | None, world: Group, sides: list[Side]) -> None:
-        self.asked, self.sheet, self.world, self.sides = asked, sheet, world, sides
+    def __init__(
+        self, options: CommOptions, recorder: Recorder | None, world: Group, backends: list[BackendUnderTest]
+    ) -> None:
+        self.options, self.recorder, self.world, self.backends = options, recorder, world, backends
 
-    def collectives(self) -> None:
-        """Every collective and size, all backends and algorithms in turn."""
-        for collective, size in product(self.asked.collectives, self.asked.sizes):
-            if self.sheet:
-                self.sheet.doing(f"{collective} of {quantity(size, 'B')}")
-            todo = {(side.backend, LIBRARY): side.once(collective, size) for side in self.sides}
+    def measure_collectives(self) -> None:
+        """Measure every collective and size, with all backends and algorithms in turn."""
+        for collective, size in product(self.options.collectives, self.options.sizes):
+            if self.recorder:
+                self.recorder.report_progress(f"{collective} of {format_quantity(size, 'B')}")
+            todo = {(side.backend, LIBRARY): side.collective_call(collective, size) for side in self.backends}
             if collective == "all_reduce":
                 todo |= {
-                    (side.backend, name): side.by_hand(name, size, Counted(side.group))
-                    for side, name in product(self.sides, self.asked.algorithms)
+                    (side.backend, name): side.all_reduce_call(name, size, CountedMessages(side.group))
+                    for side, name in product(self.backends, self.options.algorithms)
                 }
-            for (backend, algorithm), seconds in timed(todo).items():
+            for (backend, algorithm), seconds in time_calls(todo).items():
                 self._put(backend, collective, algorithm, size, seconds)
 
     def _put(self, backend: str, collective: str, algorithm: str, size: int, seconds: list[float]) -> None:
-        if self.sheet is None:
+        if self.recorder is None:
             return
         ranks = self.world.world_size
-        by_hand = {"algorithm": algorithm} if self.asked.algorithms else {}
+        by_hand = {"algorithm": algorithm} if self.options.algorithms else {}
         labels: dict[str, Value] = {
             "backend": backend,
             "collective": collective,
@@ -170,42 +183,277 @@ class _Bench:
         }
         bandwidth = size / statistics.median(seconds) / 1e9
         busbw = bandwidth * BUS_FACTORS[collective](ranks)
-        self.sheet.add(labels, warmup=WARMUP, seconds=seconds, algbw=bandwidth, busbw=busbw)
+        self.recorder.add_row(labels, warmup=WARMUP_CALLS, seconds=seconds, algbw=bandwidth, busbw=busbw)
 
-    def traffic(self) -> None:
-        """The bytes of each rank in one all-reduce of the largest size; the hottest rank named."""
-        size, side = max(self.asked.sizes), self.sides[0]
-        for name in self.asked.algorithms:
-            messages = Counted(side.group)
-            side.by_hand(name, size, messages)()
+    def measure_traffic(self) -> None:
+        """Count the bytes of each rank in one all-reduce of the largest size."""
+        size, side = max(self.options.sizes), self.backends[0]
+        for name in self.options.algorithms:
+            messages = CountedMessages(side.group)
+            side.all_reduce_call(name, size, messages)()
             counts = torch.zeros(self.world.world_size, 2, dtype=torch.int64)
             counts[self.world.rank] = torch.tensor([messages.sent, messages.received])
             dist.all_reduce(counts)
-            if self.sheet:
-                self._put_traffic(name, size, counts.tolist(), self.sheet)
+            if self.recorder:
+                self._put_traffic(name, size, counts.tolist(), self.recorder)
 
-    def _put_traffic(self, algorithm: str, size: int, counts: list[list[int]], sheet: Sheet) -> None:
+    def _put_traffic(self, algorithm: str, size: int, counts: list[list[int]], recorder: Recorder) -> None:
         for rank, (sent, received) in enumerate(counts):
             labels: dict[str, Value] = {"algorithm": algorithm, "ranks": len(counts), "bytes": size, "rank": rank}
-            sheet.add(labels, sent=sent, received=received, traffic=sent + received)
+            recorder.add_row(labels, sent=sent, received=received, traffic=sent + received)
         sums = [sent + received for sent, received in counts]
         most, mean = max(sums), statistics.mean(sums)
-        moved = f"{quantity(most, 'B')} sent and received"
-        told = f"the hottest is rank {sums.index(most)}: {moved}, {plain(most / mean, 3)} times the mean rank's"
+        moved = f"{format_quantity(most, 'B')} sent and received"
+        told = f"the hottest is rank {sums.index(most)}: {moved}, {format_number(most / mean, 3)} times the mean rank's"
         if most == min(sums):
             told = f"all ranks alike: {moved}"
-        sheet.note(f"{algorithm}, {quantity(size, 'B')} on {len(counts)} ranks: {told}.")
+        recorder.add_note(f"{algorithm}, {format_quantity(size, 'B')} on {len(counts)} ranks: {told}.")
 
-    def links(self, pairs: list[links.Pair]) -> None:
-        """Messages between two ranks at a time, while the others wait; then the lines through their times."""
-        rows: list[Row] = []
-        for pair, size in product(pairs, self.asked.sizes):
-            if self.sheet:
-                self.sheet.doing(f"link {pair.link}, {quantity(size, 'B')}")
-            todo = {side.backend: side.to_and_fro(pair, size) for side in self.sides}
-            for backend, times in timed(todo, seconds=_LINK_SECONDS, ranks=(pair.first, pair.second)).items():
-                if self.sheet:
-                    labels = links.labels(backend, pair) | {"bytes": size}
-                    rows.append(self.sheet.add(labels, warmup=WARMUP, seconds=[each / 2 for each in times]))
-        if self.sheet and pairs:
-            links.put_fits(rows, self.sheet)
+    def measure_links(self, pairs: list[RankPair]) -> None:
+        """Send messages between one pair of ranks at a time while all other ranks wait, then fit lines."""
+        rows: list[ResultRow] = []
+        for pair, size in product(pairs, self.options.sizes):
+            if self.recorder:
+                self.recorder.report_progress(f"link {pair.link}, {format_quantity(size, 'B')}")
+            todo = {side.backend: side.ping_pong_call(pair, size) for side in self.backends}
+            for backend, times in time_calls(todo, seconds=_LINK_SECONDS, ranks=(pair.first, pair.second)).items():
+                if self.recorder:
+                    labels = link_labels(backend, pair) | {"bytes": size}
+                    rows.append(
+                        self.recorder.add_row(labels, warmup=WARMUP_CALLS, seconds=[each / 2 for each in times])
+                    )
+        if self.recorder and pairs:
+            add_link_fits(rows, self.recorder)
+
+
+STAR_ROOT = 0
+"""Rank that collects and sends all tensors in a star."""
+
+
+class PointToPoint(Protocol):
+    """Point-to-point messages of one rank in a group."""
+
+    rank: int
+    ranks: int
+
+    def send(self, tensor: Tensor, to: int) -> None:
+        """Send a tensor; it may be overwritten afterwards."""
+
+    def receive(self, tensor: Tensor, source: int) -> None:
+        """Receive a tensor and wait until it has arrived."""
+
+    def send_receive(self, sent: Tensor, to: int, received: Tensor, source: int) -> None:
+        """Send and receive at the same time, so that neither side waits for the other to begin."""
+
+
+class CountedMessages:
+    """Messages over torch.distributed that count the bytes sent and received by this rank."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        self.sent = self.received = 0
+
+    def send(self, tensor: Tensor, to: int) -> None:
+        """Implement `PointToPoint.send`."""
+        self.sent += _tensor_bytes(tensor)
+        dist.send(tensor, group=self.group, group_dst=to)
+
+    def receive(self, tensor: Tensor, source: int) -> None:
+        """Implement `PointToPoint.receive`."""
+        self.received += _tensor_bytes(tensor)
+        dist.recv(tensor, group=self.group, group_src=source)
+
+    def send_receive(self, sent: Tensor, to: int, received: Tensor, source: int) -> None:
+        """Implement `PointToPoint.send_receive`."""
+        self.sent += _tensor_bytes(sent)
+        self.received += _tensor_bytes(received)
+        exchange(sent, to, received, source, self.group)
+
+
+def _tensor_bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def exchange(sent: Tensor, to: int, received: Tensor, source: int, group: Any) -> None:
+    """Send to one rank of a group while receiving from another one."""
+    for work in dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, sent, group=group, group_peer=to),
+            dist.P2POp(dist.irecv, received, group=group, group_peer=source),
+        ]
+    ):
+        work.wait()
+
+
+def ring_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> None:
+    """Sum over all ranks in place: one round reduces the parts, a second round distributes them.
+
+    Args:
+        tensor: One dimension, as many elements as a multiple of the ranks.
+        spare: Room for a part of it, `tensor.numel() / ranks`.
+        messages: To and from the neighbours.
+    """
+    rank, ranks = messages.rank, messages.ranks
+    parts = tensor.chunk(ranks)
+    right, left = (rank + 1) % ranks, (rank - 1) % ranks
+    room = spare[: parts[0].numel()]
+    for step in range(ranks - 1):
+        messages.send_receive(parts[(rank - step) % ranks], right, room, left)
+        parts[(rank - step - 1) % ranks].add_(room)
+    for step in range(ranks - 1):
+        messages.send_receive(parts[(rank + 1 - step) % ranks], right, parts[(rank - step) % ranks], left)
+
+
+def star_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> None:
+    """Sum over all ranks in place: `STAR_ROOT` receives all tensors, adds them and sends the sum to each rank.
+
+    Args:
+        tensor: Any.
+        spare: Room for as much.
+        messages: To and from the root.
+    """
+    if messages.rank != STAR_ROOT:
+        messages.send(tensor, STAR_ROOT)
+        messages.receive(tensor, STAR_ROOT)
+        return
+    others = [rank for rank in range(messages.ranks) if rank != STAR_ROOT]
+    room = spare[: tensor.numel()]
+    for rank in others:
+        messages.receive(room, rank)
+        tensor.add_(room)
+    for rank in others:
+        messages.send(tensor, rank)
+
+
+ALL_REDUCES: dict[str, Callable[[Tensor, Tensor, PointToPoint], None]] = {
+    "ring": ring_all_reduce,
+    "star": star_all_reduce,
+}
+
+
+INSIDE_NODE, ACROSS_NODES = "inside", "across"
+"""Places of a link: between two ranks of a node, and between nodes."""
+
+MAX_PAIRS = 28
+"""Maximum number of measured pairs: all pairs of eight ranks.
+
+With more ranks, one pair represents each node and one each pair of nodes. If these are too many, the measured pairs are
+spread evenly.
+"""
+
+
+class RankPair(NamedTuple):
+    """Two ranks and the link between them."""
+
+    first: int
+    second: int
+    place: str
+    link: str
+    """Hosts and ranks: `n1 0-1`, `n1-n2 0-2`."""
+
+
+def choose_pairs(hosts: Sequence[str]) -> list[RankPair]:
+    """Choose the pairs to measure.
+
+    Args:
+        hosts: The host of each rank.
+    """
+    everyone = list(combinations(range(len(hosts)), 2))
+    if len(everyone) > MAX_PAIRS:
+        inside, across = _pairs_by_hosts(hosts)
+        kept = _spread_evenly(inside, max(MAX_PAIRS // 4, MAX_PAIRS - len(across)))
+        everyone = kept + _spread_evenly(across, MAX_PAIRS - len(kept))
+    return [_make_pair(one, other, hosts) for one, other in everyone]
+
+
+def _pairs_by_hosts(hosts: Sequence[str]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return one pair of ranks for each host with two ranks, and one for each two hosts."""
+    found: dict[tuple[str, ...], tuple[int, int]] = {}
+    for one, other in combinations(range(len(hosts)), 2):
+        found.setdefault(tuple(sorted((hosts[one], hosts[other]))), (one, other))
+    inside = [pair for (first, second), pair in found.items() if first == second]
+    return inside, [pair for (first, second), pair in found.items() if first != second]
+
+
+def _spread_evenly(all_of_them: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+    number = len(all_of_them)
+    return all_of_them if number <= most else [all_of_them[place * number // most] for place in range(most)]
+
+
+def unmeasured_links_note(hosts: Sequence[str], measured: Sequence[RankPair]) -> str:
+    """Return a sentence on nodes and pairs of nodes without a measured link; empty if all were measured."""
+    kinds = dict(zip((INSIDE_NODE, ACROSS_NODES), map(len, _pairs_by_hosts(hosts)), strict=True))
+    seen = {
+        kind: len({tuple(sorted((hosts[each.first], hosts[each.second]))) for each in measured if each.place == kind})
+        for kind in kinds
+    }
+    if seen == kinds:
+        return ""
+    return (
+        f"Links were measured inside {seen[INSIDE_NODE]} of {kinds[INSIDE_NODE]} nodes and between"
+        f" {seen[ACROSS_NODES]} of {kinds[ACROSS_NODES]} pairs of nodes, spread evenly; the others may differ."
+    )
+
+
+def _make_pair(one: int, other: int, hosts: Sequence[str]) -> RankPair:
+    inside = hosts[one] == hosts[other]
+    where = hosts[one] if inside else f"{hosts[one]}-{hosts[other]}"
+    return RankPair(one, other, INSIDE_NODE if inside else ACROSS_NODES, f"{where} {one}-{other}")
+
+
+def link_labels(backend: str, pair: RankPair) -> dict[str, Value]:
+    """Return the labels of a link's rows."""
+    return {"backend": backend, "link": pair.link, "place": pair.place}
+
+
+def add_link_fits(rows: Iterable[ResultRow], recorder: Recorder) -> None:
+    """Add alpha and beta of every link, and a sentence that compares links inside and across nodes.
+
+    Args:
+        rows: Of one message each way, with the labels of a link and `bytes`.
+        recorder: Receives the rows.
+    """
+    points: dict[tuple[Value, ...], list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        key = tuple(row.labels[name] for name in ("backend", "link", "place"))
+        points[key].append((float(row.labels["bytes"] or 0), row.values["seconds"]))
+    flat: dict[Value, list[str]] = defaultdict(list)
+    of_kind: dict[tuple[Value, Value], list[tuple[float, float]]] = defaultdict(list)
+    for (backend, link, place), measured in points.items():
+        line = fit_line(measured)
+        if line is None:
+            flat[backend].append(str(link))
+            continue
+        values = {"alpha": line.start, "beta": line.slope * 1e9, "bandwidth": 1e-9 / line.slope}
+        if line.start_error is not None and line.slope_error is not None:
+            values |= {"alpha_error": line.start_error, "beta_error": line.slope_error * 1e9}
+        recorder.put_row(ResultRow(labels={"backend": backend, "link": link, "place": place}, values=values))
+        of_kind[backend, place].append((line.start, 1e-9 / line.slope))
+    for backend, names in flat.items():
+        recorder.add_note(
+            f"{backend}: no line through the times of {', '.join(names)}: they do not grow with the size."
+        )
+    for backend in dict.fromkeys(backend for backend, _ in of_kind):
+        _note_median_links(
+            str(backend), {place: of_kind.get((backend, place), []) for place in (INSIDE_NODE, ACROSS_NODES)}, recorder
+        )
+
+
+def _note_median_links(backend: str, kinds: dict[str, list[tuple[float, float]]], recorder: Recorder) -> None:
+    """Note the median link inside a node and across nodes."""
+    middle = {
+        place: tuple(statistics.median(column) for column in zip(*found, strict=True))
+        for place, found in kinds.items()
+        if found
+    }
+    told = [
+        f"{place}: alpha {format_quantity(alpha, 's', 3)}, {format_number(bandwidth, 3)} GB/s"
+        for place, (alpha, bandwidth) in middle.items()
+    ]
+    ratio = ""
+    if len(middle) == 2:
+        ratio = (
+            f"; inside a node {format_number(middle[INSIDE_NODE][1] / middle[ACROSS_NODES][1], 3)} times the bandwidth"
+        )
+    recorder.add_note(f"{backend}, the median link {'; '.join(told)}{ratio}.")

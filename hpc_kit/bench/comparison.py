@@ -1,4 +1,4 @@
-"""Two results of one bench, row by row: how many times as much, and how sure that is."""
+"""Compares two results of one benchmark row by row: the ratio and its uncertainty."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from hpc_kit.bench.machine import Machine
-from hpc_kit.bench.quantity import shown
-from hpc_kit.bench.results import Column, Document, Row, Value
-from hpc_kit.bench.sample import SURE, uncertainty
+from hpc_kit.bench.results import SIGNIFICANT_ERRORS, BenchResult, Column, ResultRow, Value, format_label, median_error
 from hpc_kit.errors import AnswerNo, SpecError
 from hpc_kit.planner.calibration import LIBRARY
 
 CONDITIONS = ("load", "machine")
-"""What must be alike, and can be said to be no matter: `--despite load`."""
+"""Conditions that must match unless `--despite` allows a difference."""
 
-MOST_APART = 0.15
-"""Shares of a host's processors that were busy with other things may differ by so much."""
+MAX_LOAD_DIFFERENCE = 0.15
+"""Maximum difference in the share of processors that were busy with other work."""
 
 
 class Ratio(NamedTuple):
-    """One quantity of one row: the second result over the first."""
+    """One quantity of one row: the second result divided by the first."""
 
     labels: dict[str, Value]
     column: str
@@ -30,35 +28,35 @@ class Ratio(NamedTuple):
     second: float
     ratio: float
     uncertainty: float | None
-    """One standard error of the ratio; None where there were too few repeats."""
+    """One standard error of the ratio; None with too few repeats."""
     verdict: Literal["better", "worse", "other", "same", "?"]
-    """same: within the uncertainty; other: it differs, and neither is better; ?: that cannot be told."""
+    """same: within the uncertainty. other: different, but neither is better. ?: unknown."""
 
 
 class Comparison(NamedTuple):
-    """All that two results have in common, and what they have not."""
+    """Ratios of the common rows, and the rows that only one result has."""
 
     ratios: tuple[Ratio, ...]
     only_first: int
-    """Rows."""
+    """Number of rows."""
     only_second: int
     notes: tuple[str, ...]
-    named_first: str = ""
-    """What labels say of them that those in both do not: `algorithm ring, star`."""
-    named_second: str = ""
+    labels_only_first: str = ""
+    """Labels of these rows that no common row has: `algorithm ring, star`."""
+    labels_only_second: str = ""
 
 
-def compare(first: Document, second: Document, despite: Sequence[str] = ()) -> Comparison:
-    """The second result over the first.
+def compare(first: BenchResult, second: BenchResult, despite: Sequence[str] = ()) -> Comparison:
+    """Divide the second result by the first.
 
     Args:
-        first: The one to compare with.
-        second: The other.
+        first: The reference.
+        second: The result to compare.
         despite: Of `CONDITIONS`, those that may differ.
 
     Raises:
-        SpecError: They are of two benches, or a condition is none.
-        AnswerNo: The hosts were not as busy with other things, or are other hosts, or no row is in both.
+        SpecError: The results are of two different benchmarks, or a condition is unknown.
+        AnswerNo: The load or the hosts differ, or no row is in both results.
     """
     if first.bench != second.bench:
         raise SpecError(
@@ -69,10 +67,10 @@ def compare(first: Document, second: Document, despite: Sequence[str] = ()) -> C
     for name in despite:
         if name not in CONDITIONS:
             raise SpecError(f"unknown condition {name!r}", remedy=f"--despite {','.join(CONDITIONS)}")
-    _refuse_machines(first, second, despite)
-    _refuse_load(first, second, despite)
-    ours = {_key(row): row for row in first.results}
-    theirs = {_key(row): row for row in second.results}
+    _check_machines(first, second, despite)
+    _check_load(first, second, despite)
+    ours = {_row_key(row): row for row in first.results}
+    theirs = {_row_key(row): row for row in second.results}
     both = [(ours[key], theirs[key]) for key in ours if key in theirs]
     if not both:
         raise AnswerNo(
@@ -84,42 +82,44 @@ def compare(first: Document, second: Document, despite: Sequence[str] = ()) -> C
         ratios=tuple(ratio for pair in both for ratio in _ratios(*pair, first.columns)),
         only_first=len(ours) - len(both),
         only_second=len(theirs) - len(both),
-        notes=(*_notes(first, second), *_from_nothing(both, first.columns)),
-        named_first=_named([row for key, row in ours.items() if key not in theirs], both),
-        named_second=_named([row for key, row in theirs.items() if key not in ours], both),
+        notes=(*_comparison_notes(first, second), *_zero_notes(both, first.columns)),
+        labels_only_first=_distinct_labels([row for key, row in ours.items() if key not in theirs], both),
+        labels_only_second=_distinct_labels([row for key, row in theirs.items() if key not in ours], both),
     )
 
 
-def _key(row: Row) -> tuple[tuple[str, Value], ...]:
-    # Where no other algorithm was asked for, rows do not say that theirs is the library's.
+def _row_key(row: ResultRow) -> tuple[tuple[str, Value], ...]:
+    # Rows have the label algorithm only if several algorithms were measured.
     return tuple(sorted(label for label in row.labels.items() if label != ("algorithm", LIBRARY)))
 
 
-def _named(alone: Sequence[Row], both: Sequence[tuple[Row, Row]]) -> str:
-    """The values of labels that no row in both has."""
+def _distinct_labels(alone: Sequence[ResultRow], both: Sequence[tuple[ResultRow, ResultRow]]) -> str:
+    """Return the values of labels that no row in both results has."""
     common = {label for pair in both for row in pair for label in row.labels.items()}
     values: dict[str, dict[Value, None]] = {}
     for name, value in (label for row in alone for label in row.labels.items() if label not in common):
         values.setdefault(name, {})[value] = None
-    return "; ".join(f"{name} {', '.join(shown(value, name) for value in each)}" for name, each in values.items())
+    return "; ".join(
+        f"{name} {', '.join(format_label(value, name) for value in each)}" for name, each in values.items()
+    )
 
 
-def _ratios(first: Row, second: Row, columns: dict[str, Column]) -> list[Ratio]:
+def _ratios(first: ResultRow, second: ResultRow, columns: dict[str, Column]) -> list[Ratio]:
     found = []
     for name, column in columns.items():
         one, other = first.values.get(name), second.values.get(name)
         if column.kind == "reckoned" or not one or other is None:
             continue
         ratio, sure = other / one, 0.0 if column.kind == "counted" else None
-        errors = [uncertainty(row.spread.get(name)) for row in (first, second)]
+        errors = [median_error(row.spread.get(name)) for row in (first, second)]
         if errors[0] is not None and errors[1] is not None and other:
             sure = abs(ratio) * math.hypot(errors[0] / one, errors[1] / other)
         found.append(Ratio(first.labels, name, one, other, ratio, sure, _verdict(ratio, sure, column)))
     return found
 
 
-def _from_nothing(pairs: Sequence[tuple[Row, Row]], columns: dict[str, Column]) -> tuple[str, ...]:
-    """Of what is 0 in the first only there is no ratio: that is said instead."""
+def _zero_notes(pairs: Sequence[tuple[ResultRow, ResultRow]], columns: dict[str, Column]) -> tuple[str, ...]:
+    """Name the columns that are 0 in the first result only, for which no ratio exists."""
     compared = [name for name, column in columns.items() if column.kind != "reckoned"]
     names = [
         name for name in compared if any(one.values.get(name) == 0 != other.values.get(name, 0) for one, other in pairs)
@@ -130,63 +130,63 @@ def _from_nothing(pairs: Sequence[tuple[Row, Row]], columns: dict[str, Column]) 
 def _verdict(ratio: float, sure: float | None, column: Column) -> Literal["better", "worse", "other", "same", "?"]:
     if sure is None:
         return "same" if ratio == 1 else "?"
-    if abs(ratio - 1) <= SURE * sure:
+    if abs(ratio - 1) <= SIGNIFICANT_ERRORS * sure:
         return "same"
     if column.better == "none":
         return "other"
     return "better" if (ratio < 1) == (column.better == "lower") else "worse"
 
 
-def _refuse_load(first: Document, second: Document, despite: Sequence[str]) -> None:
-    one, other = _busy(first.machine), _busy(second.machine)
-    # One look may meet a hiccup: only where both looks at each are apart was the load surely another.
-    if max(min(one), min(other)) - min(max(one), max(other)) > MOST_APART and "load" not in despite:
+def _check_load(first: BenchResult, second: BenchResult, despite: Sequence[str]) -> None:
+    one, other = _busy_shares(first.machine), _busy_shares(second.machine)
+    # One measurement may hit a short peak. The load differs only if all measurements of both results differ.
+    if max(min(one), min(other)) - min(max(one), max(other)) > MAX_LOAD_DIFFERENCE and "load" not in despite:
         raise AnswerNo(
             "the two were taken under different load",
-            found=f"the first: {_looks(one)}\nthe second: {_looks(other)}",
+            found=f"the first: {_format_load(one)}\nthe second: {_format_load(other)}",
             remedy="measure both on an idle machine; or, to see the ratios in spite of it: --despite load",
         )
 
 
-def _busy(machine: Machine) -> tuple[float, ...]:
-    """The busiest host's share before, and, where somebody looked, after."""
+def _busy_shares(machine: Machine) -> tuple[float, ...]:
+    """Return the busiest host's share before the benchmark and, if measured, after it."""
     before = max((host.before.busy for host in machine.hosts), default=0.0)
     after = [host.after.busy for host in machine.hosts if host.after]
     return (before, max(after)) if after else (before,)
 
 
-def _looks(busy: Sequence[float]) -> str:
+def _format_load(busy: Sequence[float]) -> str:
     looks = " and ".join(f"{share:.0%} {when}" for share, when in zip(busy, ("before", "after"), strict=False))
     return f"{looks}, of its processors busy with other things"
 
 
-def _load_notes(first: Document, second: Document) -> list[str]:
-    """What the looks at the load leave open: what came and went in between nobody has seen."""
-    one, other = _busy(first.machine), _busy(second.machine)
-    if max(*one, *other) - min(*one, *other) <= MOST_APART:
+def _load_notes(first: BenchResult, second: BenchResult) -> list[str]:
+    """Note a different load in one of the measurements; load in between is unknown."""
+    one, other = _busy_shares(first.machine), _busy_shares(second.machine)
+    if max(*one, *other) - min(*one, *other) <= MAX_LOAD_DIFFERENCE:
         return []
-    return [f"the load was not always alike: the first: {_looks(one)}; the second: {_looks(other)}"]
+    return [f"the load was not always alike: the first: {_format_load(one)}; the second: {_format_load(other)}"]
 
 
-def _refuse_machines(first: Document, second: Document, despite: Sequence[str]) -> None:
-    one, other = (Counter(_kind(document.machine)) for document in (first, second))
+def _check_machines(first: BenchResult, second: BenchResult, despite: Sequence[str]) -> None:
+    one, other = (Counter(_host_kinds(document.machine)) for document in (first, second))
     if one != other and "machine" not in despite:
         raise AnswerNo(
             "the two were taken on different machines",
-            found=f"{_told(one)}\n{_told(other)}",
+            found=f"{_format_host_kinds(one)}\n{_format_host_kinds(other)}",
             remedy="to see the ratios in spite of it: --despite machine",
         )
 
 
-def _kind(machine: Machine) -> list[str]:
+def _host_kinds(machine: Machine) -> list[str]:
     return [", ".join([f"{host.cores} x {host.cpu}", *host.gpus]) for host in machine.hosts]
 
 
-def _told(kinds: Counter[str]) -> str:
+def _format_host_kinds(kinds: Counter[str]) -> str:
     return "; ".join(f"{number} host{'s' * (number > 1)} of {kind}" for kind, number in kinds.items())
 
 
-def _notes(first: Document, second: Document) -> tuple[str, ...]:
+def _comparison_notes(first: BenchResult, second: BenchResult) -> tuple[str, ...]:
     notes = [f"the {word} was interrupted" for word, each in (("first", first), ("second", second)) if each.interrupted]
     notes += _load_notes(first, second)
     one, other = first.machine.versions, second.machine.versions

@@ -1,7 +1,7 @@
-"""nn.DataParallel against DistributedDataParallel on one node, and the ways to start the latter's processes there.
+"""nn.DataParallel compared with DistributedDataParallel on one node, and the ways to start its processes.
 
-All train the same model on the same batches from the same number of cores: one process has as many threads as the
-others are processes.
+All variants train the same model on the same batches and number of cores: a single process has as many threads as the
+other variants have processes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_kit.bench import room, training_runs
+from hpc_kit.bench import memory_check, training_runs
 from hpc_kit.bench.results import Column, Plot
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.runtime.launchers.agreement import CHOICE
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.recorder import Sheet
+    from hpc_kit.bench.recorder import Recorder
 
 TITLE = "nn.DataParallel against DistributedDataParallel; spawn against srun"
 COLUMNS = {
@@ -32,23 +32,23 @@ COLUMNS = {
     "communication": Column(unit="%"),
     "start": Column(unit="s", title="to the first step"),
 }
-ONE, DATAPARALLEL, SPAWN, SRUN, TORCHRUN = (
+SINGLE_PROCESS, DATAPARALLEL, SPAWN, SRUN, TORCHRUN = (
     "one process",
     "nn.DataParallel",
     "DDP by spawn",
     "DDP by srun",
     "DDP by torchrun",
 )
-WAYS = (ONE, DATAPARALLEL, SPAWN, SRUN, TORCHRUN)
+VARIANTS = (SINGLE_PROCESS, DATAPARALLEL, SPAWN, SRUN, TORCHRUN)
 
 _PROCESS_BYTES = 400 << 20
-"""What a process of torch takes with a model this small."""
+"""Memory of a torch process with such a small model."""
 
 
-class Question(NamedTuple):
-    """What is to be measured."""
+class DataParallelOptions(NamedTuple):
+    """Options of `bench dp`."""
 
-    ways: tuple[str, ...] = WAYS
+    ways: tuple[str, ...] = VARIANTS
     ranks: int = 2
     steps: int = 20
     global_batch: int = 64
@@ -56,86 +56,85 @@ class Question(NamedTuple):
     timeout: float = 600.0
     """Seconds for one training."""
 
+    def check(self) -> None:
+        """Check the options before anything is measured.
 
-def refuse(asked: Question) -> None:
-    """Say what cannot be measured before anything is.
-
-    Raises:
-        SpecError: A way is none, the batch does not divide, or the processes do not fit into memory.
-    """
-    if unknown := [way for way in asked.ways if way not in WAYS]:
-        raise SpecError(f"unknown way {unknown[0]!r}", found=",".join(asked.ways), remedy=",".join(WAYS))
-    if asked.global_batch % asked.ranks:
-        raise SpecError(
-            "the batch does not divide over the ranks",
-            found=f"--global-batch {asked.global_batch}, --ranks {asked.ranks}",
-            remedy=f"--global-batch {asked.ranks * (asked.global_batch // asked.ranks + 1)}",
-        )
-    room.refuse_beyond(asked.ranks * _PROCESS_BYTES, f"{asked.ranks} processes", "fewer --ranks")
+        Raises:
+            SpecError: A variant is unknown, the batch does not divide, or memory is too small.
+        """
+        if unknown := [variant for variant in self.ways if variant not in VARIANTS]:
+            raise SpecError(f"unknown way {unknown[0]!r}", found=",".join(self.ways), remedy=",".join(VARIANTS))
+        if self.global_batch % self.ranks:
+            raise SpecError(
+                "the batch does not divide over the ranks",
+                found=f"--global-batch {self.global_batch}, --ranks {self.ranks}",
+                remedy=f"--global-batch {self.ranks * (self.global_batch // self.ranks + 1)}",
+            )
+        memory_check.check_memory(self.ranks * _PROCESS_BYTES, f"{self.ranks} processes", "fewer --ranks")
 
 
-def measure(asked: Question, sheet: Sheet, environ: Mapping[str, str]) -> None:
-    """A row for each way; one that cannot be taken here is noted.
+def measure_data_parallel(options: DataParallelOptions, recorder: Recorder, environ: Mapping[str, str]) -> None:
+    """Measure one row for each variant; note variants that cannot run here.
 
     Args:
-        asked: What is to be measured.
-        sheet: Is filled in.
-        environ: In which srun is found.
+        options: The options.
+        recorder: Receives the rows.
+        environ: Environment with srun on PATH.
 
     Raises:
-        SpecError: A way is none, the batch does not divide, or the processes do not fit into memory.
+        SpecError: A variant is unknown, the batch does not divide, or memory is too small.
     """
-    refuse(asked)
+    options.check()
     for column in ("tokens_per_second", "start"):
-        sheet.plot(Plot(name=column, title=TITLE, kind="bars", x="way", y=(column,)))
-    gpus = _gpus()
-    if DATAPARALLEL in asked.ways and gpus < 2:
-        sheet.note(
+        recorder.add_plot(Plot(name=column, title=TITLE, kind="bars", x="way", y=(column,)))
+    gpus = _gpu_count()
+    if DATAPARALLEL in options.ways and gpus < 2:
+        recorder.add_note(
             f"{gpus} GPUs here: nn.DataParallel scatters nothing and copies no model, so its row is that of one"
             " process; neither the cost of its copies nor the load on the first GPU is shown."
         )
-    ways = list(asked.ways)
+    ways = list(options.ways)
     if SRUN in ways and shutil.which("srun", path=environ.get("PATH", os.defpath)) is None:
-        sheet.miss(SRUN, "there is no srun here.")
+        recorder.note_missing(SRUN, "there is no srun here.")
         ways.remove(SRUN)
-    sheet.expect(len(ways) * asked.repeats)
-    taken = {way: Taken([], []) for way in ways}
-    # In turns, so that a machine whose speed drifts drifts for all of them.
-    for turn in range(asked.repeats):
-        for way in list(taken):
-            sheet.doing(f"{way}, {turn + 1} of {asked.repeats}")
+    recorder.expect_rows(len(ways) * options.repeats)
+    taken = {variant: VariantTimes([], []) for variant in ways}
+    # Interleave the variants, so that a drift of the machine's speed affects all of them.
+    for turn in range(options.repeats):
+        for variant in list(taken):
+            recorder.report_progress(f"{variant}, {turn + 1} of {options.repeats}")
             try:
-                _take(way, asked, environ, taken[way])
+                _measure_once(variant, options, environ, taken[variant])
             except JobFailed as error:
-                sheet.miss(way, str(error))
-                del taken[way]
+                recorder.note_missing(variant, str(error))
+                del taken[variant]
             else:
-                _put(way, asked, sheet, taken[way])
+                _put_row(variant, options, recorder, taken[variant])
 
 
-def _gpus() -> int:
+def _gpu_count() -> int:
     import torch
 
     return torch.cuda.device_count()
 
 
-class Taken(NamedTuple):
-    """What the repeats of a way have given until now."""
+class VariantTimes(NamedTuple):
+    """Summaries and start times of a variant's repeats so far."""
 
     summaries: list[training_runs.Summary]
     starts: list[float]
 
 
-def _take(way: str, asked: Question, environ: Mapping[str, str], taken: Taken) -> None:
-    """One training, and one start."""
-    program = training_runs.training("dataparallel.py" if way == DATAPARALLEL else "ddp.py")
-    words = ["--steps", str(asked.steps), "--global-batch", str(asked.global_batch)]
-    taken.summaries.append(_trained(way, asked, environ, training_runs.python(program, *words)))
-    if way != DATAPARALLEL:
-        taken.starts.append(_started(way, asked, environ))
+def _measure_once(variant: str, options: DataParallelOptions, environ: Mapping[str, str], taken: VariantTimes) -> None:
+    """Run one training and one start."""
+    program = training_runs.find_program("dataparallel.py" if variant == DATAPARALLEL else "ddp.py")
+    words = ["--steps", str(options.steps), "--global-batch", str(options.global_batch)]
+    taken.summaries.append(_measure_training(variant, options, environ, training_runs.python_command(program, *words)))
+    if variant != DATAPARALLEL:
+        taken.starts.append(_measure_start(variant, options, environ))
 
 
-def _put(way: str, asked: Question, sheet: Sheet, taken: Taken) -> None:
+def _put_row(variant: str, options: DataParallelOptions, recorder: Recorder, taken: VariantTimes) -> None:
     summaries = taken.summaries
     values: dict[str, Any] = {
         "tokens_per_second": [float(each["tokens_per_second"]) for each in summaries],
@@ -145,57 +144,78 @@ def _put(way: str, asked: Question, sheet: Sheet, taken: Taken) -> None:
     }
     if taken.starts:
         values["start"] = taken.starts
-    sheet.add({"way": way, "processes": 1 if way in {ONE, DATAPARALLEL} else asked.ranks}, **values)
+    recorder.add_row(
+        {"way": variant, "processes": 1 if variant in {SINGLE_PROCESS, DATAPARALLEL} else options.ranks}, **values
+    )
 
 
-def _trained(way: str, asked: Question, environ: Mapping[str, str], argv: list[str]) -> training_runs.Summary:
-    with _folder() as name:
-        _run(way, asked, environ, argv, Path(name))
-        return training_runs.summary(Path(name))
+def _measure_training(
+    variant: str, options: DataParallelOptions, environ: Mapping[str, str], argv: list[str]
+) -> training_runs.Summary:
+    with _temporary_folder() as name:
+        _run_variant(variant, options, environ, argv, Path(name))
+        return training_runs.read_summary(Path(name))
 
 
-def _started(way: str, asked: Question, environ: Mapping[str, str]) -> float:
-    """Seconds from the command to the end of the first step."""
-    with _folder() as name:
+def _measure_start(variant: str, options: DataParallelOptions, environ: Mapping[str, str]) -> float:
+    """Return the seconds from the command to the end of the first step."""
+    with _temporary_folder() as name:
         found = Path(name, "found.json")
         words = ["--submitted", repr(time.time()), "--to", str(found)]
-        _run(way, asked, environ, training_runs.python(training_runs.training("first_step.py"), *words), Path(name))
+        _run_variant(
+            variant,
+            options,
+            environ,
+            training_runs.python_command(training_runs.find_program("first_step.py"), *words),
+            Path(name),
+        )
         phases: dict[str, float] = json.loads(found.read_text())
         return sum(seconds for phase, seconds in phases.items() if phase != "clocks")
 
 
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    """For a training's files: in a job below its run folder, which a step of srun sees wherever it runs."""
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Create a folder for a training's files.
+
+    Inside a job it lies in the run folder, which srun steps see on every node.
+    """
     return tempfile.TemporaryDirectory(dir=os.environ.get("HPC_KIT_RUN"))
 
 
-def _run(way: str, asked: Question, environ: Mapping[str, str], argv: list[str], folder: Path) -> None:
-    """The training by one of the ways, to its end.
+def _run_variant(
+    variant: str, options: DataParallelOptions, environ: Mapping[str, str], argv: list[str], folder: Path
+) -> None:
+    """Run the training in one of the variants to its end.
 
     Raises:
-        JobFailed: It failed.
+        JobFailed: The training failed.
     """
     lines = {
-        SPAWN: [sys.executable, "-m", "hpc_kit.bench.spawned", str(asked.ranks), *argv[1:]],
-        TORCHRUN: [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={asked.ranks}"],
+        SPAWN: [sys.executable, "-m", "hpc_kit.bench.spawned_ranks", str(options.ranks), *argv[1:]],
+        TORCHRUN: [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.ranks}"],
         SRUN: [
-            *("srun", "--nodes=1", f"--ntasks={asked.ranks}", f"--ntasks-per-node={asked.ranks}", "--cpus-per-task=1"),
-            # The step that this process runs in has the job's CPUs and memory already.
+            *(
+                "srun",
+                "--nodes=1",
+                f"--ntasks={options.ranks}",
+                f"--ntasks-per-node={options.ranks}",
+                "--cpus-per-task=1",
+            ),
+            # This process's own step already holds the job's CPUs and memory.
             *(["--overlap", "--mem=0"] if "SLURM_JOB_ID" in os.environ else []),
             *argv,
         ],
     }
     lines[TORCHRUN] += argv[1:]
-    alone = way in {ONE, DATAPARALLEL}
-    own = training_runs.environment(folder, threads=asked.ranks if alone else 1)
-    if way == SRUN:
-        own = {**environ, **own, "PATH": environ.get("PATH", os.defpath), **_of_the_job()}
+    alone = variant in {SINGLE_PROCESS, DATAPARALLEL}
+    own = training_runs.program_environment(folder, threads=options.ranks if alone else 1)
+    if variant == SRUN:
+        own = {**environ, **own, "PATH": environ.get("PATH", os.defpath), **_job_variables()}
     elif alone:
         own[CHOICE] = "single"
-    if fault := training_runs.run(lines.get(way, argv), own, asked.timeout):
+    if fault := training_runs.run_program(lines.get(variant, argv), own, options.timeout):
         raise JobFailed("it failed", found=fault, remedy="its last lines are above")
 
 
-def _of_the_job() -> dict[str, str]:
-    """What srun needs to start a step in the job around it, without what the step around it has set."""
+def _job_variables() -> dict[str, str]:
+    """Return the variables that srun needs to start a step in the surrounding job, without those of its step."""
     return {name: value for name, value in os.environ.items() if name in {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CONF"}}

@@ -1,4 +1,4 @@
-"""Ranks that measure: started here, or, in a step of several ranks, this process is one of them already."""
+"""Starts ranks that measure, or joins the ranks of the surrounding Slurm step."""
 
 from __future__ import annotations
 
@@ -18,122 +18,122 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from hpc_kit.bench import processes
-from hpc_kit.bench.recorder import Sheet, Told, hear
+from hpc_kit.bench.recorder import PipeRecorder, Recorder, apply_line
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.runtime.launchers import resolve
 from hpc_kit.runtime.rendezvous import network
 
-SAID = "hpc_kit-bench "
-"""Before each line with which rank 0 fills in the sheet."""
+RESULT_PREFIX = "hpc_kit-bench "
+"""Prefix of each output line with which rank 0 fills in the recorder."""
 
-REFUSED = "hpc_kit-refused "
-"""Before the line with which rank 0 says that what was asked for cannot be measured."""
+ERROR_PREFIX = "hpc_kit-refused "
+"""Prefix of the output line with which rank 0 reports options that cannot be measured."""
 
 TIMEOUT = 4 * 3600.0
-"""Seconds; a collective that hangs is given up much earlier, by its group's own time-out."""
+"""Seconds; the timeout of a process group ends a hanging collective much earlier."""
 
 _GRACE, _LAST_LINES = processes.GRACE + 5, 12
-"""A rank that runs a program of its own ends that first."""
+"""Seconds before ranks are killed: a rank first ends the program that it runs."""
 
 
-class Started(NamedTuple):
-    """A process and what it says; rank 0 is heard while it runs, the others when they have ended."""
+class StartedProcess(NamedTuple):
+    """A process and its output; rank 0's output is read while it runs, that of all other ranks at the end."""
 
     name: str
     process: subprocess.Popen[str]
     words: IO[str]
 
     def tail(self) -> list[str]:
-        """Its last words, from the file."""
+        """Return the last lines of the output file."""
         self.words.seek(0)
         return [line for line in self.words.read().splitlines() if line.strip()][-_LAST_LINES:]
 
 
 def world_size() -> int:
-    """How many ranks this process is one of; 1 where it has to start them."""
+    """Return the number of ranks in this process's step; 1 if it must start them."""
     return resolve(os.environ).world_size
 
 
-def chosen(asked: int | None, default: int) -> int:
-    """How many ranks take part: those of the step that this process is in, else as many as were asked for.
+def rank_count(requested: int | None, default: int) -> int:
+    """Return the number of ranks: that of the step, otherwise the requested number.
 
     Raises:
-        SpecError: The step has another number of ranks than was asked for.
+        SpecError: The number of ranks of the step differs from the requested one.
     """
     here = world_size()
-    if here > 1 and asked not in {None, here}:
+    if here > 1 and requested not in {None, here}:
         raise SpecError(
             "this step has another number of ranks",
-            found=f"--ranks {asked}; {resolve(os.environ)}",
+            found=f"--ranks {requested}; {resolve(os.environ)}",
             remedy="no --ranks; in the job file, resources.nodes and resources.ntasks_per_node",
         )
-    return here if here > 1 else asked or default
+    return here if here > 1 else requested or default
 
 
-def on_this_host(number: int) -> int:
-    """How many of so many ranks run here: all, where this process has to start them."""
+def ranks_on_this_host(number: int) -> int:
+    """Return how many of `number` ranks run on this host; all of them if this process starts them."""
     world = resolve(os.environ)
     return number if world.world_size == 1 else world.local_world_size or number
 
 
-def measure(
+def run_ranks(
     program: str,
-    asked: Mapping[str, object],
-    sheet: Sheet,
+    options: Mapping[str, object],
+    recorder: Recorder,
     *,
     ranks: int,
     launcher: str | None = None,
     mpi: bool = False,
     timeout: float = TIMEOUT,
 ) -> None:
-    """Let every rank call the `main(asked, sheet)` of a module; rank 0's sheet is this one.
+    """Run `main(options, recorder)` of a module in every rank; rank 0 fills in this recorder.
 
     Args:
         program: The module's name.
-        asked: What is to be measured, as JSON can hold it.
-        sheet: Is filled in by rank 0.
+        options: Options that JSON can represent.
+        recorder: Filled in by rank 0.
         ranks: How many to start.
-        launcher: The words that start them: `srun --mpi=pmix -N4 -n4`.
+        launcher: The command that starts them: `srun --mpi=pmix -N4 -n4`.
             Default: mpirun for `mpi`, else processes of this one. In a step of several ranks nothing is started.
-        mpi: Whether they must be ranks of MPI.
+        mpi: Start MPI ranks.
         timeout: Seconds for the whole.
 
     Raises:
-        SpecError: There is no mpirun, or rank 0 found that it cannot be measured.
-        JobFailed: A rank failed, or they took too long.
+        SpecError: There is no mpirun, or rank 0 cannot measure with these options.
+        JobFailed: A rank failed, or the timeout expired.
     """
     if world_size() > 1:
-        import_module(program).main(dict(asked), sheet)
+        import_module(program).main(dict(options), recorder)
         return
-    words = [sys.executable, "-m", "hpc_kit.bench.local_ranks", program, json.dumps(asked)]
+    words = [sys.executable, "-m", "hpc_kit.bench.local_ranks", program, json.dumps(options)]
     if launcher is None and not mpi:
-        starts = [(f"rank {rank}", words, environ) for rank, environ in enumerate(_environments(ranks))]
+        starts = [(f"rank {rank}", words, environ) for rank, environ in enumerate(_rank_environments(ranks))]
     else:
-        start = shlex.split(launcher) if launcher else mpirun(ranks)
-        starts = [(start[0], [*start, *words], _environment())]
+        start = shlex.split(launcher) if launcher else mpirun_command(ranks)
+        starts = [(start[0], [*start, *words], _rank_environment())]
     with ExitStack() as stack:
-        started: list[Started] = []
+        started: list[StartedProcess] = []
         try:
             for each in starts:
-                started.append(stack.enter_context(_begun(*each, speaks=not started)))
-            _follow(started, sheet, timeout)
+                started.append(stack.enter_context(_start_process(*each, piped=not started)))
+            _follow_ranks(started, recorder, timeout)
         finally:
             processes.end(*(each.process for each in started), grace=_GRACE)
 
 
 def has_mpirun() -> bool:
-    """Whether ranks of MPI can be started here."""
+    """Return whether MPI ranks can be started here."""
     return _find_mpirun() is not None
 
 
 def _find_mpirun() -> str | None:
-    """The mpirun on PATH, or beside this Python."""
+    """Find mpirun on PATH or beside this Python."""
     folders = os.pathsep.join((os.environ.get("PATH", ""), str(Path(sys.executable).parent)))
     return next((path for name in ("mpirun", "mpiexec") if (path := shutil.which(name, path=folders))), None)
 
 
-def mpirun(ranks: int) -> list[str]:
-    """The command line of the mpirun that is here: on PATH, or beside this Python.
+def mpirun_command(ranks: int) -> list[str]:
+    """Return the command line of mpirun, found on PATH or beside this Python.
 
     Raises:
         SpecError: There is none.
@@ -147,40 +147,42 @@ def mpirun(ranks: int) -> list[str]:
             "or name what starts the ranks: --launcher 'srun --mpi=pmix -n 2'",
         )
     told = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
-    # Bound to one core each, ranks would leave gloo's threads no other.
+    # Binding each rank to one core would leave no other core for gloo's threads.
     options = ["--oversubscribe", "--bind-to", "none"] if "Open MPI" in told or "OpenRTE" in told else []
     return [found, *options, "-n", str(ranks)]
 
 
-def _environment() -> dict[str, str]:
-    # An Open MPI that root starts, as in a container, wants to be told twice that it may.
+def _rank_environment() -> dict[str, str]:
+    # Open MPI refuses to run as root, the user in many containers, unless both variables allow it.
     environ = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     environ.setdefault("OMP_NUM_THREADS", "1")
     return environ
 
 
-def _environments(ranks: int) -> Iterator[dict[str, str]]:
-    """Of processes on this machine: who each is, and where they meet."""
+def _rank_environments(ranks: int) -> Iterator[dict[str, str]]:
+    """Yield the environment of each rank on this machine: its numbers and the meeting address."""
     port = network.free_port()
     for rank in range(ranks):
         numbers = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "HPC_KIT_LAUNCHER": "env"}
-        yield _environment() | {name: str(number) for name, number in numbers.items()} | place
+        yield _rank_environment() | {name: str(number) for name, number in numbers.items()} | place
 
 
 @contextmanager
-def _begun(name: str, argv: Sequence[str], environ: Mapping[str, str], *, speaks: bool) -> Iterator[Started]:
-    """A process and its words; who does not speak while it runs writes a file, which nobody must empty."""
+def _start_process(
+    name: str, argv: Sequence[str], environ: Mapping[str, str], *, piped: bool
+) -> Iterator[StartedProcess]:
+    """Start a process whose output is piped or written to a file; a file needs no reader."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        process = processes.begin(argv, environ, subprocess.PIPE if speaks else log)
+        process = processes.start(argv, environ, subprocess.PIPE if piped else log)
         with process.stdout or nullcontext():
-            yield Started(name, process, process.stdout or log)
+            yield StartedProcess(name, process, process.stdout or log)
 
 
-def _follow(started: Sequence[Started], sheet: Sheet, timeout: float) -> None:
-    """Hear rank 0 to its end, then see how all have ended."""
+def _follow_ranks(started: Sequence[StartedProcess], recorder: Recorder, timeout: float) -> None:
+    """Read rank 0's output to its end, then check the exit codes of all ranks."""
     all_of_them = [each.process for each in started]
-    watch, late = processes.Watch(all_of_them), threading.Event()
+    watch, late = processes.ExitOrder(all_of_them), threading.Event()
 
     def give_up() -> None:
         late.set()
@@ -189,7 +191,7 @@ def _follow(started: Sequence[Started], sheet: Sheet, timeout: float) -> None:
     overdue = threading.Timer(timeout, give_up)
     overdue.start()
     try:
-        said, others = _hear(started[0].words, sheet)
+        said, others = _read_results(started[0].words, recorder)
         failed = watch.first_failure()
     finally:
         overdue.cancel()
@@ -197,42 +199,42 @@ def _follow(started: Sequence[Started], sheet: Sheet, timeout: float) -> None:
     if failed is not None:
         first = started[failed]
         if not late.is_set():
-            what, remedy = processes.ended(f"{first.name} of the measurement", first.process.returncode)
+            what, remedy = processes.describe_failure(f"{first.name} of the measurement", first.process.returncode)
         words = others if failed == 0 else first.tail()
-        raise JobFailed(what, found="\n".join(words) or "it said nothing", remedy=remedy)
+        raise JobFailed(what, found="\n".join(words) or "no output", remedy=remedy)
     if not said:
         raise JobFailed(
-            "the ranks ended well and said no results",
-            found="\n".join(others) or "no word",
-            remedy="--launcher: does it hand output on?",
+            "the ranks succeeded but reported no results",
+            found="\n".join(others) or "no output",
+            remedy="check that the command of --launcher passes on the output of rank 0",
         )
 
 
-def _hear(words: Iterable[str], sheet: Sheet) -> tuple[int, deque[str]]:
-    """Fill in what rank 0 says; how many lines of that there were, and the last others."""
+def _read_results(words: Iterable[str], recorder: Recorder) -> tuple[int, deque[str]]:
+    """Apply rank 0's result lines; return their number and the last lines of other output."""
     said, others = 0, deque[str](maxlen=_LAST_LINES)
     for line in words:
-        if line.startswith(REFUSED):
-            raise SpecError(**json.loads(line.removeprefix(REFUSED)))
-        if line.startswith(SAID):
-            hear(line.removeprefix(SAID), sheet)
+        if line.startswith(ERROR_PREFIX):
+            raise SpecError(**json.loads(line.removeprefix(ERROR_PREFIX)))
+        if line.startswith(RESULT_PREFIX):
+            apply_line(line.removeprefix(RESULT_PREFIX), recorder)
             said += 1
         elif line.strip():
             others.append(line.rstrip())
     return said, others
 
 
-def _main(program: str, asked: str) -> None:
-    """One of the ranks: rank 0 speaks for all."""
+def _main(program: str, options: str) -> None:
+    """Run as one of the ranks; rank 0 reports for all of them."""
 
-    def say(line: str, kind: str = SAID) -> None:
+    def say(line: str, kind: str = RESULT_PREFIX) -> None:
         sys.stdout.write(f"\n{kind}{line}\n")
         sys.stdout.flush()
 
     try:
-        import_module(program).main(json.loads(asked), Told(say))
+        import_module(program).main(json.loads(options), PipeRecorder(say))
     except SpecError as error:
-        say(json.dumps({"what": error.what, "found": error.found, "remedy": error.remedy}), REFUSED)
+        say(json.dumps({"what": error.what, "found": error.found, "remedy": error.remedy}), ERROR_PREFIX)
         raise
 
 

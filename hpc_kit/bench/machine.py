@@ -1,4 +1,4 @@
-"""The machine behind the numbers: processors, GPUs, links, versions, and how busy it was with other things."""
+"""Describes the measured hosts: processors, GPUs, links, versions, and load by other work."""
 
 from __future__ import annotations
 
@@ -12,24 +12,30 @@ import time
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from hpc_kit.runtime.rendezvous import network
 from hpc_kit.runtime.rendezvous import network as addresses
+
+if TYPE_CHECKING:
+    from hpc_kit.runtime.process_group import Group
+
 
 _NETWORK, _INFINIBAND = Path("/sys/class/net"), Path("/sys/class/infiniband")
 _NVIDIA = Path("/proc/driver/nvidia/version")
 _PACKAGES = ("torch", "numpy", "mpi4py", "horovod", "ray")
 _PROGRAMS = {"slurm": ("sinfo", "--version"), "mpi": ("mpirun", "--version")}
 
-LOOK_SECONDS = 0.5
-"""How long the processors are watched before a bench begins and after it has ended."""
+LOAD_SECONDS = 0.5
+"""Seconds for which the processors are watched before and after a benchmark."""
 
 
-class Load(Struct, frozen=True, kw_only=True):
-    """How busy a host was with other things: load averages, and the busy share of its processors at that moment.
+class HostLoad(Struct, frozen=True, kw_only=True):
+    """Load by other work: load averages and the busy share of the processors.
 
-    The averages remember the bench that ran a minute ago; the share does not, so it is what is compared.
+    Comparisons use the share, because load averages still contain a benchmark that ran a minute ago.
     """
 
     average: tuple[float, float, float]
@@ -47,99 +53,99 @@ class Host(Struct, frozen=True, kw_only=True):
     """Bytes."""
     gpus: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
-    """Network interfaces and InfiniBand devices that are up, with their rates; what lies between two GPUs."""
-    before: Load
-    after: Load | None = None
+    """Active network interfaces and InfiniBand devices with their rates, and links between GPUs."""
+    before: HostLoad
+    after: HostLoad | None = None
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """The hosts that took part, the first one's versions."""
+    """The hosts that took part, and the software versions of the first one."""
 
     hosts: tuple[Host, ...]
     versions: dict[str, str]
     kernel: str
 
 
-def load(seconds: float = LOOK_SECONDS) -> Load:
-    """Watch this host for some time in which the caller does nothing."""
+def measure_load(seconds: float = LOAD_SECONDS) -> HostLoad:
+    """Measure the load of this host while the caller is idle."""
     before = _processor_times()
     time.sleep(seconds)
     after = _processor_times()
     whole = after[1] - before[1]
-    return Load(average=os.getloadavg(), busy=round((after[0] - before[0]) / whole, 3) if whole else 0.0)
+    return HostLoad(average=os.getloadavg(), busy=round((after[0] - before[0]) / whole, 3) if whole else 0.0)
 
 
 def _processor_times() -> tuple[int, int]:
-    """Ticks that all processors were busy, stolen ones too, and ticks in all; (0, 0) where the kernel tells none."""
+    """Return busy ticks, including stolen ones, and all ticks; (0, 0) if the kernel does not report them."""
     with suppress(OSError, ValueError):
         ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
         return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
     return 0, 0
 
 
-def this_host(seconds: float = LOOK_SECONDS) -> Host:
-    """This host as it is now; takes the time of `load`."""
-    gpus, pairs = _gpus()
+def describe_this_host(seconds: float = LOAD_SECONDS) -> Host:
+    """Describe this host; takes as long as `measure_load`."""
+    gpus, pairs = _list_gpus()
     return Host(
         name=addresses.this_node_name(os.environ),
-        cpu=processor(_text(Path("/proc/cpuinfo"))),
+        cpu=parse_processor_name(_read_text(Path("/proc/cpuinfo"))),
         cores=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         gpus=gpus,
-        links=(*interfaces(), *pairs),
-        before=load(seconds),
+        links=(*list_interfaces(), *pairs),
+        before=measure_load(seconds),
     )
 
 
-def of_hosts(*hosts: Host) -> Machine:
-    """The hosts, and the versions of what is installed on this one."""
+def describe_machine(*hosts: Host) -> Machine:
+    """Combine the hosts with the versions of the software on this one."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     for name, argv in _PROGRAMS.items():
-        if said := version_of(_said(*argv)):
+        if said := parse_version(_command_output(*argv)):
             found[name] = said
     return Machine(hosts=hosts, versions=found, kernel=f"{platform.system()} {platform.release()}")
 
 
-def version_of(said: str) -> str:
-    """The line that has a program's version: the first one, but of MPICH, whose mpirun begins with another."""
+def parse_version(said: str) -> str:
+    """Return the output line with a program's version: the first line, except for MPICH's mpirun."""
     first = said.strip().split("\n")[0]
     hydra = re.search(r"^\s*Version:\s+(\S+)", said, re.MULTILINE) if first.startswith("HYDRA") else None
     return f"MPICH {hydra[1]}" if hydra else first
 
 
-def processor(cpuinfo: str) -> str:
-    """The processor's name in /proc/cpuinfo; where it has none there (ARM), the architecture."""
+def parse_processor_name(cpuinfo: str) -> str:
+    """Return the processor's name in /proc/cpuinfo, or the architecture if the file has none (ARM)."""
     found = re.search(r"^(?:model name|cpu|Model)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     return re.sub(r"\s+", " ", found[1]).strip() if found else platform.machine()
 
 
-def interfaces(network: Path = _NETWORK, infiniband: Path = _INFINIBAND) -> tuple[str, ...]:
-    """Interfaces that are up, but the loopback; then InfiniBand's ports."""
+def list_interfaces(network: Path = _NETWORK, infiniband: Path = _INFINIBAND) -> tuple[str, ...]:
+    """List active interfaces except the loopback, then InfiniBand ports."""
     found = []
     for folder in _entries(network):
-        if folder.name == "lo" or _text(folder / "operstate").strip() not in {"up", "unknown"}:
+        if folder.name == "lo" or _read_text(folder / "operstate").strip() not in {"up", "unknown"}:
             continue
-        speed = _text(folder / "speed").strip()
+        speed = _read_text(folder / "speed").strip()
         found.append(f"{folder.name} {speed} Mb/s" if speed.isdigit() else folder.name)
     for folder in _entries(infiniband):
-        rates = [_text(port / "rate").strip() for port in _entries(folder / "ports")]
+        rates = [_read_text(port / "rate").strip() for port in _entries(folder / "ports")]
         found.append(" ".join([folder.name, *filter(None, rates)]))
     return tuple(found)
 
 
-def _gpus() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """GPUs with their memory, and what links each pair; nothing where no driver of theirs is loaded."""
+def _list_gpus() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """List GPUs with their memory and the links between them; nothing without the NVIDIA driver."""
     if not _NVIDIA.exists():
         return (), ()
-    listed = _said("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
-    return tuple(filter(None, listed.splitlines())), pairs_of(_said("nvidia-smi", "topo", "-m"))
+    listed = _command_output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+    return tuple(filter(None, listed.splitlines())), parse_gpu_links(_command_output("nvidia-smi", "topo", "-m"))
 
 
-def pairs_of(topology: str) -> tuple[str, ...]:
-    """The pairs of GPUs in the matrix of `nvidia-smi topo -m`: `GPU0-GPU1 NV12`."""
+def parse_gpu_links(topology: str) -> tuple[str, ...]:
+    """Parse the pairs of GPUs in the matrix of `nvidia-smi topo -m`: `GPU0-GPU1 NV12`."""
     rows = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in topology.splitlines()]
     table = {words[0]: words[1:] for words in rows if words and re.fullmatch(r"GPU\d+", words[0]) and "X" in words}
     names = list(table)
@@ -156,15 +162,15 @@ def _entries(folder: Path) -> list[Path]:
     return []
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     # The speed of an interface that is down cannot be read.
     with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace")
     return ""
 
 
-def _said(*argv: str) -> str:
-    """What a program says; nothing where there is none."""
+def _command_output(*argv: str) -> str:
+    """Return the output of a program; empty if it is missing or fails."""
     folders = os.pathsep.join((os.environ.get("PATH", ""), str(Path(sys.executable).parent)))
     program = shutil.which(argv[0], path=folders)
     if program is None:
@@ -173,3 +179,21 @@ def _said(*argv: str) -> str:
         done = subprocess.run([program, *argv[1:]], capture_output=True, text=True, check=False, timeout=20)
         return done.stdout if done.returncode == 0 else ""
     return ""
+
+
+def gather_hosts(world: Group, look: float = LOAD_SECONDS) -> tuple[list[Host], list[str]]:
+    """Return the hosts and the host name of each rank. Every rank must call this collective.
+
+    The first rank of each host describes it while all ranks are idle.
+    """
+    from torch import distributed as dist
+
+    dist.barrier()
+    mine: Host | None = None
+    if world.local_rank == 0:
+        mine = describe_this_host(look)
+    else:
+        time.sleep(look)
+    found: list[tuple[str, Host | None]] = [("", None)] * world.world_size
+    dist.all_gather_object(found, (network.this_node_name(os.environ), mine))
+    return [host for _, host in found if host is not None], [name for name, _ in found]

@@ -1,4 +1,4 @@
-"""A document as Markdown that reads well on a terminal, too: its table, its notes, and the machine that gave it."""
+"""Renders a result as Markdown that is also readable on a terminal: tables, notes and the machine."""
 
 from __future__ import annotations
 
@@ -6,63 +6,76 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from hpc_kit.bench.machine import Host
-from hpc_kit.bench.quantity import plain, quantity, scaled, shown
-from hpc_kit.bench.results import Column, Document, Row
+from hpc_kit.bench.results import (
+    BenchResult,
+    Column,
+    ResultRow,
+    format_label,
+    format_number,
+    format_quantity,
+    scale_to_unit,
+)
 
 
-def ended(document: Document) -> str:
-    """How a bench ended, in a sentence; one whose process was killed is interrupted, too."""
+def completion_sentence(document: BenchResult) -> str:
+    """Return a sentence on how the benchmark ended; a killed one counts as interrupted."""
     if document.interrupted:
         return "Interrupted: what was measured until then."
     return f"Incomplete: without {'; '.join(document.missing)}." if document.missing else "Complete."
 
 
-def page(document: Document, pictures: Sequence[str] = ()) -> str:
-    """The whole document; `pictures` are names of files beside it."""
+def render_result(document: BenchResult, pictures: Sequence[str] = ()) -> str:
+    """Render the whole result; `pictures` are names of files beside it."""
     head = [f"# {document.title}", "", f"    {shlex.join(document.command)}", ""]
-    head += [f"**{ended(document)}**", ""] if document.interrupted or document.missing else []
-    body = [*results(document), "", *machine(document)]
+    head += [f"**{completion_sentence(document)}**", ""] if document.interrupted or document.missing else []
+    body = [*render_tables(document), "", *machine_lines(document)]
     body += [line for name in pictures for line in ("", f"![{name}]({name})")]
     return "\n".join([*head, *body]) + "\n"
 
 
-def results(document: Document) -> list[str]:
-    """A table for each kind of row, with what they were measured by, and the notes."""
-    tables = [line for rows in kinds(document) for line in (*table(*cells(document, rows)), "")]
-    notes = [text for note in (*repeats(document), *document.notes) for text in (note, "")]
+def render_tables(document: BenchResult) -> list[str]:
+    """Render one table for each kind of row, and the notes."""
+    tables = [line for rows in group_rows(document) for line in (*render_table(*table_cells(document, rows)), "")]
+    notes = [text for note in (*repeats_note(document), *document.notes) for text in (note, "")]
     return [*tables, *notes][:-1]
 
 
-def repeats(document: Document) -> list[str]:
-    """The sentence that says what the medians are of; none where nothing was repeated."""
+def repeats_note(document: BenchResult) -> list[str]:
+    """Return the note on the number of repeats behind the medians; empty without repeats."""
     found = sorted({spread.repeats for row in document.results for spread in row.spread.values()})
     if found == [1]:
         return ["One repeat each: nothing tells by how much they vary."]
     return [f"Medians of {_range(found)} repeats, quartiles in brackets."] if found else []
 
 
-def kinds(document: Document) -> list[list[Row]]:
-    """The rows that have the same labels together, in the order of their coming."""
-    found: dict[tuple[str, ...], list[Row]] = {}
+def group_rows(document: BenchResult) -> list[list[ResultRow]]:
+    """Group rows with the same labels, in order of appearance."""
+    found: dict[tuple[str, ...], list[ResultRow]] = {}
     for row in document.results:
         found.setdefault(tuple(row.labels), []).append(row)
     return list(found.values())
 
 
-def cells(document: Document, rows: Sequence[Row]) -> tuple[list[str], list[list[str]], int]:
-    """Rows of one kind as heads, cells, and how many columns on the left are labels."""
+def table_cells(document: BenchResult, rows: Sequence[ResultRow]) -> tuple[list[str], list[list[str]], int]:
+    """Return headings, cells and the number of label columns on the left."""
     labels, known = list(rows[0].labels), {name for row in rows for name in row.values}
     values = [name for name in document.columns if name in known]
-    heads = [*(name.replace("_", " ") for name in labels), *(title(name, document.columns[name]) for name in values)]
+    heads = [
+        *(name.replace("_", " ") for name in labels),
+        *(column_heading(name, document.columns[name]) for name in values),
+    ]
     found = [
-        [*(shown(row.labels[name], name) for name in labels), *(cell(row, name, document) for name in values)]
+        [
+            *(format_label(row.labels[name], name) for name in labels),
+            *(format_cell(row, name, document) for name in values),
+        ]
         for row in rows
     ]
     return heads, found, len(labels)
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
-    """A Markdown table in straight columns; all but the `left` first are numbers."""
+def render_table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
+    """Render an aligned Markdown table; all columns after the first `left` ones are numbers."""
     lines = [[text.replace("|", "\\|").replace("\n", " ") for text in row] for row in (heads, *rows)]
     widths = [max(3, *(len(row[place]) for row in lines)) for place in range(len(heads))]
 
@@ -77,8 +90,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) ->
     return [line(lines[0]), line(rule), *map(line, lines[1:])]
 
 
-def machine(document: Document) -> list[str]:
-    """The hosts and the versions, a line each."""
+def machine_lines(document: BenchResult) -> list[str]:
+    """Return one line for each host, and the versions."""
     found = document.machine
     lines = [f"- {_host(host)}" for host in found.hosts]
     lines.append(f"- {', '.join(f'{name} {version}' for name, version in found.versions.items())}; {found.kernel}")
@@ -87,43 +100,43 @@ def machine(document: Document) -> list[str]:
 
 
 def _host(host: Host) -> str:
-    before, after = loads(host)
-    return f"{host.name}: {', '.join(host_parts(host))}; before: {before}" + (f"; after: {after}" if after else "")
+    before, after = format_loads(host)
+    return f"{host.name}: {', '.join(describe_host(host))}; before: {before}" + (f"; after: {after}" if after else "")
 
 
-def host_parts(host: Host) -> list[str]:
-    """Processors, memory, GPUs and links."""
-    return [f"{host.cores} x {host.cpu}", quantity(host.memory, "B", 3), *host.gpus, *host.links]
+def describe_host(host: Host) -> list[str]:
+    """Return processors, memory, GPUs and links."""
+    return [f"{host.cores} x {host.cpu}", format_quantity(host.memory, "B", 3), *host.gpus, *host.links]
 
 
-def loads(host: Host) -> tuple[str, str]:
-    """How busy it was with other things before and after; of other hosts than the first only before is known."""
+def format_loads(host: Host) -> tuple[str, str]:
+    """Return the load before and after; the load after is known for the first host only."""
     before, after = (
         f"{each.busy:.0%} busy, load {each.average[0]:.2f}" if each else "" for each in (host.before, host.after)
     )
     return before, after
 
 
-def title(name: str, column: Column) -> str:
-    """A column's head: with the unit, where the cells do not have their own."""
+def column_heading(name: str, column: Column) -> str:
+    """Return a column's heading, with the unit unless each cell shows its own."""
     words = column.title or name.replace("_", " ")
     return f"{words} ({column.unit})" if column.unit and column.unit not in {"s", "B"} else words
 
 
-def cell(row: Row, name: str, document: Document) -> str:
-    """A median with its quartiles: `412 us (405-431)`; nothing where the row has no such quantity."""
+def format_cell(row: ResultRow, name: str, document: BenchResult) -> str:
+    """Format a median with its quartiles: `412 us (405-431)`; empty if the row lacks the quantity."""
     if name not in row.values:
         return ""
     value, unit = row.values[name], document.columns[name].unit
-    number, prefix = scaled(value, unit)
+    number, prefix = scale_to_unit(value, unit)
     own = f" {prefix}" if unit in {"s", "B"} else ""
-    text = f"{plain(number)}{own}"
+    text = f"{format_number(number)}{own}"
     spread = row.spread.get(name)
     if spread is None or spread.repeats < 2:
         return text
     factor = number / value if value else 1.0
     to = "-" if spread.low * factor >= 0 else " to "
-    return f"{text} ({plain(spread.low * factor, 3)}{to}{plain(spread.high * factor, 3)})"
+    return f"{text} ({format_number(spread.low * factor, 3)}{to}{format_number(spread.high * factor, 3)})"
 
 
 def _range(numbers: Sequence[int]) -> str:

@@ -1,34 +1,38 @@
-"""One rank of `hpc-kit bench memory`."""
+"""One rank of `hpc-kit bench memory`: counts the bytes of a model's states while it trains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
 from torch import distributed as dist
-from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.adamw import adamw
 
-from hpc_kit.bench import room, turns
-from hpc_kit.bench.census import Held, Trained, held
-from hpc_kit.bench.hosts import hosts_of
-from hpc_kit.bench.mixed import MixedAdamW
-from hpc_kit.bench.model_memory import Question, formula, words
+from hpc_kit.bench import memory_check, rank_timing
+from hpc_kit.bench.machine import gather_hosts
+from hpc_kit.bench.model_memory import MemoryOptions, formula_text, state_bytes
 from hpc_kit.bench.results import Plot
 from hpc_kit.runtime.process_group import distributed
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.recorder import Sheet
+    from torch.optim.optimizer import ParamsT
+
+    from hpc_kit.bench.recorder import Recorder
     from hpc_kit.runtime import Group
 
-ON_CPU = (
+
+CPU_NOTE = (
     "The ranks compute on CPUs: what is offloaded lies in the same memory as what is not, so offloading moves nothing"
     " here and `on device` is the whole."
 )
-HOW = (
+METHOD_NOTE = (
     "Mixed precision: bfloat16 parameters and gradients (2 P each), an fp32 copy and two moments in the optimizer"
     " (12 P). Measured: bytes of the tensors' storages, each once, at the end of forward, of backward or of the update,"
     " whenever that is most; of the rank that holds most. Activations, and the layers that ZeRO-3 gathers for a moment,"
@@ -36,53 +40,58 @@ HOW = (
 )
 
 
-def main(asked: Mapping[str, Any], sheet: Sheet) -> None:
-    """Measure each way; rank 0 fills in the sheet."""
-    question = Question(**asked)
+def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
+    """Measure each strategy; rank 0 fills in the recorder."""
+    options = MemoryOptions(**arguments)
     with distributed() as world:
-        needed = max(formula(way, question.parameters, world.world_size) for way in question.ways)
-        room.refuse_beyond_gpus(1.25 * needed, "the model", "a smaller --layers or --width", world)
-        meet = turns.meeting(world)
-        hosts, _ = hosts_of(world)
+        needed = max(state_bytes(strategy, options.parameters, world.world_size) for strategy in options.ways)
+        memory_check.check_gpu_memory(1.25 * needed, "the model", "a smaller --layers or --width", world)
+        meet = rank_timing.barrier_function(world)
+        hosts, _ = gather_hosts(world)
         if world.is_main:
-            sheet.hosts(hosts)
-            sheet.expect(len(question.ways) * len(question.offload))
-            sheet.plot(_picture(question, world.world_size))
-            sheet.note(HOW)
-            if world.device.type == "cpu" and True in question.offload:
-                sheet.note(ON_CPU)
-        for offload in question.offload:
-            for way in question.ways:
+            recorder.set_hosts(hosts)
+            recorder.expect_rows(len(options.ways) * len(options.offload))
+            recorder.add_plot(_states_plot(options, world.world_size))
+            recorder.add_note(METHOD_NOTE)
+            if world.device.type == "cpu" and True in options.offload:
+                recorder.add_note(CPU_NOTE)
+        for offload in options.offload:
+            for strategy in options.ways:
                 if world.is_main:
-                    sheet.doing(f"{way}{', offloaded' * offload}")
-                _row(question, sheet, world, meet, way, offload=offload)
+                    recorder.report_progress(f"{strategy}{', offloaded' * offload}")
+                _measure_strategy(options, recorder, world, meet, strategy, offload=offload)
 
 
-def _picture(asked: Question, ranks: int) -> Plot:
-    """What a rank holds, way by way, and at what height its formula is."""
+def _states_plot(options: MemoryOptions, ranks: int) -> Plot:
+    """Return the plot of the states of a rank by strategy, with the formulas as marks."""
     return Plot(
         name="states",
-        title=f"Model states of a rank: P = {asked.parameters / 1e6:.3g} million, d = {ranks}",
+        title=f"Model states of a rank: P = {options.parameters / 1e6:.3g} million, d = {ranks}",
         kind="stacked",
         x="way",
         y=("parameters", "gradients", "optimizer"),
-        where={"offload": asked.offload[0]},
-        marks={f"{way}: {words(way)}": formula(way, asked.parameters, ranks) for way in asked.ways},
+        where={"offload": options.offload[0]},
+        marks={
+            f"{strategy}: {formula_text(strategy)}": state_bytes(strategy, options.parameters, ranks)
+            for strategy in options.ways
+        },
     )
 
 
-def _row(asked: Question, sheet: Sheet, world: Group, meet: Callable[[], None], way: str, *, offload: bool) -> None:
-    trained = prepared(way, asked, world, offload=offload)
-    moments, gathered, seconds = _steps(trained, asked, world, meet)
+def _measure_strategy(
+    options: MemoryOptions, recorder: Recorder, world: Group, meet: Callable[[], None], strategy: str, *, offload: bool
+) -> None:
+    trained = prepare_model(strategy, options, world, offload=offload)
+    moments, gathered, seconds = _train_steps(trained, options, world, meet)
     ranks: list[Any] = [None] * world.world_size
     dist.all_gather_object(ranks, (max(moments, key=lambda held: held.total), gathered))
     if not world.is_main:
         return
     most = max((held for held, _ in ranks), key=lambda held: held.total)
-    wanted = formula(way, asked.parameters, world.world_size)
-    sheet.add(
-        {"way": way, "offload": offload, "formula": words(way)},
-        warmup=turns.WARMUP,
+    wanted = state_bytes(strategy, options.parameters, world.world_size)
+    recorder.add_row(
+        {"way": strategy, "offload": offload, "formula": formula_text(strategy)},
+        warmup=rank_timing.WARMUP_ROUNDS,
         parameters=most.parameters,
         gradients=most.gradients,
         optimizer=most.optimizer,
@@ -95,38 +104,43 @@ def _row(asked: Question, sheet: Sheet, world: Group, meet: Callable[[], None], 
     )
 
 
-def prepared(way: str, asked: Question, world: Group, *, offload: bool) -> Trained:
-    """The model under one way of sharing; the optimizer's state is offloaded, by ZeRO-2 and -3 everything is."""
-    squares = (nn.Linear(asked.width, asked.width, bias=False, dtype=torch.bfloat16) for _ in range(asked.layers))
+def prepare_model(strategy: str, options: MemoryOptions, world: Group, *, offload: bool) -> TrainedModel:
+    """Build the model with one sharding strategy.
+
+    Offloading moves the optimizer's state; ZeRO-2 and -3 offload parameters and gradients, too.
+    """
+    squares = (nn.Linear(options.width, options.width, bias=False, dtype=torch.bfloat16) for _ in range(options.layers))
     model = nn.Sequential(*(nn.Sequential(square, nn.GELU()) for square in squares)).to(world.device)
-    kind: Any = partial(MixedAdamW, device=torch.device("cpu") if offload else None)
-    if way in {"zero2", "zero3"}:
+    kind: Any = partial(MixedPrecisionAdamW, device=torch.device("cpu") if offload else None)
+    if strategy in {"zero2", "zero3"}:
         shard = partial(
             fully_shard,
-            reshard_after_forward=way == "zero3",
+            reshard_after_forward=strategy == "zero3",
             offload_policy=CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if offload else OffloadPolicy(),
             mesh=world.mesh(dp_shard=world.world_size)["dp_shard"],
         )
         for layer in model:
             shard(layer)
         shard(model)
-        return Trained(model, model, kind(model.parameters()))
+        return TrainedModel(model, model, kind(model.parameters()))
     replica = DistributedDataParallel(model, device_ids=world.device_ids, gradient_as_bucket_view=True)
-    if way == "zero1":
-        from torch.distributed.optim import ZeroRedundancyOptimizer  # importing it, torch warns of its own scripts
+    if strategy == "zero1":
+        from torch.distributed.optim import (
+            ZeroRedundancyOptimizer,
+        )  # imported late: the import makes torch print a deprecation warning
 
-        return Trained(model, replica, ZeroRedundancyOptimizer(model.parameters(), optimizer_class=kind))
-    return Trained(model, replica, kind(model.parameters()))
+        return TrainedModel(model, replica, ZeroRedundancyOptimizer(model.parameters(), optimizer_class=kind))
+    return TrainedModel(model, replica, kind(model.parameters()))
 
 
-def _steps(
-    trained: Trained, asked: Question, world: Group, meet: Callable[[], None]
-) -> tuple[list[Held], int, list[float]]:
-    """What was held at the ends of the phases of a step, what was gathered besides in between, and the steps' times."""
-    inputs = torch.randn(asked.rows, asked.width, dtype=torch.bfloat16, device=world.device, requires_grad=True)
-    moments: list[Held] = []
+def _train_steps(
+    trained: TrainedModel, options: MemoryOptions, world: Group, meet: Callable[[], None]
+) -> tuple[list[HeldBytes], int, list[float]]:
+    """Train some steps; return the bytes after each phase, the extra bytes gathered in between, and the times."""
+    inputs = torch.randn(options.rows, options.width, dtype=torch.bfloat16, device=world.device, requires_grad=True)
+    moments: list[HeldBytes] = []
     within: list[int] = []
-    census = partial(held, trained, world.device)
+    census = partial(count_bytes, trained, world.device)
 
     def step() -> None:
         loss = trained.forward(inputs).float().square().mean()
@@ -137,7 +151,7 @@ def _steps(
         moments.append(census())
         trained.optimizer.zero_grad()
 
-    seconds = turns.taken({"": step}, meet, asked.steps)[""]
+    seconds = rank_timing.time_interleaved({"": step}, meet, options.steps)[""]
 
     def look(*_: object) -> None:
         within.append(census().parameters)
@@ -149,5 +163,122 @@ def _steps(
     step()
     for hook in hooks:
         hook.remove()
-    # The first step has no optimizer state yet.
+    # Skip the first step: it has no optimizer state yet.
     return moments[3:], max(0, max(within) - max(each.parameters for each in moments)), seconds
+
+
+class HeldBytes(NamedTuple):
+    """Bytes of one rank at one moment."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    on_device: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of parameters, gradients and optimizer."""
+        return self.parameters + self.gradients + self.optimizer
+
+
+class TrainedModel(NamedTuple):
+    """A model, its optimizer, and the function for its forward pass."""
+
+    model: nn.Module
+    forward: Callable[[Tensor], Tensor]
+    optimizer: Optimizer
+
+
+def count_bytes(trained: TrainedModel, device: torch.device) -> HeldBytes:
+    """Count the bytes of this rank now."""
+    parameters = list(_local_tensors([*trained.model.parameters(), *_group_parameters(trained.optimizer)]))
+    gradients = [
+        local for each in trained.model.parameters() if each.grad is not None for local in _local_tensors([each.grad])
+    ]
+    states = [
+        value
+        for state in inner_optimizer(trained.optimizer).state.values()
+        for value in state.values()
+        if value.dim() > 0
+    ]
+    here = [tensor for tensor in (*parameters, *gradients, *states) if tensor.device.type == device.type]
+    return HeldBytes(*map(storage_bytes, (parameters, gradients, states, here)))
+
+
+def _group_parameters(optimizer: Optimizer) -> Iterator[Tensor]:
+    """Yield the parameters of the optimizer; with fully_shard these are the shards."""
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def inner_optimizer(optimizer: Optimizer) -> Optimizer:
+    """Return the optimizer with this rank's state."""
+    # ZeroRedundancyOptimizer wraps an optimizer; importing the class for isinstance takes a second.
+    within: Optimizer = getattr(optimizer, "optim", optimizer)
+    return within
+
+
+def _local_tensors(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    for tensor in tensors:
+        yield tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of the tensors' storages; shared storages count once."""
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(storages.values())
+
+
+class MixedPrecisionAdamW(Optimizer):
+    """AdamW in mixed precision with 12 bytes of state for each parameter; torch has none of its own.
+
+    Parameters and gradients have 16 bits; the state is an fp32 copy and two fp32 moments.
+
+    Args:
+        params: As for any optimizer; each rank of a sharded model has the state of its shard.
+        lr: Learning rate.
+        device: Device of the state and the update; None: that of the parameters.
+    """
+
+    def __init__(self, params: ParamsT, lr: float = 1e-4, device: torch.device | None = None) -> None:
+        super().__init__(params, {"lr": lr})
+        self.device = device
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # noqa: ARG002 - no caller passes a closure
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group["lr"])
+
+    def _update(self, parameter: Tensor, lr: float) -> None:
+        here, gradient = _local_tensor(parameter), _local_tensor(parameter.grad)
+        state = self.state[parameter]
+        if not state:
+            master = here.to(self.device or here.device, torch.float32, copy=True)
+            state.update(master=master, first=torch.zeros_like(master), second=torch.zeros_like(master))
+            state["step"] = torch.zeros((), device="cpu")
+        master = state["master"]
+        adamw(
+            [master],
+            [gradient.to(master.device, torch.float32)],
+            [state["first"]],
+            [state["second"]],
+            max_exp_avg_sqs=[],
+            state_steps=[state["step"]],
+            foreach=False,
+            amsgrad=False,
+            maximize=False,
+            beta1=0.9,
+            beta2=0.95,
+            lr=lr,
+            weight_decay=0.1,
+            eps=1e-8,
+        )
+        here.copy_(master)
+
+
+def _local_tensor(tensor: Any) -> Tensor:
+    """Return this rank's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,4 +1,9 @@
-"""One rank of `hpc-kit bench pipeline`."""
+"""One rank of `hpc-kit bench pipeline`: a network split over two devices, and torch's pipeline schedules.
+
+All layers of the scheduled model cost the same, so no stage waits for a slower one, and all micro-batches have the same
+size. The reference is the same work without a pipeline on all ranks at the same time, because cores that share caches,
+memory and power then run as slowly as in the pipeline.
+"""
 
 from __future__ import annotations
 
@@ -9,137 +14,152 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, ScheduleZBVZeroBubble, get_schedule_class
+from torch.nn import functional as F  # noqa: N812  torch's own habit
 
-from hpc_kit.bench import halves, room, schedules, turns
-from hpc_kit.bench.hosts import hosts_of
-from hpc_kit.bench.pipeline import SCHEDULES, SPLITS, Question, batch_bytes
+from hpc_kit.bench import memory_check, rank_timing, resnet_halves
+from hpc_kit.bench.machine import gather_hosts
+from hpc_kit.bench.pipeline import SCHEDULES, SPLITS, PipelineOptions, batch_bytes
 from hpc_kit.bench.results import Plot
+from hpc_kit.errors import SpecError
 from hpc_kit.runtime.process_group import distributed
+from hpc_kit.spec.job import idle_share
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.recorder import Sheet
+    from hpc_kit.bench.recorder import Recorder
     from hpc_kit.runtime import Group
 
-ONE, HALVES, PIPELINED = "one device", "model parallel", "pipelined"
-AGAIN, IN_SPLITS = f"{ONE}, again", f"{ONE}, in splits"
-TUTORIAL = {(HALVES, 120): -7.0, (PIPELINED, 20): 49.0, (PIPELINED, 12): 54.0}
-"""Per cent by which two GPUs were quicker than one there: the whole batch at once, in splits of 20, the best split."""
+
+ONE_DEVICE, TWO_HALVES, PIPELINED = "one device", "model parallel", "pipelined"
+ONE_DEVICE_AGAIN, ONE_DEVICE_IN_SPLITS = f"{ONE_DEVICE}, again", f"{ONE_DEVICE}, in splits"
+TUTORIAL_GAINS = {(TWO_HALVES, 120): -7.0, (PIPELINED, 20): 49.0, (PIPELINED, 12): 54.0}
+"""Gain of two GPUs over one in the tutorial, in percent: whole batch, splits of 20, and the best split."""
 
 
-def main(asked: Mapping[str, Any], sheet: Sheet) -> None:
-    """Measure both sweeps; rank 0 fills in the sheet."""
-    question = Question(**asked)
+def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
+    """Run both parts; rank 0 fills in the recorder."""
+    options = PipelineOptions(**arguments)
     torch.set_num_threads(1)
     with distributed() as world:
-        if SPLITS in question.sweeps:
-            room.refuse_beyond_gpus(batch_bytes(question), "the batch", "a smaller --image or --batch", world)
-        meet = turns.meeting(world)
-        hosts, _ = hosts_of(world)
+        if SPLITS in options.sweeps:
+            memory_check.check_gpu_memory(batch_bytes(options), "the batch", "a smaller --image or --batch", world)
+        meet = rank_timing.barrier_function(world)
+        hosts, _ = gather_hosts(world)
         if world.is_main:
-            sheet.hosts(hosts)
-            sheet.expect(_rows(question))
-        if SPLITS in question.sweeps:
-            Splits(question, sheet, world, meet).measure()
-        if SCHEDULES in question.sweeps:
-            _schedules(question, sheet, world, meet)
+            recorder.set_hosts(hosts)
+            recorder.expect_rows(_row_count(options))
+        if SPLITS in options.sweeps:
+            SplitExperiment(options, recorder, world, meet).measure()
+        if SCHEDULES in options.sweeps:
+            _measure_schedules(options, recorder, world, meet)
 
 
-def _rows(asked: Question) -> int:
-    splits = (SPLITS in asked.sweeps) * (len(asked.splits) + 4) * asked.repeats
-    return splits + (SCHEDULES in asked.sweeps) * (len(asked.schedules) + 1) * len(asked.micro_batches)
+def _row_count(options: PipelineOptions) -> int:
+    splits = (SPLITS in options.sweeps) * (len(options.splits) + 4) * options.repeats
+    return splits + (SCHEDULES in options.sweeps) * (len(options.schedules) + 1) * len(options.micro_batches)
 
 
 @dataclass(frozen=True)
-class Splits:
-    """The tutorial's experiment: one device, both with the whole batch, and in splits, in turns."""
+class SplitExperiment:
+    """The tutorial's experiment: one device, two halves with the whole batch, and two halves with splits."""
 
-    asked: Question
-    sheet: Sheet
+    options: PipelineOptions
+    recorder: Recorder
     world: Group
     meet: Callable[[], None]
     seconds: dict[tuple[str, int], list[float]] = field(default_factory=dict)
-    """Of each repeat, by way and split size."""
+    """Seconds of each repeat, by variant and split size."""
 
     def median(self, way: str, split: int) -> float:
-        """Seconds."""
+        """Return the median seconds."""
         return statistics.median(self.seconds[way, split])
 
     def measure(self) -> None:
-        """All rows, the picture and what they say; the rank that has no part in a row waits."""
-        batch, whole = halves.Batch(self.asked.batch, self.asked.image), self.asked.batch
-        one = halves.OneDevice(batch, self.world.device) if self.world.is_main else None
-        two = _two(batch, self.world)
-        splits = {(PIPELINED, split): two for split in self.asked.splits}
-        self.take({(ONE, whole): one, (HALVES, whole): two, **splits})
-        best = turns.told(min(self.asked.splits, key=lambda split: self.median(PIPELINED, split)), self.world)
-        # What smaller pieces save by lying in the caches is no gain of the second device.
-        self.take({(AGAIN, whole): one, (IN_SPLITS, best): one})
+        """Measure all rows and add the conclusion; ranks without work in a row wait."""
+        batch, whole = resnet_halves.Batch(self.options.batch, self.options.image), self.options.batch
+        one = resnet_halves.OneDevice(batch, self.world.device) if self.world.is_main else None
+        two = _two_devices(batch, self.world)
+        splits = {(PIPELINED, split): two for split in self.options.splits}
+        self.measure_rows({(ONE_DEVICE, whole): one, (TWO_HALVES, whole): two, **splits})
+        best = rank_timing.broadcast_value(
+            min(self.options.splits, key=lambda split: self.median(PIPELINED, split)), self.world
+        )
+        # Smaller pieces may be faster because of the caches. Measure them on one device, too, to separate that gain.
+        self.measure_rows({(ONE_DEVICE_AGAIN, whole): one, (ONE_DEVICE_IN_SPLITS, best): one})
         if self.world.is_main:
-            self.conclude(best)
+            self.add_conclusion(best)
 
-    def take(self, works: Mapping[tuple[str, int], halves.Way | None]) -> None:
-        """A row each, of more repeats from turn to turn."""
-        for turn in range(turns.WARMUP + self.asked.repeats):
+    def measure_rows(self, works: Mapping[tuple[str, int], resnet_halves.Variant | None]) -> None:
+        """Measure one row for each variant, interleaved by repeat."""
+        for turn in range(rank_timing.WARMUP_ROUNDS + self.options.repeats):
             for (way, split), network in works.items():
                 if self.world.is_main:
-                    self.sheet.doing(f"{way}, split size {split}, {turn or 'warm-up'}")
-                seconds = turns.once(partial(self.work, network, split), self.meet)
-                if turn >= turns.WARMUP:
+                    self.recorder.report_progress(f"{way}, split size {split}, {turn or 'warm-up'}")
+                seconds = rank_timing.time_once(partial(self.run_batches, network, split), self.meet)
+                if turn >= rank_timing.WARMUP_ROUNDS:
                     self.seconds.setdefault((way, split), []).append(seconds)
                     if self.world.is_main:
-                        self.put(way, split)
+                        self.put_row(way, split)
 
-    def work(self, network: halves.Way | None, split: int) -> None:
-        """The batches of a repeat."""
-        for _ in range(self.asked.batches):
+    def run_batches(self, network: resnet_halves.Variant | None, split: int) -> None:
+        """Run the batches of one repeat."""
+        for _ in range(self.options.batches):
             if network is not None:
                 network.step(split)
 
-    def put(self, way: str, split: int) -> None:
-        """The row of a way: its seconds, and by how much one device took longer in the same turn."""
+    def put_row(self, way: str, split: int) -> None:
+        """Put the row of a variant: its seconds and its gain over one device in the same round."""
         seconds = self.seconds[way, split]
         values: dict[str, Any] = {"seconds": seconds}
-        if way != ONE:
-            base = self.seconds[AGAIN if way == IN_SPLITS else ONE, self.asked.batch]
+        if way != ONE_DEVICE:
+            base = self.seconds[ONE_DEVICE_AGAIN if way == ONE_DEVICE_IN_SPLITS else ONE_DEVICE, self.options.batch]
             values["gain"] = [100 * (alone / each - 1) for alone, each in zip(base, seconds, strict=False)]
-        if (way, split) in TUTORIAL:
-            values["tutorial"] = TUTORIAL[way, split]
-        self.sheet.add({"way": way, "split_size": split}, warmup=turns.WARMUP, **values)
+        if (way, split) in TUTORIAL_GAINS:
+            values["tutorial"] = TUTORIAL_GAINS[way, split]
+        self.recorder.add_row({"way": way, "split_size": split}, warmup=rank_timing.WARMUP_ROUNDS, **values)
 
-    def conclude(self, best: int) -> None:
-        """The best split named, the drift told, the curve drawn."""
-        asked, base = self.asked, self.median(ONE, self.asked.batch)
-        gain, drift = base / self.median(PIPELINED, best) - 1, self.median(AGAIN, asked.batch) / base - 1
+    def add_conclusion(self, best: int) -> None:
+        """Note the best split and the drift, and plot the curve."""
+        options, base = self.options, self.median(ONE_DEVICE, self.options.batch)
+        gain, drift = base / self.median(PIPELINED, best) - 1, self.median(ONE_DEVICE_AGAIN, options.batch) / base - 1
         than = f"{abs(gain):.0%} {'quicker' if gain > 0 else 'slower'} than one device"
-        self.sheet.note(
+        self.recorder.add_note(
             f"Best split size: {best}, {than} (the tutorial's: 12, 54 % quicker)."
             f" One device, measured again at the end, took {drift:+.1%}."
         )
-        size = f"{asked.batches} x {asked.batch} images of {asked.image} x {asked.image}"
-        self.sheet.plot(
+        size = f"{options.batches} x {options.batch} images of {options.image} x {options.image}"
+        self.recorder.add_plot(
             Plot(
                 name="splits",
                 title=f"ResNet-50 in two halves: {size}",
                 x="split_size",
                 y=("seconds",),
                 where={"way": PIPELINED},
-                marks={way: self.median(way, asked.batch) for way in (ONE, HALVES)},
+                marks={way: self.median(way, options.batch) for way in (ONE_DEVICE, TWO_HALVES)},
                 x_title="images in a split",
             )
         )
 
 
-def _two(batch: halves.Batch, world: Group) -> halves.Way | None:
-    """The halves: on two GPUs of rank 0 where it sees two, while the other rank only waits; else one a rank."""
-    if world.device.type == "cuda" and turns.told(torch.cuda.device_count(), world) >= 2:
-        return halves.Streams(batch) if world.is_main else None
-    return halves.Messages(batch, world)
+def _two_devices(batch: resnet_halves.Batch, world: Group) -> resnet_halves.Variant | None:
+    """Build the two halves.
+
+    They run on two GPUs of rank 0 if it has two, while the other rank waits; otherwise one half runs on each rank.
+    """
+    if world.device.type == "cuda" and rank_timing.broadcast_value(torch.cuda.device_count(), world) >= 2:
+        return resnet_halves.TwoGpus(batch) if world.is_main else None
+    return resnet_halves.TwoRanks(batch, world)
 
 
-def _schedules(asked: Question, sheet: Sheet, world: Group, meet: Callable[[], None]) -> None:
-    """Efficiency: the time of the same work without a pipeline, on all ranks at once, over ranks x the pipeline's."""
+def _measure_schedules(options: PipelineOptions, recorder: Recorder, world: Group, meet: Callable[[], None]) -> None:
+    """Measure the efficiency of schedules.
+
+    It is the time of the same work without a pipeline, on all ranks at once, divided by ranks x the pipeline's time.
+    """
     if world.is_main:
-        sheet.plot(
+        recorder.add_plot(
             Plot(
                 name="schedules",
                 title=f"Schedules over {world.world_size} ranks, and the ideal m / (m + p - 1)",
@@ -149,27 +169,122 @@ def _schedules(asked: Question, sheet: Sheet, world: Group, meet: Callable[[], N
                 x_title="micro-batches m",
             )
         )
-    for number in asked.micro_batches:
+    for number in options.micro_batches:
         if world.is_main:
-            sheet.doing(f"schedules, {number} micro-batches")
-        works = {name: schedules.pipelined(world, name, number) for name in asked.schedules}
-        found = turns.taken({"alone": schedules.alone(world, number), **works}, meet, asked.repeats)
+            recorder.report_progress(f"schedules, {number} micro-batches")
+        works = {name: pipelined_work(world, name, number) for name in options.schedules}
+        found = rank_timing.time_interleaved({"alone": unsplit_work(world, number), **works}, meet, options.repeats)
         if world.is_main:
-            _add_schedules(sheet, number, world.world_size, found)
+            _add_schedules(recorder, number, world.world_size, found)
 
 
-def _add_schedules(sheet: Sheet, number: int, world_size: int, found: Mapping[str, list[float]]) -> None:
-    """The rows of one number of micro-batches, the ideal first."""
-    ideal = schedules.ideal(number, world_size)
-    sheet.add({"schedule": "ideal", "micro_batches": number}, efficiency=ideal)
+def _add_schedules(recorder: Recorder, number: int, world_size: int, found: Mapping[str, list[float]]) -> None:
+    """Add the rows of one number of micro-batches, the ideal first."""
+    ideal = ideal_efficiency(number, world_size)
+    recorder.add_row({"schedule": "ideal", "micro_batches": number}, efficiency=ideal)
     for name, seconds in found.items():
         if name != "alone":
             pairs = zip(found["alone"], seconds, strict=True)
-            sheet.add(
+            recorder.add_row(
                 {"schedule": name, "micro_batches": number},
-                warmup=turns.WARMUP,
+                warmup=rank_timing.WARMUP_ROUNDS,
                 seconds=seconds,
                 efficiency=[alone / world_size / taken for alone, taken in pairs],
                 ideal=ideal,
-                ideal_of_stages=schedules.ideal(number, world_size, schedules.stages_per_rank(name)),
+                ideal_of_stages=ideal_efficiency(number, world_size, stages_per_rank(name)),
             )
+
+
+STAGES_PER_RANK = 2
+"""Stages of a rank in schedules with several stages."""
+_LAYERS_PER_STAGE = 3
+WIDTH, ROWS = 512, 96
+"""Width of the layers, rows of a micro-batch."""
+
+
+def ideal_efficiency(micro_batches: int, ranks: int, stages_per_rank: int = 1) -> float:
+    """Return the busy share v m / (v m + p - 1), for equal stages and messages without cost."""
+    return 1 - idle_share(ranks, micro_batches, stages_per_rank)
+
+
+def stages_per_rank(name: str) -> int:
+    """Return the number of stages that the schedule gives each rank.
+
+    Raises:
+        SpecError: This torch has no such schedule.
+    """
+    return STAGES_PER_RANK if issubclass(_schedule_class(name), PipelineScheduleMulti) else 1
+
+
+def unsplit_work(world: Group, micro_batches: int) -> Callable[[], None]:
+    """Return the work without a pipeline: the whole stack on this rank, micro-batch by micro-batch."""
+    stack = _layers(_LAYERS_PER_STAGE * STAGES_PER_RANK * world.world_size).to(world.device)
+    inputs, targets = _random_data(world, micro_batches)
+
+    def work() -> None:
+        for part, wanted in zip(inputs.chunk(micro_batches), targets.chunk(micro_batches), strict=True):
+            _loss(stack(part), wanted).backward()
+        stack.zero_grad()
+
+    return work
+
+
+def pipelined_work(world: Group, name: str, micro_batches: int) -> Callable[[], None]:
+    """Return the same work in stages over all ranks.
+
+    Raises:
+        SpecError: The schedule cannot be laid out over these ranks and micro-batches.
+    """
+    kind, each = _schedule_class(name), stages_per_rank(name)
+    numbers = _stage_numbers(kind, world.rank, world.world_size, each)
+    total = each * world.world_size
+    parts = nn.ModuleList(_layers(_LAYERS_PER_STAGE * STAGES_PER_RANK // each) for _ in numbers).to(world.device)
+    stages = [PipelineStage(part, number, total, world.device) for part, number in zip(parts, numbers, strict=True)]
+    try:
+        schedule = kind(stages if each > 1 else stages[0], micro_batches, loss_fn=_loss, scale_grads=False)
+    except ValueError as error:
+        raise SpecError(
+            f"{name} cannot be laid out",
+            found=f"{world.world_size} ranks, {micro_batches} micro-batches: {error}",
+            remedy=f"--micro-batches {2 * total}, or other --schedules",
+        ) from error
+    inputs, targets = _random_data(world, micro_batches)
+    first, last = 0 in numbers, total - 1 in numbers
+
+    def work() -> None:
+        losses: list[Tensor] = []
+        given = {"target": targets, "losses": losses} if last else {}
+        schedule.step(*([inputs] if first else []), **given)
+        parts.zero_grad()
+
+    return work
+
+
+def _schedule_class(name: str) -> Any:
+    try:
+        return get_schedule_class(name)
+    except ValueError as error:
+        raise SpecError(
+            f"torch has no schedule {name!r} here", found=f"torch {torch.__version__}: {error}", remedy="GPipe,1F1B"
+        ) from error
+
+
+def _stage_numbers(kind: type, rank: int, ranks: int, each: int) -> list[int]:
+    """Return the stages of a rank: round robin, or, for a V schedule, from both ends."""
+    if kind is ScheduleZBVZeroBubble:
+        return [rank, 2 * ranks - 1 - rank]
+    return [rank + ranks * turn for turn in range(each)]
+
+
+def _layers(number: int) -> nn.Sequential:
+    layer = partial(nn.Linear, WIDTH, WIDTH)
+    return nn.Sequential(*(module for _ in range(number) for module in (layer(), nn.GELU())))
+
+
+def _random_data(world: Group, micro_batches: int) -> tuple[Tensor, Tensor]:
+    shape = (micro_batches * ROWS, WIDTH)
+    return torch.randn(shape, device=world.device), torch.randn(shape, device=world.device)
+
+
+def _loss(scores: Tensor, targets: Tensor) -> Tensor:
+    return F.mse_loss(scores, targets)

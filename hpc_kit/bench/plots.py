@@ -1,14 +1,14 @@
-"""The plots of a document, by matplotlib: as files, and as SVG to stand in a page of its own colours."""
+"""Plots of a result by matplotlib: as files, and as SVG elements that use the colours of a page."""
 
 from __future__ import annotations
 
 import io
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from hpc_kit.bench.curves import Curve, Measured, axis_title, curves
-from hpc_kit.bench.quantity import quantity, shown
+from hpc_kit.bench.results import Column, Plot, ResultRow, Value, format_label, format_quantity
 from hpc_kit.plotting import pyplot, save
 
 if TYPE_CHECKING:
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from hpc_kit.bench.results import Document, Plot
+    from hpc_kit.bench.results import BenchResult, Plot
+
 
 COLOURS = ("#2f6fde", "#d9661f", "#1a936f", "#c2407e", "#7a5cc4", "#9a7b00", "#3d8a9c", "#83838a")
 INK, GRID = "#1d1d20", "#dcdce1"
 
 _MARKERS = "os^Dv*Px"
-"""So that lines are told apart also without colour."""
+"""Markers distinguish lines without colour."""
 _HEADROOM = 1.3
-_MOST_MARKERS, _MOST_LETTERS = 40, 60
+_MAX_MARKERS, _MAX_LETTERS = 40, 60
 _STYLE: dict[str, Any] = {
     "figure.figsize": (7.6, 4.3),
     "figure.dpi": 120,
@@ -47,26 +48,26 @@ _STYLE: dict[str, Any] = {
 }
 
 
-def files(document: Document, folder: Path) -> list[Path]:
-    """Write every plot that has something to show as PNG and SVG; the files that were written.
+def draw_files(document: BenchResult, folder: Path) -> list[Path]:
+    """Write every plot with data as PNG and SVG; return the files.
 
     Raises:
         SpecError: matplotlib is not installed, or a file cannot be written.
     """
     written = []
     for plot in document.plots:
-        if not curves(document, plot):
+        if not plot_curves(document, plot):
             continue
         for kind in ("png", "svg"):
             path = folder / f"bench_{document.bench}-{plot.name}.{kind}"
             with pyplot().rc_context({**_STYLE, "svg.hashsalt": plot.name}):
-                save(figure(document, plot), path)
+                save(draw_figure(document, plot), path)
             written.append(path)
     return written
 
 
-def svg(document: Measured, plot: Plot, prefix: str) -> str:
-    """One plot as an `<svg>` element without its own colours: `var(--c1)` ..., `var(--ink)`, `var(--grid)`.
+def inline_svg(document: PlotData, plot: Plot, prefix: str) -> str:
+    """Return one plot as an `<svg>` element with CSS variables `--c1`, ..., `--ink`, `--grid` as colours.
 
     Args:
         document: The rows.
@@ -78,16 +79,16 @@ def svg(document: Measured, plot: Plot, prefix: str) -> str:
     """
     text = io.StringIO()
     with pyplot().rc_context({**_STYLE, "svg.hashsalt": prefix}):
-        drawn = figure(document, plot)
+        drawn = draw_figure(document, plot)
         drawn.savefig(text, format="svg", transparent=True, metadata={"Date": None})
         pyplot().close(drawn)
-    return themed(text.getvalue(), prefix)
+    return use_page_colours(text.getvalue(), prefix)
 
 
-def themed(text: str, prefix: str) -> str:
-    """An SVG file as an element of a page: no prologue, no names of other places, ids and colours of the page's own."""
+def use_page_colours(text: str, prefix: str) -> str:
+    """Turn an SVG file into an element of a page: no prologue, unique ids, CSS variables as colours."""
     text = text[text.index("<svg") :]
-    # The page gives it its width; its own in points would not shrink with a window.
+    # The page sets the width; a fixed width in points would not shrink with the window.
     text = re.sub(r'^(<svg[^>]*?)\s+height="[^"]*"([^>]*?)\s+width="[^"]*"', r"\1\2", text)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'\s+xmlns(?::\w+)?="[^"]*"', "", text)
@@ -98,21 +99,21 @@ def themed(text: str, prefix: str) -> str:
     return text.replace(INK, "var(--ink)").replace(GRID, "var(--grid)").strip()
 
 
-def figure(document: Measured, plot: Plot) -> Figure:
-    """The figure of one plot."""
+def draw_figure(document: PlotData, plot: Plot) -> Figure:
+    """Draw the figure of one plot."""
     drawn, axes = pyplot().subplots(layout="constrained")
-    found = curves(document, plot)
+    found = plot_curves(document, plot)
     categories = _categories(found)
     if plot.kind == "lines" and not categories:
-        _lines(axes, found)
+        _draw_lines(axes, found)
     else:
-        _columns(axes, found, categories or sorted({point.x for curve in found for point in curve.points}), plot)
+        _draw_bars(axes, found, categories or sorted({point.x for curve in found for point in curve.points}), plot)
     for number, (words, height) in enumerate(plot.marks.items()):
         axes.axhline(height, color=INK, linestyle=(0, (1, 1 + number)), linewidth=1.2, label=words)
-    _axes(axes, document, plot, numbers=plot.kind == "lines" and not categories)
+    _label_axes(axes, document, plot, numbers=plot.kind == "lines" and not categories)
     crossed = bool(plot.marks) and plot.kind != "lines"
     if crossed:
-        # Lines across leave the legend no corner: it stands above them.
+        # Horizontal marks leave no free corner, so the legend goes above them.
         axes.set_ylim(top=_HEADROOM * axes.get_ylim()[1])
     if len(found) + len(plot.marks) > 1 or found[0].name:
         axes.legend(fontsize=9, ncols=1 + crossed, loc="upper right" if crossed else "best")
@@ -120,20 +121,20 @@ def figure(document: Measured, plot: Plot) -> Figure:
 
 
 def _categories(found: list[Curve]) -> list[Any]:
-    """The values along the axis in the order of their coming, where they are words; none where they are numbers."""
+    """Return the values of the x axis in order of appearance if they are words; none for numbers."""
     values = list(dict.fromkeys(point.x for curve in found for point in curve.points))
     return values if any(isinstance(value, str | bool | None) for value in values) else []
 
 
-def _lines(axes: Axes, found: list[Curve]) -> None:
+def _draw_lines(axes: Axes, found: list[Curve]) -> None:
     for number, curve in enumerate(found):
         points = sorted(curve.points, key=lambda point: float(point.x or 0))
         axes.errorbar(
             [float(point.x or 0) for point in points],
             [point.y for point in points],
-            yerr=_bars(points),
+            yerr=_error_bars(points),
             color=COLOURS[number % len(COLOURS)],
-            marker=_MARKERS[number % len(_MARKERS)] if len(points) <= _MOST_MARKERS else None,
+            marker=_MARKERS[number % len(_MARKERS)] if len(points) <= _MAX_MARKERS else None,
             markersize=5,
             linewidth=1.8,
             capsize=3,
@@ -141,8 +142,8 @@ def _lines(axes: Axes, found: list[Curve]) -> None:
         )
 
 
-def _columns(axes: Axes, found: list[Curve], places: list[Any], plot: Plot) -> None:
-    """Bars side by side, or on one another; of lines over words, points."""
+def _draw_bars(axes: Axes, found: list[Curve], places: list[Any], plot: Plot) -> None:
+    """Draw bars side by side or stacked."""
     stacked = plot.kind == "stacked"
     width = 0.8 if stacked else 0.8 / max(1, len(found))
     feet = [0.0] * len(places)
@@ -155,7 +156,7 @@ def _columns(axes: Axes, found: list[Curve], places: list[Any], plot: Plot) -> N
             [point.y for point in points],
             width * 0.92,
             bottom=[feet[place] for place in at] if stacked else None,
-            yerr=None if stacked else _bars(points),
+            yerr=None if stacked else _error_bars(points),
             color=COLOURS[number % len(COLOURS)],
             ecolor=INK,
             capsize=3,
@@ -163,31 +164,31 @@ def _columns(axes: Axes, found: list[Curve], places: list[Any], plot: Plot) -> N
         )
         for place, point in zip(at, points, strict=True):
             feet[place] += point.y
-    names = [shown(place, plot.x) for place in places]
-    crowded = sum(map(len, names)) > _MOST_LETTERS
+    names = [format_label(place, plot.x) for place in places]
+    crowded = sum(map(len, names)) > _MAX_LETTERS
     aside: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor", "fontsize": 8} if crowded else {}
     axes.set_xticks(range(len(places)), names, **aside)
     axes.grid(visible=False, axis="x")
 
 
-def _bars(points: Any) -> list[list[float]] | None:
+def _error_bars(points: Any) -> list[list[float]] | None:
     bars = [[point.y - point.low for point in points], [point.high - point.y for point in points]]
     return bars if any(map(any, bars)) else None
 
 
-def _axes(axes: Axes, measured: Measured, plot: Plot, *, numbers: bool) -> None:
+def _label_axes(axes: Axes, measured: PlotData, plot: Plot, *, numbers: bool) -> None:
     from matplotlib import ticker
 
     axes.set_title(plot.title, loc="left", fontsize=11)
     axes.set_xlabel(axis_title(measured, plot, "x"))
     axes.set_ylabel(axis_title(measured, plot, "y"))
     unit = measured.columns[plot.y[0]].unit if plot.y[0] in measured.columns else ""
-    points = [point for curve in curves(measured, plot) for point in curve.points]
+    points = [point for curve in plot_curves(measured, plot) for point in curve.points]
     if numbers and plot.log_x:
         axes.set_xscale("log", base=2 if plot.x == "bytes" else 10)
     if plot.log_y:
         axes.set_yscale("log")
-        # Times seldom span many powers of ten: each of them has more than one tick.
+        # Times seldom span many powers of ten, so each power gets several ticks.
         axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_minor_formatter(ticker.NullFormatter())
     elif not any(point.y < 0 for point in points):
@@ -195,6 +196,80 @@ def _axes(axes: Axes, measured: Measured, plot: Plot, *, numbers: bool) -> None:
         if unit == "B" and (most := max(point.high for point in points)) >= 8:
             axes.yaxis.set_major_locator(ticker.MultipleLocator(2 ** (math.frexp(most / 4)[1] - 1)))
     if numbers and plot.x == "bytes":
-        axes.xaxis.set_major_formatter(lambda value, _: quantity(value, "B", 3))
+        axes.xaxis.set_major_formatter(lambda value, _: format_quantity(value, "B", 3))
     if unit in {"s", "B"} or plot.log_y:
-        axes.yaxis.set_major_formatter(lambda value, _: quantity(value, unit if unit in {"s", "B"} else "", 3))
+        axes.yaxis.set_major_formatter(lambda value, _: format_quantity(value, unit if unit in {"s", "B"} else "", 3))
+
+
+class PlotData(Protocol):
+    """Rows and their columns: a result or anything with the same attributes."""
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """Quantities."""
+
+    @property
+    def results(self) -> Sequence[ResultRow]:
+        """Rows."""
+
+
+class CurvePoint(NamedTuple):
+    """A median and its quartiles."""
+
+    x: Value
+    y: float
+    low: float
+    high: float
+
+
+class Curve(NamedTuple):
+    """One line, or the bars of one colour."""
+
+    name: str
+    points: tuple[CurvePoint, ...]
+
+
+def plot_curves(document: PlotData, plot: Plot) -> list[Curve]:
+    """Return the curves of a plot; rows without its label or column are skipped."""
+    rows = [row for row in document.results if _matches_plot(row, plot)]
+    if plot.kind == "stacked":
+        found = [Curve(_column_title(document, name), _curve_points(rows, plot.x, name)) for name in plot.y]
+    else:
+        groups: dict[str, list[ResultRow]] = {}
+        for row in rows:
+            groups.setdefault(_curve_name(row, plot), []).append(row)
+        found = [Curve(name, _curve_points(group, plot.x, plot.y[0])) for name, group in groups.items()]
+    return [curve for curve in found if curve.points]
+
+
+def axis_title(document: PlotData, plot: Plot, axis: str) -> str:
+    """Return an axis title: that of the plot, or name and unit of the quantity."""
+    if axis == "x":
+        return plot.x_title or plot.x.replace("_", " ")
+    unit = document.columns[plot.y[0]].unit if plot.y[0] in document.columns else ""
+    words = plot.y_title or (_column_title(document, plot.y[0]) if plot.kind != "stacked" else "")
+    # The tick labels of seconds and bytes contain their units.
+    return words if unit in {"", "s", "B"} or "(" in words else f"{words} ({unit})".strip()
+
+
+def _matches_plot(row: ResultRow, plot: Plot) -> bool:
+    return plot.x in row.labels and all(row.labels.get(name) == value for name, value in plot.where.items())
+
+
+def _curve_points(rows: list[ResultRow], x: str, column: str) -> tuple[CurvePoint, ...]:
+    points = []
+    for row in rows:
+        if column in row.values:
+            value, spread = row.values[column], row.spread.get(column)
+            low, high = (spread.low, spread.high) if spread else (value, value)
+            points.append(CurvePoint(row.labels[x], value, min(low, value), max(high, value)))
+    return tuple(points)
+
+
+def _curve_name(row: ResultRow, plot: Plot) -> str:
+    return " ".join(format_label(row.labels.get(name), name) for name in plot.series)
+
+
+def _column_title(document: PlotData, column: str) -> str:
+    known = document.columns.get(column)
+    return (known.title if known else "") or column.replace("_", " ")

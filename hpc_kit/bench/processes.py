@@ -1,4 +1,4 @@
-"""Processes that a bench starts: each leads a session of its own, and is ended with all that it has started."""
+"""Processes of a benchmark. Each leads its own session and is ended together with its children."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from types import FrameType
 from typing import IO, NoReturn
 
 GRACE = 35.0
-"""Seconds between being asked to end and being killed: torchrun gives its own workers 30."""
+"""Seconds between SIGTERM and SIGKILL; torchrun gives its own workers 30."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
-def begin(argv: Sequence[str], environ: Mapping[str, str], output: IO[str] | int) -> subprocess.Popen[str]:
-    """Start a command; what it says goes to `output`.
+def start(argv: Sequence[str], environ: Mapping[str, str], output: IO[str] | int) -> subprocess.Popen[str]:
+    """Start a command and send its output to `output`.
 
-    Ctrl-C at a terminal does not reach it: whoever begins it must `end` it.
+    The process gets no Ctrl-C from the terminal, so the caller must `end` it.
     """
     with _signals_kept() as kept:
         process = subprocess.Popen(
@@ -59,7 +59,7 @@ def _signals_kept() -> Iterator[list[int]]:
 
 
 def end(*running: subprocess.Popen[str], grace: float = GRACE) -> None:
-    """End processes that were begun here, and their children: they are asked, and after a while killed."""
+    """End processes and their children with SIGTERM, then SIGKILL after the grace period."""
     alive = [process for process in running if process.poll() is None]
     try:
         for process in alive:
@@ -69,7 +69,7 @@ def end(*running: subprocess.Popen[str], grace: float = GRACE) -> None:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
     finally:
-        # Also what they have left in their sessions, and when a second Ctrl-C cuts the waiting short.
+        # Also kills processes left in their sessions, even if a second Ctrl-C interrupts the wait.
         for process in alive:
             _send(process, signal.SIGKILL)
             process.wait()
@@ -80,13 +80,13 @@ def _send(process: subprocess.Popen[str], number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-class Watch:
-    """Notes in which order processes end; who came first tells most of why."""
+class ExitOrder:
+    """Records the order in which processes end; the first failure explains most."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
         self._processes = processes
         self._order: list[int] = []
-        # Daemons: where this process is interrupted, nobody waits for them.
+        # Daemon threads, so that an interrupted process does not wait for them.
         self._threads = [
             threading.Thread(target=self._wait, args=(place,), daemon=True) for place in range(len(processes))
         ]
@@ -98,27 +98,30 @@ class Watch:
         self._order.append(place)
 
     def first_failure(self) -> int | None:
-        """Wait for all; the place of the one that failed first, None where all ended well."""
+        """Wait for all processes; return the index of the first that failed, or None."""
         for thread in self._threads:
             thread.join()
         failed = [place for place in self._order if self._processes[place].returncode]
-        # The kernel kills for want of memory before the others lose a rank, and may be heard of after.
+        # Out of memory, the kernel kills one rank first, but its exit may be seen after those of its peers.
         return min(failed, key=lambda place: self._processes[place].returncode != -signal.SIGKILL, default=None)
 
 
-def ended(name: str, code: int) -> tuple[str, str]:
-    """How a process ended that failed, and what to do."""
+def describe_failure(name: str, code: int) -> tuple[str, str]:
+    """Return a sentence on a failed process and the remedy."""
     if code >= 0:
         return f"{name} failed with exit code {code}", "the last lines of its output are above"
     number = signal.Signals(-code)
     if number is signal.SIGKILL:
-        return f"{name} was ended by SIGKILL", "most often the kernel, for want of memory: fewer ranks or smaller sizes"
+        return f"{name} was ended by SIGKILL", "most often the kernel, out of memory: use fewer ranks or smaller sizes"
     return f"{name} was ended by {number.name}", "the last lines of its output are above"
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP do what Ctrl-C does, so that what was begun is ended; an ignored SIGHUP stays so."""
+    """Turn SIGTERM and SIGHUP into KeyboardInterrupt inside the block, so that processes are ended.
+
+    An ignored SIGHUP stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""One measurement on its way: rows come in, files are kept up to date, the reader is told how far it is.
+"""Collects the rows of a measurement, keeps its files up to date and reports progress.
 
-A bench fills in a `Sheet` and need not know which: `Kept` where the command line runs, `Told` in a rank that it has
-started, whose every word goes to the `Kept` over there, a line of JSON each.
+A benchmark fills in a `Recorder`: a `FileRecorder` in the process of the command line, or a `PipeRecorder` in a rank,
+which sends each call as a line of JSON to the `FileRecorder`.
 """
 
 from __future__ import annotations
@@ -18,69 +18,68 @@ from msgspec import structs
 from hpc_kit import __version__
 from hpc_kit.bench import machine
 from hpc_kit.bench.machine import Host
-from hpc_kit.bench.results import Column, Document, Plot, Row, Value
-from hpc_kit.bench.sample import summary
+from hpc_kit.bench.results import BenchResult, Column, Plot, ResultRow, Value, summarize
 
 
-class Sheet(ABC):
-    """What a bench fills in."""
-
-    @abstractmethod
-    def expect(self, rows: int) -> None:
-        """Say how many times a row will be put."""
+class Recorder(ABC):
+    """Interface that a benchmark fills in."""
 
     @abstractmethod
-    def doing(self, what: str) -> None:
-        """Tell what is measured now."""
+    def expect_rows(self, rows: int) -> None:
+        """Announce how many times a row will be put."""
 
     @abstractmethod
-    def put(self, row: Row) -> None:
-        """Add a row, or put it in place of the one with the same labels: with a repeat more."""
+    def report_progress(self, what: str) -> None:
+        """Report the current measurement."""
 
     @abstractmethod
-    def note(self, text: str) -> None:
+    def put_row(self, row: ResultRow) -> None:
+        """Add a row, or replace the row with the same labels."""
+
+    @abstractmethod
+    def add_note(self, text: str) -> None:
         """Add a sentence below the table."""
 
     @abstractmethod
-    def miss(self, what: str, why: str) -> None:
-        """Mark the document: something that was asked for could not be measured."""
+    def note_missing(self, what: str, why: str) -> None:
+        """Note something that could not be measured."""
 
     @abstractmethod
-    def plot(self, plot: Plot) -> None:
-        """Add a picture."""
+    def add_plot(self, plot: Plot) -> None:
+        """Add a plot."""
 
     @abstractmethod
-    def hosts(self, hosts: Sequence[Host]) -> None:
-        """The hosts that take part, in place of the one where the command line runs."""
+    def set_hosts(self, hosts: Sequence[Host]) -> None:
+        """Set the hosts that take part, instead of the host of the command line."""
 
     @abstractmethod
-    def version(self, name: str, value: str) -> None:
-        """A version that the command line does not know: NCCL's."""
+    def set_version(self, name: str, value: str) -> None:
+        """Add a version that the command line cannot find, such as NCCL's."""
 
-    def add(self, labels: Mapping[str, Value], *, warmup: int = 0, **values: float | Sequence[float]) -> Row:
-        """Add a row; of a list of repeats the median is taken, with its spread, and a number stays as it is."""
-        row = Row(labels=dict(labels), values={}, spread={})
+    def add_row(self, labels: Mapping[str, Value], *, warmup: int = 0, **values: float | Sequence[float]) -> ResultRow:
+        """Add a row; a list of repeats becomes its median and spread, a number stays as it is."""
+        row = ResultRow(labels=dict(labels), values={}, spread={})
         for name, value in values.items():
             if isinstance(value, Sequence):
-                row.values[name], row.spread[name] = summary(value, warmup)
+                row.values[name], row.spread[name] = summarize(value, warmup)
             else:
                 row.values[name] = float(value)
-        self.put(row)
+        self.put_row(row)
         return row
 
 
-class Kept(Sheet):
-    """The sheet that becomes the document.
+class FileRecorder(Recorder):
+    """Recorder that builds the result.
 
     Args:
-        bench: The bench's name.
-        title: What it measures, in a line.
-        columns: The quantities that its rows will have.
-        parameters: What was asked for.
-        command: The command line, to make it again.
-        keep: Is handed the document after each row; it is marked as interrupted until the end.
-        tell: Is handed a line on how far it is.
-        look: Seconds to look how busy the host is with other things, before and after.
+        bench: Name of the benchmark.
+        title: One line on the measured quantity.
+        columns: Quantities of the rows.
+        parameters: Options of the benchmark.
+        command: Command line that repeats the measurement.
+        keep: Called with the result after each row; the result is marked as interrupted until the end.
+        tell: Called with each progress line.
+        look: Seconds to measure the load by other work, before and after.
     """
 
     def __init__(
@@ -91,74 +90,74 @@ class Kept(Sheet):
         columns: Mapping[str, Column],
         parameters: Mapping[str, object],
         command: Sequence[str] = (),
-        keep: Callable[[Document], None] = lambda _: None,
+        keep: Callable[[BenchResult], None] = lambda _: None,
         tell: Callable[[str], None] = lambda _: None,
-        look: float = machine.LOOK_SECONDS,
+        look: float = machine.LOAD_SECONDS,
     ) -> None:
         self._keep, self._tell, self._look = keep, tell, look
         self._expected: int | None = None
         self._puts = 0
         self._begun = time.monotonic()
-        self._document = Document(
+        self._document = BenchResult(
             bench=bench,
             title=title,
             command=list(command),
             started=_now(),
-            machine=machine.of_hosts(machine.this_host(look)),
+            machine=machine.describe_machine(machine.describe_this_host(look)),
             columns=dict(columns),
             parameters=dict(parameters),
             hpc_kit=__version__,
         )
 
     @property
-    def rows(self) -> Sequence[Row]:
-        """The rows until now."""
+    def rows(self) -> Sequence[ResultRow]:
+        """Rows so far."""
         return self._document.results
 
-    def expect(self, rows: int) -> None:
-        """As in `Sheet`."""
+    def expect_rows(self, rows: int) -> None:
+        """Implement `Recorder.expect_rows`."""
         self._expected = rows
 
-    def doing(self, what: str) -> None:
-        """As in `Sheet`."""
+    def report_progress(self, what: str) -> None:
+        """Implement `Recorder.report_progress`."""
         number = self._puts + 1
         of = f"/{self._expected}" if self._expected else ""
         self._tell(f"{number}{of}  {what}  ({time.monotonic() - self._begun:.0f} s)")
 
-    def put(self, row: Row) -> None:
-        """As in `Sheet`; what is there is kept at once."""
+    def put_row(self, row: ResultRow) -> None:
+        """Implement `Recorder.put_row` and save the result."""
         rows = self._document.results
         place = next((place for place, each in enumerate(rows) if each.labels == row.labels), len(rows))
         rows[place : place + 1] = [row]
         self._puts += 1
         self._keep(self._document)
 
-    def note(self, text: str) -> None:
-        """As in `Sheet`."""
+    def add_note(self, text: str) -> None:
+        """Implement `Recorder.add_note`."""
         self._document.notes.append(text)
 
-    def miss(self, what: str, why: str) -> None:
-        """As in `Sheet`; kept at once."""
+    def note_missing(self, what: str, why: str) -> None:
+        """Implement `Recorder.note_missing` and save the result."""
         self._document.missing.append(what)
         self._document.notes.append(f"{what}: {why}")
         self._keep(self._document)
 
-    def plot(self, plot: Plot) -> None:
-        """As in `Sheet`."""
+    def add_plot(self, plot: Plot) -> None:
+        """Implement `Recorder.add_plot`."""
         self._document.plots.append(plot)
 
-    def hosts(self, hosts: Sequence[Host]) -> None:
-        """As in `Sheet`."""
+    def set_hosts(self, hosts: Sequence[Host]) -> None:
+        """Implement `Recorder.set_hosts`."""
         self._set(machine=structs.replace(self._document.machine, hosts=tuple(hosts)))
 
-    def version(self, name: str, value: str) -> None:
-        """As in `Sheet`."""
+    def set_version(self, name: str, value: str) -> None:
+        """Implement `Recorder.set_version`."""
         self._document.machine.versions[name] = value
 
-    def close(self, *, interrupted: bool = False) -> Document:
-        """The whole, with how busy this host is afterwards."""
+    def close(self, *, interrupted: bool = False) -> BenchResult:
+        """Measure the load again and return the finished result."""
         first, *others = self._document.machine.hosts
-        self.hosts((structs.replace(first, after=machine.load(self._look)), *others))
+        self.set_hosts((structs.replace(first, after=machine.measure_load(self._look)), *others))
         self._set(ended=_now(), interrupted=interrupted)
         self._keep(self._document)
         return self._document
@@ -167,11 +166,11 @@ class Kept(Sheet):
         self._document = structs.replace(self._document, **fields)
 
 
-class Told(Sheet):
-    """The sheet of a rank: whatever is filled in is said as a line, which `hear` reads.
+class PipeRecorder(Recorder):
+    """Recorder of a rank that writes each call as a line for `apply_line`.
 
     Args:
-        say: Is handed each line.
+        say: Called with each line.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -180,60 +179,60 @@ class Told(Sheet):
     def _say(self, *words: object) -> None:
         self._say_line(msgspec.json.encode(words).decode())
 
-    def expect(self, rows: int) -> None:
-        """As in `Sheet`."""
-        self._say("expect", rows)
+    def expect_rows(self, rows: int) -> None:
+        """Implement `Recorder.expect_rows`."""
+        self._say("expect_rows", rows)
 
-    def doing(self, what: str) -> None:
-        """As in `Sheet`."""
-        self._say("doing", what)
+    def report_progress(self, what: str) -> None:
+        """Implement `Recorder.report_progress`."""
+        self._say("report_progress", what)
 
-    def put(self, row: Row) -> None:
-        """As in `Sheet`."""
-        self._say("put", row)
+    def put_row(self, row: ResultRow) -> None:
+        """Implement `Recorder.put_row`."""
+        self._say("put_row", row)
 
-    def note(self, text: str) -> None:
-        """As in `Sheet`."""
-        self._say("note", text)
+    def add_note(self, text: str) -> None:
+        """Implement `Recorder.add_note`."""
+        self._say("add_note", text)
 
-    def miss(self, what: str, why: str) -> None:
-        """As in `Sheet`."""
-        self._say("miss", what, why)
+    def note_missing(self, what: str, why: str) -> None:
+        """Implement `Recorder.note_missing`."""
+        self._say("note_missing", what, why)
 
-    def plot(self, plot: Plot) -> None:
-        """As in `Sheet`."""
-        self._say("plot", plot)
+    def add_plot(self, plot: Plot) -> None:
+        """Implement `Recorder.add_plot`."""
+        self._say("add_plot", plot)
 
-    def hosts(self, hosts: Sequence[Host]) -> None:
-        """As in `Sheet`."""
-        self._say("hosts", tuple(hosts))
+    def set_hosts(self, hosts: Sequence[Host]) -> None:
+        """Implement `Recorder.set_hosts`."""
+        self._say("set_hosts", tuple(hosts))
 
-    def version(self, name: str, value: str) -> None:
-        """As in `Sheet`."""
-        self._say("version", name, value)
+    def set_version(self, name: str, value: str) -> None:
+        """Implement `Recorder.set_version`."""
+        self._say("set_version", name, value)
 
 
-_HEARD: dict[str, tuple[object, ...]] = {
-    "expect": (int,),
-    "doing": (str,),
-    "put": (Row,),
-    "note": (str,),
-    "miss": (str, str),
-    "plot": (Plot,),
-    "hosts": (tuple[Host, ...],),
-    "version": (str, str),
+_ARGUMENT_TYPES: dict[str, tuple[object, ...]] = {
+    "expect_rows": (int,),
+    "report_progress": (str,),
+    "put_row": (ResultRow,),
+    "add_note": (str,),
+    "note_missing": (str, str),
+    "add_plot": (Plot,),
+    "set_hosts": (tuple[Host, ...],),
+    "set_version": (str, str),
 }
 
 
-def hear(line: str, sheet: Sheet) -> None:
-    """Fill in what a rank has said.
+def apply_line(line: str, recorder: Recorder) -> None:
+    """Apply a line of a `PipeRecorder` to a recorder.
 
     Raises:
         msgspec.MsgspecError: It is no line of `Told`.
     """
     name, *values = msgspec.json.decode(line, type=list[Any])
-    given = (msgspec.convert(value, kind) for value, kind in zip(values, _HEARD[name], strict=True))
-    getattr(sheet, name)(*given)
+    given = (msgspec.convert(value, kind) for value, kind in zip(values, _ARGUMENT_TYPES[name], strict=True))
+    getattr(recorder, name)(*given)
 
 
 def _now() -> str:

@@ -1,10 +1,13 @@
-"""What a bench leaves: numbers with their spread, the machine that gave them, and how they are to be drawn.
+"""Results of a benchmark: rows with their spread, the machine, and plots; numbers with units.
 
-In JSON a result is flat, `{**labels, **values, "spread": {...}}`: `columns` names those that were measured.
+In JSON a row is flat, `{**labels, **values, "spread": {...}}`; `columns` names the measured ones.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,23 +21,24 @@ FORMAT = 1
 SPREAD = "spread"
 
 Value = str | int | float | bool | None
-"""What a label or a parameter may be."""
+"""Value of a label or a parameter."""
 
 
 class Column(Struct, frozen=True, kw_only=True):
     """A measured quantity."""
 
     unit: str = ""
-    """s, B, GB/s, ...; seconds and bytes are shown with a fitting prefix."""
+    """s, B, GB/s, ...; seconds and bytes are shown with a prefix."""
     better: Literal["lower", "higher", "none"] = "lower"
     title: str = ""
-    """Its name for readers, where the column's own does not do."""
+    """Name for readers, if the column's own name is unclear."""
     kind: Literal["measured", "counted", "reckoned"] = "measured"
-    """counted: exactly, so that any difference is one; reckoned: from others of its row, which are compared instead."""
+    """counted: exact, so that any difference matters. reckoned: computed from other columns, which are compared
+    instead."""
 
 
 class Spread(Struct, frozen=True, kw_only=True):
-    """Behind a median: quartiles, standard deviation, how many repeats it is of, and those before them."""
+    """Spread behind a median: quartiles, standard deviation, and the numbers of repeats and warm-ups."""
 
     low: float
     high: float
@@ -43,8 +47,8 @@ class Spread(Struct, frozen=True, kw_only=True):
     warmup: int = 0
 
 
-class Row(Struct, frozen=True, kw_only=True):
-    """One point: what it was taken for, and the medians."""
+class ResultRow(Struct, frozen=True, kw_only=True):
+    """One row: its labels and the medians."""
 
     labels: dict[str, Value]
     values: dict[str, float]
@@ -52,15 +56,15 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Plot(Struct, frozen=True, kw_only=True):
-    """A picture of rows. lines and bars: one column, error bars from quartiles; stacked: columns on one another.
+    """A plot of rows: one column as lines or bars with quartiles as error bars, or stacked columns.
 
     Attributes:
-        name: Of its files, behind the bench's.
-        x: The label along the axis.
-        y: Columns; one, but for stacked.
-        series: The labels whose values tell lines, or bars side by side, apart.
-        where: What the labels of a row must be for it to be drawn.
-        marks: Dotted lines across, by what they mean: `{"one device": 3.75}`.
+        name: Part of the file names, after the name of the benchmark.
+        x: Label of the x axis.
+        y: Columns; several only if stacked.
+        series: Labels whose values distinguish lines or bars.
+        where: Label values of the rows to draw.
+        marks: Dotted horizontal lines by name: `{"one device": 3.75}`.
     """
 
     name: str
@@ -77,10 +81,11 @@ class Plot(Struct, frozen=True, kw_only=True):
     y_title: str = ""
 
 
-class Document(Struct, frozen=True, kw_only=True):
-    """All of one bench; `interrupted` also while it is not over, so that what a killed one leaves is marked.
+class BenchResult(Struct, frozen=True, kw_only=True):
+    """The result of one benchmark.
 
-    What was asked for and could not be measured is named in `missing`, and a note says why.
+    It is `interrupted` until the end, so that the file of a killed benchmark is marked. `missing` names parts that
+    could not be measured; notes give the reasons.
     """
 
     bench: str
@@ -89,7 +94,7 @@ class Document(Struct, frozen=True, kw_only=True):
     started: str
     machine: Machine
     columns: dict[str, Column]
-    results: list[Row] = []
+    results: list[ResultRow] = []
     parameters: dict[str, Any] = {}
     ended: str = ""
     interrupted: bool = True
@@ -100,32 +105,32 @@ class Document(Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
-def entry(row: Row) -> dict[str, Any]:
-    """A row as the flat object that it is in JSON."""
+def flatten_row(row: ResultRow) -> dict[str, Any]:
+    """Return a row as the flat object of the JSON format."""
     spread = {SPREAD: msgspec.to_builtins(row.spread)} if row.spread else {}
     return {**row.labels, **row.values, **spread}
 
 
-def encode(document: Document) -> bytes:
-    """The JSON of a document; a number that is none (nan, inf) is null there."""
+def encode(document: BenchResult) -> bytes:
+    """Encode a result as JSON; nan and inf become null."""
     whole = msgspec.to_builtins(document)
-    whole["results"] = [entry(row) for row in document.results]
+    whole["results"] = [flatten_row(row) for row in document.results]
     return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
 
 
-def decode(data: bytes | str) -> Document:
-    """Read a document back.
+def decode(data: bytes | str) -> BenchResult:
+    """Decode a result.
 
     Raises:
-        msgspec.MsgspecError: It is no JSON, or no document of a bench.
+        msgspec.MsgspecError: The data is not the JSON of a result.
     """
     whole = msgspec.json.decode(data)
     if isinstance(whole, dict) and isinstance(whole.get("columns"), dict) and isinstance(whole.get("results"), list):
-        whole["results"] = [_split(each, set(whole["columns"])) for each in whole["results"]]
-    return msgspec.convert(whole, Document)
+        whole["results"] = [_unflatten_row(each, set(whole["columns"])) for each in whole["results"]]
+    return msgspec.convert(whole, BenchResult)
 
 
-def _split(flat: object, measured: set[str]) -> object:
+def _unflatten_row(flat: object, measured: set[str]) -> object:
     if not isinstance(flat, dict):
         return flat
     return {
@@ -135,11 +140,11 @@ def _split(flat: object, measured: set[str]) -> object:
     }
 
 
-def read(path: Path) -> Document:
-    """The document in a file.
+def read_result(path: Path) -> BenchResult:
+    """Read a result from a file.
 
     Raises:
-        SpecError: There is none, or the file holds something else, or is of a later hpc_kit.
+        SpecError: The file is missing, is not a result, or was written by a later hpc_kit.
     """
     try:
         document = decode(path.read_bytes())
@@ -152,7 +157,74 @@ def read(path: Path) -> Document:
     if document.format > FORMAT:
         raise SpecError(
             f"{path} is the result of a later hpc_kit",
-            found=f"format {document.format} of hpc_kit {document.hpc_kit}; this one knows {FORMAT}",
+            found=f"format {document.format} of hpc_kit {document.hpc_kit}; this one reads {FORMAT}",
             remedy="pip install --upgrade hpc_kit",
         )
     return document
+
+
+SIGNIFICANT_ERRORS = 2.0
+"""Standard errors between two values that count as different."""
+
+_MEDIAN_FACTOR = math.sqrt(math.pi / 2)
+"""Standard error of a median, in units of that of the mean, for a normal distribution."""
+_QUARTILE_DISTANCE = 1.349
+"""Distance between the quartiles of a normal distribution, in standard deviations."""
+
+
+def summarize(values: Sequence[float], warmup: int = 0) -> tuple[float, Spread]:
+    """Return the median of repeats and their spread; `warmup` counts earlier runs that do not count."""
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    return statistics.median(values), Spread(
+        low=low, high=high, std=statistics.pstdev(values), repeats=len(values), warmup=warmup
+    )
+
+
+def median_error(spread: Spread | None) -> float | None:
+    """Return the standard error of a median, or None with fewer than three repeats.
+
+    It is computed from the quartiles, so that a single noisy repeat has little effect.
+    """
+    if spread is None or spread.repeats < 3:
+        return None
+    return _MEDIAN_FACTOR * (spread.high - spread.low) / _QUARTILE_DISTANCE / math.sqrt(spread.repeats)
+
+
+_SECOND_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def format_quantity(value: float, unit: str, digits: int = 4) -> str:
+    """Format `412.3 us`, `64 MiB`, `0.31 GB/s`: seconds and bytes get a prefix."""
+    number, shown = scale_to_unit(value, unit)
+    return f"{format_number(number, digits)} {shown}".rstrip()
+
+
+def scale_to_unit(value: float, unit: str) -> tuple[float, str]:
+    """Scale seconds or bytes to a suitable unit; other units stay."""
+    if unit == "s":
+        size, shown = next(((size, name) for size, name in _SECOND_UNITS if abs(value) >= size), _SECOND_UNITS[-1])
+        return (value / size, shown) if value else (value, unit)
+    if unit == "B":
+        power = min(len(_BYTE_UNITS) - 1, max(0, math.frexp(abs(value))[1] - 1) // 10) if math.isfinite(value) else 0
+        return value / 1024**power, _BYTE_UNITS[power]
+    return value, unit
+
+
+def format_number(number: float, digits: int = 4) -> str:
+    """Format a number with `digits` digits, without an exponent unless needed: `0.0412`, `1234`."""
+    if number == int(number) if math.isfinite(number) else True:
+        return f"{number:.0f}"
+    text = f"{number:.{digits}g}"
+    return f"{number:.0f}" if "e+" in text else text
+
+
+def format_label(value: Value, name: str = "") -> str:
+    """Format a label; labels named bytes or size are formatted as bytes."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name in {"bytes", "size"} and isinstance(value, int | float):
+        return format_quantity(value, "B")
+    if isinstance(value, float):
+        return format_number(value)
+    return "" if value is None else str(value)

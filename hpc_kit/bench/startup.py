@@ -1,193 +1,372 @@
-"""From the command to the first training step: ours beside scripts written by hand, over numbers of ranks.
+"""Time from the command to the first training step, compared with hand-written sbatch scripts.
 
-Every start is a job of its own, submitted when the one before it has left the queue. By hand means the shortest sbatch
-script that trains by env:// or by torchrun; the program is the same, jobs/train/first_step.py.
+Every start is a job of its own, submitted after the previous one has left the queue. A hand-written script is the
+shortest one that trains by env:// or torchrun with the same program, jobs/train/first_step.py. It takes the settings of
+the site (account, partition, GPUs, modules, variables) from our rendered script and starts the ranks itself.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_kit.bench import by_hand, slurm_job, start_jobs
-from hpc_kit.bench.quantity import quantity
-from hpc_kit.bench.results import Column, Plot
+from hpc_kit.bench import slurm_job
+from hpc_kit.bench.results import Column, Plot, format_quantity
 from hpc_kit.errors import JobFailed, SpecError
+from hpc_kit.slurm.sizes import count_gres_gpus
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.recorder import Sheet
-    from hpc_kit.bench.start_jobs import Slurm
+    from hpc_kit.bench.recorder import Recorder
+
 
 TITLE = "From the command to the first step"
 PHASES = ("queue", "srun", "imports", "rendezvous", "model", "data", "step")
-"""As first_step.py calls them; the queue's begins with the command line."""
+"""Phases as first_step.py names them; the queue phase begins with the command."""
 COLUMNS = {**{phase: Column(unit="s") for phase in PHASES}, "total": Column(unit="s")}
 COLUMNS["srun"] = Column(unit="s", title="srun (and torchrun)")
-WAYS = ("hpc-kit", "hpc-kit torchrun", "plain srun", "plain torchrun")
+START_VARIANTS = ("hpc-kit", "hpc-kit torchrun", "plain srun", "plain torchrun")
 
 PROGRAM = Path("train", "first_step.py")
-"""Below the folder of the jobs."""
+"""Path below the folder of the jobs."""
 
 
-class Question(NamedTuple):
-    """What is to be measured."""
+class StartOptions(NamedTuple):
+    """Options of `bench start`."""
 
     ranks: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
-    ways: tuple[str, ...] = WAYS
+    ways: tuple[str, ...] = START_VARIANTS
     nodes: int = 4
-    """At most; fewer ranks than nodes have a node each."""
+    """Maximum; with fewer ranks than nodes, each rank has a node."""
     repeats: int = 3
     timeout: float = 600.0
     """Seconds for one start."""
 
+    def check(self) -> None:
+        """Check the options before anything is measured.
 
-class Start(NamedTuple):
-    """What one start took."""
+        Raises:
+            SpecError: A variant is unknown, or ranks do not divide over the nodes.
+        """
+        if unknown := [variant for variant in self.ways if variant not in START_VARIANTS]:
+            raise SpecError(f"unknown way {unknown[0]!r}", found=",".join(self.ways), remedy=",".join(START_VARIANTS))
+        for number in self.ranks:
+            nodes = min(self.nodes, number)
+            if number % nodes:
+                raise SpecError(
+                    "the ranks do not divide over the nodes",
+                    found=f"--ranks {number}, --nodes {self.nodes}",
+                    remedy=f"--ranks {nodes * (number // nodes + 1)}",
+                )
+
+
+class MeasuredStart(NamedTuple):
+    """Seconds of one start."""
 
     phases: dict[str, float]
-    """Seconds."""
-    apart: float | None = None
-    """Seconds by which the clocks of the ranks differ at most; None: they did not tell."""
-    ahead: float = 0.0
-    """Seconds by which the nodes' clocks are ahead of this host's at least, where that is positive."""
+    """Seconds of each phase."""
+    clock_difference: float | None = None
+    """Maximum difference in seconds between the clocks of the ranks; None if unknown."""
+    clock_lead: float = 0.0
+    """Minimum seconds by which the nodes' clocks are ahead of this host's, if positive."""
 
 
-def refuse(asked: Question) -> None:
-    """Say what cannot be measured before anything is.
+def measure_startup(options: StartOptions, recorder: Recorder, slurm: SubmitSettings) -> None:
+    """Measure one row for each number of ranks and variant; note variants that cannot start.
 
     Raises:
-        SpecError: A way is none, or ranks do not divide over the nodes.
+        SpecError: A variant is unknown, or ranks do not divide over the nodes.
     """
-    if unknown := [way for way in asked.ways if way not in WAYS]:
-        raise SpecError(f"unknown way {unknown[0]!r}", found=",".join(asked.ways), remedy=",".join(WAYS))
-    for number in asked.ranks:
-        nodes = min(asked.nodes, number)
-        if number % nodes:
-            raise SpecError(
-                "the ranks do not divide over the nodes",
-                found=f"--ranks {number}, --nodes {asked.nodes}",
-                remedy=f"--ranks {nodes * (number // nodes + 1)}",
+    options.check()
+    recorder.expect_rows(len(options.ranks) * len(options.ways) * options.repeats)
+    for plot in startup_plots(options):
+        recorder.add_plot(plot)
+    every: list[MeasuredStart] = []
+    for number in options.ranks:
+        ranks_per_node = number // min(options.nodes, number)
+        if slurm.gpus and lacks_gpus(ranks_per_node, slurm):
+            recorder.add_note(
+                f"{number} ranks: {ranks_per_node} on a node of {slurm.gpus} GPUs, so they compute on CPUs."
             )
-
-
-def measure(asked: Question, sheet: Sheet, slurm: Slurm) -> None:
-    """A row for each number of ranks and way; what cannot start is noted.
-
-    Raises:
-        SpecError: A way is none, or ranks do not divide over the nodes.
-    """
-    refuse(asked)
-    sheet.expect(len(asked.ranks) * len(asked.ways) * asked.repeats)
-    for plot in plots(asked):
-        sheet.plot(plot)
-    every: list[Start] = []
-    for number in asked.ranks:
-        each = number // min(asked.nodes, number)
-        if slurm.gpus and start_jobs.lacks_gpus(each, slurm):
-            sheet.note(f"{number} ranks: {each} on a node of {slurm.gpus} GPUs, so they compute on CPUs.")
-        for way, starts in _in_turns(asked, number, sheet, slurm).items():
-            _tell_queues(sheet, f"{number} ranks, {way}", starts)
+        for variant, starts in _measure_interleaved(options, number, recorder, slurm).items():
+            _note_unknown_queues(recorder, f"{number} ranks, {variant}", starts)
             every += starts
-    _tell_clocks(sheet, every)
+    _note_clocks(recorder, every)
 
 
-def plots(asked: Question) -> list[Plot]:
-    """The phases of the most ranks; the whole over their number."""
-    most = max(asked.ranks)
+def startup_plots(options: StartOptions) -> list[Plot]:
+    """Return the plots: phases with the most ranks, and total time by number of ranks."""
+    most = max(options.ranks)
     whole = Plot(name="ranks", title=TITLE, x="ranks", y=("total",), series=("way",), log_x=True, x_title="ranks")
     title = f"{TITLE}: {most} ranks"
     return [Plot(name="phases", title=title, kind="stacked", x="way", y=PHASES, where={"ranks": most}), whole]
 
 
-def _in_turns(asked: Question, number: int, sheet: Sheet, slurm: Slurm) -> dict[str, list[Start]]:
-    """The starts of each way with so many ranks; a row after each."""
-    nodes = min(asked.nodes, number)
-    found: dict[str, list[Start]] = {way: [] for way in asked.ways}
+def _measure_interleaved(
+    options: StartOptions, number: int, recorder: Recorder, slurm: SubmitSettings
+) -> dict[str, list[MeasuredStart]]:
+    """Measure the starts of each variant with this number of ranks; put a row after each."""
+    nodes = min(options.nodes, number)
+    found: dict[str, list[MeasuredStart]] = {variant: [] for variant in options.ways}
     without: set[str] = set()
-    for turn in range(asked.repeats):
-        # What has failed once is not tried again: each may take as long as --timeout.
-        for way in (each for each in asked.ways if each not in without):
-            name = f"{number} ranks, {way}, start {turn + 1} of {asked.repeats}"
-            sheet.doing(name)
+    for turn in range(options.repeats):
+        # Do not repeat a failed variant: each attempt may take as long as --timeout.
+        for variant in (candidate for candidate in options.ways if candidate not in without):
+            name = f"{number} ranks, {variant}, start {turn + 1} of {options.repeats}"
+            recorder.report_progress(name)
             try:
-                start = once(way, nodes, number // nodes, slurm, asked.timeout, Telling(sheet, name))
+                start = measure_start(
+                    variant, nodes, number // nodes, slurm, options.timeout, StartProgress(recorder, name)
+                )
             except JobFailed as error:
-                sheet.miss(name, str(error))
-                without.add(way)
+                recorder.note_missing(name, str(error))
+                without.add(variant)
             else:
-                found[way].append(start)
-                _add(sheet, number, nodes, way, found[way])
+                found[variant].append(start)
+                _add_start_row(recorder, number, nodes, variant, found[variant])
     return found
 
 
-def _add(sheet: Sheet, number: int, nodes: int, way: str, starts: list[Start]) -> None:
-    """The row; where the queue's end is not known of every start, it is left to srun's phase in all of them."""
+def _add_start_row(recorder: Recorder, number: int, nodes: int, variant: str, starts: list[MeasuredStart]) -> None:
+    """Add the row of a variant.
+
+    If the end of the queue phase is unknown for one start, it is part of the srun phase in all of them.
+    """
     without = any("queue" not in start.phases for start in starts)
-    each = [_joined(start.phases) if without else start.phases for start in starts]
+    phases_of_starts = [_merge_queue_phase(start.phases) if without else start.phases for start in starts]
     values: dict[str, Any] = {
-        phase: [phases[phase] for phases in each] for phase in PHASES if all(phase in phases for phases in each)
+        phase: [phases[phase] for phases in phases_of_starts]
+        for phase in PHASES
+        if all(phase in phases for phases in phases_of_starts)
     }
-    values["total"] = [sum(phases.values()) for phases in each]
-    sheet.add({"ranks": number, "nodes": nodes, "way": way}, **values)
+    values["total"] = [sum(phases.values()) for phases in phases_of_starts]
+    recorder.add_row({"ranks": number, "nodes": nodes, "way": variant}, **values)
 
 
-def _joined(phases: Mapping[str, float]) -> dict[str, float]:
+def _merge_queue_phase(phases: Mapping[str, float]) -> dict[str, float]:
     rest = {phase: seconds for phase, seconds in phases.items() if phase != "queue"}
     return {**rest, "srun": rest.get("srun", 0.0) + phases.get("queue", 0.0)}
 
 
-def _tell_queues(sheet: Sheet, name: str, starts: list[Start]) -> None:
+def _note_unknown_queues(recorder: Recorder, name: str, starts: list[MeasuredStart]) -> None:
     if without := sum("queue" not in start.phases for start in starts):
-        sheet.note(
+        recorder.add_note(
             f"{name}: when the job's script began is not known of {without} of {len(starts)} starts (is the node's"
             " clock behind this host's?); srun's phase is from the command on."
         )
 
 
-def _tell_clocks(sheet: Sheet, starts: list[Start]) -> None:
-    """How far clocks were seen to differ: a phase from one host to another is no surer."""
-    if told := [start.apart for start in starts if start.apart is not None]:
-        sheet.note(f"The clocks of the ranks agree to within {quantity(max(told), 's', 2)}, and so do the phases.")
-    if (ahead := max((start.ahead for start in starts), default=0.0)) > 0:
-        sheet.note(f"The nodes' clocks are at least {quantity(ahead, 's', 2)} ahead: so much shorter is the queue.")
+def _note_clocks(recorder: Recorder, starts: list[MeasuredStart]) -> None:
+    """Note the difference between the clocks, which limits the accuracy of phases across hosts."""
+    if told := [start.clock_difference for start in starts if start.clock_difference is not None]:
+        recorder.add_note(
+            f"The clocks of the ranks agree to within {format_quantity(max(told), 's', 2)}, and so do the phases."
+        )
+    if (ahead := max((start.clock_lead for start in starts), default=0.0)) > 0:
+        recorder.add_note(
+            f"The nodes' clocks are at least {format_quantity(ahead, 's', 2)} ahead: so much shorter is the queue."
+        )
 
 
-class Telling(NamedTuple):
-    """How it is told what a start waits for, and what it leaves."""
+class StartProgress(NamedTuple):
+    """Reports the progress of one start."""
 
-    sheet: Sheet
+    recorder: Recorder
     name: str
 
-    def doing(self, what: str) -> None:
-        """As a sheet's."""
-        self.sheet.doing(f"{self.name}: {what}")
+    def report_progress(self, what: str) -> None:
+        """Call the recorder's method with the name of the start."""
+        self.recorder.report_progress(f"{self.name}: {what}")
 
-    def note(self, text: str) -> None:
-        """As a sheet's."""
-        self.sheet.note(f"{self.name}: {text}")
+    def add_note(self, text: str) -> None:
+        """Call the recorder's method with the name of the start."""
+        self.recorder.add_note(f"{self.name}: {text}")
 
 
-def once(way: str, nodes: int, each: int, slurm: Slurm, timeout: float, telling: Telling) -> Start:
-    """One start. The job is gone when this returns, also by Ctrl-C.
+def measure_start(
+    variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, timeout: float, progress: StartProgress
+) -> MeasuredStart:
+    """Measure one start. The job is gone when this function returns, also after Ctrl-C.
 
     Raises:
-        JobFailed: It was refused, never begins, ended without a step, or took too long.
+        JobFailed: The job was rejected, never starts, ended without a step, or exceeded the timeout.
     """
     with tempfile.TemporaryDirectory(dir=slurm.folder, prefix="start-") as name:
         folder = Path(name)
-        site = None if way in start_jobs.JOB else start_jobs.site(way, nodes, each, slurm)
+        site = None if variant in SHIPPED_JOBS else render_site_header(variant, nodes, ranks_per_node, slurm)
         begun = time.time()
         words = ["--submitted", repr(begun), "--to", str(folder / "found.json")]
         if site is None:
-            argv = start_jobs.ours(way, nodes, each, slurm, words)
+            argv = submit_command(variant, nodes, ranks_per_node, slurm, words)
         else:
             file = folder / "by-hand.sbatch"
-            file.write_text(by_hand.script(way, nodes, each, site, folder, [str(slurm.program), *words]))
+            file.write_text(
+                render_plain_script(variant, nodes, ranks_per_node, site, folder, [str(slurm.program), *words])
+            )
             argv = ["sbatch", "--parsable", str(file)]
-        with slurm_job.submitted(argv, slurm.environ, telling.note) as job:
-            found = slurm_job.result(job, folder, slurm.environ, begun + timeout, telling.doing)
-            apart = found.pop("clocks", None)
-            return Start(found, apart, begun + sum(found.values()) - time.time())
+        with slurm_job.submitted_job(argv, slurm.environ, progress.add_note) as job:
+            found = slurm_job.wait_for_result(job, folder, slurm.environ, begun + timeout, progress.report_progress)
+            clocks = found.pop("clocks", None)
+            return MeasuredStart(found, clocks, begun + sum(found.values()) - time.time())
+
+
+SHIPPED_JOBS = {"hpc-kit": "first_step", "hpc-kit torchrun": "ddp_torchrun"}
+_TEMPLATE_VARIANT = {"plain srun": "hpc-kit", "plain torchrun": "hpc-kit torchrun"}
+"""Variant whose resources a hand-written script requests."""
+
+
+_SOCKETS = re.compile(r"\([^()]*\)")
+"""Sockets that sinfo adds to generic resources: `gpu:a100:4(S:0-1)`."""
+
+
+class SubmitSettings(NamedTuple):
+    """Settings for submitting the jobs."""
+
+    cluster: str | None
+    """Cluster file; None: the default for this machine."""
+    environ: Mapping[str, str]
+    """Environment with sbatch, squeue and scancel on PATH."""
+    program: Path
+    """first_step.py, at a path that the nodes see, too."""
+    folder: Path
+    """Folder for logs and results that the nodes see."""
+    gpus: int | None = None
+    """GPUs of a node; None: unknown."""
+
+
+def submit_command(variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, words: list[str]) -> list[str]:
+    """Return the command line that submits our job."""
+    return [
+        sys.executable,
+        "-m",
+        "hpc_kit",
+        "submit",
+        SHIPPED_JOBS[variant],
+        "--no-wait",
+        *_job_options(variant, nodes, ranks_per_node, slurm, words),
+    ]
+
+
+def _job_options(variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, words: list[str]) -> list[str]:
+    tasks = 1 if "torchrun" in variant else ranks_per_node
+    sets = [f"resources.nodes={nodes}", f"resources.ntasks_per_node={tasks}", "resources.time=00:10:00"]
+    if "torchrun" in variant:
+        sets += [f"launch.nproc_per_node={ranks_per_node}", f"resources.cpus_per_task={ranks_per_node}"]
+    gpus = 0 if lacks_gpus(ranks_per_node, slurm) else ranks_per_node // tasks
+    sets.append(f"resources.gpus_per_task={gpus}")
+    sets.append(f"command={json.dumps(['python', str(slurm.program), *words])}")
+    cluster = [] if slurm.cluster is None else ["--cluster", slurm.cluster]
+    return [*cluster, *(word for each_set in sets for word in ("--set", each_set))]
+
+
+def lacks_gpus(ranks_per_node: int, slurm: SubmitSettings) -> bool:
+    """Return whether a node has fewer GPUs than ranks."""
+    return slurm.gpus is not None and ranks_per_node > slurm.gpus
+
+
+def gpus_per_node(environ: Mapping[str, str]) -> int | None:
+    """Return the largest number of GPUs of a node as sinfo reports it; None if unknown."""
+    done = slurm_job.run_command(["sinfo", "--noheader", "--format=%G"], environ)
+    if done.returncode or not done.stdout.strip():
+        return None
+    return max(count_gres_gpus(_SOCKETS.sub("", line)) or 0 for line in done.stdout.splitlines())
+
+
+def render_site_header(variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings) -> SiteHeader:
+    """Render our script and return the settings that a hand-written one takes from it.
+
+    Raises:
+        JobFailed: Our script cannot be rendered.
+    """
+    like = _TEMPLATE_VARIANT[variant]
+    argv = [
+        sys.executable,
+        "-m",
+        "hpc_kit",
+        "render",
+        SHIPPED_JOBS[like],
+        *_job_options(like, nodes, ranks_per_node, slurm, []),
+    ]
+    done = slurm_job.run_command(argv, slurm.environ)
+    if done.returncode:
+        raise JobFailed("there is no script of ours to ask for the same", found=done.stderr.strip(), remedy="--cluster")
+    return parse_site_header(done.stdout)
+
+
+PLAIN_COMMANDS = {
+    "plain srun": "srun {cpus} bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec {python} {path}"
+    " --plain {words}'",
+    "plain torchrun": "srun {cpus} --ntasks-per-node=1 --ntasks={nodes} bash -c 'exec {python} -m torch.distributed.run"
+    " --nnodes={nodes} --nproc-per-node={ranks_per_node} --node-rank=$SLURM_NODEID --master-addr=$MASTER_ADDR"
+    " --master-port=$MASTER_PORT {path} --plain {words}'",
+}
+_CPUS_OPTION = "--cpus-per-task=${SLURM_CPUS_PER_TASK:-1}"
+"""Since Slurm 22.05 a step does not inherit sbatch's --cpus-per-task."""
+_PLAIN_SCRIPT = """\
+#!/bin/bash
+{header}
+#SBATCH --job-name=by-hand
+#SBATCH --output={log}
+{environment}
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_PORT={port} WORLD_SIZE=$SLURM_NTASKS OMP_NUM_THREADS=1
+{line}
+"""
+_JOB_OPTIONS = {"job-name", "output", "error", "open-mode", "signal", "requeue", "no-requeue"}
+"""Options of our own scripts that do not depend on the site."""
+
+
+class SiteHeader(NamedTuple):
+    """Settings of a site in one of our scripts."""
+
+    header: tuple[str, ...]
+    """#SBATCH lines."""
+    environment: str
+    """Variables, modules and activation."""
+    python: str
+
+
+def parse_site_header(rendered: str) -> SiteHeader:
+    """Parse the site's settings out of our script that runs first_step.py."""
+    options = re.findall(r"^#SBATCH --([\w-]+)(.*)$", rendered, re.MULTILINE)
+    environment = re.search(r"^set -euo pipefail\n(.*?)^# The files of this run", rendered, re.MULTILINE | re.DOTALL)
+    python = re.search(r"^ +(\S*python\S*) (?:\S*first_step\.py|-m hpc_kit\.runtime\.torchrun)", rendered, re.MULTILINE)
+    return SiteHeader(
+        tuple(f"#SBATCH --{name}{value}" for name, value in options if name not in _JOB_OPTIONS),
+        environment[1].strip() if environment else "",
+        python[1] if python else shlex.quote(sys.executable),
+    )
+
+
+def render_plain_script(
+    variant: str, nodes: int, ranks_per_node: int, site: SiteHeader, folder: Path, program: Sequence[str]
+) -> str:
+    """Render a hand-written script.
+
+    Args:
+        variant: Of `LINES`.
+        nodes: Number of nodes.
+        ranks_per_node: Number of ranks on each node.
+        site: Settings of the site.
+        folder: Folder of the script's log.
+        program: first_step.py and its arguments.
+    """
+    path, *words = map(shlex.quote, program)
+    line = PLAIN_COMMANDS[variant].format(
+        cpus=_CPUS_OPTION,
+        python=site.python,
+        path=path,
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        words=" ".join(words),
+    )
+    # Successive jobs must not use the same port.
+    port = 20_000 + int(time.time() * 10) % 10_000
+    header = "\n".join(site.header)
+    return _PLAIN_SCRIPT.format(header=header, environment=site.environment, log=folder / "log", port=port, line=line)

@@ -1,4 +1,4 @@
-"""Every shipped way of splitting the training side by side, and the table of what to choose beside the figures."""
+"""Options of `hpc-kit bench strategies`: all shipped ways to split a training, and the table of recommendations."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.bench import local_ranks as ranks
-from hpc_kit.bench import room
-from hpc_kit.bench.results import Column, Spread
-from hpc_kit.bench.sample import SURE, summary, uncertainty
+from hpc_kit.bench import memory_check
+from hpc_kit.bench.results import SIGNIFICANT_ERRORS, Column, Spread, median_error, summarize
 from hpc_kit.errors import SpecError
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.recorder import Sheet
+    from hpc_kit.bench.recorder import Recorder
 
 TITLE = "Ways of splitting the training, side by side"
 COLUMNS = {
@@ -27,18 +26,18 @@ COLUMNS = {
 }
 
 _PROCESS_BYTES = 500 << 20
-"""What a rank of torch takes with a model this small."""
+"""Memory of a torch rank with such a small model."""
 
 
 class Strategy(NamedTuple):
-    """A program, and its words for a number of ranks; None where it cannot use so many."""
+    """A training program with its arguments."""
 
     program: str
     words: str
     ranks: int | None = None
-    """As many as it needs; None: all."""
+    """Number of ranks it needs; None: all."""
     multiple: int = 1
-    """What the ranks must be a multiple of."""
+    """The number of ranks must be a multiple of this."""
 
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -60,27 +59,29 @@ STRATEGIES: Mapping[str, Strategy] = {
     "hybrid_3d_zero1": Strategy("hybrid.py", "--pp 2 --tp 2 --micro-batches 4 --zero 1", multiple=8),
     "async": Strategy("parameter_server.py", "--global-batch {async_batch}"),
 }
-"""By the names of their jobs, without what says on how many nodes."""
+"""Strategies by the name of their job, without the number of nodes."""
 
 
-class Case(NamedTuple):
-    """A line of the table of what to choose."""
+class RankedCase(NamedTuple):
+    """One line of the table of recommendations."""
 
     case: str
     order: tuple[str, ...]
-    """The better the earlier; strategies that are here stand for their kind."""
+    """Strategies, best first; each represents its kind."""
 
 
-TABLE = (
-    Case("one node, the model fits: DDP before ZeRO", ("ddp", "zero3")),
-    Case("one node, the model does not fit: PP, then ZeRO, then TP", ("pipeline", "zero3", "tensor")),
-    Case("several nodes, fast links: ZeRO or PP + TP + DP", ("zero3", "hybrid_3d")),
-    Case("several nodes, slow links, little memory: DP + PP + TP + ZeRO-1 before ZeRO", ("hybrid_3d_zero1", "zero3")),
+RANKED_CASES = (
+    RankedCase("one node, the model fits: DDP before ZeRO", ("ddp", "zero3")),
+    RankedCase("one node, the model does not fit: PP, then ZeRO, then TP", ("pipeline", "zero3", "tensor")),
+    RankedCase("several nodes, fast links: ZeRO or PP + TP + DP", ("zero3", "hybrid_3d")),
+    RankedCase(
+        "several nodes, slow links, little memory: DP + PP + TP + ZeRO-1 before ZeRO", ("hybrid_3d_zero1", "zero3")
+    ),
 )
 
 
-class Question(NamedTuple):
-    """What is to be measured."""
+class StrategyOptions(NamedTuple):
+    """Options of `bench strategies`."""
 
     strategies: tuple[str, ...] = tuple(STRATEGIES)
     ranks: int = 4
@@ -93,78 +94,77 @@ class Question(NamedTuple):
     timeout: float = 600.0
     """Seconds for one training."""
 
+    def check(self) -> None:
+        """Check the options before anything is measured.
 
-def words(name: str, asked: Question, world_size: int) -> list[str] | None:
-    """The command line behind the program; None where the strategy cannot use these ranks."""
+        Raises:
+            SpecError: A strategy is unknown, the model cannot be cut, or memory is too small.
+        """
+        if unknown := [name for name in self.strategies if name not in STRATEGIES]:
+            raise SpecError(
+                f"unknown strategy {unknown[0]!r}", found=",".join(self.strategies), remedy=",".join(STRATEGIES)
+            )
+        if self.ranks < 2:
+            raise SpecError("nothing is split over one rank", found=f"--ranks {self.ranks}", remedy="--ranks 4")
+        for name, number in (("layers", self.layers), ("heads", self.heads), ("global-batch", self.global_batch)):
+            if number % self.ranks:
+                raise SpecError(
+                    f"the ranks do not divide the {name}",
+                    found=f"--{name} {number}, --ranks {self.ranks}",
+                    remedy=f"--{name} {self.ranks * (number // self.ranks + 1)}",
+                )
+        here = ranks.ranks_on_this_host(self.ranks)
+        memory_check.check_memory(2 * here * _PROCESS_BYTES, f"{here} ranks of this host", "fewer ranks a host")
+
+
+def command_for(name: str, options: StrategyOptions, world_size: int) -> list[str] | None:
+    """Return the arguments of the program; None if the strategy cannot use this number of ranks."""
     strategy = STRATEGIES[name]
     if world_size < (strategy.ranks or 2) or world_size % strategy.multiple:
         return None
-    model = f"--layers {asked.layers} --width {asked.width} --heads {asked.heads} --steps {asked.steps}"
-    # Of the parameter server's ranks one holds the parameters, and the others share the batch.
+    model = f"--layers {options.layers} --width {options.width} --heads {options.heads} --steps {options.steps}"
+    # One rank is the parameter server; all remaining ranks share the batch.
     workers = max(1, world_size - 1)
-    own = strategy.words.format(async_batch=max(1, asked.global_batch // workers) * workers)
-    # An evaluation is no part of what is measured: one batch of it will do.
-    return f"{model} --global-batch {asked.global_batch} --eval-windows {asked.global_batch} {own}".split()
+    own = strategy.words.format(async_batch=max(1, options.global_batch // workers) * workers)
+    # The evaluation is not measured, so one batch is enough.
+    return f"{model} --global-batch {options.global_batch} --eval-windows {options.global_batch} {own}".split()
 
 
-def refuse(asked: Question) -> None:
-    """Say what cannot be measured before anything is.
-
-    Raises:
-        SpecError: A strategy is none, the model cannot be cut, or the ranks do not fit into memory.
-    """
-    if unknown := [name for name in asked.strategies if name not in STRATEGIES]:
-        raise SpecError(
-            f"unknown strategy {unknown[0]!r}", found=",".join(asked.strategies), remedy=",".join(STRATEGIES)
-        )
-    if asked.ranks < 2:
-        raise SpecError("nothing is split over one rank", found=f"--ranks {asked.ranks}", remedy="--ranks 4")
-    for name, number in (("layers", asked.layers), ("heads", asked.heads), ("global-batch", asked.global_batch)):
-        if number % asked.ranks:
-            raise SpecError(
-                f"the ranks do not divide the {name}",
-                found=f"--{name} {number}, --ranks {asked.ranks}",
-                remedy=f"--{name} {asked.ranks * (number // asked.ranks + 1)}",
-            )
-    here = ranks.on_this_host(asked.ranks)
-    room.refuse_beyond(2 * here * _PROCESS_BYTES, f"{here} ranks of this host", "fewer ranks a host")
-
-
-def measure(asked: Question, sheet: Sheet) -> None:
-    """A row for each strategy; one that fails or cannot use these ranks is noted.
+def measure_strategies(options: StrategyOptions, recorder: Recorder) -> None:
+    """Measure one row for each strategy; note strategies that fail or cannot use these ranks.
 
     Raises:
-        SpecError: A strategy is none, the model cannot be cut, or the ranks do not fit into memory.
+        SpecError: A strategy is unknown, the model cannot be cut, or memory is too small.
         JobFailed: A rank of the measurement itself failed.
     """
-    refuse(asked)
-    each = asked.timeout + 60
-    limit = each * len(asked.strategies) * asked.repeats
-    ranks.measure("hpc_kit.bench.strategies_rank", asked._asdict(), sheet, ranks=asked.ranks, timeout=limit)
+    options.check()
+    each = options.timeout + 60
+    limit = each * len(options.strategies) * options.repeats
+    ranks.run_ranks("hpc_kit.bench.strategies_rank", options._asdict(), recorder, ranks=options.ranks, timeout=limit)
 
 
-def verdicts(speeds: Mapping[str, Sequence[float]]) -> list[tuple[Case, tuple[str, ...], str]]:
-    """Each line of the table of which two strategies were measured, their measured order, and whether both agree.
+def judge_cases(speeds: Mapping[str, Sequence[float]]) -> list[tuple[RankedCase, tuple[str, ...], str]]:
+    """Return each comparable line of the table, the measured order, and whether both agree.
 
     Args:
-        speeds: Tokens a second of each repeat.
+        speeds: Tokens per second of each repeat.
     """
     found = []
-    medians = {name: summary(repeats) for name, repeats in speeds.items()}
-    for case in TABLE:
+    medians = {name: summarize(repeats) for name, repeats in speeds.items()}
+    for case in RANKED_CASES:
         known = [name for name in case.order if name in speeds]
         if len(known) > 1:
             order = tuple(sorted(known, key=lambda name: -medians[name][0]))
-            found.append((case._replace(order=tuple(known)), order, _agrees([medians[name] for name in known])))
+            found.append((case._replace(order=tuple(known)), order, _judge_order([medians[name] for name in known])))
     return found
 
 
-def _agrees(medians: Sequence[tuple[float, Spread]]) -> str:
-    """Whether each is quicker than those after it: yes, no, or that two are within their uncertainty."""
+def _judge_order(medians: Sequence[tuple[float, Spread]]) -> str:
+    """Return whether each strategy is faster than those after it: yes, no, or within the uncertainty."""
     doubtful = False
     for (one, its), (other, of_other) in combinations(medians, 2):
-        errors = uncertainty(its), uncertainty(of_other)
-        if None in errors or abs(one - other) <= SURE * math.hypot(*filter(None, errors)):
+        errors = median_error(its), median_error(of_other)
+        if None in errors or abs(one - other) <= SIGNIFICANT_ERRORS * math.hypot(*filter(None, errors)):
             doubtful = True
         elif one < other:
             return "no"

@@ -1,4 +1,4 @@
-"""One rank of `hpc-kit bench strategies`: it starts its rank of every program, one program after the other."""
+"""One rank of `hpc-kit bench strategies`: starts its rank of every program, one after the other."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from torch import distributed as dist
 
-from hpc_kit.bench import training_runs, turns
-from hpc_kit.bench.hosts import hosts_of
+from hpc_kit.bench import rank_timing, training_runs
+from hpc_kit.bench.machine import gather_hosts
 from hpc_kit.bench.results import Plot
-from hpc_kit.bench.strategies import STRATEGIES, TITLE, Question, verdicts, words
+from hpc_kit.bench.strategies import STRATEGIES, TITLE, StrategyOptions, command_for, judge_cases
 from hpc_kit.run_files import RUN_VARIABLE
 from hpc_kit.runtime.process_group import distributed
 from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.recorder import Sheet
+    from hpc_kit.bench.recorder import Recorder
     from hpc_kit.bench.training_runs import Summary
     from hpc_kit.runtime import Group
 
@@ -31,68 +31,70 @@ _COLUMNS = (
     ("communication", "communication_share", 100.0),
     ("waiting", "waiting_share", 100.0),
 )
-"""Column, its key in a summary and how many of the one are the other; a parameter server has not all keys."""
+"""Column, its key in a summary, and the factor between them; a parameter server lacks some keys."""
 
 
-def main(asked: Mapping[str, Any], sheet: Sheet) -> None:
-    """Measure each strategy; rank 0 fills in the sheet."""
-    question = Question(**asked)
-    # gloo: a backend of the GPUs would hold memory there that the programs need.
+def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
+    """Measure each strategy; rank 0 fills in the recorder."""
+    options = StrategyOptions(**arguments)
+    # Use gloo, because NCCL would occupy GPU memory that the programs need.
     with distributed(backend="gloo") as world:
-        hosts, _ = hosts_of(world)
+        hosts, _ = gather_hosts(world)
         if world.is_main:
-            sheet.hosts(hosts)
+            recorder.set_hosts(hosts)
             for column in ("tokens_per_second", "states", "communication"):
-                sheet.plot(Plot(name=column, title=TITLE, kind="bars", x="strategy", y=(column,)))
-        lines = _lines(question, world, sheet)
+                recorder.add_plot(Plot(name=column, title=TITLE, kind="bars", x="strategy", y=(column,)))
+        lines = _command_lines(options, world, recorder)
         if world.is_main:
-            sheet.expect(len(lines) * question.repeats)
+            recorder.expect_rows(len(lines) * options.repeats)
         found: dict[str, list[Summary]] = {}
-        # In turns, so that a machine whose speed drifts drifts for all of them.
-        for turn in range(question.repeats):
+        # Interleave the strategies, so that a drift of the machine's speed affects all of them.
+        for turn in range(options.repeats):
             for name in list(lines):
                 if world.is_main:
-                    sheet.doing(f"{name}, {turn + 1} of {question.repeats}")
-                with _folder(world) as folder:
-                    fault = run(name, lines[name], world, folder, question.timeout)
+                    recorder.report_progress(f"{name}, {turn + 1} of {options.repeats}")
+                with _shared_folder(world) as folder:
+                    fault = run_strategy(name, lines[name], world, folder, options.timeout)
                     if fault:
                         del lines[name]
                     if world.is_main:
-                        _hear(sheet, name, world, fault or folder, found)
+                        _record_ending(recorder, name, world, fault or folder, found)
         if world.is_main:
-            _conclude(sheet, {name: _speeds(summaries) for name, summaries in found.items()})
+            _add_judgements(recorder, {name: _tokens_per_second(summaries) for name, summaries in found.items()})
 
 
-def _hear(sheet: Sheet, name: str, world: Group, ended: str | Path, found: dict[str, list[Summary]]) -> None:
-    """Note the fault of a strategy, or add what is in its folder to its row."""
+def _record_ending(
+    recorder: Recorder, name: str, world: Group, ended: str | Path, found: dict[str, list[Summary]]
+) -> None:
+    """Note the failure of a strategy, or add the summary in its folder to its row."""
     if isinstance(ended, str):
-        sheet.miss(name, ended)
+        recorder.note_missing(name, ended)
         return
-    found.setdefault(name, []).append(training_runs.summary(ended))
-    _add(sheet, name, world, found[name])
+    found.setdefault(name, []).append(training_runs.read_summary(ended))
+    _add_strategy_row(recorder, name, world, found[name])
 
 
-def _lines(asked: Question, world: Group, sheet: Sheet) -> dict[str, list[str]]:
-    """The command line of each strategy that can use these ranks; rank 0 notes the others."""
+def _command_lines(options: StrategyOptions, world: Group, recorder: Recorder) -> dict[str, list[str]]:
+    """Return the arguments of each strategy that can use these ranks; rank 0 notes the rest."""
     lines = {}
-    for name in asked.strategies:
-        line = words(name, asked, world.world_size)
+    for name in options.strategies:
+        line = command_for(name, options, world.world_size)
         if line is not None:
             lines[name] = line
         elif world.is_main:
-            sheet.note(f"{name}: not with {world.world_size} ranks.")
+            recorder.add_note(f"{name}: not with {world.world_size} ranks.")
     return lines
 
 
-def _speeds(summaries: list[Summary]) -> list[float]:
+def _tokens_per_second(summaries: list[Summary]) -> list[float]:
     return [float(each["tokens_per_second"]) for each in summaries]
 
 
 @contextmanager
-def _folder(world: Group) -> Iterator[Path]:
-    """For a training's files, seen by all ranks: in a job below its run folder."""
+def _shared_folder(world: Group) -> Iterator[Path]:
+    """Create a folder for a training's files that all ranks see: in a job, inside the run folder."""
     made = tempfile.mkdtemp(dir=os.environ.get(RUN_VARIABLE), prefix="bench-") if world.is_main else ""
-    folder = Path(turns.told(made, world))
+    folder = Path(rank_timing.broadcast_value(made, world))
     try:
         yield folder
     finally:
@@ -101,24 +103,24 @@ def _folder(world: Group) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def run(name: str, line: list[str], world: Group, folder: Path, timeout: float) -> str:
-    """Start this rank of the program and wait for its end; the first fault of any rank, on every rank."""
+def run_strategy(name: str, line: list[str], world: Group, folder: Path, timeout: float) -> str:
+    """Run this rank of the program to its end; return the first failure of any rank, on every rank."""
     number = STRATEGIES[name].ranks or world.world_size
     meeting = (os.environ["MASTER_ADDR"], network.free_port(everywhere=True)) if world.is_main else ("", 0)
-    master = turns.told(meeting, world)
+    master = rank_timing.broadcast_value(meeting, world)
     fault = None
     if world.rank < number:
         local = (world.local_rank, min(world.local_world_size, number))
-        variables: dict[str, Any] = training_runs.of_rank(world.rank, number, local, master)
-        argv = training_runs.python(training_runs.training(STRATEGIES[name].program), *line)
-        fault = training_runs.run(argv, training_runs.environment(folder, **variables), timeout)
+        variables: dict[str, Any] = training_runs.rank_variables(world.rank, number, local, master)
+        argv = training_runs.python_command(training_runs.find_program(STRATEGIES[name].program), *line)
+        fault = training_runs.run_program(argv, training_runs.program_environment(folder, **variables), timeout)
     faults: list[str | None] = [None] * world.world_size
     dist.all_gather_object(faults, fault)
     return next((f"rank {rank}: {words_}" for rank, words_ in enumerate(faults) if words_), "")
 
 
-def _add(sheet: Sheet, name: str, world: Group, summaries: list[Summary]) -> None:
-    values: dict[str, Any] = {"tokens_per_second": _speeds(summaries)}
+def _add_strategy_row(recorder: Recorder, name: str, world: Group, summaries: list[Summary]) -> None:
+    values: dict[str, Any] = {"tokens_per_second": _tokens_per_second(summaries)}
     last = summaries[-1]
     for column, key, unit in _COLUMNS:
         if key in last:
@@ -127,11 +129,11 @@ def _add(sheet: Sheet, name: str, world: Group, summaries: list[Summary]) -> Non
         values["states"] = sum(float(last[kind]) for kind in _STATES) * 2**20
     if "peak_memory_mib" in last:
         values["memory"] = float(last["peak_memory_mib"]) * 2**20
-    sheet.add({"strategy": name, "ranks": STRATEGIES[name].ranks or world.world_size}, **values)
+    recorder.add_row({"strategy": name, "ranks": STRATEGIES[name].ranks or world.world_size}, **values)
 
 
-def _conclude(sheet: Sheet, speeds: Mapping[str, Sequence[float]]) -> None:
-    """The table of what to choose beside the measured order."""
-    for case, measured, agrees in verdicts(speeds):
+def _add_judgements(recorder: Recorder, speeds: Mapping[str, Sequence[float]]) -> None:
+    """Add the table of recommendations beside the measured order."""
+    for case, measured, agrees in judge_cases(speeds):
         labels = {"case": case.case, "order of the table": ", ".join(case.order), "measured": ", ".join(measured)}
-        sheet.add({**labels, "agrees": agrees})
+        recorder.add_row({**labels, "agrees": agrees})

@@ -1,4 +1,4 @@
-"""The shipped training programs as processes of their own, run to their end, and the summaries that they leave."""
+"""Runs the shipped training programs as processes and reads their summaries."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Summary: TypeAlias = dict[str, float | str]
 _LAST_LINES = 12
 
 
-def training(name: str) -> Path:
-    """A program of jobs/train: the project's own before the shipped one.
+def find_program(name: str) -> Path:
+    """Find a program of jobs/train, first in the project, then among the shipped ones.
 
     Raises:
-        SpecError: There is none.
+        SpecError: There is no such program.
     """
     folders = search_path.search_folders("jobs", search_path.current_folder())
     for folder in folders:
@@ -41,26 +41,29 @@ def training(name: str) -> Path:
     )
 
 
-def environment(run: Path, *, threads: int = 1, **variables: object) -> dict[str, str]:
-    """Of a program of its own: nothing of the job or step around it but its run folder, and what is said here."""
+def program_environment(run: Path, *, threads: int = 1, **variables: object) -> dict[str, str]:
+    """Return the environment of a program: without the surrounding job or step, but with its own run folder."""
     dropped = {LAYOUT_VARIABLE, CHOICE}
     own = {name: value for name, value in submit_environment(os.environ).items() if name not in dropped}
     own |= {"OMP_NUM_THREADS": str(threads), RUN_VARIABLE: str(run)}
     return own | {name: str(value) for name, value in variables.items()}
 
 
-def of_rank(rank: int, world_size: int, local: tuple[int, int], master: tuple[str, int]) -> dict[str, object]:
-    """Variables of one rank: `local` is its rank on its host and their number there, `master` where all meet."""
+def rank_variables(rank: int, world_size: int, local: tuple[int, int], master: tuple[str, int]) -> dict[str, object]:
+    """Return the variables of one rank.
+
+    `local` contains its rank and the number of ranks on its host, `master` the address of rank 0.
+    """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", CHOICE)
     return dict(zip(names, (rank, world_size, *local, *master, "env"), strict=True))
 
 
-def run(argv: Sequence[str], environ: Mapping[str, str], timeout: float) -> str | None:
-    """Run a command to its end; its last words where it failed."""
+def run_program(argv: Sequence[str], environ: Mapping[str, str], timeout: float) -> str | None:
+    """Run a command to its end; return the last lines of its output if it failed."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        # A rank that runs this is sent SIGTERM when the bench is over; what it has begun would stay.
+        # The rank gets SIGTERM when the benchmark ends. Without this, its program would keep running.
         with processes.interruptible():
-            process = processes.begin(argv, environ, log)
+            process = processes.start(argv, environ, log)
             try:
                 ended = f"exit code {code}" if (code := process.wait(timeout)) else ""
             except subprocess.TimeoutExpired:
@@ -74,11 +77,11 @@ def run(argv: Sequence[str], environ: Mapping[str, str], timeout: float) -> str 
         return "\n".join([ended, *lines])
 
 
-def summary(folder: Path) -> Summary:
-    """What rank 0 of a training has left.
+def read_summary(folder: Path) -> Summary:
+    """Read the summary that rank 0 of a training wrote.
 
     Raises:
-        JobFailed: It left nothing.
+        JobFailed: There is no summary.
     """
     try:
         found: Summary = json.loads((folder / SUMMARY).read_text())
@@ -87,6 +90,6 @@ def summary(folder: Path) -> Summary:
     return found
 
 
-def python(program: Path, *words: str) -> list[str]:
-    """The command line of a program."""
+def python_command(program: Path, *words: str) -> list[str]:
+    """Return the command line of a program."""
     return [sys.executable, str(program), *words]

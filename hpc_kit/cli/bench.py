@@ -15,7 +15,7 @@ from hpc_kit.errors import RecordError
 
 if TYPE_CHECKING:
     from hpc_kit.bench.comparison import Comparison, Ratio
-    from hpc_kit.bench.results import Document
+    from hpc_kit.bench.results import BenchResult
 
 
 BENCHES = {
@@ -89,20 +89,19 @@ def comm_command(
     sizes are too large for the memory; 130 after Ctrl-C, with the results until then.
     """
     from hpc_kit.bench import collectives as comm
-    from hpc_kit.bench import comm_checks
-    from hpc_kit.bench.local_ranks import chosen, world_size
+    from hpc_kit.bench.local_ranks import rank_count, world_size
 
-    step, wanted = world_size(), chosen(ranks, 2)
+    step, wanted = world_size(), rank_count(ranks, 2)
     if backends == "auto":
-        backends = ",".join(comm_checks.automatic(wanted, step))
-    asked = comm.question(backends, collectives, wanted, sizes, algorithms, links=links)
-    comm_checks.refuse(asked, step, elsewhere=launcher is not None)
+        backends = ",".join(comm.available_backends(wanted, step))
+    asked = comm.parse_options(backends, collectives, wanted, sizes, algorithms, links=links)
+    asked.check(step, elsewhere=launcher is not None)
     return run_bench(
         "comm",
         comm.TITLE,
         comm.COLUMNS,
         asked._asdict(),
-        lambda sheet: comm.measure(asked, sheet, launcher=launcher),
+        lambda sheet: comm.measure_collectives(asked, sheet, launcher=launcher),
         out=out,
         as_json=as_json,
     )
@@ -136,18 +135,18 @@ def pipeline_command(full: bool, ranks: int | None, out: Path | None, as_json: b
     Exit status 1 where a rank failed, 2 where a number is out of range or does not fit into memory.
     """
     from hpc_kit.bench import pipeline
-    from hpc_kit.bench.local_ranks import chosen
+    from hpc_kit.bench.local_ranks import rank_count
 
-    question = pipeline.Question(**asked, ranks=chosen(ranks, 2))  # type: ignore[arg-type]
+    question = pipeline.PipelineOptions(**asked, ranks=rank_count(ranks, 2))  # type: ignore[arg-type]
     if full:
         question = question._replace(**pipeline.FULL)  # type: ignore[arg-type]
-    pipeline.refuse(question)
+    question.check()
     return run_bench(
         "pipeline",
         pipeline.TITLE,
         pipeline.COLUMNS,
         question._asdict(),
-        lambda sheet: pipeline.measure(question, sheet),
+        lambda sheet: pipeline.measure_pipeline(question, sheet),
         out=out,
         as_json=as_json,
     )
@@ -171,16 +170,16 @@ def memory_command(offload: str, ranks: int | None, out: Path | None, as_json: b
     Exit status 1 where a rank failed, 2 where a way is none or the model does not fit into memory.
     """
     from hpc_kit.bench import model_memory
-    from hpc_kit.bench.local_ranks import chosen
+    from hpc_kit.bench.local_ranks import rank_count
 
-    question = model_memory.Question(**asked, offload=_OFFLOAD[offload], ranks=chosen(ranks, 4))  # type: ignore[arg-type]
-    model_memory.refuse(question)
+    question = model_memory.MemoryOptions(**asked, offload=_OFFLOAD[offload], ranks=rank_count(ranks, 4))  # type: ignore[arg-type]
+    question.check()
     return run_bench(
         "memory",
         model_memory.TITLE,
         model_memory.COLUMNS,
         question._asdict(),
-        lambda sheet: model_memory.measure(question, sheet),
+        lambda sheet: model_memory.measure_memory(question, sheet),
         out=out,
         as_json=as_json,
     )
@@ -208,25 +207,25 @@ def start_command(cluster: str | None, out: Path | None, as_json: bool, **asked:
 
     Exit status 2 where ranks do not divide over the nodes; what Slurm refuses is noted below the table.
     """
-    from hpc_kit.bench import start_jobs, startup
+    from hpc_kit.bench import startup
     from hpc_kit.spec import search_path
 
-    question = startup.Question(**asked)  # type: ignore[arg-type]
+    question = startup.StartOptions(**asked)  # type: ignore[arg-type]
     slurm = open_session(cluster)
     slurm.client.check_available(slurm.cluster.name)
     root = search_path.current_folder()
     jobs = next(folder for folder in search_path.search_folders("jobs", root) if (folder / startup.PROGRAM).is_file())
     slurm.runs.mkdir(parents=True, exist_ok=True)
     environ, gpus = slurm.client.environ, slurm.cluster.node.gpus
-    gpus = start_jobs.gpus_of_a_node(environ) if gpus is None else gpus
-    reached = start_jobs.Slurm(cluster, environ, (jobs / startup.PROGRAM).resolve(), slurm.runs.resolve(), gpus)
-    startup.refuse(question)
+    gpus = startup.gpus_per_node(environ) if gpus is None else gpus
+    reached = startup.SubmitSettings(cluster, environ, (jobs / startup.PROGRAM).resolve(), slurm.runs.resolve(), gpus)
+    question.check()
     return run_bench(
         "start",
         startup.TITLE,
         startup.COLUMNS,
         question._asdict(),
-        lambda sheet: startup.measure(question, sheet, reached),
+        lambda sheet: startup.measure_startup(question, sheet, reached),
         out=out,
         as_json=as_json,
     )
@@ -254,16 +253,16 @@ def dp_command(cluster: str | None, out: Path | None, as_json: bool, **asked: ob
     """
     from hpc_kit.bench import data_parallel
 
-    question = data_parallel.Question(**asked)  # type: ignore[arg-type]
+    question = data_parallel.DataParallelOptions(**asked)  # type: ignore[arg-type]
     slurm = open_session(cluster)
     slurm.client.check_available(slurm.cluster.name)
-    data_parallel.refuse(question)
+    question.check()
     return run_bench(
         "dp",
         data_parallel.TITLE,
         data_parallel.COLUMNS,
         question._asdict(),
-        lambda sheet: data_parallel.measure(question, sheet, slurm.client.environ),
+        lambda sheet: data_parallel.measure_data_parallel(question, sheet, slurm.client.environ),
         out=out,
         as_json=as_json,
     )
@@ -292,17 +291,17 @@ def strategies_command(
     Exit status 1 where a rank failed, 2 where the ranks do not divide the model or do not fit into memory.
     """
     from hpc_kit.bench import strategies
-    from hpc_kit.bench.local_ranks import chosen
+    from hpc_kit.bench.local_ranks import rank_count
 
     wanted = {} if only == ("all",) else {"strategies": only}
-    question = strategies.Question(**wanted, **asked, ranks=chosen(ranks, 4))  # type: ignore[arg-type]
-    strategies.refuse(question)
+    question = strategies.StrategyOptions(**wanted, **asked, ranks=rank_count(ranks, 4))  # type: ignore[arg-type]
+    question.check()
     return run_bench(
         "strategies",
         strategies.TITLE,
         strategies.COLUMNS,
         question._asdict(),
-        lambda sheet: strategies.measure(question, sheet),
+        lambda sheet: strategies.measure_strategies(question, sheet),
         out=out,
         as_json=as_json,
     )
@@ -324,7 +323,7 @@ def compare_command(first: Path, second: Path, despite: str, as_json: bool) -> N
     from hpc_kit.bench import results
     from hpc_kit.bench.comparison import compare
 
-    one, other = results.read(first), results.read(second)
+    one, other = results.read_result(first), results.read_result(second)
     found = compare(one, other, tuple(filter(None, despite.split(","))))
     if as_json:
         ratios = [{**each._asdict(), "labels": each.labels} for each in found.ratios]
@@ -333,17 +332,17 @@ def compare_command(first: Path, second: Path, despite: str, as_json: bool) -> N
         click.echo("\n".join(_comparison_lines(found, one)))
 
 
-def _comparison_lines(found: Comparison, one: Document) -> list[str]:
+def _comparison_lines(found: Comparison, one: BenchResult) -> list[str]:
     from hpc_kit.bench import markdown_report
-    from hpc_kit.bench.quantity import shown
+    from hpc_kit.bench.results import format_label
 
     labels = list(dict.fromkeys(name for each in found.ratios for name in each.labels))
     rows = [
-        [*(shown(each.labels.get(name), name) for name in labels), *_comparison_cells(each, one)]
+        [*(format_label(each.labels.get(name), name) for name in labels), *_comparison_cells(each, one)]
         for each in found.ratios
     ]
-    lines = markdown_report.table([*labels, "quantity", "A", "B", "B / A", ""], rows, left=len(labels) + 1)
-    sides = (("A", found.only_first, found.named_first), ("B", found.only_second, found.named_second))
+    lines = markdown_report.render_table([*labels, "quantity", "A", "B", "B / A", ""], rows, left=len(labels) + 1)
+    sides = (("A", found.only_first, found.labels_only_first), ("B", found.only_second, found.labels_only_second))
     alone = [
         f"only in {name}: {number} row{'s' * (number > 1)}" + (f" ({named})" if named else "")
         for name, number, named in sides
@@ -352,12 +351,12 @@ def _comparison_lines(found: Comparison, one: Document) -> list[str]:
     return [*lines, *(text for note in (*found.notes, *alone) for text in ("", note))]
 
 
-def _comparison_cells(each: Ratio, one: Document) -> list[str]:
-    from hpc_kit.bench.quantity import plain, quantity
+def _comparison_cells(each: Ratio, one: BenchResult) -> list[str]:
+    from hpc_kit.bench.results import format_number, format_quantity
 
     column = one.columns[each.column]
-    error = f" +- {plain(each.uncertainty, 2)}" if each.uncertainty else ""  # of what is counted there is none
-    values = [quantity(each.first, column.unit), quantity(each.second, column.unit)]
+    error = f" +- {format_number(each.uncertainty, 2)}" if each.uncertainty else ""  # of what is counted there is none
+    values = [format_quantity(each.first, column.unit), format_quantity(each.second, column.unit)]
     return [column.title or each.column.replace("_", " "), *values, f"{each.ratio:.3f}{error}", each.verdict]
 
 
@@ -371,12 +370,12 @@ def plot_command(result: Path, out: Path | None) -> None:
     """
     from hpc_kit.bench import plots, results
 
-    found = results.read(result)
+    found = results.read_result(result)
     if not found.plots:
         raise RecordError(
             f"{short_path(result)} names no picture",
             found="it was interrupted before its rows",
             remedy="measure it again",
         )
-    for path in plots.files(found, out or result.parent):
+    for path in plots.draw_files(found, out or result.parent):
         click.echo(short_path(path))

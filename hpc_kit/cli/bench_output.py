@@ -17,8 +17,8 @@ from hpc_kit.run_files import RUN_VARIABLE, write_whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hpc_kit.bench.recorder import Sheet
-    from hpc_kit.bench.results import Column, Document
+    from hpc_kit.bench.recorder import Recorder
+    from hpc_kit.bench.results import BenchResult, Column
 
 _Decorated = TypeVar("_Decorated", bound="Callable[..., Any]")
 
@@ -66,7 +66,7 @@ def run_bench(
     title: str,
     columns: Mapping[str, Column],
     parameters: Mapping[str, object],
-    measure: Callable[[Sheet], None],
+    measure: Callable[[Recorder], None],
     *,
     out: Path | None,
     as_json: bool,
@@ -89,12 +89,12 @@ def run_bench(
         RecordError: The folder cannot be written.
         JobFailed: A rank failed, or nothing could be measured.
     """
-    from hpc_kit.bench.recorder import Kept
+    from hpc_kit.bench.recorder import FileRecorder
     from hpc_kit.runtime.launchers import resolve
 
     speaks = resolve(os.environ).is_main
     folder = _output_folder(bench, out, as_json=as_json) if speaks else None
-    sheet = Kept(
+    sheet = FileRecorder(
         bench,
         title=title,
         columns=columns,
@@ -149,7 +149,7 @@ def _result_path(folder: Path, bench: str, kind: str = "json") -> Path:
     return folder / f"bench_{bench}.{kind}"
 
 
-def _keep(document: Document, folder: Path | None) -> None:
+def _keep(document: BenchResult, folder: Path | None) -> None:
     from hpc_kit.bench.results import encode
 
     if folder is not None:
@@ -163,28 +163,28 @@ def _write(path: Path, data: bytes) -> None:
         raise RecordError(f"cannot write {path}", found=error.strerror, remedy="free some space there") from error
 
 
-def _print_result(document: Document, folder: Path | None, *, as_json: bool) -> None:
+def _print_result(document: BenchResult, folder: Path | None, *, as_json: bool) -> None:
     from hpc_kit.bench import markdown_report
     from hpc_kit.bench.results import encode
 
     if folder is not None:
         # Drawing takes seconds, which a job at its time limit may not have.
-        _write(_result_path(folder, document.bench, "md"), markdown_report.page(document).encode())
+        _write(_result_path(folder, document.bench, "md"), markdown_report.render_result(document).encode())
     pictures = draw_plots(document, folder) if folder is not None else []
     if folder is not None:
-        text = markdown_report.page(document, [path.name for path in pictures if path.suffix == ".png"])
+        text = markdown_report.render_result(document, [path.name for path in pictures if path.suffix == ".png"])
         _write(_result_path(folder, document.bench, "md"), text.encode())
         files = f"bench_{document.bench}.{{json,md}}" + (f", {len(pictures)} pictures" if pictures else "")
         click.echo(f"bench   {short_path(folder)}/{files}", err=True)
-    click.echo(encode(document).decode() if as_json else markdown_report.page(document), nl=False)
+    click.echo(encode(document).decode() if as_json else markdown_report.render_result(document), nl=False)
 
 
-def draw_plots(document: Document, folder: Path) -> list[Path]:
+def draw_plots(document: BenchResult, folder: Path) -> list[Path]:
     """The plots as files; without matplotlib a line on stderr says how to get it."""
     from hpc_kit.bench import plots as drawing
 
     try:
-        return drawing.files(document, folder)
+        return drawing.draw_files(document, folder)
     except SpecError as error:
         click.echo(f"bench   no plots: {error.what}: {error.found}; {error.remedy}", err=True)
         return []

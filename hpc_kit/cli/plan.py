@@ -14,10 +14,10 @@ from msgspec import structs
 from hpc_kit.errors import AnswerNo, SpecError
 
 if TYPE_CHECKING:
-    from hpc_kit.planner.jobmodel import Asked
+    from hpc_kit.planner.job_files import JobModel
     from hpc_kit.planner.model import Model
-    from hpc_kit.planner.search import Answer, Task
-    from hpc_kit.planner.target import Target
+    from hpc_kit.planner.search import PlanningTask, SearchResult
+    from hpc_kit.planner.target import PlanningTarget
     from hpc_kit.spec.job import Job
 
 
@@ -178,7 +178,7 @@ def search_layouts(name: str | None, given: PlanOptions, program: tuple[str, ...
     """
     from hpc_kit.cli import plan_files, plan_tables
     from hpc_kit.planner.advice import advise
-    from hpc_kit.planner.search import search
+    from hpc_kit.planner.search import search_layouts
 
     root = Path.cwd()
     if name is not None and program:
@@ -191,7 +191,7 @@ def search_layouts(name: str | None, given: PlanOptions, program: tuple[str, ...
         plan_files.check_job_file(given.write)
     job = _load_job(name, root)
     task, target = _planning_task(job, given, root)
-    answer = search(task, target.rates)
+    answer = search_layouts(task, target.rates)
     if not answer.plans:
         raise _nothing_fits_error(task, answer, target, given, root)
     tokens = 20.0 * task.model.parameters if given.tokens is None else given.tokens
@@ -206,9 +206,9 @@ def search_layouts(name: str | None, given: PlanOptions, program: tuple[str, ...
     else:
         plan_tables.print_report(found)
     if given.plot is not None:
-        from hpc_kit.planner.plot import draw
+        from hpc_kit.planner.explain import draw_plans
 
-        draw(found.shown, given.plot, task.machine.gpu.memory)
+        draw_plans(found.shown, given.plot, task.machine.gpu.memory)
     if given.write is not None:
         plan_files.write_job_file(answer, found.limit, job, program, given.write, tokens)
     return 0
@@ -220,21 +220,21 @@ def _load_job(name: str | None, root: Path) -> Job | None:
     return None if name is None else load.load_job(name, root=root)
 
 
-def _planning_task(job: Job | None, given: PlanOptions, root: Path) -> tuple[Task, Target]:
-    from hpc_kit.planner import jobmodel
-    from hpc_kit.planner.search import Task
-    from hpc_kit.planner.target import framework_of
+def _planning_task(job: Job | None, given: PlanOptions, root: Path) -> tuple[PlanningTask, PlanningTarget]:
+    from hpc_kit.planner import job_files
+    from hpc_kit.planner.search import PlanningTask
+    from hpc_kit.planner.target import parse_framework
 
-    means = jobmodel.means(job) if job is not None else jobmodel.Means()
-    framework = framework_of(given.framework or means.framework or "torch")
+    means = job_files.planned_settings(job) if job is not None else job_files.PlannedSettings()
+    framework = parse_framework(given.framework or means.framework or "torch")
     flash = means.flash is not False if given.flash is None else given.flash
     # With --model a job says its batch and its nodes.
     told = structs.replace(job, env={}) if job is not None and given.model is not None else job
-    own = jobmodel.asked(told) if told is not None else None
+    own = job_files.model_of_job(told) if told is not None else None
     model, length, notes = _choose_model(job, own, given)
     found = _find_target(job if own else None, given, framework, root)
     nodes = given.nodes or (job.resources.nodes if job and isinstance(job.resources.nodes, int) else None) or 1
-    task = Task(
+    task = PlanningTask(
         model=model,
         machine=found.machine,
         gpus=nodes * found.machine.gpus_per_node,
@@ -250,17 +250,17 @@ def _planning_task(job: Job | None, given: PlanOptions, root: Path) -> tuple[Tas
     return task, structs.replace(found, notes=(*found.notes, *notes))
 
 
-def _choose_model(job: Job | None, own: Asked | None, given: PlanOptions) -> tuple[Model, int, list[str]]:
+def _choose_model(job: Job | None, own: JobModel | None, given: PlanOptions) -> tuple[Model, int, list[str]]:
     """Model, tokens a sequence, and what is to be said of both.
 
     Raises:
         SpecError: Nobody says what is trained, or a job contradicts itself.
     """
-    from hpc_kit.planner import jobmodel, model_catalogue
+    from hpc_kit.planner import job_files, model_catalogue
 
     if given.model is not None:
-        model = model_catalogue.model(given.model)
-        length, note = model_catalogue.usual_length(model, given.model)
+        model = model_catalogue.parse_model(given.model)
+        length, note = model_catalogue.default_seq_len(model, given.model)
         return model, length, [note] if note and given.seq_len is None else []
     if job is None or own is None:
         raise SpecError(
@@ -268,20 +268,20 @@ def _choose_model(job: Job | None, own: Asked | None, given: PlanOptions) -> tup
             found=None if job is None else " ".join(job.command),
             remedy="--model llama3-8b, --model path/config.json, or --model layers=32,hidden=4096,heads=32",
         )
-    jobmodel.check(own, job)
+    job_files.check_job_model(own, job)
     said = f"job {job.name} does not say its model in full: taken for granted are {own.assumed}; --model says it"
     return own.model, own.seq_len, [said] if own.assumed else []
 
 
-def _find_target(job: Job | None, given: PlanOptions, framework: str, root: Path) -> Target:
+def _find_target(job: Job | None, given: PlanOptions, framework: str, root: Path) -> PlanningTarget:
     """The machine; a job that says its ranks has them on a node."""
-    from hpc_kit.planner.target import target
+    from hpc_kit.planner.target import resolve_target
     from hpc_kit.spec.default_cluster import default_cluster_name
 
     ranks = None
     if job is not None and not given.gpu:
         ranks = job.launch.nproc_per_node if job.launch.starts_agents else job.resources.ntasks_per_node
-    found = target(
+    found = resolve_target(
         given.cluster or default_cluster_name(root, os.environ),
         root,
         framework=framework,
@@ -295,7 +295,7 @@ def _find_target(job: Job | None, given: PlanOptions, framework: str, root: Path
     return found
 
 
-def _is_cluster_missing(found: Target, given: PlanOptions) -> bool:
+def _is_cluster_missing(found: PlanningTarget, given: PlanOptions) -> bool:
     """Whether a model is planned for the processors at hand because nobody has named a cluster."""
     return given.cluster is None and given.model is not None and found.machine.gpu.generation == "cpu"
 
@@ -303,16 +303,18 @@ def _is_cluster_missing(found: Target, given: PlanOptions) -> bool:
 def _list_machines() -> str:
     from hpc_kit.planner import hardware
 
-    return f"--cluster {', '.join(hardware.machines())}, or a cluster file whose [node] says its GPUs"
+    return f"--cluster {', '.join(hardware.machine_names())}, or a cluster file whose [node] says its GPUs"
 
 
-def _nothing_fits_error(task: Task, answer: Answer, target: Target, given: PlanOptions, root: Path) -> AnswerNo:
+def _nothing_fits_error(
+    task: PlanningTask, answer: SearchResult, target: PlanningTarget, given: PlanOptions, root: Path
+) -> AnswerNo:
     """The error where nothing fits."""
-    from hpc_kit.planner.refuse import refuse
+    from hpc_kit.planner.search import explain_no_fit
     from hpc_kit.spec.default_cluster import default_cluster_name
 
     if not _is_cluster_missing(target, given):
-        return refuse(task, answer, target.rates)
+        return explain_no_fit(task, answer, target.rates)
     return AnswerNo(
         f"no cluster is named, and {task.model.name} does not fit on {task.gpus} x cpu",
         found=f"cluster {default_cluster_name(root, os.environ)}, which has no GPUs",

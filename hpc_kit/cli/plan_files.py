@@ -14,8 +14,8 @@ from hpc_kit.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpc_kit.planner.programs import Found
-    from hpc_kit.planner.search import Answer, Plan
+    from hpc_kit.planner.job_files import SupportedPlan
+    from hpc_kit.planner.search import Plan, SearchResult
     from hpc_kit.spec.cluster import Cluster
     from hpc_kit.spec.job import Job
 
@@ -39,7 +39,7 @@ def check_job_file(path: Path) -> None:
 
 
 def write_job_file(
-    answer: Answer, limit: float, named: Job | None, program: tuple[str, ...], path: Path, tokens: float
+    answer: SearchResult, limit: float, named: Job | None, program: tuple[str, ...], path: Path, tokens: float
 ) -> None:
     """Write the first plan for the user's program, or the first that one of jobs/train can do.
 
@@ -57,61 +57,61 @@ def write_job_file(
         SpecError: None of these can do any.
     """
     from hpc_kit.cli.job_arguments import job_for_program
-    from hpc_kit.planner.jobfile import job
-    from hpc_kit.planner.jobmodel import shipped
+    from hpc_kit.planner.job_files import job_from_plan, runs_shipped_program
     from hpc_kit.spec.toml_documents import save_job
 
     base = named or (job_for_program(program) if program else None)
-    if base is not None and not shipped(base):
+    if base is not None and not runs_shipped_program(base):
         first, safe = answer.plans[0], next(iter(_plans_with_margin(answer, limit)), None)
         instead = _safer_plan(first, safe, limit)
         plan = instead or first
-        save_job(job(plan, base, path.stem), path, _WRITE_OPTION)
+        save_job(job_from_plan(plan, base, path.stem), path, _WRITE_OPTION)
         _note_time_limit(plan, base, path, tokens)
     else:
         _write_shipped_program(answer, limit, base, path, only=bool(program))
     click.echo(f"written: {path}   submit with: hpc-kit submit {path}", err=True)
 
 
-def _plans_with_margin(answer: Answer, limit: float) -> Iterator[Plan]:
+def _plans_with_margin(answer: SearchResult, limit: float) -> Iterator[Plan]:
     """The plans that fit also if their memory is larger than expected by its usual error."""
-    from hpc_kit.planner.search import with_room
-    from hpc_kit.planner.sureness import memory_error
+    from hpc_kit.planner.constants import memory_error
+    from hpc_kit.planner.search import fastest_with_margin
 
-    error = memory_error(answer.plans[0].run.framework)
-    return (plan for plan in answer.plans if with_room((plan,), limit, error))
+    error = memory_error(answer.plans[0].layout.framework)
+    return (plan for plan in answer.plans if fastest_with_margin((plan,), limit, error))
 
 
 def _safer_plan(first: Plan, safe: Plan | None, limit: float) -> Plan | None:
     """The plan to write in place of the first; None: the first. That it may not fit is said."""
-    from hpc_kit.planner.search import shown
+    from hpc_kit.planner.search import format_layout
 
     if safe is first:
         return None
-    full = (
-        f"{shown(first.run)} fills {first.memory.total / limit:.0%} of what can be filled of a GPU, and may not fit;\n"
-    )
+    share = first.memory.total / limit
+    full = f"{format_layout(first.layout)} fills {share:.0%} of what can be filled of a GPU, and may not fit;\n"
     if safe is None:
         click.echo(f"warning: {full}it is written, for no layout leaves more room: try it before a long wait", err=True)
         return None
     more = safe.time.total / first.time.total - 1
     if more < _MAX_SLOWDOWN:
-        click.echo(f"{full}written is {shown(safe.run)}, which surely does: {more:.1%} more time", err=True)
+        click.echo(f"{full}written is {format_layout(safe.layout)}, which surely does: {more:.1%} more time", err=True)
         return safe
     click.echo(
-        f"warning: {full}it is written, for {shown(safe.run)}, which surely does, takes {more:.1%} more time", err=True
+        f"warning: {full}it is written, for {format_layout(safe.layout)}, which surely does, takes {more:.1%} more"
+        " time",
+        err=True,
     )
     return None
 
 
 def _note_time_limit(plan: Plan, base: Job, path: Path, tokens: float) -> None:
     """How long a training is beside the limit of its job."""
-    from hpc_kit.planner import report
+    from hpc_kit.planner import explain
 
     limit = (
         f"{base.resources.time}, the limit in its file" if base.resources.time is not None else "the cluster's limit"
     )
-    days = report.training(plan, tokens, 1.0)["days"]
+    days = explain.training_values(plan, tokens, 1.0)["days"]
     if days < _SHORT_TRAINING_DAYS:
         return
     click.echo(
@@ -121,49 +121,49 @@ def _note_time_limit(plan: Plan, base: Job, path: Path, tokens: float) -> None:
     )
 
 
-def _write_shipped_program(answer: Answer, limit: float, base: Job | None, path: Path, *, only: bool) -> None:
-    from hpc_kit.planner import programs
-    from hpc_kit.planner.jobfile import job
+def _write_shipped_program(answer: SearchResult, limit: float, base: Job | None, path: Path, *, only: bool) -> None:
+    from hpc_kit.planner import job_files
+    from hpc_kit.planner.job_files import job_from_plan
     from hpc_kit.spec.toml_documents import save_job
 
     best, root = answer.plans[0], Path.cwd()
-    found = programs.first(answer.plans, root, base, only=only)
+    found = job_files.first_supported(answer.plans, root, base, only=only)
     if found is None:
         raise _no_program_error(answer, base, path, only=only)
-    if found.place > 1:
+    if found.rank > 1:
         _note_rank_of_layout(answer, found, base, only=only)
-    safe = programs.first(_plans_with_margin(answer, limit), root, base, only=only)
+    safe = job_files.first_supported(_plans_with_margin(answer, limit), root, base, only=only)
     if _safer_plan(found.plan, safe.plan if safe is not None else None, limit) and safe is not None:
         found = safe
-    steps = programs.steps(found.base, root)
-    made = job(found.plan, found.base, path.stem, steps=steps)
+    steps = job_files.training_steps(found.base, root)
+    made = job_from_plan(found.plan, found.base, path.stem, steps=steps)
     save_job(made, path, _WRITE_OPTION)
     lines = [] if only else [f"its command is that of job {found.name}: name your own behind --, or edit {path}"]
-    if made.model.parameters != best.run.model.parameters:
+    if made.model.parameters != best.layout.model.parameters:
         lines.append(
             f"its model has {made.model.parameters:.3g} parameters (a GPT of bytes, without grouped keys or SwiGLU): "
-            f"it is not {best.run.model.name}"
+            f"it is not {best.layout.model.name}"
         )
     if steps is not None:
         lines.append(f"its limit, {made.resources.time}, is for {steps} steps of {found.plan.time.total:.4g} s")
     click.echo(";\n".join(lines), err=True)
 
 
-def _no_program_error(answer: Answer, base: Job | None, path: Path, *, only: bool) -> SpecError:
-    from hpc_kit.planner.search import shown
+def _no_program_error(answer: SearchResult, base: Job | None, path: Path, *, only: bool) -> SpecError:
+    from hpc_kit.planner.search import format_layout
 
-    run = answer.plans[0].run
+    run = answer.plans[0].layout
     own = base.command[1] if base is not None and only else ""
     return SpecError(
         f"{own} can do none of these layouts" if own else "no program of jobs/train can do any of these layouts",
-        found=f"{shown(run)}, {run.precision}, and {len(answer.plans) - 1} others",
+        found=f"{format_layout(run)}, {run.precision}, and {len(answer.plans) - 1} others",
         remedy=f"your own behind --: hpc-kit plan ... --write {path} -- python train.py",
     )
 
 
-def _note_rank_of_layout(answer: Answer, found: Found, base: Job | None, *, only: bool) -> None:
+def _note_rank_of_layout(answer: SearchResult, found: SupportedPlan, base: Job | None, *, only: bool) -> None:
     """Which layout is the first that a program can do, and what it costs."""
-    from hpc_kit.planner.search import shown
+    from hpc_kit.planner.search import format_layout
 
     best, plan = answer.plans[0], found.plan
     own = base.command[1] if base is not None and only else ""
@@ -171,9 +171,9 @@ def _note_rank_of_layout(answer: Answer, found: Found, base: Job | None, *, only
     first = "the first that it can do" if own else "the first that one of them can do"
     more = plan.time.total / best.time.total - 1
     click.echo(
-        f"{none} the first layout, {shown(best.run)};\n"
-        f"{first} is number {found.place} of {len(answer.plans)}, "
-        f"{shown(plan.run)}: {plan.time.total:.4g} s a step, {more:.1%} more",
+        f"{none} the first layout, {format_layout(best.layout)};\n"
+        f"{first} is number {found.rank} of {len(answer.plans)}, "
+        f"{format_layout(plan.layout)}: {plan.time.total:.4g} s a step, {more:.1%} more",
         err=True,
     )
 
@@ -189,12 +189,12 @@ def predict_cases(cases: Path, output: Path) -> int:
         SpecError: It cannot be read, or both are one file.
     """
     from hpc_kit.planner import cases as batch
-    from hpc_kit.planner.rows import case
+    from hpc_kit.planner.cases import parse_case
 
     if output.exists() and cases.exists() and output.samefile(cases):
         raise SpecError(f"--output {output} is the file of --cases", remedy="--output predictions.csv")
-    found = [batch.predict(case(row)) for row in batch.read(cases)]
-    batch.write(output, found)
+    found = [batch.predict_case(parse_case(row)) for row in batch.read_cases(cases)]
+    batch.write_predictions(output, found)
     without = [one for one in found if one.step_time is None]
     notes: dict[str, list[str]] = {}
     for one in found:
@@ -233,12 +233,14 @@ def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path 
     path = measurement or measured_file(name, root)
     if comm is not None:
         gpus = profile.node.gpus or profile.node.cpus or 8
-        found = calibration.read_comm(comm, gpus)
-        if found == calibration.Measured():
+        found = calibration.read_comm_result(comm, gpus)
+        if found == calibration.Measurement():
             raise SpecError(
                 f"{comm} says nothing of links", found="no all-reduce of two sizes", remedy="hpc-kit bench comm --json"
             )
-        calibration.write(path, calibration.merge(calibration.read(path), found) if path.exists() else found)
+        calibration.write_measurement(
+            path, calibration.merge_measurements(calibration.read_measurement(path), found) if path.exists() else found
+        )
         click.echo(f"links of {name}: {path}")
         return 0
     return _submit_calibration(name, path, root)
@@ -256,9 +258,9 @@ def _load_cluster(name: str, root: Path) -> Cluster:
     try:
         return load.load_cluster(name, root=root)
     except SpecError as error:
-        if name not in hardware.machines():
+        if name not in hardware.machine_names():
             raise
-        there = hardware.machine(name)
+        there = hardware.find_machine(name)
         raise SpecError(
             f"{name} is a machine by its data sheet; a job that measures it needs a cluster file",
             found=error.found,

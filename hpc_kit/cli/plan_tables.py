@@ -8,17 +8,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from hpc_kit.planner import report
-from hpc_kit.planner.explain import explain
-from hpc_kit.planner.machine import GIB
-from hpc_kit.planner.search import Answer, Plan, Rejected, Task, distinct, shown, with_room
-from hpc_kit.planner.sureness import memory_error, time_error
+from hpc_kit.planner import explain
+from hpc_kit.planner.constants import memory_error, time_error
+from hpc_kit.planner.explain import explain_terms
+from hpc_kit.planner.hardware import GIB
+from hpc_kit.planner.search import (
+    Plan,
+    PlanningTask,
+    RejectedLayout,
+    SearchResult,
+    best_by_degrees,
+    fastest_with_margin,
+    format_layout,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpc_kit.planner.advice import Advice
-    from hpc_kit.planner.target import Target
+    from hpc_kit.planner.target import PlanningTarget
 
 
 class PlanReport(NamedTuple):
@@ -31,9 +39,9 @@ class PlanReport(NamedTuple):
         explained: Every term of the first layout, too.
     """
 
-    task: Task
-    target: Target
-    answer: Answer
+    task: PlanningTask
+    target: PlanningTarget
+    answer: SearchResult
     advice: Advice
     tokens: float
     storage: float
@@ -48,7 +56,7 @@ class PlanReport(NamedTuple):
     @property
     def shown(self) -> tuple[Plan, ...]:
         """The layouts to show: the fastest of each set of degrees."""
-        return distinct(self.answer.plans)[: self.top]
+        return best_by_degrees(self.answer.plans)[: self.top]
 
 
 DEGREES = ("dp", "tp", "pp", "cp", "v", "zero", "batch", "recompute")
@@ -76,13 +84,15 @@ def print_report(found: PlanReport) -> None:
     for note in target.notes:
         click.echo(f"note    {note}")
     top = found.shown
-    click.echo(f"\nlayouts, the fastest of each set of degrees ({answer.seen} looked at, {len(answer.plans)} fit)")
+    click.echo(
+        f"\nlayouts, the fastest of each set of degrees ({answer.layout_count} looked at, {len(answer.plans)} fit)"
+    )
     print_table(
         (*DEGREES, "step s", "tok/s/GPU", "MFU", "sure", "GiB", "bubble", "communication s"),
         [_time_row(plan) for plan in top],
     )
     click.echo(f"\nGiB a GPU of {machine.gpu.memory / GIB:.1f}; +-{memory_error(task.framework):.0%}")
-    parts = [part for part in report.PARTS if any(getattr(plan.memory, part) for plan in top)]
+    parts = [part for part in explain.MEMORY_TERMS if any(getattr(plan.memory, part) for plan in top)]
     print_table(
         ("dp", "tp", "pp", "cp", *parts, "in all", "free"),
         [_memory_row(plan, machine.gpu.memory, parts) for plan in top],
@@ -92,13 +102,13 @@ def print_report(found: PlanReport) -> None:
     _print_advice(found.advice)
     _print_training(answer.plans[0], found.tokens, found.storage)
     if found.explained:
-        click.echo(f"\n{shown(answer.plans[0].run)}")
-        for name, value, text in explain(answer.plans[0], target.rates):
+        click.echo(f"\n{format_layout(answer.plans[0].layout)}")
+        for name, value, text in explain_terms(answer.plans[0], target.rates):
             click.echo(f"  {name:<12}{value:>12}  {text}")
 
 
 def _degree_cells(plan: Plan) -> tuple[str, ...]:
-    run = plan.run
+    run = plan.layout
     numbers = (run.dp, run.tp, run.pp, run.cp, run.virtual_stages, run.zero_stage, run.micro_batch)
     return (*map(str, numbers), run.recompute)
 
@@ -108,8 +118,8 @@ def _format_seconds(seconds: float) -> str:
 
 
 def _time_row(plan: Plan) -> tuple[str, ...]:
-    error, _ = time_error(plan.run)
-    parts = report.traffic(plan.run, plan.time)
+    error, _ = time_error(plan.layout)
+    parts = explain.exposed_traffic(plan.layout, plan.time)
     said = ", ".join(f"{name} {_format_seconds(part['seconds'])} ({part['link']})" for name, part in parts.items())
     return (
         *_degree_cells(plan),
@@ -124,15 +134,15 @@ def _time_row(plan: Plan) -> tuple[str, ...]:
 
 
 def _memory_row(plan: Plan, memory: float, parts: Sequence[str]) -> tuple[str, ...]:
-    run = plan.run
+    run = plan.layout
     held = [f"{getattr(plan.memory, name) / GIB:.1f}" for name in parts]
     free = (memory - plan.memory.total) / GIB
     return (*map(str, (run.dp, run.tp, run.pp, run.cp)), *held, f"{plan.memory.gib:.1f}", f"{free:.1f}")
 
 
-def _print_margin(answer: Answer, limit: float, error: float) -> None:
+def _print_margin(answer: SearchResult, limit: float, error: float) -> None:
     """Where the first layout may not fit after all: the fastest that does even then."""
-    first, safe = answer.plans[0], with_room(answer.plans, limit, error)
+    first, safe = answer.plans[0], fastest_with_margin(answer.plans, limit, error)
     if safe is first:
         return
     share = first.memory.total / limit
@@ -144,36 +154,36 @@ def _print_margin(answer: Answer, limit: float, error: float) -> None:
 def _describe_alternative(first: Plan, safe: Plan | None) -> str:
     if safe is None:
         return "no layout leaves that much room"
-    return f"with that much room: {shown(safe.run)}, {safe.time.total / first.time.total - 1:.1%} slower"
+    return f"with that much room: {format_layout(safe.layout)}, {safe.time.total / first.time.total - 1:.1%} slower"
 
 
-def _print_rejected(answer: Answer, nearest: int = 3) -> None:
+def _print_rejected(answer: SearchResult, nearest: int = 3) -> None:
     """The reasons by kind, numbers aside: of memory the nearest to fitting, of each other kind one."""
     if not answer.rejected:
         return
     click.echo(f"\nrejected ({len(answer.rejected)} sets of degrees)")
-    kinds: dict[str, list[Rejected]] = {}
+    kinds: dict[str, list[RejectedLayout]] = {}
     for one in answer.rejected:
         kinds.setdefault(re.sub(r"[\d.]+", "#", one.reason.partition(" (")[0]), []).append(one)
     for ones in kinds.values():
-        shown_ones = ones[: nearest if ones[0].gib else 1]
+        shown_ones = ones[: nearest if ones[0].missing_gib else 1]
         for one in shown_ones[:-1]:
-            click.echo(f"  {shown(one.run)}: {one.reason}")
+            click.echo(f"  {format_layout(one.layout)}: {one.reason}")
         last = shown_ones[-1]
         more = len(ones) - len(shown_ones)
-        click.echo(f"  {shown(last.run)}: {last.reason}" + (f" (and {more} sets more)" if more else ""))
+        click.echo(f"  {format_layout(last.layout)}: {last.reason}" + (f" (and {more} sets more)" if more else ""))
 
 
 def _print_advice(advice: Advice) -> None:
-    click.echo(f"\nthe usual table   {advice.situation}: {', then '.join(advice.said)}")
+    click.echo(f"\nthe usual table   {advice.situation}: {', then '.join(advice.recommended)}")
     for way, plan in advice.best.items():
-        click.echo(f"  best {way:<13}{plan.time.total:>10.4g} s   {shown(plan.run)}")
+        click.echo(f"  best {way:<13}{plan.time.total:>10.4g} s   {format_layout(plan.layout)}")
     click.echo(f"  {advice.text}")
 
 
 def _print_training(plan: Plan, tokens: float, storage: float) -> None:
-    found = report.training(plan, tokens, storage)
-    _, reasons = time_error(plan.run)
+    found = explain.training_values(plan, tokens, storage)
+    _, reasons = time_error(plan.layout)
     click.echo(
         f"\n{tokens:.3g} tokens: {found['steps']:,.0f} steps, {found['days']:.3g} days, "
         f"{found['gpu_hours']:,.0f} GPU-hours; "
@@ -188,32 +198,33 @@ def print_json(found: PlanReport) -> None:
     """Everything, as one JSON object."""
     task, target, answer, advice = found.task, found.target, found.answer, found.advice
     first = answer.plans[0]
-    safe = with_room(answer.plans, found.limit, memory_error(task.framework))
-    error, reasons = time_error(first.run)
+    safe = fastest_with_margin(answer.plans, found.limit, memory_error(task.framework))
+    error, reasons = time_error(first.layout)
     value = {
         "model": {"name": task.model.name, "parameters": task.model.parameters, "seq_len": task.seq_len},
         "gpus": task.gpus,
         "gpu": task.machine.gpu.name,
         "global_batch": task.global_batch,
         "notes": list(target.notes),
-        "looked_at": answer.seen,
-        "with_room": report.values(safe) if safe else None,
-        "plans": [report.values(plan) for plan in found.shown],
-        "rejected": [{"layout": shown(one.run), "reason": one.reason} for one in answer.rejected],
+        "looked_at": answer.layout_count,
+        "with_room": explain.plan_values(safe) if safe else None,
+        "plans": [explain.plan_values(plan) for plan in found.shown],
+        "rejected": [{"layout": format_layout(one.layout), "reason": one.reason} for one in answer.rejected],
         "advice": {
             "situation": advice.situation,
-            "table": list(advice.said),
-            "best": {way: report.values(plan)["step_time_s"] for way, plan in advice.best.items()},
+            "table": list(advice.recommended),
+            "best": {way: explain.plan_values(plan)["step_time_s"] for way, plan in advice.best.items()},
             "agrees": advice.agrees,
             "text": advice.text,
         },
-        "training": report.training(first, found.tokens, found.storage),
+        "training": explain.training_values(first, found.tokens, found.storage),
         "time_error": error,
         "less_sure": list(reasons),
         "memory_error": memory_error(task.framework),
     }
     if found.explained:
         value["explain"] = [
-            {"term": name, "value": text, "formula": formula} for name, text, formula in explain(first, target.rates)
+            {"term": name, "value": text, "formula": formula}
+            for name, text, formula in explain_terms(first, target.rates)
         ]
     click.echo(json.dumps(value, indent=2))

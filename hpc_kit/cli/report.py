@@ -13,7 +13,7 @@ from hpc_kit.cli.output import CLUSTER_OPTION, RUNS_OPTION, open_session, short_
 from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError
 
 if TYPE_CHECKING:
-    from hpc_kit.report.section import Section
+    from hpc_kit.report.page import Section
     from hpc_kit.runs.run_folders import Run
     from hpc_kit.slurm.job_status import JobStatus
 
@@ -32,7 +32,7 @@ def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
     Exit status 1 where there is no such run or the page cannot be written, 2 where a file is no result of a bench.
     """
     from hpc_kit import __version__
-    from hpc_kit.report.page import page
+    from hpc_kit.report.page import render_page
 
     sections = [
         section for number, word in enumerate(words, 1) for section in _sections_for(word, f"r{number}", cluster)
@@ -40,7 +40,7 @@ def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
     for note in dict.fromkeys(note for each in sections for note in each.notes if note.startswith("No plots")):
         click.echo(f"report  {note}", err=True)
     now = dt.datetime.now().astimezone().isoformat(" ", timespec="seconds")
-    text = page(sections, f"Made on {now} by hpc_kit {__version__}.")
+    text = render_page(sections, f"Made on {now} by hpc_kit {__version__}.")
     if out == "-":
         click.echo(text, nl=False)
         return
@@ -55,13 +55,13 @@ def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
 
 def _sections_for(word: str, prefix: str, cluster: str | None) -> list[Section]:
     """What one word means: the section of a run, before those of the benches in its folder."""
-    from hpc_kit.bench.results import read
+    from hpc_kit.bench.results import read_result
     from hpc_kit.report import bench_section, run_section
     from hpc_kit.runs.run_folders import open_run
 
     path = Path(word)
     if path.is_file():
-        return [bench_section.section(read(path), word, prefix)]
+        return [bench_section.build_bench_section(read_result(path), word, prefix)]
     run, status = (open_run(path.resolve()), None) if path.is_dir() else _find_run_status(word, cluster)
     found = sorted(run.folder.glob("bench_*.json"))
     is_run = run.record is not None or run.end_marker() is not None or run.rank_log(0).is_file()
@@ -71,9 +71,10 @@ def _sections_for(word: str, prefix: str, cluster: str | None) -> list[Section]:
             found="no record, no log of a rank, and no result of a bench in it",
             remedy="hpc-kit status tells the runs; a run folder is runs/<job_name>/<job_id>",
         )
-    sections = [run_section.section(run, status, prefix)] if is_run else []
+    sections = [run_section.build_run_section(run, status, prefix)] if is_run else []
     return sections + [
-        bench_section.section(read(file), str(file), f"{prefix}b{number}") for number, file in enumerate(found)
+        bench_section.build_bench_section(read_result(file), str(file), f"{prefix}b{number}")
+        for number, file in enumerate(found)
     ]
 
 

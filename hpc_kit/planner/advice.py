@@ -10,14 +10,14 @@ from __future__ import annotations
 from msgspec import Struct
 
 from hpc_kit.planner.constants import Rates
-from hpc_kit.planner.layout import Run
-from hpc_kit.planner.machine import GIB, Machine
+from hpc_kit.planner.hardware import GIB, Machine
+from hpc_kit.planner.layout import TrainingLayout
 from hpc_kit.planner.memory import peak_memory
-from hpc_kit.planner.search import Plan, Task
+from hpc_kit.planner.search import Plan, PlanningTask
 
-FAST = 12.5e9
+FAST_NETWORK = 12.5e9
 """Bytes/s of network a GPU from which links between nodes count as fast: 100 Gb/s."""
-SAME = 0.03
+EQUAL_SHARE = 0.03
 """Ways whose times differ by less than this share are taken for equally good."""
 
 
@@ -33,28 +33,28 @@ class Advice(Struct, frozen=True):
     """
 
     situation: str
-    said: tuple[str, ...]
+    recommended: tuple[str, ...]
     best: dict[str, Plan]
     agrees: bool
     text: str
 
 
-def way(run: Run) -> str:
+def strategy_of(layout: TrainingLayout) -> str:
     """Which way a layout goes."""
-    if run.tp > 1 and run.pp > 1:
+    if layout.tp > 1 and layout.pp > 1:
         return "PP + TP + DP"
-    if run.pp > 1:
+    if layout.pp > 1:
         return "PP"
-    if run.tp > 1:
+    if layout.tp > 1:
         return "TP"
-    if run.cp > 1:
+    if layout.cp > 1:
         return "CP"
-    return "ZeRO" if run.zero_stage else "DDP"
+    return "ZeRO" if layout.zero_stage else "DDP"
 
 
-def situation(task: Task, rates: Rates) -> tuple[str, tuple[str, ...]]:
+def matching_rule(task: PlanningTask, rates: Rates) -> tuple[str, tuple[str, ...]]:
     """The row of the table that holds, and the ways that it names."""
-    alone = Run(
+    alone = TrainingLayout(
         model=task.model,
         machine=task.machine,
         seq_len=task.seq_len,
@@ -73,7 +73,7 @@ def situation(task: Task, rates: Rates) -> tuple[str, tuple[str, ...]]:
             "PP + TP + DP",
         )
     if several and peak_memory(alone, rates).total > limit:
-        if is_fast(task.machine):
+        if has_fast_network(task.machine):
             return "several nodes, fast links, the model does not fit one GPU", ("ZeRO", "PP + TP + DP")
         return "several nodes, slow links, the model does not fit one GPU", ("PP + TP + DP",)
     if peak_memory(alone, rates).total <= limit:
@@ -81,48 +81,48 @@ def situation(task: Task, rates: Rates) -> tuple[str, tuple[str, ...]]:
     return "one node, the model does not fit one GPU", ("PP", "ZeRO", "TP")
 
 
-def is_fast(machine: Machine) -> bool:
+def has_fast_network(machine: Machine) -> bool:
     """Whether links between nodes count as fast."""
-    return machine.network >= FAST
+    return machine.network >= FAST_NETWORK
 
 
-def advise(task: Task, rates: Rates, plans: tuple[Plan, ...]) -> Advice:
+def advise(task: PlanningTask, rates: Rates, plans: tuple[Plan, ...]) -> Advice:
     """Set the table beside the numbers; `plans` are sorted, the fastest first, and not empty."""
-    row, said = situation(task, rates)
+    row, said = matching_rule(task, rates)
     best: dict[str, Plan] = {}
     for plan in plans:
-        best.setdefault(way(plan.run), plan)
-    winner = way(plans[0].run)
+        best.setdefault(strategy_of(plan.layout), plan)
+    winner = strategy_of(plans[0].layout)
     named = [best[one] for one in said if one in best]
     if winner in said:
         first = said[0]
         order = "" if winner == first else f", before {first}" + ("" if first in best else ", which does not fit")
         return Advice(row, said, best, agrees=True, text=f"the numbers agree: {winner}{order}")
     if not named:
-        sharded = " with ZeRO-3" if plans[0].run.zero_stage == 3 and winner != "ZeRO" else ""
+        sharded = " with ZeRO-3" if plans[0].layout.zero_stage == 3 and winner != "ZeRO" else ""
         text = f"the numbers say {winner}{sharded}: none of {', '.join(said)} fits by itself"
         return Advice(row, said, best, agrees=False, text=text)
     nearest = min(named, key=lambda plan: plan.time.total)
     loss = nearest.time.total / plans[0].time.total - 1
-    if loss <= SAME:
+    if loss <= EQUAL_SHARE:
         return Advice(
             row,
             said,
             best,
             agrees=True,
-            text=f"the numbers agree: {way(nearest.run)} is within {loss:.1%} of the fastest",
+            text=f"the numbers agree: {strategy_of(nearest.layout)} is within {loss:.1%} of the fastest",
         )
     return Advice(
         row,
         said,
         best,
         agrees=False,
-        text=f"the numbers disagree: {winner} takes {plans[0].time.total:.3g} s a step, {way(nearest.run)} "
-        f"{nearest.time.total:.3g} s ({loss:.0%} more): {_because(nearest, plans[0])}",
+        text=f"the numbers disagree: {winner} takes {plans[0].time.total:.3g} s a step, {strategy_of(nearest.layout)} "
+        f"{nearest.time.total:.3g} s ({loss:.0%} more): {_main_cause(nearest, plans[0])}",
     )
 
 
-def _because(slower: Plan, faster: Plan) -> str:
+def _main_cause(slower: Plan, faster: Plan) -> str:
     """What the slower way loses its time to: the term that grew most."""
     causes = {
         "data": "its gradients travel longer",
@@ -132,7 +132,7 @@ def _because(slower: Plan, faster: Plan) -> str:
         "tensor": "its tensor-parallel traffic",
         "context": "its keys and values go round",
         "launch": "its kernels are too small",
-        "compute": "it recomputes activations" if slower.run.recompute == "full" else "its products are smaller",
+        "compute": "it recomputes activations" if slower.layout.recompute == "full" else "its products are smaller",
         "optimizer": "its optimizer has more to do",
     }
     return causes[max(causes, key=lambda term: getattr(slower.time, term) - getattr(faster.time, term))]

@@ -7,25 +7,25 @@ on one GPU; time over bytes of all-reduces, by the results of `hpc-kit bench com
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct, structs
 
 from hpc_kit.errors import SpecError
 from hpc_kit.planner import hardware
-from hpc_kit.planner.communication_time import share_of_network
+from hpc_kit.planner.communication_time import network_share
 from hpc_kit.planner.constants import Rates
-from hpc_kit.planner.line_fit import fit
-from hpc_kit.planner.machine import Gpu, Group, Machine
+from hpc_kit.planner.hardware import Gpu, Machine, RankGroup
 
 LIBRARY = "library"
 """In the results of `hpc-kit bench comm`, the algorithm of what the backend itself does."""
 
 
-class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What was measured; None: was not.
 
     Attributes:
@@ -48,19 +48,19 @@ class Measured(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     per_node: int | None = None
 
 
-def read(path: Path) -> Measured:
+def read_measurement(path: Path) -> Measurement:
     """The numbers that a calibration wrote.
 
     Raises:
         SpecError: No such file, or not one of these.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Measured)
+        return msgspec.json.decode(path.read_bytes(), type=Measurement)
     except (OSError, msgspec.DecodeError) as error:
         raise SpecError(f"cannot read {path}", found=str(error), remedy="hpc-kit plan calibrate writes it") from error
 
 
-def write(path: Path, measured: Measured) -> None:
+def write_measurement(path: Path, measured: Measurement) -> None:
     """Keep the numbers.
 
     Raises:
@@ -72,18 +72,18 @@ def write(path: Path, measured: Measured) -> None:
         raise SpecError(f"cannot write {path}", found=str(error), remedy="a folder that exists") from error
 
 
-def of_card(measured: Measured, card: Gpu) -> Measured:
+def select_for_gpu(measured: Measurement, card: Gpu) -> Measurement:
     """What of the numbers holds for a GPU: the links alone, where they were measured with another one."""
     if not measured.gpu:
         return measured
     try:
-        same = hardware.gpu(measured.gpu, near=True).name == card.name
+        same = hardware.find_gpu(measured.gpu, allow_similar=True).name == card.name
     except SpecError:  # not in the table, and no more can be its description on the command line or in a cluster file
-        same = card.name not in hardware.names()
+        same = card.name not in hardware.gpu_names()
     return measured if same else structs.replace(measured, gpu="", flops=None, bandwidth=None, memory=None)
 
 
-def apply(measured: Measured, machine: Machine, rates: Rates) -> tuple[Machine, Rates]:
+def apply_measurement(measured: Measurement, machine: Machine, rates: Rates) -> tuple[Machine, Rates]:
     """Machine and constants with measured numbers in place of built-in ones.
 
     A measured link replaces the data sheet's and the share of it that is reached.
@@ -98,8 +98,8 @@ def apply(measured: Measured, machine: Machine, rates: Rates) -> tuple[Machine, 
     if measured.latency is not None:
         rates = structs.replace(rates, latency=measured.latency)
     if measured.network:
-        ring = _ring(measured)
-        machine = structs.replace(machine, network=measured.network / share_of_network(rates, ring))
+        ring = _ring_group(measured)
+        machine = structs.replace(machine, network=measured.network / network_share(rates, ring))
         rates = structs.replace(rates, network=1.0)
         if measured.latency_network is not None:
             more = max(0.0, measured.latency_network - rates.latency)
@@ -107,14 +107,14 @@ def apply(measured: Measured, machine: Machine, rates: Rates) -> tuple[Machine, 
     return structs.replace(machine, gpu=gpu), rates
 
 
-def _ring(measured: Measured) -> Group:
+def _ring_group(measured: Measurement) -> RankGroup:
     nodes, per_node = max(2, measured.nodes or 2), measured.per_node or 1
-    return Group(nodes * per_node, per_node, nodes)
+    return RankGroup(nodes * per_node, per_node, nodes)
 
 
-def line(points: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
+def fit_bandwidth(points: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
     """(seconds before the first byte, bytes/s) through (bytes, seconds); None as in `straight.fit`."""
-    found = fit(points)
+    found = fit_line(points)
     return (max(0.0, found.start), 1 / found.slope) if found else None
 
 
@@ -125,7 +125,7 @@ def _is_all_reduce(row: Mapping[str, Any]) -> bool:
     return "all" in str(row["collective"]) and "reduce" in str(row["collective"]) and int(row["ranks"]) > 1
 
 
-def _quickest(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _fastest_backend(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The rows of the backend whose largest all-reduce is the quickest: a line through two backends is neither's."""
     by_backend: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -138,7 +138,7 @@ def _quickest(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return min(by_backend.values(), key=order, default=[])
 
 
-def links(results: Iterable[Mapping[str, Any]], gpus_per_node: int, hosts: int | None = None) -> Measured:
+def fit_links(results: Iterable[Mapping[str, Any]], gpus_per_node: int, hosts: int | None = None) -> Measurement:
     """Links from the results of `hpc-kit bench comm`: all-reduces inside a node, and beyond it.
 
     A ring of n ranks moves 2 (n-1)/n of the bytes past each.
@@ -149,14 +149,14 @@ def links(results: Iterable[Mapping[str, Any]], gpus_per_node: int, hosts: int |
         hosts: On how many hosts the ranks were.
     """
     by_ranks: dict[int, list[tuple[float, float]]] = {}
-    for row in _quickest(row for row in results if _is_all_reduce(row)):
+    for row in _fastest_backend(row for row in results if _is_all_reduce(row)):
         ranks = int(row["ranks"])
         by_ranks.setdefault(ranks, []).append((2 * (ranks - 1) / ranks * float(row["bytes"]), float(row["seconds"])))
     nodes = {n: hosts or -(-n // gpus_per_node) for n in by_ranks}
     inside = max((n for n in by_ranks if nodes[n] == 1), default=0)
     outside = min((n for n in by_ranks if nodes[n] > 1), default=0)
-    near, far = (line(by_ranks[n]) if n else None for n in (inside, outside))
-    found = Measured()
+    near, far = (fit_bandwidth(by_ranks[n]) if n else None for n in (inside, outside))
+    found = Measurement()
     if near:
         found = structs.replace(found, link=near[1], latency=near[0] / 2)
     if far:
@@ -165,7 +165,7 @@ def links(results: Iterable[Mapping[str, Any]], gpus_per_node: int, hosts: int |
     return found
 
 
-def read_comm(path: Path, gpus_per_node: int) -> Measured:
+def read_comm_result(path: Path, gpus_per_node: int) -> Measurement:
     """Links from a file of `hpc-kit bench comm --json`.
 
     Raises:
@@ -174,7 +174,7 @@ def read_comm(path: Path, gpus_per_node: int) -> Measured:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         hosts = document["machine"]["hosts"] if "machine" in document else []
-        return links(document["results"], gpus_per_node, len(hosts) or None)
+        return fit_links(document["results"], gpus_per_node, len(hosts) or None)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SpecError(
             f"cannot read {path}",
@@ -183,6 +183,43 @@ def read_comm(path: Path, gpus_per_node: int) -> Measured:
         ) from error
 
 
-def merge(one: Measured, other: Measured) -> Measured:
+def merge_measurements(one: Measurement, other: Measurement) -> Measurement:
     """Both; `other` wins where both know."""
     return structs.replace(one, **msgspec.to_builtins(other))
+
+
+class FittedLine(NamedTuple):
+    """A line through measured times."""
+
+    start: float
+    """Seconds of an empty message: the latency, alpha."""
+    slope: float
+    """Seconds a byte: beta; bytes/s are 1 / slope."""
+    start_error: float | None
+    """One standard error; None where there are no more points than unknowns."""
+    slope_error: float | None
+
+
+def fit_line(points: Iterable[tuple[float, float]]) -> FittedLine | None:
+    """The line through (bytes, seconds); each point's distance counts as a share of its own time.
+
+    So the shortest message weighs as much as the longest. The errors come from what the points lie beside the line.
+    None where fewer than two sizes were measured, or time does not grow with them.
+    """
+    known = [(float(size), seconds) for size, seconds in points if seconds > 0]
+    if len({size for size, _ in known}) < 2:
+        return None
+    weights = [1 / seconds**2 for _, seconds in known]
+    total = sum(weights)
+    x = sum(w * size for w, (size, _) in zip(weights, known, strict=True)) / total
+    y = sum(w * seconds for w, (_, seconds) in zip(weights, known, strict=True)) / total
+    spread = sum(w * (size - x) ** 2 for w, (size, _) in zip(weights, known, strict=True))
+    slope = sum(w * (size - x) * (seconds - y) for w, (size, seconds) in zip(weights, known, strict=True)) / spread
+    if slope <= 0:
+        return None
+    start = y - slope * x
+    if len(known) < 3:
+        return FittedLine(start, slope, None, None)
+    beside = sum(w * (seconds - start - slope * size) ** 2 for w, (size, seconds) in zip(weights, known, strict=True))
+    variance = beside / (len(known) - 2)
+    return FittedLine(start, slope, math.sqrt(variance * (1 / total + x**2 / spread)), math.sqrt(variance / spread))

@@ -8,22 +8,38 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from itertools import product
 from pathlib import Path
+from typing import cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from hpc_kit.errors import SpecError, page
-from hpc_kit.planner.constants import Rates
-from hpc_kit.planner.layout import Run, stages
+from hpc_kit.errors import HpcKitError, SpecError, page
+from hpc_kit.planner import case_cells as words
+from hpc_kit.planner import hardware
+from hpc_kit.planner.case_cells import CaseRow, parse_architecture, with_link
+from hpc_kit.planner.constants import Rates, rates_for
+from hpc_kit.planner.hardware import GIB, Machine
+from hpc_kit.planner.layout import (
+    FRAMEWORKS,
+    MICRO_BATCHES,
+    VIRTUAL_STAGES,
+    Recompute,
+    TrainingLayout,
+    can_interleave,
+    split_stages,
+    unsupported_reason,
+    zero_stages,
+)
 from hpc_kit.planner.memory import Memory, peak_memory, stage_memory
-from hpc_kit.planner.rows import Case
+from hpc_kit.planner.model import Model
 from hpc_kit.planner.step_time import step_time
-from hpc_kit.planner.unsaid import fits, rates_of
 
-COLUMNS = ("case_id", "step_time_s", "peak_memory_gib", "fits")
-NEEDED = ("case_id", "layers", "hidden", "seq_len", "gpu", "gpus", "dp", "tp", "pp", "global_batch")
-FIRST_STAGE = frozenset({"nanotron"})
+PREDICTION_COLUMNS = ("case_id", "step_time_s", "peak_memory_gib", "fits")
+REQUIRED_COLUMNS = ("case_id", "layers", "hidden", "seq_len", "gpu", "gpus", "dp", "tp", "pp", "global_batch")
+REPORTS_FIRST_STAGE = frozenset({"nanotron"})
 """Frameworks whose reported memory is rank 0's."""
 
 
@@ -37,21 +53,21 @@ class Prediction(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def read(path: Path) -> list[dict[str, str]]:
+def read_cases(path: Path) -> list[dict[str, str]]:
     """The rows of a cases file.
 
     Raises:
         SpecError: It cannot be read, lacks a column, or names a case twice.
     """
     try:
-        columns, rows = _table(path)
+        columns, rows = _read_csv(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(
             f"cannot read {path}",
             found=str(error),
             remedy=f"a CSV file with the columns that {page('planner.md')} lists",
         ) from error
-    missing = [name for name in NEEDED if name not in columns]
+    missing = [name for name in REQUIRED_COLUMNS if name not in columns]
     if missing:
         raise SpecError(
             f"{path} has no column {', '.join(missing)}",
@@ -68,7 +84,7 @@ def read(path: Path) -> list[dict[str, str]]:
     return list(rows.values())
 
 
-def _table(path: Path) -> tuple[list[str], dict[int, dict[str, str]]]:
+def _read_csv(path: Path) -> tuple[list[str], dict[int, dict[str, str]]]:
     """Columns, and rows by their line; separated by commas, semicolons or tabs."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         separator = max(",;\t", key=file.readline().count)
@@ -81,36 +97,36 @@ def _table(path: Path) -> tuple[list[str], dict[int, dict[str, str]]]:
     return columns, {line: {**row, "case_id": (row.get("case_id") or "").strip()} for line, row in rows.items()}
 
 
-def reported_memory(run: Run, rates: Rates) -> Memory:
+def reported_memory(layout: TrainingLayout, rates: Rates) -> Memory:
     """The memory that the run's framework reports: of rank 0 or of the GPU that needs most."""
-    if run.framework in FIRST_STAGE:
-        return stage_memory(run, rates, stages(run.model, run.pp, by_cost=bool(rates.by_cost))[0])
-    return peak_memory(run, rates)
+    if layout.framework in REPORTS_FIRST_STAGE:
+        return stage_memory(layout, rates, split_stages(layout.model, layout.pp, by_cost=bool(rates.by_cost))[0])
+    return peak_memory(layout, rates)
 
 
-def filled_share(run: Run, rates: Rates) -> float | None:
+def filled_share(layout: TrainingLayout, rates: Rates) -> float | None:
     """Peak memory as a share of the GPU's; None where that is not known."""
-    memory = run.machine.gpu.memory
-    return peak_memory(run, rates).total / memory if memory else None
+    memory = layout.machine.gpu.memory
+    return peak_memory(layout, rates).total / memory if memory else None
 
 
-def predict(one: Case) -> Prediction:
+def predict_case(one: PlannerCase) -> Prediction:
     """Time, memory and fit of a case; numbers that lead to no finite time are no prediction."""
-    run = one.run
-    if run is None:
+    layout = one.layout
+    if layout is None:
         return Prediction(one.case_id, None, None, None, one.assumed)
-    rates = rates_of(run)
+    rates = rates_of_layout(layout)
     try:
-        time = step_time(run, rates, filled_share(run, rates) or 0.0).total
-        memory = reported_memory(run, rates).gib
+        time = step_time(layout, rates, filled_share(layout, rates) or 0.0).total
+        memory = reported_memory(layout, rates).gib
     except (ArithmeticError, ValueError) as error:
         return Prediction(one.case_id, None, None, None, (f"its numbers cannot be reckoned with: {error}",))
     if not (0 < time < math.inf and 0 < memory < math.inf):
         return Prediction(one.case_id, None, None, None, (f"its numbers lead to {time:g} s and {memory:g} GiB",))
-    return Prediction(one.case_id, time, memory, fits(run, rates), one.assumed)
+    return Prediction(one.case_id, time, memory, fits_memory(layout, rates), one.assumed)
 
 
-def write(path: Path, predictions: Iterable[Prediction]) -> None:
+def write_predictions(path: Path, predictions: Iterable[Prediction]) -> None:
     """The predictions as a CSV file; what is not known stays empty.
 
     Raises:
@@ -119,14 +135,335 @@ def write(path: Path, predictions: Iterable[Prediction]) -> None:
     try:
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
+            writer.writerow(PREDICTION_COLUMNS)
             for one in predictions:
-                writer.writerow([one.case_id, *map(_cell, (one.step_time, one.memory_gib, one.fits))])
+                writer.writerow([one.case_id, *map(_format_cell, (one.step_time, one.memory_gib, one.fits))])
     except OSError as error:
         raise SpecError(f"cannot write {path}", found=str(error), remedy="a folder that exists") from error
 
 
-def _cell(value: float | bool | None) -> str:
+def _format_cell(value: float | bool | None) -> str:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else f"{value:.6g}"
+
+
+PADS_VOCABULARY = frozenset({"megatron", "megatron-deepspeed", "nemo"})
+OVERLAPS_BY_DEFAULT = frozenset({"nemo"})
+"""Frameworks whose recipes overlap tensor-parallel traffic unless they say otherwise."""
+MAX_LAYERS = 10_000
+
+
+class PlannerCase(Struct, frozen=True):
+    """A row as a run, with what was taken for granted; without a run, why there is none."""
+
+    case_id: str
+    layout: TrainingLayout | None
+    assumed: tuple[str, ...]
+    series: str = ""
+
+
+def parse_case(row: Mapping[str, str]) -> PlannerCase:
+    """A row as a run."""
+    cells = CaseRow(row)
+    try:
+        layout = _parse_layout(cells)
+    except HpcKitError as error:
+        return PlannerCase(row["case_id"], None, (error.what,), row.get("series", ""))
+    return PlannerCase(row["case_id"], layout, tuple(cells.assumed), row.get("series", ""))
+
+
+def _parse_row_model(cells: CaseRow, framework: str, tp: int) -> Model:
+    block = parse_architecture(cells)
+    hidden = cells.count("hidden")
+    # Where heads are not published they are taken to be 128 wide, as most are.
+    heads = cells.count("heads", max(1, hidden // 128))
+    gated, gpt = block not in {"gpt", "mpt", "nemotron"}, block == "gpt"
+    _check_heads(cells, hidden, heads, tp)
+    vocab = cells.count("vocab", 51200)
+    if framework in PADS_VOCABULARY:
+        multiple = 128 * tp
+        vocab = -(-vocab // multiple) * multiple
+    seq_len = cells.count("seq_len")
+    return Model(
+        name=cells.text("model_name", "model", note=False),
+        layers=cells.count("layers", most=MAX_LAYERS),
+        hidden=hidden,
+        ffn=cells.count("ffn", 4 * hidden),
+        heads=heads,
+        kv_heads=cells.count("kv_heads", heads, note=False),
+        head_dim=max(1, hidden // heads) if cells.text("heads") else 128,
+        vocab=vocab,
+        seq_len=seq_len,
+        gated=gated,
+        tied=cells.flag("tied_embeddings", default=gpt),
+        biases=gpt,
+        norm_biases=gpt,
+        positions=seq_len if gpt else 0,
+    )
+
+
+def _check_heads(cells: CaseRow, hidden: int, heads: int, tp: int) -> None:
+    """Whether the numbers of heads go together, as far as the row says them.
+
+    Raises:
+        SpecError: They do not.
+    """
+    if not cells.text("heads"):
+        return
+    keys = cells.count("kv_heads", heads, note=False)
+    if hidden % heads:
+        raise SpecError(f"heads {heads} do not divide hidden {hidden}")
+    if heads % keys:
+        raise SpecError(f"kv_heads {keys} do not divide heads {heads}")
+    if heads % tp or (keys % tp and tp % keys):
+        raise SpecError(f"tp {tp} does not divide heads {heads}, kv_heads {keys}")
+
+
+def _parse_framework(cells: CaseRow) -> str:
+    try:
+        return cells.choice("framework", words.FRAMEWORK, "torch")
+    except SpecError:
+        cells.assumed.append(f"framework '{cells.text('framework')}': general constants")
+        return "torch"
+
+
+def parse_fabric(notes: str) -> str:
+    """The kind of network, where a row's notes name it."""
+    if re.search(r"\befa\b", notes, re.IGNORECASE):
+        return "efa"
+    return "omnipath" if re.search(r"\bomni[-_ ]?path\b|\bopa\b", notes, re.IGNORECASE) else "infiniband"
+
+
+def _parse_machine(cells: CaseRow, gpus: int) -> Machine:
+    gpu = hardware.find_gpu(cells.text("gpu"), allow_similar=True)
+    if other := hardware.matched_name(cells.text("gpu"), allow_similar=True):
+        cells.assumed.append(other)
+    usual = hardware.usual_network(gpu) * 8 / 1e9
+    gpu = with_link(gpu, cells)
+    per_node = cells.count("gpus_per_node", 8)
+    across = gpus > per_node
+    if not gpu.memory:
+        cells.assumed.append(
+            f"fits: in the {hardware.memory_bytes(gpu) / GIB:g} GiB of {hardware.find_gpu(gpu.name).name}"
+        )
+    network = cells.number("inter_node_gbps", usual, note=across)
+    if not network and across:
+        raise SpecError("inter_node_gbps is 0, and the run crosses nodes")
+    return Machine(
+        gpu=gpu,
+        gpus_per_node=per_node,
+        network=(network or usual) * 1e9 / 8,
+        fabric=parse_fabric(cells.text("notes", note=False)),
+    )
+
+
+def _parse_degrees(cells: CaseRow, layers: int) -> dict[str, int]:
+    """dp, tp, pp, cp: their product is `gpus`, from which a dp that is empty follows."""
+    found = {name: cells.count(name, 1) for name in ("tp", "pp", "cp")}
+    if found["pp"] > layers:
+        raise SpecError(f"pp {found['pp']} is more than the {layers} layers")
+    rest = math.prod(found.values())
+    gpus, dp = cells.optional_count("gpus"), cells.optional_count("dp")
+    if dp is None and gpus is not None and gpus % rest:
+        raise SpecError(f"gpus {gpus} is no multiple of tp x pp x cp = {rest}")
+    if dp is None:
+        dp = (gpus or rest) // rest
+        cells.assumed.append("dp = gpus / (tp pp cp)" if gpus else "dp = 1")
+    if gpus is None:
+        cells.assumed.append("gpus = dp tp pp cp")
+    elif gpus != dp * rest:
+        cells.assumed.append("gpus is not dp tp pp cp: the degrees are believed")
+    return {"dp": dp, **found}
+
+
+def _parse_batch(cells: CaseRow, dp: int) -> tuple[int, int | None]:
+    """Sequences a step, and of a forward pass (None: nothing says), each from the others where it is empty."""
+    batch, size, steps = (cells.optional_count(name) for name in ("global_batch", "micro_batch", "grad_accum"))
+    if batch is None:
+        if size is None or steps is None:
+            raise SpecError("global_batch is empty")
+        cells.assumed.append("global_batch = dp micro_batch grad_accum")
+        return dp * size * steps, size
+    if size is None and steps is not None:
+        if batch % (dp * steps):
+            raise SpecError(f"global_batch {batch} is no multiple of dp {dp} x grad_accum {steps}")
+        size = batch // (dp * steps)
+        cells.assumed.append("micro_batch = global_batch / (dp grad_accum)")
+    if batch < dp * (size or 1):
+        raise SpecError(f"global_batch {batch} is less than dp {dp} x micro_batch {size or 1}")
+    if batch % (dp * (size or 1)):
+        cells.assumed.append("micro-batches rounded: global_batch is no multiple of dp x micro_batch")
+    elif steps and size and batch != dp * size * steps:
+        cells.assumed.append("grad_accum is not global_batch / (dp micro_batch): the latter is believed")
+    return batch, size
+
+
+def _parse_layout(cells: CaseRow) -> TrainingLayout:
+    if cells.text("cpu_offload") and cells.flag("cpu_offload"):
+        raise SpecError("cpu_offload is not modelled")
+    precision = cells.precision()
+    framework = _parse_framework(cells)
+    degrees = _parse_degrees(cells, cells.count("layers", most=MAX_LAYERS))
+    tp = degrees["tp"]
+    batch, micro_batch = _parse_batch(cells, degrees["dp"])
+    machine = _parse_machine(cells, math.prod(degrees.values()))
+    if precision == "bf16" and not machine.gpu.bf16:
+        cells.assumed.append(f"precision bf16 as fp16: {machine.gpu.name} has no bf16")
+        precision = "fp16"
+    if precision == "fp8" and not machine.gpu.flops8:
+        raise SpecError(f"precision is fp8, which {machine.gpu.name} has not")
+    usual = "fp16" if precision == "fp16" else "bf16" if framework == "nemo" else "fp32"
+    layout = TrainingLayout(
+        model=_parse_row_model(cells, framework, tp),
+        machine=machine,
+        seq_len=cells.count("seq_len"),
+        global_batch=batch,
+        micro_batch=micro_batch or 1,
+        **degrees,
+        virtual_stages=cells.optional_count("virtual_stages") or 1,
+        zero_stage=cells.count("zero_stage", 0, least=0, most=3),
+        sequence_parallel=cells.flag("sequence_parallel") and tp > 1,
+        tp_overlap=tp > 1 and cells.flag("tp_overlap", default=framework in OVERLAPS_BY_DEFAULT),
+        recompute=cast(Recompute, cells.choice_or_default("recompute", words.RECOMPUTE) or "none"),
+        flash=cells.flag("flash_attention", default=True),
+        precision=precision,
+        rowwise=precision == "fp8" and cells.choice_or_default("fp8_recipe", words.FP8_RECIPE) == "rowwise",
+        compiled=cells.flag("torch_compile"),
+        grad_bytes=4 if cells.choice_or_default("grad_dtype", words.GRAD_DTYPE, usual) == "fp32" else 2,
+        framework=framework,
+    )
+    schedule = cells.schedule() if layout.pp > 1 else ""
+    check_virtual_stages(layout, schedule)
+    layout = fill_defaults(layout, cells, schedule, open_batch=micro_batch is None)
+    cells.assumed += unusual_properties(layout)
+    return layout
+
+
+TABLE_COUNT = 2
+"""Input and output table, each of which may have a chunk's place of a layer."""
+
+
+def check_virtual_stages(layout: TrainingLayout, schedule: str) -> None:
+    """Refuse chunks that no pipeline can have.
+
+    Args:
+        layout: What the row says.
+        schedule: The pipeline's; "": not known.
+
+    Raises:
+        SpecError: More of them than the model has layers and tables, or several a stage in a schedule of one.
+    """
+    chunks = layout.virtual_stages
+    if chunks * layout.pp > layout.model.layers + TABLE_COUNT:
+        raise SpecError(f"virtual_stages {chunks} x pp {layout.pp} are more than the layers and the two tables")
+    if schedule == "1f1b" and chunks > 1:
+        raise SpecError(f"virtual_stages {chunks} contradict pipeline_schedule, which has one chunk a stage")
+
+
+def unusual_properties(layout: TrainingLayout) -> list[str]:
+    """What a layout has though its framework is not known to, or though it does not come out even."""
+    found = [f"{missing}, as far as is known" for missing in [unsupported_reason(layout)] if missing]
+    # The general constants stand for any framework; with one rank there is nothing to shard, whatever the stage.
+    if layout.framework != "torch" and layout.dp * layout.cp > 1 and layout.zero_stage not in zero_stages(layout):
+        beside = " in a pipeline" if layout.pp > 1 else f" with tp {layout.tp}" if layout.tp > 1 else ""
+        found.append(f"{layout.framework} has no ZeRO-{layout.zero_stage}{beside}, as far as is known")
+    if layout.pp > 1 and layout.virtual_stages > 1 and not FRAMEWORKS[layout.framework].interleaved:
+        found.append(f"{layout.framework} has no interleaved schedule, as far as is known")
+    chunks = layout.pp * layout.virtual_stages
+    if not can_interleave(layout.model.layers, layout.pp, layout.virtual_stages):
+        found.append(f"{layout.model.layers} layers do not come out even in {chunks} chunks (pp x virtual_stages)")
+    if layout.pp > 1 and layout.virtual_stages > 1 and layout.micro_batches % layout.pp:
+        found.append(
+            f"{layout.micro_batches} micro-batches are no multiple of pp {layout.pp}, as virtual_stages ask for"
+        )
+    per_node = layout.machine.gpus_per_node
+    if layout.gpus > per_node and layout.gpus % per_node:
+        found.append(f"{layout.gpus} GPUs are no multiple of gpus_per_node {per_node}: the last node is not full")
+    return [f"odd, and predicted all the same: {one}" for one in found]
+
+
+MAX_BUBBLE = 0.1
+"""Share of the ideal time below which more virtual stages are not taken for granted."""
+INTERLEAVES_BY_DEFAULT = frozenset({"megatron", "nemo"})
+"""Frameworks that are run with virtual stages where a row does not say how many."""
+
+
+def rates_of_layout(layout: TrainingLayout) -> Rates:
+    """The calibrated constants of a run."""
+    return rates_for(layout.framework, layout.machine.gpu.generation, layout.machine.fabric)
+
+
+def fill_defaults(layout: TrainingLayout, cells: CaseRow, schedule: str, *, open_batch: bool) -> TrainingLayout:
+    """With what the row leaves open: of micro-batch, virtual stages and recomputation the fastest that fit.
+
+    Args:
+        layout: What the row says.
+        cells: The row.
+        schedule: The pipeline's, where there is one; "": not known.
+        open_batch: Neither says the row a micro-batch, nor does one follow.
+    """
+    share = layout.global_batch // layout.dp
+    open_stages = layout.pp > 1 and not cells.text("virtual_stages")
+    open_recompute = not cells.text("recompute")
+    sizes = [b for b in MICRO_BATCHES if share % b == 0] if open_batch else [layout.micro_batch]
+    chunks = _possible_virtual_stages(layout, schedule) if open_stages else [layout.virtual_stages]
+    again: list[Recompute] = ["none", "full"] if open_recompute else [layout.recompute]
+    options = [
+        structs.replace(layout, micro_batch=b, virtual_stages=v, recompute=r)
+        for b, v, r in product(sizes, chunks, again)
+    ]
+    options = [one for one in options if one.virtual_stages == 1 or one.micro_batches % one.pp == 0] or options
+    moderate = open_stages and not schedule
+    chosen = choose_fastest(_fewest_virtual_stages(options) if moderate else options)
+    why = (
+        "the fastest that fits"
+        if fits_memory(chosen, rates_of_layout(chosen))
+        else "which needs the least memory; nothing fits"
+    )
+    few = f"the fewest for a bubble below {MAX_BUBBLE:.0%}, or the most there can be"
+    for name, is_open, reason in (
+        ("micro_batch", open_batch, why),
+        ("virtual_stages", open_stages, few if moderate else why),
+        ("recompute", open_recompute, why),
+    ):
+        if is_open:
+            cells.assumed.append(f"{name} = {getattr(chosen, name)}, {reason}")
+    return chosen
+
+
+def _fewest_virtual_stages(options: list[TrainingLayout]) -> list[TrainingLayout]:
+    """Of each micro-batch and recomputation the fewest virtual stages whose bubble is short, else the most."""
+    found: dict[tuple[int, str], TrainingLayout] = {}
+    for one in sorted(options, key=lambda one: one.virtual_stages):
+        best = found.get((one.micro_batch, one.recompute))
+        if best is None or (best.pp - 1) / (best.micro_batches * best.virtual_stages) >= MAX_BUBBLE:
+            found[one.micro_batch, one.recompute] = one
+    return list(found.values())
+
+
+def _possible_virtual_stages(layout: TrainingLayout, schedule: str) -> list[int]:
+    """Numbers of virtual stages that a schedule can have; "": it is not known."""
+    if schedule == "1f1b" or (not schedule and layout.framework not in INTERLEAVES_BY_DEFAULT):
+        return [1]
+    known = [
+        v
+        for v in (*VIRTUAL_STAGES, layout.model.layers // layout.pp)
+        if can_interleave(layout.model.layers, layout.pp, v)
+    ]
+    return sorted(set(known))[bool(schedule) :] or [1]
+
+
+def fits_memory(layout: TrainingLayout, rates: Rates) -> bool:
+    """Whether it fits; where a GPU's memory is not known, in that of the usual card of its family."""
+    return peak_memory(layout, rates).total <= rates.usable * hardware.memory_bytes(layout.machine.gpu)
+
+
+def choose_fastest(options: list[TrainingLayout]) -> TrainingLayout:
+    """The fastest of some runs that fits; where none does, the one that needs least memory."""
+    if len(options) == 1:
+        return options[0]
+    rates = rates_of_layout(options[0])
+    if good := [one for one in options if fits_memory(one, rates)]:
+        return min(good, key=lambda one: step_time(one, rates).total)
+    return min(options, key=lambda one: peak_memory(one, rates).total)

@@ -7,11 +7,11 @@ import math
 from msgspec import Struct
 
 from hpc_kit.planner.constants import Rates
-from hpc_kit.planner.layout import Run
+from hpc_kit.planner.layout import TrainingLayout
 from hpc_kit.planner.memory import activation_bytes
 
 
-class Work(Struct, frozen=True):
+class LayerTime(Struct, frozen=True):
     """Seconds of one layer's forward and backward pass, by what they are spent on.
 
     `again` is what recomputation runs a second time, already in seconds; it belongs to the backward pass.
@@ -23,7 +23,7 @@ class Work(Struct, frozen=True):
     back_products: float
     back_attention: float
     back_elementwise: float
-    again: float
+    recomputation: float
 
     @property
     def forward(self) -> float:
@@ -33,28 +33,30 @@ class Work(Struct, frozen=True):
     @property
     def backward(self) -> float:
         """Seconds of the backward pass with what it recomputes."""
-        return self.back_products + self.back_attention + self.back_elementwise + self.again
+        return self.back_products + self.back_attention + self.back_elementwise + self.recomputation
 
 
-def product(run: Run, rates: Rates, m: float, n: float, k: float, *, eight: bool = False) -> float:
+def matmul_seconds(
+    layout: TrainingLayout, rates: Rates, m: float, n: float, k: float, *, eight_bit: bool = False
+) -> float:
     """Seconds of a matrix product (m x k)(k x n).
 
     Operations at the calibrated rate, stretched by the tiles that a last, partly filled wave wastes, plus the time to
     move the three matrices. Large products come near the peak, thin and small ones do not. `eight`: of 8-bit numbers.
     """
-    gpu = run.machine.gpu
-    peak = gpu.measured * rates.quality * (gpu.flops8 * rates.gemm8 if eight else gpu.flops * rates.gemm)
+    gpu = layout.machine.gpu
+    peak = gpu.measured * rates.quality * (gpu.flops8 * rates.gemm8 if eight_bit else gpu.flops * rates.gemm)
     waves = math.ceil(math.ceil(m / 128) * math.ceil(n / 256) / gpu.units)
     idle = 1 + rates.wave * (waves * gpu.units * 128 * 256 / (m * n) - 1)
-    size = 1 if eight else 2
+    size = 1 if eight_bit else 2
     moved = rates.traffic * (size * (m * k + k * n) + 2 * m * n)
-    cast = rates.cast8 * (rates.rowwise if run.rowwise else 1.0) * (m * k + k * n) if eight else 0.0
+    cast = rates.cast8 * (rates.rowwise if layout.rowwise else 1.0) * (m * k + k * n) if eight_bit else 0.0
     return math.hypot(2 * m * n * k / peak * idle, moved / gpu.bandwidth) + cast / gpu.bandwidth
 
 
-def matrices(run: Run) -> tuple[tuple[float, float], ...]:
+def matrix_shapes(layout: TrainingLayout) -> tuple[tuple[float, float], ...]:
     """Columns and rows (n, k) of each of a layer's matrices on one rank of the tensor group."""
-    model, tp = run.model, run.tp
+    model, tp = layout.model, layout.tp
     width, keys = model.heads * model.head_dim / tp, model.kv_heads * model.head_dim / tp
     up = (2 if model.gated else 1) * model.ffn / tp
     return (
@@ -65,64 +67,68 @@ def matrices(run: Run) -> tuple[tuple[float, float], ...]:
     )
 
 
-def attention(run: Run, rates: Rates) -> tuple[float, float]:
+def attention_seconds(layout: TrainingLayout, rates: Rates) -> tuple[float, float]:
     """Seconds of a layer's attention core, forward and backward.
 
     Flash attention skips the half that is masked, and fills heads up to a multiple of eight columns; no kernel of it is
     faster than a plain product. Without it, products run in full and the scores go through memory.
     """
-    gpu, model = run.machine.gpu, run.model
-    flops = run.tokens * model.attention_flops(run.seq_len) / run.tp
+    gpu, model = layout.machine.gpu, layout.model
+    flops = layout.tokens * model.attention_flops(layout.seq_len) / layout.tp
     peak, product_share = gpu.flops * gpu.measured, rates.gemm * rates.quality
-    slow = 1 + rates.context * (1 - 2 / run.cp) if run.cp > 2 else 1.0
-    if run.flash:
+    slow = 1 + rates.context * (1 - 2 / layout.cp) if layout.cp > 2 else 1.0
+    if layout.flash:
         filled = math.ceil(model.head_dim / 8) * 8 / model.head_dim
         share = min(rates.attention * rates.attention_quality, product_share)
         forward = flops / 2 / (peak * share) * filled * slow
         return forward, forward * rates.attention_back
     if model.head_dim % 8:
         slow *= rates.unaligned
-    moved = rates.scores * run.tokens * run.seq_len * model.heads / run.tp / gpu.bandwidth
+    moved = rates.scores * layout.tokens * layout.seq_len * model.heads / layout.tp / gpu.bandwidth
     forward = slow * (flops / (peak * product_share) + moved)
     return forward, 2 * forward
 
 
-def layer(run: Run, rates: Rates) -> Work:
+def layer_time(layout: TrainingLayout, rates: Rates) -> LayerTime:
     """The computation of one layer for one micro-batch."""
-    tokens, eight = run.tokens, run.precision == "fp8"
+    tokens, eight_bit = layout.tokens, layout.precision == "fp8"
     ahead = back = 0.0
-    for n, k in matrices(run):
-        ahead += product(run, rates, tokens, n, k, eight=eight)
-        back += product(run, rates, tokens, k, n, eight=eight) + product(run, rates, k, n, tokens, eight=eight)
-    core, core_back = attention(run, rates)
+    for n, k in matrix_shapes(layout):
+        ahead += matmul_seconds(layout, rates, tokens, n, k, eight_bit=eight_bit)
+        back += matmul_seconds(layout, rates, tokens, k, n, eight_bit=eight_bit) + matmul_seconds(
+            layout, rates, k, n, tokens, eight_bit=eight_bit
+        )
+    core, core_back = attention_seconds(layout, rates)
     kept = activation_bytes(
-        run.model,
-        run.seq_len,
-        run.tp,
-        sequence_parallel=run.sequence_parallel,
+        layout.model,
+        layout.seq_len,
+        layout.tp,
+        sequence_parallel=layout.sequence_parallel,
         recompute="selective",
         flash=True,
-        dropout=run.model.norm_biases,
+        dropout=layout.model.norm_biases,
         gate=rates.gate,
     )
-    moved = rates.elementwise * (rates.compiled if run.compiled else 1.0) * tokens * kept / run.machine.gpu.bandwidth
-    if run.micro_batches > 1:
-        # Each micro-batch's 16-bit gradient is read, and added to the kept one.
-        back += (2 + 2 * run.grad_bytes) * run.model.layer_weights / run.tp / run.machine.gpu.bandwidth
-    again = 0.0
-    if run.recompute == "full":
-        again = ahead + core + moved
-    elif run.recompute == "selective":
-        again = core if rates.selective_core else rates.selective_again * ahead + moved
-    return Work(ahead, core, moved, back, core_back, 2 * moved, again)
-
-
-def head(run: Run, rates: Rates) -> float:
-    """Seconds of the output matrix and the loss, forward and backward; the output stays in 16 bits."""
-    tokens, hidden, vocab = run.tokens, run.model.hidden, run.model.vocab / run.tp
-    products = (
-        product(run, rates, tokens, vocab, hidden)
-        + product(run, rates, tokens, hidden, vocab)
-        + product(run, rates, hidden, vocab, tokens)
+    moved = (
+        rates.elementwise * (rates.compiled if layout.compiled else 1.0) * tokens * kept / layout.machine.gpu.bandwidth
     )
-    return products + rates.logits * tokens * vocab / run.machine.gpu.bandwidth
+    if layout.micro_batches > 1:
+        # Each micro-batch's 16-bit gradient is read, and added to the kept one.
+        back += (2 + 2 * layout.grad_bytes) * layout.model.layer_weights / layout.tp / layout.machine.gpu.bandwidth
+    again = 0.0
+    if layout.recompute == "full":
+        again = ahead + core + moved
+    elif layout.recompute == "selective":
+        again = core if rates.selective_core else rates.selective_again * ahead + moved
+    return LayerTime(ahead, core, moved, back, core_back, 2 * moved, again)
+
+
+def head_seconds(layout: TrainingLayout, rates: Rates) -> float:
+    """Seconds of the output matrix and the loss, forward and backward; the output stays in 16 bits."""
+    tokens, hidden, vocab = layout.tokens, layout.model.hidden, layout.model.vocab / layout.tp
+    products = (
+        matmul_seconds(layout, rates, tokens, vocab, hidden)
+        + matmul_seconds(layout, rates, tokens, hidden, vocab)
+        + matmul_seconds(layout, rates, hidden, vocab, tokens)
+    )
+    return products + rates.logits * tokens * vocab / layout.machine.gpu.bandwidth

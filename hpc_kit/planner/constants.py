@@ -14,7 +14,9 @@ from typing import Any
 
 from msgspec import Struct
 
-FILE = Path(__file__).with_name("constants.toml")
+from hpc_kit.planner.layout import TrainingLayout
+
+CONSTANTS_FILE = Path(__file__).with_name("constants.toml")
 
 
 class Rates(Struct, frozen=True, kw_only=True):
@@ -134,7 +136,7 @@ class Rates(Struct, frozen=True, kw_only=True):
     by_cost: float
 
 
-def rates(values: Mapping[str, float], *kinds: str) -> Rates:
+def select_rates(values: Mapping[str, float], *kinds: str) -> Rates:
     """The constants for some kinds (framework, generation, fabric), the last that says something winning."""
     chosen: dict[str, float] = {}
     for name in Rates.__struct_fields__:
@@ -146,16 +148,16 @@ def rates(values: Mapping[str, float], *kinds: str) -> Rates:
 
 
 @cache
-def table() -> dict[str, Any]:
+def constants_table() -> dict[str, Any]:
     """The file as it stands: how it was made, and each constant with value, error and whether it was fitted."""
-    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+    return tomllib.loads(CONSTANTS_FILE.read_text(encoding="utf-8"))
 
 
 @cache
-def values() -> dict[str, float]:
+def constant_values() -> dict[str, float]:
     """Constants by name."""
     found = {}
-    for name, entry in table()["constants"].items():
+    for name, entry in constants_table()["constants"].items():
         for kind, row in entry.items():
             if isinstance(row, dict):
                 found[name if kind == "all" else f"{name}.{kind}"] = float(row["value"])
@@ -163,6 +165,61 @@ def values() -> dict[str, float]:
 
 
 @cache
-def builtin(framework: str, generation: str, fabric: str) -> Rates:
+def rates_for(framework: str, generation: str, fabric: str) -> Rates:
     """The calibrated constants for a framework on a kind of GPU and fabric."""
-    return rates(values(), generation, fabric, framework)
+    return select_rates(constant_values(), generation, fabric, framework)
+
+
+CALIBRATED_GPUS = frozenset({"a100", "h100"})
+MAX_SHARDED_GPUS = 128
+"""GPUs up to which ZeRO-3 alone was measured."""
+EXTRAPOLATION_ERROR = 0.05
+"""What each thing adds to the error that no measured run had so much of."""
+QUANTITY_NAMES = {"gpus": "GPUs", "pp": "stages", "cp": "ranks a sequence", "seq_len": "tokens a sequence"}
+
+
+def time_error(layout: TrainingLayout) -> tuple[float, tuple[str, ...]]:
+    """The expected relative error of a step time, and what makes it larger than in calibration."""
+    entry = constants_table()["error"]
+    error = float(entry["frameworks"].get(layout.framework, entry["time"]))
+    reasons = []
+    if layout.machine.gpu.generation not in CALIBRATED_GPUS:
+        error += 0.20
+        reasons.append(f"{layout.machine.gpu.name} was not among the measured GPUs")
+    if layout.framework not in entry["frameworks"]:
+        error += EXTRAPOLATION_ERROR
+        reasons.append(f"no measured runs of {layout.framework}: general constants")
+    own = f" with {layout.framework}" if layout.framework in entry["most"] else ""
+    for name, most in _largest_measured(layout.framework).items():
+        if getattr(layout, name) > most:
+            error += EXTRAPOLATION_ERROR
+            reasons.append(f"at most {most} {QUANTITY_NAMES[name]} were measured{own}")
+    for kind in _unmeasured_kinds(layout):
+        error += EXTRAPOLATION_ERROR
+        reasons.append(f"no {kind} was measured{own}")
+    if layout.zero_stage == 3 and layout.pp == 1 and layout.tp == 1 and layout.gpus > MAX_SHARDED_GPUS:
+        error += EXTRAPOLATION_ERROR
+        reasons.append(f"ZeRO-3 was measured on up to {MAX_SHARDED_GPUS} GPUs")
+    return error, tuple(reasons)
+
+
+def _largest_measured(framework: str) -> dict[str, int]:
+    """The most of each that a measured run had: of its framework, or of any where that has none."""
+    known: dict[str, dict[str, int]] = constants_table()["error"]["most"]
+    return known.get(framework) or {name: max(one[name] for one in known.values()) for name in QUANTITY_NAMES}
+
+
+def _unmeasured_kinds(layout: TrainingLayout) -> list[str]:
+    """Which of a run's GPU, network and kind of products no run of its framework had; GPUs that nobody had aside."""
+    known: dict[str, list[str]] = constants_table()["error"]["kinds"]
+    own = known.get(layout.framework) or [kind for kinds in known.values() for kind in kinds]
+    there = [layout.machine.gpu.generation] if layout.machine.gpu.generation in CALIBRATED_GPUS else []
+    if layout.gpus > layout.machine.gpus_per_node:
+        there.append(layout.machine.fabric)
+    return [kind for kind in (*there, layout.precision) if kind not in own]
+
+
+def memory_error(framework: str) -> float:
+    """The expected relative error of the peak memory: of the framework's runs, or the mean of all sets."""
+    entry = constants_table()["error"]
+    return float(entry["memory_frameworks"].get(framework, entry["memory"]))

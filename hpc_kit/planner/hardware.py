@@ -8,17 +8,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpc_kit.errors import SpecError
-from hpc_kit.planner.machine import GIB, Gpu, Machine
+from msgspec import Struct
 
-USUAL = {
+from hpc_kit.errors import SpecError
+
+GIB = 2.0**30
+
+USUAL_CARDS = {
     "a100": "a100-80g",
     "a100-pcie": "a100-pcie-80g",
     "v100": "v100-32g",
     "v100-pcie": "v100-pcie-32g",
     "gh200": "gh200-96g",
 }
-SAME = {
+ALIASES = {
     "gh200-120g": "gh200-96g",
     "gh200-480g": "gh200-96g",
     "mi250-128g": "mi250-64g",
@@ -27,69 +30,69 @@ SAME = {
     "mi300-192g": "mi300x-192g",
 }
 """Names that mean another row: they count the processor's memory, or that of a card's two dies."""
-SHOWN = 0.99
+VISIBLE_SHARE = 0.99
 """Share of a card's nominal memory that its driver shows."""
-NO_MEANING = re.compile(r"^(nvidia|tesla|amd|instinct|sxm\d?|hbm\d?e?|oam|nvl\d+|dgxs?|hgx|vf|h)$")
+IGNORED_PARTS = re.compile(r"^(nvidia|tesla|amd|instinct|sxm\d?|hbm\d?e?|oam|nvl\d+|dgxs?|hgx|vf|h)$")
 """Parts of a driver's name that do not tell two rows apart."""
-GLUED = re.compile(r"(?<=\d)(?=(?:sxm|pcie|nvl|hbm))")
+MISSING_SEPARATOR = re.compile(r"(?<=\d)(?=(?:sxm|pcie|nvl|hbm))")
 """Where a name leaves out a blank: `h100sxm`, `gb200nvl72`."""
-FILE = Path(__file__).with_name("hardware.toml")
+HARDWARE_FILE = Path(__file__).with_name("hardware.toml")
 
 
 @cache
-def _tables() -> dict[str, dict[str, dict[str, Any]]]:
-    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+def _hardware_tables() -> dict[str, dict[str, dict[str, Any]]]:
+    return tomllib.loads(HARDWARE_FILE.read_text(encoding="utf-8"))
 
 
-def _file() -> dict[str, dict[str, Any]]:
-    return _tables()["gpu"]
+def _gpu_table() -> dict[str, dict[str, Any]]:
+    return _hardware_tables()["gpu"]
 
 
-def machines() -> tuple[str, ...]:
+def machine_names() -> tuple[str, ...]:
     """Every machine that can be named without a cluster file."""
-    return tuple(_tables()["machine"])
+    return tuple(_hardware_tables()["machine"])
 
 
-def machine(name: str) -> Machine:
+def find_machine(name: str) -> Machine:
     """A machine by its name; KeyError where there is none."""
-    row = _tables()["machine"][name]
+    row = _hardware_tables()["machine"][name]
     return Machine(
-        gpu=gpu(row["gpu"]),
+        gpu=find_gpu(row["gpu"]),
         gpus_per_node=row["gpus_per_node"],
         network=row["network"] * 1e9 / 8,
         fabric=row["fabric"],
     )
 
 
-def names() -> tuple[str, ...]:
+def gpu_names() -> tuple[str, ...]:
     """Every GPU that can be named."""
-    return tuple(_file())
+    return tuple(_gpu_table())
 
 
-def plain(name: str) -> str:
+def normalize_gpu_name(name: str) -> str:
     """A card's name as in the table: `NVIDIA A100 80GB PCIe` and `a100-pcie-80gb` are `a100-pcie-80g`."""
-    words = re.split(r"[\s_-]+", GLUED.sub("-", name.lower()))
-    parts = [part for part in words if part and not NO_MEANING.match(part)]
+    words = re.split(r"[\s_-]+", MISSING_SEPARATOR.sub("-", name.lower()))
+    parts = [part for part in words if part and not IGNORED_PARTS.match(part)]
     sizes = [found[1] + "g" for part in parts if (found := re.fullmatch(r"(\d+)gi?b?", part))]
     key = "-".join([part for part in parts if not re.fullmatch(r"\d+gi?b?", part)] + sizes)
-    return SAME.get(key, key)
+    return ALIASES.get(key, key)
 
 
-def memory(card: Gpu) -> float:
+def memory_bytes(card: Gpu) -> float:
     """Bytes of a GPU's memory; where a row does not say them, those of its family's usual card."""
-    return card.memory or gpu(card.name).memory
+    return card.memory or find_gpu(card.name).memory
 
 
-def _row(key: str, *, exact: bool) -> str:
+def _row_name(key: str, *, exact: bool) -> str:
     """The row of a name in the table's form, or of its family's usual card; "" where there is none."""
-    table = _file()
+    table = _gpu_table()
     family = [known for known in table if known.startswith(f"{key}-")]
     if family and not (exact and key in table):
-        return USUAL.get(key, family[0])
+        return USUAL_CARDS.get(key, family[0])
     return key if key in table else ""
 
 
-class _Near(NamedTuple):
+class _GpuMatch(NamedTuple):
     """The row that a name means, the GiB that it says where that row has another size, and words that no row has."""
 
     row: str
@@ -97,63 +100,63 @@ class _Near(NamedTuple):
     unknown: str = ""
 
 
-def _nearest(name: str, *, near: bool) -> _Near:
+def _match_gpu(name: str, *, allow_similar: bool) -> _GpuMatch:
     """The row of a GPU. Where none has the whole name its last parts are left out until one has.
 
-    Rows of the very memory size come first. `near`: as in `gpu`.
+    Rows of the very memory size come first. `allow_similar`: as in `gpu`.
 
     Raises:
         SpecError: No row is near: nothing is, or the name is that of a slice of a card; or it has words of no row.
     """
-    key = plain(name)
-    if found := _row(key, exact=near):
-        return _Near(found)
+    key = normalize_gpu_name(name)
+    if found := _row_name(key, exact=allow_similar):
+        return _GpuMatch(found)
     parts = key.split("-")
     size = f"{parts.pop().removesuffix('g')}g" if re.fullmatch(r"[1-9]\d{0,3}g?", parts[-1]) else ""
     left: list[str] = []
     while parts and "mig" not in parts:
-        if left and not near:
+        if left and not allow_similar:
             break
         known, word = "-".join(parts), "-".join(left)
-        same = [row for row in _file() if size and row.startswith(f"{known}-") and row.endswith(f"-{size}")]
+        same = [row for row in _gpu_table() if size and row.startswith(f"{known}-") and row.endswith(f"-{size}")]
         if same:
-            return _Near(same[0], unknown=word)
-        if found := _row(known, exact=near):
-            return _Near(found, float(size[:-1]) * SHOWN if size else 0.0, word)
+            return _GpuMatch(same[0], unknown=word)
+        if found := _row_name(known, exact=allow_similar):
+            return _GpuMatch(found, float(size[:-1]) * VISIBLE_SHARE if size else 0.0, word)
         left.insert(0, parts.pop())
-    raise unknown(name)
+    raise unknown_gpu_error(name)
 
 
-def taken_for(name: str, *, near: bool = False) -> str:
+def matched_name(name: str, *, allow_similar: bool = False) -> str:
     """What a name is taken for, in words; "" where the table has that very name.
 
     Raises:
         SpecError: As `gpu`.
     """
-    if ":" in name or _row(plain(name), exact=near):
+    if ":" in name or _row_name(normalize_gpu_name(name), exact=allow_similar):
         return ""
-    row, size, word = _nearest(name, near=near)
+    row, size, word = _match_gpu(name, allow_similar=allow_similar)
     more = f" with {size:.1f} GiB" if size else ""
     return f"gpu '{name}' as {row}{more}" + (f", for '{word}' says nothing" if word else "")
 
 
 @cache
-def gpu(name: str, *, near: bool = False) -> Gpu:
+def find_gpu(name: str, *, allow_similar: bool = False) -> Gpu:
     """A GPU by its name; a family such as `h100` means its usual card.
 
     A name that no row has means the row of another memory size, with the memory that the name says: see `taken_for`.
 
     Args:
         name: As in the table, or as the driver says it.
-        near: A family that is a row itself is that row, and words that no row has are left out.
+        allow_similar: A family that is a row itself is that row, and words that no row has are left out.
 
     Raises:
         SpecError: No such GPU; near matches and how to describe one.
     """
     if ":" in name:
-        return described(name)
-    key, size, _ = _nearest(name, near=near)
-    row = _file()[key]
+        return parse_data_sheet(name)
+    key, size, _ = _match_gpu(name, allow_similar=allow_similar)
+    row = _gpu_table()[key]
     return Gpu(
         name=key,
         memory=(size or row["memory"]) * GIB,
@@ -168,19 +171,19 @@ def gpu(name: str, *, near: bool = False) -> Gpu:
     )
 
 
-def network(card: Gpu) -> float:
+def usual_network(card: Gpu) -> float:
     """Bytes/s of network a GPU of this kind usually has."""
-    return float(_file().get(card.name, {}).get("network", 200)) * 1e9 / 8
+    return float(_gpu_table().get(card.name, {}).get("network", 200)) * 1e9 / 8
 
 
-def unknown(name: str) -> SpecError:
+def unknown_gpu_error(name: str) -> SpecError:
     """The error for a GPU that is not in the table."""
     from difflib import get_close_matches
 
-    near = get_close_matches(plain(name) or name.lower(), names(), n=3, cutoff=0.4)
+    near = get_close_matches(normalize_gpu_name(name) or name.lower(), gpu_names(), n=3, cutoff=0.4)
     return SpecError(
         f"no GPU '{name}'",
-        found=f"known: {', '.join(names())}",
+        found=f"known: {', '.join(gpu_names())}",
         remedy=(" or ".join(near) + ";\n" if near else "")
         + "or describe it: --gpu '"
         + name
@@ -188,10 +191,10 @@ def unknown(name: str) -> SpecError:
     )
 
 
-NUMBERS = {"memory": GIB, "memory_tb": 1e12, "tflops": 1e12, "tflops8": 1e12, "link": 1e9, "units": 1.0}
+DATA_SHEET_UNITS = {"memory": GIB, "memory_tb": 1e12, "tflops": 1e12, "tflops8": 1e12, "link": 1e9, "units": 1.0}
 
 
-def described(text: str) -> Gpu:
+def parse_data_sheet(text: str) -> Gpu:
     """A GPU by its data sheet: `name:memory=80,memory_tb=2.0,tflops=312,link=300`.
 
     Raises:
@@ -202,10 +205,12 @@ def described(text: str) -> Gpu:
     for pair in rest.split(","):
         key, _, value = pair.strip().partition("=")
         try:
-            given[key] = float(value) * NUMBERS[key]
+            given[key] = float(value) * DATA_SHEET_UNITS[key]
         except (KeyError, ValueError):
             raise SpecError(
-                f"--gpu cannot read '{pair}'", found=text, remedy=f"numbers for {', '.join(NUMBERS)}: memory=80"
+                f"--gpu cannot read '{pair}'",
+                found=text,
+                remedy=f"numbers for {', '.join(DATA_SHEET_UNITS)}: memory=80",
             ) from None
         if not 0 < given[key] < 1e18:
             raise SpecError(f"--gpu: {key} is out of range", found=pair, remedy="a positive number")
@@ -222,3 +227,58 @@ def described(text: str) -> Gpu:
         units=int(given.get("units", 120)),
         generation=name or "gpu",
     )
+
+
+class Gpu(Struct, frozen=True, kw_only=True):
+    """One kind of GPU.
+
+    Attributes:
+        memory: Bytes that a program can have, GiB x 2^30: what the driver shows less its own share.
+        bandwidth: Bytes/s of its memory.
+        flops: Floating-point operations/s of dense 16-bit matrix products, data sheet.
+        flops8: The same of 8-bit floating point; 0: it has none.
+        measured: Share of `flops` that the best measured matrix product reaches.
+        link: Bytes/s, each way, to the other GPUs of its node.
+        bf16: Whether it has matrix products of bfloat16.
+        units: Multiprocessors: a matrix product runs in waves of this many tiles.
+        generation: Which fitted constants hold.
+    """
+
+    name: str
+    memory: float
+    bandwidth: float
+    flops: float
+    link: float
+    units: int
+    generation: str
+    flops8: float = 0.0
+    measured: float = 0.8
+    bf16: bool = True
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    """Nodes of one kind and the network between them.
+
+    Attributes:
+        network: Bytes/s of network a GPU has, each way.
+        fabric: `infiniband`, `efa`, `omnipath` or `ethernet`.
+    """
+
+    gpu: Gpu
+    gpus_per_node: int
+    network: float
+    fabric: str = "infiniband"
+
+
+class RankGroup(Struct, frozen=True):
+    """Ranks that talk to one another: `ranks` in all, `per_node` on each of `nodes` nodes."""
+
+    ranks: int
+    per_node: int
+    nodes: int
+
+
+def make_rank_group(ranks: int, stride: int, gpus_per_node: int) -> RankGroup:
+    """The group of `ranks` ranks that lie `stride` apart, where ranks fill node after node."""
+    per_node = max(1, min(ranks, gpus_per_node // stride)) if stride <= gpus_per_node else 1
+    return RankGroup(ranks, per_node, -(-ranks // per_node))

@@ -6,13 +6,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from hpc_kit.planner.machine import Group, Machine, group
+from hpc_kit.planner.hardware import Machine, RankGroup, make_rank_group
 from hpc_kit.planner.model import Model
 
 Recompute = Literal["none", "selective", "full"]
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class TrainingLayout(Struct, frozen=True, kw_only=True):
     """A layout of one model on one machine.
 
     Ranks are counted tensor first, then context, data and pipeline: tensor groups lie inside a node if they fit.
@@ -65,19 +65,19 @@ class Run(Struct, frozen=True, kw_only=True):
         return self.micro_batch * self.seq_len / self.cp
 
     @property
-    def tensor_group(self) -> Group:
+    def tensor_group(self) -> RankGroup:
         """The ranks that share each matrix."""
-        return group(self.tp, 1, self.machine.gpus_per_node)
+        return make_rank_group(self.tp, 1, self.machine.gpus_per_node)
 
     @property
-    def context_group(self) -> Group:
+    def context_group(self) -> RankGroup:
         """The ranks that share a sequence."""
-        return group(self.cp, self.tp, self.machine.gpus_per_node)
+        return make_rank_group(self.cp, self.tp, self.machine.gpus_per_node)
 
     @property
-    def data_group(self) -> Group:
+    def data_group(self) -> RankGroup:
         """The ranks that hold the same parameters: dp x cp."""
-        return group(self.dp * self.cp, self.tp, self.machine.gpus_per_node)
+        return make_rank_group(self.dp * self.cp, self.tp, self.machine.gpus_per_node)
 
     @property
     def pipeline_crosses_nodes(self) -> bool:
@@ -85,7 +85,7 @@ class Run(Struct, frozen=True, kw_only=True):
         return self.pp > 1 and self.gpus > self.machine.gpus_per_node
 
 
-class Stage(Struct, frozen=True):
+class PipelineStage(Struct, frozen=True):
     """A pipeline stage: how many layers it holds, and whether the two tables."""
 
     layers: int
@@ -93,21 +93,21 @@ class Stage(Struct, frozen=True):
     head: bool
 
 
-def stages(model: Model, pp: int, *, by_cost: bool = False) -> tuple[Stage, ...]:
+def split_stages(model: Model, pp: int, *, by_cost: bool = False) -> tuple[PipelineStage, ...]:
     """The stages of a pipeline.
 
     By number: L/p layers each, what is left over on the first ones. By cost: each stage takes blocks until it holds its
     share of all multiplications, the output counted with V h (nanotron places blocks so; its first stages hold more).
     """
     if by_cost and pp > 1:
-        counts = _by_cost(model, pp)
+        counts = _layers_by_cost(model, pp)
     else:
         each, over = divmod(model.layers, pp)
         counts = [each + (i < over) for i in range(pp)]
-    return tuple(Stage(count, i == 0, i == pp - 1) for i, count in enumerate(counts))
+    return tuple(PipelineStage(count, i == 0, i == pp - 1) for i, count in enumerate(counts))
 
 
-def _by_cost(model: Model, pp: int) -> list[int]:
+def _layers_by_cost(model: Model, pp: int) -> list[int]:
     layer, head = model.layer_weights, model.vocab * model.hidden
     total = layer * model.layers + head
     counts = [0] * pp
@@ -117,3 +117,74 @@ def _by_cost(model: Model, pp: int) -> list[int]:
             rank += 1
         counts[rank] += 1
     return counts
+
+
+MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+"""Sequences of one forward pass that are tried."""
+VIRTUAL_STAGES = (1, 2, 3, 4, 6, 8)
+"""Virtual stages that are tried."""
+
+
+class Framework(Struct, frozen=True):
+    """Means of one framework, in the releases that were measured or later ones.
+
+    Attributes:
+        zero: ZeRO stages without a pipeline.
+        zero_piped: The same within one.
+        replicas_alone: Whether ZeRO-0 goes with no other kind of parallelism.
+        tensor, pipeline, context: Which of these kinds it has.
+        interleaved: Whether a pipeline's stages can hold several chunks.
+    """
+
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    zero_piped: tuple[int, ...] = (0, 1)
+    replicas_alone: bool = False
+    tensor: bool = True
+    pipeline: bool = True
+    context: bool = True
+    interleaved: bool = True
+
+
+FRAMEWORKS = {
+    "torch": Framework(),
+    # Megatron's distributed optimizer is ZeRO-1; its newer FSDP was not measured, and stands for no other stage here.
+    "megatron": Framework(zero=(0, 1)),
+    "nemo": Framework(zero=(0, 1)),
+    "nanotron": Framework(zero=(0, 1), interleaved=False),
+    "megatron-deepspeed": Framework(context=False, interleaved=False),
+    # Fully sharded, or with parameters left gathered after the forward pass (ZeRO-2); in a pipeline they always are.
+    "torchtitan": Framework(zero=(0, 2, 3), zero_piped=(3,), replicas_alone=True),
+    "fsdp": Framework(zero=(0, 2, 3), tensor=False, pipeline=False, context=False),
+}
+
+
+def zero_stages(layout: TrainingLayout) -> tuple[int, ...]:
+    """The ZeRO stages that a layout's framework has for its degrees."""
+    if layout.dp * layout.cp == 1:
+        return (0,)
+    own = FRAMEWORKS[layout.framework]
+    known = own.zero_piped if layout.pp > 1 else own.zero
+    return known if layout.dp == layout.gpus or not own.replicas_alone else tuple(stage for stage in known if stage)
+
+
+def unsupported_reason(layout: TrainingLayout) -> str:
+    """Why a layout's framework cannot have its degrees, or an empty text."""
+    own = FRAMEWORKS[layout.framework]
+    kinds = (("tp", layout.tp, own.tensor), ("pp", layout.pp, own.pipeline), ("cp", layout.cp, own.context))
+    missing = [name for name, degree, has in kinds if degree > 1 and not has]
+    return f"{layout.framework} has no {' and no '.join(missing)}" if missing else ""
+
+
+def virtual_stage_options(layout: TrainingLayout) -> list[int]:
+    """The virtual stages that are tried in a layout's pipeline: its micro-batches must fill it by rounds of p."""
+    if layout.pp == 1 or layout.micro_batches % layout.pp or not FRAMEWORKS[layout.framework].interleaved:
+        return [1]
+    return [v for v in VIRTUAL_STAGES if can_interleave(layout.model.layers, layout.pp, v)]
+
+
+def can_interleave(layers: int, pp: int, each: int) -> bool:
+    """Whether a pipeline's stages can hold so many chunks each.
+
+    Evenly, or with the input and the output table in the place of a layer (Llama 3's 126 layers in 16 x 8 chunks).
+    """
+    return each == 1 or any((layers + tables) % (pp * each) == 0 for tables in (0, 1, 2))

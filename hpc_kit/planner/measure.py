@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_kit.planner.calibration import Measured, merge, read, write
+from hpc_kit.planner.calibration import Measurement, merge_measurements, read_measurement, write_measurement
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,7 @@ SECONDS = 2.0
 """How long each figure is measured."""
 
 
-def fastest(work: Callable[[], object], settle: Callable[[], object], seconds: float = SECONDS) -> float:
+def best_time(work: Callable[[], object], settle: Callable[[], object], seconds: float = SECONDS) -> float:
     """Seconds of the fastest of many runs; the first one, which prepares, does not count."""
     work()
     settle()
@@ -33,7 +33,7 @@ def fastest(work: Callable[[], object], settle: Callable[[], object], seconds: f
     return best
 
 
-def measure(device: torch.device) -> Measured:
+def measure_device(device: torch.device) -> Measurement:
     """Measure one device."""
     import torch
 
@@ -43,13 +43,13 @@ def measure(device: torch.device) -> Measured:
     a = torch.randn(size, size, device=device, dtype=kind)
     b = torch.randn(size, size, device=device, dtype=kind)
     out = torch.empty_like(a)
-    flops = 2 * size**3 / fastest(lambda: torch.mm(a, b, out=out), settle)
+    flops = 2 * size**3 / best_time(lambda: torch.mm(a, b, out=out), settle)
     many = torch.empty(2**30 if cuda else 2**26, device=device, dtype=torch.uint8)
     copy = torch.empty_like(many)
-    bandwidth = 2 * many.numel() / fastest(lambda: copy.copy_(many), settle)
+    bandwidth = 2 * many.numel() / best_time(lambda: copy.copy_(many), settle)
     name = torch.cuda.get_device_name(device) if cuda else "cpu"
     memory = float(torch.cuda.get_device_properties(device).total_memory) if cuda else None
-    return Measured(gpu=name, flops=flops, bandwidth=bandwidth, memory=memory)
+    return Measurement(gpu=name, flops=flops, bandwidth=bandwidth, memory=memory)
 
 
 def main() -> None:
@@ -60,8 +60,8 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
         torch.set_num_threads(1)
-    found = measure(device)
-    write(path, merge(read(path), found) if path.exists() else found)
+    found = measure_device(device)
+    write_measurement(path, merge_measurements(read_measurement(path), found) if path.exists() else found)
 
 
 if __name__ == "__main__":

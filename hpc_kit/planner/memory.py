@@ -11,11 +11,11 @@ import math
 from msgspec import Struct, structs
 
 from hpc_kit.planner.constants import Rates
-from hpc_kit.planner.layout import Run, Stage, stages
-from hpc_kit.planner.machine import GIB
+from hpc_kit.planner.hardware import GIB
+from hpc_kit.planner.layout import PipelineStage, TrainingLayout, split_stages
 from hpc_kit.planner.model import Model
 
-STALLED = 512
+STALLING_GPUS = 512
 """GPUs from which the pipelines of the measured sweep stand still a second a micro-batch: no host is ahead there."""
 
 
@@ -46,7 +46,7 @@ class Memory(Struct, frozen=True):
         return self.total / GIB
 
 
-def model_states(
+def model_state_bytes(
     parameters: float, shards: int, zero_stage: int, grad_bytes: int = 2, *, master: bool = False
 ) -> tuple[float, float, float]:
     """Bytes of 16-bit parameters, gradients, and Adam with its fp32 copy: 2 P, g P, 12 P; ZeRO divides from the right.
@@ -93,102 +93,102 @@ def activation_bytes(
     return outside / share + (inside + scores) / tp
 
 
-def in_flight(run: Run, index: int = 0) -> float:
+def micro_batches_in_flight(layout: TrainingLayout, index: int = 0) -> float:
     """Micro-batches whose activations a stage keeps: min(m, p - i); interleaved, at most p + (p-1-2i)/v.
 
     Interleaved, a stage begins v-1 rounds of p chunks ahead, and two chunks more for each stage behind it (arXiv
     2104.04473, Megatron's and torch's order); a chunk is 1/v of its layers.
     """
-    p, v = run.pp, run.virtual_stages
+    p, v = layout.pp, layout.virtual_stages
     if v == 1:
-        return min(run.micro_batches, p - index)
-    return min(run.micro_batches, ((v - 1) * p + 2 * (p - 1 - index) + 1) / v)
+        return min(layout.micro_batches, p - index)
+    return min(layout.micro_batches, ((v - 1) * p + 2 * (p - 1 - index) + 1) / v)
 
 
-def stage_memory(run: Run, rates: Rates, stage: Stage, index: int = 0) -> Memory:
+def stage_memory(layout: TrainingLayout, rates: Rates, stage: PipelineStage, index: int = 0) -> Memory:
     """Peak memory of a GPU of one stage."""
-    model, shards = run.model, run.dp * run.cp
+    model, shards = layout.model, layout.dp * layout.cp
     tables = (model.embedding_parameters if stage.embedding else 0) + (model.head_parameters if stage.head else 0)
     if stage.head and not stage.embedding and model.tied:
         tables += model.vocab * model.hidden
-    owned = (stage.layers * model.layer_parameters + tables) / run.tp
-    parameters, gradients, optimizer = model_states(
-        owned, shards, run.zero_stage, run.grad_bytes, master=run.zero_stage == 3
+    owned = (stage.layers * model.layer_parameters + tables) / layout.tp
+    parameters, gradients, optimizer = model_state_bytes(
+        owned, shards, layout.zero_stage, layout.grad_bytes, master=layout.zero_stage == 3
     )
-    kept = in_flight(run, index)
-    activations, working = _activations(run, rates)
+    kept = micro_batches_in_flight(layout, index)
+    activations, working = _activation_memory(layout, rates)
     # From the second micro-batch on, the output of the one before is still held.
-    each = rates.logit_bytes + (rates.logit_kept if run.micro_batches > 1 else 0.0)
-    logits = run.tokens * (each * model.vocab / run.tp + 4 * model.hidden) if stage.head else 0.0
-    unsharded = 4.0 * model.largest_layer / run.tp if run.zero_stage == 3 else 0.0
-    if run.zero_stage == 3 and run.pp > 1:
+    each = rates.logit_bytes + (rates.logit_kept if layout.micro_batches > 1 else 0.0)
+    logits = layout.tokens * (each * model.vocab / layout.tp + 4 * model.hidden) if stage.head else 0.0
+    unsharded = 4.0 * model.largest_layer / layout.tp if layout.zero_stage == 3 else 0.0
+    if layout.zero_stage == 3 and layout.pp > 1:
         # A pipeline needs them for each micro-batch: parameters and gradients stay gathered for the whole step.
-        unsharded = (2.0 + run.grad_bytes) * owned
+        unsharded = (2.0 + layout.grad_bytes) * owned
     found = Memory(
         parameters,
         gradients,
         optimizer,
         kept * stage.layers * activations + (working if stage.layers else 0.0),
         logits,
-        rates.reserve * GIB + rates.state_waste * owned / (shards if run.zero_stage == 3 else 1) + unsharded,
+        rates.reserve * GIB + rates.state_waste * owned / (shards if layout.zero_stage == 3 else 1) + unsharded,
         index,
-        _ahead(run, rates, stage, kept) if rates.ahead else 0.0,
+        _prefetched_bytes(layout, rates, stage, kept) if rates.ahead else 0.0,
     )
     # Before an allocation fails the allocator waits for the GPU, and has back what it needs.
-    excess = found.total - (run.machine.gpu.memory * rates.usable or math.inf)
+    excess = found.total - (layout.machine.gpu.memory * rates.usable or math.inf)
     # A byte more than that: sums are rounded.
     return structs.replace(found, ahead=max(0.0, found.ahead - excess - 1)) if excess > 0 and found.ahead else found
 
 
-def _ahead(run: Run, rates: Rates, stage: Stage, kept: float) -> float:
+def _prefetched_bytes(layout: TrainingLayout, rates: Rates, stage: PipelineStage, kept: float) -> float:
     """Bytes gathered over the tensor group for layers that the host has launched and the GPU has not reached.
 
     Each layer gathers its input twice going forward. In a pipeline the host is ahead while the first micro-batches go
     forward and nothing has come back, and not where the pipeline stands still: on many GPUs, or with tensor groups
     over several nodes. With one stage it is ahead always, from the second micro-batch on by all that it may be.
     """
-    if not run.sequence_parallel:
+    if not layout.sequence_parallel:
         return 0.0
-    layers = rates.ahead if run.micro_batches > 1 else rates.ahead / 2
-    if run.pp > 1:
-        stalls = run.gpus >= STALLED or run.tensor_group.nodes > 2
+    layers = rates.ahead if layout.micro_batches > 1 else rates.ahead / 2
+    if layout.pp > 1:
+        stalls = layout.gpus >= STALLING_GPUS or layout.tensor_group.nodes > 2
         layers = 0.0 if stalls else min(max(0.0, (kept - 2) * stage.layers), rates.ahead)
-    return run.tokens * 4 * run.model.hidden * (1 - 1 / run.tp) * layers
+    return layout.tokens * 4 * layout.model.hidden * (1 - 1 / layout.tp) * layers
 
 
-def _activations(run: Run, rates: Rates) -> tuple[float, float]:
+def _activation_memory(layout: TrainingLayout, rates: Rates) -> tuple[float, float]:
     """Bytes that a layer keeps of one micro-batch, and what the layer at work needs besides."""
 
     def of_token(recompute: str) -> float:
         return activation_bytes(
-            run.model,
-            run.seq_len,
-            run.tp,
-            sequence_parallel=run.sequence_parallel,
+            layout.model,
+            layout.seq_len,
+            layout.tp,
+            sequence_parallel=layout.sequence_parallel,
             recompute=recompute,
-            flash=run.flash,
-            dropout=run.model.norm_biases,
+            flash=layout.flash,
+            dropout=layout.model.norm_biases,
             gate=rates.gate,
         )
 
     # A matrix product of the layer at work has its input gathered, and the gradient of that.
-    gathered = 4.0 * run.model.hidden * (1 - 1 / run.tp) if run.sequence_parallel else 0.0
+    gathered = 4.0 * layout.model.hidden * (1 - 1 / layout.tp) if layout.sequence_parallel else 0.0
     whole, scale = of_token("none"), rates.activation_scale
-    if run.recompute == "full":
-        return run.tokens * of_token("full"), run.tokens * (scale * whole + gathered)
-    if run.recompute == "none":
-        return run.tokens * scale * whole, run.tokens * gathered
+    if layout.recompute == "full":
+        return layout.tokens * of_token("full"), layout.tokens * (scale * whole + gathered)
+    if layout.recompute == "none":
+        return layout.tokens * scale * whole, layout.tokens * gathered
     if not rates.selective_core:
-        return run.tokens * scale * rates.selective_share * whole, run.tokens * gathered
+        return layout.tokens * scale * rates.selective_share * whole, layout.tokens * gathered
     kept = of_token("selective")
-    return run.tokens * scale * kept, run.tokens * (scale * (whole - kept) + gathered)
+    return layout.tokens * scale * kept, layout.tokens * (scale * (whole - kept) + gathered)
 
 
-def peak_memory(run: Run, rates: Rates) -> Memory:
+def peak_memory(layout: TrainingLayout, rates: Rates) -> Memory:
     """The memory of the stage that needs most: the first and the last are looked at, all others hold less."""
-    parts = stages(run.model, run.pp, by_cost=bool(rates.by_cost))
-    first = stage_memory(run, rates, parts[0])
-    if run.pp == 1:
+    parts = split_stages(layout.model, layout.pp, by_cost=bool(rates.by_cost))
+    first = stage_memory(layout, rates, parts[0])
+    if layout.pp == 1:
         return first
-    last = stage_memory(run, rates, parts[-1], run.pp - 1)
+    last = stage_memory(layout, rates, parts[-1], layout.pp - 1)
     return max(first, last, key=lambda memory: memory.total)

@@ -14,15 +14,15 @@ from msgspec import structs
 from hpc_kit.errors import SpecError
 from hpc_kit.planner.model import Model, gpt
 
-FILE = Path(__file__).with_name("models.toml")
-LARGEST = 10**7
-LONGEST = 8192
+MODELS_FILE = Path(__file__).with_name("models.toml")
+MAX_NUMBER = 10**7
+MAX_ASSUMED_SEQ_LEN = 8192
 """Tokens a sequence that are taken for granted at most: a config says what a model can read, not what it trains on."""
 
 LLAMA_LIKE = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "olmo", "internlm2", "phi3"})
 GPT_LIKE = frozenset({"gpt2", "opt", "bloom", "gpt_neox", "gpt_bigcode", "mpt"})
 
-NAMES: dict[str, tuple[str, ...]] = {
+CONFIG_KEYS: dict[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers"),
     "hidden": ("hidden_size", "n_embd", "n_embed", "d_model"),
     "heads": ("num_attention_heads", "n_head", "n_heads"),
@@ -33,34 +33,34 @@ NAMES: dict[str, tuple[str, ...]] = {
     "head_dim": ("head_dim",),
 }
 """What a `config.json` calls each number, in different families."""
-OTHERS: dict[str, int] = {
+OPTIONAL_FIELDS: dict[str, int] = {
     field.name: field.default for field in structs.fields(Model) if isinstance(field.default, int)
 }
 """The other fields of a model, with what each usually is."""
 
 
 @cache
-def _file() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+def _model_table() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(MODELS_FILE.read_text(encoding="utf-8"))
 
 
-def names() -> tuple[str, ...]:
+def model_names() -> tuple[str, ...]:
     """Every model that can be named."""
-    return tuple(_file())
+    return tuple(_model_table())
 
 
 def published_parameters(name: str) -> int:
     """Parameters of the published weights."""
-    return int(_file()[name]["parameters"])
+    return int(_model_table()[name]["parameters"])
 
 
-def named(name: str) -> Model:
+def model_by_name(name: str) -> Model:
     """A model by its name.
 
     Raises:
         SpecError: No such model; near matches and the other ways.
     """
-    table = _file()
+    table = _model_table()
     key = name.lower().replace("_", "-")
     key = key if key in table else key.replace("llama-", "llama").replace("llama3.1-", "llama3-")
     if key not in table:
@@ -80,23 +80,23 @@ def named(name: str) -> Model:
     return Model(name=key, **{"head_dim": row["hidden"] // row["heads"], **row})
 
 
-def model(text: str) -> Model:
+def parse_model(text: str) -> Model:
     """A model as a user writes it: a name, the path of a `config.json`, or numbers such as `layers=32,hidden=4096`.
 
     Raises:
         SpecError: None of the three, or numbers that cannot be.
     """
     if "=" in text:
-        return from_numbers(text)
+        return model_from_numbers(text)
     path = Path(text)
     if path.is_dir() and (path / "config.json").is_file():
         path /= "config.json"
     if path.suffix == ".json":
-        return from_config(path)
-    return named(text)
+        return model_from_config(path)
+    return model_by_name(text)
 
 
-def from_numbers(text: str) -> Model:
+def model_from_numbers(text: str) -> Model:
     """A model of the Llama kind from `name=number` pairs; `gpt=1` makes it a GPT, the fields of `Model` are taken, too.
 
     Raises:
@@ -105,11 +105,11 @@ def from_numbers(text: str) -> Model:
     given: dict[str, int] = {}
     for pair in text.split(","):
         name, _, value = pair.strip().partition("=")
-        if name not in {*NAMES, *OTHERS, "gpt"}:
+        if name not in {*CONFIG_KEYS, *OPTIONAL_FIELDS, "gpt"}:
             raise SpecError(
                 f"no number '{name}' of a model",
                 found=text,
-                remedy=f"{', '.join([*NAMES, 'tied=1', 'gpt=1'])}, separated by commas",
+                remedy=f"{', '.join([*CONFIG_KEYS, 'tied=1', 'gpt=1'])}, separated by commas",
             )
         if not value.isdigit():
             raise SpecError(f"{name} of --model is no whole number", found=f"{name}={value}", remedy=f"{name}=4096")
@@ -118,29 +118,36 @@ def from_numbers(text: str) -> Model:
     if missing:
         raise SpecError(f"--model lacks {', '.join(missing)}", found=text, remedy="layers=32,hidden=4096,heads=32")
     is_gpt = bool(given.pop("gpt", 0))
-    flags = {name: bool(given.pop(name)) for name, usual in OTHERS.items() if isinstance(usual, bool) and name in given}
-    return _checked(given, "numbers", text, is_gpt=is_gpt, **{"tied": False, **flags})
+    flags = {
+        name: bool(given.pop(name))
+        for name, usual in OPTIONAL_FIELDS.items()
+        if isinstance(usual, bool) and name in given
+    }
+    return _build_model(given, "numbers", text, is_gpt=is_gpt, **{"tied": False, **flags})
 
 
-def text(model: Model) -> str:
+def format_model(model: Model) -> str:
     """A model as `model` reads it: its name where there is one, else its numbers."""
-    if model.name in names() and named(model.name) == model:
+    if model.name in model_names() and model_by_name(model.name) == model:
         return model.name
     values = structs.asdict(model)
-    said = {name: values[name] for name in NAMES} | {
-        name: int(values[name]) for name, usual in OTHERS.items() if values[name] != usual
+    said = {name: values[name] for name in CONFIG_KEYS} | {
+        name: int(values[name]) for name, usual in OPTIONAL_FIELDS.items() if values[name] != usual
     }
     return ",".join(f"{name}={value}" for name, value in said.items())
 
 
-def usual_length(model: Model, text: str) -> tuple[int, str]:
+def default_seq_len(model: Model, text: str) -> tuple[int, str]:
     """Tokens a sequence where nobody says them, and what is to be said of that."""
-    if "=" in text or model.seq_len <= LONGEST:
+    if "=" in text or model.seq_len <= MAX_ASSUMED_SEQ_LEN:
         return model.seq_len, ""
-    return LONGEST, f"{LONGEST} tokens a sequence are taken for granted; the model reads {model.seq_len}: --seq-len"
+    return (
+        MAX_ASSUMED_SEQ_LEN,
+        f"{MAX_ASSUMED_SEQ_LEN} tokens a sequence are taken for granted; the model reads {model.seq_len}: --seq-len",
+    )
 
 
-def from_config(path: Path) -> Model:
+def model_from_config(path: Path) -> Model:
     """A model from its Hugging Face `config.json`.
 
     Raises:
@@ -164,12 +171,12 @@ def from_config(path: Path) -> Model:
             found=f"known: {', '.join(sorted(LLAMA_LIKE | GPT_LIKE))}",
             remedy="its numbers: --model layers=32,hidden=4096,heads=32,ffn=14336,vocab=128256,seq_len=8192",
         )
-    return _of_config(config, kind, path)
+    return _parse_config(config, kind, path)
 
 
-def _of_config(config: Mapping[str, Any], kind: str, path: Path) -> Model:
+def _parse_config(config: Mapping[str, Any], kind: str, path: Path) -> Model:
     given: dict[str, int] = {}
-    for name, keys in NAMES.items():
+    for name, keys in CONFIG_KEYS.items():
         value = next((config[key] for key in keys if config.get(key) is not None), None)
         if value is None:
             continue
@@ -179,7 +186,7 @@ def _of_config(config: Mapping[str, Any], kind: str, path: Path) -> Model:
     missing = [name for name in ("layers", "hidden", "heads", "vocab") if name not in given]
     if missing:
         raise SpecError(
-            f"{path} lacks {', '.join('/'.join(NAMES[name]) for name in missing)}",
+            f"{path} lacks {', '.join('/'.join(CONFIG_KEYS[name]) for name in missing)}",
             found=", ".join(config),
             remedy="the config.json of the model itself",
         )
@@ -199,12 +206,12 @@ def _of_config(config: Mapping[str, Any], kind: str, path: Path) -> Model:
         "qk_norms": kind == "qwen3",
         "embedding_norm": kind == "bloom",
     }
-    return _checked(given, path.parent.name or kind, str(path), is_gpt=is_gpt, tied=tied, **other)
+    return _build_model(given, path.parent.name or kind, str(path), is_gpt=is_gpt, tied=tied, **other)
 
 
-def _checked(given: dict[str, int], name: str, place: str, *, is_gpt: bool, tied: bool, **other: bool) -> Model:
+def _build_model(given: dict[str, int], name: str, place: str, *, is_gpt: bool, tied: bool, **other: bool) -> Model:
     for key, value in given.items():
-        if not 0 < value < LARGEST and not (key in OTHERS and value == 0):
+        if not 0 < value < MAX_NUMBER and not (key in OPTIONAL_FIELDS and value == 0):
             raise SpecError(f"{key} of the model is out of range", found=f"{key} = {value} in {place}", remedy="from 1")
     hidden, heads = given["hidden"], given["heads"]
     kv = given.get("kv_heads", heads)

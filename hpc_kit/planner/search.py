@@ -7,21 +7,27 @@ from itertools import product
 
 from msgspec import Struct, structs
 
-from hpc_kit.errors import SpecError
-from hpc_kit.planner.compute_time import Work, layer
+from hpc_kit.errors import AnswerNo, SpecError
+from hpc_kit.planner.compute_time import LayerTime, layer_time
 from hpc_kit.planner.constants import Rates
-from hpc_kit.planner.frameworks import MICRO_BATCHES, chunks, lacks, zero_stages
-from hpc_kit.planner.layout import Recompute, Run
-from hpc_kit.planner.machine import GIB, Machine
+from hpc_kit.planner.hardware import GIB, Machine
+from hpc_kit.planner.layout import (
+    MICRO_BATCHES,
+    Recompute,
+    TrainingLayout,
+    unsupported_reason,
+    virtual_stage_options,
+    zero_stages,
+)
 from hpc_kit.planner.memory import Memory, peak_memory
 from hpc_kit.planner.model import Model
 from hpc_kit.planner.step_time import StepTime, step_time
 
-SHARD = 2048
+MIN_CONTEXT_TOKENS = 2048
 """Context parallelism is tried as long as a rank keeps this many tokens of a sequence."""
 
 
-class Task(Struct, frozen=True, kw_only=True):
+class PlanningTask(Struct, frozen=True, kw_only=True):
     """What is to be planned."""
 
     model: Model
@@ -37,41 +43,41 @@ class Task(Struct, frozen=True, kw_only=True):
 class Plan(Struct, frozen=True):
     """One layout that fits, with its memory and time."""
 
-    run: Run
+    layout: TrainingLayout
     memory: Memory
     time: StepTime
 
     @property
     def tokens_per_second(self) -> float:
         """Tokens a second a GPU."""
-        return self.run.global_batch * self.run.seq_len / self.time.total / self.run.gpus
+        return self.layout.global_batch * self.layout.seq_len / self.time.total / self.layout.gpus
 
     @property
     def flops(self) -> float:
         """The model's own operations a second a GPU, attention in full, without what is recomputed."""
-        run = self.run
-        return run.model.flops(run.global_batch * run.seq_len, run.seq_len) / self.time.total / run.gpus
+        layout = self.layout
+        return layout.model.flops(layout.global_batch * layout.seq_len, layout.seq_len) / self.time.total / layout.gpus
 
     @property
     def utilisation(self) -> float:
         """Model FLOPs utilisation: `flops` over the data sheet's 16-bit figure."""
-        return self.flops / self.run.machine.gpu.flops
+        return self.flops / self.layout.machine.gpu.flops
 
 
-class Rejected(Struct, frozen=True):
+class RejectedLayout(Struct, frozen=True):
     """A layout that cannot be, and why; `gib` is what it lacks, 0 where it is not memory."""
 
-    run: Run
+    layout: TrainingLayout
     reason: str
-    gib: float = 0.0
+    missing_gib: float = 0.0
 
 
-class Answer(Struct, frozen=True):
+class SearchResult(Struct, frozen=True):
     """Plans, the fastest first; rejected layouts, the nearest to fitting first; how many were looked at."""
 
     plans: tuple[Plan, ...]
-    rejected: tuple[Rejected, ...]
-    seen: int
+    rejected: tuple[RejectedLayout, ...]
+    layout_count: int
 
 
 def divisors(number: int) -> list[int]:
@@ -79,7 +85,7 @@ def divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def search(task: Task, rates: Rates) -> Answer:
+def search_layouts(task: PlanningTask, rates: Rates) -> SearchResult:
     """Look at every legal layout.
 
     Raises:
@@ -96,37 +102,37 @@ def search(task: Task, rates: Rates) -> Answer:
             "nothing to plan", found=f"{task.gpus} GPUs, global batch {task.global_batch}", remedy="both from 1"
         )
     plans: list[Plan] = []
-    rejected: list[Rejected] = []
+    rejected: list[RejectedLayout] = []
     limit = task.machine.gpu.memory * rates.usable
     seen = 0
-    known: dict[tuple[object, ...], Work] = {}
-    for run in _degrees(task):
-        if reason := _illegal(run):
-            rejected.append(Rejected(run, reason))
+    known: dict[tuple[object, ...], LayerTime] = {}
+    for layout in _parallel_degrees(task):
+        if reason := _illegal_reason(layout):
+            rejected.append(RejectedLayout(layout, reason))
             continue
-        least: Rejected | None = None
+        least: RejectedLayout | None = None
         fitted = False
-        for one in _variants(run, rates):
+        for one in _layout_variants(layout, rates):
             seen += 1
             memory = peak_memory(one, rates)
             if memory.total > limit:
                 lack = (memory.total - limit) / GIB
-                if least is None or lack < least.gib:
-                    least = Rejected(one, f"does not fit by {lack:.1f} GiB", lack)
+                if least is None or lack < least.missing_gib:
+                    least = RejectedLayout(one, f"does not fit by {lack:.1f} GiB", lack)
                 continue
             fitted = True
             key = (one.tp, one.cp, one.micro_batch, one.recompute, one.micro_batches > 1)
             if key not in known:
-                known[key] = layer(one, rates)
+                known[key] = layer_time(one, rates)
             plans.append(Plan(one, memory, step_time(one, rates, memory.total / task.machine.gpu.memory, known[key])))
         if least is not None and not fitted:
             rejected.append(least)
     plans.sort(key=lambda plan: (plan.time.total, plan.memory.total))
-    rejected.sort(key=lambda one: (one.gib == 0, one.gib))
-    return Answer(tuple(plans), tuple(rejected), seen)
+    rejected.sort(key=lambda one: (one.missing_gib == 0, one.missing_gib))
+    return SearchResult(tuple(plans), tuple(rejected), seen)
 
 
-def _degrees(task: Task) -> Iterator[Run]:
+def _parallel_degrees(task: PlanningTask) -> Iterator[TrainingLayout]:
     """Degrees of parallelism whose product is the number of GPUs."""
     for tp in divisors(task.gpus):
         if tp > 2 * task.machine.gpus_per_node:
@@ -135,9 +141,9 @@ def _degrees(task: Task) -> Iterator[Run]:
             if pp > task.model.layers:
                 continue
             for cp in divisors(task.gpus // tp // pp):
-                if cp > 1 and (cp & (cp - 1) or task.seq_len // cp < SHARD):
+                if cp > 1 and (cp & (cp - 1) or task.seq_len // cp < MIN_CONTEXT_TOKENS):
                     continue
-                yield Run(
+                yield TrainingLayout(
                     model=task.model,
                     machine=task.machine,
                     seq_len=task.seq_len,
@@ -153,60 +159,132 @@ def _degrees(task: Task) -> Iterator[Run]:
                 )
 
 
-def _illegal(run: Run) -> str:
+def _illegal_reason(layout: TrainingLayout) -> str:
     """Why degrees cannot be, or an empty text."""
-    model, node = run.model, run.machine.gpus_per_node
-    if reason := lacks(run):
+    model, node = layout.model, layout.machine.gpus_per_node
+    if reason := unsupported_reason(layout):
         return reason
-    if run.tp > 1 and (run.tp > node or node % run.tp):
-        return f"tp {run.tp} crosses nodes of {node} GPUs"
-    if model.heads % run.tp or (model.kv_heads % run.tp and run.tp % model.kv_heads):
-        return f"tp {run.tp} does not divide {model.heads} heads ({model.kv_heads} for keys)"
-    if run.global_batch % run.dp:
-        return f"dp {run.dp} does not divide a batch of {run.global_batch}"
+    if layout.tp > 1 and (layout.tp > node or node % layout.tp):
+        return f"tp {layout.tp} crosses nodes of {node} GPUs"
+    if model.heads % layout.tp or (model.kv_heads % layout.tp and layout.tp % model.kv_heads):
+        return f"tp {layout.tp} does not divide {model.heads} heads ({model.kv_heads} for keys)"
+    if layout.global_batch % layout.dp:
+        return f"dp {layout.dp} does not divide a batch of {layout.global_batch}"
     return ""
 
 
-def _recompute(run: Run, rates: Rates) -> tuple[Recompute, ...]:
+def _recompute_options(layout: TrainingLayout, rates: Rates) -> tuple[Recompute, ...]:
     """Ways of recomputing that differ: `selective` saves the scores, of which flash attention keeps none."""
-    return ("none", "full") if run.flash and rates.selective_core else ("none", "selective", "full")
+    return ("none", "full") if layout.flash and rates.selective_core else ("none", "selective", "full")
 
 
-def _variants(run: Run, rates: Rates) -> Iterator[Run]:
+def _layout_variants(layout: TrainingLayout, rates: Rates) -> Iterator[TrainingLayout]:
     """Micro-batch, recomputation, ZeRO stage and interleaving of given degrees."""
-    share = run.global_batch // run.dp
-    again, zero = _recompute(run, rates), zero_stages(run)
+    share = layout.global_batch // layout.dp
+    again, zero = _recompute_options(layout, rates), zero_stages(layout)
     for micro_batch in MICRO_BATCHES:
         # Several whole sequences on a rank: data parallelism would split them as well, and send nothing.
-        if share % micro_batch or (run.cp > 1 and micro_batch > 1):
+        if share % micro_batch or (layout.cp > 1 and micro_batch > 1):
             continue
-        one = structs.replace(run, micro_batch=micro_batch)
-        for recompute, stage, v in product(again, zero, chunks(one)):
+        one = structs.replace(layout, micro_batch=micro_batch)
+        for recompute, stage, v in product(again, zero, virtual_stage_options(one)):
             yield structs.replace(one, recompute=recompute, zero_stage=stage, virtual_stages=v)
 
 
-def distinct(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+def best_by_degrees(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
     """The best plan of each set of degrees, in order."""
     found: dict[tuple[int, ...], Plan] = {}
     for plan in plans:
-        run = plan.run
-        found.setdefault((run.dp, run.tp, run.pp, run.cp), plan)
+        layout = plan.layout
+        found.setdefault((layout.dp, layout.tp, layout.pp, layout.cp), plan)
     return tuple(found.values())
 
 
-def with_room(plans: tuple[Plan, ...], limit: float, error: float) -> Plan | None:
+def fastest_with_margin(plans: tuple[Plan, ...], limit: float, error: float) -> Plan | None:
     """The fastest plan that keeps below `limit` bytes also if its memory is larger by a relative error, if any does."""
     return next((plan for plan in plans if plan.memory.total * (1 + error) <= limit), None)
 
 
-def shown(run: Run) -> str:
+def format_layout(layout: TrainingLayout) -> str:
     """A layout in a few words."""
-    words = [f"dp {run.dp}", *(f"{name} {n}" for name, n in (("tp", run.tp), ("pp", run.pp), ("cp", run.cp)) if n > 1)]
-    if run.virtual_stages > 1:
-        words.append(f"{run.virtual_stages} virtual stages")
-    if run.zero_stage:
-        words.append(f"ZeRO-{run.zero_stage}")
-    words.append(f"micro-batch {run.micro_batch}")
-    if run.recompute != "none":
-        words.append(f"{run.recompute} recompute")
+    words = [
+        f"dp {layout.dp}",
+        *(f"{name} {n}" for name, n in (("tp", layout.tp), ("pp", layout.pp), ("cp", layout.cp)) if n > 1),
+    ]
+    if layout.virtual_stages > 1:
+        words.append(f"{layout.virtual_stages} virtual stages")
+    if layout.zero_stage:
+        words.append(f"ZeRO-{layout.zero_stage}")
+    words.append(f"micro-batch {layout.micro_batch}")
+    if layout.recompute != "none":
+        words.append(f"{layout.recompute} recompute")
     return ", ".join(words)
+
+
+MAX_NODES = 1024
+"""Larger clusters are not looked at."""
+NODES_TRIED_BELOW = 16
+"""Numbers of nodes that are tried below one that fits."""
+
+
+def explain_no_fit(task: PlanningTask, answer: SearchResult, rates: Rates) -> AnswerNo:
+    """The error for a cluster on which nothing fits: what comes nearest, and the least that would do."""
+    near = next((one for one in answer.rejected if one.missing_gib), None)
+    if near is None:
+        batch = _round_up_batch(task.global_batch, task.gpus)
+        return AnswerNo(
+            f"no layout of {task.model.name} on {task.gpus} GPUs is legal",
+            found="\n".join(sorted({one.reason for one in answer.rejected})[:6]),
+            remedy=f"a global batch that the data-parallel degree divides, such as {batch}",
+        )
+    return AnswerNo(
+        f"{task.model.name} does not fit on {task.gpus} x {task.machine.gpu.name} under any layout",
+        found=f"nearest: {format_layout(near.layout)}: {near.reason}",
+        remedy=_suggest_nodes(task, rates),
+    )
+
+
+def _suggest_nodes(task: PlanningTask, rates: Rates) -> str:
+    nodes = fewest_nodes(task, rates)
+    if nodes is None:
+        return "GPUs with more memory, or a smaller model"
+    batch = _round_up_batch(task.global_batch, nodes * task.machine.gpus_per_node)
+    if batch == task.global_batch or _has_plan(task, rates, nodes, task.global_batch):
+        return f"the least that would do: --nodes {nodes}"
+    said = f"the least that would do: --nodes {nodes} --global-batch {batch}"
+    more = next((n for n in range(nodes + 1, 2 * nodes) if _has_plan(task, rates, n, task.global_batch)), None)
+    return f"{said}\nwith a batch of {task.global_batch}: --nodes {more}" if more else said
+
+
+def fewest_nodes(task: PlanningTask, rates: Rates) -> int | None:
+    """The fewest nodes on which something fits, with a batch that all their GPUs divide; None: not even MOST_NODES.
+
+    By doubling and halving the last step; then those just below are tried, since not every number splits as well.
+    """
+
+    def enough(nodes: int) -> bool:
+        return _has_plan(task, rates, nodes, _round_up_batch(task.global_batch, nodes * task.machine.gpus_per_node))
+
+    own = max(1, task.gpus // task.machine.gpus_per_node)
+    if enough(own):
+        return own
+    low, high = own, 2 * own
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > MAX_NODES:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    below = range(max(own + 1, high - min(NODES_TRIED_BELOW, high // 4)), high)
+    return next((nodes for nodes in below if enough(nodes)), high)
+
+
+def _round_up_batch(batch: int, gpus: int) -> int:
+    """The batch, or the next larger one that all GPUs divide."""
+    return -(-batch // gpus) * gpus
+
+
+def _has_plan(task: PlanningTask, rates: Rates, nodes: int, batch: int) -> bool:
+    gpus = nodes * task.machine.gpus_per_node
+    return bool(search_layouts(structs.replace(task, gpus=gpus, global_batch=batch), rates).plans)

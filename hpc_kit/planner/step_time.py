@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct, structs
 
-from hpc_kit.planner import bubble, communication_time
-from hpc_kit.planner.compute_time import Work, head, layer
+from hpc_kit.planner import communication_time
+from hpc_kit.planner.compute_time import LayerTime, head_seconds, layer_time
 from hpc_kit.planner.constants import Rates
-from hpc_kit.planner.layout import Run, Stage, stages
-from hpc_kit.planner.machine import Group
+from hpc_kit.planner.hardware import RankGroup
+from hpc_kit.planner.layout import PipelineStage, TrainingLayout, split_stages
 
 LAST_BUCKET = 0.08
 """Share of the gradients that are ready only when the backward pass ends."""
 
 
-EDGE = 0.88
+PRESSURE_THRESHOLD = 0.88
 """Share of a GPU's memory above which the allocator frees and asks again: of what ran, no run below it lost time so."""
 
 
@@ -53,7 +55,7 @@ class StepTime(Struct, frozen=True):
         return float(sum(getattr(self, term) for term in self.__struct_fields__))
 
 
-class _Micro(Struct):
+class _MicroBatchTime(Struct):
     """One stage, one micro-batch: seconds by what they are spent on."""
 
     compute: float
@@ -68,7 +70,7 @@ class _Micro(Struct):
         return self.compute + self.tensor + self.context + self.shard + self.launch + self.boundary
 
 
-def together(one: float, other: float, sharpness: float) -> float:
+def overlap(one: float, other: float, sharpness: float) -> float:
     """Seconds of two things that run side by side: the slower one, a little more where both are near."""
     if one <= 0 or other <= 0:
         return max(one, other, 0.0)
@@ -76,89 +78,96 @@ def together(one: float, other: float, sharpness: float) -> float:
     return float(high * (1 + (low / high) ** sharpness) ** (1 / sharpness))
 
 
-def tensor_traffic(run: Run, rates: Rates) -> float:
+def tensor_seconds(layout: TrainingLayout, rates: Rates) -> float:
     """Seconds of a layer's tensor-parallel traffic: 4 all-reduces of 2 b s h bytes, 6 with full recomputation."""
-    if run.tp == 1:
+    if layout.tp == 1:
         return 0.0
-    size = 2.0 * run.tokens * run.model.hidden
-    one = communication_time.all_reduce(run.machine, rates, run.tensor_group, size)
-    count = 6 if run.recompute == "full" else 4
-    return count * one * (1 - (rates.tensor_overlap if run.tp_overlap else 0.0))
+    size = 2.0 * layout.tokens * layout.model.hidden
+    one = communication_time.all_reduce_seconds(layout.machine, rates, layout.tensor_group, size)
+    count = 6 if layout.recompute == "full" else 4
+    return count * one * (1 - (rates.tensor_overlap if layout.tp_overlap else 0.0))
 
 
-def context_traffic(run: Run, rates: Rates, work: Work) -> float:
+def context_seconds(layout: TrainingLayout, rates: Rates, work: LayerTime) -> float:
     """Seconds of a layer's keys and values going round the ring that attention does not hide: 3 times 2 s kv d."""
-    if run.cp == 1:
+    if layout.cp == 1:
         return 0.0
-    size = 2.0 * 2 * run.micro_batch * run.seq_len * run.model.kv_heads * run.model.head_dim / run.tp
-    passes = 4 if run.recompute == "full" else 3
-    seconds = passes * communication_time.gather(run.machine, rates, run.context_group, size)
-    return beside(seconds, work.attention + work.back_attention, rates.sharpness)
+    size = 2.0 * 2 * layout.micro_batch * layout.seq_len * layout.model.kv_heads * layout.model.head_dim / layout.tp
+    passes = 4 if layout.recompute == "full" else 3
+    seconds = passes * communication_time.gather_seconds(layout.machine, rates, layout.context_group, size)
+    return exposed_seconds(seconds, work.attention + work.back_attention, rates.sharpness)
 
 
-def shard_traffic(run: Run, rates: Rates, parameters: float, layers: int) -> float:
+def shard_seconds(layout: TrainingLayout, rates: Rates, parameters: float, layers: int) -> float:
     """Seconds in which ZeRO-3 gathers 16-bit parameters twice and reduces gradients once, for one micro-batch.
 
     Layer by layer, so each waits for its own collectives. In a pipeline parameters stay gathered, and these are the
     seconds of the whole step, with one gathering (PyTorch's `reshard_after_forward` is off there).
     """
-    if run.zero_stage < 3 or run.data_group.ranks == 1:
+    if layout.zero_stage < 3 or layout.data_group.ranks == 1:
         return 0.0
-    group = run.data_group
-    waits = layers * communication_time.delay(rates, group)
-    gathered = communication_time.gather(run.machine, rates, group, 2.0 * parameters / run.tp) + waits
-    reduced = communication_time.gather(run.machine, rates, group, float(run.grad_bytes) * parameters / run.tp) + waits
-    return (2 if run.pp == 1 else 1) * gathered + reduced
+    group = layout.data_group
+    waits = layers * communication_time.collective_latency(rates, group)
+    gathered = communication_time.gather_seconds(layout.machine, rates, group, 2.0 * parameters / layout.tp) + waits
+    reduced = (
+        communication_time.gather_seconds(
+            layout.machine, rates, group, float(layout.grad_bytes) * parameters / layout.tp
+        )
+        + waits
+    )
+    return (2 if layout.pp == 1 else 1) * gathered + reduced
 
 
-def beside(seconds: float, work: float, sharpness: float) -> float:
+def exposed_seconds(seconds: float, work: float, sharpness: float) -> float:
     """What `seconds` of something that goes on beside `work` add to it."""
-    return together(work, seconds, sharpness) - work
+    return overlap(work, seconds, sharpness) - work
 
 
-def _shard(run: Run, rates: Rates, stage: Stage, busy: float) -> float:
+def _exposed_shard_seconds(layout: TrainingLayout, rates: Rates, stage: PipelineStage, busy: float) -> float:
     """Seconds of ZeRO-3's traffic that `busy` seconds of work, a micro-batch of this stage, do not hide."""
-    model = run.model
+    model = layout.model
     tables = (model.embedding_parameters if stage.embedding else 0) + (model.head_parameters if stage.head else 0)
-    seconds = shard_traffic(run, rates, stage.layers * model.layer_parameters + tables, stage.layers)
-    hidden = beside(seconds * rates.shard_overlap, busy, rates.sharpness)
+    seconds = shard_seconds(layout, rates, stage.layers * model.layer_parameters + tables, stage.layers)
+    hidden = exposed_seconds(seconds * rates.shard_overlap, busy, rates.sharpness)
     return max(hidden + seconds * (1 - rates.shard_overlap), 0.0)
 
 
-def _micro(run: Run, rates: Rates, stage: Stage, work: Work) -> _Micro:
-    compute = stage.layers * (work.forward + work.backward) + (head(run, rates) if stage.head else 0.0)
-    tensor = stage.layers * tensor_traffic(run, rates)
-    context = stage.layers * context_traffic(run, rates, work)
+def _micro_batch_time(layout: TrainingLayout, rates: Rates, stage: PipelineStage, work: LayerTime) -> _MicroBatchTime:
+    compute = stage.layers * (work.forward + work.backward) + (head_seconds(layout, rates) if stage.head else 0.0)
+    tensor = stage.layers * tensor_seconds(layout, rates)
+    context = stage.layers * context_seconds(layout, rates, work)
     busy = compute + tensor + context
-    shard = _shard(run, rates, stage, busy) if run.pp == 1 else 0.0
-    launch = _launch(run, rates, stage.layers, busy + shard)
-    return _Micro(compute, tensor, context, shard, launch, _boundary(run, rates))
+    shard = _exposed_shard_seconds(layout, rates, stage, busy) if layout.pp == 1 else 0.0
+    launch = _launch_seconds(layout, rates, stage.layers, busy + shard)
+    return _MicroBatchTime(compute, tensor, context, shard, launch, _boundary_seconds(layout, rates))
 
 
-def _launch(run: Run, rates: Rates, layers: int, busy: float) -> float:
+def _launch_seconds(layout: TrainingLayout, rates: Rates, layers: int, busy: float) -> float:
     """Seconds of a micro-batch in which the GPU, `busy` for so long, waits for kernels to be launched."""
-    again = 4 / 3 if run.recompute == "full" else 1.0
-    each = rates.launch * (rates.compiled if run.compiled else 1.0)
-    if not run.flash and run.micro_batch * run.model.heads // run.tp % 4:
+    again = 4 / 3 if layout.recompute == "full" else 1.0
+    each = rates.launch * (rates.compiled if layout.compiled else 1.0)
+    if not layout.flash and layout.micro_batch * layout.model.heads // layout.tp % 4:
         each += rates.launch_scores
-    if run.tp > 1:
-        each += rates.launch_tensor + (rates.hop * run.tp if run.pipeline_crosses_nodes else 0.0)
+    if layout.tp > 1:
+        each += rates.launch_tensor + (rates.hop * layout.tp if layout.pipeline_crosses_nodes else 0.0)
     host = again * each * layers + rates.micro
-    return beside(host, busy, rates.sharpness) + rates.gap * min(busy, host) + again * rates.wait * layers
+    return exposed_seconds(host, busy, rates.sharpness) + rates.gap * min(busy, host) + again * rates.wait * layers
 
 
-def _boundary(run: Run, rates: Rates) -> float:
+def _boundary_seconds(layout: TrainingLayout, rates: Rates) -> float:
     """Seconds a stage spends on a micro-batch's activations and their gradients, sent to its neighbours."""
-    if run.pp == 1:
+    if layout.pp == 1:
         return 0.0
-    size = 2.0 * run.tokens * run.model.hidden / (run.tp if run.sequence_parallel or rates.scatter else 1)
-    crosses = run.pipeline_crosses_nodes
-    speed = run.machine.network * rates.network if crosses else run.machine.gpu.link * rates.link
+    size = 2.0 * layout.tokens * layout.model.hidden / (layout.tp if layout.sequence_parallel or rates.scatter else 1)
+    crosses = layout.pipeline_crosses_nodes
+    speed = layout.machine.network * rates.network if crosses else layout.machine.gpu.link * rates.link
     wait = rates.latency + (rates.latency_network if crosses else 0.0)
-    return 2 * run.virtual_stages * rates.boundary * (size / speed + wait)
+    return 2 * layout.virtual_stages * rates.boundary * (size / speed + wait)
 
 
-def gradient_traffic(run: Run, rates: Rates, parameters: float, layers: int, back: float, ahead: float) -> float:
+def gradient_seconds(
+    layout: TrainingLayout, rates: Rates, parameters: float, layers: int, back: float, ahead: float
+) -> float:
     """Seconds a step in which gradients are reduced that no computation hides.
 
     Once a step: all-reduced; with ZeRO-1 reduced and scattered, then parameters gathered. ZeRO-2 keeps only its share
@@ -166,64 +175,70 @@ def gradient_traffic(run: Run, rates: Rates, parameters: float, layers: int, bac
     waits for each of these collectives, the longer the more nodes they cross.
 
     Args:
-        run: The layout.
+        layout: The layout.
         rates: The constants.
         parameters: Parameters of one rank.
         layers: Layers of one rank.
         back: Seconds of the backward pass of one micro-batch, behind a share of which gradients travel.
         ahead: Seconds of its forward pass, behind a share of which ZeRO-1 and -2 gather parameters.
     """
-    group: Group = run.data_group
-    if group.ranks == 1 or run.zero_stage == 3:
+    group: RankGroup = layout.data_group
+    if group.ranks == 1 or layout.zero_stage == 3:
         return 0.0
-    size = run.grad_bytes * parameters
-    if run.zero_stage == 0:
-        return _exposed(communication_time.all_reduce(run.machine, rates, group, size), rates.data_overlap * back)
-    scattered = rates.zero_cost * communication_time.gather(run.machine, rates, group, size)
-    gathered = rates.zero_cost * communication_time.gather(run.machine, rates, group, 2.0 * parameters)
-    scattered = _exposed(scattered, rates.zero_overlap * back)
-    gathered = _exposed(gathered, rates.zero_overlap * ahead)
-    calls = rates.zero_calls * layers * communication_time.delay(rates, group)
-    return (run.micro_batches if run.zero_stage == 2 else 1) * (scattered + calls) + gathered + calls
+    size = layout.grad_bytes * parameters
+    if layout.zero_stage == 0:
+        return _unhidden_traffic(
+            communication_time.all_reduce_seconds(layout.machine, rates, group, size), rates.data_overlap * back
+        )
+    scattered = rates.zero_cost * communication_time.gather_seconds(layout.machine, rates, group, size)
+    gathered = rates.zero_cost * communication_time.gather_seconds(layout.machine, rates, group, 2.0 * parameters)
+    scattered = _unhidden_traffic(scattered, rates.zero_overlap * back)
+    gathered = _unhidden_traffic(gathered, rates.zero_overlap * ahead)
+    calls = rates.zero_calls * layers * communication_time.collective_latency(rates, group)
+    return (layout.micro_batches if layout.zero_stage == 2 else 1) * (scattered + calls) + gathered + calls
 
 
-def _exposed(seconds: float, hidden: float) -> float:
+def _unhidden_traffic(seconds: float, hidden: float) -> float:
     """What is left of traffic behind computation: the last bucket always is."""
     return max(seconds - hidden, LAST_BUCKET * seconds)
 
 
-def pressure(rates: Rates, filled: float) -> float:
+def allocator_delay(rates: Rates, filled: float) -> float:
     """Seconds that a micro-batch takes longer because the allocator works at its edge.
 
     All of `thrash` from 4 points above EDGE; `filled`: peak over the GPU's memory.
     """
-    return rates.thrash * min(1.0, max(0.0, (filled - EDGE) / 0.04))
+    return rates.thrash * min(1.0, max(0.0, (filled - PRESSURE_THRESHOLD) / 0.04))
 
 
-def step_time(run: Run, rates: Rates, filled: float = 0.0, work: Work | None = None) -> StepTime:
+def step_time(layout: TrainingLayout, rates: Rates, filled: float = 0.0, work: LayerTime | None = None) -> StepTime:
     """Seconds of one optimizer step: micro-batches through the pipeline, gradients, optimizer.
 
     Args:
-        run: The layout.
+        layout: The layout.
         rates: The constants.
         filled: Peak memory as a share of the GPU's; a step that fills it waits for the allocator.
         work: `layer(run, rates)`, where it is known already: it is the same for many layouts.
     """
-    model, m = run.model, run.micro_batches
-    parts = stages(model, run.pp, by_cost=bool(rates.by_cost))
-    work = work or layer(run, rates)
-    micros = {part: _micro(run, rates, part, work) for part in set(parts)}
+    model, m = layout.model, layout.micro_batches
+    parts = split_stages(model, layout.pp, by_cost=bool(rates.by_cost))
+    work = work or layer_time(layout, rates)
+    micros = {part: _micro_batch_time(layout, rates, part, work) for part in set(parts)}
     times = [micros[part].total for part in parts]
     slowest = max(micros.values(), key=lambda micro: micro.total)
-    whole = bubble.step(times, m, run.virtual_stages)
-    tables = model.embedding_parameters + (0 if run.pp > 1 else model.head_parameters)
-    owned = (max(part.layers for part in parts) * model.layer_parameters + tables) / run.tp
+    whole = pipelined_seconds(times, m, layout.virtual_stages)
+    tables = model.embedding_parameters + (0 if layout.pp > 1 else model.head_parameters)
+    owned = (max(part.layers for part in parts) * model.layer_parameters + tables) / layout.tp
     most = max(part.layers for part in parts)
-    data = gradient_traffic(run, rates, owned, most, most * work.backward, most * work.forward)
-    once = 0.0 if run.pp == 1 else max(_shard(run, rates, part, micros[part].compute) for part in micros)
-    shards = run.dp * run.cp if run.zero_stage else 1
-    moved = rates.optimizer * 28.0 * owned / shards + 2.0 * run.grad_bytes * owned / (
-        shards if run.zero_stage > 1 else 1
+    data = gradient_seconds(layout, rates, owned, most, most * work.backward, most * work.forward)
+    once = (
+        0.0
+        if layout.pp == 1
+        else max(_exposed_shard_seconds(layout, rates, part, micros[part].compute) for part in micros)
+    )
+    shards = layout.dp * layout.cp if layout.zero_stage else 1
+    moved = rates.optimizer * 28.0 * owned / shards + 2.0 * layout.grad_bytes * owned / (
+        shards if layout.zero_stage > 1 else 1
     )
     time = StepTime(
         compute=m * slowest.compute,
@@ -234,7 +249,22 @@ def step_time(run: Run, rates: Rates, filled: float = 0.0, work: Work | None = N
         boundary=m * slowest.boundary,
         bubble=whole - m * slowest.total,
         data=data,
-        optimizer=moved / run.machine.gpu.bandwidth,
+        optimizer=moved / layout.machine.gpu.bandwidth,
         fixed=rates.step,
     )
-    return structs.replace(time, allocator=m * pressure(rates, filled)) if filled > EDGE else time
+    return structs.replace(time, allocator=m * allocator_delay(rates, filled)) if filled > PRESSURE_THRESHOLD else time
+
+
+def bubble_share(stages: int, micro_batches: int, virtual_stages: int = 1) -> float:
+    """Idle time as a fraction of the ideal time: GPipe and 1F1B (p-1)/m, interleaved (p-1)/(v m)."""
+    return (stages - 1) / (virtual_stages * micro_batches)
+
+
+def pipelined_seconds(times: Sequence[float], micro_batches: int, virtual_stages: int = 1) -> float:
+    """Seconds of one pipelined step whose stages take `times` seconds for forward and backward of a micro-batch.
+
+    The slowest stage works through all micro-batches; filling and draining takes the others once, divided by the chunks
+    that are interleaved. With equal stages it is (m + (p-1)/v) t.
+    """
+    slowest = max(times)
+    return micro_batches * slowest + (sum(times) - slowest) / virtual_stages

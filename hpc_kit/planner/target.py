@@ -8,17 +8,17 @@ from msgspec import Struct, structs
 
 from hpc_kit.errors import SpecError
 from hpc_kit.planner import calibration, hardware
-from hpc_kit.planner.cells import FRAMEWORK, plain
-from hpc_kit.planner.constants import Rates, builtin
-from hpc_kit.planner.machine import Machine
+from hpc_kit.planner.case_cells import FRAMEWORK, normalize_word
+from hpc_kit.planner.constants import Rates, rates_for
+from hpc_kit.planner.hardware import Machine
 from hpc_kit.spec import load, search_path
 from hpc_kit.spec.cluster import Cluster
 
-SPELLINGS = {plain(word): name for name, others in FRAMEWORK.items() for word in (name, *others)}
+SPELLINGS = {normalize_word(word): name for name, others in FRAMEWORK.items() for word in (name, *others)}
 """Frameworks by each of their names; `torch` has the general constants, the others their own."""
 
 
-class Target(Struct, frozen=True):
+class PlanningTarget(Struct, frozen=True):
     """A machine with its constants, and where its numbers come from."""
 
     machine: Machine
@@ -26,7 +26,7 @@ class Target(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def framework_of(name: str) -> str:
+def parse_framework(name: str) -> str:
     """A framework by any of its names; case, `-`, `_`, `.` and blanks do not count.
 
     Raises:
@@ -34,7 +34,7 @@ def framework_of(name: str) -> str:
     """
     from difflib import get_close_matches
 
-    key = plain(name)
+    key = normalize_word(name)
     if key in SPELLINGS:
         return SPELLINGS[key]
     near = dict.fromkeys(SPELLINGS[word] for word in get_close_matches(key, SPELLINGS, n=3, cutoff=0.6))
@@ -50,7 +50,7 @@ def measured_file(cluster: str, root: Path) -> Path:
     return root / "env" / f"{Path(cluster).stem}.measured.json"
 
 
-def target(
+def resolve_target(
     cluster: str,
     root: Path,
     *,
@@ -59,7 +59,7 @@ def target(
     gpus_per_node: int | None = None,
     network: float | None = None,
     measurement: Path | None = None,
-) -> Target:
+) -> PlanningTarget:
     """The machine of a cluster.
 
     Args:
@@ -74,63 +74,67 @@ def target(
     Raises:
         SpecError: No such cluster, or it does not say what its GPUs are.
     """
-    machine, notes = _machine(cluster, root, gpu, gpus_per_node)
+    machine, notes = _resolve_machine(cluster, root, gpu, gpus_per_node)
     if network is not None:
         if not 0 < network < 1e5:
             raise SpecError("--network is out of range", found=f"{network:g}", remedy="Gb/s for each GPU, such as 200")
         machine = structs.replace(machine, network=network * 1e9 / 8)
-    rates = builtin(framework, machine.gpu.generation, machine.fabric)
+    rates = rates_for(framework, machine.gpu.generation, machine.fabric)
     path = measurement or measured_file(cluster, root)
     if measurement is not None or path.exists():
-        found = calibration.read(path)
-        own = calibration.of_card(found, machine.gpu)
-        machine, rates = calibration.apply(own, machine, rates)
+        found = calibration.read_measurement(path)
+        own = calibration.select_for_gpu(found, machine.gpu)
+        machine, rates = calibration.apply_measurement(own, machine, rates)
         links = "" if own == found else f", the links alone: its GPU is {found.gpu}, not {machine.gpu.name}"
         notes = (*notes, f"measured numbers from {search_path.display_path(path, root)}{links}")
-    return Target(machine, rates, notes)
+    return PlanningTarget(machine, rates, notes)
 
 
-def _machine(cluster: str, root: Path, gpu: str | None, per_node: int | None) -> tuple[Machine, tuple[str, ...]]:
+def _resolve_machine(
+    cluster: str, root: Path, gpu: str | None, per_node: int | None
+) -> tuple[Machine, tuple[str, ...]]:
     known = search_path.file_names("env", root, ".toml")
-    if cluster in hardware.machines() and cluster not in known:
-        machine = hardware.machine(cluster)
+    if cluster in hardware.machine_names() and cluster not in known:
+        machine = hardware.find_machine(cluster)
         if gpu:
-            machine = structs.replace(machine, gpu=hardware.gpu(gpu))
-        notes = [f"{cluster}: built-in figures", *_likened(gpu)]
+            machine = structs.replace(machine, gpu=hardware.find_gpu(gpu))
+        notes = [f"{cluster}: built-in figures", *_similar_gpu_note(gpu)]
         return structs.replace(machine, gpus_per_node=per_node or machine.gpus_per_node), tuple(notes)
     try:
         profile = load.load_cluster(cluster, root=root)
     except SpecError as error:
         raise SpecError(
-            error.what, found=error.found, remedy=f"{error.remedy};\nor a machine: {', '.join(hardware.machines())}"
+            error.what,
+            found=error.found,
+            remedy=f"{error.remedy};\nor a machine: {', '.join(hardware.machine_names())}",
         ) from error
-    return _of_profile(profile, gpu, per_node)
+    return _machine_of_cluster(profile, gpu, per_node)
 
 
-def _likened(kind: str | None) -> list[str]:
+def _similar_gpu_note(kind: str | None) -> list[str]:
     """What is to be said of a GPU's name that the table has only nearly."""
-    other = hardware.taken_for(kind) if kind else ""
+    other = hardware.matched_name(kind) if kind else ""
     return [other] if other else []
 
 
-def _of_profile(profile: Cluster, gpu: str | None, per_node: int | None) -> tuple[Machine, tuple[str, ...]]:
+def _machine_of_cluster(profile: Cluster, gpu: str | None, per_node: int | None) -> tuple[Machine, tuple[str, ...]]:
     node = profile.node
     gpus = per_node or node.gpus or (node.cpus if node.gpus == 0 else None)
     kind = gpu or ("cpu" if node.gpus == 0 else node.gpu)
     if kind is None:
         raise SpecError(
             f"cluster {profile.name} does not say what its GPUs are",
-            found=f"[node] gpu, in its file; known GPUs: {', '.join(hardware.names())}",
+            found=f"[node] gpu, in its file; known GPUs: {', '.join(hardware.gpu_names())}",
             remedy="[node] gpu = 'a100-80g' and gpus = 8 there, or --gpu a100-80g --gpus-per-node 8,\n"
-            f"or a machine: --cluster {hardware.machines()[0]}",
+            f"or a machine: --cluster {hardware.machine_names()[0]}",
         )
-    card = hardware.gpu(kind)
-    notes = _likened(kind)
+    card = hardware.find_gpu(kind)
+    notes = _similar_gpu_note(kind)
     if not gpus:
         gpus = 8
         notes.append("8 GPUs a node are taken for granted: [node] gpus, or --gpus-per-node")
     if node.network is None:
-        speed = hardware.network(card)
+        speed = hardware.usual_network(card)
         notes.append(f"{speed * 8 / 1e9:g} Gb/s of network a GPU are taken for granted: [node] network, or --network")
     else:
         speed = node.network * 1e9 / 8 / gpus

@@ -1,1 +1,1 @@
-"""One page of HTML about runs and benches, readable without a network: plots, tables, script, environment, record."""
+"""A self-contained HTML page about runs and benchmarks: plots, tables, script, environment and record."""

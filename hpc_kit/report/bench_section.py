@@ -1,36 +1,38 @@
-"""The section of a bench's result."""
+"""Builds the section of a benchmark's result."""
 
 from __future__ import annotations
 
 import shlex
 
 from hpc_kit.bench import markdown_report
-from hpc_kit.bench.results import Document, encode
-from hpc_kit.report.pictures import pictures
-from hpc_kit.report.section import Section, Table, Text
+from hpc_kit.bench.results import BenchResult, encode
+from hpc_kit.report.page import ReportTable, ReportText, Section, draw_pictures
 
 
-def section(document: Document, source: str, prefix: str) -> Section:
-    """What a bench has measured, and on what.
+def build_bench_section(document: BenchResult, source: str, prefix: str) -> Section:
+    """Build the section of a result.
 
     Args:
-        document: Its result.
-        source: Where that was read.
-        prefix: Before every id in the page.
+        document: The result.
+        source: File of the result.
+        prefix: Prefix of every id in the page.
     """
-    drawn, notes = pictures(document, document.plots, prefix)
-    tables = [Table("Results", *markdown_report.cells(document, rows)) for rows in markdown_report.kinds(document)]
+    drawn, notes = draw_pictures(document, document.plots, prefix)
+    tables = [
+        ReportTable("Results", *markdown_report.table_cells(document, rows))
+        for rows in markdown_report.group_rows(document)
+    ]
     versions = [[name, version] for name, version in document.machine.versions.items()]
     hosts = [
-        [host.name, ", ".join(markdown_report.host_parts(host)), *markdown_report.loads(host)]
+        [host.name, ", ".join(markdown_report.describe_host(host)), *markdown_report.format_loads(host)]
         for host in document.machine.hosts
     ]
     return Section(
         name=f"bench {document.bench}",
         title=document.title,
         source=source,
-        headline=markdown_report.ended(document),
-        bad=document.interrupted or bool(document.missing),
+        headline=markdown_report.completion_sentence(document),
+        failed=document.interrupted or bool(document.missing),
         failure=None,
         facts=[
             ("Command", shlex.join(document.command)),
@@ -42,9 +44,9 @@ def section(document: Document, source: str, prefix: str) -> Section:
         pictures=drawn,
         tables=[
             *tables,
-            Table("Hosts", ["host", "what it is", "before", "after"], hosts, left=4),
-            Table("Versions", ["what", "version"], versions, left=2),
+            ReportTable("Hosts", ["host", "description", "before", "after"], hosts, left=4),
+            ReportTable("Versions", ["software", "version"], versions, left=2),
         ],
-        notes=[*markdown_report.repeats(document), *document.notes, *notes],
-        texts=[Text("The result as JSON", encode(document).decode())],
+        notes=[*markdown_report.repeats_note(document), *document.notes, *notes],
+        texts=[ReportText("The result as JSON", encode(document).decode())],
     )

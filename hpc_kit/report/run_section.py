@@ -1,19 +1,22 @@
-"""The section of a run: how it ended, its curves, what was run and with what."""
+"""Builds the section of a run: outcome, training curves, script, environment and record.
+
+The curves come from the steps that the training saved, or else from the output of rank 0.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_kit.bench.curves import curves
-from hpc_kit.report import series
-from hpc_kit.report.pictures import pictures
-from hpc_kit.report.section import Section, Table, Text
-from hpc_kit.run_files import PATCH, RECORD, SCRIPT
+from hpc_kit.bench.plots import plot_curves
+from hpc_kit.bench.results import Column, Plot, ResultRow, Spread
+from hpc_kit.report.page import ReportTable, ReportText, Section, draw_pictures
+from hpc_kit.run_files import PATCH, RECORD, SCRIPT, STEPS
 from hpc_kit.runs.outcome import read_outcome
 
 if TYPE_CHECKING:
@@ -21,41 +24,42 @@ if TYPE_CHECKING:
     from hpc_kit.runs.run_folders import Run
     from hpc_kit.slurm.job_status import JobStatus
 
-MOST_LINES, MOST_BYTES = 200, 200_000
-"""Of a log the last lines, of a patch the beginning: the page is a report and no archive."""
+
+MAX_LOG_LINES, MAX_BYTES = 200, 200_000
+"""Limits for the end of a log and the beginning of a patch, to keep the page small."""
 
 
-def section(run: Run, status: JobStatus | None, prefix: str) -> Section:
-    """What a run has done.
+def build_run_section(run: Run, status: JobStatus | None, prefix: str) -> Section:
+    """Build the section of a run.
 
     Args:
-        run: Its files.
-        status: What Slurm says of it, where it does.
-        prefix: Before every id in the page.
+        run: The run's files.
+        status: Slurm's status of the job, if known.
+        prefix: Prefix of every id in the page.
     """
     end = read_outcome(run, status)
-    record = _record(run.array_folder / RECORD)
-    steps = series.of_run(run.folder, run.rank_log(0))
-    # One point is no curve: what it says stands in the tables.
-    plots = [plot for plot in series.PLOTS if any(len(curve.points) > 1 for curve in curves(steps, plot))]
-    drawn, notes = pictures(steps, plots, prefix)
+    record = _read_record(run.array_folder / RECORD)
+    steps = read_training_curves(run.folder, run.rank_log(0))
+    # A single point is not a curve; the tables contain its value.
+    plots = [plot for plot in PLOTS if any(len(curve.points) > 1 for curve in plot_curves(steps, plot))]
+    drawn, notes = draw_pictures(steps, plots, prefix)
     return Section(
         name=f"{run.name} {run.job_id}",
         title=f"{run.name}, job {run.job_id}",
         source=str(run.folder),
         headline=f"{end.state}: {end.sentence}",
-        bad=bool(end.exit_status),
-        failure=_failure(end),
-        facts=_facts(record, end, status),
+        failed=bool(end.exit_status),
+        failure=_failure_text(end),
+        facts=_run_facts(record, end, status),
         pictures=drawn,
-        tables=[table for table in _tables(record, end) if table.rows],
+        tables=[table for table in _run_tables(record, end) if table.rows],
         notes=notes,
-        texts=[text for text in _texts(run, record) if text.text.strip()],
+        texts=[text for text in _run_texts(run, record) if text.text.strip()],
     )
 
 
-def _record(path: Path) -> Mapping[str, Any]:
-    """The whole record, also of a version that knew other fields; nothing where there is none."""
+def _read_record(path: Path) -> Mapping[str, Any]:
+    """Read the whole record, including unknown fields of other versions; empty if missing."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -63,23 +67,23 @@ def _record(path: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _at(record: Mapping[str, Any], *names: str) -> Any:
-    """What stands there in a record; None where it does not go so deep."""
+def _nested_value(record: Mapping[str, Any], *names: str) -> Any:
+    """Return the nested value of a record; None if it is missing."""
     found: Any = record
     for name in names:
         found = found.get(name) if isinstance(found, dict) else None
     return found
 
 
-def _facts(record: Mapping[str, Any], end: Outcome, status: JobStatus | None) -> list[tuple[str, str]]:
-    resources = _at(record, "resolved", "job", "resources") or {}
-    ranks, nodes = _at(record, "resolved", "world_size"), resources.get("nodes")
-    commit, dirty = _at(record, "git", "commit"), _at(record, "git", "dirty")
-    slurm = " ".join(filter(None, (_at(record, "slurm"), _at(record, "slurm_version"))))
-    where = (status.nodelist if status else "") or _at(record, "end", "nodes")
+def _run_facts(record: Mapping[str, Any], end: Outcome, status: JobStatus | None) -> list[tuple[str, str]]:
+    resources = _nested_value(record, "resolved", "job", "resources") or {}
+    ranks, nodes = _nested_value(record, "resolved", "world_size"), resources.get("nodes")
+    commit, dirty = _nested_value(record, "git", "commit"), _nested_value(record, "git", "dirty")
+    slurm = " ".join(filter(None, (_nested_value(record, "slurm"), _nested_value(record, "slurm_version"))))
+    where = (status.nodelist if status else "") or _nested_value(record, "end", "nodes")
     facts = {
-        "Command": _command(_at(record, "command_line") or []),
-        "Program": shlex.join(_at(record, "resolved", "job", "command") or []),
+        "Command": _typed_command(_nested_value(record, "command_line") or []),
+        "Program": shlex.join(_nested_value(record, "resolved", "job", "command") or []),
         "Submitted": record.get("submitted"),
         "Exit status": str(end.exit_status),
         "Cluster": f"{record.get('cluster')} ({slurm})" if record else None,
@@ -88,65 +92,170 @@ def _facts(record: Mapping[str, Any], end: Outcome, status: JobStatus | None) ->
         "Submitted from": record.get("host"),
         "Code": f"{commit}{', with changes' * bool(dirty)}" if commit else None,
         "Python, torch, hpc_kit": ", ".join(
-            filter(None, (_at(record, "python_version"), _at(record, "packages", "torch"), _at(record, "hpc_kit")))
+            filter(
+                None,
+                (
+                    _nested_value(record, "python_version"),
+                    _nested_value(record, "packages", "torch"),
+                    _nested_value(record, "hpc_kit"),
+                ),
+            )
         ),
     }
     return [(name, str(value)) for name, value in facts.items() if value]
 
 
-def _command(words: list[str]) -> str:
-    """As it is typed: whichever file of ours Python was given."""
+def _typed_command(words: list[str]) -> str:
+    """Return the command as the user typed it, without the path of Python or of our program."""
     own = bool(words) and Path(words[0]).name in {"hpc-kit", "__main__.py"}
     return shlex.join(["hpc-kit", *words[1:]] if own else words)
 
 
-def _tables(record: Mapping[str, Any], end: Outcome) -> list[Table]:
-    def table(caption: str, heads: list[str], values: Any) -> Table:
+def _run_tables(record: Mapping[str, Any], end: Outcome) -> list[ReportTable]:
+    def table(caption: str, heads: list[str], values: Any) -> ReportTable:
         pairs = values.items() if isinstance(values, dict) else ()
-        return Table(caption, heads, [[str(name), _shown(value)] for name, value in pairs], left=2)
+        return ReportTable(caption, heads, [[str(name), _format_value(value)] for name, value in pairs], left=2)
 
     return [
         table("What the training says of itself", ["what", "value"], end.summary),
-        table("Environment", ["variable", "value"], _at(record, "environment")),
+        table("Environment", ["variable", "value"], _nested_value(record, "environment")),
     ]
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _failure(end: Outcome) -> Text | None:
+def _failure_text(end: Outcome) -> ReportText | None:
     failure = end.failure
     if failure is None:
         return None
     who = "the batch script" if failure.rank is None else f"rank {failure.rank}"
     where = f" on {failure.host}" if failure.host else ""
-    return Text(f"The first failure: {who}{where}", f"{failure.headline}\n{failure.text}")
+    return ReportText(f"The first failure: {who}{where}", f"{failure.headline}\n{failure.text}")
 
 
-def _texts(run: Run, record: Mapping[str, Any]) -> list[Text]:
-    last = "\n".join(_end_of(run.rank_log(0)).splitlines()[-MOST_LINES:])
+def _run_texts(run: Run, record: Mapping[str, Any]) -> list[ReportText]:
+    last = "\n".join(_read_log_end(run.rank_log(0)).splitlines()[-MAX_LOG_LINES:])
     return [
-        Text("The script", _read(run.array_folder / SCRIPT), shown=True),
-        Text("Packages", "\n".join(f"{name}=={version}" for name, version in (_at(record, "packages") or {}).items())),
-        Text(f"The last {MOST_LINES} lines of rank 0", last),
-        Text("What differed from the commit", _read(run.array_folder / PATCH)[:MOST_BYTES]),
-        Text("The record", json.dumps(record, indent=2, ensure_ascii=False) if record else ""),
+        ReportText("The script", _read_file(run.array_folder / SCRIPT), shown=True),
+        ReportText(
+            "Packages",
+            "\n".join(f"{name}=={version}" for name, version in (_nested_value(record, "packages") or {}).items()),
+        ),
+        ReportText(f"The last {MAX_LOG_LINES} lines of rank 0", last),
+        ReportText("What differed from the commit", _read_file(run.array_folder / PATCH)[:MAX_BYTES]),
+        ReportText("The record", json.dumps(record, indent=2, ensure_ascii=False) if record else ""),
     ]
 
 
-def _end_of(log: Path) -> str:
-    """The last part of a log, which may be larger than the memory."""
+def _read_log_end(log: Path) -> str:
+    """Read the end of a log, which may be larger than the memory."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_BYTES))
-            return file.read(MOST_BYTES).decode(errors="replace")
+            file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_BYTES))
+            return file.read(MAX_BYTES).decode(errors="replace")
     except OSError:
         return ""
 
 
-def _read(path: Path) -> str:
+def _read_file(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+COLUMNS = {
+    "loss": Column(),
+    "tokens_per_second": Column(unit="1/s", better="higher", title="tokens"),
+    "seconds": Column(unit="s", title="step"),
+    "busy": Column(unit="s", title="a rank's own part of a step"),
+}
+PLOTS = (
+    Plot(name="loss", title="Loss", x="step", y=("loss",)),
+    Plot(name="speed", title="Tokens a second", x="step", y=("tokens_per_second",)),
+    Plot(name="steps", title="Time of a step", x="step", y=("seconds",)),
+    Plot(
+        name="ranks",
+        title="Work of each rank in a step: median and quartiles, without what it waited",
+        x="rank",
+        y=("busy",),
+        kind="bars",
+    ),
+)
+
+MAX_POINTS = 400
+"""Maximum number of points of a curve; more steps are averaged in groups."""
+
+_STEP = re.compile(r"\b(?:step|iter|iteration|epoch)\b\W*(\d+)", re.IGNORECASE)
+_LOSS = re.compile(r"\bloss\b\W*?(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE)
+_SPEED = re.compile(
+    r"(?<![\d.,])(\d{1,3}(?:[ ,_]\d{3})+|\d+(?:\.\d+)?)\s*(?:tokens|tok)\s*(?:/s|per second)", re.IGNORECASE
+)
+
+
+class TrainingCurves(NamedTuple):
+    """Rows and columns to plot, with the attributes of a benchmark's result."""
+
+    columns: Mapping[str, Column]
+    results: Sequence[ResultRow]
+
+
+def read_training_curves(folder: Path, log: Path) -> TrainingCurves:
+    """Read the curves of a run; no rows if its steps are unknown.
+
+    Args:
+        folder: The run folder.
+        log: Output of rank 0.
+    """
+    try:
+        steps = json.loads((folder / STEPS).read_text())
+        return TrainingCurves(COLUMNS, [*_step_rows(steps), *_rank_rows(steps)])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    try:
+        with log.open(encoding="utf-8", errors="replace") as lines:  # it may be larger than the memory
+            return TrainingCurves(COLUMNS, _parse_step_lines(lines))
+    except OSError:
+        return TrainingCurves(COLUMNS, [])
+
+
+def _step_rows(steps: Mapping[str, Any]) -> list[ResultRow]:
+    losses, seconds, tokens = steps["loss"], steps["seconds"], steps.get("tokens")
+    width = -(-len(seconds) // MAX_POINTS) or 1
+    rows = []
+    for start in range(0, len(seconds), width):
+        times, of_losses = seconds[start : start + width], losses[start : start + width]
+        values = {"seconds": sum(times) / len(times), "loss": sum(of_losses) / len(of_losses)}
+        if tokens and values["seconds"] > 0:
+            values["tokens_per_second"] = tokens / values["seconds"]
+        rows.append(ResultRow(labels={"step": start + len(times)}, values=values))
+    return rows
+
+
+def _rank_rows(steps: Mapping[str, Any]) -> list[ResultRow]:
+    return [
+        ResultRow(
+            labels={"rank": rank},
+            values={"busy": middle},
+            spread={"busy": Spread(low=low, high=high, std=0.0, repeats=len(steps["seconds"]))},
+        )
+        for rank, (low, middle, high) in enumerate(steps.get("busy", ()))
+    ]
+
+
+def _parse_step_lines(lines: Iterable[str]) -> list[ResultRow]:
+    """Parse the steps in any program's output.
+
+    Examples: `step 10/60 loss 3.21 5 024 tokens/s` and `epoch 3: loss=0.2`.
+    """
+    rows = []
+    for line in lines:
+        step = _STEP.search(line)
+        found = {"loss": _LOSS.search(line), "tokens_per_second": _SPEED.search(line)}
+        values = {name: float(re.sub(r"[ ,_]", "", match[1])) for name, match in found.items() if match}
+        if step and values:
+            rows.append(ResultRow(labels={"step": int(step[1])}, values=values))
+    width = -(-len(rows) // MAX_POINTS) or 1
+    return rows[::width]

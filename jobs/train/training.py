@@ -766,7 +766,7 @@ def compute_mfu(options: Options, device: torch.device, speed: float, gpus: floa
     from hpc_kit.planner import hardware
 
     try:
-        peak = hardware.gpu(torch.cuda.get_device_name(device)).flops
+        peak = hardware.find_gpu(torch.cuda.get_device_name(device)).flops
     except SpecError:
         return None
     return speed * options.model.flops_per_token / (peak * gpus)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpc_kit.bench.machine import Host, Load, Machine
-from hpc_kit.bench.results import Column, Document, Plot, Row
-from hpc_kit.bench.sample import summary
+from hpc_kit.bench.machine import Host, HostLoad, Machine
+from hpc_kit.bench.results import BenchResult, Column, Plot, ResultRow, summarize
 
 COLUMNS = {
     "seconds": Column(unit="s", title="time"),
@@ -17,14 +16,14 @@ COLUMNS = {
 
 
 def host(name: str = "n1", *, cpu: str = "a processor", busy: float = 0.0, after: float | None = None) -> Host:
-    before, then = (None if share is None else Load(average=(0.5, 0.4, 0.3), busy=share) for share in (busy, after))
+    before, then = (None if share is None else HostLoad(average=(0.5, 0.4, 0.3), busy=share) for share in (busy, after))
     assert before is not None
     return Host(name=name, cpu=cpu, cores=2, memory=4 << 30, before=before, after=then)
 
 
-def row(size: int, seconds: Sequence[float], backend: str = "gloo") -> Row:
-    median, spread = summary(seconds, warmup=3)
-    return Row(
+def row(size: int, seconds: Sequence[float], backend: str = "gloo") -> ResultRow:
+    median, spread = summarize(seconds, warmup=3)
+    return ResultRow(
         labels={"backend": backend, "bytes": size},
         values={"seconds": median, "algbw": size / median / 1e9},
         spread={"seconds": spread},
@@ -32,9 +31,9 @@ def row(size: int, seconds: Sequence[float], backend: str = "gloo") -> Row:
 
 
 def document(
-    rows: Sequence[Row], *, hosts: Sequence[Host] = (), bench: str = "comm", torch: str = "2.13.0"
-) -> Document:
-    return Document(
+    rows: Sequence[ResultRow], *, hosts: Sequence[Host] = (), bench: str = "comm", torch: str = "2.13.0"
+) -> BenchResult:
+    return BenchResult(
         bench=bench,
         title="Collectives",
         command=["hpc-kit", "bench", "comm"],

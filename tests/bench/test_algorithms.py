@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpc_kit.bench.algorithms import ALGORITHMS
+from hpc_kit.bench.collectives_rank import ALL_REDUCES
 
 
 class Post:
@@ -28,7 +28,7 @@ class Post:
         self.received += tensor.numel()
         tensor.copy_(self.boxes[source, self.rank].get(timeout=20))
 
-    def swap(self, sent: Tensor, to: int, received: Tensor, source: int) -> None:
+    def send_receive(self, sent: Tensor, to: int, received: Tensor, source: int) -> None:
         self.send(sent, to)
         self.receive(received, source)
 
@@ -48,17 +48,17 @@ def run(algorithm: Callable[..., None], ranks: int, length: int) -> tuple[list[T
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", sorted(ALL_REDUCES))
 def test_every_rank_has_the_sum(name: str, ranks: int) -> None:
     length = 4 * ranks
-    tensors, _ = run(ALGORITHMS[name], ranks, length)
+    tensors, _ = run(ALL_REDUCES[name], ranks, length)
     expected = torch.arange(length, dtype=torch.float32) * sum(10**rank for rank in range(ranks))
     assert all(torch.equal(tensor, expected) for tensor in tensors)
 
 
 def test_a_ring_spreads_what_a_star_piles_up() -> None:
     ranks, length = 4, 16
-    _, posts = run(ALGORITHMS["ring"], ranks, length)
+    _, posts = run(ALL_REDUCES["ring"], ranks, length)
     assert [(post.sent, post.received) for post in posts] == [(2 * 3 * 4, 2 * 3 * 4)] * ranks
-    _, posts = run(ALGORITHMS["star"], ranks, length)
+    _, posts = run(ALL_REDUCES["star"], ranks, length)
     assert [(post.sent, post.received) for post in posts] == [(48, 48), (16, 16), (16, 16), (16, 16)]

@@ -21,13 +21,13 @@ from hpc_kit.errors import SpecError
     ("text", "expected"), [("4096", 4096), ("4KiB", 4096), ("4K", 4096), ("4 MB", 4 << 20), ("64MiB", 64 << 20)]
 )
 def test_sizes(text: str, expected: int) -> None:
-    assert comm.size(text) == expected
+    assert comm.parse_size(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "0", "3", "4XB", "-1", "big"])
 def test_no_size(text: str) -> None:
     with pytest.raises(SpecError, match="is no size"):
-        comm.size(text)
+        comm.parse_size(text)
 
 
 @pytest.mark.parametrize(
@@ -35,20 +35,20 @@ def test_no_size(text: str) -> None:
     [("4MiB,4KiB", (4096, 4 << 20)), ("1KiB-20KiB", (1024, 4096, 16384, 20480)), ("1KiB-4KiB,1KiB", (1024, 4096))],
 )
 def test_ranges_of_sizes(text: str, expected: tuple[int, ...]) -> None:
-    assert comm.sizes_of(text) == expected
+    assert comm.parse_sizes(text) == expected
 
 
 def test_a_range_goes_up() -> None:
     with pytest.raises(SpecError, match="goes down"):
-        comm.sizes_of("4MiB-1KiB")
+        comm.parse_sizes("4MiB-1KiB")
 
 
 def test_ring_and_star_are_all_reduces() -> None:
     with pytest.raises(SpecError, match="ways to do an all_reduce"):
-        comm.question("gloo", "broadcast", 2, "4", "ring")
-    asked = comm.question("gloo", "all", 2, "4", "ring,star", links=True)
+        comm.parse_options("gloo", "broadcast", 2, "4", "ring")
+    asked = comm.parse_options("gloo", "all", 2, "4", "ring,star", links=True)
     assert asked.collectives == tuple(comm.BUS_FACTORS)
-    assert comm.Question.of(json.loads(json.dumps(asked._asdict()))) == asked
+    assert comm.CommOptions.from_json(json.loads(json.dumps(asked._asdict()))) == asked
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_ring_and_star_are_all_reduces() -> None:
 )
 def test_what_cannot_be_measured_is_refused(words: tuple[str, str, int, str], fault: str) -> None:
     with pytest.raises(SpecError, match=fault):
-        comm.question(*words)
+        comm.parse_options(*words)
 
 
 @pytest.mark.slow

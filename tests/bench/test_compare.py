@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from msgspec import structs
 
 from hpc_kit.bench.comparison import compare
-from hpc_kit.bench.results import Document, Row, encode
+from hpc_kit.bench.results import BenchResult, ResultRow, encode
 from hpc_kit.cli.bench import command
 from hpc_kit.errors import AnswerNo, SpecError
 from tests.bench.papers import document, host, row
@@ -23,7 +23,7 @@ def scaled(factor: float) -> list[float]:
     return [factor * value for value in STEADY]
 
 
-def verdicts(first: Document, second: Document) -> list[tuple[str, str]]:
+def verdicts(first: BenchResult, second: BenchResult) -> list[tuple[str, str]]:
     return [(each.column, each.verdict) for each in compare(first, second).ratios]
 
 
@@ -34,8 +34,8 @@ def test_a_ratio_counts_beyond_its_uncertainty(factor: float, verdict: str) -> N
 
 
 def test_without_repeats_only_what_is_equal_or_counted_can_be_told() -> None:
-    def without(**values: float) -> Document:
-        return document([Row(labels={}, values=values)])
+    def without(**values: float) -> BenchResult:
+        return document([ResultRow(labels={}, values=values)])
 
     one = without(seconds=1.0, memory=100, total=100)
     assert verdicts(one, one) == [("seconds", "same"), ("memory", "same"), ("total", "same")]
@@ -49,7 +49,7 @@ def test_beside_what_has_repeats_the_others_are_compared_but_what_is_reckoned() 
 
 
 def test_of_nothing_there_is_no_ratio_but_a_note() -> None:
-    rows = [Row(labels={}, values={"memory": 8, "total": size}) for size in (0, 50)]
+    rows = [ResultRow(labels={}, values={"memory": 8, "total": size}) for size in (0, 50)]
     found = compare(document([rows[0]]), document([rows[1]]))
     assert [each.column for each in found.ratios] == ["memory"]
     assert found.notes == ("no ratio to 0, in some row: total",)
@@ -60,12 +60,12 @@ def test_what_is_in_one_only_is_counted() -> None:
         document([row(4, STEADY), row(8, STEADY)]), document([row(4, STEADY), row(16, STEADY)], torch="2.14")
     )
     assert (len(found.ratios), found.only_first, found.only_second) == (1, 1, 1)
-    assert (found.named_first, found.named_second) == ("bytes 8 B", "bytes 16 B")
+    assert (found.labels_only_first, found.labels_only_second) == ("bytes 8 B", "bytes 16 B")
     assert found.notes == ("torch: 2.13.0 and 2.14",)
 
 
 def test_rows_of_the_librarys_algorithm_are_the_same_whether_others_were_measured_or_not(tmp_path: Path) -> None:
-    def by(algorithm: str) -> Row:
+    def by(algorithm: str) -> ResultRow:
         return structs.replace(row(4, STEADY), labels={"algorithm": algorithm, **row(4, STEADY).labels})
 
     without, beside = document([row(4, STEADY)]), document([by("library"), by("ring"), by("star")])

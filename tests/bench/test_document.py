@@ -9,20 +9,18 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hpc_kit.bench import curves, markdown_report, plots, results
-from hpc_kit.bench.quantity import quantity
-from hpc_kit.bench.results import Document, Plot
-from hpc_kit.bench.sample import summary, uncertainty
+from hpc_kit.bench import markdown_report, plots, results
+from hpc_kit.bench.results import BenchResult, Plot, format_quantity, median_error, summarize
 from hpc_kit.errors import SpecError
 from tests.bench import papers
 
 
 @pytest.fixture
-def two_sizes() -> Document:
+def two_sizes() -> BenchResult:
     return papers.document([papers.row(4096, [3e-6, 1e-6, 2e-6]), papers.row(1 << 20, [0.5, 0.5, 0.5], "mpi|x")])
 
 
-def test_a_result_is_flat_and_comes_back(two_sizes: Document) -> None:
+def test_a_result_is_flat_and_comes_back(two_sizes: BenchResult) -> None:
     data = results.encode(two_sizes)
     first = json.loads(data)["results"][0]
     assert {name: first[name] for name in ("backend", "bytes", "seconds")} == {
@@ -34,7 +32,7 @@ def test_a_result_is_flat_and_comes_back(two_sizes: Document) -> None:
     assert results.decode(data) == two_sizes
 
 
-def test_a_number_that_is_none_is_left_out(two_sizes: Document) -> None:
+def test_a_number_that_is_none_is_left_out(two_sizes: BenchResult) -> None:
     two_sizes.results[0].values["algbw"] = float("nan")
     assert list(results.decode(results.encode(two_sizes)).results[0].values) == ["seconds"]
 
@@ -44,32 +42,32 @@ def test_what_is_no_document_is_said_to_be_none(text: str, tmp_path: Path) -> No
     path = tmp_path / "A.json"
     path.write_text(text)
     with pytest.raises(SpecError, match="cannot read"):
-        results.read(path)
+        results.read_result(path)
 
 
-def test_the_table_has_units_quartiles_and_no_stray_bars(two_sizes: Document) -> None:
-    text = markdown_report.page(two_sizes)
+def test_the_table_has_units_quartiles_and_no_stray_bars(two_sizes: BenchResult) -> None:
+    text = markdown_report.render_result(two_sizes)
     lines = [re.sub(" +", " ", line) for line in text.splitlines()]
     assert "| gloo | 4 KiB | 2 us (1.5-2.5) | 2.048 |" in lines
     assert "| mpi\\|x | 1 MiB | 500 ms (500-500) | 0.002097 |" in lines
     assert "Medians of 3 repeats, quartiles in brackets." in lines
     assert "**" not in text
-    assert "**Interrupted: " in markdown_report.page(structs.replace(two_sizes, interrupted=True))
+    assert "**Interrupted: " in markdown_report.render_result(structs.replace(two_sizes, interrupted=True))
 
 
-def test_rows_of_other_labels_are_a_table_of_their_own(two_sizes: Document) -> None:
+def test_rows_of_other_labels_are_a_table_of_their_own(two_sizes: BenchResult) -> None:
     two_sizes.results.append(structs.replace(two_sizes.results[0], labels={"link": "n1-n2"}, values={"algbw": 1.0}))
     two_sizes.results.append(structs.replace(two_sizes.results[1], labels={"link": "n1-n3"}))
-    assert [len(rows) for rows in markdown_report.kinds(two_sizes)] == [2, 2]
-    bare = [re.sub(" +", "", line) for line in markdown_report.results(two_sizes)]
+    assert [len(rows) for rows in markdown_report.group_rows(two_sizes)] == [2, 2]
+    bare = [re.sub(" +", "", line) for line in markdown_report.render_tables(two_sizes)]
     assert "|n1-n2||1|" in bare
-    assert sum(line.startswith("| ---") for line in markdown_report.results(two_sizes)) == 2
+    assert sum(line.startswith("| ---") for line in markdown_report.render_tables(two_sizes)) == 2
 
 
-def test_a_quantity_that_a_row_lacks_is_blank(two_sizes: Document) -> None:
+def test_a_quantity_that_a_row_lacks_is_blank(two_sizes: BenchResult) -> None:
     two_sizes.results.append(structs.replace(two_sizes.results[0], values={}))
-    assert len(markdown_report.kinds(two_sizes)) == 1
-    assert re.search(r"^\| gloo +\| 4 KiB \|[ |]+$", markdown_report.page(two_sizes), re.MULTILINE)
+    assert len(markdown_report.group_rows(two_sizes)) == 1
+    assert re.search(r"^\| gloo +\| 4 KiB \|[ |]+$", markdown_report.render_result(two_sizes), re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -83,20 +81,20 @@ def test_a_quantity_that_a_row_lacks_is_blank(two_sizes: Document) -> None:
     ],
 )
 def test_quantities(value: float, unit: str, text: str) -> None:
-    assert quantity(value, unit) == text
+    assert format_quantity(value, unit) == text
 
 
 def test_the_spread_of_few_repeats_tells_nothing() -> None:
-    assert summary([2.0])[1].std == 0
-    assert uncertainty(summary([1.0, 2.0])[1]) is None
-    assert uncertainty(summary([1.0, 2.0, 3.0])[1]) == pytest.approx(0.536, abs=1e-3)
+    assert summarize([2.0])[1].std == 0
+    assert median_error(summarize([1.0, 2.0])[1]) is None
+    assert median_error(summarize([1.0, 2.0, 3.0])[1]) == pytest.approx(0.536, abs=1e-3)
 
 
-def test_curves_are_told_apart_by_their_series(two_sizes: Document) -> None:
-    first, second = curves.curves(two_sizes, two_sizes.plots[0])
+def test_curves_are_told_apart_by_their_series(two_sizes: BenchResult) -> None:
+    first, second = plots.plot_curves(two_sizes, two_sizes.plots[0])
     assert (first.name, first.points[0][:2], second.name) == ("gloo", (4096, 2e-6), "mpi|x")
     stacked = Plot(name="s", title="", x="backend", y=("seconds", "algbw"), kind="stacked", where={"bytes": 4096})
-    assert [curve.name for curve in curves.curves(two_sizes, stacked)] == ["time", "algbw"]
+    assert [curve.name for curve in plots.plot_curves(two_sizes, stacked)] == ["time", "algbw"]
 
 
 def test_a_picture_takes_the_names_and_colours_of_its_page() -> None:
@@ -104,16 +102,16 @@ def test_a_picture_takes_the_names_and_colours_of_its_page() -> None:
 <svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="5pt"><metadata>a</metadata>
 <path id="m1" style="fill: #2f6fde; stroke: #1d1d20"/><use xlink:href="#m1" clip-path="url(#c1)"/></svg>
 """
-    assert plots.themed(text, "p1") == (
+    assert plots.use_page_colours(text, "p1") == (
         '<svg width="5pt">\n<path id="p1-m1" style="fill: var(--c1); stroke: var(--ink)"/>'
         '<use href="#p1-m1" clip-path="url(#p1-c1)"/></svg>'
     )
 
 
 @pytest.mark.slow
-def test_pictures_stand_in_a_page_of_its_own_colours(two_sizes: Document) -> None:
+def test_pictures_stand_in_a_page_of_its_own_colours(two_sizes: BenchResult) -> None:
     pytest.importorskip("matplotlib")
-    text = plots.svg(two_sizes, two_sizes.plots[0], "p1")
+    text = plots.inline_svg(two_sizes, two_sizes.plots[0], "p1")
     assert text.startswith("<svg")
     assert "http" not in text
     assert "var(--c1)" in text
@@ -124,15 +122,15 @@ def test_pictures_stand_in_a_page_of_its_own_colours(two_sizes: Document) -> Non
 
 
 def test_without_matplotlib_the_tables_still_come(
-    two_sizes: Document, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    two_sizes: BenchResult, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(SpecError, match="needs matplotlib") as caught:
-        plots.files(two_sizes, tmp_path)
+        plots.draw_files(two_sizes, tmp_path)
     assert "pip install" in str(caught.value)
 
 
-def test_a_result_of_a_later_version_is_refused(two_sizes: Document, tmp_path: Path) -> None:
+def test_a_result_of_a_later_version_is_refused(two_sizes: BenchResult, tmp_path: Path) -> None:
     (tmp_path / "A.json").write_bytes(results.encode(structs.replace(two_sizes, format=results.FORMAT + 1)))
     with pytest.raises(SpecError, match="of a later hpc_kit"):
-        results.read(tmp_path / "A.json")
+        results.read_result(tmp_path / "A.json")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.bench import data_parallel, training_runs
-from hpc_kit.bench.recorder import Kept
+from hpc_kit.bench.recorder import FileRecorder
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.run_files import RUN_VARIABLE
 
@@ -26,14 +26,14 @@ SUMMARY: training_runs.Summary = {
 @pytest.mark.parametrize(
     ("asked", "fault"),
     [
-        (data_parallel.Question(ways=("DDP",)), "unknown way 'DDP'"),
-        (data_parallel.Question(ranks=3), "does not divide over the ranks"),
-        (data_parallel.Question(ranks=10**6, global_batch=10**6), "does not fit into memory"),
+        (data_parallel.DataParallelOptions(ways=("DDP",)), "unknown way 'DDP'"),
+        (data_parallel.DataParallelOptions(ranks=3), "does not divide over the ranks"),
+        (data_parallel.DataParallelOptions(ranks=10**6, global_batch=10**6), "does not fit into memory"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(asked: data_parallel.Question, fault: str) -> None:
+def test_what_cannot_be_measured_is_refused(asked: data_parallel.DataParallelOptions, fault: str) -> None:
     with pytest.raises(SpecError, match=fault):
-        data_parallel.refuse(asked)
+        asked.check()
 
 
 def test_each_way_starts_the_same_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -48,13 +48,13 @@ def test_each_way_starts_the_same_program(monkeypatch: pytest.MonkeyPatch, tmp_p
             seen.append((list(argv), environ["OMP_NUM_THREADS"], environ.get("HPC_KIT_LAUNCHER", "")))
         return "exit code 3" if "torch.distributed.run" in argv else None
 
-    monkeypatch.setattr(training_runs, "run", run)
+    monkeypatch.setattr(training_runs, "run_program", run)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    sheet = Kept("dp", title="", columns=data_parallel.COLUMNS, parameters={}, look=0)
+    sheet = FileRecorder("dp", title="", columns=data_parallel.COLUMNS, parameters={}, look=0)
     environ = {**os.environ, "PATH": str(tmp_path)}
-    data_parallel.measure(data_parallel.Question(ranks=4, repeats=1), sheet, environ)
+    data_parallel.measure_data_parallel(data_parallel.DataParallelOptions(ranks=4, repeats=1), sheet, environ)
     ways = {row.labels["way"]: row for row in sheet.rows}
-    assert list(ways) == list(data_parallel.WAYS[:-1])
+    assert list(ways) == list(data_parallel.VARIANTS[:-1])
     assert [ways[way].labels["processes"] for way in ways] == [1, 1, 4, 4]
     assert ways[data_parallel.SRUN].values == {
         "tokens_per_second": 100,
@@ -65,7 +65,11 @@ def test_each_way_starts_the_same_program(monkeypatch: pytest.MonkeyPatch, tmp_p
     }
     assert "start" not in ways[data_parallel.DATAPARALLEL].values
     threads = {tuple(argv[:3]): number for argv, number, _ in seen}
-    assert threads[sys.executable, "-m", "hpc_kit.bench.spawned"] == threads["srun", "--nodes=1", "--ntasks=4"] == "1"
+    assert (
+        threads[sys.executable, "-m", "hpc_kit.bench.spawned_ranks"]
+        == threads["srun", "--nodes=1", "--ntasks=4"]
+        == "1"
+    )
     assert [number for argv, number, launcher in seen if launcher == "single"] == ["4", "4"]
     assert sheet.close().notes[-1].startswith("DDP by torchrun: it failed\n  found  exit code 3")
 
@@ -73,21 +77,30 @@ def test_each_way_starts_the_same_program(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_ways_take_turns_and_what_failed_once_has_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int]] = []
 
-    def take(way: str, _asked: data_parallel.Question, _environ: Mapping[str, str], taken: data_parallel.Taken) -> None:
+    def take(
+        way: str,
+        _asked: data_parallel.DataParallelOptions,
+        _environ: Mapping[str, str],
+        taken: data_parallel.VariantTimes,
+    ) -> None:
         seen.append((way, len(sheet.rows)))
         if seen.count((way, 2)) == 1 and way == data_parallel.SPAWN:
             raise JobFailed("it failed")
         taken.summaries.append({**SUMMARY, "tokens_per_second": 100.0 * len(seen)})
 
-    monkeypatch.setattr(data_parallel, "_take", take)
-    sheet = Kept("dp", title="", columns=data_parallel.COLUMNS, parameters={}, look=0)
-    data_parallel.measure(data_parallel.Question(ways=(data_parallel.ONE, data_parallel.SPAWN), repeats=3), sheet, {})
+    monkeypatch.setattr(data_parallel, "_measure_once", take)
+    sheet = FileRecorder("dp", title="", columns=data_parallel.COLUMNS, parameters={}, look=0)
+    data_parallel.measure_data_parallel(
+        data_parallel.DataParallelOptions(ways=(data_parallel.SINGLE_PROCESS, data_parallel.SPAWN), repeats=3),
+        sheet,
+        {},
+    )
     assert seen == [
-        (data_parallel.ONE, 0),
+        (data_parallel.SINGLE_PROCESS, 0),
         (data_parallel.SPAWN, 1),
-        (data_parallel.ONE, 2),
+        (data_parallel.SINGLE_PROCESS, 2),
         (data_parallel.SPAWN, 2),
-        (data_parallel.ONE, 2),
+        (data_parallel.SINGLE_PROCESS, 2),
     ]
     one, spawn = sheet.rows
     assert (one.values["tokens_per_second"], one.spread["tokens_per_second"].repeats) == (300, 3)
@@ -96,27 +109,32 @@ def test_ways_take_turns_and_what_failed_once_has_no_more(monkeypatch: pytest.Mo
 
 
 def test_without_srun_its_row_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    sheet = Kept("dp", title="", columns=data_parallel.COLUMNS, parameters={}, look=0)
-    data_parallel.measure(data_parallel.Question(ways=(data_parallel.SRUN,)), sheet, {"PATH": str(tmp_path)})
+    sheet = FileRecorder("dp", title="", columns=data_parallel.COLUMNS, parameters={}, look=0)
+    data_parallel.measure_data_parallel(
+        data_parallel.DataParallelOptions(ways=(data_parallel.SRUN,)), sheet, {"PATH": str(tmp_path)}
+    )
     assert sheet.close().notes == ["DDP by srun: there is no srun here."]
 
 
 def test_a_command_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
-    environ = training_runs.environment(tmp_path, RANK=1)
+    environ = training_runs.program_environment(tmp_path, RANK=1)
     assert (environ["RANK"], environ[RUN_VARIABLE], environ["OMP_NUM_THREADS"]) == ("1", str(tmp_path), "1")
-    assert training_runs.run(["true"], environ, 10) is None
-    assert training_runs.run(["sh", "-c", "echo so; echo what >&2; exit 4"], environ, 10) == "exit code 4\nso\nwhat"
-    assert training_runs.run(["sleep", "60"], environ, 0.05) == "not ended within 0.05 s"
+    assert training_runs.run_program(["true"], environ, 10) is None
+    assert (
+        training_runs.run_program(["sh", "-c", "echo so; echo what >&2; exit 4"], environ, 10)
+        == "exit code 4\nso\nwhat"
+    )
+    assert training_runs.run_program(["sleep", "60"], environ, 0.05) == "not ended within 0.05 s"
     with pytest.raises(JobFailed, match="left no summary"):
-        training_runs.summary(tmp_path)
+        training_runs.read_summary(tmp_path)
 
 
 def test_a_program_is_the_project_s_own_before_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert training_runs.training("ddp.py").is_file()
+    assert training_runs.find_program("ddp.py").is_file()
     own = tmp_path / "jobs" / "train" / "ddp.py"
     own.parent.mkdir(parents=True)
     own.touch()
-    assert training_runs.training("ddp.py") == own
+    assert training_runs.find_program("ddp.py") == own
     with pytest.raises(SpecError, match="there is no program none"):
-        training_runs.training("none.py")
+        training_runs.find_program("none.py")

@@ -19,15 +19,15 @@ Legend:
 
 
 def test_what_lies_between_two_gpus() -> None:
-    assert machine.pairs_of(TOPOLOGY) == ("GPU0-GPU1 NV12", "GPU0-GPU2 SYS", "GPU1-GPU2 SYS")
-    assert machine.pairs_of("\tGPU0\tCPU Affinity\nGPU0\t X \t0-15\n") == ()
-    assert machine.pairs_of("") == ()
+    assert machine.parse_gpu_links(TOPOLOGY) == ("GPU0-GPU1 NV12", "GPU0-GPU2 SYS", "GPU1-GPU2 SYS")
+    assert machine.parse_gpu_links("\tGPU0\tCPU Affinity\nGPU0\t X \t0-15\n") == ()
+    assert machine.parse_gpu_links("") == ()
 
 
 def test_the_version_of_an_mpi() -> None:
-    assert machine.version_of("mpirun (Open MPI) 4.1.4\n\nReport bugs\n") == "mpirun (Open MPI) 4.1.4"
-    assert machine.version_of("HYDRA build details:\n    Version:      5.0.2\n    CC: cc\n") == "MPICH 5.0.2"
-    assert machine.version_of("") == ""
+    assert machine.parse_version("mpirun (Open MPI) 4.1.4\n\nReport bugs\n") == "mpirun (Open MPI) 4.1.4"
+    assert machine.parse_version("HYDRA build details:\n    Version:      5.0.2\n    CC: cc\n") == "MPICH 5.0.2"
+    assert machine.parse_version("") == ""
 
 
 def test_links_that_are_up(tmp_path: Path) -> None:
@@ -40,18 +40,18 @@ def test_links_that_are_up(tmp_path: Path) -> None:
     port = tmp_path / "infiniband/mlx5_0/ports/1"
     port.mkdir(parents=True)
     (port / "rate").write_text("200 Gb/sec (4X HDR)\n")
-    found = machine.interfaces(tmp_path / "net", tmp_path / "infiniband")
+    found = machine.list_interfaces(tmp_path / "net", tmp_path / "infiniband")
     assert found == ("eth0 25000 Mb/s", "ib0", "mlx5_0 200 Gb/sec (4X HDR)")
-    assert machine.interfaces(tmp_path / "none", tmp_path / "none") == ()
+    assert machine.list_interfaces(tmp_path / "none", tmp_path / "none") == ()
 
 
 def test_the_processor_has_a_name() -> None:
-    assert machine.processor("processor\t: 0\nmodel name\t: A  CPU @ 2 GHz\n") == "A CPU @ 2 GHz"
-    assert machine.processor("")
+    assert machine.parse_processor_name("processor\t: 0\nmodel name\t: A  CPU @ 2 GHz\n") == "A CPU @ 2 GHz"
+    assert machine.parse_processor_name("")
 
 
 def test_this_host_tells_of_itself() -> None:
-    found = machine.this_host(0)
+    found = machine.describe_this_host(0)
     assert found.cores >= 1
     assert found.memory > 1 << 20
     assert 0 <= found.before.busy <= 1

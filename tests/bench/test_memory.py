@@ -9,19 +9,18 @@ import torch
 from click.testing import CliRunner
 
 from hpc_kit.bench import model_memory, results
-from hpc_kit.bench.census import Trained, held, storage_bytes
-from hpc_kit.bench.mixed import MixedAdamW
+from hpc_kit.bench.model_memory_rank import MixedPrecisionAdamW, TrainedModel, count_bytes, storage_bytes
 from hpc_kit.cli.bench import command
 from hpc_kit.errors import SpecError
-from hpc_kit.planner.memory import model_states
+from hpc_kit.planner.memory import model_state_bytes
 
-ASKED = model_memory.Question()
+ASKED = model_memory.MemoryOptions()
 STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
 
 @pytest.mark.parametrize("way", model_memory.FORMULAS)
 def test_the_formulas_are_the_planner_s(way: str) -> None:
-    assert model_memory.formula(way, 1000, 8) == sum(model_states(1000, 8, STAGES[way]))
+    assert model_memory.state_bytes(way, 1000, 8) == sum(model_state_bytes(1000, 8, STAGES[way]))
 
 
 @pytest.mark.parametrize(
@@ -33,9 +32,9 @@ def test_the_formulas_are_the_planner_s(way: str) -> None:
         (ASKED._replace(width=10**6), "does not fit into memory"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(asked: model_memory.Question, fault: str) -> None:
+def test_what_cannot_be_measured_is_refused(asked: model_memory.MemoryOptions, fault: str) -> None:
     with pytest.raises(SpecError, match=fault):
-        model_memory.refuse(asked)
+        asked.check()
 
 
 def test_a_storage_counts_once() -> None:
@@ -45,11 +44,11 @@ def test_a_storage_counts_once() -> None:
 
 def test_one_rank_holds_sixteen_bytes_a_parameter_and_learns() -> None:
     weight = (model := torch.nn.Linear(8, 8, bias=False, dtype=torch.bfloat16)).weight
-    optimizer = MixedAdamW(model.parameters(), lr=0.1)
+    optimizer = MixedPrecisionAdamW(model.parameters(), lr=0.1)
     before = weight.detach().clone()
     model(torch.ones(2, 8, dtype=torch.bfloat16)).float().square().mean().backward()
     optimizer.step()
-    found = held(Trained(model, model, optimizer), torch.device("cpu"))
+    found = count_bytes(TrainedModel(model, model, optimizer), torch.device("cpu"))
     assert (found.parameters, found.gradients, found.optimizer) == (2 * 64, 2 * 64, 12 * 64)
     assert found.total == found.on_device == 16 * 64
     assert not torch.equal(before, weight)
@@ -62,11 +61,13 @@ def test_four_ranks_hold_what_the_formulas_say(tmp_path: Path) -> None:
     words = ["--layers", "4", "--width", "32", "--steps", "1", "--ranks", "4", "--out", str(tmp_path)]
     done = CliRunner().invoke(command, ["memory", *words])
     assert done.exit_code == 0, done.output
-    found = results.read(tmp_path / "bench_memory.json")
+    found = results.read_result(tmp_path / "bench_memory.json")
     assert [(row.labels["way"], row.labels["offload"]) for row in found.results] == [
         (way, offload) for offload in (False, True) for way in model_memory.FORMULAS
     ]
-    assert [row.labels["formula"] for row in found.results[:4]] == [*map(model_memory.words, model_memory.FORMULAS)]
+    assert [row.labels["formula"] for row in found.results[:4]] == [
+        *map(model_memory.formula_text, model_memory.FORMULAS)
+    ]
     for row in found.results:
         assert row.values["total"] == pytest.approx(row.values["expected"], rel=0.01), row.labels
     assert [plot.marks["zero1: 4 P + 12 P / d"] for plot in found.plots] == [4096 * 7]

@@ -9,11 +9,11 @@ import torch
 from click.testing import CliRunner
 from torch import Tensor
 
-from hpc_kit.bench import halves, pipeline, resnet, results, schedules
+from hpc_kit.bench import pipeline, pipeline_rank, resnet_halves, results
 from hpc_kit.cli.bench import command
 from hpc_kit.errors import SpecError
 
-ASKED = pipeline.Question()
+ASKED = pipeline.PipelineOptions()
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,9 @@ ASKED = pipeline.Question()
         (ASKED._replace(batch=10**9), "does not fit into memory"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(asked: pipeline.Question, fault: str) -> None:
+def test_what_cannot_be_measured_is_refused(asked: pipeline.PipelineOptions, fault: str) -> None:
     with pytest.raises(SpecError, match=fault):
-        pipeline.refuse(asked)
+        asked.check()
 
 
 def test_numbers_of_the_command_line() -> None:
@@ -42,26 +42,26 @@ def test_numbers_of_the_command_line() -> None:
 
 def test_the_network_is_resnet_50() -> None:
     with torch.device("meta"):
-        first, second = resnet.first_half(), resnet.second_half()
+        first, second = resnet_halves.first_half(), resnet_halves.second_half()
         middle = first(torch.empty(2, 3, 45, 45))
-    assert resnet.parameters(first, second) == resnet.PARAMETERS
-    assert middle.shape == (2, *resnet.middle_shape(45)) == (2, 512, 6, 6)
-    assert second(middle).shape == (2, resnet.CLASSES)
+    assert resnet_halves.count_parameters(first, second) == resnet_halves.PARAMETERS
+    assert middle.shape == (2, *resnet_halves.middle_shape(45)) == (2, 512, 6, 6)
+    assert second(middle).shape == (2, resnet_halves.CLASSES)
 
 
 def test_the_losses_of_splits_add_up_to_that_of_the_batch() -> None:
     scores, targets = torch.randn(6, 5), torch.randn(6, 5)
-    parts = [halves.part_of_loss(*each, 6) for each in zip(scores.split(4), targets.split(4), strict=True)]
+    parts = [resnet_halves.partial_loss(*each, 6) for each in zip(scores.split(4), targets.split(4), strict=True)]
     torch.testing.assert_close(torch.stack(parts).sum(), torch.nn.functional.mse_loss(scores, targets))
 
 
 def test_the_ideal() -> None:
-    assert schedules.ideal(8, 1) == 1
-    assert schedules.ideal(4, 2) == 4 / 5
-    assert schedules.ideal(4, 4, stages_per_rank=2) == 8 / 11
-    assert [schedules.stages_per_rank(name) for name in ASKED.schedules] == [1, 1, 2, 2, 2]
+    assert pipeline_rank.ideal_efficiency(8, 1) == 1
+    assert pipeline_rank.ideal_efficiency(4, 2) == 4 / 5
+    assert pipeline_rank.ideal_efficiency(4, 4, stages_per_rank=2) == 8 / 11
+    assert [pipeline_rank.stages_per_rank(name) for name in ASKED.schedules] == [1, 1, 2, 2, 2]
     with pytest.raises(SpecError, match="no schedule 'Fast'"):
-        schedules.stages_per_rank("Fast")
+        pipeline_rank.stages_per_rank("Fast")
 
 
 class Scaled(torch.nn.Module):
@@ -76,16 +76,16 @@ class Scaled(torch.nn.Module):
 
 
 def test_splits_change_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resnet, "first_half", torch.nn.Identity)
-    monkeypatch.setattr(resnet, "second_half", lambda: Scaled(resnet.CLASSES))
-    batch, learned = halves.Batch(6, 2), []
+    monkeypatch.setattr(resnet_halves, "first_half", torch.nn.Identity)
+    monkeypatch.setattr(resnet_halves, "second_half", lambda: Scaled(resnet_halves.CLASSES))
+    batch, learned = resnet_halves.Batch(6, 2), []
     for split in (6, 4, 1):
-        one = halves.OneDevice(batch, torch.device("cpu"))
+        one = resnet_halves.OneDevice(batch, torch.device("cpu"))
         one.step(split)
         learned.append(one.network.state_dict()["1.weight"])
     torch.testing.assert_close(learned[0], learned[1])
     torch.testing.assert_close(learned[0], learned[2])
-    assert not torch.equal(learned[0], torch.ones(resnet.CLASSES))
+    assert not torch.equal(learned[0], torch.ones(resnet_halves.CLASSES))
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_two_ranks_measure_both_sweeps(tmp_path: Path) -> None:
     words = ["--batch", "4", "--splits", "2,4", "--repeats", "2", "--image", "33", "--schedules", "GPipe"]
     done = CliRunner().invoke(command, ["pipeline", *words, "--micro-batches", "2", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    found = results.read(tmp_path / "bench_pipeline.json")
+    found = results.read_result(tmp_path / "bench_pipeline.json")
     assert [row.labels for row in found.results] == [
         {"way": "one device", "split_size": 4},
         {"way": "model parallel", "split_size": 4},

@@ -39,7 +39,7 @@ def written(path: Path) -> int:
 
 
 def begun(script: str) -> subprocess.Popen[str]:
-    return processes.begin(["sh", "-c", script], os.environ, subprocess.DEVNULL)
+    return processes.start(["sh", "-c", script], os.environ, subprocess.DEVNULL)
 
 
 def test_a_process_that_does_not_hear_is_killed_with_its_children(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_process_that_does_not_hear_is_killed_with_its_children(tmp_path: Path
 
 def test_sigterm_to_a_rank_alone_ends_the_training_that_it_runs(tmp_path: Path) -> None:
     script = "sleep 1000 & echo $! >{}; wait".format(tmp_path / "pid")
-    call = f"training_runs.run(['sh', '-c', {script!r}], os.environ, 1000)"
+    call = f"training_runs.run_program(['sh', '-c', {script!r}], os.environ, 1000)"
     rank = f"from hpc_kit.bench import training_runs; import os; {call}"
     with subprocess.Popen([sys.executable, "-c", rank], cwd=ROOT, stderr=subprocess.DEVNULL) as process:
         child = written(tmp_path / "pid")
@@ -62,7 +62,7 @@ def test_sigterm_to_a_rank_alone_ends_the_training_that_it_runs(tmp_path: Path) 
 
 def test_a_program_that_takes_too_long_leaves_no_child(tmp_path: Path) -> None:
     script = "sleep 1000 & echo $! >{}; wait".format(tmp_path / "pid")
-    assert training_runs.run(["sh", "-c", script], os.environ, 2) == "not ended within 2 s"
+    assert training_runs.run_program(["sh", "-c", script], os.environ, 2) == "not ended within 2 s"
     assert goes(written(tmp_path / "pid"))
 
 
@@ -71,14 +71,14 @@ def test_who_failed_first_is_found_and_before_all_who_was_killed(last: str) -> N
     kills = "kill" in last
     scripts = ["exit 0", "exit 3" if kills else last, f"sleep 0.5; {last if kills else 'exit 3'}"]
     running = [begun(script) for script in scripts]
-    assert processes.Watch(running).first_failure() == (2 if kills else 1)
-    assert processes.Watch([begun("exit 0")]).first_failure() is None
+    assert processes.ExitOrder(running).first_failure() == (2 if kills else 1)
+    assert processes.ExitOrder([begun("exit 0")]).first_failure() is None
 
 
 def test_the_end_of_a_process_in_words() -> None:
-    assert processes.ended("rank 1", 3)[0] == "rank 1 failed with exit code 3"
-    assert processes.ended("rank 1", -11)[0] == "rank 1 was ended by SIGSEGV"
-    assert "want of memory" in processes.ended("rank 1", -9)[1]
+    assert processes.describe_failure("rank 1", 3)[0] == "rank 1 failed with exit code 3"
+    assert processes.describe_failure("rank 1", -11)[0] == "rank 1 was ended by SIGSEGV"
+    assert "out of memory" in processes.describe_failure("rank 1", -9)[1]
 
 
 def test_sigterm_is_ctrl_c_and_an_ignored_sighup_stays_ignored() -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.bench import local_ranks
-from hpc_kit.bench.recorder import Kept, Told
-from hpc_kit.bench.results import Column, Plot, Row
+from hpc_kit.bench.recorder import FileRecorder, PipeRecorder
+from hpc_kit.bench.results import Column, Plot, ResultRow
 from hpc_kit.errors import JobFailed, SpecError
 
 
 @pytest.fixture
-def sheet() -> Kept:
-    return Kept("test", title="a test", columns={"seconds": Column(unit="s")}, parameters={}, look=0)
+def sheet() -> FileRecorder:
+    return FileRecorder("test", title="a test", columns={"seconds": Column(unit="s")}, parameters={}, look=0)
 
 
 def test_the_mpirun_is_told_apart_by_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,11 +24,11 @@ def test_the_mpirun_is_told_apart_by_what_it_says(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(SpecError, match="there is no mpirun here"):
-        local_ranks.mpirun(2)
+        local_ranks.mpirun_command(2)
     for version, options in (("mpirun (Open MPI) 4.1.4", ["--oversubscribe", "--bind-to", "none"]), ("HYDRA", [])):
         program.write_text(f"#!/bin/sh\necho '{version}'\n")
         program.chmod(0o755)
-        assert local_ranks.mpirun(3) == [str(program), *options, "-n", "3"]
+        assert local_ranks.mpirun_command(3) == [str(program), *options, "-n", "3"]
 
 
 def launcher(tmp_path: Path, body: str) -> str:
@@ -39,21 +39,21 @@ def launcher(tmp_path: Path, body: str) -> str:
     return str(program)
 
 
-def test_what_rank_0_fills_in_is_heard_among_other_words(tmp_path: Path, sheet: Kept) -> None:
+def test_what_rank_0_fills_in_is_heard_among_other_words(tmp_path: Path, sheet: FileRecorder) -> None:
     lines: list[str] = []
-    told = Told(lines.append)
-    told.expect(2)
-    told.doing("a size")
-    row = told.add({"bytes": 4096}, warmup=1, seconds=[3.0, 1.0, 2.0])
-    told.note("a note")
-    told.plot(Plot(name="time", title="Time", x="bytes", y=("seconds",)))
-    told.version("nccl", "2.27")
+    told = PipeRecorder(lines.append)
+    told.expect_rows(2)
+    told.report_progress("a size")
+    row = told.add_row({"bytes": 4096}, warmup=1, seconds=[3.0, 1.0, 2.0])
+    told.add_note("a note")
+    told.add_plot(Plot(name="time", title="Time", x="bytes", y=("seconds",)))
+    told.set_version("nccl", "2.27")
     words = tmp_path / "words"
-    words.write_text("noise\n" + "".join(f"{local_ranks.SAID}{line}\n" for line in lines))
-    local_ranks.measure("none", {}, sheet, ranks=2, launcher=launcher(tmp_path, f"cat {words}"))
+    words.write_text("noise\n" + "".join(f"{local_ranks.RESULT_PREFIX}{line}\n" for line in lines))
+    local_ranks.run_ranks("none", {}, sheet, ranks=2, launcher=launcher(tmp_path, f"cat {words}"))
     document = sheet.close()
     assert document.results == [row]
-    assert row == Row(labels={"bytes": 4096}, values={"seconds": 2.0}, spread=row.spread)
+    assert row == ResultRow(labels={"bytes": 4096}, values={"seconds": 2.0}, spread=row.spread)
     assert (row.spread["seconds"].low, row.spread["seconds"].high, row.spread["seconds"].warmup) == (1.5, 2.5, 1)
     assert (document.notes, document.plots[0].name, document.machine.versions["nccl"]) == (["a note"], "time", "2.27")
 
@@ -62,25 +62,25 @@ def test_what_rank_0_fills_in_is_heard_among_other_words(tmp_path: Path, sheet: 
     ("body", "timeout", "fault"),
     [
         ("echo it went wrong; exit 3", 60, "exit code 3\n.*it went wrong"),
-        ("true", 60, "said no results"),
+        ("true", 60, "reported no results"),
         ("exec sleep 100", 0.1, "did not end within 0.1 s"),
         ("kill -SEGV $$", 60, "launcher of the measurement was ended by SIGSEGV"),
     ],
 )
-def test_ranks_that_do_not_answer(tmp_path: Path, sheet: Kept, body: str, timeout: float, fault: str) -> None:
+def test_ranks_that_do_not_answer(tmp_path: Path, sheet: FileRecorder, body: str, timeout: float, fault: str) -> None:
     with pytest.raises(JobFailed, match=fault):
-        local_ranks.measure("none", {}, sheet, ranks=2, launcher=launcher(tmp_path, body), timeout=timeout)
+        local_ranks.run_ranks("none", {}, sheet, ranks=2, launcher=launcher(tmp_path, body), timeout=timeout)
 
 
-def test_what_rank_0_refuses_is_refused_here(tmp_path: Path, sheet: Kept) -> None:
+def test_what_rank_0_refuses_is_refused_here(tmp_path: Path, sheet: FileRecorder) -> None:
     said = '{"what": "too large", "found": "64 GiB", "remedy": "less"}'
     with pytest.raises(SpecError, match="too large\n  found  64 GiB\n  do     less"):
-        local_ranks.measure(
+        local_ranks.run_ranks(
             "none",
             {},
             sheet,
             ranks=2,
-            launcher=launcher(tmp_path, f"echo '{local_ranks.REFUSED}{said}'; exec sleep 100"),
+            launcher=launcher(tmp_path, f"echo '{local_ranks.ERROR_PREFIX}{said}'; exec sleep 100"),
         )
 
 
@@ -91,4 +91,6 @@ def test_a_rank_says_what_it_refuses(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr("hpc_kit.bench.collectives_rank.main", main)
     with pytest.raises(SpecError):
         local_ranks._main("hpc_kit.bench.collectives_rank", "{}")
-    assert f'{local_ranks.REFUSED}{{"what": "too large", "found": null, "remedy": "less"}}' in capsys.readouterr().out
+    assert (
+        f'{local_ranks.ERROR_PREFIX}{{"what": "too large", "found": null, "remedy": "less"}}' in capsys.readouterr().out
+    )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.bench import by_hand, slurm_job, start_jobs, startup
-from hpc_kit.bench.recorder import Kept
+from hpc_kit.bench import slurm_job, startup
+from hpc_kit.bench.recorder import FileRecorder
 from hpc_kit.errors import JobFailed, SpecError
 
 FOUND = {"queue": 1.0, "srun": 0.5, "imports": 2.0, "rendezvous": 0.25, "model": 0.5, "data": 0.5, "step": 0.25}
@@ -26,7 +26,7 @@ echo 7
 
 
 @pytest.fixture
-def slurm(tmp_path: Path) -> start_jobs.Slurm:
+def slurm(tmp_path: Path) -> startup.SubmitSettings:
     """A Slurm whose jobs are done at once."""
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -35,29 +35,31 @@ def slurm(tmp_path: Path) -> start_jobs.Slurm:
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     environ = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
-    return start_jobs.Slurm(None, environ, Path("/jobs/train/first_step.py"), tmp_path)
+    return startup.SubmitSettings(None, environ, Path("/jobs/train/first_step.py"), tmp_path)
 
 
-def telling() -> startup.Telling:
-    return startup.Telling(Kept("start", title="", columns=startup.COLUMNS, parameters={}, look=0), "a start")
+def telling() -> startup.StartProgress:
+    return startup.StartProgress(
+        FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, look=0), "a start"
+    )
 
 
 @pytest.mark.parametrize(
     ("asked", "fault"),
     [
-        (startup.Question(ways=("srun",)), "unknown way 'srun'"),
-        (startup.Question(ranks=(2, 6)), "do not divide over the nodes"),
+        (startup.StartOptions(ways=("srun",)), "unknown way 'srun'"),
+        (startup.StartOptions(ranks=(2, 6)), "do not divide over the nodes"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(asked: startup.Question, fault: str) -> None:
+def test_what_cannot_be_measured_is_refused(asked: startup.StartOptions, fault: str) -> None:
     with pytest.raises(SpecError, match=fault):
-        startup.refuse(asked)
+        asked.check()
 
 
-def test_scripts_by_hand_are_submitted_and_their_phases_become_rows(slurm: start_jobs.Slurm) -> None:
-    sheet = Kept("start", title="", columns=startup.COLUMNS, parameters={}, look=0)
-    asked = startup.Question(ranks=(2, 8), ways=("plain srun", "plain torchrun"), nodes=2, repeats=2)
-    startup.measure(asked, sheet, slurm)
+def test_scripts_by_hand_are_submitted_and_their_phases_become_rows(slurm: startup.SubmitSettings) -> None:
+    sheet = FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, look=0)
+    asked = startup.StartOptions(ranks=(2, 8), ways=("plain srun", "plain torchrun"), nodes=2, repeats=2)
+    startup.measure_startup(asked, sheet, slurm)
     assert [(row.labels["ranks"], row.labels["nodes"], row.labels["way"]) for row in sheet.rows] == [
         (2, 2, "plain srun"),
         (2, 2, "plain torchrun"),
@@ -99,23 +101,27 @@ srun --export=ALL --nodes=4 \\
 
 
 def test_a_script_by_hand_asks_for_what_ours_asks_for_in_the_same_environment() -> None:
-    site = by_hand.site_of(RENDERED)
+    site = startup.parse_site_header(RENDERED)
     assert site.header == ("#SBATCH --account=physics", "#SBATCH --gpus-per-node=2")
     assert site.environment.startswith("export OMP_NUM_THREADS=1\n")
     assert site.environment.endswith("\nset -u")
-    text = by_hand.script("plain srun", 4, 2, site, Path("/runs"), ["/a b/first_step.py", "--to", "x"])
+    text = startup.render_plain_script("plain srun", 4, 2, site, Path("/runs"), ["/a b/first_step.py", "--to", "x"])
     assert "#SBATCH --gpus-per-node=2\n#SBATCH --job-name=by-hand\n" in text
     assert "module load cuda" in text
     assert ".venv/bin/python '/a b/first_step.py' --plain --to x" in text
 
 
 def test_a_queue_whose_end_one_start_does_not_know_is_part_of_the_next_phase_in_all() -> None:
-    sheet = Kept("start", title="", columns=startup.COLUMNS, parameters={}, look=0)
+    sheet = FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, look=0)
     late = {name: seconds for name, seconds in FOUND.items() if name != "queue"} | {"srun": 1.0}
-    starts = [startup.Start(FOUND, 0.5, -1.0), startup.Start(late, 0.002, 3.0), startup.Start(FOUND)]
-    startup._add(sheet, 2, 2, "hpc-kit", starts)
-    startup._tell_queues(sheet, "2 ranks, hpc-kit", starts)
-    startup._tell_clocks(sheet, starts)
+    starts = [
+        startup.MeasuredStart(FOUND, 0.5, -1.0),
+        startup.MeasuredStart(late, 0.002, 3.0),
+        startup.MeasuredStart(FOUND),
+    ]
+    startup._add_start_row(sheet, 2, 2, "hpc-kit", starts)
+    startup._note_unknown_queues(sheet, "2 ranks, hpc-kit", starts)
+    startup._note_clocks(sheet, starts)
     (row,) = sheet.rows
     assert "queue" not in row.values
     assert (row.values["srun"], row.values["total"]) == (1.5, 5.0)
@@ -125,33 +131,33 @@ def test_a_queue_whose_end_one_start_does_not_know_is_part_of_the_next_phase_in_
     assert "at least 3 s ahead" in ahead
 
 
-def test_what_slurm_refuses_is_noted_and_the_rest_goes_on(slurm: start_jobs.Slurm) -> None:
+def test_what_slurm_refuses_is_noted_and_the_rest_goes_on(slurm: startup.SubmitSettings) -> None:
     (slurm.folder / "refuse").touch()
-    sheet = Kept("start", title="", columns=startup.COLUMNS, parameters={}, look=0)
-    startup.measure(startup.Question(ranks=(2,), ways=("plain srun",), repeats=3), sheet, slurm)
+    sheet = FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, look=0)
+    startup.measure_startup(startup.StartOptions(ranks=(2,), ways=("plain srun",), repeats=3), sheet, slurm)
     assert not sheet.rows
     document = sheet.close()
     (note,) = document.notes
     assert document.missing == ["2 ranks, plain srun, start 1 of 3"]
-    assert note.startswith("2 ranks, plain srun, start 1 of 3: the job was not taken")
+    assert note.startswith("2 ranks, plain srun, start 1 of 3: the job was not submitted")
     assert "sbatch: error: no such thing" in note
 
 
 def test_a_job_that_ends_without_a_step_is_told_with_its_log(
-    slurm: start_jobs.Slurm, monkeypatch: pytest.MonkeyPatch
+    slurm: startup.SubmitSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slurm_job, "QUEUE_PAUSE", 0.0)
     (slurm.folder / "silent").touch()
     with pytest.raises(JobFailed, match="job 7 ended without a first step"):
-        startup.once("plain srun", 1, 2, slurm, 60, telling())
+        startup.measure_start("plain srun", 1, 2, slurm, 60, telling())
     assert (slurm.folder / "ended").read_text() == "7\n"
 
 
-def test_a_squeue_without_an_answer_is_no_end(slurm: start_jobs.Slurm) -> None:
+def test_a_squeue_without_an_answer_is_no_end(slurm: startup.SubmitSettings) -> None:
     squeue = slurm.folder / "bin" / "squeue"
     for said, state in (("Unable to contact slurm controller", "UNKNOWN"), ("Invalid job id specified", "")):
         squeue.write_text(f"#!/bin/sh\necho 'slurm_load_jobs error: {said}' >&2\nexit 1\n")
-        assert slurm_job.look("7", slurm.environ).state == state
+        assert slurm_job.query_queue("7", slurm.environ).state == state
 
 
 QUEUE = """#!/bin/sh
@@ -176,17 +182,17 @@ esac
     ],
 )
 def test_a_job_that_never_begins_is_not_waited_for(
-    reason: str, mine: str, ends: bool, slurm: start_jobs.Slurm, monkeypatch: pytest.MonkeyPatch
+    reason: str, mine: str, ends: bool, slurm: startup.SubmitSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("QUEUE_PAUSE", "STUCK", "STUCK_FOR_NODES"):
+    for name in ("QUEUE_PAUSE", "STUCK_SECONDS", "NODES_STUCK_SECONDS"):
         monkeypatch.setattr(slurm_job, name, 0.0)
     (slurm.folder / "silent").touch()
     (slurm.folder / "bin" / "squeue").write_text(QUEUE.format(folder=slurm.folder, reason=reason, mine=mine))
     slurm = slurm._replace(environ={**slurm.environ, "SLURM_JOB_ID": "6"})
-    kind = slurm_job.NeverBegins if ends else JobFailed
+    kind = slurm_job.JobNeverStarts if ends else JobFailed
     with pytest.raises(kind) as caught:
-        startup.once("plain srun", 1, 2, slurm, 60 if ends else 0.5, telling())
-    assert isinstance(caught.value, slurm_job.NeverBegins) == ends
+        startup.measure_start("plain srun", 1, 2, slurm, 60 if ends else 0.5, telling())
+    assert isinstance(caught.value, slurm_job.JobNeverStarts) == ends
     assert f"PENDING ({reason})" in str(caught.value)
     assert ("on the login node" in str(caught.value)) == (ends and reason == "AssocMaxJobsLimit")
     assert (slurm.folder / "ended").read_text() == "7\n"
@@ -203,9 +209,9 @@ def test_a_job_that_never_begins_is_not_waited_for(
     ],
 )
 def test_a_job_that_only_the_job_around_the_bench_keeps_back_is_not_waited_for(
-    nodes: str, ends: bool, slurm: start_jobs.Slurm, monkeypatch: pytest.MonkeyPatch
+    nodes: str, ends: bool, slurm: startup.SubmitSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("QUEUE_PAUSE", "STUCK"):
+    for name in ("QUEUE_PAUSE", "STUCK_SECONDS"):
         monkeypatch.setattr(slurm_job, name, 0.0)
     (slurm.folder / "silent").touch()
     (slurm.folder / "bin" / "squeue").write_text(QUEUE.format(folder=slurm.folder, reason="Resources", mine="6"))
@@ -215,40 +221,46 @@ def test_a_job_that_only_the_job_around_the_bench_keeps_back_is_not_waited_for(
     around = {"SLURM_JOB_ID": "6", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_CPUS_PER_NODE": "1"}
     slurm = slurm._replace(environ={**slurm.environ, **around})
     with pytest.raises(JobFailed) as caught:
-        startup.once("plain srun", 1, 2, slurm, 60 if ends else 0.5, telling())
+        startup.measure_start("plain srun", 1, 2, slurm, 60 if ends else 0.5, telling())
     words = str(caught.value)
-    assert isinstance(caught.value, slurm_job.NeverBegins) == ends
+    assert isinstance(caught.value, slurm_job.JobNeverStarts) == ends
     assert ("of their 64 CPUs 1 are held by job 6, around this bench" in words) == ends
     assert ("on the login node, where it holds nothing; or fewer --ranks" in words) == ends
     assert (slurm.folder / "ended").read_text() == "7\n"
 
 
-def test_ctrl_c_while_a_job_is_submitted_cancels_it(slurm: start_jobs.Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_a_job_is_submitted_cancels_it(
+    slurm: startup.SubmitSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sbatch = slurm.folder / "bin" / "sbatch"
     sbatch.write_text(f"#!/bin/sh\nsleep 0.3\nkill -INT {os.getpid()}\nsleep 0.3\necho 8\n")
     with pytest.raises(KeyboardInterrupt):
-        slurm_job.submit(["sbatch"], slurm.environ)
+        slurm_job.submit_job(["sbatch"], slurm.environ)
     assert (slurm.folder / "ended").read_text() == "8\n"
 
 
-def test_a_job_that_does_not_leave_the_queue_is_named(slurm: start_jobs.Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_job, "_LEAVING", -1.0)
+def test_a_job_that_does_not_leave_the_queue_is_named(
+    slurm: startup.SubmitSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_job, "_LEAVE_QUEUE_SECONDS", -1.0)
     (slurm.folder / "bin" / "squeue").write_text("#!/bin/sh\necho 'RUNNING|None'\n")
     notes: list[str] = []
-    with slurm_job.submitted(["sbatch", "--parsable", "/dev/null"], slurm.environ, notes.append):
+    with slurm_job.submitted_job(["sbatch", "--parsable", "/dev/null"], slurm.environ, notes.append):
         pass
     assert "scancel 7" in notes[0]
 
 
 def test_the_command_line_of_our_own_ways() -> None:
-    reached = start_jobs.Slurm("mine", {}, Path("/a b/first_step.py"), Path("/runs"))
-    argv = start_jobs.ours("hpc-kit torchrun", 4, 2, reached, ["--to", "/x"])
+    reached = startup.SubmitSettings("mine", {}, Path("/a b/first_step.py"), Path("/runs"))
+    argv = startup.submit_command("hpc-kit torchrun", 4, 2, reached, ["--to", "/x"])
     assert argv[2:8] == ["hpc_kit", "submit", "ddp_torchrun", "--no-wait", "--cluster", "mine"]
     assert {"resources.nodes=4", "resources.ntasks_per_node=1", "launch.nproc_per_node=2"} < set(argv)
     assert "resources.gpus_per_task=2" in argv
-    few = " ".join(start_jobs.ours("hpc-kit", 4, 4, reached._replace(gpus=2), []))
+    few = " ".join(startup.submit_command("hpc-kit", 4, 4, reached._replace(gpus=2), []))
     assert "resources.gpus_per_task=0" in few
-    assert "resources.gpus_per_task=1" in " ".join(start_jobs.ours("hpc-kit", 4, 2, reached._replace(gpus=2), []))
+    assert "resources.gpus_per_task=1" in " ".join(
+        startup.submit_command("hpc-kit", 4, 2, reached._replace(gpus=2), [])
+    )
     assert 'command=["python", "/a b/first_step.py", "--to", "/x"]' in argv
 
 
@@ -262,7 +274,7 @@ def test_the_command_line_of_our_own_ways() -> None:
         ("", None),
     ],
 )
-def test_the_gpus_of_a_node(said: str, gpus: int | None, slurm: start_jobs.Slurm) -> None:
+def test_the_gpus_of_a_node(said: str, gpus: int | None, slurm: startup.SubmitSettings) -> None:
     (slurm.folder / "bin" / "sinfo").write_text(f"#!/bin/sh\nprintf '{said}\\n'\n")
     (slurm.folder / "bin" / "sinfo").chmod(0o755)
-    assert start_jobs.gpus_of_a_node(slurm.environ) == gpus
+    assert startup.gpus_per_node(slurm.environ) == gpus

@@ -12,7 +12,7 @@ from hpc_kit.bench import results, strategies, strategies_rank, training_runs
 from hpc_kit.cli.bench import command
 from hpc_kit.errors import SpecError
 
-ASKED = strategies.Question()
+ASKED = strategies.StrategyOptions()
 
 
 @pytest.mark.parametrize(
@@ -24,19 +24,19 @@ ASKED = strategies.Question()
         (ASKED._replace(ranks=10**6, layers=10**6, heads=10**6, global_batch=10**6), "does not fit into memory"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(asked: strategies.Question, fault: str) -> None:
+def test_what_cannot_be_measured_is_refused(asked: strategies.StrategyOptions, fault: str) -> None:
     with pytest.raises(SpecError, match=fault):
-        strategies.refuse(asked)
+        asked.check()
 
 
 def test_every_strategy_has_its_program_and_its_words() -> None:
     for name, strategy in strategies.STRATEGIES.items():
-        assert training_runs.training(strategy.program).is_file()
-        line = strategies.words(name, ASKED, 8)
+        assert training_runs.find_program(strategy.program).is_file()
+        line = strategies.command_for(name, ASKED, 8)
         assert line is not None
         assert line[:2] == ["--layers", "8"]
-    assert strategies.words("hybrid_3d", ASKED, 2) is strategies.words("hybrid_3d_zero1", ASKED, 4) is None
-    assert strategies.words("async", ASKED, 4)[-1] == "63"  # type: ignore[index]
+    assert strategies.command_for("hybrid_3d", ASKED, 2) is strategies.command_for("hybrid_3d_zero1", ASKED, 4) is None
+    assert strategies.command_for("async", ASKED, 4)[-1] == "63"  # type: ignore[index]
 
 
 def around(speed: float, spread: float = 0.001) -> list[float]:
@@ -45,7 +45,7 @@ def around(speed: float, spread: float = 0.001) -> list[float]:
 
 def test_the_table_is_held_against_what_was_measured() -> None:
     speeds = {"ddp": around(3), "zero3": around(1), "pipeline": around(0.5), "tensor": around(2)}
-    assert [(case.order, measured, agrees) for case, measured, agrees in strategies.verdicts(speeds)] == [
+    assert [(case.order, measured, agrees) for case, measured, agrees in strategies.judge_cases(speeds)] == [
         (("ddp", "zero3"), ("ddp", "zero3"), "yes"),
         (("pipeline", "zero3", "tensor"), ("tensor", "zero3", "pipeline"), "no"),
     ]
@@ -53,13 +53,13 @@ def test_the_table_is_held_against_what_was_measured() -> None:
 
 @pytest.mark.parametrize("ddp", [around(1.01, 0.02), around(0.99, 0.02), [2.0, 2.0], [0.5]])
 def test_an_order_within_the_noise_or_of_few_repeats_is_none(ddp: list[float]) -> None:
-    ((_, _, agrees),) = strategies.verdicts({"ddp": ddp, "zero3": around(1, 0.02)})
+    ((_, _, agrees),) = strategies.judge_cases({"ddp": ddp, "zero3": around(1, 0.02)})
     assert agrees == "cannot be told"
 
 
 def test_a_parameter_server_has_the_columns_that_it_tells() -> None:
     told: list[dict[str, object]] = []
-    sheet = SimpleNamespace(add=lambda _, **values: told.append(values))
+    sheet = SimpleNamespace(add_row=lambda _, **values: told.append(values))
     server: training_runs.Summary = {
         "tokens_per_second": 5,
         "step_time_median": 2,
@@ -75,7 +75,7 @@ def test_a_parameter_server_has_the_columns_that_it_tells() -> None:
     }
     least: training_runs.Summary = {"tokens_per_second": 5}
     for summary in (server, every, least):
-        strategies_rank._add(sheet, "async", SimpleNamespace(world_size=2), [summary])  # type: ignore[arg-type]
+        strategies_rank._add_strategy_row(sheet, "async", SimpleNamespace(world_size=2), [summary])  # type: ignore[arg-type]
     first = {"tokens_per_second": [5.0], "step": [2.0], "communication": [50.0], "memory": 3 * 2**20}
     assert told == [first, {**first, "waiting": [25.0], "states": 4 * 2**20}, {"tokens_per_second": [5.0]}]
 
@@ -87,7 +87,7 @@ def test_ranks_train_by_several_strategies(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     told = [line.split()[1:3] for line in done.output.splitlines() if line.startswith("bench ") and " of 2" in line]
     assert told == [[f"{number}/4", f"{name},"] for number, name in enumerate(("single", "ddp") * 2, start=1)]
-    found = results.read(tmp_path / "bench_strategies.json")
+    found = results.read_result(tmp_path / "bench_strategies.json")
     assert [row.labels for row in found.results] == [
         {"strategy": "single", "ranks": 1},
         {"strategy": "ddp", "ranks": 2},

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from hpc_kit.bench import machine
-from hpc_kit.bench.recorder import Sheet
+from hpc_kit.bench.recorder import Recorder
 from hpc_kit.bench.results import Column, Plot
 from hpc_kit.cli import bench_output
 from hpc_kit.cli.bench import command
@@ -20,22 +20,22 @@ from hpc_kit.errors import JobFailed, RecordError, SpecError
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "load", lambda _seconds: machine.Load(average=(0, 0, 0), busy=0))
+    monkeypatch.setattr(machine, "measure_load", lambda _seconds: machine.HostLoad(average=(0, 0, 0), busy=0))
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
 
 
-def measured(end: Callable[[], None] = lambda: None) -> Callable[[Sheet], None]:
-    def measure(sheet: Sheet) -> None:
-        sheet.expect(2)
-        sheet.doing("the first")
-        sheet.add({"size": 1}, seconds=[1.0, 2.0, 3.0])
-        sheet.plot(Plot(name="time", title="Time", x="size", y=("seconds",)))
+def measured(end: Callable[[], None] = lambda: None) -> Callable[[Recorder], None]:
+    def measure(sheet: Recorder) -> None:
+        sheet.expect_rows(2)
+        sheet.report_progress("the first")
+        sheet.add_row({"size": 1}, seconds=[1.0, 2.0, 3.0])
+        sheet.add_plot(Plot(name="time", title="Time", x="size", y=("seconds",)))
         end()
 
     return measure
 
 
-def run(measure: Callable[[Sheet], None], out: Path | None = None, *, as_json: bool = False) -> int:
+def run(measure: Callable[[Recorder], None], out: Path | None = None, *, as_json: bool = False) -> int:
     columns = {"seconds": Column(unit="s")}
     return run_bench("test", "A test", columns, {"ranks": 2}, measure, out=out, as_json=as_json)
 
@@ -106,10 +106,10 @@ def test_a_full_disk_keeps_the_table_from_nobody(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    def measure(sheet: Sheet) -> None:
+    def measure(sheet: Recorder) -> None:
         measured()(sheet)
         monkeypatch.setattr(bench_output, "write_whole", full)
-        sheet.add({"size": 2}, seconds=[1.0])
+        sheet.add_row({"size": 2}, seconds=[1.0])
 
     with pytest.raises(RecordError, match="No space left"):
         run(measure, tmp_path / "out")
@@ -131,7 +131,7 @@ def test_the_table_is_written_before_anything_is_drawn(tmp_path: Path, monkeypat
 
 def test_nothing_measured_is_no_success(project: Path) -> None:
     with pytest.raises(JobFailed, match="nothing could be measured"):
-        run(lambda sheet: sheet.miss("all of it", "it failed"))
+        run(lambda sheet: sheet.note_missing("all of it", "it failed"))
     (folder,) = (project / "runs/bench_test").iterdir()
     assert json.loads((folder / "bench_test.json").read_text())["missing"] == ["all of it"]
 

@@ -5,31 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 from hpc_kit.planner import hardware, model_catalogue
-from hpc_kit.planner.constants import Rates, builtin
-from hpc_kit.planner.layout import Run
-from hpc_kit.planner.search import Task
+from hpc_kit.planner.constants import Rates, rates_for
+from hpc_kit.planner.layout import TrainingLayout
+from hpc_kit.planner.search import PlanningTask
 from hpc_kit.planner.step_time import step_time
 
 
 def rates(machine: str = "dgx-a100", framework: str = "torch") -> Rates:
-    there = hardware.machine(machine)
-    return builtin(framework, there.gpu.generation, there.fabric)
+    there = hardware.find_machine(machine)
+    return rates_for(framework, there.gpu.generation, there.fabric)
 
 
-def run(model: str = "gpt3-175b", machine: str = "dgx-a100", **other: Any) -> Run:
-    chosen = model_catalogue.named(model)
-    return Run(
-        model=chosen, machine=hardware.machine(machine), **{"seq_len": chosen.seq_len, "global_batch": 8, **other}
+def run(model: str = "gpt3-175b", machine: str = "dgx-a100", **other: Any) -> TrainingLayout:
+    chosen = model_catalogue.model_by_name(model)
+    return TrainingLayout(
+        model=chosen, machine=hardware.find_machine(machine), **{"seq_len": chosen.seq_len, "global_batch": 8, **other}
     )
 
 
-def task(model: str = "llama3-8b", machine: str = "dgx-h100", gpus: int = 32, global_batch: int = 1024) -> Task:
-    chosen = model_catalogue.named(model)
-    there = hardware.machine(machine)
-    return Task(model=chosen, machine=there, gpus=gpus, global_batch=global_batch, seq_len=chosen.seq_len)
+def task(model: str = "llama3-8b", machine: str = "dgx-h100", gpus: int = 32, global_batch: int = 1024) -> PlanningTask:
+    chosen = model_catalogue.model_by_name(model)
+    there = hardware.find_machine(machine)
+    return PlanningTask(model=chosen, machine=there, gpus=gpus, global_batch=global_batch, seq_len=chosen.seq_len)
 
 
-def rate(one: Run, machine: str = "dgx-a100", framework: str = "torch") -> float:
+def rate(one: TrainingLayout, machine: str = "dgx-a100", framework: str = "torch") -> float:
     """Model operations a second a GPU."""
     work = one.model.flops(one.global_batch * one.seq_len, one.seq_len)
     return work / step_time(one, rates(machine, framework)).total / one.gpus

@@ -10,8 +10,7 @@ import pytest
 
 from hpc_kit.errors import SpecError
 from hpc_kit.planner import model_catalogue
-from hpc_kit.planner.cases import COLUMNS, predict, read, write
-from hpc_kit.planner.rows import case
+from hpc_kit.planner.cases import PREDICTION_COLUMNS, parse_case, predict_case, read_cases, write_predictions
 
 ROW = {
     "case_id": "one",
@@ -47,8 +46,8 @@ ROW = {
 
 
 def test_a_run_that_is_known_well() -> None:
-    one = case({**ROW, "tp_overlap": "false", "torch_compile": "false"})
-    found = predict(one)
+    one = parse_case({**ROW, "tp_overlap": "false", "torch_compile": "false"})
+    found = predict_case(one)
     assert one.assumed == ()
     assert found.fits is True
     assert found.step_time is not None and 0.5 < found.step_time < 4
@@ -56,22 +55,22 @@ def test_a_run_that_is_known_well() -> None:
 
 
 def test_what_is_taken_for_granted_is_said() -> None:
-    one = case({**ROW, "micro_batch": "", "inter_node_gbps": "", "zero_stage": ""})
+    one = parse_case({**ROW, "micro_batch": "", "inter_node_gbps": "", "zero_stage": ""})
     assert any("micro_batch" in note for note in one.assumed)
     assert any("inter_node_gbps = 400" in note for note in one.assumed)
     assert any("zero_stage = 0" in note for note in one.assumed)
 
 
 def test_memory_of_an_unknown_card_is_that_of_the_usual_one_and_said() -> None:
-    one = case({**ROW, "gpu": "a100"})
+    one = parse_case({**ROW, "gpu": "a100"})
     assert any("a100-80g" in note for note in one.assumed)
-    assert predict(one).fits is True
-    assert predict(case({**ROW, "gpu": "a100", "zero_stage": "0"})).fits is False
+    assert predict_case(one).fits is True
+    assert predict_case(parse_case({**ROW, "gpu": "a100", "zero_stage": "0"})).fits is False
 
 
 @pytest.mark.parametrize("broken", [{"layers": ""}, {"gpu": "abacus"}, {"hidden": "many"}, {"dp": "0"}, {"tp": "1.5"}])
 def test_a_row_that_says_too_little_is_not_predicted(broken: dict[str, str]) -> None:
-    found = predict(case({**ROW, **broken}))
+    found = predict_case(parse_case({**ROW, **broken}))
     assert (found.step_time, found.memory_gib, found.fits) == (None, None, None)
     assert found.notes
 
@@ -82,9 +81,9 @@ def test_the_file_is_that_of_the_scorer(tmp_path: Path) -> None:
         out = csv.DictWriter(file, ROW)
         out.writeheader()
         out.writerows([ROW, {**ROW, "case_id": "two", "layers": ""}])
-    write(target, [predict(case(row)) for row in read(source)])
+    write_predictions(target, [predict_case(parse_case(row)) for row in read_cases(source)])
     rows = list(csv.DictReader(target.read_text().splitlines()))
-    assert tuple(rows[0]) == COLUMNS
+    assert tuple(rows[0]) == PREDICTION_COLUMNS
     assert float(rows[0]["step_time_s"]) > 0 and rows[0]["fits"] == "true"
     assert rows[1] == {"case_id": "two", "step_time_s": "", "peak_memory_gib": "", "fits": ""}
 
@@ -98,24 +97,24 @@ def test_a_file_that_is_none(tmp_path: Path, text: str | None, part: str) -> Non
     if text is not None:
         path.write_text(text)
     with pytest.raises(SpecError, match=part):
-        read(path)
+        read_cases(path)
 
 
 def test_a_case_twice(tmp_path: Path) -> None:
     path = tmp_path / "cases.csv"
     path.write_text(",".join(ROW) + "\n" + 2 * (",".join(ROW.values()) + "\n"))
     with pytest.raises(SpecError, match="appears twice"):
-        read(path)
+        read_cases(path)
 
 
 def test_lines_without_a_word_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "cases.csv"
     empty, row = "," * (len(ROW) - 1), ",".join(ROW.values())
     path.write_text("\n".join([",".join(ROW), row, empty, empty]))
-    assert read(path) == [ROW]
+    assert read_cases(path) == [ROW]
     path.write_text("\n".join([",".join(ROW), empty, row, row]))
     with pytest.raises(SpecError, match="line 4: case_id one appears twice"):
-        read(path)
+        read_cases(path)
 
 
 LLAMA = {
@@ -157,15 +156,15 @@ BLOOM = {"model_type": "bloom", "n_embed": 1024, "n_layer": 24, "num_attention_h
 def test_parameters_of_a_config(tmp_path: Path, config: dict[str, object], parameters: int) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    assert model_catalogue.model(str(path)).parameters == parameters
+    assert model_catalogue.parse_model(str(path)).parameters == parameters
 
 
 @pytest.mark.parametrize(("config", "name"), [(LLAMA, "llama3-8b"), (GPT2, "gpt2")])
 def test_a_config_of_hugging_face(tmp_path: Path, config: dict[str, object], name: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    assert model_catalogue.model(str(path)).parameters == model_catalogue.published_parameters(name)
-    assert model_catalogue.model(str(tmp_path)).parameters == model_catalogue.published_parameters(name)
+    assert model_catalogue.parse_model(str(path)).parameters == model_catalogue.published_parameters(name)
+    assert model_catalogue.parse_model(str(tmp_path)).parameters == model_catalogue.published_parameters(name)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +180,7 @@ def test_a_config_that_cannot_be(tmp_path: Path, change: dict[str, object], part
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**LLAMA, **change}))
     with pytest.raises(SpecError, match=part):
-        model_catalogue.model(str(path))
+        model_catalogue.parse_model(str(path))
     path.write_text("[]")
     with pytest.raises(SpecError, match=r"no config\.json"):
-        model_catalogue.model(str(path))
+        model_catalogue.parse_model(str(path))

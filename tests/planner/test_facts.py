@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hpc_kit.planner import bubble, model, model_catalogue
-from hpc_kit.planner.memory import activation_bytes, model_states
-from hpc_kit.planner.report import training
+from hpc_kit.planner import model, model_catalogue, step_time
+from hpc_kit.planner.explain import training_values
+from hpc_kit.planner.memory import activation_bytes, model_state_bytes
 from hpc_kit.spec.job import idle_share
 
 FILE = Path(__file__).parent / "data" / "unit_facts.csv"
@@ -71,8 +71,8 @@ def share(n: dict[str, float], *, sequence: bool = False, recompute: str = "none
 def days(n: dict[str, float]) -> float:
     """Of a plan whose step is one token: with full recomputation 8 operations of each parameter."""
     run = SimpleNamespace(global_batch=1, seq_len=1, gpus=n["n"], model=SimpleNamespace(parameters=n["P"]))
-    plan: Any = SimpleNamespace(run=run, time=SimpleNamespace(total=8 * n["P"] / (n["n"] * n["X"])))
-    return training(plan, n["T"], 1.0)["days"]
+    plan: Any = SimpleNamespace(layout=run, time=SimpleNamespace(total=8 * n["P"] / (n["n"] * n["X"])))
+    return training_values(plan, n["T"], 1.0)["days"]
 
 
 KNOWN: dict[str, Callable[[dict[str, float]], float]] = {
@@ -82,13 +82,13 @@ KNOWN: dict[str, Callable[[dict[str, float]], float]] = {
     "flops_full_recompute": flops("full"),
     "flops_selective_recompute": flops("selective"),
     "days": days,
-    "bubble_over_ideal": lambda n: bubble.of_ideal(int(n["p"]), int(n["m"]), int(n["v"])),
+    "bubble_over_ideal": lambda n: step_time.bubble_share(int(n["p"]), int(n["m"]), int(n["v"])),
     "bubble_of_total": lambda n: idle_share(int(n["p"]), int(n["m"]), int(n["v"])),
-    "zero_model_states": lambda n: sum(model_states(n["P"], int(n["d"]), int(n["stage"]))) / 1e9,
+    "zero_model_states": lambda n: sum(model_state_bytes(n["P"], int(n["d"]), int(n["stage"]))) / 1e9,
     "fig1_activations_tp": lambda n: first_stage(n, layer(n)),
     "fig1_activations_tp_sp_selective": lambda n: first_stage(n, layer(n, sequence=True, recompute="selective")),
     "fig1_parameters_and_optimizer": lambda n: (
-        sum(model_states(gpt(n).layer_weights * n["L"] / n["t"] / n["p"], 1, 0, 4)) / GIB
+        sum(model_state_bytes(gpt(n).layer_weights * n["L"] / n["t"] / n["p"], 1, 0, 4)) / GIB
     ),
     "fig7_sequence_parallel": lambda n: share(n, sequence=True),
     "fig7_selective": lambda n: share(n, recompute="selective"),
@@ -122,27 +122,27 @@ def test_only_the_tutorial_is_told_elsewhere() -> None:
 def test_two_devices_one_after_the_other_gain_nothing() -> None:
     """The tutorial: 4.02 s against 3.75 s, 7 % slower. Two stages without micro-batches are one device, and a copy."""
     alone, copy = 3.75, 4.02 - 3.75
-    split = bubble.step([alone / 2, alone / 2 + copy], 1)
+    split = step_time.pipelined_seconds([alone / 2, alone / 2 + copy], 1)
     assert split / alone - 1 == pytest.approx(0.072, abs=1e-3)
 
 
 def test_a_pipeline_of_two_is_bounded_by_its_bubble() -> None:
     """The tutorial's 49 % and 54 % faster lie below what 6 and 10 splits of two equal stages could gain at most."""
     for splits, gained in ((6, 3.75 / 2.51 - 1), (10, 3.75 / 2.43 - 1)):
-        most = 3.75 / bubble.step([3.75 / 2 / splits] * 2, splits) - 1
+        most = 3.75 / step_time.pipelined_seconds([3.75 / 2 / splits] * 2, splits) - 1
         assert gained < most < 1
     assert (round(3.75 / 2.51 - 1, 2), round(3.75 / 2.43 - 1, 2)) == (0.49, 0.54)
 
 
-@pytest.mark.parametrize("name", model_catalogue.names())
+@pytest.mark.parametrize("name", model_catalogue.model_names())
 def test_a_named_model_has_its_published_parameters(name: str) -> None:
-    assert model_catalogue.named(name).parameters == model_catalogue.published_parameters(name)
+    assert model_catalogue.model_by_name(name).parameters == model_catalogue.published_parameters(name)
 
 
 def test_there_are_twenty_models() -> None:
-    assert len(model_catalogue.names()) >= 20
+    assert len(model_catalogue.model_names()) >= 20
 
 
 def test_the_schedule_of_equal_stages() -> None:
-    assert bubble.step([2.0] * 4, 8) == pytest.approx((8 + 3) * 2.0)
-    assert bubble.step([2.0] * 4, 8, 3) == pytest.approx((8 + 3 / 3) * 2.0)
+    assert step_time.pipelined_seconds([2.0] * 4, 8) == pytest.approx((8 + 3) * 2.0)
+    assert step_time.pipelined_seconds([2.0] * 4, 8, 3) == pytest.approx((8 + 3 / 3) * 2.0)

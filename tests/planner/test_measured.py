@@ -11,14 +11,13 @@ import pytest
 from msgspec import structs
 
 from hpc_kit.errors import SpecError
-from hpc_kit.planner import calibration, communication_time, hardware, programs
-from hpc_kit.planner.jobfile import job
-from hpc_kit.planner.jobmodel import asked
-from hpc_kit.planner.machine import Group
-from hpc_kit.planner.measure import fastest
-from hpc_kit.planner.plot import draw
-from hpc_kit.planner.search import Plan, distinct, search
-from hpc_kit.planner.target import target
+from hpc_kit.planner import calibration, communication_time, hardware, job_files
+from hpc_kit.planner.explain import draw_plans
+from hpc_kit.planner.hardware import RankGroup
+from hpc_kit.planner.job_files import job_from_plan, model_of_job
+from hpc_kit.planner.measure import best_time
+from hpc_kit.planner.search import Plan, best_by_degrees, search_layouts
+from hpc_kit.planner.target import resolve_target
 from hpc_kit.spec import load
 from hpc_kit.spec.job import Job, Launch, Model
 from hpc_kit.spec.resolve import resolve
@@ -27,12 +26,12 @@ from tests.planner.runs import rates, task
 
 
 def test_a_straight_line_through_time_over_bytes() -> None:
-    found = calibration.line([(size, 5e-5 + size / 2e11) for size in (1e6, 1e7, 1e9)])
+    found = calibration.fit_bandwidth([(size, 5e-5 + size / 2e11) for size in (1e6, 1e7, 1e9)])
     assert found is not None
     assert found[0] == pytest.approx(5e-5)
     assert found[1] == pytest.approx(2e11)
-    assert calibration.line([(1e6, 1.0)]) is None
-    assert calibration.line([(1e6, 1.0), (1e9, 0.5)]) is None
+    assert calibration.fit_bandwidth([(1e6, 1.0)]) is None
+    assert calibration.fit_bandwidth([(1e6, 1.0), (1e9, 0.5)]) is None
 
 
 def test_links_inside_and_beyond_the_node() -> None:
@@ -41,7 +40,7 @@ def test_links_inside_and_beyond_the_node() -> None:
         for n, speed in ((2, 1e10), (8, 2e11), (16, 4e10), (32, 1e10))
         for size in (1e6, 1e8)
     ]
-    found = calibration.links([*rows, {"collective": "broadcast", "ranks": 8, "bytes": 1, "seconds": 9}], 8)
+    found = calibration.fit_links([*rows, {"collective": "broadcast", "ranks": 8, "bytes": 1, "seconds": 9}], 8)
     assert found.link == pytest.approx(2e11) and found.network == pytest.approx(4e10)
     assert (found.latency, found.latency_network) == pytest.approx((5e-5, 5e-5))
     assert (found.nodes, found.per_node) == (2, 8)
@@ -49,22 +48,22 @@ def test_links_inside_and_beyond_the_node() -> None:
 
 @pytest.mark.parametrize(("cluster", "nodes", "per_node"), [("dgx-h100", 2, 8), ("dgx-h100", 4, 2), ("jz", 4, 8)])
 def test_what_was_measured_is_what_is_predicted(cluster: str, nodes: int, per_node: int) -> None:
-    sizes, before = (2**10, 2**20, 2**30), hardware.machine(cluster)
-    near, far = Group(8, 8, 1), Group(nodes * per_node, per_node, nodes)
+    sizes, before = (2**10, 2**20, 2**30), hardware.find_machine(cluster)
+    near, far = RankGroup(8, 8, 1), RankGroup(nodes * per_node, per_node, nodes)
 
-    def rows(group: Group, start: float, speed: float) -> list[dict[str, Any]]:
+    def rows(group: RankGroup, start: float, speed: float) -> list[dict[str, Any]]:
         moved = 2 * (group.ranks - 1) / group.ranks
         row = {"collective": "all_reduce", "ranks": group.ranks}
         return [{**row, "bytes": size, "seconds": start + moved * size / speed} for size in sizes]
 
-    found = calibration.links(rows(near, 3e-5, 1.5e11), 8, 1)
-    found = calibration.merge(found, calibration.links(rows(far, 9e-5, 3e10), 8, nodes))
-    machine, own = calibration.apply(found, before, rates())
+    found = calibration.fit_links(rows(near, 3e-5, 1.5e11), 8, 1)
+    found = calibration.merge_measurements(found, calibration.fit_links(rows(far, 9e-5, 3e10), 8, nodes))
+    machine, own = calibration.apply_measurement(found, before, rates())
     for group in (near, far):
         expected = rows(group, *((3e-5, 1.5e11) if group is near else (9e-5, 3e10)))
-        assert [communication_time.all_reduce(machine, own, group, row["bytes"]) for row in expected] == pytest.approx(
-            [row["seconds"] for row in expected]
-        )
+        assert [
+            communication_time.all_reduce_seconds(machine, own, group, row["bytes"]) for row in expected
+        ] == pytest.approx([row["seconds"] for row in expected])
 
 
 def test_ranks_on_two_hosts_are_not_inside_a_node(tmp_path: Path) -> None:
@@ -72,7 +71,7 @@ def test_ranks_on_two_hosts_are_not_inside_a_node(tmp_path: Path) -> None:
     results = [{**row, "bytes": size, "seconds": 1e-4 + size / 2e10} for size in (1e6, 1e8)]
     path = tmp_path / "comm.json"
     path.write_text(json.dumps({"results": results, "machine": {"hosts": [{"name": "n1"}, {"name": "n2"}]}}))
-    found = calibration.read_comm(path, 8)
+    found = calibration.read_comm_result(path, 8)
     assert found.link is None and found.network == pytest.approx(2e10)
     assert (found.nodes, found.per_node) == (2, 1)
 
@@ -83,16 +82,20 @@ def test_of_two_backends_the_links_are_those_of_the_quicker_one() -> None:
         for size in (1e6, 1e8)
         for name, start, speed in (("gloo", 1e-5, 1e9), ("nccl", 5e-5, 2e11))
     ]
-    found = calibration.links(rows, 8)
+    found = calibration.fit_links(rows, 8)
     assert found.link == pytest.approx(2e11) and found.latency == pytest.approx(2.5e-5)
-    assert calibration.links([], 8) == calibration.Measured()
+    assert calibration.fit_links([], 8) == calibration.Measurement()
 
 
 def test_measured_numbers_replace_the_built_in_ones(tmp_path: Path) -> None:
     path = tmp_path / "mine.measured.json"
-    calibration.write(path, calibration.Measured(flops=200e12, link=1e11))
-    calibration.write(path, calibration.merge(calibration.read(path), calibration.Measured(network=5e9)))
-    machine, own = calibration.apply(calibration.read(path), hardware.machine("dgx-a100"), rates())
+    calibration.write_measurement(path, calibration.Measurement(flops=200e12, link=1e11))
+    calibration.write_measurement(
+        path, calibration.merge_measurements(calibration.read_measurement(path), calibration.Measurement(network=5e9))
+    )
+    machine, own = calibration.apply_measurement(
+        calibration.read_measurement(path), hardware.find_machine("dgx-a100"), rates()
+    )
     assert machine.gpu.measured == pytest.approx(200 / 312) and machine.gpu.link == 1e11
     assert (machine.network, own.link, own.network) == (5e9, 1.0, 1.0)
 
@@ -113,12 +116,12 @@ def test_measured_numbers_replace_the_built_in_ones(tmp_path: Path) -> None:
     ],
 )
 def test_of_another_card_the_links_alone_are_taken(tmp_path: Path, card: str, gpu: str, same: bool) -> None:
-    found = calibration.Measured(gpu=card, flops=2e14, bandwidth=1e12, memory=6e10, link=1e11)
-    kept = calibration.of_card(found, hardware.gpu(gpu))
-    assert kept == (found if same else calibration.Measured(link=1e11))
+    found = calibration.Measurement(gpu=card, flops=2e14, bandwidth=1e12, memory=6e10, link=1e11)
+    kept = calibration.select_for_gpu(found, hardware.find_gpu(gpu))
+    assert kept == (found if same else calibration.Measurement(link=1e11))
     path = tmp_path / "x.json"
-    calibration.write(path, found)
-    there = target("jz", tmp_path, framework="torch", gpu=gpu, measurement=path)
+    calibration.write_measurement(path, found)
+    there = resolve_target("jz", tmp_path, framework="torch", gpu=gpu, measurement=path)
     assert (there.machine.gpu.bandwidth == 1e12) == same and there.machine.gpu.link == 1e11
     assert ("the links alone" in there.notes[-1]) != same
 
@@ -128,39 +131,39 @@ def test_results_that_are_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "comm.json"
     path.write_text(text)
     with pytest.raises(SpecError, match="cannot read"):
-        calibration.read_comm(path, 8)
+        calibration.read_comm_result(path, 8)
 
 
 def test_the_fastest_of_many_runs() -> None:
     calls: list[int] = []
-    assert 0 < fastest(lambda: calls.append(1), lambda: None, 0.0) < 1
+    assert 0 < best_time(lambda: calls.append(1), lambda: None, 0.0) < 1
     assert len(calls) == 2
 
 
 def test_without_matplotlib_the_line_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SpecError, match="a plot needs matplotlib") as caught:
-        draw([], tmp_path / "x.png", 1.0)
+        draw_plans([], tmp_path / "x.png", 1.0)
     assert "hpc_kit[plot]" in str(caught.value)
 
 
 @pytest.mark.slow
 def test_the_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    plans = distinct(search(task(gpus=8, global_batch=64), rates("dgx-h100")).plans)[:3]
-    draw(plans, tmp_path / "x.png", 80 * 2**30)
+    plans = best_by_degrees(search_layouts(task(gpus=8, global_batch=64), rates("dgx-h100")).plans)[:3]
+    draw_plans(plans, tmp_path / "x.png", 80 * 2**30)
     assert (tmp_path / "x.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "ray"])
 def test_a_plan_as_a_job(launcher: Literal["torchrun", "ray"]) -> None:
-    plan = search(task(gpus=16, global_batch=64), rates("dgx-h100")).plans[0]
+    plan = search_layouts(task(gpus=16, global_batch=64), rates("dgx-h100")).plans[0]
     base = Job(name="mine", command=("python", "train.py"), launch=Launch(launcher=launcher))
-    found = job(plan, base, "x")
+    found = job_from_plan(plan, base, "x")
     assert (found.resources.nodes, found.resources.ntasks_per_node, found.launch.nproc_per_node) == (2, 1, 8)
     assert found.layout.size(16) == 16
     assert found.model.parameters == 8030261248
-    assert found.env["PLAN_GRAD_ACCUM"] == plan.run.micro_batches
+    assert found.env["PLAN_GRAD_ACCUM"] == plan.layout.micro_batches
 
 
 WAYS: list[tuple[dict[str, Any], str, str]] = [
@@ -180,9 +183,9 @@ WAYS: list[tuple[dict[str, Any], str, str]] = [
 
 
 def a_plan(**change: Any) -> Plan:
-    plan = search(task("gpt2", gpus=8, global_batch=8), rates("dgx-h100")).plans[0]
+    plan = search_layouts(task("gpt2", gpus=8, global_batch=8), rates("dgx-h100")).plans[0]
     degrees = {"dp": 8, "tp": 1, "pp": 1, "cp": 1, "virtual_stages": 1, "zero_stage": 0, "micro_batch": 1}
-    return structs.replace(plan, run=structs.replace(plan.run, **degrees | {"recompute": "none"} | change))
+    return structs.replace(plan, layout=structs.replace(plan.layout, **degrees | {"recompute": "none"} | change))
 
 
 @pytest.mark.parametrize(("change", "name", "words"), WAYS)
@@ -190,10 +193,10 @@ def test_the_program_for_each_way_is_told_what_a_layout_does_not_say(
     change: dict[str, Any], name: str, words: str
 ) -> None:
     plan = a_plan(**change)
-    found = programs.first([plan], ROOT)
-    assert found is not None and (found.name, found.place) == (name, 1)
+    found = job_files.first_supported([plan], ROOT)
+    assert found is not None and (found.name, found.rank) == (name, 1)
     assert " ".join(found.base.command).endswith(words)
-    written = load.load(job(plan, found.base, "x"), "slurm", root=ROOT)
+    written = load.load(job_from_plan(plan, found.base, "x"), "slurm", root=ROOT)
     assert resolve(written, root=ROOT).job.layout.size(8) == 8
 
 
@@ -209,9 +212,9 @@ def test_the_program_for_each_way_is_told_what_a_layout_does_not_say(
     ],
 )
 def test_what_no_program_can_do_is_passed_over(change: dict[str, Any]) -> None:
-    assert programs.first([a_plan(**change)], ROOT) is None
-    found = programs.first([a_plan(**change), a_plan(dp=2, pp=4)], ROOT)
-    assert found is not None and (found.place, found.plan.run.pp) == (2, 4)
+    assert job_files.first_supported([a_plan(**change)], ROOT) is None
+    found = job_files.first_supported([a_plan(**change), a_plan(dp=2, pp=4)], ROOT)
+    assert found is not None and (found.rank, found.plan.layout.pp) == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -226,22 +229,22 @@ def test_what_no_program_can_do_is_passed_over(change: dict[str, Any]) -> None:
 def test_a_job_is_asked_first_where_its_program_is_one_of_them(own: str, found: str) -> None:
     plan = a_plan(zero_stage=3)
     base = load.load_job(own, root=ROOT)
-    first = programs.first([plan], ROOT, base)
+    first = job_files.first_supported([plan], ROOT, base)
     assert first is not None and first.name == found
-    of_one = programs.first([plan], ROOT, base, only=True)
+    of_one = job_files.first_supported([plan], ROOT, base, only=True)
     assert (of_one is None) == (own != found)
 
 
 def test_components_are_never_a_plan() -> None:
-    first = programs.first([a_plan()], ROOT, load.load_job("hetjob", root=ROOT))
+    first = job_files.first_supported([a_plan()], ROOT, load.load_job("hetjob", root=ROOT))
     assert first is not None and first.name == "ddp_1node"
 
 
 def test_what_a_job_trains() -> None:
     own = Job(name="mine", command=("python", "train.py"))
-    assert asked(own) is None
-    told = asked(structs.replace(own, model=Model(layers=2, width=64, heads=4)))
+    assert model_of_job(own) is None
+    told = model_of_job(structs.replace(own, model=Model(layers=2, width=64, heads=4)))
     assert told is not None and (told.model.hidden, told.seq_len) == (64, 2048)
     assert "32000 words" in told.assumed and "2048 tokens a sequence" in told.assumed
-    shipped = asked(Job(name="s", command=("python", "jobs/train/ddp.py", "--layers=6", "--width", "256")))
+    shipped = model_of_job(Job(name="s", command=("python", "jobs/train/ddp.py", "--layers=6", "--width", "256")))
     assert shipped is not None and (shipped.model.layers, shipped.model.hidden, shipped.model.vocab) == (6, 256, 256)

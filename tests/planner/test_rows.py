@@ -8,11 +8,10 @@ import pytest
 
 from hpc_kit.errors import SpecError
 from hpc_kit.planner import cases, hardware
-from hpc_kit.planner.cases import predict
-from hpc_kit.planner.layout import Run
-from hpc_kit.planner.machine import GIB
+from hpc_kit.planner.cases import parse_case, predict_case
+from hpc_kit.planner.hardware import GIB
+from hpc_kit.planner.layout import TrainingLayout
 from hpc_kit.planner.memory import Memory
-from hpc_kit.planner.rows import case
 from tests.planner.test_cases import ROW
 
 KNOWN = {**ROW, "tp_overlap": "false", "torch_compile": "false"}
@@ -40,10 +39,10 @@ LARGE = {
 }
 
 
-def known(row: dict[str, str]) -> tuple[Run, tuple[str, ...]]:
-    one = case(row)
-    assert one.run is not None, one.assumed
-    return one.run, one.assumed
+def known(row: dict[str, str]) -> tuple[TrainingLayout, tuple[str, ...]]:
+    one = parse_case(row)
+    assert one.layout is not None, one.assumed
+    return one.layout, one.assumed
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,7 @@ def test_what_follows_from_the_other_cells_is_taken_from_them(change: dict[str, 
     ],
 )
 def test_a_contradiction_is_not_predicted_and_says_why(change: dict[str, str], part: str) -> None:
-    found = predict(case({**KNOWN, **change}))
+    found = predict_case(parse_case({**KNOWN, **change}))
     assert found.step_time is None
     assert part in found.notes[0]
 
@@ -105,7 +104,7 @@ def test_a_contradiction_is_not_predicted_and_says_why(change: dict[str, str], p
     ],
 )
 def test_a_doubt_is_predicted_and_said(change: dict[str, str], part: str) -> None:
-    found = predict(case({**KNOWN, **change}))
+    found = predict_case(parse_case({**KNOWN, **change}))
     assert found.step_time is not None
     assert len(found.notes) == 1 and part in found.notes[0]
 
@@ -147,7 +146,7 @@ def test_numbers_beyond_reckoning_do_not_stop_the_batch(monkeypatch: pytest.Monk
         return Memory(math.inf, 0, 0, 0, 0, 0)
 
     monkeypatch.setattr(cases, "reported_memory", reckoned)
-    found = predict(case(KNOWN))
+    found = predict_case(parse_case(KNOWN))
     assert (found.step_time, found.memory_gib, found.fits) == (None, None, None)
     assert found.notes[0].startswith("its numbers")
 
@@ -175,7 +174,10 @@ def test_virtual_stages_of_a_published_schedule_are_the_fastest_that_fit() -> No
     assert run.virtual_stages > 1
     assert sum("the fastest that fits" in note for note in assumed) == 3
     plain, _ = known({**LARGE, "virtual_stages": "1"})
-    quick, slow = predict(case(LARGE)).step_time, predict(case({**LARGE, "virtual_stages": "1"})).step_time
+    quick, slow = (
+        predict_case(parse_case(LARGE)).step_time,
+        predict_case(parse_case({**LARGE, "virtual_stages": "1"})).step_time,
+    )
     assert plain.virtual_stages == 1
     assert quick is not None and slow is not None and quick < slow
 
@@ -203,7 +205,7 @@ def test_recomputation_that_is_not_published_is_what_fits() -> None:
 def test_a_card_without_a_published_memory_still_has_a_limit() -> None:
     change = {"layers": "48", "hidden": "8192", "ffn": "32768", "heads": "64", "kv_heads": "64", "arch": "gpt"}
     run, _ = known({**LARGE, **change, "gpu": "a100", "dp": "64", "tp": "8", "pp": "1", "gpus": "512"})
-    assert predict(case({**LARGE, "gpu": "a100"})).fits is True
+    assert predict_case(parse_case({**LARGE, "gpu": "a100"})).fits is True
     assert run.micro_batch < 16 or run.recompute == "full"
 
 
@@ -241,8 +243,8 @@ def test_a_card_without_a_published_memory_still_has_a_limit() -> None:
     ],
 )
 def test_a_gpu_by_the_name_that_its_driver_gives(name: str, row: str) -> None:
-    assert hardware.gpu(name).name == row
-    assert hardware.taken_for(name) == ""
+    assert hardware.find_gpu(name).name == row
+    assert hardware.matched_name(name) == ""
 
 
 @pytest.mark.parametrize(
@@ -260,9 +262,9 @@ def test_a_gpu_by_the_name_that_its_driver_gives(name: str, row: str) -> None:
 def test_a_gpu_that_no_row_names_is_the_nearest_one_and_that_is_said(
     name: str, row: str, gib: float, said: str
 ) -> None:
-    card = hardware.gpu(name)
+    card = hardware.find_gpu(name)
     assert (card.name, round(card.memory / GIB, 1)) == (row, gib)
-    assert hardware.taken_for(name) == f"gpu '{name}' {said}"
+    assert hardware.matched_name(name) == f"gpu '{name}' {said}"
     assert any(note.startswith(f"gpu '{name}' as ") for note in known({**KNOWN, "gpu": name})[1])
 
 
@@ -277,7 +279,7 @@ def test_a_gpu_that_no_row_names_is_the_nearest_one_and_that_is_said(
 )
 def test_words_that_no_row_has_are_refused_and_in_a_cases_file_left_out(name: str, row: str, word: str) -> None:
     with pytest.raises(SpecError, match=f"no GPU '{name}'") as caught:
-        hardware.gpu(name)
+        hardware.find_gpu(name)
     assert row in (caught.value.remedy or "")
     run, notes = known({**KNOWN, "gpu": name})
     assert run.machine.gpu.name == row
@@ -287,9 +289,9 @@ def test_words_that_no_row_has_are_refused_and_in_a_cases_file_left_out(name: st
 @pytest.mark.parametrize("name", ["", "nvidia", "RTX 4090", "A100-SXM4-80GB MIG 3g.40gb", "h100x-80g"])
 def test_a_gpu_that_is_near_none_or_a_slice_is_refused(name: str) -> None:
     with pytest.raises(SpecError, match="no GPU"):
-        hardware.gpu(name)
+        hardware.find_gpu(name)
 
 
 def test_every_row_of_the_table_is_found_by_its_own_name() -> None:
-    for name in hardware.names():
-        assert hardware.gpu(name, near=True).name == name
+    for name in hardware.gpu_names():
+        assert hardware.find_gpu(name, allow_similar=True).name == name

@@ -10,20 +10,19 @@ from msgspec import structs
 
 from hpc_kit.errors import HpcKitError
 from hpc_kit.planner import hardware, model_catalogue
-from hpc_kit.planner.advice import advise, way
-from hpc_kit.planner.refuse import refuse
-from hpc_kit.planner.search import search
-from hpc_kit.planner.sureness import time_error
+from hpc_kit.planner.advice import advise, strategy_of
+from hpc_kit.planner.constants import time_error
+from hpc_kit.planner.search import explain_no_fit, search_layouts
 from tests.planner.runs import rates, run, task
 
 
 def test_plans_are_legal_and_sorted() -> None:
     asked = task()
-    answer = search(asked, rates("dgx-h100"))
+    answer = search_layouts(asked, rates("dgx-h100"))
     times = [plan.time.total for plan in answer.plans]
     assert times == sorted(times)
     for plan in answer.plans:
-        one = plan.run
+        one = plan.layout
         assert one.gpus == 32
         assert one.global_batch == one.dp * one.micro_batch * one.micro_batches
         assert one.model.heads % one.tp == 0 and one.tp <= 8
@@ -34,7 +33,7 @@ def test_plans_are_legal_and_sorted() -> None:
 
 def test_reasons_of_rejection() -> None:
     reasons = " ".join(
-        one.reason for one in search(task("llama3-70b", gpus=32, global_batch=24), rates("dgx-h100")).rejected
+        one.reason for one in search_layouts(task("llama3-70b", gpus=32, global_batch=24), rates("dgx-h100")).rejected
     )
     for part in ("crosses nodes", "does not divide a batch of 24", "does not fit by"):
         assert part in reasons
@@ -42,7 +41,7 @@ def test_reasons_of_rejection() -> None:
 
 def test_every_layout_on_512_gpus_in_less_than_a_second() -> None:
     begin = time.process_time()
-    answer = search(task("llama3-70b", gpus=512, global_batch=2048), rates("dgx-h100"))
+    answer = search_layouts(task("llama3-70b", gpus=512, global_batch=2048), rates("dgx-h100"))
     assert answer.plans
     assert time.process_time() - begin < 1
 
@@ -50,60 +49,60 @@ def test_every_layout_on_512_gpus_in_less_than_a_second() -> None:
 def test_a_cluster_too_small_says_the_least_that_would_do() -> None:
     for batch in (64, 97, 256):
         asked = task("llama3-405b", gpus=8, global_batch=batch)
-        error = refuse(asked, search(asked, rates("dgx-h100")), rates("dgx-h100"))
+        error = explain_no_fit(asked, search_layouts(asked, rates("dgx-h100")), rates("dgx-h100"))
         assert "does not fit" in error.what
         for line in (error.remedy or "").splitlines():
             options = dict(re.findall(r"(--[a-z-]+) (\d+)", line))
             gpus, other = 8 * int(options["--nodes"]), int(options.get("--global-batch", batch))
-            assert search(task("llama3-405b", gpus=gpus, global_batch=other), rates("dgx-h100")).plans
+            assert search_layouts(task("llama3-405b", gpus=gpus, global_batch=other), rates("dgx-h100")).plans
 
 
 @pytest.mark.parametrize(("gpus", "batch", "said"), [(16, 7, "--nodes 4 --global-batch 16"), (32, 256, "--nodes 24")])
 def test_the_least_is_looked_for_from_the_own_nodes_on(gpus: int, batch: int, said: str) -> None:
     model = "llama3-70b" if gpus == 16 else "llama3-405b"
     asked = structs.replace(task(model, "jz-h100", gpus=gpus, global_batch=batch), seq_len=4096 if gpus == 16 else 8192)
-    remedy = refuse(asked, search(asked, rates("jz-h100")), rates("jz-h100")).remedy or ""
+    remedy = explain_no_fit(asked, search_layouts(asked, rates("jz-h100")), rates("jz-h100")).remedy or ""
     assert said in remedy and ("with a batch of 256: --nodes 32" in remedy) == (batch == 256)
 
 
 def test_selective_recomputation_is_tried_where_it_saves_something() -> None:
-    plain = search(task("gpt3-175b", gpus=512), rates("dgx-h100"))
-    assert {plan.run.recompute for plan in plain.plans} == {"none", "full"}
+    plain = search_layouts(task("gpt3-175b", gpus=512), rates("dgx-h100"))
+    assert {plan.layout.recompute for plan in plain.plans} == {"none", "full"}
     stored = structs.replace(task("gpt3-175b", gpus=512), flash=False)
-    assert "selective" in {plan.run.recompute for plan in search(stored, rates("dgx-h100")).plans}
-    by_operator = search(task("llama3-70b", gpus=512), rates("dgx-h100", "torchtitan"))
-    assert "selective" in {plan.run.recompute for plan in by_operator.plans}
+    assert "selective" in {plan.layout.recompute for plan in search_layouts(stored, rates("dgx-h100")).plans}
+    by_operator = search_layouts(task("llama3-70b", gpus=512), rates("dgx-h100", "torchtitan"))
+    assert "selective" in {plan.layout.recompute for plan in by_operator.plans}
 
 
 def test_a_sequence_of_8192_is_split_over_two_ranks_too() -> None:
-    assert {plan.run.cp for plan in search(task("llama3-8b", gpus=32), rates("dgx-h100")).plans} >= {1, 2}
+    assert {plan.layout.cp for plan in search_layouts(task("llama3-8b", gpus=32), rates("dgx-h100")).plans} >= {1, 2}
 
 
 def test_8_bit_products_are_faster_where_there_are_any_and_refused_elsewhere() -> None:
     asked = structs.replace(task("llama3-70b", gpus=512), precision="fp8")
-    eight = search(asked, rates("dgx-h100")).plans[0].time.total
-    assert eight < search(task("llama3-70b", gpus=512), rates("dgx-h100")).plans[0].time.total
-    older = structs.replace(asked, machine=hardware.machine("dgx-a100"))
+    eight = search_layouts(asked, rates("dgx-h100")).plans[0].time.total
+    assert eight < search_layouts(task("llama3-70b", gpus=512), rates("dgx-h100")).plans[0].time.total
+    older = structs.replace(asked, machine=hardware.find_machine("dgx-a100"))
     with pytest.raises(HpcKitError, match="a100-80g has no 8-bit products"):
-        search(older, rates("dgx-a100"))
+        search_layouts(older, rates("dgx-a100"))
 
 
 def test_a_batch_that_nothing_divides() -> None:
     asked = task("llama3-8b", gpus=8, global_batch=1)
-    answer = search(asked, rates("dgx-h100"))
-    assert all(plan.run.dp == 1 for plan in answer.plans)
+    answer = search_layouts(asked, rates("dgx-h100"))
+    assert all(plan.layout.dp == 1 for plan in answer.plans)
     asked = task("gpt2", gpus=64, global_batch=7)
-    error = refuse(asked, search(asked, rates("dgx-h100")), rates("dgx-h100"))
+    error = explain_no_fit(asked, search_layouts(asked, rates("dgx-h100")), rates("dgx-h100"))
     assert "legal" in error.what and "64" in (error.remedy or "")
 
 
 def test_the_usual_table_for_a_model_that_fits_one_gpu() -> None:
     asked = task("gpt2", gpus=8, global_batch=512)
-    answer = search(asked, rates("dgx-h100"))
+    answer = search_layouts(asked, rates("dgx-h100"))
     advice = advise(asked, rates("dgx-h100"), answer.plans)
-    assert advice.said == ("DDP",)
+    assert advice.recommended == ("DDP",)
     assert "agree" in advice.text
-    assert way(run("gpt2", global_batch=8, tp=2, pp=2)) == "PP + TP + DP"
+    assert strategy_of(run("gpt2", global_batch=8, tp=2, pp=2)) == "PP + TP + DP"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +120,7 @@ def test_the_usual_table_for_a_model_that_fits_one_gpu() -> None:
 )
 def test_a_model_that_cannot_be(text: str, parts: tuple[str, ...]) -> None:
     with pytest.raises(HpcKitError) as caught:
-        model_catalogue.model(text)
+        model_catalogue.parse_model(text)
     for part in parts:
         assert part in str(caught.value)
 
@@ -137,18 +136,20 @@ def test_a_model_that_cannot_be(text: str, parts: tuple[str, ...]) -> None:
 )
 def test_a_gpu_that_cannot_be(text: str, part: str) -> None:
     with pytest.raises(HpcKitError, match=part):
-        hardware.gpu(text)
+        hardware.find_gpu(text)
 
 
 def test_a_gpu_by_its_numbers() -> None:
-    card = hardware.gpu("mine:memory=64,memory_tb=3.2,tflops=380,link=400")
+    card = hardware.find_gpu("mine:memory=64,memory_tb=3.2,tflops=380,link=400")
     assert (card.memory, card.flops) == (64 * 2**30, 380e12)
-    assert hardware.gpu("a100").name == "a100-80g" and hardware.gpu("H100").name == "h100-80g"
+    assert hardware.find_gpu("a100").name == "a100-80g" and hardware.find_gpu("H100").name == "h100-80g"
 
 
 def test_a_card_of_a_measured_generation_that_is_another_chip_is_less_sure() -> None:
-    one = search(task(gpus=8, global_batch=64), rates("dgx-h100")).plans[0].run
-    there = {name: structs.replace(one.machine, gpu=hardware.gpu(name)) for name in ("h100-80g", "h20-96g", "h200")}
+    one = search_layouts(task(gpus=8, global_batch=64), rates("dgx-h100")).plans[0].layout
+    there = {
+        name: structs.replace(one.machine, gpu=hardware.find_gpu(name)) for name in ("h100-80g", "h20-96g", "h200")
+    }
     errors = {name: time_error(structs.replace(one, machine=machine)) for name, machine in there.items()}
     assert errors["h100-80g"] == errors["h200"]
     assert errors["h20-96g"][0] > errors["h100-80g"][0]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from hpc_kit.planner.compute_time import attention, product
-from hpc_kit.planner.constants import builtin
-from hpc_kit.planner.memory import activation_bytes, in_flight, peak_memory
-from hpc_kit.planner.step_time import EDGE, step_time
+from hpc_kit.planner.compute_time import attention_seconds, matmul_seconds
+from hpc_kit.planner.constants import rates_for
+from hpc_kit.planner.memory import activation_bytes, micro_batches_in_flight, peak_memory
+from hpc_kit.planner.step_time import PRESSURE_THRESHOLD, step_time
 from tests.planner.runs import rates, run
 
 
@@ -49,7 +49,7 @@ def test_zero_3_waits_for_the_collectives_of_each_layer() -> None:
 
 
 def test_a_cpu_hides_no_message_behind_its_own_work() -> None:
-    known = builtin("torch", "cpu", "ethernet")
+    known = rates_for("torch", "cpu", "ethernet")
     assert (known.data_overlap, known.zero_overlap, known.shard_overlap) == (0, 0, 0)
 
 
@@ -91,7 +91,7 @@ def test_a_fused_mlp_keeps_less() -> None:
 def test_micro_batches_that_a_stage_keeps(virtual_stages: int, index: int, micro_batches: int, kept: float) -> None:
     """Chunks in flight, counted in Megatron's order: 2 (p - i - 1) + (v - 1) p before the first backward, and one."""
     layout = run(pp=8, virtual_stages=virtual_stages, global_batch=micro_batches)
-    assert in_flight(layout, index) == pytest.approx(kept)
+    assert micro_batches_in_flight(layout, index) == pytest.approx(kept)
 
 
 def test_scores_that_fused_kernels_do_not_take_cost_more_launches() -> None:
@@ -142,7 +142,7 @@ def test_what_is_held_ahead_makes_room_before_memory_is_full() -> None:
 def test_the_allocator_loses_time_only_where_memory_is_all_but_full() -> None:
     known = rates("efa-h100", "nanotron")
     one = run("llama3.2-1b", "efa-h100", dp=8, global_batch=64)
-    assert [step_time(one, known, filled).allocator for filled in (0.5, EDGE)] == [0, 0]
+    assert [step_time(one, known, filled).allocator for filled in (0.5, PRESSURE_THRESHOLD)] == [0, 0]
     assert step_time(one, known, 0.95).allocator == pytest.approx(8 * known.thrash)
 
 
@@ -157,7 +157,7 @@ def test_a_larger_batch_takes_no_less_time_with_zero_3_in_a_pipeline() -> None:
 def test_a_product_of_one_row_more_is_no_faster() -> None:
     known, one = rates("dgx-h100"), run("llama3-8b", "dgx-h100")
     for m in (128, 1024, 4096, 132 * 128):
-        assert product(one, known, m + 1, 4096, 4096) > product(one, known, m, 4096, 4096)
+        assert matmul_seconds(one, known, m + 1, 4096, 4096) > matmul_seconds(one, known, m, 4096, 4096)
 
 
 def test_flash_attention_fills_heads_up_and_is_no_faster_than_a_product() -> None:
@@ -165,13 +165,13 @@ def test_flash_attention_fills_heads_up_and_is_no_faster_than_a_product() -> Non
     one = run("llama3-8b", "dgx-a100")
     narrow = structs.replace(one, model=structs.replace(one.model, head_dim=100))
     wide = structs.replace(one, model=structs.replace(one.model, head_dim=104))
-    assert attention(narrow, known)[0] == pytest.approx(attention(wide, known)[0])
-    stored = [attention(structs.replace(each, flash=False), known)[0] for each in (narrow, wide)]
+    assert attention_seconds(narrow, known)[0] == pytest.approx(attention_seconds(wide, known)[0])
+    stored = [attention_seconds(structs.replace(each, flash=False), known)[0] for each in (narrow, wide)]
     assert stored[0] > 3 * stored[1]
     quick = structs.replace(known, attention_quality=9.0)
     flops = one.tokens * one.model.attention_flops(one.seq_len) / 2
     peak = one.machine.gpu.flops * one.machine.gpu.measured
-    assert attention(one, quick)[0] == pytest.approx(flops / (peak * known.gemm * known.quality))
+    assert attention_seconds(one, quick)[0] == pytest.approx(flops / (peak * known.gemm * known.quality))
 
 
 def test_selective_recomputation_needs_the_scores_of_the_layer_at_work() -> None:

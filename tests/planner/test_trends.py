@@ -10,7 +10,7 @@ import pytest
 
 from hpc_kit.planner import hardware
 from hpc_kit.planner.model import Model
-from hpc_kit.planner.search import Task, search
+from hpc_kit.planner.search import PlanningTask, search_layouts
 from tests.planner.runs import rate, rates, run, task
 
 
@@ -79,7 +79,7 @@ def test_no_plan_is_one_that_does_not_fit() -> None:
     for gpus in (8, 64):
         asked = task("llama3-70b", gpus=gpus)
         limit = asked.machine.gpu.memory * rates("dgx-h100").usable
-        assert all(plan.memory.total <= limit for plan in search(asked, rates("dgx-h100")).plans)
+        assert all(plan.memory.total <= limit for plan in search_layouts(asked, rates("dgx-h100")).plans)
 
 
 RAN_OUT = (Path(__file__).parent / "data" / "ran_out.csv").read_text().splitlines()[1:]
@@ -106,11 +106,13 @@ LLAMAS = {
 def test_no_plan_is_one_that_ran_out_of_memory(layers: int) -> None:
     """The fastest plan, and the fastest without recomputation, against a published sweep."""
     out = {tuple(map(int, row.values())) for row in csv.DictReader(RAN_OUT)}
-    model, machine, known = LLAMAS[layers], hardware.machine("efa-h100"), rates("efa-h100", "nanotron")
+    model, machine, known = LLAMAS[layers], hardware.find_machine("efa-h100"), rates("efa-h100", "nanotron")
     for gpus in (8, 16, 32, 64, 128, 256, 512):
-        asked = Task(model=model, machine=machine, gpus=gpus, global_batch=256, seq_len=4096, framework="nanotron")
-        plans = search(asked, known).plans
-        plain = [plan for plan in plans if plan.run.recompute == "none" and plan.run.virtual_stages == 1]
+        asked = PlanningTask(
+            model=model, machine=machine, gpus=gpus, global_batch=256, seq_len=4096, framework="nanotron"
+        )
+        plans = search_layouts(asked, known).plans
+        plain = [plan for plan in plans if plan.layout.recompute == "none" and plan.layout.virtual_stages == 1]
         for plan in (*plans[:1], *plain[:1]):
-            one = plan.run
+            one = plan.layout
             assert (layers, gpus, one.dp, one.tp, one.pp, one.micro_batch, one.zero_stage) not in out

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.planner import hardware
-from hpc_kit.planner.cases import predict, read
-from hpc_kit.planner.machine import GIB
-from hpc_kit.planner.rows import case, fabric_of
+from hpc_kit.planner.cases import parse_case, parse_fabric, predict_case, read_cases
+from hpc_kit.planner.hardware import GIB
 from tests.planner.test_rows import KNOWN, known
 
 
@@ -25,13 +24,13 @@ from tests.planner.test_rows import KNOWN, known
     ],
 )
 def test_what_is_no_dense_decoder_is_refused(change: dict[str, str]) -> None:
-    found = predict(case({**KNOWN, **change}))
+    found = predict_case(parse_case({**KNOWN, **change}))
     assert found.step_time is None and "modelled" in found.notes[0]
 
 
 @pytest.mark.parametrize("word", ["llama", "gpt-3", "Qwen3", "falcon", "gemma2", "phi-3", "starcoder", "bitnet"])
 def test_a_decoder_is_predicted(word: str) -> None:
-    assert case({**KNOWN, "arch": word}).run is not None
+    assert parse_case({**KNOWN, "arch": word}).layout is not None
 
 
 @pytest.mark.parametrize(
@@ -45,13 +44,13 @@ def test_a_decoder_is_predicted(word: str) -> None:
     ],
 )
 def test_a_dense_model_is_known_by_its_name(name: str) -> None:
-    assert case({**KNOWN, "arch": "", "model_name": name}).run is not None
+    assert parse_case({**KNOWN, "arch": "", "model_name": name}).layout is not None
 
 
 @pytest.mark.parametrize("column", ["arch", "model_name"])
 @pytest.mark.parametrize("word", ["qwen3-30b-a3b", "rwkv"])
 def test_the_column_that_says_it_is_named(column: str, word: str) -> None:
-    found = case({**KNOWN, "arch": "", "model_name": "", column: word})
+    found = parse_case({**KNOWN, "arch": "", "model_name": "", column: word})
     assert found.assumed[0].startswith(f"{column} is '{word}': ")
 
 
@@ -78,7 +77,7 @@ def test_a_name_of_experts_beside_a_dense_arch_is_said() -> None:
 )
 def test_links_inside_a_node(gpu: str, word: str, link: float, bandwidth: float) -> None:
     run, assumed = known({**KNOWN, "gpu": gpu, "intra_node": word})
-    own = hardware.gpu(gpu, near=True)
+    own = hardware.find_gpu(gpu, allow_similar=True)
     assert (run.machine.gpu.link, run.machine.gpu.bandwidth) == pytest.approx((link, bandwidth))
     assert run.machine.gpu.memory == own.memory
     assert any("intra_node" in note for note in assumed) == (link != own.link or word == "yes" or "pcie" in gpu)
@@ -120,7 +119,7 @@ def test_letters_are_yes_and_no(word: str, value: bool) -> None:
     ],
 )
 def test_networks_by_whole_words(notes: str, fabric: str) -> None:
-    assert fabric_of(notes) == fabric
+    assert parse_fabric(notes) == fabric
 
 
 @pytest.mark.parametrize(
@@ -134,7 +133,7 @@ def test_networks_by_whole_words(notes: str, fabric: str) -> None:
     ],
 )
 def test_heads_that_cannot_be(change: dict[str, str], part: str) -> None:
-    found = predict(case({**KNOWN, **change}))
+    found = predict_case(parse_case({**KNOWN, **change}))
     assert found.step_time is None and part in found.notes[0]
 
 
@@ -144,4 +143,4 @@ def test_separators_and_spellings_of_the_header(tmp_path: Path, separator: str, 
     path = tmp_path / "cases.csv"
     lines = [separator.join(map(spelled, KNOWN)), separator.join(KNOWN.values())]
     path.write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
-    assert [predict(case(row)) for row in read(path)] == [predict(case(KNOWN))]
+    assert [predict_case(parse_case(row)) for row in read_cases(path)] == [predict_case(parse_case(KNOWN))]

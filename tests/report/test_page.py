@@ -16,9 +16,8 @@ from msgspec import structs
 
 from hpc_kit.bench.results import encode
 from hpc_kit.cli.report import command
-from hpc_kit.report import run_section, series
-from hpc_kit.report.page import marked, page
-from hpc_kit.report.section import Picture, Section, Table, Text
+from hpc_kit.report import run_section
+from hpc_kit.report.page import Picture, ReportTable, ReportText, Section, markup_code, render_page
 from tests.bench import papers
 
 EVIL = "</pre><script>alert(1)</script><img src=http://x.example/y onerror='z'>"
@@ -61,18 +60,18 @@ def section(word: str = EVIL) -> Section:
         title=word,
         source="a folder",
         headline=word,
-        bad=True,
-        failure=Text(word, word),
+        failed=True,
+        failure=ReportText(word, word),
         facts=[(word, word)],
         pictures=[Picture(word, '<svg viewBox="0 0 1 1"><path id="a"/></svg>')],
-        tables=[Table(word, [word, "number"], [[word, "1"]])],
+        tables=[ReportTable(word, [word, "number"], [[word, "1"]])],
         notes=[word],
-        texts=[Text(word, word), Text(word, word, shown=True)],
+        texts=[ReportText(word, word), ReportText(word, word, shown=True)],
     )
 
 
 def test_whatever_a_log_holds_is_text() -> None:
-    text = page([section(), section()], EVIL)
+    text = render_page([section(), section()], EVIL)
     found = Page(text)
     assert found.open == []
     assert not {"script", "img", "iframe", "link", "object"} & {tag for tag, _ in found.elements}
@@ -81,7 +80,7 @@ def test_whatever_a_log_holds_is_text() -> None:
 
 
 def test_nothing_is_fetched_and_every_id_is_one() -> None:
-    found = Page(page([section("a run"), section("another")], "now"))
+    found = Page(render_page([section("a run"), section("another")], "now"))
     outside = [
         value for _, attributes in found.elements for name, value in attributes.items() if name in {"src", "href"}
     ]
@@ -91,7 +90,7 @@ def test_nothing_is_fetched_and_every_id_is_one() -> None:
 
 
 def test_a_page_can_be_read_without_eyes_and_in_the_dark() -> None:
-    text = page([section("a run"), section("another")], "now")
+    text = render_page([section("a run"), section("another")], "now")
     found = Page(text)
     tags = [tag for tag, _ in found.elements]
     assert (tags.count("h1"), tags.count("h2"), tags.count("main"), tags.count("nav")) == (1, 2, 1, 1)
@@ -116,7 +115,7 @@ def test_benches_of_one_kind_are_told_apart_by_their_files(tmp_path: Path) -> No
 
 
 def test_a_note_has_code_and_lines() -> None:
-    text = marked("`on <device>` is\nthe `whole")
+    text = markup_code("`on <device>` is\nthe `whole")
     assert text == "<code>on &lt;device&gt;</code> is\nthe `whole"
 
 
@@ -165,7 +164,7 @@ def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
 def test_curves_come_from_the_steps_that_were_written(tmp_path: Path) -> None:
     steps = {"loss": [4.0, 2.0], "seconds": [0.5, 0.25], "tokens": 100, "busy": [[0.1, 0.2, 0.3]]}
     (tmp_path / "steps.json").write_text(json.dumps(steps))
-    rows = series.of_run(tmp_path, tmp_path / "none").results
+    rows = run_section.read_training_curves(tmp_path, tmp_path / "none").results
     assert [row.values for row in rows] == [
         {"seconds": 0.5, "loss": 4.0, "tokens_per_second": 200.0},
         {"seconds": 0.25, "loss": 2.0, "tokens_per_second": 400.0},
@@ -175,8 +174,8 @@ def test_curves_come_from_the_steps_that_were_written(tmp_path: Path) -> None:
 
 def test_many_steps_are_drawn_as_few_points(tmp_path: Path) -> None:
     (tmp_path / "steps.json").write_text(json.dumps({"loss": [1.0, 3.0] * 1000, "seconds": [1.0] * 2000}))
-    rows = series.of_run(tmp_path, tmp_path / "none").results
-    assert len(rows) == series.MOST_POINTS
+    rows = run_section.read_training_curves(tmp_path, tmp_path / "none").results
+    assert len(rows) == run_section.MAX_POINTS
     assert rows[-1].labels == {"step": 2000}
 
 
@@ -193,7 +192,7 @@ def test_many_steps_are_drawn_as_few_points(tmp_path: Path) -> None:
 def test_curves_come_from_what_other_programs_say(line: str, values: dict[str, float], tmp_path: Path) -> None:
     log = tmp_path / "rank-0.log"
     log.write_text(f"some words, loss 9\n{line}\n")
-    (row,) = series.of_run(tmp_path, log).results
+    (row,) = run_section.read_training_curves(tmp_path, log).results
     assert row.values == pytest.approx(values)
 
 
@@ -205,7 +204,7 @@ def test_a_log_is_not_held_in_memory_for_its_curve_and_its_end(tmp_path: Path) -
             file.write((b"x" * 99 + b"\n") * 5000)
         file.write(b"step 2 loss 2.5\nend\n")
     tracemalloc.start()
-    rows, end = series.of_run(tmp_path, log).results, run_section._end_of(log)
+    rows, end = run_section.read_training_curves(tmp_path, log).results, run_section._read_log_end(log)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [row.labels["step"] for row in rows] == [1, 2]

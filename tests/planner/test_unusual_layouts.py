@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_kit.planner.cases import predict
-from hpc_kit.planner.rows import case
+from hpc_kit.planner.cases import parse_case, predict_case
 from tests.planner.test_rows import KNOWN, known
 
 PIPED = {
@@ -35,7 +34,7 @@ def test_a_table_may_have_a_chunk_of_its_own(layers: str, pp: str) -> None:
     ],
 )
 def test_chunks_that_cannot_be(change: dict[str, str], part: str) -> None:
-    found = predict(case({**PIPED, **change}))
+    found = predict_case(parse_case({**PIPED, **change}))
     assert found.step_time is None and part in found.notes[0]
 
 
@@ -54,7 +53,7 @@ def test_chunks_that_cannot_be(change: dict[str, str], part: str) -> None:
     ],
 )
 def test_what_is_odd_is_predicted_and_said(change: dict[str, str], part: str) -> None:
-    found = predict(case({**PIPED, **change}))
+    found = predict_case(parse_case({**PIPED, **change}))
     assert found.step_time is not None
     notes = [note for note in found.notes if note.startswith("odd, and predicted all the same: ")]
     assert len(notes) == 1 and part in notes[0]
@@ -68,7 +67,7 @@ def test_one_rank_has_nothing_to_shard_and_torch_stands_for_others() -> None:
 
 def test_what_is_taken_where_nothing_fits_is_not_called_the_fastest_that_fits() -> None:
     change = {"gpu": "v100-16g", "hidden": "16384", "recompute": "", "micro_batch": ""}
-    found = predict(case({**PIPED, **change, "ffn": "65536", "heads": "128", "kv_heads": "128"}))
+    found = predict_case(parse_case({**PIPED, **change, "ffn": "65536", "heads": "128", "kv_heads": "128"}))
     assert found.fits is False
     assert {"micro_batch = 1, which needs the least memory; nothing fits"} <= set(found.notes)
     assert {"recompute = full, which needs the least memory; nothing fits"} <= set(found.notes)

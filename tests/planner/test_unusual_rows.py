@@ -9,10 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hpc_kit.planner import hardware
-from hpc_kit.planner.cases import NEEDED, Prediction, predict, read
-from hpc_kit.planner.layout import Run
-from hpc_kit.planner.machine import GIB
-from hpc_kit.planner.rows import Case, case
+from hpc_kit.planner.cases import REQUIRED_COLUMNS, PlannerCase, Prediction, parse_case, predict_case, read_cases
+from hpc_kit.planner.hardware import GIB
+from hpc_kit.planner.layout import TrainingLayout
 from tests.planner.test_cases import ROW
 
 CELLS: dict[str, tuple[str, ...]] = {
@@ -77,26 +76,26 @@ def rows(draw: st.DrawFn) -> dict[str, str]:
     return {"case_id": "odd", **row, **words, "gpus": given_gpus}
 
 
-def possible(one: Case, found: Prediction) -> None:
+def possible(one: PlannerCase, found: Prediction) -> None:
     """A prediction is all or nothing; no machine is faster than its peak, and what fits is below its memory."""
     if found.step_time is None:
         assert (found.memory_gib, found.fits) == (None, None)
         assert found.notes and all(found.notes)
         return
-    run = one.run
+    run = one.layout
     assert run is not None and found.memory_gib is not None and found.fits is not None
     assert 0 < found.memory_gib < math.inf
     tokens = run.micro_batches * run.dp * run.micro_batch * run.seq_len
     peak = run.machine.gpu.flops8 if run.precision == "fp8" else run.machine.gpu.flops
     assert found.step_time > 6 * run.model.layer_weights * run.model.layers * tokens / run.gpus / peak
-    assert not found.fits or found.memory_gib * GIB < hardware.memory(run.machine.gpu)
+    assert not found.fits or found.memory_gib * GIB < hardware.memory_bytes(run.machine.gpu)
 
 
 @settings(max_examples=150, deadline=None)
 @given(rows())
 def test_any_row_is_predicted_or_refused_in_words(row: dict[str, str]) -> None:
-    one = case(row)
-    possible(one, predict(one))
+    one = parse_case(row)
+    possible(one, predict_case(one))
 
 
 @settings(max_examples=100, deadline=None)
@@ -104,9 +103,9 @@ def test_any_row_is_predicted_or_refused_in_words(row: dict[str, str]) -> None:
 def test_what_fits_a_card_fits_a_larger_one(row: dict[str, str]) -> None:
     """With all that is open said, so that both are the same run."""
 
-    def fits(gpu: str) -> tuple[Run | None, bool | None]:
-        one = case({**row, "micro_batch": "1", "recompute": "full", "virtual_stages": "1", "gpu": gpu})
-        return one.run, predict(one).fits
+    def fits(gpu: str) -> tuple[TrainingLayout | None, bool | None]:
+        one = parse_case({**row, "micro_batch": "1", "recompute": "full", "virtual_stages": "1", "gpu": gpu})
+        return one.layout, predict_case(one).fits
 
     run, small = fits("h100-80g")
     assume(run is not None)
@@ -116,16 +115,16 @@ def test_what_fits_a_card_fits_a_larger_one(row: dict[str, str]) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(ROW)), st.text(max_size=12)))
 def test_any_text_in_any_cell_is_predicted_or_refused_in_words(cells: dict[str, str]) -> None:
-    one = case({**ROW, **cells, "case_id": "odd"})
-    possible(one, predict(one))
+    one = parse_case({**ROW, **cells, "case_id": "odd"})
+    possible(one, predict_case(one))
 
 
 def test_a_line_that_is_too_short_or_too_long_does_not_stop_the_others(tmp_path: Path) -> None:
     path = tmp_path / "cases.csv"
-    columns = (*NEEDED, "zero_stage")
+    columns = (*REQUIRED_COLUMNS, "zero_stage")
     whole = [ROW[name] for name in columns]
     lines = [[*whole, "more", "and more"], ["short", *whole[1:4]], ["whole", *whole[1:]]]
     path.write_text("\n".join(",".join(line) for line in (columns, *lines)))
-    found = [predict(case(row)) for row in read(path)]
+    found = [predict_case(parse_case(row)) for row in read_cases(path)]
     assert [one.step_time is not None for one in found] == [True, False, True]
     assert found[1].notes

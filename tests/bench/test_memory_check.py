@@ -10,28 +10,28 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from hpc_kit.bench import collectives, comm_checks, room
+from hpc_kit.bench import collectives, memory_check
 from hpc_kit.errors import SpecError
 
 
 def test_the_least_of_the_machine_and_every_limit_above_counts(tmp_path: Path) -> None:
     meminfo, own, job = tmp_path / "meminfo", tmp_path / "cgroup", tmp_path / "cgroups" / "slurm" / "job_1"
-    assert room.available(meminfo, own, tmp_path) is None
+    assert memory_check.free_memory(meminfo, own, tmp_path) is None
     meminfo.write_text("MemTotal:  8000000 kB\nMemAvailable:    4000000 kB\n")
-    assert room.available(meminfo, own, tmp_path) == 4_096_000_000
+    assert memory_check.free_memory(meminfo, own, tmp_path) == 4_096_000_000
     job.mkdir(parents=True)
     own.write_text("0::/slurm/job_1\n")
     (job / "memory.max").write_text("max\n")
     (job / "memory.current").write_text("5\n")
     (job.parent / "memory.max").write_text("1000\n")
     (job.parent / "memory.current").write_text("400\n")
-    assert room.available(meminfo, own, tmp_path / "cgroups") == 600
+    assert memory_check.free_memory(meminfo, own, tmp_path / "cgroups") == 600
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    room.refuse_beyond(2**30, "a model", "a smaller one", left=2**30)
+    memory_check.check_memory(2**30, "a model", "a smaller one", left=2**30)
     with pytest.raises(SpecError, match=r"a model does not fit into memory\n.*about 2 GiB needed, 1 GiB available"):
-        room.refuse_beyond(2**31, "a model", "a smaller one", left=2**30)
+        memory_check.check_memory(2**31, "a model", "a smaller one", left=2**30)
 
 
 @pytest.fixture
@@ -49,18 +49,18 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("gpus")
 def test_the_gpu_with_the_least_memory_left_counts() -> None:
     world: Any = SimpleNamespace(world_size=2, device=torch.device("cuda"))
-    room.refuse_beyond_gpus(3 << 30, "the model", "less", world)
+    memory_check.check_gpu_memory(3 << 30, "the model", "less", world)
     with pytest.raises(SpecError, match=r"the model, on a GPU, does not fit into memory\n.*5 GiB needed, 4 GiB"):
-        room.refuse_beyond_gpus(5 << 30, "the model", "less", world)
-    room.refuse_beyond_gpus(5 << 30, "the model", "less", SimpleNamespace(device=torch.device("cpu")))  # type: ignore[arg-type]
+        memory_check.check_gpu_memory(5 << 30, "the model", "less", world)
+    memory_check.check_gpu_memory(5 << 30, "the model", "less", SimpleNamespace(device=torch.device("cpu")))  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("gpus")
 def test_sizes_of_nccl_must_fit_into_the_gpus_not_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "available", lambda: 1)
-    asked, gpu = collectives.question("nccl", "all_reduce", 2, "1GiB"), torch.device("cuda")
-    comm_checks.refuse_size(asked, ["n1", "n2"], gpu)
+    monkeypatch.setattr(memory_check, "free_memory", lambda: 1)
+    asked, gpu = collectives.parse_options("nccl", "all_reduce", 2, "1GiB"), torch.device("cuda")
+    collectives.check_sizes(asked, ["n1", "n2"], gpu)
     with pytest.raises(SpecError, match="too many for the memory of a GPU of n2"):
-        comm_checks.refuse_size(asked._replace(sizes=(2 << 30,)), ["n1", "n2"], gpu)
+        collectives.check_sizes(asked._replace(sizes=(2 << 30,)), ["n1", "n2"], gpu)
     with pytest.raises(SpecError, match="too many for the memory of n1"):
-        comm_checks.refuse_size(asked._replace(backends=("gloo",)), ["n1", "n2"])
+        collectives.check_sizes(asked._replace(backends=("gloo",)), ["n1", "n2"])

@@ -1,4 +1,4 @@
-"""Whether what is to be measured fits into this machine's memory: asked before, as the kernel asks nobody after."""
+"""Checks that a benchmark fits into memory before it starts, because the kernel would kill it later."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_kit.bench.quantity import quantity
+from hpc_kit.bench.results import format_quantity
 from hpc_kit.errors import SpecError
 
 if TYPE_CHECKING:
     from hpc_kit.runtime.process_group import Group
 
 _MEMINFO, _CGROUPS = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
-_OWN = Path("/proc/self/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
 
 
-def available(meminfo: Path = _MEMINFO, own: Path = _OWN, cgroups: Path = _CGROUPS) -> int | None:
-    """Bytes that may still be taken: of the machine, or of the job's own limit; None where neither is told."""
+def free_memory(meminfo: Path = _MEMINFO, own: Path = _OWN_CGROUP, cgroups: Path = _CGROUPS) -> int | None:
+    """Return the free bytes of the machine or of the job's memory limit; None if unknown."""
     found = []
     with suppress(OSError):
         if match := re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE):
@@ -35,8 +35,8 @@ def available(meminfo: Path = _MEMINFO, own: Path = _OWN, cgroups: Path = _CGROU
     return max(0, min(found)) if found else None
 
 
-def refuse_beyond_gpus(needed: float, what: str, remedy: str, world: Group) -> None:
-    """Refuse what some rank's GPU does not hold; a collective. Of ranks on CPUs nothing is asked.
+def check_gpu_memory(needed: float, what: str, remedy: str, world: Group) -> None:
+    """Check the free memory of every rank's GPU; CPUs are not checked. Every rank must call this collective.
 
     Args:
         needed: Bytes, of a rank.
@@ -54,11 +54,11 @@ def refuse_beyond_gpus(needed: float, what: str, remedy: str, world: Group) -> N
 
     left = [0] * world.world_size
     dist.all_gather_object(left, torch.cuda.mem_get_info(world.device)[0])
-    refuse_beyond(needed, f"{what}, on a GPU,", remedy, left=min(left))
+    check_memory(needed, f"{what}, on a GPU,", remedy, left=min(left))
 
 
-def refuse_beyond(needed: float, what: str, remedy: str, *, left: int | None = None) -> None:
-    """Refuse what does not fit.
+def check_memory(needed: float, what: str, remedy: str, *, left: int | None = None) -> None:
+    """Check that there is enough free memory.
 
     Args:
         needed: Bytes, of all ranks on this machine together.
@@ -67,12 +67,12 @@ def refuse_beyond(needed: float, what: str, remedy: str, *, left: int | None = N
         left: Bytes that there are; default: `available()`.
 
     Raises:
-        SpecError: It does not fit.
+        SpecError: There is too little memory.
     """
-    left = available() if left is None else left
+    left = free_memory() if left is None else left
     if left is not None and needed > left:
         raise SpecError(
             f"{what} does not fit into memory",
-            found=f"about {quantity(needed, 'B', 3)} needed, {quantity(left, 'B', 3)} available",
+            found=f"about {format_quantity(needed, 'B', 3)} needed, {format_quantity(left, 'B', 3)} available",
             remedy=remedy,
         )

@@ -1,0 +1,276 @@
+"""The cells of a cases file: typed, in whichever spelling, and remembered where something had to be assumed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from msgspec import structs
+
+from hpc_kit.errors import SpecError
+from hpc_kit.planner import hardware
+from hpc_kit.planner.hardware import GIB, Gpu
+
+MAX_COUNT = 10**9
+"""Above this no count is one."""
+
+ARCH = {
+    "gpt": ("gpt2", "gpt3", "opt", "bloom", "gptneox"),
+    "llama": ("llama2", "llama3", "llama31", "mistral", "qwen2"),
+    "mpt": (),
+    "nemotron": ("nemotron4",),
+}
+PRECISION = {
+    "bf16": ("bfloat16", "bf16mixed", "ampbf16"),
+    "fp16": ("float16", "half", "fp16mixed", "16mixed", "ampfp16"),
+    "fp8": ("float8", "e4m3", "hybrid"),
+}
+GRAD_DTYPE = {"fp32": ("float32", "float"), "bf16": ("bfloat16",), "fp16": ("float16", "half")}
+RECOMPUTE = {
+    "none": ("false", "no", "off", "0"),
+    "selective": ("core", "selectiveop"),
+    "full": ("true", "yes", "on", "1", "block", "uniform"),
+}
+FP8_RECIPE = {"tensorwise": (), "rowwise": ()}
+SCHEDULE = {"1f1b": (), "interleaved-1f1b": ("interleaved", "interleaved1f1b")}
+UNSUPPORTED_SCHEDULES = ("zb", "zerobubble", "dualpipe")
+UNSUPPORTED_PRECISIONS = ("32", "64", "fp4", "int")
+"""Parts of the names of schedules and of formats that are not modelled."""
+FRAMEWORK = {
+    "megatron": ("megatronlm", "megatroncore", "mcore"),
+    "megatron-deepspeed": ("deepspeed",),
+    "nanotron": (),
+    "nemo": ("nemo2", "nemoframework"),
+    "fsdp": ("composer", "llmfoundry", "pytorchfsdp"),
+    "torchtitan": (),
+    "torch": ("pytorch",),
+}
+"""What each of these cells can say, and other spellings of it; case, `-`, `_`, `.` and blanks do not count."""
+
+FLAGS = {
+    **dict.fromkeys(("true", "yes", "t", "y", "1", "1.0", "on"), True),
+    **dict.fromkeys(("false", "no", "f", "n", "0", "0.0", "off", "none"), False),
+}
+
+
+def normalize_word(text: str) -> str:
+    """A word without case and punctuation."""
+    return "".join(char for char in text.lower() if char.isalnum())
+
+
+class CaseRow:
+    """A row's cells; `assumed` says what was taken for granted."""
+
+    def __init__(self, row: Mapping[str, str]) -> None:
+        self.row = row
+        self.assumed: list[str] = []
+
+    def text(self, name: str, default: str = "", *, note: bool = True) -> str:
+        """A cell as it stands, or its default."""
+        value = (self.row.get(name) or "").strip()
+        if value:
+            return value
+        if default and note:
+            self.assumed.append(f"{name} = {default}")
+        return default
+
+    def choice(self, name: str, table: Mapping[str, tuple[str, ...]], default: str = "", *, note: bool = True) -> str:
+        """A word of a table, whichever way it is spelled; "" where the cell is empty and there is no default.
+
+        Raises:
+            SpecError: It is none of them.
+        """
+        value = self.text(name, default, note=note)
+        if not value:
+            return ""
+        for word, others in table.items():
+            if normalize_word(value) in {normalize_word(word), *others}:
+                return word
+        raise SpecError(f"{name} is '{value}', none of {', '.join(table)}")
+
+    def choice_or_default(self, name: str, table: Mapping[str, tuple[str, ...]], default: str = "") -> str:
+        """As `known`, but a word that is none of them counts as an empty cell, which is said."""
+        try:
+            return self.choice(name, table, default)
+        except SpecError:
+            self.assumed.append(f"{name} '{self.text(name)}' as {default or 'not given'}")
+            self.row = {**self.row, name: ""}
+            return default
+
+    def schedule(self) -> str:
+        """The pipeline's schedule; "": not known.
+
+        Raises:
+            SpecError: It is known, and not modelled.
+        """
+        value = normalize_word(self.text("pipeline_schedule"))
+        if value.startswith(UNSUPPORTED_SCHEDULES):
+            raise SpecError(f"pipeline_schedule is '{value}': zero-bubble schedules are not modelled")
+        if value in {"gpipe", "afab"}:
+            self.assumed.append(f"pipeline_schedule '{value}' as 1f1b")
+            return "1f1b"
+        return self.choice_or_default("pipeline_schedule", SCHEDULE)
+
+    def precision(self) -> str:
+        """Of the matrix products.
+
+        Raises:
+            SpecError: It is known, and not modelled.
+        """
+        value = normalize_word(self.text("precision"))
+        if "fp8" in value and value != "fp8":
+            self.assumed.append(f"precision '{self.text('precision')}' as fp8")
+            return "fp8"
+        read = self.choice if any(part in value for part in UNSUPPORTED_PRECISIONS) else self.choice_or_default
+        return read("precision", PRECISION, "bf16")
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Yes or no; what is neither is taken for the default, which is said."""
+        value = self.text(name, str(default).lower())
+        if value.lower() not in FLAGS:
+            self.assumed.append(f"{name} '{value}' as {str(default).lower()}")
+        return FLAGS.get(value.lower(), default)
+
+    def number(self, name: str, default: float | None = None, *, note: bool = True) -> float:
+        """A number from 0.
+
+        Raises:
+            SpecError: It is none, or the cell is empty and has no default.
+        """
+        value = self.text(name)
+        if not value:
+            if default is None:
+                raise SpecError(f"{name} is empty", remedy="a number")
+            if note:
+                self.assumed.append(f"{name} = {default:g}")
+            return default
+        try:
+            number = float(value)
+        except ValueError:
+            raise SpecError(f"{name} is no number", found=value, remedy="a number") from None
+        if not 0 <= number < 1e18:
+            raise SpecError(f"{name} is out of range", found=value, remedy="a positive number")
+        return number
+
+    def count(
+        self, name: str, default: int | None = None, *, note: bool = True, least: int = 1, most: int = MAX_COUNT
+    ) -> int:
+        """A whole number.
+
+        Raises:
+            SpecError: It is none, or out of range.
+        """
+        number = self.number(name, default, note=note)
+        if number != int(number) or not least <= number <= most:
+            raise SpecError(f"{name} is {number:g}, no whole number from {least} to {most}")
+        return int(number)
+
+    def optional_count(self, name: str) -> int | None:
+        """A whole number from 1; None where the cell is empty."""
+        return self.count(name) if self.text(name) else None
+
+
+EXPERT_NAMES = re.compile(
+    r"moe|mixtral|dbrx|grok|gshard|gptoss|kimi|llama4|switchtransformer|experts"
+    # Of DeepSeek's the first and what is distilled into another model are dense.
+    r"|deepseek(coder)?v[2-9]|deepseekvl2|deepseekr1(?!.*(distill|qwen|llama))"
+)
+"""In a name without punctuation: a mixture of experts."""
+EXPERT_SIZES = re.compile(r"\d+x\d+(\.\d+)?b(?![a-z0-9])|\d+b[\W_]*a\d+(\.\d+)?b(?![a-z0-9])")
+"""In a name as it stands: `8x7b`, `30B-A3B`, but not `7b-a100-bf16`."""
+OTHER_NETWORKS = (
+    "t5", "mt5", "flant5", "ul2", "bart", "bert", "roberta", "electra", "deberta", "modernbert", "whisper", "vit",
+    "clip", "siglip", "dit", "unet", "diffusion", "resnet", "mamba", "falconmamba", "rwkv", "hyena", "retnet", "jamba",
+    "zamba", "xlstm", "lstm", "nemotronh", "encoder", "encoderdecoder", "seq2seq", "ssm", "gnn", "cnn", "mlp",
+)  # fmt: skip
+"""Without their numbers: networks that are no decoder-only transformers."""
+OTHER_NETWORK_WORDS = frozenset(
+    {"t5", "mamba", "rwkv", "hyena", "retnet", "jamba", "zamba", "xlstm", "bert", "roberta", "whisper"}
+)
+"""Those of them that mean one as any word of a name, and nothing else."""
+
+
+def parse_architecture(cells: CaseRow) -> str:
+    """The kind of block; one that is not known is taken for a Llama's, which is said.
+
+    Raises:
+        SpecError: It is a mixture of experts, or no decoder-only transformer.
+    """
+    value, name = cells.text("arch", note=False), cells.text("model_name", note=False)
+    column, word = ("arch", value) if value else ("model_name", name)
+    if _has_experts(word):
+        raise SpecError(f"{column} is '{word}': a mixture of experts is not modelled")
+    if _is_other_network(word):
+        raise SpecError(f"{column} is '{word}': no decoder-only transformer, others are not modelled")
+    if _has_experts(name):
+        cells.assumed.append(f"model_name '{name}' as a dense model, as arch says")
+    try:
+        return cells.choice("arch", ARCH, "llama")
+    except SpecError:
+        cells.assumed.append(f"arch '{value}' as llama")
+        return "llama"
+
+
+def _has_experts(word: str) -> bool:
+    return bool(EXPERT_NAMES.search(normalize_word(word)) or EXPERT_SIZES.search(word.lower()))
+
+
+def _is_other_network(word: str) -> bool:
+    """Whether a name has that of another kind of network: `mamba2`, `T5-XXL`, `bert-large`, `falcon-mamba-7b`."""
+    words = [part for part in re.split(r"[\s_/-]+", word.strip().lower()) if part]
+    names = {normalize_word(word), *map(normalize_word, words[:1])}
+    names |= {one.rstrip("0123456789") for one in names}
+    anywhere = {normalize_word(one) for one in words} | {one.rstrip("0123456789") for one in words}
+    return bool(names & {*OTHER_NETWORKS} or anywhere & OTHER_NETWORK_WORDS) or normalize_word(word).startswith(
+        "statespace"
+    )
+
+
+PCIE_BANDWIDTH = {3: 16e9, 4: 32e9, 5: 64e9, 6: 128e9}
+"""Bytes/s, each way, of 16 lanes of each generation."""
+PCIE_GENERATION = {"v100": 3, "h100": 5, "h20": 5, "b200": 5, "mi300x": 5, "mi355x": 5}
+"""Generation of PCIe of a generation of GPUs where it is not 4."""
+FAST_LINK_NAMES = re.compile(r"nvlink|nvswitch|nvl|infinityfabric|xgmi|sxm")
+
+
+def with_link(card: Gpu, cells: CaseRow) -> Gpu:
+    """The GPU with the links that a row's `intra_node` says; where they are not its own, the row is told so.
+
+    A card for PCIe has a row of its own in most families, with the rates that it reaches.
+    """
+    word = normalize_word(cells.text("intra_node", note=False))
+    if not word:
+        return card
+    through_pcie = card.link <= PCIE_BANDWIDTH[5]
+    if word.startswith("pci"):
+        return card if through_pcie else _with_pcie(card, word, cells)
+    if not FAST_LINK_NAMES.search(word):
+        cells.assumed.append(f"intra_node '{cells.text('intra_node')}' as {card.name}'s own")
+        return card
+    return _with_fast_links(card, cells) if through_pcie else card
+
+
+def _with_pcie(card: Gpu, word: str, cells: CaseRow) -> Gpu:
+    number = re.search(r"[3-6]", word)
+    speed = PCIE_BANDWIDTH[int(number[0]) if number else PCIE_GENERATION.get(card.generation, 4)]
+    family, _, size = card.name.rpartition("-")
+    names = (f"{family}-pcie-{size}", f"{family}-nvl-{size}")
+    if found := next((name for name in names if name in hardware.gpu_names()), None):
+        cells.assumed.append(f"gpu '{card.name}' as {found}, for intra_node is {word}")
+        return structs.replace(hardware.find_gpu(found), link=speed, memory=card.memory)
+    cells.assumed.append(f"gpu '{card.name}' without its links, for intra_node is {word}")
+    return structs.replace(card, link=speed)
+
+
+def _with_fast_links(card: Gpu, cells: CaseRow) -> Gpu:
+    """The family's card with links, of the memory that the name says; a name that itself says PCIe is believed."""
+    said = hardware.normalize_gpu_name(cells.text("gpu"))
+    family = card.name.partition("-")[0]
+    usual = hardware.find_gpu(family)
+    if "pcie" in said or "nvl" in said or usual.link <= PCIE_BANDWIDTH[5]:
+        cells.assumed.append(
+            f"intra_node '{cells.text('intra_node')}' as {card.name}'s own, without NVLink beyond a pair"
+        )
+        return card
+    cells.assumed.append(f"gpu '{said}' as {usual.name} with {card.memory / GIB:.1f} GiB, for intra_node has links")
+    return structs.replace(usual, memory=card.memory)

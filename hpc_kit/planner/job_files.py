@@ -1,0 +1,370 @@
+"""The model that a job trains: its `[model]`, or what the command of a program of jobs/train says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, structs
+
+from hpc_kit.errors import SpecError, UnitError
+from hpc_kit.planner import model_catalogue
+from hpc_kit.planner.case_cells import FLAGS, PRECISION, normalize_word
+from hpc_kit.planner.layout import TrainingLayout
+from hpc_kit.planner.model import Model as Transformer
+from hpc_kit.planner.search import Plan, format_layout
+from hpc_kit.planner.target import SPELLINGS
+from hpc_kit.slurm.sizes import is_gpu_item
+from hpc_kit.slurm.units import UNLIMITED, format_time, parse_time
+from hpc_kit.spec import load
+from hpc_kit.spec.job import Job, Layout, Model, Program, Value
+from hpc_kit.spec.program_options import RunProgram, can_split, find_program
+from hpc_kit.spec.resources import GPU_COUNT_FIELDS, Resources
+
+PROGRAM_DEFAULTS = {"layers": 4, "width": 128, "heads": 4, "sequence": 64, "global-batch": 64}
+"""Options of the programs in jobs/train, with their defaults."""
+BYTE_VOCABULARY = 256
+ASSUMED_VOCABULARY = 32000
+"""Vocabulary of the shipped programs, and one that is taken for granted of others."""
+ASSUMED_SEQ_LEN, ASSUMED_BATCH = 2048, 1024
+"""Tokens a sequence and sequences a step that are taken for granted of others."""
+
+
+PLAN_MODEL = "PLAN_MODEL"
+"""In the environment of a job that `--write` wrote: its model, as `--model` takes it."""
+PLAN_FRAMEWORK, PLAN_PRECISION, PLAN_FLASH = "PLAN_FRAMEWORK", "PLAN_PRECISION", "PLAN_FLASH"
+"""There, too: as the options take the first two; 1 or 0."""
+PARAMETER_TOLERANCE = 0.02
+"""Share by which the parameters of a model's numbers may differ from those that its job says."""
+
+
+class JobModel(Struct, frozen=True):
+    """A job's model, and its batch; `assumed`: what nobody says of them."""
+
+    model: Transformer
+    global_batch: int
+    seq_len: int
+    assumed: str = ""
+
+
+class PlannedSettings(Struct, frozen=True):
+    """What else a written job was planned with; "" or None: it does not say."""
+
+    framework: str = ""
+    precision: str = ""
+    flash: bool | None = None
+
+
+def planned_settings(job: Job) -> PlannedSettings:
+    """What the variables of a written job say beside its model.
+
+    Raises:
+        SpecError: One of them has a value that it cannot have.
+    """
+    framework, precision, flash = (str(job.env.get(name, "")) for name in (PLAN_FRAMEWORK, PLAN_PRECISION, PLAN_FLASH))
+    for name, value, known in (
+        (PLAN_FRAMEWORK, normalize_word(framework), SPELLINGS),
+        (PLAN_PRECISION, precision, PRECISION),
+        (PLAN_FLASH, flash.lower(), FLAGS),
+    ):
+        if value and value not in known:
+            raise SpecError(
+                f"{name} of job {job.name} is '{job.env[name]}'",
+                found=f"known: {', '.join(known)}",
+                remedy="correct it in [env], or leave it out",
+            )
+    return PlannedSettings(SPELLINGS.get(normalize_word(framework), ""), precision, FLAGS.get(flash.lower()))
+
+
+def runs_shipped_program(job: Job) -> bool:
+    """Whether a job runs one of the programs of jobs/train, each of which splits a model in its own way."""
+    programs = [word for word in job.command if word.endswith(".py")]
+    return bool(programs) and Path(programs[0]).parts[-3:-1] == ("jobs", "train")
+
+
+def model_of_job(job: Job) -> JobModel | None:
+    """What a job trains; None where neither its `[model]` nor its command says.
+
+    Raises:
+        SpecError: Its PLAN_MODEL is no model.
+    """
+    is_shipped = runs_shipped_program(job)
+    told = {"layers": job.model.layers, "width": job.model.width, "heads": job.model.heads}
+    if not is_shipped and PLAN_MODEL in job.env:
+        model = _parse_plan_model(job)
+        length, batch = job.model.sequence or model.seq_len, job.layout.global_batch
+        return JobModel(model, batch or ASSUMED_BATCH, length, "" if batch else f"a global batch of {ASSUMED_BATCH}")
+    if not is_shipped and None in told.values():
+        return None
+    told |= {"sequence": job.model.sequence, "global-batch": job.layout.global_batch}
+    found = {name: told[name] or usual for name, usual in PROGRAM_DEFAULTS.items()}
+    if is_shipped:
+        found |= _command_numbers(job)
+        return JobModel(_gpt_of_job(found, BYTE_VOCABULARY), found["global-batch"], found["sequence"])
+    usual = {"sequence": ASSUMED_SEQ_LEN, "global-batch": ASSUMED_BATCH}
+    found |= {name: number for name, number in usual.items() if told[name] is None}
+    words = {"sequence": f"{ASSUMED_SEQ_LEN} tokens a sequence", "global-batch": f"a global batch of {ASSUMED_BATCH}"}
+    taken = [text for name, text in words.items() if told[name] is None]
+    assumed = ", ".join(
+        [f"a GPT with {ASSUMED_VOCABULARY} words, an MLP of 4 x width, as many key heads as heads", *taken]
+    )
+    return JobModel(_gpt_of_job(found, ASSUMED_VOCABULARY), found["global-batch"], found["sequence"], assumed)
+
+
+def check_job_model(found: JobModel, job: Job) -> None:
+    """Whether the model is the one that the job's `[model]` tells of.
+
+    Raises:
+        SpecError: It has other numbers.
+    """
+    model, said = found.model, job.model
+    own = {"layers": model.layers, "heads": model.heads, "width": model.hidden}
+    others = [f"{name} = {number}" for name in own if (number := getattr(said, name)) not in {None, own[name]}]
+    count = said.parameters
+    if count is not None and abs(model.parameters / count - 1) > PARAMETER_TOLERANCE:
+        others.append(f"parameters = {count}")
+    if others and not runs_shipped_program(job):
+        source = f"{PLAN_MODEL} = {job.env[PLAN_MODEL]}" if PLAN_MODEL in job.env else found.assumed
+        raise SpecError(
+            f"[model] of job {job.name} contradicts itself",
+            found=f"{', '.join(others)}; but {model.parameters:.3g} parameters, {model.layers} layers, "
+            f"{model.heads} heads, width {model.hidden} by {source}",
+            remedy="--model llama3-8b, a config.json, or layers=32,hidden=4096,heads=32,...; or correct [model]",
+        )
+
+
+def _parse_plan_model(job: Job) -> Transformer:
+    text = str(job.env[PLAN_MODEL])
+    try:
+        return model_catalogue.parse_model(text)
+    except SpecError as error:
+        raise SpecError(
+            f"{PLAN_MODEL} of job {job.name}: {error.what}",
+            found=text,
+            remedy="--model llama3-8b, a config.json, or layers=32,hidden=4096,heads=32,...; or correct it in [env]",
+        ) from error
+
+
+def _command_numbers(job: Job) -> dict[str, int]:
+    """What a shipped program's command says."""
+    found: dict[str, int] = {}
+    for word, following in zip(job.command, (*job.command[1:], ""), strict=True):
+        name, equals, value = word.removeprefix("--").partition("=")
+        text = value if equals else following
+        if word.startswith("--") and name in PROGRAM_DEFAULTS and text.isdigit():
+            found[name] = int(text)
+    return found
+
+
+def _gpt_of_job(numbers: dict[str, int], words: int) -> Transformer:
+    width, heads = numbers["width"], numbers["heads"]
+    return Transformer(
+        name=f"l{numbers['layers']}-h{width}",
+        layers=numbers["layers"],
+        hidden=width,
+        ffn=4 * width,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=max(1, width // heads),
+        vocab=words,
+        seq_len=numbers["sequence"],
+        gated=False,
+        positions=numbers["sequence"],
+    )
+
+
+TIME_MARGIN = 2.0
+"""A written time limit over the predicted time of its steps: an overrun loses the job, a long limit only some time."""
+START_SECONDS = 300.0
+"""Seconds of a written time limit for the start of a job and the end of it."""
+
+
+def job_from_plan(plan: Plan, base: Job, name: str, *, steps: int | None = None) -> Job:
+    """The job of a plan, from the job whose program it runs.
+
+    What neither `[layout]` nor `[model]` can say the program finds in variables PLAN_*.
+
+    Args:
+        plan: What is written.
+        base: The job whose program it runs.
+        name: The new job's.
+        steps: How many the program does, from which its time limit follows; None: the base's limit stays.
+    """
+    layout = plan.layout
+    per_node = min(layout.gpus, layout.machine.gpus_per_node)
+    agents = base.launch.starts_agents
+    resources = structs.replace(
+        base.resources,
+        nodes=layout.gpus // per_node,
+        ntasks=None,
+        ntasks_per_node=1 if agents else per_node,
+        job_name=None,
+    )
+    if layout.machine.gpu.generation != "cpu":
+        resources = _with_gpu_options(resources, per_node, agents=agents)
+    if steps is not None:
+        resources = structs.replace(resources, time=_time_limit(resources.time, steps * plan.time.total))
+    found = structs.replace(
+        base,
+        name=name,
+        description=f"{layout.model.name} on {layout.gpus} {layout.machine.gpu.name}: {format_layout(layout)}",
+        resources=resources,
+        layout=_layout_table(layout),
+        model=Model(
+            layers=layout.model.layers,
+            heads=layout.model.heads,
+            width=layout.model.hidden,
+            sequence=layout.seq_len,
+            parameters=layout.model.parameters,
+        ),
+        launch=structs.replace(base.launch, nproc_per_node=per_node) if agents else base.launch,
+        env={**base.env, **_plan_variables(layout)},
+    )
+    return _describe_trained_model(found, layout) if runs_shipped_program(base) else found
+
+
+def _describe_trained_model(found: Job, layout: TrainingLayout) -> Job:
+    """The job of a shipped program, which trains a model of bytes of that size: it says so, with that one's numbers."""
+    own = model_of_job(found)
+    if own is None or own.model.parameters == layout.model.parameters:
+        return found
+    count = own.model.parameters
+    env = {key: value for key, value in found.env.items() if key != PLAN_MODEL}
+    return structs.replace(
+        found,
+        description=f"a GPT of {own.model.vocab} words of the size of {layout.model.name}, {count:.3g} parameters, "
+        f"on {layout.gpus} {layout.machine.gpu.name}: {format_layout(layout)}",
+        model=structs.replace(found.model, parameters=count),
+        env=env,
+    )
+
+
+def _layout_table(layout: TrainingLayout) -> Layout:
+    return Layout(
+        dp=layout.dp,
+        pp=layout.pp,
+        tp=layout.tp,
+        cp=layout.cp,
+        zero=layout.zero_stage,
+        global_batch=layout.global_batch,
+        micro_batches=layout.micro_batches if layout.micro_batches > 1 else None,
+    )
+
+
+def _plan_variables(layout: TrainingLayout) -> dict[str, Value]:
+    return {
+        PLAN_MODEL: model_catalogue.format_model(layout.model),
+        "PLAN_MICRO_BATCH": layout.micro_batch,
+        "PLAN_GRAD_ACCUM": layout.micro_batches,
+        "PLAN_GLOBAL_BATCH": layout.global_batch,
+        "PLAN_SEQ_LEN": layout.seq_len,
+        "PLAN_ZERO_STAGE": layout.zero_stage,
+        "PLAN_VIRTUAL_STAGES": layout.virtual_stages,
+        "PLAN_RECOMPUTE": layout.recompute,
+        "PLAN_SEQUENCE_PARALLEL": int(layout.sequence_parallel),
+        PLAN_FRAMEWORK: layout.framework,
+        PLAN_PRECISION: layout.precision,
+        PLAN_FLASH: int(layout.flash),
+    }
+
+
+def _with_gpu_options(resources: Resources, per_node: int, *, agents: bool) -> Resources:
+    """A GPU for each rank, of the kind that the base asks for, in place of the number that it asks for."""
+    entries = (resources.gres or "").split(",")
+    said = [str(value) for name in sorted(GPU_COUNT_FIELDS) if (value := getattr(resources, name)) is not None]
+    said += [entry.partition(":")[2] for entry in entries if is_gpu_item(entry)]
+    kind = next((f"{word.partition(':')[0]}:" for word in said if ":" in word), "")
+    counts: dict[str, Any] = {**dict.fromkeys(GPU_COUNT_FIELDS), "ntasks_per_gpu": None}
+    counts["gres"] = ",".join(entry for entry in entries if not is_gpu_item(entry)) or None
+    name, number = ("gpus_per_node", per_node) if agents else ("gpus_per_task", 1)
+    counts[name] = f"{kind}{number}" if kind else number
+    return structs.replace(resources, **counts)
+
+
+def _time_limit(given: str | int | None, seconds: float) -> str | int:
+    """The limit for so many predicted seconds, in whole minutes; the base's own where that is longer."""
+    needed = 60 * -(-int(TIME_MARGIN * seconds + START_SECONDS) // 60)
+    with suppress(UnitError):
+        if given is not None and (own := parse_time(str(given))) in {UNLIMITED, 0, max(own, needed)}:
+            return given
+    return format_time(needed)
+
+
+BASE_JOBS = ("ddp_1node", "zero1_2node", "zero2_2node", "context_1node", "hybrid_3d_4node")
+"""Jobs whose programs are asked, the plainest first."""
+
+
+class SupportedPlan(Struct, frozen=True):
+    """A plan that a shipped program can do.
+
+    Attributes:
+        name: The shipped job.
+        base: That job, with what the plan asks of its program in its command.
+        place: Which of the plans it is, from 1.
+    """
+
+    plan: Plan
+    name: str
+    base: Job
+    rank: int
+
+
+def first_supported(
+    plans: Iterable[Plan], root: Path, own: Job | None = None, *, only: bool = False
+) -> SupportedPlan | None:
+    """The first of the plans that a shipped program can do; None where there is none.
+
+    Args:
+        plans: In order.
+        root: The user's project, whose programs come before the shipped ones.
+        own: A job that is asked first, where it starts one of their programs on nodes of one kind.
+        only: The job that is asked, whatever it starts; no other is.
+    """
+    shipped = {name: load.load_job(name, root=root) for name in BASE_JOBS}
+    bases = {own.name: own} if own is not None else {}
+    if not only:
+        ours = {base.command[1] for base in shipped.values()}
+        bases = {name: base for name, base in bases.items() if ours & {*base.command} and not base.component}
+        bases |= {name: base for name, base in shipped.items() if name not in bases}
+    known = {name: find_job_program(base, root).program for name, base in bases.items()}
+    for place, plan in enumerate(plans, start=1):
+        for name, base in bases.items():
+            program = known[name]
+            if program and (words := layout_options(plan.layout, program)) is not None:
+                return SupportedPlan(plan, name, structs.replace(base, command=(*base.command, *words)), place)
+    return None
+
+
+def find_job_program(base: Job, root: Path) -> RunProgram:
+    """Returns the program of a job with its description."""
+    return find_program(base.command, base.program, root, root)
+
+
+def training_steps(base: Job, root: Path) -> int | None:
+    """Returns the number of steps that a job trains; None if it is not known."""
+    layout = find_job_program(base, root)
+    given = layout.values.get("steps", "")
+    if given.isdecimal() or layout.program is None:
+        return int(given) if given.isdecimal() else None
+    return layout.program.defaults.get("steps")
+
+
+def layout_options(layout: TrainingLayout, program: Program) -> tuple[str, ...] | None:
+    """Returns the options with which a program uses a layout; None if it cannot."""
+    if layout.precision in {"fp16", "fp8"} or layout.recompute == "selective":
+        return None  # none of them does
+    degrees = {"dp": layout.dp, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "zero": layout.zero_stage}
+    wanted: dict[str, tuple[bool, tuple[str, ...]]] = {
+        "bf16": (layout.machine.gpu.generation != "cpu", ()),
+        "recompute": (layout.recompute == "full", ()),
+        "sequence_parallel": (layout.sequence_parallel, ()),
+        "schedule": (layout.virtual_stages > 1, ("Interleaved1F1B",)),
+        "stages_per_rank": (layout.virtual_stages > 1, (str(layout.virtual_stages),)),
+        "accumulate": (layout.micro_batches > 1 and "micro_batches" not in program.names, (str(layout.micro_batches),)),
+    }
+    asked = {name: value for name, (is_so, value) in wanted.items() if is_so}
+    if not can_split(program, degrees) or not asked.keys() <= program.names:
+        return None
+    return tuple(word for name, value in asked.items() for word in (f"--{name.replace('_', '-')}", *value))
