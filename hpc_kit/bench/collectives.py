@@ -331,13 +331,13 @@ def check_host_memory(options: CommOptions, ranks: int, host: str, left: int | N
 
     Args:
         options: The options.
-        ranks: How many of them are there.
+        ranks: Number of ranks on the host.
         host: Its name.
-        left: Bytes that it has left; None: nobody tells.
-        own: Bytes that each rank takes besides, where they do not run yet.
+        left: Free bytes of the host; None: unknown.
+        own: Additional bytes of each rank, if the ranks do not run yet.
 
     Raises:
-        SpecError: They are too large, with the largest that fits; or the ranks are too many.
+        SpecError: The sizes are too large (the error names the largest that fits), or there are too many ranks.
     """
     largest = max(options.sizes)
     needed = TENSORS_PER_RANK * largest * ranks

@@ -102,10 +102,10 @@ def _call_single_tensor(collective: str, out: torch.Tensor, given: torch.Tensor,
 def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
     """Measure; rank 0 fills in the recorder."""
     options = CommOptions.from_json(arguments)
-    # What the ranks tell one another lies in the host's memory, whatever is measured.
+    # Ranks exchange control data in host memory, so the world group never uses NCCL.
     first = "mpi" if "mpi" in options.backends else "gloo"
     with distributed(backend=first, timeout=_TIMEOUT) as world:
-        # A launcher of the user's own may have started another number.
+        # The user's own launcher may have started a different number of ranks.
         options = options._replace(ranks=world.world_size)
         hosts, names = gather_hosts(world)
         gpu = devices.select_device("nccl", world) if "nccl" in options.backends else None

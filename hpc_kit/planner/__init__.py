@@ -1,5 +1,6 @@
-"""From a model and a cluster to the layouts that can run there, with their memory and time.
+"""Ranks layouts of a model on a cluster by predicted time and memory.
 
-Physics first (operations, bytes, links, bubbles), then a few efficiencies with a meaning, fitted to measured runs by
-`bench/planner/fit.py` and kept with their uncertainty in `constants.toml`. docs/planner.md has the formulas.
+The predictions compute operations, bytes, links and bubbles, then apply a few efficiencies fitted to measured runs.
+`bench/planner/fit.py` fits them and stores them with their uncertainty in `constants.toml`. docs/planner.md contains
+the formulas.
 """

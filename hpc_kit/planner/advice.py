@@ -1,8 +1,8 @@
-"""What the usual table of ways says for a model and a cluster, beside what the numbers say.
+"""Rules of thumb for choosing a strategy, compared with the computed result.
 
-One node: the model fits one GPU: DDP. It does not: pipeline, then ZeRO, then tensor parallelism. Its largest layer does
-not fit one GPU: tensor parallelism or ZeRO. Several nodes, fast links: ZeRO, or pipeline + tensor + data parallelism;
-slow links and little memory: all of them with ZeRO-1.
+On one node: DDP if the model fits one GPU, otherwise pipeline, then ZeRO, then tensor parallelism. If the largest layer
+does not fit one GPU: tensor parallelism or ZeRO. On several nodes with fast links: ZeRO, or pipeline + tensor + data
+parallelism; with slow links and little memory: all of them with ZeRO-1.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from hpc_kit.planner.memory import peak_memory
 from hpc_kit.planner.search import Plan, PlanningTask
 
 FAST_NETWORK = 12.5e9
-"""Bytes/s of network a GPU from which links between nodes count as fast: 100 Gb/s."""
+"""Minimum bytes/s of network for each GPU that counts as fast: 100 Gb/s."""
 EQUAL_SHARE = 0.03
-"""Ways whose times differ by less than this share are taken for equally good."""
+"""Strategies whose times differ by less than this share count as equally good."""
 
 
 class Advice(Struct, frozen=True):
-    """The table's answer, the numbers' answer, and whether they agree.
+    """The rule's recommendation, the computed result, and whether they agree.
 
     Attributes:
-        situation: Which row of the table holds.
+        situation: The matching rule.
         said: Ways that the row names, the first choice first.
-        best: The fastest plan of each way.
+        best: The fastest plan of each strategy.
         agrees: Whether the fastest of all is a way that the row names, or as fast as one.
         text: The comparison in a sentence.
     """
@@ -40,7 +40,7 @@ class Advice(Struct, frozen=True):
 
 
 def strategy_of(layout: TrainingLayout) -> str:
-    """Which way a layout goes."""
+    """Return the strategy of a layout."""
     if layout.tp > 1 and layout.pp > 1:
         return "PP + TP + DP"
     if layout.pp > 1:
@@ -53,7 +53,7 @@ def strategy_of(layout: TrainingLayout) -> str:
 
 
 def matching_rule(task: PlanningTask, rates: Rates) -> tuple[str, tuple[str, ...]]:
-    """The row of the table that holds, and the ways that it names."""
+    """Return the matching rule and the strategies that it recommends."""
     alone = TrainingLayout(
         model=task.model,
         machine=task.machine,
@@ -82,12 +82,12 @@ def matching_rule(task: PlanningTask, rates: Rates) -> tuple[str, tuple[str, ...
 
 
 def has_fast_network(machine: Machine) -> bool:
-    """Whether links between nodes count as fast."""
+    """Return whether the network between nodes counts as fast."""
     return machine.network >= FAST_NETWORK
 
 
 def advise(task: PlanningTask, rates: Rates, plans: tuple[Plan, ...]) -> Advice:
-    """Set the table beside the numbers; `plans` are sorted, the fastest first, and not empty."""
+    """Compare the rule with the plans, which are sorted by time and not empty."""
     row, said = matching_rule(task, rates)
     best: dict[str, Plan] = {}
     for plan in plans:
@@ -123,7 +123,7 @@ def advise(task: PlanningTask, rates: Rates, plans: tuple[Plan, ...]) -> Advice:
 
 
 def _main_cause(slower: Plan, faster: Plan) -> str:
-    """What the slower way loses its time to: the term that grew most."""
+    """Return the reason for the slower time: the term that grew most."""
     causes = {
         "data": "its gradients travel longer",
         "shard": "its parameters travel for every micro-batch",

@@ -1,7 +1,7 @@
-"""Numbers measured on the user's own cluster, in place of the built-in ones.
+"""Measured numbers of a cluster, used instead of the built-in ones.
 
-`hpc-kit plan calibrate` writes them: the rate of a large matrix product and of the memory, by `hpc_kit.planner.measure`
-on one GPU; time over bytes of all-reduces, by the results of `hpc-kit bench comm`.
+`hpc-kit plan calibrate` writes them: the rates of matrix products and memory, measured by `hpc_kit.planner.measure` on
+one GPU, and the links, fitted to the all-reduces of `hpc-kit bench comm`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from hpc_kit.planner.constants import Rates
 from hpc_kit.planner.hardware import Gpu, Machine, RankGroup
 
 LIBRARY = "library"
-"""In the results of `hpc-kit bench comm`, the algorithm of what the backend itself does."""
+"""Algorithm of the backend itself in the results of `hpc-kit bench comm`."""
 
 
 class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What was measured; None: was not.
+    """Measured numbers; None: not measured.
 
     Attributes:
         flops: Operations/s of the fastest large 16-bit matrix product.
         bandwidth: Bytes/s of GPU memory.
         memory: Bytes of GPU memory.
-        link: Bytes/s past each rank of a ring inside a node; `latency`: seconds of one pass besides.
+        link: Bytes/s past each rank of a ring inside a node; `latency`: seconds of one pass without data.
         network: The same of a ring over `nodes` nodes (2) with `per_node` ranks on each (1); `latency_network`.
     """
 
@@ -49,10 +49,10 @@ class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 def read_measurement(path: Path) -> Measurement:
-    """The numbers that a calibration wrote.
+    """Read the numbers of a calibration.
 
     Raises:
-        SpecError: No such file, or not one of these.
+        SpecError: The file is missing or is not a calibration.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Measurement)
@@ -61,7 +61,7 @@ def read_measurement(path: Path) -> Measurement:
 
 
 def write_measurement(path: Path, measured: Measurement) -> None:
-    """Keep the numbers.
+    """Write the numbers.
 
     Raises:
         SpecError: The file cannot be written.
@@ -73,7 +73,7 @@ def write_measurement(path: Path, measured: Measurement) -> None:
 
 
 def select_for_gpu(measured: Measurement, card: Gpu) -> Measurement:
-    """What of the numbers holds for a GPU: the links alone, where they were measured with another one."""
+    """Return the numbers that apply to a GPU: only the links if another GPU was measured."""
     if not measured.gpu:
         return measured
     try:
@@ -84,9 +84,9 @@ def select_for_gpu(measured: Measurement, card: Gpu) -> Measurement:
 
 
 def apply_measurement(measured: Measurement, machine: Machine, rates: Rates) -> tuple[Machine, Rates]:
-    """Machine and constants with measured numbers in place of built-in ones.
+    """Replace built-in numbers by measured ones.
 
-    A measured link replaces the data sheet's and the share of it that is reached.
+    A measured link replaces both the data sheet's number and the share of it that is reached.
     """
     gpu = machine.gpu
     if measured.flops:
@@ -113,20 +113,20 @@ def _ring_group(measured: Measurement) -> RankGroup:
 
 
 def fit_bandwidth(points: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
-    """(seconds before the first byte, bytes/s) through (bytes, seconds); None as in `straight.fit`."""
+    """Fit (seconds before the first byte, bytes/s) to (bytes, seconds); None as for `fit_line`."""
     found = fit_line(points)
     return (max(0.0, found.start), 1 / found.slope) if found else None
 
 
 def _is_all_reduce(row: Mapping[str, Any]) -> bool:
-    """Whether a row is an all-reduce of a backend itself: rings and stars of plain messages, and links, are others."""
+    """Return whether a row is a backend's own all-reduce, not a ring, a star or a link."""
     if row.get("algorithm", LIBRARY) != LIBRARY or "link" in row:
         return False
     return "all" in str(row["collective"]) and "reduce" in str(row["collective"]) and int(row["ranks"]) > 1
 
 
 def _fastest_backend(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows of the backend whose largest all-reduce is the quickest: a line through two backends is neither's."""
+    """Return the rows of the backend with the fastest large all-reduce; a line must not mix backends."""
     by_backend: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         by_backend.setdefault(str(row.get("backend", "")), []).append(row)
@@ -139,14 +139,14 @@ def _fastest_backend(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any
 
 
 def fit_links(results: Iterable[Mapping[str, Any]], gpus_per_node: int, hosts: int | None = None) -> Measurement:
-    """Links from the results of `hpc-kit bench comm`: all-reduces inside a node, and beyond it.
+    """Fit the links inside a node and between nodes to the all-reduces of `hpc-kit bench comm`.
 
-    A ring of n ranks moves 2 (n-1)/n of the bytes past each.
+    A ring of n ranks moves 2 (n-1)/n of the bytes past each rank.
 
     Args:
-        results: Its rows.
-        gpus_per_node: How many ranks fill a node, where `hosts` is not known.
-        hosts: On how many hosts the ranks were.
+        results: Rows of the result.
+        gpus_per_node: Ranks that fill a node, used if `hosts` is unknown.
+        hosts: Number of hosts of the ranks.
     """
     by_ranks: dict[int, list[tuple[float, float]]] = {}
     for row in _fastest_backend(row for row in results if _is_all_reduce(row)):
@@ -166,10 +166,10 @@ def fit_links(results: Iterable[Mapping[str, Any]], gpus_per_node: int, hosts: i
 
 
 def read_comm_result(path: Path, gpus_per_node: int) -> Measurement:
-    """Links from a file of `hpc-kit bench comm --json`.
+    """Fit the links to a file of `hpc-kit bench comm --json`.
 
     Raises:
-        SpecError: It cannot be read, or is something else.
+        SpecError: The file cannot be read or is not such a result.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -184,27 +184,27 @@ def read_comm_result(path: Path, gpus_per_node: int) -> Measurement:
 
 
 def merge_measurements(one: Measurement, other: Measurement) -> Measurement:
-    """Both; `other` wins where both know."""
+    """Merge two measurements; numbers of `other` take precedence."""
     return structs.replace(one, **msgspec.to_builtins(other))
 
 
 class FittedLine(NamedTuple):
-    """A line through measured times."""
+    """A line through measured times: seconds = start + slope x bytes."""
 
     start: float
-    """Seconds of an empty message: the latency, alpha."""
+    """Seconds of an empty message: the latency alpha."""
     slope: float
-    """Seconds a byte: beta; bytes/s are 1 / slope."""
+    """Seconds per byte, beta; the bandwidth is 1 / slope."""
     start_error: float | None
-    """One standard error; None where there are no more points than unknowns."""
+    """One standard error; None with as many points as unknowns."""
     slope_error: float | None
 
 
 def fit_line(points: Iterable[tuple[float, float]]) -> FittedLine | None:
-    """The line through (bytes, seconds); each point's distance counts as a share of its own time.
+    """Fit a line through (bytes, seconds), weighted by relative errors.
 
-    So the shortest message weighs as much as the longest. The errors come from what the points lie beside the line.
-    None where fewer than two sizes were measured, or time does not grow with them.
+    The shortest message therefore weighs as much as the longest. The standard errors come from the residuals. Returns
+    None with fewer than two sizes, or if the time does not grow with the size.
     """
     known = [(float(size), seconds) for size, seconds in points if seconds > 0]
     if len({size for size, _ in known}) < 2:

@@ -1,4 +1,4 @@
-"""The cells of a cases file: typed, in whichever spelling, and remembered where something had to be assumed."""
+"""Typed cells of a cases file, in any spelling, with a list of assumptions; architectures and links of GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpc_kit.planner import hardware
 from hpc_kit.planner.hardware import GIB, Gpu
 
 MAX_COUNT = 10**9
-"""Above this no count is one."""
+"""Larger counts are rejected."""
 
 ARCH = {
     "gpt": ("gpt2", "gpt3", "opt", "bloom", "gptneox"),
@@ -35,7 +35,7 @@ FP8_RECIPE = {"tensorwise": (), "rowwise": ()}
 SCHEDULE = {"1f1b": (), "interleaved-1f1b": ("interleaved", "interleaved1f1b")}
 UNSUPPORTED_SCHEDULES = ("zb", "zerobubble", "dualpipe")
 UNSUPPORTED_PRECISIONS = ("32", "64", "fp4", "int")
-"""Parts of the names of schedules and of formats that are not modelled."""
+"""Parts of the names of schedules and precisions that are not modelled."""
 FRAMEWORK = {
     "megatron": ("megatronlm", "megatroncore", "mcore"),
     "megatron-deepspeed": ("deepspeed",),
@@ -45,7 +45,7 @@ FRAMEWORK = {
     "torchtitan": (),
     "torch": ("pytorch",),
 }
-"""What each of these cells can say, and other spellings of it; case, `-`, `_`, `.` and blanks do not count."""
+"""Values of these cells and their other spellings; case, `-`, `_`, `.` and blanks are ignored."""
 
 FLAGS = {
     **dict.fromkeys(("true", "yes", "t", "y", "1", "1.0", "on"), True),
@@ -54,19 +54,19 @@ FLAGS = {
 
 
 def normalize_word(text: str) -> str:
-    """A word without case and punctuation."""
+    """Return a word without case and punctuation."""
     return "".join(char for char in text.lower() if char.isalnum())
 
 
 class CaseRow:
-    """A row's cells; `assumed` says what was taken for granted."""
+    """Cells of a row; `assumed` lists the assumptions."""
 
     def __init__(self, row: Mapping[str, str]) -> None:
         self.row = row
         self.assumed: list[str] = []
 
     def text(self, name: str, default: str = "", *, note: bool = True) -> str:
-        """A cell as it stands, or its default."""
+        """Return the text of a cell, or its default."""
         value = (self.row.get(name) or "").strip()
         if value:
             return value
@@ -75,10 +75,10 @@ class CaseRow:
         return default
 
     def choice(self, name: str, table: Mapping[str, tuple[str, ...]], default: str = "", *, note: bool = True) -> str:
-        """A word of a table, whichever way it is spelled; "" where the cell is empty and there is no default.
+        """Return a word of a table in any spelling; "" for an empty cell without default.
 
         Raises:
-            SpecError: It is none of them.
+            SpecError: The word is not in the table.
         """
         value = self.text(name, default, note=note)
         if not value:
@@ -89,7 +89,7 @@ class CaseRow:
         raise SpecError(f"{name} is '{value}', none of {', '.join(table)}")
 
     def choice_or_default(self, name: str, table: Mapping[str, tuple[str, ...]], default: str = "") -> str:
-        """As `known`, but a word that is none of them counts as an empty cell, which is said."""
+        """Like `choice`, but treat an unknown word as an empty cell and note it."""
         try:
             return self.choice(name, table, default)
         except SpecError:
@@ -98,10 +98,10 @@ class CaseRow:
             return default
 
     def schedule(self) -> str:
-        """The pipeline's schedule; "": not known.
+        """Return the pipeline's schedule; "": unknown.
 
         Raises:
-            SpecError: It is known, and not modelled.
+            SpecError: The value is known but not modelled.
         """
         value = normalize_word(self.text("pipeline_schedule"))
         if value.startswith(UNSUPPORTED_SCHEDULES):
@@ -112,10 +112,10 @@ class CaseRow:
         return self.choice_or_default("pipeline_schedule", SCHEDULE)
 
     def precision(self) -> str:
-        """Of the matrix products.
+        """Return the precision of matrix products.
 
         Raises:
-            SpecError: It is known, and not modelled.
+            SpecError: The value is known but not modelled.
         """
         value = normalize_word(self.text("precision"))
         if "fp8" in value and value != "fp8":
@@ -125,17 +125,17 @@ class CaseRow:
         return read("precision", PRECISION, "bf16")
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """Yes or no; what is neither is taken for the default, which is said."""
+        """Return yes or no; anything else counts as the default and is noted."""
         value = self.text(name, str(default).lower())
         if value.lower() not in FLAGS:
             self.assumed.append(f"{name} '{value}' as {str(default).lower()}")
         return FLAGS.get(value.lower(), default)
 
     def number(self, name: str, default: float | None = None, *, note: bool = True) -> float:
-        """A number from 0.
+        """Return a number from 0.
 
         Raises:
-            SpecError: It is none, or the cell is empty and has no default.
+            SpecError: The cell is not a number, or is empty without default.
         """
         value = self.text(name)
         if not value:
@@ -155,10 +155,10 @@ class CaseRow:
     def count(
         self, name: str, default: int | None = None, *, note: bool = True, least: int = 1, most: int = MAX_COUNT
     ) -> int:
-        """A whole number.
+        """Return a whole number.
 
         Raises:
-            SpecError: It is none, or out of range.
+            SpecError: The cell is not a whole number, or is out of range.
         """
         number = self.number(name, default, note=note)
         if number != int(number) or not least <= number <= most:
@@ -166,35 +166,35 @@ class CaseRow:
         return int(number)
 
     def optional_count(self, name: str) -> int | None:
-        """A whole number from 1; None where the cell is empty."""
+        """Return a whole number from 1; None for an empty cell."""
         return self.count(name) if self.text(name) else None
 
 
 EXPERT_NAMES = re.compile(
     r"moe|mixtral|dbrx|grok|gshard|gptoss|kimi|llama4|switchtransformer|experts"
-    # Of DeepSeek's the first and what is distilled into another model are dense.
+    # DeepSeek's first model and models distilled from R1 into others are dense.
     r"|deepseek(coder)?v[2-9]|deepseekvl2|deepseekr1(?!.*(distill|qwen|llama))"
 )
-"""In a name without punctuation: a mixture of experts."""
+"""Names, without punctuation, of mixtures of experts."""
 EXPERT_SIZES = re.compile(r"\d+x\d+(\.\d+)?b(?![a-z0-9])|\d+b[\W_]*a\d+(\.\d+)?b(?![a-z0-9])")
-"""In a name as it stands: `8x7b`, `30B-A3B`, but not `7b-a100-bf16`."""
+"""Sizes in a name that mean a mixture of experts: `8x7b`, `30B-A3B`, but not `7b-a100-bf16`."""
 OTHER_NETWORKS = (
     "t5", "mt5", "flant5", "ul2", "bart", "bert", "roberta", "electra", "deberta", "modernbert", "whisper", "vit",
     "clip", "siglip", "dit", "unet", "diffusion", "resnet", "mamba", "falconmamba", "rwkv", "hyena", "retnet", "jamba",
     "zamba", "xlstm", "lstm", "nemotronh", "encoder", "encoderdecoder", "seq2seq", "ssm", "gnn", "cnn", "mlp",
 )  # fmt: skip
-"""Without their numbers: networks that are no decoder-only transformers."""
+"""Networks, without their numbers, that are not decoder-only transformers."""
 OTHER_NETWORK_WORDS = frozenset(
     {"t5", "mamba", "rwkv", "hyena", "retnet", "jamba", "zamba", "xlstm", "bert", "roberta", "whisper"}
 )
-"""Those of them that mean one as any word of a name, and nothing else."""
+"""Networks of these that are recognised as any word of a name."""
 
 
 def parse_architecture(cells: CaseRow) -> str:
-    """The kind of block; one that is not known is taken for a Llama's, which is said.
+    """Return the kind of block; an unknown one counts as a Llama's and is noted.
 
     Raises:
-        SpecError: It is a mixture of experts, or no decoder-only transformer.
+        SpecError: The model is a mixture of experts, or is not a decoder-only transformer.
     """
     value, name = cells.text("arch", note=False), cells.text("model_name", note=False)
     column, word = ("arch", value) if value else ("model_name", name)
@@ -216,7 +216,7 @@ def _has_experts(word: str) -> bool:
 
 
 def _is_other_network(word: str) -> bool:
-    """Whether a name has that of another kind of network: `mamba2`, `T5-XXL`, `bert-large`, `falcon-mamba-7b`."""
+    """Return whether a name means another kind of network: `mamba2`, `T5-XXL`, `bert-large`, `falcon-mamba-7b`."""
     words = [part for part in re.split(r"[\s_/-]+", word.strip().lower()) if part]
     names = {normalize_word(word), *map(normalize_word, words[:1])}
     names |= {one.rstrip("0123456789") for one in names}
@@ -229,14 +229,14 @@ def _is_other_network(word: str) -> bool:
 PCIE_BANDWIDTH = {3: 16e9, 4: 32e9, 5: 64e9, 6: 128e9}
 """Bytes/s, each way, of 16 lanes of each generation."""
 PCIE_GENERATION = {"v100": 3, "h100": 5, "h20": 5, "b200": 5, "mi300x": 5, "mi355x": 5}
-"""Generation of PCIe of a generation of GPUs where it is not 4."""
+"""Generation of PCIe by generation of GPU, unless 4."""
 FAST_LINK_NAMES = re.compile(r"nvlink|nvswitch|nvl|infinityfabric|xgmi|sxm")
 
 
 def with_link(card: Gpu, cells: CaseRow) -> Gpu:
-    """The GPU with the links that a row's `intra_node` says; where they are not its own, the row is told so.
+    """Return the GPU with the links of the cell `intra_node`; note a difference from its own links.
 
-    A card for PCIe has a row of its own in most families, with the rates that it reaches.
+    In most families a PCIe card has a row of its own with its measured rates.
     """
     word = normalize_word(cells.text("intra_node", note=False))
     if not word:
@@ -263,7 +263,7 @@ def _with_pcie(card: Gpu, word: str, cells: CaseRow) -> Gpu:
 
 
 def _with_fast_links(card: Gpu, cells: CaseRow) -> Gpu:
-    """The family's card with links, of the memory that the name says; a name that itself says PCIe is believed."""
+    """Return the family's card with fast links and this memory size, unless the name itself means a PCIe card."""
     said = hardware.normalize_gpu_name(cells.text("gpu"))
     family = card.name.partition("-")[0]
     usual = hardware.find_gpu(family)

@@ -1,7 +1,7 @@
-"""Measured runs and predictions as CSV: the batch mode of `hpc-kit plan`.
+"""Predicts the runs in a CSV file: the batch mode of `hpc-kit plan`.
 
-A cell that is empty is not known. Where a framework or a generation of hardware has a usual value it is taken, and the
-row's note says so; where there is none, nothing is predicted.
+An empty cell is unknown. If the framework or GPU has a usual value, the row uses that value and a note names it;
+otherwise nothing is predicted.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from hpc_kit.planner.step_time import step_time
 PREDICTION_COLUMNS = ("case_id", "step_time_s", "peak_memory_gib", "fits")
 REQUIRED_COLUMNS = ("case_id", "layers", "hidden", "seq_len", "gpu", "gpus", "dp", "tp", "pp", "global_batch")
 REPORTS_FIRST_STAGE = frozenset({"nanotron"})
-"""Frameworks whose reported memory is rank 0's."""
+"""Frameworks that report the memory of rank 0."""
 
 
 class Prediction(Struct, frozen=True):
-    """What is said of a row; None: not known."""
+    """Prediction for a row; None: unknown."""
 
     case_id: str
     step_time: float | None
@@ -54,10 +54,10 @@ class Prediction(Struct, frozen=True):
 
 
 def read_cases(path: Path) -> list[dict[str, str]]:
-    """The rows of a cases file.
+    """Read the rows of a cases file.
 
     Raises:
-        SpecError: It cannot be read, lacks a column, or names a case twice.
+        SpecError: The file cannot be read, lacks a column, or contains a case twice.
     """
     try:
         columns, rows = _read_csv(path)
@@ -85,33 +85,33 @@ def read_cases(path: Path) -> list[dict[str, str]]:
 
 
 def _read_csv(path: Path) -> tuple[list[str], dict[int, dict[str, str]]]:
-    """Columns, and rows by their line; separated by commas, semicolons or tabs."""
+    """Return columns, and rows by line number; separated by commas, semicolons or tabs."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         separator = max(",;\t", key=file.readline().count)
         file.seek(0)
         reader = csv.DictReader(file, delimiter=separator)
         columns = [name.strip().lower() for name in reader.fieldnames or ()]
         reader.fieldnames = columns
-        # A spreadsheet leaves lines of commas only.
+        # Spreadsheets write lines of commas only for empty rows.
         rows = {line: row for line, row in enumerate(reader, start=2) if any(row.values())}
     return columns, {line: {**row, "case_id": (row.get("case_id") or "").strip()} for line, row in rows.items()}
 
 
 def reported_memory(layout: TrainingLayout, rates: Rates) -> Memory:
-    """The memory that the run's framework reports: of rank 0 or of the GPU that needs most."""
+    """Return the memory that the framework reports: of rank 0, or of the GPU with the highest peak."""
     if layout.framework in REPORTS_FIRST_STAGE:
         return stage_memory(layout, rates, split_stages(layout.model, layout.pp, by_cost=bool(rates.by_cost))[0])
     return peak_memory(layout, rates)
 
 
 def filled_share(layout: TrainingLayout, rates: Rates) -> float | None:
-    """Peak memory as a share of the GPU's; None where that is not known."""
+    """Return peak memory as a share of the GPU's; None if that is unknown."""
     memory = layout.machine.gpu.memory
     return peak_memory(layout, rates).total / memory if memory else None
 
 
 def predict_case(one: PlannerCase) -> Prediction:
-    """Time, memory and fit of a case; numbers that lead to no finite time are no prediction."""
+    """Predict time, memory and fit of a case; non-finite results are no prediction."""
     layout = one.layout
     if layout is None:
         return Prediction(one.case_id, None, None, None, one.assumed)
@@ -120,14 +120,14 @@ def predict_case(one: PlannerCase) -> Prediction:
         time = step_time(layout, rates, filled_share(layout, rates) or 0.0).total
         memory = reported_memory(layout, rates).gib
     except (ArithmeticError, ValueError) as error:
-        return Prediction(one.case_id, None, None, None, (f"its numbers cannot be reckoned with: {error}",))
+        return Prediction(one.case_id, None, None, None, (f"its numbers cannot be computed with: {error}",))
     if not (0 < time < math.inf and 0 < memory < math.inf):
         return Prediction(one.case_id, None, None, None, (f"its numbers lead to {time:g} s and {memory:g} GiB",))
     return Prediction(one.case_id, time, memory, fits_memory(layout, rates), one.assumed)
 
 
 def write_predictions(path: Path, predictions: Iterable[Prediction]) -> None:
-    """The predictions as a CSV file; what is not known stays empty.
+    """Write predictions as a CSV file; unknown values stay empty.
 
     Raises:
         SpecError: The file cannot be written.
@@ -150,12 +150,12 @@ def _format_cell(value: float | bool | None) -> str:
 
 PADS_VOCABULARY = frozenset({"megatron", "megatron-deepspeed", "nemo"})
 OVERLAPS_BY_DEFAULT = frozenset({"nemo"})
-"""Frameworks whose recipes overlap tensor-parallel traffic unless they say otherwise."""
+"""Frameworks whose recipes overlap tensor-parallel traffic by default."""
 MAX_LAYERS = 10_000
 
 
 class PlannerCase(Struct, frozen=True):
-    """A row as a run, with what was taken for granted; without a run, why there is none."""
+    """A row as a layout with its assumptions; without a layout, the reason."""
 
     case_id: str
     layout: TrainingLayout | None
@@ -164,7 +164,7 @@ class PlannerCase(Struct, frozen=True):
 
 
 def parse_case(row: Mapping[str, str]) -> PlannerCase:
-    """A row as a run."""
+    """Parse a row into a layout."""
     cells = CaseRow(row)
     try:
         layout = _parse_layout(cells)
@@ -176,7 +176,7 @@ def parse_case(row: Mapping[str, str]) -> PlannerCase:
 def _parse_row_model(cells: CaseRow, framework: str, tp: int) -> Model:
     block = parse_architecture(cells)
     hidden = cells.count("hidden")
-    # Where heads are not published they are taken to be 128 wide, as most are.
+    # Assume heads of width 128, as in most models.
     heads = cells.count("heads", max(1, hidden // 128))
     gated, gpt = block not in {"gpt", "mpt", "nemotron"}, block == "gpt"
     _check_heads(cells, hidden, heads, tp)
@@ -204,10 +204,10 @@ def _parse_row_model(cells: CaseRow, framework: str, tp: int) -> Model:
 
 
 def _check_heads(cells: CaseRow, hidden: int, heads: int, tp: int) -> None:
-    """Whether the numbers of heads go together, as far as the row says them.
+    """Check that the numbers of heads are consistent, as far as the row contains them.
 
     Raises:
-        SpecError: They do not.
+        SpecError: The numbers are inconsistent.
     """
     if not cells.text("heads"):
         return
@@ -229,7 +229,7 @@ def _parse_framework(cells: CaseRow) -> str:
 
 
 def parse_fabric(notes: str) -> str:
-    """The kind of network, where a row's notes name it."""
+    """Return the kind of network that the notes name."""
     if re.search(r"\befa\b", notes, re.IGNORECASE):
         return "efa"
     return "omnipath" if re.search(r"\bomni[-_ ]?path\b|\bopa\b", notes, re.IGNORECASE) else "infiniband"
@@ -259,7 +259,7 @@ def _parse_machine(cells: CaseRow, gpus: int) -> Machine:
 
 
 def _parse_degrees(cells: CaseRow, layers: int) -> dict[str, int]:
-    """dp, tp, pp, cp: their product is `gpus`, from which a dp that is empty follows."""
+    """Return dp, tp, pp and cp, whose product is `gpus`; an empty dp is computed from it."""
     found = {name: cells.count(name, 1) for name in ("tp", "pp", "cp")}
     if found["pp"] > layers:
         raise SpecError(f"pp {found['pp']} is more than the {layers} layers")
@@ -278,7 +278,7 @@ def _parse_degrees(cells: CaseRow, layers: int) -> dict[str, int]:
 
 
 def _parse_batch(cells: CaseRow, dp: int) -> tuple[int, int | None]:
-    """Sequences a step, and of a forward pass (None: nothing says), each from the others where it is empty."""
+    """Return sequences per step and per forward pass (None: unknown); an empty one is computed."""
     batch, size, steps = (cells.optional_count(name) for name in ("global_batch", "micro_batch", "grad_accum"))
     if batch is None:
         if size is None or steps is None:
@@ -309,6 +309,7 @@ def _parse_layout(cells: CaseRow) -> TrainingLayout:
     batch, micro_batch = _parse_batch(cells, degrees["dp"])
     machine = _parse_machine(cells, math.prod(degrees.values()))
     if precision == "bf16" and not machine.gpu.bf16:
+        # V100 and older GPUs have no bfloat16.
         cells.assumed.append(f"precision bf16 as fp16: {machine.gpu.name} has no bf16")
         precision = "fp16"
     if precision == "fp8" and not machine.gpu.flops8:
@@ -341,18 +342,18 @@ def _parse_layout(cells: CaseRow) -> TrainingLayout:
 
 
 TABLE_COUNT = 2
-"""Input and output table, each of which may have a chunk's place of a layer."""
+"""Input and output table; in interleaved schedules each may take the place of a layer."""
 
 
 def check_virtual_stages(layout: TrainingLayout, schedule: str) -> None:
-    """Refuse chunks that no pipeline can have.
+    """Check that a pipeline can have the virtual stages.
 
     Args:
-        layout: What the row says.
-        schedule: The pipeline's; "": not known.
+        layout: Layout of the row.
+        schedule: The pipeline's schedule; "": unknown.
 
     Raises:
-        SpecError: More of them than the model has layers and tables, or several a stage in a schedule of one.
+        SpecError: There are more virtual stages than layers and tables, or several in a schedule that has one.
     """
     chunks = layout.virtual_stages
     if chunks * layout.pp > layout.model.layers + TABLE_COUNT:
@@ -362,9 +363,9 @@ def check_virtual_stages(layout: TrainingLayout, schedule: str) -> None:
 
 
 def unusual_properties(layout: TrainingLayout) -> list[str]:
-    """What a layout has though its framework is not known to, or though it does not come out even."""
+    """Return properties that the framework does not support or that do not divide evenly."""
     found = [f"{missing}, as far as is known" for missing in [unsupported_reason(layout)] if missing]
-    # The general constants stand for any framework; with one rank there is nothing to shard, whatever the stage.
+    # torch means any framework. With one data-parallel rank, the ZeRO stage has no effect.
     if layout.framework != "torch" and layout.dp * layout.cp > 1 and layout.zero_stage not in zero_stages(layout):
         beside = " in a pipeline" if layout.pp > 1 else f" with tp {layout.tp}" if layout.tp > 1 else ""
         found.append(f"{layout.framework} has no ZeRO-{layout.zero_stage}{beside}, as far as is known")
@@ -384,24 +385,24 @@ def unusual_properties(layout: TrainingLayout) -> list[str]:
 
 
 MAX_BUBBLE = 0.1
-"""Share of the ideal time below which more virtual stages are not taken for granted."""
+"""Share of the ideal time; virtual stages are added until the bubble is smaller."""
 INTERLEAVES_BY_DEFAULT = frozenset({"megatron", "nemo"})
-"""Frameworks that are run with virtual stages where a row does not say how many."""
+"""Frameworks that use virtual stages if a row does not contain their number."""
 
 
 def rates_of_layout(layout: TrainingLayout) -> Rates:
-    """The calibrated constants of a run."""
+    """Return the calibrated constants of a layout."""
     return rates_for(layout.framework, layout.machine.gpu.generation, layout.machine.fabric)
 
 
 def fill_defaults(layout: TrainingLayout, cells: CaseRow, schedule: str, *, open_batch: bool) -> TrainingLayout:
-    """With what the row leaves open: of micro-batch, virtual stages and recomputation the fastest that fit.
+    """Fill in missing micro-batch, virtual stages and recomputation with the fastest choice that fits.
 
     Args:
-        layout: What the row says.
+        layout: Layout of the row.
         cells: The row.
-        schedule: The pipeline's, where there is one; "": not known.
-        open_batch: Neither says the row a micro-batch, nor does one follow.
+        schedule: The pipeline's schedule; "": unknown or no pipeline.
+        open_batch: True if the micro-batch is missing and cannot be computed.
     """
     share = layout.global_batch // layout.dp
     open_stages = layout.pp > 1 and not cells.text("virtual_stages")
@@ -433,7 +434,10 @@ def fill_defaults(layout: TrainingLayout, cells: CaseRow, schedule: str, *, open
 
 
 def _fewest_virtual_stages(options: list[TrainingLayout]) -> list[TrainingLayout]:
-    """Of each micro-batch and recomputation the fewest virtual stages whose bubble is short, else the most."""
+    """Choose for each micro-batch and recomputation the fewest virtual stages with a small bubble.
+
+    If no number makes the bubble small, choose the largest.
+    """
     found: dict[tuple[int, str], TrainingLayout] = {}
     for one in sorted(options, key=lambda one: one.virtual_stages):
         best = found.get((one.micro_batch, one.recompute))
@@ -443,7 +447,7 @@ def _fewest_virtual_stages(options: list[TrainingLayout]) -> list[TrainingLayout
 
 
 def _possible_virtual_stages(layout: TrainingLayout, schedule: str) -> list[int]:
-    """Numbers of virtual stages that a schedule can have; "": it is not known."""
+    """Return possible numbers of virtual stages for a schedule; "": unknown."""
     if schedule == "1f1b" or (not schedule and layout.framework not in INTERLEAVES_BY_DEFAULT):
         return [1]
     known = [
@@ -455,12 +459,12 @@ def _possible_virtual_stages(layout: TrainingLayout, schedule: str) -> list[int]
 
 
 def fits_memory(layout: TrainingLayout, rates: Rates) -> bool:
-    """Whether it fits; where a GPU's memory is not known, in that of the usual card of its family."""
+    """Return whether a layout fits; with unknown GPU memory, that of the family's usual card counts."""
     return peak_memory(layout, rates).total <= rates.usable * hardware.memory_bytes(layout.machine.gpu)
 
 
 def choose_fastest(options: list[TrainingLayout]) -> TrainingLayout:
-    """The fastest of some runs that fits; where none does, the one that needs least memory."""
+    """Return the fastest layout that fits, or the one with the least memory if none fits."""
     if len(options) == 1:
         return options[0]
     rates = rates_of_layout(options[0])

@@ -12,9 +12,9 @@ from hpc_kit.planner.memory import activation_bytes
 
 
 class LayerTime(Struct, frozen=True):
-    """Seconds of one layer's forward and backward pass, by what they are spent on.
+    """Seconds of one layer's forward and backward pass by kind of work.
 
-    `again` is what recomputation runs a second time, already in seconds; it belongs to the backward pass.
+    `recomputation` repeats work of the forward pass and belongs to the backward pass.
     """
 
     products: float
@@ -32,17 +32,17 @@ class LayerTime(Struct, frozen=True):
 
     @property
     def backward(self) -> float:
-        """Seconds of the backward pass with what it recomputes."""
+        """Seconds of the backward pass, including recomputation."""
         return self.back_products + self.back_attention + self.back_elementwise + self.recomputation
 
 
 def matmul_seconds(
     layout: TrainingLayout, rates: Rates, m: float, n: float, k: float, *, eight_bit: bool = False
 ) -> float:
-    """Seconds of a matrix product (m x k)(k x n).
+    """Return the seconds of a matrix product (m x k)(k x n).
 
-    Operations at the calibrated rate, stretched by the tiles that a last, partly filled wave wastes, plus the time to
-    move the three matrices. Large products come near the peak, thin and small ones do not. `eight`: of 8-bit numbers.
+    The time grows with the tiles wasted in a partly filled last wave and with the bytes of the three matrices. Large
+    products come near the peak rate, thin and small ones do not. `eight_bit` means 8-bit numbers.
     """
     gpu = layout.machine.gpu
     peak = gpu.measured * rates.quality * (gpu.flops8 * rates.gemm8 if eight_bit else gpu.flops * rates.gemm)
@@ -55,7 +55,7 @@ def matmul_seconds(
 
 
 def matrix_shapes(layout: TrainingLayout) -> tuple[tuple[float, float], ...]:
-    """Columns and rows (n, k) of each of a layer's matrices on one rank of the tensor group."""
+    """Return columns and rows (n, k) of each of a layer's matrices on one tensor-parallel rank."""
     model, tp = layout.model, layout.tp
     width, keys = model.heads * model.head_dim / tp, model.kv_heads * model.head_dim / tp
     up = (2 if model.gated else 1) * model.ffn / tp
@@ -68,10 +68,10 @@ def matrix_shapes(layout: TrainingLayout) -> tuple[tuple[float, float], ...]:
 
 
 def attention_seconds(layout: TrainingLayout, rates: Rates) -> tuple[float, float]:
-    """Seconds of a layer's attention core, forward and backward.
+    """Return the seconds of a layer's attention core, forward and backward.
 
-    Flash attention skips the half that is masked, and fills heads up to a multiple of eight columns; no kernel of it is
-    faster than a plain product. Without it, products run in full and the scores go through memory.
+    Flash attention skips the masked half and pads heads to a multiple of eight columns; its kernels are never faster
+    than a plain product. Without it, products run in full and the scores go through memory.
     """
     gpu, model = layout.machine.gpu, layout.model
     flops = layout.tokens * model.attention_flops(layout.seq_len) / layout.tp
@@ -90,7 +90,7 @@ def attention_seconds(layout: TrainingLayout, rates: Rates) -> tuple[float, floa
 
 
 def layer_time(layout: TrainingLayout, rates: Rates) -> LayerTime:
-    """The computation of one layer for one micro-batch."""
+    """Return the computation time of one layer for one micro-batch."""
     tokens, eight_bit = layout.tokens, layout.precision == "fp8"
     ahead = back = 0.0
     for n, k in matrix_shapes(layout):
@@ -113,7 +113,7 @@ def layer_time(layout: TrainingLayout, rates: Rates) -> LayerTime:
         rates.elementwise * (rates.compiled if layout.compiled else 1.0) * tokens * kept / layout.machine.gpu.bandwidth
     )
     if layout.micro_batches > 1:
-        # Each micro-batch's 16-bit gradient is read, and added to the kept one.
+        # The 16-bit gradient of each micro-batch is read and added to the accumulated one.
         back += (2 + 2 * layout.grad_bytes) * layout.model.layer_weights / layout.tp / layout.machine.gpu.bandwidth
     again = 0.0
     if layout.recompute == "full":
@@ -124,7 +124,7 @@ def layer_time(layout: TrainingLayout, rates: Rates) -> LayerTime:
 
 
 def head_seconds(layout: TrainingLayout, rates: Rates) -> float:
-    """Seconds of the output matrix and the loss, forward and backward; the output stays in 16 bits."""
+    """Return the seconds of the output matrix and the loss, forward and backward, in 16 bits."""
     tokens, hidden, vocab = layout.tokens, layout.model.hidden, layout.model.vocab / layout.tp
     products = (
         matmul_seconds(layout, rates, tokens, vocab, hidden)

@@ -1,7 +1,7 @@
-"""The calibrated constants: few, each with a meaning, read from `constants.toml` with their uncertainty.
+"""Calibrated constants with their uncertainty, read from `constants.toml`, and the error of predictions.
 
-A name stands for all frameworks, GPUs and fabrics; `name.nanotron`, `name.h100` or `name.efa` says otherwise for one.
-What was never measured has the general value.
+A plain name applies to all frameworks, GPUs and fabrics; `name.nanotron`, `name.h100` or `name.efa` overrides it.
+Anything that was never measured uses the general value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONSTANTS_FILE = Path(__file__).with_name("constants.toml")
 
 
 class Rates(Struct, frozen=True, kw_only=True):
-    """Constants for one framework on one kind of GPU and fabric; no unit: a share or a factor.
+    """Calibrated constants for one framework on one kind of GPU and fabric; shares or factors unless a unit is given.
 
     Attributes:
         gemm: Share of the best measured matrix product that large products reach.
@@ -39,19 +39,19 @@ class Rates(Struct, frozen=True, kw_only=True):
         rowwise: Factor on `cast8` with a scale for each row.
         logits: Bytes moved for each logit, forward and backward.
         launch: Seconds to launch a layer's kernels, forward and backward, one micro-batch.
-        launch_tensor: The same in addition where tensor parallelism adds collectives.
+        launch_tensor: Additional seconds where tensor parallelism adds collectives.
         launch_scores: The same where stored scores go through separate kernels, as fused ones take four matrices of
             them at a time (Megatron).
         hop: Seconds a rank of a tensor group adds to a layer where pipeline traffic crosses nodes.
         gap: Share of the shorter one that is not hidden where launching and computing go side by side.
-        wait: Seconds that each layer of a micro-batch waits for the host besides, not hidden.
-        micro: Seconds a micro-batch costs besides its layers.
-        step: Seconds a step costs besides its micro-batches.
+        wait: Additional seconds that each layer of a micro-batch waits for the host, not hidden.
+        micro: Seconds of a micro-batch in addition to its layers.
+        step: Seconds of a step in addition to its micro-batches.
         link: Share of the link's data sheet that collectives inside a node reach.
         network: The same for the network, two nodes.
         spread: Nodes over which a ring has lost half of `network`.
         rails: Exponent with which the network of a node's GPUs adds up for one group: 1, all of it.
-        latency: Seconds a collective takes besides its bytes, inside a node.
+        latency: Seconds of a collective without data, inside a node.
         latency_network: Seconds for each node that a collective crosses.
         tensor_overlap: Share of tensor-parallel traffic hidden behind products where overlap is asked for.
         data_overlap: Share of the last backward pass behind which gradients are reduced.
@@ -74,8 +74,8 @@ class Rates(Struct, frozen=True, kw_only=True):
         ahead: Layers that a host launches ahead of its GPU, whose gathered inputs are held until then.
         logit_bytes: Bytes kept for each logit.
         logit_kept: Bytes a logit that are still held when the next micro-batch begins.
-        reserve: GiB besides: workspaces, communication buffers.
-        state_waste: Bytes a parameter besides: buckets, temporaries.
+        reserve: Additional GiB: workspaces, communication buffers.
+        state_waste: Additional bytes a parameter: buckets, temporaries.
         usable: Share of the GPU's memory that is full when allocation fails.
         thrash: Seconds a micro-batch that the allocator loses where memory is full: it frees, and asks again.
         by_cost: 1: stages are cut by cost; 0: by number of layers.
@@ -137,7 +137,7 @@ class Rates(Struct, frozen=True, kw_only=True):
 
 
 def select_rates(values: Mapping[str, float], *kinds: str) -> Rates:
-    """The constants for some kinds (framework, generation, fabric), the last that says something winning."""
+    """Return the constants for some kinds (framework, generation, fabric); later kinds take precedence."""
     chosen: dict[str, float] = {}
     for name in Rates.__struct_fields__:
         value = values[name]
@@ -149,13 +149,13 @@ def select_rates(values: Mapping[str, float], *kinds: str) -> Rates:
 
 @cache
 def constants_table() -> dict[str, Any]:
-    """The file as it stands: how it was made, and each constant with value, error and whether it was fitted."""
+    """Return the parsed file: its origin, and each constant with value, error and whether it was fitted."""
     return tomllib.loads(CONSTANTS_FILE.read_text(encoding="utf-8"))
 
 
 @cache
 def constant_values() -> dict[str, float]:
-    """Constants by name."""
+    """Return the constants by name."""
     found = {}
     for name, entry in constants_table()["constants"].items():
         for kind, row in entry.items():
@@ -166,20 +166,20 @@ def constant_values() -> dict[str, float]:
 
 @cache
 def rates_for(framework: str, generation: str, fabric: str) -> Rates:
-    """The calibrated constants for a framework on a kind of GPU and fabric."""
+    """Return the calibrated constants for a framework on a kind of GPU and fabric."""
     return select_rates(constant_values(), generation, fabric, framework)
 
 
 CALIBRATED_GPUS = frozenset({"a100", "h100"})
 MAX_SHARDED_GPUS = 128
-"""GPUs up to which ZeRO-3 alone was measured."""
+"""Maximum number of GPUs in measured runs with ZeRO-3 alone."""
 EXTRAPOLATION_ERROR = 0.05
-"""What each thing adds to the error that no measured run had so much of."""
+"""Additional error for each property beyond the measured range."""
 QUANTITY_NAMES = {"gpus": "GPUs", "pp": "stages", "cp": "ranks a sequence", "seq_len": "tokens a sequence"}
 
 
 def time_error(layout: TrainingLayout) -> tuple[float, tuple[str, ...]]:
-    """The expected relative error of a step time, and what makes it larger than in calibration."""
+    """Return the expected relative error of a step time and the reasons for a larger one."""
     entry = constants_table()["error"]
     error = float(entry["frameworks"].get(layout.framework, entry["time"]))
     reasons = []
@@ -204,13 +204,13 @@ def time_error(layout: TrainingLayout) -> tuple[float, tuple[str, ...]]:
 
 
 def _largest_measured(framework: str) -> dict[str, int]:
-    """The most of each that a measured run had: of its framework, or of any where that has none."""
+    """Return the largest measured values of a framework, or of all frameworks if it has none."""
     known: dict[str, dict[str, int]] = constants_table()["error"]["most"]
     return known.get(framework) or {name: max(one[name] for one in known.values()) for name in QUANTITY_NAMES}
 
 
 def _unmeasured_kinds(layout: TrainingLayout) -> list[str]:
-    """Which of a run's GPU, network and kind of products no run of its framework had; GPUs that nobody had aside."""
+    """Return the kinds of GPU, network and precision that no run of the framework had."""
     known: dict[str, list[str]] = constants_table()["error"]["kinds"]
     own = known.get(layout.framework) or [kind for kinds in known.values() for kind in kinds]
     there = [layout.machine.gpu.generation] if layout.machine.gpu.generation in CALIBRATED_GPUS else []
@@ -220,6 +220,6 @@ def _unmeasured_kinds(layout: TrainingLayout) -> list[str]:
 
 
 def memory_error(framework: str) -> float:
-    """The expected relative error of the peak memory: of the framework's runs, or the mean of all sets."""
+    """Return the expected relative error of the peak memory for a framework."""
     entry = constants_table()["error"]
     return float(entry["memory_frameworks"].get(framework, entry["memory"]))

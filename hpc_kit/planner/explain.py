@@ -1,4 +1,4 @@
-"""Every term of a plan with its formula and the numbers that went into it."""
+"""A plan as formulas, as plain values for `--json` and tables, and as a picture (needs the extra `plot`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpc_kit.plotting import pyplot, save
 
 
 def explain_terms(plan: Plan, rates: Rates) -> list[tuple[str, str, str]]:
-    """Every term that is not zero: name, value, formula with its numbers."""
+    """Return name, value and formula of every term that is not zero."""
     seconds = [(name, getattr(plan.time, name), text) for name, text in time_terms(plan.layout, rates).items()]
     held = [(name, getattr(plan.memory, name) / GIB, text) for name, text in memory_terms(plan, rates).items()]
     return [
@@ -27,7 +27,7 @@ def explain_terms(plan: Plan, rates: Rates) -> list[tuple[str, str, str]]:
 
 
 def time_terms(layout: TrainingLayout, rates: Rates) -> dict[str, str]:
-    """The formula of each term of the time."""
+    """Return the formula of each term of the time."""
     m = layout.micro_batches
     tensor, data = (
         _bandwidth_text(layout, rates, layout.tensor_group),
@@ -79,7 +79,7 @@ def _bandwidth_text(layout: TrainingLayout, rates: Rates, group: RankGroup) -> s
 
 
 def memory_terms(plan: Plan, rates: Rates) -> dict[str, str]:
-    """The formula of each term of the memory."""
+    """Return the formula of each term of the memory."""
     layout = plan.layout
     shards, zero = f"/{layout.dp * layout.cp}", layout.zero_stage
     held, states = (4, 8) if zero == 3 else (2, 12)
@@ -98,17 +98,17 @@ def memory_terms(plan: Plan, rates: Rates) -> dict[str, str]:
 
 
 CHECKPOINT_BYTES = 14
-"""Bytes a parameter in a checkpoint to go on from: 16-bit weights, fp32 weights, two moments."""
+"""Bytes per parameter of a checkpoint: 16-bit weights, fp32 weights, two moments."""
 MEMORY_TERMS = ("parameters", "gradients", "optimizer", "activations", "logits", "buffers", "ahead")
 
 
 def link_name(group: RankGroup) -> str:
-    """Which link a group's traffic goes over."""
+    """Return the link of a group's traffic."""
     return "node" if group.nodes == 1 else f"network, {group.nodes} nodes"
 
 
 def exposed_traffic(layout: TrainingLayout, time: StepTime) -> dict[str, dict[str, Any]]:
-    """Seconds a step of communication that is not hidden, by kind, with its link."""
+    """Return the seconds per step of communication that is not hidden, by kind, with its link."""
     crosses = layout.pipeline_crosses_nodes
     kinds = {
         "tensor": (time.tensor, link_name(layout.tensor_group), layout.tp > 1),
@@ -121,7 +121,7 @@ def exposed_traffic(layout: TrainingLayout, time: StepTime) -> dict[str, dict[st
 
 
 def plan_values(plan: Plan) -> dict[str, Any]:
-    """A plan as plain values; seconds, GiB, shares of 1."""
+    """Return a plan as plain values: seconds, GiB, shares of 1."""
     layout, time = plan.layout, plan.time
     return {
         "dp": layout.dp,
@@ -145,7 +145,7 @@ def plan_values(plan: Plan) -> dict[str, Any]:
 
 
 def training_values(plan: Plan, tokens: float, storage: float) -> dict[str, float]:
-    """What a training of so many tokens takes, and its checkpoint, written at `storage` bytes/s."""
+    """Return duration and checkpoint size of a training; checkpoints are written at `storage` bytes/s."""
     layout = plan.layout
     steps = tokens / (layout.global_batch * layout.seq_len)
     seconds = steps * plan.time.total
@@ -164,7 +164,7 @@ TIME_TERMS = ("compute", "tensor", "shard", "launch", "boundary", "bubble", "dat
 
 
 def draw_plans(plans: Sequence[Plan], path: Path, limit: float) -> None:
-    """Two bars a layout: its step time and its memory, each by what it is made of; `limit` in bytes.
+    """Draw the step time and the memory of each layout as stacked bars; `limit` in bytes.
 
     Raises:
         SpecError: matplotlib is not installed, or the file cannot be written.

@@ -1,4 +1,4 @@
-"""GPUs by name, from `hardware.toml`."""
+"""GPUs and machines by name, from `hardware.toml`: data sheets, links inside a node, network between nodes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ ALIASES = {
     "mi300": "mi300x",
     "mi300-192g": "mi300x-192g",
 }
-"""Names that mean another row: they count the processor's memory, or that of a card's two dies."""
+"""Other names of a row: they count the processor's memory or both dies of a card."""
 VISIBLE_SHARE = 0.99
 """Share of a card's nominal memory that its driver shows."""
 IGNORED_PARTS = re.compile(r"^(nvidia|tesla|amd|instinct|sxm\d?|hbm\d?e?|oam|nvl\d+|dgxs?|hgx|vf|h)$")
-"""Parts of a driver's name that do not tell two rows apart."""
+"""Parts of a driver's name that do not distinguish rows."""
 MISSING_SEPARATOR = re.compile(r"(?<=\d)(?=(?:sxm|pcie|nvl|hbm))")
-"""Where a name leaves out a blank: `h100sxm`, `gb200nvl72`."""
+"""Places where names lack a separator: `h100sxm`, `gb200nvl72`."""
 HARDWARE_FILE = Path(__file__).with_name("hardware.toml")
 
 
@@ -49,12 +49,12 @@ def _gpu_table() -> dict[str, dict[str, Any]]:
 
 
 def machine_names() -> tuple[str, ...]:
-    """Every machine that can be named without a cluster file."""
+    """Return all machines that need no cluster file."""
     return tuple(_hardware_tables()["machine"])
 
 
 def find_machine(name: str) -> Machine:
-    """A machine by its name; KeyError where there is none."""
+    """Return a machine by its name; raises KeyError if unknown."""
     row = _hardware_tables()["machine"][name]
     return Machine(
         gpu=find_gpu(row["gpu"]),
@@ -65,12 +65,12 @@ def find_machine(name: str) -> Machine:
 
 
 def gpu_names() -> tuple[str, ...]:
-    """Every GPU that can be named."""
+    """Return the names of all GPUs."""
     return tuple(_gpu_table())
 
 
 def normalize_gpu_name(name: str) -> str:
-    """A card's name as in the table: `NVIDIA A100 80GB PCIe` and `a100-pcie-80gb` are `a100-pcie-80g`."""
+    """Return a card's name as in the table: `NVIDIA A100 80GB PCIe` becomes `a100-pcie-80g`."""
     words = re.split(r"[\s_-]+", MISSING_SEPARATOR.sub("-", name.lower()))
     parts = [part for part in words if part and not IGNORED_PARTS.match(part)]
     sizes = [found[1] + "g" for part in parts if (found := re.fullmatch(r"(\d+)gi?b?", part))]
@@ -79,12 +79,12 @@ def normalize_gpu_name(name: str) -> str:
 
 
 def memory_bytes(card: Gpu) -> float:
-    """Bytes of a GPU's memory; where a row does not say them, those of its family's usual card."""
+    """Return the bytes of a GPU's memory, or of its family's usual card if unknown."""
     return card.memory or find_gpu(card.name).memory
 
 
 def _row_name(key: str, *, exact: bool) -> str:
-    """The row of a name in the table's form, or of its family's usual card; "" where there is none."""
+    """Return the row of a normalized name, or of its family's usual card; "" if there is none."""
     table = _gpu_table()
     family = [known for known in table if known.startswith(f"{key}-")]
     if family and not (exact and key in table):
@@ -93,7 +93,7 @@ def _row_name(key: str, *, exact: bool) -> str:
 
 
 class _GpuMatch(NamedTuple):
-    """The row that a name means, the GiB that it says where that row has another size, and words that no row has."""
+    """The matching row, the GiB in the name if they differ from the row's, and unknown words."""
 
     row: str
     size: float = 0.0
@@ -101,12 +101,12 @@ class _GpuMatch(NamedTuple):
 
 
 def _match_gpu(name: str, *, allow_similar: bool) -> _GpuMatch:
-    """The row of a GPU. Where none has the whole name its last parts are left out until one has.
+    """Find the row of a GPU, leaving out the last parts of the name until one matches.
 
-    Rows of the very memory size come first. `allow_similar`: as in `gpu`.
+    Rows with the same memory size are preferred. `allow_similar`: as in `find_gpu`.
 
     Raises:
-        SpecError: No row is near: nothing is, or the name is that of a slice of a card; or it has words of no row.
+        SpecError: No row matches, the name means a slice of a card, or the name has unknown words.
     """
     key = normalize_gpu_name(name)
     if found := _row_name(key, exact=allow_similar):
@@ -128,7 +128,7 @@ def _match_gpu(name: str, *, allow_similar: bool) -> _GpuMatch:
 
 
 def matched_name(name: str, *, allow_similar: bool = False) -> str:
-    """What a name is taken for, in words; "" where the table has that very name.
+    """Describe the row that a name matches; "" if the table contains the name.
 
     Raises:
         SpecError: As `gpu`.
@@ -142,13 +142,13 @@ def matched_name(name: str, *, allow_similar: bool = False) -> str:
 
 @cache
 def find_gpu(name: str, *, allow_similar: bool = False) -> Gpu:
-    """A GPU by its name; a family such as `h100` means its usual card.
+    """Return a GPU by its name; a family such as `h100` means its usual card.
 
-    A name that no row has means the row of another memory size, with the memory that the name says: see `taken_for`.
+    A name with another memory size matches the row with that size replaced: see `matched_name`.
 
     Args:
-        name: As in the table, or as the driver says it.
-        allow_similar: A family that is a row itself is that row, and words that no row has are left out.
+        name: Name in the table, or of the driver.
+        allow_similar: Prefer a family's own row, and ignore unknown words.
 
     Raises:
         SpecError: No such GPU; near matches and how to describe one.
@@ -172,12 +172,12 @@ def find_gpu(name: str, *, allow_similar: bool = False) -> Gpu:
 
 
 def usual_network(card: Gpu) -> float:
-    """Bytes/s of network a GPU of this kind usually has."""
+    """Return the usual bytes/s of network for a GPU of this kind."""
     return float(_gpu_table().get(card.name, {}).get("network", 200)) * 1e9 / 8
 
 
 def unknown_gpu_error(name: str) -> SpecError:
-    """The error for a GPU that is not in the table."""
+    """Return the error for a GPU that is not in the table."""
     from difflib import get_close_matches
 
     near = get_close_matches(normalize_gpu_name(name) or name.lower(), gpu_names(), n=3, cutoff=0.4)
@@ -195,10 +195,10 @@ DATA_SHEET_UNITS = {"memory": GIB, "memory_tb": 1e12, "tflops": 1e12, "tflops8":
 
 
 def parse_data_sheet(text: str) -> Gpu:
-    """A GPU by its data sheet: `name:memory=80,memory_tb=2.0,tflops=312,link=300`.
+    """Parse a GPU's data sheet: `name:memory=80,memory_tb=2.0,tflops=312,link=300`.
 
     Raises:
-        SpecError: A number is missing, unknown, or none.
+        SpecError: A number is missing, unknown or invalid.
     """
     name, _, rest = text.partition(":")
     given: dict[str, float] = {}
@@ -233,15 +233,15 @@ class Gpu(Struct, frozen=True, kw_only=True):
     """One kind of GPU.
 
     Attributes:
-        memory: Bytes that a program can have, GiB x 2^30: what the driver shows less its own share.
+        memory: Bytes that a program can allocate: those that the driver shows, less its own share.
         bandwidth: Bytes/s of its memory.
         flops: Floating-point operations/s of dense 16-bit matrix products, data sheet.
         flops8: The same of 8-bit floating point; 0: it has none.
         measured: Share of `flops` that the best measured matrix product reaches.
-        link: Bytes/s, each way, to the other GPUs of its node.
+        link: Bytes/s, each way, to each GPU of its node.
         bf16: Whether it has matrix products of bfloat16.
         units: Multiprocessors: a matrix product runs in waves of this many tiles.
-        generation: Which fitted constants hold.
+        generation: Selects the fitted constants.
     """
 
     name: str
@@ -271,7 +271,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 class RankGroup(Struct, frozen=True):
-    """Ranks that talk to one another: `ranks` in all, `per_node` on each of `nodes` nodes."""
+    """Ranks that communicate: `ranks` in total, `per_node` on each of `nodes` nodes."""
 
     ranks: int
     per_node: int
@@ -279,6 +279,6 @@ class RankGroup(Struct, frozen=True):
 
 
 def make_rank_group(ranks: int, stride: int, gpus_per_node: int) -> RankGroup:
-    """The group of `ranks` ranks that lie `stride` apart, where ranks fill node after node."""
+    """Return the group of `ranks` ranks with distance `stride`, where ranks fill node after node."""
     per_node = max(1, min(ranks, gpus_per_node // stride)) if stride <= gpus_per_node else 1
     return RankGroup(ranks, per_node, -(-ranks // per_node))

@@ -1,4 +1,4 @@
-"""The model that a job trains: its `[model]`, or what the command of a program of jobs/train says."""
+"""Reads the model of a job file, and writes a plan as a job file."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ PROGRAM_DEFAULTS = {"layers": 4, "width": 128, "heads": 4, "sequence": 64, "glob
 """Options of the programs in jobs/train, with their defaults."""
 BYTE_VOCABULARY = 256
 ASSUMED_VOCABULARY = 32000
-"""Vocabulary of the shipped programs, and one that is taken for granted of others."""
+"""Vocabulary of the shipped programs (bytes), and the assumed one of other programs."""
 ASSUMED_SEQ_LEN, ASSUMED_BATCH = 2048, 1024
-"""Tokens a sequence and sequences a step that are taken for granted of others."""
+"""Assumed tokens per sequence and sequences per step of other programs."""
 
 
 PLAN_MODEL = "PLAN_MODEL"
-"""In the environment of a job that `--write` wrote: its model, as `--model` takes it."""
+"""Variable of a job that `--write` wrote: its model, in the format of `--model`."""
 PLAN_FRAMEWORK, PLAN_PRECISION, PLAN_FLASH = "PLAN_FRAMEWORK", "PLAN_PRECISION", "PLAN_FLASH"
-"""There, too: as the options take the first two; 1 or 0."""
+"""Further variables of such a job: the first two as for the options, the last 1 or 0."""
 PARAMETER_TOLERANCE = 0.02
-"""Share by which the parameters of a model's numbers may differ from those that its job says."""
+"""Allowed relative difference between the parameters of the model and those in its job."""
 
 
 class JobModel(Struct, frozen=True):
-    """A job's model, and its batch; `assumed`: what nobody says of them."""
+    """A job's model and batch; `assumed` lists missing values that were assumed."""
 
     model: Transformer
     global_batch: int
@@ -50,7 +50,7 @@ class JobModel(Struct, frozen=True):
 
 
 class PlannedSettings(Struct, frozen=True):
-    """What else a written job was planned with; "" or None: it does not say."""
+    """Further settings of a written job's plan; "" or None: unknown."""
 
     framework: str = ""
     precision: str = ""
@@ -58,10 +58,10 @@ class PlannedSettings(Struct, frozen=True):
 
 
 def planned_settings(job: Job) -> PlannedSettings:
-    """What the variables of a written job say beside its model.
+    """Return the settings in the variables of a written job.
 
     Raises:
-        SpecError: One of them has a value that it cannot have.
+        SpecError: A variable has an invalid value.
     """
     framework, precision, flash = (str(job.env.get(name, "")) for name in (PLAN_FRAMEWORK, PLAN_PRECISION, PLAN_FLASH))
     for name, value, known in (
@@ -79,16 +79,16 @@ def planned_settings(job: Job) -> PlannedSettings:
 
 
 def runs_shipped_program(job: Job) -> bool:
-    """Whether a job runs one of the programs of jobs/train, each of which splits a model in its own way."""
+    """Return whether a job runs a program of jobs/train, each of which splits a model in its own way."""
     programs = [word for word in job.command if word.endswith(".py")]
     return bool(programs) and Path(programs[0]).parts[-3:-1] == ("jobs", "train")
 
 
 def model_of_job(job: Job) -> JobModel | None:
-    """What a job trains; None where neither its `[model]` nor its command says.
+    """Return the model that a job trains; None if neither `[model]` nor the command contains it.
 
     Raises:
-        SpecError: Its PLAN_MODEL is no model.
+        SpecError: PLAN_MODEL is not a model.
     """
     is_shipped = runs_shipped_program(job)
     told = {"layers": job.model.layers, "width": job.model.width, "heads": job.model.heads}
@@ -114,10 +114,10 @@ def model_of_job(job: Job) -> JobModel | None:
 
 
 def check_job_model(found: JobModel, job: Job) -> None:
-    """Whether the model is the one that the job's `[model]` tells of.
+    """Check that the model matches the job's `[model]`.
 
     Raises:
-        SpecError: It has other numbers.
+        SpecError: The numbers differ.
     """
     model, said = found.model, job.model
     own = {"layers": model.layers, "heads": model.heads, "width": model.hidden}
@@ -148,7 +148,7 @@ def _parse_plan_model(job: Job) -> Transformer:
 
 
 def _command_numbers(job: Job) -> dict[str, int]:
-    """What a shipped program's command says."""
+    """Return the numbers in a shipped program's command."""
     found: dict[str, int] = {}
     for word, following in zip(job.command, (*job.command[1:], ""), strict=True):
         name, equals, value = word.removeprefix("--").partition("=")
@@ -176,21 +176,21 @@ def _gpt_of_job(numbers: dict[str, int], words: int) -> Transformer:
 
 
 TIME_MARGIN = 2.0
-"""A written time limit over the predicted time of its steps: an overrun loses the job, a long limit only some time."""
+"""Factor between the predicted time and the written limit: an overrun loses the job, a long limit little."""
 START_SECONDS = 300.0
-"""Seconds of a written time limit for the start of a job and the end of it."""
+"""Seconds of a written time limit for the start and end of a job."""
 
 
 def job_from_plan(plan: Plan, base: Job, name: str, *, steps: int | None = None) -> Job:
-    """The job of a plan, from the job whose program it runs.
+    """Return the job of a plan, based on the job whose program it runs.
 
-    What neither `[layout]` nor `[model]` can say the program finds in variables PLAN_*.
+    Variables PLAN_* contain everything that `[layout]` and `[model]` cannot express.
 
     Args:
-        plan: What is written.
-        base: The job whose program it runs.
-        name: The new job's.
-        steps: How many the program does, from which its time limit follows; None: the base's limit stays.
+        plan: The plan to write.
+        base: The job whose program the new job runs.
+        name: Name of the new job.
+        steps: Number of steps, which determines the time limit; None: keep the base's limit.
     """
     layout = plan.layout
     per_node = min(layout.gpus, layout.machine.gpus_per_node)
@@ -226,7 +226,7 @@ def job_from_plan(plan: Plan, base: Job, name: str, *, steps: int | None = None)
 
 
 def _describe_trained_model(found: Job, layout: TrainingLayout) -> Job:
-    """The job of a shipped program, which trains a model of bytes of that size: it says so, with that one's numbers."""
+    """Describe the model that a shipped program really trains, a GPT on bytes of the same size."""
     own = model_of_job(found)
     if own is None or own.model.parameters == layout.model.parameters:
         return found
@@ -271,7 +271,7 @@ def _plan_variables(layout: TrainingLayout) -> dict[str, Value]:
 
 
 def _with_gpu_options(resources: Resources, per_node: int, *, agents: bool) -> Resources:
-    """A GPU for each rank, of the kind that the base asks for, in place of the number that it asks for."""
+    """Replace the base's number of GPUs by one for each rank, of the same kind."""
     entries = (resources.gres or "").split(",")
     said = [str(value) for name in sorted(GPU_COUNT_FIELDS) if (value := getattr(resources, name)) is not None]
     said += [entry.partition(":")[2] for entry in entries if is_gpu_item(entry)]
@@ -284,7 +284,7 @@ def _with_gpu_options(resources: Resources, per_node: int, *, agents: bool) -> R
 
 
 def _time_limit(given: str | int | None, seconds: float) -> str | int:
-    """The limit for so many predicted seconds, in whole minutes; the base's own where that is longer."""
+    """Return the limit in whole minutes, or the base's own limit if that is longer."""
     needed = 60 * -(-int(TIME_MARGIN * seconds + START_SECONDS) // 60)
     with suppress(UnitError):
         if given is not None and (own := parse_time(str(given))) in {UNLIMITED, 0, max(own, needed)}:
@@ -293,15 +293,15 @@ def _time_limit(given: str | int | None, seconds: float) -> str | int:
 
 
 BASE_JOBS = ("ddp_1node", "zero1_2node", "zero2_2node", "context_1node", "hybrid_3d_4node")
-"""Jobs whose programs are asked, the plainest first."""
+"""Jobs whose programs are tried, simplest first."""
 
 
 class SupportedPlan(Struct, frozen=True):
-    """A plan that a shipped program can do.
+    """A plan that a shipped program supports.
 
     Attributes:
         name: The shipped job.
-        base: That job, with what the plan asks of its program in its command.
+        base: That job, with the options of the plan in its command.
         place: Which of the plans it is, from 1.
     """
 
@@ -314,13 +314,13 @@ class SupportedPlan(Struct, frozen=True):
 def first_supported(
     plans: Iterable[Plan], root: Path, own: Job | None = None, *, only: bool = False
 ) -> SupportedPlan | None:
-    """The first of the plans that a shipped program can do; None where there is none.
+    """Return the first plan that a shipped program supports, or None.
 
     Args:
-        plans: In order.
+        plans: Plans in order of preference.
         root: The user's project, whose programs come before the shipped ones.
-        own: A job that is asked first, where it starts one of their programs on nodes of one kind.
-        only: The job that is asked, whatever it starts; no other is.
+        own: A job to try first, if it runs a shipped program on nodes of one kind.
+        only: Try no job but `own`, whatever program it runs.
     """
     shipped = {name: load.load_job(name, root=root) for name in BASE_JOBS}
     bases = {own.name: own} if own is not None else {}
@@ -338,12 +338,12 @@ def first_supported(
 
 
 def find_job_program(base: Job, root: Path) -> RunProgram:
-    """Returns the program of a job with its description."""
+    """Return the program of a job with its description."""
     return find_program(base.command, base.program, root, root)
 
 
 def training_steps(base: Job, root: Path) -> int | None:
-    """Returns the number of steps that a job trains; None if it is not known."""
+    """Return the number of steps that a job trains; None if unknown."""
     layout = find_job_program(base, root)
     given = layout.values.get("steps", "")
     if given.isdecimal() or layout.program is None:
@@ -352,9 +352,9 @@ def training_steps(base: Job, root: Path) -> int | None:
 
 
 def layout_options(layout: TrainingLayout, program: Program) -> tuple[str, ...] | None:
-    """Returns the options with which a program uses a layout; None if it cannot."""
+    """Return the options with which a program uses a layout; None if it cannot."""
     if layout.precision in {"fp16", "fp8"} or layout.recompute == "selective":
-        return None  # none of them does
+        return None  # no shipped program supports these
     degrees = {"dp": layout.dp, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "zero": layout.zero_stage}
     wanted: dict[str, tuple[bool, tuple[str, ...]]] = {
         "bf16": (layout.machine.gpu.generation != "cpu", ()),

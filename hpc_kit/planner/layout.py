@@ -1,4 +1,4 @@
-"""One training run: a model, a machine, and how the work is split."""
+"""A layout: how the training of one model is split over a machine, and what each framework supports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Recompute = Literal["none", "selective", "full"]
 class TrainingLayout(Struct, frozen=True, kw_only=True):
     """A layout of one model on one machine.
 
-    Ranks are counted tensor first, then context, data and pipeline: tensor groups lie inside a node if they fit.
+    Ranks are numbered tensor first, then context, data and pipeline: tensor groups lie inside a node if they fit.
 
     Attributes:
         dp, tp, pp, cp: Degrees of data, tensor, pipeline and context parallelism; their product is `gpus`.
@@ -81,12 +81,12 @@ class TrainingLayout(Struct, frozen=True, kw_only=True):
 
     @property
     def pipeline_crosses_nodes(self) -> bool:
-        """Whether neighbouring stages can lie on two nodes."""
+        """True if neighbouring stages can lie on two nodes."""
         return self.pp > 1 and self.gpus > self.machine.gpus_per_node
 
 
 class PipelineStage(Struct, frozen=True):
-    """A pipeline stage: how many layers it holds, and whether the two tables."""
+    """A pipeline stage: its number of layers, and whether it has the input and output tables."""
 
     layers: int
     embedding: bool
@@ -94,10 +94,10 @@ class PipelineStage(Struct, frozen=True):
 
 
 def split_stages(model: Model, pp: int, *, by_cost: bool = False) -> tuple[PipelineStage, ...]:
-    """The stages of a pipeline.
+    """Split a model into pipeline stages.
 
-    By number: L/p layers each, what is left over on the first ones. By cost: each stage takes blocks until it holds its
-    share of all multiplications, the output counted with V h (nanotron places blocks so; its first stages hold more).
+    By number: L/p layers each, the remainder on the first ones. By cost: each stage takes blocks until it has its share
+    of all multiplications, the output counted with V h (nanotron does so; its first stages have more layers).
     """
     if by_cost and pp > 1:
         counts = _layers_by_cost(model, pp)
@@ -120,13 +120,13 @@ def _layers_by_cost(model: Model, pp: int) -> list[int]:
 
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
-"""Sequences of one forward pass that are tried."""
+"""Sequences of one forward pass to try."""
 VIRTUAL_STAGES = (1, 2, 3, 4, 6, 8)
-"""Virtual stages that are tried."""
+"""Numbers of virtual stages to try."""
 
 
 class Framework(Struct, frozen=True):
-    """Means of one framework, in the releases that were measured or later ones.
+    """Features of one framework in the measured releases or later ones.
 
     Attributes:
         zero: ZeRO stages without a pipeline.
@@ -147,7 +147,7 @@ class Framework(Struct, frozen=True):
 
 FRAMEWORKS = {
     "torch": Framework(),
-    # Megatron's distributed optimizer is ZeRO-1; its newer FSDP was not measured, and stands for no other stage here.
+    # Megatron's distributed optimizer is ZeRO-1. Its newer FSDP was not measured and is not offered.
     "megatron": Framework(zero=(0, 1)),
     "nemo": Framework(zero=(0, 1)),
     "nanotron": Framework(zero=(0, 1), interleaved=False),
@@ -159,7 +159,7 @@ FRAMEWORKS = {
 
 
 def zero_stages(layout: TrainingLayout) -> tuple[int, ...]:
-    """The ZeRO stages that a layout's framework has for its degrees."""
+    """Return the ZeRO stages that the framework supports with these degrees."""
     if layout.dp * layout.cp == 1:
         return (0,)
     own = FRAMEWORKS[layout.framework]
@@ -168,7 +168,7 @@ def zero_stages(layout: TrainingLayout) -> tuple[int, ...]:
 
 
 def unsupported_reason(layout: TrainingLayout) -> str:
-    """Why a layout's framework cannot have its degrees, or an empty text."""
+    """Return why the framework does not support these degrees, or an empty text."""
     own = FRAMEWORKS[layout.framework]
     kinds = (("tp", layout.tp, own.tensor), ("pp", layout.pp, own.pipeline), ("cp", layout.cp, own.context))
     missing = [name for name, degree, has in kinds if degree > 1 and not has]
@@ -176,15 +176,15 @@ def unsupported_reason(layout: TrainingLayout) -> str:
 
 
 def virtual_stage_options(layout: TrainingLayout) -> list[int]:
-    """The virtual stages that are tried in a layout's pipeline: its micro-batches must fill it by rounds of p."""
+    """Return the virtual stages to try; the micro-batches must be a multiple of p."""
     if layout.pp == 1 or layout.micro_batches % layout.pp or not FRAMEWORKS[layout.framework].interleaved:
         return [1]
     return [v for v in VIRTUAL_STAGES if can_interleave(layout.model.layers, layout.pp, v)]
 
 
 def can_interleave(layers: int, pp: int, each: int) -> bool:
-    """Whether a pipeline's stages can hold so many chunks each.
+    """Return whether a pipeline's stages can have this many chunks each.
 
-    Evenly, or with the input and the output table in the place of a layer (Llama 3's 126 layers in 16 x 8 chunks).
+    The layers divide evenly, or the two tables take the place of layers (Llama 3's 126 layers in 16 x 8 chunks).
     """
     return each == 1 or any((layers + tables) % (pp * each) == 0 for tables in (0, 1, 2))

@@ -1,4 +1,4 @@
-"""In a job, on one GPU (or one core): the rate of a large matrix product, of the memory, and how much there is.
+"""Measures one GPU (or one core) in a job: the rates of a large matrix product and of memory, and its size.
 
 python -m hpc_kit.planner.measure env/mycluster.measured.json
 """
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import torch
 
 SECONDS = 2.0
-"""How long each figure is measured."""
+"""Duration of each measurement."""
 
 
 def best_time(work: Callable[[], object], settle: Callable[[], object], seconds: float = SECONDS) -> float:
-    """Seconds of the fastest of many runs; the first one, which prepares, does not count."""
+    """Return the seconds of the fastest of many runs, after one warm-up."""
     work()
     settle()
     best, end = float("inf"), time.perf_counter() + seconds
@@ -53,7 +53,7 @@ def measure_device(device: torch.device) -> Measurement:
 
 
 def main() -> None:
-    """Measure this process's device and add it to the file that is named."""
+    """Measure this process's device and add the numbers to the named file."""
     import torch
 
     path = Path(sys.argv[1])

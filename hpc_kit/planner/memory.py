@@ -1,7 +1,7 @@
-"""Memory of one GPU: parameters, gradients, optimizer states, activations, logits, buffers; and whether it fits.
+"""Memory of one GPU: parameters, gradients, optimizer states, activations, logits and buffers.
 
-The formulas are those of arXiv 1910.02054 (model states) and 2205.05198 (activations); few constants stand for what
-they leave out: copies that a framework keeps, gathered tensors, temporaries, the allocator's waste.
+The formulas are those of arXiv 1910.02054 (model states) and 2205.05198 (activations). A few constants cover the rest:
+copies that a framework keeps, gathered tensors, temporaries, and waste of the allocator.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from hpc_kit.planner.layout import PipelineStage, TrainingLayout, split_stages
 from hpc_kit.planner.model import Model
 
 STALLING_GPUS = 512
-"""GPUs from which the pipelines of the measured sweep stand still a second a micro-batch: no host is ahead there."""
+"""Number of GPUs from which the measured pipelines stall, so that the host cannot run ahead."""
 
 
 class Memory(Struct, frozen=True):
-    """Bytes on one GPU at the peak, by what holds them; `stage` is the pipeline stage they were counted for.
+    """Peak bytes on one GPU by kind; `stage` is the pipeline stage.
 
-    `ahead` is what a host has asked for before the GPU needs it: it is given back before an allocation fails.
+    `ahead` are allocations that the host makes before the GPU needs them; they are freed before an allocation fails.
     """
 
     parameters: float
@@ -36,20 +36,22 @@ class Memory(Struct, frozen=True):
 
     @property
     def total(self) -> float:
-        """The peak."""
+        """Peak in bytes."""
         held = self.parameters + self.gradients + self.optimizer + self.activations + self.logits + self.buffers
         return held + self.ahead
 
     @property
     def gib(self) -> float:
-        """The peak in GiB."""
+        """Peak in GiB."""
         return self.total / GIB
 
 
 def model_state_bytes(
     parameters: float, shards: int, zero_stage: int, grad_bytes: int = 2, *, master: bool = False
 ) -> tuple[float, float, float]:
-    """Bytes of 16-bit parameters, gradients, and Adam with its fp32 copy: 2 P, g P, 12 P; ZeRO divides from the right.
+    """Return the bytes of 16-bit parameters, gradients, and Adam with its fp32 copy.
+
+    They are 2 P, g P and 12 P; ZeRO shards them from right to left.
 
     Args:
         parameters: P, after tensor and pipeline division.
@@ -77,11 +79,11 @@ def activation_bytes(
     dropout: bool,
     gate: float = 8.0,
 ) -> float:
-    """Bytes that one layer keeps of one token until its backward pass (arXiv 2205.05198, equations 1 to 6).
+    """Return the bytes that one layer keeps of one token for its backward pass (arXiv 2205.05198).
 
-    A GPT without flash attention: h (10 + 24/t + 5 a s/(h t)); with sequence parallelism all of it divided by t;
-    without the 5 a s where attention is flash or recomputed; 2 h where the whole layer is. A gated MLP keeps `gate`
-    bytes for each column: both products, their activation and what comes of them; fused, all but the activation.
+    A GPT without flash attention keeps h (10 + 24/t + 5 a s/(h t)), see equations 1 to 6. Sequence parallelism divides
+    all of it by t. The term 5 a s disappears with flash attention or recomputed attention; 2 h remain if the whole
+    layer is recomputed. A gated MLP keeps `gate` bytes for each column.
     """
     outside = (10.0 if dropout else 8.0) * model.hidden
     attention = 2.0 * model.head_dim * (2 * model.heads + 2 * model.kv_heads)
@@ -94,10 +96,10 @@ def activation_bytes(
 
 
 def micro_batches_in_flight(layout: TrainingLayout, index: int = 0) -> float:
-    """Micro-batches whose activations a stage keeps: min(m, p - i); interleaved, at most p + (p-1-2i)/v.
+    """Return the micro-batches whose activations a stage keeps.
 
-    Interleaved, a stage begins v-1 rounds of p chunks ahead, and two chunks more for each stage behind it (arXiv
-    2104.04473, Megatron's and torch's order); a chunk is 1/v of its layers.
+    They are min(m, p - i). Interleaved, a stage begins v-1 rounds of p chunks ahead, and two more chunks for each later
+    stage (arXiv 2104.04473; the order of Megatron and torch), so at most p + (p-1-2i)/v; a chunk has 1/v of its layers.
     """
     p, v = layout.pp, layout.virtual_stages
     if v == 1:
@@ -106,7 +108,7 @@ def micro_batches_in_flight(layout: TrainingLayout, index: int = 0) -> float:
 
 
 def stage_memory(layout: TrainingLayout, rates: Rates, stage: PipelineStage, index: int = 0) -> Memory:
-    """Peak memory of a GPU of one stage."""
+    """Return the peak memory of a GPU of one stage."""
     model, shards = layout.model, layout.dp * layout.cp
     tables = (model.embedding_parameters if stage.embedding else 0) + (model.head_parameters if stage.head else 0)
     if stage.head and not stage.embedding and model.tied:
@@ -117,12 +119,12 @@ def stage_memory(layout: TrainingLayout, rates: Rates, stage: PipelineStage, ind
     )
     kept = micro_batches_in_flight(layout, index)
     activations, working = _activation_memory(layout, rates)
-    # From the second micro-batch on, the output of the one before is still held.
+    # From the second micro-batch on, the previous output is still allocated.
     each = rates.logit_bytes + (rates.logit_kept if layout.micro_batches > 1 else 0.0)
     logits = layout.tokens * (each * model.vocab / layout.tp + 4 * model.hidden) if stage.head else 0.0
     unsharded = 4.0 * model.largest_layer / layout.tp if layout.zero_stage == 3 else 0.0
     if layout.zero_stage == 3 and layout.pp > 1:
-        # A pipeline needs them for each micro-batch: parameters and gradients stay gathered for the whole step.
+        # A pipeline uses them for every micro-batch, so parameters and gradients stay gathered for the whole step.
         unsharded = (2.0 + layout.grad_bytes) * owned
     found = Memory(
         parameters,
@@ -134,18 +136,18 @@ def stage_memory(layout: TrainingLayout, rates: Rates, stage: PipelineStage, ind
         index,
         _prefetched_bytes(layout, rates, stage, kept) if rates.ahead else 0.0,
     )
-    # Before an allocation fails the allocator waits for the GPU, and has back what it needs.
+    # Before an allocation fails, the allocator waits for the GPU and gets these bytes back.
     excess = found.total - (layout.machine.gpu.memory * rates.usable or math.inf)
-    # A byte more than that: sums are rounded.
+    # One byte more, because sums are rounded.
     return structs.replace(found, ahead=max(0.0, found.ahead - excess - 1)) if excess > 0 and found.ahead else found
 
 
 def _prefetched_bytes(layout: TrainingLayout, rates: Rates, stage: PipelineStage, kept: float) -> float:
-    """Bytes gathered over the tensor group for layers that the host has launched and the GPU has not reached.
+    """Return the bytes gathered for layers that the host has launched before the GPU reaches them.
 
-    Each layer gathers its input twice going forward. In a pipeline the host is ahead while the first micro-batches go
-    forward and nothing has come back, and not where the pipeline stands still: on many GPUs, or with tensor groups
-    over several nodes. With one stage it is ahead always, from the second micro-batch on by all that it may be.
+    Each layer gathers its input over the tensor group twice in the forward pass. In a pipeline the host runs ahead
+    during the first forward passes, but not if the pipeline stalls: on many GPUs, or with tensor groups across nodes.
+    With one stage it always runs ahead, from the second micro-batch on by the maximum.
     """
     if not layout.sequence_parallel:
         return 0.0
@@ -157,7 +159,7 @@ def _prefetched_bytes(layout: TrainingLayout, rates: Rates, stage: PipelineStage
 
 
 def _activation_memory(layout: TrainingLayout, rates: Rates) -> tuple[float, float]:
-    """Bytes that a layer keeps of one micro-batch, and what the layer at work needs besides."""
+    """Return the bytes that a layer keeps of one micro-batch, and the extra bytes of the active layer."""
 
     def of_token(recompute: str) -> float:
         return activation_bytes(
@@ -171,7 +173,7 @@ def _activation_memory(layout: TrainingLayout, rates: Rates) -> tuple[float, flo
             gate=rates.gate,
         )
 
-    # A matrix product of the layer at work has its input gathered, and the gradient of that.
+    # The active layer gathers the input of a matrix product and its gradient.
     gathered = 4.0 * layout.model.hidden * (1 - 1 / layout.tp) if layout.sequence_parallel else 0.0
     whole, scale = of_token("none"), rates.activation_scale
     if layout.recompute == "full":
@@ -185,7 +187,7 @@ def _activation_memory(layout: TrainingLayout, rates: Rates) -> tuple[float, flo
 
 
 def peak_memory(layout: TrainingLayout, rates: Rates) -> Memory:
-    """The memory of the stage that needs most: the first and the last are looked at, all others hold less."""
+    """Return the memory of the stage with the highest peak, which is the first or the last."""
     parts = split_stages(layout.model, layout.pp, by_cost=bool(rates.by_cost))
     first = stage_memory(layout, rates, parts[0])
     if layout.pp == 1:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """A decoder-only transformer. Everything else follows from these numbers.
+    """A decoder-only transformer, described by these numbers.
 
     Attributes:
         gated: Three matrices in the MLP (SwiGLU), else two.
@@ -58,7 +58,7 @@ class Model(Struct, frozen=True, kw_only=True):
 
     @property
     def layer_weights(self) -> int:
-        """Weights of a layer's matrices: what its matrix products multiply by."""
+        """Weights in the matrix products of a layer."""
         return self.attention_weights + self.mlp_weights
 
     @property
@@ -80,18 +80,18 @@ class Model(Struct, frozen=True, kw_only=True):
 
     @property
     def head_parameters(self) -> int:
-        """What the output holds besides a tied table: its own matrix, the final norm."""
+        """Parameters of the output: its own matrix unless tied, and the final norm."""
         norm = self.hidden * (2 if self.norm_biases else 1) if self.final_norm else 0
         return norm + (0 if self.tied else self.vocab * self.hidden) + (self.vocab if self.head_bias else 0)
 
     @property
     def parameters(self) -> int:
-        """All parameters, a tied table once."""
+        """All parameters; a tied table counts once."""
         return self.embedding_parameters + self.layers * self.layer_parameters + self.head_parameters
 
     @property
     def largest_layer(self) -> int:
-        """Parameters of the largest part that no pipeline can split: a layer, or a table."""
+        """Parameters of the largest part that a pipeline cannot split: a layer or a table."""
         return max(self.layer_parameters, self.vocab * self.hidden)
 
     def attention_flops(self, seq_len: int) -> float:

@@ -17,7 +17,7 @@ from hpc_kit.planner.model import Model, gpt
 MODELS_FILE = Path(__file__).with_name("models.toml")
 MAX_NUMBER = 10**7
 MAX_ASSUMED_SEQ_LEN = 8192
-"""Tokens a sequence that are taken for granted at most: a config says what a model can read, not what it trains on."""
+"""Maximum assumed tokens per sequence: a config contains the context limit, not the training length."""
 
 LLAMA_LIKE = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "olmo", "internlm2", "phi3"})
 GPT_LIKE = frozenset({"gpt2", "opt", "bloom", "gpt_neox", "gpt_bigcode", "mpt"})
@@ -32,11 +32,11 @@ CONFIG_KEYS: dict[str, tuple[str, ...]] = {
     "seq_len": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"),
     "head_dim": ("head_dim",),
 }
-"""What a `config.json` calls each number, in different families."""
+"""Keys of a `config.json` for each number, by family."""
 OPTIONAL_FIELDS: dict[str, int] = {
     field.name: field.default for field in structs.fields(Model) if isinstance(field.default, int)
 }
-"""The other fields of a model, with what each usually is."""
+"""Optional fields of a model with their defaults."""
 
 
 @cache
@@ -45,20 +45,20 @@ def _model_table() -> dict[str, dict[str, Any]]:
 
 
 def model_names() -> tuple[str, ...]:
-    """Every model that can be named."""
+    """Return the names of all models."""
     return tuple(_model_table())
 
 
 def published_parameters(name: str) -> int:
-    """Parameters of the published weights."""
+    """Return the parameters of the published weights."""
     return int(_model_table()[name]["parameters"])
 
 
 def model_by_name(name: str) -> Model:
-    """A model by its name.
+    """Return a model by its name.
 
     Raises:
-        SpecError: No such model; near matches and the other ways.
+        SpecError: The model is unknown; the error lists similar names.
     """
     table = _model_table()
     key = name.lower().replace("_", "-")
@@ -81,10 +81,10 @@ def model_by_name(name: str) -> Model:
 
 
 def parse_model(text: str) -> Model:
-    """A model as a user writes it: a name, the path of a `config.json`, or numbers such as `layers=32,hidden=4096`.
+    """Parse a model: a name, the path of a `config.json`, or numbers such as `layers=32,hidden=4096`.
 
     Raises:
-        SpecError: None of the three, or numbers that cannot be.
+        SpecError: The text is invalid, or the numbers are impossible.
     """
     if "=" in text:
         return model_from_numbers(text)
@@ -97,10 +97,10 @@ def parse_model(text: str) -> Model:
 
 
 def model_from_numbers(text: str) -> Model:
-    """A model of the Llama kind from `name=number` pairs; `gpt=1` makes it a GPT, the fields of `Model` are taken, too.
+    """Build a Llama-like model from `name=number` pairs; `gpt=1` selects a GPT, other fields are allowed.
 
     Raises:
-        SpecError: An unknown name, a value that is no number, or numbers that contradict one another.
+        SpecError: A name is unknown, a value is not a number, or numbers are inconsistent.
     """
     given: dict[str, int] = {}
     for pair in text.split(","):
@@ -127,7 +127,7 @@ def model_from_numbers(text: str) -> Model:
 
 
 def format_model(model: Model) -> str:
-    """A model as `model` reads it: its name where there is one, else its numbers."""
+    """Format a model for `parse_model`: its name if it has one, otherwise its numbers."""
     if model.name in model_names() and model_by_name(model.name) == model:
         return model.name
     values = structs.asdict(model)
@@ -138,7 +138,7 @@ def format_model(model: Model) -> str:
 
 
 def default_seq_len(model: Model, text: str) -> tuple[int, str]:
-    """Tokens a sequence where nobody says them, and what is to be said of that."""
+    """Return the default tokens per sequence, and a note if the model allows more."""
     if "=" in text or model.seq_len <= MAX_ASSUMED_SEQ_LEN:
         return model.seq_len, ""
     return (
@@ -148,10 +148,10 @@ def default_seq_len(model: Model, text: str) -> tuple[int, str]:
 
 
 def model_from_config(path: Path) -> Model:
-    """A model from its Hugging Face `config.json`.
+    """Build a model from its Hugging Face `config.json`.
 
     Raises:
-        SpecError: It cannot be read, is of a kind that is not known here, or lacks a number.
+        SpecError: The file cannot be read, has an unknown model type, or lacks a number.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Every legal layout of a model on a cluster, ranked by time; and why the others are not."""
+"""Ranks all legal layouts of a model on a cluster by time, and explains why none fits."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from hpc_kit.planner.model import Model
 from hpc_kit.planner.step_time import StepTime, step_time
 
 MIN_CONTEXT_TOKENS = 2048
-"""Context parallelism is tried as long as a rank keeps this many tokens of a sequence."""
+"""Context parallelism is tried while each rank keeps at least this many tokens of a sequence."""
 
 
 class PlanningTask(Struct, frozen=True, kw_only=True):
-    """What is to be planned."""
+    """Model, machine and batch to plan for."""
 
     model: Model
     machine: Machine
@@ -41,7 +41,7 @@ class PlanningTask(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True):
-    """One layout that fits, with its memory and time."""
+    """A layout that fits, with its memory and time."""
 
     layout: TrainingLayout
     memory: Memory
@@ -49,23 +49,23 @@ class Plan(Struct, frozen=True):
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens a second a GPU."""
+        """Tokens per second and GPU."""
         return self.layout.global_batch * self.layout.seq_len / self.time.total / self.layout.gpus
 
     @property
     def flops(self) -> float:
-        """The model's own operations a second a GPU, attention in full, without what is recomputed."""
+        """The model's operations per second and GPU: attention in full, without recomputation."""
         layout = self.layout
         return layout.model.flops(layout.global_batch * layout.seq_len, layout.seq_len) / self.time.total / layout.gpus
 
     @property
     def utilisation(self) -> float:
-        """Model FLOPs utilisation: `flops` over the data sheet's 16-bit figure."""
+        """Model FLOPs utilisation: `flops` divided by the data sheet's 16-bit rate."""
         return self.flops / self.layout.machine.gpu.flops
 
 
 class RejectedLayout(Struct, frozen=True):
-    """A layout that cannot be, and why; `gib` is what it lacks, 0 where it is not memory."""
+    """A rejected layout and the reason; `missing_gib` is 0 unless memory is too small."""
 
     layout: TrainingLayout
     reason: str
@@ -73,7 +73,7 @@ class RejectedLayout(Struct, frozen=True):
 
 
 class SearchResult(Struct, frozen=True):
-    """Plans, the fastest first; rejected layouts, the nearest to fitting first; how many were looked at."""
+    """Plans, fastest first; rejected layouts, nearest to fitting first; the number of layouts examined."""
 
     plans: tuple[Plan, ...]
     rejected: tuple[RejectedLayout, ...]
@@ -81,15 +81,15 @@ class SearchResult(Struct, frozen=True):
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors, in order."""
+    """Return all divisors in ascending order."""
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
 def search_layouts(task: PlanningTask, rates: Rates) -> SearchResult:
-    """Look at every legal layout.
+    """Evaluate every legal layout.
 
     Raises:
-        SpecError: No number of GPUs or batch that could be.
+        SpecError: The number of GPUs or the batch is invalid.
     """
     if task.precision == "fp8" and not task.machine.gpu.flops8:
         raise SpecError(
@@ -133,7 +133,7 @@ def search_layouts(task: PlanningTask, rates: Rates) -> SearchResult:
 
 
 def _parallel_degrees(task: PlanningTask) -> Iterator[TrainingLayout]:
-    """Degrees of parallelism whose product is the number of GPUs."""
+    """Yield layouts whose degrees multiply to the number of GPUs."""
     for tp in divisors(task.gpus):
         if tp > 2 * task.machine.gpus_per_node:
             continue
@@ -160,7 +160,7 @@ def _parallel_degrees(task: PlanningTask) -> Iterator[TrainingLayout]:
 
 
 def _illegal_reason(layout: TrainingLayout) -> str:
-    """Why degrees cannot be, or an empty text."""
+    """Return why degrees are illegal, or an empty text."""
     model, node = layout.model, layout.machine.gpus_per_node
     if reason := unsupported_reason(layout):
         return reason
@@ -174,16 +174,19 @@ def _illegal_reason(layout: TrainingLayout) -> str:
 
 
 def _recompute_options(layout: TrainingLayout, rates: Rates) -> tuple[Recompute, ...]:
-    """Ways of recomputing that differ: `selective` saves the scores, of which flash attention keeps none."""
+    """Return the useful kinds of recomputation.
+
+    `selective` saves the scores, which flash attention does not keep.
+    """
     return ("none", "full") if layout.flash and rates.selective_core else ("none", "selective", "full")
 
 
 def _layout_variants(layout: TrainingLayout, rates: Rates) -> Iterator[TrainingLayout]:
-    """Micro-batch, recomputation, ZeRO stage and interleaving of given degrees."""
+    """Yield micro-batch, recomputation, ZeRO stage and virtual stages for given degrees."""
     share = layout.global_batch // layout.dp
     again, zero = _recompute_options(layout, rates), zero_stages(layout)
     for micro_batch in MICRO_BATCHES:
-        # Several whole sequences on a rank: data parallelism would split them as well, and send nothing.
+        # Several whole sequences on a rank: data parallelism splits them without communication.
         if share % micro_batch or (layout.cp > 1 and micro_batch > 1):
             continue
         one = structs.replace(layout, micro_batch=micro_batch)
@@ -192,7 +195,7 @@ def _layout_variants(layout: TrainingLayout, rates: Rates) -> Iterator[TrainingL
 
 
 def best_by_degrees(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
-    """The best plan of each set of degrees, in order."""
+    """Return the best plan of each set of degrees, in order."""
     found: dict[tuple[int, ...], Plan] = {}
     for plan in plans:
         layout = plan.layout
@@ -201,12 +204,12 @@ def best_by_degrees(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
 
 
 def fastest_with_margin(plans: tuple[Plan, ...], limit: float, error: float) -> Plan | None:
-    """The fastest plan that keeps below `limit` bytes also if its memory is larger by a relative error, if any does."""
+    """Return the fastest plan that stays below `limit` bytes even with a relative error of its memory."""
     return next((plan for plan in plans if plan.memory.total * (1 + error) <= limit), None)
 
 
 def format_layout(layout: TrainingLayout) -> str:
-    """A layout in a few words."""
+    """Format a layout briefly."""
     words = [
         f"dp {layout.dp}",
         *(f"{name} {n}" for name, n in (("tp", layout.tp), ("pp", layout.pp), ("cp", layout.cp)) if n > 1),
@@ -222,13 +225,13 @@ def format_layout(layout: TrainingLayout) -> str:
 
 
 MAX_NODES = 1024
-"""Larger clusters are not looked at."""
+"""Larger clusters are not searched."""
 NODES_TRIED_BELOW = 16
-"""Numbers of nodes that are tried below one that fits."""
+"""Numbers of nodes tried below one that fits."""
 
 
 def explain_no_fit(task: PlanningTask, answer: SearchResult, rates: Rates) -> AnswerNo:
-    """The error for a cluster on which nothing fits: what comes nearest, and the least that would do."""
+    """Return the error for a cluster on which nothing fits: the nearest layout and the fewest nodes."""
     near = next((one for one in answer.rejected if one.missing_gib), None)
     if near is None:
         batch = _round_up_batch(task.global_batch, task.gpus)
@@ -257,9 +260,10 @@ def _suggest_nodes(task: PlanningTask, rates: Rates) -> str:
 
 
 def fewest_nodes(task: PlanningTask, rates: Rates) -> int | None:
-    """The fewest nodes on which something fits, with a batch that all their GPUs divide; None: not even MOST_NODES.
+    """Return the fewest nodes on which a plan fits, with a divisible batch; None beyond MAX_NODES.
 
-    By doubling and halving the last step; then those just below are tried, since not every number splits as well.
+    Doubles, then bisects the last interval. Then it tries smaller numbers, because not every number splits equally
+    well.
     """
 
     def enough(nodes: int) -> bool:
@@ -281,7 +285,7 @@ def fewest_nodes(task: PlanningTask, rates: Rates) -> int | None:
 
 
 def _round_up_batch(batch: int, gpus: int) -> int:
-    """The batch, or the next larger one that all GPUs divide."""
+    """Round the batch up to a multiple of the GPUs."""
     return -(-batch // gpus) * gpus
 
 

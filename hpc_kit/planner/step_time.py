@@ -13,11 +13,11 @@ from hpc_kit.planner.hardware import RankGroup
 from hpc_kit.planner.layout import PipelineStage, TrainingLayout, split_stages
 
 LAST_BUCKET = 0.08
-"""Share of the gradients that are ready only when the backward pass ends."""
+"""Share of the gradients that are ready only at the end of the backward pass."""
 
 
 PRESSURE_THRESHOLD = 0.88
-"""Share of a GPU's memory above which the allocator frees and asks again: of what ran, no run below it lost time so."""
+"""Share of a GPU's memory above which the allocator frees and reallocates; no measured run below it was slowed."""
 
 
 class StepTime(Struct, frozen=True):
@@ -30,11 +30,11 @@ class StepTime(Struct, frozen=True):
         shard: ZeRO-3's gathering that is not hidden.
         launch: Waiting for kernels to be launched.
         boundary: Activations from stage to stage.
-        bubble: Stages that stand idle while the pipeline fills and drains.
+        bubble: Idle stages while the pipeline fills and drains.
         data: Reduction of gradients that is not hidden.
         optimizer: The optimizer's own step.
         fixed: The rest of a step and of its micro-batches.
-        allocator: Freeing and asking again where memory is all but full.
+        allocator: Freeing and reallocating when memory is almost full.
     """
 
     compute: float
@@ -71,7 +71,7 @@ class _MicroBatchTime(Struct):
 
 
 def overlap(one: float, other: float, sharpness: float) -> float:
-    """Seconds of two things that run side by side: the slower one, a little more where both are near."""
+    """Return the seconds of two concurrent activities: the slower one, and slightly more if both are similar."""
     if one <= 0 or other <= 0:
         return max(one, other, 0.0)
     low, high = sorted((one, other))
@@ -79,7 +79,10 @@ def overlap(one: float, other: float, sharpness: float) -> float:
 
 
 def tensor_seconds(layout: TrainingLayout, rates: Rates) -> float:
-    """Seconds of a layer's tensor-parallel traffic: 4 all-reduces of 2 b s h bytes, 6 with full recomputation."""
+    """Return the seconds of a layer's tensor-parallel traffic.
+
+    It consists of 4 all-reduces of 2 b s h bytes, 6 with full recomputation.
+    """
     if layout.tp == 1:
         return 0.0
     size = 2.0 * layout.tokens * layout.model.hidden
@@ -89,7 +92,7 @@ def tensor_seconds(layout: TrainingLayout, rates: Rates) -> float:
 
 
 def context_seconds(layout: TrainingLayout, rates: Rates, work: LayerTime) -> float:
-    """Seconds of a layer's keys and values going round the ring that attention does not hide: 3 times 2 s kv d."""
+    """Return the seconds of a layer's keys and values in the ring that attention does not hide: 3 times 2 s kv d."""
     if layout.cp == 1:
         return 0.0
     size = 2.0 * 2 * layout.micro_batch * layout.seq_len * layout.model.kv_heads * layout.model.head_dim / layout.tp
@@ -99,10 +102,10 @@ def context_seconds(layout: TrainingLayout, rates: Rates, work: LayerTime) -> fl
 
 
 def shard_seconds(layout: TrainingLayout, rates: Rates, parameters: float, layers: int) -> float:
-    """Seconds in which ZeRO-3 gathers 16-bit parameters twice and reduces gradients once, for one micro-batch.
+    """Return the seconds in which ZeRO-3 gathers parameters twice and reduces gradients once, per micro-batch.
 
-    Layer by layer, so each waits for its own collectives. In a pipeline parameters stay gathered, and these are the
-    seconds of the whole step, with one gathering (PyTorch's `reshard_after_forward` is off there).
+    Each layer waits for its own collectives. In a pipeline parameters stay gathered, so the result covers the whole
+    step with one gather (PyTorch's `reshard_after_forward` is off there).
     """
     if layout.zero_stage < 3 or layout.data_group.ranks == 1:
         return 0.0
@@ -119,12 +122,12 @@ def shard_seconds(layout: TrainingLayout, rates: Rates, parameters: float, layer
 
 
 def exposed_seconds(seconds: float, work: float, sharpness: float) -> float:
-    """What `seconds` of something that goes on beside `work` add to it."""
+    """Return the seconds that an activity adds to concurrent `work`."""
     return overlap(work, seconds, sharpness) - work
 
 
 def _exposed_shard_seconds(layout: TrainingLayout, rates: Rates, stage: PipelineStage, busy: float) -> float:
-    """Seconds of ZeRO-3's traffic that `busy` seconds of work, a micro-batch of this stage, do not hide."""
+    """Return the seconds of ZeRO-3's traffic that `busy` seconds of work of a micro-batch do not hide."""
     model = layout.model
     tables = (model.embedding_parameters if stage.embedding else 0) + (model.head_parameters if stage.head else 0)
     seconds = shard_seconds(layout, rates, stage.layers * model.layer_parameters + tables, stage.layers)
@@ -143,7 +146,7 @@ def _micro_batch_time(layout: TrainingLayout, rates: Rates, stage: PipelineStage
 
 
 def _launch_seconds(layout: TrainingLayout, rates: Rates, layers: int, busy: float) -> float:
-    """Seconds of a micro-batch in which the GPU, `busy` for so long, waits for kernels to be launched."""
+    """Return the seconds of a micro-batch in which the GPU waits for kernels to be launched."""
     again = 4 / 3 if layout.recompute == "full" else 1.0
     each = rates.launch * (rates.compiled if layout.compiled else 1.0)
     if not layout.flash and layout.micro_batch * layout.model.heads // layout.tp % 4:
@@ -155,7 +158,7 @@ def _launch_seconds(layout: TrainingLayout, rates: Rates, layers: int, busy: flo
 
 
 def _boundary_seconds(layout: TrainingLayout, rates: Rates) -> float:
-    """Seconds a stage spends on a micro-batch's activations and their gradients, sent to its neighbours."""
+    """Return the seconds to send a micro-batch's activations and gradients to the neighbouring stages."""
     if layout.pp == 1:
         return 0.0
     size = 2.0 * layout.tokens * layout.model.hidden / (layout.tp if layout.sequence_parallel or rates.scatter else 1)
@@ -168,11 +171,11 @@ def _boundary_seconds(layout: TrainingLayout, rates: Rates) -> float:
 def gradient_seconds(
     layout: TrainingLayout, rates: Rates, parameters: float, layers: int, back: float, ahead: float
 ) -> float:
-    """Seconds a step in which gradients are reduced that no computation hides.
+    """Return the seconds per step of gradient reduction that no computation hides.
 
-    Once a step: all-reduced; with ZeRO-1 reduced and scattered, then parameters gathered. ZeRO-2 keeps only its share
-    of them, and so reduces and scatters after every micro-batch. A framework that does so for each tensor by itself
-    waits for each of these collectives, the longer the more nodes they cross.
+    Gradients are all-reduced once a step. With ZeRO-1 they are reduced and scattered, then parameters are gathered.
+    ZeRO-2 keeps only its share and so reduces and scatters after every micro-batch. A framework that handles each
+    tensor by itself waits for each collective, longer with more nodes.
 
     Args:
         layout: The layout.
@@ -199,20 +202,20 @@ def gradient_seconds(
 
 
 def _unhidden_traffic(seconds: float, hidden: float) -> float:
-    """What is left of traffic behind computation: the last bucket always is."""
+    """Return the traffic that computation does not hide; the last bucket is never hidden."""
     return max(seconds - hidden, LAST_BUCKET * seconds)
 
 
 def allocator_delay(rates: Rates, filled: float) -> float:
-    """Seconds that a micro-batch takes longer because the allocator works at its edge.
+    """Return the extra seconds of a micro-batch with almost full memory.
 
-    All of `thrash` from 4 points above EDGE; `filled`: peak over the GPU's memory.
+    The full `thrash` applies from 4 points above PRESSURE_THRESHOLD; `filled`: peak over the GPU's memory.
     """
     return rates.thrash * min(1.0, max(0.0, (filled - PRESSURE_THRESHOLD) / 0.04))
 
 
 def step_time(layout: TrainingLayout, rates: Rates, filled: float = 0.0, work: LayerTime | None = None) -> StepTime:
-    """Seconds of one optimizer step: micro-batches through the pipeline, gradients, optimizer.
+    """Return the seconds of one optimizer step: micro-batches through the pipeline, gradients, optimizer.
 
     Args:
         layout: The layout.
@@ -256,15 +259,15 @@ def step_time(layout: TrainingLayout, rates: Rates, filled: float = 0.0, work: L
 
 
 def bubble_share(stages: int, micro_batches: int, virtual_stages: int = 1) -> float:
-    """Idle time as a fraction of the ideal time: GPipe and 1F1B (p-1)/m, interleaved (p-1)/(v m)."""
+    """Return the idle time as a fraction of the ideal time: (p-1)/m, interleaved (p-1)/(v m)."""
     return (stages - 1) / (virtual_stages * micro_batches)
 
 
 def pipelined_seconds(times: Sequence[float], micro_batches: int, virtual_stages: int = 1) -> float:
-    """Seconds of one pipelined step whose stages take `times` seconds for forward and backward of a micro-batch.
+    """Return the seconds of one pipelined step, from the seconds of a micro-batch in each stage.
 
-    The slowest stage works through all micro-batches; filling and draining takes the others once, divided by the chunks
-    that are interleaved. With equal stages it is (m + (p-1)/v) t.
+    The slowest stage processes all micro-batches. Filling and draining takes the time of all remaining stages once,
+    divided by the interleaved chunks. With equal stages the result is (m + (p-1)/v) t.
     """
     slowest = max(times)
     return micro_batches * slowest + (sum(times) - slowest) / virtual_stages

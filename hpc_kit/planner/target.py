@@ -15,11 +15,11 @@ from hpc_kit.spec import load, search_path
 from hpc_kit.spec.cluster import Cluster
 
 SPELLINGS = {normalize_word(word): name for name, others in FRAMEWORK.items() for word in (name, *others)}
-"""Frameworks by each of their names; `torch` has the general constants, the others their own."""
+"""Frameworks by each spelling; `torch` uses the general constants."""
 
 
 class PlanningTarget(Struct, frozen=True):
-    """A machine with its constants, and where its numbers come from."""
+    """A machine with its constants, and notes on the origin of its numbers."""
 
     machine: Machine
     rates: Rates
@@ -27,7 +27,7 @@ class PlanningTarget(Struct, frozen=True):
 
 
 def parse_framework(name: str) -> str:
-    """A framework by any of its names; case, `-`, `_`, `.` and blanks do not count.
+    """Return a framework by any spelling; case, `-`, `_`, `.` and blanks are ignored.
 
     Raises:
         SpecError: No such framework; near matches.
@@ -46,7 +46,7 @@ def parse_framework(name: str) -> str:
 
 
 def measured_file(cluster: str, root: Path) -> Path:
-    """Where the measured numbers of a cluster are kept."""
+    """Return the path of the measured numbers of a cluster."""
     return root / "env" / f"{Path(cluster).stem}.measured.json"
 
 
@@ -60,19 +60,19 @@ def resolve_target(
     network: float | None = None,
     measurement: Path | None = None,
 ) -> PlanningTarget:
-    """The machine of a cluster.
+    """Return the machine of a cluster.
 
     Args:
         cluster: A cluster file's name or path, or a machine of `hardware.toml`.
         root: The user's project.
         framework: Whose calibrated constants hold, as `framework_of` gives it.
-        gpu: In place of the cluster's.
-        gpus_per_node: In place of the cluster's.
-        network: Gb/s for each GPU, in place of the cluster's.
-        measurement: File of measured numbers; None: that of the cluster, where there is one.
+        gpu: Replaces the cluster's GPU.
+        gpus_per_node: Replaces the cluster's number.
+        network: Gb/s for each GPU; replaces the cluster's.
+        measurement: File of measured numbers; None: the cluster's file if it exists.
 
     Raises:
-        SpecError: No such cluster, or it does not say what its GPUs are.
+        SpecError: The cluster is unknown, or its file does not contain its GPUs.
     """
     machine, notes = _resolve_machine(cluster, root, gpu, gpus_per_node)
     if network is not None:
@@ -112,7 +112,7 @@ def _resolve_machine(
 
 
 def _similar_gpu_note(kind: str | None) -> list[str]:
-    """What is to be said of a GPU's name that the table has only nearly."""
+    """Return a note if a GPU's name matches a row only approximately."""
     other = hardware.matched_name(kind) if kind else ""
     return [other] if other else []
 
