@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from hpc_kit.bench.machine import Machine
+from hpc_kit.bench.machine import MeasuredMachine
 from hpc_kit.bench.results import SIGNIFICANT_ERRORS, BenchResult, Column, ResultRow, Value, format_label, median_error
 from hpc_kit.errors import AnswerNo, SpecError
 from hpc_kit.planner.calibration import LIBRARY
@@ -148,7 +148,7 @@ def _check_load(first: BenchResult, second: BenchResult, despite: Sequence[str])
         )
 
 
-def _busy_shares(machine: Machine) -> tuple[float, ...]:
+def _busy_shares(machine: MeasuredMachine) -> tuple[float, ...]:
     """Return the busiest host's share before the benchmark and, if measured, after it."""
     before = max((host.before.busy for host in machine.hosts), default=0.0)
     after = [host.after.busy for host in machine.hosts if host.after]
@@ -178,7 +178,7 @@ def _check_machines(first: BenchResult, second: BenchResult, despite: Sequence[s
         )
 
 
-def _host_kinds(machine: Machine) -> list[str]:
+def _host_kinds(machine: MeasuredMachine) -> list[str]:
     return [", ".join([f"{host.cores} x {host.cpu}", *host.gpus]) for host in machine.hosts]
 
 

@@ -58,7 +58,7 @@ class Host(Struct, frozen=True, kw_only=True):
     after: HostLoad | None = None
 
 
-class Machine(Struct, frozen=True, kw_only=True):
+class MeasuredMachine(Struct, frozen=True, kw_only=True):
     """The hosts that took part, and the software versions of the first one."""
 
     hosts: tuple[Host, ...]
@@ -97,7 +97,7 @@ def describe_this_host(seconds: float = LOAD_SECONDS) -> Host:
     )
 
 
-def describe_machine(*hosts: Host) -> Machine:
+def describe_machine(*hosts: Host) -> MeasuredMachine:
     """Combine the hosts with the versions of the software on this one."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
@@ -106,7 +106,7 @@ def describe_machine(*hosts: Host) -> Machine:
     for name, argv in _PROGRAMS.items():
         if said := parse_version(_command_output(*argv)):
             found[name] = said
-    return Machine(hosts=hosts, versions=found, kernel=f"{platform.system()} {platform.release()}")
+    return MeasuredMachine(hosts=hosts, versions=found, kernel=f"{platform.system()} {platform.release()}")
 
 
 def parse_version(said: str) -> str:

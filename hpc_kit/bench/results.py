@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from hpc_kit.bench.machine import Machine
+from hpc_kit.bench.machine import MeasuredMachine
 from hpc_kit.errors import SpecError
 
 FORMAT = 1
@@ -92,7 +92,7 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     title: str
     command: list[str]
     started: str
-    machine: Machine
+    machine: MeasuredMachine
     columns: dict[str, Column]
     results: list[ResultRow] = []
     parameters: dict[str, Any] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpc_kit.bench.machine import Host, HostLoad, Machine
+from hpc_kit.bench.machine import Host, HostLoad, MeasuredMachine
 from hpc_kit.bench.results import BenchResult, Column, Plot, ResultRow, summarize
 
 COLUMNS = {
@@ -40,7 +40,7 @@ def document(
         started="2026-11-22T08:00:00+00:00",
         ended="2026-11-22T08:01:00+00:00",
         interrupted=False,
-        machine=Machine(hosts=tuple(hosts or [host()]), versions={"torch": torch}, kernel="Linux 6"),
+        machine=MeasuredMachine(hosts=tuple(hosts or [host()]), versions={"torch": torch}, kernel="Linux 6"),
         columns=COLUMNS,
         results=list(rows),
         plots=[Plot(name="time", title="Time", x="bytes", y=("seconds",), series=("backend",), log_x=True)],
