@@ -1,7 +1,7 @@
-"""The command line: one file a command; the only place that prints and the only one that ends the process.
+"""The command line, one module per command. No other room prints or ends the process.
 
-Exit status: 0 fine; 1 the answer is no (findings, a failed job, Slurm not there); 2 wrong use. `submit` and `logs`
-that follow a job to its end return the job's own status; Ctrl-C is 130.
+Exit status: 0 success; 1 negative result (findings, a failed job, no Slurm); 2 wrong use; 130 Ctrl-C. If `submit` or
+`logs` follows a job, its exit status is that of the job.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from hpc_kit.errors import HpcKitError
 
 COMMANDS = {
     "init": "copy jobs, programs, templates and a Makefile into a project of your own",
-    "list": "jobs, clusters and templates that can be named",
+    "list": "list jobs, clusters and templates",
     "render": "print the sbatch script of a job",
-    "check": "look for faults in a job or a script before it is queued",
-    "plan": "find the layout to submit: time and memory of every legal one",
+    "check": "find faults in a job or a script before submission",
+    "plan": "find the best layout: time and memory of every possible one",
     "submit": "submit a job, or any program: submit -j 4x2 -- python train.py",
     "launch": "start a job over ssh, without a scheduler: launch JOB --hosts a,b,c",
-    "status": "states of jobs, in plain words",
-    "watch": "the same again and again, until all are over",
-    "logs": "a job's output; its first failure where it failed",
-    "cancel": "end jobs",
-    "report": "runs and benches as one page of HTML, readable offline",
-    "env": "who this process is, and how that is known",
-    "doctor": "in a step: where each rank runs, and what differs between the nodes",
-    "nodelist": "expand a Slurm host list, a host a line",
-    "bench": "measure this machine, and compare: comm for collectives of gloo, mpi, nccl",
-    "schema": "the JSON Schema of job and cluster files",
-    "embedded": "the Slurm that comes along: run a command on it",
+    "status": "show the states of jobs",
+    "watch": "show the states of jobs until all have ended",
+    "logs": "print the output of a job, or the first failure of a failed job",
+    "cancel": "cancel jobs",
+    "report": "write runs and benchmarks to one HTML page that needs no network",
+    "env": "show rank and world size of this process, and the variables they come from",
+    "doctor": "inside a step: show the placement of each rank and differences between nodes",
+    "nodelist": "expand a Slurm host list, one host per line",
+    "bench": "measure this machine: collectives, memory, pipelines, start-up",
+    "schema": "print the JSON Schema of job and cluster files",
+    "embedded": "run a command with the embedded Slurm",
 }
 """The commands with their lines in the help. The module of the same name is imported when a command is used."""
 
@@ -69,23 +69,23 @@ def main() -> NoReturn:
             click.echo(f"  do     {error.ctx.command_path} --help", err=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt) as interrupt:
-        # Interrupted while sbatch was at work, a submission says that the job is queued; click wraps what it says.
+        # A submission that was interrupted during sbatch reports the queued job. click wraps this exception.
         if words := str(interrupt) or str(interrupt.__cause__ or ""):
             click.echo(f"hpc-kit: {words}", err=True)
         sys.exit(130)
     except ReaderGoneError:
-        # The reader (head, less) has what it wanted; Python must not complain about it while it ends.
+        # The reader (head, less) has closed the pipe. Without stdout, Python does not print an error at exit.
         sys.stdout = None
         sys.exit(0)
     except OSError as error:
-        # What reads and writes files has errors of its own; this is the output, behind a `>` to a full disk.
+        # Code that reads and writes files raises HpcKitError. This error is about standard output, such as a full disk.
         if error.errno == errno.ENOENT and not error.filename:
-            # Nothing else is missing without a name.
+            # Only a removed current folder raises ENOENT without a file name.
             gone = HpcKitError("the current folder is gone", remedy="cd to one that exists")
             click.echo(f"hpc-kit: {gone}", err=True)
             sys.exit(2)
         what = f"cannot use {error.filename}" if error.filename else "cannot write the output"
-        remedy = "see that you may read and write it" if error.filename else "free some space, or write elsewhere"
+        remedy = "check its permissions" if error.filename else "free some space, or write to another folder"
         click.echo(f"hpc-kit: {HpcKitError(what, found=error.strerror, remedy=remedy)}", err=True)
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

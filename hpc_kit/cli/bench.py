@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 BENCHES = {
-    "comm": "collectives of gloo, mpi and nccl; a ring against a star; what each link does",
-    "pipeline": "a model on one device, on two, and in splits; schedules against their promise",
-    "memory": "what a rank holds under DDP and ZeRO-1, -2, -3, against the formulas",
-    "start": "from the command to the first step, taken apart, beside scripts written by hand",
-    "dp": "nn.DataParallel against DistributedDataParallel; spawn against srun",
-    "strategies": "every way of splitting the training side by side, and the table of what to choose",
-    "compare": "two results of one bench, a ratio a row with its uncertainty",
-    "plot": "the pictures of a result",
+    "comm": "collectives of gloo, mpi and nccl; ring and star algorithms; links",
+    "pipeline": "a model on one and on two devices; efficiency of pipeline schedules",
+    "memory": "memory of a rank under DDP and ZeRO-1, -2, -3, compared with the formulas",
+    "start": "time from the command to the first step, compared with hand-written scripts",
+    "dp": "nn.DataParallel and DistributedDataParallel; spawn and srun",
+    "strategies": "all ways of splitting a training, and a table of advice",
+    "compare": "compare two results of one benchmark, with uncertainties",
+    "plot": "draw the plots of a result",
 }
-"""Every bench with its line in the help; the module is imported when it is used."""
+"""The bench commands with their lines in the help."""
 
 
 @click.group("bench", cls=LazyGroup, lines=BENCHES)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Measured curves of this machine and its network."""
+    """Measure this machine and its network."""
     from hpc_kit.bench import processes
 
     context.with_resource(processes.interruptible())
@@ -59,7 +59,7 @@ def command(context: click.Context) -> None:
     "--ranks",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Processes that take part [default: 2, or those of the step].",
+    help="Number of processes [default: 2, or those of the step].",
 )
 @click.option(
     "--sizes", default="4KiB,4MiB,64MiB", show_default=True, metavar="SIZE,...", help="4096, 4KiB, or 1KiB-256MiB."
@@ -68,7 +68,9 @@ def command(context: click.Context) -> None:
     "--algorithms", default="", metavar="ring,star", help="All-reduces of plain messages beside the library's."
 )
 @click.option("--links", is_flag=True, help="Latency and bandwidth between each two ranks.")
-@click.option("--launcher", metavar="WORDS", help="What starts the ranks; default: mpirun, or plain processes.")
+@click.option(
+    "--launcher", metavar="WORDS", help="Command that starts the ranks [default: mpirun, or plain processes]."
+)
 @bench_options
 def comm_command(
     backends: str,
@@ -83,10 +85,11 @@ def comm_command(
 ) -> int:
     """Time collectives of several backends, side by side in the same processes.
 
-    In a step of several ranks (srun hpc-kit bench comm) these are the ranks; elsewhere they are started.
+    In a step of several ranks (srun hpc-kit bench comm), the tasks of the step are the ranks. Otherwise the command
+    starts them.
 
-    Exit status 1 where a rank failed, 2 where a name, a size or mpirun is none, a backend is not built in, or the
-    sizes are too large for the memory; 130 after Ctrl-C, with the results until then.
+    Exit status 1 if a rank failed; 2 if a name or size is invalid, mpirun or a backend is missing, or the sizes exceed
+    the memory; 130 after Ctrl-C, with the results so far.
     """
     from hpc_kit.bench import collectives as comm
     from hpc_kit.bench.local_ranks import rank_count, world_size
@@ -112,7 +115,7 @@ def comm_command(
 @click.option("--full", is_flag=True, help="The tutorial's size: images of 128 x 128, 3 batches, 10 repeats; hours.")
 @click.option("--image", type=click.IntRange(1), default=40, show_default=True, help="Pixels along a side.")
 @click.option("--batch", type=click.IntRange(1), default=120, show_default=True, help="Images.")
-@click.option("--batches", type=click.IntRange(1), default=1, show_default=True, help="Of a repeat.")
+@click.option("--batches", type=click.IntRange(1), default=1, show_default=True, help="Batches in a repeat.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--splits", callback=parse_numbers, default="1,3,5,8,10,12,20,40,60", show_default=True, metavar="N,...")
 @click.option(
@@ -124,7 +127,7 @@ def comm_command(
     help="torch's names.",
 )
 @click.option("--micro-batches", callback=parse_numbers, default="2,4,8,16", show_default=True, metavar="N,...")
-@click.option("--ranks", type=click.IntRange(1), help="Of the schedules [default: 2, or those of the job].")
+@click.option("--ranks", type=click.IntRange(1), help="Ranks of the schedules [default: 2, or those of the job].")
 @bench_options
 def pipeline_command(full: bool, ranks: int | None, out: Path | None, as_json: bool, **asked: object) -> int:
     """ResNet-50 on one device, on two, and in splits; then the schedules of a pipeline.
@@ -132,7 +135,7 @@ def pipeline_command(full: bool, ranks: int | None, out: Path | None, as_json: b
     splits: PyTorch's tutorial of model parallelism with two single-threaded ranks, or two GPUs.
     schedules: efficiency against m / (m + p - 1), for equal stages.
 
-    Exit status 1 where a rank failed, 2 where a number is out of range or does not fit into memory.
+    Exit status 1 if a rank failed, 2 if a number is out of range or does not fit into memory.
     """
     from hpc_kit.bench import pipeline
     from hpc_kit.bench.local_ranks import rank_count
@@ -159,15 +162,17 @@ _OFFLOAD = {"both": (False, True), "yes": (True,), "no": (False,)}
 @click.option("--ways", callback=parse_names, default="ddp,zero1,zero2,zero3", show_default=True, metavar="NAME,...")
 @click.option("--offload", type=click.Choice(tuple(_OFFLOAD)), default="both", show_default=True)
 @click.option("--layers", type=click.IntRange(1), default=16, show_default=True, help="Square matrices, all alike.")
-@click.option("--width", type=click.IntRange(1), default=512, show_default=True, help="Of each.")
-@click.option("--rows", type=click.IntRange(1), default=8, show_default=True, help="Of a rank's batch.")
+@click.option("--width", type=click.IntRange(1), default=512, show_default=True, help="Width of each matrix.")
+@click.option("--rows", type=click.IntRange(1), default=8, show_default=True, help="Rows in the batch of a rank.")
 @click.option("--steps", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--ranks", type=click.IntRange(1), help="[default: 4, or those of the job]")
 @bench_options
 def memory_command(offload: str, ranks: int | None, out: Path | None, as_json: bool, **asked: object) -> int:
-    """Model states of a rank under DDP and ZeRO-1, -2, -3, against 16 P, 4 P + 12 P / d, 2 P + 14 P / d, 16 P / d.
+    """Compare the model states of a rank with formulas.
 
-    Exit status 1 where a rank failed, 2 where a way is none or the model does not fit into memory.
+    They are 16 P for DDP, and 4 P + 12 P / d, 2 P + 14 P / d and 16 P / d for ZeRO-1, -2 and -3.
+
+    Exit status 1 if a rank failed, 2 if a way does not exist or the model does not fit into memory.
     """
     from hpc_kit.bench import model_memory
     from hpc_kit.bench.local_ranks import rank_count
@@ -203,9 +208,9 @@ def memory_command(offload: str, ranks: int | None, out: Path | None, as_json: b
 def start_command(cluster: str | None, out: Path | None, as_json: bool, **asked: object) -> int:
     """From the command to the first training step: queue, srun, imports, rendezvous, model, data.
 
-    Each start is a job, submitted when the one before it is gone; also from inside a job.
+    Each start is a job, submitted when the previous one has ended. The command also works inside a job.
 
-    Exit status 2 where ranks do not divide over the nodes; what Slurm refuses is noted below the table.
+    Exit status 2 if the nodes do not divide the ranks. Jobs that Slurm refuses get a note below the table.
     """
     from hpc_kit.bench import startup
     from hpc_kit.spec import search_path
@@ -247,9 +252,9 @@ def start_command(cluster: str | None, out: Path | None, as_json: bool, **asked:
 @CLUSTER_OPTION
 @bench_options
 def dp_command(cluster: str | None, out: Path | None, as_json: bool, **asked: object) -> int:
-    """nn.DataParallel against DistributedDataParallel on one node; its processes spawned, by srun and by torchrun.
+    """Compare nn.DataParallel with DistributedDataParallel, started by spawn, srun and torchrun, on one node.
 
-    Exit status 2 where the batch does not divide or the processes do not fit; a way that fails is noted.
+    Exit status 2 if the ranks do not divide the batch or do not fit. A way that fails gets a note.
     """
     from hpc_kit.bench import data_parallel
 
@@ -284,11 +289,11 @@ def dp_command(cluster: str | None, out: Path | None, as_json: bool, **asked: ob
 def strategies_command(
     only: tuple[str, ...], ranks: int | None, out: Path | None, as_json: bool, **asked: object
 ) -> int:
-    """Every way of splitting the training, on the same model, batch and ranks: speed, memory, communication.
+    """Measure every way of splitting a training with the same model, batch and ranks: speed, memory, communication.
 
-    Below it the table of what to choose, beside the order that was measured.
+    A table of advice follows, next to the measured order.
 
-    Exit status 1 where a rank failed, 2 where the ranks do not divide the model or do not fit into memory.
+    Exit status 1 if a rank failed, 2 if the ranks do not divide the model or do not fit into memory.
     """
     from hpc_kit.bench import strategies
     from hpc_kit.bench.local_ranks import rank_count
@@ -313,12 +318,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @command.command("compare")
 @click.argument("first", type=_FILE, metavar="A.json")
 @click.argument("second", type=_FILE, metavar="B.json")
-@click.option("--despite", default="", metavar="load,machine", help="What may differ between the two.")
+@click.option("--despite", default="", metavar="load,machine", help="Differences to allow between the two.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON document.")
 def compare_command(first: Path, second: Path, despite: str, as_json: bool) -> None:
-    """B over A, a ratio for each quantity of each row that is in both, with one standard error.
+    """Print the ratio B / A of each quantity of each common row, with one standard error.
 
-    Exit status 1 where they were taken under different load or on different machines, 2 where a file is no result.
+    Exit status 1 if the results come from different machines or different load, 2 if a file is not a result.
     """
     from hpc_kit.bench import results
     from hpc_kit.bench.comparison import compare
@@ -355,7 +360,7 @@ def _comparison_cells(each: Ratio, one: BenchResult) -> list[str]:
     from hpc_kit.bench.results import format_number, format_quantity
 
     column = one.columns[each.column]
-    error = f" +- {format_number(each.uncertainty, 2)}" if each.uncertainty else ""  # of what is counted there is none
+    error = f" +- {format_number(each.uncertainty, 2)}" if each.uncertainty else ""  # counts have no uncertainty
     values = [format_quantity(each.first, column.unit), format_quantity(each.second, column.unit)]
     return [column.title or each.column.replace("_", " "), *values, f"{each.ratio:.3f}{error}", each.verdict]
 
@@ -364,9 +369,9 @@ def _comparison_cells(each: Ratio, one: BenchResult) -> list[str]:
 @click.argument("result", type=click.Path(path_type=Path), metavar="BENCH.json")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER", help="[default: beside it]")
 def plot_command(result: Path, out: Path | None) -> None:
-    """Draw the pictures of a result as PNG and SVG: where it was measured there may be no matplotlib.
+    """Draw the plots of a result as PNG and SVG, for results from a machine without matplotlib.
 
-    Exit status 1 where it was interrupted before its first row, 2 where the file is no result or matplotlib is missing.
+    Exit status 1 if the result has no rows, 2 if the file is not a result or matplotlib is missing.
     """
     from hpc_kit.bench import plots, results
 

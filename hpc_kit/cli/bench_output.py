@@ -1,4 +1,4 @@
-"""What every bench shares on the command line: its options, its progress, its files, and its end by Ctrl-C."""
+"""Common parts of the bench commands: options, progress, result files, and the end by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ _Decorated = TypeVar("_Decorated", bound="Callable[..., Any]")
 
 
 def parse_names(_context: object, _parameter: object, text: str) -> tuple[str, ...]:
-    """The value of an option that takes names with commas between.
+    """Parse names separated by commas.
 
     Raises:
-        click.BadParameter: There is none.
+        click.BadParameter: The value contains no name.
     """
     found = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
     if not found:
-        raise click.BadParameter("no name is given")
+        raise click.BadParameter("the value contains no name")
     return found
 
 
 def parse_numbers(_context: object, _parameter: object, text: str) -> tuple[int, ...]:
-    """The value of an option that takes numbers from 1 with commas between.
+    """Parse positive numbers separated by commas.
 
     Raises:
-        click.BadParameter: One is none.
+        click.BadParameter: One of them is not a positive number.
     """
     words = parse_names(_context, _parameter, text)
     if wrong := [word for word in words if not (word.isascii() and word.isdigit() and int(word))]:
-        raise click.BadParameter(f"{wrong[0]!r} is no number from 1 up, such as 1,3,5")
+        raise click.BadParameter(f"{wrong[0]!r} is not a positive number; write 1,3,5")
     return tuple(map(int, words))
 
 
@@ -53,10 +53,10 @@ def bench_options(function: _Decorated) -> _Decorated:
         "--out",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="FOLDER",
-        help="Where the files go [default: in a job its run folder, else runs/bench_NAME/TIME].",
+        help="Folder of the result files [default: the run folder in a job, else runs/bench_NAME/TIME].",
     )
     as_json = click.option(
-        "--json", "as_json", is_flag=True, help="The document with its results, on stdout; files only with --out."
+        "--json", "as_json", is_flag=True, help="Print the results as JSON; write files only with --out."
     )
     return out(as_json(function))
 
@@ -71,22 +71,22 @@ def run_bench(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Measure, tell how far it is on stderr, and leave what was found; in a step of several ranks, rank 0 does.
+    """Run a benchmark, print its progress to stderr, and write its results. In a step, only rank 0 writes.
 
     Args:
-        bench: The bench's name.
-        title: What it measures, in a line.
+        bench: Name of the benchmark.
+        title: One line about the benchmark.
         columns: The quantities of its rows.
-        parameters: What was asked for.
-        measure: Fills in the sheet. After Ctrl-C, or where a rank fails, what it holds by then is shown and kept.
-        out: The folder of the files; None: where `--help` says.
-        as_json: Whether stdout gets the document instead of the table.
+        parameters: The values of its options.
+        measure: Adds rows. After Ctrl-C or a failed rank, the rows so far are printed and written.
+        out: Folder of the result files; None: the default of `--out`.
+        as_json: Print the results as JSON instead of a table.
 
     Returns:
         The exit status: 0, or 130 after Ctrl-C.
 
     Raises:
-        RecordError: The folder cannot be written.
+        RecordError: The folder is not writable.
         JobFailed: A rank failed, or nothing could be measured.
     """
     from hpc_kit.bench.recorder import FileRecorder
@@ -113,7 +113,7 @@ def run_bench(
             _print_result(sheet.close(interrupted=True), folder, as_json=as_json)
         raise
     except RecordError:
-        # What cannot be written any more can be printed.
+        # The files are not writable any more. Print the rows instead.
         folder = None
         if speaks and sheet.rows:
             _print_result(sheet.close(interrupted=True), folder, as_json=as_json)
@@ -121,7 +121,7 @@ def run_bench(
     if speaks:
         _print_result(sheet.close(interrupted=interrupted), folder, as_json=as_json)
         if not interrupted and not sheet.rows:
-            raise JobFailed("nothing could be measured", remedy="the notes above say why")
+            raise JobFailed("nothing could be measured", remedy="read the notes above")
     return INTERRUPTED if interrupted else 0
 
 
@@ -168,7 +168,7 @@ def _print_result(document: BenchResult, folder: Path | None, *, as_json: bool) 
     from hpc_kit.bench.results import encode
 
     if folder is not None:
-        # Drawing takes seconds, which a job at its time limit may not have.
+        # Write the report before the plots, which take seconds: a job at its time limit may be killed.
         _write(_result_path(folder, document.bench, "md"), markdown_report.render_result(document).encode())
     pictures = draw_plots(document, folder) if folder is not None else []
     if folder is not None:
@@ -180,7 +180,7 @@ def _print_result(document: BenchResult, folder: Path | None, *, as_json: bool) 
 
 
 def draw_plots(document: BenchResult, folder: Path) -> list[Path]:
-    """The plots as files; without matplotlib a line on stderr says how to get it."""
+    """Draw the plots as files. Without matplotlib, print a note to stderr."""
     from hpc_kit.bench import plots as drawing
 
     try:

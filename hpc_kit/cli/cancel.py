@@ -13,11 +13,11 @@ from hpc_kit.cli.output import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, group_j
 @RUNS_OPTION
 @JSON_OPTION
 def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
-    """End jobs by id, elements of an array (12_3), or all of a name; says what each was before.
+    """Cancel jobs by id, array elements (12_3), or all jobs of a name. Print the previous state of each.
 
-    A launch over ssh is asked to end as by Ctrl-C, on the machine where it was typed.
+    A launch over ssh receives the same signal as by Ctrl-C, on the machine where it was started.
 
-    Exit status: 0 they are ended, or had ended already; 1 a job is not known (then none is ended), or scancel refuses.
+    Exit status: 0 cancelled or already ended; 1 unknown job (then none is cancelled), or scancel refuses.
     """
     from hpc_kit.runs.cancel import cancel, needs_slurm
 

@@ -22,7 +22,7 @@ _WIDTH = 150
 
 
 class CheckReport(NamedTuple):
-    """What was found in what, and what was looked with."""
+    """The findings for one script, and the checks that ran."""
 
     name: str
     findings: list[Finding]
@@ -35,14 +35,14 @@ class CheckReport(NamedTuple):
 @click.option("--standalone", is_flag=True, help="Check the script that needs no hpc_kit on the nodes.")
 @click.option("--strict", is_flag=True, help="Exit status 1 for warnings, too.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON document.")
-@click.option("--explain", "code", metavar="CODE", help="Print what a code such as KIT203 means, and how to mend it.")
+@click.option("--explain", "code", metavar="CODE", help="Explain a code such as KIT203, and how to fix it.")
 def command(standalone: bool, strict: bool, as_json: bool, code: str | None, **_: object) -> int:
-    """Look for faults before anything is queued: in a job, or in any sbatch script.
+    """Find faults in a job or in any sbatch script before submission.
 
-    JOB is a job file's name or path, the path of a batch script, or - for one on standard input.
-    Each finding has a code, which --explain tells about.
+    JOB is the name or path of a job file, the path of a batch script, or - for a script on standard input.
+    Each finding has a code that --explain describes.
 
-    Exit status: 0 nothing found, or warnings alone; 1 an error (with --strict, also a warning); 2 wrong use.
+    Exit status: 0 nothing found, or only warnings; 1 an error (with --strict, also a warning); 2 wrong use.
     """
     if code is not None:
         from hpc_kit.check.rule_docs import explain
@@ -60,7 +60,7 @@ def command(standalone: bool, strict: bool, as_json: bool, code: str | None, **_
 
 
 def _script_path(request: JobRequest) -> str | None:
-    """The batch script that is meant; None: a job is."""
+    """Return the path of the batch script; None if the request is a job."""
     name = request.job
     if name is None or request.program or request.shape:
         return None
@@ -115,13 +115,13 @@ def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None) -
 
     script, embedded = read_script(text, name), cluster is not None and cluster.slurm == "embedded"
     version = slurm_version_of(cluster, os.environ)
-    # A job's log folder is made by submit; that it can be made is looked at apart.
+    # submit creates the log folder of a job. Another check finds out whether that is possible.
     found = check(RuleInput(script, None if job else os.path.isdir, version))
     checked, not_checked = [f"{len(RULES)} rules" + (f" for Slurm {version}" if version else "")], {}
     if script.unread_part:
         subject, _, reason = script.unread_part.partition(": ")
         not_checked[subject] = reason
-    # As submit asks: the variables that a job's script overrules do not reach sbatch.
+    # Like submit: drop the variables that would override the directives of the script.
     environ = drop_overriding_variables(submit_environment(os.environ), text)[0] if job else os.environ
     for outcome in external_checkers.run_checkers(script, run_command, environ, real_slurm=not embedded):
         found += outcome.findings

@@ -11,11 +11,12 @@ from hpc_kit.errors import HpcKitError
 
 @click.command("doctor")
 @click.option("--in-job", is_flag=True, help="One table of all ranks of this step: srun hpc-kit doctor --in-job")
-@click.option("--timeout", type=float, metavar="SECONDS", help="How long to wait for all ranks.  [default: 300]")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Maximum wait for all ranks.  [default: 300]")
 def command(in_job: bool, timeout: float | None) -> None:
-    """Where each rank runs: host, device and UUID, CPUs, memory nodes, interface, versions; what differs is marked.
+    """Print host, device and UUID, CPUs, memory nodes, interface and versions of each rank, and mark differences.
 
-    Exit status 1 where ranks do not come, 2 where two use one GPU or the launcher's variables contradict one another.
+    Exit status 1 if ranks are missing, 2 if two ranks use one GPU or variables of the launcher
+    contradict each other.
     """
     if not in_job:
         raise HpcKitError("doctor looks at the ranks of a step", remedy="srun hpc-kit doctor --in-job")
@@ -23,6 +24,6 @@ def command(in_job: bool, timeout: float | None) -> None:
     from hpc_kit.runtime.rendezvous import node_comparison
 
     process_group.quiet_torch()
-    os.environ[node_comparison.COMPARE_VARIABLE] = "0"  # what differs is what the table is to show
+    os.environ[node_comparison.COMPARE_VARIABLE] = "0"  # the table shows the differences
     with process_group.joined_ranks(resolve(os.environ), timeout) as meeting:
         placement.report_placement(meeting, devices.select_device("auto", meeting.world), wanted=True)

@@ -17,9 +17,9 @@ from hpc_kit.errors import SpecError
     "--environ", "file", type=click.Path(path_type=Path), metavar="FILE", help="Variables from a JSON object."
 )
 def command(as_json: bool, file: Path | None) -> None:
-    """Who this process is (rank, world size, ...), from which variable, and what was left aside.
+    """Print rank, world size and so on of this process, the variables they come from, and the ignored variables.
 
-    Exit status 2 where the variables contradict one another or are half-set.
+    Exit status 2 if the variables contradict each other or are incomplete.
     """
     from hpc_kit.runtime import resolve
     from hpc_kit.runtime.world import explain_world, to_json

@@ -42,11 +42,13 @@ status logs cancel:
 
 @click.command("init")
 @click.argument("folder", type=click.Path(path_type=Path), default=Path())
-@click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job, with all that it needs; repeatable.")
+@click.option(
+    "--job", "jobs", multiple=True, metavar="NAME", help="Copy only this job and the files it needs; repeatable."
+)
 def command(folder: Path, jobs: tuple[str, ...]) -> None:
     """Copy jobs, programs, templates, clusters and a Makefile into FOLDER [the current one], to read and change.
 
-    From then on the project's own files come before the shipped ones. A file that is there is left as it is.
+    The files of the project have priority over the shipped ones. Existing files are not changed.
     """
     shipped = search_path.shipped_folder("jobs").parent
     wanted = [path.relative_to(shipped) for path in (_files_of_jobs(jobs) if jobs else _all_files())]
@@ -67,14 +69,14 @@ def _all_files() -> Iterator[Path]:
 
 
 def _cluster_files() -> list[Path]:
-    """Cluster files, and the schemas by which an editor knows both kinds of files."""
+    """Return cluster files, and the schemas of job and cluster files for editors."""
     jobs, env = search_path.shipped_folder("jobs"), search_path.shipped_folder("env")
     found = [*jobs.glob("*.schema.json"), *sorted(env.glob("*.schema.json")), *sorted(env.glob("*.toml"))]
     return [path.relative_to(path.parents[1]) for path in found]
 
 
 def _files_of_jobs(jobs: tuple[str, ...]) -> Iterator[Path]:
-    """The files of these jobs: what they extend, their templates, their programs and what those import."""
+    """Yield the files of jobs: extended job files, templates, programs and imported modules."""
     seen: set[Path] = set()
     for job in jobs:
         for path in _files_of_job(job):
@@ -98,7 +100,7 @@ def _files_of_job(job: str) -> Iterator[Path]:
         own = toml_documents.read_document(path, path.name).data
         name, data = str(own.get("extends", "")), {**own, **data}
     templates = search_path.shipped_folder("templates")
-    # All but the templates of other kinds of jobs and of ssh.
+    # Skip the templates of other kinds of jobs and of ssh.
     kinds = {f"{kind}{search_path.TEMPLATE}" for kind in ("base", data.get("template", "ddp"))}
     for path in sorted(templates.rglob("*")):
         if path.is_file() and (path.name in kinds or path.name.count(".") == 1):
@@ -110,7 +112,7 @@ def _files_of_job(job: str) -> Iterator[Path]:
 
 
 def _imported_modules(program: Path, seen: set[Path]) -> Iterator[Path]:
-    """A program, and the modules beside it that it imports."""
+    """Yield a program and the imported modules of its folder."""
     if program in seen or not program.is_file():
         return
     seen.add(program)
@@ -129,7 +131,7 @@ def _write_file(path: Path, content: bytes) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Whole, or not at all: half a file would be "yours" the next time.
+        # Written atomically: the next `init` would keep half a file as the user's own.
         write_whole(path, content, 0o666, lasting=False)
     except OSError as error:
         remedy = "free some space there, or another folder"

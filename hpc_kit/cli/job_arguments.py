@@ -1,4 +1,4 @@
-"""What the user asked for: the arguments that `render`, `check` and `submit` share, and the job they make."""
+"""The arguments that describe a job, shared by `render`, `check`, `submit` and `launch`; and the resulting job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class JobRequest(Struct, frozen=True):
-    """A job to be made: by name, or by the program behind `--`."""
+    """A job on the command line: the name of a job file, or a program after `--`."""
 
     job: str | None
     program: tuple[str, ...]
@@ -40,13 +40,13 @@ class JobRequest(Struct, frozen=True):
 
 
 class JobCommand(click.Command):
-    """A command that makes a job: it takes every option of sbatch, and behind `--` a program exactly as it stands.
+    """A command that accepts every option of sbatch, and a program after `--`.
 
-    Sbatch's options are read by its own table and not by click, which would have to be told of all ninety first.
+    The option table of sbatch parses its ninety options. Declaring each to click would slow down every start.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Set the program and sbatch's options aside before click looks at the rest."""
+        """Remove the program and the sbatch options before click parses the rest."""
         own, program = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
         ctx.meta["program"] = tuple(program)
         names = {name: param for param in self.get_params(ctx) for name in (*param.opts, *param.secondary_opts)}
@@ -57,14 +57,14 @@ class JobCommand(click.Command):
         return super().parse_args(ctx, [*ours, *words])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Say what the table of options leaves out."""
+        """Mention the sbatch options, which the list does not contain."""
         super().format_epilog(ctx, formatter)
         formatter.write_paragraph()
-        formatter.write_text("Every option of sbatch is an option here, too: --time 2:00:00, -p gpu, --requeue.")
+        formatter.write_text("Every option of sbatch works as well: --time 2:00:00, -p gpu, --requeue.")
 
 
 def _split_options(args: list[str], ours: Mapping[str, click.Option]) -> tuple[list[str], list[str]]:
-    """The words of our own options, with their values; and all others."""
+    """Split the arguments into options of this command with their values, and all other arguments."""
     mine: list[str] = []
     others: list[str] = []
     words = iter(args)
@@ -75,7 +75,7 @@ def _split_options(args: list[str], ours: Mapping[str, click.Option]) -> tuple[l
         if option is None:
             others.append(word)
             continue
-        # As with sbatch's own, a value that may be left out is written behind an equals sign.
+        # As in sbatch, an optional value needs an equals sign.
         may = bool(option.metavar and option.metavar.startswith("[="))
         mine.append(f"{name}={option.flag_value}" if may and not equals else word)
         alone = may or option.is_flag or equals or (short == "-j" and len(word) > 2)
@@ -84,11 +84,11 @@ def _split_options(args: list[str], ours: Mapping[str, click.Option]) -> tuple[l
 
 
 def parse_sbatch_options(words: list[str]) -> tuple[dict[str, object], list[str]]:
-    """Sbatch's options in a command line, by field name and as sbatch itself reads them; and the words between them.
+    """Parse the sbatch options of a command line. Return them by field name, and the remaining arguments.
 
     Raises:
-        DirectiveError: An option that sbatch does not have, or one without its value.
-        SpecError: An option of sbatch that is not a job's.
+        DirectiveError: sbatch has no such option, or its value is missing.
+        SpecError: The option of sbatch is not an option of a job.
     """
     found: dict[str, object] = {}
     between: list[str] = []
@@ -99,7 +99,7 @@ def parse_sbatch_options(words: list[str]) -> tuple[dict[str, object], list[str]
             if name not in Resources.__struct_fields__:
                 raise SpecError(
                     f"--{given.option.name} is not an option of a job",
-                    found="sbatch has it, for the submission itself",
+                    found="sbatch uses it for the submission itself",
                     remedy="submit --wait follows the job to its end"
                     if name == "wait"
                     else "hpc-kit render ... > job.sbatch, then sbatch with it",
@@ -111,18 +111,24 @@ def parse_sbatch_options(words: list[str]) -> tuple[dict[str, object], list[str]
 
 
 def job_arguments(function: F) -> F:
-    """The arguments of a command that makes a job: its name or `-j`, `--set`, `--cluster`."""
+    """Add the arguments that describe a job: its name, `-j`, `--set` and `--cluster`."""
     return click.argument("job", required=False)(job_options(function))
 
 
 def job_options(function: F) -> F:
-    """As `job_arguments`, without the job's name."""
+    """Add the options of `job_arguments` without the name of the job."""
     decorators = (
-        click.option("-j", "shape", metavar="NODESxRANKS", help="Nodes x ranks a node, such as 4x2."),
+        click.option("-j", "shape", metavar="NODESxRANKS", help="Nodes x ranks per node, such as 4x2."),
         click.option(
-            "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override anything: resources.nodes=2."
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Override a key of the job file: resources.nodes=2.",
         ),
-        click.option("--cluster", metavar="NAME", help="Cluster file in env/ [default: what fits this machine]."),
+        click.option(
+            "--cluster", metavar="NAME", help="Cluster file in env/ [default: the one that fits this machine]."
+        ),
     )
     for decorator in reversed(decorators):
         function = decorator(function)
@@ -130,21 +136,21 @@ def job_options(function: F) -> F:
 
 
 def parse_request() -> JobRequest:
-    """The request that the arguments of `job_arguments` make."""
+    """Return the request of a command with `job_arguments`."""
     return _make_request(click.get_current_context().params["job"])
 
 
 def parse_requests(jobs: tuple[str, ...]) -> list[JobRequest]:
-    """The requests that `job_options` make of several jobs, or of a program without any.
+    """Return the requests of a command with several jobs, or with a program alone.
 
     Raises:
-        SpecError: A program stands behind several jobs.
+        SpecError: Several jobs are combined with a program.
     """
     if len(jobs) > 1 and click.get_current_context().meta["program"]:
         raise SpecError(
-            "words behind -- belong to one job",
+            "arguments after -- belong to one job",
             found=f"{len(jobs)} jobs: {', '.join(jobs)}",
-            remedy="one job; or the words in the `command` of its file",
+            remedy="name one job, or put the arguments into the `command` of its file",
         )
     found = [_make_request(job) for job in jobs] or [_make_request(None)]
     if (
@@ -156,7 +162,7 @@ def parse_requests(jobs: tuple[str, ...]) -> list[JobRequest]:
         words = ("python", *jobs) if jobs[0].endswith(".py") else jobs
         raise SpecError(
             f"'{jobs[0]}' is a program, and no job file",
-            remedy=f"a program stands behind --:  hpc-kit submit -j {found[0].shape} -- {shlex.join(words)}",
+            remedy=f"write a program after --:  hpc-kit submit -j {found[0].shape} -- {shlex.join(words)}",
         )
     return found
 
@@ -165,16 +171,16 @@ def _make_request(job: str | None) -> JobRequest:
     ctx = click.get_current_context()
     given = ctx.params
     program, options = ctx.meta["program"], ctx.meta["sbatch"]
-    # click takes the sign along: -j=4x2
+    # click keeps the equals sign of -j=4x2
     shape = given["shape"] and given["shape"].removeprefix("=")
     return JobRequest(job, program, shape, given["settings"], given["cluster"], options)
 
 
 def resolve_request(request: JobRequest, root: Path, *, require_answer: bool = False) -> Resolved:
-    """The job of a request, fitted to its cluster; `sure`: see `default_cluster`.
+    """Resolve the job of a request for its cluster.
 
     Raises:
-        SpecError: The request, or a file that it names, says something that cannot be.
+        SpecError: The request, or a file that it names, is invalid.
     """
     choice = (
         ClusterChoice(request.cluster, {})
@@ -185,10 +191,10 @@ def resolve_request(request: JobRequest, root: Path, *, require_answer: bool = F
 
 
 def load_request(request: JobRequest, root: Path, choice: ClusterChoice) -> LoadedJob:
-    """The job of a request and its cluster, as files and command line say.
+    """Load the job of a request and its cluster, and apply the options of the command line.
 
     Raises:
-        SpecError: A file is missing, or something says what cannot be.
+        SpecError: A file is missing or invalid.
     """
     settings = {**choice.settings, **_collect_settings(request)}
     job = request.job if request.job is not None else job_for_program(request.program)
@@ -199,10 +205,10 @@ def load_request(request: JobRequest, root: Path, choice: ClusterChoice) -> Load
 
 
 def job_for_program(program: tuple[str, ...]) -> Job:
-    """The job of a program without a job file: started through the runtime, so that it need not know us.
+    """Return a job that runs a program without a job file. The runtime starts it, so any program works.
 
     Raises:
-        SpecError: There is no program.
+        SpecError: The program is empty.
     """
     if not program:
         typed = f"hpc-kit {click.get_current_context().command.name}"
@@ -216,7 +222,7 @@ def job_for_program(program: tuple[str, ...]) -> Job:
 
 
 def _program_name(program: tuple[str, ...]) -> str:
-    """What a command line is about: the file or module at its end, whatever starts it with whatever options."""
+    """Return the file or module that a command line runs, behind launchers and their options."""
     from hpc_kit.check.preflight import programs_of
 
     found = programs_of(program)
@@ -225,12 +231,12 @@ def _program_name(program: tuple[str, ...]) -> str:
 
 
 def _collect_settings(request: JobRequest) -> dict[str, object]:
-    """Everything that overrides the files, the more specific last."""
+    """Return all settings that override the files, the more specific ones last."""
     settings: dict[str, object] = {}
     if request.shape is not None:
         shape = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", request.shape)
         if not shape:
-            raise SpecError(f"-j {request.shape} is no shape", remedy="nodes x ranks a node: -j 4x2")
+            raise SpecError(f"-j {request.shape} is not of the form NODESxRANKS", remedy="nodes x ranks a node: -j 4x2")
         settings |= {"resources.nodes": int(shape[1]), "resources.ntasks_per_node": int(shape[2])}
     settings |= {f"resources.{name}": value for name, value in request.options.items()}
     for setting in request.settings:
@@ -265,24 +271,24 @@ def render_command(request: JobRequest, choice: ClusterChoice, *options: str) ->
 HOSTS = click.option(
     "--hosts",
     metavar="A,B,...",
-    help="Hosts that ssh reaches; a:4 takes 4 ranks, n[1-4] are four, ssh://a:2222 has a port.",
+    help="Hosts for ssh; a:4 means 4 ranks on a, n[1-4] are four hosts, ssh://a:2222 sets a port.",
 )
 HOSTFILE = click.option(
     "--hostfile",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The same as mpirun's: a slots=4, a host a line.",
+    help="Hosts as in a hostfile of mpirun: `a slots=4`, one host per line.",
 )
 
 
 def render_shell(request: JobRequest, hosts: Sequence[Host], root: Path, *, standalone: bool) -> tuple[Resolved, str]:
-    """The job of a request, and the plain shell script that starts it.
+    """Return the job of a request, and a shell script that starts it without a scheduler.
 
     Args:
         request: The job.
-        hosts: Where; none: the script takes as many as the job has nodes, or, with one node, runs where it is.
+        hosts: The hosts. Without any, the script expects one per node as arguments; a job of one node runs locally.
         root: The user's project.
-        standalone: Need no hpc_kit on the hosts.
+        standalone: Render a script that needs no hpc_kit on the hosts.
     """
     from hpc_kit.ssh.rank_placement import count_ranks, render_shell_script
 
@@ -293,16 +299,16 @@ def render_shell(request: JobRequest, hosts: Sequence[Host], root: Path, *, stan
 
 
 def resolve_on_hosts(hosts: Sequence[Host], request: JobRequest, root: Path, *render_options: str) -> Resolved:
-    """The job of a request, laid over hosts that ssh reaches; a node each, whatever its file says of nodes.
+    """Resolve the job of a request for hosts. Each host is a node; the node count of the job file is ignored.
 
     Args:
-        hosts: Them; none: as many as the job has nodes.
+        hosts: The hosts, in the order of the nodes. Without any, the job file sets the number of nodes.
         request: The job.
         root: The user's project.
         render_options: Options of the `hpc-kit render` command that makes the same script.
 
     Raises:
-        SpecError: The request, or a file that it names, says something that cannot be.
+        SpecError: The request, or a file that it names, is invalid.
     """
     from hpc_kit.ssh.rank_placement import check_cluster, place_job
 
@@ -316,7 +322,7 @@ def resolve_on_hosts(hosts: Sequence[Host], request: JobRequest, root: Path, *re
     loaded = load_request(request, root, choice)
     if loaded.cluster.slurm == "embedded":
         raise SpecError(
-            f"the nodes of cluster {loaded.cluster.name} are this machine: ssh reaches none of them",
+            f"the nodes of cluster {loaded.cluster.name} are processes of this machine; ssh cannot reach them",
             found="slurm = 'embedded'",
             remedy="--cluster hosts",
         )

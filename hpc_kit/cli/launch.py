@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class TimeoutRange(click.FloatRange):
-    """Seconds; what is no number is in no range, too."""
+    """A range of seconds that also excludes nan."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As click's."""
+        """Convert the value like click, with nan out of range."""
         return super().convert(inf if str(value).strip().lstrip("+-").lower() == "nan" else value, param, ctx)
 
 
@@ -45,15 +45,16 @@ class TimeoutRange(click.FloatRange):
     help="For each host.",
 )
 def command(hosts: str | None, hostfile: Path | None, connect_timeout: float, **_: object) -> int:
-    """Start a job without a scheduler: over ssh, one torchrun agent a host, all ended together.
+    """Start a job over ssh, without a scheduler. Each host runs one agent; all hosts end together.
 
     hpc-kit launch ddp_4node --hosts a,b,c,d
     hpc-kit launch -j 2x4 --hosts a,b -- python train.py --steps 100
 
-    JOB is a job file's name or path; each host is a node. Every line of a rank comes with its rank and host in front.
-    Values that no script may hold are taken along by name: --export=HF_TOKEN,WANDB_API_KEY.
+    JOB is the name or path of a job file. Each host is a node. Every output line has the prefix of its rank and host.
+    Secrets are passed by name: --export=HF_TOKEN,WANDB_API_KEY.
 
-    The exit status is that of the rank which failed first; Ctrl-C asks all ranks to end, a second one kills them (130).
+    The exit status is that of the rank that failed first. Ctrl-C asks all ranks to end; a second Ctrl-C kills them
+    (130).
     """
     from hpc_kit.check.preflight import check_program
     from hpc_kit.ssh.hosts import read_hosts
@@ -100,11 +101,11 @@ def _run(launch: Launch, resolved: Resolved, root: Path, hosts: Sequence[Host], 
     unkept = None
     try:
         end_record(run, result, began, names)
-    except OSError as error:  # the same full disk that has ended it, most often
+    except OSError as error:  # most often the full disk that also ended the job
         unkept = unwritable_folder_error(run, error)
     with ignore_closed_pipe():
         if screen.incomplete:
-            print_line("note", "not all of it was shown: nobody took it; the logs have it")
+            print_line("note", "some output was not printed because its reader was blocked; the logs contain it")
         _print_result(run, result)
     if unkept is not None:
         raise unkept
@@ -112,7 +113,7 @@ def _run(launch: Launch, resolved: Resolved, root: Path, hosts: Sequence[Host], 
 
 
 def _print_result(run: Path, result: LaunchResult) -> None:
-    """How it ended, and where its files are."""
+    """Print the outcome and the paths of the files."""
     from hpc_kit.run_files import RECORD
     from hpc_kit.runs.first_failure import find_failure
     from hpc_kit.runs.run_folders import open_run

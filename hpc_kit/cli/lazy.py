@@ -1,4 +1,4 @@
-"""Groups of commands whose modules are imported when they are called, so that the help comes at once."""
+"""Groups of commands that import the module of a command when it is called. This keeps `--help` fast."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class ReaderGoneError(Exception):
-    """Nobody reads the output any more; click itself would end with 1."""
+    """The reader of standard output has closed the pipe. click itself would exit with status 1."""
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name.
+    """A group of commands.
 
     Args:
-        modules: The module of each command; the command is its `command`.
-        lines: Each command's line in the help, in the order of the help.
+        modules: The module of each command that is imported on use. The module defines `command`.
+        lines: The line of each command in the help, in the order of the help.
     """
 
     def __init__(
@@ -32,10 +32,10 @@ class LazyGroup(click.Group):
         self.lines, self.modules = lines, modules or {}
 
     def invoke(self, ctx: click.Context) -> object:
-        """As click does.
+        """Run the group or a command.
 
         Raises:
-            ReaderGoneError: As its name says.
+            ReaderGoneError: The output pipe is closed.
         """
         try:
             return super().invoke(ctx)
@@ -43,30 +43,30 @@ class LazyGroup(click.Group):
             raise ReaderGoneError from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Names in the order of the help."""
+        """Return the names in the order of the help."""
         return list(self.lines)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported now."""
+        """Import and return a command."""
         if cmd_name not in self.modules:
             return super().get_command(ctx, cmd_name)
         command: click.Command = import_module(self.modules[cmd_name]).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        """The table of commands, without importing any."""
+        """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(self.lines.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with near matches for a name that does not exist."""
+        """Find the command; suggest similar names if it does not exist."""
         name = args[0]
         if name not in self.lines and not name.startswith("-"):
             from difflib import get_close_matches
 
-            # The root is called hpc-kit, whatever started it.
+            # For `python -m hpc_kit` click knows another program name.
             group = f"hpc-kit {ctx.info_name}" if ctx.parent else "hpc-kit"
             near = get_close_matches(name, self.lines, n=2)
             remedy = " or ".join(f"{group} {word}" for word in near) or f"{group} --help"

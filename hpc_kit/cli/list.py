@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpc_kit.cli.output import column_widths
+from hpc_kit.cli.output import format_table
 from hpc_kit.errors import HpcKitError
 from hpc_kit.spec import search_path, toml_documents
 
@@ -20,7 +20,7 @@ KINDS: tuple[tuple[search_path.FileKind, str, str], ...] = (
 @click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object.")
 def command(as_json: bool) -> None:
-    """Jobs, clusters and templates that can be named: the project's own first, then those that are shipped."""
+    """List jobs, clusters and templates: those of the project first, then the shipped ones."""
     root = search_path.current_folder()
     found = {title: _list_files(kind, suffix, root) for kind, title, suffix in KINDS}
     if as_json:
@@ -29,12 +29,12 @@ def command(as_json: bool) -> None:
         click.echo(json.dumps(found, indent=2))
         return
     every = [entry for entries in found.values() for entry in entries]
-    name, description = column_widths([("", ""), *((entry["name"], entry["description"]) for entry in every)])
+    # One table, so that the columns of all kinds are aligned.
+    lines = iter(format_table((tuple(entry.values()) for entry in every), "left", "left", "left"))
     for title, entries in found.items():
         click.echo(title)
-        for entry in entries:
-            text = f"  {entry['name']:<{name}}  {entry['description']:<{description}}  {entry['file']}"
-            click.echo(text.rstrip())
+        for _ in entries:
+            click.echo(f"  {next(lines)}")
 
 
 def _list_files(kind: search_path.FileKind, suffix: str, root: Path) -> list[dict[str, str]]:
@@ -48,7 +48,7 @@ def _list_files(kind: search_path.FileKind, suffix: str, root: Path) -> list[dic
 
 
 def _description(path: Path, shown: str, suffix: str) -> str:
-    """The file's own line about itself; a broken file is still listed, with its fault."""
+    """Return the description in a file. For a broken file, return the fault."""
     if suffix != ".toml":
         return path.read_text(encoding="utf-8").partition("#}")[0].removeprefix("{#").strip()
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpc_kit.slurm.job_status import JobStatus
 
 JSON_BYTES = 16 << 20
-"""So much of each log stands in the document of --json."""
+"""Bytes of each log in the document of --json."""
 
 _CHUNK = 1 << 16
 
@@ -28,20 +28,20 @@ _CHUNK = 1 << 16
 @click.command("logs")
 @click.argument("word", required=False, metavar="[JOB|ID]")
 @click.option("-f", "--follow", is_flag=True, help="Follow the job to its end; the exit status is the job's own.")
-@click.option("--rank", type=click.IntRange(min=0), default=None, metavar="N", help="Which rank [default: 0].")
-@click.option("--all", "every", is_flag=True, help="All ranks, each line with its rank in front.")
-@click.option("--batch", is_flag=True, help="What the batch script itself and srun said.")
+@click.option("--rank", type=click.IntRange(min=0), default=None, metavar="N", help="Rank to print [default: 0].")
+@click.option("--all", "every", is_flag=True, help="All ranks, each line prefixed with its rank.")
+@click.option("--batch", is_flag=True, help="The output of the batch script and of srun.")
 @CLUSTER_OPTION
 @RUNS_OPTION
 @click.option("--json", "as_json", is_flag=True, help="A JSON document; with -f a JSON object a line.")
 def command(
     word: str | None, follow: bool, rank: int | None, every: bool, batch: bool, cluster: str | None, as_json: bool
 ) -> int:
-    """A job's output, and how it ended; of a failed job the rank that failed first, with its own traceback alone.
+    """Print the output of a job and its outcome. For a failed job, print the traceback of the rank that failed first.
 
-    JOB: the latest run of that name. Without any, the latest run.
+    JOB means the latest run of that name. Without JOB, the latest run is printed.
 
-    Exit status: 0 shown; with -f the job's own; 1 there is no such job or log; 2 wrong use; 130 Ctrl-C while following.
+    Exit status: 0 printed; with -f that of the job; 1 no such job or log; 2 wrong use; 130 Ctrl-C with -f.
     """
     place = open_session(cluster)
     run = find_run(place, word)
@@ -59,7 +59,7 @@ def command(
     for each in elements or [run]:
         log = each.batch_log if batch else each.rank_log(rank or 0)
         if rank is None and not log.exists() and each.end_marker() is not None and each.backend.has_batch_script:
-            log = each.batch_log  # it has ended before any rank: what its script said is all there is
+            log = each.batch_log  # the job ended before a rank started
         if elements:
             print_line(each.job_id, output.short_path(each.folder))
         if every:
@@ -71,12 +71,12 @@ def command(
 
 
 def find_run(place: Session, word: str | None) -> Run:
-    """The latest run of a name, or the run of an id, before others the one of the cluster that is asked.
+    """Return the run with an id, or the latest run with a name. Runs of the given cluster have priority.
 
-    Without a word it is the latest of all.
+    Without `word`, return the latest run.
 
     Raises:
-        UnknownJob: There is none.
+        UnknownJob: There is no such run.
     """
     from hpc_kit.runs.cluster_match import may_belong_to
     from hpc_kit.runs.run_folders import RunIndex
@@ -108,7 +108,7 @@ def _check_options(run: Run, rank: int | None, *, every: bool, batch: bool) -> N
 
 
 def _client_of_run(run: Run, place: Session, *, follow: bool) -> SlurmClient | None:
-    """The Slurm to ask of a run; None: it is of another one, where this one has somebody else's job of that id."""
+    """Return the client of the Slurm that ran the job; None if the job belongs to another cluster."""
     from hpc_kit.runs.cluster_match import client_for, cluster_option, may_belong_to, unknown_here
 
     known = run.record
@@ -116,13 +116,13 @@ def _client_of_run(run: Run, place: Session, *, follow: bool) -> SlurmClient | N
         return client_for(run, place.client)
     if follow:
         raise unknown_here(run, known, place.cluster.name, place.client, f"hpc-kit logs {run.job_id} -f")
-    # What is told to be typed next is for the run's own cluster.
+    # The printed next commands must name the cluster of the run.
     click.get_current_context().params["cluster"] = cluster_option(known)
     return None
 
 
 def _query_statuses(jobs: list[Run], client: SlurmClient | None) -> list[JobStatus | None]:
-    """What Slurm says of them; without a controller, their own files have to do."""
+    """Query the statuses. None for a job that only its own files describe."""
     if client is None:
         return [None] * len(jobs)
     from hpc_kit.runs.backend import query_runs
@@ -136,7 +136,7 @@ def _query_statuses(jobs: list[Run], client: SlurmClient | None) -> list[JobStat
 
 
 def _print_log(log: Path) -> None:
-    """A log as it is, a piece at a time: it may be larger than the memory."""
+    """Print a log in chunks. A log may be larger than memory."""
     last = ""
     try:
         with log.open(encoding="utf-8", errors="replace", newline="") as file:
@@ -147,14 +147,14 @@ def _print_log(log: Path) -> None:
         raise UnknownJob(
             f"there is no {output.short_path(log)}",
             found=error.strerror,
-            remedy="the job may not have started yet: hpc-kit status; --batch shows what its script said",
+            remedy="the job may not have started yet: hpc-kit status; --batch prints the output of its script",
         ) from error
     if not last.endswith("\n"):
         click.echo()
 
 
 def _print_all_ranks(run: Run) -> None:
-    """Rank by rank: the ranks' own logs keep no common clock to sort by."""
+    """Print the logs rank by rank. Their lines have no time stamps to sort by."""
     from hpc_kit.runs.logs import LogReader
 
     for rank in run.ranks():
@@ -163,7 +163,7 @@ def _print_all_ranks(run: Run) -> None:
 
 
 def _print_end(run: Run, elements: list[Run], client: SlurmClient | None, place: Session) -> None:
-    """How the job ended, or how to go on with one that has not."""
+    """Print the outcome of the job, or the next commands if it has not ended."""
     from hpc_kit.runs.cluster_match import describe_cluster
     from hpc_kit.runs.outcome import record_outcomes
 
@@ -187,7 +187,7 @@ def _print_end(run: Run, elements: list[Run], client: SlurmClient | None, place:
 
 
 def _run_json(run: Run, ranks: list[int], status: JobStatus | None) -> dict[str, object]:
-    """How it stands or ended, and where each log is with what is in it."""
+    """Return state or outcome of a run, and path and lines of each log."""
     from hpc_kit.runs.outcome import record_outcome
 
     told: dict[str, object] = {"job_id": run.job_id, "name": run.name, "state": str(status.state) if status else None}
@@ -198,7 +198,7 @@ def _run_json(run: Run, ranks: list[int], status: JobStatus | None) -> dict[str,
 
 
 def _log_json(log: Path) -> dict[str, object]:
-    """The lines of a log; of a huge one the last, for a document is held in memory as a whole."""
+    """Return the lines of a log; of a huge log only the last ones, because the document is built in memory."""
     lines: list[str] | None = None
     left_out = 0
     with suppress(OSError), log.open("rb") as file:

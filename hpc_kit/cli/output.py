@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
 
 import click
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 
 INTERRUPTED = 130
+_UNLIMITED_WIDTH = 100_000
 
 
 def follow_run(
@@ -49,13 +50,13 @@ def follow_run(
     as_json: bool = False,
     others: Sequence[str] = (),
 ) -> int:
-    """Print what happens to a job, or to all elements of an array, until the end; returns the status to end with.
+    """Print the events of a job or of all array elements until the end, and return the exit status.
 
-    Ctrl-C stops the following only: the job goes on, and so do `others`, ids of those that were to be followed behind
-    it; the way to end each is printed.
+    Ctrl-C only stops the printing. The job and the later jobs `others` keep running; the command to cancel each is
+    printed.
 
     Raises:
-        Exit: Ctrl-C came; its status is 130.
+        Exit: After Ctrl-C, with status 130.
     """
     elements = run.elements()
     outcomes: list[Outcome] = []
@@ -80,7 +81,7 @@ def follow_run(
 
 
 def exit_interrupted(ids: Sequence[str]) -> NoReturn:
-    """End by Ctrl-C, which jobs that are submitted do not: each, and what to type next.
+    """Exit after Ctrl-C: list the jobs that keep running, and the next commands for each.
 
     Raises:
         Exit: Always; its status is 130.
@@ -97,7 +98,7 @@ def _sort_outcomes(outcomes: list[Outcome]) -> list[Outcome]:
 
 
 def _print_event(event: Event, *, of_several: bool, one_rank: bool) -> None:
-    """One event for a person; of several jobs, each is named. Their ends are told together."""
+    """Print one event. With several jobs, the job id comes first, and the outcomes are printed together later."""
     from hpc_kit.runs import follow as monitor
 
     match event:
@@ -110,13 +111,13 @@ def _print_event(event: Event, *, of_several: bool, one_rank: bool) -> None:
             who = [job_id] * of_several + [f"rank {number}"] * (not of_several or not one_rank)
             print_line(" ".join(who), text)
         case monitor.Unreachable(error):
-            print_line("slurm", f"{error.what}; the job goes on, and so does the asking")
+            print_line("slurm", f"{error.what}; the job goes on, and hpc-kit keeps asking")
         case monitor.Ended():
             pass
 
 
 def event_json(event: Event) -> dict[str, object]:
-    """One event for a program."""
+    """Return one event as a JSON object."""
     from hpc_kit.runs import follow as monitor
 
     match event:
@@ -134,7 +135,7 @@ def event_json(event: Event) -> dict[str, object]:
 
 
 def outcome_json(outcome: Outcome) -> dict[str, object]:
-    """How a job ended, for a program."""
+    """Return the outcome of a job as a JSON object."""
     failure = outcome.failure
     first = failure and {**failure._asdict(), "log": str(failure.log) if failure.log else None}
     return {
@@ -148,7 +149,7 @@ def outcome_json(outcome: Outcome) -> dict[str, object]:
 
 
 def print_array_outcome(run: Run, outcomes: list[Outcome]) -> int:
-    """How the elements of an array ended: each that failed, and where their files are; the status is the first's."""
+    """Print the outcome of an array: failed elements and paths of the logs. Return the status of the first failure."""
     failed = [each for each in _sort_outcomes(outcomes) if each.exit_status]
     for outcome in failed:
         if outcome.failure:
@@ -164,7 +165,7 @@ def print_array_outcome(run: Run, outcomes: list[Outcome]) -> int:
 
 
 def print_outcome(outcome: Outcome) -> int:
-    """How a job ended: its summary or its first failure, where its files are, what to type next; its status."""
+    """Print the outcome of a job, the paths of its files and the next commands. Return its exit status."""
     if outcome.failure:
         print_failure(outcome.failure)
     elif outcome.exit_status:
@@ -180,7 +181,7 @@ def print_outcome(outcome: Outcome) -> int:
 
 
 def print_failure(failure: RankFailure, of: str = "") -> None:
-    """The rank that failed first, `of` which element of an array, and its own words alone."""
+    """Print the first failed rank and its error. `of` names the array element."""
     who = "the batch script" if failure.rank is None else f"rank {failure.rank}"
     where = f" on {failure.host}" if failure.host else ""
     how = failure.signal or (f"exit code {failure.exit_code}" if failure.exit_code is not None else "")
@@ -191,7 +192,7 @@ def print_failure(failure: RankFailure, of: str = "") -> None:
 
 
 def format_summary(values: dict[str, object]) -> str:
-    """What the training said of itself, in one line; known figures with their units, others as they are."""
+    """Return the summary of a training in one line. Known figures get units."""
     first, last = values.get("loss_first"), values.get("loss_last")
     speed, memory = values.get("tokens_per_second"), values.get("peak_memory_mib")
     parts = []
@@ -207,7 +208,7 @@ def format_summary(values: dict[str, object]) -> str:
 
 
 def print_next_steps(job_id: str, *, going: bool, rank: int | None = None) -> None:
-    """Commands to paste, for the cluster and the runs that were named: another shell knows nothing of them."""
+    """Print the next commands to type, with the `--cluster` and `--runs` options of this command."""
     kit = program_name()
     which = f" --rank {rank}" if rank is not None else ""
     named = click.get_current_context().params.get("cluster") or os.environ.get(VARIABLE)
@@ -221,7 +222,7 @@ def print_next_steps(job_id: str, *, going: bool, rank: int | None = None) -> No
 
 
 def program_name() -> str:
-    """How this command is called here: by its name where that finds it, else by its path."""
+    """Return the command that starts hpc-kit: its name if PATH finds it, else its path."""
     own = Path(sys.argv[0])
     if own.name == "__main__.py":
         return f"{Path(sys.executable)} -m hpc_kit"
@@ -232,10 +233,10 @@ def program_name() -> str:
 
 
 def short_path(path: Path) -> str:
-    """A path as it is shortest from here."""
+    """Return a path relative to the current folder if it is inside."""
     try:
         here = Path.cwd()
-    except OSError:  # it is gone
+    except OSError:  # the current folder was removed
         return str(path)
     absolute = here / path
     return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(path)
@@ -245,20 +246,20 @@ CLUSTER_OPTION = click.option(
     "--cluster", metavar="NAME", help="Cluster file in env/ [default: what fits this machine]."
 )
 RUNS_META = "hpc_kit.runs"
-"""Under this name click's context keeps the folder of runs where it is not the cluster file's."""
+"""Key in click's `meta` for a runs folder that replaces the one of the cluster file."""
 
 RUNS_OPTION = click.option(
     "--runs",
     metavar="FOLDER",
     expose_value=False,
     callback=lambda ctx, _, value: ctx.meta.update({RUNS_META: value} if value else {}),
-    help="Where the runs are [default: as the cluster file says].",
+    help="Folder of the runs [default: `runs` of the cluster file].",
 )
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="A JSON document.")
 
 
 class Session(NamedTuple):
-    """A cluster, its Slurm as this process reaches it, and its folder of runs."""
+    """A cluster, the client of its Slurm, and its runs folder."""
 
     cluster: Cluster
     client: SlurmClient
@@ -266,7 +267,7 @@ class Session(NamedTuple):
 
 
 def open_session(name: str | None, *, require_answer: bool = False) -> Session:
-    """The cluster of that name, or the one that fits this machine.
+    """Open the named cluster, or the one that fits this machine.
 
     Args:
         name: Name or path of a cluster file.
@@ -274,7 +275,7 @@ def open_session(name: str | None, *, require_answer: bool = False) -> Session:
 
     Raises:
         SpecError: There is no such cluster file.
-        SlurmUnavailable: Which cluster fits cannot be known, and has to be.
+        SlurmUnavailable: `require_answer`, and Slurm does not answer.
     """
     from hpc_kit.spec.cluster_client import open_client
 
@@ -284,36 +285,36 @@ def open_session(name: str | None, *, require_answer: bool = False) -> Session:
 
 
 def runs_option() -> str | None:
-    """The folder of runs that the user has named in place of the cluster file's."""
+    """Return the runs folder of `--runs`; None without that option."""
     context = click.get_current_context(silent=True)
     return context.meta.get(RUNS_META) if context is not None else None
 
 
 def print_line(label: str, text: str, *, right: str = "") -> None:
-    """One line of a command's running account: what it is about, what happened, and at the right when or where."""
+    """Print a label and a text, with an optional time or path at the right."""
     body = f"{label:<7} {text}"
     click.echo(f"{body:<76}  {right}" if right else body)
 
 
 _POLL_SECONDS = 0.2
 _GIVE_UP_SECONDS = 2.0
-"""Seconds without anything being taken after which, at the end, nothing more is shown."""
+"""Seconds without progress after which an ending launch stops printing."""
 
 
 class LineWriter:
-    """Shows lines for as long as somebody takes them.
+    """Writes lines to standard output without blocking the end of a launch.
 
     Args:
-        ending: Set once nobody may be waited for any more.
+        ending: Set when the launch ends. From then on a blocked reader is given up.
     """
 
     def __init__(self, ending: threading.Event) -> None:
-        self.incomplete = sys.stdout is None  # behind a >&-
-        """Not all was shown."""
+        self.incomplete = sys.stdout is None  # started with >&-
+        """True if some lines were not written."""
         self._ending = ending
 
     def show(self, text: str) -> None:
-        """Show lines as soon as they are taken; nothing any more where that was given up."""
+        """Write a line when the reader accepts it. Return immediately after a reader was given up."""
         if self.incomplete:
             return
         shown = text if sys.stdout.isatty() else click.unstyle(text)
@@ -322,7 +323,7 @@ class LineWriter:
         with ignore_closed_pipe():
             while data and not self.incomplete:
                 if select.select([], [sys.stdout], [], _POLL_SECONDS)[1]:
-                    # As much as whoever is ready to take something takes at once.
+                    # A pipe that is ready accepts PIPE_BUF bytes without blocking.
                     data = data[os.write(sys.stdout.fileno(), data[: select.PIPE_BUF]) :]
                     taken = time.monotonic()
                 elif self._ending.is_set() and time.monotonic() - taken > _GIVE_UP_SECONDS:
@@ -331,7 +332,7 @@ class LineWriter:
 
 @contextmanager
 def ignore_closed_pipe() -> Iterator[None]:
-    """Go on where the reader (head, less) has gone: what is printed from then on goes nowhere."""
+    """Continue if the reader (head, less) has closed the pipe; later output goes to /dev/null."""
     try:
         yield
     except BrokenPipeError:
@@ -341,7 +342,7 @@ def ignore_closed_pipe() -> Iterator[None]:
 
 
 class JobRow(NamedTuple):
-    """One job, or elements of an array that are told of alike."""
+    """One job, or array elements in the same state."""
 
     job_id: str
     name: str
@@ -350,12 +351,12 @@ class JobRow(NamedTuple):
 
 
 def group_jobs(lines: Sequence[JobLine]) -> list[JobRow]:
-    """A row a job; elements of one array in the same state are one row."""
+    """Return one row per job; elements of one array in the same state share a row."""
     return [_make_row(list(same)) for _, same in groupby(_sort_by_array(lines), _group_key)]
 
 
 def _sort_by_array(lines: Sequence[JobLine]) -> list[JobLine]:
-    """Elements that are told of alike side by side, each array where its first element stands."""
+    """Sort elements of equal state next to each other, each array at the position of its first element."""
     arrays: dict[str, int] = {}
     groups: dict[tuple[object, ...], int] = {}
     for line in lines:
@@ -367,7 +368,7 @@ def _sort_by_array(lines: Sequence[JobLine]) -> list[JobLine]:
 def _group_key(line: JobLine) -> tuple[object, ...]:
     if not array_index(line.job_id):
         return (line.job_id,)
-    # Of those that run, each has another time left: the one that has least speaks for all.
+    # Running elements have different remaining times. The row shows the smallest one.
     sentence = None if line.state is JobState.RUNNING else line.sentence
     return (base_id(line.job_id), line.name, line.state, line.reason, sentence)
 
@@ -394,25 +395,41 @@ def _time_left(line: JobLine) -> float:
     return status.time_limit - status.elapsed
 
 
-def column_widths(rows: Iterable[Sequence[str]]) -> list[int]:
-    """How wide each column of a table is: as its widest entry."""
-    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+def format_table(rows: Iterable[Sequence[str]], *columns: Literal["left", "right"], first_width: int = 0) -> list[str]:
+    """Return the lines of a table without borders. Cells are never cut, whatever the width of the terminal.
+
+    Args:
+        rows: The cells.
+        columns: Alignment of each column.
+        first_width: Minimum width of the first column.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, justify in enumerate(columns):
+        table.add_column(justify=justify, no_wrap=True, min_width=None if number else first_width)
+    for row in rows:
+        table.add_row(*map(Text, row))  # Text: a node list such as n[1-3] is not markup
+    console = Console(width=_UNLIMITED_WIDTH, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    return [line.rstrip() for line in capture.get().splitlines()]
 
 
 def format_jobs(lines: Sequence[JobLine]) -> list[str]:
-    """The rows as lines of text, what to do below each."""
-    found = group_jobs(lines)
-    number, name = column_widths([("", ""), *((row.job_id.rjust(8), row.name) for row in found)])
-    text = []
-    for row in found:
-        text.append(f"{row.job_id:>{number}}  {row.name:<{name}}  {row.text}".rstrip())
+    """Return the rows as lines of text, each followed by the suggested next step."""
+    cells: list[tuple[str, str, str]] = []
+    for row in group_jobs(lines):
+        cells.append((row.job_id, row.name, row.text))
         if row.next_step:
-            text.append(f"{'':>{number + name + 4}}{row.next_step}")
-    return text
+            cells.append(("", "", row.next_step))
+    return format_table(cells, "right", "left", "left", first_width=8) if cells else []
 
 
 def job_json(line: JobLine) -> dict[str, object]:
-    """A job for --json; times are Slurm's, without a zone."""
+    """Return a job as a JSON object. Times come from Slurm and have no time zone."""
     status = line.status
     return {
         "job_id": line.job_id,

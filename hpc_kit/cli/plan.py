@@ -26,13 +26,13 @@ FILE = click.Path(path_type=Path)
 
 
 def _option(*names: str, **words: Any) -> Any:
-    """A field that is an option of the command line, in click's words."""
+    """Return a dataclass field that becomes an option; `words` are the arguments of click.option."""
     return field(metadata={"names": names, "words": words})
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What the command line asks for."""
+    """The options of `hpc-kit plan`."""
 
     model: str | None = _option(
         "--model", metavar="MODEL", help="A name, the path of a config.json, or layers=32,hidden=4096,heads=32."
@@ -42,9 +42,11 @@ class PlanOptions:
     )
     nodes: int | None = _option("--nodes", type=click.IntRange(1, 100_000), help="Nodes [default: the job's, or 1].")
     global_batch: int | None = _option(
-        "--global-batch", type=click.IntRange(1), help="Sequences a step [default: the job's, or 1024]."
+        "--global-batch", type=click.IntRange(1), help="Sequences per step [default: that of the job, or 1024]."
     )
-    seq_len: int | None = _option("--seq-len", type=click.IntRange(1), help="Tokens a sequence [default: the model's].")
+    seq_len: int | None = _option(
+        "--seq-len", type=click.IntRange(1), help="Tokens per sequence [default: that of the model]."
+    )
     gpu: str | None = _option(
         "--gpu", help="Kind of GPU in place of the cluster's, or NAME:memory=80,memory_tb=2,tflops=312,link=300."
     )
@@ -52,31 +54,36 @@ class PlanOptions:
         "--gpus-per-node", type=click.IntRange(1, 1024), help="In place of the cluster's."
     )
     network: float | None = _option(
-        "--network", type=float, metavar="GBPS", help="Gb/s of network a GPU, in place of the cluster's."
+        "--network",
+        type=float,
+        metavar="GBPS",
+        help="Network bandwidth per GPU in Gb/s [default: that of the cluster].",
     )
     framework: str | None = _option(
-        "--framework", help="Whose constants: torchtitan, megatron, nanotron ... [default: the job's, or torch]."
+        "--framework",
+        help="Framework constants: torchtitan, megatron, nanotron ... [default: that of the job, or torch].",
     )
     precision: str | None = _option(
         "--precision",
         type=click.Choice(["bf16", "fp16", "fp8"]),
-        help="Of the matrix products [default: the job's, or bf16].",
+        help="Precision of matrix products [default: that of the job, or bf16].",
     )
     flash: bool | None = _option(
         "--flash/--no-flash", default=None, help="Attention without an s x s matrix [default: the job's, or --flash]."
     )
-    tokens: float | None = _option("--tokens", type=float, help="Tokens to train on [default: 20 a parameter].")
+    tokens: float | None = _option("--tokens", type=float, help="Tokens to train on [default: 20 per parameter].")
     storage: float = _option(
         "--storage", type=float, default=5.0, show_default=True, help="GB/s to which checkpoints are written."
     )
     top: int = _option("--top", type=click.IntRange(1), default=8, show_default=True, help="Layouts to show.")
     explain: bool = _option("--explain", is_flag=True, help="Every term of the first layout, with its formula.")
     write: Path | None = _option(
-        "--write", type=FILE, metavar="FILE", help="The first layout, or one that surely fits, as a job."
+        "--write",
+        type=FILE,
+        metavar="FILE",
+        help="Write the first layout, or one that fits with a margin, as a job file.",
     )
-    plot: Path | None = _option(
-        "--plot", type=FILE, metavar="FILE", help="Time and memory of the layouts as a picture."
-    )
+    plot: Path | None = _option("--plot", type=FILE, metavar="FILE", help="Plot time and memory of the layouts.")
     as_json: bool = _option("--json", is_flag=True, help="Everything as a JSON object.")
     cases: Path | None = _option("--cases", type=FILE, metavar="CSV", help="Predict the runs of this file ...")
     output: Path | None = _option("--output", type=FILE, metavar="CSV", help="... into this one.")
@@ -85,7 +92,7 @@ class PlanOptions:
 
 
 def plan_options(function: F) -> F:
-    """Give a command all of them; it is called with their values by name."""
+    """Add all options of PlanOptions to a command, which receives their values by name."""
     for each in reversed(fields(PlanOptions)):
         names, words = each.metadata["names"], each.metadata["words"]
         function = click.option(*names, each.name, **words)(function)
@@ -97,10 +104,10 @@ CALIBRATION_OPTIONS = frozenset({"cluster", "measured", "comm"})
 
 
 def check_other_options(mode: str, allowed: frozenset[str]) -> None:
-    """Refuse the options on the command line that mean nothing for one way of planning.
+    """Check that the command line contains only the options that one mode of `plan` uses.
 
     Raises:
-        SpecError: There are some.
+        SpecError: The command line contains other options.
     """
     context = click.get_current_context()
     given = [
@@ -117,10 +124,10 @@ def check_other_options(mode: str, allowed: frozenset[str]) -> None:
 
 
 class PlanCommand(click.Command):
-    """Takes a program behind `--` exactly as it stands."""
+    """A command that accepts a program after `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Set the program aside before click looks at the rest."""
+        """Remove the program before click parses the rest."""
         own, program = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
         ctx.meta["program"] = tuple(program)
         return super().parse_args(ctx, own)
@@ -130,16 +137,17 @@ class PlanCommand(click.Command):
 @click.argument("job", required=False)
 @plan_options
 def command(job: str | None, **given: Any) -> int:
-    """Find the layout to submit: every legal one on a cluster, with its time and memory.
+    """Find the best layout: time and memory of every possible layout on a cluster.
 
     \b
     hpc-kit plan --model llama3-8b --cluster dgx-h100 --nodes 4 --global-batch 1024
     hpc-kit plan ddp_4node                     the model and nodes of a job
     hpc-kit plan --cases cases.csv --output predictions.csv
-    hpc-kit plan calibrate --cluster mine      a job that measures the cluster's own numbers
+    hpc-kit plan calibrate --cluster mine      submits a job that measures the cluster
 
-    --write jobs/x.toml keeps the first, or one that surely fits, as a job file; the program behind -- is its command.
-    """  # noqa: D301 - a backspace is click's mark for lines that stay as they are
+    --write jobs/x.toml writes the first layout, or one that fits with a margin, as a job file. A program after --
+    becomes its command.
+    """  # noqa: D301 - click keeps the line breaks of a paragraph that begins with a backspace
     options = PlanOptions(**given)
     if options.cases is not None or options.output is not None:
         return _predict(job, options)
@@ -170,10 +178,10 @@ def _predict(job: str | None, options: PlanOptions) -> int:
 
 
 def search_layouts(name: str | None, given: PlanOptions, program: tuple[str, ...]) -> int:
-    """The search, shown.
+    """Search the layouts, print them, and write the files that the options name.
 
     Raises:
-        SpecError: Something that was asked for cannot be.
+        SpecError: An option is invalid.
         AnswerNo: Nothing fits.
     """
     from hpc_kit.cli import plan_files, plan_tables
@@ -183,9 +191,9 @@ def search_layouts(name: str | None, given: PlanOptions, program: tuple[str, ...
     root = Path.cwd()
     if name is not None and program:
         raise SpecError(
-            f"a program behind --, and job {name}, which has its own",
+            f"a program after --, but job {name} has its own command",
             found=" ".join(program),
-            remedy="the job alone; or --model and --nodes with the program, without a job",
+            remedy="name the job alone, or use --model and --nodes with the program",
         )
     if given.write is not None:
         plan_files.check_job_file(given.write)
@@ -228,7 +236,7 @@ def _planning_task(job: Job | None, given: PlanOptions, root: Path) -> tuple[Pla
     means = job_files.planned_settings(job) if job is not None else job_files.PlannedSettings()
     framework = parse_framework(given.framework or means.framework or "torch")
     flash = means.flash is not False if given.flash is None else given.flash
-    # With --model a job says its batch and its nodes.
+    # With --model the job only contributes its batch size and its nodes.
     told = structs.replace(job, env={}) if job is not None and given.model is not None else job
     own = job_files.model_of_job(told) if told is not None else None
     model, length, notes = _choose_model(job, own, given)
@@ -251,10 +259,10 @@ def _planning_task(job: Job | None, given: PlanOptions, root: Path) -> tuple[Pla
 
 
 def _choose_model(job: Job | None, own: JobModel | None, given: PlanOptions) -> tuple[Model, int, list[str]]:
-    """Model, tokens a sequence, and what is to be said of both.
+    """Return the model, its tokens per sequence, and notes about both.
 
     Raises:
-        SpecError: Nobody says what is trained, or a job contradicts itself.
+        SpecError: No model is given, or the job contradicts itself.
     """
     from hpc_kit.planner import job_files, model_catalogue
 
@@ -264,17 +272,17 @@ def _choose_model(job: Job | None, own: JobModel | None, given: PlanOptions) -> 
         return model, length, [note] if note and given.seq_len is None else []
     if job is None or own is None:
         raise SpecError(
-            "which model?" if job is None else f"job {job.name} does not say what it trains",
+            "which model?" if job is None else f"job {job.name} does not name its model",
             found=None if job is None else " ".join(job.command),
             remedy="--model llama3-8b, --model path/config.json, or --model layers=32,hidden=4096,heads=32",
         )
     job_files.check_job_model(own, job)
-    said = f"job {job.name} does not say its model in full: taken for granted are {own.assumed}; --model says it"
+    said = f"job {job.name} does not describe its model completely; assumed: {own.assumed}; --model sets it"
     return own.model, own.seq_len, [said] if own.assumed else []
 
 
 def _find_target(job: Job | None, given: PlanOptions, framework: str, root: Path) -> PlanningTarget:
-    """The machine; a job that says its ranks has them on a node."""
+    """Return the machine. The ranks per node of a job set its GPUs per node."""
     from hpc_kit.planner.target import resolve_target
     from hpc_kit.spec.default_cluster import default_cluster_name
 
@@ -296,20 +304,20 @@ def _find_target(job: Job | None, given: PlanOptions, framework: str, root: Path
 
 
 def _is_cluster_missing(found: PlanningTarget, given: PlanOptions) -> bool:
-    """Whether a model is planned for the processors at hand because nobody has named a cluster."""
+    """Return whether the target is the CPUs of this machine only because no cluster was named."""
     return given.cluster is None and given.model is not None and found.machine.gpu.generation == "cpu"
 
 
 def _list_machines() -> str:
     from hpc_kit.planner import hardware
 
-    return f"--cluster {', '.join(hardware.machine_names())}, or a cluster file whose [node] says its GPUs"
+    return f"--cluster {', '.join(hardware.machine_names())}, or a cluster file whose [node] table names its GPUs"
 
 
 def _nothing_fits_error(
     task: PlanningTask, answer: SearchResult, target: PlanningTarget, given: PlanOptions, root: Path
 ) -> AnswerNo:
-    """The error where nothing fits."""
+    """Return the error for a search without result."""
     from hpc_kit.planner.search import explain_no_fit
     from hpc_kit.spec.default_cluster import default_cluster_name
 

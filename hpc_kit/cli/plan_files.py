@@ -1,4 +1,4 @@
-"""`hpc-kit plan --write`: the first layout that a program can do, or one that surely fits, as a job file."""
+"""The files of `hpc-kit plan`: job files (`--write`), predicted cases (`--cases`) and calibrations (`calibrate`)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 _WRITE_OPTION = "--write"
 _SHORT_TRAINING_DAYS = 0.25
-"""Days of a training that fits most limits: nothing is said of it."""
+"""Shorter trainings, in days, fit most time limits and get no note."""
 _MAX_SLOWDOWN = 0.03
-"""Share of the time for which a layout that surely fits is written in place of one that may not."""
+"""A layout with a memory margin is preferred if it is at most this much slower."""
 
 
 def check_job_file(path: Path) -> None:
-    """Refuse a name under which no job file can be written, before anything is reckoned.
+    """Check before the search that the job file can be written.
 
     Raises:
-        SpecError: The file exists, or is no .toml.
+        SpecError: The file exists, or does not end in .toml.
     """
     from hpc_kit.spec.toml_documents import check_new
 
@@ -41,20 +41,20 @@ def check_job_file(path: Path) -> None:
 def write_job_file(
     answer: SearchResult, limit: float, named: Job | None, program: tuple[str, ...], path: Path, tokens: float
 ) -> None:
-    """Write the first plan for the user's program, or the first that one of jobs/train can do.
+    """Write the first plan that the program supports: the user's program, or one of jobs/train.
 
-    Where that may not fit, and one that surely does takes little more time, it is that one; both are told.
+    If the first plan may not fit and one with a margin is only slightly slower, that one is written, with a note.
 
     Args:
         answer: The plans.
-        limit: Bytes of a GPU that can be filled.
-        named: The job that was planned, whose program comes first.
-        program: The program behind `--`, in place of all others.
+        limit: Usable bytes of a GPU.
+        named: The planned job. Its program has priority.
+        program: The program after `--`, instead of all others.
         path: The new job file.
-        tokens: To train on.
+        tokens: Tokens to train on.
 
     Raises:
-        SpecError: None of these can do any.
+        SpecError: The programs support none of the plans.
     """
     from hpc_kit.cli.job_arguments import job_for_program
     from hpc_kit.planner.job_files import job_from_plan, runs_shipped_program
@@ -73,7 +73,7 @@ def write_job_file(
 
 
 def _plans_with_margin(answer: SearchResult, limit: float) -> Iterator[Plan]:
-    """The plans that fit also if their memory is larger than expected by its usual error."""
+    """Yield the plans that fit even if they need more memory by the usual error of the prediction."""
     from hpc_kit.planner.constants import memory_error
     from hpc_kit.planner.search import fastest_with_margin
 
@@ -82,7 +82,7 @@ def _plans_with_margin(answer: SearchResult, limit: float) -> Iterator[Plan]:
 
 
 def _safer_plan(first: Plan, safe: Plan | None, limit: float) -> Plan | None:
-    """The plan to write in place of the first; None: the first. That it may not fit is said."""
+    """Return the plan to write instead of the first, or None. Print a warning if the first may not fit."""
     from hpc_kit.planner.search import format_layout
 
     if safe is first:
@@ -105,7 +105,7 @@ def _safer_plan(first: Plan, safe: Plan | None, limit: float) -> Plan | None:
 
 
 def _note_time_limit(plan: Plan, base: Job, path: Path, tokens: float) -> None:
-    """How long a training is beside the limit of its job."""
+    """Print a note if the training takes longer than a job may run."""
     from hpc_kit.planner import explain
 
     limit = (
@@ -162,7 +162,7 @@ def _no_program_error(answer: SearchResult, base: Job | None, path: Path, *, onl
 
 
 def _note_rank_of_layout(answer: SearchResult, found: SupportedPlan, base: Job | None, *, only: bool) -> None:
-    """Which layout is the first that a program can do, and what it costs."""
+    """Print which layout is the first that a program supports, and how much slower it is."""
     from hpc_kit.planner.search import format_layout
 
     best, plan = answer.plans[0], found.plan
@@ -179,14 +179,14 @@ def _note_rank_of_layout(answer: SearchResult, found: SupportedPlan, base: Job |
 
 
 _SHOWN_CASES = 3
-"""Cases that a line names."""
+"""Case ids in one line."""
 
 
 def predict_cases(cases: Path, output: Path) -> int:
-    """Predict the runs of a file into another one; what was taken for granted goes to stderr.
+    """Predict the runs of a CSV file and write another one. Print the assumptions to stderr.
 
     Raises:
-        SpecError: It cannot be read, or both are one file.
+        SpecError: The file is not readable, or both paths are the same file.
     """
     from hpc_kit.planner import cases as batch
     from hpc_kit.planner.cases import parse_case
@@ -203,25 +203,23 @@ def predict_cases(cases: Path, output: Path) -> int:
     for one in without:
         click.echo(f"{one.case_id}: not predicted: {', '.join(one.notes)}", err=True)
     for note, ids in sorted(notes.items(), key=lambda pair: -len(pair[1])):
-        click.echo(
-            f"taken for granted in {len(ids)} of {len(found)} runs: {note}{_list_ids(ids, len(found))}", err=True
-        )
+        click.echo(f"assumed in {len(ids)} of {len(found)} runs: {note}{_list_ids(ids, len(found))}", err=True)
     click.echo(f"{len(found) - len(without)} of {len(found)} runs predicted: {output}")
     return 0
 
 
 def _list_ids(ids: list[str], runs: int) -> str:
-    """The first cases of which something holds that does not hold of all."""
+    """Return the first case ids in parentheses, or nothing if a note applies to all cases."""
     if len(ids) == runs > 1:
         return ""
     return f" ({', '.join(ids[:_SHOWN_CASES])}{', ...' if len(ids) > _SHOWN_CASES else ''})"
 
 
 def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path | None) -> int:
-    """Submit the job that measures a GPU; with `comm`, take in links that were measured already.
+    """Submit the job that measures a GPU. With `comm`, add links that `bench comm` has measured.
 
     Raises:
-        SpecError: No such cluster, or results that cannot be read.
+        SpecError: The cluster does not exist, or the results are not readable.
     """
     from hpc_kit.planner import calibration
     from hpc_kit.planner.target import measured_file
@@ -236,7 +234,9 @@ def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path 
         found = calibration.read_comm_result(comm, gpus)
         if found == calibration.Measurement():
             raise SpecError(
-                f"{comm} says nothing of links", found="no all-reduce of two sizes", remedy="hpc-kit bench comm --json"
+                f"{comm} contains no measured links",
+                found="no all-reduce of two sizes",
+                remedy="hpc-kit bench comm --json",
             )
         calibration.write_measurement(
             path, calibration.merge_measurements(calibration.read_measurement(path), found) if path.exists() else found
@@ -247,10 +247,10 @@ def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path 
 
 
 def _load_cluster(name: str, root: Path) -> Cluster:
-    """The cluster file.
+    """Load the cluster file.
 
     Raises:
-        SpecError: There is none; of a machine that is known by name, how to make one.
+        SpecError: No such file. For a machine of the catalogue, the message shows the file to write.
     """
     from hpc_kit.planner import hardware
     from hpc_kit.spec import load

@@ -1,13 +1,14 @@
-"""What `hpc-kit plan` prints: the ranked layouts, their memory, the rejected ones, the usual table's advice."""
+"""The output of `hpc-kit plan`: ranked layouts, their memory, rejected layouts, and the advice of common rules."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 
+from hpc_kit.cli.output import format_table
 from hpc_kit.planner import explain
 from hpc_kit.planner.constants import memory_error, time_error
 from hpc_kit.planner.explain import explain_terms
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
 
 
 class PlanReport(NamedTuple):
-    """A search with all that is shown of it.
+    """The result of a search, and the options for printing it.
 
     Attributes:
-        tokens: To train on.
-        storage: Bytes/s to which checkpoints are written.
-        top: Layouts to show.
-        explained: Every term of the first layout, too.
+        tokens: Tokens to train on.
+        storage: Bandwidth for checkpoints in bytes/s.
+        top: Number of layouts to print.
+        explained: Also print every term of the first layout.
     """
 
     task: PlanningTask
@@ -50,27 +51,29 @@ class PlanReport(NamedTuple):
 
     @property
     def limit(self) -> float:
-        """Bytes of a GPU that can be filled."""
+        """Usable bytes of a GPU."""
         return self.task.machine.gpu.memory * self.target.rates.usable
 
     @property
     def shown(self) -> tuple[Plan, ...]:
-        """The layouts to show: the fastest of each set of degrees."""
+        """The layouts to print: the fastest of each set of degrees."""
         return best_by_degrees(self.answer.plans)[: self.top]
 
 
 DEGREES = ("dp", "tp", "pp", "cp", "v", "zero", "batch", "recompute")
 
 
+_RIGHT: Literal["right"] = "right"
+
+
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as their widest cell; numbers to the right."""
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    for row in (header, *rows):
-        click.echo("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    """Print an indented table with right-aligned columns."""
+    for line in format_table((header, *rows), *(_RIGHT,) * len(header)):
+        click.echo(f"  {line}")
 
 
 def print_report(found: PlanReport) -> None:
-    """Everything, as text."""
+    """Print the report as text."""
     task, target, answer, machine = found.task, found.target, found.answer, found.task.machine
     model = task.model
     click.echo(
@@ -141,7 +144,7 @@ def _memory_row(plan: Plan, memory: float, parts: Sequence[str]) -> tuple[str, .
 
 
 def _print_margin(answer: SearchResult, limit: float, error: float) -> None:
-    """Where the first layout may not fit after all: the fastest that does even then."""
+    """Warn if the first layout may not fit, and name the fastest one with a margin."""
     first, safe = answer.plans[0], fastest_with_margin(answer.plans, limit, error)
     if safe is first:
         return
@@ -158,7 +161,7 @@ def _describe_alternative(first: Plan, safe: Plan | None) -> str:
 
 
 def _print_rejected(answer: SearchResult, nearest: int = 3) -> None:
-    """The reasons by kind, numbers aside: of memory the nearest to fitting, of each other kind one."""
+    """Print rejected layouts by kind of reason: several that almost fit into memory, one of each other kind."""
     if not answer.rejected:
         return
     click.echo(f"\nrejected ({len(answer.rejected)} sets of degrees)")
@@ -195,7 +198,7 @@ def _print_training(plan: Plan, tokens: float, storage: float) -> None:
 
 
 def print_json(found: PlanReport) -> None:
-    """Everything, as one JSON object."""
+    """Print the report as one JSON object."""
     task, target, answer, advice = found.task, found.target, found.answer, found.advice
     first = answer.plans[0]
     safe = fastest_with_margin(answer.plans, found.limit, memory_error(task.framework))

@@ -15,15 +15,15 @@ EMBEDDED_CLUSTER_OPTION = click.option(
 )
 
 
-_HELP = f"""The Slurm that comes along: sbatch, srun, salloc, squeue, sacct, sstat, scancel, scontrol, sinfo and sbcast.
+_HELP = f"""The embedded Slurm: sbatch, srun, salloc, squeue, sacct, sstat, scancel, scontrol, sinfo and sbcast.
 
-{page("embedded-slurm.md")} says what it can do. State: $HPC_KIT_SLURM_STATE, or ~/.local/state/hpc_kit/slurm.
+{page("embedded-slurm.md")} describes it. State: $HPC_KIT_SLURM_STATE, or ~/.local/state/hpc_kit/slurm.
 """
 
 
 @click.group("embedded", help=_HELP)
 def command() -> None:
-    """Its commands, without a real cluster's."""
+    """Run commands of the embedded Slurm."""
 
 
 @command.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -41,7 +41,7 @@ def run(cluster: str, program: tuple[str, ...]) -> None:
 @command.command("path")
 @EMBEDDED_CLUSTER_OPTION
 def path(cluster: str) -> None:
-    """Print the folder of its commands, for PATH: PATH=$(hpc-kit embedded path):$PATH."""
+    """Print the folder of the commands, for PATH: PATH=$(hpc-kit embedded path):$PATH."""
     click.echo(_embedded_environ(cluster)["PATH"].partition(os.pathsep)[0])
 
 

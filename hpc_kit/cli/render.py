@@ -22,22 +22,24 @@ from hpc_kit.spec import search_path
 
 @click.command("render", cls=JobCommand)
 @job_arguments
-@click.option("--standalone", is_flag=True, help="A script that needs neither hpc_kit nor shell files on the nodes.")
-@click.option("--shell", is_flag=True, help="A plain shell script instead: no scheduler, ssh to several hosts.")
+@click.option(
+    "--standalone", is_flag=True, help="Render a script that needs neither hpc_kit nor shell files on the nodes."
+)
+@click.option("--shell", is_flag=True, help="Render a shell script for ssh instead, without a scheduler.")
 @HOSTS
 @HOSTFILE
-@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Keep the job as a job file, too.")
+@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Also write the job to a job file.")
 def command(
     standalone: bool, shell: bool, hosts: str | None, hostfile: Path | None, save: Path | None, **_: object
 ) -> None:
-    """Print the sbatch script of a job: the very bytes that `submit` hands to sbatch.
+    """Print the sbatch script of a job: exactly what `submit` passes to sbatch.
 
-    The log folders and the shell files that the script needs are written, too.
+    The log folders and shell files of the script are written as well.
 
-    JOB is a job file's name or path. Without one, the program stands behind --:
+    JOB is the name or path of a job file. Without JOB, write a program after --:
     hpc-kit render -j 4x2 --time 2:00:00 -- python train.py --steps 100
 
-    Every long sbatch option is an option here, too.
+    Every option of sbatch works as well.
     """
     from hpc_kit.script.context import needed_folders
     from hpc_kit.script.render import render_resolved
@@ -63,7 +65,7 @@ def command(
     write_shell_files(text, resolved, root)
     for note in resolved.notes:
         click.echo(f"hpc-kit: {note}", err=True)
-    # sbatch makes no folders: without these, the script that is printed here would vanish without a word.
+    # Slurm creates no folders. A job whose log folder is missing fails without any output.
     for folder in needed_folders(resolved):
         with suppress(OSError):
             (root / folder).mkdir(parents=True, exist_ok=True)

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 @CLUSTER_OPTION
 @RUNS_OPTION
 def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
-    """One page of HTML about runs and benches: plots, tables, the script, the environment, the record.
+    """Write runs and benchmarks to one HTML page: plots, tables, script, environment, record.
 
-    RUN: a job id, the name of a job (its latest run), a run folder, or the JSON of a bench. The page needs no network
-    and no file beside it. Plots need matplotlib; without it the page says how to get it.
+    RUN is a job id, the name of a job (its latest run), a run folder, or the JSON file of a benchmark. The page needs
+    no network and no other file. Plots need matplotlib.
 
-    Exit status 1 where there is no such run or the page cannot be written, 2 where a file is no result of a bench.
+    Exit status 1 if there is no such run or the page is not writable, 2 if a file is not a benchmark result.
     """
     from hpc_kit import __version__
     from hpc_kit.report.page import render_page
@@ -54,7 +54,7 @@ def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
 
 
 def _sections_for(word: str, prefix: str, cluster: str | None) -> list[Section]:
-    """What one word means: the section of a run, before those of the benches in its folder."""
+    """Return the sections for one argument: the run, then the benchmarks in its folder."""
     from hpc_kit.bench.results import read_result
     from hpc_kit.report import bench_section, run_section
     from hpc_kit.runs.run_folders import open_run
@@ -67,9 +67,9 @@ def _sections_for(word: str, prefix: str, cluster: str | None) -> list[Section]:
     is_run = run.record is not None or run.end_marker() is not None or run.rank_log(0).is_file()
     if not is_run and not found:
         raise SpecError(
-            f"{short_path(run.folder)} is no run",
+            f"{short_path(run.folder)} is not a run",
             found="no record, no log of a rank, and no result of a bench in it",
-            remedy="hpc-kit status tells the runs; a run folder is runs/<job_name>/<job_id>",
+            remedy="hpc-kit status lists the runs; a run folder is runs/<job_name>/<job_id>",
         )
     sections = [run_section.build_run_section(run, status, prefix)] if is_run else []
     return sections + [
@@ -79,7 +79,7 @@ def _sections_for(word: str, prefix: str, cluster: str | None) -> list[Section]:
 
 
 def _find_run_status(word: str, cluster: str | None) -> tuple[Run, JobStatus | None]:
-    """A run by its id or name, and what Slurm says of it, where it can be asked."""
+    """Return a run by id or name, and its status if Slurm answers."""
     from hpc_kit.runs.cluster_match import client_for, may_belong_to
 
     place = open_session(cluster)

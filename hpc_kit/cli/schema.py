@@ -8,7 +8,7 @@ import click
 @click.command("schema")
 @click.argument("kind", type=click.Choice(["job", "cluster"]), default="job")
 def command(kind: str) -> None:
-    """Print the JSON Schema of job files (or of cluster files), for editors that complete and check."""
+    """Print the JSON Schema of job files (or of cluster files), for editors with completion and checks."""
     from hpc_kit.spec.schema import schema_text
 
     click.echo(schema_text(kind), nl=False)

@@ -14,11 +14,11 @@ from hpc_kit.cli.output import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_se
 @RUNS_OPTION
 @JSON_OPTION
 def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
-    """States of jobs in plain words: those in the queue and the latest runs, or the ones named by id or by name.
+    """Print the states of queued jobs and of the latest runs, or of jobs named by id or name.
 
-    Asks squeue once and sacct once at most, however many jobs.
+    The command runs squeue and sacct at most once each.
 
-    Exit status: 0 told, whatever the states; 1 a job is not known, or Slurm does not answer; 2 wrong use.
+    Exit status: 0 printed, whatever the states; 1 unknown job, or Slurm does not answer; 2 wrong use.
     """
     from hpc_kit.runs.run_folders import RunIndex
     from hpc_kit.runs.status import JobSelection, list_jobs
@@ -37,5 +37,5 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
         click.echo(text)
     if listing.unreachable is not None:
         click.echo(f"hpc-kit: {listing.unreachable}", err=True)
-        click.echo("  what is told above comes from the accounting and from the jobs' own files", err=True)
+        click.echo("  the states above come from the accounting and from the jobs' own files", err=True)
     return 0 if listing.unreachable is None else listing.unreachable.exit_status

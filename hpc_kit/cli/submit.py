@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RUNS_KEY = "cluster.runs="
 
 CHAIN_KINDS = ("afterok", "afterany", "afternotok", "after", "aftercorr")
-"""How a job may follow the one before it: sbatch's own words."""
+"""Types of dependency on the previous job, as in sbatch."""
 
 
 @click.command("submit", cls=JobCommand)
@@ -40,13 +40,13 @@ CHAIN_KINDS = ("afterok", "afterany", "afternotok", "after", "aftercorr")
     is_flag=False,
     flag_value="afterok",
     metavar="[=KIND]",
-    help="Each job starts after the one before it: afterok [default], afterany, afternotok, after, aftercorr.",
+    help="Start each job after the previous one: afterok [default], afterany, afternotok, after, aftercorr.",
 )
 @click.option("--wait/--no-wait", default=None, help="Follow the job to its end [default: on the embedded Slurm only].")
-@click.option("--standalone", is_flag=True, help="Submit the script that needs no hpc_kit on the nodes.")
-@click.option("--test-only", is_flag=True, help="Ask the scheduler when the job would start; submit nothing.")
-@click.option("--json", "as_json", is_flag=True, help="With --test-only: a JSON document.")
-@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Keep the job as a job file, too.")
+@click.option("--standalone", is_flag=True, help="Submit a script that needs no hpc_kit on the nodes.")
+@click.option("--test-only", is_flag=True, help="Print the expected start of the job; submit nothing.")
+@click.option("--json", "as_json", is_flag=True, help="With --test-only: print a JSON document.")
+@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Also write the job to a job file.")
 def command(
     jobs: tuple[str, ...],
     chain: str | None,
@@ -57,14 +57,14 @@ def command(
     save: Path | None,
     **_: object,
 ) -> int:
-    """Submit a job, several, or any program.
+    """Submit one or several jobs, or any program.
 
     hpc-kit submit -j 4x2 --time 2:00:00 -- python train.py --steps 100
 
-    JOB is a job file's name or path. Words behind -- are added to its command. Every long sbatch option is an
-    option here, too. Of several jobs all are looked at before the first is submitted.
+    JOB is the name or path of a job file. Arguments after -- are added to its command. Every option of sbatch works
+    as well. Several jobs are all checked before the first is submitted.
 
-    Followed to its end, the exit status is the job's own; Ctrl-C stops the following, not the job.
+    With --wait, the exit status is that of the job. Ctrl-C stops the output, but not the job.
     """
     from hpc_kit.check.preflight import check_program
 
@@ -77,9 +77,9 @@ def command(
     if test_only:
         return _print_start(resolved[0], root, standalone=standalone, as_json=as_json)
     if as_json:
-        raise SpecError("--json without --test-only", remedy="hpc-kit status --json tells of submitted jobs")
+        raise SpecError("--json without --test-only", remedy="use hpc-kit status --json for submitted jobs")
     if any(setting.startswith(RUNS_KEY) for setting in requests[0].settings):
-        # No cluster file tells of that folder: the commands that are printed have to.
+        # The cluster file does not contain this folder, so the printed next commands must.
         click.get_current_context().meta[RUNS_META] = resolved[0].cluster.runs
     embedded = resolved[0].cluster.slurm == "embedded"
     if embedded:
@@ -100,7 +100,7 @@ def command(
 
 
 def _follow(sent: list[Submission]) -> int:
-    """Show the jobs to the end of the last; the status of the first that failed."""
+    """Print the events of the jobs to the end of the last. Return the status of the first that failed."""
     from hpc_kit.runs.run_folders import open_run
 
     ids = [each.job_id for each in sent]
@@ -112,7 +112,7 @@ def _follow(sent: list[Submission]) -> int:
 
 
 def _submitted_ids(sent: list[Submission], interrupt: KeyboardInterrupt) -> list[str]:
-    """The jobs that are in the queue; of the last, Ctrl-C may have kept the news from being told."""
+    """Return the ids of the submitted jobs. Ctrl-C may come after the last one was queued and before it was printed."""
     from hpc_kit.submission.sbatch import SubmitInterrupted
 
     last = [interrupt.job_id] if isinstance(interrupt, SubmitInterrupted) else []
@@ -137,7 +137,7 @@ def _submit_all(
     *,
     standalone: bool,
 ) -> None:
-    """Submit the jobs in order, each into `sent` as soon as it is taken; where one is refused, those are named."""
+    """Submit the jobs in order and add each to `sent`. If one is refused, print the jobs that were submitted."""
     from hpc_kit.cli.submit import chain_dependency
     from hpc_kit.script.render import render_resolved
     from hpc_kit.submission import submit
@@ -146,7 +146,7 @@ def _submit_all(
         after = ""
         if chain is not None and sent:
             options = {**request.options, **chain_dependency(chain, sent[-1].job_id, job.job.resources.given())}
-            job = resolve_request(structs.replace(request, options=options), root, require_answer=True)  # noqa: PLW2901 - the same, with what it waits for
+            job = resolve_request(structs.replace(request, options=options), root, require_answer=True)  # noqa: PLW2901 - the same job with its dependency
             after = f", {job.job.resources.dependency}"
         text = render_resolved(job, standalone=standalone, root=root)
         tell = partial(_print_submitted, sent=sent, job=job, after=after)
@@ -159,7 +159,7 @@ def _submit_all(
 
 
 def _print_submitted(new: Submission, sent: list[Submission], job: Resolved, after: str) -> None:
-    """A job that is in the queue, as soon as it is."""
+    """Print a job as soon as it is in the queue."""
     sent.append(new)
     for note in (*job.notes, *new.notes):
         print_line("note", note)
@@ -170,7 +170,7 @@ def _print_submitted(new: Submission, sent: list[Submission], job: Resolved, aft
 
 @contextmanager
 def _saved_job(resolved: Resolved, file: Path | None) -> Iterator[None]:
-    """The job as a job file, before it is submitted: one that cannot be written submits nothing, and vice versa."""
+    """Write the job file before the submission, and remove it if the submission fails."""
     if file is None:
         yield
         return
@@ -185,7 +185,7 @@ def _saved_job(resolved: Resolved, file: Path | None) -> Iterator[None]:
 
 
 def _print_start(resolved: Resolved, root: Path, *, standalone: bool, as_json: bool) -> int:
-    """When the job would start, as a sentence or as JSON."""
+    """Print the expected start of the job as text or JSON."""
     import datetime as dt
 
     from hpc_kit.slurm.start_forecast import format_start
@@ -201,7 +201,7 @@ def _print_start(resolved: Resolved, root: Path, *, standalone: bool, as_json: b
         print_line("note", note)
     print_line("job", describe_job(resolved))
     partition = f", partition {found.partition}" if found.partition else ""
-    now = dt.datetime.now()  # noqa: DTZ005 - Slurm's times have no zone either
+    now = dt.datetime.now()  # noqa: DTZ005 - times of Slurm have no time zone
     print_line("start", f"about {format_start(found.start, now)}, on {found.nodes}{partition}: {found.cpus} CPUs")
     if found.preempts:
         print_line("", f"it would preempt job {', '.join(found.preempts)}")
@@ -210,7 +210,7 @@ def _print_start(resolved: Resolved, root: Path, *, standalone: bool, as_json: b
 
 
 def describe_job(resolved: Resolved) -> str:
-    """The job in a few words."""
+    """Return name, size and launcher of a job in one line."""
     job = resolved.job
     ranks = resolved.world_size // resolved.nodes
     each = f"{ranks} rank{'s'[: ranks != 1]}" if resolved.world_size % resolved.nodes == 0 else "ranks uneven"
@@ -220,18 +220,18 @@ def describe_job(resolved: Resolved) -> str:
 
 
 def chain_dependency(kind: str, previous_id: str, options: Mapping[str, object]) -> dict[str, object]:
-    """The options that make a job wait for the one before it, on top of what it waits for anyway.
+    """Return the options that make a job wait for the previous one, in addition to its own dependency.
 
-    A job whose condition can no longer come true would stay in the queue for ever, and with it all that follow: it is
-    taken out, unless the job itself says otherwise.
+    A job whose dependency can no longer be satisfied would stay in the queue for ever, with all jobs after it. Slurm
+    removes it unless the job sets kill_on_invalid_dep.
 
     Args:
-        kind: How it follows, one of `KINDS`.
+        kind: Type of the dependency, one of CHAIN_KINDS.
         previous_id: Id of the previous job of the chain.
         options: The options of this job, by field name.
 
     Raises:
-        SpecError: Its own dependency is one of several that may come true.
+        SpecError: The job's own dependency uses `?`, so that any one of its conditions is enough.
     """
     waits = str(options.get("dependency") or "")
     if "?" in waits:

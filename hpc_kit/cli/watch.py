@@ -28,18 +28,18 @@ EMBEDDED_INTERVAL = 1.0
     type=click.FloatRange(min=0.2),
     default=None,
     metavar="SECONDS",
-    help="Time between two questions [default: 10, on the embedded Slurm 1].",
+    help="Time between two queries [default: 10; embedded Slurm: 1].",
 )
 @CLUSTER_OPTION
 @RUNS_OPTION
-@click.option("--json", "as_json", is_flag=True, help="A JSON object a change, one a line.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per change and line.")
 def command(words: tuple[str, ...], interval: float | None, cluster: str | None, as_json: bool) -> int:
-    """Watch jobs until all are over: those named by id or name, else all of yours that are queued.
+    """Watch jobs until all have ended: those named by id or name, or all your queued jobs.
 
-    On a terminal the table is drawn anew in place; elsewhere each change is a line. A controller that restarts is asked
-    again. Ctrl-C leaves the jobs alone.
+    A terminal shows a table that is updated in place; otherwise each change is printed as a line. If the controller
+    restarts, the command keeps asking. Ctrl-C does not affect the jobs.
 
-    Exit status: 0 all ended well; 1 one did not, or is not known; 2 wrong use; 130 Ctrl-C.
+    Exit status: 0 all completed; 1 a job failed or is unknown; 2 wrong use; 130 Ctrl-C.
     """
     from hpc_kit.runs.follow import follow_listing
 
@@ -64,7 +64,7 @@ def _can_draw() -> bool:
 
 
 def _print_changes(looks: Iterator[ListingUpdate], tell: Callable[[ListingUpdate, bool], list[str]]) -> int:
-    """A line a change, and one when Slurm stops and starts to answer."""
+    """Print each change, and when Slurm stops or starts to answer."""
     away, look = False, None
     for look in looks:
         for text in tell(look, away):
@@ -78,7 +78,7 @@ def _exit_status(look: ListingUpdate | None) -> int:
 
 
 def _change_lines(look: ListingUpdate, away: bool) -> list[str]:
-    now = f"{dt.datetime.now():%H:%M:%S}"  # noqa: DTZ005 - the reader's own clock
+    now = f"{dt.datetime.now():%H:%M:%S}"  # noqa: DTZ005 - local time
     lines = [f"{now}  {text}" for text in _reachability_lines(look, away)]
     if not look.lines and look.is_last:
         lines.append("no jobs in the queue")
@@ -129,7 +129,7 @@ def _draw_live(looks: Iterator[ListingUpdate], interval: float) -> int:
 def _render_listing(look: ListingUpdate, interval: float, height: int) -> Text:
     from rich.text import Text
 
-    now = f"{dt.datetime.now():%H:%M:%S}"  # noqa: DTZ005 - the reader's own clock
+    now = f"{dt.datetime.now():%H:%M:%S}"  # noqa: DTZ005 - local time
     going = sum(not line.state.finished for line in look.lines)
     asked = f"asked every {format_duration(round(interval))}" if interval >= 1 else f"asked every {interval:g} s"
     head = f"{now}  {going} of {len(look.lines)} jobs not over, {asked}; Ctrl-C leaves them alone"

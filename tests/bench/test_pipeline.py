@@ -34,7 +34,10 @@ def test_what_cannot_be_measured_is_refused(asked: pipeline.PipelineOptions, fau
 
 
 def test_numbers_of_the_command_line() -> None:
-    for words, fault in ((["--splits", "1,x"], "'x' is no number"), (["--sweeps", ","], "no name is given")):
+    for words, fault in (
+        (["--splits", "1,x"], "'x' is not a positive number"),
+        (["--sweeps", ","], "the value contains no name"),
+    ):
         done = CliRunner().invoke(command, ["pipeline", *words])
         assert done.exit_code == 2
         assert fault in done.output

@@ -73,7 +73,7 @@ def test_those_before_a_refused_one_are_named(jobs: FakeSlurm, capsys: pytest.Ca
     ("words", "text"),
     [
         (["a", "--chain"], "a chain of one job"),
-        (["a", "b", "--", "--steps", "3"], "words behind -- belong to one job"),
+        (["a", "b", "--", "--steps", "3"], "arguments after -- belong to one job"),
         (["a", "b", "--test-only"], "are for one job"),
         (["a", "either", "--chain"], "must wait for the one before it"),
     ],

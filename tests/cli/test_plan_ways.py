@@ -112,7 +112,7 @@ def test_of_a_job_what_is_taken_for_granted_is_said(kit: Kit, project: Path) -> 
     (project / "jobs" / "bare.toml").write_text(text)
     done = kit("plan", "bare", "--cluster", "dgx-h100")
     assert done.returncode == 0, done.stderr
-    assert "taken for granted are a GPT with 32000 words" in done.stdout and "--model says it" in done.stdout
+    assert "assumed: a GPT with 32000 words" in done.stdout and "--model sets it" in done.stdout
 
 
 def test_the_rejected_are_shown_by_kind(kit: Kit) -> None:
@@ -150,7 +150,7 @@ def test_cases_are_named_and_never_overwritten(kit: Kit, project: Path) -> None:
     text = "\n".join([";".join(ROW), *(";".join(row.values()) for row in rows)])
     (project / "a.csv").write_text(text)
     done = kit("plan", "--cases", "a.csv", "--output", "b.csv")
-    assert done.returncode == 0 and "taken for granted in 1 of 2 runs: fits: in the" in done.stderr
+    assert done.returncode == 0 and "assumed in 1 of 2 runs: fits: in the" in done.stderr
     assert "(two)" in done.stderr
     done = kit("plan", "--cases", "a.csv", "--output", "./jobs/../a.csv")
     assert done.returncode == 2 and "is the file of --cases" in done.stderr
@@ -160,7 +160,7 @@ def test_cases_are_named_and_never_overwritten(kit: Kit, project: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (("ddp_4node", "--", "python", "other.py"), ("a program behind --, and job ddp_4node", "python other.py")),
+        (("ddp_4node", "--", "python", "other.py"), ("a program after --, but job ddp_4node", "python other.py")),
         ((*SMALL[1:], "--write", "x.tml"), ("cannot be a job file", "--write x.tml.toml")),
         ((*SMALL[1:], "--write", "there.toml"), ("there.toml exists", "another name for --write")),
         ((*SMALL[1:], "--tokens", "0"), ("--tokens and --storage must be positive",)),

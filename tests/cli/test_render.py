@@ -104,7 +104,7 @@ def _without_header(text: str) -> list[str]:
         (["render", "single", "--time", "2h30"], "2h30"),
         (["render", "single", "--set", "resources.ndoes=2"], "do     write nodes"),
         (["render", "single", "--set", "nonsense"], "--set nonsense sets nothing"),
-        (["render", "-j", "8", "--", "python", "t.py"], "-j 8 is no shape"),
+        (["render", "-j", "8", "--", "python", "t.py"], "-j 8 is not of the form NODESxRANKS"),
         (["render"], "neither a job nor a program"),
         (["render", "-j", "2x2", "t.py"], "do     write the program after --:  hpc-kit submit -j 4x2 -- python t.py"),
         (["render", "./t.py"], "'./t.py' is a program, and no job file"),

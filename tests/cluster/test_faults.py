@@ -103,7 +103,7 @@ def test_a_controller_that_is_away_loses_no_job_and_stops_no_following(project: 
     assert "Unable to contact slurm controller" in told[1]
     assert "Traceback" not in refused[1] + told[1] + rest + watched[1]
     assert "asking on, the jobs go on" in away[0]
-    assert "the job goes on, and so does the asking" in away[1]
+    assert "the job goes on, and hpc-kit keeps asking" in away[1]
     assert status == 0, rest
     assert "rank 0  after" in away[1] + rest
     assert "RUNNING -> COMPLETED" in rest

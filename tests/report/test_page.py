@@ -148,7 +148,7 @@ def test_a_run_folder_and_a_bench_become_a_page(tmp_path: Path, monkeypatch: pyt
     assert "no plots" in done.stderr.lower()
 
 
-@pytest.mark.parametrize(("name", "fault"), [("none", "no run of none"), (".", "is no run")])
+@pytest.mark.parametrize(("name", "fault"), [("none", "no run of none"), (".", "is not a run")])
 def test_what_is_no_run(name: str, fault: str, project: Path) -> None:
     done = CliRunner().invoke(command, [name, "--cluster", "local"])
     assert fault in str(done.exception)
