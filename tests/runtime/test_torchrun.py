@@ -16,8 +16,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from hpc_kit.errors import ContradictoryEnvironment, RendezvousError
 from hpc_kit.run_files import claim_first_failure, read_first_failure
-from hpc_kit.runtime import resolve
-from hpc_kit.runtime.rendezvous import meeting
+from hpc_kit.runtime import resolve, torchrun
 from hpc_kit.runtime.rendezvous.meeting import Meeting
 from hpc_kit.runtime.torchrun import agent_world, main
 from tests.runtime.launches import Step
@@ -190,6 +189,6 @@ def test_agents_that_do_not_meet_are_told_without_traceback(
     def meet(*_: object, **__: object) -> Meeting:
         raise RendezvousError("1 of 2 ranks did not come within 5 s")
 
-    monkeypatch.setattr(meeting, "meet", meet)
+    monkeypatch.setattr(torchrun, "meet", meet)
     assert main(["train.py"]) == 1
     assert capsys.readouterr().err == "hpc-kit: 1 of 2 ranks did not come within 5 s\n"
