@@ -1,4 +1,4 @@
-"""matplotlib, imported where a picture is drawn: the extra `plot`."""
+"""Access to matplotlib, which only the extra `plot` installs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The files of one run, `runs/<job_name>/<job_id>/`: their names, and the two that are read back.
+"""Names and formats of the files in a run folder, `runs/<job_name>/<job_id>/`.
 
-The script writes them in shell, the runtime in the job, the monitor reads them on the login node; so names and
-formats stand once, on the lowest floor.
+The script and the runtime write them inside the job, and commands on the login node read them.
 """
 
 from __future__ import annotations
@@ -13,23 +12,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 RUN_VARIABLE = "HPC_KIT_RUN"
-"""Environment variable, set by the script: the folder of this run, as seen from the job."""
+"""Environment variable, set by the script: the path of the run folder inside the job."""
 
 LOGS_VARIABLE = "HPC_KIT_LOGS"
-"""Environment variable: the folder of the ranks' logs, where they go elsewhere than to the run's."""
+"""Environment variable: the folder of the rank logs, if it is not the run folder."""
 
 FIRST_FAILURE = "first-failure"
-"""`rank host exit_code unix_time` of the rank that failed first; whoever creates the file is it."""
+"""`rank host exit_code unix_time` of the rank that failed first. The first rank to create the file wins."""
 
 END = "end"
-"""`exit_code unix_time`, written by the batch script as its last act."""
+"""`exit_code unix_time`, written by the batch script at its end."""
 
 SUMMARY = "summary.json"
-"""What the training says of itself at its end: a flat JSON object, written by rank 0."""
+"""The summary of a training: a flat JSON object, written by rank 0 at the end."""
 
 STEPS = "steps.json"
-"""The steps of a training, written by rank 0 at its end: a list each of `loss` and `seconds`, `tokens` of one step, and
-for each rank the quartiles of what it worked in a step, `busy`."""
+"""The steps of a training, written by rank 0 at the end: the lists `loss` and `seconds`, the `tokens` of one step, and
+`busy`, the quartiles of the working time of each rank in a step."""
 
 RECORD = "record.json"
 SCRIPT = "script.sbatch"
@@ -37,13 +36,13 @@ PATCH = "git.patch"
 
 
 def write_whole(path: Path, data: bytes, mode: int = 0o600, *, lasting: bool = True) -> None:
-    """Write a file whole or not at all, by default readable by its owner alone.
+    """Write a file atomically. By default, only its owner can read the file.
 
     Args:
         path: The file.
-        data: What goes into it.
-        mode: Its permissions.
-        lasting: Be sure that it is on the disk, which takes milliseconds: not for what is written again in a moment.
+        data: The content.
+        mode: The permissions.
+        lasting: Wait until the disk has stored the file. This takes milliseconds.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -55,18 +54,18 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600, *, lasting: bool = T
                 os.fsync(descriptor)
         draft.replace(path)
     except BaseException:
-        with suppress(OSError):  # a file system that has become read-only says so here again
+        with suppress(OSError):  # a read-only file system also refuses the removal
             draft.unlink()
         raise
 
 
 def rank_log(rank: int | str) -> str:
-    """The log's name of one rank; `%t` gives Slurm's own pattern."""
+    """Return the name of the log of a rank; `%t` returns the pattern of Slurm."""
     return f"rank-{rank}.log"
 
 
 class FirstFailure(NamedTuple):
-    """The rank that failed first, and how."""
+    """The rank that failed first: host, exit code and time."""
 
     rank: int
     host: str
@@ -75,7 +74,7 @@ class FirstFailure(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> FirstFailure | None:
-        """Read the marker; None where it is empty or half-written."""
+        """Parse the content of the file; None if it is empty or incomplete."""
         fields = text.split()
         if len(fields) != len(cls._fields):
             return None
@@ -86,7 +85,7 @@ class FirstFailure(NamedTuple):
 
 
 def read_first_failure(run: Path) -> FirstFailure | None:
-    """The first failure of a run, or None where no rank has failed."""
+    """Return the first failure of a run, or None if no rank has failed."""
     try:
         return FirstFailure.parse((run / FIRST_FAILURE).read_text())
     except OSError:
@@ -94,9 +93,9 @@ def read_first_failure(run: Path) -> FirstFailure | None:
 
 
 def claim_first_failure(run: Path, rank: int, host: str, exit_code: int) -> bool:
-    """Leave this rank's name as the first that failed; False where another was earlier or the disk is full.
+    """Record this rank as the first that failed. Return False if another rank was earlier or the disk is full.
 
-    The content is written beside it and linked: nobody ever reads half a line, also over NFS.
+    A complete draft is linked to the final name, so that no process reads half a line, not even over NFS.
     """
     marker = run / FIRST_FAILURE
     draft = run / f".{FIRST_FAILURE}.{rank}.{os.getpid()}"
@@ -106,6 +105,6 @@ def claim_first_failure(run: Path, rank: int, host: str, exit_code: int) -> bool
     except OSError:
         return False
     finally:
-        with suppress(OSError):  # whatever the file system says: what the rank itself has failed of is told
+        with suppress(OSError):  # the error of the rank matters more than this one
             draft.unlink()
     return True
