@@ -83,8 +83,7 @@ def resolve_or_record(environ: Mapping[str, str]) -> World:
     """Resolve the World of this process. If that fails, one rank reports the error and the rest a single line.
 
     The reporting rank is the first one that is recorded in the run folder. Without a folder, it is rank 0 for errors
-    that
-    all ranks have.
+    that all ranks have.
 
     Raises:
         LauncherError: As `resolve`.

@@ -61,8 +61,8 @@ class Group(World):
         """Return a DeviceMesh over all ranks with the job's [layout]. Degrees given here take precedence.
 
         The axes are pp, dp, cp and tp, slowest first, including those of size 1. With `dp_shard`, dp becomes the two
-        axes
-        dp_replicate and dp_shard. Neighbouring ranks differ in tp, so tp stays inside a node that has enough ranks.
+        axes dp_replicate and dp_shard. Neighbouring ranks differ in tp, so tp stays inside a node that has enough
+        ranks.
 
         Raises:
             SpecError: The product of the degrees is not the world size.
@@ -90,8 +90,7 @@ def distributed(
         backend: nccl, gloo, ..., or auto: nccl with a CUDA device, otherwise gloo. Default: HPC_KIT_BACKEND, or
             auto.
         timeout: Seconds to wait for the other ranks, and for each collective. Default: HPC_KIT_TIMEOUT, or 300 for
-            the
-            meeting and torch's default for collectives.
+            the meeting and torch's default for collectives.
         report: Print a table of all ranks on rank 0: host, device and UUID, CPUs, memory nodes, interface,
             versions.
             Default: HPC_KIT_REPORT, or no.

@@ -52,10 +52,8 @@ def wait_for_gloo_threads(seconds: float = 1.0) -> None:
     """Wait until gloo's threads sleep.
 
     Destroying a group does not end its threads while a model refers to the group. A thread that is about to free the
-    tensors
-    of the last collective needs the GIL. If the interpreter is finalizing by then, the process aborts (SIGABRT,
-    "terminate
-    called without an active exception") after a successful training.
+    tensors of the last collective needs the GIL. If the interpreter is finalizing by then, the process aborts (SIGABRT,
+    "terminate called without an active exception") after a successful training.
 
     Args:
         seconds: The longest wait.

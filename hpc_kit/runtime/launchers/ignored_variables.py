@@ -104,11 +104,9 @@ def names_another_job(environ: Mapping[str, str], host: str) -> bool:
     """Return whether `host` is certainly outside of this Slurm job.
 
     The answer is certain only where the name follows the pattern of the node names. Names for another network
-    (`n1-ib0`,
-    `n1i`), addresses, and host names that differ from Slurm's node names prove nothing. Neither does a shell outside of
-    the
-    nodes, nor a job that was submitted from a host that is not a node, because no rank's variables can have been
-    inherited.
+    (`n1-ib0`, `n1i`), addresses, and host names that differ from Slurm's node names prove nothing. Neither does a shell
+    outside of the nodes, nor a job that was submitted from a host that is not a node, because no rank's variables can
+    have been inherited.
     """
     nodes = _job_nodes(environ)
     if environ.get("SLURM_SUBMIT_HOST") and not was_submitted_on_a_node(environ):

@@ -144,8 +144,7 @@ def _is_started_by_step(environ: Mapping[str, str], world: World, names: RankVar
     """Return whether the step has set these variables, which then agree with the step's rank, size and nodes.
 
     ParaStation's srun sets Hydra's variables. MPI_Init of Open MPI sets its own in a rank of srun for child processes,
-    and
-    scripts set them for programs that read nothing else.
+    and scripts set them for programs that read nothing else.
     """
     by_srun = environ.get("PMIX_NAMESPACE", "").startswith("slurm.pmix.")
     if not by_srun and any(environ.get(name) for name in (*names.host, *names.launch)):

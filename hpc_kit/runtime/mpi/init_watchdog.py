@@ -1,8 +1,7 @@
 """A time-out for MPI_Init, which waits for all ranks without one.
 
 MPI_Init holds Python's lock while it waits, so no thread and no signal handler of the rank can run. A process beside
-each
-rank reports which ranks came, host by host, and ends the rank. It ends as soon as MPI_Init returns.
+each rank reports which ranks came, host by host, and ends the rank. It ends as soon as MPI_Init returns.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """All-reduce among ranks of one host through shared memory.
 
 For long tensors, MPI's own all-reduce sends each byte through its transport and has no bfloat16. Here each rank
-publishes
-a piece, reduces its part of all pieces with torch's arithmetic, and copies the parts of the other ranks. For short
-tensors, MPI's blocking call is fastest but has no time-out, so it is called after all ranks have met here.
+publishes a piece, reduces its part of all pieces with torch's arithmetic, and copies the parts of the other ranks. For
+short tensors, MPI's blocking call is fastest but has no time-out, so it is called after all ranks have met here.
 """
 
 from __future__ import annotations
