@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hpc_kit.runtime.launchers.agreement import has_own_gpu
+from hpc_kit.runtime.launchers.mpi_variables import COMMON_MPI_VARIABLES
 from hpc_kit.runtime.variables import read_hosts
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ MISSING_SRUN = "put srun in front of the command"
 """The end of every warning about a command in a batch shell that needs srun."""
 
 _LOOKS_LIKE_MPI = ("OMPI_MCA_plm_slurm_args", "PRTE_MCA_plm_slurm_args", "HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP")
-_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
 _STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 _TORCHRUN = ("TORCHELASTIC_RUN_ID", "ROLE_RANK")
 _WIDER = {"SLURM_JOB_NODELIST": "SLURM_STEP_NODELIST", "SLURM_JOB_NUM_NODES": "SLURM_STEP_NUM_NODES"}
@@ -46,7 +46,7 @@ def ignored_by_step(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def ignored_by_worker(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Describe the variables of the agent, which a worker of torchrun ignores."""
-    return _list_variables(environ, (*_STEP, *_MPI), "the agent's") + mpi_lookalikes(environ)
+    return _list_variables(environ, (*_STEP, *COMMON_MPI_VARIABLES), "the agent's") + mpi_lookalikes(environ)
 
 
 def ignored_by_mpi(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -56,7 +56,8 @@ def ignored_by_mpi(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def ignored_by_single(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Describe the variables that a single process ignores."""
-    return _list_variables(environ, (*_STEP, *_MPI[::2], *_TORCHRUN, "RANK", "LOCAL_RANK"), "no launch of this process")
+    names = (*_STEP, "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_SIZE", *_TORCHRUN, "RANK", "LOCAL_RANK")
+    return _list_variables(environ, names, "no launch of this process")
 
 
 def compare_pmi(environ: Mapping[str, str], world: World) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -27,6 +27,8 @@ class RankVariables(NamedTuple):
     """Variables that identify the launch and are equal on all ranks. The first one that is set counts."""
     over_ssh: bool = False
     """True if the launcher may use ssh. Ranks on other nodes then lack the variables of the job."""
+    libraries: tuple[str, ...] = ()
+    """MPI implementations whose launcher sets these variables, the most likely one first; empty if none of them."""
     also_set_by_srun: bool = False
     """True if srun sets them, too, with an MPI plug-in. In a Slurm job they are the step's own or inherited from a
     step.
@@ -49,6 +51,9 @@ class RankVariables(NamedTuple):
         )
 
 
+OPEN_MPI, MPICH = "Open MPI", "MPICH"
+"""MPI implementations, by their binary interface: Intel MPI, MVAPICH and Cray MPICH have MPICH's."""
+
 _PMI = ("PMI_RANK", "PMI_SIZE")
 _HYDRA = ("MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _HYDRA_HOST = ("PMI_HOSTNAME", "MPIR_CVAR_CH3_INTERFACE_HOSTNAME", "HYDRA_BSTRAP_LOCALHOST", "MPICH_INTERFACE_HOSTNAME")
@@ -57,28 +62,39 @@ _BY_JOB = "WORLD_SIZE"
 
 
 def _openmpi_like(
-    prefix: str, *, nodes: str = "", host: tuple[str, ...] = (), launch: tuple[str, ...] = (), over_ssh: bool = True
+    prefix: str,
+    *libraries: str,
+    nodes: str = "",
+    host: tuple[str, ...] = (),
+    launch: tuple[str, ...] = (),
+    over_ssh: bool = True,
 ) -> RankVariables:
     """Return the variables of a launcher that names rank and size like Open MPI, with another prefix."""
     names = RankVariables(f"{prefix}_RANK", f"{prefix}_SIZE", f"{prefix}_LOCAL_RANK", f"{prefix}_LOCAL_SIZE")
-    return names._replace(nodes=nodes, host=host, launch=launch, over_ssh=over_ssh)
+    return names._replace(nodes=nodes, host=host, launch=launch, over_ssh=over_ssh, libraries=libraries)
 
 
 MPI_LAUNCHERS = {
     # Ranks of Spectrum MPI have Open MPI's variables, too, with the same values.
-    "jsrun": _openmpi_like("JSM_NAMESPACE", launch=("PMIX_NAMESPACE",), over_ssh=False),
+    "jsrun": _openmpi_like("JSM_NAMESPACE", OPEN_MPI, launch=("PMIX_NAMESPACE",), over_ssh=False),
     # OMPI_COMM_WORLD_NODE_RANK is not the index of the node. It is a local rank that counts the ranks of all jobs on
     # the node.
     "Open MPI": _openmpi_like(
         "OMPI_COMM_WORLD",
+        OPEN_MPI,
         host=("PMIX_HOSTNAME",),
         launch=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid"),
     ),
-    "MVAPICH2": _openmpi_like("MV2_COMM_WORLD", nodes="MV2_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",)),
-    "MVAPICH": _openmpi_like("MVP_COMM_WORLD", nodes="MVP_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",)),
+    "MVAPICH2": _openmpi_like("MV2_COMM_WORLD", MPICH, nodes="MV2_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",)),
+    "MVAPICH": _openmpi_like("MVP_COMM_WORLD", MPICH, nodes="MVP_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",)),
     # mpirun_rsh numbers its ranks like PMI. The other variables are MVAPICH2's.
     "MVAPICH2 (mpirun_rsh)": RankVariables(
-        "PMI_ID", "MPIRUN_NPROCS", nodes="MV2_NUM_NODES_IN_JOB", launch=("MPIRUN_ID",), over_ssh=True
+        "PMI_ID",
+        "MPIRUN_NPROCS",
+        nodes="MV2_NUM_NODES_IN_JOB",
+        launch=("MPIRUN_ID",),
+        over_ssh=True,
+        libraries=(MPICH,),
     ),
     # A job of Flux has PMI's variables, too, and with HPE's plug-in also PALS's.
     "Flux": RankVariables(
@@ -91,6 +107,7 @@ MPI_LAUNCHERS = {
         "PALS_LOCAL_SIZE",
         node="PALS_NODEID",
         launch=("PALS_APID",),
+        libraries=(MPICH,),
         also_set_by_srun=True,
     ),
     "Cray PMI": RankVariables(*_PMI, "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE", launch=("PALS_APID",), also_set_by_srun=True),
@@ -99,9 +116,9 @@ MPI_LAUNCHERS = {
     # nodes.
     "Horovod": _openmpi_like("HOROVOD", launch=("HOROVOD_GLOO_RENDEZVOUS_PORT",)),
     # Launchers that do not set the local rank.
-    "PMI": RankVariables(*_PMI, also_set_by_srun=True),
+    "PMI": RankVariables(*_PMI, libraries=(MPICH, OPEN_MPI), also_set_by_srun=True),
     # mpiexec -pmi-port, PALS on machines whose MPI asks PMIx, and PMIx itself as Fujitsu's mpiexec sets it.
-    "Hydra over a port": RankVariables("PMI_ID", _BY_JOB, *_HYDRA, host=_HYDRA_HOST),
+    "Hydra over a port": RankVariables("PMI_ID", _BY_JOB, *_HYDRA, host=_HYDRA_HOST, libraries=(MPICH,)),
     "PALS without PMI": RankVariables(
         "PALS_RANKID",
         _BY_JOB,
@@ -109,14 +126,29 @@ MPI_LAUNCHERS = {
         "PALS_LOCAL_SIZE",
         node="PALS_NODEID",
         launch=("PALS_APID",),
+        libraries=(MPICH, OPEN_MPI),
         also_set_by_srun=True,
     ),
     "Fujitsu": RankVariables("PMIX_RANK", _BY_JOB, "PLE_RANK_ON_NODE", launch=("PMIX_NAMESPACE",)),
     "PMIx": RankVariables(
-        "PMIX_RANK", _BY_JOB, host=("PMIX_HOSTNAME",), launch=("PMIX_NAMESPACE",), also_set_by_srun=True
+        "PMIX_RANK",
+        _BY_JOB,
+        host=("PMIX_HOSTNAME",),
+        launch=("PMIX_NAMESPACE",),
+        libraries=(OPEN_MPI, MPICH),
+        also_set_by_srun=True,
     ),
     "ALPS": RankVariables("ALPS_APP_PE", _BY_JOB, launch=("ALPS_APP_ID",), also_set_by_srun=True),
 }
+
+COMMON_MPI_VARIABLES = (
+    MPI_LAUNCHERS["Open MPI"].rank,
+    MPI_LAUNCHERS["Open MPI"].size,
+    MPI_LAUNCHERS["PMIx"].rank,
+    *_PMI,
+    _HYDRA[0],
+)
+"""Variables of the most common launchers, which `hpc-kit env` lists where they do not decide the rank."""
 
 LAUNCHERS_WITHOUT_SIZE = tuple(dict.fromkeys(names.rank for names in MPI_LAUNCHERS.values() if names.size == _BY_JOB))
 """Rank variables of launchers that set no size."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError, IncompleteEnvironment, SpecError
 from hpc_kit.runtime import shutdown
+from hpc_kit.runtime.launchers.mpi_variables import MPI_LAUNCHERS, MPICH, OPEN_MPI
 from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
@@ -190,8 +191,6 @@ def _no_library(found: Evidence, environ: Mapping[str, str], error: Exception) -
     )
 
 
-OPEN_MPI, MPICH = "Open MPI", "MPICH"
-
 _SONAMES = {
     OPEN_MPI: ("libmpi.so.40", "libmpi.so"),
     # Intel MPI and MVAPICH2 have MPICH's ABI and library name. Debian's MPICH has a different name.
@@ -236,22 +235,13 @@ class Evidence(NamedTuple):
 
 def find_evidence(environ: Mapping[str, str]) -> Evidence | None:
     """Return the evidence in the environment: a rank with a size, or the rank of srun's PMIx plug-in; or None."""
-    for families, rank, size in (
-        ((OPEN_MPI,), "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        ((OPEN_MPI,), "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
-        ((MPICH,), "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-        ((MPICH,), "MVP_COMM_WORLD_RANK", "MVP_COMM_WORLD_SIZE"),
-        ((MPICH,), "PMI_ID", "MPIRUN_NPROCS"),
-        ((MPICH,), "PALS_RANKID", "PMI_SIZE"),
-        ((MPICH, OPEN_MPI), "PMI_RANK", "PMI_SIZE"),
-        ((MPICH,), "PMI_ID", "WORLD_SIZE"),
-        ((MPICH, OPEN_MPI), "PALS_RANKID", "WORLD_SIZE"),
-        ((OPEN_MPI, MPICH), "PMIX_RANK", ""),
-    ):
-        if environ.get(rank) and (not size or environ.get(size)):
-            told = environ.get(size, "")
-            text = f"{rank} = {environ[rank]}" + (f", {size} = {told}" if size else "")
-            return Evidence(families, text, int(told) if told.isdigit() else None)
+    for names in MPI_LAUNCHERS.values():
+        # srun's plug-in for PMIx sets no number of ranks.
+        size = "" if names.rank == "PMIX_RANK" else names.size
+        if names.libraries and environ.get(names.rank) and (not size or environ.get(size)):
+            count = environ.get(size, "")
+            text = f"{names.rank} = {environ[names.rank]}" + (f", {size} = {count}" if size else "")
+            return Evidence(names.libraries, text, int(count) if count.isdigit() else None)
     return None
 
 
