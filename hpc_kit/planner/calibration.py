@@ -7,7 +7,6 @@ one GPU, and the links, fitted to the all-reduces of `hpc-kit bench comm`.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct, structs
 
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.planner import hardware
 from hpc_kit.planner.communication_time import network_share
 from hpc_kit.planner.constants import Rates
@@ -205,21 +204,23 @@ def fit_line(points: Iterable[tuple[float, float]]) -> FittedLine | None:
 
     The shortest message therefore weighs as much as the longest. The standard errors come from the residuals. Returns
     None with fewer than two sizes, or if the time does not grow with the size.
+
+    Raises:
+        HpcKitError: numpy is not installed.
     """
     known = [(float(size), seconds) for size, seconds in points if seconds > 0]
     if len({size for size, _ in known}) < 2:
         return None
-    weights = [1 / seconds**2 for _, seconds in known]
-    total = sum(weights)
-    x = sum(w * size for w, (size, _) in zip(weights, known, strict=True)) / total
-    y = sum(w * seconds for w, (_, seconds) in zip(weights, known, strict=True)) / total
-    spread = sum(w * (size - x) ** 2 for w, (size, _) in zip(weights, known, strict=True))
-    slope = sum(w * (size - x) * (seconds - y) for w, (size, seconds) in zip(weights, known, strict=True)) / spread
-    if slope <= 0:
-        return None
-    start = y - slope * x
-    if len(known) < 3:
-        return FittedLine(start, slope, None, None)
-    beside = sum(w * (seconds - start - slope * size) ** 2 for w, (size, seconds) in zip(weights, known, strict=True))
-    variance = beside / (len(known) - 2)
-    return FittedLine(start, slope, math.sqrt(variance * (1 / total + x**2 / spread)), math.sqrt(variance / spread))
+    try:
+        import numpy as np
+    except ImportError:
+        raise HpcKitError(
+            "numpy is not installed", found="the fit of the links needs numpy", remedy="pip install 'hpc_kit[plan]'"
+        ) from None
+    sizes, seconds = np.array(known).T
+    if len(known) < 3:  # The line meets both points, so there are no residuals.
+        slope, start = np.polyfit(sizes, seconds, 1)
+        return FittedLine(float(start), float(slope), None, None) if slope > 0 else None
+    (slope, start), covariance = np.polyfit(sizes, seconds, 1, w=1 / seconds, cov=True)
+    slope_error, start_error = np.sqrt(np.diag(covariance))
+    return FittedLine(float(start), float(slope), float(start_error), float(slope_error)) if slope > 0 else None

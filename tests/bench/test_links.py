@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from hpc_kit.bench import collectives, collectives_rank, local_ranks
 from hpc_kit.bench.recorder import FileRecorder
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.planner.calibration import fit_line
 from hpc_kit.planner.calibration import fit_links as planned
 
@@ -51,6 +53,13 @@ def test_the_line_gives_back_what_made_it() -> None:
 @pytest.mark.parametrize("points", [[], [(4, 1.0)], [(4, 1.0), (4, 2.0)], [(4, 2.0), (8, 1.0)]])
 def test_no_line(points: list[tuple[float, float]]) -> None:
     assert fit_line(points) is None
+
+
+def test_a_fit_without_numpy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(HpcKitError, match="numpy is not installed") as error:
+        fit_line([(1, 1.0), (2, 2.0)])
+    assert error.value.remedy == "pip install 'hpc_kit[plan]'"
 
 
 def test_alpha_and_beta_of_each_link_and_a_sentence_on_the_kinds() -> None:
