@@ -218,9 +218,12 @@ def fit_line(points: Iterable[tuple[float, float]]) -> FittedLine | None:
             "numpy is not installed", found="the fit of the links needs numpy", remedy="pip install 'hpc_kit[plan]'"
         ) from None
     sizes, seconds = np.array(known).T
+    start_error = slope_error = None
     if len(known) < 3:  # The line meets both points, so there are no residuals.
         slope, start = np.polyfit(sizes, seconds, 1)
-        return FittedLine(float(start), float(slope), None, None) if slope > 0 else None
-    (slope, start), covariance = np.polyfit(sizes, seconds, 1, w=1 / seconds, cov=True)
-    slope_error, start_error = np.sqrt(np.diag(covariance))
-    return FittedLine(float(start), float(slope), float(start_error), float(slope_error)) if slope > 0 else None
+    else:
+        (slope, start), covariance = np.polyfit(sizes, seconds, 1, w=1 / seconds, cov=True)
+        slope_error, start_error = map(float, np.sqrt(np.diag(covariance)))
+    # Equal times give a slope of about 1e-17 by rounding.
+    grows = slope * np.ptp(sizes) > 1e-9 * seconds.min()
+    return FittedLine(float(start), float(slope), start_error, slope_error) if grows else None
