@@ -105,7 +105,7 @@ class LauncherError(HpcKitError):
     def shortened(self, teller: int) -> LauncherError:
         """Return this error in one line, for the ranks that do not print the whole error."""
         found = "; ".join(line.strip() for line in (self.found or "").splitlines())
-        return type(self)(f"{self.what}: {found}; rank {teller} tells what to do")
+        return type(self)(f"{self.what}: {found}; rank {teller} shows the remedy")
 
 
 class IncompleteEnvironment(LauncherError):

@@ -83,7 +83,7 @@ class BatchScript:
 
     @property
     def is_shell(self) -> bool:
-        """Whether the script is for a shell that this module can read, or names no interpreter."""
+        """True if the script is for a shell that this module can read, or names no interpreter."""
         return self.interpreter is None or self.interpreter in SHELLS
 
     @cached_property
@@ -107,7 +107,7 @@ class BatchScript:
 
     @property
     def is_heterogeneous(self) -> bool:
-        """Whether `#SBATCH hetjob` splits the job into components."""
+        """True if `#SBATCH hetjob` splits the job into components."""
         return len(self.directives.components()) > 1
 
     @cached_property
@@ -217,7 +217,7 @@ class BatchScript:
 
     @property
     def sources_files(self) -> bool:
-        """Whether the script sources files with unknown variables, except the usual set-up of an environment."""
+        """True if the script sources files with unknown variables, except the usual set-up of an environment."""
         usual = re.compile(r"(activate|conda\.sh|bashrc|bash_profile|profile|modules?\.sh|lmod.*|init/bash)\Z")
         return any(
             step.name in {".", "source"} and len(step.words) > 1 and not usual.search(step.words[1].text)
@@ -227,7 +227,7 @@ class BatchScript:
 
     @property
     def is_readable(self) -> bool:
-        """Whether all commands are known, though perhaps not their order."""
+        """True if all commands are known, though perhaps not their order."""
         return (self.is_shell or self.interpreter in CSH) and self._parsed.problem is None
 
     @property

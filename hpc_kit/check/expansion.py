@@ -48,7 +48,7 @@ class ExpandedText(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether every expansion is known."""
+        """True if every expansion is known."""
         return "$" not in self.text and "`" not in self.text
 
     @property

@@ -103,30 +103,11 @@ WRAPPERS: dict[str, tuple[str, int]] = {
 """Programs that start another: short options with a value, and words before the program."""
 
 CONTAINERS = {
-    "apptainer",
-    "singularity",
-    "conda",
-    "mamba",
-    "micromamba",
-    "uv",
-    "poetry",
-    "pixi",
-    "nsys",
-    "ncu",
-    "taskset",
-}
-CONTAINERS |= {
-    "shifter",
-    "podman-hpc",
-    "charliecloud",
-    "ch-run",
-    "udocker",
-    "strace",
-    "perf",
-    "gdb",
-    "catchsegv",
-    "rocprof",
-}
+    "apptainer", "catchsegv", "ch-run", "charliecloud", "conda", "gdb", "mamba", "micromamba", "ncu", "nsys", "perf",
+    "pixi", "podman-hpc", "poetry", "rocprof", "shifter", "singularity", "strace", "taskset", "udocker", "uv",
+}  # fmt: skip
+"""Containers, environments and profilers: they start another program, after options that are not parsed."""
+
 PYTHON = re.compile(r"(?:python|pypy)[0-9.]*\Z")
 SHELLS = {"bash", "sh", "dash", "zsh", "ksh"}
 MPIRUN = {
@@ -494,18 +475,18 @@ class LaunchLine(NamedTuple):
 
     @property
     def has_default_count(self) -> bool:
-        """Whether a count may come from outside, so that only its default is known."""
+        """True if a count may come from outside, so that only its default is known."""
         return any(stage.options[name].has_default for stage in self.stages for name in COUNTS & stage.options.keys())
 
     @property
     def in_loop(self) -> bool:
-        """Whether the line is in a loop."""
+        """True if the line is in a loop."""
         kinds = {place.compound.kind for place in self.command.position.outward() if place.compound is not None}
         return bool(kinds & LOOPS)
 
     @property
     def is_training(self) -> bool:
-        """Whether the line does the work of the job: a Python program, or a program of srun that is no helper."""
+        """True if the line does the work of the job: a Python program, or a program of srun that is no helper."""
         program = self.program
         if program.kind == "wrapper" or program.name in HELPER_PROGRAMS:
             return False

@@ -44,17 +44,17 @@ def device_index(world: World, visible: int, environ: Mapping[str, str]) -> int:
 
 def _gpus_per_task(environ: Mapping[str, str]) -> int | None:
     """Return the number of GPUs of --gpus-per-task, which later releases list among other resources; or None."""
-    told = environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]
-    if told.isdigit():
-        return int(told)
+    count = environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]
+    if count.isdigit():
+        return int(count)
     found = _GPUS_PER_TASK.search(environ.get("SLURM_TRES_PER_TASK", ""))
     return int(found[1]) if found else None
 
 
 def _is_a_task(world: World, environ: Mapping[str, str]) -> bool:
     """Return whether this rank is a task of Slurm. Ranks of torchrun and mpirun share the GPUs of their task."""
-    told = {"SLURM_PROCID": world.rank, "SLURM_STEP_NUM_TASKS": world.world_size, "SLURM_LOCALID": world.local_rank}
-    return all(environ.get(name, "").strip() == str(value) for name, value in told.items())
+    expected = {"SLURM_PROCID": world.rank, "SLURM_STEP_NUM_TASKS": world.world_size, "SLURM_LOCALID": world.local_rank}
+    return all(environ.get(name, "").strip() == str(value) for name, value in expected.items())
 
 
 def accelerator() -> str | None:

@@ -106,8 +106,8 @@ def shorten_repeated(error: BaseException, rank: int) -> BaseException:
 def _shorten_unless_reporter(error: LauncherError, rank: int) -> LauncherError:
     folder = os.environ.get(RUN_VARIABLE)
     first = read_first_failure(Path(folder)) if folder else None
-    teller = first.rank if first else 0 if error.everywhere else rank
-    return error if teller == rank else error.shortened(teller)
+    reporter = first.rank if first else 0 if error.everywhere else rank
+    return error if reporter == rank else error.shortened(reporter)
 
 
 def node_name() -> str:
@@ -122,7 +122,7 @@ def recording_failures(rank: int) -> Iterator[None]:
         yield
     except BaseException as error:
         record_failure(error, rank)
-        told = shorten_repeated(error, rank)
-        if told is error:
+        shortened = shorten_repeated(error, rank)
+        if shortened is error:
             raise
-        raise told from None
+        raise shortened from None

@@ -111,9 +111,9 @@ def device_uuid(device: torch.device, environ: Mapping[str, str]) -> str | None:
     if device.type == "cuda" and index < len(named) and named[index].startswith("MIG-"):
         return named[index]
     properties = getattr(torch, device.type).get_device_properties(device)
-    told = getattr(properties, "uuid", None)
-    if told is not None:
-        text = told.hex() if isinstance(told, bytes) else str(told)
+    uuid = getattr(properties, "uuid", None)
+    if uuid is not None:
+        text = uuid.hex() if isinstance(uuid, bytes) else str(uuid)
         return text if text.startswith(("GPU-", "MIG-")) or device.type != "cuda" else f"GPU-{text}"
     return _by_nvidia_smi(index, named) if device.type == "cuda" else None
 
@@ -226,7 +226,7 @@ def report_placement(meeting: Meeting, device: torch.device, *, wanted: bool) ->
         sign_in.wait_until(lambda: store.check(["verdict"]), until, world.world_size)
         and store.get("verdict") == b"shared"
     ):
-        raise ContradictoryEnvironment("two ranks use one GPU: rank 0 tells which")
+        raise ContradictoryEnvironment("two ranks use one GPU: rank 0 lists them")
 
 
 def is_requested(report: bool | None, environ: Mapping[str, str]) -> bool:
@@ -261,7 +261,7 @@ def _nccl_hints(everybody: Sequence[Placement]) -> list[str]:
 
 
 def _row(each: Placement, usual: Mapping[str, object]) -> tuple[str, ...]:
-    def told(name: str) -> str:
+    def marked_value(name: str) -> str:
         value = getattr(each, name)
         return ("-" if value is None else str(value)) + ("" if value == usual[name] else "*")
 
@@ -272,10 +272,10 @@ def _row(each: Placement, usual: Mapping[str, object]) -> tuple[str, ...]:
         each.uuid or "-",
         fold_numbers(each.cpus),
         fold_numbers(each.numa),
-        told("interface"),
-        told("python"),
-        told("torch"),
-        told("driver"),
+        marked_value("interface"),
+        marked_value("python"),
+        marked_value("torch"),
+        marked_value("driver"),
     )
 
 
@@ -312,8 +312,8 @@ def placement_warnings(everybody: Sequence[Placement], environ: Mapping[str, str
             if each.host not in values[str(getattr(each, name))]:
                 values[str(getattr(each, name))].append(each.host)
         if len(values) > 1:
-            said = "; ".join(f"{value} on {', '.join(hosts[:_MOST_NAMED])}" for value, hosts in values.items())
-            lines.append(f"the nodes differ in {name}: {said}")
+            listing = "; ".join(f"{value} on {', '.join(hosts[:_MOST_NAMED])}" for value, hosts in values.items())
+            lines.append(f"the nodes differ in {name}: {listing}")
     return lines
 
 

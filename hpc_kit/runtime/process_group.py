@@ -67,8 +67,8 @@ class Group(World):
         Raises:
             SpecError: The product of the degrees is not the world size.
         """
-        said = {name: degree for name, degree in read_layout(os.environ).items() if name in DEGREE_NAMES}
-        return create_mesh(self, {**said, **degrees})
+        job_degrees = {name: degree for name, degree in read_layout(os.environ).items() if name in DEGREE_NAMES}
+        return create_mesh(self, {**job_degrees, **degrees})
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -250,8 +250,8 @@ def mesh_axes(world_size: int, degrees: Mapping[str, int]) -> dict[str, int]:
     """
     pp, shard, cp, tp = (degrees.get(name, 1) for name in INNER_DEGREES)
     replicas, rest = divmod(world_size, pp * shard * cp * tp)
-    said = degrees.get("dp", replicas * shard)
-    if rest or not replicas or said != replicas * shard:
+    dp = degrees.get("dp", replicas * shard)
+    if rest or not replicas or dp != replicas * shard:
         product = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if name in DEGREE_NAMES)
         raise SpecError(
             "the layout does not fill the world",

@@ -158,7 +158,7 @@ def _describe_failure(error: ChildFailedError) -> int:
         return code
     # torch reports the worker whose end it saw first. The marker names the worker that failed first.
     sys.stderr.write(
-        f"hpc-kit: rank {first.rank} ended {_describe_exit(first.exit_code)}: {rank_log(first.rank)} tells why\n"
+        f"hpc-kit: rank {first.rank} ended {_describe_exit(first.exit_code)}: see {rank_log(first.rank)}\n"
     )
     return first.exit_code
 

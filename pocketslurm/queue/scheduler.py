@@ -14,7 +14,6 @@ from pocketslurm.queue.node_selection import ComponentRequest, candidates, selec
 from pocketslurm.queue.state import now
 
 if TYPE_CHECKING:
-    from pocketslurm.queue.job_size import JobSize
     from pocketslurm.queue.node_selection import NodeResources, NodeShare
     from pocketslurm.queue.records import Job
     from pocketslurm.queue.state import StateDirectory
@@ -28,11 +27,12 @@ LAUNCH_FAILED_HELD = "launch failed requeued held"
 HELD = ("JobHeldUser", "JobHeldAdmin", REQUEUED_HELD, LAUNCH_FAILED_HELD)
 
 
-class Outcome(NamedTuple):
-    """The jobs that were given nodes, those that were cancelled, and when time alone changes something (0: never)."""
+class PassResult(NamedTuple):
+    """The result of a scheduling pass."""
 
     started: list[Job]
     again: float
+    """Time of the next pass if nothing else happens before; 0 if none is necessary."""
 
 
 class SchedulingPass:
@@ -49,7 +49,7 @@ class SchedulingPass:
         # Whatever a job in front is waiting for is not given to one behind it.
         self.kept: set[str] = set()
 
-    def run(self) -> Outcome:
+    def run(self) -> PassResult:
         """Start what can be started."""
         first = f"priority DESC, job_id LIMIT {DEPTH}"
         for job in self.state.jobs("state = 'PENDING' AND NOT completing AND het_offset = 0", order=first):
@@ -60,7 +60,7 @@ class SchedulingPass:
             for part, reason in zip(parts, reasons, strict=True):
                 if reason and reason != part.reason and self.state.job(part.job_id):
                     self.state.update_job(part.job_id, reason=reason)
-        return Outcome(self.started, self.again)
+        return PassResult(self.started, self.again)
 
     def _later(self, moment: float) -> None:
         if moment and (not self.again or moment < self.again):

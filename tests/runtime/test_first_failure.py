@@ -200,7 +200,7 @@ def test_where_all_ranks_are_refused_rank_0_tells_what_to_do_and_the_others_say_
     assert "\n  do     unset" in first or "\n  do     torchrun" in first
     for line in others:
         assert line.startswith("two launchers claim this process: the srun step")
-        assert line.endswith("; rank 0 tells what to do")
+        assert line.endswith("; rank 0 shows the remedy")
         assert "\n" not in line
 
 
@@ -208,7 +208,7 @@ def test_ranks_of_an_unknown_number_are_told_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv(RUN_VARIABLE, raising=False)
     first, second = refusals([{"PALS_RANKID": str(rank), "PALS_LOCAL_RANKID": str(rank)} for rank in range(2)])
     assert "export WORLD_SIZE=RANKS" in first
-    assert second.endswith("PALS_RANKID = 1; rank 0 tells what to do")
+    assert second.endswith("PALS_RANKID = 1; rank 0 shows the remedy")
 
 
 def test_where_some_are_not_refused_each_tells_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def test_what_every_rank_finds_out_later_is_told_by_one(monkeypatch: pytest.Monk
     def alike(*, everywhere: bool) -> IncompleteEnvironment:
         return IncompleteEnvironment("no MPI", found="nothing", remedy="srun --mpi=pmix", everywhere=everywhere)
 
-    line = "no MPI: nothing; rank {} tells what to do"
+    line = "no MPI: nothing; rank {} shows the remedy"
     monkeypatch.delenv(RUN_VARIABLE, raising=False)
     assert [said(rank, alike(everywhere=True)) for rank in (1, 0)] == [line.format(0), str(alike(everywhere=True))]
     monkeypatch.setenv(RUN_VARIABLE, str(tmp_path))
@@ -246,7 +246,7 @@ def test_with_a_folder_of_the_run_the_first_that_is_refused_tells_all(
     environs = [environ | {"RANK": "0", "WORLD_SIZE": "4"} for environ in Step.of(2, 2).environs()]
     said = refusals([environs[2], environs[1], environs[3]])
     assert "\n  do     unset RANK WORLD_SIZE" in said[0]
-    assert [line.endswith("; rank 2 tells what to do") for line in said[1:]] == [True, True]
+    assert [line.endswith("; rank 2 shows the remedy") for line in said[1:]] == [True, True]
     first = read_first_failure(tmp_path)
     assert first is not None
     assert (first.rank, first.exit_code) == (2, 2)

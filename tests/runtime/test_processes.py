@@ -233,7 +233,7 @@ def test_torchrun_tells_a_failure_in_one_line_and_books_its_code(launch: Launch)
     program = launch.program(DISTRIBUTED, "if world.rank == 1: sys.exit(3)")
     launch.start(step_of(1).environs(), "-m", "hpc_kit.runtime.torchrun", "--nproc-per-node=2", program)
     assert launch.wait() == [3]
-    assert launch.tasks[0].err == "hpc-kit: rank 1 ended with exit code 3: rank-1.log tells why\n"
+    assert launch.tasks[0].err == "hpc-kit: rank 1 ended with exit code 3: see rank-1.log\n"
     first = read_first_failure(launch.run)
     assert first is not None
     assert (first.rank, first.exit_code) == (1, 3)

@@ -115,7 +115,7 @@ def test_a_killed_worker_is_claimed_by_its_agent(
     first = read_first_failure(tmp_path)
     assert first is not None
     assert (first.rank, first.host, first.exit_code) == (3, "n2", 137)
-    assert capsys.readouterr().err == "hpc-kit: rank 3 ended by SIGKILL: rank-3.log tells why\n"
+    assert capsys.readouterr().err == "hpc-kit: rank 3 ended by SIGKILL: see rank-3.log\n"
 
 
 @pytest.mark.usefixtures("options")
@@ -125,7 +125,7 @@ def test_the_worker_that_claimed_counts_and_not_the_one_seen_first(
     monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
     claim_first_failure(tmp_path, 3, "n2", 3)
     assert ends(monkeypatch, failed(rank2=1, rank3=-15)) == 3
-    assert capsys.readouterr().err == "hpc-kit: rank 3 ended with exit code 3: rank-3.log tells why\n"
+    assert capsys.readouterr().err == "hpc-kit: rank 3 ended with exit code 3: see rank-3.log\n"
 
 
 @pytest.mark.usefixtures("options")

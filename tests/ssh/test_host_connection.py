@@ -74,7 +74,7 @@ def test_the_world_of_a_launch() -> None:
     assert (world.master_addr, world.hosts, world.key) == ("10.0.0.1", ("a", "b", "c"), "ssh launch 20261122.ab")
     assert this_node_name(environ | {"SLURMD_NODENAME": "login"}) == "b"
     assert resolve(environ | {"MASTER_ADDR": "ib0"}).master_addr == "ib0"
-    with pytest.raises(IncompleteEnvironment, match="the launch over ssh is told in part only"):
+    with pytest.raises(IncompleteEnvironment, match="some variables of the launch over ssh are missing"):
         resolve(environ | {"HPC_KIT_SSH_MASTER": ""})
 
 

@@ -46,7 +46,7 @@ def test_the_status_is_that_of_the_rank_that_failed_first(hosts: Hosts, script: 
     words = ["bash", str(script('[ "$RANK" = 3 ] && exit 7; exec sleep 600')), "n1", "n2"]
     done = subprocess.run(words, cwd=hosts.project, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (7, ""), done.stdout
-    assert "hpc-kit: rank 3 ended with exit code 7: rank-3.log tells why\n" in done.stdout
+    assert "hpc-kit: rank 3 ended with exit code 7: see rank-3.log\n" in done.stdout
     (log,) = (hosts.project / "runs" / "bash").glob("*/rank-3.log")
     assert log.read_text() == "rank 3 of 4\n"
     assert hosts.await_none() == []

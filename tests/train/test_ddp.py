@@ -101,7 +101,7 @@ def test_a_training_that_one_rank_is_told_to_stop_saves_ends_and_can_go_on(train
         left = trained.left("stopped", rank)
         assert left["exit_status"] == 128 + signal.SIGUSR1
         assert left["error"] == (
-            "the training was told to stop, by SIGUSR1\n  found  step 4 of 12 is in stopped\n  do     --resume stopped"
+            "the training stopped because of SIGUSR1\n  found  step 4 of 12 is in stopped\n  do     --resume stopped"
         )
     assert trained.output("stopped").endswith("\nsaved   stopped, step 4\n")
     assert gone_on["losses"] == pytest.approx(unbroken["losses"][4:], rel=TOLERANCE)

@@ -40,19 +40,19 @@ def check_agreement(environ: Mapping[str, str], world: World) -> tuple[str, ...]
     """
     if environ.get(CHOICE, "").strip() == world.launcher:
         return ()
-    said = {name: value for name in TORCH_VARIABLES if (value := optional_int(environ, name)) is not None}
-    wrong = [name for name, value in said.items() if getattr(world, TORCH_VARIABLES[name]) not in {value, None}]
+    torch_values = {name: value for name in TORCH_VARIABLES if (value := optional_int(environ, name)) is not None}
+    wrong = [name for name, value in torch_values.items() if getattr(world, TORCH_VARIABLES[name]) not in {value, None}]
     if wrong and not has_own_gpu(environ, world):
         began, instead = _STARTERS[world.launcher == "mpi"]
         raise ContradictoryEnvironment(
             "two launchers claim this process",
             found=f"{world.name} says {_describe_world(world, wrong)}\n"
-            f"the environment says {_describe_variables(said)}, set before {began} began",
-            remedy=f"unset {' '.join(said)} in the batch script; {instead};\n"
+            f"the environment says {_describe_variables(torch_values)}, set before {began} began",
+            remedy=f"unset {' '.join(torch_values)} in the batch script; {instead};\n"
             f"or HPC_KIT_LAUNCHER=env, where a launcher inside of {began} has set them",
             everywhere="WORLD_SIZE" in wrong,
         )
-    return tuple(f"{name} = {value}" for name, value in said.items() if name not in wrong)
+    return tuple(f"{name} = {value}" for name, value in torch_values.items() if name not in wrong)
 
 
 def has_own_gpu(environ: Mapping[str, str], world: World) -> bool:
@@ -62,10 +62,10 @@ def has_own_gpu(environ: Mapping[str, str], world: World) -> bool:
     """
     if not environ.get("LOCAL_RANK") or environ.get(CHOICE, "").strip() == world.launcher:
         return False
-    said = {name: optional_int(environ, name) for name in TORCH_VARIABLES}
-    rest = all(said[name] == getattr(world, TORCH_VARIABLES[name]) for name in ("RANK", "WORLD_SIZE"))
-    others = said["LOCAL_WORLD_SIZE"] is None or world.local_world_size in {said["LOCAL_WORLD_SIZE"], None}
-    return rest and others and said["LOCAL_RANK"] == 0 and world.local_rank not in {0, None}
+    values = {name: optional_int(environ, name) for name in TORCH_VARIABLES}
+    rest = all(values[name] == getattr(world, TORCH_VARIABLES[name]) for name in ("RANK", "WORLD_SIZE"))
+    others = values["LOCAL_WORLD_SIZE"] is None or world.local_world_size in {values["LOCAL_WORLD_SIZE"], None}
+    return rest and others and values["LOCAL_RANK"] == 0 and world.local_rank not in {0, None}
 
 
 def _describe_world(world: World, wrong: list[str]) -> str:
@@ -76,8 +76,8 @@ def _describe_world(world: World, wrong: list[str]) -> str:
     return f"{text} ({', '.join(variables)})"
 
 
-def _describe_variables(said: Mapping[str, int]) -> str:
-    both = {"RANK", "WORLD_SIZE"} <= said.keys()
-    words = [f"rank {said['RANK']} of {said['WORLD_SIZE']} (RANK, WORLD_SIZE)"] if both else []
-    words += [f"{name} = {value}" for name, value in said.items() if not both or name.startswith("LOCAL")]
+def _describe_variables(values: Mapping[str, int]) -> str:
+    both = {"RANK", "WORLD_SIZE"} <= values.keys()
+    words = [f"rank {values['RANK']} of {values['WORLD_SIZE']} (RANK, WORLD_SIZE)"] if both else []
+    words += [f"{name} = {value}" for name, value in values.items() if not both or name.startswith("LOCAL")]
     return ", ".join(words)

@@ -29,8 +29,8 @@ def export_marker(exports: Mapping[str, str], environ: Mapping[str, str]) -> dic
     torchrun = environ.get("TORCHELASTIC_RUN_ID")  # torchrun has set torch's variables itself, and will do so again
     names = exports.keys() - _AMBIGUOUS - (_TORCH_VARIABLES if torchrun else set())
     launch = {name: environ[name] for name in _mpi_variables() if environ.get(name)}
-    said = {name: exports[name] for name in sorted(names)} | launch
-    return {EXPORT_MARKER: " ".join([_step_id(environ), *(f"{name}={value}" for name, value in said.items())])}
+    exported = {name: exports[name] for name in sorted(names)} | launch
+    return {EXPORT_MARKER: " ".join([_step_id(environ), *(f"{name}={value}" for name, value in exported.items())])}
 
 
 def inherited_exports(environ: Mapping[str, str]) -> dict[str, str]:
@@ -39,13 +39,13 @@ def inherited_exports(environ: Mapping[str, str]) -> dict[str, str]:
     # Every job or step that a rank starts has an id. Without one, somebody has removed Slurm's variables on purpose.
     if not words or place == _step_id(environ) or not environ.get("SLURM_JOB_ID"):
         return {}
-    said = dict(word.split("=", 1) for word in words if "=" in word)
-    same = {name for name, value in said.items() if environ.get(name) == value}
+    exported = dict(word.split("=", 1) for word in words if "=" in word)
+    same = {name for name, value in exported.items() if environ.get(name) == value}
     if _has_inner_launcher(environ, same):
         same -= _TORCH_VARIABLES
     # A later mpirun has a launch id of its own. A launch without any id cannot be distinguished from the inherited one.
-    told = {name for names in MPI_LAUNCHERS.values() for name in names.launch} & same
-    if not told or place.partition(".")[0] == _step_id(environ).partition(".")[0]:
+    launch_ids = {name for names in MPI_LAUNCHERS.values() for name in names.launch} & same
+    if not launch_ids or place.partition(".")[0] == _step_id(environ).partition(".")[0]:
         same -= _mpi_variables()
     return {name: environ[name] for name in sorted(same)}
 

@@ -59,8 +59,8 @@ def _more_ranks_than_tasks(environ: Mapping[str, str], world: World, names: Rank
     tasks = optional_int(environ, "SLURM_NTASKS")
     if tasks is None or world.world_size <= tasks or not ignored_variables.was_submitted_here(environ):
         return ()
-    said = format_variables(environ, names.rank, names.size, "SLURM_NTASKS", "SLURM_SUBMIT_HOST")
-    return (f"more ranks than the job has tasks: {said}; unset {names.rank} if it is the submitter's",)
+    variables = format_variables(environ, names.rank, names.size, "SLURM_NTASKS", "SLURM_SUBMIT_HOST")
+    return (f"more ranks than the job has tasks: {variables}; unset {names.rank} if it is the submitter's",)
 
 
 def _refuse_half_set(environ: Mapping[str, str]) -> None:
@@ -74,7 +74,7 @@ def _refuse_half_set(environ: Mapping[str, str]) -> None:
     for name in LAUNCHERS_WITHOUT_SIZE:
         if environ.get(name) and not (in_slurm and _may_be_set_by_srun(environ, name)):
             raise IncompleteEnvironment(
-                f"{name} tells a rank, and no variable how many there are",
+                f"{name} gives a rank, but no variable gives the number of ranks",
                 found=format_variables(
                     environ, name, "PMIX_NAMESPACE", "PMIX_HOSTNAME", "PALS_LOCAL_SIZE", "MPI_LOCALNRANKS"
                 ),
@@ -132,9 +132,9 @@ def _local_size(
     environ: Mapping[str, str], names: RankVariables, size: int, nodes: int | None
 ) -> tuple[int | None, str]:
     """Return the number of ranks on this node and its source, or None where several numbers are possible."""
-    told = optional_int(environ, names.local_size)
-    if told is not None:
-        return told, names.local_size
+    count = optional_int(environ, names.local_size)
+    if count is not None:
+        return count, names.local_size
     if nodes == 1:
         return size, f"{names.size}, one node"
     return (1, f"{names.size} = {names.nodes}") if nodes == size else (None, "")

@@ -54,10 +54,10 @@ def _unused_launch_warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
         and not environ.get("SLURMD_NODENAME")
         and (optional_int(environ, "SLURM_NTASKS") or 1) > 1
     ):
-        said = format_variables(environ, "SLURM_PROCID", "SLURM_NTASKS")
+        variables = format_variables(environ, "SLURM_PROCID", "SLURM_NTASKS")
         missing = next(name for name in ("SLURM_STEP_NUM_TASKS", "SLURMD_NODENAME") if not environ.get(name))
-        said += f", but no {missing}: let the container have all of SLURM_*"
-        return (f"some variables of a task or a shell, {said}; or, in a shell, {MISSING_SRUN}",)
+        variables += f", but no {missing}: let the container have all of SLURM_*"
+        return (f"some variables of a task or a shell, {variables}; or, in a shell, {MISSING_SRUN}",)
     in_slurm = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
     return _missing_srun_warning(environ) if in_slurm else _missing_launcher_warning(environ)
 
@@ -71,11 +71,11 @@ def _rejected_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     for rank, size in sizes.items():
         if not environ.get(rank) or not environ.get(size, "").isdecimal() or int(environ[size]) < 2:
             continue
-        said = format_variables(environ, rank, size)
+        text = format_variables(environ, rank, size)
         launcher = "mpi" if rank != "RANK" else "torchrun" if environ.get("TORCHELASTIC_RUN_ID") else "env"
-        whose = "taken for those of the job that has submitted this one" if on_a_node else "none of this process's"
-        said += f" are {whose}, and this is one process"
-        return (f"{said}: HPC_KIT_LAUNCHER={launcher} believes them",)
+        origin = "taken for those of the job that has submitted this one" if on_a_node else "none of this process's"
+        text += f" are {origin}, and this is one process"
+        return (f"{text}: HPC_KIT_LAUNCHER={launcher} believes them",)
     return ()
 
 

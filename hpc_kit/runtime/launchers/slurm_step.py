@@ -191,7 +191,7 @@ def step_key(environ: Mapping[str, str], step: SlurmStep) -> str:
     return ", ".join(parts)
 
 
-def _node_rank(step: SlurmStep, told: int, environ: Mapping[str, str]) -> int:
+def _node_rank(step: SlurmStep, node_id: int, environ: Mapping[str, str]) -> int:
     """Return the index of this node in the step's lists: SLURM_NODEID, after a comparison with the lists."""
     found = (
         f"SLURM_STEP_NUM_TASKS = {step.ntasks}, SLURM_STEP_TASKS_PER_NODE = "
@@ -209,10 +209,10 @@ def _node_rank(step: SlurmStep, told: int, environ: Mapping[str, str]) -> int:
             remedy="unset the SLURM_STEP_ variables that an earlier step has left behind, and start with srun",
         )
     if step.here not in step.component:
-        return told
+        return node_id
     # Some releases count the nodes of each component from 0.
     listed = step.hosts.index(step.here)
-    return listed if told == step.component.index(step.here) else told
+    return listed if node_id == step.component.index(step.here) else node_id
 
 
 def _is_listed(step: SlurmStep, environ: Mapping[str, str]) -> bool:
@@ -269,7 +269,7 @@ def with_master_address(
         host, why = given, "MASTER_ADDR, set by the job"
     elif host is None and not world.hosts:
         raise IncompleteEnvironment(
-            "no variable tells where rank 0 is",
+            "no variable names the host of rank 0",
             found=f"{world.name}, {world.world_size} tasks, without SLURM_STEP_NODELIST",
             remedy="start with srun, which sets it; or export MASTER_ADDR=HOST, the host of rank 0",
         )

@@ -31,7 +31,7 @@ def from_ssh(environ: Mapping[str, str]) -> World | None:
     launch, master = environ.get(_LAUNCH, ""), environ.get("MASTER_ADDR") or environ.get(_MASTER, "")
     if not hosts or not launch or not master:
         raise IncompleteEnvironment(
-            "the launch over ssh is told in part only",
+            "some variables of the launch over ssh are missing",
             found=f"{_NODE} = {node}, but not all of {_HOSTS}, {_MASTER}, {_LAUNCH}",
             remedy=f"hpc-kit launch sets all of them; unset {_NODE} where it is left over",
         )

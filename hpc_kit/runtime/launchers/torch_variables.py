@@ -112,16 +112,15 @@ def _shell_warnings(environ: Mapping[str, str], rank: int, size: int) -> tuple[s
     shell = rank == optional_int(environ, "SLURM_PROCID") == 0 and 1 < size == optional_int(environ, "SLURM_NTASKS")
     if not shell or slurm_step.reason_not_in_step(environ) is None:
         return ()
-    said = format_variables(environ, "RANK", "WORLD_SIZE")
-    return (
-        f"{said} are those of the job's shell; unless others start the other ranks, {ignored_variables.MISSING_SRUN}",
-    )
+    variables = format_variables(environ, "RANK", "WORLD_SIZE")
+    instead = ignored_variables.MISSING_SRUN
+    return (f"{variables} are those of the job's shell; unless others start the other ranks, {instead}",)
 
 
 def _is_on_first_node(environ: Mapping[str, str]) -> bool:
     """Return whether LOCAL_RANK is the rank: Lightning sets no RANK on the first node, and numbers by node."""
-    there = all(environ.get(name) for name in ("LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-    return there and not environ.get("RANK") and optional_int(environ, "NODE_RANK") == 0
+    is_complete = all(environ.get(name) for name in ("LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+    return is_complete and not environ.get("RANK") and optional_int(environ, "NODE_RANK") == 0
 
 
 def _node_values(environ: Mapping[str, str], rank: int, size: int) -> tuple[dict[str, int | None], dict[str, str]]:
@@ -134,9 +133,9 @@ def _node_values(environ: Mapping[str, str], rank: int, size: int) -> tuple[dict
         names |= {"node_rank": ("CROSS_RANK",), "nnodes": ("CROSS_SIZE",)}
     sources = {value: next((each for each in some if environ.get(each)), some[0]) for value, some in names.items()}
     found = {value: optional_int(environ, name) for value, name in sources.items()}
-    known, told = _derived_values(environ, rank, size, found)
+    known, source = _derived_values(environ, rank, size, found)
     missing = {value: known[value] for value in known if found[value] is None}
-    return found | missing, sources | dict.fromkeys(missing, told)
+    return found | missing, sources | dict.fromkeys(missing, source)
 
 
 def _derived_values(

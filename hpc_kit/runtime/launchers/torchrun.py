@@ -104,10 +104,10 @@ def _fewer_agents_than_ranks(environ: Mapping[str, str], agents: int) -> tuple[s
     """Return a warning if each rank of an mpirun may be a training of its own, or if only some ranks are agents."""
     for family, names in MPI_LAUNCHERS.items():
         # torchrun itself has set WORLD_SIZE.
-        told = names.size not in _EVIDENCE and names.is_set_in(environ)
-        if told and (ranks := required_int(environ, names.size, beside=names.rank)) > agents:
-            said = f"{ranks} ranks ({names.size}) and torchrun {agents} agents (GROUP_WORLD_SIZE)"
-            return (f"{family}'s launch has {said}: torchrun --nnodes={ranks}, where each of them is an agent",)
+        is_started_by_mpi = names.size not in _EVIDENCE and names.is_set_in(environ)
+        if is_started_by_mpi and (ranks := required_int(environ, names.size, beside=names.rank)) > agents:
+            counts = f"{ranks} ranks ({names.size}) and torchrun {agents} agents (GROUP_WORLD_SIZE)"
+            return (f"{family}'s launch has {counts}: torchrun --nnodes={ranks}, where each of them is an agent",)
     return ()
 
 
@@ -146,8 +146,8 @@ def _more_agents_than_nodes(environ: Mapping[str, str], agents: int) -> tuple[st
         )
     if not ignored_variables.was_submitted_here(environ):
         return ()
-    said = format_variables(environ, "GROUP_WORLD_SIZE", "SLURM_JOB_NUM_NODES", "SLURM_SUBMIT_HOST")
-    return (f"more agents than the job has nodes: {said}; unset TORCHELASTIC_RUN_ID if it is the submitter's",)
+    variables = format_variables(environ, "GROUP_WORLD_SIZE", "SLURM_JOB_NUM_NODES", "SLURM_SUBMIT_HOST")
+    return (f"more agents than the job has nodes: {variables}; unset TORCHELASTIC_RUN_ID if it is the submitter's",)
 
 
 def _first_label(host: str) -> str:

@@ -228,7 +228,7 @@ def _is_bound(name: str) -> bool:
 def _line(host: str, size: int | None, ranks: list[int]) -> str:
     """Return a line for a host with missing ranks, or with possibly missing ones."""
     if not ranks:
-        return f"{host}: nobody came"
+        return f"{host}: no rank came"
     return "" if len(ranks) == size else f"{host}: {len(ranks)}{f' of {size}' if size else ''} came"
 
 

@@ -167,7 +167,7 @@ def _kinds_of_mpi() -> str:
             text = f"{done.stdout}\n{done.stderr}" if done.returncode == 0 else ""
     offered = list(dict.fromkeys(re.findall(r"\b(?:pmix(?:_v\d+)?|pmi2|cray_shasta)\b", text)))
     best = next((kind for kind in ("pmix", *offered) if kind in offered), "pmix")
-    here = f"offers {', '.join(offered)} here" if offered else "tells what there is"
+    here = f"offers {', '.join(offered)} here" if offered else "lists the plug-ins"
     return f"srun --mpi={best} (`srun --mpi=list` {here})"
 
 

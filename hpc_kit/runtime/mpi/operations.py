@@ -104,10 +104,10 @@ class Pending(dist.Work):
         with self._guard:
             if self._future is None:
                 self._future = torch.futures.Future()
-                told = not self.done
+                is_completed_later = not self.done
             else:
-                told = True
-        if not told:
+                is_completed_later = True
+        if not is_completed_later:
             self._tell(self._future)
         return self._future
 

@@ -137,10 +137,10 @@ class Messages:
 
     def describe_error(self, what: str, error: Exception) -> Exception:
         """Return the exception for a lost message, and make the group unusable."""
-        told = self.faults.describe(what, error)
-        if isinstance(told, dist.DistBackendError):
-            self.fail(told)
-        return told
+        described = self.faults.describe(what, error)
+        if isinstance(described, dist.DistBackendError):
+            self.fail(described)
+        return described
 
     def fail(self, error: BaseException) -> None:
         """Make the messages of this group fail."""

@@ -38,8 +38,8 @@ def this_node_name(environ: Mapping[str, str]) -> str:
     if number.isdigit() and int(number) < len(hosts):
         return hosts[int(number)]
     # mpiexec of MPICH 4 and of Intel MPI passes the first node's variables to the ranks of all nodes.
-    told = "" if environ.get("MPI_LOCALRANKID") else environ.get("SLURMD_NODENAME")
-    return told or socket.gethostname()
+    name = "" if environ.get("MPI_LOCALRANKID") else environ.get("SLURMD_NODENAME")
+    return name or socket.gethostname()
 
 
 def lookup(host: str) -> list[str]:
@@ -64,12 +64,12 @@ def slurm_address(host: str) -> str | None:
     import subprocess
 
     try:
-        told = subprocess.run(
+        answer = subprocess.run(
             [scontrol, "--oneliner", "show", "node", host], check=False, capture_output=True, text=True, timeout=5
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r"\bNodeAddr=(\S+)", told.stdout)
+    found = re.search(r"\bNodeAddr=(\S+)", answer.stdout)
     return found[1] if found and found[1] != host else None
 
 

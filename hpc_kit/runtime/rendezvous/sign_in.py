@@ -68,7 +68,7 @@ def sign_in(store: Store, world: World, entry: RankEntry) -> None:
     if there != mine.encode():
         first = RankEntry.from_bytes(there)
         raise ContradictoryEnvironment(
-            f"two processes say that they are rank {world.rank} of {world.name}",
+            f"two processes claim to be rank {world.rank} of {world.name}",
             found=f"{first.host}, process {first.pid}\n{entry.host}, process {entry.pid}",
             remedy="start the ranks with one srun or torchrun; unset RANK and WORLD_SIZE that an outer one has left",
         )
@@ -89,19 +89,19 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float, opene
         ContradictoryEnvironment: The nodes do not run the same code. Only rank 0 reports the details.
     """
     try:
-        told = (
+        answer = (
             _wait_for_answer(store, world, until, opened)
             if world.is_main
             else _wait_for_bell(store, world, until, opened.bell)
         )
-        if told is not None:
-            _check_nodes_equal(json.loads(told), store, world)
+        if answer is not None:
+            _check_nodes_equal(json.loads(answer), store, world)
             return
     except RuntimeError as error:
         raise RendezvousError(
             "rank 0 went away while the ranks were meeting",
             found=f"{world} had found its store",
-            remedy="look at the log of rank 0, which tells why",
+            remedy="read the log of rank 0, which shows the reason",
         ) from error
     raise _missing_ranks_error(store, world, timeout)
 
@@ -117,31 +117,33 @@ def _wait_for_answer(store: Store, world: World, until: float, opened: OpenStore
 
     if not wait_until(have_come, until, 1):
         return None
-    told = json.dumps(node_comparison.find_differences((each.host, each.facts) for each in _entries(store, world)))
-    store.set(_COMPLETE, told)
+    differences = json.dumps(
+        node_comparison.find_differences((each.host, each.facts) for each in _entries(store, world))
+    )
+    store.set(_COMPLETE, differences)
     if opened.ring is not None:
-        opened.ring(told)
-    return told
+        opened.ring(differences)
+    return differences
 
 
 def _wait_for_bell(store: Store, world: World, until: float, bell: socket.socket | None) -> str | None:
     """Wait on the other ranks for rank 0's answer: at the bell, to keep the store idle, or at the store."""
-    heard = b""
+    data = b""
     while bell is not None:
         left = until - time.monotonic()
         bell.settimeout(max(0.01, min(_WITH_BELL, left)))
         try:
-            said = bell.recv(_LONGEST)
+            received = bell.recv(_LONGEST)
         except TimeoutError:
             if left > 0 and not store.check([_COMPLETE]):
                 continue
             break
         except OSError:
             break
-        heard += said
-        if heard.endswith(b"\n"):
-            return heard.decode()
-        if not said:
+        data += received
+        if data.endswith(b"\n"):
+            return data.decode()
+        if not received:
             break
     come = wait_until(lambda: store.check([_COMPLETE]), until, world.world_size)
     return store.get(_COMPLETE).decode() if come else None
@@ -234,7 +236,7 @@ def _missing_ranks_error(store: Store, world: World, timeout: float) -> Rendezvo
     what = f"{len(absent)} of {world.world_size} ranks did not come within {timeout:g} s"
     if here and world.rank != here[0]:
         hosts = ", ".join(line.partition(":")[0] for line in late) or _numbers(absent)
-        return RendezvousError(f"{what}: {hosts}; rank {here[0]} tells more")
+        return RendezvousError(f"{what}: {hosts}; rank {here[0]} shows more")
     return RendezvousError(
         what,
         found="\n".join([f"not there: {_numbers(absent)}", *late]),
@@ -257,7 +259,7 @@ def _hosts_without(world: World, signed: Counter[str]) -> list[str]:
         expected[host] += tasks  # components of a heterogeneous job may share a host
     lines = [f"{host}: {signed[host]} of {tasks} came" for host, tasks in expected.items() if signed[host] < tasks]
     if not world.tasks_per_node:
-        lines = [f"{host}: nobody came" for host in world.hosts if not signed[host]]
+        lines = [f"{host}: no rank came" for host in world.hosts if not signed[host]]
     more = len(lines) - _MOST_NAMED
     return lines[:_MOST_NAMED] + ([f"and {more} hosts more"] if more > 0 else [])
 

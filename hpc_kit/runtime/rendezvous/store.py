@@ -138,7 +138,7 @@ def launcher_store(world: World, environ: Mapping[str, str], timeout: float) -> 
         raise RendezvousError(
             f"no store at {world.master_addr}:{world.master_port} (MASTER_ADDR, MASTER_PORT) in {timeout:g} s",
             found=str(error).splitlines()[0],
-            remedy="the launcher's log tells why its store is not there; a port that is taken: another MASTER_PORT",
+            remedy="read the launcher's log; if the port is in use, set another MASTER_PORT",
         ) from error
     return OpenStore(store, world.master_addr, world.master_port)
 
@@ -164,7 +164,7 @@ def connect_store(address: str, host: str, answer: store_discovery.StoreAnswer, 
         raise RendezvousError(
             f"rank 0 on {host} went away while the ranks were meeting",
             found=f"its store was at {address}:{answer.port}",
-            remedy="look at the log of rank 0, which tells why",
+            remedy="read the log of rank 0, which shows the reason",
         ) from error
     return OpenStore(store, host, answer.port, address, answer.bell)
 

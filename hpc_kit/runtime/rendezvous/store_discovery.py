@@ -122,12 +122,12 @@ def _read_answers(
         ready.modify(call, selectors.EVENT_READ, port)
         return None
     try:
-        said = call.recv(_LONGEST)
+        received = call.recv(_LONGEST)
     except OSError as error:
         ready.unregister(call)
         return error.strerror or str(error)
-    heard[port] += said
-    if said and b"\n" not in heard[port] and len(heard[port]) < _LONGEST:
+    heard[port] += received
+    if received and b"\n" not in heard[port] and len(heard[port]) < _LONGEST:
         return None
     ready.unregister(call)
     words = heard[port].decode(errors="replace").split()

@@ -94,7 +94,7 @@ class StoreSearch:
             hosts = ["127.0.0.1"]
         if not hosts:
             raise RendezvousError(
-                "no variable tells on which host rank 0 is",
+                "no variable names the host of rank 0",
                 found=f"{world}; MASTER_ADDR is not set",
                 remedy="export MASTER_ADDR=HOST, the host of rank 0, for all ranks",
             )
@@ -137,8 +137,8 @@ class StoreSearch:
     def _without_names(self, host: str, error: OSError, *, required: bool) -> list[str]:
         """Return addresses from Slurm for a name that does not resolve. The token proves which one is right."""
         # The step was started from this address, which often belongs to rank 0's node.
-        told = {network.slurm_address(host), self.environ.get("SLURM_LAUNCH_NODE_IPADDR")}
-        found = [address for address in told if address and not network.is_loopback(address)]
+        candidates = {network.slurm_address(host), self.environ.get("SLURM_LAUNCH_NODE_IPADDR")}
+        found = [address for address in candidates if address and not network.is_loopback(address)]
         patient = time.monotonic() - self.start < min(_NAMES, self.timeout)
         if found or patient or not required:
             return found
@@ -163,6 +163,6 @@ def _not_found(world: World, hosts: list[str], timeout: float, seen: Mapping[tup
     return RendezvousError(
         f"rank {world.rank} did not find rank 0 on {' or '.join(hosts)} within {timeout:g} s",
         found="\n".join(found) or f"{' and '.join(hosts)} do not resolve",
-        remedy="the log of rank 0 tells why it did not open its store; where it runs, a firewall may be between;\n"
+        remedy="the log of rank 0 shows why it did not open its store; where it runs, a firewall may be between;\n"
         "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer",
     )

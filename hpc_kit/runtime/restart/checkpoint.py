@@ -88,7 +88,7 @@ class Checkpointer:
         self.path, self.every, self.agree_every, self.is_required = path, every, agree_every, is_required
         self.resume, self.shape, self.options, self.report = resume, dict(shape or {}), dict(options or {}), report
         self.stopped = False
-        """Whether the training ends early because a rank was asked to stop."""
+        """True if the training ends early because a rank was asked to stop."""
         self._stop_signal = StopSignal()
         self._exit = ExitStack()
         self._model: nn.Module | None = None
@@ -197,7 +197,7 @@ class Checkpointer:
             check: Called on all ranks before a save. If it raises, the old checkpoint stays.
 
         Returns:
-            Whether to leave the loop because a stop was requested.
+            True if the training must leave its loop, because a stop was requested.
         """
         self.stopped = done % self.agree_every == 0 and any(gather(self._stop_signal.requested))
         if self.stopped or (self.every and done % self.every == 0):
@@ -227,7 +227,7 @@ def display_path(path: Path) -> Path:
 
 
 def format_option(name: str, value: str) -> str:
-    """Returns an option as it stands on a command line, or a remark that it was not given."""
+    """Returns an option as written on a command line, or a remark that it was not given."""
     option = f"--{name.replace('_', '-')}"
     remarks = {"True": option, "False": f"{option} not given", "None": f"{option} not given"}
     return remarks.get(value, f"{option} {value}")

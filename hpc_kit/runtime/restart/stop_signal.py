@@ -26,7 +26,7 @@ class TrainingStopped(JobFailed):
         reached = f"step {step} of {steps}"
         found = f"{reached} is in {checkpoint}" if checkpoint else f"{reached}; nothing is saved"
         remedy = f"--resume {checkpoint}" if checkpoint else "--checkpoint PATH keeps what was trained"
-        return cls("the training was told to stop, by SIGUSR1", found=found, remedy=remedy)
+        return cls("the training stopped because of SIGUSR1", found=found, remedy=remedy)
 
 
 class StopSignal:
@@ -38,7 +38,7 @@ class StopSignal:
 
     @property
     def requested(self) -> bool:
-        """Whether the signal came."""
+        """True after the signal came."""
         return self._requested.is_set()
 
     def __enter__(self) -> Self:

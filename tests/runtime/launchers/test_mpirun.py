@@ -273,7 +273,7 @@ def test_ranks_that_mpirun_has_reached_over_ssh_meet_the_others(case: str) -> No
 def test_a_rank_of_an_unknown_number_is_refused_and_the_way_out_named(name: str) -> None:
     with pytest.raises(IncompleteEnvironment) as refused:
         resolve({name: "1"})
-    assert refused.value.what == f"{name} tells a rank, and no variable how many there are"
+    assert refused.value.what == f"{name} gives a rank, but no variable gives the number of ranks"
     assert "export WORLD_SIZE=RANKS" in str(refused.value)
 
 
@@ -306,7 +306,7 @@ def test_a_world_size_that_a_login_profile_has_left_is_refused() -> None:
 def test_ranks_of_prun_in_a_job_are_no_worlds_of_one(environ: Environ) -> None:
     """PRRTE without Open MPI's personality sets PMIX_RANK alone; in a job srun's PMIx plug-in sets it as well."""
     shell = captured_case("10_batch_shell_8task_job@22.05")[0]
-    with pytest.raises(IncompleteEnvironment, match="PMIX_RANK tells a rank"):
+    with pytest.raises(IncompleteEnvironment, match="PMIX_RANK gives a rank"):
         resolve(shell | environ | {"PMIX_RANK": "1"})
     assert resolve(shell | {"PMIX_RANK": "1", "PMIX_NAMESPACE": "slurm.pmix.77.0"}).launcher == "single"
 

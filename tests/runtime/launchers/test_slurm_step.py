@@ -247,7 +247,7 @@ def test_a_malformed_list_is_refused_by_its_name(name: str) -> None:
 
 
 def test_without_a_node_list_nobody_knows_where_rank_0_is() -> None:
-    with pytest.raises(IncompleteEnvironment, match="no variable tells where rank 0 is"):
+    with pytest.raises(IncompleteEnvironment, match="no variable names the host of rank 0"):
         resolve(Step.of(4, 4).environ(5) | {"SLURM_STEP_NODELIST": ""})
     assert resolve(Step.of(4, 4).environ(5) | {"SLURM_STEP_NODELIST": "", "MASTER_ADDR": "n1"}).master_addr == "n1"
     assert resolve(Step.of(4, 4).environ(0) | {"SLURM_STEP_NODELIST": ""}).master_addr == "n1"

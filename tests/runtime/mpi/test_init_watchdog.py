@@ -95,7 +95,7 @@ def test_hosts_are_told_with_how_many_of_their_ranks_came(monkeypatch: pytest.Mo
         "  found  not there: ranks 1, 2\n"
         "         n1: 1 of 2 came\n"
         "         n2: 1 of 2 came\n"
-        "         n3: nobody came\n"
+        "         n3: no rank came\n"
     )
     assert str(short) == "2 of 4 ranks did not come to MPI_Init within 9 s: not there: ranks 1, 2"
 

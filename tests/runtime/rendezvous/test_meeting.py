@@ -186,7 +186,7 @@ def test_a_missing_rank_is_named_with_its_host_in_time(job: str) -> None:
         "  do     look at their logs: a rank that fails early never comes;\n"
         "         HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer"
     )
-    short = "3 of 6 ranks did not come within 1 s: 127.0.0.2, 127.0.0.3; rank 0 tells more"
+    short = "3 of 6 ranks did not come within 1 s: 127.0.0.2, 127.0.0.3; rank 0 shows more"
     assert [refused(outcome) for outcome in outcomes] == [text, short, short]
 
 
@@ -218,7 +218,7 @@ def test_two_processes_that_say_the_same_rank_are_refused(job: str) -> None:
     environs = Step.of(1, 1, 1, hosts=NODES[:3], job=job).environs()
     outcomes = meet([*environs[:2], environs[1]], timeout=1)
     errors = [outcome for outcome in outcomes if isinstance(outcome, ContradictoryEnvironment)]
-    assert [error.what for error in errors] == [f"two processes say that they are rank 1 of the srun step {job}.0"]
+    assert [error.what for error in errors] == [f"two processes claim to be rank 1 of the srun step {job}.0"]
 
 
 def test_with_arbitrary_distribution_rank_0_is_found_on_any_node(job: str) -> None:
@@ -388,7 +388,7 @@ def test_where_nobody_can_know_rank_0s_host_its_address_is_asked_for() -> None:
         launcher="mpi",
         name="mpirun",
     )
-    with pytest.raises(RendezvousError, match="no variable tells on which host rank 0 is"):
+    with pytest.raises(RendezvousError, match="no variable names the host of rank 0"):
         rendezvous.meet(world, timeout=1, environ={}, occasion=0)
 
 
