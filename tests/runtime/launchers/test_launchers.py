@@ -227,8 +227,8 @@ def test_in_a_step_it_is_the_steps() -> None:
         ({"PMI_SIZE": "8"}, "PMI_RANK"),
         ({"OMPI_COMM_WORLD_RANK": "5"}, "OMPI_COMM_WORLD_SIZE"),
         ({"OMPI_COMM_WORLD_SIZE": "8", "SLURM_JOB_ID": "77"}, "OMPI_COMM_WORLD_RANK"),
-        ({"PALS_RANKID": "5", "PALS_LOCAL_RANKID": "1"}, "how many"),
-        ({"PMIX_RANK": "5"}, "how many"),
+        ({"PALS_RANKID": "5", "PALS_LOCAL_RANKID": "1"}, "number of ranks"),
+        ({"PMIX_RANK": "5"}, "number of ranks"),
     ],
 )
 def test_a_half_set_mpi_is_refused_and_the_missing_variable_named(environ: Environ, missing: str) -> None:
