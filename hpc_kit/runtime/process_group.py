@@ -250,8 +250,8 @@ def mesh_axes(world_size: int, degrees: Mapping[str, int]) -> dict[str, int]:
     """
     pp, shard, cp, tp = (degrees.get(name, 1) for name in INNER_DEGREES)
     replicas, rest = divmod(world_size, pp * shard * cp * tp)
-    dp = degrees.get("dp", replicas * shard)
-    if rest or not replicas or dp != replicas * shard:
+    dp_degree = degrees.get("dp", replicas * shard)
+    if rest or not replicas or dp_degree != replicas * shard:
         product = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if name in DEGREE_NAMES)
         raise SpecError(
             "the layout does not fill the world",
