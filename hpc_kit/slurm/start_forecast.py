@@ -30,7 +30,6 @@ class PendingQueue:
     """
 
     def __init__(self, statuses: Iterable[JobStatus], user: str) -> None:
-        self._user = user
         self._places: dict[str, list[tuple[int, int]]] = {}
         self._others = False
         for each in statuses:
