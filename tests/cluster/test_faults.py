@@ -110,7 +110,7 @@ def test_a_controller_that_is_away_loses_no_job_and_stops_no_following(project: 
     assert watched[0] == 0, watched
     assert "COMPLETED" in watched[1]
     assert queued(project) == [job]
-    assert sorted(path.name for path in (project.folder / "runs").iterdir()) == ["bash"]
+    assert sorted(path.name for path in (project.folder / "runs").iterdir()) == [".shell", "bash"]
 
 
 def line_with(process: subprocess.Popen[str], words: str) -> str:
@@ -347,6 +347,6 @@ def test_without_munge_nothing_is_submitted_and_the_error_names_it(munge: Munge)
         assert "Munge encode failed" in said
         assert "tell the administrators that munge, which authenticates users, does not run on this host" in said
         assert "Traceback" not in said
-    assert not (munge.project.folder / "runs").exists()
+    assert [path.name for path in (munge.project.folder / "runs").iterdir()] == [".shell"]
     munge.project.cluster.mend_daemons()
     assert queued(munge.project) == []
