@@ -62,9 +62,7 @@ def set_bash_env(directory: Path, environ: dict[str, str]) -> None:
     folder = shlex.quote(str(directory / "bin"))
     text = os.fsencode(_LOGIN.format(folder=folder, quoted=folder.replace("'", "'\\''"), original=ORIGINAL))
     if not path.exists() or path.read_bytes() != text:
-        new = path.with_name(f"{LOGIN}.{os.getpid()}")
-        new.write_bytes(text)
-        new.replace(path)
+        replace_file(path, text)
     if "BASH_ENV" in environ:
         environ[ORIGINAL] = environ["BASH_ENV"]
     environ["BASH_ENV"] = str(path)
@@ -85,11 +83,19 @@ def write_commands(directory: Path) -> Path:
     for command, text in texts.items():
         path, data = folder / command, os.fsencode(text)
         if not path.exists() or path.read_bytes() != data:
-            new = folder / f".{command}.{os.getpid()}"
-            new.write_bytes(data)
-            new.chmod(0o755)
-            new.replace(path)
+            replace_file(path, data, mode=0o755)
     return folder
+
+
+def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a file atomically: commands that run meanwhile read the old one or the new one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(data)
+        draft.chmod(mode)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)  # on a full disk
 
 
 def _hostname(folder: Path) -> str:

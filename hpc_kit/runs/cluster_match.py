@@ -162,7 +162,10 @@ def describe_cluster(record: RunRecord, client: SlurmClient) -> str:
     """Return a name of the run's cluster that distinguishes it from the queried cluster."""
     if match_cluster(record, client) is ClusterMatch.OTHER:
         if client.embedded:
-            return f"{record.cluster} on {record.host}" if _is_on_another_host(record) else record.cluster
+            if _is_on_another_host(record):
+                return f"{record.cluster} on {record.host}"
+            # Two embedded queues of one machine have the same name, and differ in their state directory.
+            return f"{record.cluster} with HPC_KIT_SLURM_STATE={record.environment.slurm_state}"
         return record.slurm_cluster or record.cluster
     return record.cluster
 
@@ -176,6 +179,7 @@ def command_with_cluster(record: RunRecord, client: SlurmClient, command: str) -
             return f"{command}, on a login node of {name} or with SLURM_CLUSTERS={name}"
         if _is_on_another_host(record):
             return f"{option}, on {record.host}"
+        return f"HPC_KIT_SLURM_STATE={quote(str(record.environment.slurm_state))} {option}"
     return option
 
 

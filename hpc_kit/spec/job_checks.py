@@ -165,10 +165,11 @@ def check_root(job: Job, cluster: Cluster, root: Path, origins: Origins) -> None
     base = root / (job.resources.chdir or "")
     logs = (cluster.runs, job.resources.output, job.resources.error)
     relative = any(path is not None and not Path(path).is_absolute() for path in logs)
-    if relative and any(character in str(base) for character in "%\\"):
+    if relative and (_control(str(base)) or any(character in str(base) for character in "%\\")):
+        why = "'%' and '\\' begin patterns in the names of logs"
         raise SpecError(
             "Slurm would not write its logs below this folder",
-            found=f"{base}: '%' and '\\' begin patterns in the names of logs",
+            found=f"{str(base)!r}: srun refuses control characters" if _control(str(base)) else f"{base}: {why}",
             remedy="another folder, or an absolute path without them: [cluster] runs = '/...'",
         )
 

@@ -178,9 +178,7 @@ def _configure(directory: Path, text: str, environ: Mapping[str, str]) -> None:
             remedy=f"wait for them, or end them: {directory}/bin/scancel --me\n"
             f"or another queue: {STATE_VARIABLE}=FOLDER, or another `name` in the cluster file",
         )
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.write_text(text)
-    new.replace(path)  # commands that run meanwhile read the old file or the new one
+    installation.replace_file(path, text.encode())
 
 
 def _active_job_ids(directory: Path, environ: Mapping[str, str]) -> list[str]:

@@ -86,6 +86,15 @@ def test_faults(argv: list[str], status: int, text: str, tmp_path: Path) -> None
     assert text.replace("/standard", "standard") in done.stderr
 
 
+@pytest.mark.parametrize("words", [["path"], ["path", "--settings=-"]])
+def test_a_full_disk_leaves_no_drafts(tmp_path: Path, words: list[str]) -> None:
+    argv = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-m", "pocketslurm", *words, "--state=queue"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(argv, input='{"cpus": 3}', capture_output=True, text=True, cwd=tmp_path, env=environ)
+    assert (done.returncode, "state directory cannot be made" in done.stderr) == (1, True), done.stderr
+    assert [path.name for path in tmp_path.rglob("*") if not path.is_dir()] == []
+
+
 def test_it_needs_the_standard_library_alone(tmp_path: Path) -> None:
     argv = [sys.executable, "-S", "-P", "-m", "pocketslurm", "path", "--state", str(tmp_path / "queue")]
     done = subprocess.run(argv, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})

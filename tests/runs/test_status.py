@@ -299,6 +299,10 @@ def test_embedded_clusters_are_the_same_where_their_queue_is(slurm: FakeSlurm, r
     with pytest.raises(UnknownJob, match="job 12 belongs to cluster local on login2, not to local") as error:
         cancel(["12"], runs, client, cluster="local")
     assert ", on login2; see who owns the id here: squeue --job=12" in str(error.value.remedy)
+    path.write_text(json.dumps(known | {"cluster": "local"}))
+    with pytest.raises(UnknownJob, match="cluster local with HPC_KIT_SLURM_STATE=/state, not to local") as error:
+        cancel(["12"], runs, client, cluster="local")
+    assert str(error.value.remedy).startswith("HPC_KIT_SLURM_STATE=/state hpc-kit cancel 12 --cluster fake; ")
     assert not (slurm.folder / "scancel.calls").exists()
 
 

@@ -222,11 +222,11 @@ def test_sbatchs_name_is_the_jobs_name() -> None:
     assert (job.job.name, job.log_folder, options(job, "job_name")) == ("other", "runs/other", {})
 
 
-@pytest.mark.parametrize("folder", ["/data/50%", "/data/a\\b"])
+@pytest.mark.parametrize("folder", ["/data/50%", "/data/a\\b", "/data/two\nlines"])
 def test_a_folder_in_which_slurm_sees_patterns_is_refused(folder: str) -> None:
     with pytest.raises(SpecError, match="would not write its logs") as caught:
         fit(root=Path(folder))
-    assert folder in (caught.value.found or "")
+    assert folder in (caught.value.found or "").replace("\\n", "\n")
     assert fit(Cluster(name="c", runs="/data/runs"), root=Path(folder)).log_folder == "/data/runs/job"
     assert fit(root=Path(folder), chdir="/data").log_folder == "runs/job"
     with pytest.raises(SpecError, match="would not write its logs"):
