@@ -22,7 +22,7 @@ from pocketslurm.steps.messages import format_ranges
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pocketslurm.queue.job_size import JobSize
+    from pocketslurm.queue.job_size import JobRequest
     from pocketslurm.queue.node_selection import NodeShare
     from pocketslurm.queue.nodes import Outage
     from pocketslurm.queue.records import Job, Step
@@ -58,7 +58,7 @@ class JobView:
         self.now = now
 
     @cached_property
-    def request(self) -> JobSize:
+    def request(self) -> JobRequest:
         """Return the size that the job asked for."""
         return decode_size(self.job.request)
 

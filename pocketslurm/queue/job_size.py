@@ -22,7 +22,7 @@ WHOLE_NODE = -1
 NO_SUCH_NAME = "Invalid node name specified"
 
 
-class JobSize(NamedTuple):
+class JobRequest(NamedTuple):
     """The size of a job.
 
     Attributes:
@@ -70,20 +70,20 @@ class JobSize(NamedTuple):
         return self.ntasks or self.min_nodes * max(1, self.tasks_per_node)
 
 
-def decode_size(stored: Mapping[str, object]) -> JobSize:
+def decode_size(stored: Mapping[str, object]) -> JobRequest:
     """Return the size in a job's record."""
     known = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
-    return JobSize(**known)  # type: ignore[arg-type]  # written by `encode`
+    return JobRequest(**known)  # type: ignore[arg-type]  # written by `encode`
 
 
-def encode_size(request: JobSize) -> dict[str, object]:
+def encode_size(request: JobRequest) -> dict[str, object]:
     """Return the fields that differ from the defaults, for a job's record."""
     given = request._asdict()
     del given["notes"]
-    return {name: value for name, value in given.items() if value != JobSize._field_defaults[name]}
+    return {name: value for name, value in given.items() if value != JobRequest._field_defaults[name]}
 
 
-def read_request(options: Mapping[str, str], environ: Mapping[str, str]) -> JobSize:
+def read_request(options: Mapping[str, str], environ: Mapping[str, str]) -> JobRequest:
     """Compute the size from options by long name.
 
     Raises:
@@ -92,7 +92,7 @@ def read_request(options: Mapping[str, str], environ: Mapping[str, str]) -> JobS
     _check_exclusions(options)
     hosts = _hosts(options, environ)
     least, most = _node_range(options, len(dict.fromkeys(hosts)))
-    request = JobSize(
+    request = JobRequest(
         min_nodes=least,
         max_nodes=most,
         ntasks=_number(options, "ntasks"),
@@ -120,7 +120,7 @@ def read_request(options: Mapping[str, str], environ: Mapping[str, str]) -> JobS
     return settle(request, per_task="gpus-per-task" in options, counted_nodes=bool(options.get("nodes")))
 
 
-def _check_memory_of_gpus(request: JobSize) -> None:
+def _check_memory_of_gpus(request: JobRequest) -> None:
     if request.mem_per_gpu and not (request.gpus or request.gpus_per_node or request.gpus_per_task):
         size = max(0, request.mem_per_gpu)
         note = f"error: Requested mem_per_tres=gres:gpu:{size} but did not request any GPU."
@@ -140,7 +140,7 @@ def _node_range(options: Mapping[str, str], named: int) -> tuple[int, int]:
     return least, wanted.maximum
 
 
-def _tasks_of_gpus(request: JobSize, per_gpu: int) -> JobSize:
+def _tasks_of_gpus(request: JobRequest, per_gpu: int) -> JobRequest:
     """Compute the number of tasks from GPUs and tasks per GPU."""
     if per_gpu and request.gpus and not request.ntasks:
         return request._replace(ntasks=per_gpu * request.gpus)
@@ -149,7 +149,7 @@ def _tasks_of_gpus(request: JobSize, per_gpu: int) -> JobSize:
     return request
 
 
-def _fit_tasks(request: JobSize, *, arbitrary: bool, hosts: list[str]) -> JobSize:
+def _fit_tasks(request: JobRequest, *, arbitrary: bool, hosts: list[str]) -> JobRequest:
     """Compute tasks from nodes and nodes from tasks, as sbatch does before it sends them."""
     least, most = request.min_nodes, request.max_nodes or len(request.nodelist)
     if arbitrary and hosts and not request.ntasks:
@@ -266,7 +266,7 @@ def types(options: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def settle(request: JobSize, *, per_task: bool, counted_nodes: bool) -> JobSize:
+def settle(request: JobRequest, *, per_task: bool, counted_nodes: bool) -> JobRequest:
     """Compute tasks and nodes from GPUs, and check that all numbers agree.
 
     Args:
@@ -292,7 +292,7 @@ def settle(request: JobSize, *, per_task: bool, counted_nodes: bool) -> JobSize:
     return request._replace(ntasks=wanted)
 
 
-def _check_order(request: JobSize, *, counted_nodes: bool) -> None:
+def _check_order(request: JobRequest, *, counted_nodes: bool) -> None:
     total = request.gpus
     if not total:
         return
@@ -306,7 +306,7 @@ def _check_order(request: JobSize, *, counted_nodes: bool) -> None:
         raise _invalid(", --gpus < -N")
 
 
-def _settle_nodes(request: JobSize, nodes: int, *, counted_nodes: bool) -> JobSize:
+def _settle_nodes(request: JobRequest, nodes: int, *, counted_nodes: bool) -> JobRequest:
     least, most = request.min_nodes, request.max_nodes
     if counted_nodes and not least <= nodes <= most:
         raise _invalid(
@@ -340,12 +340,12 @@ def portable_options(options: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def relax(request: JobSize, names: set[str]) -> JobSize:
+def relax(request: JobRequest, names: set[str]) -> JobRequest:
     """Return the size for nodes that count as large enough, without unknown excluded nodes."""
     return request._replace(fits=True, exclude=tuple(name for name in request.exclude if name in names), gpu_types=())
 
 
-def note_missing_nodes(command: str, request: JobSize, count: int) -> None:
+def note_missing_nodes(command: str, request: JobRequest, count: int) -> None:
     """Print a note on a terminal if a job can never start because it needs more nodes."""
     if request.min_nodes > count and sys.stderr.isatty():
         more = "[embedded] nodes in the cluster file makes more of them"

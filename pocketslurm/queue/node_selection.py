@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pocketslurm.errors import CommandError
-from pocketslurm.queue.job_size import NO_SUCH_NAME, WHOLE_NODE, JobSize
+from pocketslurm.queue.job_size import NO_SUCH_NAME, WHOLE_NODE, JobRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pocketslurm.queue.job_size import JobSize
+    from pocketslurm.queue.job_size import JobRequest
     from pocketslurm.queue.records import Job
     from pocketslurm.settings import Settings
 
@@ -68,7 +68,7 @@ def free_nodes(nodes: Iterable[NodeResources], jobs: Iterable[Job]) -> list[Node
 
 
 def select_nodes(
-    request: JobSize, nodes: Sequence[NodeResources], totals: Sequence[NodeResources]
+    request: JobRequest, nodes: Sequence[NodeResources], totals: Sequence[NodeResources]
 ) -> list[NodeShare] | None:
     """Return the job's share of each selected node, or None while the job does not fit.
 
@@ -82,7 +82,7 @@ def select_nodes(
     return _allocate(request, nodes, totals)
 
 
-def enlarge_nodes(request: JobSize, nodes: Sequence[NodeResources]) -> list[NodeResources]:
+def enlarge_nodes(request: JobRequest, nodes: Sequence[NodeResources]) -> list[NodeResources]:
     """Return the nodes; idle ones are at least as large as the request needs."""
     count = request.max_nodes or request.min_nodes
     tasks = request.tasks_per_node or -(-request.ntasks // count) or 1
@@ -99,7 +99,7 @@ def enlarge_nodes(request: JobSize, nodes: Sequence[NodeResources]) -> list[Node
 
 
 def _allocate(
-    request: JobSize, nodes: Sequence[NodeResources], totals: Sequence[NodeResources]
+    request: JobRequest, nodes: Sequence[NodeResources], totals: Sequence[NodeResources]
 ) -> list[NodeShare] | None:
     whole = {node.name: node for node in totals}
     rooms = [room for node in nodes if (room := _room(request, node, whole[node.name])).tasks]
@@ -110,7 +110,7 @@ def _allocate(
     return None
 
 
-def impossible(request: JobSize, totals: Sequence[NodeResources]) -> str | None:
+def impossible(request: JobRequest, totals: Sequence[NodeResources]) -> str | None:
     """Return the pending reason of a job that can never run on these nodes, or None.
 
     Raises:
@@ -137,7 +137,7 @@ def impossible(request: JobSize, totals: Sequence[NodeResources]) -> str | None:
     return None
 
 
-def _counts(request: JobSize, available: int) -> Iterable[int]:
+def _counts(request: JobRequest, available: int) -> Iterable[int]:
     """Return numbers of nodes to try: few first, or many first for a range."""
     least = max(request.min_nodes, len(request.nodelist))
     if request.tasks_per_node and request.ntasks and not request.overcommit:
@@ -148,7 +148,7 @@ def _counts(request: JobSize, available: int) -> Iterable[int]:
     return range(least, available + 1)
 
 
-def _room(request: JobSize, node: NodeResources, total: NodeResources) -> _Room:
+def _room(request: JobRequest, node: NodeResources, total: NodeResources) -> _Room:
     """Return the tasks that fit on a node; none if a requirement of every node is missing."""
     lacking = (
         node.name in request.exclude
@@ -172,18 +172,18 @@ def _room(request: JobSize, node: NodeResources, total: NodeResources) -> _Room:
     return _Room(node, max(0, min(limits)))
 
 
-def _tasks_per_node(request: JobSize) -> int:
+def _tasks_per_node(request: JobRequest) -> int:
     """Return the tasks that must fit on every node, even if the last node gets fewer."""
     return min(request.tasks_per_node, request.ntasks) if request.ntasks else request.tasks_per_node
 
 
-def _fixed_memory(request: JobSize, total: NodeResources) -> int:
+def _fixed_memory(request: JobRequest, total: NodeResources) -> int:
     if WHOLE_NODE in {request.mem_per_node, request.mem_per_cpu}:
         return total.mem
     return max(request.mem_per_node, request.mem_per_gpu * request.gpus_per_node)
 
 
-def _choose(request: JobSize, rooms: Sequence[_Room], count: int, names: list[str]) -> list[_Room] | None:
+def _choose(request: JobRequest, rooms: Sequence[_Room], count: int, names: list[str]) -> list[_Room] | None:
     """Return the first `count` nodes in order that are enough for all tasks and GPUs."""
     must = set(request.nodelist)
     if not must <= {room.node.name for room in rooms}:
@@ -214,12 +214,12 @@ def _is_run(rooms: Sequence[_Room], must: set[str], names: list[str]) -> bool:
     return distance == len(rooms) - 1 and must <= {room.node.name for room in rooms}
 
 
-def _enough(request: JobSize, rooms: Sequence[_Room]) -> bool:
+def _enough(request: JobRequest, rooms: Sequence[_Room]) -> bool:
     needed = request.ntasks or len(rooms) * max(1, request.tasks_per_node)
     return sum(room.tasks for room in rooms) >= needed and sum(len(r.node.gpus) for r in rooms) >= request.gpus
 
 
-def _deal(request: JobSize, rooms: Sequence[_Room], totals: dict[str, NodeResources]) -> list[NodeShare]:
+def _deal(request: JobRequest, rooms: Sequence[_Room], totals: dict[str, NodeResources]) -> list[NodeShare]:
     """Distribute tasks, CPUs, memory and GPUs to nodes in order, and leave a task for each later node."""
     ntasks = request.ntasks or len(rooms) * max(1, request.tasks_per_node)
     gpus_left = request.gpus
@@ -236,13 +236,13 @@ def _deal(request: JobSize, rooms: Sequence[_Room], totals: dict[str, NodeResour
     return shares
 
 
-def _gpu_share(request: JobSize, room: _Room, tasks: int, left: int) -> int:
+def _gpu_share(request: JobRequest, room: _Room, tasks: int, left: int) -> int:
     if request.gpus:
         return max(0, min(len(room.node.gpus), left))
     return request.gpus_per_node or request.gpus_per_task * tasks
 
 
-def _share(request: JobSize, node: NodeResources, total: NodeResources, tasks: int, gpus: int) -> NodeShare:
+def _share(request: JobRequest, node: NodeResources, total: NodeResources, tasks: int, gpus: int) -> NodeShare:
     cpus = 1 if request.overcommit else max(tasks, _tasks_per_node(request)) * request.cpus_per_task
     cpus = max(cpus, request.min_cpus, request.cpus_per_gpu * gpus)
     if request.exclusive:
@@ -262,7 +262,7 @@ def _share(request: JobSize, node: NodeResources, total: NodeResources, tasks: i
 class ComponentRequest(NamedTuple):
     """A component: what it asks for, what is free for it, and its partition's usable nodes when nothing runs."""
 
-    request: JobSize
+    request: JobRequest
     free: Sequence[NodeResources]
     totals: Sequence[NodeResources]
 
@@ -279,7 +279,7 @@ def select_for_components(parts: Sequence[ComponentRequest]) -> list[list[NodeSh
     return _one_by_one(parts, in_turn) or _one_by_one(parts, choosy) or _one_by_one(modest, choosy)
 
 
-def candidates(request: JobSize, totals: Iterable[NodeResources]) -> set[str]:
+def candidates(request: JobRequest, totals: Iterable[NodeResources]) -> set[str]:
     """Return the nodes that can be used for a request."""
     names = {node.name for node in totals} - set(request.exclude)
     named_all = len(request.nodelist) >= (request.max_nodes or request.min_nodes)

@@ -30,7 +30,7 @@ class Job(NamedTuple):
         het_job_id: Id of the leader of a heterogeneous job, None otherwise; `het_offset` is the component's index.
         state: Slurm's name; `completing` while the job's processes are being ended.
         options: The options of sbatch or srun by long name, as written; flags are empty.
-        request: The requested size, see `JobSize`.
+        request: The requested size, see `JobRequest`.
         command: Path of the script; `arguments` are its arguments.
         work_dir: Folder in which it runs; `submit_dir` is the folder of sbatch.
         nodes: Its nodes in order, with `cpus`, `mem` (MiB) and `gpus` (device numbers) of each.

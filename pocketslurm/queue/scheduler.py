@@ -9,7 +9,7 @@ from pocketslurm import processes
 from pocketslurm.errors import CommandError
 from pocketslurm.queue import job_ids, node_selection, nodes
 from pocketslurm.queue.dependencies import Verdict, outlook, ready_tasks
-from pocketslurm.queue.job_size import JobSize, decode_size
+from pocketslurm.queue.job_size import JobRequest, decode_size
 from pocketslurm.queue.node_selection import ComponentRequest, candidates, select_for_components
 from pocketslurm.queue.state import now
 
@@ -132,7 +132,7 @@ class SchedulingPass:
         names = nodes.of_partition(self.state.settings, nodes.partition(self.state.settings, job.partition))
         return [node for node in self.totals if node.name in names]
 
-    def _start_array(self, job: Job, request: JobSize, totals: list[NodeResources]) -> str | None:
+    def _start_array(self, job: Job, request: JobRequest, totals: list[NodeResources]) -> str | None:
         ready = ready_tasks(self.state, job)
         for index in job_ids.array_indices(job.array_waiting):
             if self._is_full(job):
@@ -169,7 +169,7 @@ class SchedulingPass:
         names = {node.name for node in totals} - self.kept
         return [node for node in self.free if node.name in names]
 
-    def _reasons(self, asked: list[tuple[JobSize, list[NodeResources]]]) -> list[str | None]:
+    def _reasons(self, asked: list[tuple[JobRequest, list[NodeResources]]]) -> list[str | None]:
         """Return the reasons of components without nodes; a job that could never start reserves no nodes."""
         if len(asked) == 1 or select_for_components(
             [ComponentRequest(request, totals, totals) for request, totals in asked]
@@ -179,7 +179,7 @@ class SchedulingPass:
         too_many = sum(request.min_nodes for request, _ in asked) > len(there)
         return [_unavailable(*each) or ("PartitionNodeLimit" if too_many else "Resources") for each in asked]
 
-    def _keep(self, request: JobSize, totals: list[NodeResources]) -> str:
+    def _keep(self, request: JobRequest, totals: list[NodeResources]) -> str:
         """Keep what a job could run on from those behind it; the reason why it does not run itself."""
         if missing := _unavailable(request, totals):
             return missing
@@ -214,7 +214,7 @@ class SchedulingPass:
         self.free = node_selection.free_nodes(self.free, [started])
 
 
-def _unavailable(request: JobSize, totals: list[NodeResources]) -> str:
+def _unavailable(request: JobRequest, totals: list[NodeResources]) -> str:
     """Return the reason if required nodes accept no jobs now."""
     missing = [name for name in request.nodelist if name not in {node.name for node in totals}]
     return f"ReqNodeNotAvail, UnavailableNodes:{fold(missing)}" if missing else ""
@@ -229,7 +229,7 @@ def expected_end(job: Job) -> float:
     return job.start_time + job.suspended + (job.time_limit if job.time_limit >= 0 else YEAR)
 
 
-def expected_start(state: StateDirectory, job: Job, request: JobSize) -> tuple[float, list[NodeShare]]:
+def expected_start(state: StateDirectory, job: Job, request: JobRequest) -> tuple[float, list[NodeShare]]:
     """Return the expected start of a job, and its shares of nodes then.
 
     Raises:

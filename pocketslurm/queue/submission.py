@@ -21,7 +21,7 @@ from pocketslurm.queue import (
     node_selection,
     nodes,
 )
-from pocketslurm.queue.job_size import INVALID, JobSize, encode_size, read_request
+from pocketslurm.queue.job_size import INVALID, JobRequest, encode_size, read_request
 from pocketslurm.queue.records import Job
 from pocketslurm.queue.state import now
 from pocketslurm.settings import FIRST_ID_VARIABLE
@@ -127,7 +127,7 @@ def _enter(
     return entered
 
 
-def prepare(state: StateDirectory, what: JobDescription, environ: Mapping[str, str]) -> tuple[Job, JobSize]:
+def prepare(state: StateDirectory, what: JobDescription, environ: Mapping[str, str]) -> tuple[Job, JobRequest]:
     """Check a job, and build its record without an id."""
     options = what.options
     check_supported(options, state.settings)
@@ -169,7 +169,7 @@ def prepare(state: StateDirectory, what: JobDescription, environ: Mapping[str, s
     return job._replace(**terms._asdict()), request
 
 
-def _request(settings: Settings, options: Mapping[str, str], environ: Mapping[str, str]) -> JobSize:
+def _request(settings: Settings, options: Mapping[str, str], environ: Mapping[str, str]) -> JobRequest:
     """Return the size of a job; unless the settings are strict, it may exceed the nodes."""
     if not settings.strict:
         return job_size.relax(read_request(job_size.portable_options(options), environ), set(nodes.names(settings)))
@@ -210,7 +210,7 @@ def complete_allocation(state: StateDirectory, job_id: int, status: int) -> None
 
 
 def _choose_partition(
-    state: StateDirectory, options: Mapping[str, str], request: JobSize
+    state: StateDirectory, options: Mapping[str, str], request: JobRequest
 ) -> tuple[Partition, str | None]:
     """Return the first named partition that the job fits into, and the reason if it can never run there."""
     settings = state.settings

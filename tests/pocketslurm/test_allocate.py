@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hpc_kit.slurm.components import effective_options
 from hpc_kit.slurm.getopt import parse_options
 from pocketslurm.errors import CommandError
-from pocketslurm.queue.job_size import JobSize, decode_size, encode_size, read_request
+from pocketslurm.queue.job_size import JobRequest, decode_size, encode_size, read_request
 from pocketslurm.queue.node_selection import NodeResources, all_nodes, free_nodes, impossible, select_nodes
 from pocketslurm.queue.records import Job
 from pocketslurm.settings import Settings
@@ -17,7 +17,7 @@ from pocketslurm.settings import Settings
 NODES = all_nodes(Settings(gpus=2, memory=16000), ["n1", "n2", "n3", "n4"])
 
 
-def request(line: str) -> JobSize:
+def request(line: str) -> JobRequest:
     options, rest = parse_options(line.split())
     assert not rest
     return read_request(effective_options(options), {})
@@ -110,7 +110,7 @@ def test_nobody_gets_more_than_there_is_and_nothing_is_forgotten(
     ntasks: int, cpus: int, least: int, free: list[int]
 ) -> None:
     nodes = [node._replace(cpus=left) for node, left in zip(NODES, free, strict=True)]
-    asked = JobSize(ntasks=ntasks, cpus_per_task=cpus, min_cpus=cpus, min_nodes=min(least, ntasks))
+    asked = JobRequest(ntasks=ntasks, cpus_per_task=cpus, min_cpus=cpus, min_nodes=min(least, ntasks))
     found = select_nodes(asked, nodes, NODES)
     possible = sum(left // cpus for left in free) >= ntasks and sum(left >= cpus for left in free) >= asked.min_nodes
     assert (found is not None) == possible

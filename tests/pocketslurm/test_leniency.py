@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pocketslurm.queue.job_size import JobSize, portable_options
+from pocketslurm.queue.job_size import JobRequest, portable_options
 from pocketslurm.queue.node_selection import NodeResources, enlarge_nodes, select_nodes
 from tests.pocketslurm.conftest import Slurm
 
@@ -90,14 +90,14 @@ def test_options_of_pyxis_are_refused_with_what_to_do(lenient: Slurm) -> None:
 
 def test_a_node_grows_only_while_nothing_runs_on_it() -> None:
     busy, idle = NodeResources("a", 4, 100, (), whole=False), NodeResources("b", 8, 100)
-    request = JobSize(min_nodes=1, ntasks=1, cpus_per_task=20, mem_per_node=500, gpus=2, fits=True)
+    request = JobRequest(min_nodes=1, ntasks=1, cpus_per_task=20, mem_per_node=500, gpus=2, fits=True)
     assert enlarge_nodes(request, [busy, idle]) == [busy, NodeResources("b", 20, 500, (0, 1))]
     assert select_nodes(request, [busy], [idle._replace(name="a"), idle]) is None
 
 
 def test_a_job_that_fits_gets_no_larger_node() -> None:
     nodes = [NodeResources(name, 8, 100, (0, 1)) for name in "ab"]
-    shares = select_nodes(JobSize(ntasks=10, gpus=4, fits=True), nodes, nodes)
+    shares = select_nodes(JobRequest(ntasks=10, gpus=4, fits=True), nodes, nodes)
     assert shares
     assert [(share.node, share.cpus, share.gpus) for share in shares] == [("a", 8, (0, 1)), ("b", 2, (0, 1))]
 
