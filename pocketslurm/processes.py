@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 from typing import TYPE_CHECKING, NamedTuple
@@ -152,7 +153,12 @@ def detach(log: str) -> None:
 
 
 def close_files(keep: Collection[int] = ()) -> None:
-    """Close every open file but the three standard ones and those to keep."""
+    """Close every open file of a forked process but the three standard ones and those to keep.
+
+    Python objects of the parent still own the closed files. Without `gc.freeze` they may be collected later, and would
+    close files of ours that got the same numbers.
+    """
+    gc.freeze()
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         number = int(name)
         if number > 2 and number not in keep:
