@@ -48,7 +48,7 @@ def destroy_process_group() -> None:
         wait_for_gloo_threads()
 
 
-def wait_for_gloo_threads(seconds: float = 1.0) -> None:
+def wait_for_gloo_threads(seconds: float = 5.0) -> None:
     """Wait until gloo's threads sleep.
 
     Destroying a group does not end its threads while a model refers to the group. A thread that is about to free the
