@@ -1,4 +1,4 @@
-"""Distributes the tasks of a step to nodes as Slurm does: block, cyclic, plane and arbitrary.
+"""Distributes the tasks of a step to nodes as Slurm does: block, cyclic and plane.
 
 Everything here is arithmetic. A *slot* is room for one task; a node with 8 CPUs and 2 CPUs a task has 4. More tasks
 than slots are allowed, every node then takes its share of the excess.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def distribute_tasks(ntasks: int, slots: Sequence[int], distribution: Distribution) -> list[list[int]]:
-    """Return the task numbers of each node for every distribution except "arbitrary".
+    """Return the task numbers of each node by a distribution other than "arbitrary".
 
     >>> from hpc_kit.slurm.option_values import parse_distribution as parse
     >>> distribute_tasks(5, [2, 2, 2], parse("block")), distribute_tasks(5, [2, 2, 2], parse("cyclic"))
@@ -27,13 +27,8 @@ def distribute_tasks(ntasks: int, slots: Sequence[int], distribution: Distributi
         return _cyclic(ntasks, slots)
     if distribution.nodes == "plane":
         return _plane(ntasks, slots, distribution.plane_size or 1)
-    counts = _packed(ntasks, slots) if distribution.pack else _even(ntasks, slots)
+    counts = _even(ntasks, slots)
     return [list(range(first, last)) for first, last in pairwise(accumulate(counts, initial=0))]
-
-
-def distribute_by_hosts(hosts: Sequence[str], nodes: Sequence[str]) -> list[list[int]]:
-    """Return the task numbers of each node where task i runs on `hosts[i]`."""
-    return [[task for task, host in enumerate(hosts) if host == node] for node in nodes]
 
 
 def _even(ntasks: int, slots: Sequence[int]) -> list[int]:
@@ -47,20 +42,6 @@ def _even(ntasks: int, slots: Sequence[int]) -> list[int]:
                 left -= 1
         if not left:
             break
-    return counts
-
-
-def _packed(ntasks: int, slots: Sequence[int]) -> list[int]:
-    """Return tasks per node: one each, then each node filled in order, then the excess round robin."""
-    counts = [0] * len(slots)
-    left = ntasks
-    for most in ([1] * len(slots), slots):
-        for node, limit in enumerate(most):
-            more = min(limit - counts[node], left)
-            counts[node] += more
-            left -= more
-    for node in range(left):
-        counts[node % len(slots)] += 1
     return counts
 
 

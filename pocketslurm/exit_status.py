@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from pocketslurm.resources import OUT_OF_MEMORY
-
-if TYPE_CHECKING:
-    from pocketslurm.queue.records import Job
 
 _SHELL_SIGNAL = 128
 
@@ -24,11 +20,6 @@ def format_accounted_exit_code(status: int) -> str:
     code = status >> 8 & 0xFF
     signal = status & 0x7F
     return f"{code - _SHELL_SIGNAL if code > _SHELL_SIGNAL else 0 if signal else code}:{signal}"
-
-
-def exit_status(job: Job) -> int:
-    """Return the exit status of `sbatch --wait`."""
-    return os.waitstatus_to_exitcode(job.exit_code) if os.WIFEXITED(job.exit_code) else 1
 
 
 def srun_exit_code(status: int) -> int:

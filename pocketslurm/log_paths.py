@@ -1,4 +1,4 @@
-"""Expands `%j`, `%5t` and the other patterns in names of log files, and finds the target of a step's stream.
+"""Expands patterns such as `%j` and `%5t` in names of log files, and finds the target of a step's stream.
 
 The name for a batch job is expanded once. The name for a step is expanded twice: srun expands the shared patterns, and
 each task expands `%t %n %N %u`. With one of these four, tasks write to different files.
@@ -42,7 +42,7 @@ class PatternValues(NamedTuple):
 def expand(pattern: str, names: PatternValues) -> str:
     """Expand the patterns of a file name; a backslash in it disables them.
 
-    >>> expand("%x-%5j.out", Names(job_id=12, job_name="train", user="ada", node="n1"))
+    >>> expand("%x-%5j.out", PatternValues(job_id=12, job_name="train", user="ada", node="n1"))
     'train-00012.out'
     """
     if "\\" in pattern:
@@ -60,16 +60,8 @@ def _value(match: re.Match[str], names: PatternValues) -> str:
     if text == "%":
         return "%"
     width, letter = min(int(text[:-1] or 0), _MAX_WIDTH), text[-1]
-    known = _values(names)
-    if letter not in known:
-        return match[0]
-    value = known[letter]
-    return value if isinstance(value, str) else f"{value:0{width}d}" + _step_suffix(letter, names)
-
-
-def _values(names: PatternValues) -> dict[str, int | str]:
     array_task = NO_VALUE if names.array_task_id is None else names.array_task_id
-    return {
+    known: dict[str, int | str] = {
         "A": names.job_id if names.array_job_id is None else names.array_job_id,
         "a": array_task,
         "b": array_task % 10,
@@ -82,10 +74,9 @@ def _values(names: PatternValues) -> dict[str, int | str]:
         "u": names.user,
         "x": names.job_name,
     }
-
-
-def _step_suffix(letter: str, names: PatternValues) -> str:
-    return f".{names.step_id}" if letter == "J" and names.step_id is not None else ""
+    value = known.get(letter, match[0])
+    suffix = f".{names.step_id}" if letter == "J" and names.step_id is not None else ""
+    return value if isinstance(value, str) else f"{value:0{width}d}{suffix}"
 
 
 class StreamTarget(NamedTuple):
@@ -105,9 +96,8 @@ class StreamTarget(NamedTuple):
 def stream_target(pattern: str | None, ntasks: int) -> StreamTarget:
     """Read the argument of srun's --output, --error or --input as srun does.
 
-    >>> target("none", 4), target("2", 4), target("rank-%t.log", 4)
-    (Target(path='/dev/null', per_task=True, task=None), Target(path=None, per_task=False, task=2), \
-Target(path='rank-%t.log', per_task=True, task=None))
+    >>> stream_target("2", 4)
+    StreamTarget(path=None, per_task=False, task=2)
     """
     if pattern is None or pattern.lower().startswith("all") or pattern.startswith("-"):
         return StreamTarget()

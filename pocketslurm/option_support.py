@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.slurm.getopt import SBATCH, SRUN
+from hpc_kit.slurm.datetimes import error_position
+from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.option_table import Option, ValueUse
-from pocketslurm.errors import PlainError
+from hpc_kit.slurm.option_values import check_value, sbatch_error_line
+from pocketslurm.errors import BAD_OPTION, CommandError, PlainError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
+    from hpc_kit.slurm.getopt import ParsedOption
     from pocketslurm.settings import Settings
 
 
 class Support(Enum):
-    """`DONE`: it works as in Slurm. `KEPT`: taken and shown, without effect here. `REFUSED`: an error that names it."""
+    """The support of an option: it works as in Slurm, is accepted and shown without effect, or is an error."""
 
     WORKS = "works"
     NO_EFFECT = "accepted, no effect"
@@ -30,137 +34,99 @@ class OptionNote(NamedTuple):
     note: str = ""
 
 
-_DONE, _KEPT, _NO = Support.WORKS, Support.NO_EFFECT, Support.REFUSED
-_BOOKS = OptionNote(_KEPT, "there is no accounting; squeue, sacct and the job's environment show it")
-_TOPOLOGY = OptionNote(_KEPT, "a virtual node has no sockets, cores or threads, only CPUs")
-_BINDING = OptionNote(_KEPT, "nothing is bound to CPUs, memory or GPUs here")
-_ONE_MACHINE = OptionNote(_KEPT, "all nodes are this machine")
-_SEGMENTS = OptionNote(_KEPT, "newer than 22.05; there is no topology to keep to")
-_OCI = OptionNote(_NO, "no OCI runtime: start the container in the script, by apptainer or the like")
+_WORKS, _NO_EFFECT, _REFUSED = Support.WORKS, Support.NO_EFFECT, Support.REFUSED
+_BOOKS = OptionNote(_NO_EFFECT, "there is no accounting; squeue, sacct and the job's environment show it")
+_TOPOLOGY = OptionNote(_NO_EFFECT, "a virtual node has no sockets, cores or threads, only CPUs")
+_BINDING = OptionNote(_NO_EFFECT, "nothing is bound to CPUs, memory or GPUs here")
+_ONE_MACHINE = OptionNote(_NO_EFFECT, "all nodes are this machine")
+_SEGMENTS = OptionNote(_NO_EFFECT, "newer than 22.05; there is no topology to keep to")
+_HOST_FILE = OptionNote(_REFUSED, "no task is placed by a file of hosts: give --nodelist")
+_OCI = OptionNote(_REFUSED, "no OCI runtime: start the container in the script, by apptainer or the like")
+
+
+def _rows(names: str, note: OptionNote) -> dict[str, OptionNote]:
+    return dict.fromkeys(names.split(), note)
+
 
 SBATCH_SUPPORT: dict[str, OptionNote] = {
-    "account": _BOOKS,
-    "acctg-freq": OptionNote(_KEPT, "nothing is sampled"),
-    "array": OptionNote(_DONE, "indices below MaxArraySize; `%N` limits the running tasks"),
-    "batch": OptionNote(_KEPT, "nodes have no features"),
-    "bb": OptionNote(_KEPT, "no burst buffer: all nodes share this machine's files"),
-    "bbf": OptionNote(_KEPT, "no burst buffer: all nodes share this machine's files"),
-    "begin": OptionNote(_DONE),
-    "chdir": OptionNote(_DONE),
-    "cluster-constraint": OptionNote(_KEPT, "there is one cluster"),
-    "clusters": OptionNote(_DONE, "any name is this cluster's; with `strict` only its own and `all`"),
-    "comment": OptionNote(_DONE),
-    "constraint": OptionNote(_KEPT, "nodes have no features; refused with `strict`"),
-    "container": _OCI,
-    "context": OptionNote(_KEPT, "no SELinux context is set"),
-    "contiguous": OptionNote(_DONE),
-    "core-spec": OptionNote(_KEPT, "no CPU is reserved for the system"),
-    "cores-per-socket": _TOPOLOGY,
-    "cpu-freq": OptionNote(_KEPT, "the frequency of CPUs does not change"),
-    "cpus-per-gpu": OptionNote(_DONE),
-    "cpus-per-task": OptionNote(_DONE, "counted against the node's CPUs; nothing is bound"),
-    "deadline": OptionNote(_DONE, "a job still pending then ends as DEADLINE"),
-    "delay-boot": OptionNote(_KEPT, "nodes need no boot"),
-    "dependency": OptionNote(_DONE, "after, afterany, afterok, afternotok, aftercorr, singleton; `,` and `?`"),
-    "distribution": OptionNote(_DONE, "for the job's steps; see srun"),
-    "error": OptionNote(_DONE),
-    "exclude": OptionNote(_DONE),
-    "exclusive": OptionNote(_DONE, "whole nodes; `user`, `mcs` and `topo` have no effect, there is one user"),
-    "export": OptionNote(_DONE, "ALL, NONE, names, NAME=value"),
-    "export-file": OptionNote(_DONE),
-    "extra-node-info": _TOPOLOGY,
-    "get-user-env": OptionNote(_DONE, "HOME, USER, SHELL and a plain PATH; no login shell is run"),
-    "gid": OptionNote(_DONE, "your own group; another group is refused"),
-    "gpu-bind": _BINDING,
-    "gpu-freq": OptionNote(_KEPT, "the frequency of GPUs does not change"),
-    "gpus": OptionNote(_DONE),
-    "gpus-per-node": OptionNote(_DONE),
-    "gpus-per-socket": OptionNote(_NO, "a virtual node has no sockets: give --gpus-per-node"),
-    "gpus-per-task": OptionNote(_DONE),
-    "gres": OptionNote(_DONE, "`gpu[:type]:N`; other resources have no effect, and are refused with `strict`"),
-    "gres-flags": _BINDING,
-    "help": OptionNote(_DONE),
-    "hint": _TOPOLOGY,
-    "hold": OptionNote(_DONE),
-    "ignore-pbs": OptionNote(_DONE, "#PBS and #BSUB lines are never read"),
-    "input": OptionNote(_DONE),
-    "job-name": OptionNote(_DONE),
-    "kill-on-invalid-dep": OptionNote(_DONE),
-    "licenses": OptionNote(_KEPT, "there are no licences; refused with `strict`"),
-    "mail-type": OptionNote(_KEPT, "no mail is sent"),
-    "mail-user": OptionNote(_KEPT, "no mail is sent"),
-    "mcs-label": _BOOKS,
-    "mem": OptionNote(_DONE, "counted against the node's memory; not enforced, the kernel's own limits hold"),
-    "mem-bind": _BINDING,
-    "mem-per-cpu": OptionNote(_DONE, "counted, not enforced"),
-    "mem-per-gpu": OptionNote(_DONE, "counted, not enforced"),
-    "mincpus": OptionNote(_DONE),
-    "network": _ONE_MACHINE,
-    "nice": OptionNote(_DONE),
-    "no-kill": OptionNote(_KEPT, "the nodes live and die together"),
-    "no-requeue": OptionNote(_DONE),
-    "nodefile": OptionNote(_DONE),
-    "nodelist": OptionNote(_DONE),
-    "nodes": OptionNote(_DONE, "a number or a range"),
-    "ntasks": OptionNote(_DONE),
-    "ntasks-per-core": _TOPOLOGY,
-    "ntasks-per-gpu": OptionNote(_DONE),
-    "ntasks-per-node": OptionNote(_DONE),
-    "ntasks-per-socket": _TOPOLOGY,
-    "ntasks-per-tres": OptionNote(_DONE, "the same as --ntasks-per-gpu"),
-    "open-mode": OptionNote(_DONE),
-    "output": OptionNote(_DONE, "%% %A %a %b %j %J %N %n %s %t %u %x, with a width"),
-    "overcommit": OptionNote(_DONE),
-    "oversubscribe": OptionNote(_KEPT, "CPUs of a node are shared by count only"),
-    "parsable": OptionNote(_DONE),
+    **_rows(
+        "begin chdir comment cpus-per-gpu error exclude gpus gpus-per-node gpus-per-task help hold input job-name "
+        "kill-on-invalid-dep mincpus nice no-requeue nodelist ntasks ntasks-per-gpu ntasks-per-node open-mode "
+        "overcommit parsable priority quiet requeue test-only usage version wait wrap",
+        OptionNote(_WORKS),
+    ),
+    **_rows("account mcs-label qos wckey", _BOOKS),
+    **_rows("container container-id container-type", _OCI),
+    **_rows(
+        "cores-per-socket extra-node-info hint ntasks-per-core ntasks-per-socket sockets-per-node threads-per-core",
+        _TOPOLOGY,
+    ),
+    **_rows("gpu-bind gres-flags mem-bind", _BINDING),
+    **_rows("network power spread-job switches tmp", _ONE_MACHINE),
+    **_rows("consolidate-segments segment spread-segments", _SEGMENTS),
+    "acctg-freq": OptionNote(_NO_EFFECT, "nothing is sampled"),
+    "array": OptionNote(_WORKS, "indices below MaxArraySize; `%N` limits the running tasks"),
+    "batch": OptionNote(_NO_EFFECT, "nodes have no features"),
+    **_rows("bb bbf", OptionNote(_NO_EFFECT, "no burst buffer: all nodes share this machine's files")),
+    "cluster-constraint": OptionNote(_NO_EFFECT, "there is one cluster"),
+    "clusters": OptionNote(_WORKS, "any name is this cluster's; with `strict` only its own and `all`"),
+    "constraint": OptionNote(_NO_EFFECT, "nodes have no features; refused with `strict`"),
+    "context": OptionNote(_NO_EFFECT, "no SELinux context is set"),
+    "contiguous": OptionNote(_NO_EFFECT, "all nodes are this machine"),
+    "core-spec": OptionNote(_NO_EFFECT, "no CPU is reserved for the system"),
+    "cpu-freq": OptionNote(_NO_EFFECT, "the frequency of CPUs does not change"),
+    "cpus-per-task": OptionNote(_WORKS, "counted against the node's CPUs; nothing is bound"),
+    "deadline": OptionNote(_WORKS, "a job still pending then ends as DEADLINE"),
+    "delay-boot": OptionNote(_NO_EFFECT, "nodes need no boot"),
+    "dependency": OptionNote(_WORKS, "after, afterany, afterok, afternotok, aftercorr, singleton; `,` and `?`"),
+    "distribution": OptionNote(_WORKS, "for the job's steps; see srun"),
+    "exclusive": OptionNote(_WORKS, "whole nodes; `user`, `mcs` and `topo` have no effect, there is one user"),
+    "export-file": OptionNote(_REFUSED, "export the variables before sbatch"),
+    "export": OptionNote(_WORKS, "ALL, NONE, names, NAME=value"),
+    "get-user-env": OptionNote(_WORKS, "HOME, USER, SHELL and a plain PATH; no login shell is run"),
+    **_rows("gid uid", OptionNote(_REFUSED, "jobs run as their submitter")),
+    "gpu-freq": OptionNote(_NO_EFFECT, "the frequency of GPUs does not change"),
+    "gpus-per-socket": OptionNote(_REFUSED, "a virtual node has no sockets: give --gpus-per-node"),
+    "gres": OptionNote(_WORKS, "`gpu[:type]:N`; other resources have no effect, and are refused with `strict`"),
+    "ignore-pbs": OptionNote(_WORKS, "#PBS and #BSUB lines are never read"),
+    "licenses": OptionNote(_NO_EFFECT, "there are no licences; refused with `strict`"),
+    "mail-type": OptionNote(_NO_EFFECT, "no mail is sent"),
+    "mail-user": OptionNote(_NO_EFFECT, "no mail is sent"),
+    "mem": OptionNote(_WORKS, "counted against the node's memory; not enforced, the kernel's own limits hold"),
+    "mem-per-cpu": OptionNote(_WORKS, "counted, not enforced"),
+    "mem-per-gpu": OptionNote(_WORKS, "counted, not enforced"),
+    "no-kill": OptionNote(_NO_EFFECT, "the nodes live and die together"),
+    "nodefile": _HOST_FILE,
+    "nodes": OptionNote(_WORKS, "a number or a range"),
+    "ntasks-per-tres": OptionNote(_WORKS, "the same as --ntasks-per-gpu"),
+    "output": OptionNote(_WORKS, "%% %A %a %b %j %J %N %n %s %t %u %x, with a width"),
+    "oversubscribe": OptionNote(_NO_EFFECT, "CPUs of a node are shared by count only"),
     "partition": OptionNote(
-        _DONE, "of a list, the first that the job fits into; the default one goes by any name, but with `strict`"
+        _WORKS, "of a list, the first that the job fits into; the default one goes by any name, but with `strict`"
     ),
-    "power": _ONE_MACHINE,
-    "prefer": OptionNote(_KEPT, "nodes have no features; refused with `strict`"),
-    "priority": OptionNote(_DONE),
-    "profile": OptionNote(_KEPT, "nothing is sampled"),
-    "propagate": OptionNote(_DONE, "soft limits; below the hard ones of the first sbatch since the queue was empty"),
-    "qos": _BOOKS,
-    "quiet": OptionNote(_DONE),
-    "reboot": OptionNote(_KEPT, "this machine is not restarted"),
-    "requeue": OptionNote(_DONE),
-    "reservation": OptionNote(_KEPT, "there are no reservations; refused with `strict`"),
+    "prefer": OptionNote(_NO_EFFECT, "nodes have no features; refused with `strict`"),
+    "profile": OptionNote(_NO_EFFECT, "nothing is sampled"),
+    "propagate": OptionNote(_WORKS, "soft limits; below the hard ones of the first sbatch since the queue was empty"),
+    "reboot": OptionNote(_NO_EFFECT, "this machine is not restarted"),
+    "reservation": OptionNote(_NO_EFFECT, "there are no reservations; refused with `strict`"),
     "signal": OptionNote(
-        _DONE, "to the tasks of the steps, or `B:` to the batch shell; to the second, not up to 60 s early"
+        _WORKS, "to the tasks of the steps, or `B:` to the batch shell; to the second, not up to 60 s early"
     ),
-    "sockets-per-node": _TOPOLOGY,
-    "spread-job": _ONE_MACHINE,
-    "switches": _ONE_MACHINE,
-    "test-only": OptionNote(_DONE),
-    "thread-spec": OptionNote(_KEPT, "no CPU is reserved for the system"),
-    "threads-per-core": _TOPOLOGY,
-    "time": OptionNote(_DONE, "rounded up to minutes, enforced to the second"),
-    "time-min": OptionNote(_KEPT, "the full limit is always granted"),
-    "tmp": _ONE_MACHINE,
-    "uid": OptionNote(_DONE, "your own user; another user is refused"),
-    "usage": OptionNote(_DONE),
-    "use-min-nodes": OptionNote(_DONE, "a range gets as many nodes as are free unless this is given"),
-    "verbose": OptionNote(_KEPT, "there is nothing more to say"),
-    "version": OptionNote(_DONE),
-    "wait": OptionNote(_DONE),
-    "wait-all-nodes": OptionNote(_DONE, "the nodes are always all there"),
-    "wckey": _BOOKS,
-    "wrap": OptionNote(_DONE),
+    "thread-spec": OptionNote(_NO_EFFECT, "no CPU is reserved for the system"),
+    "time": OptionNote(_WORKS, "rounded up to minutes, enforced to the second"),
+    "time-min": OptionNote(_NO_EFFECT, "the full limit is always granted"),
+    "use-min-nodes": OptionNote(_WORKS, "a range gets as many nodes as are free unless this is given"),
+    "verbose": OptionNote(_NO_EFFECT, "there is nothing more to say"),
+    "wait-all-nodes": OptionNote(_WORKS, "the nodes are always all there"),
     # Newer than 22.05, and unknown with `strict`.
-    "consolidate-segments": _SEGMENTS,
-    "container-id": _OCI,
-    "container-type": _OCI,
-    "extra": OptionNote(_KEPT, "newer than 22.05; nodes have no such data to choose by"),
-    "mem-update": OptionNote(_KEPT, "newer than 22.05; a job's memory is counted as asked for"),
-    "oom-kill-step": OptionNote(_KEPT, "newer than 22.05; memory is not enforced"),
-    "resources": OptionNote(_KEPT, "newer than 22.05; there are no licences"),
-    "resv-ports": OptionNote(_KEPT, "newer than 22.05; no ports are reserved"),
-    "segment": _SEGMENTS,
-    "spread-segments": _SEGMENTS,
-    "stepmgr": OptionNote(_KEPT, "newer than 22.05; srun looks after its steps itself"),
-    "tres-bind": OptionNote(_KEPT, "newer than 22.05; nothing is bound to CPUs, memory or GPUs here"),
-    "tres-per-task": OptionNote(_DONE, "newer than 22.05; CPUs and GPUs, other resources have no effect"),
+    "extra": OptionNote(_NO_EFFECT, "newer than 22.05; nodes have no such data to choose by"),
+    "mem-update": OptionNote(_NO_EFFECT, "newer than 22.05; a job's memory is counted as asked for"),
+    "oom-kill-step": OptionNote(_NO_EFFECT, "newer than 22.05; memory is not enforced"),
+    "resources": OptionNote(_NO_EFFECT, "newer than 22.05; there are no licences"),
+    "resv-ports": OptionNote(_NO_EFFECT, "newer than 22.05; no ports are reserved"),
+    "stepmgr": OptionNote(_NO_EFFECT, "newer than 22.05; srun looks after its steps itself"),
+    "tres-bind": OptionNote(_NO_EFFECT, "newer than 22.05; nothing is bound to CPUs, memory or GPUs here"),
+    "tres-per-task": OptionNote(_WORKS, "newer than 22.05; CPUs and GPUs, other resources have no effect"),
 }
 
 NO_SUCH = {
@@ -179,36 +145,33 @@ def plugin_hint(line: str) -> str:
     return " (of the plugin Pyxis, which is not here: start the container in the script, by apptainer or the like)"
 
 
-_NO_EFFECT, _REFUSED = Support.NO_EFFECT, Support.REFUSED
-
 _NO_SOCKETS = OptionNote(_NO_EFFECT, "virtual nodes have CPUs, and neither sockets nor cores")
 _FILES = OptionNote(_NO_EFFECT, "all nodes share this machine's files: the program is there already")
 _ACCOUNTED = OptionNote(_NO_EFFECT, "nothing is sampled or measured")
 _SCRIPTS = OptionNote(_REFUSED, "put it into the program, or into a script around it")
 
+_SRUN_OCI = OptionNote(_REFUSED, "no OCI runtime: let srun start the container, by apptainer or the like")
+
 _WITH_REASON = {
-    "accel-bind": _NO_SOCKETS,
-    "acctg-freq": _ACCOUNTED,
-    "bcast": _FILES,
-    "bcast-exclude": _FILES,
-    "compress": _FILES,
-    "container": OptionNote(_REFUSED, "no OCI runtime: let srun start the container, by apptainer or the like"),
-    "container-id": OptionNote(_REFUSED, "no OCI runtime: let srun start the container, by apptainer or the like"),
-    "container-type": OptionNote(_REFUSED, "no OCI runtime: let srun start the container, by apptainer or the like"),
+    **_rows(
+        "accel-bind cores-per-socket gres-flags mem-bind ntasks-per-core ntasks-per-socket sockets-per-node",
+        _NO_SOCKETS,
+    ),
+    **_rows("acctg-freq profile", _ACCOUNTED),
+    **_rows("bcast bcast-exclude compress send-libs", _FILES),
+    **_rows("prolog epilog task-epilog task-prolog", _SCRIPTS),
+    **_rows("container container-id container-type", _SRUN_OCI),
     "context": OptionNote(_NO_EFFECT, "there is no SELinux plugin"),
-    "cores-per-socket": _NO_SOCKETS,
-    "cpu-bind": OptionNote(_NO_EFFECT, "sets SLURM_CPU_BIND; tasks run on any CPU"),
+    "cpu-bind": OptionNote(_NO_EFFECT, "tasks run on any CPU"),
     "cpu-freq": OptionNote(_NO_EFFECT, "CPUs run as fast as the machine lets them"),
     "debugger-test": OptionNote(_REFUSED, "there is no interface for parallel debuggers"),
     "extra-node-info": OptionNote(_REFUSED, "it would set the number of tasks from sockets and cores: give --ntasks"),
     "gpu-freq": OptionNote(_NO_EFFECT, "GPUs run as fast as the machine lets them"),
     "gpus-per-socket": OptionNote(_REFUSED, "virtual nodes have no sockets: give --gpus-per-node"),
-    "gres-flags": _NO_SOCKETS,
-    "het-group": OptionNote(Support.WORKS, "in a heterogeneous job; `srun a : b` in others, too"),
+    "het-group": OptionNote(_WORKS, "in a heterogeneous job; `srun a : b` in others, too"),
     "hint": OptionNote(_NO_EFFECT, "virtual nodes have no sockets or cores; tasks read it from a variable"),
     "interactive": OptionNote(_REFUSED, "salloc runs its command on this machine, as without use_interactive_step"),
     "mcs-label": OptionNote(_NO_EFFECT, "there is one user"),
-    "mem-bind": _NO_SOCKETS,
     "mpi": OptionNote(
         Support.WORKS,
         "`pmi2`, for MPICH, MVAPICH and Intel MPI, without MPI_Comm_spawn; `none`. `pmix` gives the same, so that Open"
@@ -218,18 +181,14 @@ _WITH_REASON = {
     "network": OptionNote(_NO_EFFECT, "there is no interconnect to set up"),
     "no-allocate": OptionNote(_REFUSED, "steps belong to a job"),
     "no-kill": OptionNote(_NO_EFFECT, "virtual nodes do not die alone"),
-    "ntasks-per-core": _NO_SOCKETS,
-    "ntasks-per-socket": _NO_SOCKETS,
+    "nodefile": _HOST_FILE,
     "power": OptionNote(_NO_EFFECT, "power is not managed"),
-    "profile": _ACCOUNTED,
     "propagate": OptionNote(_NO_EFFECT, "tasks have the limits that srun has"),
+    "pty": OptionNote(_WORKS, "the first task has a terminal, other tasks have no input or output"),
     "resv-ports": OptionNote(_NO_EFFECT, "no ports are reserved for MPI"),
-    "send-libs": _FILES,
     "slurmd-debug": OptionNote(_NO_EFFECT, "there is no slurmd"),
-    "sockets-per-node": _NO_SOCKETS,
     "switches": OptionNote(_NO_EFFECT, "there are no switches"),
-    "task-epilog": _SCRIPTS,
-    "task-prolog": _SCRIPTS,
+    "test-only": OptionNote(_REFUSED, "sbatch --test-only prints the expected start of a job"),
     "threads": OptionNote(_NO_EFFECT, "srun starts its tasks itself"),
     "threads-per-core": OptionNote(_NO_EFFECT, "nodes have no sockets or cores; tasks read it from a variable"),
     "x11": OptionNote(_NO_EFFECT, "tasks run on this machine and see its display anyway"),
@@ -256,15 +215,15 @@ ALLOCATION = frozenset(
 """Options that only affect a new allocation."""
 
 _HONOURED = (
-    "chdir cpus-per-gpu cpus-per-task disable-status distribution epilog error exact exclude exclusive export gpu-bind"
+    "chdir cpus-per-gpu cpus-per-task disable-status distribution error exact exclude exclusive export gpu-bind"
     " gpus gpus-per-node gpus-per-task gres help immediate input job-name jobid kill-on-bad-exit label mem mem-per-cpu"
-    " mem-per-gpu multi-prog nodefile nodelist nodes ntasks ntasks-per-gpu ntasks-per-node ntasks-per-tres open-mode"
-    " output overcommit overlap preserve-env prolog pty quiet quit-on-interrupt relative test-only time unbuffered"
+    " mem-per-gpu multi-prog nodelist nodes ntasks ntasks-per-gpu ntasks-per-node ntasks-per-tres open-mode"
+    " output overcommit overlap preserve-env quiet quit-on-interrupt relative time unbuffered"
     " usage verbose version wait whole"
 )
 
 
-def _of_allocation(name: str) -> OptionNote:
+def _allocation_note(name: str) -> OptionNote:
     """Return sbatch's note on an option, with the remark that it affects an allocation only."""
     row = SBATCH_SUPPORT.get(name, OptionNote(_NO_EFFECT))
     return OptionNote(row.support, f"{row.note}; passed over inside a job".removeprefix("; "))
@@ -272,22 +231,53 @@ def _of_allocation(name: str) -> OptionNote:
 
 SRUN_SUPPORT: dict[str, OptionNote] = {
     **dict.fromkeys(_HONOURED.split(), OptionNote(Support.WORKS)),
-    **{name: _of_allocation(name) for name in ALLOCATION},
+    **{name: _allocation_note(name) for name in ALLOCATION},
     **_WITH_REASON,
 }
 
 
-def check_clusters(command: str, named: str, settings: Settings) -> None:
+def check_options(options: Iterable[ParsedOption], *, strict: bool, later: Collection[str]) -> None:
+    """Check the values of options, except for kinds or names of options that are checked later.
+
+    Raises:
+        CommandError: Slurm refuses a value, or with `strict` an option of a newer release.
+    """
+    for each in options:
+        option, value = each.option, each.value
+        if option.since and strict:
+            raise UsageError(f"unrecognized option '--{option.name}'", status=BAD_OPTION)
+        no_nodes = option.name == "nodes" and value and not value.strip("0")
+        if no_nodes or option.kind in later or option.name in later:
+            continue
+        try:
+            check_value(option, value)
+        except HpcKitError:
+            raise _value_error(option, value or "") from None
+
+
+def _value_error(option: Option, value: str) -> CommandError:
+    text = sbatch_error_line(option, value)
+    low, dash, high = value.partition("-")
+    if option.kind == "nodes" and dash and low.isdecimal() and high.isdecimal():
+        text = f"Maximum node count {high} is less than minimum node count {low}"
+    if option.kind == "gpus":
+        return CommandError("error: Invalid generic resource (gres) specification")
+    if option.kind == "instant" and value:
+        sys.stderr.write(f"Invalid time specification (pos={error_position(value)}): {value}\n")
+    return CommandError(f"error: {text}", status=1 if option.kind in {"number", "count"} else BAD_OPTION)
+
+
+def check_clusters(command: str, clusters: str, settings: Settings) -> None:
     """Stop a command that asks for another cluster, with its words.
 
     Raises:
         PlainError: It does.
     """
-    if settings.strict and (lines := settings.other_clusters(named)):
+    if settings.strict and (lines := settings.other_clusters(clusters)):
         raise PlainError("\n".join(f"{command}: {line}" for line in lines))
 
 
-def _kept(**notes: str) -> dict[str, OptionNote]:
+def _without_effect(**notes: str) -> dict[str, OptionNote]:
     return {name.replace("_", "-"): OptionNote(Support.NO_EFFECT, note) for name, note in notes.items()}
 
 
@@ -295,7 +285,7 @@ def _refused(**notes: str) -> dict[str, OptionNote]:
     return {name.replace("_", "-"): OptionNote(Support.REFUSED, note) for name, note in notes.items()}
 
 
-_COMMON = _kept(
+_COMMON = _without_effect(
     federation="there is one cluster",
     local="there is one cluster",
     sibling="there is one cluster",
@@ -305,97 +295,75 @@ _COMMON = _kept(
     noconvert="numbers are shown as they are",
 )
 
+_WATCH = "run it in a loop, or with watch"
+
 SQUEUE = {
     **_COMMON,
-    **_kept(array_unique="an array's waiting tasks are one line already", priority="a job has one partition"),
+    **_without_effect(array_unique="an array's waiting tasks are one line already", priority="a job has one partition"),
+    **_refused(iterate=_WATCH, steps="scontrol show step lists the running steps"),
 }
 SACCT = {
     **_COMMON,
-    **_kept(
+    **_without_effect(
         allclusters="there is one cluster",
         duplicates="one record is kept of a requeued job",
         use_local_uid="there is one user",
         whole_hetjob="the leader's number shows all components, as with 22.05",
     ),
     **_refused(
-        associations="there is no accounting",
-        completion="there is no job completion log",
-        constraints="nodes have no features",
+        batch_script="scontrol show job names the script",
         env_vars="the environment is not kept",
-        file="there is no job completion log",
-        flags="jobs have none",
-        gid="there is one user",
-        group="there is one user",
-        ncpus="choose by --jobs or --state",
-        nnodes="choose by --jobs or --state",
-        reason="choose by --jobs or --state",
-        timelimit_max="choose by --jobs or --state",
-        timelimit_min="choose by --jobs or --state",
+        long="choose the columns by --format",
         truncate="times are shown as they are",
-        wckeys="there is no accounting",
+    ),
+    **_rows(
+        "associations completion constraints file flags gid group wckeys",
+        OptionNote(_REFUSED, "the records of the queue have no such data"),
+    ),
+    **_rows(
+        "ncpus nnodes reason timelimit-max timelimit-min",
+        OptionNote(_REFUSED, "choose by --jobs or --state"),
     ),
     "noconvert": OptionNote(Support.WORKS),
 }
 SCANCEL = {
     **_COMMON,
-    **_kept(ctld="jobs are chosen in the same place anyway", hurry="there is no burst buffer"),
-    **_refused(cron="there are no cron jobs"),
+    **_without_effect(ctld="jobs are chosen in the same place anyway", hurry="there is no burst buffer"),
+    **_refused(cron="there are no cron jobs", interactive="name the jobs"),
     "verbose": OptionNote(Support.WORKS),
 }
 SCONTROL = {
     **_COMMON,
-    **_kept(future="there are no future nodes", quiet="errors are always printed"),
+    **_without_effect(future="there are no future nodes", quiet="errors are always printed"),
     **_refused(uid="there is one user"),
 }
 SINFO = {
     **_COMMON,
-    **_kept(
+    **_without_effect(
         exact="nodes differ in their states only",
         future="there are no future nodes",
         responding="all nodes respond",
     ),
+    **_refused(
+        iterate=_WATCH,
+        json="choose the columns by --format, or read scontrol show node -o",
+        list_reasons="nodes are always up",
+    ),
 }
-SBCAST = _kept(
-    compress="the file is copied on this machine",
-    exclude="no libraries are sent",
-    fanout="the file is copied on this machine",
-    send_libs="all nodes share this machine's libraries",
-    size="the file is copied on this machine",
-    timeout="the file is copied on this machine",
-    treewidth="the file is copied on this machine",
-    verbose="there is nothing more to say",
-)
-SSTAT = _kept(noconvert="memory is shown in KiB", verbose="there is nothing more to say")
 
 
-def options_help(
-    command: str, support: Mapping[str, OptionNote] = SBATCH_SUPPORT, table: Mapping[str, Option] = SBATCH
-) -> str:
-    """Return the text of `sbatch --help`, and of salloc's."""
-    lines = [
-        f"Usage: {command} [OPTIONS(0)...] [{'script' if command == 'sbatch' else 'command'} [args(0)...]]",
-        "",
-        "An embedded Slurm for one machine. Options:",
-    ]
+def spelled(option: Option) -> str:
+    """Return an option as a manual writes it: `-j, --jobs=VALUE`."""
+    value = {ValueUse.NONE: "", ValueUse.REQUIRED: "=VALUE", ValueUse.OPTIONAL: "[=VALUE]"}[option.value]
+    return f"{f'-{option.short}, ' if option.short else ''}--{option.name}{value}"
+
+
+def options_help(usage: str, support: Mapping[str, OptionNote], table: Mapping[str, Option]) -> str:
+    """Return the text of `--help` of sbatch, salloc or srun, such as `sbatch [OPTIONS...] [script [args...]]`."""
+    lines = [f"Usage: {usage}", "", "An embedded Slurm for one machine. Options:"]
     for name, row in support.items():
-        if row.support is not Support.REFUSED:
-            option = table[name]
-            letter = f"-{option.short}, " if option.short else "    "
-            value = {ValueUse.NONE: "", ValueUse.REQUIRED: "=VALUE", ValueUse.OPTIONAL: "[=VALUE]"}[option.value]
-            lines.append(
-                f"  {letter}--{name}{value}" + ("  (no effect here)" if row.support is Support.NO_EFFECT else "")
-            )
-    return "\n".join(lines)
-
-
-def srun_help() -> str:
-    """Return the text of `srun --help`."""
-    lines = ["Usage: srun [OPTIONS...] executable [args...]", "", "An embedded Slurm for one machine. Options:"]
-    for name, option in SRUN.items():
-        row = SRUN_SUPPORT.get(name)
-        if row is None or row.support is Support.REFUSED:
-            continue
-        letter = f"-{option.short}, " if option.short else "    "
-        value = {ValueUse.NONE: "", ValueUse.REQUIRED: "=VALUE", ValueUse.OPTIONAL: "[=VALUE]"}[option.value]
-        lines.append(f"  {letter}--{name}{value}" + ("  (no effect here)" if row.support is Support.NO_EFFECT else ""))
+        if name in table and row.support is not Support.REFUSED:
+            indent = "  " if table[name].short else "      "
+            effect = "  (no effect here)" if row.support is Support.NO_EFFECT else ""
+            lines.append(f"{indent}{spelled(table[name])}{effect}")
     return "\n".join(lines)

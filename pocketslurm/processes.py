@@ -6,10 +6,10 @@ import contextlib
 import gc
 import os
 import signal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 
@@ -136,6 +136,55 @@ def reap() -> dict[int, int]:
                 break
             ended[pid] = status
     return ended
+
+
+def write_slurmstepd_error(text: str, log: int = 2) -> None:
+    """Write a line of slurmstepd to an open log, and ignore errors."""
+    with contextlib.suppress(OSError):
+        os.write(log, f"slurmstepd: error: {text}\n".encode(errors="surrogateescape"))
+
+
+def reset_signals() -> None:
+    """Reset signals as slurmstepd does: those that a parent or Python ignores or catches, or that `&` blocks."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if signal.getsignal(number) not in {None, signal.SIG_DFL}:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def enter_folder(folder: str) -> bool:
+    """Change the current folder as slurmstepd does. Return False if it is /tmp because the folder is missing."""
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        write_slurmstepd_error(f"couldn't chdir to `{folder}': {error.strerror}: going to /tmp instead")
+        os.chdir("/tmp")  # noqa: S108 - where slurmstepd goes
+        return False
+    return True
+
+
+def execute(program: str, argv: list[str], environ: Mapping[str, str]) -> NoReturn:
+    """Become a program. If that fails, print the message of slurmstepd and exit with the error's number."""
+    try:
+        os.execve(program, argv, environ)  # noqa: S606 - the user's own program
+    except OSError as error:
+        interpreter = _interpreter(program)
+        missing = interpreter and not os.access(interpreter, os.X_OK)
+        what = f"bad interpreter({interpreter})" if missing else program
+        write_slurmstepd_error(f"execve(): {what}: {error.strerror}")
+        os._exit(error.errno or 1)
+
+
+def _interpreter(program: str) -> str:
+    """Return the interpreter in the first line of a script; empty for other programs."""
+    try:
+        with open(program, "rb") as file:  # noqa: PTH123
+            line = file.readline(256)
+    except OSError:
+        return ""
+    words = line[2:].split() if line.startswith(b"#!") else []
+    return words[0].decode(errors="replace") if words else ""
 
 
 def detach(log: str) -> None:

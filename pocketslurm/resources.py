@@ -23,22 +23,22 @@ class ResourceUsage(NamedTuple):
     peak_memory: int = 0
 
 
-def children_usage(others: Iterable[Step] = ()) -> ResourceUsage:
+def children_usage(steps: Iterable[Step] = ()) -> ResourceUsage:
     """Return the use of this process's descendants that were waited for.
 
     Args:
-        others: Steps below this process, which are recorded separately. If one of them may contain the largest
+        steps: Steps below this process, which are recorded separately. If one of them may contain the largest
             process, the peak of the rest is unknown and 0.
 
     A child starts as a copy of this process, and the kernel counts that copy. A peak below its size is unknown.
     """
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    apart = list(others)
-    known = max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, *(step.peak_memory for step in apart), 0)
+    recorded = list(steps)
+    known = max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, *(step.peak_memory for step in recorded), 0)
     peak = used.ru_maxrss if used.ru_maxrss > known else 0
     return ResourceUsage(
-        max(0.0, used.ru_utime - sum(step.user_cpu for step in apart)),
-        max(0.0, used.ru_stime - sum(step.system_cpu for step in apart)),
+        max(0.0, used.ru_utime - sum(step.user_cpu for step in recorded)),
+        max(0.0, used.ru_stime - sum(step.system_cpu for step in recorded)),
         peak,
     )
 
@@ -72,15 +72,10 @@ class OomCounter:
         return any(kills(path) > before for path, before in zip(self._files, self._before, strict=True))
 
 
-def is_any_killed(status: int, others: Iterable[int]) -> bool:
+def is_any_killed(status: int, step_statuses: Iterable[int]) -> bool:
     """Return whether one of the wait statuses of the script and its steps is that of SIGKILL."""
-    return any(_is_kill(each) for each in (status, *others))
-
-
-def _is_kill(status: int) -> bool:
-    if os.WIFSIGNALED(status):
-        return os.WTERMSIG(status) == signal.SIGKILL
-    return os.WEXITSTATUS(status) == 128 + signal.SIGKILL
+    killed = {-signal.SIGKILL, 128 + signal.SIGKILL}
+    return any(os.waitstatus_to_exitcode(each) in killed for each in (status, *step_statuses))
 
 
 def counters(lines: str, root: Path = _ROOT) -> list[Path]:

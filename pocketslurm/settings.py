@@ -78,15 +78,15 @@ class Settings(NamedTuple):
             return int(self.memory)
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
 
-    def other_clusters(self, named: str) -> list[str]:
+    def other_clusters(self, clusters: str) -> list[str]:
         """Return the errors for clusters in --clusters other than this one; empty if there are none."""
-        others = [name for name in named.split(",") if name not in {self.cluster, "all"}]
+        others = [name for name in clusters.split(",") if name not in {self.cluster, "all"}]
         if not others:
             return []
         advice = "Use 'sacctmgr list clusters' to see available clusters."
         return [
             *(f"error: No cluster '{name}' known by database." for name in others),
-            f"error: '{named}' can't be reached now, or it is an invalid entry for --cluster.  {advice}",
+            f"error: '{clusters}' can't be reached now, or it is an invalid entry for --cluster.  {advice}",
         ]
 
 
@@ -96,11 +96,11 @@ def state_directory(environ: Mapping[str, str]) -> Path:
     Machines that share a home need different folders, because one machine cannot see the processes of another and
     would requeue its jobs. The first machine uses the folder itself; every other one a folder with its name.
     """
-    if named := environ.get(STATE_VARIABLE):
-        return Path(named)
+    if folder := environ.get(STATE_VARIABLE):
+        return Path(folder)
     base = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME") or "~", ".local", "state")  # noqa: PTH118
-    folder, host = Path(base, "hpc_kit").expanduser(), os.uname().nodename
-    return folder / "slurm" if _first_host(folder, host) == host else folder / host / "slurm"
+    states, host = Path(base, "hpc_kit").expanduser(), os.uname().nodename
+    return states / "slurm" if _first_host(states, host) == host else states / host / "slurm"
 
 
 def first_job_id(directory: Path) -> int:
@@ -131,12 +131,12 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     Raises:
         SettingsError: The file is unreadable, or holds what is no setting.
     """
-    named = environ.get(CONF_VARIABLE)
-    path = Path(named) if named else state_directory(environ) / CONF_NAME
+    file = environ.get(CONF_VARIABLE)
+    path = Path(file) if file else state_directory(environ) / CONF_NAME
     try:
         text = path.read_text()
     except (FileNotFoundError, NotADirectoryError):
-        if named:
+        if file:
             raise _bad(path, "there is no such file") from None
         return Settings()
     except OSError as error:

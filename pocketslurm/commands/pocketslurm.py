@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pocketslurm import installation
 from pocketslurm.errors import StateError, UsageError
-from pocketslurm.getopt import NONE, REQUIRED, Table
+from pocketslurm.option_tables import NONE, REQUIRED, Table
 from pocketslurm.settings import (
     CONF_NAME,
     CONF_VARIABLE,
@@ -67,8 +67,8 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         print(f"slurm {SLURM_VERSION}")
         return 0
     options, rest = _split_command(words) if command == "run" else (words, [])
-    given, others = OPTIONS.parse(options)
-    flags = {name: value or "" for name, value in given}
+    parsed, others = OPTIONS.parse(options)
+    flags = {name: value or "" for name, value in parsed}
     if "help" in flags:
         sys.stdout.write(HELP)
         return 0

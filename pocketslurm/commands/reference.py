@@ -7,24 +7,18 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.command_environment import SBATCH_VARIABLES, SRUN_VARIABLES
 from hpc_kit.slurm.getopt import SALLOC, SBATCH, SRUN
-from hpc_kit.slurm.option_table import Option, ValueUse
 from pocketslurm.commands import (
     UNSUPPORTED,
     sacct,
-    sacctmgr,
     salloc,
-    sbcast,
     scancel,
     scontrol,
     scontrol_update,
     sinfo,
     squeue,
-    sshare,
-    sstat,
 )
-from pocketslurm.commands.sacctmgr import ENTITIES
 from pocketslurm.listings import sacct_columns, sinfo_columns, squeue_columns
-from pocketslurm.option_support import SBATCH_SUPPORT, SRUN_SUPPORT, OptionNote
+from pocketslurm.option_support import SBATCH_SUPPORT, SRUN_SUPPORT, OptionNote, spelled
 from pocketslurm.queue.job_environment import batch_environ
 from pocketslurm.queue.records import Job
 from pocketslurm.settings import SLURM_VERSION, Settings
@@ -32,7 +26,7 @@ from pocketslurm.settings import SLURM_VERSION, Settings
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from pocketslurm.getopt import Table
+    from hpc_kit.slurm.option_table import Option
 
 _INTRODUCTION = f"""# The embedded Slurm
 
@@ -46,7 +40,7 @@ hpc-kit embedded run sbatch job.sh
 PATH=$(hpc-kit embedded path):$PATH
 ```
 
-The commands `sbatch srun salloc squeue sacct scancel scontrol sinfo sstat sbcast` have the messages, exit statuses
+The commands `sbatch srun salloc squeue sacct scancel scontrol sinfo` have the messages, exit statuses
 and variables of Slurm {SLURM_VERSION}. Each option on this page works, is accepted without effect for the given reason,
 or is refused; no option is ignored silently. This page is generated from the code (`make golden`).
 
@@ -77,9 +71,9 @@ bound to CPUs, and a job that uses more memory than it asked for meets only the 
   Slurm, limits are whole minutes.
 - A job whose supervising process is killed is requeued, or ends as NODE_FAIL with `--no-requeue`. The same applies
   to a job that ran when the machine went down.
-- A suspended job (`scontrol suspend`) keeps its nodes. Its processes and its time stop until `resume`.
-- There are no reservations and no preemption. The accounting consists of the records of the queue: `sacct` knows
-  the last 10000 jobs, `squeue` and `scontrol` those that ended in the last 300 seconds.
+- There are no reservations and no preemption. Jobs are not suspended, and nodes are not drained. The accounting
+  consists of the records of the queue: `sacct` knows the last 10000 jobs, `squeue` and `scontrol` those that ended in
+  the last 300 seconds.
 - If the folder of a log is missing, the job waits 3 seconds for it, because a job may start here before its client
   has made the folder.
 
@@ -141,16 +135,13 @@ def _listings() -> Iterator[str]:
         ("scancel", scancel.OPTIONS),
         ("scontrol", scontrol.OPTIONS),
         ("sinfo", sinfo.OPTIONS),
-        ("sstat", sstat.OPTIONS),
-        ("sacctmgr", sacctmgr.OPTIONS),
-        ("sshare", sshare.OPTIONS),
-        ("sbcast", sbcast.OPTIONS),
     ):
         yield f"## {command}\n"
-        yield _own_options(table)
+        yield _options(table.support, table.options)
         yield from _extras(command)
     yield "## Unsupported commands\n"
-    yield "Each prints the reason and ends with status 1.\n"
+    yield "Each prints the reason and ends with status 1. Only `sacctmgr show`, `sacctmgr list` and `sshare` succeed\n"
+    yield "and print nothing, because there are no accounts.\n"
     yield _table(("command", "why"), ((f"`{name}`", why) for name, why in sorted(UNSUPPORTED.items())))
 
 
@@ -167,17 +158,12 @@ def _extras(command: str) -> Iterator[str]:
             "Ended jobs and steps have CPU times and `MaxRSS`, the peak of the largest process. "
             "A peak below about 30 MiB is unknown, and empty.\n"
         )
-    elif command == "sstat":
-        yield f"Columns: {_codes(' '.join(sstat.FILLED))}. All further columns of Slurm are accepted and empty.\n"
-    elif command == "sacctmgr":
-        yield f"`show` and `list` of {_codes(' '.join(ENTITIES))}: an empty database.\n"
-        yield "Jobs may still name any account and qos. Changes are refused, as for users without privileges.\n"
     elif command == "scontrol":
         listed = ", ".join(f"`{name}`" for name in sorted(scontrol.COMMANDS))
         changed = ", ".join(f"`{name}`" for name in sorted(scontrol_update.CHANGES))
         yield f"Commands: {listed}.\n"
         yield "`show` knows `job`, `step`, `node`, `partition`, `config`, `hostnames`, `hostlist`, `hostlistsorted`.\n"
-        yield f"`update JobId=...` changes {changed}; `update NodeName=...` the node's `State` and `Reason`.\n"
+        yield f"`update JobId=...` changes {changed}.\n"
     elif command == "sinfo":
         rows = ((_code(f"%{each.letter}" if each.letter else ""), _codes(each.names)) for each in sinfo_columns.FIELDS)
         yield _table(("column of -o", "of -O"), rows)
@@ -204,23 +190,10 @@ def _variables() -> Iterator[tuple[str, str]]:
 
 
 def _options(support: Mapping[str, OptionNote], options: Mapping[str, Option]) -> str:
-    rows = ((_spelled(options[name]), row.support.value, row.note) for name, row in _in_order(support, options))
+    rows = (
+        (f"`{spelled(options[name])}`", row.support.value, row.note) for name in options if (row := support.get(name))
+    )
     return _table(("option", "here", "note"), rows)
-
-
-def _in_order(support: Mapping[str, OptionNote], options: Mapping[str, Option]) -> Iterable[tuple[str, OptionNote]]:
-    return ((name, support[name]) for name in options if name in support)
-
-
-def _own_options(table: Table) -> str:
-    rows = ((f"`{table.spelled(name)}`", row.support.value, row.note) for name, row in table.support.items())
-    return _table(("option", "here", "note"), rows)
-
-
-def _spelled(option: Option) -> str:
-    value = {ValueUse.NONE: "", ValueUse.REQUIRED: "=VALUE", ValueUse.OPTIONAL: "[=VALUE]"}[option.value]
-    letter = f"-{option.short}, " if option.short else ""
-    return f"`{letter}--{option.name}{value}`"
 
 
 def _code(name: str) -> str:

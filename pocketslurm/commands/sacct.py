@@ -14,33 +14,24 @@ from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.states import parse_state_filter
 from pocketslurm import option_support
 from pocketslurm.errors import CommandError, PlainError, UsageError
-from pocketslurm.getopt import NONE, OPTIONAL, REQUIRED, Table
 from pocketslurm.listings.sacct_columns import NAMES, NEWER, SIZES, UNITS, JobOrStep, SacctColumn, in_unit
 from pocketslurm.listings.sacct_columns import find as find_field
 from pocketslurm.listings.views import JobView
+from pocketslurm.option_tables import NONE, OPTIONAL, REQUIRED, Table
 from pocketslurm.queue import controller_start
 from pocketslurm.queue.job_ids import JobSelector, find_selected, parse_selectors
 from pocketslurm.queue.state import StateDirectory, now
-from pocketslurm.settings import SLURM_VERSION, load_settings
-from pocketslurm.users import user_or_group_exists
+from pocketslurm.settings import load_settings
+from pocketslurm.users import user_exists
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from pocketslurm.queue.records import Job
 
 
 DEFAULT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 BRIEF = "JobID,State,ExitCode"
-LONG = (
-    "JobID,JobIDRaw,JobName,Partition,MaxVMSize,MaxVMSizeNode,MaxVMSizeTask,AveVMSize,MaxRSS,MaxRSSNode,MaxRSSTask,"
-    "AveRSS,MaxPages,MaxPagesNode,MaxPagesTask,AvePages,MinCPU,MinCPUNode,MinCPUTask,AveCPU,NTasks,AllocCPUS,Elapsed,"
-    "State,ExitCode,AveCPUFreq,ReqCPUFreqMin,ReqCPUFreqMax,ReqCPUFreqGov,ReqMem,ConsumedEnergy,MaxDiskRead,"
-    "MaxDiskReadNode,MaxDiskReadTask,AveDiskRead,MaxDiskWrite,MaxDiskWriteNode,MaxDiskWriteTask,AveDiskWrite,ReqTRES,"
-    "AllocTRES,TRESUsageInAve,TRESUsageInMax,TRESUsageInMaxNode,TRESUsageInMaxTask,TRESUsageInMin,TRESUsageInMinNode,"
-    "TRESUsageInMinTask,TRESUsageInTot,TRESUsageOutMax,TRESUsageOutMaxNode,TRESUsageOutMaxTask,TRESUsageOutAve,"
-    "TRESUsageOutTot"
-)
 
 OPTIONS = Table(
     ("accounts", "A", REQUIRED), ("allclusters", "L", NONE), ("allocations", "X", NONE),
@@ -64,31 +55,28 @@ OPTIONS = Table(
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
     options = _options(argv)
-    if "version" in options:
-        print(f"slurm {SLURM_VERSION}")
-    elif "helpformat" in options:
-        _print_names()
-    elif options.keys() & {"help", "usage"}:
-        print("sacct [<OPTION>]\n    Options: those of Slurm 22.05's sacct; `pocketslurm reference` lists them")
-    else:
-        fields = _fields(options, environ)
-        if "units" in options and options["units"][:1].upper() not in UNITS:
-            bad = options["units"][:1]
-            raise CommandError(
-                f"error: Invalid unit type '{bad}'. Possible options are '{UNITS}'", "fatal: Invalid unit type"
-            )
-        state = StateDirectory.open(environ)
-        controller_start.wait_until_ready(state)
-        # The accounting database has no other cluster, and sacct then prints nothing.
-        rows = [] if state.settings.other_clusters(options.get("clusters", "all")) else _rows(state, options)
-        if "json" in options:
-            from pocketslurm.listings.json_documents import print_rows
+    if OPTIONS.print_help("sacct", options):
+        return 0
+    if "helpformat" in options:
+        for first in range(0, len(NAMES), 4):
+            print(" ".join(f"{name:<19}" for name in NAMES[first : first + 4]))
+        return 0
+    fields = _fields(options, environ)
+    if (unit := options.get("units", UNITS)[:1]).upper() not in UNITS:
+        raise CommandError(
+            f"error: Invalid unit type '{unit}'. Possible options are '{UNITS}'", "fatal: Invalid unit type"
+        )
+    state = StateDirectory.open(environ)
+    controller_start.wait_until_ready(state)
+    # The accounting database has no other cluster, and sacct then prints nothing.
+    other = state.settings.other_clusters(options.get("clusters", "all"))
+    rows = [] if other else _rows(state, options)
+    if "json" in options:
+        from pocketslurm.listings.json_documents import sacct_document
 
-            print_rows(rows)
-        elif "batch-script" in options:
-            _print_scripts(state, rows)
-        else:
-            _print(rows, fields, options)
+        print(sacct_document(rows))
+    else:
+        _print(rows, fields, options)
     return 0
 
 
@@ -107,35 +95,23 @@ def _options(argv: list[str]) -> dict[str, str]:
     return options
 
 
-def _print_names() -> None:
-    for first in range(0, len(NAMES), 4):
-        print(" ".join(f"{name:<19}" for name in NAMES[first : first + 4]))
-
-
-def _print_scripts(state: StateDirectory, rows: Iterable[JobOrStep]) -> None:
-    for row in rows:
-        if row.step is None:
-            script, _ = state.script(row.view.job.array_job_id or row.view.job.job_id)
-            print(f"Batch Script for {row.view.label}\n{'-' * 80}\n{script.decode(errors='replace') or 'NONE'}\n")
-
-
 def _fields(options: dict[str, str], environ: Mapping[str, str]) -> list[tuple[str, int, SacctColumn]]:
-    fallback = BRIEF if "brief" in options else LONG if "long" in options else environ.get("SACCT_FORMAT", DEFAULT)
+    fallback = BRIEF if "brief" in options else environ.get("SACCT_FORMAT", DEFAULT)
     found = []
     # An empty name ends the list: `--format=$(sacct -e | tr -s ' \\n' ,)` has one at its end.
     for part in takewhile(str.strip, options.get("format", fallback).split(",")):
         name, percent, width = part.strip().partition("%")
         if name.upper() == "ALL":
-            found += [(each, field.width, field) for each, field in (_known(name, environ) for name in NAMES)]
+            found += [(each, field.width, field) for each, field in (_find_column(name, environ) for name in NAMES)]
             continue
         if percent and not re.fullmatch(r"-?[0-9]+", width):
             raise CommandError(f'error: Invalid field width: "{part}"')
-        full, field = _known(name, environ)
+        full, field = _find_column(name, environ)
         found.append((full, int(width) if percent else field.width, field))
     return found
 
 
-def _known(name: str, environ: Mapping[str, str]) -> tuple[str, SacctColumn]:
+def _find_column(name: str, environ: Mapping[str, str]) -> tuple[str, SacctColumn]:
     found = find_field(name)
     if found is None and name.lower() in NEWER and not load_settings(environ).strict:
         return NEWER[name.lower()]
@@ -233,7 +209,7 @@ class JobFilter:
         self._users = {word for name in ("user", "uid") for word in options.get(name, "").split(",") if word}
         if "user" not in options and "uid" not in options and os.getuid():
             self._users = {str(os.getuid())}
-        if unknown := sorted(word for word in self._users if not user_or_group_exists("uid", word)):
+        if unknown := sorted(word for word in self._users if not user_exists(word)):
             raise CommandError(f"error: Invalid user id: {unknown[0]}")
         if "allusers" in options or "jobs" in options:
             self._users = set()
@@ -262,9 +238,9 @@ def _states(options: dict[str, str]) -> frozenset[str]:
         raise CommandError(f"fatal: unrecognized job state value '{error}'") from None
 
 
-def _instant(text: str | None, otherwise: float) -> float:
+def _instant(text: str | None, default: float) -> float:
     if not text:
-        return otherwise
+        return default
     try:
         return parse_datetime(re.sub(r"^now([+-]\d+)$", r"now\1seconds", text)).timestamp()
     except HpcKitError:

@@ -6,17 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.components import component_options, split_components
 from hpc_kit.slurm.errors import DirectiveError
 from hpc_kit.slurm.getopt import SALLOC, ParsedOption, ParsedOptions
 from hpc_kit.slurm.option_table import ValueUse
-from hpc_kit.slurm.option_values import check_value
 from pocketslurm import processes
 from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
-from pocketslurm.option_support import SBATCH_SUPPORT, OptionNote, Support, options_help
+from pocketslurm.option_support import SBATCH_SUPPORT, OptionNote, Support, check_options, options_help
 from pocketslurm.queue import submission
 from pocketslurm.queue.job_environment import salloc_environ
 from pocketslurm.queue.state import StateDirectory
@@ -29,9 +27,7 @@ if TYPE_CHECKING:
     from pocketslurm.queue.records import Job
 
 _NOT_FOUND = 1
-_LOOK_SECONDS = 0.05
-_QUEUED_SECONDS = 0.3
-_OWN = frozenset({"bell", "no-bell", "no-shell", "kill-command", "immediate", "chdir", "get-user-env"})
+_COMMAND_OPTIONS = frozenset({"bell", "no-bell", "no-shell", "kill-command", "immediate", "chdir", "get-user-env"})
 """ParsedOptions that are about the command, and not about the job."""
 
 SUPPORT: dict[str, OptionNote] = {
@@ -53,19 +49,24 @@ _RENAMED = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem", "NETWORK": "network", "R
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
-    given, command = _parse(argv, strict=load_settings(environ).strict)
-    if any(part.has("version") or part.has("help") or part.has("usage") for part in given):
-        print(f"slurm {SLURM_VERSION}" if given[0].has("version") else options_help("salloc", SUPPORT, SALLOC))
+    parts, command = _parse(argv, strict=load_settings(environ).strict)
+    if any(part.has("version") or part.has("help") or part.has("usage") for part in parts):
+        print(
+            f"slurm {SLURM_VERSION}"
+            if parts[0].has("version")
+            else options_help("salloc [OPTIONS...] [command [args...]]", SUPPORT, SALLOC)
+        )
         return 0
-    components = component_options([], _variables(environ), given)
-    options = components[0]
+    if len(parts) > 1:
+        raise CommandError("error: the embedded Slurm allocates heterogeneous jobs by sbatch only")
+    (options,) = component_options([], _variables(environ), parts)
     state = StateDirectory.open(environ)
-    job = _allocate(state, components, argv, environ)
+    job = _allocate(state, options, argv, environ)
     quiet = "quiet" in options
     _say(f"Granted job allocation {job.job_id}", quiet=quiet)
     if "no-shell" in options:
         return 0
-    inside = salloc_environ(state.components(job), environ)
+    inside = salloc_environ(job, environ)
     folder = options.get("chdir") or None
     state.close()
     status = _run(command or [environ.get("SHELL") or "/bin/sh"], inside, folder, state, job.job_id, quiet=quiet)
@@ -77,77 +78,47 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 
 def _parse(argv: list[str], *, strict: bool) -> tuple[list[ParsedOptions], list[str]]:
     try:
-        given, command = split_components(argv, "salloc")
-        for each in [each for part in given for each in part.given]:
-            if each.option.since and strict:
-                raise UsageError(f"unrecognized option '--{each.option.name}'", status=BAD_OPTION)
-            check_value(each.option, each.value)
+        parts, command = split_components(argv, "salloc")
     except DirectiveError as error:
         line = (error.found or error.what).splitlines()[-1].removeprefix("salloc: ")
         raise UsageError(line, status=BAD_OPTION) from None
-    return given, list(command)
+    for part in parts:
+        check_options(part.given, strict=strict, later=())
+    return parts, list(command)
 
 
 def _variables(environ: Mapping[str, str]) -> ParsedOptions:
     """Return the options in SALLOC_* variables."""
-    given = []
+    parts = []
     for variable, value in environ.items():
         if variable.startswith("SALLOC_"):
             word = variable.removeprefix("SALLOC_")
             option = SALLOC.get(_RENAMED.get(word, word.lower().replace("_", "-")))
             if option is not None:
-                given.append(ParsedOption(option, None if option.value is ValueUse.NONE else value, 0))
-    return ParsedOptions(tuple(given))
+                parts.append(ParsedOption(option, None if option.value is ValueUse.NONE else value, 0))
+    return ParsedOptions(tuple(parts))
 
 
-def _allocate(
-    state: StateDirectory, components: list[dict[str, str]], argv: list[str], environ: Mapping[str, str]
-) -> Job:
+def _allocate(state: StateDirectory, options: dict[str, str], argv: list[str], environ: Mapping[str, str]) -> Job:
     """Submit the job, wait for its start, and return it."""
-    options = components[0]
-    holder = "" if "no-shell" in options else processes.identity(os.getpid())
-    otherwise = "no-shell" if "no-shell" in options else "interactive"
-    asked = [
-        submission.JobDescription(
-            {name: value for name, value in each.items() if name not in _OWN},
-            each.get("job-name") or otherwise,
-            holder=holder,
-            submit_line=" ".join(["salloc", *argv]),
-        )
-        for each in components
-    ]
-    job_id = submission.submit_components(state, asked, environ)[0].job_id
-    patience = max(1, int(options["immediate"] or 1)) if "immediate" in options else None
-    with allocation.interruptible():
-        try:
-            return _wait(state, job_id, patience, quiet="quiet" in options)
-        except allocation.Interrupted:
-            allocation.release(state, job_id, 1 << 8)
-            raise CommandError(f"Job allocation {job_id} has been revoked.") from None
-
-
-def _wait(state: StateDirectory, job_id: int, patience: int | None, *, quiet: bool) -> Job:
-    """Wait until the allocation is granted or refused."""
-    began, queued = time.monotonic(), False
-    while True:
-        job = state.job(job_id)
-        if job is not None and job.state == "RUNNING":
-            break
-        waited = time.monotonic() - began
-        if job is None or job.state != "PENDING":
-            raise CommandError(f"Job allocation {job_id} has been revoked.")
-        if patience is not None and waited > patience:
-            allocation.release(state, job_id, 1 << 8)
-            revoked = f"Job allocation {job_id} has been revoked."
-            raise CommandError(revoked, "error: Unable to allocate resources: Connection timed out")
-        if not queued and waited > _QUEUED_SECONDS:
-            queued = True
-            _say(f"Pending job allocation {job_id}", quiet=quiet)
-            _say(f"job {job_id} queued and waiting for resources", quiet=quiet)
-        time.sleep(_LOOK_SECONDS)
-    if queued:
-        _say(f"job {job_id} has been allocated resources", quiet=quiet)
-    return job
+    shell = "no-shell" not in options
+    description = submission.JobDescription(
+        {name: value for name, value in options.items() if name not in _COMMAND_OPTIONS},
+        options.get("job-name") or ("interactive" if shell else "no-shell"),
+        holder=processes.identity(os.getpid()) if shell else "",
+        submit_line=" ".join(["salloc", *argv]),
+    )
+    job_id = submission.submit_components(state, [description], environ)[0].job_id
+    revoked = f"Job allocation {job_id} has been revoked."
+    try:
+        return allocation.wait_for_allocation(state, job_id, options, lambda text: _say(text, quiet="quiet" in options))
+    except allocation.Interrupted:
+        allocation.release(state, job_id, 1 << 8)
+        raise CommandError(revoked) from None
+    except allocation.Busy:
+        raise CommandError(revoked, "error: Unable to allocate resources: Connection timed out") from None
+    except CommandError:
+        raise CommandError(revoked) from None
 
 
 def _run(

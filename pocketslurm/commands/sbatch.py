@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.command_environment import SBATCH_VARIABLES
 from hpc_kit.slurm.components import component_options, split_components
-from hpc_kit.slurm.datetimes import error_position
 from hpc_kit.slurm.directives import read_directives
 from hpc_kit.slurm.errors import DirectiveError
 from hpc_kit.slurm.getopt import SBATCH, ParsedOption, ParsedOptions
 from hpc_kit.slurm.option_table import ValueUse
-from hpc_kit.slurm.option_values import check_value, sbatch_error_line
 from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
-from pocketslurm.exit_status import exit_status
-from pocketslurm.option_support import options_help, plugin_hint
+from pocketslurm.option_support import SBATCH_SUPPORT, check_options, options_help, plugin_hint
 from pocketslurm.queue import job_size, nodes, submission
-from pocketslurm.queue.job_size import INVALID
 from pocketslurm.queue.scheduler import expected_start
 from pocketslurm.queue.state import StateDirectory
 from pocketslurm.settings import SLURM_VERSION, load_settings
@@ -40,20 +36,20 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
     strict = load_settings(environ).strict
     parts, words = _parse(argv, strict=strict)
-    given = ParsedOptions(tuple(each for part in parts for each in part.given))
-    if given.has("version"):
+    parsed = ParsedOptions(tuple(each for part in parts for each in part.given))
+    if parsed.has("version"):
         print(f"slurm {SLURM_VERSION}")
         return 0
-    if given.has("help") or given.has("usage"):
-        print(options_help("sbatch"))
+    if parsed.has("help") or parsed.has("usage"):
+        print(options_help("sbatch [OPTIONS...] [script [args...]]", SBATCH_SUPPORT, SBATCH))
         return 0
-    script, command = read_script(given, words, environ)
+    script, command = read_script(parsed, words, environ)
     name = words[0] if words else "stdin"
     blocks, variables = _directives(script, name, strict=strict), _variables(environ, strict=strict)
     components = [
         submission.JobDescription(
             options,
-            name=options.get("job-name") or _name(given, words),
+            name=options.get("job-name") or _name(parsed, words),
             command=command,
             arguments=tuple(words[1:]),
             script=script,
@@ -72,7 +68,7 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 def _submit(state: StateDirectory, components: list[submission.JobDescription], environ: Mapping[str, str]) -> int:
     options = components[0].options
     quiet = "quiet" in options
-    requests = [submission.prepare(state, what, environ)[1] for what in components]
+    requests = [submission.prepare(state, description, environ)[1] for description in components]
     for note in () if quiet else [note for request in requests for note in request.notes]:
         print(f"sbatch: {note}", file=sys.stderr)
     job = submission.submit_components(state, components, environ)[0]
@@ -96,8 +92,8 @@ def _parse(argv: list[str], *, strict: bool) -> tuple[list[ParsedOptions], list[
         parts, words = split_components(argv, "sbatch")
     except DirectiveError as error:
         raise _usage_error(error) from None
-    for given in parts:
-        _check(given, strict=strict)
+    for parsed in parts:
+        _check(parsed, strict=strict)
     return parts, words
 
 
@@ -112,33 +108,9 @@ def _usage_error(error: DirectiveError, script: str = "") -> CommandError:
 
 
 def _check(options: ParsedOptions, *, strict: bool) -> None:
-    for each in options.given:
-        name = each.option.name
-        if each.option.since and strict:
-            raise UsageError(f"unrecognized option '--{name}'", status=BAD_OPTION)
-        if name == "requeue" and each.value is not None and strict:  # newer releases take a value
-            raise UsageError("option '--requeue' doesn't allow an argument", status=BAD_OPTION)
-        if each.option.kind in _LATER or (each.option.name == "nodes" and not (each.value or "").strip("0")):
-            continue
-        try:
-            check_value(each.option, each.value)
-        except DirectiveError:
-            raise _bad_value(each) from None
-
-
-def _bad_value(each: ParsedOption) -> CommandError:
-    value = each.value or ""
-    words = sbatch_error_line(each.option, value)
-    if each.option.kind in {"number", "count"}:
-        return CommandError(f"error: {words}")
-    low, dash, high = value.partition("-")
-    if each.option.kind == "nodes" and dash and low.isdigit() and high.isdigit():
-        words = f"Maximum node count {high} is less than minimum node count {low}"
-    if each.option.kind == "gpus":
-        return CommandError(INVALID)
-    if each.option.kind == "instant" and value:
-        sys.stderr.write(f"Invalid time specification (pos={error_position(value)}): {value}\n")
-    return CommandError(f"error: {words}", status=BAD_OPTION)
+    if strict and any(each.option.name == "requeue" and each.value is not None for each in options.given):
+        raise UsageError("option '--requeue' doesn't allow an argument", status=BAD_OPTION)  # newer releases take one
+    check_options(options.given, strict=strict, later=_LATER)
 
 
 def _directives(script: bytes, name: str, *, strict: bool) -> list[ParsedOptions]:
@@ -158,25 +130,25 @@ def _directives(script: bytes, name: str, *, strict: bool) -> list[ParsedOptions
 
 def _variables(environ: Mapping[str, str], *, strict: bool) -> ParsedOptions:
     """Return the options in SBATCH_* variables; a variable of a flag counts with any value."""
-    given = []
+    parsed = []
     for variable, name in SBATCH_VARIABLES.items():
         if variable in environ:
             option = SBATCH[name]
-            given.append(ParsedOption(option, None if option.value is ValueUse.NONE else environ[variable], 0))
-    options = ParsedOptions(tuple(given))
+            parsed.append(ParsedOption(option, None if option.value is ValueUse.NONE else environ[variable], 0))
+    options = ParsedOptions(tuple(parsed))
     _check(options, strict=strict)
     return options
 
 
-def _name(given: ParsedOptions, words: list[str]) -> str:
-    if given.has("wrap"):
+def _name(parsed: ParsedOptions, words: list[str]) -> str:
+    if parsed.has("wrap"):
         return "wrap"
     return os.path.basename(words[0]) if words else "sbatch"  # noqa: PTH119
 
 
 def _test_only(state: StateDirectory, components: list[submission.JobDescription], environ: Mapping[str, str]) -> int:
     try:
-        jobs = [submission.prepare(state, what, environ) for what in components]
+        jobs = [submission.prepare(state, description, environ) for description in components]
         found = [expected_start(state, job, request) for job, request in jobs]
     except CommandError as refusal:
         sys.stderr.write("".join(f"sbatch: {line}\n" for line in refusal.lines))
@@ -200,17 +172,18 @@ def _wait(state: StateDirectory, job_id: int) -> int:
     while True:
         jobs = state.jobs("job_id = ?1 OR array_job_id = ?1", (job_id,))
         if not any(job.active for job in jobs):
-            return max((exit_status(job) for job in jobs), default=1)
+            codes = (job.exit_code for job in jobs)
+            return max((os.waitstatus_to_exitcode(code) if os.WIFEXITED(code) else 1 for code in codes), default=1)
         state.close()
         time.sleep(_WAIT_SECONDS)
 
 
-def read_script(given: ParsedOptions, words: list[str], environ: Mapping[str, str]) -> tuple[bytes, str]:
+def read_script(parsed: ParsedOptions, words: list[str], environ: Mapping[str, str]) -> tuple[bytes, str]:
     """Return the text of the batch script, and its path for `scontrol show job`."""
-    if given.has("wrap"):
+    if parsed.has("wrap"):
         if words:
             raise CommandError("error: Script arguments not permitted with --wrap option")
-        text = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{given.get('wrap')}\n"
+        text = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{parsed.get('wrap')}\n"
         return text.encode(errors="surrogateescape"), ""
     if not words:
         script, command = sys.stdin.buffer.read(), ""

@@ -13,13 +13,12 @@ from hpc_kit.slurm.option_values import SIGNALS
 from hpc_kit.slurm.states import parse_state_filter
 from pocketslurm import option_support
 from pocketslurm.errors import PlainError
-from pocketslurm.getopt import NONE, REQUIRED, Table
+from pocketslurm.option_tables import NONE, REQUIRED, Table
 from pocketslurm.queue import controller_start, job_ids
 from pocketslurm.queue.job_ids import split_array_task
 from pocketslurm.queue.messages import Cancel, EndComponent, Signal, TellStep, encode_order, wake
 from pocketslurm.queue.state import StateDirectory, now
-from pocketslurm.settings import SLURM_VERSION
-from pocketslurm.users import user_or_group_exists
+from pocketslurm.users import user_exists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,13 +55,9 @@ class CancelTarget(NamedTuple):
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
-    given, words = OPTIONS.parse(argv)
-    options = {name: value or "" for name, value in given}
-    if "version" in options:
-        print(f"slurm {SLURM_VERSION}")
-        return 0
-    if options.keys() & {"help", "usage"}:
-        print("Usage: scancel [OPTIONS] [job_id[_array_id][.step_id]]\n`pocketslurm reference` lists the options.")
+    parsed, words = OPTIONS.parse(argv)
+    options = {name: value or "" for name, value in parsed}
+    if OPTIONS.print_help("scancel", options):
         return 0
     if not words and not options.keys() & {*_FILTERS, "ctld"}:
         raise PlainError("scancel: error: No job identification provided")
@@ -102,10 +97,10 @@ def _targets(state: StateDirectory, options: dict[str, str], words: list[str]) -
     found = []
     for word in words:
         try:
-            wanted = job_ids.parse_selectors(word)
+            selectors = job_ids.parse_selectors(word)
         except ValueError as error:
             raise PlainError(f"scancel: error: Invalid job id {error}") from None
-        for each in wanted:
+        for each in selectors:
             jobs = _led(job_ids.find_selected(state, each))
             found += [CancelTarget(each.text, job, each.step) for job in jobs if all(check(job) for check in checks)]
             found += [] if jobs else [CancelTarget(each.text, None)]
@@ -126,7 +121,7 @@ def _filters(options: dict[str, str]) -> list[Callable[[Job], bool]]:
             checks.append(lambda job, column=column, words=words: getattr(job, column) in words)  # type: ignore[misc]
     user = str(os.getuid()) if "me" in options else options.get("user")
     if user is not None:
-        if not user_or_group_exists("uid", user):
+        if not user_exists(user):
             raise PlainError(f"scancel: error: Invalid user name: {user}")
         checks.append(lambda job: user in {job.user, str(job.uid)})
     if "state" in options:
@@ -157,8 +152,6 @@ def _cancel_or_signal(state: StateDirectory, target: CancelTarget, number: int |
     if "verbose" in options:
         verb = "Signal" if number else "Terminating"
         sys.stderr.write(f"scancel: {verb} {'step' if target.step else 'job'} {target.name}\n")
-    if "interactive" in options and job and not _confirmed(job):
-        return ""
     if job is None:
         return f"scancel: error: Kill job error on job id {target.name}: {UNKNOWN}\n"
     try:
@@ -167,8 +160,8 @@ def _cancel_or_signal(state: StateDirectory, target: CancelTarget, number: int |
         elif number is None:
             cancel_job(state, job)
         else:
-            whom = "full" if "full" in options else "batch" if "batch" in options or target.step else "steps"
-            _send(state, job, number, whom)
+            receivers = "full" if "full" in options else "batch" if "batch" in options or target.step else "steps"
+            _send(state, job, number, receivers)
     except HpcKitError as error:
         return f"scancel: error: Kill job error on job id {target.name}: {error.what}\n"
     return ""
@@ -204,13 +197,13 @@ def cancel_job(state: StateDirectory, job: Job) -> None:
         wake(state.directory, current.leader_id)
 
 
-def _send(state: StateDirectory, job: Job, number: int, whom: str) -> None:
+def _send(state: StateDirectory, job: Job, number: int, target: str) -> None:
     with state.transaction():
         current = state.job(job.job_id)
         if current is None or current.state != "RUNNING":
             raise HpcKitError("Job is pending execution" if current and current.state == "PENDING" else UNKNOWN)
         component = None if current.leader_id == current.job_id else current.job_id
-        state.add_order(current.leader_id, *encode_order(Signal(number, whom, component)))
+        state.add_order(current.leader_id, *encode_order(Signal(number, target, component)))
     wake(state.directory, current.leader_id)
 
 
@@ -228,9 +221,3 @@ def _step(state: StateDirectory, job: Job, name: str, number: int | None) -> Non
         component = None if job.leader_id == job.job_id else job.job_id
         state.add_order(job.leader_id, *encode_order(TellStep(name, order, component)))
     wake(state.directory, job.leader_id)
-
-
-def _confirmed(job: Job) -> bool:
-    sys.stdout.write(f"Cancel job_id={job.display_id} name={job.name} partition={job.partition} [y/n]? ")
-    sys.stdout.flush()
-    return sys.stdin.readline().strip().lower() == "y"

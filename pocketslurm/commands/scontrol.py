@@ -1,4 +1,4 @@
-"""The command scontrol: shows objects, holds, releases, requeues, suspends and notifies jobs."""
+"""The command scontrol: shows objects; holds, releases, requeues and changes jobs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hpc_kit.slurm.nodelist import expand, fold
 from pocketslurm import option_support
 from pocketslurm.commands import scontrol_update
 from pocketslurm.errors import PlainError
-from pocketslurm.getopt import NONE, REQUIRED, Table
 from pocketslurm.listings import scontrol_show
+from pocketslurm.option_tables import NONE, REQUIRED, Table
 from pocketslurm.queue import controller_start, messages, nodes, submission
 from pocketslurm.queue.job_ids import FINISHED, find_jobs, own_record
-from pocketslurm.queue.messages import Notify, Resume, Suspend, encode_order, wake
+from pocketslurm.queue.messages import wake
 from pocketslurm.queue.scheduler import REQUEUED_HELD
 from pocketslurm.queue.state import StateDirectory, now
 from pocketslurm.queue.submission import put_back
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pocketslurm.queue.records import Job
-    from pocketslurm.queue.state import StateDirectory
 
 
 OPTIONS = Table(
@@ -37,80 +36,67 @@ OPTIONS = Table(
 )  # fmt: skip
 
 COMMANDS = {
-    "hold": (1, 99), "uhold": (1, 99), "release": (1, 99), "requeue": (1, 99), "requeuehold": (1, 99), "top": (1, 1),
+    "hold": (1, 99), "uhold": (1, 99), "release": (1, 99), "requeue": (1, 99), "requeuehold": (1, 99),
     "update": (1, 99), "show": (1, 2), "ping": (0, 0), "version": (0, 0), "help": (0, 0),
-    "write": (2, 3), "reconfigure": (0, 0), "reboot": (0, 99),
-    "suspend": (1, 99), "resume": (1, 99), "notify": (2, 99),
 }  # fmt: skip
 """The commands, with the fewest and the most words that may follow."""
 
 _LISTS = ("hostnames", "hostlist", "hostlistsorted")
-_NO_REBOOT = "scontrol: error: RebootProgram isn't defined\nscontrol_reboot_nodes error: Unspecified error"
-_QUIT = frozenset({"quit", "exit", "q"})
-_NOT_HERE = frozenset({"create", "delete", "setdebug", "shutdown", "takeover"})
+_NO_RESERVATION = "there are no reservations"
+_NO_DAEMON = "there is no daemon, and nodes are always up"
+_REFUSED = {
+    "create": _NO_RESERVATION,
+    "delete": _NO_RESERVATION,
+    "notify": "write to the file of the job: see StdOut of scontrol show job",
+    "reboot": _NO_DAEMON,
+    "reconfigure": _NO_DAEMON,
+    "resume": "scancel --signal=CONT lets the tasks of a job continue",
+    "setdebug": _NO_DAEMON,
+    "shutdown": _NO_DAEMON,
+    "suspend": "scancel --signal=STOP stops the tasks of a job",
+    "takeover": _NO_DAEMON,
+    "top": "change the order by scontrol update JobId=... Priority=...",
+    "write": "Command of scontrol show job is the path of the script",
+}
+"""Commands of Slurm's scontrol that are refused, with the reason or the alternative."""
+
 _ENOUGH = 5
 """Letters of such a name that Slurm wants to see at least: `show hostname` will do."""
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
-    given, words = OPTIONS.parse(argv)
-    flags = {name: value or "" for name, value in given}
+    parsed, words = OPTIONS.parse(argv)
+    flags = {name: value or "" for name, value in parsed}
     if flags.keys() & {"version", "help"}:
         print(f"slurm {SLURM_VERSION}" if "version" in flags else _help())
         return 0
-    return _answer(flags, words, environ) if words else _converse(flags, environ)
-
-
-def _converse(flags: dict[str, str], environ: Mapping[str, str]) -> int:
-    """Read commands line by line, and return the exit status of the last one."""
-    status = 0
-    while True:
-        print("scontrol: ", end="", flush=True)
-        line = sys.stdin.readline()
-        words = line.split()
-        if not line:
-            print()
-        if not line or (words and words[0].lower() in _QUIT):
-            return status
-        status = _answer(flags, words, environ) if words else status
-
-
-def _answer(flags: dict[str, str], words: list[str], environ: Mapping[str, str]) -> int:
-    try:
-        return _scontrol(flags, words, environ)
-    except scontrol_show.NotFound as error:
-        print(error)
-    except PlainError as error:
-        sys.stderr.write(error.text_for("scontrol"))
-    return 1
-
-
-def _scontrol(flags: dict[str, str], words: list[str], environ: Mapping[str, str]) -> int:
-    typed, *rest = words
-    name = _command(typed, rest)
+    if not words:
+        raise PlainError("scontrol: error: name a command: the embedded Slurm has no interactive scontrol")
+    command, *arguments = words
+    name = _command(command, arguments)
     if "clusters" in flags:
         option_support.check_clusters("scontrol", flags["clusters"], StateDirectory.open(environ).settings)
     if name in {"version", "help"}:
         print(f"slurm {SLURM_VERSION}" if name == "version" else _help())
     elif name == "ping":
         print(f"Slurmctld(primary) at {os.uname().nodename} is UP")
-    elif name == "reconfigure":
-        return 0
-    elif name == "reboot":
-        raise PlainError(_NO_REBOOT if rest else "Missing node list. Specify ALL|<NodeList>")
     elif name == "show":
-        return _show(flags, rest, environ)
+        try:
+            _show(flags, arguments, environ)
+        except scontrol_show.NotFound as error:
+            print(error)
+            return 1
     else:
-        return _act(name, rest, environ)
+        return _act(name, arguments, environ)
     return 0
 
 
 def _command(typed: str, rest: list[str]) -> str:
     low = typed.lower()
     possible = [low] if low in COMMANDS else [name for name in COMMANDS if name.startswith(low)]
-    if low in _NOT_HERE:
-        raise PlainError(f"scontrol: {low} is not supported by the embedded Slurm")
+    if low in _REFUSED:
+        raise PlainError(f"scontrol: {low} is not supported by the embedded Slurm: {_REFUSED[low]}")
     if not possible:
         raise PlainError(f"invalid keyword: {typed}")
     fewest, most = COMMANDS[possible[0]]
@@ -134,15 +120,6 @@ def _act(name: str, words: list[str], environ: Mapping[str, str]) -> int:
     state = _open(environ)
     if name == "update":
         status = scontrol_update.update(state, words)
-    elif name == "write":
-        scontrol_show.write_script(state, words)
-        return 0
-    elif name == "top":
-        status = move_to_top(state, words[0])
-    elif name in {"suspend", "resume"}:
-        status = suspend_or_resume(state, name, words)
-    elif name == "notify":
-        status = notify(state, words)
     elif name in {"requeue", "requeuehold"}:
         status = requeue(state, words, held=name == "requeuehold")
     else:
@@ -152,7 +129,7 @@ def _act(name: str, words: list[str], environ: Mapping[str, str]) -> int:
     return status
 
 
-def _show(flags: Mapping[str, str], words: list[str], environ: Mapping[str, str]) -> int:
+def _show(flags: Mapping[str, str], words: list[str], environ: Mapping[str, str]) -> None:
     # `show job=12` is `show job 12`.
     entity, equals, value = words[0].partition("=")
     rest = [value, *words[1:]] if equals else words[1:]
@@ -160,14 +137,14 @@ def _show(flags: Mapping[str, str], words: list[str], environ: Mapping[str, str]
     lists = [name for name in _LISTS if len(entity) >= _ENOUGH and name.startswith(entity)]
     if lists:
         entity = lists[0]
-        _show_hosts(entity, rest[0] if rest else environ.get("SLURM_NODELIST", ""), given=bool(rest))
-        return 0
-    return scontrol_show.show(_open(environ), entity, rest[0] if rest else None, flags)
+        _show_hosts(entity, rest[0] if rest else environ.get("SLURM_NODELIST", ""), is_argument=bool(rest))
+    else:
+        scontrol_show.show(_open(environ), entity, rest[0] if rest else None, flags)
 
 
-def _show_hosts(entity: str, text: str, *, given: bool) -> None:
+def _show_hosts(entity: str, text: str, *, is_argument: bool) -> None:
     if not text and entity == "hostnames":
-        if not given:
+        if not is_argument:
             raise PlainError("scontrol: error: host list is empty")
         return
     if not text:
@@ -225,17 +202,6 @@ def _hold(state: StateDirectory, job: Job, verb: str) -> None:
     state.update_job(job.job_id, priority=0, reason="JobHeldAdmin" if admin else "JobHeldUser")
 
 
-def move_to_top(state: StateDirectory, word: str) -> int:
-    """Move pending jobs to the top of the queue."""
-    with state.transaction():
-        for job in find_jobs(state, word):
-            first = max((other.priority for other in state.active_jobs()), default=0)
-            if job.state != "PENDING":
-                raise PlainError(f"Job is no longer pending execution for job {word}")
-            state.update_job(own_record(state, job).job_id, priority=first + 1)
-    return 0
-
-
 # Requeueing
 
 
@@ -262,7 +228,7 @@ def _requeue_all(state: StateDirectory, jobs: list[Job], *, held: bool) -> list[
             problem = _requeue(state, current, held=held)
         if problem:
             problems.append(
-                f"{problem} for job {_named(job)}"
+                f"{problem} for job {_id_in_message(job)}"
                 if len(jobs) == 1 or job.het_job_id
                 else f"{job.display_id}: {problem}"
             )
@@ -271,7 +237,7 @@ def _requeue_all(state: StateDirectory, jobs: list[Job], *, held: bool) -> list[
     return problems
 
 
-def _named(job: Job) -> str:
+def _id_in_message(job: Job) -> str:
     return job.display_id if job.het_job_id is None else str(job.job_id)
 
 
@@ -298,61 +264,3 @@ def _requeue(state: StateDirectory, job: Job, *, held: bool) -> str:
     else:
         put_back(state, job)
     return ""
-
-
-_DONE = "Job/step already completing or completed"
-
-
-def suspend_or_resume(state: StateDirectory, verb: str, words: list[str]) -> int:
-    """Let jobs stand still, or go on; the exit status."""
-    status = 0
-    for word in ",".join(words).split(","):
-        try:
-            leaders = sorted({job.leader_id for job in find_jobs(state, word)})
-        except PlainError as problem:
-            sys.stderr.write(f"Unexpected message received for job {word}\n" if word.isdecimal() else f"{problem}\n")
-            status = 1
-            continue
-        for leader in leaders:
-            with state.transaction():
-                problem_of_job = _order(state, state.job(leader), verb)
-            if problem_of_job:
-                sys.stderr.write(f"{problem_of_job} for job {word}\n")
-                status = 1
-            wake(state.directory, leader)
-    return status
-
-
-def _order(state: StateDirectory, job: Job | None, verb: str) -> str:
-    """Enter it for one job; the complaint if it cannot be done."""
-    if job is None or job.completing or not job.active:
-        return _DONE
-    if job.state == "PENDING":
-        return "Job is pending execution"
-    if verb == "resume" and not job.suspended_at:
-        return "Job is not suspended"
-    if verb == "suspend" and job.suspended_at:
-        return ""
-    moment = now()
-    stands_still = verb == "suspend"
-    before = job.suspended if stands_still else job.suspended_for(moment)
-    state.update_components(job.job_id, suspended_at=moment if stands_still else 0.0, suspended=before)
-    state.add_order(job.job_id, *encode_order(Suspend() if stands_still else Resume()))
-    return ""
-
-
-def notify(state: StateDirectory, words: list[str]) -> int:
-    """Write a line into the log of a job; the exit status."""
-    word, text = words[0], " ".join(words[1:])
-    if not word.isdecimal():
-        raise PlainError(f"Invalid job_id {word}job notify failure: No error")
-    try:
-        job = find_jobs(state, word)[0]
-    except PlainError:
-        raise PlainError("job notify failure: Invalid job id specified") from None
-    if not job.active or job.state != "RUNNING":
-        why = "Requested operation is presently disabled" if job.state == "PENDING" else _DONE
-        raise PlainError(f"job notify failure: {why}")
-    state.add_order(job.leader_id, *encode_order(Notify(text)))
-    wake(state.directory, job.leader_id)
-    return 0

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
 from hpc_kit.slurm import option_values, units
 from hpc_kit.slurm.datetimes import error_position, parse_datetime
 from hpc_kit.slurm.errors import HpcKitError
-from hpc_kit.slurm.nodelist import expand
 from pocketslurm.errors import CommandError, PlainError
-from pocketslurm.queue import messages, nodes
+from pocketslurm.queue import nodes
 from pocketslurm.queue.job_ids import FINISHED, find_jobs, own_record
-from pocketslurm.queue.job_size import NO_SUCH_NAME, decode_size, encode_size
+from pocketslurm.queue.job_size import decode_size, encode_size
 from pocketslurm.queue.messages import wake
-from pocketslurm.queue.state import now
 from pocketslurm.queue.submission import niceness
-from pocketslurm.users import user_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from pocketslurm.queue.records import Job
     from pocketslurm.queue.state import StateDirectory
@@ -29,13 +25,13 @@ if TYPE_CHECKING:
 def update(state: StateDirectory, words: list[str]) -> int:
     """`update NAME=VALUE ...`; the exit status."""
     typed = _pairs(words)
-    given = {name.lower(): value for name, value in typed.items()}
-    if "jobid" in given or "job" in given:
-        return _update_jobs(state, given.pop("jobid", "") or given.pop("job", ""), given, typed)
-    if len(given) > 1 and "jobname" in given:
-        return _update_jobs(state, f"jobname={given.pop('jobname')}", given, typed)
-    if "nodename" in given:
-        return update_nodes(state, given)
+    updates = {name.lower(): value for name, value in typed.items()}
+    if "jobid" in updates or "job" in updates:
+        return _update_jobs(state, updates.pop("jobid", "") or updates.pop("job", ""), updates, typed)
+    if len(updates) > 1 and "jobname" in updates:
+        return _update_jobs(state, f"jobname={updates.pop('jobname')}", updates, typed)
+    if "nodename" in updates:
+        raise PlainError("scontrol: update NodeName is not supported by the embedded Slurm: nodes are always up")
     sys.stderr.write(
         "No valid entity in update command\n"
         'Input line must include "NodeName", "PartitionName", "Reservation", "JobId", or "SlurmctldDebug"\n'
@@ -45,16 +41,16 @@ def update(state: StateDirectory, words: list[str]) -> int:
 
 def _pairs(words: list[str]) -> dict[str, str]:
     """Parse names and values: `TimeLimit=5` or `TimeLimit 5`."""
-    given: dict[str, str] = {}
+    updates: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
         name, equals, value = word.partition("=")
-        given[name] = value if equals else next(rest, "")
-    return given
+        updates[name] = value if equals else next(rest, "")
+    return updates
 
 
-def _update_jobs(state: StateDirectory, name: str, given: dict[str, str], typed: dict[str, str]) -> int:
-    if not given:
+def _update_jobs(state: StateDirectory, name: str, updates: dict[str, str], typed: dict[str, str]) -> int:
+    if not updates:
         raise PlainError("No changes specified")
     unknown = [field for field in typed if field.lower() not in {*CHANGES, "jobid", "job"}]
     if unknown:
@@ -68,7 +64,7 @@ def _update_jobs(state: StateDirectory, name: str, given: dict[str, str], typed:
             continue
         with state.transaction():
             current = own_record(state, job)
-            for field, value in given.items():
+            for field, value in updates.items():
                 try:
                     changes = CHANGES[field](state, current, value)
                 except (HpcKitError, ValueError):
@@ -81,7 +77,7 @@ def _update_jobs(state: StateDirectory, name: str, given: dict[str, str], typed:
 
 def _complaint(field: str, value: str) -> str:
     """Return the message for a value that cannot be read."""
-    if field in {"starttime", "eligibletime", "deadline"}:
+    if field == "starttime":
         return f"Invalid time specification (pos={error_position(value)}): {value}\nNo changes specified"
     known = {
         "timelimit": "scontrol: error: Invalid TimeLimit value",
@@ -89,13 +85,6 @@ def _complaint(field: str, value: str) -> str:
         "nice": "Invalid nice value, must be between -2147483645 and 2147483645",
     }
     return known.get(field) or f"Invalid {field} specification: {value}\nRequest aborted"
-
-
-def _option(name: str) -> Callable[[StateDirectory, Job, str], dict[str, object]]:
-    def change(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
-        return {"options": {**job.options, name: value}}
-
-    return change
 
 
 def _waiting(column: str) -> Callable[[StateDirectory, Job, str], dict[str, object]]:
@@ -106,32 +95,6 @@ def _waiting(column: str) -> Callable[[StateDirectory, Job, str], dict[str, obje
         return {column: value}
 
     return change
-
-
-def _size(**fields: Callable[[str], object]) -> Callable[[StateDirectory, Job, str], dict[str, object]]:
-    """Return the change of fields of the size of a pending job; `fields` contains a parser for each."""
-
-    def change(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
-        _pending(job)
-        read = {name: reader(value) for name, reader in fields.items()}
-        return {"request": encode_size(decode_size({**job.request, **read}))}
-
-    return change
-
-
-def _nodes(value: str) -> tuple[str, ...]:
-    return tuple(expand(value)) if value else ()
-
-
-def _deadline(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
-    _pending(job)
-    return {"deadline": parse_datetime(value).timestamp()}
-
-
-def _end(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
-    """Change the end time of a running job by a new time limit."""
-    seconds = int(parse_datetime(value).timestamp() - job.start_time)
-    return {"time_limit": max(60, seconds // 60 * 60)} if job.start_time else {}
 
 
 def _plain(column: str) -> Callable[[StateDirectory, Job, str], dict[str, object]]:
@@ -195,60 +158,19 @@ CHANGES: dict[str, Callable[[StateDirectory, Job, str], dict[str, object]]] = {
     "account": _waiting("account"),
     "arraytaskthrottle": lambda _state, _job, value: {"array_at_once": int(value)},
     "comment": _plain("comment"),
-    "cpuspertask": _size(cpus_per_task=int),
-    "deadline": _deadline,
     "dependency": _dependency,
-    "eligibletime": _begin,
-    "endtime": _end,
-    "excnodelist": _size(exclude=_nodes),
     "jobname": _plain("name"),
-    "mailtype": _option("mail-type"),
-    "mailuser": _option("mail-user"),
-    "mincpusnode": _size(min_cpus=int),
-    "minmemorycpu": _size(mem_per_cpu=units.parse_memory, mem_per_node=lambda _: 0),
-    "minmemorynode": _size(mem_per_node=units.parse_memory, mem_per_cpu=lambda _: 0),
     "name": _plain("name"),
     "nice": _nice,
     "numnodes": _node_count,
-    "numtasks": _size(ntasks=int),
     "partition": _partition,
     "priority": lambda _state, _job, value: {
         "priority": int(value),
         **({"reason": "JobHeldUser"} if value == "0" else {}),
     },
     "qos": _plain("qos"),
-    "reqnodelist": _size(nodelist=_nodes),
     "requeue": lambda _state, _job, value: {"requeue": value not in {"0", "no"}},
     "starttime": _begin,
     "timelimit": _time_limit,
-    "wckey": _option("wckey"),
 }
 """Fields of a job that `scontrol update` can change."""
-
-
-def update_nodes(state: StateDirectory, given: Mapping[str, str]) -> int:
-    """Take nodes out, or back in, for `NodeName=... State=... Reason=...`; the exit status."""
-    wanted = nodes.expand_names(given["nodename"])
-    if not wanted or not set(wanted) <= set(nodes.names(state.settings)):
-        raise PlainError(f"slurm_update error: {NO_SUCH_NAME}")
-    new = given.get("state", "").upper()
-    if new not in {"DOWN", "DRAIN", "RESUME", "IDLE", "UNDRAIN", "FAIL"}:
-        raise PlainError(f"Invalid input: state={given.get('state', '')}\nRequest aborted")
-    if new in {"DOWN", "DRAIN", "FAIL"} and not given.get("reason"):
-        raise PlainError("You must specify a reason when DOWNING or DRAINING a node. Request denied")
-    user = user_name(os.getuid())
-    lost: list[Job] = []
-    with state.transaction():
-        for name in wanted:
-            out = nodes.Outage("DOWN" if new == "DOWN" else "DRAIN", given.get("reason", ""), user, now())
-            nodes.take_out(state, name, out if new in {"DOWN", "DRAIN", "FAIL"} else None)
-        if new == "DOWN":
-            lost = [job for job in state.jobs("state = 'RUNNING'") if set(job.nodes) & set(wanted)]
-        for job in lost:
-            again = job.batch and job.requeue
-            over = {"state": "PENDING" if again else "NODE_FAIL", "reason": "NodeDown", "completing": True}
-            state.update_job(job.job_id, end_time=now(), **over)
-            state.add_order(job.job_id, *messages.encode_order(messages.Cancel("NODE FAILURE")))
-    for job in lost:
-        wake(state.directory, job.job_id)
-    return 0

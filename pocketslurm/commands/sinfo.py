@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING
 
 from pocketslurm import option_support
 from pocketslurm.errors import PlainError
-from pocketslurm.getopt import NONE, REQUIRED, Table
-from pocketslurm.installation import load_module
 from pocketslurm.listings import columns
 from pocketslurm.listings.columns import parse_sort
 from pocketslurm.listings.sinfo_columns import BY_LETTER, BY_NAME, EVERYTHING, NodeGroup, SinfoColumn
 from pocketslurm.listings.views import NODE_STATES, NodeView, node_views
+from pocketslurm.option_tables import NONE, REQUIRED, Table
 from pocketslurm.queue import controller_start, nodes
 from pocketslurm.queue.state import StateDirectory
-from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from pocketslurm.queue.state import StateDirectory
 
 
 OPTIONS = Table(
@@ -41,41 +37,24 @@ LONG = "%#P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
 SUMMARY = "%#P %.5a %.10l %.16F %N"
 BY_NODE = "%#N %.6D %.9P %6t"
 BY_NODE_LONG = "%#N %.6D %.9P %.11T %4c %.8z %.6m %.8d %.6w %.8f %20E"
-REASONS = "%20E %9u %19H %N"
-REASONS_LONG = "%20E %12U %19H %6t %N"
 
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run the command; its exit status."""
-    given, words = OPTIONS.parse(argv)
-    options = {name: value or "" for name, value in given}
+    parsed, words = OPTIONS.parse(argv)
+    options = {name: value or "" for name, value in parsed}
     if words:
         raise PlainError(f"sinfo: error: Unrecognized option: {words[0]}")
-    if "version" in options:
-        print(f"slurm {SLURM_VERSION}")
+    if OPTIONS.print_help("sinfo", options):
         return 0
-    if options.keys() & {"help", "usage"}:
-        print("Usage: sinfo [OPTIONS]\nOptions: those of Slurm 22.05's sinfo; `pocketslurm reference` lists them")
-        return 0
-    if not options.get("iterate", "0").isdecimal():
-        raise PlainError(f"sinfo: error: Error: invalid entry for --iterate={options['iterate']}")
     state = StateDirectory.open(environ)
     option_support.check_clusters("sinfo", options.get("clusters", "all"), state.settings)
-    if "json" in options:
-        controller_start.wait_until_ready(state)
-        load_module("listings.json_documents").print_nodes(state)
-        return 0
     if "reservation" in options:
         print("No reservations in the system")
         return 0
     controller_start.wait_until_ready(state)
-    while True:
-        _print(state, options, environ)
-        if "iterate" not in options:
-            return 0
-        state.close()
-        print(flush=True)
-        time.sleep(max(1, int(options["iterate"])))
+    _print(state, options, environ)
+    return 0
 
 
 def _format(options: dict[str, str], environ: Mapping[str, str]) -> tuple[columns.Format, Mapping[str, SinfoColumn]]:
@@ -87,8 +66,6 @@ def _format(options: dict[str, str], environ: Mapping[str, str]) -> tuple[column
     fallback = environ.get("SINFO_FORMAT", DEFAULT)
     if "summarize" in options:
         fallback = SUMMARY
-    elif "list-reasons" in options:
-        fallback = REASONS_LONG if long else REASONS
     elif "Node" in options:
         fallback = BY_NODE_LONG if long else BY_NODE
     elif long:
@@ -98,7 +75,7 @@ def _format(options: dict[str, str], environ: Mapping[str, str]) -> tuple[column
 
 def _print(state: StateDirectory, options: dict[str, str], environ: Mapping[str, str]) -> None:
     layout, fields = _format(options, environ)
-    layout, unknown = layout.known(fields)
+    layout, unknown = layout.without_unknown(fields)
     # Print known columns anyway: a format for another release still works.
     for key in unknown:
         what = "sinfo: error: Invalid job" if layout.long else "Invalid node"
@@ -120,7 +97,7 @@ def _fit_to(column: columns.Column, field: SinfoColumn, rows: list[NodeGroup]) -
     return column._replace(width=max([9, *(len(field.value(row)) for row in rows)]))
 
 
-_ORDER = ("completing", "draining", "drained", "mixed", "allocated", "idle", "down", "n/a")
+_ORDER = ("completing", "mixed", "allocated", "idle", "n/a")
 
 
 def group_nodes(state: StateDirectory, options: Mapping[str, str], shown: Sequence[SinfoColumn]) -> list[NodeGroup]:
@@ -149,7 +126,7 @@ def _single(state: StateDirectory, options: Mapping[str, str], views: Mapping[st
     for each in nodes.partitions(state.settings, options.get("partition")):
         own = [views[name] for name in nodes.of_partition(state.settings, each) if name in views]
         yield from (NodeGroup(state.settings, each, [view]) for view in own)
-        if not own and "Node" not in options and "list-reasons" not in options:
+        if not own and "Node" not in options:
             yield NodeGroup(state.settings, each, [])
 
 
@@ -187,8 +164,6 @@ def _chosen(views: list[NodeView], options: Mapping[str, str]) -> list[NodeView]
     if "states" in options:
         wanted = [_state(word) for word in options["states"].split(",")]
         views = [view for view in views if any(view.state in states for states in wanted)]
-    if "list-reasons" in options:
-        views = [view for view in views if view.out]
     return [] if "dead" in options else views  # all of them respond
 
 
@@ -197,7 +172,6 @@ def _state(word: str) -> tuple[str, ...]:
     typed = word.lower()
     if typed == "all":
         return _ORDER
-    typed = {"drng": "draining", "resv": "reserved", "planned": "future"}.get(typed, typed)
     exact = [name for name in NODE_STATES if name == typed]
     found = exact or [name for name in NODE_STATES if name.startswith(typed)]
     if not typed:
@@ -205,4 +179,4 @@ def _state(word: str) -> tuple[str, ...]:
     if not found:
         known = ",".join(NODE_STATES)
         raise PlainError(f'sinfo: error: Bad state string: "{word}"\nsinfo: error: valid states: {known},unknown')
-    return ("drained", "draining") if found[0] == "drain" else (found[0],)
+    return (found[0],)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection
 
 
 DEFAULT_WIDTH = 20
@@ -41,7 +41,7 @@ class Format(NamedTuple):
     columns: list[Column]
     long: bool = False
 
-    def known(self, keys: Collection[str]) -> tuple[Format, list[str]]:
+    def without_unknown(self, keys: Collection[str]) -> tuple[Format, list[str]]:
         """Return the format with known columns only, and the unknown keys; -o prints their text, -O nothing."""
         prefix, found, unknown = self.prefix, list[Column](), list[str]()
         for column in self.columns:
@@ -56,11 +56,6 @@ class Format(NamedTuple):
             else:
                 prefix += text
         return Format(prefix, found, self.long), unknown
-
-
-def in_order(letters: Iterable[str]) -> list[str]:
-    """Return the letters in the order of `%all`: lower case first."""
-    return sorted(letters, key=str.swapcase)
 
 
 def parse_short_format(text: str, everything: str) -> Format:
@@ -86,28 +81,3 @@ def parse_long(text: str) -> Format:
 def parse_sort(text: str) -> list[tuple[str, bool]]:
     """Read the letters of a --sort and whether each goes backwards: `P,t,-p`, or `Pt-p`."""
     return [(letter, sign.endswith("-")) for sign, letter in re.findall(r"([+-]*)([^,+\s-])", text)]
-
-
-def print_table(columns: Sequence[tuple[str, int]], rows: Sequence[Mapping[str, str]], flags: Collection[str]) -> None:
-    """Print rows.
-
-    Args:
-        columns: Heads with their widths, negative ones for the left.
-        rows: Values by their heads.
-        flags: `parsable`, `parsable2` and `noheader` count.
-    """
-    lines = [[row.get(name, "") for name, _ in columns] for row in rows]
-    names = [name for name, _ in columns]
-    if "parsable" in flags or "parsable2" in flags:
-        end = "|" if "parsable" in flags else ""
-        for line in lines if "noheader" in flags else [names, *lines]:
-            print("|".join(line) + end)
-        return
-    dashes = ["-" * abs(width) for _, width in columns]
-    for line in lines if "noheader" in flags else [names, dashes, *lines]:
-        print("".join(_cell(text, width) + " " for text, (_, width) in zip(line, columns, strict=True)))
-
-
-def _cell(text: str, width: int) -> str:
-    text = text if len(text) <= abs(width) else f"{text[: abs(width) - 1]}+"
-    return text.ljust(-width) if width < 0 else text.rjust(width)

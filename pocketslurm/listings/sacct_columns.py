@@ -29,11 +29,11 @@ SIZES = ("ReqMem", "AllocTRES", "ReqTRES", "MaxRSS")
 def in_unit(text: str, unit: str) -> str:
     """Format a column's sizes in one of `UNITS`, rounded to two decimals as in Slurm."""
 
-    def converted(found: re.Match[str]) -> str:
+    def convert(found: re.Match[str]) -> str:
         number = float(found[1]) * 1024.0 ** (UNITS.index(found[2]) - UNITS.index(unit))
         return f"{int(number)}{unit}" if number.is_integer() else f"{number:.2f}{unit}"
 
-    return re.sub(rf"(?:^|(?<=mem=))([0-9.]+)([{UNITS}])", converted, text)
+    return re.sub(rf"(?:^|(?<=mem=))([0-9.]+)([{UNITS}])", convert, text)
 
 
 class JobOrStep(NamedTuple):
@@ -59,20 +59,8 @@ def _elapsed(seconds: float) -> str:
     return format_time(max(0, int(seconds)))
 
 
-def _suspended(view: JobView) -> float:
-    return view.job.suspended_for(view.now)
-
-
 def _step_elapsed(view: JobView, step: Step) -> float:
     return (step.end_time or view.now) - step.start_time
-
-
-def _state(view: JobView) -> str:
-    return _by(_standing(view, view.job.state), view.job.killed_by)
-
-
-def _standing(view: JobView, state: str) -> str:
-    return "SUSPENDED" if state == "RUNNING" and view.job.suspended_at else state
 
 
 def _by(state: str, user: int | None) -> str:
@@ -84,14 +72,6 @@ def _exit_code(view: JobView) -> str:
     return "0:0" if job.state in _NO_STATUS or job.active else exit_status.format_accounted_exit_code(job.exit_code)
 
 
-def _derived_exit_code(view: JobView) -> str:
-    return "0:0" if view.job.state in _NO_STATUS else exit_status.format_accounted_exit_code(view.job.derived_exit_code)
-
-
-def _start(view: JobView) -> str:
-    return format_timestamp(view.job.start_time or view.job.end_time, "Unknown")
-
-
 def _step_cpus(step: Step) -> int:
     return sum(step.cpus) or 1
 
@@ -100,20 +80,8 @@ def _limit(view: JobView) -> str:
     return "UNLIMITED" if view.job.time_limit == UNLIMITED else format_time(view.job.time_limit)
 
 
-def _limit_minutes(view: JobView) -> str:
-    return "UNLIMITED" if view.job.time_limit == UNLIMITED else str(view.job.time_limit // 60)
-
-
-def _memory(view: JobView) -> str:
-    return megabytes(sum(share.mem for share in view.shares))
-
-
 def _sorted(tres: str) -> str:
     return ",".join(sorted(tres.split(",")))
-
-
-def _step_id(view: JobView, step: Step) -> str:
-    return f"{view.job.display_id}.{step.label}"
 
 
 def _reserved(view: JobView) -> float:
@@ -150,7 +118,12 @@ FIELDS: dict[str, SacctColumn] = {
         lambda v: str(int(v.elapsed) * v.cpu_count),
         lambda v, s: str(int(_step_elapsed(v, s)) * _step_cpus(s)),
     ),
-    "DerivedExitCode": SacctColumn(15, _derived_exit_code),
+    "DerivedExitCode": SacctColumn(
+        15,
+        lambda v: (
+            "0:0" if v.job.state in _NO_STATUS else exit_status.format_accounted_exit_code(v.job.derived_exit_code)
+        ),
+    ),
     "Elapsed": SacctColumn(10, lambda v: _elapsed(v.elapsed), lambda v, s: _elapsed(_step_elapsed(v, s))),
     "ElapsedRaw": SacctColumn(10, lambda v: str(int(v.elapsed)), lambda v, s: str(int(_step_elapsed(v, s)))),
     "Eligible": SacctColumn(
@@ -162,7 +135,7 @@ FIELDS: dict[str, SacctColumn] = {
     "ExitCode": SacctColumn(8, _exit_code, lambda _, s: exit_status.format_accounted_exit_code(s.exit_code)),
     "GID": SacctColumn(6, lambda v: str(v.job.gid)),
     "Group": SacctColumn(9, lambda v: v.job.group),
-    "JobID": SacctColumn(-12, lambda v: v.label, _step_id),
+    "JobID": SacctColumn(-12, lambda v: v.label, lambda v, s: f"{v.job.display_id}.{s.label}"),
     "JobIDRaw": SacctColumn(-12, lambda v: str(v.job.job_id), lambda v, s: f"{v.job.job_id}.{s.label}"),
     "JobName": SacctColumn(10, lambda v: v.job.name, lambda _, s: s.name),
     "Layout": SacctColumn(9, lambda _: "", lambda _, s: "Unknown" if s.step_id == BATCH_STEP else "Block"),
@@ -178,22 +151,28 @@ FIELDS: dict[str, SacctColumn] = {
     "ReqCPUS": SacctColumn(
         8, lambda v: str(v.request.tasks * v.request.cpus_per_task), lambda _, s: str(_step_cpus(s))
     ),
-    "ReqMem": SacctColumn(10, _memory),
+    "ReqMem": SacctColumn(10, lambda v: megabytes(sum(share.mem for share in v.shares))),
     "ReqNodes": SacctColumn(8, lambda v: str(v.request.min_nodes), lambda _, s: str(len(s.nodes))),
     "ReqTRES": SacctColumn(10, lambda v: _sorted(v.tres)),
     "Reserved": SacctColumn(10, lambda v: _elapsed(_reserved(v))),
     "ResvCPU": SacctColumn(10, lambda v: _elapsed(_reserved_cpu(v))),
     "ResvCPURAW": SacctColumn(10, lambda v: str(int(_reserved_cpu(v)))),
-    "Start": SacctColumn(19, _start, lambda _, s: format_timestamp(s.start_time)),
-    "State": SacctColumn(10, _state, lambda v, s: _by(_standing(v, s.state), s.killed_by)),
+    "Start": SacctColumn(
+        19,
+        lambda v: format_timestamp(v.job.start_time or v.job.end_time, "Unknown"),
+        lambda _, s: format_timestamp(s.start_time),
+    ),
+    "State": SacctColumn(10, lambda v: _by(v.job.state, v.job.killed_by), lambda _, s: _by(s.state, s.killed_by)),
     "Submit": SacctColumn(
         19, lambda v: format_timestamp(v.job.submit_time), lambda _, s: format_timestamp(s.start_time)
     ),
     "SubmitLine": SacctColumn(20, lambda v: v.job.submit_line, lambda _, s: s.submit_line),
-    "Suspended": SacctColumn(10, lambda v: _elapsed(_suspended(v)), lambda v, _: _elapsed(_suspended(v))),
+    "Suspended": SacctColumn(10, lambda _: "00:00:00", lambda _view, _step: "00:00:00"),
     "SystemCPU": _cpu(lambda step: step.system_cpu),
     "Timelimit": SacctColumn(10, _limit),
-    "TimelimitRaw": SacctColumn(10, _limit_minutes),
+    "TimelimitRaw": SacctColumn(
+        10, lambda v: "UNLIMITED" if v.job.time_limit == UNLIMITED else str(v.job.time_limit // 60)
+    ),
     "TotalCPU": _cpu(lambda step: step.user_cpu + step.system_cpu),
     "UID": SacctColumn(6, lambda v: str(v.job.uid)),
     "User": SacctColumn(9, lambda v: v.job.user),
@@ -216,12 +195,6 @@ EMPTY = (
 )  # fmt: skip
 """Columns of Slurm that are always empty here, because nothing measures them."""
 
-_WIDTHS = {
-    "AdminComment": 15, "AssocID": 7, "AveDiskRead": 14, "AveDiskWrite": 14, "BlockID": 16, "Container": 19,
-    "Flags": 19, "MaxDiskRead": 12, "MaxPages": 8, "MaxPagesTask": 14, "MaxVMSizeNode": 14, "MaxVMSizeTask": 14,
-    "McsLabel": 12, "QOSRAW": 6, "Reservation": 20, "ReservationId": 8, "SystemComment": 15,
-}  # fmt: skip
-"""Of these, where it is neither 10 nor the name's."""
 
 NEWER = {
     "planned": ("Planned", FIELDS["Reserved"]),
@@ -247,4 +220,4 @@ def find(name: str) -> tuple[str, SacctColumn] | None:
     )
     if not low or found is None:
         return None
-    return found, FIELDS.get(found) or SacctColumn(_WIDTHS.get(found) or max(10, len(found)), lambda _: "")
+    return found, FIELDS.get(found) or SacctColumn(max(10, len(found)), lambda _: "")

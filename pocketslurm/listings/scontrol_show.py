@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -25,41 +24,28 @@ if TYPE_CHECKING:
     from pocketslurm.listings.views import JobView, NodeView
     from pocketslurm.queue.records import Job, Step
     from pocketslurm.queue.state import StateDirectory
-    from pocketslurm.settings import Partition, Settings
+    from pocketslurm.settings import Partition
 
 
-_ENTITIES = (
-    ("job", "jobs", "jobid"), ("node", "nodes", "nodename"), ("partition", "partitions", "partitionname"),
-    ("step", "steps", "stepid"), ("config",), ("daemons",), ("reservation", "reservations"), ("licenses",),
-    ("topology",), ("aliases",), ("bbstat",), ("burstbuffer",), ("dwstat",), ("federation",),
-    ("frontend",), ("assoc_mgr", "assocmgr", "associations"),
-)  # fmt: skip
-
-
-_NONE = {
-    "reservation": "No reservations in the system",
-    "daemons": "slurmctld ",
-    "licenses": "No licenses configured in Slurm.",
-    "frontend": "No nodes in the system",
-    "assoc_mgr": "Current Association Manager state\n"
-    + "".join(f"\nNo {each} currently cached in Slurm.\n\n" for each in ("users", "associations", "QOS")),
+_KINDS = {
+    "job": ("job", "jobs", "jobid"),
+    "node": ("node", "nodes", "nodename"),
+    "partition": ("partition", "partitions", "partitionname"),
+    "step": ("step", "steps", "stepid"),
+    "config": ("config",),
+    "reservation": ("reservation", "reservations"),
 }
-
-
-_NO_TOPOLOGY = "No topology information available"
 
 
 class NotFound(PlainError):
     """A node or partition does not exist; scontrol prints this on stdout."""
 
 
-def show(state: StateDirectory, entity: str, name: str | None, flags: Collection[str]) -> int:
-    """Print one entity, or all of a kind; the exit status."""
-    kinds = [names[0] for names in _ENTITIES if entity in names]
-    kinds = kinds or [names[0] for names in _ENTITIES if names[0].startswith(entity)]
-    if not kinds:
+def show(state: StateDirectory, entity: str, name: str | None, flags: Collection[str]) -> None:
+    """Print one entity, or all of a kind."""
+    kind = next((kind for kind, names in _KINDS.items() if entity in names or kind.startswith(entity)), None)
+    if kind is None:
         raise PlainError(f"invalid entity:{entity} for keyword:show ")
-    kind = kinds[0]
     oneliner = "oneliner" in flags
     if kind == "job":
         texts = _jobs(state, name, details="details" in flags)
@@ -68,58 +54,21 @@ def show(state: StateDirectory, entity: str, name: str | None, flags: Collection
     elif kind == "node":
         texts = [node_text(state, view) for view in _nodes(state, name)]
     elif kind == "partition":
-        texts = [partition_text(state, each) for each in _partitions(state, name)]
+        texts = [partition_text(state, partition) for partition in _partitions(state, name)]
     elif kind == "config":
         print(_config(state))
-        return 0
+        return
     else:
-        _show_nothing(kind, name)
-        return 0
+        print("No reservations in the system")
+        return
     for text in texts:
         # The blank line behind a paragraph is a blank behind the line.
         print(" ".join(line.lstrip() for line in text.removesuffix("\n").split("\n")) if oneliner else text)
-    return 0
-
-
-def _show_nothing(kind: str, name: str | None) -> None:
-    """Print the message of Slurm for a kind of object that does not exist here."""
-    if kind == "topology":
-        missing = f"Topology information contains no switch or node named {name}" if name else _NO_TOPOLOGY
-        print(f"scontrol: error: {missing}", file=sys.stderr)
-    elif kind == "frontend" and name:
-        raise NotFound(f"Node {name} not found")
-    elif kind in _NONE:
-        print(_NONE[kind])
-
-
-def write_script(state: StateDirectory, words: list[str]) -> None:
-    """Run `scontrol write batch_script JOB [FILE]`."""
-    if words[0].lower() not in {"batch_script", "batch"}:
-        raise PlainError(f"invalid entity:{words[0]} for keyword:write ")
-    try:
-        job = _find(state, words[1])[0]
-    except PlainError:
-        raise PlainError("job script retrieval failed: Invalid job id specified") from None
-    script, _ = state.script(job.array_job_id or job.job_id)
-    if not script:
-        raise PlainError("job script retrieval failed: Invalid job id specified")
-    target = words[2] if len(words) > 2 else f"slurm-{words[1]}.sh"
-    if target == "-":
-        sys.stdout.flush()
-        os.write(1, script)
-        return
-    with open(target, "wb") as file:  # noqa: PTH123
-        file.write(script)
-    print(f"batch script for job {words[1]} written to {target}")
-
-
-def _known(state: StateDirectory) -> tuple[str, tuple[float]]:
-    return "state IN ('PENDING', 'RUNNING') OR completing OR end_time > ?", (now() - state.settings.min_job_age,)
 
 
 def _find(state: StateDirectory, name: str) -> list[Job]:
     try:
-        jobs = job_ids.find_by_text(state, name, *_known(state))
+        jobs = job_ids.find_by_text(state, name, *job_ids.recent_jobs(state))
     except ValueError:
         raise PlainError("scontrol_print_job error: Invalid job id specified") from None
     if not jobs and "_" in name:
@@ -130,7 +79,7 @@ def _find(state: StateDirectory, name: str) -> list[Job]:
 
 
 def _jobs(state: StateDirectory, name: str | None, *, details: bool) -> list[str]:
-    jobs = _find(state, name) if name else state.jobs(*_known(state))
+    jobs = _find(state, name) if name else state.jobs(*job_ids.recent_jobs(state))
     if not jobs:
         return ["No jobs in the system"]
     return [job_text(JobView(state, job, now()), details=details) for job in jobs]
@@ -213,14 +162,15 @@ def job_text(view: JobView, *, details: bool) -> str:
 
 def _identity(view: JobView) -> Iterator[str]:
     job = view.job
-    yield f"JobId={job.job_id} {_array(view)}{_component(job)}JobName={job.name}"
-    if job.het_job_id is not None:
+    het = "" if job.het_job_id is None else f"HetJobId={job.het_job_id} HetJobOffset={job.het_offset} "
+    yield f"JobId={job.job_id} {_array(view)}{het}JobName={job.name}"
+    if het:
         yield f"HetJobIdSet={view.het_job_id_set}"
     yield f"UserId={job.user}({job.uid}) GroupId={job.group}({job.gid}) MCS_label=N/A"
     yield f"Priority={job.priority} Nice={niceness(job.options)} Account={null(job.account)} QOS={null(job.qos)}"
     yield (f"JobState={view.job.shown_state} Reason={job.reason.replace(' ', '_')} Dependency={null(view.dependency)}")
     flags = f"Requeue={int(job.requeue)} Restarts={job.restart_count} BatchFlag={int(job.batch)}"
-    yield f"{flags} Reboot=0 ExitCode={view.exit_code}"
+    yield f"{flags} Reboot=0 ExitCode={exit_status.format_exit_code(job.exit_code)}"
 
 
 def _array(view: JobView) -> str:
@@ -229,10 +179,6 @@ def _array(view: JobView) -> str:
         return ""
     limit = f"ArrayTaskThrottle={job.array_at_once} " if job.array_at_once else ""
     return f"ArrayJobId={job.array_job_id} ArrayTaskId={view.array_task} {limit}"
-
-
-def _component(job: Job) -> str:
-    return "" if job.het_job_id is None else f"HetJobId={job.het_job_id} HetJobOffset={job.het_offset} "
 
 
 def _times(view: JobView, *, details: bool) -> Iterator[str]:
@@ -250,9 +196,7 @@ def _times(view: JobView, *, details: bool) -> Iterator[str]:
     if job.start_time:
         yield f"PreemptEligibleTime={start} PreemptTime=None"
     evaluated = format_timestamp(job.start_time or job.submit_time)
-    before = int(view.elapsed) if job.suspended_at else 0
-    since = format_timestamp(job.suspended_at, "None")
-    yield f"SuspendTime={since} SecsPreSuspend={before} LastSchedEval={evaluated} Scheduler=Main"
+    yield f"SuspendTime=None SecsPreSuspend=0 LastSchedEval={evaluated} Scheduler=Main"
 
 
 def _size(view: JobView, *, details: bool) -> Iterator[str]:
@@ -273,7 +217,7 @@ def _size(view: JobView, *, details: bool) -> Iterator[str]:
     yield f"Features={null(job.options.get('constraint', ''))} DelayBoot=00:00:00"
     shared = "NO" if request.exclusive else "OK"
     licenses = null(job.options.get("licenses", ""))
-    yield f"OverSubscribe={shared} Contiguous={int(request.contiguous)} Licenses={licenses} Network=(null)"
+    yield f"OverSubscribe={shared} Contiguous=0 Licenses={licenses} Network=(null)"
 
 
 def _node_range(view: JobView) -> str:
@@ -305,7 +249,7 @@ def _files(view: JobView) -> Iterator[str]:
         yield f"StdIn={logs.stdin}"
         yield f"StdOut={logs.stdout}"
     yield "Power="
-    yield from (f"{name}={text}" for name, text in views.asked(job.options).items())
+    yield from (f"{name}={text}" for name, text in views.gpu_requests(job.options).items())
     if types := job.options.get("mail-type"):
         yield f"MailUser={job.options.get('mail-user') or job.user} MailType={types.upper()}"
 
@@ -329,60 +273,42 @@ def node_text(state: StateDirectory, view: NodeView) -> str:
     settings, uname, load = state.settings, os.uname(), os.getloadavg()[0]
     gpus = f"gpu:{settings.gpus}" if settings.gpus else "(null)"
     booted = format_timestamp(now() - time.clock_gettime(time.CLOCK_BOOTTIME))
-    partitions = ",".join(partitions_of(settings, view.name))
-    reason = f"   Reason={view.out.reason} [{view.out.user}@{format_timestamp(view.out.since)}]\n" if view.out else ""
+    partitions = ",".join(each.name for each in settings.partitions if view.name in nodes.of_partition(settings, each))
+    free_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 2**20
+    gres = f",gres/gpu={settings.gpus}" if settings.gpus else ""
+    tres = f"cpu={settings.cpus},mem={megabytes(settings.memory_of_node)},billing={settings.cpus}{gres}"
+    counts = {"cpu": view.cpus_used, "mem": view.cpus_used and view.mem_used, "gres/gpu": view.gpus_used}
+    used = ",".join(f"{name}={megabytes(n) if name == 'mem' else n}" for name, n in counts.items() if n)
     return (
         f"NodeName={view.name} Arch={uname.machine} CoresPerSocket=1 \n"
         f"   CPUAlloc={view.cpus_used} CPUEfctv={settings.cpus} CPUTot={settings.cpus} CPULoad={load:.2f}\n"
         f"   AvailableFeatures=(null)\n   ActiveFeatures=(null)\n   Gres={gpus}\n"
         f"   NodeAddr={view.name} NodeHostName={view.name} Version={SLURM_VERSION}\n"
         f"   OS={uname.sysname} {uname.release} {uname.version} \n"
-        f"   RealMemory={settings.memory_of_node} AllocMem={view.mem_used} FreeMem={free_memory()} "
+        f"   RealMemory={settings.memory_of_node} AllocMem={view.mem_used} FreeMem={free_memory} "
         f"Sockets={settings.cpus} Boards=1\n"
         f"   State={view.long_state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n"
         f"   Partitions={partitions} \n   BootTime={booted} SlurmdStartTime={booted}\n"
         f"   LastBusyTime={format_timestamp(now())}\n"
-        f"   CfgTRES={tres_of(settings)}\n"
-        f"   AllocTRES={tres_used(view)}\n   CapWatts=n/a\n   CurrentWatts=0 AveWatts=0\n"
-        f"   ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s\n{reason}"
+        f"   CfgTRES={tres}\n"
+        f"   AllocTRES={used}\n   CapWatts=n/a\n   CurrentWatts=0 AveWatts=0\n"
+        f"   ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s\n"
     )
 
 
-def tres_of(settings: Settings) -> str:
-    """Return the resources of a node: `cpu=8,mem=16000M,billing=8`."""
-    gres = f",gres/gpu={settings.gpus}" if settings.gpus else ""
-    return f"cpu={settings.cpus},mem={megabytes(settings.memory_of_node)},billing={settings.cpus}{gres}"
-
-
-def tres_used(view: NodeView) -> str:
-    """Return the allocated resources of a node; empty if there are none."""
-    counts = (("cpu", view.cpus_used), ("mem", view.cpus_used and view.mem_used), ("gres/gpu", view.gpus_used))
-    return ",".join(f"{name}={megabytes(count) if name == 'mem' else count}" for name, count in counts if count)
-
-
-def partitions_of(settings: Settings, name: str) -> list[str]:
-    """Return the partitions of a node."""
-    return [each.name for each in settings.partitions if name in nodes.of_partition(settings, each)]
-
-
-def free_memory() -> int:
-    """Return the free memory of the machine in MiB."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 2**20
-
-
-def partition_text(state: StateDirectory, each: Partition) -> str:
+def partition_text(state: StateDirectory, partition: Partition) -> str:
     """Return the paragraph of a partition, with an empty line after it."""
     settings = state.settings
-    names = nodes.of_partition(settings, each)
-    default = "NONE" if each.default_time is None else _limit(each.default_time)
+    names = nodes.of_partition(settings, partition)
+    default = "NONE" if partition.default_time is None else _limit(partition.default_time)
     cpus, count = settings.cpus * len(names), len(names)
     gres = f",gres/gpu={settings.gpus * count}" if settings.gpus else ""
-    first = "YES" if each == settings.partitions[0] else "NO"
+    first = "YES" if partition == settings.partitions[0] else "NO"
     return (
-        f"PartitionName={each.name}\n   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL\n"
+        f"PartitionName={partition.name}\n   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL\n"
         f"   AllocNodes=ALL Default={first} QoS=N/A\n"
         f"   DefaultTime={default} DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO\n"
-        f"   MaxNodes=UNLIMITED MaxTime={_limit(each.max_time)} MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED\n"
+        f"   MaxNodes=UNLIMITED MaxTime={_limit(partition.max_time)} MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED\n"
         f"   Nodes={fold(names)}\n"
         "   PriorityJobFactor=1 PriorityTier=1 RootOnly=NO ReqResv=NO OverSubscribe=NO\n"
         "   OverTimeLimit=NONE PreemptMode=OFF\n"

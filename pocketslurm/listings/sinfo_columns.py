@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import pwd
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED
-from pocketslurm.listings.columns import in_order
-from pocketslurm.listings.views import SHORT, NodeView, format_duration, format_timestamp
+from pocketslurm.listings.views import SHORT, NodeView, format_duration
 from pocketslurm.settings import SLURM_VERSION, Partition, Settings
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ class NodeGroup(NamedTuple):
     @property
     def first(self) -> NodeView:
         """One of them, for what they share; of a partition without any, one that is none."""
-        return self.views[0] if self.views else NodeView("", 0, 0, 0, 0, completing=False, out=None, missing=True)
+        return self.views[0] if self.views else NodeView("", 0, 0, 0, 0, completing=False, missing=True)
 
     def count(self, *states: str) -> int:
         """Return the number of nodes in one of these states."""
@@ -49,14 +47,12 @@ def _default_mark(row: NodeGroup) -> str:
 
 def _counts(row: NodeGroup) -> str:
     busy = row.count("allocated", "mixed", "completing")
-    other = row.count("drained", "draining", "down")
-    return f"{busy}/{row.count('idle')}/{other}/{len(row.views)}"
+    return f"{busy}/{row.count('idle')}/0/{len(row.views)}"
 
 
 def _cpus(row: NodeGroup) -> str:
     used, total = sum(view.cpus_used for view in row.views), sum(view.cpus for view in row.views)
-    out = sum(view.cpus - view.cpus_used for view in row.views if view.out)
-    return f"{used}/{total - used - out}/{out}/{total}"
+    return f"{used}/{total - used}/0/{total}"
 
 
 def _limit(seconds: int | None) -> str:
@@ -66,13 +62,6 @@ def _limit(seconds: int | None) -> str:
 def _gres(row: NodeGroup) -> str:
     kind = f":{row.settings.gpu_type}" if row.settings.gpu_type else ""
     return f"gpu{kind}:{row.settings.gpus}" if row.settings.gpus else "(null)"
-
-
-def _long_user(name: str) -> str:
-    try:
-        return f"{name}({pwd.getpwnam(name).pw_uid})"
-    except KeyError:
-        return name
 
 
 FIELDS = (
@@ -110,18 +99,10 @@ FIELDS = (
     SinfoColumn("PREEMPT_MODE", "M", "preemptmode", lambda _: "OFF"),
     SinfoColumn("PRIO_TIER", "p", "prioritytier", lambda _: "1"),
     SinfoColumn("MAX_CPUS_PER_NODE", "B", "maxcpuspernode", lambda _: "UNLIMITED"),
-    SinfoColumn("REASON", "E", "reason", lambda row: row.first.out.reason if row.first.out else "none", splits=True),
-    SinfoColumn("USER", "u", "user", lambda row: row.first.out.user if row.first.out else "Unknown", splits=True),
-    SinfoColumn(
-        "USER", "U", "userlong", lambda row: _long_user(row.first.out.user) if row.first.out else "Unknown", splits=True
-    ),
-    SinfoColumn(
-        "TIMESTAMP",
-        "H",
-        "timestamp",
-        lambda row: format_timestamp(row.first.out.since if row.first.out else 0, "Unknown"),
-        splits=True,
-    ),
+    SinfoColumn("REASON", "E", "reason", lambda _: "none"),
+    SinfoColumn("USER", "u", "user", lambda _: "Unknown"),
+    SinfoColumn("USER", "U", "userlong", lambda _: "Unknown"),
+    SinfoColumn("TIMESTAMP", "H", "timestamp", lambda _: "Unknown"),
     SinfoColumn("VERSION", "v", "version", lambda _: SLURM_VERSION),
     SinfoColumn("CLUSTER", "V", "cluster", lambda _: "N/A"),
     SinfoColumn("CPU_LOAD", "O", "cpusload", lambda _: f"{os.getloadavg()[0]:.2f}"),
@@ -137,5 +118,5 @@ FIELDS = (
 )
 
 BY_LETTER = {field.letter: field for field in FIELDS if field.letter}
-EVERYTHING = "|".join(f"%{letter}{' ' if letter.isupper() else ''}" for letter in in_order(BY_LETTER))
+EVERYTHING = "|".join(f"%{letter}{' ' if letter.isupper() else ''}" for letter in sorted(BY_LETTER, key=str.swapcase))
 BY_NAME = {name: field for field in FIELDS for name in field.names.split()}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.nodelist import fold
+from hpc_kit.slurm.states import STATE_CODES
 from pocketslurm.listings import views
-from pocketslurm.listings.columns import in_order
 from pocketslurm.listings.views import JobView, format_duration, format_timestamp, null
 from pocketslurm.queue.submission import TOP_PRIORITY, niceness
 
@@ -24,8 +24,8 @@ class SqueueColumn(NamedTuple):
     whole: bool = False
 
 
-def _option(name: str, otherwise: str = "(null)") -> Callable[[JobView], str]:
-    return lambda view: view.job.options.get(name) or otherwise
+def _option(name: str, default: str = "(null)") -> Callable[[JobView], str]:
+    return lambda view: view.job.options.get(name) or default
 
 
 def _nice(view: JobView) -> str:
@@ -33,31 +33,8 @@ def _nice(view: JobView) -> str:
 
 
 def _tres(name: str) -> Callable[[JobView], str]:
-    return lambda view: views.asked(view.job.options).get(name, "N/A")
+    return lambda view: views.gpu_requests(view.job.options).get(name, "N/A")
 
-
-_ALWAYS = {
-    "0": {
-        "ASSOC_ID": "associd", "BOARDS_PER_NODE": "boardspernode", "NTASKS_PER_BOARD": "ntperboard",
-        "REBOOT": "reboot", "REQ_SWITCH": "reqswitch", "SOCKETS_PER_BOARD": "sperboard",
-    },
-    "0:00": {"DELAY_BOOT": "delayboot", "TIME_MIN": "mintime", "WAIT4SWITCH": "wait4switch"},
-    "(null)": {
-        "ADMIN_COMMENT": "admin_comment", "BURST_BUFFER": "burstbuffer", "BURST_BUFFER_STATE": "burstbufferstate",
-        "CLUSTER_FEATURES": "clusterfeature", "SYSTEM_COMMENT": "system_comment",
-    },
-    "N/A": {
-        "NTASKS_PER_CORE": "ntpercore", "NTASKS_PER_SOCKET": "ntpersocket", "RESIZE_TIME": "resizetime",
-        "TRES_FREQ": "tres-freq", "TRES_PER_SOCKET": "tres-per-socket",
-    },
-    "NA": {
-        "ORIGIN": "origin", "ORIGIN_RAW": "originraw", "ACTIVE_SIBLINGS": "siblingsactive",
-        "ACTIVE_SIBLINGS_RAW": "siblingsactiveraw", "VIABLE_SIBLINGS": "siblingsviable",
-        "VIALBLE_SIBLINGS_RAW": "siblingsviableraw",
-    },
-    "NotSet": {"PROFILE": "profile"},
-}  # fmt: skip
-"""Columns of -O about what is not here, by what they always show: heading, name."""
 
 FIELDS = (
     SqueueColumn("ACCOUNT", "a", "account", lambda view: null(view.job.account)),
@@ -92,7 +69,7 @@ FIELDS = (
     SqueueColumn(
         "COMMAND", "o", "command", lambda view: null(" ".join([view.job.command, *view.job.arguments]).strip())
     ),
-    SqueueColumn("CONTIGUOUS", "O", "contiguous", lambda view: str(int(view.request.contiguous))),
+    SqueueColumn("CONTIGUOUS", "O", "contiguous", lambda _: "0"),
     SqueueColumn("PRIORITY", "p", "priority", lambda view: f"{view.job.priority / (2**32 - 1):.14f}"),
     SqueueColumn("PARTITION", "P", "partition", lambda view: view.job.partition),
     SqueueColumn("QOS", "q", "qos", lambda view: null(view.job.qos)),
@@ -101,7 +78,7 @@ FIELDS = (
     SqueueColumn("NODELIST(REASON)", "R", "reasonlist", lambda view: view.place),
     SqueueColumn("", "s", "selectjobinfo", lambda _: ""),
     SqueueColumn("START_TIME", "S", "starttime", lambda view: format_timestamp(view.start)),
-    SqueueColumn("ST", "t", "statecompact", lambda view: view.short_state),
+    SqueueColumn("ST", "t", "statecompact", lambda view: STATE_CODES[view.job.shown_state]),
     SqueueColumn("STATE", "T", "state", lambda view: view.job.shown_state),
     SqueueColumn("UID", "U", "userid", lambda view: str(view.job.uid)),
     SqueueColumn("USER", "u", "username", lambda view: view.job.user),
@@ -147,27 +124,10 @@ FIELDS = (
     SqueueColumn("CPUS_PER_TRES", "", "cpus-per-tres", _tres("CpusPerTres")),
     SqueueColumn("MEM_PER_TRES", "", "mem-per-tres", _tres("MemPerTres")),
     SqueueColumn("DEADLINE", "", "deadline", lambda view: format_timestamp(view.job.deadline)),
-    SqueueColumn("ALLOC_SID", "", "allocsid", lambda view: view.session),
-    SqueueColumn("ALLOC_NODES", "", "allocnodes", lambda view: view.job.submit_host),
-    SqueueColumn(
-        "LAST_SCHED_EVAL",
-        "",
-        "lastschedeval",
-        lambda view: format_timestamp(view.job.start_time or view.job.submit_time),
-    ),
-    SqueueColumn("MAX_CPUS", "", "maxcpus", lambda view: str(view.cpu_count)),
-    SqueueColumn("PREFER", "", "prefer", _option("prefer")),
-    SqueueColumn("NETWORK", "", "network", _option("network")),
-    SqueueColumn("MCSLABEL", "", "mcslabel", _option("mcs-label")),
-    *(
-        SqueueColumn(heading, "", name, lambda _, text=text: text)  # type: ignore[misc]
-        for text, headings in _ALWAYS.items()
-        for heading, name in headings.items()
-    ),
 )
 
 BY_LETTER = {field.letter: field for field in FIELDS if field.letter}
-EVERYTHING = "|".join(f"%{letter}" for letter in in_order(BY_LETTER))
+EVERYTHING = "|".join(f"%{letter}" for letter in sorted(BY_LETTER, key=str.swapcase))
 BY_NAME = {name: field for field in FIELDS for name in field.names.split()}
 SORT_KEYS = {
     "i": lambda view: (view.job.array_job_id or view.job.job_id, view.job.array_task_id or 0),

@@ -8,23 +8,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.nodelist import fold
-from hpc_kit.slurm.states import STATE_CODES
+from hpc_kit.slurm.option_values import fold_indices
 from hpc_kit.slurm.units import UNLIMITED, format_time, parse_memory
-from pocketslurm import exit_status
 from pocketslurm.errors import CommandError
 from pocketslurm.queue import batch_step, node_selection, nodes
 from pocketslurm.queue.dependencies import outlook
 from pocketslurm.queue.job_ids import array_indices
 from pocketslurm.queue.job_size import WHOLE_NODE, decode_size
 from pocketslurm.queue.scheduler import expected_end
-from pocketslurm.steps.messages import format_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pocketslurm.queue.job_size import JobRequest
     from pocketslurm.queue.node_selection import NodeShare
-    from pocketslurm.queue.nodes import Outage
     from pocketslurm.queue.records import Job, Step
     from pocketslurm.queue.state import StateDirectory
 
@@ -91,12 +88,7 @@ class JobView:
         """The numbers of a heterogeneous job's components: `12-14`; empty for an ordinary job."""
         if self.job.het_job_id is None:
             return ""
-        return format_ranges(part.job_id for part in self.state.components(self.job))
-
-    @property
-    def short_state(self) -> str:
-        """`PD`, `R`, `CG`..."""
-        return STATE_CODES.get(self.job.shown_state, self.job.shown_state)
+        return fold_indices((part.job_id for part in self.state.components(self.job)), steps=False)
 
     @property
     def nodelist(self) -> str:
@@ -137,11 +129,11 @@ class JobView:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start, without those that it stood still."""
+        """Seconds since the start."""
         job = self.job
         if not job.start_time:
             return 0.0
-        return max(0.0, (job.end_time or self.now) - job.start_time - job.suspended_for(self.now))
+        return max(0.0, (job.end_time or self.now) - job.start_time)
 
     @property
     def end(self) -> float:
@@ -210,11 +202,6 @@ class JobView:
         return self.job.supervisor.partition(":")[0] or str(os.getsid(0))
 
     @property
-    def exit_code(self) -> str:
-        """`0:0`."""
-        return exit_status.format_exit_code(self.job.exit_code)
-
-    @property
     def logs(self) -> batch_step.LogFiles:
         """The log files of the batch script."""
         job = self.job
@@ -250,10 +237,7 @@ def step_id(view: JobView, step: Step) -> str:
     return f"{view.job.display_id if view.job.het_job_id is None else view.job.job_id}.{step.label}"
 
 
-SHORT = {
-    "idle": "idle", "mixed": "mix", "allocated": "alloc", "completing": "comp", "drained": "drain", "draining": "drng",
-    "down": "down", "n/a": "n/a",
-}  # fmt: skip
+SHORT = {"idle": "idle", "mixed": "mix", "allocated": "alloc", "completing": "comp", "n/a": "n/a"}
 
 NODE_STATES = (
     "unknown", "down", "idle", "allocated", "?", "mixed", "future", "drain", "drained", "draining", "no_respond",
@@ -272,36 +256,27 @@ class NodeView(NamedTuple):
     mem_used: int
     gpus_used: int
     completing: bool
-    out: Outage | None
     missing: bool = False
     """It represents no node."""
 
     @property
     def state(self) -> str:
-        """`idle`, `mixed`, `allocated`, `drained`..."""
+        """`idle`, `mixed`, `allocated` or `completing`; `n/a` if it represents no node."""
         if self.missing:
             return "n/a"
-        if self.out:
-            if self.out.state == "DOWN":
-                return "down"
-            return "draining" if self.cpus_used else "drained"
         if self.cpus_used >= self.cpus:
             return "allocated"
         return "mixed" if self.cpus_used else "completing" if self.completing else "idle"
 
     @property
     def long_state(self) -> str:
-        """As scontrol shows it: `IDLE+DRAIN`."""
-        base = "ALLOCATED" if self.cpus_used >= self.cpus else "MIXED" if self.cpus_used else "IDLE"
-        if self.out and self.out.state == "DOWN":
-            return "DOWN"
-        return f"{base}+DRAIN" if self.out else base
+        """The state as scontrol shows it: `IDLE`."""
+        return "ALLOCATED" if self.cpus_used >= self.cpus else "MIXED" if self.cpus_used else "IDLE"
 
 
 def node_views(state: StateDirectory) -> list[NodeView]:
     """Return every node, in order."""
     holding = state.jobs("state = 'RUNNING' OR completing")
-    out = nodes.outages(state)
     views = []
     for node in nodes.all_of(state):
         held = [(job, job.nodes.index(node.name)) for job in holding if node.name in job.nodes]
@@ -313,21 +288,20 @@ def node_views(state: StateDirectory) -> list[NodeView]:
                 min(node.mem, sum(job.mem[index] for job, index in held)),
                 sum(len(job.gpus[index]) for job, index in held),
                 any(job.completing for job, _ in held),
-                out.get(node.name),
             )
         )
     return views
 
 
-def asked(options: Mapping[str, str]) -> dict[str, str]:
+def gpu_requests(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options per GPU under scontrol's names, in its order."""
     found = {
-        "CpusPerTres": _of("gpu", options.get("cpus-per-gpu", "")),
-        "MemPerTres": _of("gpu", str(parse_memory(options["mem-per-gpu"])) if options.get("mem-per-gpu") else ""),
+        "CpusPerTres": _gpu_items(options.get("cpus-per-gpu", "")),
+        "MemPerTres": _gpu_items(str(parse_memory(options["mem-per-gpu"])) if options.get("mem-per-gpu") else ""),
         "TresBind": f"gpu:{options['gpu-bind']}" if options.get("gpu-bind") else "",
-        "TresPerJob": _of("gpu", options.get("gpus", "")),
-        "TresPerNode": ",".join(filter(None, (_of("gpu", options.get("gpus-per-node", "")), _of_gres(options)))),
-        "TresPerTask": _of("gpu", options.get("gpus-per-task", "")),
+        "TresPerJob": _gpu_items(options.get("gpus", "")),
+        "TresPerNode": ",".join(filter(None, (_gpu_items(options.get("gpus-per-node", "")), _gres_option(options)))),
+        "TresPerTask": _gpu_items(options.get("gpus-per-task", "")),
     }
     return {name: text for name, text in found.items() if text}
 
@@ -339,10 +313,10 @@ def step_tres(step: Step) -> str:
     return ",".join(part for part in (*found, f"node={len(step.nodes)}") if part)
 
 
-def _of(name: str, text: str) -> str:
-    return ",".join(f"gres:{name}:{item}" for item in text.split(",") if item)
+def _gpu_items(text: str) -> str:
+    return ",".join(f"gres:gpu:{item}" for item in text.split(",") if item)
 
 
-def _of_gres(options: Mapping[str, str]) -> str:
+def _gres_option(options: Mapping[str, str]) -> str:
     items = [item.removeprefix("gres:") for item in options.get("gres", "").split(",")]
     return ",".join(f"gres:{item}" for item in items if item and item.lower() != "none")

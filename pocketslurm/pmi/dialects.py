@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from pocketslurm.pmi.key_values import Link
-from pocketslurm.pmi.protocol import PMI1, PMI2, PmiReply, ProtocolError, versions
+from pocketslurm.pmi.protocol import PMI1, PMI2, PmiReply, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -16,8 +14,6 @@ if TYPE_CHECKING:
 
     Answers = Iterator[tuple[int, PmiReply]]
     Answer = Callable[[KeyValueSpace, int, Mapping[str, str]], Answers]
-
-_NO_SPAWN = "spawn failed: the embedded Slurm starts no tasks for MPI_Comm_spawn"
 
 
 class Abort(Exception):
@@ -40,25 +36,25 @@ class Unanswered(Exception):
         self.reply = reply
 
 
-def handshake(wire: Connection, request: PmiRequest) -> PmiReply:
+def handshake(connection: Connection, request: PmiRequest) -> PmiReply:
     """Return the answer to a task's first line.
 
     Raises:
         Unanswered: The version is none that is known here.
     """
-    asked = versions(request.text)
-    major, minor = asked or PMI2
-    wire.version = asked if asked in {PMI1, PMI2} else None
-    code = 0 if wire.version else -1 if asked else 1
+    values = versions(request.text)
+    major, minor = values or PMI2
+    connection.version = values if values in {PMI1, PMI2} else None
+    code = 0 if connection.version else -1 if values else 1
     reply = PmiReply("response_to_init", {"rc": code, "pmi_version": major, "pmi_subversion": minor})
-    if not asked:
+    if not values:
         raise Unanswered(f"invalid PMI1 init command: `{request.text}'", reply)
-    if not wire.version:
+    if not connection.version:
         raise Unanswered(f"unsupported PMI version: {major}.{minor}", reply)
     return reply
 
 
-def answer(board: KeyValueSpace, wire: Connection, task: int, request: PmiRequest) -> Answers:
+def answer(space: KeyValueSpace, connection: Connection, task: int, request: PmiRequest) -> Answers:
     """Return the replies by task.
 
     Raises:
@@ -66,190 +62,132 @@ def answer(board: KeyValueSpace, wire: Connection, task: int, request: PmiReques
         Finished: The task has finalized.
         Unanswered: The command is unknown.
     """
-    table, name = (_TWO, "pmi2") if wire.version == PMI2 else (_ONE, "pmi1")
+    table, name = (_TWO, "pmi2") if connection.version == PMI2 else (_ONE, "pmi1")
     if request.command in _UNSUPPORTED:
-        raise Unanswered(f"PMI1 request of '{request.command}' not supported")
+        complaint = _NO_SPAWN if "spawn" in request.command else f"{name} request of '{request.command}' not supported"
+        raise Unanswered(complaint, _UNSUPPORTED[request.command])
     if request.command not in table:
         raise Unanswered(f"invalid {name} command received: '{request.command}'")
-    return table[request.command](board, task, request.values)
+    return table[request.command](space, task, request.values)
 
 
 def _tells(command: str, values: Callable[[KeyValueSpace], Mapping[str, object]]) -> Answer:
     """Return the answer of a command that only asks for values."""
 
-    def tell(board: KeyValueSpace, task: int, _: Mapping[str, str]) -> Answers:
-        yield task, PmiReply(command, {"rc": 0, **values(board)})
+    def tell(space: KeyValueSpace, task: int, _: Mapping[str, str]) -> Answers:
+        yield task, PmiReply(command, {"rc": 0, **values(space)})
 
     return tell
 
 
-def _abort(_: KeyValueSpace, __: int, asked: Mapping[str, str]) -> Answers:
+def _abort(_: KeyValueSpace, __: int, values: Mapping[str, str]) -> Answers:
     """Abort the step. PMI-2 can also end a part of a step, which has no effect here."""
-    if asked.get("isworld", "TRUE").upper() == "TRUE":
+    if values.get("isworld", "TRUE").upper() == "TRUE":
         raise Abort
     yield from ()
+
+
+def _puts(command: str) -> Answer:
+    def put(space: KeyValueSpace, task: int, values: Mapping[str, str]) -> Answers:
+        space.put(values.get("key", ""), values.get("value", ""))
+        yield task, PmiReply(command, {"rc": 0})
+
+    return put
+
+
+def _waits(command: str) -> Answer:
+    def wait(space: KeyValueSpace, task: int, _: Mapping[str, str]) -> Answers:
+        yield from ((each, PmiReply(command, {"rc": 0})) for each in space.barrier(task))
+
+    return wait
+
+
+def _ends(command: str) -> Answer:
+    def end(_: KeyValueSpace, __: int, ___: Mapping[str, str]) -> Answers:
+        raise Finished(PmiReply(command, {"rc": 0}))
+
+    return end
 
 
 # PMI-1.1
 
 
-def _put(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
-    board.put(asked.get("key", ""), asked.get("value", ""))
-    yield task, PmiReply("put_result", {"rc": 0})
-
-
-def _get(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
-    value = board.values.get(asked.get("key", ""))
+def _get(space: KeyValueSpace, task: int, values: Mapping[str, str]) -> Answers:
+    value = space.values.get(values.get("key", ""))
     yield task, PmiReply("get_result", {"rc": 1} if value is None else {"rc": 0, "value": value})
 
 
-def _barrier(board: KeyValueSpace, task: int, _: Mapping[str, str]) -> Answers:
-    yield from ((each, PmiReply("barrier_out", {"rc": 0})) for each in board.barrier(task))
-
-
-def _finalize(_: KeyValueSpace, __: int, ___: Mapping[str, str]) -> Answers:
-    raise Finished(PmiReply("finalize_ack", {"rc": 0}))
-
-
-def _publish(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
-    board.names[asked.get("service", "")] = asked.get("port", "")
-    yield task, PmiReply("publish_result", {"info": "ok"})
-
-
-def _unpublish(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
-    board.names.pop(asked.get("service", ""), None)
-    yield task, PmiReply("unpublish_result", {"info": "ok"})
-
-
-def _lookup(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
-    port = board.names.get(asked.get("service", ""))
-    yield task, PmiReply("lookup_result", {"info": "fail"} if port is None else {"info": "ok", "port": port})
-
-
-def _spawn(_: KeyValueSpace, __: int, asked: Mapping[str, str]) -> Answers:
-    if asked.get("spawnssofar") == asked.get("totspawns"):
-        raise Unanswered(_NO_SPAWN, PmiReply("spawn_result", {"rc": 1}))
-    yield from ()
-
-
-_UNSUPPORTED = {"create_kvs", "destroy_kvs", "getbyidx"}
+_NO_SPAWN = "spawn failed: the embedded Slurm starts no tasks for MPI_Comm_spawn"
+_UNSUPPORTED = {
+    **dict.fromkeys(("create_kvs", "destroy_kvs", "getbyidx", "job-connect", "job-disconnect")),
+    "mcmd=spawn": PmiReply("spawn_result", {"rc": 1}),
+    "spawn": PmiReply("spawn-response", {"rc": 14, "errmsg": _NO_SPAWN}),
+    "ring": PmiReply("ring-response", {"rc": 1}),
+    **{f"{verb}_name": PmiReply(f"{verb}_result", {"info": "fail"}) for verb in ("publish", "unpublish", "lookup")},
+    **{f"name-{verb}": PmiReply(f"name-{verb}-response", {"rc": 1}) for verb in ("publish", "unpublish", "lookup")},
+}
+"""Commands of programs that connect to each other or start others, and of MVAPICH's rings, with the replies."""
 
 _ONE: dict[str, Answer] = {
     "get_maxes": _tells("maxes", lambda _: {"kvsname_max": 256, "keylen_max": 64, "vallen_max": 1024}),
-    "get_universe_size": _tells("universe_size", lambda board: {"size": board.size}),
+    "get_universe_size": _tells("universe_size", lambda space: {"size": space.size}),
     "get_appnum": _tells("appnum", lambda _: {"appnum": -1}),
-    "get_my_kvsname": _tells("my_kvsname", lambda board: {"kvsname": board.name}),
-    "put": _put,
+    "get_my_kvsname": _tells("my_kvsname", lambda space: {"kvsname": space.name}),
+    "put": _puts("put_result"),
     "get": _get,
-    "barrier_in": _barrier,
-    "publish_name": _publish,
-    "unpublish_name": _unpublish,
-    "lookup_name": _lookup,
-    "mcmd=spawn": _spawn,
+    "barrier_in": _waits("barrier_out"),
     "abort": _abort,
-    "finalize": _finalize,
+    "finalize": _ends("finalize_ack"),
 }
 
 
 # PMI-2.0
 
 
-def _found(value: object) -> dict[str, object]:
+def _value_fields(value: object) -> dict[str, object]:
     return {"rc": 0, "found": "FALSE"} if value is None else {"rc": 0, "found": "TRUE", "value": value}
 
 
-def _full_init(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
-    complete = all(name in asked for name in ("pmijobid", "pmirank", "threaded"))
-    values = {"rc": 0 if complete else 3, "pmi-version": 2, "pmi-subversion": 0, "rank": task, "size": board.size}
-    yield task, PmiReply("fullinit-response", {**values, "appnum": -1, "debugged": "FALSE", "pmiverbose": "FALSE"})
+def _full_init(space: KeyValueSpace, task: int, values: Mapping[str, str]) -> Answers:
+    complete = all(name in values for name in ("pmijobid", "pmirank", "threaded"))
+    result = {"rc": 0 if complete else 3, "pmi-version": 2, "pmi-subversion": 0, "rank": task, "size": space.size}
+    yield task, PmiReply("fullinit-response", {**result, "appnum": -1, "debugged": "FALSE", "pmiverbose": "FALSE"})
 
 
-def _kvs_put(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
-    board.put(asked.get("key", ""), asked.get("value", ""))
-    yield task, PmiReply("kvs-put-response", {"rc": 0})
+def _kvs_get(space: KeyValueSpace, task: int, values: Mapping[str, str]) -> Answers:
+    yield task, PmiReply("kvs-get-response", _value_fields(space.values.get(values.get("key", ""))))
 
 
-def _kvs_get(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
-    yield task, PmiReply("kvs-get-response", _found(board.values.get(asked.get("key", ""))))
+def _job_attribute(space: KeyValueSpace, task: int, values: Mapping[str, str]) -> Answers:
+    key = values.get("key", "")
+    value = str(space.size) if key == "universeSize" else space.values.get(key) if key.startswith("PMI_") else None
+    yield task, PmiReply("info-getjobattr-response", _value_fields(value))
 
 
-def _kvs_fence(board: KeyValueSpace, task: int, _: Mapping[str, str]) -> Answers:
-    yield from ((each, PmiReply("kvs-fence-response", {"rc": 0})) for each in board.barrier(task))
-
-
-def _ring(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
-    number = asked.get("ring-count") or "0"
-    if not re.fullmatch("-?[0-9]{1,9}", number):
-        raise ProtocolError(f"invalid ring-count: {number!r}")
-    link = Link(int(number), asked.get("ring-left", ""), asked.get("ring-right", ""))
-    for each, (count, left, right) in board.link(task, link).items():
-        yield each, PmiReply("ring-response", {"rc": 0, "ring-count": count, "ring-left": left, "ring-right": right})
-
-
-def _job_attribute(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
-    key = asked.get("key", "")
-    value = str(board.size) if key == "universeSize" else board.values.get(key) if key.startswith("PMI_") else None
-    yield task, PmiReply("info-getjobattr-response", _found(value))
-
-
-def _node_attribute(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
-    wait = asked.get("wait", "").upper() == "TRUE"
-    value = board.attribute(task, asked.get("key", ""), wait=wait)
+def _node_attribute(space: KeyValueSpace, task: int, values: Mapping[str, str]) -> Answers:
+    wait = values.get("wait", "").upper() == "TRUE"
+    value = space.attribute(task, values.get("key", ""), wait=wait)
     if value is not None or not wait:
-        yield task, PmiReply("info-getnodeattr-response", _found(value))
+        yield task, PmiReply("info-getnodeattr-response", _value_fields(value))
 
 
-def _describe(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
-    key, value = asked.get("key", ""), asked.get("value", "")
+def _describe(space: KeyValueSpace, task: int, values: Mapping[str, str]) -> Answers:
+    key, value = values.get("key", ""), values.get("value", "")
     yield from (
-        (each, PmiReply("info-getnodeattr-response", _found(value))) for each in board.describe(task, key, value)
+        (each, PmiReply("info-getnodeattr-response", _value_fields(value))) for each in space.describe(task, key, value)
     )
     yield task, PmiReply("info-putnodeattr-response", {"rc": 0})
 
 
-def _name_publish(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
-    board.names[asked.get("name", "")] = asked.get("port", "")
-    yield task, PmiReply("name-publish-response", {"rc": 0})
-
-
-def _name_unpublish(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
-    board.names.pop(asked.get("name", ""), None)
-    yield task, PmiReply("name-unpublish-response", {"rc": 0})
-
-
-def _name_lookup(board: KeyValueSpace, task: int, asked: Mapping[str, str]) -> Answers:
-    port = board.names.get(asked.get("name", ""))
-    yield task, PmiReply("name-lookup-response", {"rc": 1} if port is None else {"rc": 0, "value": port})
-
-
-def _spawn2(_: KeyValueSpace, __: int, ___: Mapping[str, str]) -> Answers:
-    raise Unanswered(_NO_SPAWN, PmiReply("spawn-response", {"rc": 14, "errmsg": _NO_SPAWN}))
-
-
-def _connect(_: KeyValueSpace, __: int, ___: Mapping[str, str]) -> Answers:
-    raise Unanswered("job connect not implemented for now")
-
-
-def _finalize2(_: KeyValueSpace, __: int, ___: Mapping[str, str]) -> Answers:
-    raise Finished(PmiReply("finalize-response", {"rc": 0}))
-
-
 _TWO: dict[str, Answer] = {
     "fullinit": _full_init,
-    "job-getid": _tells("job-getid-response", lambda board: {"jobid": board.name}),
-    "job-connect": _connect,
-    "job-disconnect": _connect,
-    "kvs-put": _kvs_put,
+    "job-getid": _tells("job-getid-response", lambda space: {"jobid": space.name}),
+    "kvs-put": _puts("kvs-put-response"),
     "kvs-get": _kvs_get,
-    "kvs-fence": _kvs_fence,
-    "ring": _ring,
+    "kvs-fence": _waits("kvs-fence-response"),
     "info-getjobattr": _job_attribute,
     "info-getnodeattr": _node_attribute,
     "info-putnodeattr": _describe,
-    "name-publish": _name_publish,
-    "name-unpublish": _name_unpublish,
-    "name-lookup": _name_lookup,
-    "spawn": _spawn2,
     "abort": _abort,
-    "finalize": _finalize2,
+    "finalize": _ends("finalize-response"),
 }

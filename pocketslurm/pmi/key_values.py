@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pocketslurm.pmi.protocol import ProtocolError
 
@@ -14,14 +14,6 @@ if TYPE_CHECKING:
 MAPPING = "PMI_process_mapping"
 
 
-class Link(NamedTuple):
-    """Contribution of a task to a ring, and its result: a number, and the values of its neighbours."""
-
-    number: int
-    left: str
-    right: str
-
-
 class KeyValueSpace:
     """The state of one step.
 
@@ -29,18 +21,15 @@ class KeyValueSpace:
         name: The step's, `12.0`: PMI's job and the name of its values.
         size: Tasks.
         values: What all can read; what was put comes with the next fence.
-        names: Published ones, with their ports.
     """
 
     def __init__(self, step: Step, distribution: str) -> None:
         self.name = f"{step.job_id}.{step.step_id}"
         self.values = {MAPPING: process_mapping(step.tasks, distribution)}
-        self.names: dict[str, str] = {}
         self._node = {task: node for node, tasks in enumerate(step.tasks) for task in tasks}
         self.size = len(self._node)
         self._put: dict[str, str] = {}
         self._fenced: set[int] = set()
-        self._links: dict[int, Link] = {}
         self._attributes: dict[tuple[int, str], str] = {}
         self._asking: list[tuple[int, str]] = []
 
@@ -63,19 +52,6 @@ class KeyValueSpace:
         self._put, gone, self._fenced = {}, self._fenced, set()
         return sorted(gone)
 
-    def link(self, task: int, link: Link) -> dict[int, Link]:
-        """Enter a ring. When the last task has entered, return the result of each, with the sum of earlier numbers."""
-        self._links[task] = link
-        if len(self._links) < self.size:
-            return {}
-        links, self._links = self._links, {}
-        found, before = {}, 0
-        for place in range(self.size):
-            left, right = links[(place - 1) % self.size].right, links[(place + 1) % self.size].left
-            found[place] = Link(before, left, right)
-            before += links[place].number
-        return found
-
     def attribute(self, task: int, key: str, *, wait: bool = False) -> str | None:
         """Return an attribute of the task's node; with `wait`, `describe` answers the task later."""
         found = self._attributes.get((self._node[task], key))
@@ -92,13 +68,8 @@ class KeyValueSpace:
 
 
 def process_mapping(tasks: Sequence[Sequence[int]], distribution: str) -> str:
-    """Return the process mapping of PMI as Slurm writes it: (first node, number of nodes, tasks on each).
-
-    With arbitrary distribution, Slurm lists every task separately.
-    """
+    """Return the process mapping of PMI as Slurm writes it: (first node, number of nodes, tasks on each)."""
     node_of = {task: node for node, numbers in enumerate(tasks) for task in numbers}
-    if distribution == "arbitrary":
-        return f"(vector,(0,{len(node_of)},1))"
     runs: list[tuple[int, int]] = []
     for task in sorted(node_of):
         node = node_of[task]

@@ -21,9 +21,9 @@ _NONE = {"none", "openmpi"}
 _VARIABLE = "SLURM_MPI_TYPE"
 
 
-def with_default(asked: StepOptions, default: str) -> StepOptions:
+def with_default(values: StepOptions, default: str) -> StepOptions:
     """Return the options with the default plug-in of the cluster if they name none."""
-    return asked._replace(values={"mpi": default, **asked.values})
+    return values._replace(values={"mpi": default, **values.values})
 
 
 def check_plugin(plugin: str, *, strict: bool = True) -> None:
@@ -35,7 +35,8 @@ def check_plugin(plugin: str, *, strict: bool = True) -> None:
     Raises:
         CommandError: It is another.
     """
-    if plugin not in {*_NONE, "pmi2"} and (strict or not _elsewhere(plugin)):
+    elsewhere = plugin == "cray_shasta" or plugin.startswith("pmix")
+    if plugin not in {*_NONE, "pmi2"} and (strict or not elsewhere):
         raise CommandError(
             f"error: Couldn't find the specified plugin name for mpi/{plugin} looking at all files",
             f"error: cannot find mpi plugin for mpi/{plugin}",
@@ -43,10 +44,6 @@ def check_plugin(plugin: str, *, strict: bool = True) -> None:
             "error: MPI: Unable to load any plugin",
             f"error: Invalid MPI type '{plugin}', --mpi=list for acceptable types",
         )
-
-
-def _elsewhere(plugin: str) -> bool:
-    return plugin == "cray_shasta" or plugin.startswith("pmix")
 
 
 def start_server(
@@ -62,8 +59,8 @@ def start_server(
     return PmiServer(merge_step_parts(steps), distribution if len(parts) == 1 else "block")
 
 
-def plugin_variables(asked: StepOptions, environ: Mapping[str, str]) -> dict[str, str]:
+def plugin_variables(values: StepOptions, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a step with SLURM_MPI_TYPE as set by its plug-in."""
-    plugin = asked.get("mpi")
+    plugin = values.get("mpi")
     found = {name: value for name, value in environ.items() if name != _VARIABLE}
     return found if plugin in _NONE else found | {_VARIABLE: plugin}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pocketslurm.pmi import dialects
 from pocketslurm.pmi.key_values import KeyValueSpace
 from pocketslurm.pmi.protocol import Connection, ProtocolError
-from pocketslurm.steps.messages import write_stderr
+from pocketslurm.processes import write_slurmstepd_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,36 +31,36 @@ class PmiServer:
     """
 
     def __init__(self, step: Step, distribution: str) -> None:
-        self._board = KeyValueSpace(step, distribution)
-        self._wires: dict[int, Connection] = {}
+        self._space = KeyValueSpace(step, distribution)
+        self._connections: dict[int, Connection] = {}
         self._sockets: dict[int, socket.socket] = {}
         self._unsent: dict[int, bytes] = {}
-        self._theirs: socket.socket | None = None
+        self._task_end: socket.socket | None = None
 
     def connect(self, task: TaskSpec) -> TaskSpec:
         """Return the task with its end of a new connection and the variables for it; `started` closes that end."""
-        ours, theirs = socket.socketpair()
-        os.set_blocking(ours.fileno(), False)
-        self._sockets[task.number], self._wires[task.number], self._theirs = ours, Connection(), theirs
+        own_end, task_end = socket.socketpair()
+        os.set_blocking(own_end.fileno(), False)
+        self._sockets[task.number], self._connections[task.number], self._task_end = own_end, Connection(), task_end
         found = {
-            "PMI_FD": str(theirs.fileno()),
-            "PMI_JOBID": self._board.name,
+            "PMI_FD": str(task_end.fileno()),
+            "PMI_JOBID": self._space.name,
             "PMI_RANK": str(task.number),
-            "PMI_SIZE": str(self._board.size),
+            "PMI_SIZE": str(self._space.size),
         }
-        return task._replace(environ={**task.environ, **found}, kept=theirs.fileno())
+        return task._replace(environ={**task.environ, **found}, extra_fd=task_end.fileno())
 
     def started(self) -> None:
         """Close the ends of the connections that belong to tasks."""
-        if self._theirs is not None:
-            self._theirs.close()
-            self._theirs = None
+        if self._task_end is not None:
+            self._task_end.close()
+            self._task_end = None
 
     def serve(self, selector: selectors.BaseSelector, abort: Callable[[], None]) -> None:
         """Answer from now on, in a loop whose keys carry what is to be called; `abort` ends the step."""
         self._selector, self._end_step = selector, abort
-        for task, ours in self._sockets.items():
-            selector.register(ours, selectors.EVENT_READ, lambda task=task: self._on_task(task))
+        for task, own_end in self._sockets.items():
+            selector.register(own_end, selectors.EVENT_READ, lambda task=task: self._on_task(task))
 
     def _on_task(self, task: int) -> None:
         if self._unsent.get(task):
@@ -76,22 +76,22 @@ class PmiServer:
             self._leave(task)
             return
         try:
-            for request in self._wires[task].feed(data):
+            for request in self._connections[task].feed(data):
                 self._answer(task, request)
         except ProtocolError as garbage:
-            _complain(str(garbage))
+            write_slurmstepd_error(f"mpi/pmi2: {garbage}")
             self._leave(task)
 
     def _answer(self, task: int, request: PmiRequest) -> None:
-        wire = self._wires[task]
+        connection = self._connections[task]
         try:
-            if wire.version is None:
-                self._send(task, dialects.handshake(wire, request))
+            if connection.version is None:
+                self._send(task, dialects.handshake(connection, request))
                 return
-            for each, reply in dialects.answer(self._board, wire, task, request):
+            for each, reply in dialects.answer(self._space, connection, task, request):
                 self._send(each, reply)
         except dialects.Unanswered as unanswered:
-            _complain(str(unanswered))
+            write_slurmstepd_error(f"mpi/pmi2: {unanswered}")
             if unanswered.reply is not None:
                 self._send(task, unanswered.reply)
         except dialects.Finished as finished:
@@ -103,13 +103,13 @@ class PmiServer:
     def _send(self, task: int, reply: PmiReply) -> None:
         """Send a reply; queue the part that the socket does not accept yet. Ignore a task that has ended."""
         if task in self._sockets:
-            self._unsent[task] = self._unsent.get(task, b"") + self._wires[task].write(reply)
+            self._unsent[task] = self._unsent.get(task, b"") + self._connections[task].write(reply)
             self._flush(task)
 
     def _flush(self, task: int) -> None:
-        ours = self._sockets[task]
+        own_end = self._sockets[task]
         try:
-            sent = ours.send(self._unsent[task], socket.MSG_NOSIGNAL)
+            sent = own_end.send(self._unsent[task], socket.MSG_NOSIGNAL)
         except BlockingIOError:
             sent = 0
         except OSError:
@@ -118,13 +118,9 @@ class PmiServer:
         self._unsent[task] = self._unsent[task][sent:]
         # One that reads nothing is not read from either: what it is owed stays finite.
         events = selectors.EVENT_WRITE if self._unsent[task] else selectors.EVENT_READ
-        self._selector.modify(ours, events, lambda: self._on_task(task))
+        self._selector.modify(own_end, events, lambda: self._on_task(task))
 
     def _leave(self, task: int) -> None:
-        if ours := self._sockets.pop(task, None):
-            self._selector.unregister(ours)
-            ours.close()
-
-
-def _complain(text: str) -> None:
-    write_stderr(f"slurmstepd: error: mpi/pmi2: {text}\n")
+        if own_end := self._sockets.pop(task, None):
+            self._selector.unregister(own_end)
+            own_end.close()

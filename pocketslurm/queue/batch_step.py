@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from pocketslurm import installation, resources
+from pocketslurm import installation, processes, resources
 from pocketslurm.log_paths import ARRAY_OUTPUT, BATCH_OUTPUT, PatternValues, batch_path
 from pocketslurm.queue import job_environment
 from pocketslurm.queue.job_environment import batch_environ
@@ -112,20 +111,13 @@ def open_error_log(job: Job) -> int:
         return -1
 
 
-def write_to_log(stderr: int, text: str) -> None:
-    """Write a line of slurmstepd to the job's log."""
-    try:
-        os.write(stderr, f"slurmstepd: error: {text}\n".encode(errors="surrogateescape"))
-    except OSError:
-        return
-
-
 def write_cancellation(stderr: int, job: Job, why: str) -> None:
     """Write that the job is cancelled, and why: `TIME LIMIT`, `JOB REQUEUE`, `NODE FAILURE`, or nothing."""
     cause = f" DUE TO {why}" if why else ""
     cause += ", SEE SLURMCTLD LOG FOR DETAILS" if why == "NODE FAILURE" else ""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-    write_to_log(stderr, f"*** JOB {job.job_id} ON {job.nodes[0]} CANCELLED AT {stamp}{cause} ***")
+    text = f"*** JOB {job.job_id} ON {job.nodes[0]} CANCELLED AT {stamp}{cause} ***"
+    processes.write_slurmstepd_error(text, stderr)
 
 
 def _environ(state: StateDirectory, job: Job, stored: bytes) -> dict[str, str]:
@@ -171,45 +163,15 @@ def _become(path: Path, job: Job, environ: dict[str, str], streams: tuple[int, i
         os.setsid()
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
-        _forget_signals()
+        processes.reset_signals()
         os.umask(job.umask)
         environ["SLURM_TASK_PID"] = str(os.getpid())
-        if not _enter(job.work_dir):
-            _enter(job.work_dir)  # slurmstepd tries it, and once more in the process that becomes the script
-        _execute(path, job, environ)
+        if not processes.enter_folder(job.work_dir):
+            # slurmstepd tries it, and once more in the process that becomes the script
+            processes.enter_folder(job.work_dir)
+        resources.apply_limits(job.limits)
+        processes.execute(str(path), [str(path), *job.arguments], environ)
     except BaseException as error:  # noqa: BLE001 - it must not get back into the supervisor
-        write_to_log(2, str(error))
+        processes.write_slurmstepd_error(str(error))
     finally:
         os._exit(1)
-
-
-def _execute(path: Path, job: Job, environ: dict[str, str]) -> NoReturn:
-    resources.apply_limits(job.limits)
-    try:
-        os.execve(path, [str(path), *job.arguments], environ)  # noqa: S606 - its first line names the shell
-    except OSError as error:
-        with path.open("rb") as file:
-            interpreter = file.readline()[2:].split()[:1]
-        name = interpreter[0].decode(errors="replace") if interpreter else ""
-        missing = f"bad interpreter({name})" if not os.access(name, os.X_OK) else str(path)
-        write_to_log(2, f"execve(): {missing}: {error.strerror}")
-        os._exit(error.errno or 1)
-
-
-def _enter(folder: str) -> bool:
-    try:
-        os.chdir(folder)
-    except OSError as error:
-        write_to_log(2, f"couldn't chdir to `{folder}': {error.strerror}: going to /tmp instead")
-        os.chdir("/tmp")  # noqa: S108 - where slurmd goes
-        return False
-    return True
-
-
-def _forget_signals() -> None:
-    """Reset signals as in a login shell: the script ignores none that sbatch's parent or Python ignores."""
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        if signal.getsignal(number) is not None:
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])

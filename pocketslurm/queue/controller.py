@@ -53,7 +53,7 @@ class Controller:
         resources.raise_limits()
         while not self._directory_gone():
             try:
-                again = self._look()
+                next_pass_at = self._look()
             except (
                 OSError,
                 sqlite3.Error,
@@ -62,12 +62,12 @@ class Controller:
                     log(f"error: {state_error(self.state.directory, error)}")
                     break
                 log(f"error: {error}")
-                again = now() + LOOK_SECONDS
-            if again is None:
+                next_pass_at = now() + LOOK_SECONDS
+            if next_pass_at is None:
                 break
             self._report_ready()
             self.state.close()
-            self._sleeper.sleep(min(again - now(), LOOK_SECONDS) if again else LOOK_SECONDS)
+            self._sleeper.sleep(min(next_pass_at - now(), LOOK_SECONDS) if next_pass_at else LOOK_SECONDS)
         self._sleeper.close()
 
     def _look(self) -> float | None:
@@ -80,7 +80,7 @@ class Controller:
             outcome = SchedulingPass(self.state, now()).run()
         for job in outcome.started:
             self._supervise(job)
-        return None if self._leave() else outcome.again
+        return None if self._leave() else outcome.next_pass_at
 
     def _report_ready(self) -> None:
         if not self._ready:
@@ -152,12 +152,12 @@ def main(state: StateDirectory, lock: int) -> NoReturn:
         os._exit(0)
 
 
-_LAST_WORDS = (
+_NODE_FAILURE = (
     "slurmstepd: error: *** JOB {} ON {} CANCELLED AT {} DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***\n"
 )
 
-_PATIENCE = 3
-_YOUNG_SECONDS = 10.0
+_MAX_LOSSES = 3
+_SHORT_RUN_SECONDS = 10.0
 
 
 def kill_leftovers(state: StateDirectory, job: Job, spare: Collection[int] = ()) -> None:
@@ -191,12 +191,12 @@ def recover_lost_job(state: StateDirectory, job: Job) -> str:
             state.update_components(job.job_id, completing=False)
             return f"JobId={job.display_id} ended without its supervisor: {job.state}"
         if job.batch:
-            _write_last_words(job)
+            _write_node_failure(job)
         if job.batch and job.requeue:
-            dies_young = job.restart_count >= _PATIENCE and now() - job.start_time < _YOUNG_SECONDS
+            ends_too_soon = job.restart_count >= _MAX_LOSSES and now() - job.start_time < _SHORT_RUN_SECONDS
             # A job that brings its supervisor down every time must not do so for ever.
-            put_back(state, job._replace(priority=0, reason=LAUNCH_FAILED_HELD) if dies_young else job)
-            return f"JobId={job.display_id} lost its supervisor, requeued{' and held' * dies_young}"
+            put_back(state, job._replace(priority=0, reason=LAUNCH_FAILED_HELD) if ends_too_soon else job)
+            return f"JobId={job.display_id} lost its supervisor, requeued{' and held' * ends_too_soon}"
         state.update_components(job.job_id, state="NODE_FAIL", reason="NodeDown", end_time=now(), exit_code=0)
         state.update_components(job.job_id, completing=False)
         return f"JobId={job.display_id} lost its supervisor: NODE_FAIL"
@@ -204,15 +204,15 @@ def recover_lost_job(state: StateDirectory, job: Job) -> str:
 
 def _requeue_unstarted(state: StateDirectory, job: Job) -> str:
     """Requeue a job that got nodes but no supervisor; hold it after a few attempts."""
-    held = job.attempt - job.restart_count > _PATIENCE
+    held = job.attempt - job.restart_count > _MAX_LOSSES
     hold = {"priority": 0, "reason": LAUNCH_FAILED_HELD} if held else {}
     state.update_components(job.job_id, completing=False)
     state.update_components(job.job_id, state="PENDING", start_time=0.0, **NOTHING_ALLOCATED, **hold)
     return f"JobId={job.display_id} was not started, requeued{' and held' * held}"
 
 
-def _write_last_words(job: Job) -> None:
+def _write_node_failure(job: Job) -> None:
     if job.std_err.startswith("/") and os.path.isfile(job.std_err):  # noqa: PTH113
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
         with open(job.std_err, "a") as file:  # noqa: PTH123
-            file.write(_LAST_WORDS.format(job.job_id, job.nodes[0], stamp))
+            file.write(_NODE_FAILURE.format(job.job_id, job.nodes[0], stamp))

@@ -23,7 +23,7 @@ META = "controller"
 READY = "controller_ready"
 """The identity of the controller after it has recovered lost jobs."""
 
-_PATIENCE = 10.0
+_START_SECONDS = 10.0
 
 
 def check_code(state: StateDirectory) -> None:
@@ -42,7 +42,7 @@ def ensure_running(state: StateDirectory) -> None:
     Raises:
         StateError: There is none, and its code cannot be loaded.
     """
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         lock = take_lock(state)
         if lock is not None:
@@ -58,7 +58,7 @@ def ensure_running(state: StateDirectory) -> None:
 
 def wait_until_ready(state: StateDirectory) -> None:
     """Wait until a controller has recovered lost jobs, if all processes of the queue were killed."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _START_SECONDS
     while _is_orphaned(state) and time.monotonic() < deadline:
         ensure_running(state)
         time.sleep(0.01)

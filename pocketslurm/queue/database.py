@@ -37,7 +37,7 @@ def _column(name: str, record: type[Job | Step]) -> str:
 
 _JOB_COLUMNS = ", ".join(_column(name, Job) for name in Job._fields)
 _STEP_COLUMNS = ", ".join(_column(name, Step) for name in Step._fields)
-_STEPS = f"CREATE TABLE IF NOT EXISTS steps ({_STEP_COLUMNS}, PRIMARY KEY (job_id, attempt, step_id, component))"
+_STEPS = f"CREATE TABLE IF NOT EXISTS steps ({_STEP_COLUMNS}, PRIMARY KEY (job_id, attempt, step_id))"
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS jobs ({_JOB_COLUMNS});
 {_STEPS};

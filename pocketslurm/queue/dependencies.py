@@ -28,50 +28,48 @@ class Outlook(NamedTuple):
 
     verdict: Verdict
     text: str
-    again: float = 0.0
+    next_look_at: float = 0.0
 
 
 def outlook(state: StateDirectory, job: Job, now: float) -> Outlook:
     """Look at all that a pending job waits for."""
     dependency = parse_dependency(job.dependency)
-    judged: list[tuple[str, Verdict]] = []
-    again = 0.0
+    verdicts_of_jobs: list[tuple[str, Verdict]] = []
+    next_look_at = 0.0
     for condition in dependency.conditions:
         if condition.kind == "singleton":
-            judged.append(("singleton", _singleton(state, job)))
-        for wanted in condition.jobs:
-            verdict, later = _judge(state, job, condition, wanted, now)
-            judged.append((_text(condition, wanted), verdict))
-            again = min(filter(None, (again, later)), default=0.0)
-    verdicts = {verdict for _, verdict in judged}
-    left = [f"{text}({verdict.value})" for text, verdict in judged if verdict is not Verdict.MET]
+            verdicts_of_jobs.append(("singleton", _singleton(state, job)))
+        for other in condition.jobs:
+            verdict, later = _judge(state, job, condition, other, now)
+            verdicts_of_jobs.append((_text(condition, other), verdict))
+            next_look_at = min(filter(None, (next_look_at, later)), default=0.0)
+    verdicts = {verdict for _, verdict in verdicts_of_jobs}
+    left = [f"{text}({verdict.value})" for text, verdict in verdicts_of_jobs if verdict is not Verdict.MET]
     if dependency.any_of:
         order = (Verdict.MET, Verdict.OPEN, Verdict.FAILED)
     else:
         order = (Verdict.FAILED, Verdict.OPEN, Verdict.MET)
     verdict = next(each for each in order if each in verdicts)
-    return Outlook(verdict, "" if verdict is Verdict.MET else ("?" if dependency.any_of else ",").join(left), again)
+    return Outlook(
+        verdict, "" if verdict is Verdict.MET else ("?" if dependency.any_of else ",").join(left), next_look_at
+    )
 
 
 def unknown_task(state: StateDirectory, text: str) -> bool:
     """Return whether a dependency names an index that its array does not have."""
     for condition in parse_dependency(text).conditions:
-        for wanted in condition.jobs:
-            jobs = _jobs(state, wanted._replace(task=None))
-            array = next((job for job in jobs if job.array_job_id == wanted.job_id), None)
-            if (
-                array
-                and wanted.task not in {None, "*"}
-                and int(wanted.task or 0) not in array_indices(array.array_spec)
-            ):
+        for other in condition.jobs:
+            jobs = _jobs(state, other._replace(task=None))
+            array = next((job for job in jobs if job.array_job_id == other.job_id), None)
+            if array and other.task not in {None, "*"} and int(other.task or 0) not in array_indices(array.array_spec):
                 return True
     return False
 
 
-def _text(condition: Condition, wanted: DependencyJob) -> str:
-    task = f"_{wanted.task}" if wanted.task else ""
-    minutes = f"+{wanted.minutes}" if wanted.minutes else ""
-    return f"{condition.kind}:{wanted.job_id}{task}{minutes}"
+def _text(condition: Condition, other: DependencyJob) -> str:
+    task = f"_{other.task}" if other.task else ""
+    minutes = f"+{other.minutes}" if other.minutes else ""
+    return f"{condition.kind}:{other.job_id}{task}{minutes}"
 
 
 def _singleton(state: StateDirectory, job: Job) -> Verdict:
@@ -84,17 +82,17 @@ def _singleton(state: StateDirectory, job: Job) -> Verdict:
 
 
 def _judge(
-    state: StateDirectory, job: Job, condition: Condition, wanted: DependencyJob, now: float
+    state: StateDirectory, job: Job, condition: Condition, other: DependencyJob, now: float
 ) -> tuple[Verdict, float]:
-    if condition.kind == "aftercorr" and wanted.task is None and job.array_job_id is not None:
+    if condition.kind == "aftercorr" and other.task is None and job.array_job_id is not None:
         # The waiting tasks together are as ready as their readiest one.
         own = [job.array_task_id] if job.array_task_id is not None else array_indices(job.array_waiting)
-        each = [_ended(_jobs(state, wanted._replace(task=str(index))), "afterok") for index in own]
+        each = [_ended(_jobs(state, other._replace(task=str(index))), "afterok") for index in own]
         order = (Verdict.MET, Verdict.OPEN, Verdict.FAILED)
         return next((verdict for verdict in order if verdict in each), Verdict.MET), 0.0
-    jobs = _jobs(state, wanted)
+    jobs = _jobs(state, other)
     if condition.kind == "after":
-        return _begun(jobs, wanted.minutes * state.settings.minute, now)
+        return _begun(jobs, other.minutes * state.settings.minute, now)
     return _ended(jobs, condition.kind), 0.0
 
 
@@ -103,21 +101,21 @@ def ready_tasks(state: StateDirectory, job: Job) -> set[int] | None:
     conditions = parse_dependency(job.dependency).conditions if job.dependency else ()
     ready: set[int] | None = None
     for condition in conditions:
-        for wanted in condition.jobs if condition.kind == "aftercorr" else ():
+        for other in condition.jobs if condition.kind == "aftercorr" else ():
             own = array_indices(job.array_waiting)
-            met = {i for i in own if _ended(_jobs(state, wanted._replace(task=str(i))), "afterok") is Verdict.MET}
+            met = {i for i in own if _ended(_jobs(state, other._replace(task=str(i))), "afterok") is Verdict.MET}
             ready = met if ready is None else ready & met
     return ready
 
 
-def _jobs(state: StateDirectory, wanted: DependencyJob) -> Sequence[Job]:
+def _jobs(state: StateDirectory, other: DependencyJob) -> Sequence[Job]:
     """Return the records of a job, an array or some tasks; empty for an unknown job."""
-    array = state.jobs("array_job_id = ?", (wanted.job_id,))
+    array = state.jobs("array_job_id = ?", (other.job_id,))
     if not array:
-        return state.jobs("job_id = ?", (wanted.job_id,))
-    if wanted.task is None or wanted.task == "*":
+        return state.jobs("job_id = ?", (other.job_id,))
+    if other.task is None or other.task == "*":
         return array
-    index = int(wanted.task)
+    index = int(other.task)
     return [job for job in array if job.array_task_id == index or index in array_indices(job.array_waiting)]
 
 

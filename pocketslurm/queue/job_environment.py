@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from hpc_kit.slurm import option_values
 from hpc_kit.slurm.nodelist import fold, fold_tasks_per_node
 from hpc_kit.slurm.units import parse_memory
-from pocketslurm.errors import CommandError
 from pocketslurm.settings import FIRST_ID_VARIABLE
 
 if TYPE_CHECKING:
@@ -68,8 +67,8 @@ def batch_environ(
         components: Of a heterogeneous job all of them.
     """
     environ = dict(submit_environ)
-    environ.update(_of_submission(job, as_given={} if components else _AS_GIVEN))
-    environ.update(_of_job(job))
+    environ.update(_submission_variables(job, as_given={} if components else _AS_GIVEN))
+    environ.update(_job_variables(job))
     environ.update(heterogeneous_variables(components))
     environ.update(
         ENVIRONMENT="BATCH",
@@ -94,45 +93,25 @@ def heterogeneous_variables(components: Sequence[Job]) -> dict[str, str]:
     """Return the variables of a heterogeneous job's components, each by its new and its old name."""
     found: dict[str, str] = {}
     for number, job in enumerate(components):
-        told = _of_submission(job) | _of_job(job) | {"SLURM_TASKS_PER_NODE": fold_tasks_per_node(job.tasks)}
-        for name, value in told.items():
+        variables = (
+            _submission_variables(job) | _job_variables(job) | {"SLURM_TASKS_PER_NODE": fold_tasks_per_node(job.tasks)}
+        )
+        for name, value in variables.items():
             if name in _OF_COMPONENT:
                 found.update({f"{name}_{word}_GROUP_{number}": value for word in ("HET", "PACK")})
     size = str(len(components))
     return found | {"SLURM_HET_SIZE": size, "SLURM_PACK_SIZE": size} if components else {}
 
 
-def salloc_environ(components: Sequence[Job], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of salloc's command, which is no process of the job; it lists all components."""
-    job = components[0]
-    if job.het_job_id is not None:
-        return {**environ, **_of_het_allocation(components)}
-    found = {**environ, **_of_submission(job), **_of_job(job)}
+def salloc_environ(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of salloc's command, which is no process of the job."""
+    found = {**environ, **_submission_variables(job), **_job_variables(job)}
     for name in ("SLURM_PRIO_PROCESS", "SLURM_JOB_UID", "SLURM_JOB_USER", "SLURM_JOB_GID"):
         found.pop(name, None)
     return found | {"SLURM_TASKS_PER_NODE": fold_tasks_per_node(job.tasks), "SLURM_NODE_ALIASES": "(null)"}
 
 
-def _of_het_allocation(components: Sequence[Job]) -> dict[str, str]:
-    """Return the variables of a heterogeneous job for salloc's command: few of the job, many of each component."""
-    first = components[0]
-    found = heterogeneous_variables(components)
-    for number, job in enumerate(components):
-        more = {"SLURM_JOBID": str(job.job_id), "SLURM_NODELIST": fold(job.nodes), "SLURM_NODE_ALIASES": "(null)"}
-        more["SLURM_NNODES"] = str(len(job.nodes))
-        found |= {f"{name}_{word}_GROUP_{number}": value for name, value in more.items() for word in ("HET", "PACK")}
-    asked = [_ntasks(job) for job in components]
-    if None not in asked:
-        found |= dict.fromkeys(("SLURM_NPROCS", "SLURM_NTASKS"), str(sum(filter(None, asked))))
-    return found | {
-        "SLURM_CLUSTER_NAME": first.cluster,
-        "SLURM_JOB_ID": str(first.job_id),
-        "SLURM_SUBMIT_DIR": first.submit_dir,
-        "SLURM_SUBMIT_HOST": first.submit_host,
-    }
-
-
-def _of_submission(job: Job, as_given: Mapping[str, str] = _AS_GIVEN) -> dict[str, str]:
+def _submission_variables(job: Job, as_given: Mapping[str, str] = _AS_GIVEN) -> dict[str, str]:
     """Return the variables that sbatch sets from its options."""
     options = job.options
     environ = {name: options[option] for option, name in as_given.items() if options.get(option)}
@@ -154,7 +133,7 @@ def _of_submission(job: Job, as_given: Mapping[str, str] = _AS_GIVEN) -> dict[st
     if "overcommit" in options:
         environ["SLURM_OVERCOMMIT"] = "1"
     if options.get("distribution"):
-        environ.update(_of_distribution(option_values.parse_step_distribution(options["distribution"])))
+        environ.update(_distribution_variables(option_values.parse_step_distribution(options["distribution"])))
     if options.get("export", "ALL").upper() != "ALL":
         environ.update(SLURM_EXPORT_ENV=options["export"], SLURM_GET_USER_ENV="1")
     return environ
@@ -167,14 +146,14 @@ def _ntasks(job: Job) -> int | None:
     return len(job.nodes) * int(job.options.get("ntasks-per-node") or 0) or None
 
 
-def _of_distribution(found: Distribution) -> dict[str, str]:
-    environ = {"SLURM_DISTRIBUTION": option_values.format_distribution(found)}
-    if found.plane_size:
-        environ["SLURM_DIST_PLANESIZE"] = str(found.plane_size)
+def _distribution_variables(distribution: Distribution) -> dict[str, str]:
+    environ = {"SLURM_DISTRIBUTION": option_values.format_distribution(distribution)}
+    if distribution.plane_size:
+        environ["SLURM_DIST_PLANESIZE"] = str(distribution.plane_size)
     return environ
 
 
-def _of_job(job: Job) -> dict[str, str]:
+def _job_variables(job: Job) -> dict[str, str]:
     """Return the variables of the job that all its processes have."""
     environ = {
         "SLURM_CLUSTER_NAME": job.cluster,
@@ -189,7 +168,7 @@ def _of_job(job: Job) -> dict[str, str]:
         **owner_variables(job),
     }
     if job.array_job_id is not None and job.array_task_id is not None:
-        environ.update(_of_array(job, job.array_task_id))
+        environ.update(_array_variables(job, job.array_task_id))
     if job.restart_count:
         environ["SLURM_RESTART_COUNT"] = str(job.restart_count)
     return environ
@@ -206,7 +185,7 @@ def owner_variables(job: Job) -> dict[str, str]:
     return environ | {name: value for name, value in known.items() if value}
 
 
-def _of_array(job: Job, task: int) -> dict[str, str]:
+def _array_variables(job: Job, task: int) -> dict[str, str]:
     from hpc_kit.slurm.option_values import parse_array
 
     indices = parse_array(job.array_spec).indices
@@ -239,18 +218,12 @@ def set_gpus(environ: dict[str, str], name: str, gpus: Sequence[int], on_node: i
 
 
 def exported_environ(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of the submitter's environment that a job gets, with the additions of --export.
-
-    Raises:
-        CommandError: The file of --export-file cannot be read.
-    """
+    """Return the part of the submitter's environment that a job gets, with the additions of --export."""
     environ = {name: value for name, value in environ.items() if name != FIRST_ID_VARIABLE}
     export = options.get("export", "ALL")
-    found = _from_file(options["export-file"]) if options.get("export-file") else {}
     if export.upper() == "ALL":
-        own = {} if "export-file" in options else dict(environ)
-        return {**(_login_environ() if "get-user-env" in options else {}), **found, **own}
-    found = {**_login_environ(), **found}
+        return {**(_login_environ() if "get-user-env" in options else {}), **environ}
+    found = _login_environ()
     if export.upper() != "NONE":
         for word in words(export):
             name, equals, value = word.partition("=")
@@ -290,16 +263,6 @@ def words(text: str) -> Iterator[str]:
         else:
             word += letter
     yield word
-
-
-def _from_file(name: str) -> dict[str, str]:
-    try:
-        # A number is a file that is already open.
-        with open(int(name) if name.isdigit() else name, "rb") as file:  # noqa: PTH123
-            content = file.read()
-    except OSError:
-        raise CommandError(f"error: Could not open user environment file {name}") from None
-    return decode_environ(content if b"\0" in content else content.replace(b"\n", b"\0"))
 
 
 def _login_environ() -> dict[str, str]:

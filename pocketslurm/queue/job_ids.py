@@ -53,27 +53,27 @@ def _parse(word: str) -> JobSelector:
 
 
 def find_selected(
-    state: StateDirectory, wanted: JobSelector, known: str = "1", values: Sequence[object] = ()
+    state: StateDirectory, selector: JobSelector, condition: str = "1", values: Sequence[object] = ()
 ) -> list[Job]:
     """Return the records of an id; pending tasks that it names become separate jobs."""
-    where = f"(job_id = ?1 OR array_job_id = ?1 OR het_job_id = ?1) AND ({known.replace('?', '?2')})"
-    jobs = state.jobs(where, (wanted.job_id, *values))
-    if wanted.component is not None and any(job.het_job_id for job in jobs):
-        return [job for job in jobs if job.het_offset == wanted.component]
-    if wanted.tasks is None:
+    where = f"(job_id = ?1 OR array_job_id = ?1 OR het_job_id = ?1) AND ({condition.replace('?', '?2')})"
+    jobs = state.jobs(where, (selector.job_id, *values))
+    if selector.component is not None and any(job.het_job_id for job in jobs):
+        return [job for job in jobs if job.het_offset == selector.component]
+    if selector.tasks is None:
         # The number of an array's last task is the array's own, so it names them all.
         return jobs
     found = []
     for job in jobs:
-        if job.array_task_id in wanted.tasks:
+        if job.array_task_id in selector.tasks:
             found.append(job)
         elif job.array_waiting:
-            named = [index for index in array_indices(job.array_waiting) if index in wanted.tasks]
+            named = [index for index in array_indices(job.array_waiting) if index in selector.tasks]
             found += [job._replace(array_task_id=index, array_waiting="") for index in named]
     return found
 
 
-def find_by_text(state: StateDirectory, text: str, known: str = "1", values: Sequence[object] = ()) -> list[Job]:
+def find_by_text(state: StateDirectory, text: str, condition: str = "1", values: Sequence[object] = ()) -> list[Job]:
     """Return all records of a list of ids, each once.
 
     Raises:
@@ -82,13 +82,19 @@ def find_by_text(state: StateDirectory, text: str, known: str = "1", values: Seq
     found = {
         (job.job_id, job.array_task_id): job
         for each in parse_selectors(text)
-        for job in find_selected(state, each, known, values)
+        for job in find_selected(state, each, condition, values)
     }
     return list(found.values())
 
 
 _INVALID = "Invalid job id specified"
 FINISHED = "Job has already finished"
+
+
+def recent_jobs(state: StateDirectory) -> tuple[str, tuple[float]]:
+    """Return the condition for jobs that squeue and scontrol show, and its value."""
+    since = now() - state.settings.min_job_age
+    return "state IN ('PENDING', 'RUNNING') OR completing OR end_time > ?", (since,)
 
 
 def find_jobs(state: StateDirectory, word: str) -> list[Job]:
@@ -98,8 +104,7 @@ def find_jobs(state: StateDirectory, word: str) -> list[Job]:
         found = [job for job in state.active_jobs() if job.name == value]
     else:
         try:
-            recent = "state IN ('PENDING', 'RUNNING') OR completing OR end_time > ?"
-            found = find_by_text(state, value if equals else word, recent, (now() - state.settings.min_job_age,))
+            found = find_by_text(state, value if equals else word, *recent_jobs(state))
         except ValueError:
             found = []
     if not found:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm import nodelist, option_values
 from hpc_kit.slurm.errors import HpcKitError, UnitError
+from hpc_kit.slurm.option_table import EXCLUSIVE_OPTIONS, MEMORY_OPTIONS
 from hpc_kit.slurm.option_values import parse_gpus, parse_gres
-from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, gpu_types, is_gpu_item, parse_count, read_gpu_counts
 from hpc_kit.slurm.units import parse_memory
 from pocketslurm.errors import CommandError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 
 WHOLE_NODE = -1
@@ -35,7 +36,6 @@ class JobRequest(NamedTuple):
         nodelist: Nodes that the job must get; `exclude` must not.
         exclusive: Whole nodes.
         overcommit: One CPU per node for any number of tasks.
-        contiguous: Adjacent nodes only.
         fewest: As few nodes of a range as possible, not all free ones.
         fits: An idle node counts as large enough.
         notes: Warnings that sbatch prints.
@@ -59,7 +59,6 @@ class JobRequest(NamedTuple):
     exclude: tuple[str, ...] = ()
     exclusive: bool = False
     overcommit: bool = False
-    contiguous: bool = False
     fewest: bool = False
     fits: bool = False
     notes: tuple[str, ...] = ()
@@ -72,52 +71,110 @@ class JobRequest(NamedTuple):
 
 def decode_size(stored: Mapping[str, object]) -> JobRequest:
     """Return the size in a job's record."""
-    known = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+    # Another release may have stored fields that this one does not know.
+    known = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in stored.items()
+        if name in JobRequest._fields
+    }
     return JobRequest(**known)  # type: ignore[arg-type]  # written by `encode`
 
 
 def encode_size(request: JobRequest) -> dict[str, object]:
     """Return the fields that differ from the defaults, for a job's record."""
-    given = request._asdict()
-    del given["notes"]
-    return {name: value for name, value in given.items() if value != JobRequest._field_defaults[name]}
+    fields = request._asdict()
+    del fields["notes"]
+    return {name: value for name, value in fields.items() if value != JobRequest._field_defaults[name]}
 
 
-def read_request(options: Mapping[str, str], environ: Mapping[str, str]) -> JobRequest:
+def read_request(options: Mapping[str, str]) -> JobRequest:
     """Compute the size from options by long name.
 
     Raises:
         CommandError: The options contradict one another.
     """
-    _check_exclusions(options)
-    hosts = _hosts(options, environ)
-    least, most = _node_range(options, len(dict.fromkeys(hosts)))
+    check_exclusions(options)
+    check_gpu_options(options)
+    nodelist = tuple(dict.fromkeys(expand_hosts(options.get("nodelist", ""))))
+    least, most = _node_range(options, len(nodelist))
+    gpus = read_gpu_counts(options)
     request = JobRequest(
         min_nodes=least,
         max_nodes=most,
-        ntasks=_number(options, "ntasks"),
-        tasks_per_node=_number(options, "ntasks-per-node"),
-        cpus_per_task=_number(options, "cpus-per-task") or 1,
-        min_cpus=max(_number(options, "mincpus"), _number(options, "cpus-per-task")),
+        ntasks=_count(options, "ntasks"),
+        tasks_per_node=_count(options, "ntasks-per-node"),
+        cpus_per_task=_count(options, "cpus-per-task") or 1,
+        min_cpus=max(_count(options, "mincpus"), _count(options, "cpus-per-task")),
         mem_per_node=_memory(options, "mem"),
         mem_per_cpu=_memory(options, "mem-per-cpu"),
         mem_per_gpu=_memory(options, "mem-per-gpu"),
-        cpus_per_gpu=_number(options, "cpus-per-gpu"),
-        nodelist=tuple(dict.fromkeys(hosts)),
-        exclude=tuple(_expand(options["exclude"])) if options.get("exclude") else (),
+        cpus_per_gpu=_count(options, "cpus-per-gpu"),
+        nodelist=nodelist,
+        exclude=tuple(expand_hosts(options.get("exclude", ""))),
         exclusive=options.get("exclusive") == "",
         overcommit="overcommit" in options,
-        contiguous="contiguous" in options,
         fewest="use-min-nodes" in options,
-        gpus=count(options, "gpus"),
-        gpus_per_node=count(options, "gpus-per-node", "gres"),
-        gpus_per_task=count(options, "gpus-per-task"),
-        gpu_types=types(options),
+        gpus=gpus.total or 0,
+        gpus_per_node=gpus.per_node or 0,
+        gpus_per_task=gpus.per_task or 0,
+        gpu_types=gpu_types(options),
     )
     _check_memory_of_gpus(request)
-    request = _tasks_of_gpus(request, _number(options, "ntasks-per-gpu") or _number(options, "ntasks-per-tres"))
-    request = _fit_tasks(request, arbitrary=_is_arbitrary(options, environ), hosts=hosts)
-    return settle(request, per_task="gpus-per-task" in options, counted_nodes=bool(options.get("nodes")))
+    request = _tasks_of_gpus(request, _count(options, "ntasks-per-gpu") or _count(options, "ntasks-per-tres"))
+    return settle(_fit_tasks(request), per_task="gpus-per-task" in options, counted_nodes=bool(options.get("nodes")))
+
+
+def expand_hosts(text: str) -> list[str]:
+    """Return the nodes of a node list.
+
+    Raises:
+        CommandError: The list is malformed, or names a file.
+    """
+    if "/" in text:
+        raise CommandError(f"error: a file of nodes is not supported by the embedded Slurm: name the nodes of {text}")
+    try:
+        return nodelist.expand(text)
+    except HpcKitError:
+        raise CommandError(denied=NO_SUCH_NAME) from None
+
+
+def check_exclusions(options: Collection[str]) -> None:
+    """Check that the options may be given together.
+
+    Raises:
+        CommandError: Slurm accepts only one of two options.
+    """
+    for group in EXCLUSIVE_OPTIONS:
+        if group is MEMORY_OPTIONS and len(group & set(options)) > 1:
+            raise CommandError("fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
+        if group <= set(options) and "ntasks-per-gpu" in group:
+            (other,) = group - {"ntasks-per-gpu"}
+            raise CommandError(f"fatal: --{other} is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU")
+    if "quiet" in options and "verbose" in options:
+        raise CommandError("error: don't specify both --verbose (-v) and --quiet (-Q)")
+
+
+def check_gpu_options(options: Mapping[str, str]) -> None:
+    """Check that `--gres` asks for GPUs only, and that all or none of an option's GPUs have a type.
+
+    Raises:
+        CommandError: Slurm refuses the options.
+    """
+    for item in options.get("gres", "").split(","):
+        if item and item.lower() != "none":
+            try:
+                is_gpu = parse_gres(item)[0].name == "gpu"
+            except UnitError:
+                is_gpu = False
+            if not is_gpu:
+                raise CommandError(INVALID)
+    for name in GPU_COUNT_OPTIONS:
+        if len({kind is None for kind, _ in parse_gpus(options.get(name) or "0")}) > 1:
+            raise CommandError("error: Invalid GRES specification (with and without type identification)")
+
+
+def _count(options: Mapping[str, str], name: str) -> int:
+    return parse_count(options.get(name)) or 0
 
 
 def _check_memory_of_gpus(request: JobRequest) -> None:
@@ -127,17 +184,17 @@ def _check_memory_of_gpus(request: JobRequest) -> None:
         raise CommandError(note, INVALID)
 
 
-def _node_range(options: Mapping[str, str], named: int) -> tuple[int, int]:
-    """Return the fewest and the most nodes if `named` nodes are required; 0 for as few as possible."""
+def _node_range(options: Mapping[str, str], required: int) -> tuple[int, int]:
+    """Return the fewest and the most nodes if `required` nodes are required; 0 for as few as possible."""
     if "nodes" not in options:
-        return max(1, named), 0
+        return max(1, required), 0
     if not options["nodes"].strip("0"):
         raise CommandError(denied="Node count specification invalid")
-    wanted = option_values.parse_nodes(options["nodes"])
-    least = max(wanted.minimum, named)
-    if least > wanted.maximum:
-        raise CommandError(f"error: invalid number of nodes (-N {least}-{wanted.maximum})")
-    return least, wanted.maximum
+    nodes = option_values.parse_nodes(options["nodes"])
+    least = max(nodes.minimum, required)
+    if least > nodes.maximum:
+        raise CommandError(f"error: invalid number of nodes (-N {least}-{nodes.maximum})")
+    return least, nodes.maximum
 
 
 def _tasks_of_gpus(request: JobRequest, per_gpu: int) -> JobRequest:
@@ -149,14 +206,13 @@ def _tasks_of_gpus(request: JobRequest, per_gpu: int) -> JobRequest:
     return request
 
 
-def _fit_tasks(request: JobRequest, *, arbitrary: bool, hosts: list[str]) -> JobRequest:
+def _fit_tasks(request: JobRequest) -> JobRequest:
     """Compute tasks from nodes and nodes from tasks, as sbatch does before it sends them."""
     least, most = request.min_nodes, request.max_nodes or len(request.nodelist)
-    if arbitrary and hosts and not request.ntasks:
-        return request._replace(ntasks=len(hosts))
     if request.tasks_per_node and not request.ntasks and (not most or least == most):
         return request._replace(ntasks=least * request.tasks_per_node)
     if request.ntasks and most:
+        # Slurm runs at least one task on each node, so fewer tasks mean fewer nodes.
         if request.ntasks < least:
             note = f"Warning: can't run {request.ntasks} processes on {least} nodes, setting nnodes to {request.ntasks}"
             keep = request.nodelist[: request.ntasks]
@@ -167,51 +223,6 @@ def _fit_tasks(request: JobRequest, *, arbitrary: bool, hosts: list[str]) -> Job
     return request
 
 
-def _check_exclusions(options: Mapping[str, str]) -> None:
-    if len(options.keys() & {"mem", "mem-per-cpu", "mem-per-gpu"}) > 1:
-        raise CommandError("fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
-    if options.keys() & {"ntasks-per-gpu", "ntasks-per-tres"}:
-        for other in ("gpus-per-task", "gpus-per-socket", "ntasks-per-node"):
-            if other in options:
-                raise CommandError(
-                    f"fatal: --{other} is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
-                )
-    if "quiet" in options and "verbose" in options:
-        raise CommandError("error: don't specify both --verbose (-v) and --quiet (-Q)")
-
-
-def _hosts(options: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
-    """Return the required nodes from a file or the option; arbitrary distribution counts repeated names."""
-    named = options.get("nodefile") or options.get("nodelist") or ""
-    if not named and (named := environ.get("SLURM_HOSTFILE", "")) and "/" not in named:
-        named = f"./{named}"
-    if "nodefile" in options or "/" in named:
-        try:
-            with open(named) as file:  # noqa: PTH123
-                text = ",".join(line.split("#")[0].strip() for line in file)
-        except OSError:
-            raise CommandError("error: Invalid --nodefile node file") from None
-        named = ",".join(part for part in text.split(",") if part)
-    return _expand(named)
-
-
-def _expand(text: str) -> list[str]:
-    try:
-        return nodelist.expand(text)
-    except HpcKitError:
-        raise CommandError(denied=NO_SUCH_NAME) from None
-
-
-def _is_arbitrary(options: Mapping[str, str], environ: Mapping[str, str]) -> bool:
-    named = "nodelist" in options or "nodefile" in options
-    chosen = options.get("distribution", "").lower()
-    return chosen.startswith(("arb", "hostfile")) or (not named and bool(environ.get("SLURM_HOSTFILE")))
-
-
-def _number(options: Mapping[str, str], name: str) -> int:
-    return int(options.get(name) or 0)
-
-
 def _memory(options: Mapping[str, str], name: str) -> int:
     if not options.get(name):
         return 0
@@ -219,51 +230,6 @@ def _memory(options: Mapping[str, str], name: str) -> int:
 
 
 INVALID = "error: Invalid generic resource (gres) specification"
-
-
-def read_gres(text: str) -> list[tuple[str | None, int]]:
-    """Read `--gres`: (type or None, count) of each item; `none` is nothing.
-
-    Raises:
-        CommandError: An item is no GPU.
-    """
-    items = [item for item in text.split(",") if item and item.lower() != "none"]
-    if not all(map(is_gpu, items)):
-        raise CommandError(INVALID)
-    return [(each.type, each.number) for item in items for each in parse_gres(item)]
-
-
-def is_gpu(item: str) -> bool:
-    """Return whether an item of `--gres` asks for GPUs; Slurm 22.05 refuses the newer form `gres/gpu`."""
-    try:
-        return not item.startswith("gres/") and parse_gres(item)[0].name == "gpu"
-    except UnitError:
-        return False
-
-
-def count(options: Mapping[str, str], *names: str) -> int:
-    """Return the number of GPUs in these options, over all types; the last number counts for a type."""
-    found: dict[str | None, int] = {}
-    for name in names:
-        if options.get(name):
-            found.update((read_gres if name == "gres" else parse_gpus)(options[name]))
-    return sum(found.values())
-
-
-def types(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the requested types of GPUs.
-
-    Raises:
-        CommandError: Some of an option's GPUs have a type, and some have none.
-    """
-    found: list[str] = []
-    for name in GPU_COUNT_OPTIONS:
-        kinds = [kind for kind, _ in parse_gpus(options[name])] if options.get(name) else []
-        if None in kinds and any(kinds):
-            raise CommandError("error: Invalid GRES specification (with and without type identification)")
-        found += filter(None, kinds)
-    found += [kind for kind, _ in read_gres(options.get("gres", "")) if kind]
-    return tuple(dict.fromkeys(found))
 
 
 def settle(request: JobRequest, *, per_task: bool, counted_nodes: bool) -> JobRequest:
@@ -284,12 +250,12 @@ def settle(request: JobRequest, *, per_task: bool, counted_nodes: bool) -> JobRe
         return request
     exact = counted_nodes and request.min_nodes == request.max_nodes
     ntasks = request.ntasks or (request.min_nodes if exact else 0)
-    wanted = request.gpus // request.gpus_per_task or ntasks
-    if not wanted:
+    nodes = request.gpus // request.gpus_per_task or ntasks
+    if not nodes:
         raise _invalid(". --gpus-per-task used without either --gpus or -n/--ntasks is not allowed.")
-    if ntasks and ntasks != wanted:
+    if ntasks and ntasks != nodes:
         raise _invalid(". Based on --gpus and --gpus-per-task number of requested tasks differ from -n/--ntasks.")
-    return request._replace(ntasks=wanted)
+    return request._replace(ntasks=nodes)
 
 
 def _check_order(request: JobRequest, *, counted_nodes: bool) -> None:
@@ -316,8 +282,8 @@ def _settle_nodes(request: JobRequest, nodes: int, *, counted_nodes: bool) -> Jo
     return request._replace(min_nodes=nodes, max_nodes=nodes)
 
 
-def _invalid(what: str) -> CommandError:
-    return CommandError(f"error: Failed to validate job spec{what}", INVALID)
+def _invalid(text: str) -> CommandError:
+    return CommandError(f"error: Failed to validate job spec{text}", INVALID)
 
 
 def portable_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -325,19 +291,19 @@ def portable_options(options: Mapping[str, str]) -> dict[str, str]:
 
     Drop generic resources other than GPUs, and replace `--tres-per-task` by the older options.
     """
-    found = dict(options)
-    if "gres" in found:
-        items = found["gres"].split(",")
-        found["gres"] = ",".join(item for item in items if is_gpu(item) or item.lower() == "none")
-        if not found["gres"]:
-            del found["gres"]
-    for item in found.pop("tres-per-task", "").split(","):
+    portable = dict(options)
+    if "gres" in portable:
+        items = portable["gres"].split(",")
+        portable["gres"] = ",".join(item for item in items if is_gpu_item(item) or item.lower() == "none")
+        if not portable["gres"]:
+            del portable["gres"]
+    for item in portable.pop("tres-per-task", "").split(","):
         kind, _, amount = item.replace("=", ":").removeprefix("gres/").partition(":")
         if kind == "cpu":
-            found.setdefault("cpus-per-task", amount)
+            portable.setdefault("cpus-per-task", amount)
         elif kind == "gpu":
-            found.setdefault("gpus-per-task", amount or "1")
-    return found
+            portable.setdefault("gpus-per-task", amount or "1")
+    return portable
 
 
 def relax(request: JobRequest, names: set[str]) -> JobRequest:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Signal(NamedTuple):
     """Send a signal to a job's `steps`, its `batch` shell or all of it (`full`); `job_id`: only to that component's."""
 
     number: int
-    whom: str
+    target: str
     job_id: int | None = None
 
 
@@ -48,91 +48,55 @@ class TellStep(NamedTuple):
     job_id: int | None = None
 
 
-class Suspend(NamedTuple):
-    """Suspend the job's processes."""
-
-
-class Resume(NamedTuple):
-    """Resume the job's processes."""
-
-
-class Notify(NamedTuple):
-    """Write a line into the job's log."""
-
-    text: str
-
-
 class Complete(NamedTuple):
     """The owner of the allocation has ended with this wait status."""
 
     status: int
 
 
-JobOrder = Cancel | EndComponent | Signal | TellStep | Suspend | Resume | Notify | Complete
+JobOrder = Cancel | EndComponent | Signal | TellStep | Complete
 
 
-def encode_order(told: JobOrder) -> tuple[str, str]:  # noqa: PLR0911 - one for each kind
+def encode_order(order: JobOrder) -> tuple[str, str]:
     """Return the kind and the value of an order for the database."""
-    match told:
+    match order:
         case Cancel(why):
             return "cancel", why
         case EndComponent(job_id):
             return "component", str(job_id)
-        case Signal(number, whom, job_id):
-            return "signal", f"{number} {whom}" + (f" {job_id}" if job_id is not None else "")
-        case TellStep(label, order, None) if label.isdecimal():
-            return "step", f"{label} {order}"
-        case TellStep(label, order, job_id):
-            return "part", f"{job_id or ''}.{label} {order}"
-        case Suspend():
-            return "suspend", ""
-        case Resume():
-            return "resume", ""
-        case Notify(text):
-            return "notify", text
+        case Signal(number, target, job_id):
+            return "signal", f"{number} {target}" + (f" {job_id}" if job_id is not None else "")
+        case TellStep(label, text, None) if label.isdecimal():
+            return "step", f"{label} {text}"
+        case TellStep(label, text, job_id):
+            return "part", f"{job_id or ''}.{label} {text}"
         case Complete(status):
             return "complete", str(status)
 
 
+_FORMS = {
+    "cancel": r"(.*)",
+    "component": r"([0-9]+)",
+    "signal": r"([0-9]+) (\w+)(?: ([0-9]+))?",
+    "step": r"()([0-9]+) (kill|signal [0-9]+)",
+    "part": r"([0-9]*)\.(\S+) (kill|signal [0-9]+)",
+    "complete": r"(-?[0-9]+)",
+}
+
+
 def decode_order(kind: str, value: str) -> JobOrder | None:
     """Return the stored order; None if this release does not know it."""
-    with suppress(ValueError):
-        return _read(kind, value)
-    return None
-
-
-def _read(kind: str, value: str) -> JobOrder | None:  # noqa: PLR0911 - one for each kind
-    words = value.split()
-    match kind, words:
-        case "cancel", _:
-            return Cancel(value)
-        case "component", [job_id]:
-            return EndComponent(int(job_id))
-        case "signal", [number, whom, *job_id] if len(job_id) < 2:
-            return Signal(int(number), whom, int(job_id[0]) if job_id else None)
-        case "step", [label, *order] if label.isdecimal() and _fits(order):
-            return TellStep(label, " ".join(order))
-        case "part", [name, *order] if _fits(order):
-            part, _, label = name.partition(".")
-            return TellStep(label, " ".join(order), int(part) if part else None)
-        case "suspend", []:
-            return Suspend()
-        case "resume", []:
-            return Resume()
-        case "notify", _:
-            return Notify(value)
-        case "complete", [status]:
-            return Complete(int(status))
-    return None
-
-
-def _fits(order: list[str]) -> bool:
-    match order:
-        case ["kill"]:
-            return True
-        case ["signal", number]:
-            return number.isdecimal()
-    return False
+    match = re.fullmatch(_FORMS.get(kind, "(?!)"), value, re.DOTALL)
+    if match is None:
+        return None
+    first, *others = match.groups()
+    if kind == "cancel":
+        return Cancel(first)
+    if kind == "signal":
+        return Signal(int(first), others[0], int(others[1]) if others[1] else None)
+    if kind in {"step", "part"}:
+        return TellStep(others[0], others[1], int(first) if first else None)
+    return EndComponent(int(first)) if kind == "component" else Complete(int(first))
 
 
 _SRUN_FOLDER = "orders"
@@ -153,18 +117,22 @@ def send_to_srun(directory: Path, job_id: int, step: str, order: str) -> bool:
     return True
 
 
+def _make_pipe(path: str) -> int:
+    """Make a named pipe that its reader also opens for writing, or it would be at its end when a sender closes it."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(os.path.dirname(path), 0o700)  # noqa: PTH102, PTH120 - no pathlib at the start of srun
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108
+    os.mkfifo(path, 0o600)
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 class SrunInbox:
     """The pipe from which the srun of a step, or of a part of it, reads its orders."""
 
     def __init__(self, directory: Path, job_id: int, step: str) -> None:
         self._path = _path(directory, job_id, step)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(os.path.dirname(self._path), 0o700)  # noqa: PTH102, PTH120 - no pathlib at the start of srun
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)  # noqa: PTH108
-        os.mkfifo(self._path, 0o600)
-        # Opened for writing, too: otherwise the pipe is at its end whenever a sender closes it.
-        self.fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.fd = _make_pipe(self._path)
 
     def read(self) -> list[str]:
         """Return the orders that have arrived."""
@@ -188,10 +156,10 @@ _PIPES_FOLDER = "wake"
 CONTROLLER = "controller"
 
 
-def wake(directory: Path, who: str | int) -> bool:
+def wake(directory: Path, name: str | int) -> bool:
     """Wake the controller, or a job's supervisor by its id. Return False if it does not run."""
     try:
-        pipe = os.open(directory / _PIPES_FOLDER / str(who), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        pipe = os.open(directory / _PIPES_FOLDER / str(name), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     with contextlib.suppress(BlockingIOError):  # so many bytes wait there already that one more changes nothing
@@ -203,15 +171,9 @@ def wake(directory: Path, who: str | int) -> bool:
 class WakeupPipe:
     """A named pipe on which a process sleeps until a byte arrives, a child ends, or time is over."""
 
-    def __init__(self, directory: Path, who: str | int) -> None:
-        folder = directory / _PIPES_FOLDER
-        folder.mkdir(mode=0o700, exist_ok=True)
-        self._path = folder / str(who)
-        with contextlib.suppress(FileNotFoundError):
-            self._path.unlink()
-        os.mkfifo(self._path, 0o600)
-        # Opened for writing, too: otherwise the pipe is at its end whenever a sender closes it.
-        self._pipe = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    def __init__(self, directory: Path, name: str | int) -> None:
+        self._path = f"{directory}/{_PIPES_FOLDER}/{name}"
+        self._pipe = _make_pipe(self._path)
         self._child_end, self._signal_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._signal_end, warn_on_full_buffer=False)
@@ -228,7 +190,7 @@ class WakeupPipe:
     def close(self) -> None:
         """Remove the pipe."""
         with contextlib.suppress(OSError):
-            self._path.unlink()
+            os.unlink(self._path)  # noqa: PTH108
         signal.set_wakeup_fd(-1)
         for each in (self._pipe, self._child_end, self._signal_end):
             os.close(each)

@@ -38,7 +38,7 @@ class NodeShare(NamedTuple):
     gpus: tuple[int, ...] = ()
 
 
-class _Room(NamedTuple):
+class _NodeCapacity(NamedTuple):
     """Number of tasks that fit on a node."""
 
     node: NodeResources
@@ -102,9 +102,9 @@ def _allocate(
     request: JobRequest, nodes: Sequence[NodeResources], totals: Sequence[NodeResources]
 ) -> list[NodeShare] | None:
     whole = {node.name: node for node in totals}
-    rooms = [room for node in nodes if (room := _room(request, node, whole[node.name])).tasks]
-    for count in _counts(request, len(rooms)):
-        chosen = _choose(request, rooms, count, list(whole))
+    usable = [capacity for node in nodes if (capacity := _capacity_of(request, node, whole[node.name])).tasks]
+    for count in _counts(request, len(usable)):
+        chosen = _choose(request, usable, count, list(whole))
         if chosen:
             return _deal(request, chosen, whole)
     return None
@@ -148,7 +148,7 @@ def _counts(request: JobRequest, available: int) -> Iterable[int]:
     return range(least, available + 1)
 
 
-def _room(request: JobRequest, node: NodeResources, total: NodeResources) -> _Room:
+def _capacity_of(request: JobRequest, node: NodeResources, total: NodeResources) -> _NodeCapacity:
     """Return the tasks that fit on a node; none if a requirement of every node is missing."""
     lacking = (
         node.name in request.exclude
@@ -159,7 +159,7 @@ def _room(request: JobRequest, node: NodeResources, total: NodeResources) -> _Ro
         or node.mem < _fixed_memory(request, total)
     )
     if lacking:
-        return _Room(node, 0)
+        return _NodeCapacity(node, 0)
     limits = [max(1, request.ntasks) if request.overcommit else node.cpus // request.cpus_per_task]
     if per_node := _tasks_per_node(request):
         limits.append(per_node if limits[0] >= per_node else 0)
@@ -169,7 +169,7 @@ def _room(request: JobRequest, node: NodeResources, total: NodeResources) -> _Ro
         limits.append(len(node.gpus) // request.gpus_per_task)
     if request.cpus_per_gpu * max(request.gpus_per_node, request.gpus_per_task, 1) > node.cpus:
         limits.append(0)
-    return _Room(node, max(0, min(limits)))
+    return _NodeCapacity(node, max(0, min(limits)))
 
 
 def _tasks_per_node(request: JobRequest) -> int:
@@ -183,62 +183,57 @@ def _fixed_memory(request: JobRequest, total: NodeResources) -> int:
     return max(request.mem_per_node, request.mem_per_gpu * request.gpus_per_node)
 
 
-def _choose(request: JobRequest, rooms: Sequence[_Room], count: int, names: list[str]) -> list[_Room] | None:
+def _choose(
+    request: JobRequest, usable: Sequence[_NodeCapacity], count: int, names: list[str]
+) -> list[_NodeCapacity] | None:
     """Return the first `count` nodes in order that are enough for all tasks and GPUs."""
-    must = set(request.nodelist)
-    if not must <= {room.node.name for room in rooms}:
+    required = set(request.nodelist)
+    if not required <= {capacity.node.name for capacity in usable}:
         return None
-    chosen = [room for room in rooms if room.node.name in must]
-    others = [room for room in rooms if room.node.name not in must]
+    chosen = [capacity for capacity in usable if capacity.node.name in required]
+    others = [capacity for capacity in usable if capacity.node.name not in required]
     if count - len(chosen) > len(others) or count < len(chosen):
         return None
-    if request.contiguous:
-        runs = (list(rooms[first : first + count]) for first in range(len(rooms) - count + 1))
-        return next((run for run in runs if _enough(request, run) and _is_run(run, must, names)), None)
-    largest = sorted(others, key=lambda room: (room.tasks, len(room.node.gpus)), reverse=True)
+    largest = sorted(others, key=lambda capacity: (capacity.tasks, len(capacity.node.gpus)), reverse=True)
     if not _enough(request, [*chosen, *largest[: count - len(chosen)]]):
         return None
     # Take a node only if it and the largest remaining ones are enough.
-    for room in others:
+    for capacity in others:
         if len(chosen) == count:
             break
-        rest = [other for other in largest if other not in chosen and other is not room]
-        if _enough(request, [*chosen, room, *rest[: count - len(chosen) - 1]]):
-            chosen.append(room)
-    return sorted(chosen, key=lambda room: names.index(room.node.name)) if len(chosen) == count else None
+        rest = [other for other in largest if other not in chosen and other is not capacity]
+        if _enough(request, [*chosen, capacity, *rest[: count - len(chosen) - 1]]):
+            chosen.append(capacity)
+    return sorted(chosen, key=lambda capacity: names.index(capacity.node.name)) if len(chosen) == count else None
 
 
-def _is_run(rooms: Sequence[_Room], must: set[str], names: list[str]) -> bool:
-    """Return whether these nodes are adjacent and contain all required ones."""
-    distance = names.index(rooms[-1].node.name) - names.index(rooms[0].node.name)
-    return distance == len(rooms) - 1 and must <= {room.node.name for room in rooms}
+def _enough(request: JobRequest, usable: Sequence[_NodeCapacity]) -> bool:
+    needed = request.ntasks or len(usable) * max(1, request.tasks_per_node)
+    return (
+        sum(capacity.tasks for capacity in usable) >= needed and sum(len(r.node.gpus) for r in usable) >= request.gpus
+    )
 
 
-def _enough(request: JobRequest, rooms: Sequence[_Room]) -> bool:
-    needed = request.ntasks or len(rooms) * max(1, request.tasks_per_node)
-    return sum(room.tasks for room in rooms) >= needed and sum(len(r.node.gpus) for r in rooms) >= request.gpus
-
-
-def _deal(request: JobRequest, rooms: Sequence[_Room], totals: dict[str, NodeResources]) -> list[NodeShare]:
+def _deal(request: JobRequest, usable: Sequence[_NodeCapacity], totals: dict[str, NodeResources]) -> list[NodeShare]:
     """Distribute tasks, CPUs, memory and GPUs to nodes in order, and leave a task for each later node."""
-    ntasks = request.ntasks or len(rooms) * max(1, request.tasks_per_node)
+    ntasks = request.ntasks or len(usable) * max(1, request.tasks_per_node)
     gpus_left = request.gpus
     shares = []
-    for index, room in enumerate(rooms):
-        later = len(rooms) - index - 1
-        tasks = min(room.tasks, ntasks - later)
+    for index, capacity in enumerate(usable):
+        later = len(usable) - index - 1
+        tasks = min(capacity.tasks, ntasks - later)
         if request.overcommit:
             tasks = -(-ntasks // (later + 1))
         ntasks -= tasks
-        gpus = _gpu_share(request, room, tasks, gpus_left - later)
+        gpus = _gpu_share(request, capacity, tasks, gpus_left - later)
         gpus_left -= gpus
-        shares.append(_share(request, room.node, totals[room.node.name], tasks, gpus))
+        shares.append(_share(request, capacity.node, totals[capacity.node.name], tasks, gpus))
     return shares
 
 
-def _gpu_share(request: JobRequest, room: _Room, tasks: int, left: int) -> int:
+def _gpu_share(request: JobRequest, capacity: _NodeCapacity, tasks: int, left: int) -> int:
     if request.gpus:
-        return max(0, min(len(room.node.gpus), left))
+        return max(0, min(len(capacity.node.gpus), left))
     return request.gpus_per_node or request.gpus_per_task * tasks
 
 

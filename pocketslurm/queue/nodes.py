@@ -1,10 +1,9 @@
-"""The virtual nodes and partitions, and the nodes that an administrator has drained."""
+"""The virtual nodes and partitions."""
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.nodelist import expand
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from pocketslurm.queue.state import StateDirectory
     from pocketslurm.settings import Partition, Settings
 
-_OUT = "nodes_out"
-
 
 def natural(name: str) -> tuple[str, int]:
     """Return a key that sorts names of nodes by the number at their end.
@@ -26,15 +23,6 @@ def natural(name: str) -> tuple[str, int]:
     """
     letters = name.rstrip("0123456789")
     return letters, int(name[len(letters) :] or -1)
-
-
-class Outage(NamedTuple):
-    """A node that gets no new jobs: `DRAIN` or `DOWN`, the reason, the user and the time."""
-
-    state: str
-    reason: str
-    user: str
-    since: float
 
 
 @lru_cache
@@ -74,10 +62,10 @@ def partition(settings: Settings, name: str) -> Partition:
     raise CommandError(f"error: invalid partition specified: {name}", denied="Invalid partition name specified")
 
 
-def partitions(settings: Settings, named: str | None) -> list[Partition]:
+def partitions(settings: Settings, listed: str | None) -> list[Partition]:
     """Return all partitions, or those in a list of names."""
-    wanted = named.split(",") if named is not None else []
-    found = [each for each in settings.partitions if named is None or each.name in wanted]
+    wanted = listed.split(",") if listed is not None else []
+    found = [each for each in settings.partitions if listed is None or each.name in wanted]
     known = {each.name for each in settings.partitions}
     others = [] if settings.strict else [name for name in wanted if name not in known]
     return found + [partition(settings, name) for name in others]
@@ -88,20 +76,6 @@ def over_limit(partition: Partition, time_limit: int) -> bool:
     return partition.max_time >= 0 and not 0 <= time_limit <= partition.max_time
 
 
-def outages(state: StateDirectory) -> dict[str, Outage]:
-    """Return the nodes that an administrator has drained or set down."""
-    return {name: Outage(*values) for name, values in json.loads(state.meta(_OUT) or "{}").items()}
-
-
-def take_out(state: StateDirectory, name: str, why: Outage | None) -> None:
-    """Take a node out, or (None) back in."""
-    now_out = outages(state)
-    now_out.pop(name, None)
-    if why:
-        now_out[name] = why
-    state.set_meta(_OUT, json.dumps(now_out))
-
-
 def all_of(state: StateDirectory) -> list[NodeResources]:
     """Return all nodes with all their resources."""
     return all_nodes(state.settings, names(state.settings))
@@ -110,9 +84,3 @@ def all_of(state: StateDirectory) -> list[NodeResources]:
 def in_partition(settings: Settings, partition: Partition) -> list[NodeResources]:
     """Return a partition's nodes with all their resources."""
     return all_nodes(settings, of_partition(settings, partition))
-
-
-def usable(state: StateDirectory) -> list[NodeResources]:
-    """Return the nodes that accept jobs."""
-    missing = outages(state)
-    return [node for node in all_of(state) if node.name not in missing]

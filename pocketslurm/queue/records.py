@@ -43,7 +43,6 @@ class Job(NamedTuple):
         attempt: Number of this start; a supervisor of an older attempt is ignored.
         limits: Soft resource limits of the submitter by name.
         begin_time: Earliest start; `time_limit` is in seconds, -1 without limit.
-        suspended_at: Start of its suspension; `suspended` are seconds of earlier suspensions.
         submit_line: The command line, for `sacct -o SubmitLine`.
     """
 
@@ -105,13 +104,6 @@ class Job(NamedTuple):
     derived_exit_code: int = 0
     killed_by: int | None = None
     next_step: int = 0
-    suspended_at: float = NEVER
-    suspended: float = 0.0
-
-    def suspended_for(self, moment: float) -> float:
-        """Return the seconds for which the job was suspended until `moment`."""
-        lately = max(0.0, (self.end_time or moment) - self.suspended_at) if self.suspended_at else 0.0
-        return self.suspended + lately
 
     @property
     def active(self) -> bool:
@@ -121,9 +113,7 @@ class Job(NamedTuple):
     @property
     def shown_state(self) -> str:
         """The state as squeue and scontrol show it."""
-        if self.completing:
-            return "COMPLETING"
-        return "SUSPENDED" if self.suspended_at and self.state == "RUNNING" else self.state
+        return "COMPLETING" if self.completing else self.state
 
     @property
     def leader_id(self) -> int:
@@ -149,8 +139,6 @@ class Step(NamedTuple):
     Attributes:
         nodes: Its nodes; `cpus`, `mem` (MiB), `gpus` (device numbers) and `tasks` (task numbers) go along with them.
         srun: Identity of the srun that runs it.
-        component: Of `srun a : b` in an ordinary job each part has its number; None for a step of one part, and in a
-            heterogeneous job, where each part is a step of its own component's.
         overlap: It counts as using nothing.
         exit_code: Wait status: the highest of its tasks.
         killed_by: The user who cancelled this step alone.
@@ -178,14 +166,11 @@ class Step(NamedTuple):
     user_cpu: float = 0.0
     system_cpu: float = 0.0
     peak_memory: int = 0
-    component: int | None = None
 
     @property
     def label(self) -> str:
-        """Its number as users know it: `batch`, `0`, `0+1`."""
-        if self.step_id == BATCH_STEP:
-            return "batch"
-        return str(self.step_id) if self.component is None else f"{self.step_id}+{self.component}"
+        """Its number as users know it: `batch` or `0`."""
+        return "batch" if self.step_id == BATCH_STEP else str(self.step_id)
 
 
 BATCH_STEP = -1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.slurm.nodelist import fold
 from pocketslurm import processes
 from pocketslurm.errors import CommandError
 from pocketslurm.queue import job_ids, node_selection, nodes
@@ -31,7 +30,7 @@ class PassResult(NamedTuple):
     """The result of a scheduling pass."""
 
     started: list[Job]
-    again: float
+    next_pass_at: float
     """Time of the next pass if nothing else happens before; 0 if none is necessary."""
 
 
@@ -41,13 +40,13 @@ class SchedulingPass:
     def __init__(self, state: StateDirectory, now: float) -> None:
         self.state = state
         self.now = now
-        self.again = 0.0
+        self.next_pass_at = 0.0
         self.started: list[Job] = []
-        self.holding = state.jobs("state = 'RUNNING' OR completing")
-        self.totals = nodes.usable(state)
-        self.free = node_selection.free_nodes(self.totals, self.holding)
+        self.running = state.jobs("state = 'RUNNING' OR completing")
+        self.totals = nodes.all_of(state)
+        self.free = node_selection.free_nodes(self.totals, self.running)
         # Whatever a job in front is waiting for is not given to one behind it.
-        self.kept: set[str] = set()
+        self.reserved: set[str] = set()
 
     def run(self) -> PassResult:
         """Start what can be started."""
@@ -60,11 +59,11 @@ class SchedulingPass:
             for part, reason in zip(parts, reasons, strict=True):
                 if reason and reason != part.reason and self.state.job(part.job_id):
                     self.state.update_job(part.job_id, reason=reason)
-        return PassResult(self.started, self.again)
+        return PassResult(self.started, self.next_pass_at)
 
-    def _later(self, moment: float) -> None:
-        if moment and (not self.again or moment < self.again):
-            self.again = moment
+    def _wake_at(self, moment: float) -> None:
+        if moment and (not self.next_pass_at or moment < self.next_pass_at):
+            self.next_pass_at = moment
 
     def _why_not_yet(self, job: Job) -> str | None:
         """Return the reason why a job cannot start yet, before nodes are considered; None if there is none."""
@@ -73,7 +72,7 @@ class SchedulingPass:
             self._drop(job, "CANCELLED", "None")
             return "None"
         if job.deadline:
-            self._later(job.deadline)
+            self._wake_at(job.deadline)
             if job.deadline <= self.now:
                 self._drop(job, "DEADLINE", "DeadLine")
                 return "DeadLine"
@@ -82,7 +81,7 @@ class SchedulingPass:
         if job.priority == 0:
             return job.reason if job.reason in HELD else "JobHeldUser"
         if job.begin_time > self.now:
-            self._later(job.begin_time)
+            self._wake_at(job.begin_time)
             return "BeginTime"
         if not job.eligible_time:
             self.state.update_job(job.job_id, eligible_time=self.now)
@@ -94,7 +93,7 @@ class SchedulingPass:
 
     def _dependency(self, job: Job) -> str | None:
         found = outlook(self.state, job, self.now)
-        self._later(found.again)
+        self._wake_at(found.next_look_at)
         if found.verdict is Verdict.MET:
             if not ready_tasks(self.state, job):
                 self.state.update_job(job.job_id, dependency="")
@@ -141,7 +140,7 @@ class SchedulingPass:
                 continue
             shares = node_selection.select_nodes(request, self._free(totals), totals)
             if shares is None:
-                return self._keep(request, totals)
+                return self._reserve(request, totals)
             task = job_ids.split_array_task(self.state, job, index)
             job = self.state.job(job.job_id) or job
             self._begin(task, shares)
@@ -149,43 +148,41 @@ class SchedulingPass:
 
     def _is_full(self, job: Job) -> bool:
         """Return whether the array of a job has reached its limit of running tasks."""
-        running = sum(other.array_job_id == job.array_job_id for other in self.holding)
+        running = sum(other.array_job_id == job.array_job_id for other in self.running)
         return bool(job.array_at_once) and running >= job.array_at_once
 
     def _place(self, parts: list[Job]) -> list[str | None]:
         """Begin a job whose components all find nodes; as with Slurm, no two of them share one."""
-        asked = [(decode_size(job.request), self._totals(job)) for job in parts]
+        requests = [(decode_size(job.request), self._totals(job)) for job in parts]
         found = select_for_components(
-            [ComponentRequest(request, self._free(totals), totals) for request, totals in asked]
+            [ComponentRequest(request, self._free(totals), totals) for request, totals in requests]
         )
         if found is None:
-            return self._reasons(asked)
+            return self._reasons(requests)
         for job, shares in zip(parts, found, strict=True):
             self._begin(job, shares)
         return [None] * len(parts)
 
     def _free(self, totals: list[NodeResources]) -> list[NodeResources]:
         """Return the free resources of these nodes that are not reserved for earlier jobs."""
-        names = {node.name for node in totals} - self.kept
+        names = {node.name for node in totals} - self.reserved
         return [node for node in self.free if node.name in names]
 
-    def _reasons(self, asked: list[tuple[JobRequest, list[NodeResources]]]) -> list[str | None]:
+    def _reasons(self, requests: list[tuple[JobRequest, list[NodeResources]]]) -> list[str | None]:
         """Return the reasons of components without nodes; a job that could never start reserves no nodes."""
-        if len(asked) == 1 or select_for_components(
-            [ComponentRequest(request, totals, totals) for request, totals in asked]
+        if len(requests) == 1 or select_for_components(
+            [ComponentRequest(request, totals, totals) for request, totals in requests]
         ):
-            return [self._keep(*each) for each in asked]
-        there = {node.name for _, totals in asked for node in totals}
-        too_many = sum(request.min_nodes for request, _ in asked) > len(there)
-        return [_unavailable(*each) or ("PartitionNodeLimit" if too_many else "Resources") for each in asked]
+            return [self._reserve(*each) for each in requests]
+        there = {node.name for _, totals in requests for node in totals}
+        too_many = sum(request.min_nodes for request, _ in requests) > len(there)
+        return ["PartitionNodeLimit" if too_many else "Resources"] * len(requests)
 
-    def _keep(self, request: JobRequest, totals: list[NodeResources]) -> str:
+    def _reserve(self, request: JobRequest, totals: list[NodeResources]) -> str:
         """Keep what a job could run on from those behind it; the reason why it does not run itself."""
-        if missing := _unavailable(request, totals):
-            return missing
         wanted = candidates(request, totals)
-        behind = bool(wanted & self.kept)
-        self.kept |= wanted
+        behind = bool(wanted & self.reserved)
+        self.reserved |= wanted
         return "Priority" if behind else "Resources"
 
     def _begin(self, job: Job, shares: list[NodeShare]) -> None:
@@ -210,14 +207,8 @@ class SchedulingPass:
         started = job._replace(**changes)  # type: ignore[arg-type]
         if started.leader_id == started.job_id:
             self.started.append(started)
-        self.holding.append(started)
+        self.running.append(started)
         self.free = node_selection.free_nodes(self.free, [started])
-
-
-def _unavailable(request: JobRequest, totals: list[NodeResources]) -> str:
-    """Return the reason if required nodes accept no jobs now."""
-    missing = [name for name in request.nodelist if name not in {node.name for node in totals}]
-    return f"ReqNodeNotAvail, UnavailableNodes:{fold(missing)}" if missing else ""
 
 
 YEAR = 365 * 86400
@@ -226,7 +217,7 @@ YEAR = 365 * 86400
 
 def expected_end(job: Job) -> float:
     """Return the latest end of a running job."""
-    return job.start_time + job.suspended + (job.time_limit if job.time_limit >= 0 else YEAR)
+    return job.start_time + (job.time_limit if job.time_limit >= 0 else YEAR)
 
 
 def expected_start(state: StateDirectory, job: Job, request: JobRequest) -> tuple[float, list[NodeShare]]:

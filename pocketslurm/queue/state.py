@@ -146,7 +146,7 @@ class StateDirectory:
     def steps(self, job_id: int, *, attempt: int | None = None) -> list[Step]:
         """Return the steps of the current or another attempt by number; the batch script is -1."""
         which = "coalesce(?2, (SELECT attempt FROM jobs WHERE job_id = ?1))"
-        sql = f"SELECT * FROM steps WHERE job_id = ?1 AND attempt = {which} ORDER BY step_id, component"
+        sql = f"SELECT * FROM steps WHERE job_id = ?1 AND attempt = {which} ORDER BY step_id"
         rows = self.execute(sql, (job_id, attempt))
         return [Step(**read_row(row, Step)) for row in rows]
 
@@ -162,8 +162,8 @@ class StateDirectory:
 
     def update_step(self, step: Step, **changes: object) -> None:
         """Change some columns of a step."""
-        key = (step.job_id, step.attempt, step.step_id, step.component)
-        self._update("steps", changes, "job_id = ? AND attempt = ? AND step_id = ? AND component IS ?", key)
+        key = (step.job_id, step.attempt, step.step_id)
+        self._update("steps", changes, "job_id = ? AND attempt = ? AND step_id = ?", key)
 
     # Scripts, orders and odds and ends
 

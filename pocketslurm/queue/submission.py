@@ -25,7 +25,7 @@ from pocketslurm.queue.job_size import INVALID, JobRequest, encode_size, read_re
 from pocketslurm.queue.records import Job
 from pocketslurm.queue.state import now
 from pocketslurm.settings import FIRST_ID_VARIABLE
-from pocketslurm.users import current_user, user_or_group_exists
+from pocketslurm.users import current_user
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,19 +64,6 @@ def check_supported(options: Mapping[str, str], settings: Settings) -> None:
             raise CommandError(denied=NO_SUCH[name])
         if settings.strict and name == "clusters" and (lines := settings.other_clusters(value)):
             raise CommandError(*lines)
-        if name in {"uid", "gid"} and value not in current_user().names(name):
-            if not user_or_group_exists(name, value):
-                raise CommandError(f"error: Invalid --{name} specification", status=255)
-            raise CommandError(denied="Access/permission denied")
-
-
-def submit(state: StateDirectory, what: JobDescription, environ: Mapping[str, str]) -> Job:
-    """Add a job to the queue and wake the controller.
-
-    Raises:
-        CommandError: Slurm refuses it.
-    """
-    return submit_components(state, [what], environ)[0]
 
 
 def submit_components(
@@ -87,7 +74,7 @@ def submit_components(
     Raises:
         CommandError: Slurm refuses one of them.
     """
-    jobs = [prepare(state, what, environ)[0] for what in components]
+    jobs = [prepare(state, description, environ)[0] for description in components]
     controller_start.check_code(state)
     try:
         jobs = _enter(state, jobs, components, environ)
@@ -103,7 +90,7 @@ def _enter(
     """Give a job, or each component of it, its id and its place in the queue."""
     entered: list[Job] = []
     with state.transaction():
-        for offset, (job, what) in enumerate(zip(jobs, components, strict=True)):
+        for offset, (job, description) in enumerate(zip(jobs, components, strict=True)):
             if job.dependency and dependencies.unknown_task(state, job.dependency):
                 raise CommandError(denied="Job dependency problem")
             least = environ.get(FIRST_ID_VARIABLE, "")
@@ -114,34 +101,34 @@ def _enter(
                 array_job_id=job_id if job.array_spec else None,
                 het_job_id=leader if len(jobs) > 1 else None,
                 het_offset=offset,
-                priority=_priority(what.options, job_id),
+                priority=_priority(description.options, job_id),
             )
             state.add_job(numbered)
-            if what.script is not None and leader == job_id:
+            if description.script is not None and leader == job_id:
                 state.add_script(
                     job_id,
-                    what.script,
-                    job_environment.encode_environ(job_environment.exported_environ(what.options, environ)),
+                    description.script,
+                    job_environment.encode_environ(job_environment.exported_environ(description.options, environ)),
                 )
             entered.append(numbered)
     return entered
 
 
-def prepare(state: StateDirectory, what: JobDescription, environ: Mapping[str, str]) -> tuple[Job, JobRequest]:
+def prepare(state: StateDirectory, description: JobDescription, environ: Mapping[str, str]) -> tuple[Job, JobRequest]:
     """Check a job, and build its record without an id."""
-    options = what.options
+    options = description.options
     check_supported(options, state.settings)
-    request = _request(state.settings, options, environ)
+    request = _request(state.settings, options)
     partition, reason = _choose_partition(state, options, request)
     terms = read_terms(options, environ, state.settings, partition)
     if nodes.over_limit(partition, terms.time_limit):
         reason = reason or "PartitionTimeLimit"
     owner = current_user()
     folder = environ.get("PWD", "")
-    here = folder if folder and _same(folder) else working_folder()
+    here = folder if folder and _is_current_folder(folder) else working_folder()
     job = Job(
         job_id=0,
-        name=what.name,
+        name=description.name,
         user=owner.user,
         uid=owner.uid,
         group=owner.group,
@@ -155,25 +142,25 @@ def prepare(state: StateDirectory, what: JobDescription, environ: Mapping[str, s
         reason=reason or "None",
         options=dict(options),
         request=encode_size(request),
-        command=what.command,
-        arguments=list(what.arguments),
-        submit_line=what.submit_line,
+        command=description.command,
+        arguments=list(description.arguments),
+        submit_line=description.submit_line,
         submit_dir=here,
         submit_host=os.uname().nodename,
         work_dir=os.path.normpath(os.path.join(here, options.get("chdir", ""))),  # noqa: PTH118
-        batch=what.script is not None,
-        holder=what.holder,
+        batch=description.script is not None,
+        holder=description.holder,
         limits=resources.propagated_limits(options.get("propagate")),
         submit_time=now(),
     )
     return job._replace(**terms._asdict()), request
 
 
-def _request(settings: Settings, options: Mapping[str, str], environ: Mapping[str, str]) -> JobRequest:
+def _request(settings: Settings, options: Mapping[str, str]) -> JobRequest:
     """Return the size of a job; unless the settings are strict, it may exceed the nodes."""
     if not settings.strict:
-        return job_size.relax(read_request(job_size.portable_options(options), environ), set(nodes.names(settings)))
-    request = read_request(options, environ)
+        return job_size.relax(read_request(job_size.portable_options(options)), set(nodes.names(settings)))
+    request = read_request(options)
     if not settings.gpus and (request.gpus or request.gpus_per_node or request.gpus_per_task):
         raise CommandError(INVALID)
     if not set(request.gpu_types) <= {settings.gpu_type}:
@@ -182,25 +169,22 @@ def _request(settings: Settings, options: Mapping[str, str], environ: Mapping[st
 
 
 def submit_allocation(
-    state: StateDirectory, components: Sequence[Mapping[str, str]], argv: Sequence[str], environ: Mapping[str, str]
+    state: StateDirectory, options: Mapping[str, str], argv: Sequence[str], environ: Mapping[str, str]
 ) -> int:
     """Enter the allocation of an srun outside of any job; the calling process holds it, and it ends with it.
 
     Raises:
         CommandError: Slurm refuses it.
     """
-    otherwise = environ.get("SLURM_JOB_NAME") or (os.path.basename(argv[0]) if argv else "srun")  # noqa: PTH119
-    asked = [
-        JobDescription(
-            dict(options),
-            options.get("job-name") or otherwise,
-            argv[0] if argv else "",
-            tuple(argv[1:]),
-            holder=processes.identity(os.getpid()),
-        )
-        for options in components
-    ]
-    return submit_components(state, asked, environ)[0].job_id
+    program = os.path.basename(argv[0]) if argv else "srun"  # noqa: PTH119
+    job = JobDescription(
+        dict(options),
+        options.get("job-name") or environ.get("SLURM_JOB_NAME") or program,
+        argv[0] if argv else "",
+        tuple(argv[1:]),
+        holder=processes.identity(os.getpid()),
+    )
+    return submit_components(state, [job], environ)[0].job_id
 
 
 def complete_allocation(state: StateDirectory, job_id: int, status: int) -> None:
@@ -249,7 +233,7 @@ def working_folder() -> str:
         return "/"
 
 
-def _same(folder: str) -> bool:
+def _is_current_folder(folder: str) -> bool:
     """Return whether a path, possibly through links, is the current folder."""
     try:
         return os.path.samefile(folder, ".")  # noqa: PTH121
@@ -271,8 +255,6 @@ def put_back(state: StateDirectory, job: Job) -> None:
         "start_time": 0.0,
         "end_time": 0.0,
         "exit_code": 0,
-        "suspended_at": 0.0,
-        "suspended": 0.0,
         **NOTHING_ALLOCATED,
     }
     for part in state.components(job):
@@ -353,6 +335,6 @@ def _umask(environ: Mapping[str, str]) -> int:
     try:
         return int(environ["SLURM_UMASK"], 8)
     except (KeyError, ValueError):
-        own = os.umask(0o022)
-        os.umask(own)
-        return own
+        umask = os.umask(0o022)
+        os.umask(umask)
+        return umask

@@ -94,8 +94,8 @@ class Supervisor:
         """Record a job that was cancelled before its script started, as if the script had been killed."""
         if self.job.batch:
             self._stderr = batch_step.open_error_log(self.job)
-        told = [messages.decode_order(order.kind, order.value) for order in self.state.take_orders(self.job.job_id)]
-        self._end(next((order.why for order in told if isinstance(order, messages.Cancel)), ""))
+        orders = [messages.decode_order(order.kind, order.value) for order in self.state.take_orders(self.job.job_id)]
+        self._end(next((order.why for order in orders if isinstance(order, messages.Cancel)), ""))
         self._status = signal.SIGTERM if self.job.batch else 0
 
     def _launch(self) -> None:
@@ -115,7 +115,7 @@ class Supervisor:
         self.job = job
         job_processes.end_lost_steps(self.state, job)
         for order in self.state.take_orders(job.job_id):
-            self._obey(order)
+            self._handle_order(order)
         self._components.release(job)
         if job.holder and self._status is None and not processes.is_alive(job.holder):
             self._status = signal.SIGKILL
@@ -124,7 +124,7 @@ class Supervisor:
             self._components.watch_clock(job)
         if self._status is not None and not self._ending:
             self._end_after_script()
-        return self._ending and self._is_over()
+        return self._ending and self._has_ended()
 
     def _watch_clock(self) -> None:
         minute = self.state.settings.minute
@@ -137,9 +137,9 @@ class Supervisor:
             self._end("TIME LIMIT")
         elif warning and not self._warned and now() >= warning.moment:
             self._warned = True
-            whom = "batch" if warning.batch_shell else "steps"
-            self._deliver(signal.SIGCONT, whom)
-            self._deliver(warning.number, whom)
+            target = "batch" if warning.batch_shell else "steps"
+            self._send_signal(signal.SIGCONT, target)
+            self._send_signal(warning.number, target)
 
     def _seconds_to_sleep(self) -> float:
         """Return seconds to sleep, unless an order arrives earlier."""
@@ -151,22 +151,16 @@ class Supervisor:
         moments = [moment for moment in (*ends, warning.moment if warning else 0.0) if moment]
         return max(0.0, min([_LOOK_SECONDS, *(moment - now() for moment in moments)]))
 
-    def _obey(self, order: Order) -> None:
+    def _handle_order(self, order: Order) -> None:
         match messages.decode_order(order.kind, order.value):
             case messages.Cancel(why):
                 self._end(why)
             case messages.EndComponent(job_id):
                 self._components.end(self.job, job_id, "")
-            case messages.Signal(number, whom, job_id):
-                self._deliver(number, whom, job_id)
+            case messages.Signal(number, target, job_id):
+                self._send_signal(number, target, job_id)
             case messages.TellStep(label, text, job_id):
                 self._send_to_steps(label, text, job_id)
-            case messages.Suspend():
-                stop_processes(self.state, self.job)
-            case messages.Resume():
-                resume_processes(self.state, self.job)
-            case messages.Notify(text):
-                batch_step.write_to_log(self._stderr, text)
             case messages.Complete(status):
                 self._status = status
             case _:
@@ -179,7 +173,7 @@ class Supervisor:
             if its_own and label in {step.label, str(step.step_id)}:
                 self._send_to_step(step, order)
 
-    def _deliver(self, number: int, whom: str, job_id: int | None = None) -> None:
+    def _send_signal(self, number: int, target: str, job_id: int | None = None) -> None:
         """Send a signal to the steps, to the batch shell, or (`full`) to both and to other children of the shell.
 
         A component other than the leader has steps only.
@@ -189,11 +183,11 @@ class Supervisor:
                 if step.job_id == job_id:
                     self._send_to_step(step, f"signal {number}")
             return
-        if whom == "batch" and self._pid and self._status is None:
+        if target == "batch" and self._pid and self._status is None:
             processes.kill([self._pid], number)
-        if whom == "full":
+        if target == "full":
             processes.kill(job_processes.outside_steps(self.state, self.job), number)
-        if whom in {"steps", "full"}:
+        if target in {"steps", "full"}:
             for step in job_processes.running_steps(self.state, self.job):
                 self._send_to_step(step, f"signal {number}")
 
@@ -209,8 +203,6 @@ class Supervisor:
         if self._ending:
             return
         self._ending, self._kill_at = True, now() + self.state.settings.kill_wait
-        if self.job.suspended_at:  # who stands still does not hear
-            resume_processes(self.state, self.job)
         if self._stderr >= 0 and self._status is None:
             batch_step.write_cancellation(self._stderr, self.job, why)
         for step in job_processes.running_steps(self.state, self.job):
@@ -239,7 +231,7 @@ class Supervisor:
             return "OUT_OF_MEMORY", "OutOfMemory"
         return "FAILED", "NonZeroExitCode" if os.WIFEXITED(status) else "JobLaunchFailure"
 
-    def _is_over(self) -> bool:
+    def _has_ended(self) -> bool:
         if self._kill_at and now() >= self._kill_at:
             self._kill()
         if self._pid and self._status is None:
@@ -294,12 +286,12 @@ class ComponentEnds:
     """Ends components other than the leader; the job continues without them.
 
     Args:
-        tell: Sends an order to a step.
+        send_to_step: Sends an order to a step.
     """
 
-    def __init__(self, state: StateDirectory, tell: Callable[[Step, str], None]) -> None:
+    def __init__(self, state: StateDirectory, send_to_step: Callable[[Step, str], None]) -> None:
         self._state = state
-        self._send_to_step = tell
+        self._send_to_step = send_to_step
         self._ending: set[int] = set()
 
     def running(self, job: Job) -> list[Job]:
@@ -367,10 +359,8 @@ class WarningSignal(NamedTuple):
 
 
 def end_of_time(job: Job, minute: float) -> float:
-    """Return the time when the limit is reached; 0.0 for never or while suspended. A minute lasts `minute` seconds."""
-    if job.time_limit < 0 or job.suspended_at:
-        return 0.0
-    return job.start_time + job.suspended + job.time_limit / 60 * minute
+    """Return the time when the limit is reached; 0.0 for never. A minute lasts `minute` seconds."""
+    return job.start_time + job.time_limit / 60 * minute if job.time_limit >= 0 else 0.0
 
 
 def warning_signal(job: Job, minute: float) -> WarningSignal | None:
@@ -380,18 +370,3 @@ def warning_signal(job: Job, minute: float) -> WarningSignal | None:
         return None
     spec = parse_signal(text)
     return WarningSignal(end - spec.seconds / 60 * minute, spec.number, spec.batch_shell)
-
-
-def stop_processes(state: StateDirectory, job: Job) -> None:
-    """Suspend all processes of a job, including those that start meanwhile."""
-    # In a transaction: a stopped process of the job that is inside one would block the whole queue.
-    with state.transaction():
-        stopped: set[int] = set()
-        while new := set(job_processes.job_pids(state, job)) - stopped:
-            processes.kill(new, signal.SIGSTOP)
-            stopped |= new
-
-
-def resume_processes(state: StateDirectory, job: Job) -> None:
-    """Resume the job's processes."""
-    processes.kill(job_processes.job_pids(state, job), signal.SIGCONT)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hpc_kit.slurm.nodelist import fold, fold_tasks_per_node
-from hpc_kit.slurm.sizes import GpuCounts, count_gpus
+from hpc_kit.slurm.sizes import count_gpus, gpu_types
 from pocketslurm.errors import CommandError
 from pocketslurm.queue.job_environment import node_variables, owner_variables, set_gpus
-from pocketslurm.queue.job_size import read_gres, types
 from pocketslurm.queue.nodes import natural
 from pocketslurm.queue.records import Job, Step
 
@@ -49,10 +48,8 @@ class SrunContext(NamedTuple):
         umask: SLURM_UMASK.
         nice: SLURM_PRIO_PROCESS.
         cwd: Folder of srun, and `host` its machine; set in a new allocation only.
-        bind: Parsed --cpu-bind: (verbosity, kind, list); None if not given.
         tres_bind: SLURMD_TRES_BIND.
         preserve: --preserve-env was given: keep the counts of nodes and tasks.
-        several: It has several parts in one ordinary job.
     """
 
     distribution: str = ""
@@ -65,18 +62,16 @@ class SrunContext(NamedTuple):
     nice: int = 0
     cwd: str = "/"
     host: str = ""
-    bind: tuple[str, str, str] | None = None
     tres_bind: str = ""
     preserve: bool = False
-    several: bool = False
 
 
-def step_environ(job: Job, step: Step, launch: SrunContext, environ: Mapping[str, str]) -> dict[str, str]:
+def step_environ(job: Job, step: Step, context: SrunContext, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that all tasks of a step share; `environ` is srun's own after --export."""
-    found = srun_variables(job, launch, environ)
+    found = srun_variables(job, context, environ)
     ntasks, nodes = str(sum(map(len, step.tasks))), str(len(step.nodes))
     per_node = fold_tasks_per_node([len(tasks) for tasks in step.tasks])
-    if not launch.preserve:
+    if not context.preserve:
         found.update(SLURM_NTASKS=ntasks, SLURM_NPROCS=ntasks, SLURM_NNODES=nodes, SLURM_TASKS_PER_NODE=per_node)
     found.update(
         {
@@ -86,10 +81,10 @@ def step_environ(job: Job, step: Step, launch: SrunContext, environ: Mapping[str
             "SLURM_STEP_NUM_NODES": nodes,
             "SLURM_STEP_NUM_TASKS": ntasks,
             "SLURM_STEP_TASKS_PER_NODE": per_node,
-            "SLURM_STEP_LAUNCHER_PORT": str(launch.port),
-            "SLURM_SRUN_COMM_PORT": str(launch.port),
-            "SLURM_SRUN_COMM_HOST": launch.address,
-            "SLURM_LAUNCH_NODE_IPADDR": launch.address,
+            "SLURM_STEP_LAUNCHER_PORT": str(context.port),
+            "SLURM_SRUN_COMM_PORT": str(context.port),
+            "SLURM_SRUN_COMM_HOST": context.address,
+            "SLURM_LAUNCH_NODE_IPADDR": context.address,
         }
     )
     return found
@@ -122,28 +117,7 @@ def component_variables(job: Job) -> dict[str, str]:
     }
 
 
-def allocation_variables(jobs: Sequence[Job]) -> dict[str, str]:
-    """Return the variables about the components of an allocation that srun has made."""
-    if jobs[0].het_job_id is None:
-        return {}
-    found = {"SLURM_HET_SIZE": str(len(jobs)), "SLURM_PACK_SIZE": str(len(jobs))}
-    for number, job in enumerate(jobs):
-        told = {
-            "SLURM_JOB_ID": str(job.job_id),
-            "SLURM_JOB_NODELIST": fold(job.nodes),
-            "SLURM_JOB_CPUS_PER_NODE": fold_tasks_per_node(job.cpus),
-            "SLURM_JOB_PARTITION": job.partition,
-            **{
-                name: value
-                for name, value in owner_variables(job).items()
-                if name in {"SLURM_JOB_ACCOUNT", "SLURM_JOB_QOS"}
-            },
-        }
-        found |= {f"{name}_PACK_GROUP_{number}": value for name, value in told.items()}
-    return found
-
-
-def srun_variables(job: Job, launch: SrunContext, environ: Mapping[str, str]) -> dict[str, str]:
+def srun_variables(job: Job, context: SrunContext, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of srun with the variables that it sets before it has a step."""
     found = {
         **environ,
@@ -153,18 +127,16 @@ def srun_variables(job: Job, launch: SrunContext, environ: Mapping[str, str]) ->
         "SLURM_JOB_NODELIST": environ.get("SLURM_JOB_NODELIST", fold(job.nodes)),
         "SLURM_JOB_PARTITION": job.partition,
         "SLURM_JOB_CPUS_PER_NODE": environ.get("SLURM_JOB_CPUS_PER_NODE", fold_tasks_per_node(job.cpus)),
-        "SLURM_PRIO_PROCESS": str(launch.nice),
-        "SLURM_UMASK": environ.get("SLURM_UMASK", f"{launch.umask:04o}"),
+        "SLURM_PRIO_PROCESS": str(context.nice),
+        "SLURM_UMASK": environ.get("SLURM_UMASK", f"{context.umask:04o}"),
         **owner_variables(job),
-        **_of_options(launch),
+        **_option_variables(context),
     }
-    if launch.job_name is not None:
-        found["SLURM_JOB_NAME"] = launch.job_name
-    if launch.allocated:
+    if context.job_name is not None:
+        found["SLURM_JOB_NAME"] = context.job_name
+    if context.allocated:
         found.update(SLURM_JOB_NUM_NODES=str(len(job.nodes)), SLURM_CLUSTER_NAME=job.cluster)
-        found.update(SLURM_SUBMIT_DIR=launch.cwd, SLURM_SUBMIT_HOST=launch.host)
-    elif launch.several:
-        found.pop("SLURM_NODE_ALIASES", None)
+        found.update(SLURM_SUBMIT_DIR=context.cwd, SLURM_SUBMIT_HOST=context.host)
     else:
         # 22.05 names its first component even where there is only one.
         first = "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0"
@@ -173,20 +145,15 @@ def srun_variables(job: Job, launch: SrunContext, environ: Mapping[str, str]) ->
     return found
 
 
-def _of_options(launch: SrunContext) -> dict[str, str]:
-    found = {name: launch.options[option] for option, name in _AS_GIVEN.items() if launch.options.get(option)}
-    found |= {name: "1" for option, name in _FLAGS.items() if option in launch.options}
-    if launch.distribution:
-        found["SLURM_DISTRIBUTION"] = launch.distribution
-    if plane := launch.options.get("plane"):
+def _option_variables(context: SrunContext) -> dict[str, str]:
+    found = {name: context.options[option] for option, name in _AS_GIVEN.items() if context.options.get(option)}
+    found |= {name: "1" for option, name in _FLAGS.items() if option in context.options}
+    if context.distribution:
+        found["SLURM_DISTRIBUTION"] = context.distribution
+    if plane := context.options.get("plane"):
         found["SLURM_DIST_PLANESIZE"] = plane
-    if launch.bind is not None:
-        verbosity, kind, listed = launch.bind
-        found["SLURM_CPU_BIND"] = f"{verbosity},{kind}{listed}"
-        found["SLURM_CPU_BIND_VERBOSE"], found["SLURM_CPU_BIND_TYPE"] = verbosity, kind
-        found["SLURM_CPU_BIND_LIST"] = listed
-    if launch.tres_bind:
-        found["SLURMD_TRES_BIND"] = launch.tres_bind
+    if context.tres_bind:
+        found["SLURMD_TRES_BIND"] = context.tres_bind
     return found
 
 
@@ -220,40 +187,25 @@ def task_environ(
     return environ
 
 
-def gpu_counts(asked: StepOptions) -> GpuCounts:
-    """Return the requested GPUs of all options; `--gres=none` requests none.
-
-    Raises:
-        CommandError: --gres names what is no GPU.
-    """
-    gres = asked.get("gres")
-    if gres.lower() == "none":
-        return GpuCounts(per_node=0)
-    per_node = count_gpus(asked.get("gpus-per-node"))
-    if gres:
-        per_node = (per_node or 0) + sum(number for _, number in read_gres(gres))
-    return GpuCounts(count_gpus(asked.get("gpus")), per_node, count_gpus(asked.get("gpus-per-task")))
-
-
-def check_types(asked: StepOptions, there: str | None, job_id: int) -> None:
+def check_types(options: StepOptions, gpu_type: str | None, job_id: int) -> None:
     """Check that the nodes have the requested type of GPUs.
 
     Raises:
         CommandError: The options name another type.
     """
-    if unknown := [kind for kind in types(asked.values) if kind != there]:
+    if unknown := [kind for kind in gpu_types(options.values) if kind != gpu_type]:
         line = f"error: Step requested GRES (gpu:{unknown[0]}) not found in the job"
         denied = "Invalid generic resource (gres) specification"
         raise CommandError(line, f"error: Unable to create step for job {job_id}: {denied}")
 
 
-def gpu_binding(asked: StepOptions) -> str:
+def gpu_binding(options: StepOptions) -> str:
     """Return the binding of tasks to GPUs for SLURMD_TRES_BIND; empty if each task sees all GPUs."""
-    if bind := asked.get("gpu-bind"):
+    if bind := options.get("gpu-bind"):
         return f"gpu:{bind}"
-    if single := asked.get("ntasks-per-tres") or asked.get("ntasks-per-gpu"):
+    if single := options.get("ntasks-per-tres") or options.get("ntasks-per-gpu"):
         return f"gpu:single:{single}"
-    if per_task := asked.get("gpus-per-task"):
+    if per_task := options.get("gpus-per-task"):
         return f"gpu:per_task:{per_task}"
     return ""
 

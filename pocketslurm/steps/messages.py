@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
 from typing import TYPE_CHECKING
 
-from pocketslurm.exit_status import srun_exit_code
+from hpc_kit.slurm.option_values import fold_indices
+from pocketslurm.processes import write_slurmstepd_error
 from pocketslurm.resources import OUT_OF_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-ERROR, INFO, VERBOSE = -1, 0, 1
-"""Verbosity that a message needs: -Q subtracts one, -v adds one."""
+ERROR, INFO = -1, 0
+"""Verbosity that a message needs: each -Q subtracts one."""
 
 
 class SrunMessages:
@@ -23,12 +25,10 @@ class SrunMessages:
 
     Attributes:
         verbosity: 0 unless -v or -Q were given.
-        raw: The terminal is in raw mode: lines end with a carriage return too.
     """
 
     def __init__(self, verbosity: int = 0) -> None:
         self.verbosity = verbosity
-        self.raw = False
 
     def info(self, text: str) -> None:
         """Print a line that -Q silences."""
@@ -37,10 +37,6 @@ class SrunMessages:
     def error(self, text: str) -> None:
         """Print a line that -QQ silences."""
         self._say(ERROR, f"srun: error: {text}")
-
-    def detail(self, text: str) -> None:
-        """Print a line for -v."""
-        self._say(VERBOSE, f"srun: {text}")
 
     def notes(self, lines: tuple[str, ...]) -> None:
         """Print warnings about options; -Q does not silence them."""
@@ -51,43 +47,22 @@ class SrunMessages:
         """Print the message of slurmstepd about a cancelled step."""
         cause = f" DUE TO {why}" if why else ""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-        write_stderr(f"slurmstepd: error: *** STEP {step} ON {node} CANCELLED AT {stamp}{cause} ***{self._end}")
-
-    @property
-    def _end(self) -> str:
-        return "\r\n" if self.raw else "\n"
+        write_slurmstepd_error(f"*** STEP {step} ON {node} CANCELLED AT {stamp}{cause} ***")
 
     def _say(self, level: int, text: str) -> None:
         if self.verbosity >= level:
-            write_stderr(text + self._end)
+            write_stderr(f"{text}\n")
 
 
 def write_stderr(text: str) -> None:
     """Write to stderr, and ignore errors."""
-    try:
+    with contextlib.suppress(OSError):
         os.write(2, text.encode(errors="surrogateescape"))
-    except OSError:
-        return
-
-
-def format_ranges(numbers: Iterable[int]) -> str:
-    """Format task numbers as Slurm does.
-
-    >>> ranges([3, 0, 1, 2, 7])
-    '0-3,7'
-    """
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1][1:] = [number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 def format_tasks(tasks: Sequence[int]) -> str:
     """Give `task 3` or `tasks 1-2`, as the messages have it."""
-    return f"task{'s' if len(tasks) != 1 else ''} {format_ranges(tasks)}"
+    return f"task{'s' if len(tasks) != 1 else ''} {fold_indices(tasks, steps=False)}"
 
 
 class TaskExits:
@@ -100,26 +75,20 @@ class TaskExits:
         killed: SIGTERM or SIGKILL has ended a task.
     """
 
-    def __init__(self, *, reduce: bool = False) -> None:
+    def __init__(self) -> None:
         self.cancelled = False
         self.status: int | None = None
         self.bad = False
         self.killed = False
-        self._reduce = reduce
-        self._last: int | None = None
         self._oom_said = False
 
     def ended(self, node: str, tasks: Sequence[int], status: int) -> str | None:
         """Record tasks of a node that ended with the same status. Return the line to print, if any."""
-        self._book(status)
+        self._record(status)
         text = self._words(status)
-        repeated = self._reduce and self._last == status
-        self._last = status
-        if text is None or repeated:
-            return None
-        return f"{node}: {format_tasks(tasks)}: {text}"
+        return text and f"{node}: {format_tasks(tasks)}: {text}"
 
-    def _book(self, status: int) -> None:
+    def _record(self, status: int) -> None:
         """Keep the highest: out of memory before a signal, a signal before an exit code."""
         self.bad = self.bad or status != 0
         if status != OUT_OF_MEMORY and os.WIFSIGNALED(status):
@@ -136,15 +105,10 @@ class TaskExits:
             return None if self.cancelled else f"{signal.strsignal(os.WTERMSIG(status))}{core}"
         return f"Exited with exit code {os.WEXITSTATUS(status)}" if status else None
 
-    @property
-    def exit_code(self) -> int:
-        """Return the exit code of srun."""
-        return srun_exit_code(highest_exit_code([self]))
-
 
 def highest_exit_code(reports: Iterable[TaskExits]) -> int:
     """Return the highest wait status of a step's parts."""
-    return max((report.status for report in reports if report.status is not None), key=_rank, default=0)
+    return max((exits.status for exits in reports if exits.status is not None), key=_rank, default=0)
 
 
 def _rank(status: int) -> tuple[int, int]:

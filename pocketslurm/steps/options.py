@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.slurm.command_environment import SRUN_VARIABLES
 from hpc_kit.slurm.components import BETWEEN, inherited_options
 from hpc_kit.slurm.errors import HpcKitError
-from hpc_kit.slurm.getopt import SRUN, ParsedOptions, parse_options
-from hpc_kit.slurm.option_table import Option, ValueUse
-from hpc_kit.slurm.option_values import check_value, sbatch_error_line
+from hpc_kit.slurm.getopt import SRUN, ParsedOption, ParsedOptions, parse_options
+from hpc_kit.slurm.option_table import MEMORY_OPTIONS, Option, ValueUse
+from hpc_kit.slurm.option_values import parse_array
 from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
-from pocketslurm.option_support import ALLOCATION, SRUN_SUPPORT, Support, plugin_hint
+from pocketslurm.option_support import ALLOCATION, SRUN_SUPPORT, Support, check_options, plugin_hint
+from pocketslurm.queue.job_size import check_exclusions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 
-_MEMORY = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
+_LATER = frozenset({"distribution", "kill-on-bad-exit"})
 
 
 class StepOptions(NamedTuple):
@@ -53,7 +54,11 @@ class StepOptions(NamedTuple):
 
 
 def read_options(
-    argv: Sequence[str], environ: Mapping[str, str], *, strict: bool = True, before: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    strict: bool = True,
+    carried: Mapping[str, str] | None = None,
 ) -> StepOptions:
     """Parse srun's environment and command line; without `strict`, also options of newer releases.
 
@@ -61,7 +66,7 @@ def read_options(
         argv: The command line, or one part of it.
         environ: srun's environment.
         strict: Refuse options that 22.05 does not know.
-        before: Options that this part inherits from the part before it.
+        carried: Options that this part inherits from the part before it.
 
     Raises:
         CommandError: An option is unknown, has a wrong value, or is not supported here.
@@ -71,17 +76,13 @@ def read_options(
     except HpcKitError as error:
         line = (error.found or error.what).removeprefix("srun: ")
         raise UsageError(f"{line}{plugin_hint(line)}", status=BAD_OPTION) from None
-    for each in given.given:
-        if each.option.since and strict:
-            raise UsageError(f"unrecognized option '--{each.option.name}'", status=BAD_OPTION)
-        _check(each.option, each.value)
-    typed = dict(before or {})
-    typed |= {each.option.name: each.value or "" for each in given.given if not _is_nothing(each.option, each.value)}
-    if len(_MEMORY & typed.keys()) > 1:
-        raise CommandError("fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
+    set_options = [each for each in given.given if not _is_nothing(each.option, each.value)]
+    check_options(set_options, strict=strict, later=_LATER)
+    typed = dict(carried or {}) | {each.option.name: each.value or "" for each in set_options}
+    check_exclusions(typed)
     inherited = _from_environ(environ)
-    if _MEMORY & typed.keys():
-        inherited = {name: value for name, value in inherited.items() if name not in _MEMORY}
+    if MEMORY_OPTIONS & typed.keys():
+        inherited = {name: value for name, value in inherited.items() if name not in MEMORY_OPTIONS}
     values = inherited | typed
     _refuse(values)
     loud = len(given.all("verbose")) or int(inherited.get("verbose") or 0)
@@ -98,8 +99,8 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, str]:
         if name == "verbose":
             found[name] = value if value.isdecimal() else ""
         elif option.value is not ValueUse.NONE:
-            _check(option, value)
             if not _is_nothing(option, value):
+                check_options([ParsedOption(option, value, 0)], strict=False, later=_LATER)
                 found[name] = value
         elif _is_yes(value):
             found[name] = ""
@@ -111,27 +112,9 @@ def _is_yes(value: str) -> bool:
     return value in {"", "yes"} or (value.lstrip("-").isdecimal() and int(value) != 0)
 
 
-def _check(option: Option, value: str | None) -> None:
-    zero_nodes = option.name == "nodes" and value and not value.strip("0")  # srun ignores it
-    if zero_nodes or option.name in {"distribution", "kill-on-bad-exit"} or _is_nothing(option, value):
-        return
-    try:
-        check_value(option, value)
-    except HpcKitError as error:
-        status = 1 if option.kind in {"number", "count", "gpus"} else BAD_OPTION
-        raise CommandError(f"error: {_words(option, value or '')}", status=status) from error
-
-
 def _is_nothing(option: Option, value: str | None) -> bool:
     """Return whether an empty value means that the option is not given."""
     return value == "" and (option.kind == "path" or option.name in {"dependency", "gpus", "wait"})
-
-
-def _words(option: Option, value: str) -> str:
-    low, dash, high = value.partition("-")
-    if option.name == "nodes" and dash and low.isdecimal() and high.isdecimal():
-        return f"Maximum node count {high} is less than minimum node count {low}"
-    return sbatch_error_line(option, value)
 
 
 def _refuse(values: Mapping[str, str]) -> None:
@@ -139,13 +122,12 @@ def _refuse(values: Mapping[str, str]) -> None:
     for name, value in values.items():
         row = SRUN_SUPPORT[name]
         inside = "jobid" in values and name in ALLOCATION
-        empty = name in {"task-prolog", "task-epilog"} and value in {"", "none"}
+        empty = name.endswith(("prolog", "epilog")) and value.lower() in {"", "none"}
         if row.support is Support.REFUSED and not inside and not empty:
             raise CommandError(f"error: --{name} is not supported by the embedded Slurm: {row.note}")
 
 
 _MEMORY_VARIABLES = ("SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_MEM_PER_NODE")
-_MOST = 4096
 _OF_THE_JOB = frozenset({"SLURM_JOB_ID"})
 
 
@@ -153,15 +135,15 @@ class CommandPart(NamedTuple):
     """One part of the command line, and the options that it inherits from the parts before it."""
 
     argv: list[str]
-    asked: StepOptions
-    before: dict[str, str]
+    options: StepOptions
+    carried: dict[str, str]
 
 
 class StepPart(NamedTuple):
     """One part of an srun: the number of the job's component that it is for, and what was asked for."""
 
     group: int
-    asked: StepOptions
+    options: StepOptions
 
 
 def read_parts(argv: Sequence[str], environ: Mapping[str, str], *, strict: bool = True) -> list[CommandPart]:
@@ -171,11 +153,11 @@ def read_parts(argv: Sequence[str], environ: Mapping[str, str], *, strict: bool 
         CommandError: An option is wrong.
     """
     found: list[CommandPart] = []
-    before: dict[str, str] = {}
+    carried: dict[str, str] = {}
     for words in _parted(argv):
-        asked = read_options(words, environ, strict=strict, before=before)
-        found.append(CommandPart(words, asked, before))
-        before = inherited_options({name: asked.get(name) for name in asked.typed})
+        options = read_options(words, environ, strict=strict, carried=carried)
+        found.append(CommandPart(words, options, carried))
+        carried = inherited_options({name: options.get(name) for name in options.typed})
     return found
 
 
@@ -187,15 +169,17 @@ def assign_groups(
     Raises:
         CommandError: A component is named twice, or one that the job does not have.
     """
+    if len(parts) > 1 and not size:
+        raise CommandError("error: `srun a : b` is supported by the embedded Slurm in a heterogeneous job only")
     found: dict[int, StepOptions] = {}
     for index, part in enumerate(parts):
-        for group in _groups(part.asked.values.get("het-group"), index, size):
+        for group in _groups(part.options.values.get("het-group"), index, size):
             if group in found:
                 raise CommandError("fatal: Duplicate het groups in single srun not supported")
-            found[group] = part.asked
+            found[group] = part.options
             if size:
                 theirs = group_variables(environ, group)
-                found[group] = read_options(part.argv, theirs, strict=strict, before=part.before)
+                found[group] = read_options(part.argv, theirs, strict=strict, carried=part.carried)
     components = [StepPart(group, found[group]) for group in sorted(found)]
     return list(_with_programs(components))
 
@@ -243,21 +227,18 @@ def _groups(text: str | None, index: int, size: int) -> list[int]:
 
 def _numbers(text: str) -> list[int]:
     """Parse `0,2-3`, with or without brackets."""
-    groups: set[int] = set()
-    for part in text.removeprefix("[").removesuffix("]").split(","):
-        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if first > last:
+    parts = text.removeprefix("[").removesuffix("]").split(",")
+    for part in parts:
+        match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part)
+        if not match or int(match[1]) > int(match[2] or match[1]):
             raise CommandError(
                 f"error: _parse_single_range: Invalid range: `{part}'", f"error: Invalid --het-group value: {text}"
             )
-        # No job has so many components: the error names the highest number only.
-        groups |= {*range(first, min(last, _MOST) + 1), last}
-    return sorted(groups)
+    return list(parse_array(",".join(parts)).indices)
 
 
 def _with_programs(parts: Sequence[StepPart]) -> Iterator[StepPart]:
     """Give a part without a program that of the next part with one."""
     for index, part in enumerate(parts):
-        command = next((later.asked.command for later in parts[index:] if later.asked.command), ())
-        yield part._replace(asked=part.asked._replace(command=command))
+        command = next((later.options.command for later in parts[index:] if later.options.command), ())
+        yield part._replace(options=part.options._replace(command=command))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS
-from pocketslurm.distribution import distribute_by_hosts, distribute_tasks
+from pocketslurm.distribution import distribute_tasks
 from pocketslurm.errors import CommandError
 
 if TYPE_CHECKING:
@@ -42,10 +42,7 @@ def place_step(job: Job, steps: Iterable[Step], request: StepRequest, memory: in
     _check_names(request, nodes)
     usable = {node.name: node for node in nodes if _is_usable(request, node)}
     chosen = choose(request, nodes, usable)
-    if request.distribution.nodes == "arbitrary" and request.hosts:
-        tasks = distribute_by_hosts(request.hosts, [node.name for node in chosen])
-    else:
-        tasks = distribute_tasks(request.ntasks, _slots(request, chosen, nodes), request.distribution)
+    tasks = distribute_tasks(request.ntasks, _slots(request, chosen, nodes), request.distribution)
     per_task = _cpus_per_task(request, nodes)
     cpus = [
         node.cpus if request.whole else len(on_node) * max(1, per_task)
@@ -183,7 +180,7 @@ class StepNode(NamedTuple):
 def choose(request: StepRequest, nodes: Sequence[StepNode], usable: dict[str, StepNode]) -> list[StepNode]:
     """Choose nodes as slurmctld does: nodes without steps first."""
     blocked = sum(node.blocked for node in nodes if node.name not in request.exclude)
-    picked = _named(request, usable, blocked)
+    picked = _named_nodes(request, usable, blocked)
     skipped = {node.name for node in nodes[: request.relative or 0]}
     left = [node for name, node in usable.items() if node not in picked and name not in skipped]
     if len(picked) > max(request.min_nodes, 1):  # more are named than needed: these alone are looked at
@@ -195,15 +192,15 @@ def choose(request: StepRequest, nodes: Sequence[StepNode], usable: dict[str, St
     more = least - len(picked)
     if more > 0:
         cpus = max(0, request.cpu_count - sum(node.free_cpus for node in picked))
-        found = _pick(idle, _wanted(request, more, idle, picked), cpus) if len(idle) >= more else None
-        found = found or _pick(left, _wanted(request, more, left, picked), cpus)
+        found = _pick(idle, _node_count(request, more, idle, picked), cpus) if len(idle) >= more else None
+        found = found or _pick(left, _node_count(request, more, left, picked), cpus)
         if found is None:
             raise _shortage(request, [*picked, *left], blocked)
         picked += found
     return _fill(request, picked, left, nodes, blocked)
 
 
-def _named(request: StepRequest, usable: dict[str, StepNode], blocked: int) -> list[StepNode]:
+def _named_nodes(request: StepRequest, usable: dict[str, StepNode], blocked: int) -> list[StepNode]:
     names = [name for name in dict.fromkeys(request.hosts) if name in usable]
     if len(names) < len(set(request.hosts)):
         raise NoRoomNow if blocked else CommandError(denied=NO_MEMORY)
@@ -223,7 +220,7 @@ def _least_nodes(request: StepRequest, nodes: Sequence[StepNode]) -> int:
     return least
 
 
-def _wanted(request: StepRequest, more: int, nodes: Sequence[StepNode], picked: Sequence[StepNode]) -> int:
+def _node_count(request: StepRequest, more: int, nodes: Sequence[StepNode], picked: Sequence[StepNode]) -> int:
     return min(len(nodes), max(more, request.max_nodes - len(picked)))
 
 

@@ -50,9 +50,9 @@ class RunningStep:
 
     Args:
         created: The parts of the step, each with its pipe for orders.
-        manner: The policy for bad exits, time limits and signals.
-        talk: Prints messages of srun.
-        book: Called with each part that ends before other parts.
+        policy: The policy for bad exits, time limits and signals.
+        messages: Prints messages of srun.
+        on_part_end: Called with each part that ends before other parts.
 
     Attributes:
         parts: Its parts, one for each component.
@@ -61,18 +61,18 @@ class RunningStep:
     def __init__(
         self,
         created: Sequence[tuple[Step, SrunInbox]],
-        manner: StepPolicy,
-        talk: SrunMessages,
-        book: Callable[[RunningPart], None],
+        policy: StepPolicy,
+        messages: SrunMessages,
+        on_part_end: Callable[[RunningPart], None],
     ) -> None:
         self.step = merge_step_parts([step for step, _ in created])
-        self._manner = manner
-        self._talk = talk
-        self._book_part = book
-        self._clocks = Timers()
+        self._policy = policy
+        self._messages = messages
+        self._on_part_end = on_part_end
+        self._timers = Timers()
         self.parts: list[RunningPart] = []
         for each in created:
-            self.parts.append(RunningPart(each, list(self.parts), manner, talk, self._clocks, self._processes))
+            self.parts.append(RunningPart(each, list(self.parts), policy, messages, self._timers, self._processes))
         self._selector = selectors.DefaultSelector()
         self._ended: list[tuple[TaskSpec, int]] = []
         self._interrupted = -9.0
@@ -89,18 +89,18 @@ class RunningStep:
     def failed(self, task: TaskSpec) -> None:
         """Record a task whose files could not be opened."""
         part = self.part(task)
-        self._talk.error(f"task {task.number - part.first} launch failed: Slurmd could not connect IO")
-        part.report.ended(self.step.nodes[task.node], [task.number - part.first], 1 << 8)
+        self._messages.error(f"task {task.number - part.first} launch failed: Slurmd could not connect IO")
+        part.exits.ended(self.step.nodes[task.node], [task.number - part.first], 1 << 8)
 
     def abort(self) -> None:
         """End all of it by force."""
         for part in self.parts:
-            part.ending.abort()
+            part.termination.abort()
 
     @property
     def status(self) -> int:
         """Return the wait status of the step."""
-        return highest_exit_code(part.report for part in self.parts)
+        return highest_exit_code(part.exits for part in self.parts)
 
     def part(self, task: TaskSpec) -> RunningPart:
         """Return the part of a task."""
@@ -120,9 +120,9 @@ class RunningStep:
             return [process.pid for process in processes.descendants(part.running, inclusive=True)]
         return [process.pid for process in processes.descendants([os.getpid()])]
 
-    def wait(self, plumbing: StepStreams, pmi: PmiServer | None = None, *, launched: bool = True) -> None:
+    def wait(self, streams: StepStreams, pmi: PmiServer | None = None, *, launched: bool = True) -> None:
         """Run the event loop until the step has ended, and serve its MPI programs."""
-        self._pump = StreamMover(self._selector, plumbing, self._on_broken)
+        self._mover = StreamMover(self._selector, streams, self._on_broken)
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_wakeup)
         for part in self.parts:
             self._selector.register(part.inbox.fd, selectors.EVENT_READ, lambda part=part: self._on_orders(part))
@@ -130,22 +130,16 @@ class RunningStep:
             pmi.serve(self._selector, self.abort)
             if not launched:  # other tasks would wait for it forever
                 self.abort()
-        if self._manner.time_limit is not None:
-            self._clocks.set("limit", self._manner.time_limit, self._time_out)
         self._reap()
         self._finish_if_over()
-        while self._running or self._ended or not self._pump.drained:
-            for key, _ in self._selector.select(self._clocks.how_long()):
+        while self._running or self._ended or not self._mover.drained:
+            for key, _ in self._selector.select(self._timers.how_long()):
                 if key.fd in self._selector.get_map():
                     key.data()
-            self._clocks.run()
+            self._timers.run()
         for part in self.parts:
-            if part.report.killed and not part.ending.cancelled:
-                self._talk.info(f"Force Terminated StepId={part.ending.name}")
-
-    def _time_out(self) -> None:
-        for part in self.parts:
-            part.ending.time_out()
+            if part.exits.killed and not part.termination.cancelled:
+                self._messages.info(f"Force Terminated StepId={part.termination.name}")
 
     # Ends of tasks
 
@@ -153,18 +147,18 @@ class RunningStep:
         for pid, status in processes.reap().items():
             for part in self.parts:
                 if task := part.running.pop(pid, None):
-                    oom = status == signal.SIGKILL and not part.ending.killing and self._oom.rose()
+                    oom = status == signal.SIGKILL and not part.termination.killing and self._oom.rose()
                     self._ended.append((task, OUT_OF_MEMORY if oom else status))
                     self._due(task.node)
 
     def _due(self, node: int) -> None:
         """Report ended tasks of a node: now if no task runs on it any more, else after a delay that joins more ends."""
         waiting = any(task.node == node for task in self._running)
-        self._clocks.set(f"node {node}", GROUP_SECONDS if waiting else 0.0, lambda: self._report_ends(node))
+        self._timers.set(f"node {node}", GROUP_SECONDS if waiting else 0.0, lambda: self._report_ends(node))
 
     def _report_ends(self, node: int) -> None:
         """Report the ended tasks of a node, with one line for equal ends."""
-        self._pump.drain()
+        self._mover.drain()
         ended = [(task, status) for task, status in self._ended if task.node == node]
         self._ended = [(task, status) for task, status in self._ended if task.node != node]
         alike: dict[int, list[int]] = {}
@@ -172,14 +166,14 @@ class RunningStep:
             alike.setdefault(status, []).append(task.number)
         first = not any(part.ends for part in self.parts)
         for status, tasks in alike.items():
-            was_bad = any(part.report.bad for part in self.parts)
+            was_bad = any(part.exits.bad for part in self.parts)
             self.part(ended[0][0]).ended(self.step.nodes[node], tasks, status)
-            if status and not was_bad and self._manner.kill_bad_exit:
+            if status and not was_bad and self._policy.kill_bad_exit:
                 self._terminate()
         if ended and self._running and self._is_over(part := self.part(ended[0][0])):
-            self._book_part(part)
-        if first and self._manner.max_wait:
-            self._clocks.set("wait", self._manner.max_wait, self._on_max_wait)
+            self._on_part_end(part)
+        if first and self._policy.max_wait:
+            self._timers.set("wait", self._policy.max_wait, self._on_max_wait)
         self._finish_if_over()
 
     def _is_over(self, part: RunningPart) -> bool:
@@ -189,32 +183,32 @@ class RunningStep:
     def _terminate(self) -> None:
         """Send SIGTERM to the step because of --kill-on-bad-exit."""
         for part in self.parts:
-            part.ending.say_terminating()
+            part.termination.say_terminating()
         for part in self.parts:
             if part.running or len(self.parts) == 1:
-                part.ending.terminate()
+                part.termination.terminate()
 
     def _finish_if_over(self) -> None:
         """Kill the processes that the tasks left behind, because their streams would never end."""
         if not self._running and not self._ended:
-            self._pump.close_input()
-            self.parts[-1].ending.kill()
-            self._clocks.set("drain", _DRAIN_SECONDS, self._pump.give_up)
+            self._mover.close_input()
+            self.parts[-1].termination.kill()
+            self._timers.set("drain", _DRAIN_SECONDS, self._mover.give_up)
 
     def _on_max_wait(self) -> None:
         if self._running:
-            self._talk.info(f"First task exited {self._manner.max_wait}s ago")
+            self._messages.info(f"First task exited {self._policy.max_wait}s ago")
             for part in self.parts:
-                part.tell_states()
+                part.print_states()
             for part in self.parts:
-                part.ending.say_terminating()
-                part.ending.abort()
+                part.termination.say_terminating()
+                part.termination.abort()
 
     def _on_broken(self) -> None:
         """End the step because srun's output is closed, as SIGPIPE would."""
         for part in self.parts:
-            if not part.ending.cancelled:
-                part.ending.abort()
+            if not part.termination.cancelled:
+                part.termination.abort()
 
     # What comes in
 
@@ -222,11 +216,11 @@ class RunningStep:
         for order in part.inbox.read():
             kind, _, rest = order.partition(" ")
             if kind == "signal":
-                part.ending.deliver(int(rest))
+                part.termination.deliver(int(rest))
             elif kind == "cancel":
-                part.ending.cancel(rest)
+                part.termination.cancel(rest)
             elif kind == "kill":
-                part.ending.abort()
+                part.termination.abort()
 
     def _on_wakeup(self) -> None:
         for number in os.read(self._wakeup, 4096):
@@ -240,36 +234,36 @@ class RunningStep:
             self._on_interrupt()
         elif number in {signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}:
             if number == signal.SIGQUIT:
-                self._talk.info("Quit")
-            self._talk.info("forcing job termination")
+                self._messages.info("Quit")
+            self._messages.info("forcing job termination")
             self.abort()
         elif number == signal.SIGCONT:
-            self._talk.info("got SIGCONT")
+            self._messages.info("got SIGCONT")
         elif number != signal.SIGALRM:
             for part in self.parts:
-                part.ending.deliver(number)
+                part.termination.deliver(number)
 
     def _on_interrupt(self) -> None:
         now = time.monotonic()
         again = now - self._interrupted < 1
         self._interrupted = now
-        if self._manner.quit_on_interrupt or again:
+        if self._policy.quit_on_interrupt or again:
             self._pass_interrupt_on()
-            self._talk.info("forcing job termination")
+            self._messages.info("forcing job termination")
             for part in self.parts:
-                part.report.cancelled = True
+                part.exits.cancelled = True
             self.abort()
-        elif self._manner.pass_interrupt:
+        elif self._policy.pass_interrupt:
             self._pass_interrupt_on()
         else:
-            self._talk.info("interrupt (one more within 1 sec to abort)")
+            self._messages.info("interrupt (one more within 1 sec to abort)")
             for part in self.parts:
-                part.tell_states()
+                part.print_states()
 
     def _pass_interrupt_on(self) -> None:
         for part in self.parts:
-            self._talk.info(f"sending Ctrl-C to StepId={part.ending.name}")
-            part.ending.deliver(signal.SIGINT)
+            self._messages.info(f"sending Ctrl-C to StepId={part.termination.name}")
+            part.termination.deliver(signal.SIGINT)
 
 
 class RunningPart:
@@ -277,36 +271,36 @@ class RunningPart:
 
     Args:
         created: Its step and the pipe for orders.
-        before: The parts before it.
+        earlier_parts: The parts before it.
         processes: Returns all processes of the part.
 
     Attributes:
         index: Its number; `first` is the number of its first task in the step.
         running: Running tasks by pid.
         ends: Wait statuses of ended tasks, by the task's number in the step.
-        report: The record of ended tasks; `ending` handles cancellation.
+        exits: The record of ended tasks; `termination` handles cancellation.
     """
 
     def __init__(
         self,
         created: tuple[Step, SrunInbox],
-        before: Sequence[RunningPart],
-        manner: StepPolicy,
-        talk: SrunMessages,
-        clocks: Timers,
+        earlier_parts: Sequence[RunningPart],
+        policy: StepPolicy,
+        messages: SrunMessages,
+        timers: Timers,
         processes: Callable[[RunningPart], list[int]],
     ) -> None:
         step, self.inbox = created
         self.step = step
-        self.index = len(before)
-        self.first = sum(len(tasks) for part in before for tasks in part.step.tasks)
-        self._first_node = sum(len(part.step.nodes) for part in before)
+        self.index = len(earlier_parts)
+        self.first = sum(len(tasks) for part in earlier_parts for tasks in part.step.tasks)
+        self._first_node = sum(len(part.step.nodes) for part in earlier_parts)
         self.running: dict[int, TaskSpec] = {}
         self.ends: dict[int, int] = {}
-        self.report = TaskExits(reduce=manner.reduce)
-        self.ending = StepTermination(step, manner, talk, clocks, self.running.keys(), lambda: processes(self))
+        self.exits = TaskExits()
+        self.termination = StepTermination(step, policy, messages, timers, self.running.keys(), lambda: processes(self))
         self._numbers = range(self.first, self.first + sum(map(len, step.tasks)))
-        self._talk = talk
+        self._messages = messages
 
     def has(self, task: TaskSpec) -> bool:
         """Return whether a task belongs to this part."""
@@ -321,10 +315,10 @@ class RunningPart:
         """Record and report tasks of one node that ended with the same status."""
         tasks = list(tasks)
         self.ends.update(dict.fromkeys(tasks, status))
-        if line := self.report.ended(node, self._own(tasks), status):
-            self._talk.error(line)
+        if line := self.exits.ended(node, self._in_part(tasks), status):
+            self._messages.error(line)
 
-    def tell_states(self) -> None:
+    def print_states(self) -> None:
         """Print which tasks run and how the ended ones ended."""
         states = {
             "running": [task.number for task in self.running.values()],
@@ -333,9 +327,9 @@ class RunningPart:
         }
         for words, tasks in states.items():
             if tasks:
-                self._talk.info(f"StepId={self.ending.name} {format_tasks(self._own(tasks))}: {words}")
+                self._messages.info(f"StepId={self.termination.name} {format_tasks(self._in_part(tasks))}: {words}")
 
-    def _own(self, tasks: Iterable[int]) -> list[int]:
+    def _in_part(self, tasks: Iterable[int]) -> list[int]:
         return [task - self.first for task in tasks]
 
 
@@ -390,8 +384,8 @@ class StepRecorder:
                 self._state.update_step(part.step, **used)
 
     def _end(self, part: RunningPart) -> None:
-        status = part.report.status or 0
-        ending = "TIMEOUT" if part.ending.timed_out else step_state(status)
-        self._state.update_step(part.step, state=ending, exit_code=status, end_time=now())
+        status = part.exits.status or 0
+        termination = "TIMEOUT" if part.termination.timed_out else step_state(status)
+        self._state.update_step(part.step, state=termination, exit_code=status, end_time=now())
         if self._job.het_job_id is not None:  # a component that was cancelled is over now
             wake(self._state.directory, self._job.leader_id)

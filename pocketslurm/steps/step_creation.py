@@ -13,7 +13,6 @@ from pocketslurm.queue.records import BATCH_STEP
 from pocketslurm.queue.state import now
 from pocketslurm.steps.allocation import BUSY, OVER, Busy, Interrupted, interruptible
 from pocketslurm.steps.placement import NoRoomNow, place_step
-from pocketslurm.steps.request import without
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,39 +52,39 @@ def merge_step_parts(steps: Sequence[Step]) -> Step:
 
 
 def create_step(
-    state: StateDirectory, wanted: Sequence[PendingPart], talk: SrunMessages, *, patience: float | None = None
+    state: StateDirectory, parts: Sequence[PendingPart], messages: SrunMessages, *, timeout: float | None = None
 ) -> Created:
     """Create a step when all its parts fit, and return them with their pipes for orders.
 
     Args:
         state: The state directory.
-        wanted: Its parts.
-        talk: Prints messages during the wait.
-        patience: Seconds to wait before it is refused; None for any time.
+        parts: Its parts.
+        messages: Prints messages during the wait.
+        timeout: Seconds to wait before it is refused; None for any time.
 
     Raises:
         CommandError: The step can never fit, or the job has ended.
     """
-    job_id = wanted[0].job.job_id
+    job_id = parts[0].job.job_id
     began = time.monotonic()
     reminder = 0.0
     try:
         with interruptible():
-            while (created := _try(state, wanted)) is None:
+            while (created := _try(state, parts)) is None:
                 waited = time.monotonic() - began
-                if patience is not None and waited >= patience:
+                if timeout is not None and waited >= timeout:
                     raise _unable(Busy(denied=BUSY), job_id)
                 if waited >= reminder:
                     word = "still" if reminder else "temporarily"
-                    talk.info(f"Job {job_id} step creation {word} disabled, retrying ({BUSY})")
+                    messages.info(f"Job {job_id} step creation {word} disabled, retrying ({BUSY})")
                     reminder += _REMIND_SECONDS
                 state.close()
                 time.sleep(_LOOK_SECONDS)
     except Interrupted as interrupted:
-        talk.info(f"Cancelled pending job step with signal {interrupted.number}")
+        messages.info(f"Cancelled pending job step with signal {interrupted.number}")
         raise _unable(CommandError(denied=OVER), job_id) from None
     if reminder:
-        talk.info(f"Step created for job {job_id}")
+        messages.info(f"Step created for job {job_id}")
     return created
 
 
@@ -95,18 +94,18 @@ def _unable(refused: CommandError, job_id: int) -> CommandError:
     return type(refused)(*refused.lines, *denied)
 
 
-def _try(state: StateDirectory, wanted: Sequence[PendingPart]) -> Created | None:
+def _try(state: StateDirectory, parts: Sequence[PendingPart]) -> Created | None:
     """Enter the step, or None while there is no room for one of its parts."""
     placed: list[Step] = []
     with state.transaction():
-        for part in wanted:
+        for part in parts:
             try:
-                placed.append(_placed(state, part, placed))
+                placed.append(_placed(state, part))
             except NoRoomNow:
                 return None
             except CommandError as refused:
                 raise _unable(refused, part.job.job_id) from None
-        number = state.next_step_id(wanted[0].job.leader_id)
+        number = state.next_step_id(parts[0].job.leader_id)
         created = []
         for draft in placed:
             step = draft._replace(step_id=number, start_time=now())
@@ -115,8 +114,8 @@ def _try(state: StateDirectory, wanted: Sequence[PendingPart]) -> Created | None
     return created
 
 
-def _placed(state: StateDirectory, part: PendingPart, before: Sequence[Step]) -> Step:
-    """Return a part with its nodes, which no other part of the step uses in the same job."""
+def _placed(state: StateDirectory, part: PendingPart) -> Step:
+    """Return a part with its nodes."""
     job = state.job(part.job.job_id)
     if job is None or job.state != "RUNNING" or job.attempt != part.job.attempt:
         raise CommandError(denied=OVER)
@@ -125,6 +124,5 @@ def _placed(state: StateDirectory, part: PendingPart, before: Sequence[Step]) ->
         for step in state.steps(job.job_id)
         if step.state == "RUNNING" and step.step_id != BATCH_STEP and processes.is_alive(step.srun)
     ]
-    left = without(job, {node for step in before if step.job_id == job.job_id for node in step.nodes})
-    found = place_step(left, others, part.request, state.settings.memory_of_node)
+    found = place_step(job, others, part.request, state.settings.memory_of_node)
     return part.draft._replace(**found._asdict())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import selectors
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pocketslurm.steps.options import StepOptions
-    from pocketslurm.steps.pty import Terminal
+    from pocketslurm.steps.terminal import Terminal
 
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -34,11 +35,11 @@ class StepStreams:
     """All streams of one step, or of one part of it.
 
     Args:
-        asked: The options of the step.
+        options: The options of the step.
         names: The values of patterns in file names.
         ntasks: Tasks of the whole step.
         folder: The folder in which it runs.
-        beside: The part before this one, with the same files and input.
+        previous: The part before this one, with the same files and input.
 
     Attributes:
         outlets: Outputs of tasks that srun reads; `inlets` are inputs that it writes.
@@ -47,30 +48,30 @@ class StepStreams:
     """
 
     def __init__(
-        self, asked: StepOptions, names: PatternValues, ntasks: int, folder: str, beside: StepStreams | None = None
+        self, options: StepOptions, names: PatternValues, ntasks: int, folder: str, previous: StepStreams | None = None
     ) -> None:
-        self.outlets: list[TaskOutput] = beside.outlets if beside else []
-        self.inlets: list[TaskInput] = beside.inlets if beside else []
+        self.outlets: list[TaskOutput] = previous.outlets if previous else []
+        self.inlets: list[TaskInput] = previous.inlets if previous else []
         self._names = names
         self._folder = folder
-        self._flags = _APPEND | (0 if asked.get("open-mode").lower().startswith("a") else os.O_TRUNC)
-        self._unbuffered = asked.has("unbuffered")
-        self._width = len(str(ntasks - 1)) if asked.has("label") else None
+        self._flags = _APPEND | (0 if options.get("open-mode").lower().startswith("a") else os.O_TRUNC)
+        self._unbuffered = options.has("unbuffered")
+        self._width = len(str(ntasks - 1)) if options.has("label") else None
         self._whole_lines = not self._unbuffered and (ntasks > 1 or self._width is not None)
-        self._targets = [stream_target(asked.values.get(name), ntasks) for name in ("input", "output", "error")]
-        self.sinks: dict[str, OutputFile] = beside.sinks if beside else {}
-        self.opened: set[str] = beside.opened if beside else set()
+        self._targets = [stream_target(options.values.get(name), ntasks) for name in ("input", "output", "error")]
+        self.sinks: dict[str, OutputFile] = previous.sinks if previous else {}
+        self.opened: set[str] = previous.opened if previous else set()
         self._task_side: list[int] = []
         stdin, out, err = self._targets
-        if not asked.has("error"):
+        if not options.has("error"):
             err = self._targets[2] = out
         self._shared = {1: self._open_shared(out, 1, "stdout"), 2: self._open_shared(err, 2, "stderr")}
-        self.source: int | None = beside.source if beside else self._open_source(stdin)
+        self.source: int | None = previous.source if previous else self._open_source(stdin)
 
-    def _open_shared(self, where: StreamTarget, own: int, name: str) -> OutputFile:
-        if where.path is None or where.per_task:
-            return OutputFile(own, self._width, self._whole_lines)
-        return self._sink(expand(where.path, self._names), 0o644, name)
+    def _open_shared(self, target: StreamTarget, default_fd: int, name: str) -> OutputFile:
+        if target.path is None or target.per_task:
+            return OutputFile(default_fd, self._width, self._whole_lines)
+        return self._sink(expand(target.path, self._names), 0o644, name)
 
     def _sink(self, path: str, mode: int, name: str) -> OutputFile:
         """Return the shared sink of a file."""
@@ -82,12 +83,12 @@ class StepStreams:
             self.sinks[path] = OutputFile(file, self._width, self._whole_lines)
         return self.sinks[path]
 
-    def _open_source(self, where: StreamTarget) -> int | None:
-        if where.per_task:
+    def _open_source(self, target: StreamTarget) -> int | None:
+        if target.per_task:
             return None
-        if where.path is not None:
+        if target.path is not None:
             try:
-                return os.open(expand(where.path, self._names), os.O_RDONLY | os.O_CLOEXEC)
+                return os.open(expand(target.path, self._names), os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
                 raise CommandError(f"error: Could not open stdin file: {error.strerror}") from None
         return None if _is_null(0) else 0
@@ -101,16 +102,15 @@ class StepStreams:
         return TaskStreams(self._stdin(place), self._stdout(place, 1), self._stdout(place, 2))
 
     def connect_terminal(self, place: TaskPosition, terminal: Terminal) -> TaskStreams:
-        """Connect a task under --pty: the first task gets the terminal, other tasks /dev/null."""
+        """Give the first task a terminal, and further tasks /dev/null, as srun does for --pty."""
         if place.task:
             null = self._keep(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
             return TaskStreams(null, null, null)
-        self.source = 0
-        os.set_blocking(terminal.ours, False)
-        self.outlets.append(TaskOutput(terminal.ours, place.task, OutputFile(1, whole_lines=False)))
-        self.inlets.append(TaskInput(os.dup(terminal.ours)))
-        theirs = self._keep(terminal.theirs)
-        return TaskStreams(theirs, theirs, theirs, terminal=True)
+        os.set_blocking(terminal.own_end, False)
+        self.outlets.append(TaskOutput(terminal.own_end, place.task, OutputFile(1, whole_lines=False)))
+        self.inlets.append(TaskInput(os.dup(terminal.own_end)))
+        task_end = self._keep(terminal.task_end)
+        return TaskStreams(task_end, task_end, task_end, is_terminal=True)
 
     def started(self) -> None:
         """Let go of what the task has now."""
@@ -123,32 +123,32 @@ class StepStreams:
         return fd
 
     def _stdin(self, place: TaskPosition) -> int:
-        where = self._targets[0]
-        if where.per_task and where.path is not None:
-            return self._keep(os.open(self._path(where.path, place), os.O_RDONLY | os.O_CLOEXEC))
-        if self.source is None or (where.task is not None and where.task != place.task):
+        target = self._targets[0]
+        if target.per_task and target.path is not None:
+            return self._keep(os.open(self._path(target.path, place), os.O_RDONLY | os.O_CLOEXEC))
+        if self.source is None or (target.task is not None and target.task != place.task):
             return self._keep(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-        theirs, ours = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(ours, False)
-        self.inlets.append(TaskInput(ours))
-        return self._keep(theirs)
+        task_end, own_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(own_end, False)
+        self.inlets.append(TaskInput(own_end))
+        return self._keep(task_end)
 
     def _stdout(self, place: TaskPosition, number: int) -> int:
-        where, sink = self._targets[number], self._shared[number]
-        if where.task is not None and where.task != place.task:
+        target, sink = self._targets[number], self._shared[number]
+        if target.task is not None and target.task != place.task:
             return self._keep(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
-        if where.per_task and where.path is not None:
-            path = self._path(where.path, place)
+        if target.per_task and target.path is not None:
+            path = self._path(target.path, place)
             if self._width is None or path == os.devnull:
                 # Tasks that share a file must not truncate it.
                 flags = self._flags & ~os.O_TRUNC if path in self.opened else self._flags
                 self.opened.add(path)
                 return self._keep(os.open(path, flags, 0o666))
             sink = self._sink(path, 0o666, "output")
-        ours, theirs = _open_quick_terminal() if self._unbuffered and number == 1 else os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(ours, False)
-        self.outlets.append(TaskOutput(ours, place.task, sink))
-        return self._keep(theirs)
+        own_end, task_end = _open_quick_terminal() if self._unbuffered and number == 1 else os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(own_end, False)
+        self.outlets.append(TaskOutput(own_end, place.task, sink))
+        return self._keep(task_end)
 
     def _path(self, pattern: str, place: TaskPosition) -> str:
         names = self._names.of_task(place.in_names, place.node, place.node_id)
@@ -167,11 +167,11 @@ def _open_quick_terminal() -> tuple[int, int]:
     """Open a terminal for a task's stdout: programs flush each line to a terminal."""
     import termios
 
-    ours, theirs = os.openpty()
-    modes = termios.tcgetattr(theirs)
+    own_end, task_end = os.openpty()
+    modes = termios.tcgetattr(task_end)
     modes[1] &= ~termios.OPOST
-    termios.tcsetattr(theirs, termios.TCSANOW, modes)
-    return ours, theirs
+    termios.tcsetattr(task_end, termios.TCSANOW, modes)
+    return own_end, task_end
 
 
 CHUNK = 65536
@@ -203,17 +203,10 @@ class OutputFile:
         """Write complete lines, or what is left of one at the end of a stream."""
         if self._width is not None:
             label = f"{task:>{self._width}}: ".encode()
-            parts = lines.splitlines(keepends=True) if b"\r" not in lines else _split_lines(lines)
-            lines = b"".join(label + part for part in parts)
+            # Only line feeds end a line: a progress bar writes carriage returns.
+            lines = b"".join(label + line for line in re.findall(rb"[^\n]*\n|[^\n]+", lines))
             lines += b"" if lines.endswith(b"\n") else b"\n"
         write_all(self._fd, lines)
-
-
-def _split_lines(data: bytes) -> list[bytes]:
-    """Split data at line feeds only: carriage returns of a progress bar end no line."""
-    parts = data.split(b"\n")
-    last = parts.pop()
-    return [part + b"\n" for part in parts] + ([last] if last else [])
 
 
 class TaskOutput:
@@ -289,17 +282,17 @@ class StreamMover:
 
     Args:
         selector: The selector of the event loop.
-        plumbing: The streams.
+        streams: The streams.
         on_broken: Called when srun's own output is closed.
     """
 
-    def __init__(self, selector: selectors.BaseSelector, plumbing: StepStreams, on_broken: Callable[[], None]) -> None:
+    def __init__(self, selector: selectors.BaseSelector, streams: StepStreams, on_broken: Callable[[], None]) -> None:
         self._selector = selector
         self._on_broken = on_broken
-        self._outlets = {outlet.fd for outlet in plumbing.outlets}
-        self._inlets = list(plumbing.inlets)
-        self._source = plumbing.source if plumbing.inlets else None
-        for outlet in plumbing.outlets:
+        self._outlets = {outlet.fd for outlet in streams.outlets}
+        self._inlets = list(streams.inlets)
+        self._source = streams.source if streams.inlets else None
+        for outlet in streams.outlets:
             selector.register(outlet.fd, selectors.EVENT_READ, lambda outlet=outlet: self._on_output(outlet))
         self._watch_source()
 

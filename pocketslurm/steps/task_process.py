@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import termios
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from pocketslurm import processes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +24,7 @@ class TaskSpec(NamedTuple):
         node: Index of its node in the step; `local` its own index on that node.
         argv: The program as it was written, and its arguments.
         environ: All but SLURM_TASK_PID, which is only known then.
-        kept: One more open file of srun's that the task has, under the same number; -1 for none.
+        extra_fd: One more open file of srun's that the task has, under the same number; -1 for none.
     """
 
     number: int
@@ -28,16 +32,16 @@ class TaskSpec(NamedTuple):
     local: int
     argv: tuple[str, ...]
     environ: Mapping[str, str]
-    kept: int = -1
+    extra_fd: int = -1
 
 
 class TaskStreams(NamedTuple):
-    """The open files that become a task's standard ones; a terminal becomes its controlling one."""
+    """The open files that become a task's standard streams; a terminal also becomes its controlling terminal."""
 
     stdin: int
     stdout: int
     stderr: int
-    terminal: bool = False
+    is_terminal: bool = False
 
 
 def start_task(task: TaskSpec, streams: TaskStreams, folder: str, umask: int) -> int:
@@ -60,54 +64,19 @@ def _become(task: TaskSpec, streams: TaskStreams, folder: str, umask: int) -> No
         os.setsid()
         for number, stream in enumerate(streams[:3]):
             os.dup2(stream, number)
-        if task.kept >= 0:
-            os.set_inheritable(task.kept, True)  # noqa: FBT003
-        if streams.terminal:
-            _take_terminal()
-        _forget_signals()
+        if streams.is_terminal:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        if task.extra_fd >= 0:
+            os.set_inheritable(task.extra_fd, True)  # noqa: FBT003
+        processes.reset_signals()
         os.umask(umask)
         environ = {**task.environ, "SLURM_TASK_PID": str(os.getpid())}
-        _enter(folder)
-        _execute(task.argv, environ)
+        processes.enter_folder(folder)
+        processes.execute(find_program(task.argv[0], environ.get("PATH", "")), [*task.argv], environ)
     except BaseException as error:  # noqa: BLE001 - it must not get back into srun
-        _say(str(error))
+        processes.write_slurmstepd_error(str(error))
     finally:
         os._exit(1)
-
-
-def _forget_signals() -> None:
-    """Reset signals as slurmstepd does: those that srun catches, Python ignores, or the shell's `&` blocks."""
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        if signal.getsignal(number) is not signal.SIG_DFL and number < signal.SIGRTMIN:
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-
-
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-def _enter(folder: str) -> None:
-    try:
-        os.chdir(folder)
-    except OSError as error:
-        _say(f"couldn't chdir to `{folder}': {error.strerror}: going to /tmp instead")
-        os.chdir("/tmp")  # noqa: S108 - where slurmstepd goes
-
-
-def _execute(argv: tuple[str, ...], environ: dict[str, str]) -> NoReturn:
-    program = find_program(argv[0], environ.get("PATH", ""))
-    try:
-        os.execve(program, argv, environ)  # noqa: S606
-    except OSError as error:
-        interpreter = _interpreter(program) if isinstance(error, FileNotFoundError) else ""
-        what = f"bad interpreter({interpreter})" if interpreter else program
-        _say(f"execve(): {what}: {error.strerror}")
-        os._exit(error.errno or 1)
 
 
 def find_program(name: str, path: str) -> str:
@@ -121,20 +90,3 @@ def find_program(name: str, path: str) -> str:
         if os.path.exists(found) and not os.path.isdir(found):  # noqa: PTH110, PTH112
             return found
     return name
-
-
-def _interpreter(program: str) -> str:
-    """Return the interpreter in the first line of a script; empty for other programs."""
-    try:
-        with open(program, "rb") as file:  # noqa: PTH123
-            line = file.readline(256)
-    except OSError:
-        return ""
-    return line[2:].strip().decode(errors="replace") if line.startswith(b"#!") else ""
-
-
-def _say(text: str) -> None:
-    try:
-        os.write(2, f"slurmstepd: error: {text}\n".encode(errors="surrogateescape"))
-    except OSError:
-        return

@@ -29,7 +29,6 @@ class StepPolicy(NamedTuple):
         max_wait: Seconds from the end of the first task to the end of the step; 0 for any number.
         time_limit: Seconds until the step is cancelled; None without a limit.
         pass_interrupt: The first SIGINT goes to the tasks (-X); with `quit_on_interrupt` it ends the step.
-        reduce: Report equal ends of tasks once.
     """
 
     kill_bad_exit: bool = False
@@ -39,7 +38,6 @@ class StepPolicy(NamedTuple):
     time_limit: float | None = None
     pass_interrupt: bool = False
     quit_on_interrupt: bool = False
-    reduce: bool = False
 
 
 class StepTermination:
@@ -58,9 +56,9 @@ class StepTermination:
     def __init__(
         self,
         step: Step,
-        manner: StepPolicy,
-        talk: SrunMessages,
-        clocks: Timers,
+        policy: StepPolicy,
+        messages: SrunMessages,
+        timers: Timers,
         tasks: Collection[int],
         processes: Callable[[], list[int]],
     ) -> None:
@@ -69,22 +67,24 @@ class StepTermination:
         self.killing = False
         self.name = f"{step.job_id}.{step.label}"
         self._node = step.nodes[0]
-        self._manner = manner
-        self._talk = talk
-        self._clocks = clocks
+        self._policy = policy
+        self._messages = messages
+        self._timers = timers
         self._tasks = tasks
         self._processes = processes
         self._announced = False
         self._stopped = False
+        if policy.time_limit is not None:
+            timers.set(f"limit {self.name}", policy.time_limit, self.time_out)
 
     def terminate(self) -> None:
         """End the step with SIGTERM because of --kill-on-bad-exit."""
         self._announce()
-        self._ask(self._manner.kill_wait)
+        self._ask(self._policy.kill_wait)
 
     def say_terminating(self) -> None:
         """Print the line with which srun ends a step."""
-        self._talk.info(f"launch/slurm: _step_signal: Terminating StepId={self.name}")
+        self._messages.info(f"launch/slurm: _step_signal: Terminating StepId={self.name}")
 
     def abort(self) -> None:
         """End it by force."""
@@ -95,12 +95,12 @@ class StepTermination:
         """End the step because its time limit is reached."""
         self.timed_out = True
         self._announce("TIME LIMIT")
-        self._ask(self._manner.job_kill_wait)
+        self._ask(self._policy.job_kill_wait)
 
     def cancel(self, why: str) -> None:
         """End it as the job's supervisor has it."""
         self._cancel(why)
-        self._ask(self._manner.job_kill_wait)
+        self._ask(self._policy.job_kill_wait)
 
     def deliver(self, number: int) -> None:
         """Send a signal to the tasks, not to their children, as with proctrack/cgroup."""
@@ -115,21 +115,21 @@ class StepTermination:
         self.killing = True
         if left := self._processes():
             kill(left, signal.SIGKILL)
-            self._clocks.set(f"again {self.name}", _AGAIN_SECONDS, self.kill)
+            self._timers.set(f"again {self.name}", _AGAIN_SECONDS, self.kill)
 
     def _ask(self, kill_wait: float) -> None:
         terminate(self._tasks)
-        self._clocks.set(f"kill {self.name}", kill_wait, self.kill)
+        self._timers.set(f"kill {self.name}", kill_wait, self.kill)
 
     def _cancel(self, why: str) -> None:
         if not self.cancelled:
             self.cancelled = True
-            seconds = round(self._manner.job_kill_wait) + _ABORT_SECONDS
-            self._talk.info(f"Job step aborted: Waiting up to {seconds} seconds for job step to finish.")
+            seconds = round(self._policy.job_kill_wait) + _ABORT_SECONDS
+            self._messages.info(f"Job step aborted: Waiting up to {seconds} seconds for job step to finish.")
         self._announce(why)
 
     def _announce(self, why: str = "") -> None:
         """Print the message of slurmstepd once."""
         if not self._announced:
             self._announced = True
-            self._talk.cancelled(self.name, self._node, why)
+            self._messages.cancelled(self.name, self._node, why)

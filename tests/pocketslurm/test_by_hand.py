@@ -78,7 +78,7 @@ def expected(path: Path, job_id: int) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_a_script_runs_as_it_stands(path: Path, jobs: tuple[Slurm, dict[str, int]]) -> None:
+def test_a_script_runs_unchanged(path: Path, jobs: tuple[Slurm, dict[str, int]]) -> None:
     slurm, ids = jobs
     job_id = ids[path.stem]
     wait_for(lambda: not any(job.active for job in jobs_of(slurm, job_id)), seconds=120)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from hpc_kit.errors import DirectiveError
 from hpc_kit.slurm.option_values import format_distribution, parse_step_distribution
-from pocketslurm.distribution import distribute_by_hosts, distribute_tasks
+from pocketslurm.distribution import distribute_tasks
 
 SLOTS = st.lists(st.integers(1, 16), min_size=1, max_size=8)
-KINDS = st.sampled_from(["block", "cyclic", "plane=1", "plane=3", "block,pack", "cyclic:block"])
+KINDS = st.sampled_from(["block", "cyclic", "plane=1", "plane=3", "cyclic:block"])
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,6 @@ KINDS = st.sampled_from(["block", "cyclic", "plane=1", "plane=3", "block,pack", 
         (8, [2, 2, 2, 2], "cyclic", [[0, 4], [1, 5], [2, 6], [3, 7]]),
         (5, [2, 2, 2], "block", [[0, 1], [2, 3], [4]]),
         (3, [2, 2], "block", [[0, 1], [2]]),
-        (5, [2, 2, 2], "block,pack", [[0, 1], [2, 3], [4]]),
         (6, [2, 2, 2], "plane=2", [[0, 1], [2, 3], [4, 5]]),
         (7, [3, 3, 3], "cyclic", [[0, 3, 6], [1, 4], [2, 5]]),
         (8, [6, 2], "plane=2", [[0, 1, 4, 5, 6, 7], [2, 3]]),
@@ -32,7 +31,6 @@ KINDS = st.sampled_from(["block", "cyclic", "plane=1", "plane=3", "block,pack", 
         (7, [3, 3, 3], "block", [[0, 1, 2], [3, 4], [5, 6]]),
         (10, [4, 2], "cyclic", [[0, 2, 4, 6, 8, 9], [1, 3, 5, 7]]),
         (6, [4, 1, 1], "plane=2", [[0, 1, 4, 5], [2], [3]]),
-        (5, [8, 8, 8], "block,pack", [[0, 1, 2], [3], [4]]),
         (1, [0, 0], "block", [[0], []]),
     ],
 )
@@ -61,10 +59,6 @@ def test_the_first_task_is_always_on_the_first_node(ntasks: int, slots: list[int
         assert distribute_tasks(ntasks, slots, parse_step_distribution(text))[0][0] == 0
 
 
-def test_arbitrary_puts_each_task_on_the_node_that_is_named_for_it() -> None:
-    assert distribute_by_hosts(["n3", "n1", "n3"], ["n1", "n3"]) == [[1], [0, 2]]
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -89,6 +83,6 @@ def test_a_plane_may_take_its_size_from_the_environment() -> None:
 @pytest.mark.parametrize(
     "text", ["plane", "plane=0", "fcyclic", "block:round", "blok", "block:block:block:block", "block,x"]
 )
-def test_what_is_no_distribution_is_refused(text: str) -> None:
+def test_a_malformed_distribution_is_refused(text: str) -> None:
     with pytest.raises(DirectiveError):
         parse_step_distribution(text)

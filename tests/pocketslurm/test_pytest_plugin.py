@@ -52,7 +52,7 @@ def test_an_array(pocketslurm: PocketSlurm, tmp_path: Path) -> None:
     assert (job.state, sorted(job.output.split())) == ("COMPLETED", ["0", "1", "2"])
 
 
-def test_what_sbatch_refuses_fails_the_test(pocketslurm: PocketSlurm) -> None:
+def test_a_job_that_sbatch_refuses_fails_the_test(pocketslurm: PocketSlurm) -> None:
     with pytest.raises(pytest.fail.Exception, match="sbatch: error"):
         pocketslurm.submit("--nodes=0", "--wrap=true")
 
@@ -80,14 +80,14 @@ def test_everything_ends_after_a_test_that_failed(tmp_path: Path) -> None:
     assert find_processes(folder) == []
 
 
-def test_it_costs_little_where_it_is_not_used() -> None:
+def test_the_plugin_costs_little_if_it_is_not_used() -> None:
     program = "import pytest, sys; before = set(sys.modules); import pocketslurm.pytest_plugin\n"
     program += "print(sorted(name for name in set(sys.modules) - before if 'slurm' in name or 'hpc_kit' in name))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "['pocketslurm', 'pocketslurm.pytest_plugin']\n"
 
 
-def test_pytest_finds_it_once_the_package_is_installed() -> None:
+def test_pytest_finds_the_plugin_of_the_installed_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     # With the module as its name, pytest does not load it a second time for `-p`.
     assert project["entry-points"]["pytest11"] == {PLUGIN: PLUGIN}

@@ -1,0 +1,120 @@
+"""The command `pocketslurm`, as programs of others call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pocketslurm.commands.pocketslurm import queue_directory
+from pocketslurm.queue.state import StateDirectory
+from tests.conftest import ROOT
+
+
+def call(
+    *argv: str, stdin: str = "", folder: Path | None = None, environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pocketslurm", *argv]
+    return subprocess.run(
+        command, input=stdin, capture_output=True, text=True, env={**os.environ, **(environ or {})}, cwd=folder
+    )
+
+
+def test_a_queue_is_set_up_and_used_by_its_folder_alone(tmp_path: Path) -> None:
+    done = call("path", "--state", "queue", "--settings", "-", stdin='{"nodes": "n[1-2]", "cpus": 3}', folder=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path}/queue/bin\n", "")
+    assert (tmp_path / "queue/bin/.pocketslurm").exists()
+    environ = {"PATH": f"{done.stdout.strip()}:/usr/bin:/bin"}
+    argv = ["sinfo", "--noheader", "--format=%N %c"]
+    assert subprocess.run(argv, env=environ, capture_output=True, text=True).stdout == "n[1-2] 3\n"
+    # Without --settings, the queue keeps those that it has.
+    assert call("path", "--state", str(tmp_path / "queue")).stdout == done.stdout
+    assert subprocess.run(argv, env=environ, capture_output=True, text=True).stdout == "n[1-2] 3\n"
+
+
+def test_a_named_queue_lies_beside_the_default_one(tmp_path: Path) -> None:
+    home = {"XDG_STATE_HOME": str(tmp_path)}
+    assert call("path", environ=home).stdout == f"{tmp_path}/hpc_kit/slurm/bin\n"
+    assert call("path", "--queue=my laptop/2", environ=home).stdout == f"{tmp_path}/hpc_kit/slurm-my_laptop_2/bin\n"
+    named = call("path", "--queue=other", environ={**home, "HPC_KIT_SLURM_STATE": str(tmp_path / "named")})
+    assert named.stdout == f"{tmp_path}/named/bin\n"
+
+
+def test_info(tmp_path: Path) -> None:
+    state = str(tmp_path / "queue")
+    told = json.loads(call("info", "--json", "--state", state).stdout)
+    assert (told["bin"], told["next_job_id"], told["active_jobs"]) == (f"{state}/bin", None, [])
+    assert told["settings"]["partitions"][0]["name"] == "local"
+    assert not Path(state).exists()
+    call("run", "--state", state, "sbatch", "--hold", "--wrap=true", folder=tmp_path)
+    told = json.loads(call("info", "--json", "--state", state).stdout)
+    assert (told["next_job_id"], told["active_jobs"]) == (2, [1])
+    assert "next_job_id: 2\n" in call("info", "--state", state).stdout
+    call("run", "--state", state, "--", "scancel", "--me")
+
+
+def test_any_command_of_slurm(tmp_path: Path) -> None:
+    home = {"HPC_KIT_SLURM_STATE": str(tmp_path)}
+    assert call("sinfo", "--version", environ=home).stdout == call("--version").stdout == "slurm 22.05.8\n"
+    done = call("run", "--state", str(tmp_path), "sh", "-c", "exit 7")
+    assert done.returncode == 7
+    assert call("sprio").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "text"),
+    [
+        ([], 2, "usage: pocketslurm {path|info|run|reference|sacct|"),
+        (["paths"], 2, "usage: pocketslurm {"),
+        (["path", "--nodes=3"], 2, "pocketslurm: unrecognized option '--nodes=3'\n"),
+        (["path", "here"], 2, "pocketslurm: error: unexpected argument: here\n"),
+        (["run"], 2, "pocketslurm: error: no command to run\n"),
+        (["path", "--settings=/nowhere.json"], 2, "pocketslurm: error: cannot read the settings"),
+        (["path", "--settings=-"], 2, "/standard input: no setting is called 'node'"),
+        (["path", "--state=/proc/1/none"], 1, "state directory cannot be made"),
+        (["run", "--state=queue", "no-such-program"], 1, "pocketslurm: error: cannot run no-such-program\n"),
+    ],
+)
+def test_faults(argv: list[str], status: int, text: str, tmp_path: Path) -> None:
+    done = call(*argv, stdin='{"node": 4}', folder=tmp_path)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert text.replace("/standard", "standard") in done.stderr
+
+
+@pytest.mark.parametrize("words", [["path"], ["path", "--settings=-"]])
+def test_a_full_disk_leaves_no_drafts(tmp_path: Path, words: list[str]) -> None:
+    argv = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-m", "pocketslurm", *words, "--state=queue"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(argv, input='{"cpus": 3}', capture_output=True, text=True, cwd=tmp_path, env=environ)
+    assert (done.returncode, "state directory cannot be made" in done.stderr) == (1, True), done.stderr
+    assert [path.name for path in tmp_path.rglob("*") if not path.is_dir()] == []
+
+
+def test_pocketslurm_needs_the_standard_library_only(tmp_path: Path) -> None:
+    argv = [sys.executable, "-S", "-P", "-m", "pocketslurm", "path", "--state", str(tmp_path / "queue")]
+    done = subprocess.run(argv, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help() -> None:
+    assert call("--help").stdout == call("path", "--help").stdout
+    assert "--settings FILE" in call("--help").stdout
+
+
+def test_machines_that_share_a_home_have_a_queue_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = {"XDG_STATE_HOME": str(tmp_path)}
+    mine = queue_directory("", home)
+    mine.mkdir()
+    monkeypatch.setattr("os.uname", lambda: SimpleNamespace(nodename="login2"))
+    other = queue_directory("", home)
+    assert (mine, other) == (tmp_path / "hpc_kit/slurm", tmp_path / "hpc_kit/login2/slurm")
+    first = [StateDirectory.open({"HPC_KIT_SLURM_STATE": str(each)}) for each in (mine, other)]
+    assert [each.next_job_id() for each in first] == [1, 37_100_001]
+    assert first[1].next_job_id() == 37_100_002
+    for each in first:
+        each.close()

@@ -1,0 +1,236 @@
+"""Time limits, signals, scancel and requeue: what reaches the script, what the log says, what is booked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from pocketslurm.queue.supervisor import Supervisor
+from tests.pocketslurm.conftest import Slurm, wait_for
+
+LISTENS = """
+for name in USR1 USR2 TERM; do trap "echo $name >> heard" $name; done
+echo ready > ready
+while [ ! -e go ]; do sleep 0.05; done
+"""
+
+
+def ready(slurm: Slurm) -> bool:
+    return bool(slurm.log("ready"))
+
+
+def notice(job_id: int, cause: str) -> str:
+    return (
+        rf"slurmstepd: error: \*\*\* JOB {job_id} ON n1 CANCELLED AT \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d{cause} \*\*\*\n"
+    )
+
+
+def booked(slurm: Slurm, job_id: int) -> list[str]:
+    return slurm.said("sacct", "-nP", "-o", "JobID,State,ExitCode", "-j", str(job_id)).splitlines()
+
+
+def test_a_job_at_its_time_limit_is_ended(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(minute=0.5)
+    job_id = slurm.submit("sleep 600", "--time=1")
+    job = slurm.until(job_id, "TIMEOUT")
+    assert 0.5 <= job.end_time - job.start_time < 1.5
+    assert re.fullmatch(notice(job_id, " DUE TO TIME LIMIT"), slurm.log(f"slurm-{job_id}.out"))
+    assert booked(slurm, job_id) == [f"{job_id}|TIMEOUT|0:0", f"{job_id}.batch|CANCELLED|0:15"]
+    assert "JobState=TIMEOUT Reason=TimeLimit" in slurm.said("scontrol", "show", "job", str(job_id))
+
+
+def test_a_script_that_does_not_listen_is_killed_after_the_wait(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(minute=0.5, kill_wait=0.5)
+    job_id = slurm.submit("trap 'echo TERM' TERM; while true; do sleep 0.05; done", "--time=1")
+    slurm.until(job_id, "TIMEOUT")
+    assert booked(slurm, job_id)[1] == f"{job_id}.batch|CANCELLED|0:9"
+    assert slurm.log(f"slurm-{job_id}.out").endswith("TERM\n")
+
+
+def test_a_script_that_ends_well_in_time_is_a_time_out_all_the_same(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(minute=0.5)
+    job_id = slurm.submit("trap 'exit 0' TERM; while true; do sleep 0.05; done", "--time=1")
+    slurm.until(job_id, "TIMEOUT")
+    assert booked(slurm, job_id) == [f"{job_id}|TIMEOUT|0:0", f"{job_id}.batch|COMPLETED|0:0"]
+
+
+def test_seconds_of_a_limit_are_rounded_up_to_minutes(slurm: Slurm) -> None:
+    job_id = slurm.submit("true", "--time=0:30", "--hold")
+    assert slurm.said("squeue", "-h", "-j", str(job_id), "-o", "%l") == "1:00\n"
+
+
+def test_the_signal_before_the_limit_goes_to_the_batch_shell_with_b(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(minute=6.0)  # the signal comes after a second and a half: by then the shell listens
+    job_id = slurm.submit(LISTENS, "--time=1", "--signal=B:USR1@45")
+    wait_for(lambda: slurm.log("heard") == "USR1\n")
+    (slurm.folder / "go").touch()
+    assert slurm.ended(job_id).state == "COMPLETED"
+
+
+def test_the_signal_before_the_limit_spares_the_batch_shell_otherwise(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(minute=1.0)
+    job_id = slurm.submit(LISTENS, "--time=1", "--signal=USR1@50")
+    slurm.until(job_id, "TIMEOUT")
+    assert slurm.log("heard") == "TERM\n"
+
+
+def test_a_limit_can_be_changed_while_the_job_runs(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(minute=0.5)
+    job_id = slurm.submit(LISTENS)
+    wait_for(lambda: ready(slurm))
+    slurm.said("scontrol", "update", f"JobId={job_id}", "TimeLimit=1")
+    slurm.until(job_id, "TIMEOUT")
+
+
+def test_a_running_job_is_cancelled(slurm: Slurm) -> None:
+    job_id = slurm.submit("sleep 600; echo after")
+    slurm.until(job_id, "RUNNING")
+    slurm.said("scancel", str(job_id))
+    assert slurm.job(job_id).state == "CANCELLED"
+    job = slurm.until(job_id, "CANCELLED")
+    assert booked(slurm, job_id) == [f"{job_id}|CANCELLED by {job.uid}|0:0", f"{job_id}.batch|CANCELLED|0:15"]
+    assert re.fullmatch(notice(job_id, ""), slurm.log(f"slurm-{job_id}.out"))
+    slurm.said("scancel", str(job_id))
+
+
+def test_children_of_a_cancelled_script_get_no_sigterm(slurm: Slurm) -> None:
+    below = "trap 'echo below >> heard' TERM; echo ready > ready; while :; do sleep 0.05; done"
+    job_id = slurm.submit(f"trap 'echo shell >> heard; sleep 0.5; exit 0' TERM\nbash -c \"{below}\" &\nwait")
+    wait_for(lambda: ready(slurm))
+    slurm.said("scancel", str(job_id))
+    slurm.until(job_id, "CANCELLED")
+    assert slurm.log("heard") == "shell\n"
+
+
+def test_a_job_that_is_cancelled_before_its_script_could_begin_has_had_one(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register = Supervisor._register
+
+    def late(self: Supervisor) -> bool:
+        wait_for((slurm.folder / "go").exists)
+        return register(self)
+
+    monkeypatch.setattr(Supervisor, "_register", late)  # the daemons are forks of this process
+    job_id = slurm.submit("echo ran; sleep 600")
+    slurm.until(job_id, "RUNNING")
+    slurm.said("scancel", str(job_id))
+    (slurm.folder / "go").touch()
+    job = slurm.until(job_id, "CANCELLED")
+    assert booked(slurm, job_id) == [f"{job_id}|CANCELLED by {job.uid}|0:0", f"{job_id}.batch|CANCELLED|0:15"]
+    assert re.fullmatch(notice(job_id, ""), slurm.log(f"slurm-{job_id}.out"))
+
+
+def test_a_waiting_job_is_cancelled_and_never_starts(slurm: Slurm) -> None:
+    job_id = slurm.submit("true", "--begin=now+1hour")
+    slurm.said("scancel", str(job_id))
+    job = slurm.job(job_id)
+    assert (job.state, job.start_time, job.completing) == ("CANCELLED", 0.0, False)
+    said = slurm.said("sacct", "-nP", "-o", "State,Elapsed,NodeList", "-j", str(job_id))
+    assert said == f"CANCELLED by {job.uid}|00:00:00|None assigned\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "heard"), [(("-s", "USR1"), ""), (("-b", "-s", "USR1"), "USR1\n"), (("-f", "-s", "USR2"), "USR2\n")]
+)
+def test_signals_go_to_the_steps_the_shell_or_all(slurm: Slurm, options: tuple[str, ...], heard: str) -> None:
+    job_id = slurm.submit(LISTENS)
+    wait_for(lambda: ready(slurm))
+    slurm.said("scancel", *options, str(job_id))
+    slurm.said("scancel", "-b", "-s", "TERM", str(job_id))
+    wait_for(lambda: slurm.log("heard").endswith("TERM\n"))
+    assert slurm.log("heard") == heard + "TERM\n"
+    (slurm.folder / "go").touch()
+    assert slurm.ended(job_id).state == "COMPLETED"
+
+
+def test_jobs_are_cancelled_by_name_state_partition_or_all(make_slurm: Callable[..., Slurm]) -> None:
+    from pocketslurm.settings import Partition
+
+    slurm = make_slurm(partitions=(Partition("one"), Partition("two")))
+    for name, partition in (("a", "one"), ("a", "two"), ("b", "one"), ("b", "two")):
+        slurm.submit("sleep 600", "-J", name, "-p", partition, "--hold")
+    running = slurm.submit("sleep 600", "-J", "a")
+    slurm.until(running, "RUNNING")
+    slurm.said("scancel", "-n", "a", "-t", "PENDING", "-p", "one")
+    assert slurm.said("squeue", "-h", "-S", "i", "-o", "%i").split() == ["2", "3", "4", "5"]
+    slurm.said("scancel", "--name=b")
+    assert slurm.said("squeue", "-h", "-S", "i", "-o", "%i").split() == ["2", "5"]
+    slurm.said("scancel", "-u", slurm.job(running).user)
+    slurm.until(running, "CANCELLED")
+    assert slurm.said("squeue", "-h") == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "complaint"),
+    [
+        ((), 1, "scancel: error: No job identification provided\n"),
+        (("abc",), 1, "scancel: error: Invalid job id abc\n"),
+        (("-u", "nobody-of-that-name"), 1, "scancel: error: Invalid user name: nobody-of-that-name\n"),
+        (("-s", "FOO", "1"), 1, "Unknown job signal: FOO\n"),
+        (("-s", "USR1", "77"), 1, "scancel: error: Kill job error on job id 77: Invalid job id specified\n"),
+        (("--foo",), 1, "scancel: unrecognized option '--foo'\nTry \"scancel --help\" for more information\n"),
+    ],
+)
+def test_scancel_refuses_wrong_ids_and_states(slurm: Slurm, argv: tuple[str, ...], status: int, complaint: str) -> None:
+    assert slurm.refused("scancel", *argv) == (status, complaint)
+
+
+RESTARTS = """
+echo "run ${SLURM_RESTART_COUNT-none}"
+test -n "$SLURM_RESTART_COUNT" || { echo ready > ready; sleep 600; }
+"""
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("truncate", ""), ("append", "run none\n{notice}")])
+def test_a_requeued_job_starts_again_with_its_id(slurm: Slurm, mode: str, kept: str) -> None:
+    job_id = slurm.submit(RESTARTS, f"--open-mode={mode}")
+    wait_for(lambda: ready(slurm))
+    slurm.said("scontrol", "requeue", str(job_id))
+    job = slurm.until(job_id, "COMPLETED")
+    assert (job.restart_count, job.attempt) == (1, 2)
+    expected = re.escape(kept).replace(r"\{notice\}", notice(job_id, " DUE TO JOB REQUEUE")) + "run 1\n"
+    assert re.fullmatch(expected, slurm.log(f"slurm-{job_id}.out"))
+    assert "Restarts=1" in slurm.said("scontrol", "show", "job", str(job_id))
+
+
+def test_a_script_may_requeue_itself(slurm: Slurm) -> None:
+    body = 'test -n "$SLURM_RESTART_COUNT" && exit 0; scontrol requeue $SLURM_JOB_ID; sleep 600'
+    assert slurm.until(slurm.submit(body), "COMPLETED").restart_count == 1
+
+
+def test_requeuehold_keeps_the_job_until_its_release(slurm: Slurm) -> None:
+    job_id = slurm.submit(RESTARTS)
+    wait_for(lambda: ready(slurm))
+    slurm.said("scontrol", "requeuehold", str(job_id))
+    shown = ("squeue", "-h", "-j", str(job_id), "-o", "%T %R")
+    wait_for(lambda: slurm.said(*shown) == "PENDING (job requeued in held state)\n")
+    slurm.said("scontrol", "release", str(job_id))
+    slurm.until(job_id, "COMPLETED")
+
+
+def test_a_finished_job_can_be_requeued(slurm: Slurm) -> None:
+    job_id = slurm.submit("exit 3")
+    slurm.until(job_id, "FAILED")
+    slurm.said("scontrol", "requeue", str(job_id))
+    wait_for(lambda: slurm.job(job_id).restart_count == 1)
+    slurm.until(job_id, "FAILED")
+
+
+def test_jobs_that_cannot_be_requeued(slurm: Slurm) -> None:
+    never = slurm.submit("sleep 600", "--no-requeue")
+    slurm.until(never, "RUNNING")
+    waiting = slurm.submit("true", "--begin=now+1hour")
+    disabled = f"Requested operation is presently disabled for job {never}\n"
+    assert slurm.refused("scontrol", "requeue", str(never)) == (1, disabled)
+    assert slurm.refused("scontrol", "requeue", str(waiting)) == (1, f"Job is pending execution for job {waiting}\n")
+    assert slurm.refused("scontrol", "requeue", "99") == (1, "Invalid job id specified for job 99\n")
+    assert slurm.job(never).state == "RUNNING"
+
+
+def test_requeue_can_be_off_for_all(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(requeue=False)
+    assert not slurm.job(slurm.submit("true", "--hold")).requeue
+    assert slurm.job(slurm.submit("true", "--hold", "--requeue")).requeue

@@ -1,0 +1,90 @@
+"""A queue goes on during an upgrade: commands, controller and supervisors may be of different releases."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from pocketslurm.queue import messages
+from pocketslurm.queue.messages import (
+    Cancel,
+    Complete,
+    EndComponent,
+    JobOrder,
+    Signal,
+    TellStep,
+)
+from pocketslurm.queue.records import Job
+from tests.pocketslurm.conftest import Slurm, wait_for
+
+
+def test_missing_columns_of_an_older_release_have_defaults(slurm: Slurm) -> None:
+    state = slurm.state()
+    state.execute("INSERT INTO jobs (job_id, state) VALUES (7, 'COMPLETED')")
+    job = state.jobs("het_offset = 0")[0]
+    state.close()
+    defaults = {name: value for name, value in Job._field_defaults.items() if name != "state"}
+    assert {name: getattr(job, name) for name in defaults} == defaults
+
+
+# Orders
+
+
+@pytest.mark.parametrize(
+    ("told", "written"),
+    [
+        (Cancel(), ("cancel", "")),
+        (Cancel("NODE FAILURE"), ("cancel", "NODE FAILURE")),
+        (Complete(256), ("complete", "256")),
+        (Signal(10, "steps"), ("signal", "10 steps")),
+        (TellStep("0", "kill"), ("step", "0 kill")),
+        (TellStep("3", "signal 10"), ("step", "3 signal 10")),
+        # Of heterogeneous jobs and steps, which came later:
+        (EndComponent(8), ("component", "8")),
+        (Signal(10, "steps", 8), ("signal", "10 steps 8")),
+        (TellStep("0+1", "kill"), ("part", ".0+1 kill")),
+        (TellStep("0", "kill", 8), ("part", "8.0 kill")),
+    ],
+)
+def test_the_form_of_orders_never_changes(told: JobOrder, written: tuple[str, str]) -> None:
+    assert messages.encode_order(told) == written
+    assert messages.decode_order(*written) == told
+
+
+UNREADABLE = [
+    ("step", "1.0 kill"),
+    ("step", "0"),
+    ("part", "x.0 kill"),
+    ("signal", "10"),
+    ("signal", "10 steps 8 9"),
+    ("component", ""),
+    ("complete", "?"),
+    ("dance", "1"),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), UNREADABLE)
+def test_an_unreadable_order_is_ignored(kind: str, value: str) -> None:
+    assert messages.decode_order(kind, value) is None
+
+
+def test_a_supervisor_continues_after_an_unreadable_order(slurm: Slurm) -> None:
+    body = "trap 'echo heard' USR1; srun bash -c 'touch up; exec sleep 100'; echo ended; exit 0"
+    job_id = slurm.submit(body, "-n1", "-o", "out")
+    wait_for((slurm.folder / "up").exists)
+    state = slurm.state()
+    for kind, value in [*UNREADABLE, ("signal", f"{signal.SIGUSR1:d} batch"), ("step", "0 kill")]:
+        state.add_order(job_id, kind, value)
+    state.close()
+    messages.wake(slurm.directory, job_id)
+    assert slurm.until(job_id, "COMPLETED").attempt == 1
+    assert "heard\nended\n" in slurm.log("out")
+    assert (slurm.directory / "controller.log").read_text().count(f"error: JobId={job_id}: ") == len(UNREADABLE)
+
+
+def test_a_step_is_ended_by_its_number(slurm: Slurm) -> None:
+    job_id = slurm.submit("srun bash -c 'touch up; exec sleep 100'; echo ended", "-n1", "-o", "out")
+    wait_for((slurm.folder / "up").exists)
+    slurm.said("scancel", f"{job_id}.0")
+    assert slurm.until(job_id, "COMPLETED").attempt == 1

@@ -1,0 +1,124 @@
+"""Every SLURM_* variable of the embedded Slurm's shells and tasks, held against those captured on a real Slurm 22.05.
+
+The launches are those of tests/cluster/cases.toml, the captures those under tests/runtime/environments.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cases import Case, Truth, load
+from tests.pocketslurm.conftest import Slurm
+
+CAPTURES = Path(__file__).parents[2] / "runtime" / "environments"
+
+NOT_HERE = {
+    "SLURM_CONF": "there is no slurm.conf",
+    "SLURM_WORKING_CLUSTER": "the address of a slurmctld, which there is none of",
+    "SLURM_MEM_PER_CPU": "that cluster has DefMemPerCPU=1000",
+    "SLURM_JOB_ACCOUNT": "there is no accounting to give a default account",
+    "SLURM_JOB_QOS": "there is no accounting to give a default quality of service",
+}
+"""Variables of the real cluster that the embedded one does not set."""
+
+OWN_VALUE = {
+    "SLURM_ARRAY_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_HOSTFILE", "SLURM_JOBID", "SLURM_JOB_GID", "SLURM_JOB_ID",
+    "SLURM_JOB_PARTITION", "SLURM_JOB_UID", "SLURM_JOB_USER", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST",
+    "SLURM_SRUN_COMM_PORT", "SLURM_STEP_LAUNCHER_PORT", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST", "SLURM_TASK_PID",
+    "SLURM_PRIO_PROCESS", "SLURM_UMASK",
+}  # fmt: skip
+"""Variables that are there, with a value of this machine's or this job's own."""
+
+GROUP = re.compile(r"_(HET|PACK)_GROUP_\d+$")
+"""What makes a variable one of a heterogeneous job's component."""
+
+TOLD = ("SLURM", "SRUN", "SBATCH", "PMI_RANK", "PMI_SIZE")
+TOLD_TOO = {"HOSTNAME", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES"}
+WITHOUT = (
+    "pmix",
+    "salloc",
+    "interactive",
+    "torchrun",
+    "_pty",
+    "cray",
+    "multi_prog",
+    "arbitrary",
+    "mpmd_colon",
+    "submitit",
+)
+WITHOUT_TOO = ("sbatch_in_single", "preserve", "jobid", "relative", "srun_in_")
+CASES = [case for case in load() if case.mpi is None and not any(word in case.name for word in WITHOUT + WITHOUT_TOO)]
+
+
+def told(environ: dict[str, str]) -> dict[str, str]:
+    """What a launcher tells its processes, without what is known to differ."""
+    names = {name for name in environ if name.startswith(TOLD) or name in TOLD_TOO}
+    kept = {name: GROUP.sub("", name) for name in sorted(names) if GROUP.sub("", name) not in NOT_HERE}
+    return {name: "any" if plain in OWN_VALUE else environ[name] for name, plain in kept.items()}
+
+
+def captured(case: Case) -> dict[str, dict[str, str]]:
+    """The real environments, by the name of the file that the case writes."""
+    found = json.loads((CAPTURES / f"{case.name}@22.05.json").read_text())["ranks"]
+    return {"one" if case.truth is Truth.ONE else str(rank["truth"]["rank"]): told(rank["env"]) for rank in found}
+
+
+def script(case: Case, out: Path) -> str:
+    """The case's script; its processes leave their environments in a folder."""
+    side = out.with_suffix(".d")
+    side.mkdir()
+    task = side / "python"  # what the real ones were: a step is named after its program
+    task.write_text(f"#!/bin/sh\n/usr/bin/env -0 > {out}/$SLURM_PROCID\n")
+    task.chmod(0o755)
+    text = case.script.replace("$OUT.", f"{side}/out.").replace("$OUT", str(out)).replace("sleep 60", "sleep 600")
+    text = text.replace(f'$PROBE --into "{out}"', str(task))
+    return text.replace("$TASKS", str(task)).replace("$PROBE", "/usr/bin/env -0")
+
+
+def seen(out: Path) -> dict[str, dict[str, str]]:
+    """The environments that a case has left."""
+    return {
+        path.name: told(dict(pair.split("=", 1) for pair in path.read_text().split("\0") if "=" in pair))
+        for path in out.iterdir()
+        if path.name != "labels"  # the real tasks' output; these have none
+    }
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """All cases run, the ones that want GPUs one after the other: the folder of each."""
+    slurm = Slurm(tmp_path_factory.mktemp("captured"), cpus=512)
+    folders: dict[str, Path] = {}
+    try:
+        for wave in ([case for case in CASES if case.name != "29_gpu_per_task"], CASES):
+            jobs = [run(slurm, case, folders) for case in wave if case.name not in folders]
+            for job in jobs:
+                slurm.ended(job) if job else None
+    finally:
+        slurm.clear()
+    return folders
+
+
+def run(slurm: Slurm, case: Case, folders: dict[str, Path]) -> int:
+    """Start one case; its job, 0 for one that is not in a job of its own."""
+    out = folders[case.name] = slurm.folder / case.name
+    out.mkdir()
+    text = script(case, out)
+    if case.login:
+        subprocess.run(["sh", "-c", text], env=slurm.environ, cwd=slurm.folder, check=True, timeout=60)
+        return 0
+    return slurm.submit(text, "--output=%A_%a.log", *case.options.split())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_variables_equal_those_of_a_real_slurm(case: Case, left: dict[str, Path]) -> None:
+    assert seen(left[case.name]) == captured(case)
+
+
+def test_every_case_of_the_real_cluster_is_looked_at_or_left_out_by_name() -> None:
+    assert len(CASES) >= 19
