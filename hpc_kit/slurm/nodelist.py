@@ -14,7 +14,7 @@ from hpc_kit.errors import HostlistError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-MAX_HOSTS = 10_000_000
+MAX_HOSTS = 1_000_000
 """A longer list is a mistake, and would fill the memory."""
 
 _MAX_DIGITS = 18

@@ -200,8 +200,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("wait-for-children", None, _NO, "flag", _SRUN, "24.11"),
 )
 
+MEMORY_OPTIONS = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
+
 EXCLUSIVE_OPTIONS: tuple[frozenset[str], ...] = (
-    frozenset({"mem", "mem-per-cpu", "mem-per-gpu"}),
+    MEMORY_OPTIONS,
     frozenset({"core-spec", "thread-spec"}),
     frozenset({"ntasks-per-gpu", "gpus-per-task"}),
     frozenset({"ntasks-per-gpu", "gpus-per-socket"}),

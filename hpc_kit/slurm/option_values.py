@@ -104,7 +104,7 @@ def parse_nodes(text: str) -> NodeCount:
     minimum = _count(low, text)
     maximum = _count(high, text) if dash else minimum
     if not 1 <= minimum <= maximum:
-        raise UnitError("not a range of node counts", found=repr(text), remedy="write 4, or 2-4 for at least 2")
+        raise UnitError("not a range of node counts", found=repr(text), remedy="write a number from 1, such as 4")
     return NodeCount(minimum, maximum)
 
 
@@ -129,15 +129,19 @@ def parse_array(text: str, max_array_size: int = MAX_ARRAY_INDEX + 1) -> ArraySp
     return ArraySpec(tuple(sorted(indices)), at_once or None)
 
 
-def fold_indices(indices: Iterable[int]) -> str:
+def fold_indices(indices: Iterable[int], *, steps: bool = True) -> str:
     """Return indices as Slurm writes them. A step such as `:2` is only used for more than five indices.
+
+    Args:
+        indices: The indices.
+        steps: Use steps. Slurm uses none for the numbers of tasks.
 
     >>> fold_indices([0, 1, 2, 7]), fold_indices([1, 3, 5]), fold_indices(range(0, 12, 2))
     ('0-2,7', '1,3,5', '0-10:2')
     """
     numbers = sorted(indices)
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
-    regular = step > 1 and numbers == list(range(numbers[0], numbers[-1] + 1, step))
+    regular = steps and step > 1 and numbers == list(range(numbers[0], numbers[-1] + 1, step))
     if regular and len(numbers) > 5 and numbers[-1] - numbers[0] >= 10:
         return f"{numbers[0]}-{numbers[-1]}:{step}"
     runs: list[list[int]] = []
@@ -288,7 +292,7 @@ def _condition(part: str, text: str) -> Condition:
 def _count(text: str, whole: str) -> int:
     match = re.fullmatch(_COUNT, text)
     if match is None:
-        raise UnitError("not a number of nodes", found=repr(whole), remedy="write 4, or 2-4 for at least 2")
+        raise UnitError("not a number of nodes", found=repr(whole), remedy="write a number from 1, such as 4")
     return int(match[1]) * _UNITS[match[2].lower()]
 
 

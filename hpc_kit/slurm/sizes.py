@@ -240,6 +240,18 @@ def count_gres_gpus(text: str | None) -> int | None:
         return None
 
 
+def gpu_types(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the types of GPUs that options ask for, such as `("a100",)`.
+
+    Raises:
+        UnitError: A value is not a number of GPUs.
+    """
+    found = [kind for name in GPU_COUNT_OPTIONS if options.get(name) for kind, _ in parse_gpus(options[name])]
+    items = [item for item in options.get("gres", "").split(",") if is_gpu_item(item)]
+    found += [each.type for item in items for each in parse_gres(item)]
+    return tuple(dict.fromkeys(filter(None, found)))
+
+
 def is_gpu_item(item: str) -> bool:
     """Return whether one item of `--gres` or `--tres-per-task` asks for GPUs, such as `gpu:4` or `gres/gpu=1`."""
     return re.split("[:=]", item.removeprefix("gres/").removeprefix("gres:"))[0] == "gpu"

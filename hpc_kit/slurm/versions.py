@@ -84,6 +84,11 @@ LOGLESS_JOBS_VANISH = ReleaseFact(
     "a job whose log folder is missing ends without any message",
     "submit and render create the folders; check reports missing ones",
 )  # fmt: skip
+UNKNOWN_DEPENDENCY_REFUSED = ReleaseFact(
+    SlurmVersion(26, 5), None,
+    "sbatch refuses --dependency=afterok:ID if no such job is known; 22.05 starts the new job at once",
+    "submit --chain names jobs that it has just submitted, and explains the refusal",
+)  # fmt: skip
 REQUEUE_EXPEDITE = ReleaseFact(
     SlurmVersion(25, 11), None, "--requeue=expedite exists", "it is allowed from this release on"
 )

@@ -18,7 +18,7 @@ def test_there_is_no_slurm_without_sbatch(tmp_path: Path) -> None:
     assert find_slurm({"PATH": str(tmp_path), "SLURM_CONF": __file__}, Slurm()) is None
 
 
-def test_a_named_configuration_decides_without_a_question(tmp_path: Path) -> None:
+def test_a_named_configuration_needs_no_query(tmp_path: Path) -> None:
     program(tmp_path, "sbatch")
     slurm = Slurm()
     assert find_slurm({"PATH": str(tmp_path), "SLURM_CONF": __file__}, slurm) == "system"
@@ -34,7 +34,7 @@ def test_a_named_configuration_decides_without_a_question(tmp_path: Path) -> Non
         ((1, "sinfo: fatal: Could not establish a configuration source\n"), None),
     ],
 )
-def test_without_a_configuration_file_sinfo_is_asked(
+def test_without_a_configuration_file_sinfo_decides(
     sinfo: str | tuple[int, str], found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, "sbatch")
@@ -45,13 +45,13 @@ def test_without_a_configuration_file_sinfo_is_asked(
     assert slurm.asked == [["sinfo", "--noheader"]]
 
 
-def test_a_configuration_in_its_usual_place_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_in_its_default_place_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, "sbatch")
     monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", (__file__,))
     assert find_slurm({"PATH": str(tmp_path)}, Slurm()) == "system"
 
 
-def test_the_configuration_beside_sbatch_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_next_to_sbatch_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", ())
     for folder in ("bin", "opt", "opt/slurm", "opt/slurm/etc"):
         (tmp_path / folder).mkdir()
@@ -79,7 +79,7 @@ def test_a_sinfo_that_does_not_answer_decides_nothing(tmp_path: Path, monkeypatc
     assert slurm_version_of(None, {"PATH": f"{tmp_path}:/usr/bin:/bin"}) is None
 
 
-def test_the_release_is_asked_without_asking_first_whether_there_is_a_slurm(
+def test_the_release_is_queried_without_looking_for_slurm_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", ())

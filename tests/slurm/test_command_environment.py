@@ -11,7 +11,7 @@ from tests.slurm.oracle import sbatch_defined_options
 SCRIPT = "#!/bin/bash\n#SBATCH --time=10 --mem-per-cpu=2G\n#SBATCH --requeue\ntrue\n"
 
 
-def left(script: str = SCRIPT, **environ: str) -> set[str]:
+def list_dropped(script: str = SCRIPT, **environ: str) -> set[str]:
     kept, notes = drop_overriding_variables(environ, script)
     assert len(notes) == len(environ) - len(kept)
     return set(environ) - set(kept)
@@ -33,7 +33,7 @@ def left(script: str = SCRIPT, **environ: str) -> set[str]:
     ],
 )
 def test_a_variable_may_add_to_a_script_and_contradict_nothing(name: str, dropped: bool) -> None:
-    assert left(**{name: "x"}) == ({name} if dropped else set())
+    assert list_dropped(**{name: "x"}) == ({name} if dropped else set())
 
 
 GPUS = "#!/bin/bash\n#SBATCH --gpus-per-node=4 --cpus-per-task=8\ntrue\n"
@@ -63,10 +63,10 @@ CORES = "#!/bin/bash\n#SBATCH --ntasks-per-core=1\ntrue\n"
         (CORES.replace("ntasks-per-core=1", "hint=memory_bound"), {"SBATCH_THREADS_PER_CORE": "1"}, True),
     ],
 )
-def test_what_says_the_same_in_other_words_is_a_contradiction_too(
+def test_another_spelling_of_an_option_is_a_contradiction_too(
     script: str, variables: dict[str, str], dropped: bool
 ) -> None:
-    assert left(script, **variables) == (set(variables) if dropped else set())
+    assert list_dropped(script, **variables) == (set(variables) if dropped else set())
 
 
 @pytest.mark.parametrize("name", ["SBATCH_HINT", "SLURM_HINT", "SBATCH_THREADS_PER_CORE"])
@@ -82,24 +82,24 @@ def test_what_says_the_same_in_other_words_is_a_contradiction_too(
 )
 def test_threads_of_cores_do_not_go_with_cpus_by_gpu(name: str, options: str, dropped: bool) -> None:
     """Seen on 22.05 with DefCpuPerGPU: the job is refused, or held for good."""
-    assert left(f"#!/bin/bash\n#SBATCH {options}\ntrue\n", **{name: "1"}) == ({name} if dropped else set())
+    assert list_dropped(f"#!/bin/bash\n#SBATCH {options}\ntrue\n", **{name: "1"}) == ({name} if dropped else set())
 
 
 def test_a_component_of_a_heterogeneous_job_counts_too() -> None:
     script = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH hetjob\n#SBATCH --partition=gpu\n"
-    assert left(script, SBATCH_PARTITION="debug") == {"SBATCH_PARTITION"}
+    assert list_dropped(script, SBATCH_PARTITION="debug") == {"SBATCH_PARTITION"}
 
 
-def test_a_script_that_sbatch_will_not_take_says_nothing() -> None:
-    assert left("#!/bin/bash\n#SBATCH --no-such-option\n", SBATCH_PARTITION="debug") == set()
+def test_a_script_that_sbatch_refuses_has_no_contradictions() -> None:
+    assert list_dropped("#!/bin/bash\n#SBATCH --no-such-option\n", SBATCH_PARTITION="debug") == set()
 
 
-def test_each_variable_is_of_an_option() -> None:
+def test_each_variable_belongs_to_an_option() -> None:
     assert set(SBATCH_VARIABLES.values()) <= set(SBATCH)
 
 
 @pytest.mark.oracle("sbatch")
-def test_sbatch_itself_takes_gpus_and_cpus_in_two_words_at_once() -> None:
+def test_sbatch_accepts_gpus_and_cpus_in_two_spellings_at_once() -> None:
     variables = {"SBATCH_GRES": "gpu:1", "SBATCH_CPUS_PER_GPU": "4"}
     options = sbatch_defined_options(GPUS, variables=variables)
     assert (options["gres"], options["gpus-per-node"]) == ("gres:gpu:1", "4")
@@ -109,7 +109,7 @@ def test_sbatch_itself_takes_gpus_and_cpus_in_two_words_at_once() -> None:
 
 
 @pytest.mark.oracle("sbatch")
-def test_sbatch_itself_lets_the_variable_win() -> None:
+def test_sbatch_gives_priority_to_the_variable() -> None:
     script = "#!/bin/bash\n#SBATCH --partition=main\ntrue\n"
     for variables, partition in (({"SBATCH_PARTITION": "debug"}, "debug"), ({}, "main")):
         assert sbatch_defined_options(script, variables=variables)["partition"] == partition

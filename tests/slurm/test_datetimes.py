@@ -49,13 +49,13 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize(("text", "moment"), SAMPLES.items())
-def test_reads(text: str, moment: str) -> None:
+def test_times_are_read(text: str, moment: str) -> None:
     assert parse_datetime(text, NOW) == dt.datetime.fromisoformat(moment)
 
 
 @pytest.mark.oracle("sbatch")
 @pytest.mark.parametrize("text", SAMPLES)
-def test_reads_as_sbatch_does(text: str) -> None:
+def test_times_are_read_as_sbatch_does(text: str) -> None:
     before = dt.datetime.now(dt.UTC).replace(tzinfo=None, microsecond=0)
     seen = sbatch_defined_options("#!/bin/bash\n", [f"--begin={text}"])["begin"]
     after = dt.datetime.now(dt.UTC).replace(tzinfo=None)
@@ -69,7 +69,7 @@ def test_reads_as_sbatch_does(text: str) -> None:
         *("0:30AM", "10:00 11:00", "tomorrow today", "10", "+1hour", "now+999999999weeks", "10:00x"),
     ],
 )
-def test_what_is_no_point_in_time_is_refused(text: str) -> None:
+def test_a_text_that_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(UnitError, match="not a point in time that Slurm reads") as caught:
         parse_datetime(text, NOW)
     assert caught.value.found == repr(text)
@@ -85,13 +85,13 @@ def test_what_is_no_point_in_time_is_refused(text: str) -> None:
         "5": 1, "1000": 2, "10:00-x": 6, "noon": 0,
     }.items(),
 )  # fmt: skip
-def test_the_place_of_a_fault_is_counted_as_slurm_counts_it(text: str, position: int) -> None:
+def test_the_position_of_an_error_is_counted_as_slurm_counts(text: str, position: int) -> None:
     """Seen on Slurm 22.05."""
     assert error_position(text) == position
 
 
 @given(st.text("now+-:/.0123456789 TamPp", max_size=18))
-def test_any_text_is_a_moment_or_an_error(text: str) -> None:
+def test_any_text_is_a_time_or_an_error(text: str) -> None:
     try:
         moment = parse_datetime(text, NOW)
     except UnitError:
@@ -99,5 +99,5 @@ def test_any_text_is_a_moment_or_an_error(text: str) -> None:
     assert moment.tzinfo is None
 
 
-def test_the_clock_is_the_machines_own_where_none_is_given() -> None:
+def test_the_default_clock_is_that_of_the_machine() -> None:
     assert abs(parse_datetime("now") - dt.datetime.now()) < dt.timedelta(seconds=5)  # noqa: DTZ005 - local, as Slurm

@@ -70,13 +70,13 @@ def read(script: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("body", "expected"), READ.values(), ids=READ)
-def test_reads(body: str, expected: dict[str, str]) -> None:
+def test_directives_are_read(body: str, expected: dict[str, str]) -> None:
     assert read(f"{SHEBANG}{body}\n") == expected
 
 
 @pytest.mark.oracle("sbatch")
 @pytest.mark.parametrize(("body", "expected"), READ.values(), ids=READ)
-def test_reads_as_sbatch_does(body: str, expected: dict[str, str]) -> None:
+def test_directives_are_read_as_sbatch_does(body: str, expected: dict[str, str]) -> None:
     seen = sbatch_defined_options(f"{SHEBANG}{body}\n")
     # sbatch prints times in its own form.
     assert {name: value for name, value in seen.items() if name != "time"} == {
@@ -112,7 +112,7 @@ def test_sbatch_refuses_in_the_same_words(body: str, words: str) -> None:
         ("#!/bin/bash\n\0\n", "a NUL byte", "NULL character"),
     ],
 )
-def test_what_is_no_batch_script_is_refused(script: str, what: str, words: str) -> None:
+def test_a_file_that_is_no_batch_script_is_refused(script: str, what: str, words: str) -> None:
     with pytest.raises(DirectiveError, match=what) as caught:
         read_directives(script)
     assert words in str(caught.value.found)
@@ -202,7 +202,7 @@ def test_any_line_is_read_or_refused_as_sbatch_does(body: str) -> None:
 @pytest.mark.oracle("sbatch")
 @settings(max_examples=60, deadline=None)
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=20))
-def test_a_quoted_name_comes_back_as_it_was(name: str) -> None:
+def test_a_quoted_name_reads_back_unchanged(name: str) -> None:
     quoted = shlex.quote(name.replace("\\", "\\\\")).replace("'\"'\"'", "\\'")
     script = f"{SHEBANG}#SBATCH --job-name={quoted}\n"
     assert read(script) == {"job-name": name}

@@ -20,11 +20,11 @@ NEWER_VALUES = {"requeue"}
 STRANGER = "unrecognized option '--no-such-option'"
 
 
-def names(options: ParsedOptions) -> list[tuple[str, str | None]]:
+def list_given(options: ParsedOptions) -> list[tuple[str, str | None]]:
     return [(each.option.name, each.value) for each in options.given]
 
 
-def old(command: str) -> list[Option]:
+def list_old_options(command: str) -> list[Option]:
     return [
         option for option in TABLES[command].values() if not option.since and option.name not in ENDS | NEWER_VALUES
     ]
@@ -48,10 +48,10 @@ def trials(option: Option, spelling: str) -> list[tuple[list[str], str]]:
 
 @pytest.mark.oracle("sbatch", "srun", "salloc")
 @pytest.mark.parametrize("command", TABLES)
-def test_every_option_of_22_05_takes_a_value_or_none_as_the_command_has_it(command: str) -> None:
+def test_every_option_of_22_05_takes_a_value_exactly_if_the_command_does(command: str) -> None:
     asked = [
         (argv, words)
-        for option in old(command)
+        for option in list_old_options(command)
         for spelling in (option.name, *option.aliases)
         for argv, words in trials(option, spelling)
     ]
@@ -61,8 +61,8 @@ def test_every_option_of_22_05_takes_a_value_or_none_as_the_command_has_it(comma
 
 @pytest.mark.oracle("sbatch", "srun", "salloc")
 @pytest.mark.parametrize("command", TABLES)
-def test_every_trial_gets_the_same_answer_from_us(command: str) -> None:
-    for option in old(command):
+def test_every_recorded_command_line_is_parsed_as_by_slurm(command: str) -> None:
+    for option in list_old_options(command):
         for argv, words in trials(option, option.name):
             with pytest.raises(DirectiveError) as caught:
                 parse_options(argv, command)
@@ -83,7 +83,7 @@ def test_no_option_of_the_help_is_missing(command: str) -> None:
 @pytest.mark.oracle("sbatch")
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(SBATCH)).flatmap(lambda name: st.integers(1, len(name)).map(lambda end: name[:end])))
-def test_any_beginning_of_a_name_is_taken_or_refused_as_sbatch_does(typed: str) -> None:
+def test_any_prefix_of_a_name_is_accepted_or_refused_as_by_sbatch(typed: str) -> None:
     seen = messages("sbatch", f"--{typed}=x", "--no-such-option")
     option, found = None, ""
     try:
@@ -99,7 +99,7 @@ def test_any_beginning_of_a_name_is_taken_or_refused_as_sbatch_does(typed: str) 
         assert f"unrecognized option '--{typed}" not in seen
 
 
-def test_the_table_stands_in_the_manuals_order_with_the_newer_ones_last() -> None:
+def test_the_table_has_the_order_of_the_manual_with_newer_options_last() -> None:
     old_names = [option.name for option in OPTIONS if not option.since]
     assert old_names == sorted(old_names)
     assert [option.since is not None for option in OPTIONS] == sorted(option.since is not None for option in OPTIONS)
@@ -135,14 +135,14 @@ def test_the_table_stands_in_the_manuals_order_with_the_newer_ones_last() -> Non
 )
 def test_reads_a_command_line(argv: list[str], given_: list[tuple[str, str | None]], rest: list[str]) -> None:
     options, left = parse_options(argv, "sbatch")
-    assert (names(options), left) == (given_, rest)
+    assert (list_given(options), left) == (given_, rest)
 
 
 def test_one_letter_may_mean_another_option_for_another_command() -> None:
-    assert names(parse_options(["-W", "x"], "sbatch")[0]) == [("wait", None)]
-    assert names(parse_options(["-W", "60", "x"], "srun")[0]) == [("wait", "60")]
-    assert names(parse_options(["-K", "x"], "srun")[0]) == [("kill-on-bad-exit", None)]
-    assert names(parse_options(["-KTERM", "x"], "salloc")[0]) == [("kill-command", "TERM")]
+    assert list_given(parse_options(["-W", "x"], "sbatch")[0]) == [("wait", None)]
+    assert list_given(parse_options(["-W", "60", "x"], "srun")[0]) == [("wait", "60")]
+    assert list_given(parse_options(["-K", "x"], "srun")[0]) == [("kill-on-bad-exit", None)]
+    assert list_given(parse_options(["-KTERM", "x"], "salloc")[0]) == [("kill-command", "TERM")]
 
 
 def test_order_and_repeats_are_kept_and_the_last_one_counts() -> None:
@@ -190,13 +190,13 @@ def test_an_error_has_the_index_of_its_word_and_the_options_before_it() -> None:
     with pytest.raises(GetoptError, match="sbatch does not take") as caught:
         parse_options(["-N", "2", "--foo"])
     assert (caught.value.message, caught.value.word) == ("unrecognized option '--foo'", 2)
-    assert names(caught.value.parsed) == [("nodes", "2")]
+    assert list_given(caught.value.parsed) == [("nodes", "2")]
 
 
-def test_options_behind_other_words_are_read_if_they_may_be_permuted() -> None:
+def test_options_after_arguments_are_read_if_permutation_is_allowed() -> None:
     parser = OptionParser("squeue", [SBATCH["nodes"], SBATCH["hold"]])
     options, words = parser.parse(["a", "-N2", "b", "--hold", "--", "-N3"], permute=True)
-    assert (names(options), words) == ([("nodes", "2"), ("hold", None)], ["a", "b", "-N3"])
+    assert (list_given(options), words) == ([("nodes", "2"), ("hold", None)], ["a", "b", "-N3"])
 
 
 def test_parsing_needs_neither_difflib_nor_dataclasses_nor_subprocess() -> None:

@@ -19,7 +19,7 @@ from hpc_kit.slurm.job_ids import array_index, base_id, is_single_job, parse_job
         ("x_1", "x_1", "", False, (0, 1)),
     ],
 )
-def test_an_id_and_its_parts(job_id: str, base: str, index: str, one: bool, number: tuple[int, int]) -> None:
+def test_an_id_is_split_into_its_parts(job_id: str, base: str, index: str, one: bool, number: tuple[int, int]) -> None:
     assert (base_id(job_id), array_index(job_id), is_single_job(job_id), sort_key(job_id)) == (base, index, one, number)
 
 
@@ -35,5 +35,5 @@ def test_an_id_and_its_parts(job_id: str, base: str, index: str, one: bool, numb
         ("ddp_4", ()),
     ],
 )
-def test_ids_are_written_as_slurm_does(word: str, ids: tuple[str, ...]) -> None:
+def test_ids_are_printed_as_slurm_prints_them(word: str, ids: tuple[str, ...]) -> None:
     assert parse_job_ids(word) == ids

@@ -113,18 +113,18 @@ STRICTER = [
 
 
 @pytest.mark.parametrize(("name", "value"), GOOD)
-def test_takes(name: str, value: str) -> None:
+def test_valid_values_are_accepted(name: str, value: str) -> None:
     check_value(SBATCH[name], value)
 
 
 @pytest.mark.oracle("sbatch")
 @pytest.mark.parametrize(("name", "value"), [*GOOD, *STRICTER])
-def test_sbatch_takes(name: str, value: str) -> None:
+def test_sbatch_accepts_the_valid_values(name: str, value: str) -> None:
     assert name in sbatch_defined_options(SCRIPT, [f"--{name}={value}"])
 
 
 @pytest.mark.parametrize(("name", "value"), [*BAD, *STRICTER])
-def test_refuses_and_says_what_to_write(name: str, value: str) -> None:
+def test_wrong_values_are_refused_with_a_remedy(name: str, value: str) -> None:
     with pytest.raises(DirectiveError) as caught:
         check_value(SBATCH[name], value)
     assert caught.value.what.startswith(f"--{name}: ")
@@ -134,7 +134,7 @@ def test_refuses_and_says_what_to_write(name: str, value: str) -> None:
 
 @pytest.mark.oracle("sbatch")
 @pytest.mark.parametrize(("name", "value"), BAD)
-def test_sbatch_refuses(name: str, value: str) -> None:
+def test_sbatch_refuses_the_wrong_values(name: str, value: str) -> None:
     with pytest.raises(Refused):
         sbatch_defined_options(SCRIPT, [f"--{name}={value}"])
 
@@ -160,19 +160,19 @@ def test_a_flag_takes_no_value_and_an_optional_one_may_be_left_out() -> None:
         check_value(SBATCH["time"], None)
 
 
-def test_every_kind_of_the_table_has_its_check() -> None:
-    def refused(option: Option) -> bool:
+def test_every_kind_of_value_in_the_table_has_a_check() -> None:
+    def is_refused(option: Option) -> bool:
         try:
             check_value(option, "\0")
         except DirectiveError:
             return True
         return False
 
-    assert [option.name for option in OPTIONS if not refused(option)] == []
+    assert [option.name for option in OPTIONS if not is_refused(option)] == []
 
 
 @given(st.sampled_from(OPTIONS), st.text(max_size=12))
-def test_any_value_is_taken_or_refused_with_one_kind_of_error(option: Option, value: str) -> None:
+def test_any_value_is_accepted_or_refused_with_one_kind_of_error(option: Option, value: str) -> None:
     try:
         check_value(option, value)
     except DirectiveError as error:
@@ -189,12 +189,12 @@ def test_any_value_is_taken_or_refused_with_one_kind_of_error(option: Option, va
         ("1,5,9-13:2", NodeCount(1, 13, (1, 5, 9, 11, 13))),
     ],
 )
-def test_node_counts(text: str, count: NodeCount) -> None:
+def test_node_counts_are_read(text: str, count: NodeCount) -> None:
     assert parse_nodes(text) == count
 
 
 @pytest.mark.parametrize("text", ["0", "3-2", "x", "1,x", "0,1", "-", "2-", "2k-1"])
-def test_what_is_no_node_count(text: str) -> None:
+def test_a_text_that_is_no_node_count_is_refused(text: str) -> None:
     with pytest.raises(UnitError, match=r"not a (number|range|an array)|not an array"):
         parse_nodes(text)
 
@@ -210,11 +210,11 @@ def test_what_is_no_node_count(text: str) -> None:
         ("0-1,5%3,7%9", ArraySpec((0, 1, 5, 7), 3)),
     ],
 )
-def test_arrays(text: str, spec: ArraySpec) -> None:
+def test_array_indices_are_read(text: str, spec: ArraySpec) -> None:
     assert parse_array(text) == spec
 
 
-def test_an_index_must_lie_below_max_array_size() -> None:
+def test_an_index_must_be_below_max_array_size() -> None:
     assert parse_array("0-1000", 1001).indices[-1] == 1000
     with pytest.raises(UnitError, match="above the limit of this Slurm: 1001") as caught:
         parse_array("0-3,1001", 1001)
@@ -229,7 +229,7 @@ def test_an_index_must_lie_below_max_array_size() -> None:
         ("rb:2@0", SignalSpec(2, 0, batch_shell=True, reservation=True)),
     ],
 )
-def test_signals(text: str, spec: SignalSpec) -> None:
+def test_signal_options_are_read(text: str, spec: SignalSpec) -> None:
     assert parse_signal(text) == spec
 
 
@@ -251,7 +251,7 @@ def test_signals(text: str, spec: SignalSpec) -> None:
         ("afterok:1,singleton", Dependency((Condition("afterok", (DependencyJob(1),)), Condition("singleton")))),
     ],
 )
-def test_dependencies(text: str, dependency: Dependency) -> None:
+def test_dependencies_are_read(text: str, dependency: Dependency) -> None:
     assert parse_dependency(text) == dependency
 
 
@@ -267,11 +267,11 @@ def test_dependencies(text: str, dependency: Dependency) -> None:
         ("*:*:cyclic", Distribution(None, None, "cyclic")),
     ],
 )
-def test_distributions(text: str, distribution: Distribution) -> None:
+def test_distributions_are_read(text: str, distribution: Distribution) -> None:
     assert parse_distribution(text) == distribution
 
 
-def test_lists_of_words() -> None:
+def test_lists_of_words_are_read() -> None:
     assert parse_mail_types("end,Fail") == ("END", "FAIL")
     assert parse_open_mode("Append") == "append"
     assert parse_gpus("a100:2,4,v100") == (("a100", 2), (None, 4), ("v100", 1))

@@ -51,7 +51,7 @@ def query_jobs(slurm: Slurm, ids: Sequence[str], environ: Mapping[str, str] = os
     return SlurmClient(environ, embedded=False, runner=slurm).query(ids)
 
 
-def recorded(name: str, *ids: str) -> str:
+def read_recorded(name: str, *ids: str) -> str:
     """The rows of some jobs; all without ids."""
     text = (RECORDED / f"{name}.txt").read_text()
     rows = re.split(r"^(?=JobId=|[0-9][0-9+_]*[|\[])", text, flags=re.MULTILINE)
@@ -70,7 +70,7 @@ def test_the_formats_are_plain_fields() -> None:
     )
 
 
-def test_argv() -> None:
+def test_queries_have_fixed_arguments() -> None:
     form = f"--format={commands.SQUEUE_FORMAT}"
     assert squeue_argv(["1", "2_3"]) == ["squeue", "--noheader", "--array", "--states=all", "--jobs=1,2_3", form]
     assert squeue_argv() == ["squeue", "--noheader", "--array", "--states=all", "--me", form]
@@ -84,14 +84,14 @@ def test_argv() -> None:
     assert scancel_argv(["7"], "USR1") == ["scancel", "--signal=USR1", "7"]
 
 
-def test_no_ids_ask_nobody() -> None:
+def test_a_query_without_ids_runs_no_command() -> None:
     slurm = Slurm()
     assert query_jobs(slurm, []) == {}
     assert slurm.asked == []
 
 
-def test_what_squeue_tells_in_full_needs_no_other_command() -> None:
-    slurm = Slurm(squeue=recorded("squeue"))
+def test_a_complete_answer_of_squeue_needs_no_other_command() -> None:
+    slurm = Slurm(squeue=read_recorded("squeue"))
     found = query_jobs(slurm, ["273", "277", "281"])
     assert {job_id: each.state for job_id, each in found.items()} == {
         "273": JobState.COMPLETED,
@@ -101,8 +101,8 @@ def test_what_squeue_tells_in_full_needs_no_other_command() -> None:
     assert slurm.asked == [squeue_argv(["273", "277", "281"])]
 
 
-def test_one_sacct_tells_the_exit_status_and_what_squeue_has_forgotten() -> None:
-    slurm = Slurm(squeue=recorded("squeue", "275", "281"), sacct=recorded("sacct"))
+def test_one_sacct_adds_exit_codes_and_jobs_missing_from_squeue() -> None:
+    slurm = Slurm(squeue=read_recorded("squeue", "275", "281"), sacct=read_recorded("sacct"))
     found = query_jobs(slurm, ["275", "276", "281"])
     assert (found["275"].exit_code, found["275"].reason) == (3, "NonZeroExitCode")
     assert (found["276"].state, found["276"].signal) == (JobState.FAILED, 9)
@@ -112,25 +112,27 @@ def test_one_sacct_tells_the_exit_status_and_what_squeue_has_forgotten() -> None
 
 
 @pytest.mark.parametrize("sacct", [(1, NO_ACCOUNTING), "", None])
-def test_without_accounting_the_controller_is_asked(sacct: str | tuple[int, str] | None) -> None:
+def test_without_accounting_the_controller_is_queried(sacct: str | tuple[int, str] | None) -> None:
     answers = {} if sacct is None else {"sacct": sacct}
-    slurm = Slurm(squeue=recorded("squeue", "275"), scontrol=recorded("scontrol", "275"), **answers)
+    slurm = Slurm(squeue=read_recorded("squeue", "275"), scontrol=read_recorded("scontrol", "275"), **answers)
     found = query_jobs(slurm, ["275"])
     assert (found["275"].state, found["275"].exit_code) == (JobState.FAILED, 3)
     assert slurm.asked[-1] == scontrol_job_argv("275")
 
 
-def test_two_jobs_without_accounting_are_one_question_to_the_controller() -> None:
-    slurm = Slurm(squeue=recorded("squeue", "275", "276"), sacct=(1, NO_ACCOUNTING), scontrol=recorded("scontrol"))
+def test_two_jobs_without_accounting_are_one_query_to_the_controller() -> None:
+    slurm = Slurm(
+        squeue=read_recorded("squeue", "275", "276"), sacct=(1, NO_ACCOUNTING), scontrol=read_recorded("scontrol")
+    )
     found = query_jobs(slurm, ["275", "276"])
     assert [(each.exit_code, each.signal) for each in found.values()] == [(3, 0), (0, 9)]
     assert slurm.commands == ["squeue", "sacct", "scontrol"]
     assert slurm.asked[-1] == scontrol_job_argv()
 
 
-def test_an_accounting_that_lags_behind_does_not_bring_a_job_back_to_life() -> None:
-    late = recorded("sacct", "275").replace("FAILED|3:0", "RUNNING|0:0")
-    slurm = Slurm(squeue=recorded("squeue", "275"), sacct=late, scontrol=(1, NO_JOB))
+def test_late_accounting_does_not_revive_an_ended_job() -> None:
+    late = read_recorded("sacct", "275").replace("FAILED|3:0", "RUNNING|0:0")
+    slurm = Slurm(squeue=read_recorded("squeue", "275"), sacct=late, scontrol=(1, NO_JOB))
     found = query_jobs(slurm, ["275"])
     assert (found["275"].state, found["275"].exit_code) == (JobState.FAILED, None)
 
@@ -145,10 +147,10 @@ def test_an_accounting_that_lags_behind_does_not_bring_a_job_back_to_life() -> N
         ("COMPLETED", "RUNNING", JobState.COMPLETED),
     ],
 )
-def test_a_job_that_another_cluster_of_the_federation_has_taken_goes_on_there(
+def test_a_job_taken_by_another_cluster_of_the_federation_is_followed_there(
     queue: str, booked: str, state: JobState
 ) -> None:
-    row = recorded("sacct", "273")
+    row = read_recorded("sacct", "273")
     revoked, there = row.replace("COMPLETED", "REVOKED"), row.replace("COMPLETED", booked)
     told = squeue_row("273", queue) if queue else ""
     slurm = Slurm(squeue="", sacct=revoked, squeue_federation=told, sacct_federation=revoked + there)
@@ -156,13 +158,13 @@ def test_a_job_that_another_cluster_of_the_federation_has_taken_goes_on_there(
     assert ["--federation" in argv for argv in slurm.asked].count(True) == 2
 
 
-def test_a_job_that_nobody_knows_is_left_out() -> None:
+def test_an_unknown_job_is_omitted() -> None:
     slurm = Slurm(squeue=(1, NO_JOB), sacct="", scontrol=(1, NO_JOB))
     assert query_jobs(slurm, ["424242"]) == {}
     assert slurm.commands == ["squeue", "sacct", "scontrol"]
 
 
-def test_one_unknown_id_does_not_spoil_the_answer_for_the_others() -> None:
+def test_one_unknown_id_does_not_hide_the_other_jobs() -> None:
     class OldSlurm(Slurm):
         def __call__(
             self, argv: Sequence[str], *, timeout: float | None = None, environ: Mapping[str, str] | None = None
@@ -170,31 +172,31 @@ def test_one_unknown_id_does_not_spoil_the_answer_for_the_others() -> None:
             answer = super().__call__(argv, timeout=timeout, environ=environ)
             return answer._replace(returncode=1, stdout="", stderr=NO_JOB) if "--jobs=273,9" in argv else answer
 
-    slurm = OldSlurm(squeue=recorded("squeue"), sacct="", scontrol=(1, NO_JOB))
+    slurm = OldSlurm(squeue=read_recorded("squeue"), sacct="", scontrol=(1, NO_JOB))
     assert list(query_jobs(slurm, ["273", "9"])) == ["273"]
     assert slurm.asked[1] == squeue_argv(None)
 
 
-def test_an_array_is_told_by_tasks_those_that_squeue_has_forgotten_too() -> None:
-    slurm = Slurm(squeue=recorded("squeue", "278_4", "278_6", "278_9"), sacct=recorded("sacct", "278"))
+def test_an_array_includes_tasks_missing_from_squeue() -> None:
+    slurm = Slurm(squeue=read_recorded("squeue", "278_4", "278_6", "278_9"), sacct=read_recorded("sacct", "278"))
     found = query_jobs(slurm, ["278"])
     assert sorted(found) == ["278_0", "278_2", "278_4", "278_6", "278_9"]
     assert slurm.commands == ["squeue", "sacct"]
 
 
-def test_an_accounting_that_lags_behind_takes_no_tasks_exit_status_away() -> None:
-    done = recorded("squeue", "278_0").replace("RUNNING", "COMPLETED")
-    found = query_jobs(Slurm(squeue=done, sacct=recorded("sacct", "278_0")), ["278"])
+def test_late_accounting_does_not_remove_an_exit_code() -> None:
+    done = read_recorded("squeue", "278_0").replace("RUNNING", "COMPLETED")
+    found = query_jobs(Slurm(squeue=done, sacct=read_recorded("sacct", "278_0")), ["278"])
     assert (found["278_0"].state, found["278_0"].exit_code) == (JobState.COMPLETED, 0)
 
 
-def test_a_task_may_be_asked_for_by_its_own_job_id() -> None:
-    slurm = Slurm(squeue=recorded("squeue", "278_0"))
+def test_a_task_is_found_by_its_own_job_id() -> None:
+    slurm = Slurm(squeue=read_recorded("squeue", "278_0"))
     assert {job_id: each.job_id for job_id, each in query_jobs(slurm, ["279"]).items()} == {"279": "278_0"}
 
 
-def test_components_come_with_their_heterogeneous_job() -> None:
-    assert sorted(query_jobs(Slurm(squeue=recorded("squeue")), ["284"])) == ["284+0", "284+1"]
+def test_components_are_listed_with_their_heterogeneous_job() -> None:
+    assert sorted(query_jobs(Slurm(squeue=read_recorded("squeue")), ["284"])) == ["284+0", "284+1"]
 
 
 def test_a_thousand_jobs_are_three_commands_at_most() -> None:
@@ -216,15 +218,15 @@ def test_a_controller_that_does_not_answer_is_an_error() -> None:
     assert caught.value.found == "exit status 3"
 
 
-def test_variables_that_reshape_the_answer_are_kept_from_the_commands() -> None:
-    slurm = Slurm(squeue=recorded("squeue"))
+def test_variables_that_change_the_output_are_not_passed_to_commands() -> None:
+    slurm = Slurm(squeue=read_recorded("squeue"))
     kept = {"SLURM_CONF": "c", "A": "b", "SQUEUE_FEDERATION": "1", "SACCT_FEDERATION": "1"}
     environ = {"SQUEUE_USERS": "bob", "SACCT_FORMAT": "x", "SLURM_TIME_FORMAT": "relative", "SCANCEL_STATE": "R"}
     query_jobs(slurm, ["273"], environ | kept)
     assert slurm.environs == [kept | {"SLURM_BITSTR_LEN": "0"}]
 
 
-def test_the_accounting_is_asked_of_the_cluster_that_squeue_asks() -> None:
+def test_sacct_queries_the_same_cluster_as_squeue() -> None:
     slurm = Slurm(squeue="", sacct="")
     query_jobs(slurm, ["7"], {"SLURM_CLUSTERS": "beta"})
     assert slurm.asked[:2] == [squeue_argv(["7"]), sacct_argv(["7"], clusters="beta")]
@@ -253,7 +255,7 @@ INSIDE = {
 }
 
 
-def test_a_job_that_submits_a_job_passes_on_nothing_of_its_own() -> None:
+def test_a_job_that_submits_a_job_passes_on_none_of_its_variables() -> None:
     kept = {"SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_CLUSTERS": "beta", "SBATCH_CLUSTERS": "beta"}
     kept |= {"PATH": "/bin", "OMP_NUM_THREADS": "4", "RANKING": "no rank"}
     assert submit_environment(INSIDE) == kept
@@ -261,7 +263,7 @@ def test_a_job_that_submits_a_job_passes_on_nothing_of_its_own() -> None:
     assert submit_environment(old_name) == kept
 
 
-def test_a_job_of_ours_passes_on_nothing_that_its_script_has_set() -> None:
+def test_a_job_passes_on_no_variable_of_its_script() -> None:
     own = {"HPC_KIT_BACKEND": "mpi", "HPC_KIT_LAYOUT": "tp=2", "RAY_ADDRESS": "n1:6379", "RAY_AUTH_MODE": "token"}
     users = {"HPC_KIT_CLUSTER": "site", "HPC_KIT_REPORT": "1", "PATH": "/bin"}
     assert submit_environment({"SLURM_JOB_ID": "7", "HPC_KIT_RUN": "/runs/job/7"} | own | users) == users
@@ -282,7 +284,7 @@ def program(folder: Path, name: str, text: str = "exit 0") -> Path:
     return path
 
 
-def test_the_runner_gives_what_a_command_printed_and_its_status(tmp_path: Path) -> None:
+def test_running_a_command_returns_its_output_and_exit_code(tmp_path: Path) -> None:
     path = program(tmp_path, "talk", 'echo "out $1 $KEY"; echo err >&2; cat; printf "\\\\377"; exit 3')
     done = run_command([str(path), "a b; $HOME"], environ={"KEY": "k", "PATH": os.environ["PATH"]})
     assert done == Completed((str(path), "a b; $HOME"), 3, "out a b; $HOME k\n\ufffd", "err\n")

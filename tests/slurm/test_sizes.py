@@ -74,7 +74,7 @@ def test_gpus_of_a_job_and_of_a_node(
         ({"gpu-bind": "none", "nodes": "2"}, False),
     ],
 )
-def test_options_that_ask_for_gpus(options: dict[str, str], asks: bool) -> None:
+def test_options_that_request_gpus_are_recognized(options: dict[str, str], asks: bool) -> None:
     assert asks_for_gpus(options) == asks
     assert size_of_job(options).has_gpus == asks
 
@@ -89,7 +89,7 @@ def test_options_that_ask_for_gpus(options: dict[str, str], asks: bool) -> None:
         ((2, 7, None), (7, None)),
     ],
 )
-def test_tasks_are_completed(
+def test_missing_task_counts_are_derived(
     numbers: tuple[int | None, int | None, int | None], tasks: tuple[int | None, int | None]
 ) -> None:
     assert spread_tasks(*numbers) == tasks
@@ -113,7 +113,7 @@ def test_nodes_are_counted(nodes: str | None, hosts: str | None, counts: tuple[i
 JOB = size_of_job({"nodes": "2", "ntasks-per-node": "4", "cpus-per-task": "2", "gres": "gpu:4"})
 
 
-def test_a_job() -> None:
+def test_the_size_of_a_job_follows_from_its_options() -> None:
     assert JobSize(2, 8, 4, 2, 4, has_gpus=True, min_nodes=2) == JOB
     assert JOB.variables()["SLURM_NTASKS"] == "8"
     assert size_of_job({}) == JobSize(1, 1, 1, is_stated=False)
@@ -134,7 +134,7 @@ def test_a_job() -> None:
         ({"nodes": "$N"}, UNKNOWN),
     ],
 )
-def test_a_step(options: dict[str, str], step: JobSize) -> None:
+def test_the_size_of_a_step_follows_from_its_options(options: dict[str, str], step: JobSize) -> None:
     assert size_of_step(JOB, options) == step
 
 

@@ -21,11 +21,11 @@ def row(job_id: str, reason: str = "Priority", priority: int = 100, **fields: st
     return parse_queue(text)[0]
 
 
-def told(status: JobStatus, *others: JobStatus, user: str = "ada") -> str:
+def describe(status: JobStatus, *others: JobStatus, user: str = "ada") -> str:
     return describe_wait(status, PendingQueue([status, *others], user), NOW)[0]
 
 
-def test_the_jobs_ahead_are_those_in_line_with_a_higher_priority() -> None:
+def test_jobs_ahead_are_waiting_jobs_with_a_higher_priority() -> None:
     others = [
         row("1", priority=300, user="bob"),
         row("2", priority=100, user="bob"),  # as high, and older
@@ -35,31 +35,31 @@ def test_the_jobs_ahead_are_those_in_line_with_a_higher_priority() -> None:
         row("5", priority=900, state="RUNNING", reason="None", user="bob"),
         row("6", priority=900, partition="gpu,main", user="bob"),
     ]
-    assert told(row("7"), *others) == "3 jobs ahead"
-    assert told(row("7", start="2026-11-20T14:20:00"), *others) == "3 jobs ahead, starts about 14:20"
-    assert told(row("7", partition="main,gpu"), *others) == "2 jobs ahead"
+    assert describe(row("7"), *others) == "3 jobs ahead"
+    assert describe(row("7", start="2026-11-20T14:20:00"), *others) == "3 jobs ahead, starts about 14:20"
+    assert describe(row("7", partition="main,gpu"), *others) == "2 jobs ahead"
 
 
-def test_each_waiting_task_of_an_array_is_a_job_ahead() -> None:
+def test_each_waiting_task_of_an_array_counts_as_a_job_ahead() -> None:
     array = parse_queue("3_[0-9%2]|3|PENDING|bob|main|N/A|N/A|N/A|5|0:00||Priority|900|x\n")
-    assert told(row("7"), *array) == "10 jobs ahead"
+    assert describe(row("7"), *array) == "10 jobs ahead"
 
 
-def test_where_only_the_own_jobs_are_seen_that_is_said() -> None:
-    assert told(row("7"), row("1")) == "1 of your own job ahead"
-    assert told(row("7", reason="Resources")) == "It is next in line and waits for nodes to become free."
+def test_a_queue_that_shows_only_own_jobs_is_noted() -> None:
+    assert describe(row("7"), row("1")) == "1 of your own job ahead"
+    assert describe(row("7", reason="Resources")) == "It is next in line and waits for nodes to become free."
 
 
-def test_a_job_that_waits_for_something_else_says_for_what() -> None:
+def test_a_job_that_waits_for_another_reason_names_it() -> None:
     held = describe_wait(row("7", reason="JobHeldUser", priority=0), PendingQueue([], "ada"), NOW)
     assert held == ("It is held by its user.", "Release it: scontrol release 7")
     begin = row("7", reason="BeginTime", start="2026-11-21T08:00:00")
-    assert told(begin) == "Its earliest start time has not come. Starts at tomorrow 08:00."
+    assert describe(begin) == "Its earliest start time has not come. Starts at tomorrow 08:00."
 
 
 def test_a_state_of_a_newer_slurm_is_named() -> None:
     assert (
-        told(row("7", state="MELTING"))
+        describe(row("7", state="MELTING"))
         == "Slurm prints the state MELTING, which this version of hpc_kit does not know."
     )
 
@@ -74,16 +74,16 @@ def test_a_state_of_a_newer_slurm_is_named() -> None:
         ("INVALID", "1:00:00", "It is running on n[1-2]."),
     ],
 )
-def test_a_running_job_says_what_is_left(elapsed: str, limit: str, expected: str) -> None:
+def test_a_running_job_shows_its_remaining_time(elapsed: str, limit: str, expected: str) -> None:
     text = f"7|7|RUNNING|ada|main|N/A|N/A|N/A|{limit}|{elapsed}|n[1-2]|None|1|x\n"
-    assert told(parse_queue(text)[0]) == expected
+    assert describe(parse_queue(text)[0]) == expected
 
 
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [(0, "0 s"), (59, "59 s"), (60, "1 min"), (599, "9 min 59 s"), (600, "10 min"), (3600, "1 h"), (90061, "1 d 1 h")],
 )
-def test_durations(seconds: int, expected: str) -> None:
+def test_durations_are_printed(seconds: int, expected: str) -> None:
     assert format_duration(seconds) == expected
 
 
@@ -97,5 +97,5 @@ def test_durations(seconds: int, expected: str) -> None:
         ("2027-01-02T09:00", "2 Jan 2027 09:00"),
     ],
 )
-def test_moments(moment: str, expected: str) -> None:
+def test_times_are_printed(moment: str, expected: str) -> None:
     assert format_start(dt.datetime.fromisoformat(moment), NOW) == expected

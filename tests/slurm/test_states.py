@@ -30,7 +30,7 @@ from hpc_kit.slurm.states import JobState, Reason, explain_reason, explain_state
         ("UNKNOWN", JobState.UNKNOWN),
     ],
 )
-def test_reads_a_state(text: str, state: JobState) -> None:
+def test_states_are_read(text: str, state: JobState) -> None:
     assert parse_state(text) is state
 
 
@@ -40,7 +40,7 @@ def test_every_state_has_a_sentence_and_reads_back(state: JobState) -> None:
     assert explain_state(state).endswith(".")
 
 
-def test_which_states_are_an_end_and_which_a_bad_one() -> None:
+def test_final_and_failed_states_are_distinguished() -> None:
     finished = {state for state in JobState if state.finished}
     assert finished == {
         JobState.BOOT_FAIL,
@@ -59,7 +59,7 @@ def test_which_states_are_an_end_and_which_a_bad_one() -> None:
     assert {state for state in JobState if state.failed} == finished - {JobState.COMPLETED}
 
 
-def test_the_states_of_the_manual_are_all_known() -> None:
+def test_every_state_of_the_manual_is_listed() -> None:
     codes = {"BF", "CA", "CD", "CF", "CG", "DL", "F", "NF", "OOM", "PD", "PR", "R", "RD", "RF", "RH", "RQ", "RS"}
     codes |= {"RV", "SI", "SE", "SO", "ST", "S", "TO"}
     assert len({parse_state(code) for code in codes} - {JobState.UNKNOWN}) == len(codes)
@@ -110,13 +110,13 @@ def test_every_reason_has_a_sentence_and_a_next_step_with_the_id(name: str) -> N
         ("", "Slurm gives no reason.", "scontrol show job 7"),
     ],
 )
-def test_explains_a_reason(text: str, sentence: str, step: str) -> None:
+def test_a_reason_is_explained(text: str, sentence: str, step: str) -> None:
     found = explain_reason(text, "7")
     assert found.sentence.endswith(sentence)
     assert step in found.next_step
 
 
-def test_without_an_id_the_command_has_a_place_for_it() -> None:
+def test_without_an_id_the_command_has_a_placeholder() -> None:
     assert explain_reason("JobHeldUser") == Reason("It is held by its user.", "Release it: scontrol release JOBID")
 
 
@@ -143,7 +143,7 @@ def test_any_reason_is_explained(text: str) -> None:
         "launch failed requeued held",
     ],
 )
-def test_reasons_that_no_other_jobs_end_takes_away(reason: str) -> None:
+def test_some_reasons_need_an_intervention(reason: str) -> None:
     assert needs_intervention(reason)
     assert not is_user_limit(reason)
 
@@ -162,6 +162,6 @@ def test_reasons_that_no_other_jobs_end_takes_away(reason: str) -> None:
         ("", False),
     ],
 )
-def test_reasons_that_end(reason: str, mine: bool) -> None:
+def test_other_reasons_need_no_intervention(reason: str, mine: bool) -> None:
     assert not needs_intervention(reason)
     assert is_user_limit(reason) == mine

@@ -27,21 +27,21 @@ TIMES = [
 
 
 @pytest.mark.parametrize(("text", "seconds"), TIMES)
-def test_reads_a_duration(text: str, seconds: int) -> None:
+def test_durations_are_read(text: str, seconds: int) -> None:
     assert parse_time(text) == seconds
 
 
 @pytest.mark.parametrize(
     "text", ["", "2h30", "2h", "1.5", "1:2:3:4", "-5", "1--2", "-", "1-2-3", "1-1:2:3:4", ":30", "1-", " 5", "5 ", "٣"]
 )
-def test_what_is_no_duration_is_refused_with_the_forms_that_are(text: str) -> None:
+def test_a_text_that_is_no_duration_is_refused_with_valid_forms(text: str) -> None:
     with pytest.raises(UnitError, match="not a duration that Slurm reads") as caught:
         parse_time(text)
     assert caught.value.found == repr(text)
     assert "2:00:00" in str(caught.value.remedy)
 
 
-def test_a_duration_beyond_what_slurm_can_hold_is_refused() -> None:
+def test_a_duration_too_large_for_slurm_is_refused() -> None:
     with pytest.raises(UnitError, match="longer than the longest in Slurm"):
         parse_time("99999999999")
 
@@ -50,7 +50,7 @@ def test_a_duration_beyond_what_slurm_can_hold_is_refused() -> None:
     ("seconds", "text"),
     [(600, "00:10:00"), (131405, "1-12:30:05"), (0, "00:00:00"), (86400, "1-00:00:00"), (UNLIMITED, "UNLIMITED")],
 )
-def test_prints_a_duration(seconds: int, text: str) -> None:
+def test_durations_are_printed(seconds: int, text: str) -> None:
     assert format_time(seconds) == text
 
 
@@ -79,12 +79,12 @@ def test_a_printed_duration_reads_back(seconds: int) -> None:
         ("0", 0),
     ],
 )
-def test_reads_a_memory_size(text: str, mib: int) -> None:
+def test_memory_sizes_are_read(text: str, mib: int) -> None:
     assert parse_memory(text) == mib
 
 
 @pytest.mark.parametrize("text", ["", "4.5G", "-1", "4B", "4Q", "4Gi", "G", "GB", "four", "1P", "0x10", "٣G"])
-def test_what_is_no_memory_size_is_refused(text: str) -> None:
+def test_a_text_that_is_no_memory_size_is_refused(text: str) -> None:
     with pytest.raises(UnitError, match="not a memory size that Slurm reads") as caught:
         parse_memory(text)
     assert caught.value.found == repr(text)

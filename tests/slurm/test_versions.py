@@ -29,7 +29,7 @@ def test_versions_are_read_as_slurm_prints_them(text: str, version: SlurmVersion
 
 
 @pytest.mark.parametrize("text", ["", "slurm", "2.6", "1.2.3.4", "122.05"])
-def test_what_is_no_version_is_refused(text: str) -> None:
+def test_a_text_that_is_no_version_is_refused(text: str) -> None:
     with pytest.raises(UnitError, match="not a version of Slurm"):
         parse_version(text)
 
@@ -41,22 +41,23 @@ def test_what_is_no_version_is_refused(text: str) -> None:
         (versions.LOGLESS_JOBS_VANISH, "before 23.02", "20.02 20.11 21.08 22.05"),
         (versions.MIG_SHARED, "before 23.11.4", "20.02 20.11 21.08 22.05 23.02 23.11"),
         (versions.REQUEUE_EXPEDITE, "from 25.11 on", "25.11 26.05"),
+        (versions.UNKNOWN_DEPENDENCY_REFUSED, "from 26.05 on", "26.05"),
         (ReleaseFact(SlurmVersion(23, 2), SlurmVersion(23, 2, 5), "", ""), "23.02.0 to 23.02.4", "23.02"),
         (ReleaseFact(None, None, "", ""), "every release", " ".join(map(str, versions.RELEASES))),
     ],
 )
-def test_facts_hold_for_their_releases_and_no_others(fact: ReleaseFact, span: str, releases: str) -> None:
+def test_facts_apply_to_their_releases_only(fact: ReleaseFact, span: str, releases: str) -> None:
     assert fact.releases == span
     assert [str(release) for release in versions.RELEASES if fact.holds(release)] == releases.split()
 
 
-def test_a_fact_of_some_releases_is_open_where_the_release_is_not_known() -> None:
+def test_a_fact_of_some_releases_is_undecided_for_an_unknown_release() -> None:
     assert not versions.MIG_SHARED.holds(SlurmVersion(23, 11, 4))
     assert versions.MIG_SHARED.holds(None) is None
     assert ReleaseFact(None, None, "", "").holds(None) is True
 
 
-def test_what_a_release_lacks() -> None:
+def test_options_missing_from_a_release_are_listed() -> None:
     old, new = SlurmVersion(22, 5, 8), SlurmVersion(26, 5)
     assert first_release_with(old, "tres-per-task", "23.11", "gpu:1") == "23.11"
     assert first_release_with(old, "requeue", None, "expedite") == "25.11"
@@ -73,7 +74,7 @@ def sinfo(folder: Path, text: str) -> dict[str, str]:
     return {"PATH": f"{folder}:/usr/bin:/bin", "XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)}
 
 
-def test_the_version_is_asked_for_once(tmp_path: Path) -> None:
+def test_the_version_is_queried_once(tmp_path: Path) -> None:
     environ = sinfo(tmp_path / "a", 'echo "slurm-wlm 22.05.8"')
     assert [detect_version(environ) for _ in range(3)] == [SlurmVersion(22, 5, 8)] * 3
     assert (tmp_path / "a/asked").read_text() == "asked\n"
@@ -87,12 +88,12 @@ def test_the_version_is_asked_for_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["exit 1", "echo nothing", "echo 22.05.8; exit 1"])
-def test_a_slurm_that_does_not_tell_has_no_version(tmp_path: Path, text: str) -> None:
+def test_a_slurm_that_does_not_answer_has_no_version(tmp_path: Path, text: str) -> None:
     assert detect_version(sinfo(tmp_path / "a", text)) is None
     assert detect_version({"PATH": str(tmp_path / "nothing")}) is None
 
 
-def test_a_cache_that_cannot_be_written_only_costs_the_question(tmp_path: Path) -> None:
+def test_an_unwritable_cache_only_repeats_the_query(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     environ = sinfo(tmp_path / "a", "echo slurm 22.05.8") | {"XDG_CACHE_HOME": str(tmp_path / "file")}
     assert [detect_version(environ) for _ in range(2)] == [SlurmVersion(22, 5, 8)] * 2
