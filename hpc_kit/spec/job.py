@@ -123,10 +123,14 @@ class Launch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         ),
     ] = "srun"
     mpi: Annotated[
-        Literal["openmpi", "mpich"],
-        Meta(description="MPI that provides mpirun; mpich: also Intel MPI and MVAPICH2, which take the same options"),
-    ] = "openmpi"
+        Literal["auto", "openmpi", "mpich"],
+        Meta(
+            description="MPI that provides mpirun; auto: the job asks `mpirun --version`; mpich: also Intel MPI and "
+            "MVAPICH2, which take the same options"
+        ),
+    ] = "auto"
     nproc_per_node: Annotated[Count, Meta(description="Ranks that torchrun or Ray starts on each node")] = 1
+    options: Annotated[tuple[str, ...], Meta(description="More options of torchrun, such as '--max-restarts=3'")] = ()
     backend: Annotated[
         Literal["auto", "gloo", "nccl", "mpi"],
         Meta(description="torch.distributed's backend; auto: nccl where there is CUDA, gloo elsewhere"),

@@ -16,7 +16,7 @@ from hpc_kit.slurm.option_values import check_value
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resources import EXCLUSIVE_FIELDS, Resources
-from hpc_kit.spec.secrets import looks_secret
+from hpc_kit.spec.secrets import looks_secret, secret_arguments
 from hpc_kit.spec.toml_documents import Document
 
 
@@ -72,6 +72,12 @@ def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
         )
     for name, value in job.env.items():
         _check_variable(name, str(value), origins)
+    if (argument := next(secret_arguments(job.command), None)) is not None:
+        raise SpecError(
+            f"{argument} in {origins.of('command')} looks like a secret",
+            found="every user of a node can read the arguments of a program, and others the script and its record",
+            remedy="export it as a variable in the shell that submits, and read the variable in the program",
+        )
     # NAME=VALUE pairs of --export end up in the script, too.
     exported = ",".join(["", str(job.resources.export or "")])
     _check_assignments(re.findall(r",(\w+)=([^,]*)", exported), lambda: origins.of("resources.export"))

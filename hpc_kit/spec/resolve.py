@@ -14,6 +14,7 @@ from hpc_kit.slurm.sizes import count_gres_gpus, is_gpu_item, spread_tasks
 from hpc_kit.spec import job_checks, layout_checks, program_options, search_path, size_checks
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job, format_layout
+from hpc_kit.spec.launcher_command import adopt_launcher
 from hpc_kit.spec.load import LoadedJob
 from hpc_kit.spec.resources import GPU_FIELDS, Resources, excluded_options
 
@@ -66,13 +67,13 @@ class Resolved(Struct, frozen=True, kw_only=True):
         gpus = resources.count_gpus(self.nodes, self.ntasks) or 0
         return resources.cpus_per_task or max(1, (resources.cpus_per_gpu or 1) * gpus // self.ntasks)
 
-    def command_line(self, *, standalone: bool) -> tuple[str, ...]:
-        """Return the command line that prints the script again, with `--standalone` if necessary."""
+    def command_line(self, *, standalone: bool, simple: bool = False) -> tuple[str, ...]:
+        """Return the command line that prints the script again, with `--standalone` and `--simple` if necessary."""
         words = list(self.render_command)
-        if standalone and words:
-            # Words after -- belong to the program.
-            words.insert(words.index("--") if "--" in words else len(words), "--standalone")
-        return tuple(words)
+        flags = ["--standalone"] * standalone + ["--simple"] * simple
+        # Words after -- belong to the program.
+        end = words.index("--") if "--" in words else len(words)
+        return (*words[:end], *flags, *words[end:]) if words else ()
 
     @property
     def log_folder(self) -> str:
@@ -108,13 +109,16 @@ def format_render_command(
     return (*words, "--", *program) if program else tuple(words)
 
 
-def resolve(loaded: LoadedJob, *, root: Path | None = None, render_command: tuple[str, ...] = ()) -> Resolved:
+def resolve(
+    loaded: LoadedJob, *, root: Path | None = None, render_command: tuple[str, ...] = (), check: bool = True
+) -> Resolved:
     """Fit a job to a cluster: add defaults, drop options that the cluster does not support, and check the rest.
 
     Args:
         loaded: The content of the files.
         root: The user's project. The path of the interpreter is relative to it.
         render_command: The command line that prints the same script.
+        check: Refuse a job that asks for more than a node has.
 
     Raises:
         SpecError: The job has a wrong value, a layout that does not fill it, or asks for more than a node has.
@@ -122,7 +126,10 @@ def resolve(loaded: LoadedJob, *, root: Path | None = None, render_command: tupl
     job, cluster, root = loaded.job, loaded.cluster, root or search_path.current_folder()
     origins = job_checks.Origins(loaded.job_origins, loaded.cluster_origins)
     job = structs.replace(job, env={**cluster.env, **job.env})
+    job, launcher_notes = adopt_launcher(job, cluster, origins)
     fits = [_fit(structs.replace(job, resources=each), cluster, root, origins) for each in _component_options(job)]
+    for fit in fits if check else ():
+        size_checks.check_node(fit.job, cluster, origins, fit.nodes)
     job, nodes, ntasks = fits[0].job, sum(fit.nodes for fit in fits), sum(fit.ntasks for fit in fits)
     search_path.find_file(
         "templates", job.template, root, suffix=search_path.TEMPLATE, place=lambda: origins.of("template")
@@ -165,7 +172,7 @@ def resolve(loaded: LoadedJob, *, root: Path | None = None, render_command: tupl
             ResolvedComponent(resources=fit.job.resources, nodes=fit.nodes, ntasks=fit.ntasks, command=command)
             for fit, command in zip(fits, commands, strict=False)
         ),
-        notes=(*dict.fromkeys(note for fit in fits for note in fit.notes), *starter, *costs),
+        notes=(*launcher_notes, *dict.fromkeys(note for fit in fits for note in fit.notes), *starter, *costs),
         sources=loaded.sources,
         render_command=render_command,
         layout_text=format_layout(job.layout, job.model, program_defaults),
@@ -236,7 +243,6 @@ def _fit(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins) ->
     resources, cpu_notes = _with_cpus(_with_counts(resources, nodes, ntasks), component=bool(job.component))
     resources, gpu_notes = _gpus_by_node(resources)
     job = structs.replace(job, resources=resources)
-    size_checks.check_node(job, cluster, origins, nodes)
     return _Fit(job, nodes, ntasks, (*notes, *feature_notes, *cpu_notes, *gpu_notes))
 
 

@@ -16,6 +16,9 @@ PROGRAMS = (".py", ".sh")
 TEMPLATE = ".sbatch.j2"
 """Suffix of templates."""
 
+FEW = 8
+"""An error lists at most this many names."""
+
 
 def current_folder() -> Path:
     """Return the current folder.
@@ -93,7 +96,7 @@ def _missing(kind: FileKind, name: str, root: Path, suffix: str, place: Callable
 
     word = {"jobs": "job file", "env": "cluster file", "templates": "template"}[kind]
     known = file_names(kind, root, suffix)
-    near = get_close_matches(Path(name).name.removesuffix(suffix), known, n=3)
+    near = get_close_matches(Path(name).name.removesuffix(suffix), known, n=2)
     looked = ", ".join(str(folder) for folder in search_folders(kind, root))
     if kind == "jobs" and not place and _is_batch_script(root / name):
         return SpecError(
@@ -106,10 +109,21 @@ def _missing(kind: FileKind, name: str, root: Path, suffix: str, place: Callable
             f"'{name}' is a program, and no job file",
             remedy=f"write the program after --:  hpc-kit submit -j 4x2 -- {words}",
         )
+    if kind == "jobs" and name.endswith(".ipynb"):
+        program = f"{name.removesuffix('.ipynb')}.py"
+        return SpecError(
+            f"'{name}' is a notebook, and no job file",
+            remedy=f"convert it to a program first:  jupyter nbconvert --to script {name}\n"
+            f"then  hpc-kit submit -j 4x2 -- python {program}",
+        )
+    if len(known) > FEW:
+        listed, choose = f"{len(known)} files in {looked}", "write one of the names that `hpc-kit list` shows"
+    else:
+        listed, choose = f"{', '.join(known) or 'no file'} in {looked}", "write one of these names"
     return SpecError(
         f"no {word} '{name}'" + (f", named in {place()}" if place else ""),
-        found=f"{', '.join(known) or 'none at all'}   (looked in {looked})",
-        remedy=" or ".join(near) if near else f"one of these names, or the path of a {suffix} file",
+        found=listed,
+        remedy=f"did you mean {' or '.join(near)}?" if near else f"{choose}, or the path of a {suffix} file",
     )
 
 

@@ -135,6 +135,12 @@ def check_ranks(job: Job, nodes: int, ntasks: int, world_size: int, origins: Ori
             f"launcher = '{launch.launcher}'",
             remedy=f"set [resources] ntasks_per_node = {launch.nproc_per_node}, or launcher = 'torchrun'",
         )
+    if launch.options and launch.launcher != "torchrun":
+        raise SpecError(
+            "only torchrun has options",
+            found=f"options = {list(launch.options)} in {origins.of('launch.options')}; launcher = '{launch.launcher}'",
+            remedy="leave options out, or set launcher = 'torchrun'",
+        )
     # An unset dp takes what the other degrees leave, so only a layout that does not divide the ranks fails here.
     size = job.layout.size(world_size)
     if size == world_size:
@@ -159,7 +165,8 @@ def check_node(job: Job, cluster: Cluster, origins: Origins, nodes: int) -> None
             "the job asks for more CPUs than a node has",
             found=f"{per_node} tasks x {cpus} CPUs = {per_node * cpus}; a node of {cluster.name} has {node.cpus}"
             f" ({origins.of('resources.cpus_per_task')})",
-            remedy=f"set cpus_per_task = {max(1, node.cpus // per_node)}, or use more nodes with fewer tasks",
+            remedy="use more nodes with fewer tasks"
+            + (f", or set cpus_per_task = {node.cpus // per_node}" if node.cpus >= per_node else ""),
         )
     _check_memory(resources, cluster, origins)
     _check_gpus(resources, cluster, origins, nodes)

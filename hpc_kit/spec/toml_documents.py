@@ -75,6 +75,8 @@ def read_document(path: Path, name: str) -> Document:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         remedy = "write text in quotes and one key on each line: time = '02:00:00'"
+        if "overwrite" in str(error) or "twice" in str(error):
+            remedy = "remove one of the two lines that set this key"
         raise SpecError(f"{name} is not TOML", found=str(error), remedy=remedy) from error
     data = _without_times(data)
     return Document(data, (Layer(name, text, data),))

@@ -101,18 +101,28 @@ def _refuse_unknown(document: Document, table: Table, kind: type[Struct], prefix
 def _unknown(document: Document, kind: type[Struct], prefix: str, name: str, value: object) -> SpecError:
     from difflib import get_close_matches
 
+    from hpc_kit.spec.cluster import Cluster
+
     fields = list(kind.__struct_fields__)
     # Users write the names of sbatch options with hyphens.
     spelling = name.replace("-", "_")
     tables = [field.name for field in msgspec.structs.fields(kind) if spelling in _fields_of(field.type)]
-    near = [spelling] if spelling in fields else [] if tables else get_close_matches(spelling, fields, n=3, cutoff=0.6)
+    near = [spelling] if spelling in fields else [] if tables else get_close_matches(spelling, fields, n=1, cutoff=0.6)
     table = re.sub(r"\[\d+\]", "", prefix.rstrip("."))
-    remedy = f"write {' or '.join(near)}"
-    if not near:
-        remedy = f"move it to [{tables[0]}]" if tables else _one_of(fields)
+    origin = document.origin_of(prefix + name)
+    text = format_toml_value(value)
+    in_set, written = origin.startswith("--set "), value if isinstance(value, str | int) else "..."
+    if near:
+        remedy = f"write --set {prefix}{near[0]}={written}" if in_set else f"write {near[0]}"
+    elif tables:
+        remedy = f"write --set {tables[0]}.{spelling}={written}" if in_set else f"move it to [{tables[0]}]"
+    elif not prefix and kind is not Cluster and spelling in Cluster.__struct_fields__:
+        remedy = f"it is a key of cluster files; for one command, write --set cluster.{spelling}={written}"
+    else:
+        remedy = _one_of(fields)
     return SpecError(
-        f"unknown key '{name}' in {document.origin_of(prefix + name)}",
-        found=f"[{table}] {name} = {format_toml_value(value)}" if table else f"{name} = {format_toml_value(value)}",
+        f"unknown key '{name}' in {origin}",
+        found=f"[{table}] {name} = {text}" if table else f"{name} = {text}",
         remedy=remedy,
     )
 

@@ -22,7 +22,7 @@ def state(cluster: Cluster, **environ: str) -> str:
     return embedded_environment(cluster, {"PATH": "/usr/bin:/bin", **environ})["HPC_KIT_SLURM_STATE"]
 
 
-def test_each_embedded_cluster_has_a_queue_of_its_own(tmp_path: Path) -> None:
+def test_each_embedded_cluster_has_its_own_queue(tmp_path: Path) -> None:
     home = {"XDG_STATE_HOME": str(tmp_path)}
     other = Cluster(name="my laptop/2", slurm="embedded", node=Node(cpus=2))
     assert state(LOCAL, **home) == f"{tmp_path}/hpc_kit/slurm"
@@ -30,18 +30,18 @@ def test_each_embedded_cluster_has_a_queue_of_its_own(tmp_path: Path) -> None:
     assert state(other, HPC_KIT_SLURM_STATE=str(tmp_path / "named")) == str(tmp_path / "named")
 
 
-def test_names_of_real_clusters_mean_nothing_to_the_embedded_slurm(tmp_path: Path) -> None:
+def test_the_embedded_slurm_ignores_names_of_real_clusters(tmp_path: Path) -> None:
     environ = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(tmp_path), "SLURM_CLUSTERS": "site"}
     assert "SLURM_CLUSTERS" not in open_client(LOCAL, environ).environ
 
 
-def test_a_queue_of_an_earlier_release_stays_where_it_is(tmp_path: Path) -> None:
+def test_a_queue_of_an_earlier_release_is_kept(tmp_path: Path) -> None:
     (tmp_path / "hpc_kit/slurm").mkdir(parents=True)
     home = {"XDG_STATE_HOME": str(tmp_path)}
     assert [state(LOCAL, **home), state(LOCAL, **home)] == [f"{tmp_path}/hpc_kit/slurm"] * 2
 
 
-def test_settings_do_not_change_under_jobs_that_are_not_over(tmp_path: Path) -> None:
+def test_settings_do_not_change_while_jobs_exist(tmp_path: Path) -> None:
     home = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(tmp_path)}
     environ = embedded_environment(LOCAL, home)
     changed = Cluster(name="local", slurm="embedded", node=Node(cpus=2))
@@ -55,7 +55,7 @@ def test_settings_do_not_change_under_jobs_that_are_not_over(tmp_path: Path) -> 
     assert '"cpus": 2' in (tmp_path / "hpc_kit/slurm/slurm.json").read_text()
 
 
-def test_a_queue_is_set_up_once_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_is_set_up_once_per_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(tmp_path)}
     first = embedded_environment(LOCAL, home)
     with monkeypatch.context() as patch:
@@ -66,7 +66,7 @@ def test_a_queue_is_set_up_once_a_process(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "hpc_kit/slurm/bin/sbatch").exists()
 
 
-def test_the_release_is_known_without_a_question(tmp_path: Path) -> None:
+def test_the_release_is_known_without_a_query(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "pocketslurm", "info", "--json", "--state", str(tmp_path / "none")]
     told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     assert json.loads(told)["slurm_version"] == str(slurm_version_of(LOCAL, {}))

@@ -26,7 +26,7 @@ def resolved(project: Path, text: str, cluster: str = "slurm", **settings: objec
     return resolve(load.load("mine", cluster, set=settings, root=project), root=project)
 
 
-def test_components_are_counted_each_and_form_one_world(project: Path) -> None:
+def test_components_are_counted_separately_and_form_one_world(project: Path) -> None:
     found = resolved(project, TWO)
     assert (found.nodes, found.ntasks, found.world_size) == (3, 10, 10)
     first, second = found.components
@@ -36,7 +36,7 @@ def test_components_are_counted_each_and_form_one_world(project: Path) -> None:
     assert resolved(project, TWO + "[layout]\ntp = 2\n").job.layout.size(10) == 10
 
 
-def test_a_component_that_is_another_is_kept_in_the_job_file(project: Path) -> None:
+def test_components_are_saved_in_the_job_file(project: Path) -> None:
     found = resolved(project, TWO)
     save_job(found.requested_job, project / "jobs/again.toml")
     again = load.load_job("again", root=project)
@@ -63,7 +63,7 @@ def test_a_component_that_is_another_is_kept_in_the_job_file(project: Path) -> N
         (TWO + "[layout]\ndp = 4\n", "slurm", "the layout does not fill the job"),
     ],
 )
-def test_what_components_cannot_be(project: Path, text: str, cluster: str, expected: str) -> None:
+def test_impossible_components_are_refused(project: Path, text: str, cluster: str, expected: str) -> None:
     with pytest.raises(SpecError) as error:
         resolved(project, text, cluster)
     assert expected in str(error.value)
@@ -84,7 +84,7 @@ def test_the_real_parser_reads_each_component(project: Path) -> None:
     assert "--requeue" not in second
 
 
-def test_the_shipped_one_has_two_components() -> None:
+def test_the_shipped_heterogeneous_job_has_two_components() -> None:
     found = resolve(load.load("hetjob", "slurm", root=ROOT), root=ROOT)
     assert [(part.nodes, part.ntasks, part.resources.cpus_per_task) for part in found.components] == [
         (1, 2, 2),

@@ -30,24 +30,24 @@ def slurm(tmp_path: Path) -> dict[str, str]:
     return {"PATH": f"{folder}:/usr/bin:/bin", "FOLDER": str(folder)}
 
 
-def test_told_by_the_environment(project: Path) -> None:
+def test_the_environment_sets_the_default_cluster(project: Path) -> None:
     assert default_cluster(project, {"HPC_KIT_CLUSTER": "mine"}) == ClusterChoice("mine", {})
 
 
-def test_the_projects_own_default(project: Path) -> None:
+def test_the_project_sets_the_default_cluster(project: Path) -> None:
     (project / "env" / "default.toml").write_text("")
     assert default_cluster(project, {}) == ClusterChoice("default", {})
 
 
-def test_the_embedded_one_where_there_is_no_sbatch(project: Path) -> None:
+def test_without_sbatch_the_default_is_the_embedded_slurm(project: Path) -> None:
     assert default_cluster(project, {"PATH": "/nowhere"}) == ClusterChoice("local", {})
 
 
-def test_the_slurm_that_is_there(project: Path, slurm: dict[str, str]) -> None:
+def test_an_existing_slurm_is_the_default(project: Path, slurm: dict[str, str]) -> None:
     assert default_cluster(project, slurm) == ClusterChoice("slurm", {})
 
 
-def test_gpu_options_are_left_out_where_slurm_has_no_gpu(
+def test_gpu_options_are_ignored_if_slurm_has_no_gpu(
     project: Path, slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path(slurm["FOLDER"], "sinfo.text").write_text("(null)\n")
@@ -58,7 +58,7 @@ def test_gpu_options_are_left_out_where_slurm_has_no_gpu(
     assert "hpc-kit render ddp_4node --cluster slurm --set cluster.node.gpus=0" in text
 
 
-def test_a_client_without_configuration_is_no_slurm(project: Path, slurm: dict[str, str]) -> None:
+def test_an_sbatch_without_configuration_is_no_slurm(project: Path, slurm: dict[str, str]) -> None:
     sinfo = Path(slurm["FOLDER"], "sinfo")
     sinfo.write_text("#!/bin/sh\necho 'sinfo: fatal: Could not establish a configuration source' >&2\nexit 1\n")
     if not Path("/etc/slurm/slurm.conf").exists():
@@ -71,7 +71,7 @@ def test_a_controller_that_is_down_is_still_a_slurm(project: Path, slurm: dict[s
     assert default_cluster(project, slurm) == ClusterChoice("slurm", {})
 
 
-def test_what_only_reads_takes_an_sbatch_without_an_answer_for_a_slurm(
+def test_for_reading_an_sbatch_that_does_not_answer_is_a_slurm(
     project: Path, slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", ())
@@ -88,7 +88,7 @@ def test_what_only_reads_takes_an_sbatch_without_an_answer_for_a_slurm(
             refused()
 
 
-def test_a_script_is_rendered_without_a_controller_and_submitted_only_where_it_is_known_whereto(
+def test_without_a_controller_a_script_is_rendered_but_submitted_only_to_a_named_cluster(
     project: Path, slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_identity, "CONFIGURATIONS", ())
@@ -100,7 +100,7 @@ def test_a_script_is_rendered_without_a_controller_and_submitted_only_where_it_i
         submit("ddp_4node", root=project)
 
 
-def test_its_name_alone_asks_nothing_of_its_nodes(project: Path, slurm: dict[str, str]) -> None:
+def test_the_name_of_the_default_needs_no_query_of_nodes(project: Path, slurm: dict[str, str]) -> None:
     sinfo = Path(slurm["FOLDER"], "sinfo")
     sinfo.write_text(f'#!/bin/sh\necho "$@" >>{sinfo}.asked\n')
     (project / "slurm.conf").touch()
@@ -111,7 +111,7 @@ def test_its_name_alone_asks_nothing_of_its_nodes(project: Path, slurm: dict[str
     assert Path(f"{sinfo}.asked").read_text() == "--noheader --format=%G\n"
 
 
-def test_inside_a_job_of_the_embedded_slurm_it_is_that_jobs_cluster(project: Path, tmp_path: Path) -> None:
+def test_inside_a_job_of_the_embedded_slurm_its_cluster_is_the_default(project: Path, tmp_path: Path) -> None:
     sbatch = tmp_path / "state" / "bin" / "sbatch"
     sbatch.parent.mkdir(parents=True)
     sbatch.write_text("#!/bin/sh\n")
@@ -133,7 +133,7 @@ def test_inside_a_job_of_the_embedded_slurm_it_is_that_jobs_cluster(project: Pat
     assert default_cluster_name(project, {**inside, "PATH": "/usr/bin:/bin"}) != "mine"
 
 
-def test_a_job_that_a_job_of_the_embedded_slurm_submits_is_known_outside(
+def test_a_job_submitted_inside_a_job_of_the_embedded_slurm_is_found_outside(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HPC_KIT_SLURM_STATE", str(tmp_path / "state"))

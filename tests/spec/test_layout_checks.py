@@ -46,7 +46,7 @@ def refusal(*arguments: Any, **named: Any) -> str:
 
 
 @given(layouts, st.sampled_from(["pp", "dp", "cp", "tp"]))
-def test_a_group_differs_in_its_axis_only_and_every_rank_is_in_one(layout: Layout, axis: Any) -> None:
+def test_ranks_of_a_group_differ_in_one_axis_only_and_every_rank_is_in_a_group(layout: Layout, axis: Any) -> None:
     size = layout.size(0)
     groups = layout.groups(axis, size)
     assert sorted(rank for group in groups for rank in group) == list(range(size))
@@ -56,7 +56,7 @@ def test_a_group_differs_in_its_axis_only_and_every_rank_is_in_one(layout: Layou
         assert all(row == rows[0] for row in rows)
 
 
-def test_what_is_said_is_told_to_the_program_and_nothing_else() -> None:
+def test_the_program_gets_exactly_the_degrees_that_the_job_names() -> None:
     assert format_layout(Layout(), Model()) == ""
     layout = Layout(dp=2, pp=2, zero=1, global_batch=64, micro_batches=4)
     assert format_layout(layout, Model(heads=8)) == "dp=2 pp=2 zero=1 global_batch=64 micro_batches=4 heads=8"
@@ -80,19 +80,19 @@ def test_what_is_said_is_told_to_the_program_and_nothing_else() -> None:
         ({"dp_shard": 2}, {}, ("needs zero = 1, 2 or 3", "zero = 0")),
     ],
 )
-def test_what_cannot_be_trained_is_refused_with_its_numbers(layout: Any, model: Any, words: tuple[str, ...]) -> None:
+def test_an_impossible_layout_is_refused_with_its_numbers(layout: Any, model: Any, words: tuple[str, ...]) -> None:
     text = refusal(layout, model)
     for word in words:
         assert word in text, text
 
 
-def test_what_fits_is_not_refused_and_costs_nothing() -> None:
+def test_a_layout_that_fits_is_accepted_without_a_note() -> None:
     layout = {"pp": 2, "tp": 2, "global_batch": 32, "micro_batches": 4}
     resolved = fit(layout, {"layers": 2, "heads": 4, "width": 64, "sequence": 32}, mem="1G")
     assert resolved.notes == ()
 
 
-def test_tp_across_nodes_is_told_with_what_it_sends() -> None:
+def test_tensor_parallelism_across_nodes_is_noted_with_its_traffic() -> None:
     model = {"layers": 4, "width": 128, "sequence": 64}
     (note,) = fit({"tp": 4, "global_batch": 64}, model).notes
     # 16 sums of 32 samples x 64 x 128 x 4 bytes, of which a ring sends 2 x 3 / 4.
@@ -104,7 +104,7 @@ def test_tp_across_nodes_is_told_with_what_it_sends() -> None:
     assert note.startswith("cp 8 spans 4 nodes: every layer's sums go over the network")
 
 
-def test_what_keeps_a_group_inside_counts_the_axes_that_lie_within_it() -> None:
+def test_the_remedy_for_a_group_across_nodes_counts_the_inner_axes() -> None:
     (note,) = fit({"tp": 2, "cp": 2}).notes  # 2 ranks a node: the two of cp are 2 apart
     assert note.endswith("; 4 ranks on a node keep it inside")
 
@@ -112,7 +112,7 @@ def test_what_keeps_a_group_inside_counts_the_axes_that_lie_within_it() -> None:
 @pytest.mark.parametrize(
     ("distribution", "spans"), [("block", 0), ("plane=2", 0), ("cyclic", 2), ("plane=1", 2), ("arbitrary", 0)]
 )
-def test_the_distribution_decides_who_shares_a_node(distribution: str, spans: int) -> None:
+def test_the_distribution_decides_which_ranks_share_a_node(distribution: str, spans: int) -> None:
     notes = fit({"tp": 2}, distribution=distribution).notes
     assert len(notes) == (spans > 0)
     for note in notes:
@@ -127,14 +127,14 @@ def test_the_distribution_decides_who_shares_a_node(distribution: str, spans: in
         ({"zero": 3, "dp_shard": 2}, 8), ({"zero": 1, "pp": 2}, (8 + 8 / 4) / 2),
     ],
 )  # fmt: skip
-def test_bytes_of_a_rank_are_those_of_the_papers(layout: Any, each: float) -> None:
+def test_the_memory_of_a_rank_is_that_of_the_papers(layout: Any, each: float) -> None:
     job = Job(layout=Layout(**layout), model=Model(parameters=1000))
     assert rank_bytes(job, 8) == 1000 * each
     assert rank_bytes(Job(), 8) is None
     assert rank_bytes(Job(model=Model(layers=2, width=10)), 1) == 2400 * 16
 
 
-def test_more_bytes_than_a_node_has_are_refused_with_both() -> None:
+def test_more_memory_than_a_node_has_is_refused_with_both_numbers() -> None:
     billion = {"parameters": 2**30}
     text = refusal({}, billion, mem="16G")
     assert "with dp, zero 0, 16.0 GiB of parameters, gradients and moments a rank; 2 ranks: 32.0 GiB" in text

@@ -24,7 +24,7 @@ def resolved(project: Path, job: str = "mine", cluster: str = "local", **setting
     return resolve(load.load(job, cluster, set=changes, root=project), root=project)
 
 
-def fault(project: Path, text: str, cluster: str = "local", **settings: Any) -> str:
+def error_of(project: Path, text: str, cluster: str = "local", **settings: Any) -> str:
     write(project, text)
     with pytest.raises(SpecError) as caught:
         resolved(project, cluster=cluster, **settings)
@@ -40,20 +40,20 @@ def test_a_job_file_needs_only_a_command(project: Path) -> None:
     assert job.job.resources.cpus_per_task == 1
 
 
-def test_later_wins_cluster_then_job_then_set(project: Path) -> None:
+def test_set_has_priority_over_the_job_and_the_job_over_the_cluster(project: Path) -> None:
     (project / "env" / "c.toml").write_text('[defaults]\ntime = "1:00:00"\npartition = "a"\nqos = "low"\n')
     write(project, MINIMAL + '[resources]\npartition = "b"\nqos = "mid"\n')
     given = resolved(project, cluster="c", resources__qos="high").job.resources.given()
     assert (given["time"], given["partition"], given["qos"]) == ("1:00:00", "b", "high")
 
 
-def test_a_jobs_memory_option_puts_the_clusters_other_one_aside(project: Path) -> None:
+def test_a_memory_option_of_the_job_replaces_any_of_the_cluster(project: Path) -> None:
     (project / "env" / "c.toml").write_text('[defaults]\nmem = "100G"\n')
     write(project, MINIMAL + '[resources]\nmem_per_cpu = "2G"\n')
     assert resolved(project, cluster="c").job.resources.mem is None
 
 
-def test_extends_takes_all_but_name_and_description(project: Path) -> None:
+def test_extends_inherits_all_but_name_and_description(project: Path) -> None:
     write(project, 'name = "b"\ndescription = "base"\n' + MINIMAL + "[resources]\nnodes = 2\ntime = 90\n", "base")
     write(project, 'extends = "base"\n[resources]\nnodes = 4\n')
     job = resolved(project).job
@@ -62,7 +62,7 @@ def test_extends_takes_all_but_name_and_description(project: Path) -> None:
 
 def test_extends_in_a_circle_is_refused(project: Path) -> None:
     write(project, 'extends = "mine"\n', "other")
-    assert "extends itself" in fault(project, 'extends = "other"\n')
+    assert "extends itself" in error_of(project, 'extends = "other"\n')
 
 
 def test_a_users_file_hides_the_shipped_one(project: Path) -> None:
@@ -70,10 +70,19 @@ def test_a_users_file_hides_the_shipped_one(project: Path) -> None:
     assert resolved(project, "ddp_4node").nodes == 1
 
 
-def test_an_unknown_job_names_the_near_one(project: Path) -> None:
+def test_an_unknown_job_suggests_a_near_one(project: Path) -> None:
     with pytest.raises(SpecError, match="no job file 'ddp_4nod'") as caught:
         resolved(project, "ddp_4nod")
-    assert (caught.value.remedy or "").startswith("ddp_4node")
+    assert (caught.value.remedy or "").startswith("did you mean ddp_4node")
+
+
+def test_a_notebook_instead_of_a_job_names_the_command_that_converts_it(project: Path) -> None:
+    with pytest.raises(SpecError, match=r"'train\.ipynb' is a notebook, and no job file") as caught:
+        resolved(project, "train.ipynb")
+    assert caught.value.remedy == (
+        "convert it to a program first:  jupyter nbconvert --to script train.ipynb\n"
+        "then  hpc-kit submit -j 4x2 -- python train.py"
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,7 +96,7 @@ def test_an_unknown_job_names_the_near_one(project: Path) -> None:
         ("nodes = 2\n", ("unknown key 'nodes' in jobs/mine.toml, line 2", "move it to [resources]")),
         ("[resorces]\nnodes = 2\n", ("unknown key 'resorces'", "resources")),
         ("[resources]\nnodes = -2\n", ("resources.nodes in jobs/mine.toml, line 3", "nodes = -2", "at least 1")),
-        ('[resources]\nnodes = "two"\n', ("nodes = 'two'", "line 3", "write 4")),
+        ('[resources]\nnodes = "two"\n', ("nodes = 'two'", "line 3", "such as 4")),
         ('[resources]\nnodes = "2-4"\n', ("exact number of nodes", "nodes = '2-4'")),
         ("[resources]\nnodes = [2]\n", ("nodes = [2]", "a whole number")),
         ("[resources]\nrequeue = 1\n", ("requeue = 1", "true or false")),
@@ -128,21 +137,21 @@ def test_an_unknown_job_names_the_near_one(project: Path) -> None:
         ("nodes = \n", ("jobs/mine.toml is not TOML", "line 2")),
     ],
 )
-def test_a_fault_names_place_value_and_edit(project: Path, text: str, expected: tuple[str, ...]) -> None:
-    message = fault(project, MINIMAL + text)
+def test_an_error_names_file_line_value_and_remedy(project: Path, text: str, expected: tuple[str, ...]) -> None:
+    message = error_of(project, MINIMAL + text)
     for part in expected:
         assert part in message
 
 
-def test_a_command_in_one_text_is_taken_apart_in_the_remedy(project: Path) -> None:
-    assert 'do     write a list: command = ["python", "t.py"]' in fault(project, 'command = "python t.py"\n')
+def test_the_remedy_splits_a_command_given_as_one_string(project: Path) -> None:
+    assert 'do     write a list: command = ["python", "t.py"]' in error_of(project, 'command = "python t.py"\n')
 
 
 def test_a_job_without_a_command_is_refused(project: Path) -> None:
-    assert "has no command" in fault(project, "[resources]\nnodes = 2\n")
+    assert "has no command" in error_of(project, "[resources]\nnodes = 2\n")
 
 
-def test_unquoted_time_of_toml_is_taken_as_slurms(project: Path) -> None:
+def test_an_unquoted_time_of_toml_is_read_as_slurms(project: Path) -> None:
     write(project, MINIMAL + "[resources]\ntime = 02:00:00\n")
     assert resolved(project).job.resources.time == "02:00:00"
 
@@ -157,12 +166,12 @@ def test_unquoted_time_of_toml_is_taken_as_slurms(project: Path) -> None:
         ("resources.job_name", '"a b"', "a b"),
     ],
 )
-def test_set_takes_text_where_the_key_wants_text(project: Path, key: str, text: str, value: object) -> None:
+def test_set_keeps_text_for_a_key_of_text(project: Path, key: str, text: str, value: object) -> None:
     write(project, MINIMAL)
     assert getattr(load.load_job("mine", set={key: text}, root=project).resources, key.partition(".")[2]) == value
 
 
-def test_gpu_options_are_left_out_and_said_so_where_there_is_no_gpu(project: Path) -> None:
+def test_gpu_options_are_ignored_with_a_note_without_gpus(project: Path) -> None:
     write(project, MINIMAL + '[resources]\ngpus_per_task = 1\ngres = "gpu:a100:2"\n')
     job = resolved(project)
     assert not {"gpus_per_task", "gres"} & job.job.resources.given().keys()
@@ -172,30 +181,35 @@ def test_gpu_options_are_left_out_and_said_so_where_there_is_no_gpu(project: Pat
     )
 
 
-def test_uneven_tasks_are_kept_as_they_are(project: Path) -> None:
+def test_uneven_tasks_are_kept(project: Path) -> None:
     write(project, MINIMAL + "[resources]\nnodes = 3\nntasks = 7\n")
     job = resolved(project)
     assert (job.ntasks, job.world_size, job.job.resources.ntasks_per_node) == (7, 7, None)
 
 
-def test_torchrun_counts_ranks_by_agents(project: Path) -> None:
+def test_with_torchrun_ranks_are_counted_by_agents(project: Path) -> None:
     write(project, MINIMAL + '[resources]\nnodes = 4\n[launch]\nlauncher = "torchrun"\nnproc_per_node = 2\n')
     job = resolved(project)
     assert (job.ntasks, job.world_size) == (4, 8)
 
 
-def test_a_time_in_a_list_is_text_too(project: Path) -> None:
+def test_a_time_in_a_list_is_text(project: Path) -> None:
     text = 'command = ["python", 02:00:00, 2026-01-01]\n[resources]\nnodes = 1\n'
     write(project, text)
     assert resolved(project).job.command == ("python", "02:00:00", "2026-01-01")
-    assert "unknown key 'when'" in fault(project, "when = [02:00:00]\n" + text)
+    assert "unknown key 'when'" in error_of(project, "when = [02:00:00]\n" + text)
 
 
-def test_a_setting_of_the_cluster_is_named_as_it_was_said(project: Path) -> None:
-    assert "unknown key 'nodes' in --set cluster.nodes" in fault(project, MINIMAL, cluster__nodes=3)
+def test_an_error_names_a_cluster_setting_as_given(project: Path) -> None:
+    assert "unknown key 'nodes' in --set cluster.nodes" in error_of(project, MINIMAL, cluster__nodes=3)
 
 
-def test_the_mark_of_another_editor_is_passed_over(project: Path) -> None:
+def test_a_cluster_key_in_set_names_the_key_with_its_table(project: Path) -> None:
+    assert "write --set cluster.runs=/scratch" in error_of(project, MINIMAL, runs="/scratch")
+    assert "write --set resources.nodes=3" in error_of(project, MINIMAL, nodes=3)
+
+
+def test_a_byte_order_mark_is_ignored(project: Path) -> None:
     write(project, "\ufeff" + MINIMAL)
     assert resolved(project).job.command == ("python", "train.py")
 
@@ -213,28 +227,28 @@ def test_setting_a_table_and_its_key_is_refused(project: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["1e5", "007", "1_000", "1.50", "true", "[1]", "a b", "0x10", "2"])
-def test_set_leaves_a_variable_the_text_it_is(project: Path, text: str) -> None:
+def test_set_keeps_the_text_of_a_variable(project: Path, text: str) -> None:
     write(project, MINIMAL)
     assert str(load.load_job("mine", set={"env.LR": text}, root=project).env["LR"]) == text
 
 
 def test_extends_cannot_be_set(project: Path) -> None:
     write(project, MINIMAL, "base")
-    assert "extends is not allowed in --set extends" in fault(project, MINIMAL, extends="base")
+    assert "extends is not allowed in --set extends" in error_of(project, MINIMAL, extends="base")
 
 
-def test_a_missing_base_names_the_file_that_wants_it(project: Path) -> None:
+def test_a_missing_base_names_the_file_that_extends_it(project: Path) -> None:
     write(project, '\nextends = "gone"\n', "middle")
-    message = fault(project, 'extends = "middle"\n')
+    message = error_of(project, 'extends = "middle"\n')
     assert "no job file 'gone', named in jobs/middle.toml, line 2" in message
 
 
-def test_a_missing_template_names_the_file_that_wants_it(project: Path) -> None:
-    message = fault(project, MINIMAL + 'template = "gone"\n')
+def test_a_missing_template_names_the_file_that_uses_it(project: Path) -> None:
+    message = error_of(project, MINIMAL + 'template = "gone"\n')
     assert "no template 'gone', named in jobs/mine.toml, line 2" in message
 
 
-def test_a_base_beside_the_file_is_found_by_its_file_name(project: Path) -> None:
+def test_a_base_next_to_the_file_is_found_by_its_file_name(project: Path) -> None:
     (project / "jobs" / "deep").mkdir()
     write(project, MINIMAL + "[resources]\nnodes = 3\n", "deep/base")
     write(project, 'extends = "base.toml"\n', "deep/mine")
@@ -252,7 +266,7 @@ def test_a_users_file_may_extend_the_shipped_one_that_it_hides(project: Path) ->
 
 
 def test_a_file_that_only_extends_itself_is_refused(project: Path) -> None:
-    assert "extends itself" in fault(project, 'extends = "mine"\n')
+    assert "extends itself" in error_of(project, 'extends = "mine"\n')
 
 
 @pytest.mark.parametrize(
@@ -261,33 +275,122 @@ def test_a_file_that_only_extends_itself_is_refused(project: Path) -> None:
         ("HF_TOKEN", "hf_abc"),
         ("MYAPIKEY", "abc"),
         ("DB_PWD", "abc"),
-        ("PAT", "abc"),
+        ("GITHUB_PAT", "abc"),
+        ("WANDB_API_KEY", "0123456789abcdef0123"),
+        ("HUB_AUTH", "tk_0a1b2c3d4e5f"),
+        ("SMTP_PASS", "first"),
+        ("TOKEN", "a1b2c3d4e5f6a7b8"),
+        ("ANYTHING", f"hf_{'a1' * 17}"),
         ("AWS_SECRET_ACCESS_KEY", "abc"),
         ("HFTOKEN", "abc"),
+        ("DB_PASS", "abc"),
+        ("HF_AUTH", "abc"),
+        ("DATABASE_URL", "pg://u:hunter2@db/x"),
+        ("STORE_CONNECTION_STRING", "AccountKey=abc"),
+        ("ANYTHING", "redis://:hunter2@db"),
     ],
 )
 def test_a_secret_is_refused_and_not_repeated(project: Path, name: str, value: str) -> None:
     for text in (f'[env]\n{name} = "{value}"\n', f'setup = ["module load a", "export {name}={value}"]\n'):
-        message = fault(project, MINIMAL + text)
+        message = error_of(project, MINIMAL + text)
         assert f"{name} in jobs/mine.toml, line" in message
         assert value not in message.replace(name, "")
-    message = fault(project, MINIMAL, **{f"env.{name}": value})
+    message = error_of(project, MINIMAL, **{f"env.{name}": value})
     assert f"{name} in --set env.{name} looks like a secret" in message
     assert value not in message.replace(name, "")
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("MAX_TOKENS", "4k"), ("TOKEN_LIMIT", "512"), ("TOKENIZER", "bpe"), ("OLDPWD", "/a"), ("HF_TOKEN_PATH", "/a")],
+    [
+        ("MAX_TOKENS", "4k"),
+        ("TOKEN_LIMIT", "512"),
+        ("TOKENIZER", "bpe"),
+        ("OLDPWD", "/a"),
+        ("HF_TOKEN_PATH", "/a"),
+        ("DATABASE_URL", "sqlite:///data.db"),
+        ("SSH_AUTH_SOCK", "/tmp/agent"),
+        ("DOCS", "https://a.b/c@d"),
+        ("EVAL_PASS", "first"),
+        ("N_PASS", "first"),
+        ("MUNGE_AUTH", "munge"),
+        ("PAD_TOKEN", "token_endoftext_50256"),
+        ("SORT_KEY", "column_name_2024_abc"),
+        ("CACHE_KEY", "linux-py311-cu124-torch26"),
+        ("USE_AUTH_TOKEN", "always"),
+        ("HF_AUTH_TOKEN", "false"),
+    ],
 )
-def test_what_is_no_secret_is_taken(project: Path, name: str, value: str) -> None:
-    write(project, MINIMAL + f'setup = ["export HF_TOKEN=$(<token)"]\n[env]\n{name} = "{value}"\n')
+def test_a_value_that_is_no_secret_is_accepted(project: Path, name: str, value: str) -> None:
+    setup = f'setup = ["export HF_TOKEN=$(<token)", "export {name}={value}"]'
+    write(project, MINIMAL + f'{setup}\n[env]\n{name} = "{value}"\n')
     assert resolved(project).job.env[name] == value
 
 
-def test_the_memory_of_a_node_names_its_file(project: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["--api-key=abc123"], "--api-key"),
+        (["--password", "hunter2"], "--password"),
+        (["--wandb_api_key", "abc"], "--wandb_api_key"),
+        (["--db", "pg://me:hunter2@db/x"], "a URL"),
+        (["trainer.secret=abc"], "trainer.secret"),
+        (["--token", "abcdefgh12345678"], "--token"),
+        (["--api-key=sk-abc123def456ghi"], "--api-key"),
+        (["--api-key", "abc"], "--api-key"),
+        (["--password", "hunter22x"], "--password"),
+        (["--db-pass", "first"], "--db-pass"),
+        (["--auth-token", "abc"], "--auth-token"),
+        (["--set", "env.DB_PASS=first"], "env.DB_PASS"),
+        (["login", f"ghp_{'a1' * 17}"], "a token"),
+        (["login", f"eyJ{'a1' * 9}.eyJ{'b2' * 9}.{'c3' * 9}"], "a token"),
+    ],
+)
+def test_a_secret_argument_is_refused_and_not_repeated(project: Path, words: list[str], name: str) -> None:
+    message = error_of(project, MINIMAL, command=["python", "train.py", *words])
+    assert f"{name} in --set command looks like a secret" in message
+    assert words[-1].rpartition("=")[2] not in message.replace(name, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--max-tokens", "100"],
+        ["--pad-token", "[PAD]"],
+        ["--tokenizer=gpt2"],
+        ["--password-file", "/home/me/.pw"],
+        ["--password", "$DB_PASSWORD"],
+        ["--key", "loss"],
+        ["--api-key", "--verbose"],
+        ["--data", "https://host/path@v2"],
+        ["--token-dropout=0.1"],
+        ["--db-url", "pg://me@db/x"],
+        ["--pass", "3"],
+        ["--num-pass", "3"],
+        ["--use-auth-token", "1"],
+        ["--no-password", "data"],
+        ["--ask-password", "train.py"],
+        ["--use-secrets", "train.py"],
+        ["--auth-token", "yes"],
+        ["--hub-token-required", "always"],
+        ["--secret-santa", "bob"],
+        ["data.image_key=observation_images_top0"],
+        ["--key", "train_images_256x256_v1"],
+        ["--text-key", "completion_text_v1_0"],
+        ["--pad-token", "token_endoftext_50256"],
+        ["--vocab-special-token=x01"],
+        ["--set", "env.EVAL_PASS=first"],
+        ["--config", "sk-learn-random-forest-baseline-with-long-name"],
+    ],
+)
+def test_an_argument_that_is_no_secret_is_accepted(project: Path, words: list[str]) -> None:
+    write(project, MINIMAL)
+    assert resolved(project, command=["python", "train.py", *words]).job.command[-len(words) :] == tuple(words)
+
+
+def test_too_much_memory_names_the_file_of_the_cluster(project: Path) -> None:
     (project / "env" / "c.toml").write_text('[node]\nmem = "480 GB"\n')
-    message = fault(project, MINIMAL, cluster="c")
+    message = error_of(project, MINIMAL, cluster="c")
     assert "wrong value for node.mem in env/c.toml, line 2" in message
     assert "mem = '480 GB'" in message
 
@@ -305,7 +408,7 @@ def test_the_memory_of_a_node_names_its_file(project: Path) -> None:
         ('mem = "4G"', "requeue = false", {"mem": "4G"}),
     ],
 )
-def test_another_way_to_say_the_same_replaces_what_is_extended(
+def test_an_alternative_option_replaces_the_inherited_one(
     project: Path, base: str, own: str, expected: dict[str, object]
 ) -> None:
     (project / "jobs/base.toml").write_text(f'command = ["true"]\n[resources]\n{base}\n')
@@ -318,12 +421,12 @@ def test_another_way_to_say_the_same_replaces_what_is_extended(
     )
 
 
-def test_what_a_clusters_release_lacks_is_refused(project: Path) -> None:
-    told = fault(project, MINIMAL + '[resources]\ntres_per_task = "gres/gpu:1"\n', cluster__slurm_version="22.05.8")
+def test_an_option_missing_from_the_release_is_refused(project: Path) -> None:
+    told = error_of(project, MINIMAL + '[resources]\ntres_per_task = "gres/gpu:1"\n', cluster__slurm_version="22.05.8")
     assert "--tres-per-task is not in Slurm 22.05.8" in told
     assert "and 23.11 added it" in told
-    told = fault(project, MINIMAL + '[resources]\nrequeue = "expedite"\n', cluster__slurm_version="24.11")
+    told = error_of(project, MINIMAL + '[resources]\nrequeue = "expedite"\n', cluster__slurm_version="24.11")
     assert "--requeue=expedite is not in Slurm 24.11" in told
     write(project, MINIMAL + '[resources]\nrequeue = "expedite"\n')
     assert resolved(project, cluster__slurm_version="25.11").job.resources.requeue == "expedite"
-    assert "wrong value for slurm_version" in fault(project, MINIMAL, cluster__slurm_version="new")
+    assert "wrong value for slurm_version" in error_of(project, MINIMAL, cluster__slurm_version="new")

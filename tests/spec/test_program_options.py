@@ -44,7 +44,7 @@ only = { dp = [1] }
 """
 
 
-def test_the_table_of_a_users_own_program_is_used_for_this_program_only(tmp_path: Path) -> None:
+def test_the_option_table_of_a_job_applies_to_its_program_only(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "mine.py").touch()
     (tmp_path / "jobs" / "mine.toml").write_text(TABLE)
@@ -74,14 +74,14 @@ def test_a_program_without_a_table_is_not_checked(command: tuple[str, ...], tmp_
     assert find_program(command, None, tmp_path, tmp_path).program is None
 
 
-def test_of_several_programs_none_speaks_for_the_job() -> None:
+def test_with_several_programs_the_job_file_decides_the_layout() -> None:
     loaded = load.load("ddp_1node", CPUS, root=ROOT)
     parts = tuple(Component(command=("python", f"{name}.py"), nodes=1, ntasks_per_node=2) for name in "ab")
     job = structs.replace(loaded.job, layout=Layout(pp=2), component=parts)
     assert resolve(structs.replace(loaded, job=job), root=ROOT).job.layout.pp == 2
 
 
-def test_a_batch_is_the_shipped_programs_own_and_no_other_programs() -> None:
+def test_the_default_batch_applies_to_the_shipped_programs_only() -> None:
     assert fit("ddp.py", ranks=4).world_size == 4
     with pytest.raises(SpecError, match="the global batch does not divide"):
         fit("ddp.py", ranks=3)
@@ -91,7 +91,7 @@ def test_a_batch_is_the_shipped_programs_own_and_no_other_programs() -> None:
     assert resolve(structs.replace(loaded, job=mine), root=ROOT).world_size == 3
 
 
-def test_degrees_that_nobody_says_are_the_programs_own() -> None:
+def test_unset_degrees_are_the_defaults_of_the_program() -> None:
     assert fit("pipeline.py").job.layout.pp == 4
     assert fit("tensor.py --heads 8").job.layout.tp == 4
     assert fit("context.py", layout={"dp": 2}).job.layout.cp == 2
@@ -101,7 +101,7 @@ def test_degrees_that_nobody_says_are_the_programs_own() -> None:
     assert fit("ddp.py").layout_text == ""
 
 
-def test_a_degree_of_one_is_told_to_a_program_that_would_take_all_ranks() -> None:
+def test_a_degree_of_one_is_passed_to_a_program_that_defaults_to_all_ranks() -> None:
     made = Job(
         name="mine", command=("python", "jobs/train/context.py"), resources=Resources(nodes=1, ntasks_per_node=2)
     )
@@ -109,7 +109,7 @@ def test_a_degree_of_one_is_told_to_a_program_that_would_take_all_ranks() -> Non
     assert resolve(loaded, root=ROOT).layout_text == "cp=1"
 
 
-def test_what_the_command_says_holds_over_the_layout_in_script_and_checks() -> None:
+def test_the_command_has_priority_over_the_layout() -> None:
     resolved = fit("hybrid.py --tp 2 --micro-batches=2", nodes=2, layout={"tp": 4, "pp": 2, "global_batch": 64})
     assert resolved.layout_text == "pp=2 tp=2 global_batch=64 micro_batches=2"
     assert "# tp  2   parts of each matrix: ranks 0-1 | 2-3, each on one node" in render_resolved(resolved, root=ROOT)
@@ -145,7 +145,7 @@ def test_what_the_command_says_holds_over_the_layout_in_script_and_checks() -> N
         ("parameter_server.py --global-batch 64", {"ranks": 6}, ("dp 5 x micro_batches 1 = 5",)),
     ],
 )  # fmt: skip
-def test_what_the_program_cannot_do_is_refused_with_the_numbers(
+def test_a_layout_that_the_program_does_not_support_is_refused_with_the_numbers(
     command: str, tables: dict[str, dict[str, int]], words: tuple[str, ...]
 ) -> None:
     with pytest.raises(SpecError) as caught:
@@ -154,5 +154,5 @@ def test_what_the_program_cannot_do_is_refused_with_the_numbers(
         assert word in str(caught.value)
 
 
-def test_a_server_has_no_part_of_the_batch() -> None:
+def test_a_parameter_server_has_no_share_of_the_batch() -> None:
     fit("parameter_server.py", ranks=5)  # 64 samples, 4 workers

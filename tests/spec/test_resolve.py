@@ -43,7 +43,7 @@ GPUS = ("gpus", "gpus_per_node", "gpus_per_socket", "gpus_per_task", "gres", "gp
 
 
 @pytest.mark.parametrize(("asked", "by_node"), [(1, "2"), ("a100:1", "a100:2"), ("a100", "a100:2"), ("3", "6")])
-def test_gpus_of_a_task_are_asked_for_by_node(asked: object, by_node: str) -> None:
+def test_gpus_per_task_become_gpus_per_node(asked: object, by_node: str) -> None:
     job = fit(nodes=2, ntasks_per_node=2, gpus_per_task=asked, cpus_per_task=1)
     assert options(job, *GPUS) == {"gpus_per_node": by_node}
     assert job.notes == (
@@ -60,7 +60,7 @@ def test_gpus_of_a_task_are_asked_for_by_node(asked: object, by_node: str) -> No
         {"ntasks_per_node": 2, "gpus_per_task": 1, "gpus_per_node": 2},
     ],
 )
-def test_gpus_of_a_task_stay_as_said_where_tasks_are_uneven_or_the_job_says_more(asked: dict[str, Any]) -> None:
+def test_gpus_per_task_stay_if_tasks_are_uneven_or_other_options_need_them(asked: dict[str, Any]) -> None:
     job = fit(**asked, cpus_per_task=1)
     assert (options(job, *asked), job.notes) == (asked, ())
 
@@ -78,9 +78,7 @@ def test_gpus_of_a_task_stay_as_said_where_tasks_are_uneven_or_the_job_says_more
         ({"ntasks_per_node": 2, "gpus_per_node": 2, "hint": "nomultithread"}, 1, "using --cpus-per-task=1"),
     ],
 )
-def test_cpus_that_nobody_asks_for_are_the_sites_for_each_gpu(
-    asked: dict[str, Any], cpus: int | None, note: str | None
-) -> None:
+def test_unset_cpus_are_those_of_the_cluster_per_gpu(asked: dict[str, Any], cpus: int | None, note: str | None) -> None:
     job = fit(**asked)
     assert (job.job.resources.cpus_per_task, job.cpus_by_slurm) == (cpus, cpus is None and "cpus_per_gpu" not in asked)
     told = [each for each in job.notes if "cpus" in each]
@@ -90,19 +88,19 @@ def test_cpus_that_nobody_asks_for_are_the_sites_for_each_gpu(
 @pytest.mark.parametrize(
     "own", [{"gpus": 4}, {"gpus_per_node": 4}, {"gpus_per_socket": 2, "sockets_per_node": 2}, {"gres": "gpu:a100:4"}]
 )
-def test_a_jobs_gpus_put_all_the_clusters_gpus_aside(own: dict[str, Any]) -> None:
+def test_gpus_of_the_job_replace_all_gpu_options_of_the_cluster(own: dict[str, Any]) -> None:
     for default in ({"gpus_per_task": 1}, {"gpus": 8}, {"gres": "gpu:2"}):
         assert options(fit(defaults=default, **own), *GPUS, *own) == own
 
 
-def test_other_generic_resources_are_no_gpus() -> None:
+def test_other_generic_resources_are_not_counted_as_gpus() -> None:
     assert options(fit(defaults={"gpus_per_node": 2}, gres="disk:1"), *GPUS) == {"gpus_per_node": 2, "gres": "disk:1"}
     none = fit(Cluster(name="c", node=Node(gpus=0)), gres="disk:1,gpu:2,tmp:3")
     assert options(none, *GPUS) == {"gres": "disk:1,tmp:3"}
     assert none.notes == ("ignoring --gres=disk:1,gpu:2,tmp:3 because cluster 'c' has no GPUs",)
 
 
-def test_kinds_of_nodes_and_licences_are_left_out_where_the_embedded_slurm_stands_in() -> None:
+def test_constraints_and_licenses_are_ignored_on_the_embedded_slurm() -> None:
     asked: dict[str, Any] = {"constraint": "a100", "licenses": "solver:1"}
     here, there = (fit(Cluster(name="c", slurm=slurm), **asked) for slurm in ("embedded", "system"))
     assert options(here, *asked) == {}
@@ -117,7 +115,7 @@ def test_kinds_of_nodes_and_licences_are_left_out_where_the_embedded_slurm_stand
     ("asked", "left", "strict"),
     [("gpu", None, False), ("gpu,b", "b", False), ("a,b", "a,b", False), ("gpu", "gpu", True), (None, None, False)],
 )
-def test_a_partition_of_a_real_cluster_is_left_out_where_the_embedded_slurm_stands_in(
+def test_a_partition_of_a_real_cluster_is_ignored_on_the_embedded_slurm(
     asked: str | None, left: str | None, strict: bool
 ) -> None:
     embedded = Embedded(partitions=("a", "b"), strict=strict)
@@ -142,12 +140,12 @@ def test_more_gpus_than_a_node_has_are_refused(asked: dict[str, Any]) -> None:
     assert "a node of c has 4" in refusal(HAS_GPUS, **asked)
 
 
-def test_as_many_gpus_as_a_node_has_are_taken() -> None:
+def test_as_many_gpus_as_a_node_has_are_accepted() -> None:
     assert options(fit(HAS_GPUS, ntasks_per_node=4, gpus_per_task="a100"), *GPUS) == {"gpus_per_node": "a100:4"}
     assert options(fit(HAS_GPUS, nodes=2, gpus=8), *GPUS) == {"gpus": 8}
 
 
-def test_cpus_by_gpu_leave_cpus_by_task_out() -> None:
+def test_cpus_per_gpu_replace_cpus_per_task() -> None:
     job = fit(nodes=2, ntasks_per_node=2, gpus_per_node=4, cpus_per_gpu=3, defaults={"cpus_per_task": 12})
     assert options(job, "cpus_per_task", "cpus_per_gpu") == {"cpus_per_gpu": 3}
     assert job.cpus == 6
@@ -163,13 +161,13 @@ def test_cpus_by_gpu_leave_cpus_by_task_out() -> None:
         ({"ntasks": 8, "gpus_per_node": 2, "ntasks_per_gpu": 2}, 2, 8),
     ],
 )
-def test_tasks_by_gpu_are_counted(asked: dict[str, Any], nodes: int, ntasks: int) -> None:
+def test_tasks_per_gpu_are_counted(asked: dict[str, Any], nodes: int, ntasks: int) -> None:
     job = fit(HAS_GPUS, defaults={"gpus_per_task": 1, "ntasks_per_node": 3}, **asked)
     assert (job.nodes, job.ntasks) == (nodes, ntasks)
     assert options(job, "ntasks_per_node", "gpus_per_task") == {}
 
 
-def test_tasks_by_gpu_are_counted_where_there_is_no_gpu() -> None:
+def test_tasks_per_gpu_are_counted_without_gpus() -> None:
     job = fit(Cluster(name="c", node=Node(gpus=0)), nodes=2, gpus_per_node=4, ntasks_per_gpu=1)
     assert (job.ntasks, job.job.resources.ntasks_per_node, job.job.resources.cpus_per_task) == (8, 4, 1)
 
@@ -192,24 +190,24 @@ def test_tasks_by_gpu_are_counted_where_there_is_no_gpu() -> None:
         ({"job_name": "a/b"}, "'a/b' cannot name a job"),
     ],
 )
-def test_what_cannot_be_is_refused(asked: dict[str, Any], expected: str) -> None:
+def test_contradictory_sizes_are_refused(asked: dict[str, Any], expected: str) -> None:
     message = refusal(**asked)
     assert expected in message
     assert "hf_abc" not in message
 
 
-def test_tasks_alone_are_on_one_node_where_they_fit_it() -> None:
+def test_tasks_without_nodes_use_one_node_if_they_fit() -> None:
     assert fit(HAS_GPUS, ntasks=8).nodes == 1
     assert fit(ntasks=1).nodes == 1
     assert "nodes = 3" in refusal(HAS_GPUS, ntasks=12, cpus_per_task=2)
     assert "nodes = 2" in refusal(HAS_GPUS, ntasks=8, gpus_per_task=1)
 
 
-def test_nodes_follow_from_tasks_and_tasks_of_a_node() -> None:
+def test_nodes_follow_from_tasks_and_tasks_per_node() -> None:
     assert (fit(ntasks=16, ntasks_per_node=4).nodes, fit(ntasks_per_node=4).nodes) == (4, 1)
 
 
-def test_false_puts_a_clusters_flag_aside() -> None:
+def test_false_removes_a_flag_of_the_cluster() -> None:
     defaults = {"requeue": True, "exclusive": True}
     job = fit(defaults=defaults, requeue=False, exclusive=False)
     assert options(job, "requeue", "exclusive") == {}
@@ -217,13 +215,13 @@ def test_false_puts_a_clusters_flag_aside() -> None:
     assert options(fit(defaults={"no_requeue": True}, requeue=False), "no_requeue") == {"no_requeue": True}
 
 
-def test_sbatchs_name_is_the_jobs_name() -> None:
+def test_the_job_name_of_sbatch_is_the_name_of_the_job() -> None:
     job = fit(job_name="other")
     assert (job.job.name, job.log_folder, options(job, "job_name")) == ("other", "runs/other", {})
 
 
 @pytest.mark.parametrize("folder", ["/data/50%", "/data/a\\b", "/data/two\nlines"])
-def test_a_folder_in_which_slurm_sees_patterns_is_refused(folder: str) -> None:
+def test_a_folder_with_slurms_filename_patterns_is_refused(folder: str) -> None:
     with pytest.raises(SpecError, match="would not write its logs") as caught:
         fit(root=Path(folder))
     assert folder in (caught.value.found or "").replace("\\n", "\n")
@@ -248,20 +246,20 @@ def test_a_folder_in_which_slurm_sees_patterns_is_refused(folder: str) -> None:
         (Cluster(name="c", node=Node(mem="480 GB")), "wrong value for node.mem in the cluster"),
     ],
 )
-def test_a_cluster_that_cannot_be_is_refused(cluster: Cluster, expected: str) -> None:
+def test_an_impossible_cluster_is_refused(cluster: Cluster, expected: str) -> None:
     message = refusal(cluster)
     assert expected in message
     assert "hf_abc" not in message
 
 
-def test_torchrun_is_started_once_a_node() -> None:
+def test_torchrun_is_started_once_per_node() -> None:
     uneven = Job(name="job", command=("a",), resources=Resources(nodes=3, ntasks=7))
     loaded = load.load(uneven, UNKNOWN, set={"launch.launcher": "torchrun"})
     with pytest.raises(SpecError, match="torchrun would start 3 times on each node"):
         resolve(loaded)
 
 
-def starter(*, set: dict[str, object] | None = None, **resources: Any) -> tuple[str | None, tuple[str, ...]]:
+def find_starter(*, set: dict[str, object] | None = None, **resources: Any) -> tuple[str | None, tuple[str, ...]]:
     """Return who starts the ranks of a program that knows nothing of hpc_kit, and the notes."""
     job = Job(
         name="job", command=("python", "train.py"), launch=Launch(bootstrap=True), resources=Resources(**resources)
@@ -271,7 +269,7 @@ def starter(*, set: dict[str, object] | None = None, **resources: Any) -> tuple[
 
 
 def test_a_program_with_several_gpus_in_one_task_starts_its_own_ranks() -> None:
-    ranks_by, notes = starter(gpus_per_node=4)
+    ranks_by, notes = find_starter(gpus_per_node=4)
     assert ranks_by == "program"
     assert notes == (
         "one task with 4 GPUs: the program starts its own ranks; if not, set [launch] ranks_by = 'launcher'",
@@ -289,15 +287,15 @@ def test_a_program_with_several_gpus_in_one_task_starts_its_own_ranks() -> None:
         ({"launch.bootstrap": False}, {"gpus_per_node": 4}, None),
     ],
 )
-def test_otherwise_the_launcher_starts_them_unless_the_job_says_so(
+def test_by_default_the_launcher_starts_the_ranks_unless_the_job_says_otherwise(
     set: dict[str, object], resources: dict[str, Any], expected: str | None
 ) -> None:
-    assert starter(set=set, **resources) == (expected, ())
+    assert find_starter(set=set, **resources) == (expected, ())
 
 
 def test_a_program_cannot_start_the_ranks_of_several_tasks() -> None:
     with pytest.raises(SpecError, match="needs a job of one task"):
-        starter(set={"launch.ranks_by": "program"}, ntasks_per_node=2)
+        find_starter(set={"launch.ranks_by": "program"}, ntasks_per_node=2)
 
 
 NTASKS_PER_GPU_AGAIN = {"ntasks-per-tres"}
@@ -306,6 +304,6 @@ SUBMISSION_ONLY = {
 }  # fmt: skip
 
 
-def test_every_option_of_sbatch_that_belongs_to_a_job_is_here() -> None:
+def test_every_sbatch_option_of_a_job_is_a_resource() -> None:
     fields = {name.replace("_", "-") for name in Resources.__struct_fields__}
     assert fields == SBATCH.keys() - SUBMISSION_ONLY - NTASKS_PER_GPU_AGAIN

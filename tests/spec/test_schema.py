@@ -31,11 +31,11 @@ def test_every_shipped_file_names_its_schema(path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"nodes": 2}, {"resources": {"nodes": -1}}, {"resources": {"time": []}}, {"env": {"A": []}}]
 )
-def test_the_schema_refuses_what_the_loader_refuses(wrong: dict[str, object]) -> None:
+def test_the_schema_refuses_the_same_files_as_the_loader(wrong: dict[str, object]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(json.loads(schema_text("job"))).validate(wrong)
 
 
 @pytest.mark.parametrize(("path", "text"), list(golden.documents()), ids=lambda value: getattr(value, "name", ""))
-def test_what_is_kept_whole_is_current(path: Path, text: str) -> None:
+def test_generated_files_are_current(path: Path, text: str) -> None:
     assert path.read_text() == text, "make golden"

@@ -74,7 +74,7 @@ def path(tmp_path: Path) -> Path:
         ("resources.partition", 10),
     ],
 )
-def test_the_line_of_a_key(path: Path, key: str, line: int) -> None:
+def test_the_line_of_a_key_is_found(path: Path, key: str, line: int) -> None:
     path.write_text(TEXT)
     assert read_document(path, "job.toml").origin_of(key) == f"job.toml, line {line}"
 
@@ -86,7 +86,7 @@ def test_text_that_looks_like_a_table_does_not_shift_lines(path: Path) -> None:
     assert document.origin_of("resources") == "job.toml, line 6"
 
 
-def test_a_wrong_value_of_the_second_component_has_its_own_line(path: Path) -> None:
+def test_a_wrong_value_of_the_second_component_is_shown_with_its_line(path: Path) -> None:
     path.write_text("[[component]]\nnodes = 1\n[[component]]\nnodes = -1\n")
     with pytest.raises(SpecError, match=r"wrong value for component\.nodes in job\.toml, line 4"):
         convert(read_document(path, "job.toml"), Job)
@@ -95,7 +95,7 @@ def test_a_wrong_value_of_the_second_component_has_its_own_line(path: Path) -> N
         convert(read_document(path, "job.toml"), Job)
 
 
-def test_the_upper_layer_has_priority_and_its_origin_counts(path: Path) -> None:
+def test_the_upper_layer_has_priority_and_names_its_origin(path: Path) -> None:
     path.write_text("[resources]\nnodes = 2\nntasks = 4\n")
     lower = read_document(path, "job.toml")
     document = merge_documents(lower, document_of_settings({"resources.nodes": 3}))
@@ -115,13 +115,13 @@ VALUES = st.recursive(
 
 @settings(deadline=None)
 @given(VALUES)
-def test_a_value_is_written_on_one_line_and_read_again(value: object) -> None:
+def test_a_value_is_written_on_one_line_and_reads_back(value: object) -> None:
     text = format_toml_value(value)
     assert "\n" not in text
     assert tomllib.loads(f"value = {text}")["value"] == value
 
 
-def test_a_job_is_written_and_read_again(path: Path) -> None:
+def test_a_written_job_reads_back(path: Path) -> None:
     path.write_text(TEXT.partition("[planner]")[0])
     job = convert(read_document(path, "job.toml"), Job)
     path.write_text(format_job(job))
@@ -129,7 +129,7 @@ def test_a_job_is_written_and_read_again(path: Path) -> None:
     assert "[layout]" not in format_job(job)
 
 
-def test_a_new_job_file_replaces_no_other(path: Path) -> None:
+def test_a_new_job_file_replaces_no_existing_file(path: Path) -> None:
     check_new(path)
     with pytest.raises(SpecError, match=r"use --save .*job\.json\.toml"):
         check_new(path.with_suffix(".json"))
@@ -139,7 +139,7 @@ def test_a_new_job_file_replaces_no_other(path: Path) -> None:
 
 
 @pytest.mark.parametrize("job", ["ddp_4node", "hetjob", "hybrid_3d_4node"])
-def test_a_job_without_errors_needs_no_grammar(job: str) -> None:
+def test_a_correct_job_file_does_not_load_the_grammar(job: str) -> None:
     program = (
         "import sys, hpc_kit; from pathlib import Path;"
         f"hpc_kit.render({job!r}, 'slurm', set={{'resources.time': 5, 'env.A': 'b'}}, root=Path({str(ROOT)!r}));"

@@ -1,0 +1,480 @@
+"""A launcher in the command of a job: `torchrun train.py` becomes [launch], or is refused.
+
+Each rank of a job is a process already. A launcher in the command would start further ones in each of them: separate
+worlds, each of which trains its own model, and the job would still be COMPLETED.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import NamedTuple
+
+from msgspec import structs
+
+from hpc_kit.errors import SpecError
+from hpc_kit.slurm import option_values
+from hpc_kit.slurm.getopt import parse_options
+from hpc_kit.spec.cluster import Cluster
+from hpc_kit.spec.job import Job
+from hpc_kit.spec.job_checks import Origins
+from hpc_kit.spec.resources import GPU_FIELDS, Resources
+from hpc_kit.spec.size_checks import count_nodes_and_tasks
+
+AGENT_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "torch.distributed.launcher.api": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed": "deepspeed",
+    "deepspeed.launcher.runner": "deepspeed",
+    "hpc_kit.runtime.torchrun": "torchrun",
+}
+"""Modules that `python -m` runs as a launcher of several processes."""
+
+AGENT_FLAGS = frozenset({
+    "cpu", "debug", "downcast-bf16", "dynamo-use-dynamic", "dynamo-use-fullgraph", "dynamo-use-regional-compilation",
+    "enable-cpu-affinity", "enable-each-rank-log", "force", "fp8-use-autocast-during-eval", "gloo", "help", "ipex",
+    "m", "module", "mpi", "multi-gpu", "no-local-rank", "no-python", "no-ssh", "no-ssh-check", "no-tpu-cluster", "q",
+    "quiet", "run-path", "same-network", "save-pid", "standalone", "tpu", "tpu-cluster", "tpu-use-sudo",
+    "use-deepspeed", "use-env", "use-fsdp", "use-megatron-lm", "use-parallelism-config", "use-tp", "use-xpu",
+    "verbose", "virtual-local-rank",
+})  # fmt: skip
+"""Options without a value of torchrun, accelerate, deepspeed and horovodrun."""
+
+SITE_STARTERS = frozenset({"aprun", "ibrun", "jsrun", "lrun", "mpiexec.slurm", "mpirun_rsh", "prun"})
+"""Starters of MPI programs that sites or schedulers put in the place of mpirun (ibrun at TACC, prun at others)."""
+
+MPIRUN = SITE_STARTERS | {
+    "mpiexec", "mpiexec.hydra", "mpiexec.openmpi", "mpirun", "mpirun.mpich", "mpirun.openmpi", "orterun", "prterun",
+}  # fmt: skip
+"""MPI's starters of processes."""
+
+MPIRUN_VALUES = {
+    "H": 1, "N": 1, "bind-to": 1, "c": 1, "env": 2, "f": 1, "genv": 2, "genvlist": 1, "gmca": 2, "host": 1,
+    "hostfile": 1, "hosts": 1, "machinefile": 1, "map-by": 1, "mca": 2, "n": 1, "np": 1, "npernode": 1, "o": 1,
+    "output": 1, "path": 1, "ppn": 1, "prefix": 1, "rank-by": 1, "wdir": 1, "x": 1,
+}  # fmt: skip
+"""Number of words behind each option of mpirun, over all MPIs."""
+
+_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun", "srun", *MPIRUN})
+_PREFIXES = frozenset({
+    "apptainer", "command", "conda", "env", "exec", "ionice", "mamba", "micromamba", "ncu", "nice", "nohup", "nsys",
+    "numactl", "pixi", "poetry", "setsid", "singularity", "stdbuf", "strace", "taskset", "time", "timeout", "uv",
+})  # fmt: skip
+"""Programs that start the program behind their own words."""
+
+_SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
+_IN_CODE = re.compile(
+    r"(?:^|[;&|({\n])\s*(?:(?:!|do|else|exec|if|then|time|while|\w+=\S*)\s+)*"
+    r"(torchrun|accelerate\s+launch|deepspeed|horovodrun|mpi(?:run|exec))\s+(?!\s|(?:--?help|-h|--?version|-V)\b)"
+)
+"""A launcher at the start of a command in shell code."""
+
+_OWN_RENDEZVOUS = frozenset({
+    "local-addr", "master-addr", "master-port", "nnodes", "node-rank", "nproc-per-node", "rdzv-backend", "rdzv-conf",
+    "rdzv-endpoint", "rdzv-id", "standalone", "use-env",
+})  # fmt: skip
+"""Options of torchrun that the job completes itself."""
+
+_NODES = {"torchrun": "nnodes", "accelerate": "num-machines", "deepspeed": "num-nodes", "srun": "nodes"}
+_RANKS_PER_NODE = {
+    "torchrun": ("nproc-per-node",),
+    "deepspeed": ("num-gpus",),
+    "mpirun": ("npernode", "N", "ppn"),
+    "srun": ("ntasks-per-node",),
+}
+_RANKS = {
+    "accelerate": ("num-processes",),
+    "horovodrun": ("np", "num-proc"),
+    "mpirun": ("n", "np", "c"),
+    "srun": ("ntasks",),
+}
+"""Options with the number of nodes, of ranks on each node, and of all ranks."""
+
+
+class LauncherCommand(NamedTuple):
+    """A command that begins with a launcher.
+
+    Args:
+        kind: `torchrun`, `accelerate`, `deepspeed`, `horovodrun`, `mpirun` or `srun`.
+        prefix: Words before the launcher, such as `env NAME=value`.
+        options: Its options by long name, with `-` for `_`. A flag has an empty value.
+        words: The same options as written, by name.
+        program: The command that it starts, with `python` for a Python file.
+    """
+
+    kind: str
+    prefix: tuple[str, ...]
+    options: Mapping[str, str]
+    words: Mapping[str, tuple[str, ...]]
+    program: tuple[str, ...]
+
+    @property
+    def nodes(self) -> int | None:
+        """The number of nodes that the options give."""
+        return self._count([_NODES.get(self.kind, "")])
+
+    @property
+    def ranks_per_node(self) -> int | None:
+        """The number of ranks on each node that the options give."""
+        return self._count(_RANKS_PER_NODE.get(self.kind, ()))
+
+    @property
+    def ranks(self) -> int | None:
+        """The number of all ranks that the options give."""
+        return self._count(_RANKS.get(self.kind, ()))
+
+    def _count(self, names: Sequence[str]) -> int | None:
+        values = [self.options[name] for name in names if name in self.options]
+        # torchrun accepts a range, and `2:2` is a number.
+        match = re.fullmatch(r"([1-9]\d*)(?::\1)?", values[0]) if values else None
+        return int(match[1]) if match else None
+
+
+def find_launcher(command: Sequence[str]) -> LauncherCommand | None:
+    """Return the launcher that a command begins with, also behind a prefix such as `env` or `uv run`."""
+    start = _launcher_index(command)
+    if start is None:
+        return None
+    name, rest = PurePath(command[start]).name, list(command[start + 1 :])
+    if name.startswith("python"):
+        behind = _module_index(rest)
+        module = rest[behind]
+        name, rest = AGENT_MODULES.get(module, module), rest[behind + 1 :]
+        if module == "accelerate.commands.launch":
+            rest.insert(0, "launch")
+    kind = "mpirun" if name in MPIRUN - SITE_STARTERS else name
+    if kind == "accelerate":
+        if rest[:1] != ["launch"]:
+            return None
+        rest = rest[1:]
+    if kind == "srun":
+        parsed, program = parse_options(rest, "srun")
+        options = {each.option.name: each.value or "" for each in parsed.given}
+        shown = {name: (f"--{name}={value}" if value else f"--{name}",) for name, value in options.items()}
+        return LauncherCommand(kind, tuple(command[:start]), options, shown, tuple(program))
+    options, words = dict[str, str](), dict[str, tuple[str, ...]]()
+    index = 0
+    while index < len(rest) and rest[index].startswith("-") and len(rest[index]) > 1:
+        if rest[index] == "--":
+            index += 1
+            break
+        option, equals, value = rest[index].lstrip("-").partition("=")
+        option = option.replace("_", "-") if name not in MPIRUN else option
+        count = 0 if equals else MPIRUN_VALUES.get(option, 0) if name in MPIRUN else option not in AGENT_FLAGS
+        options[option] = value if equals else " ".join(rest[index + 1 : index + 1 + count])
+        words[option] = (*words.get(option, ()), *rest[index : index + 1 + count])
+        index += 1 + count
+    program = rest[index:]
+    if kind in {"torchrun", "accelerate", "deepspeed"} and program and "no-python" not in options:
+        program = ["python", *(["-m"] if options.keys() & {"m", "module"} else []), *program]
+    return LauncherCommand(kind, tuple(command[:start]), options, words, tuple(program))
+
+
+def _launcher_index(command: Sequence[str]) -> int | None:
+    """Return the index of the launcher: the first word, or one behind a prefix and before any program file."""
+    for index, word in enumerate(command):
+        name = PurePath(word).name
+        if name in _LAUNCHERS:
+            return index
+        if re.fullmatch(r"python[0-9.]*", name):
+            rest = command[index + 1 :]
+            module = "".join(rest[_module_index(rest) :][:1])
+            if module:
+                return index if module in AGENT_MODULES or module == "accelerate" else None
+        if name.endswith((".py", ".sh")) or PurePath(command[0]).name not in _PREFIXES:
+            return None
+    return None
+
+
+def _module_index(words: Sequence[str]) -> int:
+    """Return the index of the module's name in the words behind `python`, or their number if there is no `-m`."""
+    index = 0
+    while index < len(words) and words[index].startswith("-") and words[index] != "-c":
+        if words[index] == "-m":
+            return index + 1
+        # -X and -W take the next word, other options of the interpreter none.
+        index += 2 if words[index] in {"-X", "-W"} else 1
+    return len(words)
+
+
+def adopt_launcher(job: Job, cluster: Cluster, origins: Origins) -> tuple[Job, tuple[str, ...]]:
+    """Return the job with the launcher of its command as [launch], and notes about it.
+
+    torchrun and mpirun start as many nodes and ranks as the job has. A job that gives no numbers takes them from the
+    options of its launcher. HPC_KIT_LAUNCHER=torchrun in [env] keeps a separate world for each rank.
+
+    Args:
+        job: The job, before it is fitted to the cluster.
+        cluster: The cluster.
+        origins: Origins of its keys.
+
+    Raises:
+        SpecError: The launcher cannot start the ranks of the job, or its options contradict the job.
+    """
+    if str(job.env.get("HPC_KIT_LAUNCHER", "")).strip() == "torchrun" or any(each.command for each in job.component):
+        return job, ()
+    command = _find_checked(job.command)
+    code = _launcher_in_code(job.command) if command is None else None
+    if code is None and (command is None or not command.program):
+        return job, ()
+    job, command = _with_agents(job, cluster, command, origins)
+    resources, named = _with_size(job, command)
+    nodes, ntasks = count_nodes_and_tasks(structs.replace(job, resources=resources), cluster.node, origins)
+    ranks = -(-ntasks // nodes) * job.launch.nproc_per_node
+    if command is None:
+        if nodes * ranks > 1:
+            raise _refusal(str(code), nodes, ranks, f"in the shell code of {job.command[0]}", ("python", "train.py"))
+        return job, ()
+    if named or command.kind == "srun":
+        check_size(command, nodes, ranks)
+    if command.kind in {"torchrun", "mpirun", "srun"}:
+        reason = _obstacle(job, cluster, command, even=ntasks % nodes == 0)
+        if reason:
+            raise _refusal(command.kind, nodes, ranks, reason, (*command.prefix, *command.program), command)
+        sized = structs.replace(job, command=command.program, resources=resources)
+        if command.kind == "srun":
+            return sized, ("ignoring srun of the command, because the script starts the ranks by srun",)
+        return (
+            _under_mpirun(sized, job.command[0], command)
+            if command.kind == "mpirun"
+            else _under_agents(sized, command, nodes, ranks)
+        )
+    # One task: a launcher of a single node starts one world there.
+    if nodes * ranks > 1 or (named and (command.ranks or command.ranks_per_node or 1) > 1):
+        reason = f"the job starts {nodes * ranks} processes, and each would start {command.kind}"
+        raise _refusal(command.kind, nodes, ranks, reason, (*command.prefix, *command.program), command)
+    return job, ()
+
+
+def _launcher_in_code(command: Sequence[str]) -> str | None:
+    """Return the launcher in the code of `bash -c CODE`."""
+    code = command[2] if len(command) > 2 and PurePath(command[0]).name in _SHELLS and "c" in command[1] else ""
+    match = _IN_CODE.search(code)
+    return match[1] if match else None
+
+
+def _find_checked(words: Sequence[str]) -> LauncherCommand | None:
+    """Return the launcher. Refuse one of several programs, and one whose program was not found among its options."""
+    command = find_launcher(words)
+    if command is None:
+        return None
+    if command.kind in MPIRUN and ":" in command.program:
+        raise SpecError(
+            f"{command.kind} in the command starts several programs",
+            found=shlex.join(words),
+            remedy="write a job file with one [[component]] for each program: its command, nodes and ntasks",
+        )
+    if not command.program and words[-1].endswith(".py"):
+        raise SpecError(
+            f"the program behind {command.kind} is not clear",
+            found=f"{words[-1]} looks like the value of an option in: {shlex.join(words)}",
+            remedy=f"write the options of {command.kind} as --NAME=VALUE, or leave {command.kind} out:"
+            f" hpc-kit submit -j NODESxRANKS -- python {shlex.quote(words[-1])}",
+        )
+    return command
+
+
+def _with_agents(
+    job: Job, cluster: Cluster, command: LauncherCommand | None, origins: Origins
+) -> tuple[Job, LauncherCommand | None]:
+    """Return the job and torchrun with the number of ranks that torchrun starts on each node.
+
+    One task per node is the usual shape of a job for torchrun: the task is the agent, and its resources are those of
+    the node. `--nproc-per-node=gpu` is the number of GPUs that the job has on each node.
+
+    Raises:
+        SpecError: The job gives no number of ranks, and torchrun would count them on the node.
+    """
+    resources = job.resources
+    if command is None or command.kind != "torchrun" or job.launch.starts_agents:
+        return job, command
+    named = any((resources.ntasks, resources.ntasks_per_node, resources.ntasks_per_gpu))
+    sized = resources if named else structs.replace(resources, nodes=resources.nodes or command.nodes)
+    if named and resources.nodes is None and resources.ntasks_per_node == 1 and resources.ntasks is None:
+        sized = resources = structs.replace(resources, nodes=command.nodes)
+    nodes, ntasks = count_nodes_and_tasks(structs.replace(job, resources=sized), cluster.node, origins)
+    one_each = named and nodes == ntasks and not resources.ntasks_per_gpu
+    asked = command.options.get("nproc-per-node", "1")
+    if asked in {"gpu", "auto"} and (one_each or not named):
+        gpus, rest = divmod(sized.count_gpus(nodes, ntasks) or 0, nodes)
+        if gpus and not rest:
+            command = command._replace(options={**command.options, "nproc-per-node": str(gpus)})
+    ranks = command.ranks_per_node
+    if ranks is None and "nproc-per-node" in command.options and not named:
+        line = shlex.join(["torchrun", *_without_python(command)])
+        raise SpecError(
+            f"the number of ranks of torchrun is not known: nproc-per-node is {asked}",
+            found="a job without a number of GPUs on each node" if asked in {"gpu", "auto"} else f"{asked}",
+            remedy=f"give nodes x ranks: hpc-kit submit -j {nodes}xRANKS -- {line}",
+        )
+    # Another number of nodes, or --standalone on several, is a contradiction that check_size reports.
+    if one_each and ranks is not None and ranks > 1 and command.nodes in {None, nodes}:
+        launch = structs.replace(job.launch, launcher="torchrun", nproc_per_node=ranks)
+        return structs.replace(job, launch=launch, resources=resources), command
+    return job, command
+
+
+def _with_size(job: Job, command: LauncherCommand | None) -> tuple[Resources, bool]:
+    """Return the options with the launcher's numbers where the job has none, and whether the job has its own."""
+    resources = job.resources
+    if job.launch.starts_agents or any((resources.ntasks, resources.ntasks_per_node, resources.ntasks_per_gpu)):
+        return resources, True
+    if command is None or command.kind not in {"torchrun", "mpirun", "srun"}:
+        return resources, False
+    nodes = resources.nodes or command.nodes
+    if nodes is None and command.ranks and command.ranks_per_node:
+        nodes = -(-command.ranks // command.ranks_per_node)
+    if command.ranks is not None:
+        return structs.replace(resources, nodes=nodes or 1, ntasks=command.ranks), False
+    return structs.replace(resources, nodes=nodes, ntasks_per_node=command.ranks_per_node or 1), False
+
+
+def check_size(command: LauncherCommand, nodes: int, ranks: int) -> None:
+    """Refuse a launcher whose own numbers are not those of the job."""
+    own_nodes, own_ranks, total = command.nodes, command.ranks_per_node, command.ranks
+    if own_nodes is not None and own_ranks is not None:
+        total = own_nodes * own_ranks
+    apart = "standalone" in command.options and nodes > 1
+    agrees = own_nodes in {None, nodes} and own_ranks in {None, ranks} if total is None else total == nodes * ranks
+    if agrees and not apart:
+        return
+    names = (_NODES.get(command.kind, ""), *_RANKS_PER_NODE.get(command.kind, ()), *_RANKS.get(command.kind, ()))
+    given = [" ".join(command.words[name]) for name in (*names, "standalone") if command.words.get(name)]
+    found = f"{' '.join([command.kind, *given])}; the job has {_ranks(nodes, ranks)}"
+    if apart:
+        own_nodes = nodes
+    own_nodes = own_nodes or (1 if total and total % nodes else nodes)
+    each = own_ranks or (-(-total // own_nodes) if total else ranks)
+    words = command.program if command.kind != "torchrun" else ("torchrun", *_without_python(command))
+    raise SpecError(
+        f"{command.kind} and the job give different numbers of ranks",
+        found=found,
+        remedy=f"let the job give the numbers: {_line(own_nodes, each, (*command.prefix, *words))}",
+    )
+
+
+def _without_python(command: LauncherCommand) -> tuple[str, ...]:
+    """Return the words behind torchrun, without its options for the size and the rendezvous."""
+    kept = [word for name, words in command.words.items() if name not in _OWN_RENDEZVOUS for word in words]
+    program = command.program if "no-python" in command.options else command.program[1:]
+    return (*kept, *(program[1:] if program[:1] == ("-m",) else program))
+
+
+def _ranks(nodes: int, ranks: int) -> str:
+    return f"{nodes} node{'s' * (nodes > 1)} x {ranks} rank{'s' * (ranks > 1)}"
+
+
+def _line(nodes: int, ranks: int, program: Sequence[str], *settings: str) -> str:
+    words = ["hpc-kit", "submit", "-j", f"{nodes}x{ranks}", *(word for each in settings for word in ("--set", each))]
+    return shlex.join([*words, "--", *program])
+
+
+def _refusal(
+    launcher: str,
+    nodes: int,
+    ranks: int,
+    reason: str,
+    program: Sequence[str],
+    command: LauncherCommand | None = None,
+) -> SpecError:
+    """Return the error that names the line that works."""
+    settings = []
+    if launcher in {"mpirun", "horovodrun"}:
+        settings.append("launch.launcher=mpirun")
+        settings += [f"env.{word}" for word in (_exported(command) if command else ()) if "=" in word]
+    if command is not None and command.options.get("mixed-precision"):
+        settings.append(f"env.ACCELERATE_MIXED_PRECISION={command.options['mixed-precision']}")
+    return SpecError(
+        f"{launcher} in the command would not make one world of {nodes * ranks} rank{'s' * (nodes * ranks > 1)}",
+        found=reason,
+        remedy=f"remove it, because hpc-kit starts the ranks: {_line(nodes, ranks, program, *settings)}",
+    )
+
+
+def _obstacle(job: Job, cluster: Cluster, command: LauncherCommand, *, even: bool) -> str | None:
+    """Return the reason why the job cannot use this launcher."""
+    launcher = job.launch.launcher
+    if command.prefix:
+        return f"{command.kind} comes after {command.prefix[0]}"
+    if launcher not in {"srun", command.kind}:
+        return f"[launch] launcher = '{launcher}'"
+    if command.kind == "srun":
+        kept = (_NODES["srun"], *_RANKS_PER_NODE["srun"], *_RANKS["srun"])
+        refused = [
+            word
+            for name, words in command.words.items()
+            if name not in kept or not re.fullmatch(r"[1-9]\d*", command.options[name])
+            for word in words
+        ]
+        return f"the script starts the ranks by srun, and ignores {' '.join(refused)}" if refused else None
+    if cluster.environment.is_container:
+        return f"cluster {cluster.name} has a container, in which only srun starts ranks"
+    if job.component:
+        return "the job is heterogeneous"
+    if command.kind == "torchrun":
+        return None if even else "the nodes have different numbers of ranks"
+    # The script starts Open MPI with --bind-to none. -x goes to [env].
+    unbound = {"bind-to"} if command.options.get("bind-to") == "none" else set[str]()
+    others = command.words.keys() - {
+        "x",
+        *unbound,
+        "allow-run-as-root",
+        "oversubscribe",
+        *_RANKS["mpirun"],
+        *_RANKS_PER_NODE["mpirun"],
+    }
+    shown = " ".join(word for name in command.words if name in others for word in command.words[name])
+    return f"its options {shown}: Open MPI also reads OMPI_MCA_... in [env]" if others else None
+
+
+def _under_mpirun(job: Job, program: str, command: LauncherCommand) -> tuple[Job, tuple[str, ...]]:
+    mpich = PurePath(program).name in {"mpiexec.hydra", "mpirun.mpich"}
+    launch = structs.replace(job.launch, launcher="mpirun", mpi="mpich" if mpich else job.launch.mpi)
+    # Every rank gets the whole environment, so that `-x NAME` without a value needs nothing.
+    exported = [word.partition("=") for word in _exported(command)]
+    env = {name: value for name, equals, value in exported if equals}
+    notes = ["using [launch] launcher = 'mpirun' for mpirun in the command"]
+    if env:
+        notes.append(f"setting {', '.join(env)} in [env] for -x of mpirun in the command")
+    return structs.replace(job, launch=launch, env={**job.env, **env}), tuple(notes)
+
+
+def _exported(command: LauncherCommand) -> tuple[str, ...]:
+    """Return the values of mpirun's `-x NAME[=value]`."""
+    return tuple(word for word in command.words.get("x", ()) if word not in {"-x", "--x"})
+
+
+def _under_agents(job: Job, command: LauncherCommand, nodes: int, ranks: int) -> tuple[Job, tuple[str, ...]]:
+    """Return the job with one agent per node. What the job asks for each rank is asked for all ranks of the node."""
+    kept = [name for name in command.words if name not in {*_OWN_RENDEZVOUS, "m", "module", "no-python"}]
+    sizes = {"nnodes", "nproc-per-node"}
+    # A range such as 1:4 is replaced by the job's number.
+    replaced = _OWN_RENDEZVOUS - {name for name in sizes if command.options.get(name, "").isdigit()}
+    dropped = [" ".join(words) for name, words in command.words.items() if name in replaced]
+    resources = job.resources
+    cpus = resources.cpus_per_task
+    if cpus is None and resources.cpus_per_gpu is None and not any(getattr(resources, name) for name in GPU_FIELDS):
+        cpus = 1
+    gpus = resources.gpus_per_task
+    if gpus is not None and not job.launch.starts_agents:
+        counted = [(kind, number * ranks) for kind, number in option_values.parse_gpus(str(gpus))]
+        gpus = ",".join(f"{kind}:{number}" if kind else str(number) for kind, number in counted)
+    if not job.launch.starts_agents:
+        resources = structs.replace(
+            resources,
+            nodes=nodes,
+            ntasks=None,
+            ntasks_per_node=1,
+            ntasks_per_gpu=None,
+            cpus_per_task=None if cpus is None else cpus * ranks,
+            gpus_per_task=gpus,
+        )
+    options = (*job.launch.options, *(word for name in kept for word in command.words[name]))
+    launch = structs.replace(job.launch, launcher="torchrun", nproc_per_node=ranks, options=options)
+    note = f"using one torchrun agent per node: --nnodes={nodes} --nproc-per-node={ranks}, with the job's rendezvous"
+    notes = (note, *((f"ignoring {', '.join(dropped)} of torchrun in the command",) if dropped else ()))
+    return structs.replace(job, resources=resources, launch=launch), notes
