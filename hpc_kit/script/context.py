@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import structs
 
 from hpc_kit import __version__
-from hpc_kit.script.quoting import copyable_command
+from hpc_kit.script.quoting import copyable_words
 from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
 from hpc_kit.spec.job import Axis
 from hpc_kit.spec.layout_checks import node_of_rank
@@ -40,13 +41,16 @@ AXIS_TITLES: dict[Axis, str] = {
 _THREADS = "OMP_NUM_THREADS"
 
 
-def template_values(resolved: Resolved, *, template: str, standalone: bool, shell: ShellFiles) -> dict[str, object]:
+def template_values(
+    resolved: Resolved, *, template: str, standalone: bool, simple: bool = False, shell: ShellFiles
+) -> dict[str, object]:
     """Return all values of a script.
 
     Args:
         resolved: The job, fitted to its cluster.
         template: The template as the header names it.
         standalone: Whether the nodes lack hpc_kit.
+        simple: Whether the script leaves out signals and the first failure.
         shell: The shell files that the script calls or contains.
     """
     job, resources = resolved.job, resolved.job.resources
@@ -56,10 +60,10 @@ def template_values(resolved: Resolved, *, template: str, standalone: bool, shel
         "description": job.description,
         "version": __version__,
         "sources": ", ".join((*resolved.sources, template)),
-        "again": copyable_command(resolved.command_line(standalone=standalone)),
+        "again": copyable_words(resolved.command_line(standalone=standalone, simple=simple)),
         "submit": submit_command(resolved),
         "notes": resolved.notes,
-        "directives": directives(resolved),
+        "directives": directives(resolved, standalone=standalone),
         "environment": resolved.cluster.environment,
         "setup": job.setup,
         "exports": script_exports(resolved, standalone=standalone),
@@ -71,17 +75,23 @@ def template_values(resolved: Resolved, *, template: str, standalone: bool, shel
         "ntasks": resolved.ntasks,
         "ntasks_per_node": resources.ntasks_per_node,
         "nproc_per_node": job.launch.nproc_per_node,
+        "agent_options": job.launch.options,
         "cpus_per_task": resources.cpus_per_task,
         "cpus_per_gpu": resources.cpus_per_gpu,
         "cpus_by_slurm": resolved.cpus_by_slurm and (job.launch.launcher != "mpirun" or not own_threads),
         "threads_by_slurm": resolved.cpus_by_slurm and not own_threads,
         "world_size": resolved.world_size,
+        "ranks_per_node": resolved.ranks_per_node,
+        "nodes_are_fixed": nodes_are_fixed(resolved),
+        "layout_ranks": math.prod(inner_degrees(resolved).values()),
+        "layout_degrees": " x ".join(f"{name} {degree}" for name, degree in inner_degrees(resolved).items()),
         "launcher": job.launch.launcher,
         "launch_file": f"launchers/{'hetjob' if resolved.components else job.launch.launcher}.j2",
         "mpi": job.launch.mpi,
         "task_output": job.launch.output,
         "task_error": job.launch.error,
         "standalone": standalone,
+        "simple": simple,
         "layout": job.layout,
         "axes": mesh_axes(resolved),
         "nodes_of_a_layer": nodes_spanned(resolved, "tp", "cp"),
@@ -92,7 +102,7 @@ def template_values(resolved: Resolved, *, template: str, standalone: bool, shel
         "cpus_not_handed_on": CPUS_NOT_HANDED_ON.releases,
         # srun replaces patterns in file names: a '%' in the path of the project must stay as it is.
         "run_pattern": "${HPC_KIT_RUN//%/%%}",
-        "shell_folder": shell.folder,
+        "shell_folder": "" if standalone or simple else shell.folder,
         "shell_code": shell.code,
     }
 
@@ -100,12 +110,12 @@ def template_values(resolved: Resolved, *, template: str, standalone: bool, shel
 # The commands of the header
 
 
-def submit_command(resolved: Resolved) -> str:
-    """Return the commands that submit the script by hand."""
+def submit_command(resolved: Resolved) -> list[str]:
+    """Return the words of the commands that submit the script by hand."""
     name = f"{resolved.job.name}.sbatch"
-    sbatch = copyable_command(("sbatch", f"./{name}" if name.startswith("-") else name))
+    sbatch = copyable_words(("sbatch", f"./{name}" if name.startswith("-") else name))
     folders = needed_folders(resolved)
-    return f"{copyable_command(('mkdir', '-p', *folders))} && {sbatch}" if folders else sbatch
+    return [*copyable_words(("mkdir", "-p", *folders)), "&&", *sbatch] if folders else sbatch
 
 
 def needed_folders(resolved: Resolved) -> tuple[str, ...]:
@@ -131,11 +141,28 @@ def working_folder(resolved: Resolved, root: Path) -> Path:
 # Directives and variables
 
 
-def directives(resolved: Resolved) -> list[Directive]:
-    """Return the #SBATCH options in the order of the man page."""
+def nodes_are_fixed(resolved: Resolved) -> bool:
+    """Return whether the job has a meaning on its number of nodes only; else `sbatch --nodes` may change it."""
+    return bool(resolved.components) or resolved.ranks_per_node is None or resolved.job.layout.dp is not None
+
+
+def inner_degrees(resolved: Resolved) -> dict[str, int]:
+    """Return the degrees above 1 whose product divides the number of ranks; dp takes what is left."""
+    layout = resolved.job.layout
+    degrees = {"pp": layout.pp, "dp_shard": layout.dp_shard or 1, "cp": layout.cp, "tp": layout.tp}
+    return {name: degree for name, degree in degrees.items() if degree > 1}
+
+
+def directives(resolved: Resolved, *, standalone: bool = False) -> list[Directive]:
+    """Return the #SBATCH options in the order of the man page.
+
+    A standalone script takes any number of nodes, so it leaves out the number of tasks, which would contradict them.
+    """
     job, array = resolved.job, resolved.job.resources.array is not None
     given = {"job_name": job.name, "open_mode": "append"} | resolved.job.resources.given()
     given.setdefault("output", literal_pattern(resolved.log_folder) + ("/%A_%a.log" if array else "/%j.log"))
+    if standalone and not nodes_are_fixed(resolved):
+        given.pop("ntasks", None)
     ordered = [(name, given[name]) for name in job.resources.__struct_fields__ if name in given]
     return [(name.replace("_", "-"), None if value is True else value) for name, value in ordered]
 
@@ -164,11 +191,11 @@ def components(resolved: Resolved, *, standalone: bool) -> list[dict[str, object
 def script_exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, str]]:
     """Return the environment variables that the script sets; those of the job come last."""
     launch = resolved.job.launch
-    ours: dict[str, object] = {
-        "PYTHONUNBUFFERED": 1,
+    ours: dict[str, object] = {"PYTHONUNBUFFERED": 1}
+    if not standalone:
         # Without a name server, torch warns in the log of each rank that it cannot resolve the names of its peers.
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
-    }
+        # hpc_kit reports such a fault itself.
+        ours["TORCH_CPP_LOG_LEVEL"] = "ERROR"
     # The tasks of each component have their own number of CPUs, and with cpus_by_slurm only the job knows the number.
     if not resolved.components and not resolved.cpus_by_slurm:
         ours[_THREADS] = max(1, resolved.cpus // launch.nproc_per_node)
@@ -179,9 +206,9 @@ def script_exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, s
         # the user is root, whom Open MPI refuses.
         ours |= {"OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo"}
         ours |= {"OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1}
-    if not standalone and launch.backend != "auto":
+    if launch.backend != "auto":
         ours["HPC_KIT_BACKEND"] = launch.backend
-    if not standalone and launch.timeout is not None:
+    if launch.timeout is not None:
         ours["HPC_KIT_TIMEOUT"] = launch.timeout
     return [(name, str(value)) for name, value in {**ours, **resolved.job.env}.items()]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment, nodes
 
 _PLAIN = re.compile(r"[\w@%+=:,./\[\]*&|()!<>?^~{}-]*\Z")
+_COMMENT_WIDTH = 116
+"""Columns of a comment line after "# ", with room for the backslash of a command."""
+_COMMENT_INDENT = " " * 8
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
@@ -61,8 +64,13 @@ def shell_words(values: Iterable[object]) -> str:
 
 
 def copyable_command(words: Iterable[str]) -> str:
-    """Return a command line that a person copies into bash: on one line, and safe from the `!` of the history."""
-    return " ".join(_ansi_quoted(word) if _CONTROL.search(word) else shlex.quote(word) for word in words)
+    """Return a command line that a person copies into bash."""
+    return " ".join(copyable_words(words))
+
+
+def copyable_words(words: Iterable[str]) -> list[str]:
+    """Return words that a person copies into bash: each on one line, and safe from the `!` of the history."""
+    return [_ansi_quoted(word) if _CONTROL.search(word) else shlex.quote(word) for word in words]
 
 
 def _ansi_quoted(word: str) -> str:
@@ -70,9 +78,24 @@ def _ansi_quoted(word: str) -> str:
     return "$'" + _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", escaped) + "'"
 
 
-def comment_text(value: object) -> str:
-    """Return text for a comment, on one line."""
-    return _CONTROL.sub(" ", str(value))
+def comment_text(value: object, label: str = "") -> str:
+    """Return text for a comment; a line longer than 120 characters continues in comment lines below.
+
+    Args:
+        value: Text, or the words of a command, whose lines then end in a backslash.
+        label: Text before it.
+    """
+    is_command = not isinstance(value, str) and isinstance(value, Sequence)
+    words = [*value] if is_command else str(value).split(" ")  # type: ignore[misc]
+    lines = [label]
+    for position, word in enumerate(_CONTROL.sub(" ", str(each)) for each in words):
+        space = " " if position and lines[-1] else ""
+        if position and len(lines[-1]) + len(space + word) > _COMMENT_WIDTH:
+            lines[-1] += " \\" if is_command else ""
+            lines.append(" " * len(label or _COMMENT_INDENT))
+            space = ""
+        lines[-1] += space + word
+    return "\n# ".join(lines)
 
 
 def inside_quotes(text: object) -> str:

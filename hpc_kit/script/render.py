@@ -12,9 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from hpc_kit import run_files
 from hpc_kit.errors import SpecError, TemplateError, page
-from hpc_kit.script.context import template_values
+from hpc_kit.script.context import template_values, working_folder
 from hpc_kit.script.quoting import quoting_environment
 from hpc_kit.script.shell_files import read_shell_files, write_shell_files
 from hpc_kit.spec import load, search_path
@@ -36,6 +38,7 @@ def render(
     *,
     set: Mapping[str, object] | None = None,  # noqa: A002 - the option's name
     standalone: bool = False,
+    simple: bool = False,
     root: str | Path | None = None,
 ) -> str:
     """Return the sbatch script of a job on a cluster.
@@ -47,6 +50,7 @@ def render(
         cluster: Name or path of a cluster file, or a cluster (default: the one that fits this machine).
         set: Values that replace those of the files, by dotted key: {"resources.nodes": 2}.
         standalone: Make a script that needs neither hpc_kit on the nodes nor its shell files in the project.
+        simple: Make a script with the plain srun line alone: it forwards no signals and notes no first failure.
         root: The user's project, with jobs/, env/ and templates/ (default: the current folder).
 
     Raises:
@@ -56,7 +60,7 @@ def render(
     """
     root = Path(root or search_path.current_folder())
     resolved = resolve_arguments(job, cluster, set or {}, root)
-    text = render_resolved(resolved, standalone=standalone, root=root)
+    text = render_resolved(resolved, standalone=standalone, simple=simple, root=root)
     write_shell_files(text, resolved, root)
     return text
 
@@ -68,6 +72,7 @@ def resolve_arguments(
     root: Path,
     *,
     sure: bool = False,
+    check: bool = True,
 ) -> Resolved:
     """Return the job of the arguments of `render`, fitted to its cluster.
 
@@ -77,6 +82,7 @@ def resolve_arguments(
         set: See `render`.
         root: The user's project.
         sure: See `default_cluster`: a submission must know the cluster, a script need not.
+        check: See `resolve`.
 
     Raises:
         SpecError: A file is missing, or a value is not valid.
@@ -87,7 +93,7 @@ def resolve_arguments(
         cluster, set = choice.name, {**choice.settings, **set}  # noqa: A001
     loaded = load.load(job, cluster, set=set, root=root)
     again = _command_line(str(job), cluster, set) if isinstance(job, str | Path) else ()
-    return resolve(loaded, root=root, render_command=again)
+    return resolve(loaded, root=root, render_command=again, check=check)
 
 
 def _command_line(job: str, cluster: str | Path | Cluster, set: Mapping[str, object]) -> tuple[str, ...]:  # noqa: A002
@@ -99,16 +105,44 @@ def _command_line(job: str, cluster: str | Path | Cluster, set: Mapping[str, obj
     return format_render_command([job], name, settings=(f"{key}={value}" for key, value in values.items()))
 
 
-def render_resolved(resolved: Resolved, *, standalone: bool = False, root: Path) -> str:
+def render_resolved(resolved: Resolved, *, standalone: bool = False, simple: bool = False, root: Path) -> str:
     """Return the script of a job that is fitted to its cluster; writes no files.
 
     Raises:
+        SpecError: The job cannot do without hpc_kit, or without its shell files.
         TemplateError: The template is missing, or uses a value that does not exist.
     """
+    _check_variant(resolved, standalone=standalone, simple=simple)
+    if standalone:
+        # sbatch may run anywhere: the names in the script start at the project.
+        folder = working_folder(resolved, root)
+        resources = structs.replace(resolved.job.resources, chdir=str(folder))
+        resolved = structs.replace(resolved, job=structs.replace(resolved.job, resources=resources))
     name = resolved.job.template
     path = search_path.find_file("templates", name, root, suffix=search_path.TEMPLATE)
     shell, shown = read_shell_files(resolved, root), search_path.display_path(path, root)
-    return fill_template(path, template_values(resolved, template=shown, standalone=standalone, shell=shell), root)
+    values = template_values(resolved, template=shown, standalone=standalone, simple=simple, shell=shell)
+    return fill_template(path, values, root)
+
+
+def _check_variant(resolved: Resolved, *, standalone: bool, simple: bool) -> None:
+    launch, argv = resolved.job.launch, resolved.argv
+    if standalone and launch.backend == "mpi":
+        raise SpecError(
+            "a standalone script has no backend mpi",
+            found="launch.backend = mpi, which hpc_kit provides on the nodes",
+            remedy="--set launch.backend=gloo, or leave --standalone out",
+        )
+    if standalone and any(word == "hpc_kit" or word.startswith("hpc_kit.") for word in argv):
+        raise SpecError(
+            "the program of this job is hpc_kit itself", found=" ".join(argv), remedy="leave --standalone out"
+        )
+    if simple and launch.launcher == "ray":
+        raise SpecError(
+            "a simple script cannot start Ray",
+            found="launch.launcher = ray: its nodes need shell/ray_node.sh",
+            remedy="leave --simple out",
+        )
 
 
 def fill_template(path: Path, values: Mapping[str, object], root: Path) -> str:

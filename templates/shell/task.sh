@@ -11,10 +11,8 @@
 # shellcheck disable=SC2064,SC2317  # each trap contains its signal
 
 ranks=1
-case ${1-} in
-  --ranks=*) ranks=${1#*=} && shift ;;
-  --log) exec >>"$HPC_KIT_RUN/rank-$SLURM_PROCID.log" 2>&1 && shift ;;
-esac
+if [[ ${1-} = --ranks=* ]]; then ranks=${1#*=} && shift; fi
+if [ "${1-}" = --log ]; then exec >>"$HPC_KIT_RUN/rank-$SLURM_PROCID.log" 2>&1 && shift; fi
 pass_on() { [ "${HPC_KIT_SIGNALS-}" = all ] || kill -s "$@" 2>/dev/null; }
 # CONT is left out: Slurm sends it just before other signals, and bash loses one of two that end a wait together.
 for signal in HUP INT QUIT ABRT ALRM TERM USR1 USR2 URG XCPU; do trap "pass_on $signal \$!" "$signal"; done

@@ -53,7 +53,7 @@ def run(
         ({"modules": ["cuda"], "venv": "own"}, ["module load cuda", "activated own"]),
     ],
 )
-def test_what_is_named_is_activated_before_the_ranks(
+def test_an_environment_is_activated_before_the_ranks_start(
     project: Path, tools: Path, environment: dict[str, Any], told: list[str]
 ) -> None:
     done = run(project, tools, **environment)
@@ -73,7 +73,7 @@ def test_what_is_named_is_activated_before_the_ranks(
         ({"uv": "lock"}, "uv", "there is no uv command"),
     ],
 )
-def test_what_fails_ends_the_job_with_a_line(
+def test_a_failed_activation_ends_the_job_with_a_message(
     project: Path, tools: Path, environment: dict[str, Any], without: str, words: str
 ) -> None:
     if without in {"conda", "uv"}:
@@ -107,7 +107,9 @@ def test_shellcheck_finds_nothing(project: Path, tools: Path) -> None:
         ({"modules": ["$CUDA"]}, "wrong value for environment.modules"),
     ],
 )
-def test_what_an_environment_cannot_be(project: Path, tools: Path, environment: dict[str, Any], words: str) -> None:
+def test_an_impossible_environment_is_refused(
+    project: Path, tools: Path, environment: dict[str, Any], words: str
+) -> None:
     with pytest.raises(SpecError, match=words):
         run(project, tools, **environment)
 
@@ -134,7 +136,7 @@ def test_each_rank_enters_the_container(project: Path, tools: Path) -> None:
     assert "there is no apptainer command" in run(project, tools, apptainer="docker://torch").stderr
 
 
-def test_pyxis_is_told_by_srun(project: Path, tools: Path) -> None:
+def test_pyxis_gets_its_options_from_srun(project: Path, tools: Path) -> None:
     (tools / "srun").write_text(
         '#!/bin/sh\ncase $1 in --help) echo --container-image=x;; *) printf "<%s>" "$@";; esac\n'
     )
@@ -152,7 +154,7 @@ def test_pyxis_is_told_by_srun(project: Path, tools: Path) -> None:
     assert "no Pyxis here" in run(project, tools, pyxis="x").stderr
 
 
-def test_torchrun_would_start_outside_of_it(project: Path, tools: Path) -> None:
+def test_torchrun_in_a_container_is_refused(project: Path, tools: Path) -> None:
     (project / "jobs/mine.toml").write_text('command = ["python", "train.py"]\n[launch]\nlauncher = "torchrun"\n')
     with pytest.raises(SpecError, match="ranks in containers are started by srun"):
         run(project, tools, apptainer="a.sif")

@@ -49,11 +49,11 @@ def rows(layout: Any, **more: Any) -> list[str]:
         ]),
     ],
 )  # fmt: skip
-def test_groups_are_told_with_their_places(layout: Any, expected: list[str]) -> None:
+def test_groups_are_listed_with_their_nodes(layout: Any, expected: list[str]) -> None:
     assert rows(layout) == expected
 
 
-def test_one_node_needs_no_places_and_many_groups_are_cut_short() -> None:
+def test_one_node_is_not_named_and_many_groups_are_abbreviated() -> None:
     assert rows({"tp": 2}, nodes=1, tasks=2) == ["tp 2 parts of each matrix ranks 0-1"]
     (_, tp) = rows({"tp": 4}, nodes=16, tasks=4)
     assert tp == "tp 4 parts of each matrix ranks 0-3 | 4-7 | 8-11 | 12-15 | ... (16 groups), each on one node"
@@ -61,7 +61,7 @@ def test_one_node_needs_no_places_and_many_groups_are_cut_short() -> None:
     assert "ranks 0,4,...,60 | 1,5,...,61 | " in dp
 
 
-def test_places_are_left_out_where_they_are_not_known() -> None:
+def test_nodes_are_omitted_if_they_are_unknown() -> None:
     assert rows({"tp": 2}, distribution="arbitrary")[-1].endswith("6-7")
 
 
@@ -81,12 +81,12 @@ def test_torchruns_ranks_are_neighbours() -> None:
         ({"pp": 2}, {}, ""),
     ],
 )
-def test_what_talks_in_every_layer_is_told_as_it_lies(layout: Any, more: Any, words: str) -> None:
+def test_axes_that_communicate_in_every_layer_are_noted_with_their_place(layout: Any, more: Any, words: str) -> None:
     text = render_resolved(fit(layout, **more), root=Path("/p"))
     assert words in text if words else "tp and cp communicate" not in text
 
 
-def test_nodes_lie_between_stages_only_where_they_do() -> None:
+def test_the_header_says_that_nodes_divide_the_stages_only_if_they_do() -> None:
     said = "the nodes divide the stages"
     made = {name: fit({"pp": 2}, distribution=name) for name in ("block", "cyclic")}
     jobs = {name: structs.replace(each.job, template="pipeline") for name, each in made.items()}
@@ -105,5 +105,5 @@ def test_nodes_lie_between_stages_only_where_they_do() -> None:
         ({"tp": 2}, {"tasks": 1, "launch": Launch(launcher="torchrun", nproc_per_node=2)}, None),
     ],
 )  # fmt: skip
-def test_neighbours_that_work_together_are_kept_together(layout: Any, more: Any, said: str | None) -> None:
+def test_the_layout_chooses_the_distribution_of_ranks(layout: Any, more: Any, said: str | None) -> None:
     assert fit(layout, **more).job.resources.distribution == said

@@ -26,7 +26,7 @@ def test_shellcheck_finds_nothing_in_a_shell_script(case: str) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_a_script_that_is_not_told_its_hosts_says_how_to_tell_them(tmp_path: Path) -> None:
+def test_a_script_without_hosts_prints_how_to_set_them(tmp_path: Path) -> None:
     words = ["bash", "-c", golden.shell("ddp_4node"), "job.sh", "a"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True)
     assert (done.returncode, done.stderr) == (2, b"this job is for 4 hosts: bash job.sh HOST HOST HOST HOST\n")

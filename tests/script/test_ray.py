@@ -51,13 +51,14 @@ def executed(project: Path, **variables: str) -> subprocess.CompletedProcess[str
         **os.environ,
         "PATH": f"{project}/bin:{os.environ['PATH']}",
         "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NUM_NODES": "2",
         "SLURMD_NODENAME": "n1",
     }
     return subprocess.run(["bash", "-c", text], env=environ | variables, capture_output=True, text=True, timeout=30)
 
 
 @pytest.mark.parametrize(("program", "status"), [("false", 1), ("timeout 0.1 sleep 9", 124)])
-def test_the_programs_end_is_the_jobs_and_ends_ray(project: Path, program: str, status: int) -> None:
+def test_the_end_of_the_program_ends_ray_and_the_job(project: Path, program: str, status: int) -> None:
     done = executed(project, PROGRAM=program)
     assert done.returncode == status, done.stderr
     assert (project / "runs" / "job" / "7" / "end").read_text().split()[0] == str(done.returncode)
@@ -65,19 +66,19 @@ def test_the_programs_end_is_the_jobs_and_ends_ray(project: Path, program: str, 
         assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_node_of_ray_that_fails_late_ends_the_program(project: Path) -> None:
+def test_a_ray_node_that_fails_late_ends_the_program(project: Path) -> None:
     done = executed(project, PROGRAM="sleep 60", NODE_FAILS="1", SECONDS="121")
     told = f"hpc-kit: a node of Ray ended before the program: see {project}/runs/job/7/node-*.log\n"
     assert (done.returncode, told in done.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("node", ["0", "1"])
-def test_a_node_that_cannot_begin_tries_again_at_first(project: Path, node: str) -> None:
+def test_a_ray_node_that_cannot_start_retries(project: Path, node: str) -> None:
     done = executed(project, PROGRAM="true", NODE_FAILS=node)
     assert done.returncode == 0, done.stderr
 
 
-def test_one_node_is_the_head_and_the_others_find_it_with_a_token_that_nobody_else_reads(project: Path) -> None:
+def test_ray_nodes_find_the_head_with_a_private_token(project: Path) -> None:
     executed(project, PROGRAM="true")
     head, other = ((project / f"ray-{node}").read_text() for node in (0, 1))
     port = head.partition("--port=")[2].split()[0]
@@ -87,7 +88,7 @@ def test_one_node_is_the_head_and_the_others_find_it_with_a_token_that_nobody_el
     assert not (project / "runs" / "job" / "7" / "ray-token").exists()
 
 
-def test_a_port_that_is_taken_is_passed_by(project: Path) -> None:
+def test_a_busy_port_is_skipped(project: Path) -> None:
     first = 10000 + 9 * 31
     with socket.create_server(("127.0.0.1", first)):
         executed(project, PROGRAM="true", SLURM_JOB_ID="9")

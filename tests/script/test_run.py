@@ -62,14 +62,16 @@ def run(project: Path) -> Run:
     def start(
         *command: str,
         standalone: bool = False,
+        simple: bool = False,
         set: dict[str, object] | None = None,
         stdin: IO[str] | None = None,
         **variables: str,
     ) -> subprocess.CompletedProcess[str]:
         changes = {"command": list(command), "name": "job", "resources.ntasks_per_node": 2, **(set or {})}
-        text = render("single", "slurm", set=changes, standalone=standalone, root=project)
+        text = render("single", "slurm", set=changes, standalone=standalone, simple=simple, root=project)
         environ = {**os.environ, "PATH": f"{project}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
-        environ |= {"SLURMD_NODENAME": "n1", **variables}
+        nodes = str(changes.get("resources.nodes", 1))
+        environ |= {"SLURMD_NODENAME": "n1", "SLURM_JOB_NUM_NODES": nodes, **variables}
         argv = ["bash", "-c", text]
         return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60, stdin=stdin)
 
@@ -81,13 +83,13 @@ def folder(project: Path) -> Path:
 
 
 @pytest.mark.parametrize("status", [0, 3, 137])
-def test_the_scripts_exit_status_is_sruns(run: Run, project: Path, status: int) -> None:
+def test_the_exit_code_of_the_script_is_that_of_srun(run: Run, project: Path, status: int) -> None:
     done = run("true", SRUN_STATUS=str(status))
     assert (done.returncode, done.stderr) == (status, "")
     assert (folder(project) / END).read_text().split()[0] == str(status)
 
 
-def test_the_first_rank_to_fail_gives_the_exit_status(run: Run, project: Path) -> None:
+def test_the_first_failed_rank_sets_the_exit_code(run: Run, project: Path) -> None:
     program = "exit $((SLURM_PROCID == 0 ? 0 : SLURM_PROCID == 2 ? 7 : 1))"
     done = run("bash", "-c", program, TASKS="0 2 1 3", SRUN_STATUS="143")
     assert done.returncode == 7
@@ -97,7 +99,7 @@ def test_the_first_rank_to_fail_gives_the_exit_status(run: Run, project: Path) -
     assert done.stderr == ""
 
 
-def test_an_earlier_attempts_markers_are_gone_after_a_requeue(run: Run, project: Path) -> None:
+def test_a_requeue_removes_the_markers_of_the_earlier_attempt(run: Run, project: Path) -> None:
     run("false")
     assert (folder(project) / FIRST_FAILURE).exists()
     done = run("true")
@@ -115,14 +117,14 @@ def test_a_failing_setup_line_ends_the_job_before_srun(run: Run, project: Path) 
     assert not (project / "srun-options").exists()
 
 
-def test_a_setup_that_ends_the_script_is_no_success(run: Run, project: Path) -> None:
+def test_a_setup_that_exits_is_a_failure(run: Run, project: Path) -> None:
     (project / "site.sh").write_text("exit 0\n")
     done = run("true", set={"setup": [". ./site.sh"]})
     assert (done.returncode, done.stderr) == (1, "hpc-kit: no rank was started: setup has ended the script\n")
     assert not (project / "srun-options").exists()
 
 
-def test_a_trap_of_setup_is_left_in_place(run: Run, project: Path) -> None:
+def test_a_trap_of_setup_is_kept(run: Run, project: Path) -> None:
     assert run("true", set={"setup": ["trap 'touch cleaned' EXIT"]}).returncode == 0
     assert (project / "cleaned").exists()
 
@@ -133,14 +135,14 @@ def test_setup_may_write_into_the_runs_folder(run: Run, project: Path) -> None:
     assert (folder(project) / "mine").read_text() == "x\n"
 
 
-def test_values_reach_the_program_as_they_were_written(run: Run, project: Path) -> None:
+def test_values_reach_the_program_unchanged(run: Run, project: Path) -> None:
     value = 'it\'s $HOME "and" `more`\nlines #1'
     done = run("bash", "-c", 'printf %s "$A" >a; printf %s "$1" >b', "-", value, set={"env.A": value})
     assert done.returncode == 0
     assert ((project / "a").read_text(), (project / "b").read_text()) == (value, value)
 
 
-def test_a_standalone_script_tells_each_task_who_it_is(run: Run, project: Path) -> None:
+def test_a_standalone_script_gives_each_task_its_rank(run: Run, project: Path) -> None:
     names = "RANK LOCAL_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT"
     program = "for name in " + names + '; do printf "%s " "${!name}"; done >rank-$RANK'
     done = run("bash", "-c", program, standalone=True, set={"resources.nodes": 2}, TASKS="0 1 2 3")
@@ -150,7 +152,7 @@ def test_a_standalone_script_tells_each_task_who_it_is(run: Run, project: Path) 
     assert [(project / f"rank-{rank}").read_text() for rank in range(4)] == expected
 
 
-def masters(run: Run, project: Path, **variables: str) -> list[str]:
+def read_masters(run: Run, project: Path, **variables: str) -> list[str]:
     """Where the ranks of two nodes are told to meet."""
     program = 'echo "$MASTER_ADDR $MASTER_PORT" >met-$RANK'
     shape: dict[str, object] = {"resources.nodes": 2, "resources.ntasks_per_node": 1}
@@ -159,43 +161,42 @@ def masters(run: Run, project: Path, **variables: str) -> list[str]:
     return [(project / f"met-{rank}").read_text().strip() for rank in range(2)]
 
 
-def test_a_standalone_job_passes_by_a_port_that_is_taken(run: Run, project: Path) -> None:
+def test_a_standalone_job_skips_a_busy_port(run: Run, project: Path) -> None:
     first = 10000 + 7 * 31
     with socket.create_server(("127.0.0.1", first)):
-        assert masters(run, project) == [f"n1 {first + 1621}"] * 2
-    assert masters(run, project, SLURM_RESTART_COUNT="2") == [f"n1 {first + 2}"] * 2
+        assert read_masters(run, project) == [f"n1 {first + 1621}"] * 2
+    assert read_masters(run, project, SLURM_RESTART_COUNT="2") == [f"n1 {first + 2}"] * 2
 
 
-def test_a_standalone_job_takes_the_sites_names_for_the_network_of_the_training(run: Run, project: Path) -> None:
-    assert masters(run, project, HPC_KIT_MASTER_HOST="{host}-ib0") == ["n1-ib0 10217"] * 2
+def test_a_standalone_job_uses_the_host_names_of_the_training_network(run: Run, project: Path) -> None:
+    assert read_masters(run, project, HPC_KIT_MASTER_HOST="{host}-ib0") == ["n1-ib0 10217"] * 2
 
 
 def test_a_standalone_job_on_one_node_needs_no_name(run: Run, project: Path) -> None:
-    shape: dict[str, object] = {"resources.nodes": 1, "resources.ntasks_per_node": 2}
-    done = run("bash", "-c", 'echo "$MASTER_ADDR" >met-$RANK', standalone=True, set=shape, TASKS="0 1", NODES="0 0")
+    found = {"TASKS": "0 1", "NODES": "0 0", "ADDRESS": "", "SLURM_LAUNCH_NODE_IPADDR": "10.1.2.3"}
+    done = run("bash", "-c", 'echo "$MASTER_ADDR" >met-$RANK', standalone=True, **found)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [(project / f"met-{rank}").read_text() for rank in range(2)] == ["127.0.0.1\n"] * 2
+    assert [(project / f"met-{rank}").read_text() for rank in range(2)] == ["10.1.2.3\n"] * 2
 
 
-def test_without_names_a_standalone_job_meets_where_srun_was_called(run: Run, project: Path) -> None:
-    assert masters(run, project, ADDRESS="", SLURM_LAUNCH_NODE_IPADDR="10.1.2.3") == ["10.1.2.3 10217"] * 2
-    assert masters(run, project, ADDRESS="") == ["n1 10217"] * 2
+def test_without_host_names_a_standalone_job_uses_the_address_of_srun(run: Run, project: Path) -> None:
+    assert read_masters(run, project, ADDRESS="", SLURM_LAUNCH_NODE_IPADDR="10.1.2.3") == ["10.1.2.3 10217"] * 2
 
 
-def test_a_name_that_means_the_node_itself_is_refused_with_the_line_to_mend(run: Run, project: Path) -> None:
+def test_a_name_that_resolves_to_the_loopback_is_refused_with_the_line_to_fix(run: Run, project: Path) -> None:
     shape: dict[str, object] = {"resources.nodes": 2, "resources.ntasks_per_node": 1}
     own = {"TASKS": "0 1", "NODES": "0 1", "ADDRESS": "127.0.1.1", "SLURMD_NODENAME": "localhost"}
     done = run("bash", "-c", "echo >met-$RANK", standalone=True, set=shape, **own)
     assert (done.returncode, (project / "met-0").exists(), (project / "met-1").exists()) == (1, True, False)
     assert re.fullmatch(
-        r"hpc-kit: the name localhost of the host of rank 0 means n2 itself there\n"
-        r"  found  localhost resolves to 127.0.1.1; in /etc/hosts, line \d+:127.0.0.1\s+localhost.*\n"
+        r"hpc-kit: the name localhost of the host of rank 0 does not lead there from n2\n"
+        r"  found  it means this node, 127.0.1.1; in /etc/hosts, line \d+:127.0.0.1\s+localhost.*\n"
         r"(\d+:.*\n)*"
-        r"  do     replace that line on n2:  ADDRESS localhost   \(its address on the network of the nodes\)\n",
+        r"  do     write into /etc/hosts on n2:  ADDRESS localhost   \(on the network of the nodes\)\n",
         done.stderr,
     )
-    assert masters(run, project, ADDRESS="127.0.1.1 10.0.0.1") == ["n1 10217"] * 2
-    assert masters(run, project, ADDRESS="127.0.0.1", SLURMD_NODENAME="127.0.0.1") == ["127.0.0.1 10217"] * 2
+    assert read_masters(run, project, ADDRESS="127.0.1.1 10.0.0.1") == ["n1 10217"] * 2
+    assert read_masters(run, project, ADDRESS="127.0.0.1", SLURMD_NODENAME="127.0.0.1") == ["127.0.0.1 10217"] * 2
 
 
 @pytest.mark.parametrize(
@@ -206,11 +207,11 @@ def test_a_name_that_means_the_node_itself_is_refused_with_the_line_to_mend(run:
         ("1,2,4", ["1", "2", "2", "4", "4", "4", "4"]),
     ],
 )
-def test_a_standalone_task_knows_how_many_share_its_node(
+def test_a_standalone_task_gets_the_number_of_tasks_on_its_node(
     run: Run, project: Path, counts: str, expected: list[str]
 ) -> None:
     shape = {"resources.nodes": 3, "resources.ntasks": 7, "resources.ntasks_per_node": None}
-    nodes = [str(node) for node, count in enumerate(spread(counts)) for _ in range(count)]
+    nodes = [str(node) for node, count in enumerate(expand_counts(counts)) for _ in range(count)]
     done = run(
         *("bash", "-c", 'printf %s "$LOCAL_WORLD_SIZE" >size-$RANK'),
         standalone=True,
@@ -223,7 +224,7 @@ def test_a_standalone_task_knows_how_many_share_its_node(
     assert [(project / f"size-{rank}").read_text() for rank in range(7)] == expected
 
 
-def spread(counts: str) -> list[int]:
+def expand_counts(counts: str) -> list[int]:
     parts = (re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part) for part in counts.split(","))
     return [int(part[1]) for part in parts if part for _ in range(int(part[2] or 1))]
 
@@ -231,7 +232,7 @@ def spread(counts: str) -> list[int]:
 @pytest.mark.parametrize(
     "name", ['it\'s 100% "odd" #1 $HOME é', "-rf", " a  b ", "*?[x]", "`id`$(id)", "~", "!!", "%j%%A", "名前;&|<>"]
 )
-def test_a_job_may_have_an_odd_name(run: Run, project: Path, name: str) -> None:
+def test_a_job_may_have_an_unusual_name(run: Run, project: Path, name: str) -> None:
     done = run("bash", "-c", 'printf %s "$HPC_KIT_RUN" >folder', set={"name": name})
     assert (done.returncode, done.stderr) == (0, "")
     own = project / "runs" / name / "7"
@@ -241,7 +242,7 @@ def test_a_job_may_have_an_odd_name(run: Run, project: Path, name: str) -> None:
     assert output in (project / "srun-options").read_text().splitlines()
 
 
-def test_srun_is_told_everything(run: Run, project: Path) -> None:
+def test_srun_gets_every_option_of_the_step(run: Run, project: Path) -> None:
     run("true", set={"resources.nodes": 2, "resources.cpus_per_task": 3})
     assert (project / "srun-options").read_text().splitlines() == [
         "--export=ALL",
@@ -255,7 +256,7 @@ def test_srun_is_told_everything(run: Run, project: Path) -> None:
     ]
 
 
-def test_cpus_that_go_by_the_gpu_are_said_so_to_srun(run: Run, project: Path) -> None:
+def test_srun_gets_cpus_per_gpu(run: Run, project: Path) -> None:
     run("true", set={"resources.cpus_per_gpu": 3})
     said = (project / "srun-options").read_text().splitlines()
     assert [option for option in said if option.startswith("--cpus")] == ["--cpus-per-gpu=3"]
@@ -265,9 +266,7 @@ def test_cpus_that_go_by_the_gpu_are_said_so_to_srun(run: Run, project: Path) ->
     ("given", "cpus", "threads"),
     [("32(x2),15", "7", "7"), ("8(x4)", "4", "4"), ("1", "1", "1"), ("9,64(x3)", "4", "4")],
 )
-def test_cpus_that_slurm_gives_with_each_gpu_are_shared_out(
-    run: Run, project: Path, given: str, cpus: str, threads: str
-) -> None:
+def test_cpus_per_gpu_are_divided_among_the_tasks(run: Run, project: Path, given: str, cpus: str, threads: str) -> None:
     program = 'echo "threads $OMP_NUM_THREADS"'
     changes: dict[str, object] = {"resources.nodes": 3, "resources.gpus_per_node": 2}
     done = run("bash", "-c", program, set=changes, SLURM_JOB_CPUS_PER_NODE=given)
@@ -277,7 +276,7 @@ def test_cpus_that_slurm_gives_with_each_gpu_are_shared_out(
     assert done.stdout == "threads 3\n"
 
 
-def test_torchruns_ranks_share_what_slurm_gives_their_agent(project: Path) -> None:
+def test_ranks_of_torchrun_share_the_cpus_of_their_agent(project: Path) -> None:
     changes: dict[str, object] = {"launch.launcher": "torchrun", "launch.nproc_per_node": 4}
     text = render("single", "slurm", set={**changes, "resources.gpus_per_node": 4}, root=project)
     assert 'OMP_NUM_THREADS=$(bash "$HPC_KIT_SHELL/cpus_per_task.sh" 1 4)\n' in text
@@ -285,7 +284,7 @@ def test_torchruns_ranks_share_what_slurm_gives_their_agent(project: Path) -> No
     assert "cpus=" not in render("single", "slurm", set={**changes, "resources.gpus_per_node": 4}, root=project)
 
 
-def test_components_have_threads_by_their_own_cpus(run: Run, project: Path) -> None:
+def test_threads_of_a_component_follow_from_its_cpus(run: Run, project: Path) -> None:
     components = [{"nodes": 1, "cpus_per_task": 2}, {"nodes": 1, "cpus_per_task": 5}]
     text = render("single", "slurm", set={"component": components}, root=project)
     assert [line.split()[1] for line in text.splitlines() if line.startswith("  env ")] == [
@@ -294,7 +293,7 @@ def test_components_have_threads_by_their_own_cpus(run: Run, project: Path) -> N
     assert "export OMP_NUM_THREADS" not in text
 
 
-def test_a_percent_sign_in_the_name_is_none_of_sruns_patterns(run: Run, project: Path) -> None:
+def test_a_percent_sign_in_the_name_is_not_a_pattern_of_srun(run: Run, project: Path) -> None:
     assert run("true", set={"name": "100%t"}).returncode == 0
     runs = str(project).replace("%", "%%") + "/runs"
     assert f"--output={runs}/100%%t/7/rank-%t.log" in (project / "srun-options").read_text().splitlines()
@@ -310,13 +309,15 @@ def test_a_percent_sign_in_the_name_is_none_of_sruns_patterns(run: Run, project:
         ("ProctrackType proctrack/pgid", "all"),
     ],
 )
-def test_the_script_knows_whom_its_slurm_signals(run: Run, project: Path, config: str, known: str) -> None:
+def test_the_script_adapts_to_the_processes_that_slurm_signals(
+    run: Run, project: Path, config: str, known: str
+) -> None:
     done = run("bash", "-c", 'printf %s "$HPC_KIT_SIGNALS" >known', CONFIG=config, HPC_KIT_SIGNALS="of another cluster")
     assert (done.returncode, done.stderr) == (0, "")
     assert (project / "known").read_text() == known
 
 
-def test_the_program_has_its_input_and_hears_interrupts(run: Run, project: Path) -> None:
+def test_the_program_has_standard_input_and_receives_sigint(run: Run, project: Path) -> None:
     (project / "input").write_text("a line")
     shown = "trap -p >traps; cat >input-seen; kill -INT $$; sleep 5"
     with (project / "input").open() as stream:
@@ -325,12 +326,12 @@ def test_the_program_has_its_input_and_hears_interrupts(run: Run, project: Path)
     assert ((project / "traps").read_text(), (project / "input-seen").read_text()) == ("", "a line")
 
 
-def test_a_program_that_is_not_there_is_named(run: Run, project: Path) -> None:
+def test_a_missing_program_is_named(run: Run, project: Path) -> None:
     done = run("no-such-program")
     assert (done.returncode, "no-such-program: not found" in done.stderr) == (127, True)
 
 
-def test_a_setup_line_that_changes_the_folder_takes_the_program_along_and_none_of_the_runs_files(
+def test_a_setup_line_may_change_the_folder_of_the_program_but_not_of_the_run_files(
     run: Run, project: Path, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -343,7 +344,7 @@ def test_a_setup_line_that_changes_the_folder_takes_the_program_along_and_none_o
 
 
 @pytest.mark.parametrize("name", ["KILL", "SEGV", "BUS", "FPE", "ILL"])
-def test_what_the_shell_says_of_a_program_that_a_signal_ended_is_known_as_such(run: Run, name: str) -> None:
+def test_the_message_of_the_shell_about_a_signal_is_recognized(run: Run, name: str) -> None:
     done = run("bash", "-c", f"kill -{name} $$")
     assert done.returncode == 128 + signal.Signals[f"SIG{name}"]
     assert "task.sh: line" in done.stderr
@@ -351,8 +352,58 @@ def test_what_the_shell_says_of_a_program_that_a_signal_ended_is_known_as_such(r
 
 
 @pytest.mark.parametrize("name", ["KILL", "SEGV", "ABRT", "TERM", "USR1"])
-def test_so_is_what_it_says_of_one_in_the_foreground(name: str) -> None:
+def test_the_message_about_a_signal_in_the_foreground_is_recognized(name: str) -> None:
     words = ["bash", "-c", '"$@" && exit\nexit', "worker", "bash", "-c", f"kill -{name} $$"]
     said = subprocess.run(words, capture_output=True, text=True, timeout=60).stderr.splitlines()
     assert said
     assert all(map(SHELL_MESSAGE.match, said)), said
+
+
+def test_a_standalone_job_takes_the_nodes_that_sbatch_was_given(run: Run, project: Path) -> None:
+    program = 'echo "$RANK of $WORLD_SIZE, $LOCAL_WORLD_SIZE here" >met-$RANK'
+    done = run("bash", "-c", program, standalone=True, set={"resources.nodes": 4}, TASKS="0 1", SLURM_JOB_NUM_NODES="1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (project / "met-1").read_text() == "1 of 2, 2 here\n"
+    assert (project / "srun-options").read_text().splitlines()[1:4] == [
+        "--nodes=1",
+        "--ntasks=2",
+        "--ntasks-per-node=2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layout", "nodes", "error"),
+    [
+        ({"layout.pp": 2, "layout.tp": 2}, "3", "hpc-kit: 6 ranks: pp 2 x tp 2 needs a multiple of 4\n"),
+        ({"layout.dp": 8}, "3", "hpc-kit: 3 nodes: this script is for 4\n"),
+        ({"layout.pp": 2, "layout.tp": 2}, "2", ""),
+    ],
+)
+def test_nodes_that_the_layout_cannot_use_are_refused(
+    run: Run, layout: dict[str, object], nodes: str, error: str
+) -> None:
+    shape = {"resources.nodes": 4, **layout}
+    done = run("true", standalone=True, set=shape, SLURM_JOB_NUM_NODES=nodes)
+    assert (done.returncode, done.stderr) == (2 if error else 0, error)
+
+
+@pytest.mark.parametrize("standalone", [False, True])
+def test_elements_of_an_array_ask_the_controller_once(run: Run, project: Path, *, standalone: bool) -> None:
+    asked = project / "bin" / "scontrol"
+    asked.write_text(f"#!/bin/bash\necho asked >>{project}/asked\necho 'SignalChildrenProcesses = yes'\n")
+    program = 'printf %s "$HPC_KIT_SIGNALS" >known-$SLURM_ARRAY_TASK_ID'
+    for element in ("1", "2"):
+        numbers = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": element}
+        done = run("bash", "-c", program, set={"resources.array": "1-2"}, standalone=standalone, **numbers)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (project / f"known-{element}").read_text() == "all"
+    assert (project / "asked").read_text() == "asked\n"
+
+
+@pytest.mark.parametrize("standalone", [False, True])
+def test_a_simple_script_starts_the_tasks_and_ends_like_srun(run: Run, project: Path, *, standalone: bool) -> None:
+    program = 'echo "${RANK-none} ${MASTER_ADDR-none}" >met-$SLURM_PROCID; exit 3'
+    done = run("bash", "-c", program, simple=True, standalone=standalone, TASKS="0 1")
+    assert (done.returncode, done.stderr) == (3, "")
+    assert (project / "met-1").read_text() == ("1 n1\n" if standalone else "none none\n")
+    assert not (folder(project) / FIRST_FAILURE).exists()

@@ -1,7 +1,8 @@
 #!/bin/bash
 # ddp_4node: DistributedDataParallel, 8 ranks on 4 nodes
 # made by   hpc-kit 0.1.0 from jobs/ddp_4node.toml, jobs/ddp_1node.toml, env/hosts.toml, templates/launch.sh.j2
-# again     hpc-kit render --shell --hosts a,b ddp_4node --cluster hosts --set cluster.python=.venv/bin/python --set resources.chdir=/project --standalone
+# again     hpc-kit render --shell --hosts a,b ddp_4node --cluster hosts --set cluster.python=.venv/bin/python --set \
+#           resources.chdir=/project --standalone
 # run       bash ddp_4node.sh    (hpc-kit launch shows the output, too)
 
 set -euo pipefail
@@ -9,7 +10,7 @@ set -euo pipefail
 # The files of this run. Hosts that do not share this folder keep the logs of their ranks.
 launch=$(date +%Y%m%d%H%M%S)
 run=$PWD/runs/ddp_4node/$launch
-mkdir -p "$run"
+install -d -m 700 "$run"
 echo "logs    $run/rank-*.log"
 
 hosts=(a b)
@@ -22,14 +23,12 @@ export HPC_KIT_RUN=$5
 cd /project
 
 export PYTHONUNBUFFERED=1
-export TORCH_CPP_LOG_LEVEL=ERROR
 export OMP_NUM_THREADS=1
 
 # Around each worker: writes its log, and records which rank fails first.
 # shellcheck disable=SC2016  # expanded in the worker, not here
 worker='
 HPC_KIT_RANK=$RANK
-unset LOGLEVEL
 rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
 rank=${HPC_KIT_RANK:-$rank}
 exec >>"$HPC_KIT_RUN/rank-$rank.log" 2>&1
@@ -41,8 +40,6 @@ set -o noclobber
 { echo "$rank $(uname -n) $code $(date +%s)" >"$HPC_KIT_RUN/first-failure"; } 2>/dev/null
 exit "$code"
 '
-# The agent that holds the store leaves first, which the others would report as an error but for LOGLEVEL.
-export LOGLEVEL=CRITICAL
 exec .venv/bin/python -m torch.distributed.run --nnodes=2 --node-rank="$node" \
   --nproc-per-node=2 \
   --master-addr="$master" --master-port="$port" \

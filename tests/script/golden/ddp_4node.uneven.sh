@@ -1,7 +1,8 @@
 #!/bin/bash
 # ddp_4node: DistributedDataParallel, 8 ranks on 4 nodes
 # made by   hpc-kit 0.1.0 from jobs/ddp_4node.toml, jobs/ddp_1node.toml, env/hosts.toml, templates/launch.sh.j2
-# again     hpc-kit render --shell --hosts a:1,me@b:3 ddp_4node --cluster hosts --set cluster.python=.venv/bin/python --set resources.chdir=/project
+# again     hpc-kit render --shell --hosts a:1,me@b:3 ddp_4node --cluster hosts --set cluster.python=.venv/bin/python \
+#           --set resources.chdir=/project
 # run       bash ddp_4node.sh    (hpc-kit launch shows the output, too)
 
 set -euo pipefail
@@ -9,7 +10,7 @@ set -euo pipefail
 # The files of this run. Hosts that do not share this folder keep the logs of their ranks.
 launch=$(date +%Y%m%d%H%M%S)
 run=$PWD/runs/ddp_4node/$launch
-mkdir -p "$run"
+install -d -m 700 "$run"
 echo "logs    $run/rank-*.log"
 
 hosts=(a me@b)

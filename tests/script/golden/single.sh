@@ -1,7 +1,8 @@
 #!/bin/bash
 # single: one rank on one node
 # made by   hpc-kit 0.1.0 from jobs/single.toml, jobs/ddp_1node.toml, env/hosts.toml, templates/launch.sh.j2
-# again     hpc-kit render --shell single --cluster hosts --set cluster.python=.venv/bin/python --set resources.chdir=/project
+# again     hpc-kit render --shell single --cluster hosts --set cluster.python=.venv/bin/python --set \
+#           resources.chdir=/project
 # run       bash single.sh    (hpc-kit launch shows the output, too)
 
 set -euo pipefail
@@ -9,7 +10,7 @@ set -euo pipefail
 # The files of this run. Hosts that do not share this folder keep the logs of their ranks.
 launch=$(date +%Y%m%d%H%M%S)
 run=$PWD/runs/single/$launch
-mkdir -p "$run"
+install -d -m 700 "$run"
 echo "logs    $run/rank-*.log"
 
 export HPC_KIT_RUN=$run

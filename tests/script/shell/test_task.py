@@ -29,7 +29,7 @@ exit $((count + 4))
 
 
 @contextmanager
-def started(
+def start_program(
     folder: Path, file: str, *words: str, session: bool = True, env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A file that runs a program, once the program has made the file `ready`."""
@@ -53,7 +53,7 @@ def started(
 def test_the_program_receives_a_signal_once_and_its_exit_code_counts(tmp_path: Path, name: str, signaled: str) -> None:
     """By default Slurm signals the task, which is the shell around the program; else all processes of the step."""
     program = ("bash", "-c", COUNTS.format(name=name))
-    with started(tmp_path, "task.sh", *program, env={"HPC_KIT_SIGNALS": signaled}) as process:
+    with start_program(tmp_path, "task.sh", *program, env={"HPC_KIT_SIGNALS": signaled}) as process:
         send = os.kill if signaled == "tasks" else os.killpg
         send(process.pid, signal.Signals[f"SIG{name}"])
         await_file(tmp_path / "heard")
@@ -66,19 +66,19 @@ def test_the_program_receives_a_signal_once_and_its_exit_code_counts(tmp_path: P
 
 
 @pytest.mark.parametrize("file", ["task.sh", "agent.sh"])
-def test_a_signal_that_comes_together_with_cont_is_not_lost(tmp_path: Path, file: str) -> None:
+def test_a_signal_sent_together_with_sigcont_is_not_lost(tmp_path: Path, file: str) -> None:
     """Slurm wakes a process before it tells it to end; both may be pending when the shell gets to run."""
     program = 'trap "exit 5" TERM; touch ready; while :; do sleep 0.02; done'
-    with started(tmp_path, file, "bash", "-c", program) as process:
+    with start_program(tmp_path, file, "bash", "-c", program) as process:
         for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
             os.kill(process.pid, number)
         assert process.wait(timeout=20) == 5
 
 
 @pytest.mark.parametrize("file", ["task.sh", "agent.sh"])
-def test_a_program_that_is_stopped_goes_on(tmp_path: Path, file: str) -> None:
+def test_a_stopped_program_continues(tmp_path: Path, file: str) -> None:
     program = "echo $$ >pid; touch ready; until [ -e over ]; do sleep 0.02; done"
-    with started(tmp_path, file, "bash", "-c", program, session=False) as process:
+    with start_program(tmp_path, file, "bash", "-c", program, session=False) as process:
         pid = int((tmp_path / "pid").read_text())
         os.kill(process.pid, signal.SIGTSTP)
         await_state(process.pid, "T")
@@ -97,9 +97,7 @@ wait $!
 
 @pytest.mark.parametrize(("signaled", "code"), [("tasks", 5), ("all", 4)])
 @pytest.mark.parametrize("name", ["USR1", "USR2"])
-def test_usr_signals_for_torchrun_go_to_the_programs_of_its_workers(
-    tmp_path: Path, name: str, signaled: str, code: int
-) -> None:
+def test_user_signals_for_torchrun_reach_its_workers(tmp_path: Path, name: str, signaled: str, code: int) -> None:
     # A shell cannot trap what its parent ignores, a Python program can.
     program = f"""import os, signal, sys, time
 count = 4
@@ -114,7 +112,7 @@ while not os.path.exists("over"):
 sys.exit(count)
 """
     own = {"HPC_KIT_SIGNALS": signaled, "PROGRAM": f"exec python3 -c '{program}'"}
-    with started(tmp_path, "agent.sh", "bash", "-c", TORCHRUN, env=own) as process:
+    with start_program(tmp_path, "agent.sh", "bash", "-c", TORCHRUN, env=own) as process:
         os.kill(process.pid, signal.Signals[f"SIG{name}"])
         if signaled == "tasks":
             await_file(tmp_path / "heard")
@@ -125,7 +123,7 @@ sys.exit(count)
     assert not (tmp_path / FIRST_FAILURE).exists()
 
 
-def test_the_first_task_that_fails_is_recorded_and_no_later_one(run: Run, tmp_path: Path) -> None:
+def test_only_the_first_failed_task_is_recorded(run: Run, tmp_path: Path) -> None:
     assert run("task.sh", "true").returncode == 0
     assert read_first_failure(tmp_path) is None
     assert run("task.sh", "bash", "-c", "exit 7", SLURM_PROCID="3", SLURMD_NODENAME="n2").returncode == 7
@@ -135,7 +133,7 @@ def test_the_first_task_that_fails_is_recorded_and_no_later_one(run: Run, tmp_pa
     assert first[:3] == (3, "n2", 7)
 
 
-def test_an_agent_is_recorded_by_its_first_rank(run: Run, tmp_path: Path) -> None:
+def test_a_failed_agent_is_recorded_as_its_first_rank(run: Run, tmp_path: Path) -> None:
     assert run("task.sh", "--ranks=4", "false", SLURM_PROCID="2").returncode == 1
     first = read_first_failure(tmp_path)
     assert first is not None
@@ -148,7 +146,7 @@ def test_a_task_may_write_its_own_log(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "rank-5.log").read_text() == "out\nerr\n"
 
 
-def test_the_words_of_the_program_are_left_as_they_are(run: Run) -> None:
+def test_the_arguments_of_the_program_are_unchanged(run: Run) -> None:
     words = ["--ranks=2", "a  b", "", "*", "$HOME", "it's"]
     done = run("task.sh", "printf", "<%s>", *words)
     assert done.stdout == "".join(f"<{word}>" for word in words)

@@ -24,7 +24,7 @@ def test_shellcheck_finds_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_a_file_says_at_its_head_what_it_does(path: Path) -> None:
+def test_each_file_begins_with_its_purpose(path: Path) -> None:
     text = path.read_text()
     first, second, *_ = text.splitlines()
     assert first == "#!/bin/bash"
@@ -49,7 +49,7 @@ def test_the_files_of_a_run_have_the_names_that_python_reads() -> None:
         ("ProctrackType           = proctrack/pgid", "all"),
     ],
 )
-def test_the_configuration_says_which_processes_slurm_signals(
+def test_signalled_processes_are_read_from_the_configuration(
     run: Run, command: Callable[[str, str], None], config: str, printed: str
 ) -> None:
     command("scontrol", f'[ "$*" = "show config" ] && echo "{config}"')
@@ -91,7 +91,7 @@ def test_a_port_follows_from_the_job_and_a_busy_one_is_skipped(run: Run) -> None
     ("counts", "sizes"),
     [("3(x2),1", "3 3 1"), ("5,1(x2)", "5 1 1"), ("1,2,4", "1 2 4"), ("2(x12)", "2 2 2")],
 )
-def test_the_tasks_of_the_own_node_are_counted(run: Run, counts: str, sizes: str) -> None:
+def test_the_tasks_on_this_node_are_counted(run: Run, counts: str, sizes: str) -> None:
     found = [
         run("local_world_size.sh", SLURM_NODEID=str(node), SLURM_STEP_TASKS_PER_NODE=counts).stdout.strip()
         for node in range(3)
@@ -104,11 +104,10 @@ def test_the_tasks_of_the_own_node_are_counted(run: Run, counts: str, sizes: str
     [
         ("10.0.0.1", {}, "n1"),
         ("", {"SLURM_LAUNCH_NODE_IPADDR": "10.1.2.3"}, "10.1.2.3"),
-        ("", {}, "n1"),
         ("127.0.1.1", {"SLURM_NODEID": "0"}, "n1"),
     ],
 )
-def test_the_master_is_found_by_name_or_where_srun_was_called(
+def test_the_master_is_found_by_name_or_at_the_address_of_srun(
     run: Run, command: Callable[[str, str], None], answer: str, variables: dict[str, str], printed: str
 ) -> None:
     command("getent", f'[ -z "{answer}" ] || echo "{answer}      STREAM $2"')
@@ -116,8 +115,19 @@ def test_the_master_is_found_by_name_or_where_srun_was_called(
     assert (done.returncode, done.stdout) == (0, f"{printed}\n")
 
 
-def test_a_name_that_means_the_node_itself_is_refused(run: Run, command: Callable[[str, str], None]) -> None:
+def test_a_name_that_does_not_resolve_is_refused(run: Run, command: Callable[[str, str], None]) -> None:
+    command("getent", "exit 2")
+    done = run("find_master.sh", MASTER_ADDR="n1", SLURM_NODEID="1", SLURMD_NODENAME="n2", SLURM_LAUNCH_NODE_IPADDR="")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (
+        "the name n1 of the host of rank 0 does not lead there from n2\n  found  /etc/hosts and DNS have no entry\n"
+        in done.stderr
+    )
+    assert "write into /etc/hosts on n2:  ADDRESS n1 " in done.stderr
+
+
+def test_a_name_that_resolves_to_the_loopback_is_refused(run: Run, command: Callable[[str, str], None]) -> None:
     command("getent", 'echo "127.0.1.1      STREAM $2"')
     done = run("find_master.sh", MASTER_ADDR="n1", SLURM_NODEID="1", SLURMD_NODENAME="n2")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "the name n1 of the host of rank 0 means n2 itself there\n  found  n1 resolves to 127.0.1.1" in done.stderr
+    assert "does not lead there from n2\n  found  it means this node, 127.0.1.1; in /etc/hosts, line" in done.stderr

@@ -33,7 +33,7 @@ def test_a_rank_has_a_log_and_is_recorded_if_it_fails_first(
     assert first[:3] == (rank, os.uname().nodename, 6)
 
 
-def test_the_shell_outlives_a_signal_for_the_group(tmp_path: Path) -> None:
+def test_the_shell_survives_a_signal_to_the_group(tmp_path: Path) -> None:
     program = 'trap "sleep 0.2; exit 9" TERM; touch ready; while :; do sleep 0.02; done'
     argv = ["bash", str(SHELL / "worker.sh"), "bash", "-c", program]
     process = subprocess.Popen(argv, env=environment(tmp_path, PMI_RANK="0"), cwd=tmp_path, start_new_session=True)
