@@ -1,11 +1,7 @@
-"""Reads shell text with tree-sitter's grammar of bash: commands and words, each with its place in the file.
+"""Reads shell text: commands and words, each with its place in the file.
 
 tree-sitter parses the text, and this module turns its tree into the few types that the checks need. After an error,
 tree-sitter goes on silently. Here an error ends the reading (`SyntaxTree.problem`), so that no rule has to guess.
-
-The grammar (tree-sitter-bash 0.25) fails on some constructs of real scripts, or reads them in another way than bash
-does. `_Reader._parse` replaces them in the text that the grammar sees, character by character, so that all offsets
-stay valid. The parts of words are always taken from the original text.
 """
 
 from __future__ import annotations
@@ -13,14 +9,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from tree_sitter import Node, Parser, QueryCursor
+from hpc_kit.check.bash_grammar import NAME, BashGrammar, HereDocument, marked_nodes, parse_quoted
 
-NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 
 class SyntaxProblem(NamedTuple):
@@ -104,6 +99,11 @@ class SimpleCommand(NamedTuple):
     document: tuple[Part, ...] | None = None
     output: Word | None = None
 
+    @property
+    def parts(self) -> list[Part]:
+        """The parts of all words and of all values of assignments."""
+        return [part for word in (*self.words, *(each.value for each in self.assignments)) for part in word.parts]
+
 
 class CompoundCommand(NamedTuple):
     """`if`, `for`, `while`, `until`, `case`, `select`, `group`, `subshell`, `function`, `test` or `arithmetic`.
@@ -179,46 +179,16 @@ def as_assignment(word: Word) -> Assignment | None:
     return Assignment(match[1], value, bool(match[3]), match[2] is not None)
 
 
-# Letters of a word for bash, but not for the grammar: characters that are not ASCII, escaped blanks and
-# braces, the `$` of `^done$)`, the `=` of `NAME=` at the end of a line. The grammar sees dots in their place. With them
-# the source is ASCII, and offsets in bytes are those of characters.
-_LETTERS = re.compile(r"[^\t\n -~]|\\[{} \t]|(?<!\$)\$(?![\w{(\[@*#?$!'\"-])|(?<=\w)=(?=[ \t]*(?:[\n;&|)#]|\Z))")
-# Syntax that the grammar does not know, and the text that it sees instead.
-_UNKNOWN = {
-    re.compile(r"(?<=\W)\d{1,2}#(?=\$)"): "",  # $((10#$n))
-    re.compile(r"\\(?=\n?\Z)"): "",
-    re.compile(r"<<<"): "<",  # behind a `}` or `)`
-    re.compile(r"<>"): "<",
-}
-
-# Valid constructs on which the grammar fails, and the character in them without which it does not.
-_REPAIRS = (
-    (re.compile(rf"\bfor\s+{NAME}(\s)\s*do\b"), ";"),
-    (re.compile(rf"(?m)(?:^|[;&|({{]|\b(?:then|do|else))[ \t]*{NAME}\+?(=)(?=[^\n]*[ \t][0-9]*[<>])"), "."),
-    (
-        re.compile(r"(?:\bin|;;)\s+((?:\\[^\n]|'[^']*'|\"[^\"]*\"|[^\s()'\"\\;&|]|(?:\s|\\\n)*\|(?:\s|\\\n)*)+)(?=\))"),
-        ".",
-    ),
-    (re.compile(r"([?*+@!]\([^()\s]*\))"), "."),
-)
-
-_DELIMITER = re.compile(r"<<(-?)[ \t]*((?:'[^']*'|\"[^\"]*\"|\\.|[^\s;&|<>()'\"\\])+)")
-_LINE_END = re.compile(r"(?<!\\)(?:\\\\)*\n")
 _TEXT = re.compile(
     rf"[^\\$`]+|\$(?P<name>{NAME}|[0-9@*#?$!-])|\$\{{(?P<braced>[^{{}}]*)\}}|`(?P<command>(?:[^`\\]|\\.)*)`"
     r"|\\(?P<escaped>.|\Z)|[$`]",
     re.DOTALL,
 )
 _LOST = re.compile(r"(?:(?!\\\n)\S)+")
-_BACKQUOTED = re.compile(r"`(?:[^`\\]|\\.)*`", re.DOTALL)
-_TIME = re.compile(rb"time(\s+-p)?(?=\s)")
-_BEHIND_PIPE = re.compile(rb"(?<!\|)\|&?\s*\Z")
 _RESERVED = frozenset({
     "case", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "select", "then", "until", "while",
     "{", "}",
 })  # fmt: skip
-_COMMAND_START = re.compile(rb"(?<![^\s;&|(!{])")
-_TEST = re.compile(r"\[\[\s(?:\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|[^\\'\"])*?\s\]\](?=[\s;&|)]|\Z)", re.DOTALL)
 _ANSI = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "a": "\a", "r": "\r", "e": "\x1b"}
 _BRACED = re.compile(rf"{NAME}|[0-9]+|[@*#?$!-]")
 
@@ -243,24 +213,6 @@ _ROLES = {
 """Tokens and nodes that begin a block of a compound command, and its role there."""
 
 
-@cache
-def _grammar() -> tuple[Parser, QueryCursor]:
-    import tree_sitter_bash
-    from tree_sitter import Language, Parser, Query, QueryCursor
-
-    language = Language(tree_sitter_bash.language())
-    marks = """
-        ["<<" "<<-"] @document
-        ["[" "[["] @test
-        "!" @negation
-        "`" @backquote
-        (comment) @comment
-        (command . (command_name (word) @name))
-        [(command) (declaration_command) (unset_command) (variable_assignments) (redirected_statement)] @command
-    """
-    return Parser(language), QueryCursor(Query(language, marks))
-
-
 class _Unreadable(Exception):
     """The tree of a statement is not what bash would read."""
 
@@ -278,13 +230,6 @@ if TYPE_CHECKING:
     _Spanned = Node | _Lost
 
 
-class _HereDocument(NamedTuple):
-    start: int
-    end: int
-    after: int
-    quoted: bool
-
-
 class _Reader:
     """One text, and the tree that tree-sitter makes of it."""
 
@@ -293,13 +238,11 @@ class _Reader:
         self.pieces = pieces
         self._starts = [piece.start for piece in pieces]
         self._newlines = [match.start() for match in re.finditer("\n", text)]
-        self._documents: dict[int, _HereDocument] = {}
-        self._tests: set[int] = set()
-        self._negations: set[int] = set()
+        self._grammar = BashGrammar(text)
 
     def tree(self) -> SyntaxTree:
-        root = self._parse()
-        comments = frozenset(self._origin(node.start_byte).line for node in _marks(root, "comment"))
+        root = self._grammar.root
+        comments = frozenset(self._origin(node.start_byte).line for node in marked_nodes(root, "comment"))
         statements: list[Statement] = []
         problem: SyntaxProblem | None = None
         nodes = list(_unwrapped(root))
@@ -327,96 +270,6 @@ class _Reader:
         line = self._origin(min(start, max(len(self.text) - 1, 0))).line
         shown = self.text[start:].partition("\n")[0].strip()[:40]
         return SyntaxProblem(line, f"cannot read {shown!r}" if shown else "the end is missing")
-
-    def _parse(self) -> Node:
-        """Parse the text, after hiding what the grammar reads in another way than bash does."""
-        source = bytearray(_masked(self.text), "ascii")
-        parser, _ = _grammar()
-        root = parser.parse(bytes(source)).root_node
-        while (
-            self._hide_here_documents(root, source)
-            or _hide_backquotes(root, source)
-            or self._hide_words(root, source)
-            or _end_lines(root, source)
-        ):
-            root = parser.parse(bytes(source)).root_node
-        for pattern, letter in _REPAIRS if root.has_error else ():
-            repaired = bytearray(source)
-            for match in pattern.finditer(source.decode()):
-                repaired[match.start(1) : match.end(1)] = letter.encode() * len(match[1])
-            better = parser.parse(bytes(repaired)).root_node
-            while _end_lines(better, repaired):
-                better = parser.parse(bytes(repaired)).root_node
-            if _first_error(better) > _first_error(root):
-                source, root = repaired, better
-        self._source = bytes(source)
-        return root
-
-    def _hide_here_documents(self, root: Node, source: bytearray) -> bool:
-        """Turn `<<E` into `<E`, and the bodies of here-documents into empty lines.
-
-        The grammar fails on `<<E &`, on two here-documents in one line, and does not see backquotes in a body.
-        """
-        behind = 0
-        for node in _marks(root, "document"):
-            start, parent = node.start_byte, node.parent
-            match = _DELIMITER.match(self.text, start)
-            if start < behind or match is None or parent is None or parent.type == "binary_expression":
-                continue
-            document = self._here_document(match)
-            if document.after == document.end and parent.type == "ERROR":
-                continue
-            self._documents[start] = document
-            source[start : match.start(2)] = b"<".ljust(match.start(2) - start)
-            body = bytes(source[document.start : document.after])
-            source[document.start : document.after] = re.sub(rb"[^\n]", b" ", body)
-            behind = document.after
-            if root.has_error:
-                break
-        return behind > 0
-
-    def _here_document(self, match: re.Match[str]) -> _HereDocument:
-        newline = _LINE_END.search(self.text, match.end())
-        start = newline.end() if newline else len(self.text)
-        # The body of a second here-document in the line begins behind that of the first.
-        for each in self._documents.values():
-            start = each.after if each.start == start else start
-        delimiter = re.sub(r"\\(.)|['\"]", r"\1", match[2])
-        position = start
-        while position < len(self.text):
-            end = self.text.find("\n", position)
-            end = end if end >= 0 else len(self.text)
-            line = self.text[position:end]
-            if (line.lstrip("\t") if match[1] else line) == delimiter:
-                return _HereDocument(start, position, min(end + 1, len(self.text)), delimiter != match[2])
-            position = end + 1
-        return _HereDocument(start, len(self.text), len(self.text), delimiter != match[2])
-
-    def _hide_words(self, root: Node, source: bytearray) -> bool:
-        """Make plain commands of `[ ... ]` and `[[ ... ]]`, and nothing of the keyword `time`."""
-        before = bytes(source)
-        for node in _marks(root, "test"):
-            start = node.start_byte
-            if start in self._tests or not _COMMAND_START.match(before, start):
-                continue
-            test = _TEST.match(self.text, start)
-            if test is not None:
-                self._tests.add(start)
-                source[start : test.end()] = b":".ljust(test.end() - start, b".")
-            elif before[start + 1 : start + 2].isspace():
-                source[start : start + 1] = b":"
-            elif node.parent is not None and node.parent.type == "test_command":
-                # `[$x = 1 ]` runs a program of that name.
-                source[start : start + 1] = b"."
-        for node in _marks(root, "name"):
-            match = _TIME.match(before, node.start_byte)
-            if match is not None and not _BEHIND_PIPE.search(before, 0, match.start()):
-                source[match.start() : match.end()] = b" " * len(match[0])
-        for node in _marks(root, "negation"):
-            if node.parent is not None and node.parent.type == "negated_command":
-                self._negations.add(node.start_byte)
-                source[node.start_byte : node.end_byte] = b" "
-        return bytes(source) != before
 
     # Commands
 
@@ -452,12 +305,9 @@ class _Reader:
 
     def _is_negated(self, first: Node) -> bool:
         """Tell whether an odd number of `!` stands before a command."""
-        offset = first.start_byte
-        negated = False
-        while offset and self._source[offset - 1 : offset].isspace():
-            offset -= 1
-            negated ^= offset in self._negations
-        return negated
+        before = self._grammar.source[: first.start_byte]
+        blanks = range(len(before.rstrip()), len(before))
+        return len(self._grammar.negations.intersection(blanks)) % 2 == 1
 
     def _command(self, nodes: list[Node]) -> Command:
         """Read a command and its redirections."""
@@ -465,7 +315,7 @@ class _Reader:
         node = next((node for node in nodes if node.type != "file_redirect"), None)
         if node is None:
             return self._simple([], redirects)
-        if node.start_byte in self._tests:
+        if node.start_byte in self._grammar.tests:
             return CompoundCommand("test", (), self._origin(node.start_byte).line)
         if node.type in _COMPOUND:
             return self._compound(node)
@@ -474,8 +324,6 @@ class _Reader:
     def _simple(self, nodes: list[Node], redirects: list[Node]) -> SimpleCommand:
         redirects = [*(node for node in nodes if node.type == "file_redirect"), *redirects]
         spans: list[_Spanned] = [node for node in nodes if node.type not in {"file_redirect", "comment"}]
-        if not spans and not redirects:
-            raise _Unreadable
         start = min(node.start_byte for node in (*spans, *redirects))
         document: tuple[Part, ...] | None = None
         output: Word | None = None
@@ -485,8 +333,8 @@ class _Reader:
             target, rest = (runs or [[]])[0], runs[1:]
             # The grammar takes all words behind `>FILE` for names of files.
             spans += [span for run in rest for span in run]
-            if operator.start_byte in self._documents:
-                document = self._document_parts(self._documents[operator.start_byte])
+            if operator.start_byte in self._grammar.documents:
+                document = self._document_parts(self._grammar.documents[operator.start_byte])
             elif operator.type in {">", ">|"} and target:
                 output = self._word(target)
         spans += self._lost([*spans, *redirects])
@@ -510,14 +358,6 @@ class _Reader:
         gaps = (_LOST.finditer(self.text, left.end_byte, right.start_byte) for left, right in pairwise(spans))
         return [_Lost(match.start(), match.end()) for matches in gaps for match in matches]
 
-    def _check_cover(self, node: Node) -> None:
-        """Refuse a node with text that is in none of its children: the grammar passes over it without an error."""
-        for left, right in pairwise(node.children):
-            if self._source[left.end_byte : right.start_byte].strip(b" \t\n\\;"):
-                raise _Unreadable
-            if left.type in {"elif_clause", "else_clause", "do_group", "case_item"}:
-                self._check_cover(left)
-
     def _compound(self, node: Node) -> CompoundCommand:
         first = node.children[0].type
         line = self._origin(node.start_byte).line
@@ -526,13 +366,8 @@ class _Reader:
             name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
             block = self._block([body]) if body is not None else ()
             return CompoundCommand(kind, (("body", block),), line, self._text(name) if name is not None else "")
-        inner = node.children[1]
-        if kind == "subshell" and (inner.start_byte, inner.end_byte) == (node.start_byte + 1, node.end_byte - 1):
-            # The grammar reads `! ((x > 1))` so.
-            kind = "arithmetic" if inner.type == "subshell" else kind
         if kind in {"test", "arithmetic"}:
             return CompoundCommand(kind, (), line)
-        self._check_cover(node)
         variable = node.child_by_field_name("variable") if kind in {"for", "select"} else None
         bodies = [(role, self._block(nodes)) for role, nodes in _sections(node)]
         return CompoundCommand(kind, tuple(bodies), line, self._text(variable) if variable is not None else "")
@@ -648,7 +483,7 @@ class _Reader:
         else:
             self._add_variable(parts, raw, start, quoted=quoted)
 
-    def _document_parts(self, document: _HereDocument) -> tuple[Part, ...]:
+    def _document_parts(self, document: HereDocument) -> tuple[Part, ...]:
         """Read the body of a here-document: bash expands it as if it were in double quotes, of which it has none."""
         start, end = document.start, document.end
         parts: list[Part] = []
@@ -656,8 +491,7 @@ class _Reader:
             if start < end:
                 self._add_literal(parts, self.text[start:end], start, quoted=True)
             return tuple(parts)
-        source = _BACKQUOTED.sub(_dots, _masked(self.text[start:end])).replace('"', ".")
-        root = _grammar()[0].parse(f'"{source}"'.encode()).root_node
+        root = parse_quoted(self.text[start:end])
         string = next((node for child in root.children for node in _expansions(child)), root)
         self._add_parts(parts, string.children, start, end, shift=start - 1, quotes="$`\\")
         return tuple(parts)
@@ -676,21 +510,6 @@ class _Reader:
         return Origin(piece.origin.line + row - first, offset - self._newlines[row - 1])
 
 
-def _masked(text: str) -> str:
-    text = _LETTERS.sub(_dots, text)
-    for pattern, known in _UNKNOWN.items():
-        text = pattern.sub(lambda match, known=known: known.ljust(len(match[0])), text)  # type: ignore[misc]
-    return text
-
-
-def _dots(match: re.Match[str]) -> str:
-    return "." * len(match[0])
-
-
-def _marks(root: Node, name: str) -> list[Node]:
-    return sorted(_grammar()[1].captures(root).get(name, []), key=lambda node: node.start_byte)
-
-
 def _tokens(node: Node) -> Iterator[Node]:
     """The commands, operators and redirections of a statement, in the order of the text."""
     if node.type in {"list", "pipeline", "negated_command", "redirected_statement"}:
@@ -698,51 +517,6 @@ def _tokens(node: Node) -> Iterator[Node]:
             yield from _tokens(child)
     elif node.type not in _SEPARATORS and node.type != "!":
         yield node
-
-
-def _end_lines(root: Node, source: bytearray) -> bool:
-    """Put a `;` where a line ends a command, and the grammar goes on with the next line; return whether there was any.
-
-    It takes `a | b | c` and a next line `d > e` for one pipeline.
-    """
-    found = False
-    for node in _marks(root, "command"):
-        if node.start_point.row == node.end_point.row:
-            continue
-        nodes = [
-            inner
-            for child in node.children
-            for inner in (child.children if child.type in {"file_redirect", "variable_assignment"} else [child])
-            if inner.type != "comment"
-        ]
-        for left, right in pairwise(nodes):
-            between = bytes(source[left.end_byte : right.start_byte])
-            if b"\n" in between.replace(b"\\\n", b"") and left.type not in {"|", "|&", "&&", "||"}:
-                source[left.end_byte] = ord(";")
-                found = True
-    return found
-
-
-def _hide_backquotes(root: Node, source: bytearray) -> bool:
-    """Make plain letters of the first `...`: the grammar confuses where one ends with where another begins."""
-    behind = 0
-    for node in _marks(root, "backquote"):
-        match = _BACKQUOTED.search(source.decode(), node.start_byte) if node.start_byte >= behind else None
-        if match is None or match.start() >= node.end_byte:
-            continue
-        source[match.start() : match.end()] = _dots(match).encode()
-        behind = match.end()
-        if node.parent is None or node.parent.end_byte != behind:
-            break
-    return behind > 0
-
-
-def _first_error(root: Node) -> int:
-    """The offset of the first node that is not as it should be; that of the end where all are."""
-    node = root
-    while node.has_error and not (node.is_error or node.is_missing):
-        node = next((child for child in node.children if child.has_error or child.is_missing), node)
-    return node.start_byte if root.has_error else root.end_byte + 1
 
 
 def _named(node: Node) -> list[Node]:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import PurePath
+from typing import NamedTuple
 
 from hpc_kit.check.bash_syntax import SyntaxTree, parse
 from hpc_kit.check.command_trace import CommandTrace, TracedAssignment, TracedCommand, variables_at
 from hpc_kit.check.expansion import ShellVariables
-from hpc_kit.check.launch_lines import (
-    SHELLS,
-    LaunchLine,
-    LaunchStage,
-    collect_launch_lines,
-    het_components,
-    size_of_launch,
-)
+from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
+from hpc_kit.check.programs import SHELLS
 from hpc_kit.slurm.directives import (
     DirectiveOption,
     DirectiveProblem,
@@ -26,6 +21,7 @@ from hpc_kit.slurm.directives import (
     find_directive_options,
 )
 from hpc_kit.slurm.sizes import UNKNOWN, JobSize, size_of_job, sum_sizes
+from hpc_kit.slurm.versions import SlurmVersion
 
 CSH = frozenset({"csh", "tcsh"})
 
@@ -33,44 +29,50 @@ _CONTROL = re.compile(
     r"\s*((else\s+)?if\s*\(.*\)\s*then|else|endif|foreach\s+\w+\s*\(.*\)|while\s*\(.*\)|end|switch\s*\(.*\)|endsw|breaksw"
     r"|case\s.*:|default:|@\s.*|onintr\b.*|limit\b.*|unlimit\b.*|rehash|unhash)\s*(#.*)?\Z"
 )
-_ONE_LINE_IF = re.compile(r"(\s*if\s*)(\(.*\))(\s*)(?=[\w./$`])")
+_ONE_LINE_IF = re.compile(r"\A\s*if\s*\(.*\)\s*(?=[\w./$`])")
 _SETENV = re.compile(r"(^|[;&|]\s*|^\s+)setenv(\s+\w+)[ \t]")
 _SET = re.compile(r"(^|;)(\s*)set\s+(\w+)(\s*=\s*)(?=\S)")
 
 
 def convert_csh(lines: list[str]) -> str:
-    """Convert a csh script to sh line by line. Branches and loops become plain commands."""
-    return "\n".join(_line(line) for line in lines)
+    """Convert a csh script to sh line by line. Branches and loops become plain commands; columns stay."""
+
+    def convert(line: str) -> str:
+        if line.lstrip().startswith("#"):
+            return line
+        line = _ONE_LINE_IF.sub(lambda match: " " * len(match[0]), line)
+        line = _SETENV.sub(r"\1export\2=", line)
+        # `set NAME = ` becomes an assignment that ends in the same column.
+        return _SET.sub(lambda match: match[1] + f"{match[3]}=".rjust(len(match[0]) - len(match[1])), line)
+
+    return "\n".join("" if _CONTROL.match(line) else convert(line) for line in lines)
 
 
-def _line(line: str) -> str:
-    if line.lstrip().startswith("#"):
-        return line
-    if _CONTROL.match(line):
-        return ""
-    if single := _ONE_LINE_IF.match(line):
-        line = " " * single.end() + line[single.end() :]
-    line = _SETENV.sub(r"\1export\2=", line)
-    return _SET.sub(lambda found: found[1] + found[2] + _padded(found), line)
+class Site(NamedTuple):
+    """The place of submission, as far as it is known.
 
+    Args:
+        is_folder: Tests whether a path, relative to the folder of sbatch, is a folder; None: unknown.
+        version: The Slurm release of the cluster; None: unknown.
+    """
 
-def _padded(found: re.Match[str]) -> str:
-    """Return `set NAME = ` as an assignment that ends in the same column."""
-    assignment = f"{found[3]}="
-    return assignment.rjust(len(found[0]) - len(found[1]) - len(found[2]))
+    is_folder: Callable[[str], bool] | None = None
+    version: SlurmVersion | None = None
 
 
 class BatchScript:
-    """A batch script.
+    """A batch script. Reading runs nothing, and a fault in the script raises no exception.
 
     Args:
         text: The text of the script.
         name: Name of the script in messages.
+        site: The place of submission.
     """
 
-    def __init__(self, text: str, name: str) -> None:
+    def __init__(self, text: str, name: str = "script", site: Site = Site()) -> None:  # noqa: B008 - immutable
         self.text = text
         self.name = name
+        self.site = site
         self.lines = text.replace("\r\n", "\n").split("\n")
 
     @cached_property
@@ -118,14 +120,12 @@ class BatchScript:
     def line_of(self, *names: str, launch: LaunchLine | None = None) -> int | None:
         """Return the line of the last of these options, for the components of a launch line if given."""
         parts = range(len(self.components)) if launch is None else self.components_of(launch)
-        given = [each.line for each in self.directive_options if each.name in names and each.component in parts]
-        return given[-1] if given else None
+        lines = [each.line for each in self.directive_options if each.name in names and each.component in parts]
+        return lines[-1] if lines else None
 
-    def position_of(self, name: str) -> tuple[int, int]:
-        """Return line and column of the last directive that gives an option."""
-        return next(
-            ((each.line, each.column) for each in reversed(self.directive_options) if each.name == name), (0, 0)
-        )
+    def directive(self, name: str) -> DirectiveOption | None:
+        """Return the last directive that gives an option."""
+        return next((each for each in reversed(self.directive_options) if each.name == name), None)
 
     @cached_property
     def components(self) -> tuple[dict[str, DirectiveOption], ...]:
@@ -141,21 +141,22 @@ class BatchScript:
         return [index for index in range(len(self.components)) if groups is None or index in groups]
 
     @cached_property
-    def geometry(self) -> JobSize:
+    def size(self) -> JobSize:
         """The size that the job requests."""
         return UNKNOWN if self.is_heterogeneous else size_of_job(self.options)
 
-    def geometry_of(self, launch: LaunchLine) -> JobSize:
+    def size_of(self, launch: LaunchLine) -> JobSize:
         """Return the size of a launch line."""
         if self.is_heterogeneous:
-            jobs = [size_of_job(option_values(self.components[index])) for index in self.components_of(launch)]
-            counts = [size_of_launch(job, launch.multiplier) for job in jobs]
-            return sum_sizes(counts) if launch.stage("srun") else UNKNOWN
+            components = [self.components[index] for index in self.components_of(launch)]
+            jobs = [size_of_job({name: each.value for name, each in options.items()}) for options in components]
+            sizes = [size_of_launch(job, launch.multiplier) for job in jobs]
+            return sum_sizes(sizes) if launch.stage("srun") else UNKNOWN
         remote = launch.stage("ssh")
         if remote is None:
-            return size_of_launch(self.geometry, launch.multiplier)
-        # Hosts are mostly those of the job, one after the other.
-        return self.geometry.once_per_node() if launch.in_loop or remote.name != "ssh" else UNKNOWN
+            return size_of_launch(self.size, launch.multiplier)
+        # Such a loop mostly goes over the hosts of the job.
+        return self.size.once_per_node() if launch.in_loop or remote.name != "ssh" else UNKNOWN
 
     @cached_property
     def _parsed(self) -> SyntaxTree:
@@ -172,7 +173,7 @@ class BatchScript:
     def _trace(self) -> tuple[CommandTrace, tuple[LaunchLine, ...]]:
         launches: list[LaunchLine] = []
         trace = CommandTrace(
-            ShellVariables(variables_at(self.geometry.variables(), 1)),
+            ShellVariables(variables_at(self.size.variables(), 1)),
             errexit=bool(re.match(r"#!\S+\s+-\w*e", self.lines[0])),
             nested=lambda trace, step: collect_launch_lines(trace, step, launches),
         )
@@ -199,16 +200,30 @@ class BatchScript:
         """Every assignment to a variable, in order."""
         return self._trace[0].assignments
 
+    @cached_property
+    def assigned(self) -> frozenset[str]:
+        """The names of all variables that the script sets."""
+        return frozenset(each.name for each in self.assignments)
+
     def sets_torchrun_option(self, agent: LaunchStage, option: str) -> bool:
         """Tell whether a variable sets an option that torchrun's line does not have: PET_NNODES for --nnodes."""
         name = "PET_" + option.upper().replace("-", "_")
-        told = any(each.name == name for each in self.assignments)
-        return told and agent.kind == "torchrun" and option not in agent.options
+        return name in self.assigned and agent.kind == "torchrun" and option not in agent.options
 
     @property
     def launch_lines(self) -> tuple[LaunchLine, ...]:
         """Every command that starts a program, as a launch line."""
         return self._trace[1]
+
+    @cached_property
+    def training(self) -> list[LaunchLine]:
+        """The launch lines that do the work of the job."""
+        return [launch for launch in self.launch_lines if launch.is_training]
+
+    @cached_property
+    def code(self) -> str:
+        """The text with empty lines instead of comments."""
+        return "\n".join("" if line.lstrip().startswith("#") else line for line in self.lines)
 
     def is_cut_short(self, launch: LaunchLine) -> bool:
         """Tell whether the next command is an option, so that the line was meant to continue."""
@@ -239,18 +254,3 @@ class BatchScript:
             return f"the rules of the shell: the script is for {self.interpreter}"
         problem = self._parsed.problem
         return f"the text from line {problem.line} on: {problem.what}" if problem else None
-
-
-def option_values(options: Mapping[str, DirectiveOption]) -> dict[str, str]:
-    """Return the values of options by name."""
-    return {name: each.value for name, each in options.items()}
-
-
-def read_script(text: str, name: str = "script") -> BatchScript:
-    """Read a batch script without running it. An error in the script raises no exception here.
-
-    Args:
-        text: The script.
-        name: Name of the script in messages.
-    """
-    return BatchScript(text, name)

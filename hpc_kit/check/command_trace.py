@@ -70,6 +70,21 @@ class TracedCommand(NamedTuple):
         """Line of the first word."""
         return self.syntax.line
 
+    @property
+    def column(self) -> int:
+        """Column of the first word."""
+        return self.syntax.column
+
+    @property
+    def texts(self) -> list[str]:
+        """The words as text."""
+        return [word.text for word in self.words]
+
+    @property
+    def in_background(self) -> bool:
+        """True if the command, or a block around it, ends in `&`."""
+        return any(place.statement.background for place in self.position.outward())
+
 
 class TracedAssignment(NamedTuple):
     """An assignment to a variable. `is_literal`: the value contains no expansion.
@@ -147,7 +162,7 @@ class CommandTrace:
         if self.depth >= _MAX_NESTING:
             return
         block = parse(text.text, text.pieces).block
-        own, self._nested = self._nested, nested or self._nested
+        callback, self._nested = self._nested, nested or self._nested
         outer, self.variables = self.variables, environment
         options = self.errexit, self.pipefail
         if environment is not outer:
@@ -155,7 +170,7 @@ class CommandTrace:
         self.depth += 1
         self.block(block, "code", place)
         self.depth -= 1
-        self.variables, self._nested = outer, own
+        self.variables, self._nested = outer, callback
         if environment is not outer:
             self.errexit, self.pipefail = options
 

@@ -9,7 +9,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import NAME, Origin, Part, Piece, Word
+from hpc_kit.check.bash_grammar import NAME
+from hpc_kit.check.bash_syntax import Origin, Part, Piece, Word
 
 TASK_VARIABLES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
 """Variables with a value per task. In the batch shell they are always 0."""
@@ -204,9 +205,11 @@ def _pieces(part: Part, environment: ShellVariables) -> list[ExpandedText]:
         return [ExpandedText(FIRST_NODE, fixed)]
     if part.kind == "arithmetic":
         text = _arithmetic(part.text, environment)
-        given = [environment.values.get(name) for name in re.findall(NAME, part.text)]
+        values = [environment.values.get(name) for name in re.findall(NAME, part.text)]
         return [
-            ExpandedText(text, fixed, read, has_default=any(value is not None and value.has_default for value in given))
+            ExpandedText(
+                text, fixed, read, has_default=any(value is not None and value.has_default for value in values)
+            )
         ]
     program = re.match(r"\s*[\w./-]*", part.text)
     shown = part.raw if not re.search(r"\s", part.raw) else f"$({program[0].strip() if program else ''}...)"

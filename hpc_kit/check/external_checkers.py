@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.rules.finding import Evidence, Finding, Severity
+from hpc_kit.check.rules.finding import Finding, Severity, SourceLine
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.client import Runner, find_slurm
 from hpc_kit.slurm.command_environment import submit_environment
@@ -101,7 +101,7 @@ def _missing(program: str, environ: Mapping[str, str]) -> bool:
 def _finding(
     code: str, severity: Severity, script: BatchScript, line: int, column: int, what: str, remedy: str
 ) -> Finding:
-    evidence = (Evidence(line, script.lines[line - 1]),) if 0 < line <= len(script.lines) else ()
+    evidence = (SourceLine(line, script.lines[line - 1]),) if 0 < line <= len(script.lines) else ()
     return Finding(code, severity, line, column, what, remedy, None, evidence)
 
 
@@ -159,7 +159,7 @@ def _shellcheck(script: BatchScript, file: Path, runner: Runner, environ: Mappin
 
 def _from_shellcheck(comment: Mapping[str, object], script: BatchScript) -> Finding:
     code, line, column = (int(str(comment[key])) for key in ("code", "line", "column"))
-    # Of its errors, those of grammar end a job; the others are habits that mostly work.
+    # Only its errors about syntax end a job. Scripts with its further errors mostly work.
     severity: Severity = (
         "error" if comment["level"] == "error" and code < 2000 and code not in _OWN_GRAMMAR else "warning"
     )

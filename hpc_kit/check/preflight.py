@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,7 +43,7 @@ class PreflightCheck(NamedTuple):
 
 
 def check_program(resolved: Resolved, root: Path) -> None:
-    """Refuse a job with a missing program, folder or partition, or whose ranks would start ranks again.
+    """Refuse a job with a missing program, folder or partition.
 
     Args:
         resolved: The job.
@@ -52,7 +52,6 @@ def check_program(resolved: Resolved, root: Path) -> None:
     Raises:
         SpecError: Something is missing. Similar names are suggested.
     """
-    check_agents(resolved)
     for each in CHECKS:
         for error in each.check(resolved, root):
             raise error
@@ -166,11 +165,11 @@ LARGEST = 1_000_000
 """Bytes of a program that the check of its imports reads."""
 
 _LIBRARIES = {
-    "torch": "torch",
-    "ray": "-r {env}/requirements-ray.txt",
-    "horovod": "horovod   (pip builds it from source; no release builds with torch 2.13)",
+    "torch": "{python} -m pip install torch",
+    "ray": "{python} -m pip install -r {env}/requirements-ray.txt",
+    "horovod": "{env}/build_horovod.sh {python}",
 }
-"""Libraries, and the arguments of pip that install them."""
+"""Libraries, and the commands that install them."""
 
 _NEEDS = {"ray.train": ("ray", "pydantic"), **{name: (name,) for name in _LIBRARIES}}
 """Imports of programs, and the modules that each of them needs."""
@@ -210,8 +209,8 @@ def _executable(name: str, folder: Path, resolved: Resolved) -> SpecError | None
     command = f"command = {list(resolved.job.command)}"[:200]
     if "/" not in name:
         # A module that setup loads may bring it along.
-        own = resolved.job.setup or resolved.cluster.environment.activates
-        if own or shutil.which(name, path=_path(resolved.job.env)):
+        may_provide = resolved.job.setup or resolved.cluster.environment.activates
+        if may_provide or shutil.which(name, path=_path(resolved.job.env)):
             return None
         known = ["python", "torchrun", "accelerate", "bash", "mpirun"]
         near = _near(name, [each for each in known if each != name], n=1)
@@ -231,42 +230,6 @@ def _executable(name: str, folder: Path, resolved: Resolved) -> SpecError | None
     return None
 
 
-def check_agents(resolved: Resolved) -> None:
-    """Refuse a torchrun that each rank would start again. In a script, KIT203 finds the same problem.
-
-    Raises:
-        SpecError: Each rank would start processes that do not know the processes of the remaining ranks.
-    """
-    words = resolved.job.command
-    each_alone = str(resolved.job.env.get("HPC_KIT_LAUNCHER", "")).strip() == "torchrun"
-    named = any("torchrun" in word or "torch.distributed" in word for word in words)
-    if resolved.ranks_per_node == 1 or each_alone or not named:
-        return
-    # The parser of command lines is slow to load.
-    from hpc_kit.check.bash_syntax import WHOLE_FILE
-    from hpc_kit.check.expansion import ExpandedText
-    from hpc_kit.check.launch_lines import parse_launch
-    from hpc_kit.script.quoting import copyable_command
-
-    stages = parse_launch([ExpandedText(word, WHOLE_FILE) for word in words]).stages
-    agent, inner = next(((each, own) for each, own in pairwise(stages) if each.kind == "torchrun"), (None, None))
-    each = agent.option("nproc-per-node") if agent else None
-    if agent is None or inner is None or each is None or each.text == "1":
-        return
-    agents = agent.option("nnodes")
-    met = agents is not None and agents.text.rpartition(":")[2] == str(resolved.world_size)
-    if met or "standalone" in agent.options:
-        return
-    alone = copyable_command([*words[: len(words) - len(agent.words)], *(word.text for word in inner.words)])
-    raise SpecError(
-        f"torchrun would start {each.text} processes in each of {resolved.world_size} ranks",
-        found=f"command = {list(words)}"[:200],
-        remedy=f"remove it, because each rank is a process already: {alone}\n"
-        "or let it start the ranks, once per node, with that command: --ntasks-per-node=1 "
-        f"--set launch.launcher=torchrun --set launch.nproc_per_node={resolved.ranks_per_node or each.text}",
-    )
-
-
 def _near(name: str, known: list[str], n: int) -> list[str]:
     from difflib import get_close_matches
 
@@ -274,8 +237,8 @@ def _near(name: str, known: list[str], n: int) -> list[str]:
 
 
 def _path(env: Mapping[str, object]) -> str | None:
-    given = env.get("PATH")
-    return str(given) if given is not None else None
+    path = env.get("PATH")
+    return str(path) if path is not None else None
 
 
 def _no_file(name: str, folder: Path, resolved: Resolved) -> SpecError:
@@ -284,15 +247,17 @@ def _no_file(name: str, folder: Path, resolved: Resolved) -> SpecError:
     beside = folder / wanted.parent
     names = sorted(path.name for path in beside.iterdir() if path.is_file()) if beside.is_dir() else []
     near = elsewhere or [str(wanted.parent / each) for each in _near(wanted.name, names, n=2)]
-    remedy = " or ".join(near) or "write the path as seen from there"
+    remedy = f"did you mean {' or '.join(near)}?" if near else "write the path as seen from there"
     if "$" in name or name.startswith("~"):
         remedy = "write the full path: no shell expands the words of `command`"
     shipped = search_path.shipped_folder("jobs")
     if (shipped.parent / name).exists():
-        inside = folder.is_relative_to(shipped.parent)
-        remedy = (
-            f"run cd {shipped.parent}" if inside else f"run cp -r {shipped} .   (the shipped jobs with their programs)"
-        )
+        if folder.is_relative_to(shipped.parent):
+            remedy = f"run cd {shlex.quote(str(shipped.parent))}"
+        else:
+            shipped_job = (shipped / f"{resolved.job.name}.toml").is_file()
+            option = f" --job {resolved.job.name}" if shipped_job else ""
+            remedy = f"run hpc-kit init{option}   (copies the job and its program into the current folder)"
     return SpecError(f"no program file {name}", found=f"looked in {folder}, for job {resolved.job.name}", remedy=remedy)
 
 
@@ -308,8 +273,8 @@ def check_libraries(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     from importlib.util import find_spec
 
     job, folder = resolved.job, working_folder(resolved, root)
-    own = root / resolved.python == Path(sys.executable)
-    if not own or job.setup or resolved.cluster.environment.activates or "PYTHONPATH" in job.env:
+    is_this_python = root / resolved.python == Path(sys.executable)
+    if not is_this_python or job.setup or resolved.cluster.environment.activates or "PYTHONPATH" in job.env:
         return
     for each in programs_of(resolved.argv):
         if each.file is None or each.program != resolved.python:
@@ -322,7 +287,7 @@ def check_libraries(resolved: Resolved, root: Path) -> Iterator[SpecError]:
                 if find_spec(needed) is None:
                     absent.setdefault(name.partition(".")[0], (needed, name))
         for library, (needed, name) in absent.items():
-            install = f"run {resolved.python} -m pip install {_LIBRARIES[library].format(env=env)}"
+            install = f"run {_LIBRARIES[library].format(python=resolved.python, env=env)}"
             yield SpecError(
                 f"there is no {needed} for {resolved.python}",
                 found=f"{each.file} imports {'it' if name.startswith(needed) else f'{name}, which needs it'}",
@@ -338,6 +303,36 @@ def _imported(program: Path) -> list[str]:
     except OSError:
         return []
     return list(dict.fromkeys(name.decode() for name in found))
+
+
+def check_mpi(resolved: Resolved, root: Path) -> Iterator[SpecError]:
+    """The job needs MPI, which this machine does not have.
+
+    The check runs on the embedded Slurm, whose nodes are this machine, if neither `setup` nor an environment may
+    provide MPI. `launcher = "mpirun"` takes the mpirun on PATH, or the one beside the interpreter. `backend = "mpi"`
+    also needs mpi4py.
+
+    Fix: install what is missing.
+    Documented: docs/mpi.md.
+    """
+    from importlib.util import find_spec
+
+    job, python = resolved.job, PurePath(resolved.python)
+    if resolved.cluster.slurm != "embedded" or job.setup or resolved.cluster.environment.activates:
+        return
+    folders = os.pathsep.join((_path(job.env) or os.environ.get("PATH", os.defpath), str(root / python.parent)))
+    if job.launch.launcher == "mpirun" and shutil.which("mpirun", path=folders) is None:
+        yield SpecError(
+            "there is no mpirun on this machine",
+            found=f"launch.launcher = mpirun; none on PATH, and none in {python.parent}",
+            remedy=f"install an MPI: apt-get install openmpi-bin, or without root {python} -m pip install mpich",
+        )
+    if job.launch.backend == "mpi" and root / python == Path(sys.executable) and find_spec("mpi4py") is None:
+        yield SpecError(
+            f"there is no mpi4py for {python}",
+            found="launch.backend = mpi",
+            remedy=f"run {python} -m pip install mpi4py; or use --set launch.backend=gloo",
+        )
 
 
 class StartedProgram(NamedTuple):
@@ -367,12 +362,13 @@ def programs_of(words: Sequence[str]) -> list[StartedProgram]:
         return [StartedProgram("python", words[0], words[1])]
     from hpc_kit.check.bash_syntax import WHOLE_FILE
     from hpc_kit.check.expansion import ExpandedText
-    from hpc_kit.check.launch_lines import CONTAINERS, parse_launch
+    from hpc_kit.check.launch_lines import parse_launch
+    from hpc_kit.check.programs import CONTAINERS
 
     def said(text: ExpandedText | None) -> str | None:
         return None if text is None else text.text
 
-    stages = parse_launch([ExpandedText(word, WHOLE_FILE) for word in words]).stages
+    stages = parse_launch([ExpandedText(word, WHOLE_FILE) for word in words])
     return [
         StartedProgram(
             stage.kind,
@@ -388,6 +384,20 @@ def programs_of(words: Sequence[str]) -> list[StartedProgram]:
 SECONDS = 10.0
 
 
+def check_setup(setup: Sequence[str]) -> None:
+    """Let bash read the lines of `setup` by themselves, so that an error names a line of the job file.
+
+    Raises:
+        SpecError: They are not valid bash.
+    """
+    if setup and (message := _syntax_error("\n".join(setup))):
+        raise SpecError(
+            "the lines of `setup` are not valid bash",
+            found=re.sub(r"^bash: line (\d+):", r"line \1 of setup:", message, flags=re.MULTILINE),
+            remedy="close every quote, bracket and `if` in the list `setup` of the job or the cluster file",
+        )
+
+
 def check_syntax(text: str) -> None:
     """Let bash read a script without running it; a few milliseconds.
 
@@ -396,18 +406,23 @@ def check_syntax(text: str) -> None:
     Raises:
         SpecError: The script is not valid bash. The message shows the line.
     """
-    # A line of `setup` may set extglob, which nobody does for a script that is only read.
-    argv = ["bash", "-O", "extglob", "-n"]
-    try:
-        asked = subprocess.run(argv, input=text.encode(), capture_output=True, timeout=SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return
-    if asked.returncode:
+    if message := _syntax_error(text):
         raise SpecError(
             "the script is not valid bash",
-            found=asked.stderr.decode(errors="replace").strip(),
+            found=message,
             remedy="fix the lines of `setup`, or the template; hpc-kit render shows the script",
         )
+
+
+def _syntax_error(text: str) -> str:
+    """Return bash's message about a script that it cannot read; empty for a valid one."""
+    # A line of `setup` may set extglob, which `bash -n` does not run.
+    argv = ["bash", "-O", "extglob", "-n"]
+    try:
+        done = subprocess.run(argv, input=text.encode(), capture_output=True, timeout=SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stderr.decode(errors="replace").strip() if done.returncode else ""
 
 
 CHECKS = (
@@ -418,4 +433,5 @@ CHECKS = (
     PreflightCheck("KIT605", _node_count),
     PreflightCheck("KIT606", check_libraries),
     PreflightCheck("KIT607", _memory, "warning"),
+    PreflightCheck("KIT608", check_mpi),
 )

@@ -50,7 +50,7 @@ CONSTRUCTS = [
 
 
 @pytest.mark.parametrize(("text", "expected"), CONSTRUCTS)
-def test_constructs_that_the_grammar_does_not_know_are_read(text: str, expected: list[str]) -> None:
+def test_constructs_missing_from_the_grammar_are_read(text: str, expected: list[str]) -> None:
     assert subprocess.run(["bash", "-O", "extglob", "-n"], input=text, text=True).returncode == 0
     tree = parse(text)
     assert tree.problem is None
@@ -69,7 +69,7 @@ def test_redirections_and_negations_belong_to_their_command() -> None:
     assert [part.kind for part in copied.document or ()] == ["variable", "text", "command", "text"]
 
 
-def test_variables_are_found_where_the_grammar_leaves_them_in_the_text() -> None:
+def test_variables_inside_plain_text_of_the_grammar_are_found() -> None:
     (statement,) = parse('a gz$$ "$1_x ${y}" $"t" "u \\`${v}\\`" w$\'\\t\'').block
     (command,) = statement.chain.pipelines[0].commands
     assert isinstance(command, SimpleCommand)
@@ -105,14 +105,14 @@ def test_variables_are_found_where_the_grammar_leaves_them_in_the_text() -> None
         ("a\nf() { if b; then c; }\nd", ["a"], 2),
     ],
 )
-def test_nothing_is_read_from_the_first_problem_on(text: str, kept: list[str], line: int) -> None:
+def test_reading_stops_at_the_first_syntax_error(text: str, kept: list[str], line: int) -> None:
     tree = parse(text)
     assert tree.problem is not None
     assert tree.problem.line == line
     assert list(commands(tree.block)) == kept
 
 
-def test_very_deep_commands_are_a_problem_and_no_failure() -> None:
+def test_very_deep_nesting_is_a_syntax_problem_without_a_traceback() -> None:
     tree = parse("a\n" + "( " * 3000 + "b" + " )" * 3000)
     assert tree.problem is not None
 
@@ -127,6 +127,6 @@ def test_a_function_keeps_its_name() -> None:
     assert kinds == [("function", "f"), ("function", "g"), ("for", "x")]
 
 
-def test_a_case_in_a_list_over_several_lines_is_read() -> None:
+def test_a_case_statement_in_a_multi_line_list_is_read() -> None:
     text = "while a\ndo\n\tcase b in 1) c ;; esac\n\td || {\n\t\te\n\t} ||\n\tf\ndone <g\nh\n"
     assert list(commands(parse(text).block)) == ["<while>", "a", "<case>", "c", "d", "<group>", "e", "f", "h"]

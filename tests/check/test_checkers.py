@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.check.batch_script import read_script
+from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.external_checkers import CheckerResult, run_checkers
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.client import Completed, run_command
@@ -48,10 +48,10 @@ FINE = {"bash": (0, "", ""), "shellcheck": (0, "[]", ""), "sbatch": (0, "", "sba
 def outcomes(
     text: str, environ: Mapping[str, str], runner: Answers, *, real_slurm: bool = True
 ) -> dict[str, CheckerResult]:
-    return {each.name: each for each in run_checkers(read_script(text), runner, environ, real_slurm=real_slurm)}
+    return {each.name: each for each in run_checkers(BatchScript(text), runner, environ, real_slurm=real_slurm)}
 
 
-def test_all_three_are_asked(environ: dict[str, str]) -> None:
+def test_all_three_checkers_run(environ: dict[str, str]) -> None:
     runner = Answers(**FINE)
     assert list(outcomes(HEAD, environ, runner).values()) == [
         CheckerResult("bash"),
@@ -65,7 +65,7 @@ def test_all_three_are_asked(environ: dict[str, str]) -> None:
     ]
 
 
-def test_what_is_not_installed_is_named(tmp_path: Path) -> None:
+def test_a_missing_checker_is_named(tmp_path: Path) -> None:
     found = outcomes(HEAD, {"PATH": str(tmp_path)}, Answers())
     assert {name: outcome.skipped for name, outcome in found.items()} == {
         "bash": "not installed",
@@ -83,14 +83,12 @@ def test_what_is_not_installed_is_named(tmp_path: Path) -> None:
         (HEAD + "#SBATCH --ndoes=4\n", {"sbatch's parser"}),
     ],
 )
-def test_a_script_that_is_not_theirs_is_not_given_to_them(
-    environ: dict[str, str], text: str, skipped: set[str]
-) -> None:
+def test_checkers_get_only_scripts_that_they_can_read(environ: dict[str, str], text: str, skipped: set[str]) -> None:
     found = outcomes(text, environ, Answers(**FINE))
     assert {name for name, outcome in found.items() if outcome.skipped} == skipped
 
 
-def test_the_real_slurm_is_left_alone_for_the_embedded_one(environ: dict[str, str]) -> None:
+def test_a_script_for_the_embedded_slurm_is_not_given_to_sbatch(environ: dict[str, str]) -> None:
     runner = Answers(**FINE)
     found = outcomes(HEAD, environ, runner, real_slurm=False)
     assert found["sbatch's parser"].skipped == "the job is for the embedded Slurm"
@@ -115,12 +113,12 @@ def test_shellchecks_findings_keep_their_codes(environ: dict[str, str]) -> None:
     assert findings[0].evidence == ((2, "cd x"),)
 
 
-def test_an_answer_of_shellcheck_that_is_none_is_no_finding(environ: dict[str, str]) -> None:
+def test_unreadable_shellcheck_output_is_no_finding(environ: dict[str, str]) -> None:
     found = outcomes(HEAD, environ, Answers(**FINE | {"shellcheck": (2, "", "unknown option")}))
     assert found["shellcheck"] == CheckerResult("shellcheck", skipped="its answer is not valid JSON")
 
 
-def test_sbatchs_refusal_is_shown_in_its_own_words(environ: dict[str, str]) -> None:
+def test_a_refusal_of_sbatch_is_quoted(environ: dict[str, str]) -> None:
     words = "sbatch: error: invalid partition specified: gpuu\nallocation failure: Invalid partition name specified\n"
     (finding,) = outcomes(HEAD, environ, Answers(**FINE | {"sbatch": (1, "", words)}))["sbatch's parser"].findings
     assert (finding.code, finding.severity, finding.line) == ("KIT902", "error", 0)
@@ -131,7 +129,7 @@ def test_sbatchs_refusal_is_shown_in_its_own_words(environ: dict[str, str]) -> N
 @pytest.mark.parametrize(
     "sbatch", [(1, "", "sbatch: error: Unable to contact slurm controller (connect failure)"), None]
 )
-def test_a_slurm_that_does_not_answer_finds_nothing(
+def test_a_slurm_that_does_not_answer_adds_no_finding(
     environ: dict[str, str], sbatch: tuple[int, str, str] | None
 ) -> None:
     answers = {name: FINE[name] for name in ("bash", "shellcheck")} | ({"sbatch": sbatch} if sbatch else {})
@@ -140,25 +138,25 @@ def test_a_slurm_that_does_not_answer_finds_nothing(
     assert "does not answer" in found["sbatch's parser"].skipped
 
 
-def test_bash_itself_finds_what_it_cannot_read() -> None:
+def test_bash_reports_syntax_errors() -> None:
     text = HEAD + "if true; then\necho 'x\n"
-    found = {each.name: each for each in run_checkers(read_script(text), run_command, {"PATH": "/usr/bin:/bin"})}
+    found = {each.name: each for each in run_checkers(BatchScript(text), run_command, {"PATH": "/usr/bin:/bin"})}
     (finding,) = found["bash"].findings
     assert (finding.code, finding.severity) == ("KIT901", "error")
     assert "unexpected EOF" in finding.what
     assert found["shellcheck"].skipped == "bash cannot read it"
 
 
-def test_a_here_document_without_end_is_a_warning() -> None:
-    found = run_checkers(read_script(HEAD + "cat <<E\ntext\n"), run_command, {"PATH": "/usr/bin:/bin"})
+def test_an_unfinished_here_document_is_a_warning() -> None:
+    found = run_checkers(BatchScript(HEAD + "cat <<E\ntext\n"), run_command, {"PATH": "/usr/bin:/bin"})
     (finding,) = found[0].findings
     assert (finding.code, finding.severity) == ("KIT901", "warning")
 
 
 @pytest.mark.oracle("shellcheck")
-def test_the_real_shellcheck_is_understood() -> None:
+def test_findings_of_the_real_shellcheck_are_read() -> None:
     found = {
         each.name: each
-        for each in run_checkers(read_script(HEAD + "cd /x\nls\n"), run_command, {"PATH": "/usr/bin:/bin"})
+        for each in run_checkers(BatchScript(HEAD + "cd /x\nls\n"), run_command, {"PATH": "/usr/bin:/bin"})
     }
     assert [finding.code for finding in found["shellcheck"].findings] == ["SC2164"]

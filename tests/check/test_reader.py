@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_kit.check.bash_syntax import CompoundCommand, parse
-from hpc_kit.check.batch_script import BatchScript, read_script
+from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.slurm.sizes import size_of_job
 from tests import golden
@@ -21,15 +21,15 @@ HEAD = "#!/bin/bash\n"
 
 
 def read(text: str) -> BatchScript:
-    return read_script(HEAD + text, "test.sbatch")
+    return BatchScript(HEAD + text, "test.sbatch")
 
 
-def only(text: str) -> LaunchLine:
+def read_launch(text: str) -> LaunchLine:
     (launch,) = read(text).launch_lines
     return launch
 
 
-def kinds(launch: LaunchLine) -> list[str]:
+def list_kinds(launch: LaunchLine) -> list[str]:
     return [stage.kind for stage in launch.stages]
 
 
@@ -61,7 +61,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize("text", WORDS)
-def test_words_become_what_bash_makes_of_them(text: str) -> None:
+def test_words_expand_as_in_bash(text: str) -> None:
     text = text if "show" in text else f"show {text}"
     done = subprocess.run(["bash", "-c", SHOW + text], capture_output=True, check=True)
     step = next(step for step in read(text).commands if step.name == "show")
@@ -70,7 +70,7 @@ def test_words_become_what_bash_makes_of_them(text: str) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=12), max_size=4))
-def test_quoted_words_come_back_as_they_were(words: list[str]) -> None:
+def test_quoted_words_read_back_unchanged(words: list[str]) -> None:
     step = read(f"show {shlex.join(words)}").commands[0]
     assert [word.text for word in step.words[1:]] == words
 
@@ -92,8 +92,8 @@ PIECES = [
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=60).map("".join))
-def test_no_text_makes_the_reader_fail(text: str) -> None:
-    script = read_script(text or "x")
+def test_the_reader_accepts_any_text(text: str) -> None:
+    script = BatchScript(text or "x")
     assert script.launch_lines is not None
     assert script.problems is not None
     assert script.unread_part is None or script.unread_part.startswith(
@@ -117,7 +117,7 @@ def test_no_text_makes_the_reader_fail(text: str) -> None:
         "a=(b",
     ],
 )
-def test_what_bash_cannot_read_we_do_not_pretend_to(text: str) -> None:
+def test_a_script_that_bash_rejects_is_rejected(text: str) -> None:
     done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
     assert done.returncode != 0
     assert parse(text).problem is not None
@@ -149,12 +149,12 @@ def test_what_bash_cannot_read_we_do_not_pretend_to(text: str) -> None:
         "if [ a ]\nthen\n# comment\nb\nfi",
     ],
 )
-def test_what_bash_reads_we_read(text: str) -> None:
+def test_a_script_that_bash_accepts_is_accepted(text: str) -> None:
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
     assert parse(text).problem is None
 
 
-def test_a_tree_is_what_was_written() -> None:
+def test_the_tree_shows_operators_bodies_and_lines() -> None:
     (loop, last) = parse("for x in a; do b & done | c && d || e\nf").block
     first = loop.chain.pipelines[0]
     assert loop.chain.operators == ("&&", "||")
@@ -166,42 +166,42 @@ def test_a_tree_is_what_was_written() -> None:
 # Directives
 
 
-def test_directives_are_read_with_their_places() -> None:
+def test_directives_have_line_and_column() -> None:
     script = read("#SBATCH -N4 --ntasks-per-node 2 # two\n#SBATCH --job-name='a b'\necho\n#SBATCH --time=1\n")
     places = [(each.name, each.value, each.line, each.column) for each in script.directive_options]
     assert places == [("nodes", "4", 2, 9), ("ntasks-per-node", "2", 2, 31), ("job-name", "a b", 3, 9)]
     assert [line.line for line in script.directives.late] == [5]
 
 
-def test_every_wrong_directive_is_found_not_the_first_alone() -> None:
+def test_every_wrong_directive_is_found() -> None:
     script = read("#SBATCH --ndoes=4\n#SBATCH --time=2h\n#SBATCH --mem='1\n#SBATCH foo\n#SBATCH --nodes=2\n")
     assert [(problem.line, problem.column) for problem in script.problems] == [(2, 9), (3, 9), (4, 1), (5, 9)]
     assert script.options == {"nodes": "2"}
 
 
-def test_an_option_of_the_container_plugin_is_no_fault() -> None:
+def test_an_option_of_the_container_plugin_is_accepted() -> None:
     script = read("#SBATCH --container-image nvcr.io/x:1 --no-container-mount-home\n#SBATCH -N2\n")
     assert (script.problems, script.options) == ((), {"nodes": "2"})
 
 
-def test_text_of_a_here_document_is_no_directive_and_no_command() -> None:
+def test_text_of_a_here_document_is_neither_directive_nor_command() -> None:
     script = read("cat >x.sbatch <<'E'\n#SBATCH --nodes=4\nsrun $SLURM_PROCID\nE\n# end\n")
     assert script.comments == {1, 6}
     assert [launch.program.name for launch in script.launch_lines] == ["cat"]
 
 
 @pytest.mark.parametrize("first", ["", "#SBATCH --nodes=3\n", "\n"])
-def test_a_script_without_interpreter_is_read_all_the_same(first: str) -> None:
-    script = read_script(first + "#SBATCH --ntasks=2\nsrun x\n")
+def test_a_script_without_an_interpreter_line_is_read(first: str) -> None:
+    script = BatchScript(first + "#SBATCH --ntasks=2\nsrun x\n")
     assert script.interpreter is None
     assert script.options["ntasks"] == "2"
     assert script.line_of("ntasks") == first.count("\n") + 1
 
 
-def test_interpreters_are_known_by_their_name() -> None:
+def test_interpreters_are_recognized_by_name() -> None:
     lines = {"#!/bin/bash -l": "bash", "#! /usr/bin/env -S zsh -x": "zsh", "#!/usr/bin/python3": "python3", "#!": None}
-    assert {line: read_script(line + "\n").interpreter for line in lines} == lines
-    assert read_script("#!/usr/bin/python3\nx = {\n").unread_part == "the rules of the shell: the script is for python3"
+    assert {line: BatchScript(line + "\n").interpreter for line in lines} == lines
+    assert BatchScript("#!/usr/bin/python3\nx = {\n").unread_part == "the rules of the shell: the script is for python3"
 
 
 # Launch lines
@@ -239,8 +239,8 @@ def test_interpreters_are_known_by_their_name() -> None:
         ("if true; then srun python t.py; fi", ["srun", "python"]),
     ],
 )
-def test_a_launch_line_is_its_programs(line: str, expected: list[str]) -> None:
-    assert kinds(only(line)) == expected
+def test_a_launch_line_yields_its_programs(line: str, expected: list[str]) -> None:
+    assert list_kinds(read_launch(line)) == expected
 
 
 @pytest.mark.parametrize(
@@ -256,12 +256,12 @@ def test_a_launch_line_is_its_programs(line: str, expected: list[str]) -> None:
 )
 def test_code_of_a_here_document_is_read(text: str) -> None:
     launch = read(text).launch_lines[-1]
-    assert kinds(launch)[-1] == "python"
+    assert list_kinds(launch)[-1] == "python"
     assert launch.program.options["file"].text == "t.py"
     assert launch.inner_command.line == 3 + text.startswith("cat >run")
 
 
-def test_a_here_document_for_another_program_is_no_code() -> None:
+def test_a_here_document_for_another_program_is_not_read_as_code() -> None:
     script = read("cat >a.py <<'E'\nimport os\nprint('it is', os)\nE\nsrun python - <<E\nx = (1\nE\nls\n")
     assert script.unread_part is None
     assert [step.name for step in script.commands] == ["cat", "srun", "ls"]
@@ -273,15 +273,17 @@ def test_the_parts_of_a_heterogeneous_line_are_each_a_launch_in_its_component() 
         "srun --het-group=0 ./app : --het-group=1 bash -c 'python t.py'\nsrun --het-group=0,1 ./x\nsrun ./y\n"
     )
     first, second, both, alone = script.launch_lines
-    assert (kinds(first), kinds(second)) == (["srun", "program"], ["srun", "shell", "python"])
+    assert (list_kinds(first), list_kinds(second)) == (["srun", "program"], ["srun", "shell", "python"])
     assert (second.stages[0].words[0].line, second.stages[0].words[0].column) == (5, 28)
-    counts = [script.geometry_of(each)[:3] for each in (first, second, both, alone)]
+    counts = [script.size_of(each)[:3] for each in (first, second, both, alone)]
     assert counts == [(2, 2, 1), (3, 12, 4), (5, 14, None), (2, 2, 1)]
     assert [script.line_of("nodes", launch=each) for each in (first, second)] == [2, 4]
 
 
-def test_options_are_found_whatever_their_spelling() -> None:
-    launch = only("srun -N4 --ntasks=8 -c2 torchrun --nproc_per_node 8 --rdzv-endpoint=h:1 t.py --nproc_per_node 9")
+def test_options_are_found_in_every_spelling() -> None:
+    launch = read_launch(
+        "srun -N4 --ntasks=8 -c2 torchrun --nproc_per_node 8 --rdzv-endpoint=h:1 t.py --nproc_per_node 9"
+    )
     srun, torchrun = launch.stages[:2]
     assert {name: text.text for name, text in srun.options.items()} == {
         "nodes": "4",
@@ -295,7 +297,7 @@ def test_options_are_found_whatever_their_spelling() -> None:
     assert launch.program.options["file"].text == "t.py"
 
 
-def test_places_survive_variables_and_code() -> None:
+def test_places_are_right_behind_variables_and_nested_code() -> None:
     script = read(
         'CMD="torchrun \\\n  --nproc_per_node $N t.py"\nsrun bash -c \'\n  $CMD\n  python x.py\'\nsrun bash -c "$CMD"\n'
     )
@@ -309,7 +311,7 @@ def test_places_survive_variables_and_code() -> None:
     assert (torchrun.words[0].line, torchrun.words[0].column) == (2, 6)
 
 
-def test_variables_know_who_sees_them() -> None:
+def test_variables_have_the_scope_that_sees_them() -> None:
     script = read(
         "A=1\nexport B=2 C\nC=3 D=4 srun --export=ALL,E=5 bash -c 'export F=$SLURM_PROCID'\nset -a\nG=$SLURM_PROCID\n"
     )
@@ -328,20 +330,20 @@ def test_variables_know_who_sees_them() -> None:
     }
 
 
-def test_a_variable_of_a_branch_or_loop_is_not_known_after_it() -> None:
+def test_a_variable_set_in_a_branch_or_loop_is_unknown_after_it() -> None:
     script = read("A=1; B=1\nif x; then A=2; fi\nfor B in 1 2; do :; done\nread C <<<4\nshow $A $B $C\n")
     assert [word.text for word in script.commands[-1].words] == ["show", "$A", "$B", "$C"]
 
 
-def test_options_of_the_shell_hold_where_they_are_set() -> None:
+def test_shell_options_apply_where_they_are_set() -> None:
     script = read("a\nset -euo pipefail\nb\nset +e\nc\n(set -e; d)\ne\nbash -c 'f'\n")
     seen = {step.name: (step.errexit, step.pipefail) for step in script.commands if len(step.name) == 1}
     both, pipefail, neither = (True, True), (False, True), (False, False)
     assert seen == {"a": neither, "b": both, "c": pipefail, "d": both, "e": pipefail, "f": neither}
-    assert read_script("#!/bin/bash -e\na\n").commands[0].errexit
+    assert BatchScript("#!/bin/bash -e\na\n").commands[0].errexit
 
 
-def test_slurms_own_numbers_are_known_from_the_directives() -> None:
+def test_slurms_counts_follow_from_the_directives() -> None:
     script = read(
         "#SBATCH -N4 --ntasks-per-node=8 --gres=gpu:a100:8\nshow $SLURM_NNODES $((SLURM_NNODES * SLURM_GPUS_ON_NODE))\n"
     )
@@ -349,22 +351,37 @@ def test_slurms_own_numbers_are_known_from_the_directives() -> None:
 
 
 @pytest.mark.parametrize("case", golden.CASES)
-def test_our_own_scripts_are_read_back(case: str) -> None:
-    script = read_script(golden.script(case), case)
+def test_rendered_scripts_are_read_back(case: str) -> None:
+    script = BatchScript(golden.script(case), case)
     launch, *beside = [launch for launch in script.launch_lines if launch.is_training]
-    geometry = script.geometry_of(launch)
+    geometry = script.size_of(launch)
     # Under Ray the program runs beside the step, which is Ray's nodes.
     assert [each.stages[0].kind for each in beside] == ["python"] * case.startswith("ray_") + ["srun"] * (
         script.is_heterogeneous
     )
     assert script.unread_part is None
     assert script.problems == ()
-    assert launch.program.kind == ("program" if case == "odd" else "python")
+    assert launch.program.kind == ("program" if case == "special_characters" else "python")
     if launch.stages[0].kind == "mpirun":  # it is told the number of ranks, and Slurm tells it the nodes
-        assert geometry.ntasks == script.geometry.ntasks
+        assert geometry.ntasks == script.size.ntasks
         return
-    assert script.is_heterogeneous or geometry == script.geometry
+    assert script.is_heterogeneous or geometry == script.size
     assert launch.stages[0].kind == "srun"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("$MPIRUN -n 4 python t.py", ["mpirun", "python"]),
+        ('"${srun[@]}" python t.py', ["srun", "python"]),
+        ("$TIME python t.py", ["program"]),
+        ("$TORCHRUN t.py", ["program"]),
+    ],
+)
+def test_a_launcher_in_a_variable_of_its_name_is_one(line: str, expected: list[str]) -> None:
+    launch = read_launch(line)
+    assert list_kinds(launch) == expected
+    assert launch.stages[0].may_hide_options
 
 
 # How many
@@ -385,7 +402,9 @@ def test_our_own_scripts_are_read_back(case: str) -> None:
         ({"nodes": "2", "ntasks-per-gpu": "1"}, 2, None, None),
     ],
 )
-def test_counts_of_a_job(options: dict[str, str], nodes: int | None, ntasks: int | None, per_node: int | None) -> None:
+def test_the_sizes_of_a_job_are_counted(
+    options: dict[str, str], nodes: int | None, ntasks: int | None, per_node: int | None
+) -> None:
     geometry = size_of_job(options)
     assert (geometry.nodes, geometry.ntasks, geometry.tasks_per_node) == (nodes, ntasks, per_node)
 
@@ -405,14 +424,14 @@ def test_counts_of_a_job(options: dict[str, str], nodes: int | None, ntasks: int
         ("x", (1, 1, 1)),
     ],
 )
-def test_counts_of_a_step(line: str, expected: tuple[int | None, ...]) -> None:
+def test_the_sizes_of_a_step_are_counted(line: str, expected: tuple[int | None, ...]) -> None:
     script = read(f"#SBATCH -N4 --ntasks-per-node=2\n{line}\n")
-    geometry = script.geometry_of(script.launch_lines[0])
+    geometry = script.size_of(script.launch_lines[0])
     assert (geometry.nodes, geometry.ntasks, geometry.tasks_per_node) == expected
 
 
 @pytest.mark.usefixtures("untraced")
-def test_work_grows_with_the_lines_and_not_faster() -> None:
+def test_reading_time_is_linear_in_the_lines() -> None:
     few, many = (HEAD + 'x=$(show "a $(b)") && srun bash -c \'ls "$x"\' || true\n' * lines for lines in (100, 400))
     assert _calls(many) < 4.5 * _calls(few)
 
@@ -422,13 +441,13 @@ def _calls(text: str) -> int:
     counts: Counter[str] = Counter()
     sys.setprofile(lambda _frame, event, _argument: counts.update((event,)))
     try:
-        assert len(read_script(text).launch_lines) == text.count("srun")
+        assert len(BatchScript(text).launch_lines) == text.count("srun")
     finally:
         sys.setprofile(None)
     return counts["call"] + counts["c_call"]
 
 
-def test_a_value_of_very_many_parts_is_not_followed() -> None:
+def test_a_value_with_very_many_parts_is_not_expanded() -> None:
     lines = [f'V{number}="$V{number - 1}:x"' for number in range(1, 600)]
     script = read("V0=a\n" + "\n".join(lines) + '\nX="$V10"\nY="$V599"\n')
     assert script.assignments[-2].value.text == "a" + ":x" * 10

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.rules import agents, counts, environment, job_end, job_options, launch_line, rendezvous
-from hpc_kit.check.rules.finding import Evidence as Evidence
 from hpc_kit.check.rules.finding import Finding as Finding
 from hpc_kit.check.rules.finding import Rule as Rule
-from hpc_kit.check.rules.finding import RuleInput as RuleInput
 
 _MODULES = (job_options, launch_line, agents, counts, rendezvous, environment, job_end)
 
@@ -21,7 +18,7 @@ RULES: tuple[Rule, ...] = tuple(
 """All rules, by code."""
 
 
-def check(subject: RuleInput, rules: Iterable[Rule] = RULES) -> list[Finding]:
-    """Return what the rules find, in the order of the script."""
-    found = [finding for rule in rules for finding in rule.findings(subject)]
+def check(script: BatchScript) -> list[Finding]:
+    """Return the findings of all rules, in the order of the script."""
+    found = [finding for rule in RULES for finding in rule.findings(script)]
     return sorted(found, key=lambda finding: (finding.line, finding.column, finding.code))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import as_assignment
+from hpc_kit.check.bash_syntax import Origin, SimpleCommand, as_assignment
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
-from hpc_kit.check.rules.finding import RuleFinding, RuleInput, rule
+from hpc_kit.check.rules.finding import Problem, rule
 
-_NEEDS = {
+_OPTION_OF_VARIABLE = {
     "SLURM_CPUS_PER_TASK": "cpus-per-task",
     "SLURM_GPUS": "gpus",
     "SLURM_GPUS_PER_NODE": "gpus-per-node",
@@ -19,7 +19,7 @@ _NEEDS = {
 }
 """Variables that Slurm sets where their option is given, and only there."""
 
-_INSTEAD = {
+_ALTERNATIVE = {
     "SLURM_CPUS_PER_TASK": "${SLURM_CPUS_PER_TASK:-1}",
     "SLURM_GPUS": "$((SLURM_NNODES * SLURM_GPUS_ON_NODE))",
     "SLURM_GPUS_PER_NODE": "$SLURM_GPUS_ON_NODE",
@@ -31,51 +31,87 @@ _SOURCES = re.compile(r"(?:\A|[\s;&'\"])(?:source|\.)\s")
 
 
 @rule("KIT207")
-def agent_node_count(subject: RuleInput) -> Iterator[RuleFinding]:
+def agent_node_count(script: BatchScript) -> Iterator[Problem]:
     """An agent (torchrun, accelerate) expects another number of nodes than it is started on.
 
     Without --nnodes, torchrun assumes that its node is the only one: started on four nodes, it trains four separate
     models. With too many nodes it waits for nodes that never start, with too few it refuses the last ones. Without
-    --node-rank, all agents that meet at one --master-addr take the rank 0. A loop that starts one agent after another
-    without `&` never gets beyond the first.
+    --node-rank, all agents that meet at one --master-addr take the rank 0, and with `--node-rank=0` on the line of srun
+    each node has that rank. A loop that starts one agent after another without `&` never gets beyond the first.
 
     Fix: `--nnodes=$SLURM_NNODES`, and `srun torchrun ...` for all nodes together.
     Documented: pytorch.org/docs/stable/elastic/run.html.
     """
-    script = subject.script
     for launch in script.launch_lines:
         agent = launch.agent
-        if agent is None or agent.may_hide_options or script.is_cut_short(launch):
+        if agent is None or agent.may_hide_options or script.is_cut_short(launch) or _in_branch_of_task(launch):
             continue
-        fault = _one_by_one(launch, agent) or _miscounted(script, launch, agent) or _all_first(script, launch, agent)
+        fault = (
+            _sequential_loop(launch, agent)
+            or _fixed_count_in_range(script, launch, agent)
+            or _wrong_node_count(script, launch, agent)
+            or _same_node_rank(script, launch, agent)
+        )
         if fault is not None:
-            first = agent.words[0]
-            what, remedy, evidence = fault
-            doubtful = "standalone" in agent.options or (agent.kind == "accelerate" and _meets(agent))
-            doubtful = doubtful or launch.has_default_count
-            lines = (evidence, launch.command.line)
-            yield RuleFinding(first.line, first.column, what, remedy, lines, "warning" if doubtful else None)
+            what, remedy, line = fault
+            doubtful = "standalone" in agent.options or (agent.kind == "accelerate" and _numbers_nodes(agent))
+            certain = not doubtful and not launch.has_default_count
+            yield Problem(agent, what, remedy, (line, launch.line), certain)
 
 
-def _told(agent: LaunchStage) -> tuple[int, int] | None:
+_PREPARES = frozenset({".", "cd", "conda", "export", "mkdir", "ml", "module", "set", "source", "ulimit"})
+
+
+def _in_branch_of_task(launch: LaunchLine) -> bool:
+    """Tell whether each task decides whether it starts the agent, as in `if [ "$SLURM_NODEID" = 0 ]`."""
+    for place in launch.inner_command.position.outward():
+        if place is launch.command.position:
+            break
+        if place.compound is not None and place.compound.kind in {"if", "case"}:
+            return True
+        before = [command for pipeline in place.chain.pipelines[: place.chain_index] for command in pipeline.commands]
+        # `cd DIR && torchrun` runs on all nodes.
+        if not all(
+            isinstance(each, SimpleCommand) and (not each.words or each.words[0].plain in _PREPARES) for each in before
+        ):
+            return True
+    return False
+
+
+def _accepted_nodes(agent: LaunchStage) -> tuple[int, int] | None:
     """Return the smallest and largest number of nodes that an agent accepts; None if unknown."""
     if agent.kind == "deepspeed":
         return None
     if "standalone" in agent.options:
         return 1, 1
-    text = agent.option("nnodes", "num-machines")
+    text = agent.node_count
     if text is None:
         return (1, 1) if agent.kind == "torchrun" else None
     match = re.fullmatch(r"(\d+)(?::(\d+))?", text.text)
     return None if match is None else (int(match[1]), int(match[2] or match[1]))
 
 
-def _one_by_one(launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int | None] | None:
+def _fixed_count_in_range(
+    script: BatchScript, launch: LaunchLine, agent: LaunchStage
+) -> tuple[str, str, int | None] | None:
+    """Find a fixed number of nodes in a job that may get any number of a range."""
+    nodes, accepted, srun = script.directive("nodes"), _accepted_nodes(agent), launch.stage("srun")
+    match = re.fullmatch(r"(\d+)-(\d+)", nodes.value) if nodes else None
+    if nodes is None or match is None or accepted is None or srun is None or "nodes" in srun.options:
+        return None
+    least, most = int(match[1]), int(match[2])
+    if agent.node_count is None or least >= most or (accepted[0] <= least and accepted[1] >= most):
+        return None
+    what = f"the job gets {least} to {most} nodes, but {agent.kind} expects {agent.node_count.text}"
+    return what, "use --nnodes=$SLURM_NNODES, or one number of nodes", nodes.line
+
+
+def _sequential_loop(launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int | None] | None:
     """Find a loop over hosts that waits for each host before it starts the next."""
-    starter, nodes = launch.stage("ssh", "srun"), agent.option("nnodes", "num-machines")
+    starter, nodes = launch.stage("ssh", "srun"), agent.node_count
     if starter is None or nodes is None or nodes.text in {"1", "1:1"} or not launch.in_loop:
         return None
-    if any(place.statement.background for place in launch.command.position.outward()) or starter.words[1].text == "-f":
+    if launch.command.in_background or starter.words[1].text == "-f":
         return None
     if starter.kind == "srun" and not starter.options.keys() & {"nodelist", "relative"}:
         return None
@@ -87,88 +123,95 @@ def _one_by_one(launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int |
     )
 
 
-def _miscounted(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int | None] | None:
-    geometry, job, told = script.geometry_of(launch), script.geometry, _told(agent)
+def _wrong_node_count(
+    script: BatchScript, launch: LaunchLine, agent: LaunchStage
+) -> tuple[str, str, int | None] | None:
+    size, job, accepted = script.size_of(launch), script.size, _accepted_nodes(agent)
     line = script.line_of("nodes", "ntasks")
-    if told is not None and job.is_stated and job.nodes is not None and _one_a_pass(launch) and told[0] > job.nodes:
+    if (
+        accepted is not None
+        and job.is_stated
+        and job.nodes is not None
+        and _loops_over_nodes(launch)
+        and accepted[0] > job.nodes
+    ):
         return (
-            f"{agent.kind} waits for {told[0]} nodes, but the job has {job.nodes}",
+            f"{agent.kind} waits for {accepted[0]} nodes, but the job has {job.nodes}",
             "use --nnodes=$SLURM_NNODES",
             line,
         )
-    if told is None or not job.is_stated or geometry.nodes is None or geometry.nodes != job.nodes:
+    if accepted is None or not job.is_stated or size.nodes is None or size.nodes != job.nodes:
         return None
     alone = launch.multiplier is None and launch.stage("ssh") is None
     # Elements of an array may be each other's nodes.
-    if (geometry.tasks_per_node != 1 and not alone) or (alone and (_elsewhere(agent) or "array" in script.options)):
+    if (size.tasks_per_node != 1 and not alone) or (
+        alone and (_has_variable_node_rank(agent) or "array" in script.options)
+    ):
         return None
     if script.sets_torchrun_option(agent, "nnodes"):
         return None
-    if geometry.nodes < told[0]:
-        what = f"{agent.kind} waits for {told[0]} nodes, but it is started on {geometry.nodes}"
+    if size.nodes < accepted[0]:
+        what = f"{agent.kind} waits for {accepted[0]} nodes, but it is started on {size.nodes}"
         return what, "use --nnodes=$SLURM_NNODES", line
-    if geometry.nodes > told[1] == 1:
-        what = (
-            f"{agent.kind} expects one node, but it is started on {geometry.nodes}: each node trains a separate model"
-        )
+    if size.nodes > accepted[1] == 1:
+        what = f"{agent.kind} expects one node, but it is started on {size.nodes}: each node trains a separate model"
         return what, "use --nnodes=$SLURM_NNODES with a rendezvous: --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT", line
-    if geometry.nodes > told[1]:
-        what = f"{agent.kind} accepts {told[1]} nodes, but it is started on {geometry.nodes}: it refuses the rest"
+    if size.nodes > accepted[1]:
+        what = f"{agent.kind} accepts {accepted[1]} nodes, but it is started on {size.nodes}: it refuses the rest"
         return what, "use --nnodes=$SLURM_NNODES", line
     return None
 
 
-def _one_a_pass(launch: LaunchLine) -> bool:
+def _loops_over_nodes(launch: LaunchLine) -> bool:
     """Tell whether a loop over the nodes of the job starts one agent on each."""
     srun = launch.stage("srun")
     loops = [place for place in launch.command.position.outward() if place.compound and place.compound.kind in LOOPS]
     return srun is not None and "nodelist" in srun.options and len(loops) == 1
 
 
-def _all_first(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int | None] | None:
-    """Find agents that meet at a fixed address and all take the rank 0."""
-    nodes, geometry = agent.option("nnodes", "num-machines"), script.geometry_of(launch)
-    if agent.kind == "deepspeed" or nodes is None or nodes.text in {"1", "1:1"} or _elsewhere_said(script, agent):
+def _same_node_rank(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int | None] | None:
+    """Find agents that have the same rank on all nodes."""
+    nodes, size, rank = agent.node_count, script.size_of(launch), agent.node_rank
+    if agent.kind == "deepspeed" or nodes is None or nodes.text in {"1", "1:1"} or _may_be_configured(script, agent):
         return None
-    if (
-        agent.options.keys() & {"node-rank", "machine-rank"}
-        or not geometry.has_several_nodes
-        or geometry.tasks_per_node != 1
-    ):
+    if not size.has_several_nodes or size.tasks_per_node != 1:
         return None
+    option = "--machine_rank" if agent.kind == "accelerate" else "--node-rank"
+    if rank is not None:
+        # A number that a variable may replace is not the number of all nodes.
+        if not rank.text.isdigit() or rank.has_default or _numbers_nodes(agent):
+            return None
+        what = f"{option}={rank.text} on each of the {size.min_nodes} nodes: they need different ranks"
+        return what, f"write srun bash -c '{agent.name} ... {option}=$SLURM_NODEID ...' in single quotes", None
     if agent.kind == "accelerate":
         what = "no --machine_rank: accelerate stops, or every node uses rank 0 of its default configuration"
         return what, "write srun bash -c 'accelerate launch --machine_rank=$SLURM_NODEID ...'", None
-    if _meets(agent) or not agent.options.keys() & {"master-addr", "rdzv-endpoint"}:
+    if _numbers_nodes(agent) or not agent.options.keys() & {"master-addr", "rdzv-endpoint"}:
         return None
-    what = f"no --node-rank: each of the {geometry.min_nodes} nodes uses rank 0"
+    what = f"no --node-rank: each of the {size.min_nodes} nodes uses rank 0"
     return what, "use --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, which numbers the nodes itself", None
 
 
-def _meets(agent: LaunchStage) -> bool:
+def _numbers_nodes(agent: LaunchStage) -> bool:
     """Tell whether the rendezvous numbers the nodes."""
     backend = agent.option("rdzv-backend")
     return backend is not None and backend.text != "static"
 
 
-def _elsewhere_said(script: BatchScript, agent: LaunchStage) -> bool:
+def _may_be_configured(script: BatchScript, agent: LaunchStage) -> bool:
     """Tell whether a file or the environment may set options of the agent."""
-    said = any(each.name.startswith(("PET_", "ACCELERATE_")) for each in script.assignments)
-    return said or "config-file" in agent.options or "standalone" in agent.options
+    configured = any(each.name.startswith(("PET_", "ACCELERATE_")) for each in script.assignments)
+    return configured or "config-file" in agent.options or "standalone" in agent.options
 
 
-def _are(count: int) -> str:
-    return "is one" if count == 1 else f"are {count}"
-
-
-def _elsewhere(agent: LaunchStage) -> bool:
-    """Tell whether the node rank comes from outside, so that other jobs may be the other nodes."""
-    number = agent.option("node-rank", "machine-rank")
+def _has_variable_node_rank(agent: LaunchStage) -> bool:
+    """Tell whether the node rank comes from outside, so that further jobs may be the remaining nodes."""
+    number = agent.node_rank
     return number is not None and not number.is_known
 
 
 @rule("KIT209", "warning")
-def unset_slurm_variables(subject: RuleInput) -> Iterator[RuleFinding]:
+def unset_slurm_variables(script: BatchScript) -> Iterator[Problem]:
     """The script reads a variable that Slurm does not set there.
 
     Slurm sets SLURM_NTASKS_PER_NODE, SLURM_CPUS_PER_TASK, SLURM_GPUS, SLURM_GPUS_PER_NODE and SLURM_GPUS_PER_TASK only
@@ -180,7 +223,6 @@ def unset_slurm_variables(subject: RuleInput) -> Iterator[RuleFinding]:
     quotes, so that the batch shell expands the variable.
     Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
     """
-    script = subject.script
     for launch in script.launch_lines:
         if launch.stage("ssh") is None or _SOURCES.search(" ".join(word.text for word in launch.command.words)):
             continue
@@ -191,14 +233,13 @@ def unset_slurm_variables(subject: RuleInput) -> Iterator[RuleFinding]:
                     line = part.origin.line + part.text[: match.start()].count("\n")
                     what = f"${match[1]} is not set in a session of ssh"
                     remedy = "use double quotes, so that the batch shell expands it; count the nodes in the loop"
-                    yield RuleFinding(line, part.origin.column, what, remedy, (launch.command.line,), "error")
-    yield from _of_steps_alone(script)
-    yield from _options_not_given(script)
+                    yield Problem(Origin(line, part.origin.column), what, remedy, (launch.line,), certain=True)
+    yield from _step_variables(script)
+    yield from _missing_options(script)
 
 
-def _tasks_not_given(script: BatchScript) -> Iterator[RuleFinding]:
+def _missing_ntasks(script: BatchScript) -> Iterator[Problem]:
     """Find uses of the number of tasks in the batch shell of a job that does not request one."""
-    own = {each.name for each in script.assignments}
     for step in script.commands if script.options.keys() & {"nodes", "nodelist"} else ():
         if step.in_task:
             continue
@@ -210,14 +251,12 @@ def _tasks_not_given(script: BatchScript) -> Iterator[RuleFinding]:
             parts += [part for word in step.syntax.words for part in word.parts if part.kind == "variable"]
         for part in parts:
             match = re.search(r"\bSLURM_(NTASKS|NPROCS)\b(?!:?-)", part.raw)
-            if match is not None and match[0] not in own:
+            if match is not None and match[0] not in script.assigned:
                 what = f"${match[0]} is not set in the batch script: the job does not give --ntasks"
-                yield RuleFinding(
-                    part.origin.line, part.origin.column, what, "add #SBATCH --ntasks-per-node=1", (step.line,)
-                )
+                yield Problem(part.origin, what, "add #SBATCH --ntasks-per-node=1", (step.line,))
 
 
-def _lines_of_steps(script: BatchScript, option: str) -> set[int]:
+def _lines_with_option(script: BatchScript, option: str) -> set[int]:
     """Return lines that a task expands whose own srun gives an option. srun sets the variable there."""
     given = [
         launch.command.syntax for launch in script.launch_lines if any(option in each.options for each in launch.stages)
@@ -228,42 +267,40 @@ def _lines_of_steps(script: BatchScript, option: str) -> set[int]:
     return {part.origin.line + below for part in texts for below in range(part.text.count("\n") + 1)}
 
 
-def _given_wrongly(script: BatchScript, option: str) -> bool:
+def _has_refused_directive(script: BatchScript, option: str) -> bool:
     """Tell whether a directive that sbatch refuses gives an option."""
     return any(f"--{option}" in script.lines[problem.line - 1] for problem in script.problems)
 
 
-def _of_steps_alone(script: BatchScript) -> Iterator[RuleFinding]:
+def _step_variables(script: BatchScript) -> Iterator[Problem]:
     """Find variables of srun's tasks that the batch script reads."""
-    own = {each.name for each in script.assignments}
     for each in script.assignments:
         match = re.fullmatch(r"\$\{?(SLURM_(LAUNCH_NODE_IPADDR|SRUN_COMM_HOST|STEP_\w+))\}?", each.value.text)
-        if match is not None and not each.in_task and match[1] not in own:
+        if match is not None and not each.in_task and match[1] not in script.assigned:
             what = f"${match[1]} is not set in the batch script: srun sets it for its tasks only"
             remedy = 'use $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) for the first host'
-            yield RuleFinding(each.line, each.column, what, remedy)
+            yield Problem(each, what, remedy)
 
 
-def _options_not_given(script: BatchScript) -> Iterator[RuleFinding]:
-    # A script that says nothing of its size gets all of it from the command line.
+def _missing_options(script: BatchScript) -> Iterator[Problem]:
     """Find variables of options that the job does not give."""
-    if not script.is_readable or script.is_heterogeneous or not (script.geometry.is_stated or script.geometry.has_gpus):
+    # Without any size in the script, the command line of sbatch gives all of it.
+    if not script.is_readable or script.is_heterogeneous or not (script.size.is_stated or script.size.has_gpus):
         return
     if script.options.keys().isdisjoint({"ntasks", "ntasks-per-node", "ntasks-per-gpu"}):
-        yield from _tasks_not_given(script)
-    text = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
-    own = {each.name for each in script.assignments}
-    for name, option in _NEEDS.items():
+        yield from _missing_ntasks(script)
+    text = script.code
+    for name, option in _OPTION_OF_VARIABLE.items():
         guarded = re.search(rf"\$\{{{name}(\[|:?[-+?=])|-[zvn] *\"?(\$\{{?)?{name}\b", text)
-        if option in script.options or name in own or guarded or _given_wrongly(script, option):
+        if option in script.options or name in script.assigned or guarded or _has_refused_directive(script, option):
             continue
-        if "GPUS" in name and not script.geometry.has_gpus:
+        if "GPUS" in name and not script.size.has_gpus:
             continue
-        in_steps = _lines_of_steps(script, option)
+        in_steps = _lines_with_option(script, option)
         for match in re.finditer(rf"(?<!\\)\$\{{?{name}\b|\$\(\([^()\n]*?\b{name}\b", text):
             line = text[: match.start()].count("\n") + 1
             if line in in_steps:
                 continue
             what = f"${name} is not set: the job does not give --{option}"
-            remedy = f"add #SBATCH --{option}=..." + (f"; or use {_INSTEAD[name]}" if name in _INSTEAD else "")
-            yield RuleFinding(line, match.start() - text.rfind("\n", 0, match.start()), what, remedy)
+            remedy = f"add #SBATCH --{option}=..." + (f"; or use {_ALTERNATIVE[name]}" if name in _ALTERNATIVE else "")
+            yield Problem(Origin(line, match.start() - text.rfind("\n", 0, match.start())), what, remedy)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from math import prod
 
 from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
-from hpc_kit.check.rules.finding import RuleFinding, RuleInput, Severity, rule
+from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.slurm.directives import DirectiveOption, suggest_fix
 from hpc_kit.slurm.sizes import JobSize, count_nodes, size_of_job
 from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
@@ -16,7 +19,7 @@ _OWN_HOSTS = frozenset({"H", "host", "hosts", "hostfile", "machinefile", "f", "r
 
 
 @rule("KIT201")
-def contradicting_task_counts(subject: RuleInput) -> Iterator[RuleFinding]:
+def contradicting_task_counts(script: BatchScript) -> Iterator[Problem]:
     """--ntasks is not nodes x tasks per node.
 
     If all three are given, Slurm uses --ntasks, and --ntasks-per-node becomes an upper bound. With more tasks than fit,
@@ -26,27 +29,22 @@ def contradicting_task_counts(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: remove one of the three, or make them agree.
     Documented: sbatch(1), --ntasks-per-node.
     """
-    for part in subject.script.components:
-        given = [part[name] for name in ("nodes", "ntasks", "ntasks-per-node") if name in part]
+    for part in script.components:
         yield from _fewer_than_nodes(part)
-        if len(given) < 3 or not all(each.value.isdigit() for each in given):
+        options = [part[name] for name in ("nodes", "ntasks", "ntasks-per-node") if name in part]
+        if len(options) < 3 or not all(each.value.isdigit() for each in options):
             continue
-        nodes, ntasks, per_node = (int(each.value) for each in given)
+        nodes, ntasks, per_node = (int(each.value) for each in options)
         if ntasks == nodes * per_node:
             continue
-        last = max(given, key=lambda each: each.line)
-        yield RuleFinding(
-            last.line,
-            last.column,
-            f"{nodes} nodes x {per_node} tasks = {nodes * per_node}, but --ntasks={ntasks}",
-            f"use --ntasks={nodes * per_node}, or remove --ntasks",
-            tuple(each.line for each in given),
-            # As many as an uneven split needs: 7 tasks on 2 nodes of 4.
-            "warning" if -(-ntasks // nodes) == per_node else "error",
-        )
+        last, lines = max(options, key=lambda each: each.line), tuple(each.line for each in options)
+        what = f"{nodes} nodes x {per_node} tasks = {nodes * per_node}, but --ntasks={ntasks}"
+        remedy = f"use --ntasks={nodes * per_node}, or remove --ntasks"
+        # An uneven split may be meant: 7 tasks on 2 nodes of 4.
+        yield Problem(last, what, remedy, lines, certain=-(-ntasks // nodes) != per_node)
 
 
-def _fewer_than_nodes(part: Mapping[str, DirectiveOption]) -> Iterator[RuleFinding]:
+def _fewer_than_nodes(part: Mapping[str, DirectiveOption]) -> Iterator[Problem]:
     nodes, ntasks = part.get("nodes"), part.get("ntasks")
     if nodes is None or ntasks is None or not ntasks.value.isdigit() or "ntasks-per-node" in part:
         return
@@ -54,11 +52,11 @@ def _fewer_than_nodes(part: Mapping[str, DirectiveOption]) -> Iterator[RuleFindi
     if 0 < int(ntasks.value) < least:
         what = f"{least} nodes, but --ntasks={ntasks.value}: the job gets only {ntasks.value}"
         remedy = "use --ntasks-per-node instead of --ntasks"
-        yield RuleFinding(ntasks.line, ntasks.column, what, remedy, (nodes.line,))
+        yield Problem(ntasks, what, remedy, (nodes.line,))
 
 
 @rule("KIT117")
-def too_many_hosts(subject: RuleInput) -> Iterator[RuleFinding]:
+def too_many_hosts(script: BatchScript) -> Iterator[Problem]:
     """--nodelist names more hosts than --nodes.
 
     Slurm allocates all hosts of --nodelist; the list is not a choice. sbatch refuses the script ("invalid number of
@@ -67,22 +65,20 @@ def too_many_hosts(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: request as many nodes as hosts. To choose among hosts, use --exclude, --constraint or a partition.
     Documented: sbatch(1), --nodelist.
     """
-    for part in subject.script.components:
+    for part in script.components:
         nodes, hosts = part.get("nodes"), part.get("nodelist")
         if nodes is None or hosts is None:
             continue
-        asked, named = count_nodes(nodes.value, None), count_nodes(None, hosts.value)
-        if asked[0] is not None and named[0] is not None and named[0] > asked[0]:
+        most, listed = count_nodes(nodes.value, None)[0], count_nodes(None, hosts.value)[0]
+        if most is not None and listed is not None and listed > most:
             what = (
-                f"--nodelist names {named[0]} hosts, but --nodes={nodes.value}: Slurm allocates all named hosts or none"
+                f"--nodelist names {listed} hosts, but --nodes={nodes.value}: Slurm allocates all named hosts or none"
             )
-            yield RuleFinding(
-                hosts.line, hosts.column, what, f"use --nodes={named[0]}, or name fewer hosts", (nodes.line,)
-            )
+            yield Problem(hosts, what, f"use --nodes={listed}, or name fewer hosts", (nodes.line,))
 
 
 @rule("KIT119")
-def contradicting_gpu_counts(subject: RuleInput) -> Iterator[RuleFinding]:
+def contradicting_gpu_counts(script: BatchScript) -> Iterator[Problem]:
     """--gpus contradicts the GPUs per task or per node.
 
     --gpus counts the GPUs of the whole job. With --gpus-per-task it implies the number of tasks, with --gpus-per-node
@@ -92,33 +88,24 @@ def contradicting_gpu_counts(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: remove --gpus.
     Documented: sbatch(1), --gpus, --gpus-per-task; slurm.schedmd.com/gres.html.
     """
-    for part in subject.script.components:
-        found = _disagreement(part)
-        if found is not None:
-            what, other = found
-            gpus = part["gpus"]
-            yield RuleFinding(gpus.line, gpus.column, what, "remove --gpus", (other.line if other else None,))
-
-
-def _disagreement(part: Mapping[str, DirectiveOption]) -> tuple[str, DirectiveOption | None] | None:
-    total = _gpus(part, "gpus")
-    if total is None:
-        return None
-    job = size_of_job({name: each.value for name, each in part.items()})
-    nodes, tasks = job.nodes if "nodes" in part else None, job.ntasks if job.is_stated else None
-    for name, asked, things in (("gpus-per-task", tasks, "tasks"), ("gpus-per-node", nodes, "nodes")):
-        each = _gpus(part, name)
-        if each is None:
+    for part in script.components:
+        total = _gpus(part, "gpus")
+        if total is None:
             continue
-        if total % each:
-            return f"--gpus={total} is not a multiple of --{name}={each}", part[name]
-        if asked is not None and total // each != asked:
-            return f"--gpus={total} with --{name}={each} is {total // each} {things}, but the job has {asked}", part[
-                name
-            ]
-    if nodes is not None and total < nodes:
-        return f"--gpus={total} is fewer than one on each of {nodes} nodes", part["nodes"]
-    return None
+        job = size_of_job({name: each.value for name, each in part.items()})
+        nodes, tasks = job.nodes if "nodes" in part else None, job.ntasks if job.is_stated else None
+        problems = []
+        for name, count, unit in (("gpus-per-task", tasks, "tasks"), ("gpus-per-node", nodes, "nodes")):
+            each = _gpus(part, name)
+            if each is not None and total % each:
+                problems.append((name, f"--gpus={total} is not a multiple of --{name}={each}"))
+            elif each is not None and count is not None and total // each != count:
+                what = f"--gpus={total} with --{name}={each} is {total // each} {unit}, but the job has {count}"
+                problems.append((name, what))
+        if nodes is not None and total < nodes:
+            problems.append(("nodes", f"--gpus={total} is fewer than one on each of {nodes} nodes"))
+        for name, what in problems[:1]:
+            yield Problem(part["gpus"], what, "remove --gpus", (part[name].line,))
 
 
 def _gpus(part: Mapping[str, DirectiveOption], name: str) -> int | None:
@@ -128,7 +115,7 @@ def _gpus(part: Mapping[str, DirectiveOption], name: str) -> int | None:
 
 
 @rule("KIT208")
-def more_processes_than_gpus(subject: RuleInput) -> Iterator[RuleFinding]:
+def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
     """More processes per node than GPUs.
 
     A process without a GPU fails with "invalid device ordinal", or shares a GPU, which NCCL refuses ("Duplicate GPU
@@ -138,33 +125,30 @@ def more_processes_than_gpus(subject: RuleInput) -> Iterator[RuleFinding]:
     --gpus-per-node.
     Documented: pytorch.org/docs/stable/elastic/run.html; slurm.schedmd.com/gres.html.
     """
-    script = subject.script
     training = [launch for launch in script.launch_lines if launch.is_training and not script.is_cut_short(launch)]
     if len(training) != 1 or any("VISIBLE_DEVICES" in each.name for each in script.assignments):
         return
     (launch,) = training
-    geometry, agent = script.geometry_of(launch), launch.agent
-    gpus, processes = geometry.gpus_per_node, _processes_on_node(launch, geometry)
+    size, agent = script.size_of(launch), launch.agent
+    gpus, processes = size.gpus_per_node, _processes_on_node(launch, size)
     if agent is not None and script.sets_torchrun_option(agent, "nproc-per-node"):
         return
     if not gpus or processes is None or processes == gpus:
         return
-    first = (agent or launch.multiplier or launch.program).words[0]
-    lines = (script.line_of("gpus-per-node", "gres", "gpus-per-task", "gpus"), launch.command.line)
+    place = agent or launch.multiplier or launch.program
+    lines = (script.line_of("gpus-per-node", "gres", "gpus-per-task", "gpus"), launch.line)
     count = f"{gpus} GPU{'s' * (gpus > 1)}"
     if processes > gpus:
         what = f"{processes} processes per node, but {count}: some processes have no device"
-        sure: Severity | None = None if agent and not launch.has_default_count else "warning"
-        yield RuleFinding(first.line, first.column, what, "start one process per GPU", lines, sure)
+        certain = agent is not None and not launch.has_default_count
+        yield Problem(place, what, "start one process per GPU", lines, certain)
     elif agent is not None:
         what = f"{processes} process{'es' * (processes > 1)} per node, but {count}: the remaining GPUs are idle"
-        yield RuleFinding(
-            first.line, first.column, what, f"start {gpus} processes per node, or request fewer GPUs", lines, "warning"
-        )
+        yield Problem(place, what, f"start {gpus} processes per node, or request fewer GPUs", lines, certain=False)
 
 
 @rule("KIT210")
-def wrong_world_size(subject: RuleInput) -> Iterator[RuleFinding]:
+def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
     """WORLD_SIZE is not the number of started processes.
 
     With `init_method="env://"`, rank 0 waits for WORLD_SIZE processes and refuses a rank beyond them. torchrun and
@@ -174,34 +158,27 @@ def wrong_world_size(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: `export WORLD_SIZE=$SLURM_NTASKS`.
     Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
     """
-    script = subject.script
-    training = [launch for launch in script.launch_lines if launch.is_training]
-    if len(training) != 1 or training[0].agent is not None or training[0].multiplier is None or training[0].in_loop:
+    launch = script.training[0] if len(script.training) == 1 else None
+    if launch is None or launch.agent is not None or launch.multiplier is None or launch.in_loop:
         return
-    geometry = script.geometry_of(training[0])
-    own = {(geometry.nodes or 0) * (geometry.gpus_per_node or 0), geometry.ntasks}
+    size = script.size_of(launch)
+    if size.ntasks is None or not size.is_stated:
+        return
     for each in script.assignments:
-        if (
-            each.name != "WORLD_SIZE"
-            or not each.value.text.isdigit()
-            or geometry.ntasks is None
-            or not geometry.is_stated
-        ):
+        if each.name != "WORLD_SIZE" or not each.value.text.isdigit():
             continue
-        size = int(each.value.text)
+        world = int(each.value.text)
         # The program may start the processes of its node, and be given all GPUs of it without asking.
-        spawns = (
-            geometry.gpus_per_node is None and geometry.tasks_per_node == 1 and size and size % geometry.ntasks == 0
-        )
-        if size not in own and not spawns:
-            what = f"WORLD_SIZE={each.value.text}, but {training[0].multiplier.name} starts {geometry.ntasks} processes"
-            lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), training[0].command.line)
-            severity: Severity | None = "warning" if each.value.has_default else None
-            yield RuleFinding(each.line, each.column, what, "write export WORLD_SIZE=$SLURM_NTASKS", lines, severity)
+        spawns = size.gpus_per_node is None and size.tasks_per_node == 1 and world and world % size.ntasks == 0
+        if world not in {(size.nodes or 0) * (size.gpus_per_node or 0), size.ntasks} and not spawns:
+            what = f"WORLD_SIZE={world}, but {launch.multiplier.name} starts {size.ntasks} processes"
+            lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.line)
+            remedy = "write export WORLD_SIZE=$SLURM_NTASKS"
+            yield Problem(each, what, remedy, lines, certain=not each.value.has_default)
 
 
 @rule("KIT213", "warning")
-def too_many_by_mpirun(subject: RuleInput) -> Iterator[RuleFinding]:
+def too_many_by_mpirun(script: BatchScript) -> Iterator[Problem]:
     """More processes under mpirun than the job has tasks.
 
     Open MPI treats the tasks of a job as its slots and ends with "There are not enough slots available". Intel MPI and
@@ -210,40 +187,32 @@ def too_many_by_mpirun(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: request as many tasks as processes (--ntasks, or --nodes and --ntasks-per-node); mpirun needs no -n then.
     Documented: docs.open-mpi.org, "Launching with Slurm".
     """
-    script = subject.script
     if "exclusive" in script.options and not script.options.keys() & {"ntasks", "ntasks-per-node"}:
         # Whole nodes: the site may give a task for each of their CPUs.
         return
-    settings = [f"{each.name}={each.value.text}".lower() for each in script.assignments if "_MCA_" in each.name]
+    tasks = script.size.ntasks
+    if tasks is None or not script.size.is_stated:
+        return
+    settings = [f"{each.name}={each.value.text}" for each in script.assignments if "_MCA_" in each.name]
     for launch in script.launch_lines:
-        mpirun, tasks = launch.stage("mpirun"), script.geometry.ntasks
-        named = mpirun.option("n", "np", "c") if mpirun is not None else None
-        if (
-            mpirun is None
-            or named is None
-            or not named.text.isdigit()
-            or tasks is None
-            or not script.geometry.is_stated
-        ):
+        mpirun = launch.stage("mpirun")
+        count = mpirun.option("n", "np", "c") if mpirun is not None else None
+        if mpirun is None or count is None or not count.text.isdigit() or int(count.text) <= tasks:
             continue
-        if launch.stage("ssh"):
-            continue
-        told = " ".join([*(word.text.lower() for word in mpirun.words), *settings])
-        if int(named.text) > tasks and "oversubscribe" not in told and not mpirun.options.keys() & _OWN_HOSTS:
-            what = f"{mpirun.name} starts {named.text} processes, but the job has {tasks} task{'s' * (tasks > 1)}"
-            lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.command.line)
-            yield RuleFinding(named.line, named.column, what, f"write #SBATCH --ntasks={named.text}", lines)
+        oversubscribes = "oversubscribe" in " ".join([*(word.text for word in mpirun.words), *settings]).lower()
+        if not oversubscribes and not mpirun.options.keys() & _OWN_HOSTS and not launch.stage("ssh"):
+            what = f"{mpirun.name} starts {count.text} processes, but the job has {tasks} task{'s' * (tasks > 1)}"
+            lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.line)
+            yield Problem(count, what, f"write #SBATCH --ntasks={count.text}", lines)
 
 
-def _processes_on_node(launch: LaunchLine, geometry: JobSize) -> int | None:
+def _processes_on_node(launch: LaunchLine, size: JobSize) -> int | None:
     agent = launch.agent
     if agent is None:
-        return geometry.tasks_per_node if launch.multiplier and launch.program.kind == "python" else None
-    if agent.may_hide_options or ((geometry.tasks_per_node or 1) != 1 and launch.multiplier):
+        return size.tasks_per_node if launch.multiplier and launch.program.kind == "python" else None
+    if agent.may_hide_options or ((size.tasks_per_node or 1) != 1 and launch.multiplier):
         return None
-    if agent.kind == "torchrun" and agent.option("nproc-per-node") is None:
-        return 1
-    if agent.kind == "accelerate" and "num-machines" not in agent.options and geometry.has_several_nodes:
+    if agent.kind == "accelerate" and "num-machines" not in agent.options and size.has_several_nodes:
         return None
     return count_processes(agent)
 
@@ -263,8 +232,63 @@ def count_processes(agent: LaunchStage) -> int | None:
     return max(1, int(text.text) // max(1, nodes)) if agent.kind == "accelerate" else int(text.text)
 
 
+_DEGREES = {
+    "tensor": ("tensor-model-parallel-size", "tensor-parallel-size", "tensor-parallel-degree"),
+    "pipeline": ("pipeline-model-parallel-size", "pipeline-parallel-size", "pipeline-parallel-degree"),
+    "context": ("context-parallel-size", "context-parallel-degree"),
+}
+"""Options of Megatron-LM, NeMo, torchtitan and programs after them."""
+
+
+@rule("KIT216")
+def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
+    """The degrees of parallelism do not fit the number of ranks.
+
+    tensor x pipeline x context parallel degree must divide the number of ranks; the rest is data parallel. Otherwise
+    the program ends at its start ("world size is not divisible by ..."). Tensor parallelism over several nodes works,
+    but sends every layer over the network (a warning). Options other than Megatron-LM's --*-model-parallel-size give a
+    warning, too: some programs, such as vLLM, start workers of their own.
+
+    Fix: change the degrees or the size of the job. Keep the tensor parallel degree within a node.
+    Documented: Megatron-LM, "Parallelism Strategies Guide".
+    """
+    for launch in script.training:
+        size, agent = script.size_of(launch), launch.agent
+        per_node = count_processes(agent) if agent is not None else size.tasks_per_node
+        nodes = size.nodes if size.is_stated else None
+        if nodes is None or per_node is None or launch.multiplier is None or launch.has_default_count:
+            continue
+        degrees = {axis: _program_option(launch, names) for axis, names in _DEGREES.items()}
+        known = {axis: text for axis, text in degrees.items() if text is not None}
+        if not known or any(not text.text.isdigit() or text.has_default for text in known.values()):
+            continue
+        product, world = prod(int(text.text) for text in known.values()), nodes * per_node
+        # vLLM, SGLang and Ray start the workers of the remaining GPUs themselves.
+        if agent is None and (world == 1 or per_node < (size.gpus_per_node or 2)):
+            continue
+        place, lines = next(iter(known.values())), (script.line_of("nodes", "ntasks-per-node"), launch.line)
+        if product == 0 or world % product:
+            shown = " x ".join(f"{axis} {text.text}" for axis, text in known.items())
+            what = f"{shown} = {product} does not divide the {world} ranks"
+            certain = any(re.match(r"--\S*model[-_]parallel[-_]size", word.text) for word in launch.program.words)
+            yield Problem(place, what, f"use degrees whose product divides {world}", lines, certain)
+        elif "tensor" in known and int(known["tensor"].text) > per_node:
+            what = f"tensor parallel degree {known['tensor'].text} spans nodes of {per_node} ranks"
+            yield Problem(known["tensor"], what, f"use at most {per_node}, and pipeline stages", lines, certain=False)
+
+
+def _program_option(launch: LaunchLine, names: tuple[str, ...]) -> ExpandedText | None:
+    """Return the value of an option of the program, `--NAME VALUE` or `--table.NAME=VALUE`."""
+    words = launch.program.words
+    for word, following in zip_longest(words, words[1:]):
+        name, equals, value = word.text.partition("=")
+        if name.startswith("-") and name.lstrip("-").rpartition(".")[2].replace("_", "-") in names:
+            return word.slice_of(len(word.text) - len(value), len(word.text)) if equals else following
+    return None
+
+
 @rule("KIT205", "warning")
-def step_without_cpus(subject: RuleInput) -> Iterator[RuleFinding]:
+def step_without_cpus(script: BatchScript) -> Iterator[Problem]:
     """A launch line without --cpus-per-task in a job that requests several CPUs per task.
 
     In Slurm 22.05 and 23.02, srun no longer inherits --cpus-per-task from the job. Every task gets one CPU, which its
@@ -273,27 +297,18 @@ def step_without_cpus(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: repeat the option on the srun line: `srun --cpus-per-task=$SLURM_CPUS_PER_TASK ...`.
     Documented: Slurm release notes 22.05; srun(1), --cpus-per-task.
     """
-    script = subject.script
-    if CPUS_NOT_HANDED_ON.holds(subject.version) is False:
-        return
-    if any(each.name == "SRUN_CPUS_PER_TASK" for each in script.assignments):
+    if CPUS_NOT_HANDED_ON.holds(script.site.version) is False or "SRUN_CPUS_PER_TASK" in script.assigned:
         return
     for launch in script.launch_lines:
         srun = launch.stage("srun")
         if srun is None or srun.may_hide_options or srun.error or not launch.is_training:
             continue
-        given = [script.components[index].get("cpus-per-task") for index in script.components_of(launch)]
-        asked = next((each for each in given if each and each.value.isdigit() and int(each.value) > 1), None)
-        if asked is not None and not srun.options.keys() & {"cpus-per-task", "cpus-per-gpu"}:
-            first, cpus = srun.words[0], asked.value
-            yield RuleFinding(
-                first.line,
-                first.column,
-                f"--cpus-per-task={cpus} does not reach this step on Slurm {CPUS_NOT_HANDED_ON.releases}:"
-                " each task gets one CPU",
-                f"write srun --cpus-per-task={cpus} ...",
-                (asked.line,),
-            )
+        options = [script.components[index].get("cpus-per-task") for index in script.components_of(launch)]
+        option = next((each for each in options if each and each.value.isdigit() and int(each.value) > 1), None)
+        if option is not None and not srun.options.keys() & {"cpus-per-task", "cpus-per-gpu"}:
+            name, releases = f"--cpus-per-task={option.value}", CPUS_NOT_HANDED_ON.releases
+            what = f"{name} does not reach this step on Slurm {releases}: each task gets one CPU"
+            yield Problem(srun, what, f"write srun {name} ...", (option.line,))
 
 
 def _may_hide_options(srun: LaunchStage) -> bool:
@@ -307,7 +322,7 @@ def _may_hide_options(srun: LaunchStage) -> bool:
 
 
 @rule("KIT206")
-def refused_srun_options(subject: RuleInput) -> Iterator[RuleFinding]:
+def refused_srun_options(script: BatchScript) -> Iterator[Problem]:
     """A launch line with an option that srun does not accept.
 
     The job waits in the queue, starts, and fails immediately with "unrecognized option". An option that resembles no
@@ -316,24 +331,16 @@ def refused_srun_options(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: follow the message. Put options of the program after the program.
     Documented: srun(1), OPTIONS.
     """
-    for launch in subject.script.launch_lines:
+    for launch in script.launch_lines:
         srun = launch.stage("srun")
         if srun is None or srun.error is None or _may_hide_options(srun):
             continue
-        first, fault = srun.words[0], srun.error
-        remedy, certain = suggest_fix(fault, "srun")
-        severity: Severity | None = None if certain else "warning"
-        yield RuleFinding(first.line, first.column, fault.what, remedy, (launch.command.line,), severity, fault.found)
-
-
-def _unset(script: BatchScript) -> bool:
-    """Tell whether the script itself sets or unsets SLURM_GPUS."""
-    unset = [word.text for step in script.commands if step.name == "unset" for word in step.words]
-    return "SLURM_GPUS" in unset or any(each.name == "SLURM_GPUS" for each in script.assignments)
+        remedy, certain = suggest_fix(srun.error, "srun")
+        yield Problem(srun, srun.error.what, remedy, (launch.line,), certain, srun.error.found)
 
 
 @rule("KIT211")
-def step_inherits_all_gpus(subject: RuleInput) -> Iterator[RuleFinding]:
+def step_inherits_all_gpus(script: BatchScript) -> Iterator[Problem]:
     """A step on fewer nodes inherits --gpus of the whole job.
 
     srun inherits --gpus of the job. One node of several has fewer GPUs, so that the step ends with "Invalid generic
@@ -342,28 +349,47 @@ def step_inherits_all_gpus(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: `srun --gpus=0 --nodes=1 ...` for a step without GPUs; or --gpus-per-node for the job, which fits any step.
     Documented: srun(1), INPUT ENVIRONMENT VARIABLES, SLURM_GPUS; seen with Slurm 22.05.
     """
-    script = subject.script
-    nodes = script.geometry.nodes
-    if "gpus" not in script.options or nodes is None or nodes < 2 or _unset(script):
+    nodes = script.size.nodes
+    changed = "SLURM_GPUS" in script.assigned or any(
+        command.name == "unset" and "SLURM_GPUS" in command.texts for command in script.commands
+    )
+    if "gpus" not in script.options or nodes is None or nodes < 2 or changed:
         return
-    places = []
+    places: list[Place] = []
     for launch in script.launch_lines:
         srun = launch.stage("srun")
-        taken = script.geometry_of(launch).nodes if srun is not None and not srun.may_hide_options else None
-        if srun is not None and taken is not None and taken < nodes and "gpus" not in srun.options:
-            places.append((srun.words[0].line, srun.words[0].column))
-    for step in script.commands:
-        values = [*step.syntax.words, *(assignment.value for assignment in step.syntax.assignments)]
-        for part in [part for word in values for part in word.parts if part.kind == "command" and not step.in_task]:
-            line = re.match(r"\s*srun\s[^|;&]*", part.text)
-            if (
-                line
-                and re.search(r"\s(-N\s*1|--nodes[= ]1)\s", line[0])
-                and not re.search(r"\s(-G|--gpus[= ])", line[0])
-            ):
-                places.append((part.origin.line, part.origin.column))
+        if srun is None or srun.may_hide_options or "gpus" in srun.options:
+            continue
+        if (script.size_of(launch).nodes or nodes) < nodes:
+            places.append(srun)
+    # Steps in $(...), of which the trace knows the text alone.
+    for part in [part for command in script.commands if not command.in_task for part in command.syntax.parts]:
+        step = re.match(r"\s*srun\s[^|;&]*", part.text) if part.kind == "command" else None
+        one_node = step and re.search(r"\s(-N\s*1|--nodes[= ]1)\s", step[0])
+        if step and one_node and not re.search(r"\s(-G|--gpus[= ])", step[0]):
+            places.append(part.origin)
+    what = f"this step inherits --gpus={script.options['gpus']} of the job, but one node has fewer GPUs"
+    remedy = "add --gpus=... to this srun, or use --gpus-per-node for the job"
     for place in places:
-        what = f"this step inherits --gpus={script.options['gpus']} of the job, but one node has fewer GPUs"
-        yield RuleFinding(
-            *place, what, "add --gpus=... to this srun, or use --gpus-per-node for the job", (script.line_of("gpus"),)
-        )
+        yield Problem(place, what, remedy, (script.line_of("gpus"),))
+
+
+@rule("KIT217", "warning")
+def more_threads_than_cpus(script: BatchScript) -> Iterator[Problem]:
+    """OMP_NUM_THREADS is larger than the number of CPUs of a task.
+
+    The threads of a task share its CPUs, and wait for each other at every barrier. Training slows down, often several
+    times.
+
+    Fix: `export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK`, divided by the processes that torchrun starts in the task.
+    Documented: sbatch(1), --cpus-per-task; pytorch.org/docs/stable/elastic/run.html.
+    """
+    cpus = script.directive("cpus-per-task")
+    if cpus is None or not cpus.value.isdigit() or script.is_heterogeneous or "exclusive" in script.options:
+        return
+    for each in script.assignments:
+        threads = each.value.text
+        if each.name == "OMP_NUM_THREADS" and threads.isdigit() and int(threads) > int(cpus.value):
+            what = f"{threads} threads, but --cpus-per-task={cpus.value}"
+            remedy = "write export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK"
+            yield Problem(each.value, what, remedy, (cpus.line,))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
+from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
-from hpc_kit.check.launch_lines import CONTAINERS, HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS, LaunchLine
-from hpc_kit.check.rules.finding import RuleFinding, RuleInput, rule
-from hpc_kit.slurm.directives import LONG_DASHES
-from hpc_kit.spec.secrets import looks_secret
+from hpc_kit.check.launch_lines import LaunchLine
+from hpc_kit.check.programs import CONTAINERS, HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
+from hpc_kit.check.rules.finding import Place, Problem, rule
+from hpc_kit.slurm.directives import LONG_DASHES, DirectiveOption
+from hpc_kit.spec.secrets import SHAPES, is_secret
 
 _CONDA = frozenset({"conda", "mamba", "micromamba"})
 _DEFINES_CONDA = frozenset({".", "source", "eval", "module", "ml", "spack", "use"})
@@ -33,7 +35,7 @@ _KNOWN = (HELPER_PROGRAMS | SHELL_BUILTINS | WRAPPERS.keys() | CONTAINERS) - {
 
 
 @rule("KIT109", "warning")
-def conda_without_init(subject: RuleInput) -> Iterator[RuleFinding]:
+def conda_without_init(script: BatchScript) -> Iterator[Problem]:
     """`conda activate` in a shell without conda's set-up.
 
     `conda` is a shell function, and a batch script is no login shell. Without the set-up, the command ends with "Run
@@ -44,7 +46,6 @@ def conda_without_init(subject: RuleInput) -> Iterator[RuleFinding]:
     NAME python ...`, or the interpreter of the environment, `.../envs/NAME/bin/python`.
     Documented: docs.conda.io, "conda init"; bash(1), INVOCATION.
     """
-    script = subject.script
     learnt = (
         not script.is_shell or bool(_LOGIN.match(script.lines[0])) or "BASH_ENV" in script.options.get("export", "")
     )
@@ -62,7 +63,7 @@ def conda_without_init(subject: RuleInput) -> Iterator[RuleFinding]:
         else:
             continue
         hook = "conda shell.bash hook" if name == "conda" else f"{name} shell hook --shell bash"
-        yield RuleFinding(step.line, step.syntax.column, what, f'write eval "$({hook})" before {name} activate')
+        yield Problem(step, what, f'write eval "$({hook})" before {name} activate')
         if not printing:
             return
 
@@ -80,7 +81,7 @@ def _taken_up(step: TracedCommand) -> bool:
 
 
 @rule("KIT110")
-def typographic_characters(subject: RuleInput) -> Iterator[RuleFinding]:
+def typographic_characters(script: BatchScript) -> Iterator[Problem]:
     """A dash or a quote of a word processor or web page.
 
     A long dash (U+2013) starts no option, and a curly quote quotes nothing. Both look right but are ordinary letters,
@@ -90,10 +91,9 @@ def typographic_characters(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: type `-`, `"` and `'` instead.
     Documented: bash(1), QUOTING.
     """
-    script = subject.script
     match = re.search(rf"\s[{LONG_DASHES}]", script.lines[0])
     if script.lines[0].startswith("#!") and match is not None:
-        yield _typed(1, match.start() + 2, script.lines[0][match.end() - 1])
+        yield _typed(Origin(1, match.start() + 2), script.lines[0][match.end() - 1])
     started = [each for each in script.launch_lines if each.multiplier or each.agent or each.program.kind != "program"]
     for step in script.commands:
         if step.name in _TALKS or _only_talks(script, step.name):
@@ -106,7 +106,7 @@ def typographic_characters(subject: RuleInput) -> Iterator[RuleFinding]:
                 found = _TYPOGRAPHIC.match(part.text) if part.kind == "text" and not part.quoted else None
                 if found is not None:
                     letter = next(each for each in found[0] if each in LONG_DASHES + _QUOTES)
-                    yield _typed(word.line, word.column, letter)._replace(severity=None if sure else "warning")
+                    yield _typed(word, letter)._replace(certain=sure)
 
 
 def _only_talks(script: BatchScript, name: str) -> bool:
@@ -116,11 +116,9 @@ def _only_talks(script: BatchScript, name: str) -> bool:
     )
 
 
-def _typed(line: int, column: int, letter: str) -> RuleFinding:
+def _typed(place: Place, letter: str) -> Problem:
     plain = "-" if letter in LONG_DASHES else "'" if letter in _QUOTES[:2] else '"'
-    return RuleFinding(
-        line, column, f"{letter} is not {plain}, and the shell treats it as a letter", f"type {plain} instead"
-    )
+    return Problem(place, f"{letter} is not {plain}, and the shell treats it as a letter", f"type {plain} instead")
 
 
 _OWN_DISK = re.compile(r"(\$\{?(SLURM_TMPDIR|TMPDIR|LOCAL_?SCRATCH|TMP)\b\}?|/tmp|/dev/shm|/local)(?=/|\Z)")
@@ -131,7 +129,7 @@ _LOOKS = frozenset({"chmod", "df", "du", "ls", "mkdir", "rm", "stat", "test"})
 
 
 @rule("KIT212", "warning")
-def first_node_files(subject: RuleInput) -> Iterator[RuleFinding]:
+def first_node_files(script: BatchScript) -> Iterator[Problem]:
     """The script fills a node-local folder on the first node only.
 
     The batch script runs on the first node. $SLURM_TMPDIR, /tmp and similar folders are local to each node: the tasks
@@ -141,11 +139,8 @@ def first_node_files(subject: RuleInput) -> Iterator[RuleFinding]:
     a folder that all nodes share.
     Documented: sbcast(1); docs.alliancecan.ca/wiki/PyTorch, "Multi-node".
     """
-    script = subject.script
-    wide = [
-        launch for launch in script.launch_lines if launch.is_training and script.geometry_of(launch).has_several_nodes
-    ]
-    if not wide or not script.geometry.has_several_nodes:
+    wide = [launch for launch in script.launch_lines if launch.is_training and script.size_of(launch).has_several_nodes]
+    if not wide or not script.size.has_several_nodes:
         return
     entered: TracedCommand | None = None
     for step in script.commands:
@@ -186,10 +181,8 @@ def _reaches(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
     texts = [word.text for word in (*launch.command.words, *launch.inner_command.words)]
     exported = {word.text for step in script.commands if step.name in {"declare", "export"} for word in step.words[1:]}
     known = [each for each in script.assignments if each.is_exported or each.name in exported]
-    texts += [each.value.text for each in known if each.line < launch.command.line]
-    before = [
-        step for step in script.commands if step.name in {".", "source", *_MOVES} and step.line < launch.command.line
-    ]
+    texts += [each.value.text for each in known if each.line < launch.line]
+    before = [step for step in script.commands if step.name in {".", "source", *_MOVES} and step.line < launch.line]
     texts += [word.text for step in before for word in step.words]
     return any(_names(text, folder) for text in texts)
 
@@ -198,7 +191,7 @@ def _spread(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
     """Tell whether another step fills the folder on the further nodes, too."""
     for each in script.launch_lines:
         elsewhere = each.multiplier or each.stage("ssh") or each.program.name in _SPREADERS
-        if each.command.line > launch.command.line or not elsewhere or each.program.name in _LOOKS:
+        if each.command.line > launch.line or not elsewhere or each.program.name in _LOOKS:
             continue
         words = each.program.words if each.multiplier else each.command.words
         if not each.is_training and any(_names(word.text, folder) for word in words):
@@ -210,10 +203,10 @@ def _names(text: str, folder: str) -> bool:
     return re.search(re.escape(folder) + r"(?![\w.-])", _plain(text)) is not None
 
 
-def _first_only(folder: str, step: TracedCommand, launch: LaunchLine) -> RuleFinding:
+def _first_only(folder: str, step: TracedCommand, launch: LaunchLine) -> Problem:
     what = f"{folder} is local to the first node: tasks on the remaining nodes do not see these files"
     remedy = f"run it once per node: srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 {step.name} ..."
-    return RuleFinding(step.line, step.syntax.column, what, remedy, (launch.command.line,))
+    return Problem(step, what, remedy, (launch.line,))
 
 
 def _entered(step: TracedCommand, before: str | None) -> str | None:
@@ -267,24 +260,175 @@ def _filled(step: TracedCommand) -> str | None:
     return None if match is None else _plain(places[-1]).rstrip("/.")
 
 
-_SURE = re.compile(
-    r"API_?KEY|ACCESS_KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|_PWD"
-    r"|(?:API|ACCESS|AUTH|BOT|GH|GITHUB|GITLAB|HF|HUB|HUGGINGFACE|WANDB)_TOKEN",
-    re.IGNORECASE,
-)
-"""Names that are certainly secrets. KEY or TOKEN alone may also be a sort key or a text token."""
+_SETS_UP = frozenset({".", "conda", "mamba", "micromamba", "ml", "module", "source", "spack"})
 
-_SHAPES = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|sk-[A-Za-z0-9_-]{30,}"
-    r"|AKIA[A-Z0-9]{16}|xox[abpr]-[\w-]{20,}|(?<=wandb login )[0-9a-f]{40})"
+
+@rule("KIT502")
+def environment_without_export(script: BatchScript) -> Iterator[Problem]:
+    """The tasks of srun do not get the environment of the batch script.
+
+    With `--export=NONE`, sbatch sets SLURM_EXPORT_ENV=NONE, and srun passes nothing on: neither modules nor conda nor
+    exported variables reach the tasks. `srun --export=NAME=value` without ALL passes on nothing else, not even PATH (a
+    warning). A value with a comma ends there: `--export=ALL,GPUS=0,1` sets GPUS to 0.
+
+    Fix: `srun --export=ALL ...`, or `export SLURM_EXPORT_ENV=ALL` at the top. Export a value with commas before srun.
+    Documented: sbatch(1) and srun(1), --export.
+    """
+    directive = script.directive("export")
+    if directive is not None:
+        yield from _cut_export(directive)
+    changed = "SLURM_EXPORT_ENV" in script.assigned or any(
+        command.name == "unset" and "SLURM_EXPORT_ENV" in command.texts for command in script.commands
+    )
+    for launch in script.training:
+        srun = launch.stage("srun")
+        if srun is None or srun.may_hide_options or srun.error is not None:
+            continue
+        export = srun.options.get("export")
+        if export is None:
+            cut_off = directive is not None and directive.value.upper() in {"NONE", "NIL"} and not changed
+            if directive is not None and cut_off and _sets_up_before(script, launch):
+                what = f"--export={directive.value}: the tasks get no variable of this script"
+                yield Problem(srun, what, "write srun --export=ALL ...", (directive.line, launch.line))
+        elif export.is_known:
+            names = {item.partition("=")[0].upper() for item in export.text.split(",")}
+            if names.isdisjoint({"ALL", "NIL", "NONE", "PATH"}):
+                what = f"--export={export.text} passes on nothing else: the tasks have no PATH"
+                yield Problem(export, what, f"write --export=ALL,{export.text}", certain=False)
+
+
+def _sets_up_before(script: BatchScript, launch: LaunchLine) -> bool:
+    """Tell whether the batch shell sets up an environment for a launch line whose tasks do not set up their own."""
+    shell = launch.stage("shell")
+    options = (
+        [word.text for word in takewhile(lambda word: word.text.startswith("-"), shell.words[1:])] if shell else []
+    )
+    if "get-user-env" in script.options or any(re.match(r"--login|-\w*l", text) for text in options):
+        return False
+    inside = [step for step in script.commands if launch.command.position in step.position.outward() and step.in_task]
+    if any(step.name in _SETS_UP for step in inside):
+        return False
+    index = next(number for number, step in enumerate(script.commands) if step is launch.command)
+    exported = any(each.is_exported and not each.in_task and each.number <= index for each in script.assignments)
+    return exported or any(step.name in _SETS_UP and not step.in_task for step in script.commands[:index])
+
+
+def _cut_export(export: DirectiveOption) -> Iterator[Problem]:
+    """Find a value with a comma."""
+    for item in export.value.split(","):
+        if item and not re.match(r"[A-Za-z_]\w*(=|\Z)", item):
+            what = f"--export ends a value at the comma: {item!r} is no variable"
+            yield Problem(export, what, "export the variable in the shell, and write --export=ALL")
+            return
+
+
+_BASH_ONLY = re.compile(
+    r"\s*(?:(?:if|while|until|elif)\s+)?(\[\[\s|source\s|declare\s|\w+=\(|\w+\+=|function\s+\w+\s*\{)"
 )
-_PLACEHOLDER = re.compile(
-    r"your|xxx|[<>*]|\.\.\.|change_?me|todo|placeholder|insert|^(none|null|true|false)$", re.IGNORECASE
-)
+
+
+@rule("KIT121", "warning")
+def bash_in_sh(script: BatchScript) -> Iterator[Problem]:
+    """Syntax of bash in a script for /bin/sh.
+
+    On Debian and Ubuntu, /bin/sh is dash, which knows neither `[[ ]]` nor arrays, `source` or `+=`. It prints "not
+    found" and continues, or stops there. On other systems /bin/sh is bash.
+
+    Fix: make `#!/bin/bash` the first line.
+    Documented: dash(1).
+    """
+    if script.interpreter not in {"sh", "dash"} or script.unread_part:
+        return
+    # Lines of commands; the text of a here-document is none.
+    starts = {command.line for command in script.commands if not command.in_task}
+    for number, line in enumerate(script.code.split("\n"), start=1):
+        match = _BASH_ONLY.match(line)
+        if match is not None and (number in starts or match[1].startswith("function")):
+            what = f"{match[1].strip()} is syntax of bash, but this script is for {script.interpreter}"
+            yield Problem(Origin(number, match.start(1) + 1), what, "write #!/bin/bash in the first line")
+            return
+
+
+@rule("KIT124", "warning")
+def conda_with_nounset(script: BatchScript) -> Iterator[Problem]:
+    """`conda activate` after `set -u`.
+
+    Scripts that conda runs at activation, such as those of its compilers, read variables that are not set. With
+    `set -u` the job ends there ("unbound variable").
+
+    Fix: `set +u` before the activation, and `set -u` after it.
+    Documented: bash(1), set -u; conda/conda issue 8186 is one of many.
+    """
+    nounset: int | None = None
+    for command in script.commands:
+        texts = command.texts
+        if command.in_task:
+            continue
+        if command.name == "set" and len(texts) > 1:
+            if re.match(r"-[a-z]*u", texts[1]) or texts[1:3] == ["-o", "nounset"]:
+                nounset = command.line
+            elif re.match(r"\+[a-z]*u", texts[1]) or texts[1:3] == ["+o", "nounset"]:
+                nounset = None
+        activates = texts[:2] in (["conda", "activate"], ["mamba", "activate"], ["source", "activate"])
+        if activates and nounset is not None:
+            what = f"{command.name} activate under set -u: a script of conda may read an unset variable"
+            yield Problem(command, what, "write set +u before it, and set -u after it", (nounset,))
+            return
+
+
+_SLOW_SETTINGS = {
+    "CUDA_LAUNCH_BLOCKING": ("1", "waits for each kernel"),
+    "TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "checks every collective on all ranks"),
+    "NCCL_DEBUG": ("TRACE", "prints a line for every call of NCCL"),
+}
+
+
+@rule("KIT312", "warning")
+def debug_settings(script: BatchScript) -> Iterator[Problem]:
+    """A setting for debugging that slows training down.
+
+    CUDA_LAUNCH_BLOCKING=1 makes each kernel wait for the one before it. TORCH_DISTRIBUTED_DEBUG=DETAIL compares every
+    collective between the ranks. NCCL_DEBUG=TRACE fills the log.
+
+    Fix: remove the line when the fault is found.
+    Documented: pytorch.org/docs/stable/distributed.html, "Debugging torch.distributed applications".
+    """
+    for each in script.assignments:
+        value, effect = _SLOW_SETTINGS.get(each.name, ("", ""))
+        if value and each.value.text.upper() == value and not each.value.has_default:
+            yield Problem(each.value, f"{each.name}={each.value.text} {effect}", "remove it after debugging")
+
+
+_SHARED_FOLDER = re.compile(r"/(tmp|dev/shm|local|scratch)/?\*?")
+
+
+@rule("KIT503", "warning")
+def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
+    """A clean-up that hits other jobs on the node.
+
+    `pkill python` and `killall` end all matching processes of the user on the node, also those of other jobs.
+    `rm -rf /tmp/*` removes the files of other jobs.
+
+    Fix: end the processes of this job by their id (`kill "$pid"`), and remove a folder of this job, such as
+    `/tmp/$SLURM_JOB_ID`. Slurm itself ends all processes of a job at its end.
+    Documented: scancel(1).
+    """
+    if "exclusive" in script.options:
+        return
+    for launch in script.launch_lines:
+        words = [word.text for word in launch.program.words]
+        if launch.program.name in {"pkill", "killall"} and "-P" not in words:
+            what = f"{launch.program.name} also ends processes of other jobs on the node"
+            yield Problem(launch.program, what, 'end processes by their id: kill "$pid"')
+        if launch.program.name == "rm" and any(
+            re.fullmatch(r"/(tmp|dev/shm|local|scratch)/?\*?", text) for text in words
+        ):
+            what = "this removes files of other jobs on the node"
+            yield Problem(launch.program, what, "remove a folder of this job only, such as /tmp/$SLURM_JOB_ID")
 
 
 @rule("KIT501")
-def secrets_in_script(subject: RuleInput) -> Iterator[RuleFinding]:
+def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
     """The script contains a secret.
 
     Slurm keeps a copy of every batch script. `scontrol write batch_script` and the accounting of many sites show it,
@@ -294,27 +438,17 @@ def secrets_in_script(subject: RuleInput) -> Iterator[RuleFinding]:
     mode 0600: `export WANDB_API_KEY=$(<~/.wandb_key)`.
     Documented: sbatch(1), --export; scontrol(1), "write batch_script".
     """
-    script = subject.script
     for each in script.assignments:
         value = each.value.text
-        if each.is_literal and _is_secret(each.name, value):
-            yield _fault(each.name, each.value.line, each.value.column, value)
+        if each.is_literal and is_secret(each.name, value):
+            yield _fault(each.name, each.value, value)
     for number, line in enumerate(script.lines, start=1):
-        for match in _SHAPES.finditer(line):
+        for match in SHAPES.finditer(line):
             if number not in script.comments or not line.lstrip().startswith("#"):
-                yield _fault("this", number, match.start() + 1, match[0])
+                yield _fault("this", Origin(number, match.start() + 1), match[0])
 
 
-def _is_secret(name: str, value: str) -> bool:
-    """Tell whether a value looks like a secret: no number, path or placeholder, and random enough for its name."""
-    if not looks_secret(name) or re.search(r"[\s/$]", value) or _PLACEHOLDER.search(value):
-        return False
-    if _SURE.search(name):
-        return len(value) >= 4
-    return len(value) >= 16 and bool(re.search(r"\d", value)) and not value.isdigit()
-
-
-def _fault(name: str, line: int, column: int, value: str) -> RuleFinding:
+def _fault(name: str, place: Place, value: str) -> Problem:
     what = f"{name} is a secret, and other users can read it in the script"
     remedy = "export it in the shell that submits, or read it in the job from a file with mode 0600"
-    return RuleFinding(line, column, what, remedy, secret=value)
+    return Problem(place, what, remedy, secret=value)

@@ -1,18 +1,17 @@
-"""The types of rules and of their findings."""
+"""A rule is a function of a script that yields problems. `Rule.findings` turns them into findings for the reader."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.slurm.versions import SlurmVersion
 
 Severity = Literal["error", "warning"]
 
 
-class Evidence(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of the script that shows the problem."""
 
     line: int
@@ -29,37 +28,46 @@ class Finding(NamedTuple):
     what: str
     remedy: str
     found: str | None = None
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[SourceLine, ...] = ()
 
 
-class RuleInput(NamedTuple):
-    """The input of a rule.
+class Place(Protocol):
+    """Something with a position in the script: a command, a word, an option of a directive."""
+
+    @property
+    def line(self) -> int:
+        """Line, from 1."""
+        ...
+
+    @property
+    def column(self) -> int:
+        """Column, from 1."""
+        ...
+
+
+class Problem(NamedTuple):
+    """A problem as a rule yields it.
 
     Args:
-        script: The batch script.
-        is_folder: Tests whether a path, relative to the folder of sbatch, is a folder; None: unknown.
-        version: The Slurm release of the cluster; None: unknown.
+        place: The part of the script that is wrong.
+        what: The effect, in one clause.
+        remedy: The edit. It starts with an imperative.
+        see: Further lines that show the problem.
+        certain: True makes it an error, False a warning; None: the severity of the rule.
+        found: Further text for the message.
+        secret: Text that messages must not repeat.
     """
 
-    script: BatchScript
-    is_folder: Callable[[str], bool] | None = None
-    version: SlurmVersion | None = None
-
-
-class RuleFinding(NamedTuple):
-    """A finding as a rule returns it, with line numbers as evidence.
-
-    `severity` overrides the severity of the rule. `secret` is text that messages must not repeat.
-    """
-
-    line: int
-    column: int
+    place: Place
     what: str
     remedy: str
-    evidence: tuple[int | None, ...] = ()
-    severity: Severity | None = None
+    see: tuple[int | None, ...] = ()
+    certain: bool | None = None
     found: str | None = None
     secret: str | None = None
+
+
+Check = Callable[[BatchScript], Iterator[Problem]]
 
 
 class Rule(NamedTuple):
@@ -67,7 +75,7 @@ class Rule(NamedTuple):
 
     code: str
     severity: Severity
-    check: Callable[[RuleInput], Iterator[RuleFinding]]
+    check: Check
 
     @property
     def text(self) -> str:
@@ -79,31 +87,26 @@ class Rule(NamedTuple):
         """The first line of the explanation."""
         return self.text.partition("\n")[0].rstrip(".")
 
-    def findings(self, subject: RuleInput) -> Iterator[Finding]:
+    def findings(self, script: BatchScript) -> Iterator[Finding]:
         """Yield the findings of the rule, one per position."""
         seen: set[tuple[int, int]] = set()
-        for fault in self.check(subject):
-            if (fault.line, fault.column) not in seen:
-                seen.add((fault.line, fault.column))
-                yield self._finding(fault, subject.script.lines)
+        for problem in self.check(script):
+            line, column = problem.place.line, problem.place.column
+            if (line, column) in seen:
+                continue
+            seen.add((line, column))
+            severity = self.severity
+            if problem.certain is not None:
+                severity = "error" if problem.certain else "warning"
+            evidence = []
+            for number in sorted({number for number in (line, *problem.see) if number and number <= len(script.lines)}):
+                text = script.lines[number - 1]
+                evidence.append(SourceLine(number, text.replace(problem.secret, "***") if problem.secret else text))
+            yield Finding(
+                self.code, severity, line, column, problem.what, problem.remedy, problem.found, tuple(evidence)
+            )
 
-    def _finding(self, fault: RuleFinding, lines: list[str]) -> Finding:
-        numbers = sorted({number for number in (fault.line, *fault.evidence) if number and number <= len(lines)})
-        hidden = fault.secret
-        evidence = tuple(
-            Evidence(number, lines[number - 1].replace(hidden, "***") if hidden else lines[number - 1])
-            for number in numbers
-        )
-        severity = fault.severity or self.severity
-        return Finding(
-            self.code, severity, fault.line, fault.column, fault.what, fault.remedy, fault.found, evidence
-        )  # fmt: skip
 
-
-def rule(code: str, severity: Severity = "error") -> Callable[[Callable[[RuleInput], Iterator[RuleFinding]]], Rule]:
+def rule(code: str, severity: Severity = "error") -> Callable[[Check], Rule]:
     """Make a rule of a function. The docstring of the function explains the rule."""
-
-    def made(check: Callable[[RuleInput], Iterator[RuleFinding]]) -> Rule:
-        return Rule(code, severity, check)
-
-    return made
+    return lambda check: Rule(code, severity, check)

@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import SimpleCommand
+from hpc_kit.check.bash_syntax import Origin, SimpleCommand
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, TracedCommand
-from hpc_kit.check.launch_lines import HELPER_PROGRAMS, LaunchLine
-from hpc_kit.check.rules.finding import RuleFinding, RuleInput, Severity, rule
+from hpc_kit.check.launch_lines import LaunchLine
+from hpc_kit.check.programs import HELPER_PROGRAMS
+from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.option_values import SIGNALS, SignalSpec, parse_signal
+from hpc_kit.slurm.units import parse_time
 
 _KEEP = 'keep the status: srun ... || status=$?, and exit "$status" as the last line'
 _SHORT = frozenset({
@@ -38,13 +40,10 @@ class ExitStatusFlow(NamedTuple):
     background: bool
     is_certain: bool
 
-    def finding(self, what: str, remedy: str, *evidence: int, doubtful: bool = False) -> RuleFinding:
+    def finding(self, what: str, remedy: str, *evidence: int, doubtful: bool = False) -> Problem:
         """Return a finding at the launch line."""
-        first = self.launch.stages[0].words[0]
-        lines = (self.launch.command.line, *evidence)
-        return RuleFinding(
-            first.line, first.column, what, remedy, lines, "warning" if doubtful or not self.is_certain else None
-        )
+        lines = (self.launch.line, *evidence)
+        return Problem(self.launch.stages[0], what, remedy, lines, certain=self.is_certain and not doubtful)
 
 
 def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
@@ -112,7 +111,7 @@ def _last_word(followers: tuple[TracedCommand, ...]) -> TracedCommand | None:
 
 
 @rule("KIT401")
-def lost_status(subject: RuleInput) -> Iterator[RuleFinding]:
+def lost_status(script: BatchScript) -> Iterator[Problem]:
     """The exit status of the job is not the status of the training.
 
     Slurm records the status of the batch script, which is the status of its last command. With an `echo` or a copy
@@ -122,13 +121,13 @@ def lost_status(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: `set -e` at the top; or keep the status: `srun ... || status=$?`, with `exit "$status"` as the last line.
     Documented: slurm.schedmd.com/job_exit_code.html.
     """
-    found = trace_exit_status(subject.script)
-    if found is None or found.piped_at is not None:
+    flow = trace_exit_status(script)
+    if flow is None or flow.piped_at is not None:
         return
-    if found.background:
-        yield from _lost_behind_wait(found)
+    if flow.background:
+        yield from _lost_behind_wait(flow)
         return
-    step, shield, followers = found.launch.command, found.shielded_at, found.followers
+    step, shield, followers = flow.launch.command, flow.shielded_at, flow.followers
     if shield is not None:
         if shield.pipeline.negated:
             return
@@ -137,26 +136,26 @@ def lost_status(subject: RuleInput) -> Iterator[RuleFinding]:
         if shield.chain.operators[shield.chain_index] == "||":
             if behind and all(each.name in {"true", ":", "echo", "printf"} for each in behind):
                 what = f"'|| {behind[0].name}' makes a failed training a COMPLETED job"
-                yield found.finding(what, _KEEP, doubtful=True)
+                yield flow.finding(what, _KEEP, doubtful=True)
             return
     last = _last_word(followers)
     if last is not None and (shield is not None or not step.errexit):
         assigned = f"{last.syntax.assignments[0].name}=" if last.syntax.assignments else ""
         name = last.name or assigned
         what = f"the job returns the status of '{name}' in line {last.line}, not the status of the training"
-        yield found.finding(what, f"write set -e at the top; or {_KEEP}", last.line)
+        yield flow.finding(what, f"write set -e at the top; or {_KEEP}", last.line)
 
 
-def _lost_behind_wait(found: ExitStatusFlow) -> Iterator[RuleFinding]:
+def _lost_behind_wait(flow: ExitStatusFlow) -> Iterator[Problem]:
     """Find commands that replace the status of `wait "$pid"`."""
-    waits = [index for index, step in enumerate(found.followers) if step.name == "wait" and len(step.words) > 1]
-    if not waits or found.followers[waits[-1]].errexit or _shielded(found.followers[waits[-1]]):
+    waits = [index for index, step in enumerate(flow.followers) if step.name == "wait" and len(step.words) > 1]
+    if not waits or flow.followers[waits[-1]].errexit or _shielded(flow.followers[waits[-1]]):
         return
-    last = _last_word(found.followers[waits[-1] + 1 :])
+    last = _last_word(flow.followers[waits[-1] + 1 :])
     if last is not None:
         assigned = f"{last.syntax.assignments[0].name}=" if last.syntax.assignments else ""
         what = f"the job returns the status of '{last.name or assigned}' in line {last.line}, not the status of wait"
-        yield found.finding(what, 'write wait "$pid" || status=$?, and exit "$status" as the last line', last.line)
+        yield flow.finding(what, 'write wait "$pid" || status=$?, and exit "$status" as the last line', last.line)
 
 
 def _shielded(step: TracedCommand) -> bool:
@@ -166,7 +165,7 @@ def _shielded(step: TracedCommand) -> bool:
 
 
 @rule("KIT402")
-def bare_wait(subject: RuleInput) -> Iterator[RuleFinding]:
+def bare_wait(script: BatchScript) -> Iterator[Problem]:
     """A `wait` without a process id loses the status of the training.
 
     `wait` without a process id always returns 0, so that a failed training is a COMPLETED job. Without any `wait`, a
@@ -176,44 +175,40 @@ def bare_wait(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: `srun ... & pid=$!`, then `wait "$pid"`. For several, use one `wait` each and keep the worst status.
     Documented: bash(1), wait.
     """
-    found = trace_exit_status(subject.script)
-    if found is not None and not found.background:
-        yield from _left_behind(subject.script, found)
-    if found is None or not found.background:
+    flow = trace_exit_status(script)
+    if flow is not None and not flow.background:
+        yield from _left_behind(script, flow)
+    if flow is None or not flow.background:
         return
-    waits = [step for step in found.followers if step.name == "wait"]
+    waits = [step for step in flow.followers if step.name == "wait"]
     if not waits:
         # Whatever is not known may wait in its own way.
-        if all(_is_short(step) for step in found.followers):
+        if all(_is_short(step) for step in flow.followers):
             what = "this runs in the background without a wait: the job ends immediately"
-            yield found.finding(what, 'remove the &; or write pid=$! after it, and wait "$pid"')
+            yield flow.finding(what, 'remove the &; or write pid=$! after it, and wait "$pid"')
         return
-    if all(len(step.words) == 1 for step in waits) and not saves_status(found.followers):
+    if all(len(step.words) == 1 for step in waits) and not saves_status(flow.followers):
         wait = waits[-1]
         what = "wait without a process id always returns 0: a failed training is COMPLETED"
         remedy = 'write pid=$! after the &, and wait "$pid"'
-        many = found.launch.multiplier or found.launch.stage("ssh")
-        severity: Severity | None = None if found.is_certain or many else "warning"
-        yield RuleFinding(wait.line, wait.syntax.column, what, remedy, (found.launch.command.line,), severity)
+        many = flow.launch.multiplier or flow.launch.stage("ssh")
+        yield Problem(wait, what, remedy, (flow.launch.line,), certain=bool(flow.is_certain or many))
 
 
-def _left_behind(script: BatchScript, found: ExitStatusFlow) -> Iterator[RuleFinding]:
+def _left_behind(script: BatchScript, flow: ExitStatusFlow) -> Iterator[Problem]:
     """Find earlier background starts of the same program. They end when the last one does."""
-    program = found.launch.program.option("file", "module")
+    program = flow.launch.program.option("file", "module")
     if program is None or any(map(_waits, script.commands)):
         return
     for launch in script.launch_lines:
         same = launch.is_training and launch.program.option("file", "module")
-        if launch is found.launch or not same or same.text != program.text or launch.command.in_task:
+        if launch is flow.launch or not same or same.text != program.text or launch.command.in_task:
             continue
-        if any(place.statement.background for place in launch.command.position.outward()):
-            first = launch.stages[0].words[0]
-            last_line = found.launch.command.line
+        if launch.command.in_background:
+            last_line = flow.launch.line
             what = f"nothing waits for this: the job ends when {program.text} in line {last_line} has ended"
-            lines = (found.launch.command.line,)
-            yield RuleFinding(
-                first.line, first.column, what, "end each of them in &, and wait for each", lines, "warning"
-            )
+            lines = (flow.launch.line,)
+            yield Problem(launch.stages[0], what, "end each of them in &, and wait for each", lines, certain=False)
             return
 
 
@@ -235,8 +230,49 @@ def _is_short(step: TracedCommand) -> bool:
     return step.name in _SHORT
 
 
+@rule("KIT404")
+def swallowed_status(script: BatchScript) -> Iterator[Problem]:
+    """An `if` or a trap replaces the exit status of the training.
+
+    `if ! srun ...; then echo failed; fi` returns the status of the echo, and an EXIT trap with `exit 0` ends every job
+    with 0: a failed training is a COMPLETED job.
+
+    Fix: `exit 1` in the branch of the failure; `status=$?` as the first command of the trap, `exit "$status"` as the
+    last.
+    Documented: bash(1), if and trap; slurm.schedmd.com/job_exit_code.html.
+    """
+    if script.unread_part or not script.training:
+        return
+    for command in script.commands:
+        texts = command.texts
+        at_exit = command.name == "trap" and not command.in_task and {"EXIT", "0"}.intersection(texts[2:])
+        if at_exit and re.search(r"(^|[;&\s])exit\s+0\s*;?\s*$", texts[1]):
+            yield Problem(command, "the trap ends every job with 0", 'write status=$? first, and exit "$status"')
+    launch = script.training[-1]
+    conditions = [place for place in launch.command.position.outward() if place.role == "condition"]
+    if (
+        launch.command.in_task
+        or not conditions
+        or any(each.compound and each.compound.kind != "if" for each in conditions)
+    ):
+        return
+    # With an `else`, the script handles the failure. After other work, the program may be an optional last step.
+    if any(role == "else" for each in conditions if each.compound for role, _ in each.compound.bodies):
+        return
+    if any(_is_unconditional(each) for each in script.training[:-1]):
+        return
+    index = next(number for number, each in enumerate(script.commands) if each is launch.command)
+    if all(_is_short(command) for command in script.commands[index + 1 :]):
+        what = "the if uses the exit status: a failed training is COMPLETED"
+        yield Problem(launch.stages[0], what, "write exit 1 in the branch of the failure", (launch.line,))
+
+
+def _is_unconditional(launch: LaunchLine) -> bool:
+    return not any(place.role == "condition" for place in launch.command.position.outward())
+
+
 @rule("KIT403")
-def lost_in_pipe(subject: RuleInput) -> Iterator[RuleFinding]:
+def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     """A pipe loses the exit status of the training.
 
     A pipeline returns the status of its last command: `srun ... | tee log` returns 0 even if srun failed, and the job
@@ -245,15 +281,15 @@ def lost_in_pipe(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: `set -eo pipefail` at the top; or `exit "${PIPESTATUS[0]}"`; or let srun write the file, with --output.
     Documented: bash(1), Pipelines.
     """
-    found = trace_exit_status(subject.script)
-    if found is None or found.piped_at is None or found.background:
+    flow = trace_exit_status(script)
+    if flow is None or flow.piped_at is None or flow.background:
         return
-    behind = found.piped_at.pipeline.commands[-1]
-    if any("PIPESTATUS" in line for line in subject.script.lines[behind.line - 1 :]):
+    behind = flow.piped_at.pipeline.commands[-1]
+    if any("PIPESTATUS" in line for line in script.lines[behind.line - 1 :]):
         return
     name = behind.words[0].raw if isinstance(behind, SimpleCommand) and behind.words else "its last command"
     what = f"the pipe returns the status of {name}: a failed training is COMPLETED"
-    yield found.finding(
+    yield flow.finding(
         what, "write set -eo pipefail at the top; or use srun --output=FILE instead of the pipe", behind.line
     )
 
@@ -263,7 +299,7 @@ _HARMLESS = frozenset({17, 18, 23, 28})
 
 
 @rule("KIT411")
-def unhandled_signal(subject: RuleInput) -> Iterator[RuleFinding]:
+def unhandled_signal(script: BatchScript) -> Iterator[Problem]:
     """The batch shell does not handle the signal of --signal=B:.
 
     With `B:`, only the batch shell gets the signal. Without a trap the signal ends it, and with it the job. The program
@@ -275,28 +311,24 @@ def unhandled_signal(subject: RuleInput) -> Iterator[RuleFinding]:
     script, with `srun ... & pid=$!` and `wait "$pid"`.
     Documented: sbatch(1), --signal; cgroup.conf(5), SignalChildrenProcesses; bash(1), SIGNALS.
     """
-    script = subject.script
-    sent = _signal(script)
-    if sent is None or not sent.batch_shell:
+    directive, signal = script.directive("signal"), _signal(script)
+    if directive is None or signal is None or not signal.batch_shell:
         return
-    value, (line, column) = script.options["signal"], script.position_of("signal")
-    traps = _traps(script, sent.number)
-    if not traps:
-        if sent.number not in _HARMLESS:
-            what = f"--signal={value} ends the batch script, which has no trap for it"
-            remedy = f"use --signal={value.partition(':')[2]}, which Slurm sends to the tasks of srun; or add a trap"
-            yield RuleFinding(line, column, what, remedy, (), "warning" if script.sources_files else None)
-        return
-    found = trace_exit_status(script)
-    if found is not None and not found.background:
+    traps = _traps(script, signal.number)
+    flow = trace_exit_status(script)
+    if not traps and signal.number not in _HARMLESS:
+        what = f"--signal={directive.value} ends the batch script, which has no trap for it"
+        to_tasks = directive.value.partition(":")[2]
+        remedy = f"use --signal={to_tasks}, which Slurm sends to the tasks of srun; or add a trap"
+        yield Problem(directive, what, remedy, certain=not script.sources_files)
+    elif traps and flow is not None and not flow.background:
         what = "bash runs the trap only after this line has ended"
-        step = found.launch.command
         remedy = 'end the line in &, then write pid=$! and wait "$pid"'
-        yield RuleFinding(step.line, step.syntax.column, what, remedy, (line, *traps), "warning")
+        yield Problem(flow.launch.command, what, remedy, (directive.line, *traps), certain=False)
 
 
 @rule("KIT412", "warning")
-def unsent_signal(subject: RuleInput) -> Iterator[RuleFinding]:
+def unsent_signal(script: BatchScript) -> Iterator[Problem]:
     """A trap, or a program, waits for a signal that Slurm sends elsewhere.
 
     Without `B:`, Slurm sends the signal to the steps of the job (started by srun), not to the batch shell. A trap in
@@ -306,37 +338,73 @@ def unsent_signal(subject: RuleInput) -> Iterator[RuleFinding]:
     srun.
     Documented: sbatch(1), --signal.
     """
-    script = subject.script
-    sent = _signal(script)
-    if sent is None or sent.batch_shell:
+    directive, signal = script.directive("signal"), _signal(script)
+    if directive is None or signal is None or signal.batch_shell:
         return
-    value = script.options["signal"]
-    traps = _traps(script, sent.number)
+    value = directive.value
+    traps = _traps(script, signal.number)
     for line in traps:
         what = f"--signal={value} does not reach the batch shell: this trap never runs"
-        yield RuleFinding(line, 1, what, f"use --signal=B:{value}", (script.line_of("signal"),))
-    deaf = None if traps else _without_step(script)
-    if deaf is not None:
+        yield Problem(Origin(line), what, f"use --signal=B:{value}", (directive.line,))
+    launch = None if traps else _without_step(script)
+    if launch is not None:
         what = f"Slurm sends --signal={value} to steps of srun, but this job has none: no program gets it"
-        agent = deaf.agent
-        started = f"write srun {deaf.stages[0].words[0].text} ..."
-        remedy = (
-            started
-            if agent is None
-            else f"use srun python ... with one task per GPU: {agent.kind} does not forward signals"
-        )
-        yield RuleFinding(*script.position_of("signal"), what, remedy, (deaf.command.line,))
+        remedy = f"write srun {launch.stages[0].words[0].text} ..."
+        if launch.agent is not None:
+            remedy = f"use srun python ... with one task per GPU: {launch.agent.kind} does not forward signals"
+        yield Problem(directive, what, remedy, (launch.line,))
+
+
+@rule("KIT413", "warning")
+def truncated_log(script: BatchScript) -> Iterator[Problem]:
+    """A requeued job overwrites its log.
+
+    With --requeue, or `scontrol requeue` in the script, the second start opens the log anew: the output of the first
+    start, with its error, is lost.
+
+    Fix: `#SBATCH --open-mode=append`.
+    Documented: sbatch(1), --open-mode; slurm.conf(5), JobFileAppend.
+    """
+    if "open-mode" in script.options:
+        return
+    requeue = script.directive("requeue")
+    by_hand = next((each for each in script.commands if each.texts[:2] == ["scontrol", "requeue"]), None)
+    place = requeue or by_hand
+    if place is not None:
+        what = "the log is overwritten when the job starts again"
+        yield Problem(place, what, "add #SBATCH --open-mode=append", (script.line_of("output"),))
+
+
+@rule("KIT414")
+def signal_before_start(script: BatchScript) -> Iterator[Problem]:
+    """The signal of --signal comes as soon as the job starts.
+
+    Slurm sends it the given number of seconds before the time limit. If the limit is shorter, the signal comes within
+    the first minute, and the job saves and ends before it has done anything.
+
+    Fix: a longer --time, or fewer seconds in --signal.
+    Documented: sbatch(1), --signal.
+    """
+    signal, time, directive = _signal(script), script.directive("time"), script.directive("signal")
+    if signal is None or time is None or directive is None:
+        return
+    try:
+        limit = parse_time(time.value)
+    except HpcKitError:
+        return
+    if 0 < limit <= signal.seconds:
+        what = f"the signal comes {signal.seconds} s before the limit, which is {limit} s"
+        yield Problem(directive, what, "use a longer --time, or fewer seconds", (time.line,))
 
 
 def _without_step(script: BatchScript) -> LaunchLine | None:
     """Return the training of a script without steps, if all its programs are known."""
-    text = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
-    if script.sources_files or re.search(r"srun\b|mpi(run|exec)|\bssh\b", text):
+    if script.sources_files or re.search(r"srun\b|mpi(run|exec)|\bssh\b", script.code):
         return None
     known = all(
         launch.program.kind == "python" or launch.program.name in HELPER_PROGRAMS for launch in script.launch_lines
     )
-    training = [launch for launch in script.launch_lines if launch.is_training]
+    training = script.training
     return training[-1] if training and known else None
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import PurePath
 
+from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.rules.finding import RuleFinding, RuleInput, Severity, rule
+from hpc_kit.check.rules.finding import Problem, Severity, rule
 from hpc_kit.slurm.directives import MARK, DirectiveOption, find_directive_options, suggest_fix
 from hpc_kit.slurm.option_table import CPU_COUNT_OPTIONS, EXCLUSIVE_OPTIONS, SHARING_OPTIONS
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, count_gpus, count_gres_gpus
@@ -27,7 +28,7 @@ _HARMLESS = frozenset({"comment", "job-name", "mail-user", "wckey"})
 
 
 @rule("KIT101")
-def missing_interpreter(subject: RuleInput) -> Iterator[RuleFinding]:
+def missing_interpreter(script: BatchScript) -> Iterator[Problem]:
     """The first line names no interpreter.
 
     sbatch refuses a script that does not begin with `#!` ("This does not look like a batch script"). An empty line or a
@@ -36,17 +37,16 @@ def missing_interpreter(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: make `#!/bin/bash` the very first line.
     Documented: sbatch(1), DESCRIPTION.
     """
-    script = subject.script
     if not script.text.strip():
-        yield RuleFinding(1, 1, "the script is empty", "write #!/bin/bash in the first line, and a command")
+        yield Problem(Origin(), "the script is empty", "write #!/bin/bash in the first line, and a command")
     elif not script.lines[0].startswith("#!"):
-        yield RuleFinding(
-            1, 1, "the first line names no interpreter: sbatch refuses it", "begin the file with #!/bin/bash"
+        yield Problem(
+            Origin(), "the first line names no interpreter: sbatch refuses it", "begin the file with #!/bin/bash"
         )
 
 
 @rule("KIT102")
-def line_breaks(subject: RuleInput) -> Iterator[RuleFinding]:
+def line_breaks(script: BatchScript) -> Iterator[Problem]:
     r"""The file has DOS line breaks, or a NUL byte.
 
     sbatch refuses a script whose lines end in \r\n, as Windows editors write them.
@@ -54,7 +54,7 @@ def line_breaks(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: `dos2unix FILE`, or `sed -i 's/\r$//' FILE`.
     Documented: the message of sbatch itself.
     """
-    text = subject.script.text
+    text = script.text
     marks = (
         ("\r\n", "DOS line breaks", "run sed -i 's/\\r$//' FILE"),
         ("\0", "a NUL byte", "run tr -d '\\0' <FILE >NEW"),
@@ -62,13 +62,13 @@ def line_breaks(subject: RuleInput) -> Iterator[RuleFinding]:
     for mark, what, remedy in marks:
         if mark in text:
             line = text[: text.index(mark)].count("\n") + 1
-            yield RuleFinding(line, 1, f"{what}: sbatch refuses the script", remedy)
+            yield Problem(Origin(line), f"{what}: sbatch refuses the script", remedy)
     if "\r" in text and "\n" not in text:
-        yield RuleFinding(1, 1, "line breaks of old Macs: the whole file is one line", "run tr '\\r' '\\n' <FILE >NEW")
+        yield Problem(Origin(), "line breaks of old Macs: the whole file is one line", "run tr '\\r' '\\n' <FILE >NEW")
 
 
 @rule("KIT103")
-def refused_directives(subject: RuleInput) -> Iterator[RuleFinding]:
+def refused_directives(script: BatchScript) -> Iterator[Problem]:
     """A directive that sbatch does not accept.
 
     The option does not exist, its value is missing or invalid (a time like 2h30), or a word is no option at all. sbatch
@@ -78,23 +78,21 @@ def refused_directives(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: follow the message. Write an option and its value as `--name=value`, without spaces around the `=`.
     Documented: sbatch(1), OPTIONS.
     """
-    script = subject.script
     for problem in script.problems:
         error = problem.error
         remedy, certain = suggest_fix(error)
-        severity: Severity | None = None if certain else "warning"
-        yield RuleFinding(problem.line, problem.column, error.what, remedy, (), severity, error.found)
+        yield Problem(problem, error.what, remedy, (), certain, error.found)
     for number, line in enumerate(script.lines, start=1):
         match = _LOOKS_LIKE_OPTIONS.match(line) if number in script.comments else None
         word = match[1] if match else MARK
-        # `##SBATCH` (as `# SBATCH`) is how people put a directive aside.
+        # `##SBATCH` (as `# SBATCH`) usually disables a directive on purpose.
         if word.lstrip("#") != "SBATCH" and get_close_matches(word.lstrip("#").upper(), ["SBATCH"], cutoff=0.8):
-            yield RuleFinding(number, 1, f"Slurm reads {word} as a comment", f"write {MARK}", severity="warning")
+            yield Problem(Origin(number), f"Slurm reads {word} as a comment", f"write {MARK}", certain=False)
         aside = re.match(r"#\s+SBATCH\s+(-\S.*)", line) if number in script.comments else None
         if aside is not None and (missed := _sizes(aside[1], script)):
             what = f"Slurm reads this as a comment, and no other line gives --{min(missed)}"
-            yield RuleFinding(
-                number, 1, what, f"write {MARK} without a space, or ##SBATCH for a comment", severity="warning"
+            yield Problem(
+                Origin(number), what, f"write {MARK} without a space, or ##SBATCH for a comment", certain=False
             )
 
 
@@ -105,7 +103,7 @@ def _sizes(text: str, script: BatchScript) -> set[str]:
 
 
 @rule("KIT104")
-def directives_after_command(subject: RuleInput) -> Iterator[RuleFinding]:
+def directives_after_command(script: BatchScript) -> Iterator[Problem]:
     """Slurm ignores a directive because of its position.
 
     sbatch reads directives up to the first line that is neither a comment nor empty, and only where `#SBATCH` begins
@@ -114,31 +112,27 @@ def directives_after_command(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: move all #SBATCH lines to the top, above `set`, `module` and variables.
     Documented: sbatch(1), DESCRIPTION.
     """
-    script = subject.script
     first = next((step.line for step in script.commands), None)
     for late in script.directives.late:
         options = late.text[len(MARK) :].lstrip().startswith("-")
         if options and (late.line in script.comments or not script.is_shell):
             what = "Slurm silently ignores this directive: a command precedes it"
-            yield RuleFinding(late.line, 1, what, "move it above the first command", (first,))
+            yield Problem(Origin(late.line), what, "move it above the first command", (first,))
     for number, line in enumerate(script.lines, start=1):
         if number in script.comments and re.match(rf"\s+{MARK}\s+-", line):
-            yield RuleFinding(
-                number,
-                1,
+            yield Problem(
+                Origin(number),
                 f"Slurm silently ignores this directive: {MARK} does not begin the line",
                 "remove the spaces before it",
             )
     for step in script.commands:
         name = step.words[0].text if step.words and not step.in_task else ""
         if re.fullmatch(r"[^\w/.]?#?SBATCH", name) and len(step.words) > 1 and step.words[1].text.startswith("-"):
-            yield RuleFinding(
-                step.line, step.syntax.column, f"the shell runs {name} as a command", f"write {MARK} at the top"
-            )
+            yield Problem(step, f"the shell runs {name} as a command", f"write {MARK} at the top")
 
 
 @rule("KIT105")
-def values_cut_at_hash(subject: RuleInput) -> Iterator[RuleFinding]:
+def values_cut_at_hash(script: BatchScript) -> Iterator[Problem]:
     """An unquoted `#` cuts a value short.
 
     In a directive, `#` begins a comment anywhere outside quotes, even inside a word: `--job-name=a#b` sets the job name
@@ -147,18 +141,17 @@ def values_cut_at_hash(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: quote the value, `--job-name="a#b"`; put a space before a comment.
     Documented: seen with sbatch 22.05; `sbatch -v --test-only FILE` prints the options as sbatch reads them.
     """
-    for directive in subject.script.directives.lines:
+    for directive in script.directives.lines:
         cut = _cut_at(directive.text)
         if cut is not None:
             # `--time=60# one hour` loses nothing but looks.
             loses = not directive.text[cut + 1 : cut + 2].isspace() and cut + 1 < len(directive.text)
             kept = directive.text[:cut].split()[-1]
-            yield RuleFinding(
-                directive.line,
-                cut + 1,
+            yield Problem(
+                Origin(directive.line, cut + 1),
                 f"the unquoted # cuts the value: Slurm reads {kept}",
                 f'quote it: {kept.partition("=")[0]}="..."; or put a space before a comment',
-                severity="error" if loses else "warning",
+                certain=loses,
             )
 
 
@@ -180,7 +173,7 @@ def _cut_at(text: str) -> int | None:
 
 
 @rule("KIT106")
-def variables_in_directives(subject: RuleInput) -> Iterator[RuleFinding]:
+def variables_in_directives(script: BatchScript) -> Iterator[Problem]:
     """A directive contains a variable.
 
     Slurm expands nothing in a directive: neither `$HOME` nor `$(date)` nor `~`. The log file then goes to a folder that
@@ -190,14 +183,13 @@ def variables_in_directives(subject: RuleInput) -> Iterator[RuleFinding]:
     line, `sbatch --output="$HOME/logs/%j.log" FILE`, where the shell expands it.
     Documented: sbatch(1), "filename pattern".
     """
-    for each in subject.script.directive_options:
+    for each in script.directive_options:
         if each.value.startswith("~/") or _VARIABLE.search(each.value):
-            yield RuleFinding(
-                each.line,
-                each.column,
+            yield Problem(
+                each,
                 f"--{each.name}={each.value}: Slurm expands no variables here",
                 f'run sbatch --{each.name}="{each.value}" FILE, or use the patterns of Slurm (%u, %x, %j)',
-                severity="warning" if each.name in _HARMLESS else None,
+                certain=each.name not in _HARMLESS,
             )
 
 
@@ -215,7 +207,7 @@ _REPEATABLE = frozenset({"mail-type", "quiet", "verbose"})
 
 
 @rule("KIT111")
-def exclusive_options(subject: RuleInput) -> Iterator[RuleFinding]:
+def exclusive_options(script: BatchScript) -> Iterator[Problem]:
     """Two options exclude each other.
 
     --mem, --mem-per-cpu and --mem-per-gpu are three ways to request memory, and sbatch accepts only one. The same
@@ -225,7 +217,6 @@ def exclusive_options(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: keep one.
     Documented: sbatch(1), at each of these options.
     """
-    script = subject.script
     for component, options in enumerate(script.components):
         groups = [(group & options.keys(), severity) for group, severity in EXCLUSIVE]
         if _differ(options.get("gpus-per-node"), options.get("gres")):
@@ -237,11 +228,11 @@ def _differ(per_node: DirectiveOption | None, gres: DirectiveOption | None) -> b
     """Tell whether both options request GPUs per node, with different numbers. Slurm uses the larger one."""
     if per_node is None or gres is None:
         return False
-    asked, of_gres = count_gpus(per_node.value), count_gres_gpus(gres.value)
-    return asked is not None and of_gres is not None and asked != of_gres
+    by_option, by_gres = count_gpus(per_node.value), count_gres_gpus(gres.value)
+    return by_option is not None and by_gres is not None and by_option != by_gres
 
 
-def _exclusive(given: list[DirectiveOption], groups: list[tuple[frozenset[str], Severity]]) -> Iterator[RuleFinding]:
+def _exclusive(given: list[DirectiveOption], groups: list[tuple[frozenset[str], Severity]]) -> Iterator[Problem]:
     for group, severity in groups:
         if len(group) > 1:
             places = sorted((each.line, each.column, each.name) for each in given if each.name in group)
@@ -249,11 +240,13 @@ def _exclusive(given: list[DirectiveOption], groups: list[tuple[frozenset[str], 
             line, column, _ = places[-1]
             remedy = f"keep one of {names.replace(' and ', ', ')}"
             lines = tuple(place[0] for place in places)
-            yield RuleFinding(line, column, f"{names} exclude each other", remedy, lines, severity)
+            yield Problem(
+                Origin(line, column), f"{names} exclude each other", remedy, lines, certain=severity == "error"
+            )
 
 
 @rule("KIT112", "warning")
-def repeated_options(subject: RuleInput) -> Iterator[RuleFinding]:
+def repeated_options(script: BatchScript) -> Iterator[Problem]:
     """An option is given twice with different values.
 
     Slurm silently uses the last one. The other value misleads the next person who edits the file.
@@ -261,18 +254,17 @@ def repeated_options(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: keep one.
     Documented: sbatch(1), DESCRIPTION.
     """
-    script = subject.script
     for component, name in dict.fromkeys((each.component, each.name) for each in script.directive_options):
         places = [each for each in script.directive_options if (each.component, each.name) == (component, name)]
         if len({each.value for each in places}) > 1 and name not in _REPEATABLE:
             last, before = places[-1], places[-2]
             used, ignored = last.value or "the last", before.value or "the first"
             what = f"--{name} is given twice: Slurm uses {used} and ignores {ignored}"
-            yield RuleFinding(last.line, last.column, what, "keep one of the two", (before.line,))
+            yield Problem(last, what, "keep one of the two", (before.line,))
 
 
 @rule("KIT113")
-def missing_log_folders(subject: RuleInput) -> Iterator[RuleFinding]:
+def missing_log_folders(script: BatchScript) -> Iterator[Problem]:
     """The folder of a log file does not exist.
 
     Slurm does not create folders for --output and --error. It accepts the job, and the job ends within a second. Before
@@ -281,8 +273,7 @@ def missing_log_folders(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: create the folder before you call sbatch: `mkdir -p logs && sbatch FILE`.
     Documented: sbatch(1), --output and "filename pattern".
     """
-    script = subject.script
-    if subject.is_folder is None or _submits_itself(script):
+    if script.site.is_folder is None or _submits_itself(script):
         return
     start = script.options.get("chdir", "")
     for each in script.directive_options:
@@ -292,18 +283,15 @@ def missing_log_folders(subject: RuleInput) -> Iterator[RuleFinding]:
         path = str(PurePath(start) / folder)
         if "%" in folder:
             what = f"no folder has this name before the job runs: {folder}"
-            yield RuleFinding(
-                each.line, each.column, what, "name a folder without %j, %A or %a, and use them in the file name"
-            )
-        elif not subject.is_folder(path):
+            yield Problem(each, what, "name a folder without %j, %A or %a, and use them in the file name")
+        elif not script.site.is_folder(path):
             # Another machine's file systems are not seen from here.
-            elsewhere = path.startswith("/") and not subject.is_folder(_root_of(path))
-            yield RuleFinding(
-                each.line,
-                each.column,
+            elsewhere = path.startswith("/") and not script.site.is_folder(_root_of(path))
+            yield Problem(
+                each,
                 f"the log folder does not exist: {path}",
                 f"run mkdir -p {path} before sbatch",
-                severity="warning" if elsewhere else None,
+                certain=not elsewhere,
             )
 
 
@@ -334,7 +322,7 @@ def _folder(value: str, job_name: str | None) -> str | None:
 
 
 @rule("KIT118", "warning")
-def shared_array_logs(subject: RuleInput) -> Iterator[RuleFinding]:
+def shared_array_logs(script: BatchScript) -> Iterator[Problem]:
     """All elements of an array write to the same log file.
 
     Each element truncates the file (unless --open-mode=append), so that most of the output is lost.
@@ -342,15 +330,15 @@ def shared_array_logs(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: `--output=%x_%A_%a.log`. %A is the job id of the array, %a the index of the element.
     Documented: sbatch(1), "filename pattern".
     """
-    for part in subject.script.components:
+    for part in script.components:
         array = part.get("array")
         if array is None or _one_element(array.value) or "open-mode" in part:
             continue
         for each in [part[name] for name in ("output", "error") if name in part]:
-            own = re.search(r"%\d*[ajJ]", each.value.replace("%%", ""))
-            if own is None and not each.value.startswith(("/dev/", "none")):
+            distinct = re.search(r"%\d*[ajJ]", each.value.replace("%%", ""))
+            if distinct is None and not each.value.startswith(("/dev/", "none")):
                 what = f"all elements of the array write to {each.value}"
-                yield RuleFinding(each.line, each.column, what, "write %A_%a in the file name", (array.line,))
+                yield Problem(each, what, "write %A_%a in the file name", (array.line,))
 
 
 def _one_element(array: str) -> bool:
@@ -360,7 +348,7 @@ def _one_element(array: str) -> bool:
 
 
 @rule("KIT114")
-def options_too_new(subject: RuleInput) -> Iterator[RuleFinding]:
+def options_too_new(script: BatchScript) -> Iterator[Problem]:
     """This release of Slurm does not have an option, or a value of it.
 
     sbatch refuses the script. In a cluster with several releases, a node may refuse it. The release is `slurm_version`
@@ -369,18 +357,18 @@ def options_too_new(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: remove the option, or submit to a cluster whose release has it.
     Documented: Slurm's release notes; hpc_kit/slurm/versions.py and option_table.py contain the tables.
     """
-    if subject.version is None:
+    if script.site.version is None:
         return
-    for each in subject.script.directive_options:
-        since = first_release_with(subject.version, each.name, each.parsed.option.since, each.value)
+    for each in script.directive_options:
+        since = first_release_with(script.site.version, each.name, each.parsed.option.since, each.value)
         if since is not None:
             shown = f"--{each.name}" + ("" if each.parsed.option.since else f"={each.value}")
-            what = f"{shown} came with Slurm {since}, but this is {subject.version}"
-            yield RuleFinding(each.line, each.column, what, f"remove {shown}")
+            what = f"{shown} came with Slurm {since}, but this is {script.site.version}"
+            yield Problem(each, what, f"remove {shown}")
 
 
 @rule("KIT115", "warning")
-def shared_mig_devices(subject: RuleInput) -> Iterator[RuleFinding]:
+def shared_mig_devices(script: BatchScript) -> Iterator[Problem]:
     """--gpus-per-task with MIG devices.
 
     Before Slurm 23.11.4, all tasks of a node silently get the same MIG device and share its memory.
@@ -388,9 +376,40 @@ def shared_mig_devices(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: request them per node: `--gpus-per-node`.
     Documented: Slurm's release notes, 23.11.4.
     """
-    asked = [
-        each for each in subject.script.directive_options if each.name == "gpus-per-task" and _MIG.search(each.value)
-    ]
-    for each in asked if MIG_SHARED.holds(subject.version) is not False else ():
+    asked = [each for each in script.directive_options if each.name == "gpus-per-task" and _MIG.search(each.value)]
+    for each in asked if MIG_SHARED.holds(script.site.version) is not False else ():
         what = f"{MIG_SHARED.releases}, all tasks of a node get the same MIG device: {each.value}"
-        yield RuleFinding(each.line, each.column, what, "use --gpus-per-node with all devices of a node")
+        yield Problem(each, what, "use --gpus-per-node with all devices of a node")
+
+
+_HOURS = frozenset({"24", "48", "72", "96", "168"} | {f"{hours}:00" for hours in (24, 48, 72, 96)})
+
+
+@rule("KIT122", "warning")
+def minutes_for_hours(script: BatchScript) -> Iterator[Problem]:
+    """A time limit in minutes that was surely meant in hours.
+
+    `--time=24` is 24 minutes, and `--time=24:00` is 24 minutes and no seconds. Slurm ends the job then.
+
+    Fix: `--time=24:00:00`, or `--time=1-0` for a day.
+    Documented: sbatch(1), --time.
+    """
+    for each in script.directive_options:
+        if each.name == "time" and each.value in _HOURS:
+            hours = each.value.partition(":")[0]
+            yield Problem(each, f"--time={each.value} is {hours} minutes", f"write --time={hours}:00:00 for hours")
+
+
+@rule("KIT123", "warning")
+def memory_in_mib(script: BatchScript) -> Iterator[Problem]:
+    """Memory without a unit, which is in MiB.
+
+    `--mem=16` asks for 16 MiB. A Python program does not even start with so little: Slurm ends it as out of memory.
+
+    Fix: write the unit, `--mem=16G`. `--mem=0` is all memory of the node.
+    Documented: sbatch(1), --mem.
+    """
+    for each in script.directive_options if script.training else ():
+        if each.name in {"mem", "mem-per-cpu", "mem-per-gpu"} and each.value.isdigit() and 0 < int(each.value) < 200:
+            what = f"--{each.name}={each.value} is {each.value} MiB"
+            yield Problem(each, what, f"write --{each.name}={each.value}G")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
-from hpc_kit.check.launch_lines import CONTAINERS, HELPER_PROGRAMS, LaunchLine, LaunchStage
+from hpc_kit.check.expansion import TaskVariableUse
+from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
+from hpc_kit.check.programs import CONTAINERS, HELPER_PROGRAMS
 from hpc_kit.check.rules.counts import count_processes
-from hpc_kit.check.rules.finding import RuleFinding, RuleInput, Severity, rule
+from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.slurm.sizes import JobSize
 
 _OTHER_WAYS = frozenset({"parallel", "parallel-ssh", "pssh", "horovodrun", "ray", "dask"})
@@ -21,7 +24,7 @@ _RANKS = re.compile(
 
 
 @rule("KIT202")
-def missing_srun(subject: RuleInput) -> Iterator[RuleFinding]:
+def missing_srun(script: BatchScript) -> Iterator[Problem]:
     """The job requests several tasks, but nothing starts them.
 
     Slurm runs the batch script once, on the first node. `python train.py` in it is one process, not one per task: all
@@ -32,78 +35,62 @@ def missing_srun(subject: RuleInput) -> Iterator[RuleFinding]:
     CPUs, request --cpus-per-task instead of --ntasks.
     Documented: sbatch(1), DESCRIPTION; srun(1).
     """
-    script, geometry = subject.script, subject.script.geometry
+    size = script.size
     if script.is_heterogeneous:
         yield from _idle_components(script)
         return
-    if not geometry.is_stated or not geometry.has_several_tasks or not script.is_readable:
+    if not size.is_stated or not size.has_several_tasks or not script.is_readable:
         return
     if not _nothing_unknown(script):
         return
     if any(launch.multiplier for launch in script.launch_lines):
         yield from _idle_nodes(script)
         return
-    text = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
-    # A program that is given the hosts in a file may start the others itself.
-    told = re.search(r"(host|machine|node)_?file", text, re.IGNORECASE) is not None
+    # A program that reads the hosts from a file may start the remaining processes itself.
+    has_hostfile = re.search(r"(host|machine|node)_?file", script.code, re.IGNORECASE) is not None
+    request, options = f"{size.min_nodes} nodes", ["nodes"]
+    if (size.ntasks or 0) > 1 and size.ntasks != size.nodes:
+        request, options = f"{size.ntasks} tasks", ["nodes", "ntasks", "ntasks-per-node"]
     for launch in script.launch_lines:
         agent = launch.agent
-        if not launch.is_training or (
-            agent is not None and (agent.kind == "deepspeed" or not geometry.has_several_nodes)
-        ):
+        if not launch.is_training or (agent is not None and (agent.kind == "deepspeed" or not size.has_several_nodes)):
             continue
         stage = agent or launch.program
-        first = stage.words[0]
-        count, asked = _asked(geometry)
-        yield RuleFinding(
-            first.line,
-            first.column,
-            f"{stage.name} is started once, on the first node; the job asks for {count}",
-            f"write srun {stage.name} ..."
-            + (
-                " with --ntasks-per-node=1"
-                if agent
-                else ""
-                if geometry.has_gpus
-                else ", or use --cpus-per-task for threads"
-            ),
-            tuple(script.line_of(name) for name in asked),
-            # On one node the batch shell has the CPUs and GPUs of all tasks: some programs use them as they are.
-            "error" if geometry.has_several_nodes and not told else "warning",
-        )
+        what = f"{stage.name} is started once, on the first node; the job asks for {request}"
+        remedy = f"write srun {stage.name} ..."
+        if agent:
+            remedy += " with --ntasks-per-node=1"
+        elif not size.has_gpus:
+            remedy += ", or use --cpus-per-task for threads"
+        # On one node the batch shell has the CPUs and GPUs of all tasks: some programs use them as they are.
+        certain = size.has_several_nodes and not has_hostfile
+        yield Problem(stage, what, remedy, tuple(map(script.line_of, options)), certain)
 
 
-def _idle_nodes(script: BatchScript) -> Iterator[RuleFinding]:
+def _idle_nodes(script: BatchScript) -> Iterator[Problem]:
     """Find a single launch line that uses fewer nodes than the job has."""
-    training = [launch for launch in script.launch_lines if launch.is_training]
-    srun = training[0].stage("srun") if len(training) == 1 else None
-    if srun is None or training[0].in_loop:
+    launch = script.training[0] if len(script.training) == 1 else None
+    srun = launch.stage("srun") if launch is not None else None
+    if launch is None or srun is None or launch.in_loop or launch.command.in_background:
         return
-    nodes, job = script.geometry_of(training[0]).nodes, script.geometry.nodes
-    background = any(place.statement.background for place in training[0].command.position.outward())
-    if nodes is not None and job is not None and nodes < job and not background:
-        first = srun.words[0]
+    nodes, job = script.size_of(launch).nodes, script.size.nodes
+    if nodes is not None and job is not None and nodes < job:
         what = f"srun starts this on {nodes} of the {job} nodes of the job: the rest is idle"
-        lines = (script.line_of("nodes"), training[0].command.line)
         remedy = f"remove -N and -n from srun, or use --nodes={nodes} for the job"
-        yield RuleFinding(
-            first.line, first.column, what, remedy, lines, "warning" if training[0].has_default_count else None
-        )
+        yield Problem(srun, what, remedy, (script.line_of("nodes"), launch.line), certain=not launch.has_default_count)
 
 
-def _idle_components(script: BatchScript) -> Iterator[RuleFinding]:
+def _idle_components(script: BatchScript) -> Iterator[Problem]:
     """Find a launch line that uses only the first component of a heterogeneous job, because --het-group is missing."""
-    training = [launch for launch in script.launch_lines if launch.is_training]
+    training = script.training
     started = {index for launch in training for index in script.components_of(launch)}
     known = all(launch.stage("srun") and not launch.stages[0].may_hide_options for launch in training)
     if not training or not known or started != {0} or not script.is_readable:
         return
-    first = training[0].stages[0].words[0]
-    last = len(script.components) - 1
-    what = f"srun starts this only in the first component of the job, which has {last + 1}"
-    yield RuleFinding(
-        first.line, first.column, what, f"write srun --het-group=0-{last} ...", (script.directives.lines[0].line,)
-    )
+    count = len(script.components)
+    what = f"srun starts this only in the first component of the job, which has {count}"
+    remedy = f"write srun --het-group=0-{count - 1} ..."
+    yield Problem(training[0].stages[0], what, remedy, (script.directives.lines[0].line,))
 
 
 def _nothing_unknown(script: BatchScript) -> bool:
@@ -127,14 +114,8 @@ def _hidden(program: LaunchStage) -> bool:
     return contained and (HELPER_PROGRAMS - _OTHER_WAYS).isdisjoint(texts)
 
 
-def _asked(geometry: JobSize) -> tuple[str, tuple[str, ...]]:
-    if (geometry.ntasks or 0) > 1 and geometry.ntasks != geometry.nodes:
-        return f"{geometry.ntasks} tasks", ("nodes", "ntasks", "ntasks-per-node")
-    return f"{geometry.min_nodes} nodes", ("nodes",)
-
-
 @rule("KIT203")
-def multiplied_agents(subject: RuleInput) -> Iterator[RuleFinding]:
+def multiplied_agents(script: BatchScript) -> Iterator[Problem]:
     """torchrun, accelerate or deepspeed is started once per task instead of once per node.
 
     Each of these agents starts the processes of its node. Under srun with several tasks per node, every task starts all
@@ -143,36 +124,76 @@ def multiplied_agents(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: --ntasks-per-node=1 (one agent per node); or remove torchrun and let srun start one process per task.
     Documented: pytorch.org/docs/stable/elastic/run.html; TRI-ML/prismatic-vlms issue 39.
     """
-    script = subject.script
     for launch in script.launch_lines:
         agent, multiplier = launch.agent, launch.multiplier
         if agent is None or multiplier is None or launch.stages.index(agent) < launch.stages.index(multiplier):
             continue
-        geometry = script.geometry_of(launch)
-        count = count_processes(agent)
-        if (geometry.tasks_per_node or 1) <= 1 or count == 1 or _one_agent_a_task(agent, geometry):
+        size, count = script.size_of(launch), count_processes(agent)
+        tasks = size.tasks_per_node or 1
+        agents = agent.node_count
+        expects_all = agents is not None and agents.text.isdigit() and int(agents.text) == size.ntasks != size.nodes
+        if tasks == 1 or count == 1 or expects_all:
             continue
         each = f"{count} processes" if count else "processes of its own"
-        total = f": {count * (geometry.tasks_per_node or 1)} per node" if count else ""
-        first = agent.words[0]
-        yield RuleFinding(
-            first.line,
-            first.column,
-            f"{agent.kind} starts {each}, and {multiplier.name} starts it {geometry.tasks_per_node} times per node"
-            f"{total}",
-            f"use --ntasks-per-node=1, or {multiplier.name} python train.py without {agent.kind}",
-            (script.line_of("ntasks-per-node", "ntasks", launch=launch), launch.command.line),
+        total = f": {count * tasks} per node" if count else ""
+        what = f"{agent.kind} starts {each}, and {multiplier.name} starts it {tasks} times per node{total}"
+        remedy = f"use --ntasks-per-node=1, or {multiplier.name} python train.py without {agent.kind}"
+        yield Problem(agent, what, remedy, (script.line_of("ntasks-per-node", "ntasks", launch=launch), launch.line))
+
+
+@rule("KIT214")
+def nested_launchers(script: BatchScript) -> Iterator[Problem]:
+    """A launcher under srun that starts all ranks itself: another srun, mpirun or horovodrun.
+
+    The inner launcher starts all ranks itself. Under srun with several tasks, each task starts all of them again: N x N
+    processes, which compete for the same CPUs, GPUs and ports.
+
+    Fix: use one launcher: `srun --mpi=pmix ./program`, or mpirun without srun.
+    Documented: slurm.schedmd.com/mpi_guide.html.
+    """
+    for launch in script.launch_lines:
+        kinds = [stage.name if stage.name == "horovodrun" else stage.kind for stage in launch.stages]
+        if "srun" not in kinds or not script.size_of(launch).has_several_tasks:
+            continue
+        later = range(kinds.index("srun") + 1, len(kinds))
+        inner = next((launch.stages[index] for index in later if kinds[index] in _STARTS_ALL), None)
+        # `mpirun --version` starts nothing. The program of horovodrun is among its own words.
+        idle = inner is launch.program and (inner.kind != "program" or inner.words[-1].text.startswith("-"))
+        if inner is not None and not idle:
+            count = script.size_of(launch).ntasks
+            what = f"srun starts {inner.name} {count or 'several'} times, and each starts all ranks"
+            yield Problem(inner, what, f"remove srun, or remove {inner.name}", (launch.line,))
+
+
+_STARTS_ALL = frozenset({"horovodrun", "mpirun", "srun"})
+
+
+@rule("KIT215")
+def deepspeed_under_srun(script: BatchScript) -> Iterator[Problem]:
+    """The deepspeed launcher under srun on several nodes.
+
+    deepspeed starts the processes of all nodes itself, by ssh, from the hosts of --hostfile. Without --hostfile it only
+    uses its own node: started by srun on four nodes, it trains four separate models.
+
+    Fix: `srun python train.py` with one task per GPU; `deepspeed.init_distributed()` reads the ranks of Slurm's tasks
+    from RANK, WORLD_SIZE and LOCAL_RANK. Or call deepspeed once, with --hostfile and without srun.
+    Documented: www.deepspeed.ai/getting-started, "Launching DeepSpeed Training".
+    """
+    for launch in script.launch_lines:
+        agent, size = launch.agent, script.size_of(launch)
+        if agent is None or agent.kind != "deepspeed" or launch.stage("srun") is None or agent.may_hide_options:
+            continue
+        if not size.has_several_nodes or agent.options.keys() & {"no-ssh", "node-rank", "enable-each-rank-log"}:
+            continue
+        effect = "each starts all nodes" if "hostfile" in agent.options else "each trains a separate model"
+        what = f"srun starts deepspeed on {size.min_nodes} nodes: {effect}"
+        yield Problem(
+            agent, what, "write srun python ... with one task per GPU", (script.line_of("nodes"), launch.line)
         )
 
 
-def _one_agent_a_task(agent: LaunchStage, geometry: JobSize) -> bool:
-    """Tell whether the agents expect one agent per task."""
-    text = agent.option("nnodes", "num-machines")
-    return text is not None and text.text.isdigit() and int(text.text) == geometry.ntasks != geometry.nodes
-
-
 @rule("KIT204")
-def premature_expansion(subject: RuleInput) -> Iterator[RuleFinding]:
+def premature_expansion(script: BatchScript) -> Iterator[Problem]:
     r"""The batch shell expands a variable that only a task knows.
 
     The batch script runs once, as task 0 on node 0. `$SLURM_PROCID`, `$SLURM_NODEID` or `$SLURM_LOCALID` on a launch
@@ -183,24 +204,23 @@ def premature_expansion(subject: RuleInput) -> Iterator[RuleFinding]:
     `\$` within double quotes. Or let the program read the variable.
     Documented: srun(1), OUTPUT ENVIRONMENT VARIABLES; huggingface/accelerate issues 1645 and 2816.
     """
-    script = subject.script
     for launch in script.launch_lines:
-        geometry = script.geometry_of(launch)
+        size = script.size_of(launch)
         if launch.multiplier is None and launch.agent is None:
             continue
         if launch.multiplier is not None and launch.multiplier.kind == "mpirun":
-            geometry = script.geometry
+            size = script.size
         idle = _without_effect(launch)
         for read in launch.task_variables:
-            if _differs(read.name, geometry) and (read.line, read.column) not in idle:
-                yield _early(read.name, read.line, read.column, geometry, launch.command.line)
+            if _differs(read.name, size) and (read.line, read.column) not in idle:
+                yield _early(read, size, launch.line)
     yield from _early_exports(script)
 
 
-def _early_exports(script: BatchScript) -> Iterator[RuleFinding]:
+def _early_exports(script: BatchScript) -> Iterator[Problem]:
     """Find exported ranks that a program would read."""
-    training = [launch for launch in script.launch_lines if launch.multiplier and launch.is_training]
-    multiple = [script.geometry_of(launch) for launch in training]
+    training = [launch for launch in script.training if launch.multiplier]
+    multiple = [script.size_of(launch) for launch in training]
     agents = all(launch.agent for launch in training)
     inside = {each.name for each in script.assignments if each.in_task}
     for each in script.assignments:
@@ -209,9 +229,9 @@ def _early_exports(script: BatchScript) -> Iterator[RuleFinding]:
             continue
         if each.is_exported and not each.in_task and each.name not in inside and _RANKS.match(each.name):
             for read in each.value.task_variables:
-                wide = next((geometry for geometry in multiple if _differs(read.name, geometry)), None)
+                wide = next((size for size in multiple if _differs(read.name, size)), None)
                 if wide is not None:
-                    yield _early(read.name, read.line, read.column, wide, each.line)
+                    yield _early(read, wide, each.line)
 
 
 def _without_effect(launch: LaunchLine) -> set[tuple[int, int]]:
@@ -221,38 +241,33 @@ def _without_effect(launch: LaunchLine) -> set[tuple[int, int]]:
         return set()
     values = [*agent.overridden]
     backend = agent.option("rdzv-backend")
-    number = agent.option("node-rank", "machine-rank")
+    number = agent.node_rank
     if number is not None and backend is not None and backend.text != "static":
         values.append(number)
     return {(piece.origin.line, piece.origin.column) for value in values for piece in value.pieces}
 
 
-def _differs(name: str, geometry: JobSize) -> bool:
+def _differs(name: str, size: JobSize) -> bool:
     """Tell whether the variable differs between the tasks, as far as the script shows."""
-    if not geometry.is_stated:
+    if not size.is_stated:
         return True
     if name == "SLURM_LOCALID":
-        return (geometry.tasks_per_node or 2) > 1 and geometry.has_several_tasks
-    return geometry.has_several_nodes if name == "SLURM_NODEID" else geometry.has_several_tasks
+        return (size.tasks_per_node or 2) > 1 and size.has_several_tasks
+    return size.has_several_nodes if name == "SLURM_NODEID" else size.has_several_tasks
 
 
-def _early(name: str, line: int, column: int, geometry: JobSize, other: int) -> RuleFinding:
-    of = "node" if name == "SLURM_NODEID" else "task"
-    return RuleFinding(
-        line,
-        column,
-        f"the batch shell expands ${name}: every {of} gets 0",
-        f"write srun bash -c '... ${name} ...' in single quotes, so that each task expands it",
-        (other,),
-        None if geometry.is_stated else "warning",
-    )
+def _early(use: TaskVariableUse, size: JobSize, line: int) -> Problem:
+    unit = "node" if use.name == "SLURM_NODEID" else "task"
+    what = f"the batch shell expands ${use.name}: every {unit} gets 0"
+    remedy = f"write srun bash -c '... ${use.name} ...' in single quotes, so that each task expands it"
+    return Problem(use, what, remedy, (line,), certain=size.is_stated)
 
 
 _DECLARING = frozenset({"export", "declare", "local", "readonly"})
 
 
 @rule("KIT107")
-def broken_lines(subject: RuleInput) -> Iterator[RuleFinding]:
+def broken_lines(script: BatchScript) -> Iterator[Problem]:
     r"""A command line ends too early.
 
     A line continues only if the backslash is its very last character. If the backslash is missing, or a space follows
@@ -262,25 +277,23 @@ def broken_lines(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: put `\` at the end of each line but the last, and no comment in between.
     Documented: bash(1), QUOTING.
     """
-    script = subject.script
     for step in script.commands:
         name = step.name
         if re.match(r"--?[A-Za-z]", name):
             what = f"{name} starts a command of its own: the line above ends too early"
             remedy = "end the line above in a backslash, and remove comments and empty lines before this one"
-            first = step.words[0]
-            yield RuleFinding(first.line, first.column, what, remedy, (first.line - 1,))
+            yield Problem(step, what, remedy, (step.line - 1,))
         for word in step.syntax.words[1:] if not step.in_task else ():
             if word.raw in {"\\ ", "\\\t"} and not script.lines[word.line - 1][word.column + 1 :].strip():
                 what = "a space follows the backslash: the line ends here"
-                yield RuleFinding(word.line, word.column, what, "remove the space", (word.line, word.line + 1))
+                yield Problem(word, what, "remove the space", (word.line, word.line + 1))
     for number, line in enumerate(script.lines[1:], start=2):
         above = script.lines[number - 2]
         going_on = above.endswith("\\") and number - 1 not in script.comments
         if going_on and _is_comment(script, number) and line.endswith("\\") and _meant_to_go_on(script, number):
             what = "this comment ends the command above: the next line is a command of its own"
-            yield RuleFinding(
-                number, 1, what, "remove the comment, or move it above the command", (number - 1, number + 1)
+            yield Problem(
+                Origin(number), what, "remove the comment, or move it above the command", (number - 1, number + 1)
             )
 
 
@@ -296,7 +309,7 @@ def _meant_to_go_on(script: BatchScript, number: int) -> bool:
 
 
 @rule("KIT108")
-def foreign_commands(subject: RuleInput) -> Iterator[RuleFinding]:
+def foreign_commands(script: BatchScript) -> Iterator[Problem]:
     """A command of another kind of shell.
 
     `setenv` exists only in csh and tcsh. bash prints "command not found", continues, and the variable is never set.
@@ -305,7 +318,6 @@ def foreign_commands(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: `export NAME=value` in bash; in csh `setenv NAME value`, and backquotes.
     Documented: bash(1), export; tcsh(1), setenv.
     """
-    script = subject.script
     if script.interpreter in CSH:
         yield from _not_in_csh(script)
         return
@@ -314,28 +326,24 @@ def foreign_commands(subject: RuleInput) -> Iterator[RuleFinding]:
             what = f"{step.name} is a command of csh, but this is {script.interpreter or 'sh'}"
             name, *value = [word.text for word in step.words[1:]] or ["NAME"]
             remedy = f"write export {name}={' '.join(value)}" if step.name == "setenv" else f"write unset {name}"
-            severity: Severity | None = "warning" if script.sources_files else None
-            yield RuleFinding(step.line, step.syntax.column, what, remedy, (), severity)
+            yield Problem(step, what, remedy, (), certain=not script.sources_files)
 
 
-def _not_in_csh(script: BatchScript) -> Iterator[RuleFinding]:
+def _not_in_csh(script: BatchScript) -> Iterator[Problem]:
     for step in script.commands:
         command = step.syntax
         if step.in_task:
             continue
         if script.lines[step.line - 1][command.column - 1 :].startswith("export "):
-            yield RuleFinding(
-                step.line, command.column, "export is a command of bash, but this is csh", "write setenv NAME value"
-            )
-        values = [assignment.value for assignment in command.assignments]
-        for part in [part for word in (*command.words, *values) for part in word.parts]:
+            yield Problem(step, "export is a command of bash, but this is csh", "write setenv NAME value")
+        for part in command.parts:
             if part.kind == "command" and part.raw.startswith("$("):
                 what = "$(...) is syntax of bash: csh stops here with 'Illegal variable name'"
-                yield RuleFinding(part.origin.line, part.origin.column, what, "use backquotes: `command`")
+                yield Problem(part.origin, what, "use backquotes: `command`")
 
 
 @rule("KIT120")
-def spaced_assignments(subject: RuleInput) -> Iterator[RuleFinding]:
+def spaced_assignments(script: BatchScript) -> Iterator[Problem]:
     """Spaces around the `=` of an assignment.
 
     `NAME = value` runs a command called NAME, which does not exist. `export NAME =value` exports an old value, if there
@@ -344,7 +352,6 @@ def spaced_assignments(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: `NAME=value`.
     Documented: bash(1), PARAMETERS.
     """
-    script = subject.script
     if script.interpreter in CSH:
         return
     for step in script.commands:
@@ -357,9 +364,7 @@ def spaced_assignments(subject: RuleInput) -> Iterator[RuleFinding]:
         # `NAME= value` is how a command is given an empty variable.
         if rest[0] == "=" or (re.match(r"=[^=]", rest[0]) and not name.endswith("=")):
             what = f"spaces around the =: {name} is not set"
-            yield RuleFinding(
-                step.line, step.syntax.column, what, f"write {name}={rest[0].lstrip('=') or ' '.join(rest[1:2])}"
-            )
+            yield Problem(step, what, f"write {name}={rest[0].lstrip('=') or ' '.join(rest[1:2])}")
 
 
 def _is_variable(script: BatchScript, step: TracedCommand) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Assignment, Word, as_assignment
+from hpc_kit.check.bash_syntax import Assignment, Origin, as_assignment
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
-from hpc_kit.check.rules.finding import RuleFinding, RuleInput, Severity, rule
+from hpc_kit.check.rules.finding import Problem, rule
 
 EPHEMERAL = (32768, 60999)
 """Ports that Linux assigns to outgoing connections (net.ipv4.ip_local_port_range)."""
@@ -26,7 +26,7 @@ _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint")
 
 
 @rule("KIT301")
-def loopback_master(subject: RuleInput) -> Iterator[RuleFinding]:
+def loopback_master(script: BatchScript) -> Iterator[Problem]:
     """MASTER_ADDR is the loopback address, and the job has several nodes.
 
     On each node, localhost is that node itself. The ranks of the further nodes wait for a rank 0 that never answers, or
@@ -35,46 +35,50 @@ def loopback_master(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: use the name of the first node: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
     Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
     """
-    script = subject.script
-    wide = [launch for launch in script.launch_lines if script.geometry_of(launch).has_several_nodes]
-    if not wide or not (script.is_heterogeneous or script.geometry.has_several_nodes):
+    wide = [launch for launch in script.launch_lines if script.size_of(launch).has_several_nodes]
+    if not wide or not (script.is_heterogeneous or script.size.has_several_nodes):
         return
     remedy = 'write MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-    on_each = f"a different machine on each of the {max(script.geometry_of(launch).min_nodes for launch in wide)} nodes"
+    on_each = f"a different machine on each of the {max(script.size_of(launch).min_nodes for launch in wide)} nodes"
     lines = (script.line_of("nodes", launch=wide[0]),)
     addresses = [each for each in script.assignments if each.name == "MASTER_ADDR"]
-    elsewhere = [each for each in addresses if not _names_itself(each.value.text, own=each.in_task)]
+    elsewhere = [each for each in addresses if not _names_itself(each.value.text, in_task=each.in_task)]
     addresses = [each for each in addresses if not any(each.is_alternative_to(other) for other in elsewhere)]
     places = [each.value for each in addresses]
-    own = [each.value for each in addresses if each.in_task]
+    task_texts = [each.value for each in addresses if each.in_task]
     for launch in wide:
         agent = launch.agent
         option = agent.option(*_ADDRESS_OPTIONS) if agent else None
         if agent is not None and "standalone" not in agent.options:
             places += [option] if option else []
-            own += [option] if option and launch.inner_command.in_task else []
+            task_texts += [option] if option and launch.inner_command.in_task else []
             host = None if script.is_cut_short(launch) else _default_host(agent)
             if host and not any(each.name.startswith("PET_") for each in script.assignments):
-                first = agent.words[0]
                 what = f"torchrun has no rendezvous address and uses {host}: {on_each}"
-                yield RuleFinding(first.line, first.column, what, _MEET, (*lines, launch.command.line))
+                yield Problem(agent, what, _MEET, (*lines, launch.line))
         places += _urls(launch)
     for text in places:
         host = re.sub(r"(?<=[^:]):(\d+|\$.*)\Z", "", text.text)
-        if _names_itself(host, own=text in own):
-            yield RuleFinding(text.line, text.column, f"{host} is {on_each}", remedy, lines)
+        if _names_itself(host, in_task=text in task_texts):
+            yield Problem(text, f"{host} is {on_each}", remedy, lines)
 
 
-def _names_itself(host: str, *, own: bool) -> bool:
-    """Tell whether each host resolves this name to itself. `own`: each task expands the name."""
-    return bool(_LOOPBACK.match(host) or (own and _THIS_HOST.match(host)))
+def _names_itself(host: str, *, in_task: bool) -> bool:
+    """Tell whether each host resolves this name to itself. `in_task`: each task expands the name."""
+    return bool(_LOOPBACK.match(host) or (in_task and _THIS_HOST.match(host)))
 
 
 def _default_host(agent: LaunchStage) -> str | None:
     """Return the host at which torchrun meets its peers by default. torchrun does not read MASTER_ADDR."""
     nodes, backend = agent.option("nnodes"), agent.option("rdzv-backend")
-    own = any(word.text == "hpc_kit.runtime.torchrun" for word in agent.words[:3])
-    if agent.kind != "torchrun" or own or agent.may_hide_options or nodes is None or nodes.text in {"1", "1:1"}:
+    finds_address = any(word.text == "hpc_kit.runtime.torchrun" for word in agent.words[:3])
+    if (
+        agent.kind != "torchrun"
+        or finds_address
+        or agent.may_hide_options
+        or nodes is None
+        or nodes.text in {"1", "1:1"}
+    ):
         return None
     if "rdzv-endpoint" in agent.options:
         return None
@@ -84,7 +88,7 @@ def _default_host(agent: LaunchStage) -> str | None:
 
 
 @rule("KIT302", "warning")
-def fixed_port(subject: RuleInput) -> Iterator[RuleFinding]:
+def fixed_port(script: BatchScript) -> Iterator[Problem]:
     """The rendezvous port is fixed.
 
     Two jobs on one node use the same port. The result is "address already in use", or the ranks of one job join the
@@ -93,16 +97,16 @@ def fixed_port(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: derive a port below 32768 from the job id: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
     Documented: pytorch.org/docs/stable/distributed.html; NVIDIA/enroot issue 243 is one of many.
     """
-    if "exclusive" in subject.script.options:
+    if "exclusive" in script.options:
         return
-    for text, port in _first_of_each(_ports(subject.script)):
+    for text, port in _first_of_each(_ports(script)):
         if not EPHEMERAL[0] <= port <= EPHEMERAL[1]:
             what = f"port {port} is fixed: two jobs on one node use the same port"
-            yield RuleFinding(text.line, text.column, what, "write MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
+            yield Problem(text, what, "write MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
 
 
 @rule("KIT303", "warning")
-def ephemeral_port(subject: RuleInput) -> Iterator[RuleFinding]:
+def ephemeral_port(script: BatchScript) -> Iterator[Problem]:
     """The rendezvous port lies in the range of ephemeral ports.
 
     The kernel assigns ports from 32768 to 60999 to outgoing connections. If one of them has the port when rank 0 needs
@@ -111,10 +115,10 @@ def ephemeral_port(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: derive a port below 32768 from the job id: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
     Documented: ip(7), ip_local_port_range.
     """
-    for text, port in _first_of_each(_ports(subject.script)):
+    for text, port in _first_of_each(_ports(script)):
         if EPHEMERAL[0] <= port <= EPHEMERAL[1]:
             what = f"port {port} is ephemeral: Linux assigns {EPHEMERAL[0]}-{EPHEMERAL[1]} to outgoing connections"
-            yield RuleFinding(text.line, text.column, what, "write MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
+            yield Problem(text, what, "write MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
 
 
 def _first_of_each(ports: Iterator[tuple[ExpandedText, int]]) -> Iterator[tuple[ExpandedText, int]]:
@@ -145,7 +149,7 @@ def _is_read(script: BatchScript, each: TracedAssignment) -> bool:
     """Tell whether programs see the variable, or another line of the script reads it."""
     lines = (line for number, line in enumerate(script.lines, start=1) if number != each.line)
     code = [line for line in lines if not re.match(r"\s*(#|echo\b|printf\b)", line)]
-    training = [launch for launch in script.launch_lines if launch.is_training]
+    training = script.training
     if training and all(launch.stage("torchrun") for launch in training):
         # torchrun knows its port from its options alone, and gives its workers one of its own.
         return any(re.search(rf"\$\{{?{each.name}\b", line) for line in code)
@@ -169,7 +173,7 @@ _READ_BY_PROGRAMS = re.compile(r"MASTER_(ADDR|PORT)\Z|WORLD_SIZE\Z|OMP_NUM_THREA
 
 
 @rule("KIT304")
-def unexported_variables(subject: RuleInput) -> Iterator[RuleFinding]:
+def unexported_variables(script: BatchScript) -> Iterator[Problem]:
     """A variable for programs is set, but not exported.
 
     `MASTER_ADDR=...` without `export` exists only in the batch shell. The tasks do not see it, and `srun bash -c '...
@@ -178,13 +182,13 @@ def unexported_variables(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: `export MASTER_ADDR=...`.
     Documented: bash(1), ENVIRONMENT.
     """
-    script = subject.script
-    started = [launch for launch in script.launch_lines if launch.is_training]
-    lines = "\n".join("" if line.lstrip().startswith("#") else line for line in script.lines)
+    started = script.training
+    lines = script.code
     text = lines.replace("\\\n", " ")
     if not started or not script.is_shell or re.search(r"set\s+(-\w*a|-o\s+allexport)", text):
         return
-    if any(word.parts[:1] and word.parts[0].kind != "text" for word in _export_words(script)):
+    exports = [word for command in script.commands if command.name == "export" for word in command.syntax.words[1:]]
+    if any(word.parts[:1] and word.parts[0].kind != "text" for word in exports):
         # The exported names are unknown.
         return
     quoted = [
@@ -192,35 +196,22 @@ def unexported_variables(subject: RuleInput) -> Iterator[RuleFinding]:
     ]
     agents = all(launch.agent for launch in started)
     for name in dict.fromkeys(each.name for each in script.assignments if _READ_BY_PROGRAMS.match(each.name)):
-        places = [each for each in script.assignments if each.name == name]
-        if any(re.search(each.format(name), text) for each in _HANDED_ON) or any(
-            each.is_exported or each.in_task for each in places
-        ):
+        assignments = [each for each in script.assignments if each.name == name]
+        exported = any(each.is_exported or each.in_task for each in assignments)
+        if exported or any(re.search(each.format(name), text) for each in _HANDED_ON):
             continue
-        first, mention = places[0], rf"\$\{{?{name}\b"
-        if any(re.search(mention, each) for each in quoted):
-            what = f"{name} is not exported: in the tasks, ${name} expands to nothing"
-        elif agents or re.search(rf"^(?!\s*(echo|printf)\b).*{mention}", text, re.MULTILINE):
+        mention = rf"\$\{{?{name}\b"
+        in_tasks = any(re.search(mention, each) for each in quoted)
+        if not in_tasks and (agents or re.search(rf"^(?!\s*(echo|printf)\b).*{mention}", text, re.MULTILINE)):
             continue
-        else:
-            what = f"{name} is not exported: no program sees it"
-        sure = "expands to nothing" in what and not script.sources_files
-        yield RuleFinding(
-            first.line,
-            max(1, first.column - len(name) - 1),
-            what,
-            f"write export {name}=...",
-            (),
-            None if sure else "warning",
-        )
-
-
-def _export_words(script: BatchScript) -> list[Word]:
-    return [word for step in script.commands if step.name == "export" for word in step.syntax.words[1:]]
+        effect = f"in the tasks, ${name} expands to nothing" if in_tasks else "no program sees it"
+        place = Origin(assignments[0].line, max(1, assignments[0].column - len(name) - 1))
+        certain = in_tasks and not script.sources_files
+        yield Problem(place, f"{name} is not exported: {effect}", f"write export {name}=...", (), certain)
 
 
 @rule("KIT311", "warning")
-def visible_devices_by_hand(subject: RuleInput) -> Iterator[RuleFinding]:
+def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
     """The script sets CUDA_VISIBLE_DEVICES.
 
     Slurm sets it to the GPUs of the job or task. Other numbers may name GPUs of another job, or none at all if cgroups
@@ -231,7 +222,6 @@ def visible_devices_by_hand(subject: RuleInput) -> Iterator[RuleFinding]:
     `local_rank % torch.cuda.device_count()`.
     Documented: slurm.schedmd.com/gres.html.
     """
-    script = subject.script
     for each in script.assignments:
         if each.name not in {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}:
             continue
@@ -241,13 +231,12 @@ def visible_devices_by_hand(subject: RuleInput) -> Iterator[RuleFinding]:
             continue
         bound = script.options.keys() & {"gpus-per-task", "gpu-bind", "tres-bind"}
         certain = each.in_task and "SLURM_LOCALID" in text and "gpus-per-task" in bound and len(bound) == 1
-        yield RuleFinding(
-            each.value.line,
-            each.value.column,
+        yield Problem(
+            each.value,
             f"Slurm sets {each.name}; {text} may name GPUs of another job",
             "remove the line, and use the local rank as index of the visible devices",
             (script.line_of("gpus-per-task", "gpus-per-node", "gres", "gpus"),),
-            "error" if certain else None,
+            certain=certain,
         )
 
 
@@ -267,7 +256,7 @@ _SAME = ("rdzv-id", "rdzv-endpoint", "master-port", "main-process-port")
 
 
 @rule("KIT305")
-def first_host_by_string(subject: RuleInput) -> Iterator[RuleFinding]:
+def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
     """The script cuts the name of the first host out of the node list.
 
     Slurm folds the list: `gpu[01-04,07]`. The text before the first comma is `gpu[01-04`, which is no host name. A cut
@@ -276,8 +265,7 @@ def first_host_by_string(subject: RuleInput) -> Iterator[RuleFinding]:
     Fix: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
     Documented: sbatch(1), SLURM_JOB_NODELIST; scontrol(1), "show hostnames".
     """
-    script = subject.script
-    if not script.geometry.has_several_nodes:
+    if not script.size.has_several_nodes:
         return
     for each in _assignments(script):
         text = each.value.raw
@@ -293,16 +281,16 @@ def first_host_by_string(subject: RuleInput) -> Iterator[RuleFinding]:
             )
             # The effect of a program after the cut is unknown.
             doubtful = by_column or (cut and "|" in text[cut.end() :])
-            severity: Severity | None = "warning" if doubtful else None
-            place = (each.value.line, each.value.column)
-            yield RuleFinding(*place, what, f"write {each.name}={_FIRST}", (script.line_of("nodes"),), severity)
+            yield Problem(
+                each.value, what, f"write {each.name}={_FIRST}", (script.line_of("nodes"),), certain=not doubtful
+            )
 
 
 def _written_out(script: BatchScript, text: str) -> bool:
     """Tell whether the script replaced the node list by a value of its own, which need not be folded."""
     name = re.search(_LIST, text)
-    own = [each for each in script.assignments if name and each.name == name[0].strip("${")]
-    return any(not re.search(r"NODELIST", each.value.text) for each in own)
+    values = [each for each in script.assignments if name and each.name == name[0].strip("${")]
+    return any(not re.search(r"NODELIST", each.value.text) for each in values)
 
 
 def _taken_apart(script: BatchScript, name: str) -> bool:
@@ -319,8 +307,68 @@ def _assignments(script: BatchScript) -> Iterator[Assignment]:
             yield from filter(None, map(as_assignment, step.syntax.words[1:]))
 
 
+@rule("KIT307")
+def several_addresses(script: BatchScript) -> Iterator[Problem]:
+    """The address of the first node is the output of `hostname -I`.
+
+    `hostname -I` prints all addresses of the node with a space behind each, in no defined order. The whole line is no
+    address.
+
+    Fix: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
+    Documented: hostname(1), -I.
+    """
+    for each in _assignments(script):
+        whole = re.fullmatch(r"[\"']?(\$\(|`)\s*hostname\s+(-I|--all-ip-addresses)\s*(\)|`)[\"']?", each.value.raw)
+        if whole and _HOST.match(each.name.upper()):
+            yield Problem(each.value, "hostname -I prints all addresses of the node", f"write {each.name}={_FIRST}")
+
+
+@rule("KIT308", "warning")
+def port_of_an_array(script: BatchScript) -> Iterator[Problem]:
+    """All elements of an array use the same port.
+
+    A port that depends on SLURM_ARRAY_JOB_ID only is the same for all elements. Two of them on one node collide, or
+    join each other's rendezvous.
+
+    Fix: use SLURM_JOB_ID, which differs between the elements.
+    Documented: sbatch(1), --array; slurm.schedmd.com/job_array.html.
+    """
+    array = script.directive("array")
+    if array is None or "exclusive" in script.options:
+        return
+    texts = [each.value for each in script.assignments if _PORTS.match(each.name)]
+    for launch in script.launch_lines:
+        if launch.agent is not None:
+            texts += [launch.agent.options[name] for name in _PORT_OPTIONS if name in launch.agent.options]
+    for text in texts:
+        if "SLURM_ARRAY_JOB_ID" in text.text and not re.search("SLURM_(ARRAY_TASK|JOB)_ID", text.text):
+            what = "all elements of the array use this port"
+            yield Problem(text, what, "use SLURM_JOB_ID instead of SLURM_ARRAY_JOB_ID", (array.line,))
+
+
+@rule("KIT309")
+def loopback_interface(script: BatchScript) -> Iterator[Problem]:
+    """NCCL or Gloo uses the loopback interface, and the job has several nodes.
+
+    `lo` connects the processes of one node only. Ranks of other nodes time out, or connect to themselves.
+
+    Fix: remove the line, or name the interface of the cluster's network (`ip -br addr` on a node).
+    Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
+    """
+    wide = any(script.size_of(launch).has_several_nodes for launch in script.training)
+    for each in script.assignments if wide else ():
+        if each.name not in {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} or each.value.text.lstrip("=") != "lo":
+            continue
+        # The virtual nodes of an embedded Slurm share one host, and have no GPUs.
+        if each.name.startswith("NCCL") or script.size.has_gpus:
+            what = f"{each.name}=lo reaches no other node"
+            yield Problem(
+                each.value, what, "remove it, or name an interface of the network", (script.line_of("nodes"),)
+            )
+
+
 @rule("KIT306")
-def random_value_per_task(subject: RuleInput) -> Iterator[RuleFinding]:
+def random_value_per_task(script: BatchScript) -> Iterator[Problem]:
     """Each task draws its own port or rendezvous id.
 
     `$RANDOM`, `shuf` or the search for a free port gives another number in each task, so that the tasks never meet. On
@@ -330,17 +378,14 @@ def random_value_per_task(subject: RuleInput) -> Iterator[RuleFinding]:
     `--rdzv-id=$SLURM_JOB_ID`.
     Documented: pytorch.org/docs/stable/elastic/run.html, --rdzv-id; bash(1), RANDOM.
     """
-    script = subject.script
-    wide = [
-        launch for launch in script.launch_lines if _several(launch) and script.geometry_of(launch).has_several_tasks
-    ]
+    wide = [launch for launch in script.launch_lines if _several(launch) and script.size_of(launch).has_several_tasks]
     texts = [each.value for each in script.assignments if each.in_task and each.name == "MASTER_PORT"] if wide else []
     texts += [text for launch in wide for text in _agreed(launch)]
     places = _drawn_by_tasks(script)
     for text in texts:
         if any((piece.origin.line, piece.origin.column) in places for piece in text.pieces):
             what = "each task draws its own value, so that all differ"
-            yield RuleFinding(text.line, text.column, what, "draw it once in the batch script, or use $SLURM_JOB_ID")
+            yield Problem(text, what, "draw it once in the batch script, or use $SLURM_JOB_ID")
 
 
 def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
@@ -353,7 +398,7 @@ def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
         words = (*step.syntax.words, *(assignment.value for assignment in step.syntax.assignments))
         for part in (part for word in words for part in word.parts if part.kind != "text"):
             match = _DRAWN.search(part.raw)
-            # What an outer shell has expanded is nowhere written as the task's shell reads it.
+            # The shell of the task sees text that an outer shell has expanded: it is not in the file.
             if match is None or not part.origin.exact or "--random-source" in part.raw:
                 continue
             if not (seeded and match[0] == "RANDOM"):

@@ -1,0 +1,91 @@
+"""The programs that checks know: launchers, wrappers, shells, and programs that only prepare or clean up."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+MULTIPLIERS = ("srun", "mpirun")
+"""Launchers that start their program several times, on several nodes."""
+
+
+class AgentOptions(NamedTuple):
+    """The options of a launcher that starts several processes on its own node, by meaning."""
+
+    nodes: str
+    node_rank: str
+    host: str
+    port: str
+    processes: str
+
+
+AGENTS = {
+    "torchrun": AgentOptions("nnodes", "node-rank", "master-addr", "master-port", "nproc-per-node"),
+    "accelerate": AgentOptions("num-machines", "machine-rank", "main-process-ip", "main-process-port", "num-processes"),
+    "deepspeed": AgentOptions("num-nodes", "node-rank", "master-addr", "master-port", "num-gpus"),
+}
+"""Launchers that start several processes on their own node. accelerate alone counts the processes of all nodes."""
+
+
+class WrapperOptions(NamedTuple):
+    """Short options with a value, as letters, and the number of words before the program."""
+
+    valued: str = ""
+    positional: int = 0
+
+
+WRAPPERS = {
+    "command": WrapperOptions(),
+    "env": WrapperOptions("uCS"),
+    "exec": WrapperOptions("a"),
+    "ionice": WrapperOptions("cnp"),
+    "nice": WrapperOptions("n"),
+    "nohup": WrapperOptions(),
+    "numactl": WrapperOptions("NmCpi"),
+    "setsid": WrapperOptions(),
+    "stdbuf": WrapperOptions("ioe"),
+    "time": WrapperOptions("fo"),
+    "timeout": WrapperOptions("sk", 1),
+    "unbuffer": WrapperOptions(),
+}
+"""Programs that start another."""
+
+REMOTE = {
+    "ssh": WrapperOptions("BbcDEeFIiJLlmOoPpQRSWw", 1),
+    "pdsh": WrapperOptions("wxftulRNIcgXM"),
+    "clush": WrapperOptions("wxgXflutOm"),
+}
+"""Programs that start a command on other hosts."""
+
+CONTAINERS = frozenset({
+    "apptainer", "catchsegv", "ch-run", "charliecloud", "conda", "gdb", "mamba", "micromamba", "ncu", "nsys", "perf",
+    "pixi", "podman-hpc", "poetry", "rocprof", "shifter", "singularity", "strace", "taskset", "udocker", "uv",
+})  # fmt: skip
+"""Containers, environments and profilers: they start another program, after options that are not parsed."""
+
+PYTHON = re.compile(r"(?:python|pypy)[0-9.]*\Z")
+SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
+
+SHELL_BUILTINS = frozenset({
+    ".", ":", "[", "alias", "bg", "break", "builtin", "cd", "continue", "declare", "dirs", "disown", "echo",
+    "enable", "eval", "exit", "export", "false", "fc", "fg", "getopts", "hash", "help", "history", "jobs", "kill",
+    "let", "local", "logout", "mapfile", "module", "popd", "printf", "pushd", "pwd", "read", "readarray",
+    "readonly", "return", "set", "shift", "shopt", "source", "suspend", "test", "times", "trap", "true", "type",
+    "typeset", "ulimit", "umask", "unalias", "unset", "wait",
+})  # fmt: skip
+"""Commands that bash runs itself."""
+
+HELPER_PROGRAMS = frozenset({
+    "aklog", "apptainer", "awk", "basename", "cat", "chmod", "chown", "cksum", "clear", "cmp", "conda", "cp",
+    "curl", "cut", "date", "dcgmi", "dd", "df", "diff", "dirname", "docker", "dos2unix", "du", "echo", "enroot",
+    "env", "false", "file", "find", "free", "git", "grep", "gunzip", "gzip", "head", "hf", "hostname",
+    "huggingface-cli", "ibstat", "id", "ifconfig", "install", "ip", "kinit", "ldd", "less", "ln", "ls", "lscpu",
+    "lspci", "md5sum", "mkdir", "mktemp", "module", "more", "mount", "mv", "nl", "nproc", "numactl", "nvcc",
+    "nvidia-cuda-mps-control", "nvidia-smi", "paste", "ping", "pip", "pip3", "pkill", "printenv", "printf", "ps",
+    "pwd", "ray", "rclone", "readlink", "realpath", "rev", "rm", "rocm-smi", "rsync", "sacct", "sacctmgr",
+    "sbcast", "scancel", "scontrol", "scp", "sed", "seq", "sha256sum", "sinfo", "singularity", "sleep", "sort",
+    "split", "squeue", "sstat", "stat", "stdbuf", "sync", "tail", "tar", "tee", "test", "time", "top", "touch",
+    "tr", "true", "ulimit", "umount", "uname", "uniq", "unzip", "virtualenv", "wandb", "wc", "wget", "which",
+    "whoami", "xargs", "zcat",
+})  # fmt: skip
+"""Programs that prepare, look or clean up; a job is not run for their sake."""
