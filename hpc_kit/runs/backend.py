@@ -1,14 +1,15 @@
 """The backends of runs: Slurm, and the launcher over ssh. A backend reports the state of its runs and cancels them.
 
-The room of a backend registers it. Slurm's backend is here, because every run without a record is one of Slurm's.
+The command line registers the backend of the ssh launcher. Slurm's backend is here, because every run without a record
+is one of Slurm's.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.runs.backend_registry import registered_backend
 from hpc_kit.slurm.job_status import scancel_argv, status_of_job
 from hpc_kit.slurm.states import JobState, explain_state
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from hpc_kit.runs.run_folders import Run
     from hpc_kit.slurm.client import SlurmClient
     from hpc_kit.slurm.job_status import JobStatus
-
-MODULES = {"ssh": "hpc_kit.ssh.backend"}
-"""Modules that register a backend, by the name in the record's field `slurm`; imported for the first run of theirs."""
 
 
 class Backend(Protocol):
@@ -103,8 +101,11 @@ class SlurmBackend:
             return JobState.UNKNOWN
         return JobState.FAILED if marker.exit_code else JobState.COMPLETED
 
-    def describe_end(self, run: Run, state: JobState, *, from_files: bool = False) -> str:  # noqa: ARG002 - the interface
+    def describe_end(self, run: Run, state: JobState, *, from_files: bool = False) -> str:
         """Explain the state."""
+        recorded = run.record.end if run.record is not None else None
+        if recorded is not None and recorded.problem is not None:
+            return recorded.problem
         if not from_files:
             return explain_state(state)
         if state is JobState.UNKNOWN:
@@ -114,21 +115,10 @@ class SlurmBackend:
 
 SLURM = SlurmBackend()
 
-_registered: dict[str, Backend] = {}
-
-
-def register_backend(name: str, backend: Backend) -> None:
-    """Register the backend of all runs with this name in the record's field `slurm`."""
-    _registered[name] = backend
-
 
 def backend_of(record: RunRecord | None) -> Backend:
     """Return the backend that a record names; Slurm's for a run without a record."""
-    name = record.slurm if record is not None else "system"
-    # The import registers the backend. It is late, because the room of the backend is above this one.
-    if name in MODULES and name not in _registered:
-        import_module(MODULES[name])
-    return _registered.get(name, SLURM)
+    return (record and registered_backend(record.slurm)) or SLURM
 
 
 def query_runs(runs: Iterable[Run], client: SlurmClient) -> dict[str, JobStatus]:

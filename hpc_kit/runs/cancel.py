@@ -42,8 +42,8 @@ def cancel(words: Sequence[str], runs: Path, client: SlurmClient, *, cluster: st
     _check_cluster(runs_by_id.values(), cluster, client)
     # This raises before anything is cancelled if an id or a name is unknown.
     before = list_jobs(selection, index, client, cluster=cluster, require_slurm=True).lines
-    found_names = {line.name for line in before if line.status is not None}
-    others = (run for name in selection.names if name not in found_names for run in index.find_by_name(name)[:1])
+    queued_names = {line.name for line in before if line.status is not None}
+    others = (run for name in selection.names if name not in queued_names for run in index.find_by_name(name)[:1])
     _check_cluster(others, cluster, client)
     going = [line for line in before if line.status is not None and not line.status.state.finished]
     known = {
@@ -65,8 +65,8 @@ def cancel(words: Sequence[str], runs: Path, client: SlurmClient, *, cluster: st
 def needs_slurm(words: Sequence[str], runs: Path) -> bool:
     """Return whether Slurm may know one of the jobs; False if all are ids of launches over ssh."""
     selection, index = JobSelection.from_words(words), RunIndex(runs)
-    found = [index.find(job_id) for job_id in selection.ids]
-    return bool(selection.names) or any(run is None or run.backend.uses_slurm for run in found)
+    runs_by_id = map(index.find, selection.ids)
+    return bool(selection.names) or any(run is None or run.backend.uses_slurm for run in runs_by_id)
 
 
 def _check_cluster(runs: Iterable[Run | None], cluster: str | None, client: SlurmClient) -> None:

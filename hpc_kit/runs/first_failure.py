@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
+import shlex
 import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.run_files import read_first_failure
-from hpc_kit.slurm.nodelist import expand
+from hpc_kit.slurm.nodelist import expand, fold
 from hpc_kit.slurm.states import JobState
 from hpc_kit.slurm.versions import LOGLESS_JOBS_VANISH, parse_version
 
@@ -49,25 +50,14 @@ ENDED_BY_SLURM = frozenset(
     },
 )
 
+# srun prints the text of strsignal(), and its own text for a task that the memory limit ended.
+_SIGNALS = {str(signal.strsignal(each)): each.name for each in signal.Signals} | {"Out Of Memory": "SIGKILL"}
 _TASK = re.compile(
-    r"^srun: error: (?P<host>[^\s:]+): tasks? (?P<tasks>[\d,-]+): "
-    r"(?:Exited with exit code (?P<code>\d+)|(?P<signal>Killed|Terminated|Aborted|Segmentation fault|Bus error"
-    r"|Floating point exception|Illegal instruction|Hangup|Interrupt|Trace/breakpoint trap|Out Of Memory)"
-    r"(?: \(core dumped\))?)",
+    r"^srun: error: (?P<host>[^\s:]+): tasks? (?P<task>\d+)[\d,-]*: "
+    rf"(?:Exited with exit code (?P<code>\d+)|(?P<signal>{'|'.join(map(re.escape, _SIGNALS))}))",
 )
-_SIGNALS = {
-    "Killed": "SIGKILL",
-    "Terminated": "SIGTERM",
-    "Aborted": "SIGABRT",
-    "Segmentation fault": "SIGSEGV",
-    "Bus error": "SIGBUS",
-    "Floating point exception": "SIGFPE",
-    "Illegal instruction": "SIGILL",
-    "Hangup": "SIGHUP",
-    "Interrupt": "SIGINT",
-    "Trace/breakpoint trap": "SIGTRAP",
-    "Out Of Memory": "SIGKILL",
-}
+_TASK_LAUNCH = re.compile(r"^srun: error: Task launch for \S+ failed on node (?P<host>[^\s:]+): (?P<reason>.+)")
+_REQUEUED = re.compile(r"^slurmstepd\S*: error: \*\*\* JOB .* DUE TO JOB REQUEUE")
 _CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* .* CANCELLED AT (?P<time>\S+) DUE TO ")
 _SLURM_MESSAGE = re.compile(r"^(?:srun|slurmstepd|slurmd|sbatch)(?:-\S+)?: (?:error|fatal): .*")
 _OUT_OF_MEMORY = re.compile(r"oom.?kill|out of memory|exceeded .*memory limit|memory cgroup", re.IGNORECASE)
@@ -77,6 +67,7 @@ SHELL_MESSAGE = re.compile(r"(?:(?:.*/)?(?:task|worker|agent)(?:\.sh)?: line \d+
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
+_RANK_PREFIX_AT_END = re.compile(r"\[rank\d+\]: ?$")
 _TRACEBACK = re.compile(r"^(?P<indent>[ |+]*)(?:Exception Group )?Traceback \(most recent call last\):$")
 _SYNTAX_ERROR = re.compile(r'^  File ".*", line \d+$')
 _CHAIN = (
@@ -97,7 +88,7 @@ class RankFailure(NamedTuple):
     """The first failure of a job."""
 
     rank: int | None
-    """None: the batch script itself, or Slurm."""
+    """None: the batch script itself, or a node."""
 
     host: str | None
     exit_code: int | None
@@ -111,6 +102,17 @@ class RankFailure(NamedTuple):
     log: Path | None
     """The log with this text."""
 
+    unusable_nodes: str = ""
+    """Nodes that could not launch their tasks. The headline names them."""
+
+    @property
+    def process(self) -> str:
+        """The process that failed, with its host; empty if a node failed."""
+        if self.unusable_nodes:
+            return ""
+        process = "the batch script" if self.rank is None else f"rank {self.rank}"
+        return f"{process} on {self.host}" if self.host else process
+
 
 def find_failure(run: Run, status: JobStatus | None) -> RankFailure | None:
     """Return the first failure of a run; None if there is none, for example in a cancelled job.
@@ -120,9 +122,13 @@ def find_failure(run: Run, status: JobStatus | None) -> RankFailure | None:
         status: The scheduler's status of the job; None: the scheduler does not know it.
     """
     state = status.state if status else JobState.UNKNOWN
-    batch = [line for path in run.batch_logs() for line in _read_tail(path).splitlines()]
+    batch = _lines_of_last_attempt(line for path in run.batch_logs() for line in _read_tail(path).splitlines())
+    if launches := [match for line in batch if (match := _TASK_LAUNCH.match(line))]:
+        return _failure_of_nodes(run, launches)
     marker = read_first_failure(run.folder)
     if marker is not None and not _ended_by_slurm(marker, state, status, batch):
+        if marker.reason:
+            return _failure_of_missing_rank(run, marker)
         killed = signal_name(marker.exit_code)
         return _failure_of_rank(run, _TaskEnd(marker.rank, marker.host, marker.exit_code, killed), batch)
     if state in ENDED_BY_SLURM or not run.backend.has_batch_script:
@@ -135,14 +141,31 @@ def find_failure(run: Run, status: JobStatus | None) -> RankFailure | None:
     return _failure_of_batch_script(run, batch, status)
 
 
+def _lines_of_last_attempt(batch: Iterable[str]) -> list[str]:
+    """Return the lines behind the last requeue: all attempts of a job append to one log."""
+    lines: list[str] = []
+    for line in batch:
+        lines = [] if _REQUEUED.match(line) else [*lines, line]
+    return lines
+
+
+def _failure_of_nodes(run: Run, launches: list[re.Match[str]]) -> RankFailure:
+    """Return the failure of nodes whose slurmd cannot launch tasks. Slurm then kills all other ranks of the step."""
+    hosts = list(dict.fromkeys(match["host"] for match in launches))
+    words = run.record.command_line if run.record else []
+    excluded = (run.record.resolved.job.resources.exclude if run.record else None) or ""
+    earlier = expand(excluded) if "/" not in excluded else []  # with a slash, it is the path of a file
+    option = f"--exclude={fold(dict.fromkeys([*earlier, *hosts]))}"
+    end = words.index("--") if "--" in words else len(words)
+    again = shlex.join([*words[:end], option, *words[end:]])
+    lines = [*dict.fromkeys(match[0] for match in launches), f"submit again without it: {again}"]
+    headline = f"{fold(hosts)} cannot launch tasks: {launches[0]['reason']}"
+    return RankFailure(None, hosts[0], None, None, headline, "\n".join(lines), run.batch_log, fold(hosts))
+
+
 def signal_name(exit_code: int | None) -> str | None:
     """Return the signal of a shell's exit code: SIGKILL for 137; None for an exit code that the program chose."""
-    if exit_code is None or not 128 < exit_code < 128 + signal.NSIG:
-        return None
-    try:
-        return signal.Signals(exit_code - 128).name
-    except ValueError:
-        return None
+    return next((each.name for each in signal.Signals if each + 128 == exit_code), None)
 
 
 def _ended_by_slurm(marker: FirstFailure, state: JobState, status: JobStatus | None, batch: list[str]) -> bool:
@@ -179,30 +202,52 @@ def _task_ends(lines: Iterable[str]) -> Iterator[_TaskEnd]:
     for match in filter(None, map(_TASK.match, lines)):
         code = int(match["code"]) if match["code"] else None
         killed = _SIGNALS[match["signal"]] if match["signal"] else signal_name(code)
-        yield _TaskEnd(_first_task(match), match["host"], code, killed)
+        yield _TaskEnd(int(match["task"]), match["host"], code, killed)
 
 
-def _first_task(match: re.Match[str]) -> int:
-    return int(re.split("[,-]", match["tasks"])[0])
+_ADVICE = (
+    (
+        re.compile(
+            r"environment variable \w+ expected, but not set$|^KeyError: '(LOCAL_)?(RANK|WORLD_SIZE)'$", re.MULTILINE
+        ),
+        "to set these variables: --set launch.bootstrap=true, or bootstrap = true in [launch] of the job file",
+    ),
+    (
+        re.compile(r"^EOFError: EOF when reading a line$", re.MULTILINE),
+        "a job has no keyboard: pass the answer as an argument of the program",
+    ),
+)
+"""What to do about exceptions that are caused by running in a job."""
 
 
-def _failure_of_rank(run: Run, ended: _TaskEnd, batch: list[str]) -> RankFailure:
-    rank, host, code, killed = ended
+def _failure_of_rank(run: Run, end: _TaskEnd, batch: list[str]) -> RankFailure:
+    rank, host, code, killed = end
     # An exception ends Python with code 1. With another code, the last traceback may be one that was handled.
     limit = LINES_AFTER_TRACEBACK if code in {1, None} and not killed else LINES_AFTER_HANDLED_TRACEBACK
     for path in run.rank_logs(rank):
         if traceback := last_traceback(_read_tail(path), limit):
-            return RankFailure(rank, host, code, killed, exception_line(traceback), traceback, path)
+            advice = [advice for error, advice in _ADVICE if error.search(traceback)]
+            text = "\n".join([traceback, *advice])
+            return RankFailure(rank, host, code, killed, exception_line(traceback), text, path)
     log = next((path for path in run.rank_logs(rank) if _read_tail(path).strip()), None)
     last = _last_lines(_read_tail(log) if log else "", KILLED_LINES if killed in {"SIGKILL", "SIGTERM"} else TAIL_LINES)
     # Other programs print general advice about memory (Ray). Slurm and the rank itself report facts.
     memory = [line for line in (*filter(_SLURM_MESSAGE.match, batch), *last) if _OUT_OF_MEMORY.search(line)]
-    ends = [line for line in batch if killed and (match := _TASK.match(line)) and _first_task(match) == rank]
+    ends = [line for line in batch if killed and (match := _TASK.match(line)) and int(match["task"]) == rank]
     headline = f"killed by {killed}" if killed else "it failed" if code is None else f"exit code {code}"
     if memory:
         headline += ", out of memory"
     messages = [line for line in dict.fromkeys([*ends, *memory]) if line not in last]
     return RankFailure(rank, host, code, killed, headline, "\n".join([*last, *messages]), log)
+
+
+def _failure_of_missing_rank(run: Run, marker: FirstFailure) -> RankFailure:
+    """Return the failure of a rank for which the other ranks waited in vain. It has no exit code of its own."""
+    log = run.rank_log(marker.rank)
+    # Slurm resumes a stopped process before it kills it. The process then reports a lost connection.
+    text = _read_tail(log).partition("Traceback (most recent call last)")[0]
+    lines = "\n".join(_last_lines(_RANK_PREFIX_AT_END.sub("", text), KILLED_LINES))
+    return RankFailure(marker.rank, marker.host, None, None, marker.reason, lines, log)
 
 
 def _failure_of_batch_script(run: Run, batch: list[str], status: JobStatus | None) -> RankFailure | None:
@@ -220,8 +265,19 @@ def _failure_of_batch_script(run: Run, batch: list[str], status: JobStatus | Non
         return RankFailure(None, host, code, None, headline, _explain_missing_log(run), None)
     last = _last_lines("\n".join(batch), TAIL_LINES)
     messages = [line for line in last if _SLURM_MESSAGE.match(line)] or last
-    headline = messages[-1] if messages else "the batch script failed without a message"
+    # A full disk takes no message either. It may have been emptied since, then the cause is not known.
+    silent = "the disk of its logs is full" if _is_disk_full(log) else "the batch script failed without a message"
+    headline = messages[-1] if messages else silent
     return RankFailure(None, host, code, signal_name(code), headline, "\n".join(last), log)
+
+
+def _is_disk_full(path: Path) -> bool:
+    """Return whether a disk has no room for one more block. The reserve of root does not count."""
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return False
+    return disk.f_bavail == 0
 
 
 def _explain_missing_log(run: Run) -> str:
@@ -319,7 +375,10 @@ def _parse_traceback(lines: list[str], start: int) -> _Traceback | None:
     """Return one traceback: its frames, the exception, and the further lines of its message."""
     head = _TRACEBACK.match(lines[start]) if start < len(lines) else None
     if head and head["indent"]:
-        end = _end_of_group(lines, start)
+        # The members of an exception group have bars at the left.
+        end = start + 1
+        while end < len(lines) and re.match(r"^ *[|+]", lines[end]):
+            end += 1
         return _Traceback(start, end, end)
     if not head and not _is_syntax_error(lines, start):
         return None
@@ -344,17 +403,6 @@ def _is_syntax_error(lines: list[str], start: int) -> bool:
     """Return whether Python refused to parse a file: it then prints the position without a heading."""
     if start >= len(lines) or not _SYNTAX_ERROR.match(lines[start]):
         return False
-    for line in lines[start + 1 : start + 6]:
-        if re.match(r"(SyntaxError|IndentationError|TabError)\b", line):
-            return True
-        if not line.startswith("  "):
-            return False
-    return False
-
-
-def _end_of_group(lines: list[str], start: int) -> int:
-    # The members of an exception group have bars at the left.
-    index = start + 1
-    while index < len(lines) and re.match(r"^ *[|+]", lines[index]):
-        index += 1
-    return index
+    # The source line and its marks are indented.
+    after = next((line for line in lines[start + 1 : start + 6] if not line.startswith("  ")), "")
+    return re.match(r"(SyntaxError|IndentationError|TabError)\b", after) is not None

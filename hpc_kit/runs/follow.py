@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 FILE_POLL_SECONDS = 0.1
 """Pause between two reads of the logs, which cost Slurm nothing."""
 
+END_POLL_SECONDS = 1.0
+END_SECONDS = 15.0
+"""After the script of a job has ended, Slurm is asked this often, for this long."""
+
 LOST_POLLS = 3
 """A job is lost if this many polls in a row find neither a status of it nor the end marker of its script."""
 
@@ -118,17 +122,12 @@ class _FollowedJob:
         self.tracker = JobTracker()
         self.changed_at = now
         self._announced_reason = ""
-        self._milestones = self._read_milestones()
+        self._has_ended = False
 
-    def _read_milestones(self) -> tuple[bool, bool]:
-        first = next(iter(self.readers.values()), None)
-        has_begun = self.run.folder.is_dir() and (first is None or first.path.exists())
-        return has_begun, self.run.end_marker() is not None
-
-    def has_new_milestone(self) -> bool:
-        """Return whether the job began to write or its script ended: Slurm has a new state then."""
-        before, self._milestones = self._milestones, self._read_milestones()
-        return before != self._milestones
+    def has_new_end(self) -> bool:
+        """Return whether the script of the job has ended since the last call: Slurm has a new state then."""
+        had_ended, self._has_ended = self._has_ended, self.run.end_marker() is not None
+        return self._has_ended and not had_ended
 
     def read_lines(self, *, end: bool = False) -> Iterator[RankLine]:
         for rank, reader in self.readers.items():
@@ -174,17 +173,17 @@ def follow(
     followed = [_FollowedJob(run, ranks, clock()) for run in jobs]
     # Reading the files of many jobs is a load for the file system.
     file_pause = FILE_POLL_SECONDS * max(1.0, sum(len(job.readers) or 1 for job in followed) / 20)
-    polled_at, is_reachable, has_milestone = float("-inf"), True, False
+    polled_at, is_reachable, ended_at = float("-inf"), True, float("-inf")
     while followed:
         for job in followed:
             yield from job.read_lines()
         # No short circuit: each call stores what it has seen.
-        has_milestone = sum(job.has_new_milestone() for job in followed) > 0 or has_milestone
-        pause = client.poll_seconds if has_milestone else _pause_without_news(client, followed, clock())
+        ended_at = clock() if sum(job.has_new_end() for job in followed) else ended_at
+        pause = _pause_between_polls(client, followed, clock(), ended_at)
         if clock() - polled_at < pause:
             sleep(min(file_pause, pause))
             continue
-        polled_at, has_milestone = clock(), False
+        polled_at = clock()
         query = _BackgroundQuery([job.run for job in followed], client)
         while not query.is_done.wait(file_pause):
             for job in followed:
@@ -209,10 +208,14 @@ def follow(
                 yield Ended(job.run.job_id, record_outcome(job.run, status))
 
 
-def _pause_without_news(client: SlurmClient, followed: Sequence[_FollowedJob], now: float) -> float:
-    """Return the pause while nothing happens: with the embedded Slurm up to a second, for the ranks need the cores."""
+def _pause_between_polls(client: SlurmClient, followed: Sequence[_FollowedJob], now: float, ended_at: float) -> float:
+    """Return the seconds between two polls, for a time of the clock and the time when a script has ended."""
+    if now - ended_at < END_SECONDS:
+        # The files are ahead of Slurm, which has the new state within seconds.
+        return min(client.poll_seconds, END_POLL_SECONDS)
     if not client.embedded:
         return client.poll_seconds
+    # While nothing happens, the embedded Slurm is asked at most once a second, for the ranks need the cores.
     return max(client.poll_seconds, min(1.0, min(now - job.changed_at for job in followed) / 10))
 
 

@@ -62,11 +62,11 @@ def expand_pattern(text: str, *, name: str, job_id: str | None = None, rank: int
     values = {"%": "%", "A": array, "a": index, "j": "" if index else array, "x": name, "u": user_name()}
     values["t"] = "" if rank is None else str(rank)
 
-    def value(match: re.Match[str]) -> str:
-        known = values.get(match[2])
-        return known.zfill(int(match[1] or 0)) if known else match[0]
+    def expand(match: re.Match[str]) -> str:
+        value = values.get(match[2])
+        return value.zfill(int(match[1] or 0)) if value else match[0]
 
-    return _PATTERN.sub(value, text)
+    return _PATTERN.sub(expand, text)
 
 
 def make_log_folders(resolved: Resolved, root: Path, *, allow_ids: bool = False) -> list[Path]:
@@ -85,7 +85,7 @@ def make_log_folders(resolved: Resolved, root: Path, *, allow_ids: bool = False)
         RecordError: A folder cannot be created.
     """
     logs, launch = log_patterns_of(resolved, root), resolved.job.launch
-    made = make_folder(working_folder(resolved, root) / resolved.log_folder, mode=0o700)
+    made = make_folder(working_folder(resolved, root) / resolved.log_folder)
     # The script creates the run folder, which is the default folder of rank logs.
     named = [logs.batch, logs.batch_error, logs.ranks if launch.output else None, logs.ranks_error]
     try:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from hpc_kit.slurm.job_status import JobStatus
 
 
+NEVER_SATISFIED = "DependencyNeverSatisfied"
+
+
 class Outcome(NamedTuple):
     """The end of one job."""
 
@@ -59,7 +62,7 @@ def read_outcome(run: Run, status: JobStatus | None) -> Outcome:
         job_id=run.job_id,
         name=run.name,
         state=state,
-        sentence=explain_state(state) if status else run.backend.describe_end(run, state, from_files=True),
+        sentence=_explain_end(state, status) if status else run.backend.describe_end(run, state, from_files=True),
         exit_status=_exit_status(run, state, status),
         failure=find_failure(run, status) if state is not JobState.COMPLETED else None,
         summary=run.summary(),
@@ -67,6 +70,13 @@ def read_outcome(run: Run, status: JobStatus | None) -> Outcome:
         batch_log=run.batch_log if run.backend.has_batch_script else None,
         record=path if path.is_file() else None,
     )
+
+
+def _explain_end(state: JobState, status: JobStatus) -> str:
+    # Slurm itself cancels a job of a broken chain: --kill-on-invalid-dep.
+    if state is JobState.CANCELLED and status.reason == NEVER_SATISFIED:
+        return "Slurm removed it from the queue, because a job that it waited for did not end as required."
+    return explain_state(state)
 
 
 def read_state(run: Run, status: JobStatus | None) -> JobState:
@@ -95,16 +105,16 @@ def record_outcome(run: Run, status: JobStatus | None) -> Outcome:
 def record_outcomes(jobs: Iterable[tuple[Run, JobStatus | None]]) -> list[Outcome]:
     """Like `record_outcome` for many jobs. Each record is written once, however many elements of its array ended."""
     outcomes: list[Outcome] = []
-    news: dict[Path, dict[str | None, RecordedOutcome]] = {}
-    for each, given in jobs:
+    additions: dict[Path, dict[str | None, RecordedOutcome]] = {}
+    for job, job_status in jobs:
         # An outcome may have been recorded since the record was read.
-        run = open_run(each.folder) if each.backend.records_outcome else each
-        status = matching_status(run, given)
+        run = open_run(job.folder) if job.backend.records_outcome else job
+        status = matching_status(run, job_status)
         outcome = read_outcome(run, status)
         outcomes.append(outcome)
         if outcome.state.finished and (status is not None or recorded_outcome(run) is None):
-            news.setdefault(run.array_folder, {})[array_index(run.job_id) or None] = _to_record(outcome, status)
-    for folder, recorded in news.items():
+            additions.setdefault(run.array_folder, {})[array_index(run.job_id) or None] = _to_record(outcome, status)
+    for folder, recorded in additions.items():
         # A full disk, or another user's run: the next look tries again.
         with suppress(RecordError):
             add_outcomes(folder, recorded)
@@ -123,6 +133,7 @@ def _to_record(outcome: Outcome, status: JobStatus | None) -> RecordedOutcome:
         end=status.end.isoformat() if status and status.end else None,
         nodes=status.nodelist if status else "",
         first_failure=first,
+        problem=outcome.sentence if outcome.state is JobState.CANCELLED and failure is None else None,
     )
 
 

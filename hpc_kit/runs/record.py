@@ -59,7 +59,7 @@ class RecordedOutcome(Struct, frozen=True, kw_only=True):
     nodes: str = ""
     first_failure: RecordedFailure | None = None
     problem: str | None = None
-    """Cause of a failed launch over ssh of which no rank failed."""
+    """Cause of the end of a job of which no rank failed: of a failed launch over ssh, or of a cancelled job."""
 
 
 class NewRecord(Struct, frozen=True, kw_only=True):
@@ -108,6 +108,7 @@ class RecordedResources(Struct, frozen=True, kw_only=True):
 
     array: str | int | None = None
     clusters: str | None = None
+    exclude: str | None = None
 
 
 class RecordedJob(Struct, frozen=True, kw_only=True):

@@ -172,7 +172,8 @@ class RunIndex:
             jobs, self.unreadable = [], error.strerror
         for job in jobs:
             for entry in _readable_folders_in(Path(job.path)):
-                if is_single_job(entry.name):
+                # In a project of several users, the runs of the others are private.
+                if is_single_job(entry.name) and os.access(entry.path, os.R_OK | os.X_OK):
                     self._folders.setdefault(entry.name, []).append(Path(entry.path))
 
     def find(self, job_id: str, belongs_here: Callable[[Run], bool] = lambda _: True) -> Run | None:
@@ -206,6 +207,11 @@ class RunIndex:
         folders = [folder for same in self._folders.values() for folder in same if (folder / RECORD).is_file()]
         return sorted(map(self._open, folders), key=_submit_order, reverse=True)[:limit]
 
+    def all_runs(self) -> list[Run]:
+        """Return all runs, with or without a record, the latest first. An array is one run."""
+        folders = [folder for same in self._folders.values() for folder in same if not array_index(folder.name)]
+        return sorted(map(self._open, folders), key=_submit_order, reverse=True)
+
     def find_by_name(self, name: str) -> list[Run]:
         """Return the runs of one job name that have a record, the latest first."""
         return [run for run in self.recent() if run.name == name]
@@ -235,7 +241,7 @@ class RunIndex:
         """
         recent = ", ".join(f"{run.job_id} {run.name}" for run in self.recent(RECENT_RUNS))
         finding = f"cannot be read: {self.unreadable}" if self.unreadable else "has no record of it"
-        by_hand = "list the queue with squeue --me, and find the log of a job with scontrol show job ID (StdOut)"
+        by_hand = "list your jobs: hpc-kit status --all; find the log of a job by hand: scontrol show job ID (StdOut)"
         return UnknownJob(
             f"no {'job' if prefix else 'run of'} {', '.join(ids)}",
             found=f"{prefix}{self.root}/ {finding}",

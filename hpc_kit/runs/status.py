@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.errors import SlurmUnavailable, UnknownJob
 from hpc_kit.runs.backend import query_runs
-from hpc_kit.runs.cluster_match import command_with_cluster, describe_cluster, may_belong_to
+from hpc_kit.runs.cluster_match import command_with_cluster, describe_cluster, is_same_job, may_belong_to
 from hpc_kit.runs.outcome import record_outcomes, recorded_outcome, recorded_state
 from hpc_kit.runs.run_folders import RECENT_RUNS, Run, RunIndex
 from hpc_kit.slurm.client import user_name
@@ -38,6 +38,22 @@ class JobLine(NamedTuple):
     run: Run | None
 
     @property
+    def submitted(self) -> dt.datetime | None:
+        """Local time of the submission, without a zone."""
+        if self.status is not None and self.status.submit is not None:
+            return self.status.submit
+        return _local_time(self.run.record.submitted if self.run is not None and self.run.record else None)
+
+    @property
+    def duration(self) -> int | None:
+        """Seconds for which the job runs or ran; None if it has not started, or the time is unknown."""
+        if self.status is not None:
+            return self.status.elapsed if self.state is not JobState.PENDING else None
+        recorded = recorded_outcome(self.run) if self.run is not None else None
+        start, end = (_local_time(recorded.start), _local_time(recorded.end)) if recorded else (None, None)
+        return round((end - start).total_seconds()) if start and end else None
+
+    @property
     def reason(self) -> str | None:
         """Slurm's reason why the job waits."""
         return self.status.reason if self.status is not None and self.state is JobState.PENDING else None
@@ -47,11 +63,21 @@ class JobLine(NamedTuple):
         return f"{self.state}{reason}: {self.sentence}"
 
 
+def _local_time(text: str | None) -> dt.datetime | None:
+    try:
+        moment = dt.datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return moment.astimezone().replace(tzinfo=None) if moment.tzinfo else moment
+
+
 class JobListing(NamedTuple):
     """Jobs, and the error if the controller did not answer. The lines then come from the accounting and from files."""
 
     lines: list[JobLine]
     unreachable: SlurmUnavailable | None = None
+    other_jobs: int = 0
+    """Jobs of this user in the queue that belong to other projects, and are not listed."""
 
 
 class JobSelection(NamedTuple):
@@ -61,6 +87,9 @@ class JobSelection(NamedTuple):
     names: tuple[str, ...] = ()
     mine: bool = False
     latest: bool = False
+    project_only: bool = False
+    """Of the queue, only jobs of this project. A name always means jobs of this project."""
+
     is_repeated: bool = False
     """An earlier poll found these jobs: a missing job is no error, and the ended elements of an array do not matter."""
 
@@ -119,6 +148,9 @@ class _ListingQuery:
         self.user = user_name()
         self.queue = PendingQueue(self.survey.queue, self.user)
         # If jobs of two clusters have one id, the one of the run wins.
+        self.other_jobs: list[JobStatus] = []
+        """Jobs of this user with the right names, which belong to other projects."""
+
         self.by_id = {each.job_id: each for each in self._own_queue()} | self.survey.found | self._query_others()
         self.by_base: dict[str, list[JobStatus]] = {}
         for job_id, status in self.by_id.items():
@@ -166,8 +198,18 @@ class _ListingQuery:
         return may_belong_to(run, self.cluster, self.client)
 
     def _own_queue(self) -> list[JobStatus]:
-        all_names, names = self.selection.mine, self.selection.names
-        return [each for each in self.survey.queue if each.user == self.user and (all_names or each.name in names)]
+        mine, names = self.selection.mine, self.selection.names
+        jobs = [each for each in self.survey.queue if each.user == self.user and (mine or each.name in names)]
+        if not (self.selection.project_only or names):
+            return jobs
+        of_project: list[JobStatus] = []
+        for each in jobs:
+            (of_project if self._is_of_project(each) else self.other_jobs).append(each)
+        return of_project
+
+    def _is_of_project(self, status: JobStatus) -> bool:
+        run = self._find(base_id(status.job_id))
+        return run is not None and run.name == status.name and self._is_here(run) and is_same_job(run, status)
 
     def listing(self) -> JobListing:
         """Return the listing."""
@@ -188,8 +230,19 @@ class _ListingQuery:
         if self.survey.unreachable is not None and (missing or not jobs):
             raise self.survey.unreachable
         if missing and not self.selection.is_repeated:
-            raise self.index.unknown_job_error(missing, "Slurm does not know it, and ")
-        return JobListing(self._lines(dict(jobs)), self.survey.unreachable)
+            raise self._unknown_job_error(missing)
+        others = {base_id(each.job_id) for each in self.other_jobs}
+        return JobListing(self._lines(dict(jobs)), self.survey.unreachable, len(others))
+
+    def _unknown_job_error(self, missing: list[str]) -> UnknownJob:
+        elsewhere = list(dict.fromkeys(base_id(each.job_id) for each in self.other_jobs if each.name in missing))
+        if not elsewhere:
+            return self.index.unknown_job_error(missing, "Slurm does not know it, and ")
+        return UnknownJob(
+            f"no job of this project is named {', '.join(missing)}",
+            found=f"jobs of yours with this name, submitted elsewhere: {', '.join(elsewhere[:10])}",
+            remedy=f"use the id of a job ({elsewhere[0]}), or run this in the project that submitted it",
+        )
 
     def _has_name(self, job_id: str, name: str) -> bool:
         run = self._find(job_id)

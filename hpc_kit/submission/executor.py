@@ -5,6 +5,7 @@ submitit has no public hooks for the script. Its own executors override the same
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -25,9 +26,10 @@ from msgspec import Struct, structs
 from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.slurm.slurm import SlurmExecutor, SlurmJobEnvironment
 
-from hpc_kit.errors import HpcKitError, SpecError, SubmitRefused
+from hpc_kit.errors import HpcKitError, RecordError, SpecError, SubmitRefused
 from hpc_kit.runs.logs import make_folder
 from hpc_kit.runs.record import describe_os_error
+from hpc_kit.script.context import working_folder
 from hpc_kit.script.quoting import shell_word
 from hpc_kit.script.render import render_resolved
 from hpc_kit.slurm.job_ids import base_id
@@ -41,7 +43,7 @@ from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Count, Number, Resources
 from hpc_kit.spec.search_path import current_folder
 from hpc_kit.submission.job_handles import FunctionJob
-from hpc_kit.submission.staging import Pickles
+from hpc_kit.submission.staging import Pickles, replace_symlink
 from hpc_kit.submission.submit import Submission, submit_script
 
 __all__ = ["Executor", "PartlySubmitted"]
@@ -54,7 +56,7 @@ GENERIC = {
 }
 """submitit's names of options that every scheduler has. All other names are sbatch's."""
 
-OWN = {"additional_parameters", "array_parallelism", "setup", "signal_delay_s", "stderr_to_stdout"}
+OWN = {"additional_parameters", "array_parallelism", "setup", "signal_delay_s", "stderr_to_stdout", "teardown"}
 
 REFUSED = {
     "array": "use map_array or batch(), which make arrays",
@@ -64,7 +66,6 @@ REFUSED = {
     "output": "read the logs by job.paths, in the executor's folder",
     "signal": "use signal_delay_s, the seconds before the time limit; the signal is submitit's",
     "srun_args": "set variables instead, such as set={'env.SLURM_CPU_BIND': 'none'}: the template has the srun line",
-    "teardown": "put it at the end of the function: the job's exit status would be the teardown's",
     "use_srun": "for a job of one rank, set nodes=1 and tasks_per_node=1: srun starts the ranks",
 }
 """Parameters of submitit and options of sbatch without a meaning here, and what to do instead."""
@@ -75,6 +76,9 @@ SIGNAL_DELAY = 90
 ENDLESS_MINUTES = 10 * 365 * 24 * 60
 
 MAP_TABLE_SUFFIX = "_table.jsonl"
+
+DEFAULT_JOB = Job(name="submitit", description="functions of an Executor", command=("python",))
+"""The job of an Executor without a job file; submitit's jobs have this name, too."""
 
 _TAG = re.compile("%[jtAa]")
 
@@ -105,18 +109,19 @@ class ExecutorOptions(Struct, frozen=True, kw_only=True):
     array_parallelism: Count = 256
     signal_delay_s: Number | None = None
     stderr_to_stdout: bool = False
+    teardown: tuple[str, ...] = ()
 
-    def updated(self, given: dict[str, object]) -> ExecutorOptions:
+    def updated(self, values: dict[str, object]) -> ExecutorOptions:
         """Return the options with other values.
 
         Raises:
             SpecError: A value has the wrong type or range.
         """
         try:
-            return msgspec.convert({**structs.asdict(self), **given}, ExecutorOptions)
+            return msgspec.convert({**structs.asdict(self), **values}, ExecutorOptions)
         except msgspec.ValidationError as error:
             raise SpecError(
-                "wrong value for an Executor", found=f"{given}: {error}", remedy=f"use values like {ExecutorOptions()}"
+                "wrong value for an Executor", found=f"{values}: {error}", remedy=f"use values like {ExecutorOptions()}"
             ) from None
 
 
@@ -127,7 +132,8 @@ class Executor(SlurmExecutor):
     checkpoints: a callable with a `checkpoint` method is requeued when it is preempted or reaches its time limit.
 
     Args:
-        job: Name or path of a job file, or a job. Its command is not used.
+        job: Name or path of a job file, or a job. Its command is not used. Default: one rank on one node, until
+            `update_parameters` asks for more.
         folder: Folder of pickles, results and logs, which all nodes must see. `%j` in it is the job id. Default:
             runs/functions below `root`.
         cluster: Name or path of a cluster file, or a cluster (default: the one that fits this machine).
@@ -145,7 +151,7 @@ class Executor(SlurmExecutor):
 
     def __init__(
         self,
-        job: str | Path | Job,
+        job: str | Path | Job = DEFAULT_JOB,
         folder: str | Path | None = None,
         cluster: str | Path | Cluster | None = None,
         *,
@@ -164,12 +170,6 @@ class Executor(SlurmExecutor):
         self._cluster = choice.name if cluster is None else cluster
         self._settings = {**choice.settings, **(set or {})}
         self._options = ExecutorOptions()
-        if "\\" in str(self.folder):
-            raise SpecError(
-                "a backslash in the executor's folder",
-                found=str(self.folder),
-                remedy="choose a folder without it: Slurm expands no patterns in a name with a backslash",
-            )
         self._resolve()
 
     @classmethod
@@ -215,7 +215,9 @@ class Executor(SlurmExecutor):
         return resolve(structs.replace(loaded, job=job), root=self.root)
 
     def _with_protocol(self, resolved: Resolved, array: str | None) -> Resolved:
-        return structs.replace(resolved, job=add_submitit_protocol(resolved.job, self.folder, self._options, array))
+        log_folder = without_backslash(self.folder, working_folder(resolved, self.root) / resolved.cluster.runs)
+        job = add_submitit_protocol(resolved.job, log_folder, self._options, array)
+        return structs.replace(resolved, job=job)
 
     @property
     def _submitit_command_str(self) -> str:
@@ -320,11 +322,11 @@ class SortedParameters(NamedTuple):
     extras: dict[str, object]
 
 
-def sort_parameters(given: dict[str, object]) -> SortedParameters:
+def sort_parameters(values: dict[str, object]) -> SortedParameters:
     """Sort the arguments of `update_parameters`.
 
     Args:
-        given: By submitit's names (`timeout_min`), sbatch's (`time`), or either with the prefix `slurm_`.
+        values: By submitit's names (`timeout_min`), sbatch's (`time`), or either with the prefix `slurm_`.
 
     Raises:
         UnknownParameter: There is no such name. The error lists similar names.
@@ -332,7 +334,7 @@ def sort_parameters(given: dict[str, object]) -> SortedParameters:
     """
     settings: dict[str, object] = {}
     extras: dict[str, object] = {}
-    for key, value in given.items():
+    for key, value in values.items():
         name = key.removeprefix("slurm_").replace("-", "_")
         name = GENERIC.get(name, name)
         if name in REFUSED:
@@ -341,8 +343,9 @@ def sort_parameters(given: dict[str, object]) -> SortedParameters:
             inner = sort_parameters(dict(value) if isinstance(value, dict) else {"additional_parameters": value})
             settings |= inner.settings
             extras |= inner.extras
-        elif name == "setup":
-            settings["setup"] = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+        elif name in {"setup", "teardown"}:
+            commands = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+            (settings if name == "setup" else extras)[name] = commands
         elif name in OWN:
             extras[name] = value
         elif name in Resources.__struct_fields__:
@@ -368,9 +371,9 @@ def _unknown_parameter(key: str, name: str, value: object) -> UnknownParameter:
     from difflib import get_close_matches
 
     known = sorted({*Resources.__struct_fields__, *GENERIC, *OWN} - REFUSED.keys())
-    near = get_close_matches(name, known, n=3, cutoff=0.6)
-    names = " or ".join(near) if near else f"one of {', '.join(known)}"
-    return UnknownParameter(f"no parameter '{key}'", found=f"{key}={value!r}", remedy=f"use {names}")
+    near = get_close_matches(name, known, n=1, cutoff=0.6)
+    remedy = f"did you mean {near[0]}?" if near else "use a parameter of submitit, or an option of sbatch"
+    return UnknownParameter(f"no parameter '{key}'", found=f"{key}={value!r}", remedy=remedy)
 
 
 def add_submitit_protocol(job: Job, folder: Path, options: ExecutorOptions, array: str | None) -> Job:
@@ -378,17 +381,19 @@ def add_submitit_protocol(job: Job, folder: Path, options: ExecutorOptions, arra
 
     Args:
         job: The job, fitted to its cluster.
-        folder: The executor's folder.
+        folder: The executor's folder, in a form that Slurm accepts for logs.
         options: The executor's options.
         array: Slurm's notation of the indices of an array.
     """
     output, error = (_to_pattern(path, array) for path in (JobPaths(folder).stdout, JobPaths(folder).stderr))
     is_separate = not options.stderr_to_stdout
     own_folder = _folder_commands(str(folder), array=array is not None)
+    # bash runs a trap at the end of the script, whatever its exit status, and keeps that status.
+    teardown = [f"trap {shlex.quote(chr(10).join(['set +e', *options.teardown]))} EXIT"] if options.teardown else []
     return structs.replace(
         job,
         env={**job.env, "SUBMITIT_EXECUTOR": "slurm"},
-        setup=(*job.setup, *own_folder),
+        setup=(*job.setup, *own_folder, *teardown),
         launch=structs.replace(job.launch, output=output, error=error if is_separate else None),
         resources=structs.replace(
             job.resources,
@@ -400,6 +405,38 @@ def add_submitit_protocol(job: Job, folder: Path, options: ExecutorOptions, arra
             signal=f"{SlurmJobEnvironment.USR_SIG}@{_signal_delay(job, options)}",
         ),
     )
+
+
+def without_backslash(folder: Path, runs: Path) -> Path:
+    """Return a folder for logs, without a backslash: Slurm expands no patterns in a name with a backslash.
+
+    For a folder with a backslash this makes a symbolic link in the runs folder, and returns the path through the link.
+
+    Raises:
+        SpecError: The path of the runs folder has a backslash, too.
+        RecordError: The link cannot be made.
+    """
+    parts = folder.parts
+    last = max((index for index, part in enumerate(parts) if "\\" in part), default=None)
+    if last is None:
+        return folder
+    if "\\" in str(runs):
+        raise SpecError(
+            "a backslash in the path of the runs folder",
+            found=str(runs),
+            remedy="set={'cluster.runs': '/a/path/without/it'}: Slurm expands no patterns in a name with a backslash",
+        )
+    target = Path(*parts[: last + 1])
+    link = runs / ".folders" / hashlib.sha256(os.fsencode(target)).hexdigest()[:12]
+    make_folder(link.parent)
+    try:
+        if not link.is_symlink():
+            replace_symlink(link, str(target))
+    except OSError as error:
+        raise RecordError(
+            f"cannot make the link {link}", found=error.strerror, remedy=f"check {link.parent}"
+        ) from error
+    return link.joinpath(*parts[last + 1 :])
 
 
 def _to_pattern(path: Path, array: str | None) -> str:
@@ -445,50 +482,30 @@ def _time_limit(job: Job) -> int | None:
     return None if limit is None else parse_time(str(limit))
 
 
-class MapTableRow(NamedTuple):
-    """One element of a map over arrays."""
-
-    number: int
-    """Position among all submitted functions, over all arrays."""
-
-    job_id: str
-    """Slurm's id: `12_3`."""
-
-    function: str
-    args: tuple[str, ...]
-    """Each as `repr` prints it, cut to 200 characters."""
-
-    kwargs: dict[str, str]
-
-
 def append_to_map_table(folder: Path, ids: Sequence[str], submissions: Sequence[DelayedSubmission], count: int) -> None:
     """Append the arguments of the last `count` elements to the table, one file for all arrays, named after the first.
 
-    If it cannot be written, this warns: the jobs are in the queue, and their pickles contain the arguments as well.
+    Each line is a JSON object with the number of the function, its job id (12_3), its name and its arguments, cut to
+    200 characters. If the table cannot be written, this warns: the jobs are in the queue, and their pickles contain the
+    arguments as well.
     """
     path = folder / f"{base_id(ids[0])}{MAP_TABLE_SUFFIX}"
-    rows = [_row(index, ids[index], submissions[index]) for index in range(len(ids) - count, len(ids))]
+    rows = [_map_table_row(number, ids[number], submissions[number]) for number in range(len(ids) - count, len(ids))]
     try:
         # Arguments may be confidential.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(each._asdict(), ensure_ascii=False) + "\n" for each in rows)
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     except OSError as error:
         warnings.warn(f"no table of this map: {describe_os_error(error)}", stacklevel=2)
 
 
-def _row(index: int, job_id: str, submission: DelayedSubmission) -> MapTableRow:
-    called = submission.function
-    name = getattr(called, "__qualname__", None) or type(called).__qualname__
-    kwargs = {key: _short.repr(value) for key, value in submission.kwargs.items()}
-    return MapTableRow(index, job_id, name, tuple(map(_short.repr, submission.args)), kwargs)
-
-
-def read_map_table(path: Path) -> list[MapTableRow]:
-    """Return all rows in the order of the submissions.
-
-    Raises:
-        OSError: The table does not exist.
-    """
-    values = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return [MapTableRow(**{**value, "args": tuple(value["args"])}) for value in values]
+def _map_table_row(number: int, job_id: str, submission: DelayedSubmission) -> dict[str, object]:
+    function = submission.function
+    return {
+        "number": number,
+        "job_id": job_id,
+        "function": getattr(function, "__qualname__", None) or type(function).__qualname__,
+        "args": [_short.repr(value) for value in submission.args],
+        "kwargs": {key: _short.repr(value) for key, value in submission.kwargs.items()},
+    }

@@ -39,6 +39,9 @@ R_co = TypeVar("R_co", covariant=True)
 RESULT_POLL_SECONDS = 1.0
 """Pause between two looks for the file of a result."""
 
+HURRY_SECONDS = 60.0
+"""Slurm needs up to KillWait, 30 s by default, to end a job."""
+
 
 class ScriptFailed(JobFailed, FailedJobError):
     """A job failed. Both hpc_kit's and submitit's exception class catch it."""
@@ -73,6 +76,7 @@ class JobWatcher:
         self.statuses: dict[str, JobStatus] = {}
         self._trackers: dict[str, JobTracker] = {}
         self._polled_at = float("-inf")
+        self._hurried_until = float("-inf")
 
     def query(self, job_id: str, mode: str = "standard") -> JobStatus | None:
         """Return the status of a job; None if Slurm does not know it (any more)."""
@@ -83,10 +87,15 @@ class JobWatcher:
                 self._trackers[job_id].update(known.state, known)
             else:
                 self._polled_at = float("-inf")
-        is_due = time.time() - self._polled_at >= self.client.poll_seconds
+        now, pause = time.time(), self.client.poll_seconds
+        is_due = now - self._polled_at >= (min(pause, RESULT_POLL_SECONDS) if now < self._hurried_until else pause)
         if mode == "force" or (mode != "cache" and is_due):
             self._poll()
         return self.statuses.get(job_id)
+
+    def hurry(self) -> None:
+        """Query every second for a while: a cancelled job ends soon."""
+        self._polled_at, self._hurried_until = float("-inf"), time.time() + HURRY_SECONDS
 
     def _poll(self) -> None:
         # Lost jobs are queried, too: they may appear again.
@@ -201,6 +210,7 @@ class SlurmHandle(SlurmJob[R_co]):
         except SlurmUnavailable:
             if check:
                 raise
+        self.watcher.hurry()
 
     def _interrupt(self, timeout: bool = False) -> None:
         for signal in ([] if timeout else ["SIGTERM"]) + [SlurmJobEnvironment.USR_SIG]:

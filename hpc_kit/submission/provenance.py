@@ -21,12 +21,13 @@ from hpc_kit.runs.record import NewRecord, RecordedGit, RecordedLogs
 from hpc_kit.script.context import literal_pattern, working_folder
 from hpc_kit.slurm.client import user_name
 from hpc_kit.spec.search_path import current_folder
-from hpc_kit.spec.secrets import looks_secret
+from hpc_kit.spec.secrets import MASK, looks_secret, mask_arguments, mask_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hpc_kit.runs.logs import LogPatterns
+    from hpc_kit.spec.job import Job
     from hpc_kit.spec.resolve import Resolved
 
 MAX_PATCH = 10_000_000
@@ -81,14 +82,20 @@ def new_record(
         user=user_name(),
         cwd=str(current_folder()),
         root=str(root),
-        command_line=redact_command_line(command_line),
+        command_line=mask_arguments(command_line),
         hpc_kit=__version__,
         python_version=sys.version.split()[0],
         logs=_relative(log_patterns_of(resolved, root), working_folder(resolved, root) / resolved.log_folder),
-        resolved=resolved,
+        resolved=structs.replace(resolved, job=masked_job(resolved.job)),
         packages=installed_packages(resolved.python, root),
         environment=recorded_environment(environ),
     )
+
+
+def masked_job(job: Job) -> Job:
+    """Return a job without the secrets that its command and its variables may contain."""
+    env = {name: MASK if looks_secret(name, str(value)) else value for name, value in job.env.items()}
+    return structs.replace(job, command=tuple(mask_arguments(job.command)), env=env)
 
 
 def _relative(logs: LogPatterns, folder: Path) -> RecordedLogs:
@@ -99,7 +106,7 @@ def _relative(logs: LogPatterns, folder: Path) -> RecordedLogs:
 
 
 class GitState(NamedTuple):
-    """The state of the code. `note` explains what is missing."""
+    """The state of the code. `note` explains what is missing or masked."""
 
     root: str | None = None
     commit: str | None = None
@@ -115,7 +122,11 @@ class GitState(NamedTuple):
 def add_git_state(record: NewRecord, git: GitState, folder: Path) -> NewRecord:
     """Return the record with the state of the code. The patch is written to the folder."""
     if git.patch:
-        write_whole(folder / PATCH, git.patch)
+        text = git.patch.decode(errors="surrogateescape")
+        masked = mask_text(text)
+        if masked != text:
+            git = git._replace(note=f"{PATCH} contains {MASK} instead of secrets: git apply may refuse it")
+        write_whole(folder / PATCH, masked.encode(errors="surrogateescape"))
     return structs.replace(record, git=RecordedGit(**{**git._asdict(), "patch": PATCH if git.patch else None}))
 
 
@@ -195,7 +206,7 @@ def _read_output(process: subprocess.Popen[bytes] | None, limit: int, deadline: 
                 return bytes(output) if process.wait(timeout=max(left, 0.1)) == 0 else None
             output += piece
     except subprocess.TimeoutExpired:
-        return None
+        pass
     finally:
         _end(process)
     return None
@@ -239,21 +250,3 @@ def recorded_environment(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(environ.items())
         if (name in _RECORDED_NAMES or name.startswith(_RECORDED_PREFIXES)) and not looks_secret(name)
     }
-
-
-def redact_command_line(words: Sequence[str]) -> list[str]:
-    """Return a command line without the values of secrets, such as `--set env.TOKEN=X` and `--api-key X`.
-
-    The words after `--` belong to the program. The script contains them as well, so they stay.
-    """
-    own = words[: words.index("--")] if "--" in words else words
-    redacted: list[str] = []
-    is_value = False
-    for word in own:
-        name, equals, _ = word.partition("=")
-        secret = looks_secret(name.lstrip("-").rpartition(".")[2].replace("-", "_"))
-        redacted.append(
-            "***" if is_value and not word.startswith("-") else f"{name}=***" if secret and equals else word
-        )
-        is_value = secret and not equals and word.startswith("-")
-    return [*redacted, *words[len(own) :]]

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 SBATCH_SECONDS = 300.0
 """sbatch itself tries for minutes to reach a busy controller."""
 
+SLOW_SECONDS = 5.0
+"""sbatch usually answers within a second."""
+
 INTERRUPTED_SECONDS = 10.0
 _KILLED_SECONDS = 2.0
 
@@ -98,6 +101,7 @@ def run_sbatch(
     cwd: Path,
     meanwhile: Callable[[], object],
     signals: DeferredSignals,
+    on_slow: Callable[[], object] = lambda: None,
 ) -> SbatchResult:
     """Submit a script.
 
@@ -108,6 +112,7 @@ def run_sbatch(
         cwd: Working directory of sbatch, which is also the default working directory of the job.
         meanwhile: Is called while sbatch runs, to import modules.
         signals: Deferred signals: none may get lost between the start of sbatch and its answer.
+        on_slow: Is called if sbatch has not answered after SLOW_SECONDS.
 
     Raises:
         SubmitRefused: sbatch refused the job.
@@ -117,7 +122,7 @@ def run_sbatch(
     argv = ["sbatch", str(script)]
     process = _start(argv, client.environ, cwd)
     try:
-        out, err, interrupted = _communicate(process, meanwhile, signals)
+        out, err, interrupted = _communicate(process, meanwhile, signals, on_slow)
     except BaseException:
         _kill(process)
         raise
@@ -129,7 +134,10 @@ def run_sbatch(
 
 
 def _communicate(
-    process: subprocess.Popen[str], meanwhile: Callable[[], object], signals: DeferredSignals
+    process: subprocess.Popen[str],
+    meanwhile: Callable[[], object],
+    signals: DeferredSignals,
+    on_slow: Callable[[], object],
 ) -> tuple[str, str, bool]:
     """Return the output and the errors of sbatch, and whether Ctrl-C came."""
     try:
@@ -137,7 +145,11 @@ def _communicate(
             with signals.interruptible():
                 with suppress(ImportError):
                     meanwhile()
-                return *process.communicate(timeout=SBATCH_SECONDS), False
+                try:
+                    return *process.communicate(timeout=SLOW_SECONDS), False
+                except subprocess.TimeoutExpired:
+                    on_slow()
+                return *process.communicate(timeout=SBATCH_SECONDS - SLOW_SECONDS), False
     except subprocess.TimeoutExpired:
         return *_kill(process), False
     except KeyboardInterrupt:
@@ -222,11 +234,13 @@ def _answer_lost_error(answer: Completed, resolved: Resolved, script: Path) -> A
     found = sbatch_message(answer) if answer.returncode > 0 else "it was ended before it answered"
     if answer.returncode == 0:
         found = f"no job id in its answer: {answer.stdout.strip()!r}"
-    # Two submissions of functions with the same script are two jobs.
-    remedy = "make another submission: it looks for this job first, and gives it its functions; repeating this one "
-    remedy += "would create a second job"
-    if read_pickle_list(script.parent) is None:
-        remedy = "submit the job again later: hpc-kit then looks first for this one by the path of its script"
+    remedy = "submit the job again later: hpc-kit then looks first for this one by the path of its script"
+    if read_pickle_list(script.parent) is not None:
+        # Two submissions of functions with the same script are two jobs.
+        remedy = (
+            "make another submission: it looks for this job first, and gives it its functions; repeating this one "
+            "would create a second job"
+        )
     return AnswerLost(
         f"sbatch did not tell whether it took {resolved.job.name}",
         found=found,
@@ -293,19 +307,21 @@ def _suggest_partition(given: str | None, client: SlurmClient) -> str:
 
 
 def _list_hosts(client: SlurmClient) -> str:
-    known = _sinfo(client, "%N")
-    return f"choose among the nodes: {', '.join(known)}" if known else "choose among the nodes: sinfo --format=%N"
+    hosts = _sinfo(client, "%N")
+    return f"choose among the nodes: {', '.join(hosts)}" if hosts else "choose among the nodes: sinfo --format=%N"
 
 
 def _list_features(client: SlurmClient) -> str:
-    known = sorted({word for line in _sinfo(client, "%f") for word in line.split(",")} - {"(null)"})
-    return f"choose among the features: {', '.join(known)}" if known else "remove --constraint: no node has features"
+    features = sorted({word for line in _sinfo(client, "%f") for word in line.split(",")} - {"(null)"})
+    if features:
+        return f"choose among the features: {', '.join(features)}"
+    return "remove --constraint: no node has features"
 
 
 def _list_gres(client: SlurmClient) -> str:
-    known = [line for line in _sinfo(client, "%P %G") if not line.endswith("(null)")]
-    if known:
-        return f"ask for what the partitions have: {'; '.join(known)}"
+    gres = [line for line in _sinfo(client, "%P %G") if not line.endswith("(null)")]
+    if gres:
+        return f"ask for what the partitions have: {'; '.join(gres)}"
     return "ask for no GPUs: no node here has GPUs or other gres"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from contextlib import ExitStack
 from importlib import import_module
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
-from hpc_kit.check.preflight import check_syntax
+from hpc_kit.check.preflight import check_setup, check_syntax
+from hpc_kit.errors import SpecError
 from hpc_kit.runs import cluster_match
 from hpc_kit.runs.logs import make_log_folders, remove_empty_folders
 from hpc_kit.script.context import working_folder
@@ -19,10 +21,13 @@ from hpc_kit.script.shell_files import write_shell_files
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
 from hpc_kit.spec.cluster_client import open_client, slurm_version_of
+from hpc_kit.spec.job import Job
 from hpc_kit.spec.layout_checks import find_memory_shortage
 from hpc_kit.spec.search_path import current_folder
 from hpc_kit.submission import sbatch
 from hpc_kit.submission.deferred_signals import defer_signals
+from hpc_kit.submission.partition_limits import check_partition
+from hpc_kit.submission.program_job import job_for_program
 from hpc_kit.submission.provenance import GitQuery, GitState, new_record
 from hpc_kit.submission.staging import STAGING, Staging, name_pickles
 
@@ -30,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hpc_kit.spec.cluster import Cluster
-    from hpc_kit.spec.job import Job
     from hpc_kit.spec.resolve import Resolved
     from hpc_kit.submission.deferred_signals import DeferredSignals
     from hpc_kit.submission.job_handles import ScriptJob
@@ -38,21 +42,31 @@ if TYPE_CHECKING:
 
 
 def submit(
-    job: str | Path | Job,
+    job: str | Path | Job | None = None,
     cluster: str | Path | Cluster | None = None,
     *,
+    command: Sequence[str] | None = None,
+    nodes: int | None = None,
+    ranks_per_node: int | None = None,
     set: Mapping[str, object] | None = None,  # noqa: A002 - the option's name
     root: str | Path | None = None,
     standalone: bool = False,
+    check: bool = True,
 ) -> ScriptJob:
-    """Submit a program from a job file; returns immediately.
+    """Submit a job file or any program; returns immediately.
+
+    `submit(command=["python", "train.py"], nodes=4, ranks_per_node=2)` is `hpc-kit submit -j 4x2 -- python train.py`.
 
     Args:
         job: Name or path of a job file, or a job.
         cluster: Name or path of a cluster file, or a cluster (default: the one that fits this machine).
+        command: The words of a program that needs no job file.
+        nodes: Number of nodes; short for `resources.nodes` in `set`.
+        ranks_per_node: Ranks on each node; short for `resources.ntasks_per_node` in `set`.
         set: Values that replace those of the files, by dotted key: {"resources.nodes": 2}.
         root: The user's project (default: the current folder).
         standalone: Render the script that needs no hpc_kit on the nodes.
+        check: Refuse a job that can never start, because it is larger than a node or its partition.
 
     Returns:
         A submitit `Job`: `state`, `stdout()`, `wait()`, `result()`, `exception()`, `cancel()`.
@@ -64,10 +78,35 @@ def submit(
         RecordError: The record cannot be written; the error states whether the job is in the queue.
     """
     root = Path(root or current_folder()).absolute()
-    resolved = resolve_arguments(job, cluster, set or {}, root, sure=True)
-    if small := find_memory_shortage(resolved.job, resolved.cluster, resolved.world_size):
+    shape = {"resources.nodes": nodes, "resources.ntasks_per_node": ranks_per_node}
+    settings = {**{key: value for key, value in shape.items() if value is not None}, **(set or {})}
+    resolved = resolve_arguments(_job_to_submit(job, command), cluster, settings, root, sure=True, check=check)
+    if check and (small := find_memory_shortage(resolved.job, resolved.cluster, resolved.world_size)):
         raise small
+    if check and resolved.cluster.slurm == "system":
+        check_partition(resolved, open_client(resolved.cluster))
     return submit_resolved(resolved, root=root, standalone=standalone)
+
+
+def _job_to_submit(job: object, command: object) -> str | Path | Job:
+    """Return the job of the arguments of `submit`: a named one, or that of a program.
+
+    Raises:
+        SpecError: The arguments contain both or neither, or one of them has the wrong type.
+    """
+    words = command if command is not None else job
+    example = 'submit("ddp_4node"), or submit(command=["python", "train.py"], nodes=4, ranks_per_node=2)'
+    if isinstance(job, str | Path | Job) and command is None:
+        return job
+    if job is not None and command is not None:
+        raise SpecError("name either a job or a command", found=f"{job!r} and {command!r}", remedy=example)
+    if isinstance(words, list | tuple) and words and all(isinstance(word, str) for word in words):
+        if command is None:
+            raise SpecError("a command needs its name", found=f"submit({words})", remedy=f"submit(command={words})")
+        return job_for_program(words)
+    if isinstance(command, str):
+        example = f"submit(command={shlex.split(command)})"
+    raise SpecError("neither a job nor the words of a command", found=f"submit({words!r})", remedy=example)
 
 
 def submit_resolved(
@@ -129,6 +168,7 @@ def submit_script(
     pickles: Pickles | None = None,
     meanwhile: Callable[[], object] = lambda: None,
     on_submitted: Callable[[Submission], object] = lambda _: None,
+    on_slow: Callable[[], object] = lambda: None,
 ) -> Submission:
     """Submit the script of a job, and write its record.
 
@@ -143,6 +183,7 @@ def submit_script(
         pickles: Functions that the job calls. If there is no job, the caller deletes them.
         meanwhile: Is called while sbatch runs, to import modules.
         on_submitted: Is called as soon as there is a job. Git, which may take seconds, is read afterwards.
+        on_slow: Is called if sbatch does not answer for some seconds.
 
     Raises:
         SpecError: The script is not valid bash, or sbatch would submit to another cluster than squeue queries.
@@ -163,7 +204,7 @@ def submit_script(
         signals.defer()
         try:
             result = sbatch.run_sbatch(
-                resolved, prepared.staging.script, prepared.sbatch_client, root, meanwhile, signals
+                resolved, prepared.staging.script, prepared.sbatch_client, root, meanwhile, signals, on_slow
             )
         except (sbatch.AnswerLost, KeyboardInterrupt):
             # There may be a job: its record stays until that is known.
@@ -202,7 +243,12 @@ def _prepare(
     """Check the script and write the files, or return the job of an earlier submission of the same script."""
     client = open_client(resolved.cluster, environ)
     client.check_available(resolved.cluster.name)
-    check_syntax(text)
+    try:
+        check_syntax(text)
+    except SpecError:
+        # Lines of `setup` are the usual cause; their own message names their line.
+        check_setup((*resolved.cluster.setup, *resolved.job.setup))
+        raise
     environ, notes = drop_overriding_variables(submit_environment(client.environ), text)
     slurm_cluster = cluster_match.choose_submit_cluster(resolved.job.resources.clusters, environ, client)
     # Folders of functions are named by the job id, and two calls may have the same script.

@@ -79,20 +79,20 @@ class FakeSlurm:
     def client(self, environ: Mapping[str, str]) -> SlurmClient:
         return SlurmClient(self.environ(environ), embedded=True)
 
-    def says(self, name: str, text: str) -> None:
+    def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text)
 
-    def told(self, name: str) -> str:
+    def read(self, name: str) -> str:
         return (self.folder / name).read_text()
 
     def sbatch_environ(self) -> dict[str, str]:
-        pairs = (pair.partition("=") for pair in self.told("sbatch.environ").split("\0") if pair)
+        pairs = (pair.partition("=") for pair in self.read("sbatch.environ").split("\0") if pair)
         return {name: value for name, _, value in pairs}
 
     def queue(self, *rows: str) -> None:
         """Rows `id state [reason]` for squeue."""
-        self.says("squeue.rows", "".join(row_of(*row.split()) for row in rows))
-        self.says("squeue.queue", "".join(row_of(*row.split(), everybody=True) for row in rows))
+        self.write("squeue.rows", "".join(queue_row(*row.split()) for row in rows))
+        self.write("squeue.queue", "".join(queue_row(*row.split(), everybody=True) for row in rows))
 
     def job(self, job_id: str, state: str, exit_code: str = "0:0", nodes: str = "n[1-2]") -> None:
         """What scontrol shows of one job."""
@@ -102,7 +102,7 @@ class FakeSlurm:
             f"   RunTime=00:00:10 TimeLimit=00:10:00\n   SubmitTime={now()}\n"
             f"   StartTime=2026-01-01T12:00:01 EndTime=2026-01-01T12:00:11\n   Partition=main\n   NodeList={nodes}\n"
         )
-        self.says("scontrol.out", text)
+        self.write("scontrol.out", text)
 
 
 def now() -> str:
@@ -110,7 +110,7 @@ def now() -> str:
     return dt.datetime.now().isoformat(timespec="seconds")  # noqa: DTZ005 - as Slurm tells it
 
 
-def row_of(job_id: str, state: str, reason: str = "None", *, everybody: bool = False, **fields: str) -> str:
+def queue_row(job_id: str, state: str, reason: str = "None", *, everybody: bool = False, **fields: str) -> str:
     moment = "2026-01-01T12:00:{:02}".format
     values = {"job_id": job_id, "raw_id": job_id.partition("_")[0], "state": state, "partition": "main"}
     values |= {"submit": now(), "start": moment(1), "end": moment(11), "time_limit": "10:00", "elapsed": "0:10"}

@@ -1,4 +1,4 @@
-"""Each run has the backend that its record names; the room of a backend registers it."""
+"""Each run has the backend that its record names. The command line registers all but Slurm's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import hpc_kit.cli  # noqa: F401 - registers the backends
 from hpc_kit.run_files import RECORD
-from hpc_kit.runs.backend import MODULES, SLURM, backend_of, query_runs
+from hpc_kit.runs.backend import SLURM, backend_of, query_runs
 from hpc_kit.runs.run_folders import open_run
 from hpc_kit.slurm.client import SlurmClient
 from tests.runs.fake import FakeSlurm
@@ -23,7 +24,7 @@ def record(folder: Path, slurm: str) -> Path:
 
 
 @pytest.mark.parametrize("slurm", ["system", "embedded", "of a later version"])
-def test_slurm_is_the_backend_of_all_runs_but_those_of_a_registered_one(tmp_path: Path, slurm: str) -> None:
+def test_slurm_is_the_default_backend_of_a_run(tmp_path: Path, slurm: str) -> None:
     assert open_run(record(tmp_path / "12", slurm)).backend is SLURM
     assert backend_of(None) is SLURM
 
@@ -34,24 +35,22 @@ def test_a_launch_has_no_batch_log(tmp_path: Path) -> None:
     assert run.batch_logs() == ()
 
 
-def test_runs_of_several_backends_are_one_query_of_each(tmp_path: Path, slurm: FakeSlurm) -> None:
+def test_each_backend_is_queried_once_for_its_runs(tmp_path: Path, slurm: FakeSlurm) -> None:
     slurm.queue("12 RUNNING", "13 PENDING")
     runs = [open_run(record(tmp_path / job_id, "system")) for job_id in ("12", "13", "14")]
     launch = open_run(record(tmp_path / "15", "ssh"))
     client = SlurmClient(slurm.environ({"PATH": "/usr/bin:/bin"}), embedded=True)
     found = query_runs([*runs, launch], client)
     assert {job_id: str(status.state) for job_id, status in found.items()} == {"12": "RUNNING", "13": "PENDING"}
-    assert len(slurm.told("squeue.calls").splitlines()) == 1
+    assert len(slurm.read("squeue.calls").splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_backend_is_imported_for_its_first_run_only(tmp_path: Path, name: str) -> None:
-    folder = record(tmp_path / "12", name)
+def test_the_ssh_backend_is_imported_for_its_first_run_only(tmp_path: Path) -> None:
+    folder = record(tmp_path / "12", "ssh")
     program = (
-        "import sys; from pathlib import Path; from hpc_kit.runs import cancel, follow; "
-        "from hpc_kit.runs.run_folders import open_run; "
-        f"before = '{MODULES[name]}' in sys.modules; backend = open_run(Path(sys.argv[1])).backend; "
-        f"print(before, type(backend).__module__)"
+        "import sys, hpc_kit.cli; from pathlib import Path; from hpc_kit.runs import cancel, follow; "
+        "from hpc_kit.runs.run_folders import open_run; run = open_run(Path(sys.argv[1])); "
+        "before = 'hpc_kit.ssh.backend' in sys.modules; print(before, type(run.backend).__module__)"
     )
     done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", MODULES[name]]
+    assert done.stdout.split() == ["False", "hpc_kit.ssh.backend"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -50,7 +52,7 @@ def status(state: JobState, exit_code: int | None = None, signal: int | None = N
 FAILED = status(JobState.FAILED, 1, 0)
 
 
-def fill(run: Run, *, mark: str = "", batch: str = "", **ranks: str) -> None:
+def write_files(run: Run, *, mark: str = "", batch: str = "", **ranks: str) -> None:
     """Ranks by keyword: r5="its log"."""
     if mark:
         (run.folder / "first-failure").write_text(f"{mark}\n")
@@ -66,39 +68,77 @@ ValueError: bad"""
 VICTIM = TRACEBACK.replace("ValueError: bad", "RuntimeError: Connection closed by peer")
 
 
-def test_the_marked_rank_speaks_alone(run: Run) -> None:
-    fill(run, mark="5 n3 1 100.0", r0=VICTIM, r5=f"step 4\n{TRACEBACK}\n", r6=VICTIM)
+def test_only_the_marked_rank_is_shown(run: Run) -> None:
+    write_files(run, mark="5 n3 1 100.0", r0=VICTIM, r5=f"step 4\n{TRACEBACK}\n", r6=VICTIM)
     failure = find_failure(run, FAILED)
     assert failure is not None
-    assert failure == (5, "n3", 1, None, "ValueError: bad", TRACEBACK, run.rank_log(5))
+    assert failure[:7] == (5, "n3", 1, None, "ValueError: bad", TRACEBACK, run.rank_log(5))
 
 
-def test_without_a_mark_the_first_that_srun_names_is_it(run: Run) -> None:
-    batch = "srun: error: n3: task 5: Exited with exit code 3\nsrun: error: n1: tasks 0-1: Exited with exit code 1\n"
-    fill(run, batch=batch, r0=VICTIM, r5="loading\nno such file: data.bin\n")
+def test_a_rank_for_which_the_ranks_waited_in_vain_is_shown_without_what_it_reports_after_it_was_resumed(
+    run: Run,
+) -> None:
+    reason = "ranks 0, 1 waited for it in vain: its process 77 is stopped"
+    write_files(run, mark=f"2 n2 1 100.0 {reason}", r0=VICTIM, r2=f"step 4\n[rank2]: {VICTIM}\n")
     failure = find_failure(run, FAILED)
-    assert failure == (5, "n3", 3, None, "exit code 3", "loading\nno such file: data.bin", run.rank_log(5))
+    assert failure is not None
+    assert failure[:6] == (2, "n2", None, None, reason, "step 4")
 
 
-def test_a_rank_ended_because_of_another_is_not_the_first_although_srun_names_it_first(run: Run) -> None:
+def test_without_a_mark_the_first_rank_named_by_srun_is_shown(run: Run) -> None:
+    batch = "srun: error: n3: task 5: Exited with exit code 3\nsrun: error: n1: tasks 0-1: Exited with exit code 1\n"
+    write_files(run, batch=batch, r0=VICTIM, r5="loading\nno such file: data.bin\n")
+    failure = find_failure(run, FAILED)
+    assert failure is not None
+    assert failure[:7] == (5, "n3", 3, None, "exit code 3", "loading\nno such file: data.bin", run.rank_log(5))
+
+
+def test_a_victim_is_not_the_first_failure_even_if_srun_names_it_first(run: Run) -> None:
     batch = "srun: error: n1: task 0: Exited with exit code 143\nsrun: error: n3: task 5: Exited with exit code 3\n"
-    fill(run, batch=batch, r0="step 1\n", r5="no such file\n")
+    write_files(run, batch=batch, r0="step 1\n", r5="no such file\n")
     failure = find_failure(run, FAILED)
     assert failure is not None
     assert failure.rank == 5
 
 
-def test_a_program_that_is_no_python_gives_its_last_lines(run: Run) -> None:
+def test_a_program_without_a_python_traceback_is_shown_by_its_last_lines(run: Run) -> None:
     lines = [f"line {number}" for number in range(100)]
-    fill(run, mark="2 n1 7 100.0", r2="\n".join(lines))
+    write_files(run, mark="2 n1 7 100.0", r2="\n".join(lines))
     failure = find_failure(run, FAILED)
     assert failure is not None
     assert failure.text.splitlines() == lines[-20:]
 
 
-def test_a_killed_rank_tells_the_signal_and_what_slurm_says(run: Run) -> None:
+LAUNCH = "srun: error: Task launch for StepId=12.0 failed on node {}: Communication connection failure\n"
+
+
+def test_a_node_that_cannot_launch_tasks_is_the_cause_of_killed_ranks(run: Run) -> None:
+    batch = LAUNCH.format("n2") + LAUNCH.format("n4") + "srun: error: n3: task 2: Killed\n"
+    write_files(run, mark="2 n3 137 100.0", batch=batch, r2="step 1\n")
+    (run.folder / "record.json").write_bytes(
+        b'{"job_id": "12", "job_name": "job", "submitted": "", "logs": {"batch": "%j.log", "ranks": "%j/rank-%t.log"}, '
+        b'"command_line": ["hpc-kit", "submit", "-j", "4x1", "--", "python", "t.py"], '
+        b'"resolved": {"job": {"resources": {"exclude": "n[9-10]"}}}}'
+    )
+    failure = find_failure(open_run(run.folder)._replace(logs=run.logs), FAILED)
+    assert failure is not None
+    assert (failure.process, failure.rank, failure.unusable_nodes) == ("", None, "n[2,4]")
+    assert failure.headline == "n[2,4] cannot launch tasks: Communication connection failure"
+    again = "hpc-kit submit -j 4x1 '--exclude=n[9-10,2,4]' -- python t.py"
+    assert failure.text.splitlines()[-1] == f"submit again without it: {again}"
+
+
+def test_a_node_that_could_not_launch_tasks_before_a_requeue_is_not_the_cause(run: Run) -> None:
+    requeue = "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026-01-01T12:00:00 DUE TO JOB REQUEUE ***\n"
+    write_files(run, mark="5 n3 1 100.0", batch=LAUNCH.format("n2") + requeue, r5=TRACEBACK)
+    failure = find_failure(run, FAILED)
+    assert failure is not None
+    assert failure.headline == "ValueError: bad"
+
+
+def test_a_killed_rank_is_shown_with_its_signal_and_slurms_message(run: Run) -> None:
     oom = "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=12.0. Some of your processes may have been killed."
-    fill(run, batch=f"{oom}\nsrun: error: n2: task 3: Out Of Memory\n", r3="step 1\nstep 2\n")
+    write_files(run, batch=f"{oom}\nsrun: error: n2: task 3: Out Of Memory\n", r3="step 1\nstep 2\n")
     failure = find_failure(run, status(JobState.OUT_OF_MEMORY, 0, 9))
     assert failure is not None
     assert (failure.rank, failure.host, failure.signal) == (3, "n2", "SIGKILL")
@@ -106,15 +146,15 @@ def test_a_killed_rank_tells_the_signal_and_what_slurm_says(run: Run) -> None:
     assert failure.text.splitlines() == ["step 1", "step 2", "srun: error: n2: task 3: Out Of Memory", oom]
 
 
-def test_the_code_that_a_shell_gives_for_a_signal_is_read_as_one(run: Run) -> None:
-    fill(run, mark="3 n2 139 100.0", r3="step 1\n")
+def test_exit_codes_above_128_are_read_as_signals(run: Run) -> None:
+    write_files(run, mark="3 n2 139 100.0", r3="step 1\n")
     failure = find_failure(run, FAILED)
     assert failure is not None
     assert (failure.signal, failure.headline) == ("SIGSEGV", "killed by SIGSEGV")
 
 
-def test_an_exception_got_over_long_ago_did_not_kill_a_killed_rank(run: Run) -> None:
-    fill(run, mark="3 n2 137 100.0", r3=f"{TRACEBACK}\ntrying again\nstep 1\nstep 2\nstep 3\nstep 4\n")
+def test_an_earlier_handled_exception_is_not_the_cause_of_a_kill(run: Run) -> None:
+    write_files(run, mark="3 n2 137 100.0", r3=f"{TRACEBACK}\ntrying again\nstep 1\nstep 2\nstep 3\nstep 4\n")
     failure = find_failure(run, FAILED)
     assert failure is not None
     assert failure.headline == "killed by SIGKILL"
@@ -124,72 +164,103 @@ def test_an_exception_got_over_long_ago_did_not_kill_a_killed_rank(run: Run) -> 
 @pytest.mark.parametrize(
     "state", [JobState.BOOT_FAIL, JobState.LAUNCH_FAILED, JobState.RECONFIG_FAIL, JobState.REVOKED]
 )
-def test_of_a_job_that_slurm_itself_ended_before_it_began_nothing_is_blamed(run: Run, state: JobState) -> None:
+def test_a_job_ended_by_slurm_before_its_start_has_no_failed_rank(run: Run, state: JobState) -> None:
     assert find_failure(run, status(state, 0, 0)) is None
 
 
 @pytest.mark.parametrize("state", [JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED, JobState.NODE_FAIL])
-def test_a_rank_that_slurm_itself_killed_did_not_fail(run: Run, state: JobState) -> None:
-    fill(run, mark="3 n2 143 100.0", batch="srun: error: n2: task 3: Terminated\n", r3="step 1\n")
+def test_a_rank_killed_by_slurm_did_not_fail(run: Run, state: JobState) -> None:
+    write_files(run, mark="3 n2 143 100.0", batch="srun: error: n2: task 3: Terminated\n", r3="step 1\n")
     assert find_failure(run, status(state, 0, 15)) is None
 
 
-def test_a_rank_that_failed_before_somebody_cancelled_the_job_is_named(run: Run) -> None:
-    fill(run, mark="3 n2 1 100.0", r3=TRACEBACK)
+def test_a_rank_that_failed_before_a_cancellation_is_named(run: Run) -> None:
+    write_files(run, mark="3 n2 1 100.0", r3=TRACEBACK)
     failure = find_failure(run, status(JobState.CANCELLED, 0, 15))
     assert failure is not None
     assert failure.headline == "ValueError: bad"
 
 
-def test_what_a_rank_raises_while_the_time_limit_ends_it_is_no_failure(run: Run) -> None:
+def test_an_exception_during_the_time_limits_end_is_no_failure(run: Run) -> None:
     ended = status(JobState.TIMEOUT, 0, 15)
     assert ended.end is not None
-    fill(run, mark=f"3 n2 1 {ended.end.timestamp() - 5}", r3=TRACEBACK)
+    write_files(run, mark=f"3 n2 1 {ended.end.timestamp() - 5}", r3=TRACEBACK)
     assert find_failure(run, ended) is None
-    fill(run, mark=f"3 n2 1 {ended.end.timestamp() - 300}", r3=TRACEBACK)
+    write_files(run, mark=f"3 n2 1 {ended.end.timestamp() - 300}", r3=TRACEBACK)
     assert find_failure(run, ended) is not None
 
 
-def test_the_nodes_clock_may_be_minutes_from_slurms(run: Run) -> None:
+def test_the_clock_of_a_node_may_differ_by_minutes(run: Run) -> None:
     ended = status(JobState.TIMEOUT, 0, 15)
     assert ended.end is not None
     there = ended.end - dt.timedelta(minutes=7)
     said = f"slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT {there:%Y-%m-%dT%H:%M:%S} DUE TO TIME LIMIT ***\n"
-    fill(run, mark=f"3 n2 1 {there.timestamp() + 1}", batch=said, r3=TRACEBACK)
+    write_files(run, mark=f"3 n2 1 {there.timestamp() + 1}", batch=said, r3=TRACEBACK)
     assert find_failure(run, ended) is None
-    fill(run, mark=f"3 n2 1 {there.timestamp() - 300}", batch=said, r3=TRACEBACK)
+    write_files(run, mark=f"3 n2 1 {there.timestamp() - 300}", batch=said, r3=TRACEBACK)
     assert find_failure(run, ended) is not None
 
 
-def test_a_script_that_fails_before_srun_gives_the_end_of_its_log(run: Run) -> None:
-    fill(run, batch="/var/spool/script: line 12: module: command not found\n")
+def test_a_script_that_fails_before_srun_is_shown_by_the_end_of_its_log(run: Run) -> None:
+    write_files(run, batch="/var/spool/script: line 12: module: command not found\n")
     failure = find_failure(run, status(JobState.FAILED, 127, 0))
     told = "/var/spool/script: line 12: module: command not found"
-    assert failure == (None, "n1", 127, None, told, told, run.batch_log)
+    assert failure is not None
+    assert failure[:7] == (None, "n1", 127, None, told, told, run.batch_log)
 
 
-def test_a_step_that_could_not_be_made_is_sruns_to_tell(run: Run) -> None:
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        ("ValueError: Error: environment variable RANK expected, but not set", "launch.bootstrap=true"),
+        ("KeyError: 'LOCAL_RANK'", "launch.bootstrap=true"),
+        ("EOFError: EOF when reading a line", "a job has no keyboard"),
+        ("KeyError: 'DATA'", None),
+    ],
+)
+def test_advice_follows_an_exception_that_a_job_causes(run: Run, error: str, advice: str | None) -> None:
+    traceback = f'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\n    main()\n{error}'
+    write_files(run, mark="0 n1 1 100.0", r0=f"{traceback}\n")
+    failure = find_failure(run, FAILED)
+    assert failure is not None
+    assert failure.headline == error
+    rest = failure.text.removeprefix(traceback)
+    assert advice in rest if advice else rest == ""
+
+
+@pytest.mark.parametrize(("free", "text"), [(0, "the disk of its logs is full"), (1, "failed without a message")])
+def test_a_silent_script_on_a_full_disk_is_shown_with_the_disk(
+    run: Run, monkeypatch: pytest.MonkeyPatch, free: int, text: str
+) -> None:
+    write_files(run, batch="")
+    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_bavail=free))
+    failure = find_failure(run, FAILED)
+    assert failure is not None
+    assert failure.headline.endswith(text)
+
+
+def test_a_step_that_could_not_be_created_is_shown_by_sruns_message(run: Run) -> None:
     said = "srun: error: Unable to create step for job 12: More processors requested than permitted"
-    fill(run, batch=f"loading modules\n{said}\n")
+    write_files(run, batch=f"loading modules\n{said}\n")
     failure = find_failure(run, FAILED)
     assert failure is not None
     assert (failure.rank, failure.headline) == (None, said)
 
 
-def test_a_log_that_was_never_written_is_named(run: Run) -> None:
+def test_a_missing_log_is_named(run: Run) -> None:
     failure = find_failure(run, status(JobState.FAILED, 0, 53))
     assert failure is not None
     assert failure.headline == f"its log was never written: {run.batch_log}"
 
 
-def test_a_job_that_went_well_has_no_failure(run: Run) -> None:
-    fill(run, batch="", r0="done\n")
+def test_a_successful_job_has_no_failure(run: Run) -> None:
+    write_files(run, batch="", r0="done\n")
     assert find_failure(run, status(JobState.COMPLETED, 0, 0)) is None
     assert find_failure(run, None) is None
 
 
-def test_a_half_written_mark_is_none(run: Run) -> None:
-    fill(run, mark="5 n3", batch="srun: error: n2: task 1: Exited with exit code 2\n", r1="x\n")
+def test_a_half_written_mark_is_ignored(run: Run) -> None:
+    write_files(run, mark="5 n3", batch="srun: error: n2: task 1: Exited with exit code 2\n", r1="x\n")
     failure = find_failure(run, FAILED)
     assert failure is not None
     assert failure.rank == 1
@@ -200,7 +271,7 @@ def test_a_log_of_gigabytes_is_read_from_its_end(run: Run) -> None:
         file.truncate(10**10)
         file.seek(0, 2)
         file.write(f"\n{TRACEBACK}\n".encode())
-    fill(run, mark="5 n3 1 100.0")
+    write_files(run, mark="5 n3 1 100.0")
     failure = find_failure(run, FAILED)
     assert failure is not None
     assert failure.headline == "ValueError: bad"
@@ -209,11 +280,11 @@ def test_a_log_of_gigabytes_is_read_from_its_end(run: Run) -> None:
 @pytest.mark.parametrize(
     ("code", "name"), [(137, "SIGKILL"), (130, "SIGINT"), (128, None), (255, None), (1, None), (None, None)]
 )
-def test_signals_by_their_exit_codes(code: int | None, name: str | None) -> None:
+def test_signals_are_read_from_exit_codes(code: int | None, name: str | None) -> None:
     assert signal_name(code) == name
 
 
-def log_of(program: str, folder: Path) -> str:
+def run_and_log(program: str, folder: Path) -> str:
     """What Python writes while it runs a program and dies of it."""
     (folder / "train.py").write_text(program)
     done = subprocess.run([sys.executable, "train.py"], cwd=folder, capture_output=True, text=True)
@@ -258,10 +329,10 @@ DEEP = "def f(n): return f(n + 1)\nf(0)"
         (DEEP, "Traceback (most", "depth exceeded", "RecursionError: maximum recursion depth exceeded"),
     ],
 )  # fmt: skip
-def test_it_is_the_whole_traceback_and_nothing_else(
+def test_the_last_traceback_is_extracted_completely(
     tmp_path: Path, program: str, start: str, end: str, line: str
 ) -> None:
-    log = log_of(program, tmp_path)
+    log = run_and_log(program, tmp_path)
     found = last_traceback(f"step 0\nTraceback of nothing\n{log}")
     assert found is not None
     assert found.startswith(start)
@@ -270,16 +341,16 @@ def test_it_is_the_whole_traceback_and_nothing_else(
     assert exception_line(found) == line
 
 
-def test_what_led_to_it_belongs_to_it(tmp_path: Path) -> None:
-    found = last_traceback(log_of(CAUSE, tmp_path))
+def test_causes_belong_to_a_traceback(tmp_path: Path) -> None:
+    found = last_traceback(run_and_log(CAUSE, tmp_path))
     assert found is not None
     assert found.count("Traceback (most recent call last):") == 3
     assert found.count("direct cause") == 1
     assert found.count("During handling") == 1
 
 
-def test_an_exception_that_was_survived_does_not(tmp_path: Path) -> None:
-    found = last_traceback(log_of(HANDLED, tmp_path))
+def test_a_handled_exception_is_not_part_of_a_traceback(tmp_path: Path) -> None:
+    found = last_traceback(run_and_log(HANDLED, tmp_path))
     assert found is not None
     assert "tried again" not in found
 
@@ -295,11 +366,11 @@ def test_an_exception_that_was_survived_does_not(tmp_path: Path) -> None:
         "Exception in thread Thread-1:\n" + TRACEBACK.replace("bad", "late"),
     ],
 )
-def test_what_comes_behind_it_is_cut_off(after: str) -> None:
+def test_output_after_a_traceback_is_cut_off(after: str) -> None:
     assert last_traceback(f"{TRACEBACK}\n{after}\n") == TRACEBACK
 
 
-def test_torchs_prefix_and_colours_are_taken_off() -> None:
+def test_torchs_prefix_and_colours_are_removed() -> None:
     log = "\n".join(f"[rank5]: {line}" for line in TRACEBACK.splitlines()).replace(
         "ValueError:", "\x1b[1;35mValueError\x1b[0m:"
     )
@@ -312,16 +383,16 @@ def test_an_attempt_before_this_one_is_not_the_cause() -> None:
 
 
 @pytest.mark.parametrize("log", ["", "step 1\n", "Traceback: none\n", "error: no such file\n"])
-def test_a_log_without_one_gives_none(log: str) -> None:
+def test_a_log_without_a_traceback_returns_none(log: str) -> None:
     assert last_traceback(log) is None
 
 
-def test_a_traceback_that_was_cut_short_is_given_as_far_as_it_goes() -> None:
+def test_a_truncated_traceback_is_returned_as_far_as_it_goes() -> None:
     cut = "\n".join(TRACEBACK.splitlines()[:-1])
     assert last_traceback(cut) == cut
 
 
 @given(st.text(alphabet="T \n|+", max_size=60), st.text(max_size=60))
-def test_nothing_in_a_log_makes_it_fail(before: str, after: str) -> None:
+def test_any_log_is_searched_without_an_error(before: str, after: str) -> None:
     found = last_traceback(f"{before}\n{TRACEBACK}\n{after}")
     assert found is None or exception_line(found)

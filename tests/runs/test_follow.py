@@ -56,7 +56,7 @@ def write(run: Run, text: str, rank: int = 0) -> Step:
     return append
 
 
-def end(run: Run, code: int) -> Step:
+def write_end(run: Run, code: int) -> Step:
     return lambda: (run.folder / "end").write_text(f"{code} 1700000000\n")
 
 
@@ -64,7 +64,7 @@ def events(run: Run, client: SlurmClient, time: Time) -> list[Event]:
     return list(follow([run], client, sleep=time.sleep, clock=time.clock))
 
 
-def told(found: list[Event]) -> list[str]:
+def summarize(found: list[Event]) -> list[str]:
     """The events in short."""
     short = []
     for event in found:
@@ -82,19 +82,19 @@ def told(found: list[Event]) -> list[str]:
     return short
 
 
-def test_a_life_from_the_queue_to_the_end(slurm: FakeSlurm, run: Run, client: SlurmClient) -> None:
+def test_a_job_is_followed_from_the_queue_to_its_end(slurm: FakeSlurm, run: Run, client: SlurmClient) -> None:
     slurm.queue("12 PENDING Priority")
     time = Time(
         (1, lambda: slurm.queue("12 RUNNING")),
         (2, write(run, "step 1\nste")),
         (3, write(run, "p 2\n")),
         (4, write(run, "done")),
-        (5, end(run, 0)),
+        (5, write_end(run, 0)),
         (5, lambda: (run.folder / "summary.json").write_text('{"loss": 2.5}')),
         (5, lambda: slurm.queue("12 COMPLETED")),
     )
     found = events(run, client, time)
-    assert told(found) == [
+    assert summarize(found) == [
         "None -> PENDING",
         "PENDING -> RUNNING",
         "0: step 1",
@@ -116,7 +116,7 @@ def test_the_end_is_written_into_the_record(slurm: FakeSlurm, run: Run, client: 
     slurm.job("12", "FAILED", "3:0")
     (run.folder / "first-failure").write_text("1 n1 3 100.0\n")
     run.rank_log(1).write_text("no such file\n")
-    assert told(events(run, client, Time()))[-1] == "ended 3"
+    assert summarize(events(run, client, Time()))[-1] == "ended 3"
     known = record.read_record(run.folder)
     assert known is not None
     assert known.end == record.RecordedOutcome(
@@ -129,11 +129,11 @@ def test_the_end_is_written_into_the_record(slurm: FakeSlurm, run: Run, client: 
     )
 
 
-def test_a_job_held_back_says_why_once(slurm: FakeSlurm, run: Run, client: SlurmClient) -> None:
+def test_the_reason_of_a_waiting_job_is_printed_once(slurm: FakeSlurm, run: Run, client: SlurmClient) -> None:
     slurm.queue("12 PENDING JobHeldUser")
     slurm.job("12", "CANCELLED", "0:15")
     time = Time((3, lambda: slurm.queue("12 PENDING Priority")), (6, lambda: slurm.queue("12 CANCELLED")))
-    assert told(events(run, client, time)) == [
+    assert summarize(events(run, client, time)) == [
         "None -> PENDING",
         "waits: JobHeldUser",
         "PENDING -> CANCELLED",
@@ -141,7 +141,7 @@ def test_a_job_held_back_says_why_once(slurm: FakeSlurm, run: Run, client: Slurm
     ]
 
 
-def test_the_controller_may_be_away_for_a_while(slurm: FakeSlurm, run: Run, client: SlurmClient) -> None:
+def test_following_survives_a_controller_outage(slurm: FakeSlurm, run: Run, client: SlurmClient) -> None:
     slurm.queue("12 RUNNING")
 
     def back() -> None:
@@ -149,9 +149,9 @@ def test_the_controller_may_be_away_for_a_while(slurm: FakeSlurm, run: Run, clie
         slurm.queue("12 COMPLETED")
 
     time = Time(
-        (2, lambda: slurm.says("squeue.error", "squeue: error: Unable to contact slurm controller\n")), (9, back)
+        (2, lambda: slurm.write("squeue.error", "squeue: error: Unable to contact slurm controller\n")), (9, back)
     )
-    assert told(events(run, client, time)) == [
+    assert summarize(events(run, client, time)) == [
         "None -> RUNNING",
         "unreachable",
         "RUNNING -> COMPLETED",
@@ -169,7 +169,7 @@ def test_a_requeued_job_is_followed_on(slurm: FakeSlurm, run: Run, client: Slurm
         slurm.queue("12 RUNNING")
 
     time = Time((2, lambda: slurm.queue("12 PENDING BeginTime")), (5, again), (8, lambda: slurm.queue("12 COMPLETED")))
-    assert told(events(run, client, time)) == [
+    assert summarize(events(run, client, time)) == [
         "0: first attempt",
         "None -> RUNNING",
         "RUNNING -> PENDING",
@@ -181,26 +181,26 @@ def test_a_requeued_job_is_followed_on(slurm: FakeSlurm, run: Run, client: Slurm
     ]
 
 
-def test_a_real_slurm_is_not_asked_more_often_than_every_ten_seconds(
+def test_a_real_slurm_is_queried_every_ten_seconds_and_more_often_when_the_script_has_ended(
     slurm: FakeSlurm, run: Run, client: SlurmClient
 ) -> None:
     slurm.queue("12 RUNNING")
     steps = [(float(second), write(run, f"step {second}\n")) for second in range(1, 60)]
-    time = Time(*steps, (55, end(run, 0)), (60, lambda: slurm.queue("12 COMPLETED")))
-    found = told(events(run, client._replace(embedded=False), time))
+    time = Time(*steps, (55, write_end(run, 0)), (60, lambda: slurm.queue("12 COMPLETED")))
+    found = summarize(events(run, client._replace(embedded=False), time))
     assert found[-1] == "ended 0"
-    assert len(slurm.told("squeue.calls").splitlines()) == 7
+    assert len(slurm.read("squeue.calls").splitlines()) == 6 + 6
     assert [line for line in found if line.startswith("0:")] == [f"0: step {second}" for second in range(1, 60)]
 
 
-def test_a_job_that_slurm_forgot_ends_by_its_own_mark(run: Run, slurm: FakeSlurm, client: SlurmClient) -> None:
-    end(run, 3)()
-    assert told(events(run, client, Time())) == ["None -> FAILED", "ended 3"]
+def test_a_job_missing_from_slurm_ends_with_its_end_file(run: Run, slurm: FakeSlurm, client: SlurmClient) -> None:
+    write_end(run, 3)()
+    assert summarize(events(run, client, Time())) == ["None -> FAILED", "ended 3"]
 
 
-def test_a_job_that_nobody_knows_and_that_left_no_mark_is_gone(run: Run, client: SlurmClient) -> None:
+def test_a_job_missing_from_slurm_without_an_end_file_is_lost(run: Run, client: SlurmClient) -> None:
     found = events(run, client, Time())
-    assert told(found) == ["ended 1"]
+    assert summarize(found) == ["ended 1"]
     last = found[-1]
     assert isinstance(last, Ended)
     assert last.outcome.sentence == "Slurm no longer knows the job, and its script did not reach its end."
@@ -214,7 +214,7 @@ def test_the_elements_of_an_array_are_followed_by_one_query(slurm: FakeSlurm, cl
     time = Time((5, lambda: slurm.queue("12_0 COMPLETED", "12_1 COMPLETED", "12_2 COMPLETED")))
     found = list(follow(runs, client._replace(embedded=False), sleep=time.sleep, clock=time.clock))
     assert sorted(event.job_id for event in found if isinstance(event, Ended)) == ["12_0", "12_1", "12_2"]
-    calls = slurm.told("squeue.calls").split()
+    calls = slurm.read("squeue.calls").split()
     assert [word for word in calls if word.startswith("--jobs")] == ["--jobs=12_0,12_1,12_2", "--jobs=12_1,12_2"]
     known = record.read_record(job.run.folder)
     assert known is not None
@@ -224,11 +224,11 @@ def test_the_elements_of_an_array_are_followed_by_one_query(slurm: FakeSlurm, cl
 def test_ctrl_c_leaves_the_job_alone(slurm: FakeSlurm, run: Run, client: SlurmClient) -> None:
     slurm.queue("12 RUNNING")
 
-    def interrupted(seconds: float) -> None:
+    def raise_interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(follow([run], client, sleep=interrupted))
+        list(follow([run], client, sleep=raise_interrupt))
     assert not (slurm.folder / "scancel.calls").exists()
 
 
@@ -238,7 +238,7 @@ def test_a_runs_folder_is_found_by_id(run: Run, project: Path) -> None:
     assert runs.find("13") is None
 
 
-def test_a_slow_squeue_holds_up_no_line(run: Run, client: SlurmClient, slurm: FakeSlurm) -> None:
+def test_a_slow_squeue_delays_no_output(run: Run, client: SlurmClient, slurm: FakeSlurm) -> None:
     slurm.job("12", "RUNNING")
     asked, seen = threading.Event(), threading.Event()
 

@@ -22,7 +22,7 @@ def client(slurm: FakeSlurm) -> SlurmClient:
     return slurm.client(os.environ)
 
 
-def looks(client: SlurmClient, project: Path, *steps: Step, words: tuple[str, ...] = ()) -> list[ListingUpdate]:
+def follow(client: SlurmClient, project: Path, *steps: Step, words: tuple[str, ...] = ()) -> list[ListingUpdate]:
     """A look, a step, a look, ... to the end."""
     left = list(steps)
 
@@ -33,7 +33,7 @@ def looks(client: SlurmClient, project: Path, *steps: Step, words: tuple[str, ..
     return list(follow_listing(words, project / "runs", client, interval=10, sleep=sleep))
 
 
-def changes(found: list[ListingUpdate]) -> list[list[str]]:
+def list_changes(found: list[ListingUpdate]) -> list[list[str]]:
     return [[f"{each.line.job_id} {each.old} {each.line.state}" for each in look.changes] for look in found]
 
 
@@ -41,29 +41,29 @@ def test_the_queue_is_watched_to_its_end(slurm: FakeSlurm, project: Path, client
     for _ in range(2):
         submit("job", "fake")
     slurm.queue("11 COMPLETED", "12 PENDING Priority", "13 RUNNING")
-    found = looks(
+    found = follow(
         client,
         project,
         lambda: slurm.queue("12 PENDING Resources", "13 COMPLETING", "14 PENDING Dependency"),
         lambda: slurm.queue("12 RUNNING", "13 COMPLETED", "14 PENDING DependencyNeverSatisfied"),
         lambda: slurm.queue("12 COMPLETED", "14 CANCELLED"),
     )
-    assert changes(found) == [
+    assert list_changes(found) == [
         ["13 None RUNNING", "12 None PENDING"],
         ["14 None PENDING"],
         ["13 RUNNING COMPLETED", "12 PENDING RUNNING", "14 PENDING PENDING"],
         ["12 RUNNING COMPLETED", "14 PENDING CANCELLED"],
     ]
     assert [(look.is_last, look.all_completed) for look in found] == [(False, False)] * 3 + [(True, False)]
-    assert len(slurm.told("squeue.calls").splitlines()) == 4
+    assert len(slurm.read("squeue.calls").splitlines()) == 4
 
 
-def test_an_empty_queue_is_over_at_once(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
-    (found,) = looks(client, project)
+def test_an_empty_queue_ends_the_listing_immediately(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
+    (found,) = follow(client, project)
     assert (found.lines, found.is_last, found.all_completed) == ([], True, True)
 
 
-def test_a_controller_that_restarts_is_asked_again(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
+def test_a_restarted_controller_is_queried_again(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
     submit("job", "fake")
     slurm.queue("12 RUNNING")
 
@@ -71,10 +71,10 @@ def test_a_controller_that_restarts_is_asked_again(slurm: FakeSlurm, project: Pa
         (slurm.folder / "squeue.error").unlink()
         slurm.queue("12 COMPLETED")
 
-    found = looks(
+    found = follow(
         client,
         project,
-        lambda: slurm.says("squeue.error", "squeue: error: Unable to contact slurm controller\n"),
+        lambda: slurm.write("squeue.error", "squeue: error: Unable to contact slurm controller\n"),
         lambda: None,
         back,
         words=("job",),
@@ -84,25 +84,25 @@ def test_a_controller_that_restarts_is_asked_again(slurm: FakeSlurm, project: Pa
     assert (found[-1].is_last, found[-1].all_completed) == (True, True)
 
 
-def test_a_controller_that_is_away_at_first_is_waited_for(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
-    slurm.says("squeue.error", "squeue: error: Unable to contact slurm controller\n")
+def test_a_controller_that_is_down_at_first_is_waited_for(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
+    slurm.write("squeue.error", "squeue: error: Unable to contact slurm controller\n")
 
     def back() -> None:
         (slurm.folder / "squeue.error").unlink()
         slurm.queue("12 FAILED")
 
-    assert changes(looks(client, project, back, words=("12",))) == [[], ["12 None FAILED"]]
+    assert list_changes(follow(client, project, back, words=("12",))) == [[], ["12 None FAILED"]]
 
 
-def test_a_job_that_slurm_forgets_is_over_after_some_looks(
+def test_a_job_missing_from_several_queries_has_ended(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
+    slurm.queue("12 RUNNING")
+    found = follow(client, project, slurm.queue, lambda: None, lambda: None, words=("12",))
+    assert list_changes(found) == [["12 None RUNNING"], [], [], ["12 RUNNING UNKNOWN"]]
+
+
+def test_a_job_that_ended_between_queries_ends_with_its_end_file(
     slurm: FakeSlurm, project: Path, client: SlurmClient
 ) -> None:
-    slurm.queue("12 RUNNING")
-    found = looks(client, project, slurm.queue, lambda: None, lambda: None, words=("12",))
-    assert changes(found) == [["12 None RUNNING"], [], [], ["12 RUNNING UNKNOWN"]]
-
-
-def test_a_job_that_ended_unseen_ends_by_its_own_mark(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
     run = submit("job", "fake").run
     slurm.queue("12 RUNNING")
 
@@ -110,9 +110,9 @@ def test_a_job_that_ended_unseen_ends_by_its_own_mark(slurm: FakeSlurm, project:
         slurm.queue()
         (run.folder / "end").write_text("0 1700000000\n")
 
-    assert changes(looks(client, project, gone, words=("12",))) == [["12 None RUNNING"], ["12 RUNNING COMPLETED"]]
+    assert list_changes(follow(client, project, gone, words=("12",))) == [["12 None RUNNING"], ["12 RUNNING COMPLETED"]]
 
 
-def test_what_nobody_knows_is_refused(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
+def test_an_unknown_job_is_refused(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
     with pytest.raises(UnknownJob):
-        looks(client, project, words=("77",))
+        follow(client, project, words=("77",))

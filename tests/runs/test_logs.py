@@ -21,7 +21,7 @@ def add(log: Path, data: bytes) -> None:
         file.write(data)
 
 
-def test_a_file_that_comes_late_is_no_error(log: Path) -> None:
+def test_a_file_that_appears_late_is_no_error(log: Path) -> None:
     tail = LogReader(log)
     assert list(tail.read()) == []
     add(log, b"one\n")
@@ -29,7 +29,7 @@ def test_a_file_that_comes_late_is_no_error(log: Path) -> None:
     assert list(tail.read()) == []
 
 
-def test_half_a_line_waits_for_its_other_half(log: Path) -> None:
+def test_an_unfinished_line_waits_for_its_rest(log: Path) -> None:
     tail = LogReader(log)
     add(log, "grö".encode()[:-1])
     assert list(tail.read()) == []
@@ -63,13 +63,13 @@ def test_a_line_without_end_does_not_fill_the_memory(log: Path) -> None:
     assert [len(line) for line in list(tail.read())] == [100_000]
 
 
-def test_bytes_that_are_no_text_are_shown_as_such(log: Path) -> None:
+def test_bytes_that_are_not_text_are_escaped(log: Path) -> None:
     add(log, b"a\xffb\n")
     assert list(LogReader(log).read()) == ["a\ufffdb"]
 
 
 @given(st.lists(st.binary(max_size=20), max_size=10))
-def test_however_it_is_written_the_lines_are_the_same(
+def test_lines_do_not_depend_on_how_the_file_is_written(
     tmp_path_factory: pytest.TempPathFactory, parts: list[bytes]
 ) -> None:
     log = tmp_path_factory.mktemp("tail") / "log"

@@ -19,7 +19,7 @@ def add(a: int, b: int) -> tuple[int, int]:
     return rank(), a + b
 
 
-def fail_on(bad: int) -> int:
+def fail_on_rank(bad: int) -> int:
     """One rank raises, the others wait for it for ever."""
     if rank() == bad:
         raise ValueError(f"bad sample on rank {bad}")
@@ -31,7 +31,7 @@ def kill_itself() -> None:
     os.kill(os.getpid(), 9)
 
 
-def where() -> dict[str, str]:
+def read_variables() -> dict[str, str]:
     names = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "HPC_KIT_RUN", "SUBMITIT_EXECUTOR", "SLURM_JOB_NAME")
     return {name: os.environ.get(name, "") for name in names}
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import pickle
+import re
 import subprocess
 import threading
 import time
@@ -21,7 +23,7 @@ from hpc_kit.errors import JobFailed, RecordError, SpecError, SubmitRefused
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.spec.cluster_client import open_client
 from hpc_kit.submission import lost_answers
-from hpc_kit.submission.executor import Executor, PartlySubmitted, read_map_table
+from hpc_kit.submission.executor import Executor, PartlySubmitted
 from hpc_kit.submission.job_handles import FunctionJob, ScriptJob
 from hpc_kit.submission.sbatch import AnswerLost, SubmitInterrupted
 from tests.runs.fake import FakeSlurm
@@ -50,16 +52,18 @@ def executor(slurm: FakeSlurm, project: Path) -> Executor:
     return Executor(job="job", folder=project / "pickles", cluster="fake")
 
 
-def directives(script: str) -> dict[str, str]:
+def read_directives(script: str) -> dict[str, str]:
     lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH --")]
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 
-def test_the_script_is_ours_and_keeps_submitits_protocol(executor: Executor, slurm: FakeSlurm, project: Path) -> None:
+def test_the_script_is_rendered_by_hpc_kit_and_keeps_submitits_protocol(
+    executor: Executor, slurm: FakeSlurm, project: Path
+) -> None:
     job = executor.submit(functions.add, 2, 3)
-    script = slurm.told("12.script")
+    script = slurm.read("12.script")
     folder = project / "pickles"
-    given = directives(script)
+    given = read_directives(script)
     assert (given["nodes"], given["ntasks"], given["time"]) == ("2", "4", "00:10:00")
     assert given["signal"] == "USR2@90"
     assert given["open-mode"] == "append"
@@ -76,14 +80,14 @@ def test_the_script_is_ours_and_keeps_submitits_protocol(executor: Executor, slu
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_with_the_jobs_id_is_made_by_the_script_before_srun(slurm: FakeSlurm, project: Path) -> None:
+def test_a_folder_with_the_job_id_is_created_by_the_script_before_srun(slurm: FakeSlurm, project: Path) -> None:
     executor = Executor(job="job", folder="my $pickles/%j/x", cluster="fake")
     executor.submit(functions.add, 2, 3)
-    script = slurm.told("12.script")
+    script = slurm.read("12.script")
     assert f'mkdir -p "{project}/my \\$pickles/""$SLURM_JOB_ID"/x\n' in script
-    assert directives(script)["output"] == "runs/job/%j.log"
+    assert read_directives(script)["output"] == "runs/job/%j.log"
     executor.map_array(functions.add, [1, 2], [1, 2])
-    script = slurm.told("13.script")
+    script = slurm.read("13.script")
     made = next(line for line in script.splitlines() if line.startswith("mkdir -p") and "pickles" in line)
     environ = {**os.environ, "SLURM_ARRAY_JOB_ID": "13", "SLURM_ARRAY_TASK_ID": "1"}
     subprocess.run(["bash", "-c", made], env=environ, check=True)
@@ -94,7 +98,7 @@ def test_parameters_change_what_is_submitted(executor: Executor, slurm: FakeSlur
     executor.update_parameters(name="sweep", nodes=1, tasks_per_node=3, timeout_min=1, mem_gb=2, slurm_partition="gpu")
     executor.update_parameters(stderr_to_stdout=True)
     job = executor.submit(functions.add, 2, 3)
-    given = directives(slurm.told("12.script"))
+    given = read_directives(slurm.read("12.script"))
     names = ("job-name", "nodes", "ntasks", "time", "mem", "partition", "signal")
     assert [given[name] for name in names] == ["sweep", "1", "3", "1", "2G", "gpu", "USR2@15"]
     assert "error" not in given
@@ -109,39 +113,39 @@ def test_a_refused_parameter_changes_nothing(executor: Executor, slurm: FakeSlur
     with pytest.raises(SpecError, match="no parameter 'ndoes'"):
         executor.update_parameters(ndoes=1)
     executor.submit(functions.add, 2, 3)
-    assert directives(slurm.told("12.script"))["nodes"] == "2"
+    assert read_directives(slurm.read("12.script"))["nodes"] == "2"
 
 
 def test_a_refused_submission_leaves_no_pickle(executor: Executor, slurm: FakeSlurm, project: Path) -> None:
-    slurm.says("sbatch.error", "sbatch: error: no\n")
+    slurm.write("sbatch.error", "sbatch: error: no\n")
     with pytest.raises(SubmitRefused):
         executor.submit(functions.add, 2, 3)
     assert list((project / "pickles").iterdir()) == []
     assert [path.name for path in (project / "runs").iterdir()] == [".shell"]
 
 
-def test_a_job_that_is_taken_gets_its_function_whatever_is_told(
+def test_an_accepted_job_gets_its_function_even_if_printing_fails(
     executor: Executor, slurm: FakeSlurm, project: Path
 ) -> None:
-    slurm.says("sbatch.hook", "kill -INT $PPID; sleep 0.3\n")
+    slurm.write("sbatch.hook", "kill -INT $PPID; sleep 0.3\n")
     with pytest.raises(SubmitInterrupted, match="job 12 is submitted and goes on"):
         executor.submit(functions.add, 2, 3)
     # Its folder is taken by what cannot hold a record.
-    slurm.says("sbatch.hook", f"mkdir -p {project}/runs/job/13/record.json/x\n")
+    slurm.write("sbatch.hook", f"mkdir -p {project}/runs/job/13/record.json/x\n")
     with pytest.raises(RecordError, match="job 13 is submitted, but"):
         executor.submit(functions.add, 2, 4)
-    slurm.says("sbatch.hook", "")
+    slurm.write("sbatch.hook", "")
     folder = project / "pickles"
     assert sorted(path.name for path in folder.iterdir()) == ["12_submitted.pkl", "13_submitted.pkl"]
     assert pickle_load(folder / "13_submitted.pkl").args == (2, 4)
 
 
-def test_a_job_whose_answer_was_lost_gets_its_functions_when_it_is_found(
+def test_a_job_with_a_lost_answer_gets_its_functions_when_it_is_found(
     executor: Executor, slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("LOOK_SECONDS", "AWAY_SECONDS", "LOOK_PAUSE"):
         monkeypatch.setattr(lost_answers, name, 0)
-    slurm.says("sbatch.error", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n")
+    slurm.write("sbatch.error", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n")
     with pytest.raises(AnswerLost) as error:
         executor.map_array(functions.add, [1, 2], [3, 4])
     remedy = "make another submission: it looks for this job first, and gives it its functions; "
@@ -155,7 +159,7 @@ def test_a_job_whose_answer_was_lost_gets_its_functions_when_it_is_found(
     assert found == {"11_0_submitted.pkl": (1, 3), "11_1_submitted.pkl": (2, 4), "12_submitted.pkl": (5, 6)}
     assert sorted(path.name for path in (project / "runs/job/11").iterdir()) == ["record.json", "script.sbatch"]
     # What Slurm has never taken leaves nothing.
-    slurm.says("sbatch.error", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n")
+    slurm.write("sbatch.error", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n")
     with pytest.raises(AnswerLost):
         executor.submit(functions.add, 7, 8)
     (slurm.folder / "sbatch.error").unlink()
@@ -163,22 +167,26 @@ def test_a_job_whose_answer_was_lost_gets_its_functions_when_it_is_found(
     assert {path.name for path in folder.glob("*.pkl")} == {*found, "13_submitted.pkl"}
 
 
-def test_arrays_stay_below_the_greatest_index(executor: Executor, slurm: FakeSlurm, project: Path) -> None:
-    slurm.says("max_array_size", "3")
+def test_large_arrays_are_split_below_the_greatest_index(executor: Executor, slurm: FakeSlurm, project: Path) -> None:
+    slurm.write("max_array_size", "3")
     jobs = executor.map_array(functions.add, range(7), range(7))
     assert [job.job_id for job in jobs] == ["12_0", "12_1", "12_2", "13_0", "13_1", "13_2", "14_0"]
-    assert [directives(slurm.told(f"{number}.script"))["array"] for number in (12, 13, 14)] == ["0-2", "0-2", "0-0"]
+    assert [read_directives(slurm.read(f"{number}.script"))["array"] for number in (12, 13, 14)] == [
+        "0-2",
+        "0-2",
+        "0-0",
+    ]
     assert all(job.paths.submitted_pickle.is_file() for job in jobs)
     assert [job.submission().args for job in jobs] == [(number, number) for number in range(7)]
-    assert directives(slurm.told("12.script"))["output"].endswith("/%A_%a_0_log.out")
+    assert read_directives(slurm.read("12.script"))["output"].endswith("/%A_%a_0_log.out")
     # One table for the three arrays.
     [path] = (project / "pickles").glob("*_table.jsonl")
     assert path.name == "12_table.jsonl"
-    rows = read_map_table(path)
-    assert [(row.number, row.job_id, row.args) for row in rows] == [
-        (index, job.job_id, (str(index), str(index))) for index, job in enumerate(jobs)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(row["number"], row["job_id"], row["args"]) for row in rows] == [
+        (index, job.job_id, [str(index), str(index)]) for index, job in enumerate(jobs)
     ]
-    assert {row.function for row in rows} == {"add"}
+    assert {row["function"] for row in rows} == {"add"}
 
 
 def test_a_table_that_cannot_be_written_does_not_stop_the_jobs(
@@ -190,17 +198,17 @@ def test_a_table_that_cannot_be_written_does_not_stop_the_jobs(
     assert [job.job_id for job in jobs] == ["12_0", "12_1"]
 
 
-def test_the_parallelism_is_shared_among_the_arrays(executor: Executor, slurm: FakeSlurm) -> None:
-    slurm.says("max_array_size", "4")
+def test_the_limit_of_parallel_elements_is_divided_among_the_arrays(executor: Executor, slurm: FakeSlurm) -> None:
+    slurm.write("max_array_size", "4")
     executor.update_parameters(slurm_array_parallelism=4)
     executor.map_array(functions.add, range(8), range(8))
-    assert [directives(slurm.told(f"{number}.script"))["array"] for number in (12, 13)] == ["0-3%2", "0-3%2"]
+    assert [read_directives(slurm.read(f"{number}.script"))["array"] for number in (12, 13)] == ["0-3%2", "0-3%2"]
 
 
-def test_of_arrays_refused_half_way_the_first_are_told(executor: Executor, slurm: FakeSlurm) -> None:
-    slurm.says("max_array_size", "2")
+def test_if_a_later_array_is_refused_the_submitted_ones_are_named(executor: Executor, slurm: FakeSlurm) -> None:
+    slurm.write("max_array_size", "2")
     hook = '[ -f "$FAKE/12.script" ] && { echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; }'
-    slurm.says("sbatch.hook", hook)
+    slurm.write("sbatch.hook", hook)
     with pytest.raises(PartlySubmitted, match="only the first 2 of 3") as error:
         executor.map_array(functions.add, range(3), range(3))
     assert [job.job_id for job in error.value.jobs] == ["12_0", "12_1"]
@@ -211,7 +219,7 @@ def test_a_batch_is_one_array(executor: Executor, slurm: FakeSlurm) -> None:
     with executor.batch():
         jobs = [executor.submit(functions.add, number, 1) for number in range(3)]
     assert [job.job_id for job in jobs] == ["12_0", "12_1", "12_2"]
-    assert slurm.told("last") == "12\n"
+    assert slurm.read("last") == "12\n"
 
 
 def test_jobs_clusters_and_projects_are_text_or_paths(
@@ -226,16 +234,14 @@ def test_jobs_clusters_and_projects_are_text_or_paths(
     assert Executor(job="job", folder="pickles", cluster="fake", root=root).root == project
 
 
-def test_a_function_too_large_to_pickle_is_refused(slurm: FakeSlurm, project: Path) -> None:
+def test_a_function_that_is_too_large_is_refused(slurm: FakeSlurm, project: Path) -> None:
     executor = Executor(job="job", folder="pickles", cluster="fake", max_pickle_size_gb=1e-6)
     with pytest.raises(SpecError, match="too large"):
         executor.submit(len, "x" * 10_000)
     assert list((project / "pickles").iterdir()) == []
 
 
-def test_where_one_of_several_cannot_be_pickled_the_others_arguments_are_not_left(
-    slurm: FakeSlurm, project: Path
-) -> None:
+def test_if_one_function_cannot_be_pickled_no_pickle_remains(slurm: FakeSlurm, project: Path) -> None:
     executor = Executor(job="job", folder="pickles", cluster="fake")
     with pytest.raises(TypeError, match="pickle"):
         executor.map_array(functions.add, [1, 2, threading.Lock()], [1, 2, 3])
@@ -243,13 +249,13 @@ def test_where_one_of_several_cannot_be_pickled_the_others_arguments_are_not_lef
     assert not (slurm.folder / "last").exists()
 
 
-def test_another_way_to_start_python_is_taken_word_by_word(slurm: FakeSlurm) -> None:
+def test_a_custom_python_command_is_used_unchanged(slurm: FakeSlurm) -> None:
     python = "apptainer exec 'my image.sif' python"
     Executor(job="job", folder="pickles", cluster="fake", python=python).submit(functions.add, 1, 1)
-    assert "apptainer exec 'my image.sif' python -u -m submitit.core._submit /" in slurm.told("12.script")
+    assert "apptainer exec 'my image.sif' python -u -m submitit.core._submit /" in slurm.read("12.script")
 
 
-def test_the_cluster_that_fits_the_machine_is_the_default(slurm: FakeSlurm, project: Path) -> None:
+def test_the_default_cluster_fits_the_machine(slurm: FakeSlurm, project: Path) -> None:
     (project / "env" / "default.toml").write_text('slurm = "system"\npython = "/opt/python"\n')
     assert Executor(job="job", folder="pickles").submit(functions.add, 1, 1).job_id == "12"
     known = hpc_kit.submit("job").run.record
@@ -257,7 +263,7 @@ def test_the_cluster_that_fits_the_machine_is_the_default(slurm: FakeSlurm, proj
     assert (known.job_id, known.cluster) == ("13", "default")
 
 
-def test_no_folder_need_be_named(slurm: FakeSlurm, project: Path) -> None:
+def test_the_folder_is_optional(slurm: FakeSlurm, project: Path) -> None:
     job = Executor(job="job", cluster="fake").submit(functions.add, 1, 1)
     assert job.paths.folder == project / "runs" / "functions"
 
@@ -269,9 +275,33 @@ def test_a_job_of_torchrun_is_refused(slurm: FakeSlurm, project: Path) -> None:
         )
 
 
-def test_a_folder_with_a_backslash_is_refused(slurm: FakeSlurm) -> None:
-    with pytest.raises(SpecError, match="backslash"):
-        Executor(job="job", folder="a\\b", cluster="fake")
+def test_an_executor_needs_no_job(slurm: FakeSlurm, project: Path) -> None:
+    executor = Executor(folder="runs/sweep", cluster="fake")
+    executor.update_parameters(timeout_min=3, tasks_per_node=2)
+    job = executor.submit(functions.add, 1, 1)
+    script = job.paths.submission_file.read_text()
+    assert job.paths.folder == project / "runs" / "sweep"
+    for line in ("--job-name=submitit", "--nodes=1", "--ntasks-per-node=2", "--time=3"):
+        assert f"#SBATCH {line}\n" in script
+
+
+def test_logs_in_a_folder_with_a_backslash_reach_it_through_a_link(slurm: FakeSlurm, project: Path) -> None:
+    folder = project / "a\\b" / "c"
+    job = Executor(job="job", folder=folder, cluster="fake").submit(functions.add, 1, 1)
+    [output] = re.findall(r"^#SBATCH --output=(.*)$", job.paths.submission_file.read_text(), re.MULTILINE)
+    assert "\\" not in output
+    log = Path(output.replace("%j", job.job_id))
+    assert log.parent.resolve() == folder.resolve()
+    assert log.name == job.paths.stdout.name
+
+
+def test_the_teardown_runs_at_the_end_and_keeps_the_exit_status(slurm: FakeSlurm, project: Path) -> None:
+    executor = Executor(job="job", folder="p", cluster="fake")
+    executor.update_parameters(slurm_setup=["echo begun"], slurm_teardown=['echo "it\'s over"', "false"])
+    script = executor.submit(functions.add, 1, 1).paths.submission_file.read_text()
+    [trap] = re.findall(r"^trap 'set \+e.*? EXIT$", script, re.MULTILINE | re.DOTALL)
+    done = subprocess.run(["bash", "-euc", f"{trap}\nexit 3"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "it's over\n")
 
 
 def test_the_time_limit_reaches_the_protocol(executor: Executor, slurm: FakeSlurm) -> None:
@@ -303,7 +333,7 @@ def embedded(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         time.sleep(0.1)
 
 
-def test_a_result_that_a_slow_file_system_hides_is_waited_for(
+def test_a_result_delayed_by_a_slow_file_system_is_waited_for(
     executor: Executor, slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executor.update_parameters(nodes=1, ntasks_per_node=1)
@@ -321,7 +351,7 @@ def test_a_result_that_a_slow_file_system_hides_is_waited_for(
     assert "read " not in str(error)  # there is no log
 
 
-def test_a_function_gives_one_result_a_rank(embedded: SlurmClient, project: Path) -> None:
+def test_a_function_returns_one_result_per_rank(embedded: SlurmClient, project: Path) -> None:
     executor = hpc_kit.Executor(job="job", folder="my pickles (größe)", cluster="here")
     job = executor.submit(functions.add, 2, 3)
     assert job.results() == [(0, 5), (1, 5)]
@@ -334,10 +364,10 @@ def test_a_function_gives_one_result_a_rank(embedded: SlurmClient, project: Path
     assert copy.results() == [(0, 5), (1, 5)]
 
 
-def test_the_rank_that_failed_first_is_the_one_that_is_told(embedded: SlurmClient, project: Path) -> None:
+def test_the_exception_of_the_first_failed_rank_is_raised(embedded: SlurmClient, project: Path) -> None:
     executor = Executor(job="job", folder="pickles", cluster="here", set={"resources.ntasks_per_node": 2})
     started = time.monotonic()
-    job = executor.submit(functions.fail_on, 2)
+    job = executor.submit(functions.fail_on_rank, 2)
     with pytest.raises(JobFailed) as error:
         job.results()
     assert time.monotonic() - started < 30
@@ -348,7 +378,7 @@ def test_the_rank_that_failed_first_is_the_one_that_is_told(embedded: SlurmClien
     assert job.task(0).exception() is not None
 
 
-def test_a_rank_that_is_killed_is_told_by_its_signal(embedded: SlurmClient, project: Path) -> None:
+def test_a_killed_rank_is_reported_with_its_signal(embedded: SlurmClient, project: Path) -> None:
     executor = Executor(job="job", folder="pickles", cluster="here", set={"resources.nodes": 1})
     error = executor.submit(functions.kill_itself).exception()
     assert error is not None
@@ -357,7 +387,7 @@ def test_a_rank_that_is_killed_is_told_by_its_signal(embedded: SlurmClient, proj
 
 def test_elements_of_an_array_run_through_our_script(embedded: SlurmClient, project: Path) -> None:
     executor = Executor(job="job", folder="pickles/%j", cluster="here", set={"resources.nodes": 1})
-    jobs = executor.map_array(lambda index: (index, functions.where()), range(3))
+    jobs = executor.map_array(lambda index: (index, functions.read_variables()), range(3))
     found = [job.result() for job in jobs]
     assert [index for index, _ in found] == [0, 1, 2]
     ids = [f"{where['SLURM_ARRAY_JOB_ID']}_{where['SLURM_ARRAY_TASK_ID']}" for _, where in found]
@@ -366,7 +396,7 @@ def test_elements_of_an_array_run_through_our_script(embedded: SlurmClient, proj
     assert {where["SUBMITIT_EXECUTOR"] for _, where in found} == {"slurm"}
 
 
-def test_a_callable_with_a_checkpoint_is_requeued_and_goes_on(
+def test_a_callable_with_a_checkpoint_is_requeued_and_resumes(
     embedded: SlurmClient, project: Path, tmp_path: Path
 ) -> None:
     executor = Executor(job="job", folder="pickles", cluster="here", set={"resources.nodes": 1})
@@ -380,7 +410,7 @@ def test_a_callable_with_a_checkpoint_is_requeued_and_goes_on(
     assert (tmp_path / "attempt-2").exists()
 
 
-def test_a_program_is_a_submitit_job_too(embedded: SlurmClient, project: Path) -> None:
+def test_a_program_is_a_submitit_job(embedded: SlurmClient, project: Path) -> None:
     program = (
         'echo "rank $SLURM_PROCID"; [ $SLURM_PROCID = 0 ] && echo \'{"loss": 2.5}\' >"$HPC_KIT_RUN/summary.json"; true'
     )
@@ -398,7 +428,7 @@ def test_a_program_is_a_submitit_job_too(embedded: SlurmClient, project: Path) -
     assert os.environ["PATH"].encode() not in secret
 
 
-def test_a_failing_program_names_rank_host_and_its_own_words(embedded: SlurmClient, project: Path) -> None:
+def test_a_failed_program_is_reported_with_rank_host_and_its_output(embedded: SlurmClient, project: Path) -> None:
     (project / "train.py").write_text(
         "import os, time\nif os.environ['SLURM_PROCID'] == '1':\n    raise ValueError('bad sample')\ntime.sleep(60)\n"
     )
@@ -413,7 +443,7 @@ def test_a_failing_program_names_rank_host_and_its_own_words(embedded: SlurmClie
         pickle.loads(pickle.dumps(job)).result()
 
 
-def test_a_cancelled_program_ends_as_such(embedded: SlurmClient, project: Path) -> None:
+def test_a_cancelled_program_is_reported_as_cancelled(embedded: SlurmClient, project: Path) -> None:
     job = hpc_kit.submit("job", "here", set={"command": ["sleep", "60"]})
     assert job.state in {"PENDING", "RUNNING"}
     job.cancel()
@@ -423,7 +453,7 @@ def test_a_cancelled_program_ends_as_such(embedded: SlurmClient, project: Path) 
     assert error.what == f"job {job.job_id} job CANCELLED: It was cancelled by its user or an administrator."
 
 
-def test_an_array_of_programs_gives_a_result_for_each(embedded: SlurmClient, project: Path) -> None:
+def test_an_array_of_programs_returns_one_result_per_element(embedded: SlurmClient, project: Path) -> None:
     program = 'echo "{\\"index\\": $SLURM_ARRAY_TASK_ID}" >"$HPC_KIT_RUN/summary.json"'
     changes = {"command": ["bash", "-c", program], "resources.array": "0-1", "resources.nodes": 1}
     job = hpc_kit.submit("job", "here", set=changes)

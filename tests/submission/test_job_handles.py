@@ -17,25 +17,23 @@ def watcher(slurm: FakeSlurm) -> JobWatcher:
     return JobWatcher(slurm.client(os.environ))
 
 
-def test_each_cluster_of_a_real_slurm_has_a_watcher_of_its_own() -> None:
+def test_each_cluster_of_a_real_slurm_has_its_own_watcher() -> None:
     there, here = (SlurmClient({"SLURM_CLUSTERS": name}, embedded=False) for name in ("there", "here"))
     assert shared_watcher(there) is shared_watcher(there)
     assert shared_watcher(there) is not shared_watcher(here)
 
 
-def test_one_query_serves_all_jobs_and_is_not_repeated_before_its_time(slurm: FakeSlurm, watcher: JobWatcher) -> None:
+def test_one_query_serves_all_jobs_until_it_expires(slurm: FakeSlurm, watcher: JobWatcher) -> None:
     slurm.queue("12 RUNNING", "13_0 COMPLETED", "13_1 RUNNING")
     assert watcher.get_state("12") == "RUNNING"
     assert watcher.get_state("13") == "RUNNING"
-    calls = len(slurm.told("squeue.calls").splitlines())
+    calls = len(slurm.read("squeue.calls").splitlines())
     assert [watcher.is_done(job_id) for job_id in ("13_0", "13_1", "12")] == [True, False, False]
-    assert len(slurm.told("squeue.calls").splitlines()) == calls
+    assert len(slurm.read("squeue.calls").splitlines()) == calls
     assert watcher.get_info("12", mode="cache") == {"JobID": "12", "State": "RUNNING", "NodeList": "n[1-2]"}
 
 
-def test_a_job_that_slurm_does_not_list_is_done_after_some_queries_and_may_appear_again(
-    slurm: FakeSlurm, watcher: JobWatcher
-) -> None:
+def test_a_job_missing_from_several_queries_is_done_and_may_reappear(slurm: FakeSlurm, watcher: JobWatcher) -> None:
     slurm.queue()
     assert [watcher.is_done("12", mode="force") for _ in range(3)] == [False, False, True]
     slurm.queue("12 RUNNING")
@@ -47,15 +45,15 @@ def test_an_ended_job_is_not_queried_again(
 ) -> None:
     slurm.queue("12 COMPLETED")
     assert watcher.is_done("12")
-    calls = slurm.told("squeue.calls")
+    calls = slurm.read("squeue.calls")
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 1000)
     assert watcher.is_done("12", mode="force")
-    assert slurm.told("squeue.calls") == calls
+    assert slurm.read("squeue.calls") == calls
 
 
-def test_a_controller_that_is_away_leaves_the_last_states(slurm: FakeSlurm, watcher: JobWatcher) -> None:
+def test_without_a_controller_the_last_states_remain(slurm: FakeSlurm, watcher: JobWatcher) -> None:
     slurm.queue("12 RUNNING")
     assert watcher.get_state("12") == "RUNNING"
-    slurm.says("squeue.error", "slurm_load_jobs error: Unable to contact slurm controller")
+    slurm.write("squeue.error", "slurm_load_jobs error: Unable to contact slurm controller")
     assert watcher.get_state("12", mode="force") == "RUNNING"

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.runs.fake import FakeSlurm
 
 
-def imported(*words: str) -> set[str]:
+def list_imports(*words: str) -> set[str]:
     """The modules that a command of hpc-kit imports."""
     argv = [sys.executable, "-X", "importtime", "-m", "hpc_kit", *words]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
@@ -17,20 +17,18 @@ def imported(*words: str) -> set[str]:
     return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
 
 
-def test_a_script_is_rendered_without_what_asks_slurm(project: Path) -> None:
-    names = imported("render", "ddp_4node", "--cluster", "local")
+def test_rendering_imports_nothing_that_queries_slurm(project: Path) -> None:
+    names = list_imports("render", "ddp_4node", "--cluster", "local")
     assert "jinja2" in names
     heavy = {"submitit", "torch", "tree_sitter", "hpc_kit.slurm.job_status", "hpc_kit.slurm.nodelist", "subprocess"}
     assert not heavy & names
 
 
-def test_a_job_is_submitted_without_submitits_half_and_without_the_rules_of_check(
-    slurm: FakeSlurm, project: Path
-) -> None:
+def test_submitting_imports_neither_submitit_nor_the_rules_of_check(slurm: FakeSlurm, project: Path) -> None:
     (project / "train.py").touch()
     python = f"cluster.python={sys.executable}"
-    names = imported("submit", "job", "--cluster", "fake", "--set", python, "--no-wait")
-    assert slurm.told("sbatch.argv")
+    names = list_imports("submit", "job", "--cluster", "fake", "--set", python, "--no-wait")
+    assert slurm.read("sbatch.argv")
     assert not {"submitit", "torch", "tree_sitter", "hpc_kit.check.rules", "hpc_kit.runs.follow"} & names
     # What follows a job, what asks for its state, and what reads launch lines that are more than `python FILE`.
     assert (
@@ -44,10 +42,10 @@ def test_a_job_is_submitted_without_submitits_half_and_without_the_rules_of_chec
     )
 
 
-def test_a_program_is_submitted_without_the_reader_of_launch_lines(slurm: FakeSlurm, project: Path) -> None:
+def test_submitting_a_program_does_not_import_the_script_reader(slurm: FakeSlurm, project: Path) -> None:
     (project / "train.py").touch()
     python = f"cluster.python={sys.executable}"
     own = ("--cluster", "fake", "--set", python, "--no-wait", "-j", "1x2")
-    names = imported("submit", *own, "--", "python", "train.py")
-    assert slurm.told("sbatch.argv")
+    names = list_imports("submit", *own, "--", "python", "train.py")
+    assert slurm.read("sbatch.argv")
     assert "hpc_kit.check.launch_lines" not in names

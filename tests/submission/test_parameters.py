@@ -36,7 +36,7 @@ def test_each_name_becomes_a_key_of_a_job_file(given: dict[str, object], setting
     assert sort_parameters(given) == (settings, {})
 
 
-def test_what_is_the_protocols_own_is_kept_apart() -> None:
+def test_parameters_of_the_protocol_are_separated() -> None:
     given: dict[str, object] = {"slurm_array_parallelism": 4, "signal_delay_s": 30, "stderr_to_stdout": True}
     found = sort_parameters(given)
     assert found.settings == {}
@@ -53,9 +53,14 @@ def test_a_wrong_value_is_named(given: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("partitoin", "partition"), ("slurm_ndoes", "nodes"), ("timeout_mins", "timeout_min"), ("xyz", "one of ")],
+    [
+        ("partitoin", "partition"),
+        ("slurm_ndoes", "nodes"),
+        ("timeout_mins", "timeout_min"),
+        ("xyz", "a parameter of submitit"),
+    ],
 )
-def test_an_unknown_name_gives_near_ones(name: str, near: str) -> None:
+def test_an_unknown_name_suggests_near_ones(name: str, near: str) -> None:
     with pytest.raises(UnknownParameter, match=f"no parameter '{name}'") as error:
         sort_parameters({name: 1})
     assert near in str(error.value.remedy)
@@ -63,13 +68,13 @@ def test_an_unknown_name_gives_near_ones(name: str, near: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_means_nothing_here_says_what_to_do(name: str) -> None:
+def test_a_parameter_without_an_effect_is_refused_with_a_remedy(name: str) -> None:
     with pytest.raises(SpecError) as error:
         sort_parameters({name: "x"})
     assert error.value.remedy == REFUSED[name]
 
 
-def test_every_parameter_of_submitit_is_taken_or_refused_with_a_reason() -> None:
+def test_every_parameter_of_submitit_is_accepted_or_refused_with_a_reason() -> None:
     theirs = set(inspect.signature(_make_sbatch_string).parameters) - {"command", "folder", "map_count"}
     for name in sorted(theirs | GENERIC.keys() | {f"slurm_{name}" for name in theirs} | OWN):
         if name.removeprefix("slurm_") in REFUSED:

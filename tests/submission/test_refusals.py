@@ -65,7 +65,7 @@ SIZE = "fit the job to the nodes. It asks for 2 nodes, 4 tasks x 64 CPUs"
 def test_each_refusal_gets_its_remedy(
     slurm: FakeSlurm, resolved: Resolved, words: str, sinfo: str, remedy: str
 ) -> None:
-    slurm.says("sinfo.out", sinfo)
+    slurm.write("sinfo.out", sinfo)
     error = refusal_error(resolved, slurm.client(os.environ), answer(words))
     assert isinstance(error, SubmitRefused)
     assert (error.what, error.found, error.remedy) == (
@@ -75,8 +75,8 @@ def test_each_refusal_gets_its_remedy(
     )
 
 
-def test_a_job_without_a_partition_is_shown_those_that_there_are(slurm: FakeSlurm, project: Path) -> None:
-    slurm.says("sinfo.out", "gpu\nmain\n")
+def test_a_job_without_a_partition_lists_the_partitions(slurm: FakeSlurm, project: Path) -> None:
+    slurm.write("sinfo.out", "gpu\nmain\n")
     resolved = resolve(load.load("job", "fake", root=project), root=project)
     error = refusal_error(
         resolved, slurm.client(os.environ), answer("No partition specified or system default partition")
@@ -84,7 +84,7 @@ def test_a_job_without_a_partition_is_shown_those_that_there_are(slurm: FakeSlur
     assert error.remedy == "name one: --partition=gpu or main"
 
 
-def test_a_missing_sinfo_costs_the_near_matches_only(slurm: FakeSlurm, resolved: Resolved) -> None:
+def test_without_sinfo_only_suggestions_are_missing(slurm: FakeSlurm, resolved: Resolved) -> None:
     (slurm.bin / "sinfo").unlink()
     client = slurm.client(os.environ)._replace(environ={"PATH": str(slurm.bin), "FAKE": str(slurm.folder)})
     error = refusal_error(resolved, client, answer("Invalid partition name specified"))
@@ -99,13 +99,13 @@ def test_a_missing_sinfo_costs_the_near_matches_only(slurm: FakeSlurm, resolved:
         ("Could not establish a configuration source", "--cluster local"),
     ],
 )
-def test_a_slurm_that_is_away_is_another_error(slurm: FakeSlurm, resolved: Resolved, words: str, remedy: str) -> None:
+def test_an_unreachable_slurm_is_another_error(slurm: FakeSlurm, resolved: Resolved, words: str, remedy: str) -> None:
     error = refusal_error(resolved, slurm.client(os.environ), answer(words))
     assert isinstance(error, SlurmUnavailable)
     assert remedy in str(error.remedy)
 
 
-def test_a_silent_failure_tells_the_exit_status(slurm: FakeSlurm, resolved: Resolved) -> None:
+def test_a_failure_without_a_message_shows_the_exit_code(slurm: FakeSlurm, resolved: Resolved) -> None:
     error = refusal_error(resolved, slurm.client(os.environ), Completed(("sbatch", "x"), 3, "", ""))
     assert error.found == "exit status 3 without a message"
 
@@ -113,15 +113,15 @@ def test_a_silent_failure_tells_the_exit_status(slurm: FakeSlurm, resolved: Reso
 @pytest.mark.parametrize(
     "words", ["Socket timed out on send/recv operation", "Zero Bytes were transmitted or received", "Broken pipe"]
 )
-def test_what_leaves_it_open_whether_the_job_is_there(words: str) -> None:
+def test_an_answer_may_leave_it_open_whether_the_job_exists(words: str) -> None:
     assert ANSWER_LOST.search(FAILED.format(words))
     assert not ANSWER_LOST.search(FAILED.format("Invalid partition name specified"))
 
 
-def test_memory_that_no_node_has_is_said_beside_what_they_have(slurm: FakeSlurm, project: Path) -> None:
+def test_too_much_memory_is_refused_with_the_memory_of_the_nodes(slurm: FakeSlurm, project: Path) -> None:
     loaded = load.load("job", "fake", set={"resources.mem": "900G"}, root=project)
     words = "Memory specification can not be satisfied\nRequested node configuration is not available"
-    slurm.says("sinfo.out", "main: 4 nodes of 8 CPUs, 16000 MiB, gres (null)\n")
+    slurm.write("sinfo.out", "main: 4 nodes of 8 CPUs, 16000 MiB, gres (null)\n")
     error = refusal_error(resolve(loaded, root=project), slurm.client(os.environ), answer(words))
     assert (error.remedy or "").splitlines() == [
         "fit the job to the nodes. It asks for 2 nodes, 4 tasks x 1 CPUs, mem 900G",

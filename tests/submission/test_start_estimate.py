@@ -33,7 +33,7 @@ MAIN = "sbatch: Job 2 to start at 2026-11-23T14:20:05 using 4 processors on node
         ("", None),
     ],
 )  # fmt: skip
-def test_what_sbatch_says_is_read(said: str, start: StartEstimate | None) -> None:
+def test_the_estimate_of_sbatch_is_read(said: str, start: StartEstimate | None) -> None:
     assert parse_start_estimate(said) == start
 
 
@@ -41,21 +41,21 @@ SAYS = """echo "${!#}" >"$FAKE/asked"; cp "${!#}" "$FAKE/script"; cat "$FAKE/say
 
 
 def ask(slurm: FakeSlurm, project: Path, says: str, status: int = 0) -> StartEstimate:
-    slurm.says("sbatch.hook", SAYS)
-    slurm.says("says", says)
-    slurm.says("exit", str(status))
+    slurm.write("sbatch.hook", SAYS)
+    slurm.write("says", says)
+    slurm.write("exit", str(status))
     return estimate_start(resolve(load.load("job", "fake", root=project), root=project), root=project)
 
 
-def test_the_scheduler_is_asked_with_the_very_script_and_nothing_is_left(slurm: FakeSlurm, project: Path) -> None:
+def test_the_estimate_uses_the_rendered_script_and_leaves_no_file(slurm: FakeSlurm, project: Path) -> None:
     assert ask(slurm, project, MAIN).nodes == "n[1-4]"
-    assert slurm.told("sbatch.argv").split()[0] == "--test-only"
-    assert "#SBATCH --nodes=2" in slurm.told("script")
-    assert not Path(slurm.told("asked").strip()).exists()
+    assert slurm.read("sbatch.argv").split()[0] == "--test-only"
+    assert "#SBATCH --nodes=2" in slurm.read("script")
+    assert not Path(slurm.read("asked").strip()).exists()
     assert not (project / "runs").exists()
 
 
-def test_slurm_is_asked_for_the_time_in_its_own_form(
+def test_the_time_is_requested_in_slurms_format(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
@@ -64,14 +64,14 @@ def test_slurm_is_asked_for_the_time_in_its_own_form(
     assert not {"SLURM_TIME_FORMAT", "SBATCH_TIMELIMIT"} & slurm.sbatch_environ().keys()
 
 
-def test_a_refusal_is_one_of_submit(slurm: FakeSlurm, project: Path) -> None:
+def test_a_refused_estimate_is_an_error_of_submit(slurm: FakeSlurm, project: Path) -> None:
     with pytest.raises(SubmitRefused, match="sbatch refused job") as refused:
         ask(slurm, project, "allocation failure: Requested node configuration is not available\n", 1)
     assert refused.value.found == "allocation failure: Requested node configuration is not available"
     assert "asks for 2 nodes" in str(refused.value.remedy)
 
 
-def test_an_answer_without_a_time_is_no_answer(slurm: FakeSlurm, project: Path) -> None:
+def test_an_estimate_without_a_time_is_an_error(slurm: FakeSlurm, project: Path) -> None:
     with pytest.raises(SlurmUnavailable, match="does not say when") as unclear:
         ask(slurm, project, "sbatch: all fine\n")
     assert unclear.value.found == "all fine"

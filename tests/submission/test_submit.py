@@ -46,25 +46,54 @@ def record_of(run: Path) -> dict[str, Any]:
     return data
 
 
-def test_sbatch_gets_the_very_bytes_that_render_prints(slurm: FakeSlurm, project: Path) -> None:
+def test_sbatch_gets_the_bytes_that_render_prints(slurm: FakeSlurm, project: Path) -> None:
     changes = {"resources.comment": 'it\'s "odd"', "env.A": "two words"}
     job = submit("job", "fake", set=changes)
     assert job.job_id == "12"
-    assert slurm.told("12.script") == render("job", "fake", set=changes)
-    assert (project / "runs/job/12/script.sbatch").read_text() == slurm.told("12.script")
+    assert slurm.read("12.script") == render("job", "fake", set=changes)
+    assert (project / "runs/job/12/script.sbatch").read_text() == slurm.read("12.script")
 
 
-def test_sbatch_is_given_the_script_alone_in_the_projects_folder(slurm: FakeSlurm, project: Path) -> None:
+def test_a_program_without_a_job_file_is_submitted_as_on_the_command_line(slurm: FakeSlurm, project: Path) -> None:
+    (project / "train.py").write_text("")
+    job = submit(cluster="fake", command=["python", "train.py"], nodes=2, ranks_per_node=3)
+    assert (job.run.name, job.run.record and job.run.record.resolved.world_size) == ("train", 6)
+    script = slurm.read("12.script")
+    assert "#SBATCH --nodes=2\n" in script
+    assert "-m hpc_kit.runtime train.py" in script
+
+
+def test_nodes_and_ranks_replace_those_of_a_job_file(slurm: FakeSlurm, project: Path) -> None:
+    job = submit("job", "fake", nodes=3, ranks_per_node=1)
+    assert job.run.record and job.run.record.resolved.world_size == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        ({"job": ["python", "t.py"]}, r"submit\(command=\['python', 't.py'\]\)"),
+        ({"command": "python t.py"}, r"submit\(command=\['python', 't.py'\]\)"),
+        ({"job": "job", "command": ["t.py"]}, "either a job or a command"),
+        ({}, 'submit\\("ddp_4node"\\)'),
+        ({"job": 3}, 'submit\\("ddp_4node"\\)'),
+    ],
+)
+def test_a_wrong_argument_is_refused_with_the_call_that_works(arguments: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(SpecError, match=remedy):
+        submit(**arguments)
+
+
+def test_sbatch_gets_only_the_script_in_the_folder_of_the_project(slurm: FakeSlurm, project: Path) -> None:
     submit("job", "fake")
-    (argument,) = slurm.told("sbatch.argv").splitlines()
+    (argument,) = slurm.read("sbatch.argv").splitlines()
     assert Path(argument).parent.parent == project / "runs/job"
-    assert slurm.told("sbatch.cwd").strip() == str(project)
+    assert slurm.read("sbatch.cwd").strip() == str(project)
 
 
-def test_the_log_folder_is_there_before_sbatch_runs(slurm: FakeSlurm, project: Path) -> None:
-    slurm.says("sbatch.hook", 'ls -d runs/job logs >"$FAKE/seen"')
+def test_the_log_folder_exists_before_sbatch_runs(slurm: FakeSlurm, project: Path) -> None:
+    slurm.write("sbatch.hook", 'ls -d runs/job logs >"$FAKE/seen"')
     submit("job", "fake", set={"resources.output": "logs/%x-%j.log"})
-    assert slurm.told("seen") == "logs\nruns/job\n"
+    assert slurm.read("seen") == "logs\nruns/job\n"
 
 
 def test_chdir_moves_logs_and_runs(slurm: FakeSlurm, project: Path) -> None:
@@ -117,13 +146,13 @@ def test_a_surrounding_jobs_variables_do_not_reach_sbatch(slurm: FakeSlurm, monk
     assert {name for name in slurm.sbatch_environ() if name in inherited} == {"SLURM_CONF"}
 
 
-def test_the_users_own_defaults_for_sbatch_stay(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_defaults_for_sbatch_are_kept(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SBATCH_ACCOUNT", "mine")
     submit("job", "fake")
     assert slurm.sbatch_environ()["SBATCH_ACCOUNT"] == "mine"
 
 
-def test_what_the_script_says_holds_against_the_users_defaults_for_sbatch(
+def test_the_script_has_priority_over_the_users_defaults_for_sbatch(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defaults = {"SBATCH_PARTITION": "debug", "SBATCH_OUTPUT": "/x", "SBATCH_WAIT": "", "SBATCH_QOS": "low"}
@@ -140,7 +169,7 @@ def test_what_the_script_says_holds_against_the_users_defaults_for_sbatch(
     assert not defaults.keys() - {"SBATCH_QOS"} & record_of(done.run_folder)["environment"].keys()
 
 
-def test_the_record_says_what_was_run_and_with_what(slurm: FakeSlurm, project: Path, monkeypatch: Any) -> None:
+def test_the_record_contains_job_command_and_versions(slurm: FakeSlurm, project: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.setenv("WANDB_API_KEY", "geheim")
     monkeypatch.setenv("NCCL_SECRET", "geheim")
@@ -157,7 +186,7 @@ def test_the_record_says_what_was_run_and_with_what(slurm: FakeSlurm, project: P
     assert record["end"] is None
 
 
-def test_the_record_knows_the_installed_packages(slurm: FakeSlurm, project: Path) -> None:
+def test_the_record_lists_the_installed_packages(slurm: FakeSlurm, project: Path) -> None:
     import importlib.metadata
 
     job = submit("job", "fake", set={"cluster.python": sys.executable})
@@ -171,10 +200,38 @@ def test_records_are_private_and_latest_points_to_the_newest(slurm: FakeSlurm, p
     assert (project / "runs/job/latest").readlink() == Path("13")
     modes = {path.name: path.stat().st_mode & 0o777 for path in (job.run.folder, *job.run.folder.iterdir())}
     assert modes == {"13": 0o700, "record.json": 0o600, "script.sbatch": 0o600}
-    assert (project / "runs").stat().st_mode & 0o777 == 0o700
     assert tree(project / "runs/job") == sorted(
         ["12", "12/record.json", "12/script.sbatch", "13", "13/record.json", "13/script.sbatch", "latest"]
     )
+
+
+def test_only_the_folder_of_a_run_is_private(slurm: FakeSlurm, project: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        job = submit("job", "fake")
+    finally:
+        os.umask(before)
+    folders = (project / "runs", project / "runs" / "job", job.run.folder)
+    assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o775, 0o775, 0o700]
+    assert 'install -d -m 700 "$HPC_KIT_RUN"' in slurm.read("12.script")
+
+
+def test_secrets_are_masked_in_record_and_patch(slurm: FakeSlurm, project: Path, monkeypatch: Any) -> None:
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"]):
+        subprocess.run(["git", *words], cwd=project, check=True)
+    token = f"hf_{'a1' * 17}"
+    code = 'pad_token="<|endoftext|>", next_token="greedy_search", secret="train_images_v1", ask_password="before2022"'
+    with (project / "jobs" / "job.toml").open("a") as file:
+        file.write(f'# {token} password = "hunter2hunter2" pg://me:hunter2@db/x\n# {code}\n')
+    monkeypatch.setattr(sys, "argv", ["hpc-kit", "submit", "job", "--", "--api-key=hunter2", "--password", "hunter2"])
+    run = submit("job", "fake").run.folder
+    for name in ("record.json", "git.patch"):
+        text = (run / name).read_text()
+        assert "***" in text
+        assert "hunter2" not in text
+        assert token not in text
+    assert code in (run / "git.patch").read_text()
+    assert "git.patch contains *** instead of secrets" in json.loads((run / "record.json").read_text())["git"]["note"]
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -185,7 +242,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 @pytest.mark.oracle("git")
-def test_the_commit_and_what_differs_from_it_are_kept(slurm: FakeSlurm, project: Path) -> None:
+def test_the_commit_and_uncommitted_changes_are_recorded(slurm: FakeSlurm, project: Path) -> None:
     git(project, "init", "-q")
     (project / "train.py").write_bytes(b"a = 1\n\0\xff")
     git(project, "add", "train.py")
@@ -212,7 +269,7 @@ def test_the_commit_and_what_differs_from_it_are_kept(slurm: FakeSlurm, project:
 
 
 @pytest.mark.oracle("git")
-def test_files_that_git_does_not_know_are_named_and_runs_are_not(slurm: FakeSlurm, project: Path) -> None:
+def test_untracked_files_are_listed_without_runs(slurm: FakeSlurm, project: Path) -> None:
     (project / ".gitignore").write_text("*.pt\n")
     (project / "notes").mkdir()
     for name in ("new.py", "model.pt", "notes/a b.txt"):
@@ -226,7 +283,7 @@ def test_files_that_git_does_not_know_are_named_and_runs_are_not(slurm: FakeSlur
 
 
 @pytest.mark.oracle("git")
-def test_a_project_without_a_commit_is_no_error(slurm: FakeSlurm, project: Path) -> None:
+def test_a_repository_without_a_commit_is_accepted(slurm: FakeSlurm, project: Path) -> None:
     git(project, "init", "-q")
     assert record_of(submit("job", "fake").run.folder)["git"]["note"] == "no commit here, or git did not answer"
 
@@ -248,7 +305,7 @@ def test_a_project_without_a_commit_is_no_error(slurm: FakeSlurm, project: Path)
         ({"SLURM_CLUSTERS": "there", "SLURM_JOB_ID": "7"}, None, "there"),
     ],
 )
-def test_a_job_goes_to_the_cluster_that_is_asked_for_it_afterwards(
+def test_a_job_goes_to_the_cluster_that_is_queried_afterwards(
     slurm: FakeSlurm,
     project: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -273,7 +330,7 @@ def test_a_job_goes_to_the_cluster_that_is_asked_for_it_afterwards(
     assert record_of(submit("job", "fake", set=more).run.folder)["slurm_cluster"] == wanted
 
 
-def test_without_a_repository_or_without_git_the_record_says_which(
+def test_the_record_notes_a_missing_repository_or_git(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert record_of(submit("job", "fake").run.folder)["git"]["note"] == "no git repository here"
@@ -284,9 +341,7 @@ def test_without_a_repository_or_without_git_the_record_says_which(
 
 
 @pytest.mark.oracle("git")
-def test_a_patch_beyond_all_measure_is_left_out_and_said_so(
-    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_huge_patch_is_omitted_with_a_note(slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpc_kit.submission.provenance.MAX_PATCH", 1000)
     git(project, "init", "-q")
     (project / "train.py").write_text("")
@@ -324,11 +379,9 @@ RENDER = "hpc-kit render job --cluster fake --set resources.partition=mian"
         ),
     ],
 )
-def test_sbatchs_own_words_come_first_and_then_ours(
-    slurm: FakeSlurm, project: Path, error: str, found: str, remedy: str
-) -> None:
-    slurm.says("sbatch.error", error)
-    slurm.says("sinfo.out", "main\ngpu\n")
+def test_an_error_quotes_sbatch_first(slurm: FakeSlurm, project: Path, error: str, found: str, remedy: str) -> None:
+    slurm.write("sbatch.error", error)
+    slurm.write("sinfo.out", "main\ngpu\n")
     with pytest.raises(SubmitRefused) as refused:
         submit("job", "fake", set={"resources.partition": "mian"})
     assert (refused.value.found, refused.value.remedy) == (found, remedy)
@@ -336,17 +389,17 @@ def test_sbatchs_own_words_come_first_and_then_ours(
     assert tree(project) == ["env", "env/fake.toml", "jobs", "jobs/job.toml", "templates"]
 
 
-def test_a_refusal_leaves_what_was_there_before(slurm: FakeSlurm, project: Path) -> None:
+def test_a_refusal_leaves_earlier_files_unchanged(slurm: FakeSlurm, project: Path) -> None:
     submit("job", "fake")
     before = tree(project)
-    slurm.says("sbatch.error", "sbatch: error: no\n")
+    slurm.write("sbatch.error", "sbatch: error: no\n")
     with pytest.raises(SubmitRefused):
         submit("job", "fake")
     assert tree(project) == before
 
 
-def test_a_controller_that_is_away_is_not_a_refusal(slurm: FakeSlurm, project: Path) -> None:
-    slurm.says(
+def test_an_unreachable_controller_is_not_a_refusal(slurm: FakeSlurm, project: Path) -> None:
+    slurm.write(
         "sbatch.error",
         REFUSED.format("Unable to contact slurm controller (connect failure)"),
     )
@@ -364,9 +417,9 @@ def _short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 LOST = REFUSED.format("Socket timed out on send/recv operation")
 
 
-def test_a_job_whose_answer_was_lost_is_found_again(slurm: FakeSlurm, project: Path) -> None:
-    slurm.says("sbatch.error", LOST)
-    slurm.says("sbatch.hook", 'echo "${!#}" >"$FAKE/40.path"')
+def test_a_job_with_a_lost_answer_is_found(slurm: FakeSlurm, project: Path) -> None:
+    slurm.write("sbatch.error", LOST)
+    slurm.write("sbatch.hook", 'echo "${!#}" >"$FAKE/40.path"')
     job = submit("job", "fake")
     assert job.job_id == "40"
     assert record_of(project / "runs/job/40")["job_id"] == "40"
@@ -374,7 +427,7 @@ def test_a_job_whose_answer_was_lost_is_found_again(slurm: FakeSlurm, project: P
 
 def lose(slurm: FakeSlurm, project: Path) -> Path:
     """Submit, and lose the answer; the folder in which the submission waits."""
-    slurm.says("sbatch.error", LOST)
+    slurm.write("sbatch.error", LOST)
     with pytest.raises(AnswerLost) as error:
         submit("job", "fake")
     (slurm.folder / "sbatch.error").unlink()
@@ -385,31 +438,31 @@ def lose(slurm: FakeSlurm, project: Path) -> Path:
     return staged
 
 
-def test_what_the_user_filters_the_queue_by_hides_no_lost_job(
+def test_squeue_variables_of_the_user_hide_no_lost_job(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     squeue = slurm.bin / "squeue"
     squeue.write_text(squeue.read_text().replace("\n", '\n[ -n "$SQUEUE_PARTITION" ] && exit 0\n', 1))
     monkeypatch.setenv("SQUEUE_PARTITION", "gpu")
-    slurm.says("sbatch.error", LOST)
-    slurm.says("sbatch.hook", 'echo "${!#}" >"$FAKE/40.path"')
+    slurm.write("sbatch.error", LOST)
+    slurm.write("sbatch.hook", 'echo "${!#}" >"$FAKE/40.path"')
     assert submit("job", "fake").job_id == "40"
 
 
-def test_a_job_that_slurm_takes_late_is_waited_for(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_job_is_waited_for(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     def pause(_: float) -> None:
         if (slurm.folder / "late").exists():
             (slurm.folder / "late").rename(slurm.folder / "41.path")
 
-    slurm.says("sbatch.error", LOST)
-    slurm.says("sbatch.hook", 'echo "${!#}" >"$FAKE/late"')
+    slurm.write("sbatch.error", LOST)
+    slurm.write("sbatch.hook", 'echo "${!#}" >"$FAKE/late"')
     monkeypatch.setattr(lost_answers, "LOOK_SECONDS", 60)
     monkeypatch.setattr(lost_answers, "AWAY_SECONDS", 60)
     monkeypatch.setattr(time, "sleep", pause)
     assert submit("job", "fake").job_id == "41"
 
 
-def test_ctrl_c_while_it_is_looked_for_keeps_what_would_find_it(
+def test_ctrl_c_while_a_lost_job_is_sought_keeps_its_note(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(script: Path, client: SlurmClient) -> None:
@@ -419,9 +472,9 @@ def test_ctrl_c_while_it_is_looked_for_keeps_what_would_find_it(
     assert lose(slurm, project).is_dir()
 
 
-def test_repeated_after_a_lost_answer_it_is_the_same_job(slurm: FakeSlurm, project: Path) -> None:
+def test_a_repeated_submission_after_a_lost_answer_returns_the_same_job(slurm: FakeSlurm, project: Path) -> None:
     staged = lose(slurm, project)
-    slurm.says("40.path", f"{staged}/script.sbatch")
+    slurm.write("40.path", f"{staged}/script.sbatch")
     again = submit("job", "fake")
     assert (again.job_id, again.found_again) == ("40", True)
     assert record_of(project / "runs/job/40")["job_id"] == "40"
@@ -431,28 +484,28 @@ def test_repeated_after_a_lost_answer_it_is_the_same_job(slurm: FakeSlurm, proje
     assert (third.job_id, third.found_again) == ("12", False)
 
 
-def test_a_lost_job_that_squeue_has_forgotten_is_found_in_the_accounting(slurm: FakeSlurm, project: Path) -> None:
+def test_a_lost_job_missing_from_squeue_is_found_by_sacct(slurm: FakeSlurm, project: Path) -> None:
     staged = lose(slurm, project)
     sacct = '#!/bin/bash\nprintf "%s\\n" "$@" >"$FAKE/sacct.argv"\n'
     (slurm.bin / "sacct").write_text(f"{sacct}echo '40|COMPLETED|sbatch {staged}/script.sbatch'\n")
     again = submit("job", "fake")
     assert (again.job_id, again.found_again) == ("40", True)
-    assert "--format=JobID,State,SubmitLine" in slurm.told("sacct.argv").splitlines()
+    assert "--format=JobID,State,SubmitLine" in slurm.read("sacct.argv").splitlines()
 
 
 @pytest.mark.parametrize("changed", [{"state": "FAILED"}, {"nodes": 1}])
-def test_another_script_or_a_failed_job_is_submitted_and_the_lost_one_recorded(
+def test_after_a_lost_answer_another_script_is_submitted_and_the_lost_job_recorded(
     slurm: FakeSlurm, project: Path, changed: dict[str, object]
 ) -> None:
     staged = lose(slurm, project)
-    slurm.says("40.path", f"{staged}/script.sbatch")
-    slurm.says("state", str(changed.get("state", "RUNNING")))
+    slurm.write("40.path", f"{staged}/script.sbatch")
+    slurm.write("state", str(changed.get("state", "RUNNING")))
     again = submit("job", "fake", set={"resources.nodes": changed.get("nodes", 2)})
     assert (again.job_id, again.found_again) == ("12", False)
     assert record_of(project / "runs/job/40")["job_id"] == "40"
 
 
-def test_what_slurm_has_never_taken_is_dropped_and_what_it_may_have_forgotten_kept(
+def test_a_note_of_a_job_unknown_to_slurm_is_deleted_unless_slurm_may_have_forgotten_it(
     slurm: FakeSlurm, project: Path
 ) -> None:
     staged = lose(slurm, project)
@@ -460,16 +513,16 @@ def test_what_slurm_has_never_taken_is_dropped_and_what_it_may_have_forgotten_ke
     assert not staged.exists()
     staged = lose(slurm, project)
     # A site's controller may forget what has ended at once.
-    slurm.says("min_job_age", "2")
+    slurm.write("min_job_age", "2")
     aged = time.time() - 3
     os.utime(staged, (aged, aged))
     assert submit("job", "fake").job_id == "13"
     assert (project / "runs/job" / staged.name.replace(".submitting", "lost") / "record.json").is_file()
 
 
-def test_while_slurm_does_not_tell_nothing_is_submitted_again(slurm: FakeSlurm, project: Path) -> None:
+def test_nothing_is_resubmitted_while_slurm_does_not_answer(slurm: FakeSlurm, project: Path) -> None:
     staged = lose(slurm, project)
-    slurm.says("squeue.error", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    slurm.write("squeue.error", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
     with pytest.raises(SlurmUnavailable, match="does not tell yet what became of it"):
         submit("job", "fake")
     assert staged.is_dir()
@@ -479,46 +532,46 @@ def test_while_slurm_does_not_tell_nothing_is_submitted_again(slurm: FakeSlurm, 
 def test_a_submission_of_another_process_is_left_alone(slurm: FakeSlurm, project: Path) -> None:
     other = project / "runs/job/.submitting-abc"
     other.mkdir(parents=True)
-    slurm.says("41.path", f"{other}/script.sbatch")
+    slurm.write("41.path", f"{other}/script.sbatch")
     assert submit("job", "fake").job_id == "12"
     assert other.is_dir()
 
 
-def test_an_answer_in_a_sites_own_words_is_understood(slurm: FakeSlurm) -> None:
+def test_an_answer_in_the_words_of_a_site_is_read(slurm: FakeSlurm) -> None:
     hook = 'echo "Welcome to job 7 of the day"; echo "13;cluster2"; cp -- "$1" "$FAKE/13.script"; exit 0'
-    slurm.says("sbatch.hook", hook)
+    slurm.write("sbatch.hook", hook)
     assert submit("job", "fake").job_id == "13"
 
 
-def test_a_job_that_was_told_is_there_however_sbatch_ends(slurm: FakeSlurm, project: Path) -> None:
+def test_a_printed_job_id_counts_whatever_the_exit_code_of_sbatch(slurm: FakeSlurm, project: Path) -> None:
     hook = 'echo "job 7 of the day"; echo "Submitted batch job 13"; cp -- "$1" "$FAKE/13.script"; exit 2'
-    slurm.says("sbatch.hook", hook)
+    slurm.write("sbatch.hook", hook)
     assert submit("job", "fake").job_id == "13"
     assert record_of(project / "runs/job/13")["job_id"] == "13"
 
 
-def test_without_slurm_nothing_is_made(project: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_slurm_no_file_is_created(project: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SlurmUnavailable, match="there is no Slurm here, and cluster fake needs one"):
         submit("job", "fake")
     assert not (project / "runs").exists()
 
 
-def test_a_runs_folder_that_cannot_be_made_is_met_before_sbatch(slurm: FakeSlurm, project: Path) -> None:
+def test_an_impossible_runs_folder_is_refused_before_sbatch(slurm: FakeSlurm, project: Path) -> None:
     (project / "runs").write_text("")
     with pytest.raises(RecordError, match="cannot make the folder"):
         submit("job", "fake")
     assert not (slurm.folder / "sbatch.argv").exists()
 
 
-def test_a_full_disk_is_met_before_sbatch(slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, *arguments: Any) -> int:
+def test_a_full_disk_is_refused_before_sbatch(slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_with_full_disk(path: Path, *arguments: Any) -> int:
         if STAGING in str(path):
             raise OSError(28, "No space left on device")
         return open_file(path, *arguments)
 
     open_file = os.open
-    monkeypatch.setattr(os, "open", full)
+    monkeypatch.setattr(os, "open", fail_with_full_disk)
     with pytest.raises(RecordError, match="cannot write to") as error:
         submit("job", "fake")
     assert error.value.found == "No space left on device"
@@ -526,22 +579,22 @@ def test_a_full_disk_is_met_before_sbatch(slurm: FakeSlurm, project: Path, monke
     assert not (project / "runs").exists()
 
 
-def test_a_record_that_fails_after_sbatch_says_that_the_job_is_there(slurm: FakeSlurm, project: Path) -> None:
-    slurm.says("sbatch.hook", "mkdir runs/job/latest")
+def test_a_record_that_fails_after_sbatch_names_the_submitted_job(slurm: FakeSlurm, project: Path) -> None:
+    slurm.write("sbatch.hook", "mkdir runs/job/latest")
     with pytest.raises(RecordError, match="job 12 is submitted") as error:
         submit("job", "fake")
     assert "scancel 12" in str(error.value.remedy)
 
 
-def test_a_disk_that_fills_up_after_sbatch_leaves_the_record_as_it_was_and_no_lost_answer(
+def test_a_disk_that_fills_up_after_sbatch_keeps_the_record_and_no_lost_answer(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, data: bytes, mode: int = 0o600, *, lasting: bool = True) -> None:
+    def fail_with_full_disk(path: Path, data: bytes, mode: int = 0o600, *, lasting: bool = True) -> None:
         if lasting:
             raise OSError(28, "No space left on device")
         write_whole(path, data, mode, lasting=False)
 
-    monkeypatch.setattr(staging, "write_whole", full)
+    monkeypatch.setattr(staging, "write_whole", fail_with_full_disk)
     with pytest.raises(RecordError, match="job 12 is submitted, but its record could not be written") as error:
         submit("job", "fake")
     assert f"partial record: {project / 'runs/job/12'}" in str(error.value.remedy)
@@ -549,36 +602,36 @@ def test_a_disk_that_fills_up_after_sbatch_leaves_the_record_as_it_was_and_no_lo
     assert record_of(project / "runs/job/12")["job_name"] == "job"
 
 
-def test_a_folder_that_the_job_makes_unseen_takes_the_record_in(
+def test_the_record_goes_into_a_run_folder_created_by_the_job(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = project / "runs/job/12"
     exists = Path.exists
     monkeypatch.setattr(Path, "exists", lambda path: path != made and exists(path))  # as NFS may have it
-    slurm.says("sbatch.hook", f"mkdir {made}; echo there >{made}/rank-0.log")
+    slurm.write("sbatch.hook", f"mkdir {made}; echo there >{made}/rank-0.log")
     assert submit("job", "fake").job_id == "12"
     assert sorted(path.name for path in made.iterdir()) == ["rank-0.log", "record.json", "script.sbatch"]
     assert not list((project / "runs/job").glob(f"{STAGING}*"))
 
 
-def test_a_lost_submission_that_a_full_disk_kept_from_being_recorded_stays_one(
+def test_a_lost_submission_stays_noted_if_a_full_disk_prevents_its_record(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged = lose(slurm, project)
-    slurm.says("40.path", f"{staged}/script.sbatch")
+    slurm.write("40.path", f"{staged}/script.sbatch")
 
-    def full(*_: Any) -> None:
+    def fail_with_full_disk(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(staging, "write_whole", full)
+        patch.setattr(staging, "write_whole", fail_with_full_disk)
         with pytest.raises(RecordError, match="job 40 is found again"):
             submit("job", "fake")
     assert submit("job", "fake").job_id == "40"
     assert sorted(path.name for path in (project / "runs/job/40").iterdir()) == ["record.json", "script.sbatch"]
 
 
-def test_ctrl_c_while_the_files_are_written_leaves_none(
+def test_ctrl_c_while_files_are_written_leaves_no_file(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(path: Path, target: Path) -> Path:
@@ -590,13 +643,13 @@ def test_ctrl_c_while_the_files_are_written_leaves_none(
     assert not (project / "runs").exists()
 
 
-def test_an_earlier_run_of_the_same_id_is_set_aside(slurm: FakeSlurm, project: Path) -> None:
+def test_an_earlier_run_with_the_same_id_is_renamed(slurm: FakeSlurm, project: Path) -> None:
     old = submit("job", "fake").run
     (old.folder / "summary.json").write_text('{"loss": 1}')
     old.batch_log.write_text("old")
     for path in (*old.folder.iterdir(), old.batch_log):
         os.utime(path, (1, 1))
-    slurm.says("last", "11")
+    slurm.write("last", "11")
     new = submit("job", "fake").run
     assert new.folder == old.folder
     assert sorted(path.name for path in new.folder.iterdir()) == ["record.json", "script.sbatch"]
@@ -620,7 +673,7 @@ def ctrl_c() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def behind(call: Callable[..., Any]) -> Callable[..., Any]:
+def interrupt_after(call: Callable[..., Any]) -> Callable[..., Any]:
     """The same, with Ctrl-C before it returns."""
 
     def called(*arguments: Any, **named: Any) -> Any:
@@ -643,10 +696,10 @@ def behind(call: Callable[..., Any]) -> Callable[..., Any]:
         (staging, "_move"),
     ],
 )
-def test_ctrl_c_at_any_moment_behind_the_start_of_sbatch_keeps_the_record_and_is_told(
+def test_ctrl_c_at_any_time_after_the_start_of_sbatch_keeps_the_record_and_the_message(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str
 ) -> None:
-    monkeypatch.setattr(place, name, behind(getattr(place, name)))
+    monkeypatch.setattr(place, name, interrupt_after(getattr(place, name)))
     with pytest.raises(SubmitInterrupted, match="job 12 is submitted and goes on"):
         submit("job", "fake")
     assert record_of(project / "runs/job/12")["job_id"] == "12"
@@ -654,10 +707,8 @@ def test_ctrl_c_at_any_moment_behind_the_start_of_sbatch_keeps_the_record_and_is
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_ctrl_c_before_sbatch_is_started_submits_nothing(
-    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging, "encode_record", behind(encode_record))
+def test_ctrl_c_before_sbatch_submits_nothing(slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "encode_record", interrupt_after(encode_record))
     with pytest.raises(KeyboardInterrupt) as stopped:
         submit("job", "fake")
     assert not isinstance(stopped.value, SubmitInterrupted)
@@ -665,10 +716,10 @@ def test_ctrl_c_before_sbatch_is_started_submits_nothing(
     assert not (slurm.folder / "last").exists()
 
 
-def test_a_second_ctrl_c_gives_up_an_sbatch_that_hangs(
+def test_a_second_ctrl_c_ends_a_hanging_sbatch(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm.says("sbatch.hook", "kill -INT $PPID; while sleep 0.1; do kill -INT $PPID; done")
+    slurm.write("sbatch.hook", "kill -INT $PPID; while sleep 0.1; do kill -INT $PPID; done")
     with pytest.raises(AnswerLost, match="did not tell whether it took job"):
         submit("job", "fake")
     (own,) = (project / "runs/job").glob(f"{STAGING}*")
@@ -677,7 +728,7 @@ def test_a_second_ctrl_c_gives_up_an_sbatch_that_hangs(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_closed_terminal_while_sbatch_works_loses_no_record(slurm: FakeSlurm, project: Path, number: int) -> None:
-    slurm.says("sbatch.hook", f"kill -{int(number)} $PPID; sleep 0.5\n")
+    slurm.write("sbatch.hook", f"kill -{int(number)} $PPID; sleep 0.5\n")
     (project / "train.py").touch()
     words = [sys.executable, "-m", "hpc_kit", "submit", "job", "--cluster", "fake"]
     words += ["--set", f"cluster.python={sys.executable}"]
@@ -688,7 +739,7 @@ def test_a_closed_terminal_while_sbatch_works_loses_no_record(slurm: FakeSlurm, 
     assert not list((project / "runs/job").glob(".submitting-*"))
 
 
-def test_a_signal_that_is_ignored_or_has_a_handler_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_signals_and_handlers_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.signal(signal.SIGTERM, interrupt)
     try:
         with defer_signals():
@@ -703,7 +754,7 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_ctrl_c_while_git_is_waited_for_keeps_the_record(
+def test_ctrl_c_while_git_runs_keeps_the_record(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(provenance.GitQuery, "state", interrupt)
@@ -714,7 +765,7 @@ def test_ctrl_c_while_git_is_waited_for_keeps_the_record(
     assert not list((project / "runs/job").glob(".submitting-*"))
 
 
-def test_a_job_is_told_before_git_is_waited_for_and_recorded_whoever_is_told(
+def test_a_job_id_is_printed_before_git_runs_and_recorded_even_if_printing_fails(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolved = resolve(load.load("job", "fake"))
@@ -734,7 +785,7 @@ def test_a_job_is_told_before_git_is_waited_for_and_recorded_whoever_is_told(
     assert record_of(project / "runs/job/13")["job_id"] == "13"
 
 
-def test_bytes_that_are_no_text_are_refused_in_a_script_and_spelt_out_in_a_record(
+def test_bytes_that_are_not_text_are_refused_in_a_script_and_escaped_in_a_record(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NCCL_X", "\udcff")
@@ -745,7 +796,7 @@ def test_bytes_that_are_no_text_are_refused_in_a_script_and_spelt_out_in_a_recor
     assert record_of(submit("job", "fake").run.folder)["environment"]["NCCL_X"] == "\\xff"
 
 
-def test_whatever_stops_it_before_sbatch_nothing_is_left(
+def test_an_error_before_sbatch_leaves_no_file(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "encode_record", interrupt)
@@ -754,31 +805,31 @@ def test_whatever_stops_it_before_sbatch_nothing_is_left(
     assert not (project / "runs").exists()
 
 
-def test_a_second_ctrl_c_does_not_wait_for_an_sbatch_that_hangs(
+def test_a_second_ctrl_c_does_not_wait_for_a_hanging_sbatch(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(name: str) -> None:
         raise KeyboardInterrupt
 
-    slurm.says("sbatch.hook", "exec sleep 60")
+    slurm.write("sbatch.hook", "exec sleep 60")
     monkeypatch.setattr(submission, "import_module", interrupted)
     monkeypatch.setattr(sbatch, "INTERRUPTED_SECONDS", 0.1)
     with pytest.raises(AnswerLost, match="did not tell whether it took job"):
         submit("job", "fake")
 
 
-def test_ctrl_c_while_it_is_given_up_keeps_what_finds_the_job_later(
+def test_ctrl_c_while_sbatch_is_ended_keeps_the_note_of_the_job(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm.says("sbatch.hook", "exec sleep 60")
+    slurm.write("sbatch.hook", "exec sleep 60")
     monkeypatch.setattr(sbatch, "SBATCH_SECONDS", 0.2)
     killed = sbatch._kill
 
-    def twice(process: subprocess.Popen[str]) -> tuple[str, str]:
+    def interrupt_twice(process: subprocess.Popen[str]) -> tuple[str, str]:
         killed(process)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sbatch, "_kill", twice)
+    monkeypatch.setattr(sbatch, "_kill", interrupt_twice)
     with pytest.raises(KeyboardInterrupt):
         submit("job", "fake")
     (own,) = (project / "runs" / "job").glob(f"{staging.STAGING}*")
@@ -786,7 +837,7 @@ def test_ctrl_c_while_it_is_given_up_keeps_what_finds_the_job_later(
     assert (own / "record.json").exists()
 
 
-def test_an_sbatch_that_cannot_be_started_leaves_nothing(
+def test_an_sbatch_that_cannot_start_leaves_no_file(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(slurm.bin))
@@ -797,17 +848,17 @@ def test_an_sbatch_that_cannot_be_started_leaves_nothing(
 
 
 @pytest.mark.parametrize("hook", ["exec sleep 60", "sleep 60; true"])
-def test_an_sbatch_that_hangs_is_given_up_with_all_that_it_has_started(
+def test_a_hanging_sbatch_is_ended_with_its_children(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch, hook: str
 ) -> None:
-    slurm.says("sbatch.hook", hook)
+    slurm.write("sbatch.hook", hook)
     monkeypatch.setattr(sbatch, "_KILLED_SECONDS", 30)
     monkeypatch.setattr(sbatch, "SBATCH_SECONDS", 0.2)
     with pytest.raises(AnswerLost, match="did not tell whether it took job"):
         submit("job", "fake")
 
 
-def test_what_the_command_line_needs_does_not_import_submitit() -> None:
+def test_the_command_line_does_not_import_submitit() -> None:
     modules = [
         "submission.submit",
         "runs.follow",
@@ -822,7 +873,7 @@ def test_what_the_command_line_needs_does_not_import_submitit() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_the_public_name_is_a_function_also_after_its_package_was_imported(slurm: FakeSlurm) -> None:
+def test_submit_is_a_function_even_after_its_package_was_imported(slurm: FakeSlurm) -> None:
     assert hpc_kit.submit("job", "fake").job_id == "12"
     assert hpc_kit.submit("job", "fake").job_id == "13"
     # No room has the name of a public function, which an import of the room would replace.
@@ -831,7 +882,7 @@ def test_the_public_name_is_a_function_also_after_its_package_was_imported(slurm
 
 
 @pytest.mark.parametrize("name", ["two words", "it's", "größe", "a#b", "100%", "$HOME"])
-def test_odd_names_keep_their_logs(slurm: FakeSlurm, project: Path, name: str) -> None:
+def test_unusual_names_keep_their_logs(slurm: FakeSlurm, project: Path, name: str) -> None:
     job = submit("job", "fake", set={"name": name, "cluster.runs": "my runs"})
     assert job.run.batch_log == project / "my runs" / name / "12.log"
     assert job.run.rank_log(3) == project / "my runs" / name / "12" / "rank-3.log"
