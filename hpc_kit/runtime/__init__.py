@@ -33,3 +33,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     return getattr(import_module(f"hpc_kit.runtime.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

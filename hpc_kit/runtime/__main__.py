@@ -18,7 +18,6 @@ from hpc_kit.runtime import first_failure, process_group, program, shutdown
 from hpc_kit.runtime.launchers import inherited_variables
 from hpc_kit.runtime.placement import REPORT
 from hpc_kit.runtime.process_group import BACKEND, TIMEOUT, timeout_seconds
-from hpc_kit.runtime.rendezvous.meeting import LAUNCHERS_WITH_STORE
 from hpc_kit.runtime.torch_environment import (
     RANK_VARIABLES,
     command_variables,
@@ -47,12 +46,11 @@ def main(words: list[str]) -> None:
     rank, ranks_by = None, "launcher"
     try:
         words, ranks_by = _options(words)
-        what = program.ProgramCommand.read(words)
+        command = program.ProgramCommand.read(words)
         world = first_failure.resolve_or_record(os.environ)
         rank = world.rank
         _write_own_log(world)
-        process_group.quiet_torch()
-        _run(what, world, starts_ranks=_starts_ranks(world, ranks_by))
+        _run(command, world, starts_ranks=_starts_ranks(world, ranks_by))
     except BaseException as error:  # noqa: BLE001 (whatever ends the program ends this process, with its code)
         if rank is not None:
             first_failure.record_failure(error, rank)
@@ -60,6 +58,8 @@ def main(words: list[str]) -> None:
             _print_error(error if rank is None else first_failure.shorten_repeated(error, rank))
             if ranks_by == "program" and _misses_a_rank(error):
                 sys.stderr.write(_RANK_NOT_SET)
+            elif any(text in str(error) for text in _NO_GPU_ERRORS):
+                sys.stderr.write(_NO_GPU)
             shutdown.exit_rank(first_failure.exit_code(error))
 
 
@@ -70,17 +70,17 @@ def _options(words: list[str]) -> tuple[list[str], str]:
     """
     ranks_by = _RANKS_BY[0]
     while words and words[0].startswith("--"):
-        option, given, value = words[0].partition("=")
+        option, equals, value = words[0].partition("=")
         words = words[1:]
         if option == "--help":
             sys.stdout.write(f"{__doc__}\nusage: {USAGE}\n")
             raise SystemExit(0)
-        if option == "--report" and not given:
+        if option == "--report" and not equals:
             os.environ[REPORT] = "1"
             continue
-        if option not in {*_OPTIONS, "--ranks-by"} or not (given or words):
+        if option not in {*_OPTIONS, "--ranks-by"} or not (equals or words):
             raise SpecError(f"unknown option {option}", remedy=USAGE)
-        if not given:
+        if not equals:
             value, *words = words
         if option == "--ranks-by":
             if value not in _RANKS_BY:
@@ -121,13 +121,35 @@ _RANK_NOT_SET = (
 )
 
 
+_NO_GPU_ERRORS = (
+    "Torch not compiled with CUDA enabled",
+    "module 'torch._C' has no attribute '_cuda_",
+    "Found no NVIDIA driver",
+    "No CUDA GPUs are available",
+    "doesn't have NCCL built in",
+    "only supported with GPUs, no GPUs found",
+)
+"""torch's messages about a program that needs a GPU, also inside of the traceback of a spawned process."""
+
+_NO_GPU = (
+    "hpc-kit: the program needs a GPU, and this process has none\n"
+    "  do     run it on a cluster with GPUs, with --gpus-per-node=N, and a torch that was built for CUDA\n"
+)
+
+
 def _run(command: program.ProgramCommand, world: World, *, starts_ranks: bool) -> None:
+    if command.is_torchrun and world.launcher == "slurm" and world.world_size > 1:
+        # Each task would train a model of its own. Ours makes the tasks agents of one world, or explains why it cannot.
+        own = ("-m", "hpc_kit.runtime.torchrun", *command.arguments)
+        program.ProgramCommand("command", sys.executable, own).replace_this_process()
     if command.kind == "command":
         process_group.print_warnings(world)
         variables = command_variables(world, os.environ)
         set_variables(unset_rank_variables(variables) if starts_ranks else dict(variables))
         command.replace_this_process()
-    if world.launcher in LAUNCHERS_WITH_STORE or find_spec("torch") is None:
+    # Lightning starts the other ranks of the first node from the program of rank 0, so they cannot meet before it runs.
+    starts_others = world.launcher == "env" and not os.environ.get("RANK")
+    if starts_others or find_spec("torch") is None:
         process_group.print_warnings(world)
         exports = rank_variables(world, os.environ)
         met_at = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if os.environ.get(name)}
@@ -141,9 +163,9 @@ def _run(command: program.ProgramCommand, world: World, *, starts_ranks: bool) -
             _run_program(command)
 
 
-def _run_program(what: program.ProgramCommand) -> None:
+def _run_program(command: program.ProgramCommand) -> None:
     try:
-        what.run()
+        command.run()
     except SystemExit as stop:
         if first_failure.exit_code(stop):
             raise

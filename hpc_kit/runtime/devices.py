@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, SpecError
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.world import World
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+_SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _GPUS_PER_TASK = re.compile(r"gpu(?::[^:=,]+)?[:=](\d+)")
 """Number of GPUs in SLURM_GPUS_PER_TASK (`2`, `a100:2`) or SLURM_TRES_PER_TASK (`cpu=1,gres/gpu=2`)."""
 
@@ -47,8 +50,8 @@ def _gpus_per_task(environ: Mapping[str, str]) -> int | None:
     count = environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]
     if count.isdigit():
         return int(count)
-    found = _GPUS_PER_TASK.search(environ.get("SLURM_TRES_PER_TASK", ""))
-    return int(found[1]) if found else None
+    match = _GPUS_PER_TASK.search(environ.get("SLURM_TRES_PER_TASK", ""))
+    return int(match[1]) if match else None
 
 
 def _is_a_task(world: World, environ: Mapping[str, str]) -> bool:
@@ -80,8 +83,8 @@ def choose_backend(requested: str) -> str:
         return requested
     cuda = torch.cuda.is_available()
     if requested == "auto":
-        own = {"cuda": "nccl", "xpu": "xccl"}.get(accelerator() or "")
-        return own if own and dist.is_backend_available(own) else "gloo"
+        native = {"cuda": "nccl", "xpu": "xccl"}.get(accelerator() or "")
+        return native if native and dist.is_backend_available(native) else "gloo"
     available = [name for name in ("gloo", "nccl", "ucc", "xccl") if dist.is_backend_available(name)]
     if not dist.is_backend_available(requested):
         raise SpecError(
@@ -116,14 +119,20 @@ def select_device(backend: str, world: World) -> torch.device:
 
 
 def thread_count(environ: Mapping[str, str], local_world_size: int) -> int | None:
-    """Return the number of threads for this rank's operators; None if it is set, or for a process that runs alone."""
+    """Return the number of threads for this rank's operators; None if OMP_NUM_THREADS is set."""
     if environ.get("OMP_NUM_THREADS"):
         return None
     if cpus := cpus_per_task(environ):
         # Under torchrun or deepspeed the task is the agent, and its ranks share the task's CPUs.
         inside = environ.get("TORCHELASTIC_RUN_ID") or inner_launcher(environ)
-        shared_by = local_world_size if inside else 1
-        return max(1, cpus // shared_by)
-    if local_world_size == 1:
-        return None
-    return max(1, len(os.sched_getaffinity(0)) // local_world_size)
+        return max(1, cpus // (local_world_size if inside else 1))
+    return max(1, _cpu_count(cores=local_world_size == 1) // local_world_size)
+
+
+def _cpu_count(*, cores: bool) -> int:
+    """Return the number of CPUs that this process may use; with `cores`, two hardware threads of a core count once."""
+    cpus = os.sched_getaffinity(0)
+    if cores:
+        with suppress(OSError):  # a kernel without this folder
+            return len({Path(_SIBLINGS.format(cpu)).read_text() for cpu in cpus})
+    return len(cpus)

@@ -1,13 +1,17 @@
 """Records the rank that failed first.
 
-Ranks that fail because they lost another rank wait a moment before they record themselves.
+Ranks that fail because they lost another rank wait a moment before they record themselves. If no rank has failed by
+then, they compare notes: a rank that did not lose another one is stopped, late or hangs, and it is the cause.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,13 +19,25 @@ from hpc_kit.errors import HpcKitError, LauncherError, RendezvousError
 from hpc_kit.run_files import FIRST_FAILURE, RUN_VARIABLE, claim_first_failure, read_first_failure
 from hpc_kit.runtime.launchers import guess_rank, resolve
 from hpc_kit.runtime.rendezvous import network
+from hpc_kit.runtime.rendezvous.sign_in import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from hpc_kit.runtime.rendezvous.meeting import Meeting
+    from hpc_kit.runtime.rendezvous.sign_in import RankEntry
     from hpc_kit.runtime.world import World
 
 _PEER_LOSS_DELAY = 1.0
+_REPORT_SECONDS = 3.0
+"""Ranks that lost a peer wait until no other rank has reported the same for this time."""
+
+_ANSWER_SECONDS = 15.0
+"""A store that has not answered for this time counts as stopped. On a busy machine an answer takes seconds."""
+
+_REMARK_SECONDS = 0.5
+"""A rank on the node of the missing rank, which sees its process, records it before ranks of other nodes."""
+
 _INTERRUPTED = 130
 
 _PEER_LOST = (
@@ -66,17 +82,106 @@ def is_peer_loss(error: BaseException | None) -> bool:
     return False
 
 
+_meeting: Meeting | None = None
+
+
+def set_meeting(meeting: Meeting) -> None:
+    """Set the meeting by whose store ranks find out which of them is missing, after the loss of another rank."""
+    global _meeting  # noqa: PLW0603 - the last meeting of this process, also after its end
+    _meeting = meeting
+
+
 def record_failure(error: BaseException, rank: int) -> None:
-    """Record this rank in the run folder as the first that failed, unless another one was earlier."""
+    """Record this rank in the run folder as the first that failed, unless another one was earlier or is missing."""
     folder, code = os.environ.get(RUN_VARIABLE), exit_code(error)
-    if not folder or code == 0:
+    if not folder or code == 0 or (run := Path(folder)).joinpath(FIRST_FAILURE).exists():
         return
-    run = Path(folder)
-    if is_peer_loss(error) or (isinstance(error, RendezvousError) and rank):
+    if _meeting is not None and _meeting.world.world_size > 1 and is_peer_loss(error):
+        _record_missing_rank(run, code, _meeting)
+    elif is_peer_loss(error) or (isinstance(error, RendezvousError) and rank):
         deadline = time.monotonic() + _PEER_LOSS_DELAY
         while time.monotonic() < deadline and not (run / FIRST_FAILURE).exists():
             time.sleep(0.02)
     claim_first_failure(run, rank, node_name(), code)
+
+
+def _record_missing_rank(run: Path, code: int, meeting: Meeting) -> None:
+    """Record a rank that has not lost another one, unless a rank has failed: the remaining ranks waited for it."""
+    world, marker = meeting.world, run / FIRST_FAILURE
+    reported = _exchange_reports(meeting, marker)
+    if marker.exists() or len(reported) == world.world_size:
+        return
+    if reported:
+        missing = sorted(set(range(world.world_size)) - reported)
+        try:
+            signed_in = meeting.entries()
+        except RuntimeError:  # rank 0 has ended meanwhile, and with it the store
+            return
+        remarks = {rank: _describe_process(signed_in[rank]) for rank in missing}
+        first = min(missing, key=lambda rank: (not remarks[rank], rank))
+        others = [rank for rank in missing if rank != first]
+        waiting = format_ranks(sorted(reported))
+        if not remarks[first]:
+            time.sleep(_REMARK_SECONDS)
+        host = signed_in[first].host
+        if remarks[first] or not others:
+            more = f" and for {format_ranks(others)}" if others else ""
+            reason = (
+                f"{waiting} waited for it{more} in vain: {remarks[first] or 'it is stopped, late, hangs or has ended'}"
+            )
+        else:
+            # Some of them may wait too, with a time-out that began later: the stages of a pipeline.
+            reason = f"{format_ranks(missing)} did not report; {waiting} waited in vain, for one of them or for several"
+    # A stopped process still accepts connections. torchrun's agent has the store of its workers.
+    elif world.launcher != "torchrun" and not world.is_main and network.is_reachable(meeting.host, meeting.port):
+        first, host = 0, world.hosts[0] if world.hosts else meeting.host
+        reason = f"rank {world.rank} waited for it in vain: its store does not answer"
+    else:
+        return
+    if claim_first_failure(run, first, host, code, reason):
+        sys.stderr.write(f"hpc-kit: rank {first} on {host}: {reason}\n")
+
+
+def _exchange_reports(meeting: Meeting, marker: Path) -> set[int]:
+    """Report the loss to the other ranks. Return the ranks that have lost a peer; none if the store does not answer."""
+    reported: set[int] = set()
+
+    def exchange() -> None:
+        from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+        limit = timedelta(seconds=_ANSWER_SECONDS)
+        server = TCPStore(meeting.host, meeting.port, is_master=False, timeout=limit, wait_for_workers=False)
+        reports = PrefixStore(f"hpc_kit/lost/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)
+        reports.append("ranks", f"{meeting.world.rank} ")  # type: ignore[attr-defined]
+        while True:
+            reported.update(map(int, reports.get("ranks").split()))
+            time.sleep(0.05)
+
+    def quietly() -> None:
+        with suppress(RuntimeError):
+            exchange()
+
+    # In a thread: the store of a stopped process never answers.
+    threading.Thread(target=quietly, daemon=True).start()
+    deadline, count = time.monotonic() + _ANSWER_SECONDS, 0
+    while time.monotonic() < deadline and len(reported) < meeting.world.world_size and not marker.exists():
+        if len(reported) > count:
+            count, deadline = len(reported), time.monotonic() + _REPORT_SECONDS
+        time.sleep(0.05)
+    return reported
+
+
+def _describe_process(entry: RankEntry) -> str:
+    """Return a remark on a process of this node that cannot run; empty for a process that can, or of another node."""
+    states = {"T": "is stopped", "t": "is stopped by a debugger", "D": "waits for a disk or another device"}
+    states |= dict.fromkeys("ZX", "has ended")
+    if entry.pid and entry.host == node_name():
+        try:
+            state = Path(f"/proc/{entry.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            state = "X"
+        return f"its process {entry.pid} {states[state]}" if state in states else ""
+    return ""
 
 
 def resolve_or_record(environ: Mapping[str, str]) -> World:

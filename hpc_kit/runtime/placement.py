@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import sys
 import time
 from collections import Counter, defaultdict
@@ -92,13 +91,13 @@ def current_placement(rank: int, local_rank: int, host: str, device: torch.devic
 
 def _is_nccl_configured(environ: Mapping[str, str]) -> bool:
     """Return whether a variable or one of NCCL's configuration files names its interface."""
-    own = Path(environ.get("NCCL_CONF_FILE") or "~/.nccl.conf")
-    found = bool(environ.get("NCCL_SOCKET_IFNAME"))
-    for file in (own, _NCCL):
+    if environ.get("NCCL_SOCKET_IFNAME"):
+        return True
+    for file in (Path(environ.get("NCCL_CONF_FILE") or "~/.nccl.conf"), _NCCL):
         with suppress(OSError, RuntimeError):  # RuntimeError: this user has no home directory
-            lines = file.expanduser().read_text(errors="replace").splitlines()
-            found = found or any(line.startswith("NCCL_SOCKET_IFNAME=") for line in lines)
-    return found
+            if re.search(r"^NCCL_SOCKET_IFNAME=", file.expanduser().read_text(errors="replace"), re.MULTILINE):
+                return True
+    return False
 
 
 def device_uuid(device: torch.device, environ: Mapping[str, str]) -> str | None:
@@ -110,41 +109,11 @@ def device_uuid(device: torch.device, environ: Mapping[str, str]) -> str | None:
     # A MIG instance is visible only by its own name. CUDA may report the UUID of its GPU.
     if device.type == "cuda" and index < len(named) and named[index].startswith("MIG-"):
         return named[index]
-    properties = getattr(torch, device.type).get_device_properties(device)
-    uuid = getattr(properties, "uuid", None)
-    if uuid is not None:
-        text = uuid.hex() if isinstance(uuid, bytes) else str(uuid)
-        return text if text.startswith(("GPU-", "MIG-")) or device.type != "cuda" else f"GPU-{text}"
-    return _by_nvidia_smi(index, named) if device.type == "cuda" else None
-
-
-def _by_nvidia_smi(index: int, named: list[str]) -> str | None:
-    entry = named[index] if index < len(named) and named[index] else str(index)
-    if entry.startswith("GPU-"):
-        return entry
-    smi = shutil.which("nvidia-smi")
-    if smi is None:
+    uuid = getattr(getattr(torch, device.type).get_device_properties(device), "uuid", None)
+    if uuid is None:
         return None
-    import subprocess
-
-    with suppress(OSError, subprocess.TimeoutExpired):
-        listed = subprocess.run([smi, "-L"], check=False, capture_output=True, text=True, timeout=20)
-        return parse_nvidia_smi(listed.stdout).get(entry)
-    return None
-
-
-def parse_nvidia_smi(listing: str) -> dict[str, str]:
-    """Parse `nvidia-smi -L` into UUIDs by index; MIG instances have an index such as `0:1`."""
-    found: dict[str, str] = {}
-    gpu = ""
-    for line in listing.splitlines():
-        match = re.match(r"(GPU|\s+MIG\s.*?Device)\s+(\d+):.*\(UUID:\s*(\S+?)\)", line)
-        if match and match[1] == "GPU":
-            gpu = match[2]
-            found[gpu] = match[3]
-        elif match:
-            found[f"{gpu}:{match[2]}"] = match[3]
-    return found
+    text = uuid.hex() if isinstance(uuid, bytes) else str(uuid)
+    return text if text.startswith(("GPU-", "MIG-")) or device.type != "cuda" else f"GPU-{text}"
 
 
 def driver_version(files: Iterable[Path] = _DRIVERS) -> str | None:
@@ -152,29 +121,25 @@ def driver_version(files: Iterable[Path] = _DRIVERS) -> str | None:
     for file in files:
         with suppress(OSError):
             text = file.read_text()
-            found = re.search(r"Kernel Module.*?(\d+(?:\.\d+)+)", text) or re.match(r"\s*(\d+(?:\.\d+)+)", text)
-            if found:
-                return found[1]
+            if match := re.search(r"(?:Kernel Module.*?|\A\s*)(\d+(?:\.\d+)+)", text):
+                return match[1]
     return None
 
 
 def numa_nodes(cpus: Iterable[int], folder: Path = _NODES) -> tuple[int, ...]:
     """Return the NUMA nodes of these CPUs, or () if the kernel does not list them."""
-    mine, found = set(cpus), []
+    nodes = []
     for path in folder.glob("node[0-9]*/cpulist"):
         with suppress(OSError, ValueError):
-            if mine & parse_ranges(path.read_text().strip()):
-                found.append(int(path.parent.name.removeprefix("node")))
-    return tuple(sorted(found))
+            if parse_ranges(path.read_text().strip()).intersection(cpus):
+                nodes.append(int(path.parent.name.removeprefix("node")))
+    return tuple(sorted(nodes))
 
 
 def parse_ranges(text: str) -> set[int]:
     """Parse the kernel's notation `0-3,8`."""
-    found: set[int] = set()
-    for part in filter(None, text.split(",")):
-        low, _, high = part.partition("-")
-        found |= set(range(int(low), int(high or low) + 1))
-    return found
+    ranges = (part.partition("-") for part in filter(None, text.split(",")))
+    return {number for low, _, high in ranges for number in range(int(low), int(high or low) + 1)}
 
 
 def fold_numbers(numbers: Iterable[int]) -> str:
@@ -189,19 +154,24 @@ REPORT = "HPC_KIT_REPORT"
 COLUMNS = ("rank", "host", "device", "UUID", "CPUs", "NUMA", "interface", "python", "torch", "driver")
 _COMPARED = ("python", "torch", "driver", "interface")
 """Values that should be equal on all nodes."""
-_PATIENCE = 60.0
-_MOST_NAMED = 8
+_TIMEOUT = 60.0
+"""Seconds to wait for the placement of all ranks."""
+
+_MAX_LISTED = 8
 
 
-def report_placement(meeting: Meeting, device: torch.device, *, wanted: bool) -> None:
-    """Report problems of the placement at the start and, if `wanted`, print the table of all ranks on rank 0.
+def report_placement(meeting: Meeting, device: torch.device, *, with_table: bool) -> None:
+    """Report problems of the placement at the start and, if `with_table`, print the table of all ranks on rank 0.
 
     Raises:
         ContradictoryEnvironment: Two ranks use one GPU. Only rank 0 reports the details.
     """
     world = meeting.world
-    if device.type == "cpu" and not wanted:
-        _warn_of_one_cpu(meeting, os.environ)
+    if device.type == "cpu" and not with_table:
+        # The first rank of each node warns about its own CPUs, without asking other ranks.
+        cpus = tuple(os.sched_getaffinity(0))
+        if not world.local_rank and _is_bound_to_one(cpus, "cpu", os.environ):
+            sys.stderr.write(f"hpc-kit: warning: {_describe_one_cpu(f'rank {world.rank}')}\n")
         return
     mine = current_placement(
         world.rank, world.local_rank or 0, network.this_node_name(os.environ), device, meeting.interface
@@ -210,22 +180,20 @@ def report_placement(meeting: Meeting, device: torch.device, *, wanted: bool) ->
     store.set(f"rank/{world.rank}", mine.to_json())
     if world.is_main:
         keys = [f"rank/{rank}" for rank in range(world.world_size)]
-        sign_in.wait_until(lambda: store.check(keys), time.monotonic() + _PATIENCE, world.world_size)
-        everybody = [Placement.from_json(data) for data in store.multi_get(keys)]
-        shared = ranks_sharing_device(everybody)
+        sign_in.wait_until(lambda: store.check(keys), time.monotonic() + _TIMEOUT, world.world_size)
+        placements = [Placement.from_json(data) for data in store.multi_get(keys)]
+        shared = ranks_sharing_device(placements)
         store.set("verdict", "shared" if shared else "fine")
-        if wanted:
-            sys.stdout.write(placement_table(everybody))
+        if with_table:
+            sys.stdout.write(placement_table(placements))
             sys.stdout.flush()
-        for line in placement_warnings(everybody, os.environ):
+        for line in placement_warnings(placements, os.environ):
             sys.stderr.write(f"hpc-kit: warning: {line}\n")
         _check_own_devices(shared)
         return
-    until = time.monotonic() + _PATIENCE
-    if (
-        sign_in.wait_until(lambda: store.check(["verdict"]), until, world.world_size)
-        and store.get("verdict") == b"shared"
-    ):
+    deadline = time.monotonic() + _TIMEOUT
+    has_verdict = sign_in.wait_until(lambda: store.check(["verdict"]), deadline, world.world_size)
+    if has_verdict and store.get("verdict") == b"shared":
         raise ContradictoryEnvironment("two ranks use one GPU: rank 0 lists them")
 
 
@@ -234,105 +202,89 @@ def is_requested(report: bool | None, environ: Mapping[str, str]) -> bool:
     return report if report is not None else environ.get(REPORT, "0").strip() not in {"", "0"}
 
 
-def placement_table(everybody: Sequence[Placement]) -> str:
+def placement_table(placements: Sequence[Placement]) -> str:
     """Return one line per rank. `*` marks values that differ from those of most nodes."""
-    usual = {name: Counter(getattr(each, name) for each in everybody).most_common(1)[0][0] for name in _COMPARED}
-    rows = [COLUMNS] + [_row(each, usual) for each in everybody]
+    usual = {name: Counter(getattr(place, name) for place in placements).most_common(1)[0][0] for name in _COMPARED}
+    rows = [COLUMNS] + [_row(place, usual) for place in placements]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    odd = any("*" in line for line in lines[1:])
-    return "\n".join([*lines, *(["* differs from most ranks"] if odd else []), *_nccl_hints(everybody)]) + "\n"
+    if any("*" in line for line in lines[1:]):
+        lines.append("* differs from most ranks")
+    return "\n".join([*lines, *_nccl_hints(placements)]) + "\n"
 
 
-def _nccl_hints(everybody: Sequence[Placement]) -> list[str]:
+def _nccl_hints(placements: Sequence[Placement]) -> list[str]:
     """Return a hint if NCCL chooses another interface than the one on which the ranks met.
 
     This is not an error. NCCL prefers InfiniBand and may be right, so no variable is set.
     """
-    other = [each for each in everybody if each.nccl and each.interface and each.nccl != each.interface]
-    if not other or len({each.host for each in everybody}) == 1:
+    other = [place for place in placements if place.nccl and place.interface and place.nccl != place.interface]
+    if not other or len({place.host for place in placements}) == 1:
         return []
-    takes, met = (",".join(sorted({getattr(each, name) for each in other})) for name in ("nccl", "interface"))
-    where = list_some(dict.fromkeys(each.host for each in other))
+    nccl, met = (",".join(sorted({getattr(place, name) for place in other})) for name in ("nccl", "interface"))
+    hosts = list_some(dict.fromkeys(place.host for place in other))
     return [
-        f"NCCL takes {takes} by itself, and the ranks met on {met} ({where});",
+        f"NCCL takes {nccl} by itself, and the ranks met on {met} ({hosts});",
         f"if NCCL does not come up: export NCCL_SOCKET_IFNAME=={met}",
     ]
 
 
-def _row(each: Placement, usual: Mapping[str, object]) -> tuple[str, ...]:
-    def marked_value(name: str) -> str:
-        value = getattr(each, name)
-        return ("-" if value is None else str(value)) + ("" if value == usual[name] else "*")
-
-    return (
-        str(each.rank),
-        each.host,
-        each.device,
-        each.uuid or "-",
-        fold_numbers(each.cpus),
-        fold_numbers(each.numa),
-        marked_value("interface"),
-        marked_value("python"),
-        marked_value("torch"),
-        marked_value("driver"),
-    )
+def _row(placement: Placement, usual: Mapping[str, object]) -> tuple[str, ...]:
+    cells = [placement.rank, placement.host, placement.device, placement.uuid or "-"]
+    cells += [fold_numbers(placement.cpus), fold_numbers(placement.numa)]
+    for name in COLUMNS[-4:]:
+        value = getattr(placement, name)
+        cells.append(("-" if value is None else str(value)) + ("" if value == usual[name] else "*"))
+    return tuple(map(str, cells))
 
 
-def ranks_sharing_device(everybody: Iterable[Placement]) -> list[list[Placement]]:
+def ranks_sharing_device(placements: Iterable[Placement]) -> list[list[Placement]]:
     """Return groups of ranks of one host that use the same device."""
     of_device: dict[tuple[str, str], list[Placement]] = defaultdict(list)
-    for each in everybody:
-        if each.uuid:
-            of_device[each.host, each.uuid].append(each)
+    for place in placements:
+        if place.uuid:
+            of_device[place.host, place.uuid].append(place)
     return [ranks for ranks in of_device.values() if len(ranks) > 1]
 
 
 def _check_own_devices(shared: list[list[Placement]]) -> None:
-    if not shared:
-        return
-    lines = [f"ranks {_format_ranks(ranks)} on {ranks[0].host}: {ranks[0].uuid}" for ranks in shared[:_MOST_NAMED]]
-    raise ContradictoryEnvironment(
-        "two ranks use one GPU",
-        found="\n".join(lines),
-        remedy="--gpus-per-node with as many GPUs as ranks on a node, or --gpus-per-task=1;\n"
-        "where each task sees one GPU, it must be another one for each (Slurm below 23.11.4: --gres=gpu:N instead)",
-    )
+    if shared:
+        raise ContradictoryEnvironment(
+            "two ranks use one GPU",
+            found="\n".join(
+                f"ranks {_format_ranks(ranks)} on {ranks[0].host}: {ranks[0].uuid}" for ranks in shared[:_MAX_LISTED]
+            ),
+            remedy="--gpus-per-node with as many GPUs as ranks on a node, or --gpus-per-task=1;\n"
+            "where each task sees one GPU, it must be another one for each (Slurm below 23.11.4: --gres=gpu:N instead)",
+        )
 
 
-def placement_warnings(everybody: Sequence[Placement], environ: Mapping[str, str]) -> list[str]:
+def placement_warnings(placements: Sequence[Placement], environ: Mapping[str, str]) -> list[str]:
     """Return warnings about placements that slow a training down or make it irregular."""
     lines = []
-    bound = [each for each in everybody if _is_bound_to_one(each.cpus, each.device, environ)]
+    bound = [place for place in placements if _is_bound_to_one(place.cpus, place.device, environ)]
     if bound:
         lines.append(_describe_one_cpu(f"ranks {_format_ranks(bound)}" if len(bound) > 1 else f"rank {bound[0].rank}"))
     for name in _COMPARED[:3]:
         values: dict[str, list[str]] = defaultdict(list)
-        for each in everybody:
-            if each.host not in values[str(getattr(each, name))]:
-                values[str(getattr(each, name))].append(each.host)
+        for place in placements:
+            if place.host not in values[str(getattr(place, name))]:
+                values[str(getattr(place, name))].append(place.host)
         if len(values) > 1:
-            listing = "; ".join(f"{value} on {', '.join(hosts[:_MOST_NAMED])}" for value, hosts in values.items())
+            listing = "; ".join(f"{value} on {', '.join(hosts[:_MAX_LISTED])}" for value, hosts in values.items())
             lines.append(f"the nodes differ in {name}: {listing}")
     return lines
 
 
-def _warn_of_one_cpu(meeting: Meeting, environ: Mapping[str, str]) -> None:
-    """Warn about a single CPU without asking other ranks; the first rank of each node prints it."""
-    cpus = tuple(os.sched_getaffinity(0))
-    if not meeting.world.local_rank and _is_bound_to_one(cpus, "cpu", environ):
-        sys.stderr.write(f"hpc-kit: warning: {_describe_one_cpu(f'rank {meeting.world.rank}')}\n")
-
-
 def _is_bound_to_one(cpus: Sequence[int], device: str, environ: Mapping[str, str]) -> bool:
     """Return whether a rank has too few CPUs: one CPU for a GPU, or one although more were requested."""
-    asked_for = cpus_per_task(environ) or 1
-    return len(cpus) == 1 and (device != "cpu" or asked_for > 1) and (os.cpu_count() or 1) > 1
+    requested = cpus_per_task(environ) or 1
+    return len(cpus) == 1 and (device != "cpu" or requested > 1) and (os.cpu_count() or 1) > 1
 
 
-def _describe_one_cpu(who: str) -> str:
-    return f"{who} may run on one CPU only: srun --cpus-per-task=N (Slurm 22.05 to 23.02 does not hand sbatch's on)"
+def _describe_one_cpu(ranks: str) -> str:
+    return f"{ranks} may run on one CPU only: srun --cpus-per-task=N (Slurm 22.05 to 23.02 does not hand sbatch's on)"
 
 
 def _format_ranks(ranks: Sequence[Placement]) -> str:
-    return list_some(each.rank for each in ranks)
+    return list_some(place.rank for place in ranks)

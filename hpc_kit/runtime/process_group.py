@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.world import World
 
 
-BACKEND, TIMEOUT = "HPC_KIT_BACKEND", "HPC_KIT_TIMEOUT"
+BACKEND, TIMEOUT = backend.BACKEND_VARIABLE, "HPC_KIT_TIMEOUT"
 """Environment variables with the defaults of `backend` and `timeout`."""
 
 
@@ -107,9 +107,9 @@ def distributed(
         world = outer.world if outer else first_failure.resolve_or_record(os.environ)
         stack.enter_context(first_failure.recording_failures(world.rank))
         meeting = outer or stack.enter_context(joined_ranks(world, seconds))
-        wanted = is_requested(report, os.environ)
-        asked = backend or os.environ.get(BACKEND) or "auto"
-        yield stack.enter_context(_initialized_group(meeting, asked, seconds, wanted=wanted))
+        requested = backend or os.environ.get(BACKEND) or "auto"
+        with_table = is_requested(report, os.environ)
+        yield stack.enter_context(_initialized_group(meeting, requested, seconds, with_table=with_table))
 
 
 def timeout_seconds(timeout: float | timedelta | None, environ: Mapping[str, str]) -> float | None:
@@ -132,7 +132,7 @@ def timeout_seconds(timeout: float | timedelta | None, environ: Mapping[str, str
 
 
 @contextmanager
-def _initialized_group(meeting: Meeting, asked: str, seconds: float | None, *, wanted: bool) -> Iterator[Group]:
+def _initialized_group(meeting: Meeting, requested: str, seconds: float | None, *, with_table: bool) -> Iterator[Group]:
     """Create the default process group, or use the one that the program has created, and leave that to the program."""
     from torch import distributed as dist
 
@@ -140,8 +140,8 @@ def _initialized_group(meeting: Meeting, asked: str, seconds: float | None, *, w
         yield _group(meeting, dist.get_backend(), seconds)
         return
     _apply_thread_count()
-    group = _group(meeting, devices.choose_backend(asked), seconds)
-    report_placement(meeting, group.device, wanted=wanted)
+    group = _group(meeting, devices.choose_backend(requested), seconds)
+    report_placement(meeting, group.device, with_table=with_table)
     dist.init_process_group(
         group.backend,
         store=meeting.substore("group"),
@@ -202,11 +202,14 @@ def joined_ranks(
         RendezvousError: Not all ranks came in time.
     """
     require_torch()
+    if world.world_size > 1:
+        import_torch_quietly()
     print_warnings(world)
     world = library.world_from_mpi(world, DEFAULT_TIMEOUT if timeout is None else timeout)
     meeting = meet(world, timeout=timeout, program=program)
     backend.install(current_meeting, started_by_mpi=world.launcher == "mpi")
     _current.append(meeting)
+    first_failure.set_meeting(meeting)
     try:
         variables = torch_variables(meeting, os.environ)
         with environment_set(unset_rank_variables(variables) if starts_ranks else dict(variables)):
@@ -240,7 +243,7 @@ def read_layout(environ: Mapping[str, str]) -> dict[str, int]:
     return {name: int(number) for name, _, number in pairs}
 
 
-def mesh_axes(world_size: int, degrees: Mapping[str, int]) -> dict[str, int]:
+def mesh_shape(world_size: int, degrees: Mapping[str, int]) -> dict[str, int]:
     """Return the axes of the mesh and their sizes, slowest first. Neighbouring ranks, on one node, differ in tp.
 
     `dp` takes the remaining ranks. With `dp_shard` it becomes two axes: replicas, and shards of a replica.
@@ -272,7 +275,7 @@ def create_mesh(group: Group, degrees: Mapping[str, int]) -> DeviceMesh:
     from torch import distributed as dist
     from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-    axes = mesh_axes(group.world_size, degrees)
+    axes = mesh_shape(group.world_size, degrees)
     if group.timeout is None:
         return init_device_mesh(group.device.type, tuple(axes.values()), mesh_dim_names=tuple(axes))
     # init_device_mesh gives its groups torch's default time-out of 30 minutes, so the groups are created here.
@@ -295,12 +298,18 @@ def print_warnings(world: World) -> None:
         sys.stderr.flush()
 
 
-def quiet_torch() -> None:
-    """Silence warnings of torch's C++ code unless TORCH_CPP_LOG_LEVEL is set. Call it before torch is imported.
+def import_torch_quietly() -> None:
+    """Import torch without the warnings of its C++ code, unless TORCH_CPP_LOG_LEVEL is set. Errors stay visible.
 
-    Without a name service torch would warn about every connection of a healthy training. Errors stay visible.
+    Without a name service torch would warn about every connection of a healthy training. The variable counts at the
+    import only, and processes that this one starts get torch's messages, because they may not meet through hpc_kit.
     """
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if "TORCH_CPP_LOG_LEVEL" not in os.environ:
+        os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
+        try:
+            import torch  # noqa: F401
+        finally:
+            del os.environ["TORCH_CPP_LOG_LEVEL"]
 
 
 def require_torch() -> None:

@@ -57,6 +57,11 @@ class ProgramCommand:
         """The file of the program; None for a command or a module."""
         return Path(self.name) if self.kind == "file" else None
 
+    @property
+    def is_torchrun(self) -> bool:
+        """Whether the program is torchrun, by its own name or as a module of torch."""
+        return self.name in {"torch.distributed.run", "torch.distributed.launch"} or Path(self.name).name == "torchrun"
+
     def run(self) -> None:
         """Run the program as `__main__`. Its exceptions propagate."""
         sys.argv = [self.name, *self.arguments]
@@ -96,8 +101,8 @@ def _run_file(path: Path) -> None:
 def _strip_own_python(words: Sequence[str]) -> list[str]:
     """Remove a leading `python` that is this interpreter, so that failures of the program are recorded here."""
     interpreter, *rest = words or [""]
-    found = shutil.which(interpreter) if Path(interpreter).name.startswith("python") else None
-    if found is None or Path(found).absolute().parent != Path(sys.executable).absolute().parent:
+    executable = shutil.which(interpreter) if Path(interpreter).name.startswith("python") else None
+    if executable is None or Path(executable).absolute().parent != Path(sys.executable).absolute().parent:
         return list(words)
     while rest and rest[0] in _HARMLESS:
         rest = rest[1:]

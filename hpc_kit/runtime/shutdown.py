@@ -17,6 +17,7 @@ import atexit
 import gc
 import io
 import os
+import signal
 import sys
 import threading
 import time
@@ -69,14 +70,14 @@ def wait_for_gloo_threads(seconds: float = 5.0) -> None:
 
 def _thread_states() -> set[str]:
     """Return the scheduling states of gloo's threads; empty if there are none, or no /proc."""
-    found = set()
+    states = set()
     for task in _TASKS.glob("*"):
         try:
             if (task / "comm").read_text().strip() == _THREAD:
-                found.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+                states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
         except OSError:
             continue
-    return found
+    return states
 
 
 @contextmanager
@@ -114,6 +115,7 @@ def _exit_with(code: int) -> None:
 
 def exit_rank(code: int) -> NoReturn:
     """End this process without waiting for threads or for the process group. Exit handlers get a few seconds."""
+    _ignore_signals()
     threading.Thread(target=_exit_after_timeout, args=[threading.Event(), code], daemon=True).start()
     with suppress(BaseException):
         # sys.exit would first wait for all threads and then destroy the group.
@@ -123,6 +125,13 @@ def exit_rank(code: int) -> NoReturn:
             stream.flush()
     _flush_open_files()
     _terminate(code)
+
+
+def _ignore_signals() -> None:
+    """Ignore requests to end from now on. torchrun's handler would print a traceback below the report of a failure."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _exit_after_timeout(done: threading.Event, code: int) -> None:
@@ -149,6 +158,7 @@ class _Abort:
 
 _abort = vars(sys).setdefault("_hpc_kit_ends", _Abort())
 _at_exit, _written_out = threading.Event(), threading.Event()
+_terminating = threading.Lock()
 
 
 def set_abort_function(call: Callable[[int], object], *, at_exit: bool = False) -> None:
@@ -166,6 +176,8 @@ def set_abort_function(call: Callable[[int], object], *, at_exit: bool = False) 
 
 
 def _terminate(code: int) -> NoReturn:
+    # Never released: two time limits may end at the same moment, and one abort is enough.
+    _terminating.acquire()
     if _abort.call is not None:
         with suppress(Exception):
             _abort.call(code)

@@ -76,9 +76,10 @@ def unset_rank_variables(variables: Mapping[str, str]) -> dict[str, str | None]:
     """Return `variables` for a program that starts its own ranks: the variables of one rank are None, to be unset.
 
     Lightning starts its processes only where LOCAL_RANK is not set; where it is set, Lightning waits for processes
-    that nobody starts.
+    that are never started. Only the program knows how many ranks share the CPUs, so OMP_NUM_THREADS stays as it is.
     """
-    return {**variables, **dict.fromkeys(RANK_VARIABLES)}
+    kept = {name: value for name, value in variables.items() if name != "OMP_NUM_THREADS"}
+    return {**kept, **dict.fromkeys(RANK_VARIABLES)}
 
 
 def set_variables(variables: Mapping[str, str | None]) -> None:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, rank_log, read_first_failure
-from hpc_kit.runtime import first_failure, process_group, shutdown, torch_environment
+from hpc_kit.runtime import process_group, shutdown, torch_environment
 from hpc_kit.runtime.launchers import resolve, ssh
 from hpc_kit.runtime.process_group import timeout_seconds
+from hpc_kit.runtime.rendezvous import network
 from hpc_kit.runtime.rendezvous.meeting import meet
 from hpc_kit.runtime.variables import cpus_per_task
 
@@ -49,11 +50,12 @@ def main(words: list[str]) -> int:
 
 
 def _run_agent(words: list[str]) -> int:
-    process_group.quiet_torch()
+    process_group.import_torch_quietly()
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    host = network.this_node_name(os.environ)
     try:
         options = torchrun.parse_args(words)
         world = agent_world(resolve(os.environ), options.nnodes)
@@ -61,12 +63,13 @@ def _run_agent(words: list[str]) -> int:
         program = Path(options.training_script)
         _forward_user_signals()
         meeting = meet(world, timeout=timeout_seconds(None, os.environ), program=program)
+        os.environ[network.AGENT_HOSTS] = ",".join(entry.host for entry in meeting.entries())
         for name in ssh.VARIABLES:
             os.environ.pop(name, None)
         fill_options(meeting, options)
         torchrun.run(options)
     except ChildFailedError as error:
-        return _describe_failure(error)
+        return _describe_failure(error, host)
     except SignalException as stop:
         return _KILLED + stop.sigval
     meeting.leave()
@@ -110,7 +113,9 @@ def fill_options(meeting: Meeting, options: Namespace) -> None:
     # torchrun would set this itself and print a banner.
     os.environ.setdefault("OMP_NUM_THREADS", str(_threads(options.nproc_per_node)))
     if "LOGLEVEL" not in os.environ:
-        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+        # Each of torch's modules has set a level of its own, which the level of the package does not change.
+        for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _forward_user_signals() -> None:
@@ -130,11 +135,11 @@ def _forward_user_signals() -> None:
 
 
 def _children() -> list[int]:
-    found: list[int] = []
+    pids: list[int] = []
     for children in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread that has just ended
-            found += map(int, children.read_text().split())
-    return found
+            pids += map(int, children.read_text().split())
+    return pids
 
 
 def _threads(nproc_per_node: str) -> int:
@@ -142,7 +147,7 @@ def _threads(nproc_per_node: str) -> int:
     return max(1, (cpus_per_task(os.environ) or 1) // ranks) if ranks else 1
 
 
-def _describe_failure(error: ChildFailedError) -> int:
+def _describe_failure(error: ChildFailedError, host: str) -> int:
     """Report the worker of this node that failed first and record it, because a killed worker cannot do so itself."""
     rank, worker = error.get_first_failure()
     code = worker.exitcode if worker.exitcode >= 0 else _KILLED - worker.exitcode
@@ -150,16 +155,15 @@ def _describe_failure(error: ChildFailedError) -> int:
     if run is None:
         sys.stderr.write(f"hpc-kit: rank {rank} ended {_describe_exit(code)}\n")
         return code
-    claim_first_failure(Path(run), rank, first_failure.node_name(), code)
+    claim_first_failure(Path(run), rank, host, code)
     first = read_first_failure(Path(run))
-    if first is None or first.host != first_failure.node_name():
+    if first is None or first.host != host:
         after = f" after rank {first.rank} on {first.host}" if first else ""
         sys.stderr.write(f"hpc-kit: rank {rank} ended {_describe_exit(code)}{after}\n")
         return code
     # torch reports the worker whose end it saw first. The marker names the worker that failed first.
-    sys.stderr.write(
-        f"hpc-kit: rank {first.rank} ended {_describe_exit(first.exit_code)}: see {rank_log(first.rank)}\n"
-    )
+    end = f"is missing: {first.reason}" if first.reason else f"ended {_describe_exit(first.exit_code)}"
+    sys.stderr.write(f"hpc-kit: rank {first.rank} {end}: see {rank_log(first.rank)}\n")
     return first.exit_code
 
 

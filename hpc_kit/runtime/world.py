@@ -83,13 +83,13 @@ class World:
             if not fits or size == 0:
                 raise ContradictoryEnvironment(
                     f"{index_name} {index} does not fit {size_name} {size}: {self.name}",
-                    found=f"{self._told(index_name)}\n{self._told(size_name)}",
+                    found=f"{self._describe(index_name)}\n{self._describe(size_name)}",
                     remedy=f"start with {launcher_setting(self.sources.get(index_name, ''))}, which sets both;\n"
                     "or unset those that an earlier launch has left behind",
                 )
         return self
 
-    def _told(self, name: str) -> str:
+    def _describe(self, name: str) -> str:
         return f"{name} = {getattr(self, name)} from {self.sources.get(name, 'no variable')}"
 
 

@@ -31,12 +31,12 @@ def name(case: Case) -> str:
     return case["case"]
 
 
-def test_there_are_captures_of_both_releases() -> None:
+def test_captures_of_both_releases_exist() -> None:
     assert {case["case"].rpartition("@")[2] for case in CASES} == {"22.05", "26.05"}
 
 
 @pytest.mark.parametrize("case", [*RANKS, *SHELLS], ids=name)
-def test_every_rank_is_who_the_launch_says(case: Case) -> None:
+def test_every_rank_has_the_values_of_its_launch(case: Case) -> None:
     for rank in case["ranks"]:
         world, truth = resolve(rank["env"]), rank["truth"]
         told = {name: getattr(world, name) for name in (*NUMBERS, "launcher")}
@@ -46,7 +46,7 @@ def test_every_rank_is_who_the_launch_says(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", RANKS, ids=name)
-def test_rank_0_is_looked_for_on_its_own_host(case: Case) -> None:
+def test_rank_0_is_sought_on_its_host(case: Case) -> None:
     for rank in case["ranks"]:
         world = resolve(rank["env"])
         where = (world.master_addr,) if world.master_addr else world.hosts
@@ -60,12 +60,12 @@ def test_all_ranks_agree_on_port_and_key(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", RANKS, ids=name)
-def test_a_launch_warns_of_nothing(case: Case) -> None:
+def test_a_launch_has_no_warnings(case: Case) -> None:
     assert [resolve(rank["env"]).warnings for rank in case["ranks"]] == [()] * len(case["ranks"])
 
 
 @pytest.mark.parametrize("case", SHELLS, ids=name)
-def test_a_shell_of_a_job_with_several_tasks_is_told_of_srun(case: Case) -> None:
+def test_a_batch_shell_of_several_tasks_gets_the_advice_to_use_srun(case: Case) -> None:
     (rank,) = case["ranks"]
     world, tasks = resolve(rank["env"]), int(rank["env"].get("SLURM_NTASKS", "1"))
     assert world.world_size == 1
@@ -76,7 +76,7 @@ def test_a_shell_of_a_job_with_several_tasks_is_told_of_srun(case: Case) -> None
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=name)
-def test_what_another_launch_has_left_is_refused_on_every_rank_with_both_numbers(case: Case) -> None:
+def test_variables_of_another_launch_are_refused_on_every_rank_with_both_numbers(case: Case) -> None:
     for rank in case["ranks"]:
         with pytest.raises(ContradictoryEnvironment) as refused:
             resolve(rank["env"])
@@ -85,7 +85,7 @@ def test_what_another_launch_has_left_is_refused_on_every_rank_with_both_numbers
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case["expect"] == "ranks"], ids=name)
-def test_no_rank_needs_a_variable_of_the_job_that_a_site_may_leave_out(case: Case) -> None:
+def test_no_rank_needs_an_optional_variable_of_the_job(case: Case) -> None:
     for rank in case["ranks"]:
         environ = {name: value for name, value in rank["env"].items() if name not in OF_THE_JOB}
         assert resolve(environ).rank == rank["truth"]["rank"]

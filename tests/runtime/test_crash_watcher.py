@@ -41,7 +41,7 @@ def _first(folder: Path, end: str) -> FirstFailure | None:
         ("raise RuntimeError", {1}),
     ],
 )
-def test_a_rank_that_ends_without_a_word_is_named(end: str, codes: set[int], tmp_path: Path) -> None:
+def test_a_rank_that_ends_silently_is_named(end: str, codes: set[int], tmp_path: Path) -> None:
     found = _first(tmp_path, end)
     assert found is not None
     assert (found.rank, found.host) == (3, "n7")
@@ -49,7 +49,9 @@ def test_a_rank_that_ends_without_a_word_is_named(end: str, codes: set[int], tmp
 
 
 @pytest.mark.parametrize("environ", [{RUN_VARIABLE: "here"}, {}])
-def test_a_rank_that_ends_well_is_not(environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_successful_rank_is_not_named(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(RUN_VARIABLE, raising=False)
     if environ:
         monkeypatch.setenv(RUN_VARIABLE, str(tmp_path))
@@ -58,14 +60,14 @@ def test_a_rank_that_ends_well_is_not(environ: dict[str, str], tmp_path: Path, m
     assert read_first_failure(tmp_path) is None
 
 
-def test_how_a_process_has_ended_is_read_while_nobody_has_taken_its_status() -> None:
+def test_the_exit_code_of_a_zombie_is_read() -> None:
     with subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 6)"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert crash_watcher.exit_code_of(process.pid) == 134
     assert crash_watcher.exit_code_of(process.pid) == 137
 
 
-def test_a_child_that_stays_on_keeps_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remaining_child_does_not_delay_the_end_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RUN_VARIABLE, str(tmp_path))
     began = time.monotonic()
     with crash_watcher.record_crash_of(0):

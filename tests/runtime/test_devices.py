@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ def node_of(tasks: int, rank: int) -> World:
     [(0, 4, 0), (3, 4, 3), (3, 1, 0), (0, 1, 0)],
     ids=["first of all", "last of all", "one of its own", "one alone"],
 )
-def test_the_device_is_the_local_rank_counted_among_the_visible(local_rank: int, visible: int, expected: int) -> None:
+def test_the_device_is_the_local_rank_among_the_visible_devices(local_rank: int, visible: int, expected: int) -> None:
     assert devices.device_index(node_of(4, local_rank), visible, {}) == expected
 
 
@@ -46,14 +47,14 @@ PER_TASK = [
 
 
 @pytest.mark.parametrize("gpus", PER_TASK)
-def test_of_several_devices_of_a_task_of_its_own_the_first_is_used(gpus: Environ) -> None:
+def test_a_single_task_with_several_devices_uses_the_first(gpus: Environ) -> None:
     environ = Step.of(4).environ(3) | gpus
     assert devices.device_index(resolve(environ), 2, environ) == 0
     assert devices.device_index(resolve(environ), 8, environ) == 3  # --gpu-bind=none shows all of the node's
 
 
 @pytest.mark.parametrize("gpus", PER_TASK)
-def test_ranks_that_one_task_has_started_share_its_devices(gpus: Environ) -> None:
+def test_ranks_started_by_one_task_share_its_devices(gpus: Environ) -> None:
     agent = Step.of(1, 1).environ(1)
     launches = {
         "torchrun": agent | worker(3, per_agent=2),
@@ -87,13 +88,13 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
     return current
 
 
-def test_cuda_means_nccl_and_the_device_is_current_before_anything_else(two_gpus: list[torch.device]) -> None:
+def test_cuda_uses_nccl_and_sets_the_device_first(two_gpus: list[torch.device]) -> None:
     assert devices.choose_backend("auto") == "nccl"
     assert devices.select_device("nccl", node_of(2, 1)) == torch.device("cuda", 1)
     assert two_gpus == [torch.device("cuda", 1)]
 
 
-def test_intels_devices_mean_xccl(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intel_devices_use_xccl(monkeypatch: pytest.MonkeyPatch) -> None:
     current: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
@@ -105,19 +106,19 @@ def test_intels_devices_mean_xccl(monkeypatch: pytest.MonkeyPatch) -> None:
     assert current == [torch.device("xpu", 3)]
 
 
-def test_gloo_means_the_cpu_also_beside_a_gpu(two_gpus: list[torch.device]) -> None:
+def test_gloo_uses_the_cpu_even_with_a_gpu(two_gpus: list[torch.device]) -> None:
     assert devices.choose_backend("gloo") == "gloo"
     assert devices.select_device("gloo", node_of(2, 1)) == torch.device("cpu")
     assert two_gpus == []
 
 
-def test_without_cuda_it_is_gloo_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cuda_gloo_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert devices.choose_backend("auto") == "gloo"
     assert devices.select_device("gloo", node_of(4, 3)) == torch.device("cpu")
 
 
-def test_a_backend_that_torch_has_not_is_refused_with_those_it_has() -> None:
+def test_a_backend_missing_from_torch_is_refused_with_a_list() -> None:
     with pytest.raises(SpecError, match="torch has no backend 'infiniband' here"):
         devices.choose_backend("infiniband")
 
@@ -137,7 +138,6 @@ def test_nccl_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         ({"SRUN_CPUS_PER_TASK": "4"}, 2, 4),
         ({"SLURM_CPUS_PER_TASK": "8", "TORCHELASTIC_RUN_ID": "1"}, 2, 4),
         ({"SLURM_CPUS_PER_TASK": "8"} | DEEPSPEED, 2, 4),
-        ({}, 1, None),
         ({}, 10_000, 1),
     ],
 )
@@ -147,6 +147,15 @@ def test_threads_come_from_the_cpus_of_a_task(
     assert devices.thread_count(environ, local_world_size) == expected
 
 
-def test_without_slurm_ranks_share_the_cpus_that_they_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_slurm_ranks_share_the_allowed_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
     assert devices.thread_count({}, 4) == 2
+
+
+def test_a_process_that_runs_alone_has_a_thread_for_each_core(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
+    monkeypatch.setattr(devices, "_SIBLINGS", f"{tmp_path}/{{}}")
+    assert devices.thread_count({}, 1) == 4
+    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        (tmp_path / str(cpu)).write_text(siblings)
+    assert devices.thread_count({}, 1) == 2

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -59,11 +60,11 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> None:
         (IncompleteEnvironment("half"), 2),
     ],
 )
-def test_the_code_is_the_interpreters_own(error: BaseException, code: int) -> None:
+def test_the_exit_code_is_that_of_the_interpreter(error: BaseException, code: int) -> None:
     assert first_failure.exit_code(error) == code
 
 
-def test_the_first_failure_is_left_with_rank_host_and_code(run: Path) -> None:
+def test_the_first_failure_is_recorded_with_rank_host_and_code(run: Path) -> None:
     with pytest.raises(SystemExit), first_failure.recording_failures(5):
         raise SystemExit(3)
     first = read_first_failure(run)
@@ -73,7 +74,7 @@ def test_the_first_failure_is_left_with_rank_host_and_code(run: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), SystemExit(None)])
-def test_a_good_end_is_no_failure(run: Path, error: BaseException) -> None:
+def test_a_successful_end_is_no_failure(run: Path, error: BaseException) -> None:
     with pytest.raises(SystemExit), first_failure.recording_failures(5):
         raise error
     assert read_first_failure(run) is None
@@ -85,7 +86,7 @@ def test_outside_of_a_run_nothing_is_written(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_folder_that_is_gone_does_not_hide_the_failure(run: Path) -> None:
+def test_a_missing_run_folder_does_not_hide_the_failure(run: Path) -> None:
     run.rmdir()
     with pytest.raises(ValueError, match="bad batch"), first_failure.recording_failures(5):
         raise ValueError("bad batch")
@@ -102,11 +103,11 @@ def test_a_run_folder_that_is_gone_does_not_hide_the_failure(run: Path) -> None:
         (FileNotFoundError(2, "No such file"), False),
     ],
 )
-def test_a_victim_is_told_by_what_it_says(error: Exception, victim: bool) -> None:
+def test_a_victim_is_recognized_by_its_exception(error: Exception, victim: bool) -> None:
     assert first_failure.is_peer_loss(error) is victim
 
 
-def test_what_a_victim_raises_afterwards_is_a_victims_too() -> None:
+def test_a_later_exception_of_a_victim_is_no_first_failure() -> None:
     later = ValueError("could not save")
     later.__context__ = GLOO
     GLOO.__context__ = None
@@ -116,9 +117,7 @@ def test_what_a_victim_raises_afterwards_is_a_victims_too() -> None:
     GLOO.__context__ = None
 
 
-def test_a_file_system_that_takes_nothing_any_more_is_no_error_of_the_ranks(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_file_system_adds_no_error(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def read_only(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -138,7 +137,7 @@ def test_a_victim_lets_the_culprit_be_first(run: Path) -> None:
 
 
 @pytest.mark.parametrize(("error", "rank"), [(GLOO, 1), (RendezvousError("late"), 3)])
-def test_a_victim_without_culprit_says_so_itself(
+def test_a_victim_without_a_culprit_is_recorded_itself(
     run: Path, error: Exception, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(first_failure, "_PEER_LOSS_DELAY", 0.05)
@@ -148,8 +147,34 @@ def test_a_victim_without_culprit_says_so_itself(
     assert first.rank == rank
 
 
+@pytest.mark.parametrize(
+    ("reported", "first", "reason"),
+    [
+        ({3}, 0, "ranks 0, 1, 2 did not report; rank 3 waited in vain, for one of them or for several"),
+        ({0, 1, 3}, 2, "ranks 0, 1, 3 waited for it in vain: it is stopped, late, hangs or has ended"),
+    ],
+    ids=["several", "one"],
+)
+def test_of_several_ranks_that_did_not_report_none_is_called_the_cause(
+    reported: set[int], first: int, reason: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time-out of a pipeline's first stages begins later than that of its last one."""
+    entries = {rank: SimpleNamespace(host="n9", pid=1) for rank in range(4)}
+    meeting = SimpleNamespace(world=SimpleNamespace(world_size=4, rank=3), entries=lambda: entries)
+    monkeypatch.setattr(first_failure, "_meeting", meeting)
+    monkeypatch.setattr(first_failure, "_exchange_reports", lambda *_: reported)
+    first_failure.record_failure(GLOO, 3)
+    marker = read_first_failure(run)
+    assert marker is not None
+    assert (marker.rank, marker.reason) == (first, reason)
+
+
 @pytest.mark.usefixtures("ends")
-def test_what_nobody_catches_ends_the_process_after_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_uncaught_exception_ends_the_process_after_its_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A process group that an earlier test created in this process has left torch's hook, which names the rank.
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     error = ValueError("bad batch")
     before = sys.excepthook
     with pytest.raises(ValueError, match="bad batch"), shutdown.exit_on_failure():
@@ -162,7 +187,7 @@ def test_what_nobody_catches_ends_the_process_after_its_traceback(capsys: pytest
 
 
 @pytest.mark.usefixtures("ends")
-def test_an_error_of_ours_is_told_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_hpc_kit_has_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     before = sys.excepthook
     error = IncompleteEnvironment("SLURM_PROCID is not set", found="nothing", remedy="srun")
     with pytest.raises(IncompleteEnvironment), shutdown.exit_on_failure():
@@ -174,7 +199,7 @@ def test_an_error_of_ours_is_told_without_traceback(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "hpc-kit: SLURM_PROCID is not set\n  found  nothing\n  do     srun\n"
 
 
-def test_a_good_end_leaves_no_hook() -> None:
+def test_a_successful_end_removes_the_hook() -> None:
     before = sys.excepthook
     with shutdown.exit_on_failure():
         assert sys.excepthook is not before
@@ -192,7 +217,7 @@ def refusals(environs: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("stale", [{"WORLD_SIZE": "1"}, {"RANK": "0", "WORLD_SIZE": "1"}, worker(1, agents=1)])
-def test_where_all_ranks_are_refused_rank_0_tells_what_to_do_and_the_others_say_a_line(
+def test_if_all_ranks_are_refused_rank_0_prints_the_remedy_and_the_others_one_line(
     stale: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(RUN_VARIABLE, raising=False)
@@ -204,14 +229,14 @@ def test_where_all_ranks_are_refused_rank_0_tells_what_to_do_and_the_others_say_
         assert "\n" not in line
 
 
-def test_ranks_of_an_unknown_number_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_unknown_ranks_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(RUN_VARIABLE, raising=False)
     first, second = refusals([{"PALS_RANKID": str(rank), "PALS_LOCAL_RANKID": str(rank)} for rank in range(2)])
     assert "export WORLD_SIZE=RANKS" in first
     assert second.endswith("PALS_RANKID = 1; rank 0 shows the remedy")
 
 
-def test_where_some_are_not_refused_each_tells_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_only_some_ranks_are_refused_each_prints_the_whole_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """RANK=$SLURM_PROCID on srun's own line is 0 everywhere: rank 0 agrees."""
     monkeypatch.delenv(RUN_VARIABLE, raising=False)
     environs = [environ | {"RANK": "0", "WORLD_SIZE": "4"} for environ in Step.of(2, 2).environs()]
@@ -219,27 +244,33 @@ def test_where_some_are_not_refused_each_tells_all(monkeypatch: pytest.MonkeyPat
     assert ["  do     unset RANK WORLD_SIZE" in said for said in refusals(environs[1:])] == [True] * 3
 
 
-def test_what_every_rank_finds_out_later_is_told_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_error_found_later_by_all_ranks_is_printed_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As that srun has started them without MPI, when the program asks for the backend mpi."""
 
-    def said(rank: int, error: HpcKitError) -> str:
+    def print_refusal(rank: int, error: HpcKitError) -> str:
         with pytest.raises(type(error)) as raised, first_failure.recording_failures(rank):
             raise error
         return str(raised.value)
 
-    def alike(*, everywhere: bool) -> IncompleteEnvironment:
+    def make_refusal(*, everywhere: bool) -> IncompleteEnvironment:
         return IncompleteEnvironment("no MPI", found="nothing", remedy="srun --mpi=pmix", everywhere=everywhere)
 
     line = "no MPI: nothing; rank {} shows the remedy"
     monkeypatch.delenv(RUN_VARIABLE, raising=False)
-    assert [said(rank, alike(everywhere=True)) for rank in (1, 0)] == [line.format(0), str(alike(everywhere=True))]
+    assert [print_refusal(rank, make_refusal(everywhere=True)) for rank in (1, 0)] == [
+        line.format(0),
+        str(make_refusal(everywhere=True)),
+    ]
     monkeypatch.setenv(RUN_VARIABLE, str(tmp_path))
-    assert [said(rank, alike(everywhere=True)) for rank in (2, 0)] == [str(alike(everywhere=True)), line.format(2)]
-    for other in (alike(everywhere=False), SpecError("no MPI", remedy="srun --mpi=pmix")):
-        assert said(1, other) == str(other)
+    assert [print_refusal(rank, make_refusal(everywhere=True)) for rank in (2, 0)] == [
+        str(make_refusal(everywhere=True)),
+        line.format(2),
+    ]
+    for other in (make_refusal(everywhere=False), SpecError("no MPI", remedy="srun --mpi=pmix")):
+        assert print_refusal(1, other) == str(other)
 
 
-def test_with_a_folder_of_the_run_the_first_that_is_refused_tells_all(
+def test_with_a_run_folder_the_first_refused_rank_prints_the_whole_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(RUN_VARIABLE, str(tmp_path))
@@ -263,14 +294,14 @@ def test_with_a_folder_of_the_run_the_first_that_is_refused_tells_all(
         ({}, None),
     ],
 )
-def test_a_refused_process_is_told_from_the_others_by_what_its_launcher_has_set(
+def test_a_refused_process_is_identified_by_variables_of_its_launcher(
     environ: dict[str, str], number: int | None
 ) -> None:
     assert guess_rank(environ) == number
 
 
 @pytest.mark.parametrize(("ends", "code"), [("shutdown.exit_rank(3)", 3), ("", 1)], ids=["the quick end", "a good end"])
-def test_a_file_that_nobody_has_closed_is_written_before_the_last_call(ends: str, code: int, tmp_path: Path) -> None:
+def test_an_open_file_is_flushed_before_the_exit(ends: str, code: int, tmp_path: Path) -> None:
     """Also one that a thread holds which runs on."""
     program = (
         "import os, sys, threading; from hpc_kit.runtime import shutdown; file = open(sys.argv[1], 'w');"
@@ -287,7 +318,7 @@ def test_a_file_that_nobody_has_closed_is_written_before_the_last_call(ends: str
 
 @pytest.mark.parametrize("ends", ["raise ValueError", "shutdown.exit_rank(1)"], ids=["its end", "the quick end"])
 @pytest.mark.parametrize("writer", ["thread", "file"])
-def test_a_pipe_that_nobody_reads_does_not_keep_a_process_from_its_last_call(writer: str, ends: str) -> None:
+def test_a_blocked_pipe_does_not_prevent_the_exit(writer: str, ends: str) -> None:
     """Neither where a thread is in the middle of a write, nor where a file has something left to be written."""
     program = (
         "import os, sys, threading; from hpc_kit.runtime import shutdown; shutdown._EXIT_TIMEOUT = 0.5;"

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from torch import distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hpc_kit.run_files import read_first_failure
 from hpc_kit.runtime import __main__ as main_module
@@ -48,7 +50,7 @@ def program(text: str) -> str:
     return "train.py"
 
 
-def ended(words: list[str]) -> int:
+def exit_code_of(words: list[str]) -> int:
     """The exit code of a program that fails."""
     with pytest.raises(Ended) as end:
         main(words)
@@ -56,7 +58,7 @@ def ended(words: list[str]) -> int:
     return code
 
 
-def test_a_plain_program_finds_its_group_and_need_not_destroy_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plain_program_has_a_process_group_that_it_need_not_destroy(capsys: pytest.CaptureFixture[str]) -> None:
     text = "import torch.distributed as d; d.init_process_group('gloo'); print(d.get_world_size(), d.get_rank())"
     main([program(text)])
     assert capsys.readouterr().out == "1 0\n"
@@ -64,12 +66,12 @@ def test_a_plain_program_finds_its_group_and_need_not_destroy_it(capsys: pytest.
     assert "RANK" not in os.environ
 
 
-def test_a_program_without_torch_runs_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_without_torch_runs(capsys: pytest.CaptureFixture[str]) -> None:
     main([program("import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'])")])
     assert capsys.readouterr().out == "0 1\n"
 
 
-def test_without_torch_there_is_nothing_to_meet_for(
+def test_without_torch_there_is_no_rendezvous(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(main_module, "find_spec", lambda _name: None)
@@ -77,14 +79,14 @@ def test_without_torch_there_is_nothing_to_meet_for(
     assert capsys.readouterr().out == "None\n"
 
 
-def test_a_program_that_uses_us_is_already_met(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_that_uses_hpc_kit_joins_the_existing_group(capsys: pytest.CaptureFixture[str]) -> None:
     text = "import hpc_kit\nwith hpc_kit.distributed() as world: print(world.rank, world.world_size)"
     main([program(text)])
     assert capsys.readouterr().out == "0 1\n"
     assert process_group.current_meeting() is None
 
 
-def test_the_programs_own_good_end_is_ours(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_code_0_of_the_program_is_returned(capsys: pytest.CaptureFixture[str]) -> None:
     main([program("import sys; print('done'); sys.exit(0)")])
     assert capsys.readouterr().out == "done\n"
 
@@ -97,18 +99,18 @@ def test_the_programs_own_good_end_is_ours(capsys: pytest.CaptureFixture[str]) -
         ("raise KeyboardInterrupt", 130, "KeyboardInterrupt\n"),
     ],
 )
-def test_its_bad_end_is_claimed_with_its_code(
+def test_an_exit_code_of_the_program_is_recorded(
     text: str, code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ended([program(text)]) == code
+    assert exit_code_of([program(text)]) == code
     first = read_first_failure(tmp_path / "run")
     assert first is not None
     assert (first.rank, first.exit_code) == (0, code)
     assert capsys.readouterr().err.endswith(words)
 
 
-def test_its_traceback_begins_in_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended([program("def step():\n    raise ValueError('bad batch')\nstep()\n")]) == 1
+def test_the_traceback_begins_in_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of([program("def step():\n    raise ValueError('bad batch')\nstep()\n")]) == 1
     assert capsys.readouterr().err == (
         "Traceback (most recent call last):\n"
         f'  File "{tmp_path}/train.py", line 3, in <module>\n'
@@ -128,31 +130,33 @@ def test_its_traceback_begins_in_the_program(tmp_path: Path, capsys: pytest.Capt
         (["none.py"], "hpc-kit: there is no none.py\n"),
     ],
 )
-def test_wrong_use_is_told_without_traceback(
+def test_wrong_use_is_an_error_without_a_traceback(
     words: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert ended(words) == 2
+    assert exit_code_of(words) == 2
     assert capsys.readouterr().err.startswith(told)
     assert read_first_failure(tmp_path / "run") is None, "nobody knows the rank yet"
 
 
-def test_options_are_the_programs_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_become_defaults_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
     text = "import os; print(os.environ['HPC_KIT_BACKEND'], os.environ['HPC_KIT_TIMEOUT'])"
     main(["--backend=gloo", "--timeout", "90", program(text)])
     assert capsys.readouterr().out == "gloo 90\n"
 
 
-def test_help_tells_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_prints_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--help"])
     assert capsys.readouterr().out.endswith("PROGRAM.py ARGS ... | -m MODULE ARGS ...\n")
 
 
-def test_a_worker_of_torchrun_writes_its_own_log_and_takes_its_agents_store(
+def test_a_worker_of_torchrun_writes_its_log_and_uses_the_store_of_its_agent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in worker(5).items():
+    agent = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    variables = worker(0, agents=1, per_agent=1, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(agent.port))
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    (tmp_path / "run" / "rank-5.log").write_text("first attempt\n")
+    (tmp_path / "run" / "rank-0.log").write_text("first attempt\n")
     with capfd.disabled():
         out, err = os.dup(1), os.dup(2)
         try:
@@ -161,10 +165,10 @@ def test_a_worker_of_torchrun_writes_its_own_log_and_takes_its_agents_store(
             for saved, stream in ((out, 1), (err, 2)):
                 os.dup2(saved, stream)
                 os.close(saved)
-    assert (tmp_path / "run" / "rank-5.log").read_text() == "first attempt\nout\n5"
+    assert (tmp_path / "run" / "rank-0.log").read_text() == "first attempt\nout\n0"
 
 
-def test_a_command_replaces_the_process_with_torchs_names_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_replaces_the_process_with_torch_variables_set(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[dict[str, str]] = []
 
     def execvp(_name: str, _words: list[str]) -> None:
@@ -176,12 +180,36 @@ def test_a_command_replaces_the_process_with_torchs_names_set(monkeypatch: pytes
     assert (taken[0]["RANK"], taken[0]["WORLD_SIZE"], taken[0]["MASTER_ADDR"]) == ("0", "1", "127.0.0.1")
 
 
-def test_torchs_warnings_of_name_services_are_left_out_unless_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "INFO")
-    text = "import os; print(os.environ['TORCH_CPP_LOG_LEVEL'])"
-    main([program(text)])
-    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL")
-    main([program(text)])
-    assert capsys.readouterr().out == "INFO\nERROR\n"
+def test_processes_that_the_program_starts_get_torchs_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    main([program("import os; print('TORCH_CPP_LOG_LEVEL' in os.environ)")])
+    assert capsys.readouterr().out == "False\n"
+
+
+NCCL = "import torch.distributed as d; d.init_process_group('nccl'); print(d.get_backend()); d.destroy_process_group()"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_without_a_gpu_nccl_is_refused_with_the_fix(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of([program(NCCL)]) == 2
+    assert capsys.readouterr().err == (
+        "hpc-kit: the program asks for the backend nccl, and this node has no GPU\n"
+        "  found  backend 'nccl'\n"
+        "  do     --set launch.backend=gloo, which makes `python -m hpc_kit.runtime` replace it; or run on GPUs\n"
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_without_a_gpu_the_backend_of_the_job_replaces_nccl(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--backend", "gloo", program(NCCL)])
+    found = capsys.readouterr()
+    assert (found.out, found.err) == (
+        "gloo\n",
+        "hpc-kit: gloo replaces the backend nccl, because this node has no GPU\n",
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("call", ["torch.cuda.set_device(0)", "torch.ones(1).cuda()"])
+def test_a_program_that_needs_a_gpu_is_told_that_there_is_none(call: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of([program(f"import torch; {call}")]) == 1
+    assert "hpc-kit: the program needs a GPU, and this process has none\n" in capsys.readouterr().err

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime.process_group import mesh_axes, read_layout
+from hpc_kit.runtime.process_group import mesh_shape, read_layout
 
 
-def test_what_the_job_says_is_read() -> None:
+def test_the_degrees_of_the_job_are_read() -> None:
     assert read_layout({}) == {}
     assert read_layout({"HPC_KIT_LAYOUT": "pp=2 tp=4 zero=0"}) == {"pp": 2, "tp": 4, "zero": 0}
 
 
 @pytest.mark.parametrize("text", ["pp", "pp=", "pp=x", "=2", "pp=-2", "pp=2,tp=2"])
-def test_what_cannot_be_read_is_refused(text: str) -> None:
+def test_an_unreadable_layout_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match=f"HPC_KIT_LAYOUT={text}"):
         read_layout({"HPC_KIT_LAYOUT": text})
 
@@ -27,12 +27,12 @@ def test_what_cannot_be_read_is_refused(text: str) -> None:
         (8, {"dp": 4, "cp": 2}, [1, 4, 2, 1]),
     ],
 )
-def test_dp_takes_the_ranks_that_are_left(size: int, degrees: dict[str, int], expected: list[int]) -> None:
-    assert mesh_axes(size, degrees) == dict(zip(("pp", "dp", "cp", "tp"), expected, strict=True))
+def test_dp_gets_the_remaining_ranks(size: int, degrees: dict[str, int], expected: list[int]) -> None:
+    assert mesh_shape(size, degrees) == dict(zip(("pp", "dp", "cp", "tp"), expected, strict=True))
 
 
-def test_shards_are_an_axis_of_their_own() -> None:
-    assert mesh_axes(8, {"dp": 4, "dp_shard": 2, "tp": 2}) == {
+def test_shards_are_a_separate_axis() -> None:
+    assert mesh_shape(8, {"dp": 4, "dp_shard": 2, "tp": 2}) == {
         "pp": 1,
         "dp_replicate": 2,
         "dp_shard": 2,
@@ -44,4 +44,4 @@ def test_shards_are_an_axis_of_their_own() -> None:
 @pytest.mark.parametrize("degrees", [{"pp": 3}, {"tp": 16}, {"dp": 2}, {"dp_shard": 3}])
 def test_degrees_that_do_not_fill_the_world_are_refused(degrees: dict[str, int]) -> None:
     with pytest.raises(SpecError, match="8 ranks"):
-        mesh_axes(8, degrees)
+        mesh_shape(8, degrees)

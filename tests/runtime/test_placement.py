@@ -1,8 +1,7 @@
-"""What a rank says of its place, by recorded answers of torch, nvidia-smi and the kernel."""
+"""What a rank says of its place, by recorded answers of torch and the kernel."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,12 +14,6 @@ from hpc_kit.runtime import placement
 from hpc_kit.runtime.placement import Placement
 from hpc_kit.runtime.rendezvous import network
 
-SMI = """\
-GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-48aeb943-9458-4282-da24-e5f49e0db44b)
-GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-fb6c92a8-7ae9-a5eb-ba75-fb8fe2a5b5a4)
-  MIG 3g.20gb     Device  0: (UUID: MIG-0fb8d2a6-3a0b-5b5e-9a41-55f0a2f5d5c5)
-  MIG 1g.5gb      Device  1: (UUID: MIG-5d2bb0e9-5c4b-5b4f-8d4f-5b7f5c7bd4f5)
-"""
 DRIVER = """\
 NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023
 GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)
@@ -45,13 +38,6 @@ def rank(number: int, **others: object) -> Placement:
     return Placement(**values | others)  # type: ignore[arg-type]
 
 
-def test_gpus_and_their_instances_have_their_own_names() -> None:
-    found = placement.parse_nvidia_smi(SMI)
-    assert list(found) == ["0", "1", "1:0", "1:1"]
-    assert found["1"].startswith("GPU-fb6c")
-    assert found["1:1"].startswith("MIG-5d2b")
-
-
 @pytest.mark.parametrize(
     ("text", "version"), [(DRIVER, "535.129.03"), (OPEN_DRIVER, "570.86.15"), ("6.7.0\n", "6.7.0")]
 )
@@ -70,36 +56,21 @@ def test_the_drivers_version_is_read_from_the_kernel(text: str, version: str, tm
         ("", "GPU-fb6c", "GPU-fb6c"),
     ],
 )
-def test_the_device_is_known_by_its_uuid(
+def test_the_device_is_identified_by_its_uuid(
     visible: str, told: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(uuid=told))
     assert placement.device_uuid(torch.device("cuda", 1), {"CUDA_VISIBLE_DEVICES": visible}) == expected
 
 
-@pytest.mark.parametrize(
-    ("visible", "expected"), [("1", "GPU-fb6c"), ("", "GPU-48ae"), ("GPU-12", "GPU-12"), ("7", "None")]
-)
-def test_an_older_torch_leaves_it_to_nvidia_smi(
-    visible: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\ncat <<'END'\n{SMI}END\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace())
-    found = placement.device_uuid(torch.device("cuda", 0), {"CUDA_VISIBLE_DEVICES": visible})
-    assert str(found).startswith(expected)
-
-
-def test_without_anybody_who_tells_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace())
-    assert placement.device_uuid(torch.device("cuda", 0), {}) is None
+def test_the_uuid_of_an_intel_gpu_is_read_if_torch_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda _device: SimpleNamespace())
+    assert placement.device_uuid(torch.device("xpu", 0), {}) is None
     monkeypatch.setattr(torch.xpu, "get_device_properties", lambda _device: SimpleNamespace(uuid=b"\x01\xff"))
     assert placement.device_uuid(torch.device("xpu", 0), {}) == "01ff"
 
 
-def test_memory_nodes_are_those_of_the_cpus(tmp_path: Path) -> None:
+def test_memory_nodes_follow_from_the_cpus(tmp_path: Path) -> None:
     for node, cpus in enumerate(("0-3,16-19", "4-7", "8")):
         (tmp_path / f"node{node}").mkdir()
         (tmp_path / f"node{node}" / "cpulist").write_text(f"{cpus}\n")
@@ -117,14 +88,14 @@ def test_numbers_are_folded_as_the_kernel_writes_them() -> None:
     ]
 
 
-def test_this_process_says_its_place_and_is_read_back() -> None:
+def test_the_placement_of_this_process_reads_back() -> None:
     mine = placement.current_placement(3, 1, "n2", torch.device("cpu"), "lo")
     assert (mine.rank, mine.host, mine.device, mine.uuid, mine.driver) == (3, "n2", "cpu", None, None)
     assert mine.cpus
     assert Placement.from_json(mine.to_json().encode()) == mine
 
 
-def test_the_table_has_a_line_a_rank_and_marks_what_differs() -> None:
+def test_the_table_has_one_line_per_rank_and_marks_differences() -> None:
     everybody = [rank(0), rank(1), rank(2), rank(3, driver="470.1", interface=None, numa=())]
     assert placement.placement_table(everybody) == (
         "rank  host  device  UUID   CPUs  NUMA  interface  python  torch   driver\n"
@@ -137,7 +108,7 @@ def test_the_table_has_a_line_a_rank_and_marks_what_differs() -> None:
     assert placement.placement_table(everybody[:2]).count("\n") == 3
 
 
-def test_where_nccl_takes_another_interface_the_report_says_so_and_how_to_name_one() -> None:
+def test_if_nccl_uses_another_interface_the_report_names_the_variable_to_set() -> None:
     said = placement.placement_table([rank(number, interface="eth0", nccl="ib0") for number in range(4)])
     assert said.splitlines()[-2:] == [
         "NCCL takes ib0 by itself, and the ranks met on eth0 (n1, n2);",
@@ -166,7 +137,7 @@ def test_nccls_order_of_interfaces(
     assert network.nccl_interface() == taken
 
 
-def test_an_interface_that_is_told_to_nccl_needs_no_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_interface_chosen_for_nccl_needs_no_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(placement, "device_uuid", lambda *_: "GPU-1")
     monkeypatch.setattr(placement, "_NCCL", tmp_path / "nccl.conf")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -184,7 +155,7 @@ def test_an_interface_that_is_told_to_nccl_needs_no_hint(monkeypatch: pytest.Mon
     assert placement.current_placement(0, 0, "n1", device, "eth0").nccl is None
 
 
-def test_two_ranks_of_a_host_on_one_gpu_are_refused_and_named() -> None:
+def test_two_ranks_on_one_gpu_are_refused_by_name() -> None:
     everybody = [rank(0), rank(1, uuid="GPU-0"), rank(2, uuid="GPU-0"), rank(3)]
     with pytest.raises(ContradictoryEnvironment) as refused:
         placement._check_own_devices(placement.ranks_sharing_device(everybody))
@@ -195,7 +166,7 @@ def test_two_ranks_of_a_host_on_one_gpu_are_refused_and_named() -> None:
     )
 
 
-def test_ranks_of_one_cpu_and_nodes_that_differ_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_with_one_cpu_and_different_nodes_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     everybody = [rank(0, cpus=(0,)), rank(1, cpus=(1,)), rank(2, torch="2.12.0"), rank(3)]
     one_cpu, versions = placement.placement_warnings(everybody, {})
@@ -207,8 +178,8 @@ def test_ranks_of_one_cpu_and_nodes_that_differ_are_warned_of(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("said", "variable", "wanted"),
+    ("said", "variable", "with_table"),
     [(None, "", False), (None, "0", False), (None, "1", True), (True, "0", True), (False, "1", False)],
 )
-def test_the_program_has_the_last_word_on_the_table(said: bool | None, variable: str, wanted: bool) -> None:
-    assert placement.is_requested(said, {"HPC_KIT_REPORT": variable}) is wanted
+def test_the_program_decides_about_the_table(said: bool | None, variable: str, with_table: bool) -> None:
+    assert placement.is_requested(said, {"HPC_KIT_REPORT": variable}) is with_table

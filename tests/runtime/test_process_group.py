@@ -38,7 +38,7 @@ def _threads_and_hooks_as_before() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def test_one_process_gets_a_real_group_and_leaves_none() -> None:
+def test_one_process_gets_a_process_group_which_is_destroyed_at_the_end() -> None:
     before = dict(os.environ)
     with hpc_kit.distributed() as world:
         numbers = torch.ones(3)
@@ -68,7 +68,7 @@ def test_a_group_inside_a_group_is_the_same() -> None:
         assert dist.is_initialized()
 
 
-def test_a_group_that_the_program_made_is_left_to_it() -> None:
+def test_a_group_created_by_the_program_is_not_destroyed() -> None:
     with hpc_kit.distributed(timeout=5):
         dist.destroy_process_group()
         dist.init_process_group("gloo")
@@ -77,7 +77,7 @@ def test_a_group_that_the_program_made_is_left_to_it() -> None:
         assert dist.is_initialized()
 
 
-def test_what_is_raised_inside_is_claimed_before_the_group_is_touched(
+def test_an_exception_is_recorded_before_the_group_is_destroyed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
@@ -99,7 +99,7 @@ def test_an_environment_that_cannot_be_read_is_refused(monkeypatch: pytest.Monke
         pass
 
 
-def test_the_jobs_choices_are_the_default_and_the_programs_own_win(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choices_of_the_program_have_priority_over_those_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def backend_for(name: str) -> str:
@@ -160,19 +160,19 @@ def test_doctor_prints_the_same_table() -> None:
     ("timeout", "variable", "expected"),
     [(None, "", None), (None, "90", 90.0), (30, "90", 30), (timedelta(minutes=1), "", 60.0), (0.5, "", 0.5)],
 )
-def test_a_time_out_is_the_programs_or_the_jobs(
+def test_a_timeout_is_set_by_the_program_or_the_job(
     timeout: float | timedelta | None, variable: str, expected: float | None
 ) -> None:
     assert timeout_seconds(timeout, {"HPC_KIT_TIMEOUT": variable}) == expected
 
 
 @pytest.mark.parametrize(("timeout", "variable"), [(None, "soon"), (None, "-3"), (0, ""), (float("inf"), "")])
-def test_a_time_out_that_is_none_is_refused(timeout: float | None, variable: str) -> None:
+def test_an_invalid_timeout_is_refused(timeout: float | None, variable: str) -> None:
     with pytest.raises(SpecError, match="the time-out is no number of seconds"):
         timeout_seconds(timeout, {"HPC_KIT_TIMEOUT": variable})
 
 
-def test_the_forgotten_srun_is_told_with_the_command_to_type(
+def test_a_forgotten_srun_is_reported_with_the_command_to_type(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.orig_argv", ["/opt/venv/bin/python", "train.py", "--name", "a b"])
@@ -184,13 +184,13 @@ def test_the_forgotten_srun_is_told_with_the_command_to_type(
     )
 
 
-def test_only_rank_0_speaks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_rank_0_prints(capsys: pytest.CaptureFixture[str]) -> None:
     environ = Step.of(1, 1).environ(1) | {"MASTER_ADDR": "localhost"}
     process_group.print_warnings(resolve(environ))
     assert capsys.readouterr().err == ""
 
 
-def test_a_command_gets_the_first_port_and_meets_by_itself() -> None:
+def test_a_command_gets_the_first_port_and_does_its_own_rendezvous() -> None:
     world = resolve(Step.of(2, 2).environ(3))
     exports = command_variables(world, {"SLURM_CPUS_PER_TASK": "4"})
     assert exports.pop(inherited_variables.EXPORT_MARKER).split()[1:] == [
@@ -210,7 +210,7 @@ def test_a_command_gets_the_first_port_and_meets_by_itself() -> None:
     assert (alone["MASTER_ADDR"], int(alone["MASTER_PORT"]) < 32_768) == ("127.0.0.1", True)
 
 
-def test_exported_variables_go_as_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exported_variables_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "n9")
     with environment_set({"MASTER_ADDR": "n1", "RANK": "0"}):
         assert (os.environ["MASTER_ADDR"], os.environ["RANK"]) == ("n1", "0")

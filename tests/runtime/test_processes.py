@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -50,6 +51,17 @@ PLAIN = """
     print(dist.get_rank(), numbers[0].item(), os.environ["LOCAL_RANK"])
 """
 
+STOP_RANK_1 = "if world.rank == 1: os.kill(os.getpid(), signal.SIGSTOP)"
+
+STOPPING = """
+    import os, signal
+    from datetime import timedelta
+    from torch import distributed as dist, ones
+    dist.init_process_group("gloo", timeout=timedelta(seconds=12))
+    dist.all_reduce(ones(2))
+    if dist.get_rank() == int(os.environ["STOPPED"]): os.kill(os.getpid(), signal.SIGSTOP)
+    dist.all_reduce(ones(2))
+"""
 
 SPAWNING = """
     import os
@@ -140,7 +152,7 @@ def step_of(*tasks: int) -> Step:
     return Step.of(*tasks, hosts=NODES[: len(tasks)], job=str(next(NUMBERS)))
 
 
-def test_ranks_on_two_nodes_meet_beside_a_port_that_is_taken(launch: Launch) -> None:
+def test_ranks_on_two_nodes_meet_despite_a_busy_port(launch: Launch) -> None:
     step = step_of(2, 1)
     first = store.candidate_ports(resolve(step.environ(0)).key)[0]
     with socket.create_server(("", first)):
@@ -170,7 +182,7 @@ def test_a_rank_that_fails_in_its_group_is_named_and_all_end(
     assert [line for line in launch.tasks[2].err.splitlines() if "Error: " in line] == words
 
 
-def test_a_rank_that_is_killed_lets_all_end(launch: Launch) -> None:
+def test_a_killed_rank_ends_all_ranks(launch: Launch) -> None:
     fail = "if world.rank == 1: os.kill(os.getpid(), signal.SIGKILL)"
     launch.start(step_of(1, 1).environs(), launch.program(DISTRIBUTED, fail))
     started = time.monotonic()
@@ -182,7 +194,44 @@ def test_a_rank_that_is_killed_lets_all_end(launch: Launch) -> None:
     assert time.monotonic() - killed < ENDS_WITHIN
 
 
-def test_a_rank_that_dies_before_the_group_is_named_with_its_own_traceback_alone(launch: Launch) -> None:
+@pytest.mark.parametrize("stopped", [2, pytest.param(0, marks=pytest.mark.slow)])
+def test_a_stopped_rank_is_the_cause_and_not_a_rank_that_waited_for_it(launch: Launch, stopped: int) -> None:
+    words = ("-m", "hpc_kit.runtime", launch.program(STOPPING))
+    launch.start(step_of(2, 1).environs(), *words, STOPPED=str(stopped))
+    for rank, task in enumerate(launch.tasks):
+        if rank != stopped:
+            assert task.process.wait(100) == 1
+    first = read_first_failure(launch.run)
+    assert first is not None
+    pid, node = launch.tasks[stopped].process.pid, NODES[stopped // 2]
+    assert (first.rank, first.host, first.exit_code) == (stopped, node, 1)
+    if stopped:
+        # This host has the name of a node only in its environment: rank 2's node is another one for ranks 0 and 1.
+        assert first.reason == "ranks 0, 1 waited for it in vain: it is stopped, late, hangs or has ended"
+    else:
+        assert first.reason.endswith("waited for it in vain: its store does not answer")
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_stopped_process_of_the_same_node_is_named_with_its_number(launch: Launch) -> None:
+    launch.start(step_of(2).environs(), launch.program(DISTRIBUTED, STOP_RANK_1), PATIENCE="12")
+    assert launch.tasks[0].process.wait(100) == 1
+    first = read_first_failure(launch.run)
+    assert first is not None
+    state = f"its process {launch.tasks[1].process.pid} is stopped"
+    assert (first.rank, first.reason) == (1, f"rank 0 waited for it in vain: {state}")
+
+
+def test_a_rank_that_has_ended_too_early_is_the_cause(launch: Launch) -> None:
+    launch.start(step_of(2).environs(), launch.program(DISTRIBUTED, "if world.rank == 1: os._exit(0)"))
+    assert launch.wait() == [1, 0]
+    first = read_first_failure(launch.run)
+    assert first is not None
+    reason = f"rank 0 waited for it in vain: its process {launch.tasks[1].process.pid} has ended"
+    assert (first.rank, first.reason) == (1, reason)
+
+
+def test_a_rank_that_fails_before_the_group_is_named_with_only_its_traceback(launch: Launch) -> None:
     fail = "if os.environ['RANK'] == '1': raise OSError('no data')"
     launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(PLAIN, fail))
     failed = launch.tasks[1]
@@ -197,11 +246,62 @@ def test_a_rank_that_dies_before_the_group_is_named_with_its_own_traceback_alone
     assert (first.rank, first.host, first.exit_code) == (1, "127.0.0.2", 1)
 
 
-def test_a_rank_that_never_comes_is_named_within_the_time_out(launch: Launch) -> None:
+def test_a_missing_rank_is_named_within_the_timeout(launch: Launch) -> None:
     environs = step_of(1, 1).environs()
     launch.start(environs[:1], launch.program(DISTRIBUTED), PATIENCE="1")
     assert launch.wait() == [1]
     assert launch.tasks[0].err.startswith("hpc-kit: 1 of 2 ranks did not come within 1 s\n  found  not there: rank 1\n")
+
+
+def free_port() -> str:
+    """Return a port that no program listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1])
+
+
+def plain_variables(master_addr: str = "127.0.0.1") -> list[Environ]:
+    """Return torch's variables of two ranks, as a user sets them by hand."""
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": master_addr, "MASTER_PORT": free_port()}
+    return [{"RANK": str(rank), "LOCAL_RANK": str(rank), **common} for rank in range(2)]
+
+
+def test_plain_variables_start_an_unchanged_program(launch: Launch) -> None:
+    launch.start(plain_variables(), "-m", "hpc_kit.runtime", launch.program(PLAIN))
+    assert launch.wait() == [0, 0]
+    assert [(task.out, task.err) for task in launch.tasks] == [("0 2.0 0\n", ""), ("1 2.0 1\n", "")]
+
+
+@pytest.mark.parametrize("start", ["a Slurm step", "plain variables"])
+def test_a_late_rank_is_named_before_an_unchanged_program_starts(launch: Launch, start: str) -> None:
+    environs = step_of(1, 1).environs() if start == "a Slurm step" else plain_variables()
+    program = launch.program("print('started')")
+    launch.start(environs[:1], "-m", "hpc_kit.runtime", program, HPC_KIT_TIMEOUT="1")
+    assert launch.wait() == [1]
+    assert launch.tasks[0].out == ""
+    assert launch.tasks[0].err.startswith("hpc-kit: 1 of 2 ranks did not come within 1 s\n  found  not there: rank 1\n")
+
+
+def test_under_torchrun_a_late_rank_is_named_before_an_unchanged_program_starts(launch: Launch) -> None:
+    late = "import os, sys, time, runpy; os.environ['RANK'] == '1' and time.sleep(600); "
+    late += "sys.argv[1:] = [os.environ['PROGRAM']]; runpy.run_module('hpc_kit.runtime', run_name='__main__')"
+    (launch.folder / "late.py").write_text(late)
+    words = ("-m", "torch.distributed.run", "--nproc-per-node=2", str(launch.folder / "late.py"))
+    launch.start([{}], *words, PROGRAM=launch.program("print('started')"), HPC_KIT_TIMEOUT="1")
+    assert launch.wait() == [1]
+    log = (launch.run / "rank-0.log").read_text()
+    assert log.startswith("hpc-kit: 1 of 2 ranks did not come within 1 s\n  found  not there: rank 1\n")
+
+
+@pytest.mark.parametrize("start", ["a Slurm step", "plain variables"])
+def test_a_master_address_that_does_not_resolve_is_reported_in_time(launch: Launch, start: str) -> None:
+    host = "no-such-host.invalid"
+    step = Step.of(1, 1, hosts=(host, "127.0.0.2"), job=str(next(NUMBERS)))
+    environs = step.environs() if start == "a Slurm step" else plain_variables(host)
+    launch.start(environs[1:], "-m", "hpc_kit.runtime", launch.program("print('started')"), HPC_KIT_TIMEOUT="1")
+    assert launch.wait() == [1]
+    assert launch.tasks[0].err.startswith(f"hpc-kit: the name {host} of rank 0's host does not resolve on ")
+    assert f":  ADDRESS {host}   (its address on the network of the nodes);\n" in launch.tasks[0].err
+    assert "firewall" not in launch.tasks[0].err
 
 
 def test_a_plain_program_runs_unchanged_in_the_store_of_rank_0(launch: Launch) -> None:
@@ -211,7 +311,7 @@ def test_a_plain_program_runs_unchanged_in_the_store_of_rank_0(launch: Launch) -
     assert [task.err for task in launch.tasks] == ["", ""]
 
 
-def test_a_program_alone_in_its_world_may_start_processes_of_its_own(launch: Launch) -> None:
+def test_a_program_with_one_rank_may_start_other_processes(launch: Launch) -> None:
     """As the tutorials do; also where they take the MASTER_PORT that they find."""
     program = launch.program(SPAWNING)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "MASTER_"))}
@@ -220,7 +320,7 @@ def test_a_program_alone_in_its_world_may_start_processes_of_its_own(launch: Lau
     assert sorted(launch.tasks[0].out.splitlines()) == ["0 of 2: 2.0", "1 of 2: 2.0", "alone: 1"]
 
 
-def test_torchrun_starts_ranks_with_logs_of_their_own_and_ends_without_noise(launch: Launch) -> None:
+def test_torchrun_starts_ranks_with_separate_logs_and_ends_quietly(launch: Launch) -> None:
     words = ("-m", "hpc_kit.runtime.torchrun", "--nproc-per-node=2", launch.program(DISTRIBUTED))
     launch.start(step_of(1, 1).environs(), *words)
     assert launch.wait() == [0, 0]
@@ -229,7 +329,33 @@ def test_torchrun_starts_ranks_with_logs_of_their_own_and_ends_without_noise(lau
     assert [(task.out, task.err) for task in launch.tasks] == [("", "")] * 2
 
 
-def test_torchrun_tells_a_failure_in_one_line_and_books_its_code(launch: Launch) -> None:
+@pytest.mark.parametrize("torchrun", [("torchrun",), ("-m", "torch.distributed.run")])
+def test_torchrun_in_every_task_of_a_node_is_refused_before_training(launch: Launch, torchrun: tuple[str, ...]) -> None:
+    words = ("-m", "hpc_kit.runtime", *torchrun, launch.program("print('trained')"))
+    launch.start(step_of(2, 2).environs(), *words)
+    assert launch.wait() == [2] * 4
+    for task in launch.tasks:
+        assert task.out == ""
+        assert task.err.startswith("hpc-kit: torchrun would be started 2 times on this node\n")
+
+
+def test_torchrun_in_one_task_a_node_becomes_one_world(launch: Launch) -> None:
+    words = ("-m", "hpc_kit.runtime", "torchrun", "--nproc-per-node=2", launch.program(PLAIN))
+    launch.start(step_of(1, 1).environs(), *words)
+    assert launch.wait() == [0, 0]
+    logs = [(launch.run / f"rank-{rank}.log").read_text() for rank in range(4)]
+    assert logs == [f"{rank} 4.0 {rank % 2}\n" for rank in range(4)]
+
+
+def test_workers_of_separate_torchruns_in_one_step_are_refused(launch: Launch) -> None:
+    words = ("-m", "torch.distributed.run", "--standalone", launch.program(DISTRIBUTED))
+    launch.start(step_of(2).environs(), *words)
+    assert 0 not in launch.wait()
+    for task in launch.tasks:
+        assert "two launchers claim this process" in task.err
+
+
+def test_torchrun_reports_a_failure_in_one_line_and_exits_with_its_code(launch: Launch) -> None:
     program = launch.program(DISTRIBUTED, "if world.rank == 1: sys.exit(3)")
     launch.start(step_of(1).environs(), "-m", "hpc_kit.runtime.torchrun", "--nproc-per-node=2", program)
     assert launch.wait() == [3]
@@ -237,6 +363,19 @@ def test_torchrun_tells_a_failure_in_one_line_and_books_its_code(launch: Launch)
     first = read_first_failure(launch.run)
     assert first is not None
     assert (first.rank, first.exit_code) == (1, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", [0, 3])
+def test_a_stopped_worker_of_torchrun_is_the_cause(launch: Launch, stopped: int) -> None:
+    words = ("-m", "hpc_kit.runtime.torchrun", "--nproc-per-node=2", launch.program(STOPPING))
+    launch.start(step_of(1, 1).environs(), *words, STOPPED=str(stopped))
+    assert launch.wait() == [1, 1]
+    first = read_first_failure(launch.run)
+    assert first is not None
+    waiting = ", ".join(str(rank) for rank in range(4) if rank != stopped)
+    assert (first.rank, first.host) == (stopped, NODES[stopped // 2])
+    assert re.fullmatch(rf"ranks {waiting} waited for it in vain: its process \d+ is stopped", first.reason)
 
 
 def test_under_torchs_own_torchrun_a_program_meets_in_its_agents_store(launch: Launch) -> None:

@@ -46,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.usefixtures("folder")
-def test_words_are_read_as_people_mean_them(words: list[str], expected: ProgramCommand) -> None:
+def test_command_lines_are_read(words: list[str], expected: ProgramCommand) -> None:
     assert ProgramCommand.read(words) == expected
 
 
@@ -60,7 +60,7 @@ def test_a_missing_program_is_refused(words: list[str], what: str) -> None:
 
 
 @pytest.mark.parametrize("words", [["sub/train.py", "--lr", "0.1"], ["-m", "tool", "x"], ["script"], ["app"]])
-def test_it_runs_as_python_would_run_it(
+def test_a_program_runs_as_under_python(
     words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", list(sys.argv))
@@ -72,13 +72,13 @@ def test_it_runs_as_python_would_run_it(
     assert seen == python.stdout.splitlines()
 
 
-def test_a_command_takes_this_process_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_replaces_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[tuple[str, list[str]]] = []
     monkeypatch.setattr(os, "execvp", lambda name, words: taken.append((name, words)))
     ProgramCommand("command", "nvidia-smi", ("-L",)).replace_this_process()
     assert taken == [("nvidia-smi", ["nvidia-smi", "-L"])]
 
 
-def test_a_command_that_is_not_there_is_refused() -> None:
+def test_a_missing_command_is_refused() -> None:
     with pytest.raises(SpecError, match="cannot run no-such-command"):
         ProgramCommand("command", "no-such-command", ()).replace_this_process()

@@ -16,14 +16,14 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
 
 
-def test_an_error_inside_the_process_group_is_told() -> None:
+def test_an_error_inside_the_process_group_is_printed() -> None:
     """torch.distributed catches what its predecessor's hook writes; ours ends the process before it is printed."""
     done = run("import hpc_kit\nwith hpc_kit.distributed():\n    raise ValueError('told')")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "ValueError: told"
 
 
-def test_a_refusal_inside_the_process_group_is_told_without_a_traceback() -> None:
+def test_a_refusal_inside_the_process_group_has_no_traceback() -> None:
     done = run(
         "import hpc_kit\nfrom hpc_kit.errors import SpecError\n"
         "with hpc_kit.distributed():\n    raise SpecError('no', found='3', remedy='2')"
@@ -38,12 +38,24 @@ def test_a_refusal_inside_the_process_group_is_told_without_a_traceback() -> Non
         "from hpc_kit.runtime import torchrun\nsys.exit(torchrun.main(['train.py']))",
     ],
 )
-def test_without_torch_a_rank_says_what_to_install(program: str) -> None:
+def test_without_torch_the_error_names_the_package_to_install(program: str) -> None:
     done = run(f"import sys\nsys.modules['torch'] = None\n{program}")
     what, found, remedy = done.stderr.splitlines()
     assert (done.returncode, what) == (2, "hpc-kit: there is no torch for this Python")
     assert found.startswith(f"  found  {sys.executable} on ")
     assert remedy.startswith(f"  do     {sys.executable} -m pip install torch;")
+
+
+def test_a_signal_does_not_interrupt_a_rank_that_ends() -> None:
+    """torchrun's handler raises: its traceback would be printed below the report of the failure."""
+    done = run(
+        "import os, signal, sys\nfrom hpc_kit.runtime import shutdown\n"
+        "def stop(*_): raise KeyboardInterrupt\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "class Output:\n    def flush(self): os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.stdout = Output()\nshutdown.exit_rank(7)"
+    )
+    assert (done.returncode, done.stderr) == (7, "")
 
 
 def _thread(folder: Path, number: int, name: str, state: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hpc_kit.runtime import write_steps, write_summary
 
 
-def test_rank_0_leaves_a_flat_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_0_writes_a_flat_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
     write_summary(loss=2.5, note="well", steps=60, peak=None)
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
@@ -33,7 +33,9 @@ def test_the_steps_are_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     }
 
 
-def test_other_ranks_and_other_places_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks_and_programs_outside_of_a_run_write_no_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write_summary(loss=2.5)
     monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))

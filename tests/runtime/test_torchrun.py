@@ -44,17 +44,17 @@ def options(monkeypatch: pytest.MonkeyPatch) -> list[Namespace]:
     return seen
 
 
-def ends(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
+def run_agent(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
     """The exit code of an agent whose torchrun ends so."""
 
-    def end(_options: Namespace) -> None:
+    def raise_error(_options: Namespace) -> None:
         raise error
 
-    monkeypatch.setattr(run, "run", end)
+    monkeypatch.setattr(run, "run", raise_error)
     return main(["--nproc-per-node=2", "train.py"])
 
 
-def test_a_step_of_one_task_a_node_is_a_world_of_agents() -> None:
+def test_a_step_of_one_task_per_node_is_a_world_of_agents() -> None:
     world = resolve(Step.of(1, 1).environ(1))
     assert [agent_world(world, nnodes) for nnodes in ("1", "1:1", "2", "2:2")] == [world] * 4
 
@@ -71,7 +71,7 @@ def test_another_number_of_nodes_is_refused_with_both() -> None:
         agent_world(resolve(Step.of(1, 1).environ(1)), "4")
 
 
-def test_torchrun_is_told_all_that_the_step_says(options: list[Namespace], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_gets_all_values_of_the_step(options: list[Namespace], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
     assert main(["--nproc-per-node=2", "train.py", "--lr", "0.1"]) == 0
     (seen,) = options
@@ -81,7 +81,7 @@ def test_torchrun_is_told_all_that_the_step_says(options: list[Namespace], monke
     assert (os.environ["OMP_NUM_THREADS"], os.environ["GLOO_SOCKET_IFNAME"]) == ("4", "lo")
 
 
-def test_the_interface_of_the_rank_that_has_submitted_the_job_is_not_kept(
+def test_the_interface_of_the_submitting_rank_is_not_kept(
     options: list[Namespace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "78")
@@ -102,16 +102,16 @@ def test_a_module_is_run_as_one(options: list[Namespace]) -> None:
 def test_without_a_run_torchs_own_first_failure_counts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ends(monkeypatch, failed(rank1=-9, rank0=1)) == 137
+    assert run_agent(monkeypatch, failed(rank1=-9, rank0=1)) == 137
     assert capsys.readouterr().err == "hpc-kit: rank 1 ended by SIGKILL\n"
 
 
 @pytest.mark.usefixtures("options")
-def test_a_killed_worker_is_claimed_by_its_agent(
+def test_a_killed_worker_is_recorded_by_its_agent(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
-    assert ends(monkeypatch, failed(rank3=-9, rank2=1)) == 137
+    assert run_agent(monkeypatch, failed(rank3=-9, rank2=1)) == 137
     first = read_first_failure(tmp_path)
     assert first is not None
     assert (first.rank, first.host, first.exit_code) == (3, "n2", 137)
@@ -119,30 +119,39 @@ def test_a_killed_worker_is_claimed_by_its_agent(
 
 
 @pytest.mark.usefixtures("options")
-def test_the_worker_that_claimed_counts_and_not_the_one_seen_first(
+def test_the_recorded_worker_counts_and_not_the_one_seen_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
     claim_first_failure(tmp_path, 3, "n2", 3)
-    assert ends(monkeypatch, failed(rank2=1, rank3=-15)) == 3
+    assert run_agent(monkeypatch, failed(rank2=1, rank3=-15)) == 3
     assert capsys.readouterr().err == "hpc-kit: rank 3 ended with exit code 3: see rank-3.log\n"
 
 
 @pytest.mark.usefixtures("options")
-def test_a_node_that_fell_with_another_says_so(
+def test_a_worker_for_which_the_others_waited_is_reported_with_their_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
+    claim_first_failure(tmp_path, 3, "n2", 1, "rank 2 waited for it in vain: its process 77 is stopped")
+    assert run_agent(monkeypatch, failed(rank2=1)) == 1
+    reason = "rank 2 waited for it in vain: its process 77 is stopped"
+    assert capsys.readouterr().err == f"hpc-kit: rank 3 is missing: {reason}: see rank-3.log\n"
+
+
+@pytest.mark.usefixtures("options")
+def test_a_node_ended_by_another_is_no_first_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
     claim_first_failure(tmp_path, 0, "n1", 3)
-    assert ends(monkeypatch, failed(rank2=1)) == 1
+    assert run_agent(monkeypatch, failed(rank2=1)) == 1
     assert capsys.readouterr().err == "hpc-kit: rank 2 ended with exit code 1 after rank 0 on n1\n"
 
 
 @pytest.mark.usefixtures("options")
-def test_an_agent_that_is_stopped_ends_without_a_word(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ends(monkeypatch, SignalException("stopped", signal.SIGTERM)) == 143
+def test_a_stopped_agent_ends_silently(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_agent(monkeypatch, SignalException("stopped", signal.SIGTERM)) == 143
     assert capsys.readouterr().err == ""
 
 
@@ -155,7 +164,7 @@ while :; do wait; done
 
 
 @pytest.mark.parametrize(("slurm_tells", "heard"), [("all", False), ("tasks", True), ("", True)])
-def test_what_torchrun_would_end_of_goes_to_its_workers(
+def test_user_signals_go_to_the_workers_of_torchrun(
     options: list[Namespace], monkeypatch: pytest.MonkeyPatch, slurm_tells: str, heard: bool
 ) -> None:
     monkeypatch.setenv("HPC_KIT_SIGNALS", slurm_tells)
@@ -183,12 +192,12 @@ def test_what_torchrun_would_end_of_goes_to_its_workers(
     assert said == ["up\n", *["worker\n"] * heard]
 
 
-def test_agents_that_do_not_meet_are_told_without_traceback(
+def test_agents_that_do_not_meet_are_an_error_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def meet(*_: object, **__: object) -> Meeting:
+    def raise_no_rendezvous(*_: object, **__: object) -> Meeting:
         raise RendezvousError("1 of 2 ranks did not come within 5 s")
 
-    monkeypatch.setattr(torchrun, "meet", meet)
+    monkeypatch.setattr(torchrun, "meet", raise_no_rendezvous)
     assert main(["train.py"]) == 1
     assert capsys.readouterr().err == "hpc-kit: 1 of 2 ranks did not come within 5 s\n"

@@ -8,7 +8,7 @@ from tests.runtime.launches import Step, captured_case
 KEYS = ["rank", "local_rank", "world_size", "local_world_size", "node_rank", "nnodes", "master_addr", "master_port"]
 
 
-def test_each_value_stands_beside_its_variable() -> None:
+def test_each_value_is_listed_with_its_variable() -> None:
     hosts = ("n3", "n4")
     step = Step(Step.of(2, 2).placement, hosts, job_hosts=("n1", "n2", *hosts))
     environ = step.environ(2) | {"PMI_RANK": "2", "PMI_SIZE": "4", "HOSTNAME": "n1"}
@@ -29,19 +29,19 @@ def test_each_value_stands_beside_its_variable() -> None:
     )
 
 
-def test_a_shell_is_told_why_it_is_alone() -> None:
+def test_a_batch_shell_gets_the_reason_for_its_single_rank() -> None:
     lines = world.explain_world(resolve(captured_case("10_batch_shell_8task_job@26.05")[0])).splitlines()
     assert lines[0] == "A world of one: one process in job 15, outside of any step"
     assert lines[1].split(maxsplit=2)[2] == "no launcher started this process: SLURM_STEP_ID = -5, a shell of the job"
     assert lines[-1].startswith("warning: this job has 8 tasks (SLURM_NTASKS)")
 
 
-def test_what_no_variable_tells_is_a_dash() -> None:
+def test_an_unknown_value_is_a_dash() -> None:
     rows = world.explained_values(resolve(captured_case("14_ompi_mpirun_sbatch_2x4@26.05")[5]))
     assert [row.value for row in rows if row.name in {"node_rank", "nnodes", "master_addr"}] == ["-"] * 3
 
 
-def test_programs_get_exactly_these_keys() -> None:
+def test_the_json_of_a_world_has_fixed_keys() -> None:
     data = world.to_json(resolve(Step.of(2, 2).environ(3)))
     assert list(data) == [*KEYS, "launcher", "sources", "warnings"]
     assert (data["rank"], data["launcher"], data["warnings"]) == (3, "slurm", [])

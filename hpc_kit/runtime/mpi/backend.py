@@ -1,10 +1,11 @@
-"""Makes the backend `mpi` work on a torch that was built without MPI, as its wheels are.
+"""Makes the backend `mpi` work on a torch that was built without MPI, and replaces `nccl` where there is no GPU.
 
 torch registers backends of other packages under new names only (`Backend.register_backend`), and "mpi" is a name of its
 own. So the backend is registered as "mpi4py", and torch's four public functions that take or return a backend's name
 translate "mpi". This is the only place of the package that replaces functions of torch, because programs that know
-nothing of hpc_kit must be able to write `init_process_group("mpi")`. tests/runtime/mpi/test_backend.py fails where a
-release of torch changes them. MPI itself is not touched before a group is created.
+nothing of hpc_kit must be able to write `init_process_group("mpi")`, or "nccl" with HPC_KIT_BACKEND=gloo.
+tests/runtime/mpi/test_backend.py fails where a release of torch changes them. MPI itself is not touched before a group
+is created.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from hpc_kit.errors import SpecError
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 BACKEND = "mpi"
 """The name that programs and job files use."""
 
+BACKEND_VARIABLE = "HPC_KIT_BACKEND"
+"""Environment variable with `launch.backend` of the job."""
+
 REGISTERED = "mpi4py"
 """The name under which torch knows the backend."""
 
@@ -38,10 +43,11 @@ class _Session:
 
     meeting: Callable[[], Meeting | None] | None = None
     started_by_mpi = False
+    is_installed = False
 
 
 def install(meeting: Callable[[], Meeting | None] | None = None, *, started_by_mpi: bool = False) -> None:
-    """Register the backend, once. A torch that was built with MPI keeps its own.
+    """Register the backend and replace torch's functions, once. A torch that was built with MPI keeps its own backend.
 
     Args:
         meeting: Returns the meeting that this process is in when a group is created.
@@ -52,12 +58,15 @@ def install(meeting: Callable[[], Meeting | None] | None = None, *, started_by_m
 
     _Session.meeting = meeting or _Session.meeting
     _Session.started_by_mpi = _Session.started_by_mpi or started_by_mpi
-    if is_registered() or dist.is_mpi_available():
+    if _Session.is_installed:
+        return
+    _Session.is_installed = True
+    for name in ("init_process_group", "new_group"):
+        _replace(name, _translate_argument)
+    if dist.is_mpi_available():
         return
     dist.Backend.register_backend(REGISTERED, _create, extended_api=True, devices=["cpu", "cuda"])
-    for name in ("init_process_group", "new_group"):
-        _replace(name, _taking_mpi)
-    _replace("get_backend", _returning_mpi)
+    _replace("get_backend", _translate_result)
     _replace("is_mpi_available", lambda _: lambda: _Session.started_by_mpi)
 
 
@@ -79,29 +88,55 @@ def _replace(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
     setattr(dist, name, wrapped)
 
 
-def _taking_mpi(function: Callable[..., Any]) -> Callable[..., Any]:
+def _translate_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `function` with the argument `backend` translated."""
     signature = inspect.signature(function)
 
     def translated(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs)
         backend = str(call.arguments.get("backend") or "").lower()
-        if backend == BACKEND:
+        parts = backend.replace(",", ":").split(":")
+        if backend == BACKEND and is_registered():
             call.arguments["backend"] = REGISTERED
-        elif BACKEND in backend.replace(",", ":").split(":"):
+        elif BACKEND in parts and is_registered():
             raise SpecError(
                 "the backend mpi cannot be one of several backends of a group",
                 found=f"backend {backend!r}",
                 remedy='use "mpi" alone (it takes tensors on GPUs, too, through the host), or create a second group:\n'
                 'dist.new_group(backend="nccl")',
             )
+        elif "nccl" in parts:
+            call.arguments["backend"] = _without_gpu(backend) or call.arguments["backend"]
         return function(*call.args, **call.kwargs)
 
     return translated
 
 
-def _returning_mpi(function: Callable[..., str]) -> Callable[..., str]:
-    """Return `function` with its result translated back."""
+def _without_gpu(backend: str) -> str | None:
+    """Return the job's backend in place of nccl if this node has no GPU; None if it has one.
+
+    Raises:
+        SpecError: The job names no other backend.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        return None
+    instead = os.environ.get(BACKEND_VARIABLE, "")
+    if instead in {"", "auto", "nccl"}:
+        raise SpecError(
+            "the program asks for the backend nccl, and this node has no GPU",
+            found=f"backend {backend!r}",
+            remedy="--set launch.backend=gloo, which makes `python -m hpc_kit.runtime` replace it; or run on GPUs",
+        )
+    meeting = _Session.meeting() if _Session.meeting is not None else None
+    if meeting is None or meeting.world.is_main:
+        sys.stderr.write(f"hpc-kit: {instead} replaces the backend {backend}, because this node has no GPU\n")
+    return REGISTERED if instead == BACKEND and is_registered() else instead
+
+
+def _translate_result(function: Callable[..., str]) -> Callable[..., str]:
+    """Return `function` with the backend's name translated back."""
 
     def translated(*args: Any, **kwargs: Any) -> str:
         backend = function(*args, **kwargs)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpc_kit.runtime.rendezvous import network, node_comparison, sign_in, store
+from hpc_kit.runtime.rendezvous.master_host import HostResolver
 from hpc_kit.runtime.rendezvous.store_search import StoreSearch
 
 if TYPE_CHECKING:
@@ -49,22 +50,26 @@ class Meeting:
     """The network interface that leads to the other nodes."""
     keys: int
     """Number of keys in the owner's store when all ranks had met."""
-    held: int | None = None
+    reserved_port: int | None = None
     """A descriptor that reserves the port for a program that runs alone."""
 
     def substore(self, name: str) -> Store:
         """Return a separate part of the store for one purpose."""
         return _prefix_store(self.server, f"{self.prefix}/{name}")
 
+    def entries(self) -> list[sign_in.RankEntry]:
+        """Return host and process of each rank."""
+        return sign_in.read_entries(self.substore("roster"), self.world)
+
     def leave(self) -> None:
         """Leave the meeting. Rank 0 owns the store and waits until the other ranks no longer need it."""
-        if self.held is not None:
-            os.close(self.held)
+        if self.reserved_port is not None:
+            os.close(self.reserved_port)
         doors = self.substore("doors")
         if self.is_owner:
-            sign_in.wait_for_departures(doors, sign_in.IN, self.world, patience=_LEAVE_TIMEOUT)
+            sign_in.wait_for_departures(doors, sign_in.IN, self.world, timeout=_LEAVE_TIMEOUT)
             if self.server.num_keys() > self.keys:
-                sign_in.wait_for_departures(doors, sign_in.OUT, self.world, patience=_LEAVE_TIMEOUT)
+                sign_in.wait_for_departures(doors, sign_in.OUT, self.world, timeout=_LEAVE_TIMEOUT)
         # Rank 0 may have left long ago if the program did not use the store.
         elif network.is_reachable(self.host, self.port):
             sign_in.depart(doors, sign_in.OUT)
@@ -95,31 +100,30 @@ def meet(
     timeout = DEFAULT_TIMEOUT if timeout is None else timeout
     until = time.monotonic() + timeout
     occasion = next(_occasions) if occasion is None else occasion
-    here = network.this_node_name(environ)
-    is_owner = world.rank == 0 and world.launcher not in LAUNCHERS_WITH_STORE
+    node = network.this_node_name(environ)
+    resolver = HostResolver(world, node, timeout, environ)
     with ExitStack() as until_all_have_come:
         if world.launcher in LAUNCHERS_WITH_STORE:
-            opened = store.launcher_store(world, environ, timeout)
-        elif is_owner:
-            opened = until_all_have_come.enter_context(
-                store.serve_store(world, store.launch_token(world, occasion), timeout)
-            )
+            opened = store.launcher_store(resolver)
+        elif world.rank == 0:
+            token = store.launch_token(world, occasion)
+            opened = until_all_have_come.enter_context(store.serve_store(world, token, timeout, environ))
         else:
-            opened = StoreSearch(world, store.launch_token(world, occasion), timeout, here, environ).find()
+            opened = StoreSearch(resolver, store.launch_token(world, occasion)).find()
         if opened.bell is not None:
             until_all_have_come.enter_context(opened.bell)
         # Agents of torchrun and their workers meet in one store, and so do restarted workers.
         prefix = f"hpc_kit/{world.launcher}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{occasion}"
         notes = _prefix_store(opened.store, f"{prefix}/roster")
-        network.publish_address(notes, world, opened, here)
+        network.publish_address(notes, world, opened, node)
         # This comes late, so that rank 0's store is open for the other ranks while rank 0 reads its program.
         facts = node_comparison.node_facts(world, program, environ)
-        sign_in.sign_in(notes, world, sign_in.RankEntry(here, os.getpid(), facts=facts))
+        sign_in.sign_in(notes, world, sign_in.RankEntry(node, os.getpid(), facts=facts))
         sign_in.wait_for_all(notes, world, until, timeout, opened)
     whole = sign_in.fill_world(notes, world)
     address = network.read_address(notes, whole, opened)
     doors = _prefix_store(opened.store, f"{prefix}/doors")
-    if is_owner:
+    if opened.is_server:
         sign_in.open_exits(doors)
     meeting = Meeting(
         world=whole,
@@ -127,12 +131,12 @@ def meet(
         port=opened.port,
         server=opened.store,
         prefix=prefix,
-        is_owner=is_owner,
+        is_owner=opened.is_server,
         interface=network.route_interface(whole, address),
-        keys=opened.store.num_keys() if is_owner else 0,
-        held=opened.held,
+        keys=opened.store.num_keys() if opened.is_server else 0,
+        reserved_port=opened.reserved_port,
     )
-    if not is_owner:
+    if not opened.is_server:
         sign_in.depart(doors, sign_in.IN)
     return meeting
 

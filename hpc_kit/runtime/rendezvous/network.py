@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.rendezvous.store import OpenStore
     from hpc_kit.runtime.world import World
 
+AGENT_HOSTS = "HPC_KIT_AGENT_HOSTS"
+"""Environment variable of the workers of torchrun: the hosts of the agents, in the order of GROUP_RANK."""
 
 _SIOCGIFADDR = 0x8915
-_LOOPBACK = "lo"
+LOOPBACK = "127.0.0.1"
 _IPV6 = Path("/proc/net/if_inet6")
 
 
@@ -39,7 +41,15 @@ def this_node_name(environ: Mapping[str, str]) -> str:
         return hosts[int(number)]
     # mpiexec of MPICH 4 and of Intel MPI passes the first node's variables to the ranks of all nodes.
     name = "" if environ.get("MPI_LOCALRANKID") else environ.get("SLURMD_NODENAME")
+    hosts, number = agent_hosts(environ), environ.get("GROUP_RANK", "")
+    if not name and number.isdigit() and int(number) < len(hosts):
+        return hosts[int(number)]
     return name or socket.gethostname()
+
+
+def agent_hosts(environ: Mapping[str, str]) -> list[str]:
+    """Return the hosts of torchrun's agents, in the order of GROUP_RANK; empty if another torchrun started them."""
+    return [host for host in environ.get(AGENT_HOSTS, "").split(",") if host]
 
 
 def lookup(host: str) -> list[str]:
@@ -82,6 +92,15 @@ def hosts_line(host: str, file: Path = Path("/etc/hosts")) -> str | None:
     return None
 
 
+def name_servers(file: Path = Path("/etc/resolv.conf")) -> list[str]:
+    """Return the addresses of the DNS servers."""
+    try:
+        lines = [line.split() for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        return []
+    return [words[1] for words in lines if words[:1] == ["nameserver"] and len(words) > 1]
+
+
 def own_addresses() -> tuple[str, ...]:
     """Return the IPv4 addresses by which other machines may reach this one."""
     found = (_ipv4_of(name) for _, name in socket.if_nameindex())
@@ -96,17 +115,18 @@ def free_port(*, everywhere: bool = False) -> int:
         return int(free.getsockname()[1])
 
 
-def listen(port: int, *, everywhere: bool) -> socket.socket | None:
+def listen(port: int, *, everywhere: bool, ipv6: bool = True) -> socket.socket | None:
     """Return a listening socket, or None if the port is in use.
 
     Args:
         port: The port to bind; 0 for any free port.
-        everywhere: Listen on all interfaces, IPv6 and IPv4, instead of the loopback interface.
+        everywhere: Listen on all interfaces, instead of the loopback interface.
+        ipv6: Listen on IPv6, too, if `everywhere`.
     """
     try:
         if not everywhere:
-            return socket.create_server(("127.0.0.1", port), backlog=2048)
-        if socket.has_dualstack_ipv6():
+            return socket.create_server((LOOPBACK, port), backlog=2048)
+        if ipv6 and socket.has_dualstack_ipv6():
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=2048)
         return socket.create_server(("", port), backlog=2048)
     except OSError as error:
@@ -115,10 +135,10 @@ def listen(port: int, *, everywhere: bool) -> socket.socket | None:
         raise
 
 
-def is_reachable(host: str, port: int, patience: float = 2.0) -> bool:
+def is_reachable(host: str, port: int, timeout: float = 2.0) -> bool:
     """Return whether a process listens at this address."""
     try:
-        socket.create_connection((host, port), timeout=patience).close()
+        socket.create_connection((host, port), timeout=timeout).close()
     except OSError:
         return False
     return True
@@ -148,7 +168,7 @@ def nccl_interface() -> str | None:
 def interface_with(address: str) -> str | None:
     """Return the network interface that has this address, or None if it cannot be determined."""
     if is_loopback(address):
-        return _LOOPBACK
+        return "lo"
     for _, name in socket.if_nameindex():
         if _ipv4_of(name) == address:
             return name

@@ -118,7 +118,7 @@ def _wait_for_answer(store: Store, world: World, until: float, opened: OpenStore
     if not wait_until(have_come, until, 1):
         return None
     differences = json.dumps(
-        node_comparison.find_differences((each.host, each.facts) for each in _entries(store, world))
+        node_comparison.find_differences((each.host, each.facts) for each in read_entries(store, world))
     )
     store.set(_COMPLETE, differences)
     if opened.ring is not None:
@@ -162,9 +162,9 @@ def depart(store: Store, door: str) -> None:
         store.append(door, ".")  # type: ignore[attr-defined]
 
 
-def wait_for_departures(store: Store, door: str, world: World, *, patience: float) -> None:
-    """Wait until all ranks but rank 0 have departed, for at most `patience` seconds."""
-    wait_until(lambda: len(store.get(door)) >= world.world_size - 1, time.monotonic() + patience, world.world_size)
+def wait_for_departures(store: Store, door: str, world: World, *, timeout: float) -> None:
+    """Wait until all ranks but rank 0 have departed, for at most `timeout` seconds."""
+    wait_until(lambda: len(store.get(door)) >= world.world_size - 1, time.monotonic() + timeout, world.world_size)
 
 
 def wait_until(is_done: Callable[[], bool], until: float, ranks: int) -> bool:
@@ -187,7 +187,7 @@ def fill_world(store: Store, world: World) -> World:
     """Return `world` with the values that its launcher did not set. Nodes are numbered by their lowest rank."""
     if None not in {world.local_rank, world.local_world_size, world.node_rank, world.nnodes}:
         return world
-    hosts = [entry.host for entry in _entries(store, world)]
+    hosts = [entry.host for entry in read_entries(store, world)]
     nodes, here = list(dict.fromkeys(hosts)), hosts[world.rank]
     found = {
         "local_rank": hosts[: world.rank].count(here),
@@ -200,7 +200,8 @@ def fill_world(store: Store, world: World) -> World:
     return replace(world, **missing, sources=sources)  # type: ignore[arg-type]
 
 
-def _entries(store: Store, world: World) -> list[RankEntry]:
+def read_entries(store: Store, world: World) -> list[RankEntry]:
+    """Return the entries of all ranks. All must have signed in."""
     return [RankEntry.from_bytes(data) for data in store.multi_get([_key(rank) for rank in range(world.world_size)])]
 
 
@@ -235,11 +236,11 @@ def _missing_ranks_error(store: Store, world: World, timeout: float) -> Rendezvo
     late = _hosts_without(world, Counter(entry.host for entry in entries))
     what = f"{len(absent)} of {world.world_size} ranks did not come within {timeout:g} s"
     if here and world.rank != here[0]:
-        hosts = ", ".join(line.partition(":")[0] for line in late) or _numbers(absent)
+        hosts = ", ".join(line.partition(":")[0] for line in late) or format_ranks(absent)
         return RendezvousError(f"{what}: {hosts}; rank {here[0]} shows more")
     return RendezvousError(
         what,
-        found="\n".join([f"not there: {_numbers(absent)}", *late]),
+        found="\n".join([f"not there: {format_ranks(absent)}", *late]),
         remedy="look at their logs: a rank that fails early never comes;\n"
         "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer" + _interactive_hint(here, world),
     )
@@ -264,7 +265,8 @@ def _hosts_without(world: World, signed: Counter[str]) -> list[str]:
     return lines[:_MOST_NAMED] + ([f"and {more} hosts more"] if more > 0 else [])
 
 
-def _numbers(ranks: list[int]) -> str:
+def format_ranks(ranks: list[int]) -> str:
+    """Return `rank 3` or `ranks 0, 2`; of many ranks, the first ones and a number."""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {node_comparison.list_some(ranks, _MOST_NAMED)}"
 
 

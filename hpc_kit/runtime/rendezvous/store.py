@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import blake2s
@@ -12,13 +13,17 @@ from zlib import crc32
 
 from hpc_kit.errors import RendezvousError
 from hpc_kit.runtime.rendezvous import network, store_discovery
+from hpc_kit.runtime.rendezvous.master_host import needs_ipv6
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch._C._distributed_c10d import TCPStore
 
+    from hpc_kit.runtime.rendezvous.master_host import HostResolver
     from hpc_kit.runtime.world import World
+
+_MAX_PAUSE = 0.25
 
 
 class OpenStore(NamedTuple):
@@ -33,8 +38,10 @@ class OpenStore(NamedTuple):
     """Connection that ends when all ranks have met."""
     ring: Callable[[str], None] | None = None
     """Sends a line to all ranks that wait for the bell."""
-    held: int | None = None
+    reserved_port: int | None = None
     """Descriptor that reserves the port where no store listens."""
+    is_server: bool = False
+    """True if the store lives in this process."""
 
 
 def launch_token(world: World, occasion: int = 0) -> str:
@@ -44,137 +51,148 @@ def launch_token(world: World, occasion: int = 0) -> str:
 
 
 @contextmanager
-def serve_store(world: World, token: str, timeout: float) -> Iterator[OpenStore]:
+def serve_store(world: World, token: str, timeout: float, environ: Mapping[str, str]) -> Iterator[OpenStore]:
     """Open rank 0's store and announce it to the other ranks inside the `with` block.
 
     Raises:
         RendezvousError: All ports that this launch may use are taken.
     """
-    store_discovery.allow_files(world.world_size)
-    with _bind(world) as listener, _start_announcing(world, token, listener.getsockname()[1]) as ring:
-        yield _create_server(world, listener, timeout)._replace(ring=ring)
-
-
-def _bind(world: World) -> socket.socket:
-    """Bind the first free candidate port before it is announced."""
-    alone = world.world_size == 1
-    candidates = [0] if alone else candidate_ports(world.key, world.master_port)
-    for candidate in candidates:
-        listener = network.listen(candidate, everywhere=not alone)
-        if listener is not None:
-            return listener
-    raise _no_free_port_error(world, candidates)
-
-
-@contextmanager
-def _start_announcing(world: World, token: str, port: int) -> Iterator[Callable[[str], None] | None]:
     if world.world_size == 1:
-        yield None
+        yield _store_of_one_rank(timeout)
         return
-    candidates = discovery_ports(world.key)
-    listener = store_discovery.listen_for_queries(candidates)
-    if listener is None:
-        raise _no_free_port_error(world, candidates)
-    with store_discovery.announce(listener, token, port, world.world_size) as ring:
-        yield ring
+    store_discovery.allow_files(world.world_size)
+    store_ports, ipv6 = candidate_ports(world.key, world.master_port), needs_ipv6(world, environ)
+    with (
+        # The port is bound before any rank learns of it, so no other program can take it.
+        _listen_on_first_free(world, store_ports, ipv6=ipv6) as listener,
+        _listen_on_first_free(world, discovery_ports(world.key), ipv6=True) as queries,
+        store_discovery.announce(queries, token, port := listener.getsockname()[1], world.world_size) as ring,
+    ):
+        on_one_node = world.nnodes == 1 and not environ.get("MASTER_ADDR")
+        host = network.LOOPBACK if on_one_node else world.master_addr or socket.gethostname()
+        yield OpenStore(_serve(listener, timeout), host, port, ring=ring, is_server=True)
 
 
-def _create_server(world: World, listener: socket.socket, timeout: float) -> OpenStore:
+def _listen_on_first_free(world: World, ports: Sequence[int], *, ipv6: bool) -> socket.socket:
+    for port in ports:
+        if (listener := network.listen(port, everywhere=True, ipv6=ipv6)) is not None:
+            return listener
+    raise RendezvousError(
+        f"all {len(ports)} ports that {world.name} may use are taken on this node",
+        found=", ".join(map(str, ports)),
+        remedy="free one of them; or export MASTER_PORT=PORT, one that is free on the node of rank 0",
+    )
+
+
+def _serve(listener: socket.socket, timeout: float) -> TCPStore:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    port = listener.getsockname()[1]
-    store = TCPStore(
+    return TCPStore(
         "127.0.0.1",
-        port,
-        None,
-        True,  # noqa: FBT003 (is_master)
-        timedelta(seconds=timeout),
+        listener.getsockname()[1],
+        is_master=True,
+        timeout=timedelta(seconds=timeout),
         wait_for_workers=False,
         # A program's own env:// asks for the same port in this process and gets this store.
         multi_tenant=True,
         master_listen_fd=listener.detach(),
     )
-    if world.world_size == 1:
-        held = _held_port()
-        return OpenStore(store, "127.0.0.1", held.getsockname()[1], held=held.detach())
-    return OpenStore(store, world.master_addr or socket.gethostname(), port)
 
 
-def _held_port() -> socket.socket:
-    """Reserve a port for the processes that a program starts itself, as MASTER_PORT.
+def _store_of_one_rank(timeout: float) -> OpenStore:
+    """Open a store, and reserve another port for the processes that a program starts itself, as MASTER_PORT.
 
     These processes open a store of their own there. A store of this process would be in their way, because only this
     process could share it. A socket that is bound but does not listen keeps the kernel from giving the port away, and a
     process that asks for exactly this port gets it (SO_REUSEADDR on both sides).
     """
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    return held
+    listener = network.listen(0, everywhere=False)
+    assert listener is not None  # noqa: S101 (port 0 is any that is free)
+    reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((network.LOOPBACK, 0))
+    port = reserved.getsockname()[1]
+    store = _serve(listener, timeout)
+    return OpenStore(store, network.LOOPBACK, port, reserved_port=reserved.detach(), is_server=True)
 
 
-def launcher_store(world: World, environ: Mapping[str, str], timeout: float) -> OpenStore:
-    """Connect to the store of torchrun's agent, or of the launcher that set MASTER_ADDR and MASTER_PORT.
+def launcher_store(resolver: HostResolver) -> OpenStore:
+    """Use the store of torchrun's agent, or open the one at MASTER_ADDR and MASTER_PORT as rank 0, or connect to it.
 
     Raises:
-        RendezvousError: It cannot be reached, or its port is taken.
+        RendezvousError: The name does not resolve, the store cannot be reached in time, or its port is taken.
     """
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    world, environ, timeout = resolver.world, resolver.environ, resolver.timeout
+    host, port = world.master_addr, world.master_port
+    if host is None or port is None:
+        return _store_of_one_rank(timeout)
+    # The program's own env:// needs the name as well, also on rank 0.
+    addresses = resolver.wait_for_addresses(host)
+    if world.rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        listener = network.listen(port, everywhere=True, ipv6=needs_ipv6(world, environ))
+        if listener is not None:
+            return OpenStore(_serve(listener, timeout), host, port, addresses[0], is_server=True)
+        try:  # an earlier store of this process may listen there
+            store = _connect(addresses[0], port, timeout, is_master=True)
+        except RuntimeError as error:
+            raise RendezvousError(
+                f"port {port} (MASTER_PORT) is taken on the host of rank 0",
+                found=f"{error}".splitlines()[0],
+                remedy="set another MASTER_PORT for all ranks",
+            ) from error
+        return OpenStore(store, host, port, addresses[0], is_server=True)
+    address = _wait_for_listener(resolver, addresses, port)
+    return connect_store(host, address, port, timeout)
 
-    if world.master_addr is None or world.master_port is None:
-        return _create_server(world, _bind(world), timeout)
-    launcher_has_opened_it = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    try:
-        store = TCPStore(
-            world.master_addr,
-            world.master_port,
-            world.world_size,
-            world.rank == 0 and not launcher_has_opened_it,
-            timedelta(seconds=timeout),
-            wait_for_workers=False,
-            multi_tenant=True,
-        )
-    except RuntimeError as error:
-        raise RendezvousError(
-            f"no store at {world.master_addr}:{world.master_port} (MASTER_ADDR, MASTER_PORT) in {timeout:g} s",
-            found=str(error).splitlines()[0],
-            remedy="read the launcher's log; if the port is in use, set another MASTER_PORT",
-        ) from error
-    return OpenStore(store, world.master_addr, world.master_port)
+
+def _wait_for_listener(resolver: HostResolver, addresses: Sequence[str], port: int) -> str:
+    """Return the address at which a store listens. torch's own wait would log a long error at its time-out."""
+    world, host = resolver.world, resolver.world.master_addr or ""
+    while True:
+        problems = []
+        for address in addresses:
+            try:
+                socket.create_connection((address, port), timeout=max(0.1, min(2.0, resolver.time_left()))).close()
+            except OSError as error:
+                problems.append(f"{address}:{port}: {error.strerror or error}")
+            else:
+                return address
+        if resolver.time_left() <= 0:
+            break
+        time.sleep(min(_MAX_PAUSE, max(0.001, (resolver.timeout - resolver.time_left()) / 20)))
+    if resolver.leads_back(host):
+        raise resolver.loopback_error(host)
+    owner = "the agent with the store" if world.launcher == "torchrun" else "rank 0"
+    raise RendezvousError(
+        f"rank {world.rank} did not find {owner} on {host} (MASTER_ADDR) within {resolver.timeout:g} s",
+        found="\n".join(problems),
+        remedy=f"the log of {owner} shows why it did not open its store;\n"
+        "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer",
+    )
 
 
-def connect_store(address: str, host: str, answer: store_discovery.StoreAnswer, timeout: float) -> OpenStore:
+def connect_store(host: str, address: str, port: int, timeout: float, bell: socket.socket | None = None) -> OpenStore:
     """Connect to the store of an owner that has answered at this address.
 
     Raises:
         RendezvousError: Its owner has gone.
     """
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
     try:
-        store = TCPStore(
-            address,
-            answer.port,
-            None,
-            False,  # noqa: FBT003 (is_master)
-            timedelta(seconds=timeout),
-            wait_for_workers=False,
-        )
+        store = _connect(address, port, timeout)
     except RuntimeError as error:
         raise RendezvousError(
             f"rank 0 on {host} went away while the ranks were meeting",
-            found=f"its store was at {address}:{answer.port}",
+            found=f"its store was at {address}:{port}",
             remedy="read the log of rank 0, which shows the reason",
         ) from error
-    return OpenStore(store, host, answer.port, address, answer.bell)
+    return OpenStore(store, host, port, address, bell)
 
 
-def _no_free_port_error(world: World, candidates: Sequence[int]) -> RendezvousError:
-    return RendezvousError(
-        f"all {len(candidates)} ports that {world.name} may use are taken on this node",
-        found=", ".join(map(str, candidates)),
-        remedy="free one of them; or export MASTER_PORT=PORT, one that is free on the node of rank 0",
-    )
+def _connect(address: str, port: int, timeout: float, *, is_master: bool = False) -> TCPStore:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    wait = timedelta(seconds=timeout)
+    return TCPStore(address, port, None, is_master, wait, wait_for_workers=False, multi_tenant=True)
 
 
 FIRST, LAST = 10_000, 32_767

@@ -74,13 +74,13 @@ def announce(listener: socket.socket, token: str, port: int, ranks: int) -> Iter
         listener.close()
 
 
-def query(address: str, ports: Sequence[int], token: str, patience: float) -> StoreAnswer | dict[int, str]:
+def query(address: str, ports: Sequence[int], token: str, timeout: float) -> StoreAnswer | dict[int, str]:
     """Ask several ports of a host for the store, and return the answer, or the reason for each port that is not ours.
 
     All ports are asked at the same time. Where a firewall drops packets, the wait is one time-out instead of one per
     port.
     """
-    deadline = time.monotonic() + min(_CONNECT, patience)
+    deadline = time.monotonic() + min(_CONNECT, timeout)
     answers: dict[int, str] = {}
     with ExitStack() as calls, selectors.DefaultSelector() as ready:
         for port in ports:

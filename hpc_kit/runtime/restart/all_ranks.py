@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def gather(value: T) -> list[T]:
-    """Returns the value of each rank, on every rank. No rank leaves before all ranks came, so it is also a barrier."""
+    """Return the value of each rank, on every rank. No rank leaves before all ranks came, so it is also a barrier."""
     values: list[T | None] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values  # type: ignore[return-value]

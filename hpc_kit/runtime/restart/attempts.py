@@ -18,12 +18,12 @@ INFO_FILE = "about.json"
 
 
 def is_restart(environ: Mapping[str, str]) -> bool:
-    """Returns whether Slurm has requeued this job, or torchrun has restarted its workers."""
+    """Return whether Slurm has requeued this job, or torchrun has restarted its workers."""
     return any(environ.get(name, "0") != "0" for name in ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"))
 
 
 def job_identity(environ: Mapping[str, str]) -> str:
-    """Returns a text that all attempts of a training share and no other training has; "" if nothing identifies it."""
+    """Return a text that all attempts of a training share and no other training has; "" if nothing identifies it."""
     names = (environ.get(name, "") for name in ("SLURM_JOB_ID", RUN_VARIABLE, "TORCHELASTIC_RUN_ID"))
     if known := [name for name in names if name not in {"", "none"}]:  # none: torchrun without --rdzv-id
         return " ".join(known)
@@ -32,13 +32,13 @@ def job_identity(environ: Mapping[str, str]) -> str:
 
 
 def attempt_numbers(environ: Mapping[str, str]) -> str:
-    """Returns the numbers that `is_later_attempt` compares: requeues, the job step, restarts by torchrun."""
+    """Return the numbers that `is_later_attempt` compares: requeues, the job step, restarts by torchrun."""
     names = ("SLURM_RESTART_COUNT", "SLURM_STEP_ID", "TORCHELASTIC_RESTART_COUNT")
     return " ".join(environ.get(name) or "0" for name in names)
 
 
 def is_later_attempt(ours: str, theirs: str) -> bool:
-    """Returns whether `ours` is a later attempt of the same training. Two steps of one attempt are two trainings."""
+    """Return whether `ours` is a later attempt of the same training. Two steps of one attempt are two trainings."""
     try:
         (job, step, worker), (old_job, old_step, old_worker) = (map(int, text.split()) for text in (ours, theirs))
     except ValueError:
@@ -47,12 +47,12 @@ def is_later_attempt(ours: str, theirs: str) -> bool:
 
 
 def previous_path(path: Path) -> Path:
-    """Returns the path of the old checkpoint while the new one is renamed."""
+    """Return the path of the old checkpoint while the new one is renamed."""
     return path.with_name(f".{path.name}.old")
 
 
 def find_own_checkpoint(path: Path, environ: Mapping[str, str]) -> Path | None:
-    """Returns the checkpoint at `path` if an earlier attempt of this training wrote it."""
+    """Return the checkpoint at `path` if an earlier attempt of this training wrote it."""
     place = path if path.exists() else previous_path(path)
     identity = job_identity(environ)
     if not identity or not is_restart(environ):
@@ -65,7 +65,7 @@ def find_own_checkpoint(path: Path, environ: Mapping[str, str]) -> Path | None:
 
 
 def write_error(path: Path, problem: str) -> SpecError:
-    """Returns the error of a checkpoint that cannot be written."""
+    """Return the error of a checkpoint that cannot be written."""
     return SpecError(
         "the checkpoint cannot be written",
         found=f"--checkpoint {path}: {problem}",
@@ -103,7 +103,7 @@ def checkpoint_lock(path: Path) -> Iterator[None]:
 
 
 def _open_lock(path: Path, lock_path: Path) -> tuple[int, bool]:
-    """Returns the descriptor of the lock file, and whether it is locked."""
+    """Return the descriptor of the lock file, and whether it is locked."""
     while True:
         file = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o666)
         try:

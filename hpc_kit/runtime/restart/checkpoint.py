@@ -116,7 +116,7 @@ class Checkpointer:
         self._exit.close()
 
     def _is_shared(self, path: Path) -> bool:
-        """Returns whether all hosts see what rank 0 writes beside `path`.
+        """Return whether all hosts see what rank 0 writes beside `path`.
 
         Raises:
             SpecError: They do not, and the checkpoint is required.
@@ -177,7 +177,7 @@ class Checkpointer:
         return info["step"]
 
     def _verify(self, path: Path, steps: int | None) -> CheckpointInfo:
-        """Returns the info of a checkpoint after checking everything that can be checked before it is loaded."""
+        """Return the info of a checkpoint after checking everything that can be checked before it is loaded."""
         info = read_info(path)
         compare_shapes(path, info["shape"], self.shape)
         verify_checksums(path, info, dist.get_rank(), dist.get_world_size())
@@ -222,12 +222,12 @@ class Checkpointer:
 
 
 def display_path(path: Path) -> Path:
-    """Returns the path relative to the current folder if it lies below it."""
+    """Return the path relative to the current folder if it lies below it."""
     return path.relative_to(here) if path.is_relative_to(here := Path.cwd()) else path
 
 
 def format_option(name: str, value: str) -> str:
-    """Returns an option as written on a command line, or a remark that it was not given."""
+    """Return an option as written on a command line, or a remark that it was not given."""
     option = f"--{name.replace('_', '-')}"
     remarks = {"True": option, "False": f"{option} not given", "None": f"{option} not given"}
     return remarks.get(value, f"{option} {value}")
@@ -257,7 +257,7 @@ def _touch(path: Path) -> None:
 
 
 def read_info(path: Path) -> CheckpointInfo:
-    """Returns the info of a checkpoint whose files are all there in their full length.
+    """Return the info of a checkpoint whose files are all there in their full length.
 
     Raises:
         SpecError: It is missing, cut short, or no checkpoint.
@@ -287,8 +287,8 @@ def read_info(path: Path) -> CheckpointInfo:
 
 
 def compare_shapes(path: Path, saved: Mapping[str, int], ours: Mapping[str, int]) -> None:
-    """Refuse a checkpoint of a model with other sizes."""
-    if different := [name for name in ours if saved.get(name) != ours[name]]:
+    """Refuse a checkpoint of a model with other sizes. A converted checkpoint states no sizes."""
+    if saved and (different := [name for name in ours if saved.get(name) != ours[name]]):
         raise SpecError(
             "the checkpoint belongs to another model",
             found=", ".join(f"{name} {saved.get(name)} in {path}, {ours[name]} requested" for name in different),
@@ -297,7 +297,7 @@ def compare_shapes(path: Path, saved: Mapping[str, int], ours: Mapping[str, int]
 
 
 def compute_checksum(path: Path) -> int:
-    """Returns the CRC-32 of a file."""
+    """Return the CRC-32 of a file."""
     checksum = 0
     with path.open("rb") as file:
         while chunk := file.read(READ_BYTES):
@@ -321,33 +321,29 @@ def verify_checksums(path: Path, info: CheckpointInfo, rank: int, ranks: int) ->
             )
 
 
-def unwrap_optimizer(optimizer: Optimizer) -> Optimizer:
-    """Returns the optimizer inside a ZeroRedundancyOptimizer, which updates this rank's share of the parameters."""
-    return getattr(optimizer, "optim", optimizer)
-
-
 def collect_state(model: nn.Module, optimizer: Optimizer, *, step: int | None = None) -> dict[str, Tensor]:
-    """Returns the parameters and moments of this rank by name: the tensors themselves, to be written or filled.
+    """Return the parameters and moments of this rank by name: the tensors themselves, to be written or filled.
 
     Args:
         model: This rank's part of the model.
         optimizer: AdamW over some or all of its parameters.
         step: Make empty moments, to be filled, of this many steps. None: use the existing moments.
     """
-    own = unwrap_optimizer(optimizer)
+    # ZeroRedundancyOptimizer wraps an optimizer, which updates this rank's share of the parameters.
+    inner = getattr(optimizer, "optim", optimizer)
     names = {parameter: name for name, parameter in model.named_parameters()}
     state: dict[str, Tensor] = {f"model.{name}": parameter.detach() for parameter, name in names.items()}
-    for parameter in (parameter for group in own.param_groups for parameter in group["params"]):
-        moments = own.state[parameter]
+    for parameter in (parameter for group in inner.param_groups for parameter in group["params"]):
+        moments = inner.state[parameter]
         if step is not None:
-            empty = getattr(own, "empty_moments", empty_moments)(parameter)
+            empty = getattr(inner, "empty_moments", empty_moments)(parameter)
             moments.update(empty, step=torch.tensor(float(step), device=empty[MOMENTS[0]].device))
         state |= {f"{moment}.{names[parameter]}": moments[moment] for moment in MOMENTS}
     return state
 
 
 def empty_moments(parameter: Tensor) -> dict[str, Tensor]:
-    """Returns moments as AdamW creates them in its first step."""
+    """Return moments as AdamW creates them in its first step."""
     return {moment: torch.zeros_like(parameter.detach()) for moment in MOMENTS}
 
 
@@ -400,7 +396,7 @@ def save_state(path: Path, state: dict[str, Tensor], info: CheckpointInfo) -> No
 
 
 def compute_own_checksums(draft: Path, rank: int) -> dict[str, int]:
-    """Returns the checksums of the files that this rank wrote. Another host may not see them yet."""
+    """Return the checksums of the files that this rank wrote. Another host may not see them yet."""
     files = [*draft.glob(f"__{rank}_*"), *([draft / ".metadata"] if rank == 0 else [])]
     try:
         return {file.name: compute_checksum(file) for file in files}
@@ -424,5 +420,5 @@ def publish(draft: Path, path: Path, info: CheckpointInfo) -> None:
 
 
 def last_line(error: BaseException) -> str:
-    """Returns the last line of an error: torch puts the messages of all ranks below a heading."""
+    """Return the last line of an error: torch puts the messages of all ranks below a heading."""
     return str(error).strip().rpartition("\n")[2] or type(error).__name__

@@ -22,7 +22,7 @@ class TrainingStopped(JobFailed):
 
     @classmethod
     def at_step(cls, step: int, steps: int, checkpoint: Path | None) -> TrainingStopped:
-        """Returns the error with the step and the checkpoint to resume from."""
+        """Return the error with the step and the checkpoint to resume from."""
         reached = f"step {step} of {steps}"
         found = f"{reached} is in {checkpoint}" if checkpoint else f"{reached}; nothing is saved"
         remedy = f"--resume {checkpoint}" if checkpoint else "--checkpoint PATH keeps what was trained"

@@ -26,21 +26,21 @@ def exported(environ: Environ) -> Environ:
     return {name: value for name, value in whole.items() if name.startswith(names)}
 
 
-def test_the_batch_shell_of_a_job_that_a_rank_has_submitted_is_no_rank() -> None:
+def test_the_batch_shell_of_a_job_submitted_by_a_rank_is_no_rank() -> None:
     world = resolve(SHELL | exported(SUBMITTER))
     assert (world.launcher, world.world_size, len(world.warnings)) == ("single", 1, 1)
     assert "RANK = 0 (exported by a rank of another launch, which has started this one)" in world.left
 
 
 @pytest.mark.parametrize("job", ["77", "78"])
-def test_steps_that_a_rank_starts_are_who_their_step_says(job: str) -> None:
+def test_steps_started_by_a_rank_have_the_ranks_of_their_step(job: str) -> None:
     step = Step.of(2, 2, hosts=("n3", "n4"), job=job)
     for rank, environ in enumerate(step.environs()):
         world = resolve(environ | {"SLURM_STEP_ID": "1"} | exported(SUBMITTER))
         assert (world.launcher, world.rank, world.master_addr, world.warnings) == ("slurm", rank, "n3", ())
 
 
-def test_the_interface_is_found_out_anew_and_one_that_somebody_has_chosen_stays() -> None:
+def test_the_interface_is_detected_again_unless_the_user_chose_one() -> None:
     meeting = rendezvous.meet(resolve({}), environ={})
     found = torch_variables(meeting, {})["GLOO_SOCKET_IFNAME"]
     left = exported(SUBMITTER) | {"GLOO_SOCKET_IFNAME": "ib7"}
@@ -54,13 +54,13 @@ def test_the_interface_is_found_out_anew_and_one_that_somebody_has_chosen_stays(
     meeting.leave()
 
 
-def test_a_child_of_the_rank_itself_agrees_with_it() -> None:
+def test_a_child_of_a_rank_is_that_rank() -> None:
     world = resolve(SUBMITTER | exported(SUBMITTER))
     assert "RANK = 0" in world.agrees
     assert world.master_port == resolve(SUBMITTER).master_port
 
 
-def test_what_a_script_has_set_anew_counts() -> None:
+def test_variables_that_a_script_sets_again_count() -> None:
     left = exported(SUBMITTER)
     by_hand = left | {"RANK": "1", "MASTER_ADDR": "n2", "MASTER_PORT": "29999"}
     assert (resolve(SHELL | by_hand).launcher, resolve(SHELL | by_hand).world_size) == ("env", 8)
@@ -69,18 +69,18 @@ def test_what_a_script_has_set_anew_counts() -> None:
     assert resolve(SHELL | left | {"HPC_KIT_LAUNCHER": "env"}).launcher == "env"
 
 
-def test_an_address_that_a_script_sets_for_its_steps_makes_its_shell_no_rank() -> None:
+def test_an_address_that_a_script_sets_for_its_steps_does_not_make_its_shell_a_rank() -> None:
     world = resolve(SHELL | exported(SUBMITTER) | {"MASTER_ADDR": "n2", "MASTER_PORT": "29999"})
     assert (world.launcher, world.world_size) == ("single", 1)
 
 
-def test_a_program_that_its_rank_starts_without_slurms_names_is_that_rank() -> None:
+def test_a_program_started_without_slurms_variables_is_the_rank_that_started_it() -> None:
     left = {name: value for name, value in exported(SUBMITTER).items() if not name.startswith("SLURM")}
     world = resolve(left)
     assert (world.launcher, world.rank, world.world_size) == ("env", 0, 8)
 
 
-def test_a_launch_by_hand_whose_rank_submits_a_job_marks_where_it_has_met(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_of_a_launch_by_hand_exports_its_address_to_submitted_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
     for name, value in names.items():
         monkeypatch.setenv(name, value)
@@ -93,7 +93,7 @@ def test_a_launch_by_hand_whose_rank_submits_a_job_marks_where_it_has_met(monkey
     assert left == names
 
 
-def test_local_rank_0_of_a_task_that_sees_one_gpu_stays() -> None:
+def test_local_rank_0_of_a_task_that_sees_one_gpu_is_kept() -> None:
     own = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "0"}
     environ = Step.of(4, 4).environ(3) | own
     world = resolve(environ)
@@ -105,13 +105,13 @@ def test_local_rank_0_of_a_task_that_sees_one_gpu_stays() -> None:
     assert command_variables(world, environ | {"HPC_KIT_LAUNCHER": "slurm"})["LOCAL_RANK"] == "3"
 
 
-def test_a_torchrun_in_the_new_job_counts_although_its_numbers_are_the_submitters() -> None:
+def test_a_torchrun_in_the_new_job_counts_even_with_the_numbers_of_the_submitter() -> None:
     left = exported(SUBMITTER)
     same = {name: left[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
     assert resolve(SHELL | left | worker(0) | same).launcher == "torchrun"
 
 
-def test_an_mpirun_of_another_job_is_known_by_its_number() -> None:
+def test_an_mpirun_of_another_job_is_recognized_by_its_job_id() -> None:
     rank = captured_case("34_ompi4_mpirun@22.05")[0]
     left = exported(rank)
     shell = SHELL | {"SLURM_JOB_ID": "4711"}

@@ -24,7 +24,7 @@ PALS = {"PALS_RANKID": "5", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "4", "P
 PLAIN = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "n1", "MASTER_PORT": "12345"}
 
 
-def told(world: World) -> tuple[str, int, int | None, int, int | None, int | None, int | None]:
+def summarize(world: World) -> tuple[str, int, int | None, int, int | None, int | None, int | None]:
     return (
         world.launcher,
         world.rank,
@@ -36,17 +36,17 @@ def told(world: World) -> tuple[str, int, int | None, int, int | None, int | Non
     )
 
 
-def test_the_order_is_from_the_innermost_launcher_outwards() -> None:
+def test_launchers_are_tried_from_the_innermost_outwards() -> None:
     assert list(LAUNCHERS) == ["torchrun", "ssh", "mpi", "submitit", "slurm", "env", "single"]
 
 
-def test_nobody_started_a_process_without_variables() -> None:
+def test_a_process_without_variables_has_no_launcher() -> None:
     world = resolve({})
-    assert told(world) == ("single", 0, 0, 1, 1, 0, 1)
+    assert summarize(world) == ("single", 0, 0, 1, 1, 0, 1)
     assert (world.master_addr, world.master_port, world.warnings) == (None, None, ())
 
 
-def test_resolving_reads_no_other_environment_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolving_reads_only_the_given_environment_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "7")
     environ = Step.of(2, 2).environ(3)
     before = dict(environ)
@@ -55,9 +55,9 @@ def test_resolving_reads_no_other_environment_and_changes_nothing(monkeypatch: p
     assert len({resolve(environ), resolve(environ), resolve({})}) == 2
 
 
-def test_a_worker_of_torchrun_believes_torchrun() -> None:
+def test_a_worker_of_torchrun_gets_its_ranks_from_torchrun() -> None:
     world = resolve(worker(5))
-    assert told(world) == ("torchrun", 5, 1, 8, 4, 1, 2)
+    assert summarize(world) == ("torchrun", 5, 1, 8, 4, 1, 2)
     assert (world.master_addr, world.master_port, world.name) == ("n1", 29400, "the torchrun run 77")
 
 
@@ -72,11 +72,11 @@ def test_a_worker_of_torchrun_believes_torchrun() -> None:
     ],
     ids=["step", "a step for each agent", "pmi2", "pmix", "mpirun"],
 )
-def test_whatever_started_the_agent(around: Environ) -> None:
-    assert told(resolve(around | worker(5))) == ("torchrun", 5, 1, 8, 4, 1, 2)
+def test_a_worker_of_torchrun_does_not_depend_on_the_launcher_of_its_agent(around: Environ) -> None:
+    assert summarize(resolve(around | worker(5))) == ("torchrun", 5, 1, 8, 4, 1, 2)
 
 
-def test_an_mpirun_of_more_ranks_than_torchrun_has_agents_is_told_of() -> None:
+def test_more_ranks_of_mpirun_than_agents_of_torchrun_are_a_warning() -> None:
     """`mpirun -n 2 torchrun --nproc-per-node 4`, without --nnodes: two trainings, each by itself."""
     around = MPIRUN | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
     (warning,) = resolve(around | worker(1, agents=1)).warnings
@@ -88,13 +88,13 @@ def test_an_mpirun_of_more_ranks_than_torchrun_has_agents_is_told_of() -> None:
     assert resolve({"PALS_RANKID": "1", "PALS_LOCAL_RANKID": "0"} | worker(5, agents=2)).warnings == ()
 
 
-def test_restarts_of_torchrun_meet_apart() -> None:
+def test_restarts_of_torchrun_have_separate_rendezvous() -> None:
     first, second = resolve(worker(5)), resolve(worker(5, TORCHELASTIC_RESTART_COUNT="1"))
     assert first.key != second.key
     assert second.name == "the torchrun run 77, restart 1"
 
 
-def test_agents_that_are_fewer_than_the_steps_tasks_are_a_warning() -> None:
+def test_fewer_agents_than_tasks_of_the_step_are_a_warning() -> None:
     world = resolve(Step.of(1, 1, 1).environ(1) | worker(5))
     assert world.warnings == ("2 agents make this world, and the step has 3 tasks (GROUP_WORLD_SIZE)",)
 
@@ -118,7 +118,7 @@ def test_torchruns_variables_in_another_jobs_batch_shell_are_refused() -> None:
 
 
 @pytest.mark.parametrize("address", ["n1", "n1.site.edu", "N1", "localhost", "127.0.0.1"])
-def test_several_agents_on_the_one_node_of_a_job_are_no_other_jobs(address: str) -> None:
+def test_several_agents_on_the_only_node_of_a_job_belong_to_that_job(address: str) -> None:
     shell = captured_case("10_batch_shell_8task_job@22.05")[0] | {"SLURM_JOB_NUM_NODES": "1"}
     world = resolve(shell | worker(5, MASTER_ADDR=address))
     assert (world.nnodes, world.warnings) == (2, ())
@@ -132,20 +132,20 @@ def test_several_agents_on_the_node_from_which_the_job_was_submitted_are_a_warni
     assert warning.startswith("more agents than the job has nodes: GROUP_WORLD_SIZE = 2, SLURM_JOB_NUM_NODES = 1")
 
 
-def test_agents_in_a_step_that_was_started_from_the_shell_of_srun_pty_are_all_believed() -> None:
+def test_agents_in_a_step_started_from_an_interactive_shell_all_count() -> None:
     for rank, step in enumerate(Step.of(2).environs()):
         mine = worker(rank * 4, MASTER_ADDR="10.0.0.1")
         assert resolve(step | {"SLURM_PTY_PORT": "4711"} | mine).rank == rank * 4
 
 
-def test_an_mpirun_of_another_job_is_refused_on_task_0_too_where_a_terminal_was_before() -> None:
+def test_an_mpirun_of_another_job_is_refused_on_task_0_of_an_interactive_shell_too() -> None:
     around = Step.of(1, 1).environ(0) | {"SLURM_PTY_PORT": "4711", "SLURM_SUBMIT_HOST": "n9", "PMIX_HOSTNAME": "n9"}
     left = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "8"}
     with pytest.raises(ContradictoryEnvironment, match="two launchers claim this process"):
         resolve(around | left)
 
 
-def test_a_warning_names_the_variable_that_is_missing_and_the_submitter_where_there_was_one() -> None:
+def test_a_warning_names_the_missing_variable_and_the_submitter() -> None:
     part = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "-5", "SLURM_STEP_NUM_TASKS": "4"}
     (missing,) = resolve(part).warnings
     assert "but no SLURMD_NODENAME:" in missing
@@ -169,19 +169,19 @@ def test_a_torchrun_without_address_is_refused(name: str) -> None:
         resolve(worker(5) | {name: ""})
 
 
-def test_a_run_id_alone_is_left_over() -> None:
+def test_a_run_id_without_other_variables_is_ignored() -> None:
     world = resolve(Step.of(2, 2).environ(3) | {"TORCHELASTIC_RUN_ID": "77"})
     assert world.launcher == "slurm"
     assert "TORCHELASTIC_RUN_ID = 77 (left by a torchrun outside of this step)" in world.left
 
 
 @pytest.mark.parametrize("environ", [MPIRUN, HYDRA], ids=["Open MPI", "Hydra"])
-def test_a_rank_of_mpirun_knows_all_but_its_node(environ: Environ) -> None:
-    assert told(resolve(environ)) == ("mpi", 5, 1, 8, 4, None, None)
+def test_a_rank_of_mpirun_has_all_values_except_its_node(environ: Environ) -> None:
+    assert summarize(resolve(environ)) == ("mpi", 5, 1, 8, 4, None, None)
 
 
-def test_on_one_node_it_knows_its_node_too() -> None:
-    assert told(resolve(MPIRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": "8"})) == ("mpi", 5, 1, 8, 8, 0, 1)
+def test_on_one_node_a_rank_of_mpirun_has_its_node_too() -> None:
+    assert summarize(resolve(MPIRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": "8"})) == ("mpi", 5, 1, 8, 8, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -200,24 +200,24 @@ def test_on_one_node_it_knows_its_node_too() -> None:
     ],
     ids=["MVAPICH2", "Cray PMI", "PALS", "PALS with Cray PMI"],
 )
-def test_so_does_a_rank_of_other_mpis(environ: Environ, node_rank: int | None) -> None:
-    assert told(resolve(environ)) == ("mpi", 5, 1, 8, 4, node_rank, None)
+def test_ranks_of_other_mpis_have_the_same_values(environ: Environ, node_rank: int | None) -> None:
+    assert summarize(resolve(environ)) == ("mpi", 5, 1, 8, 4, node_rank, None)
 
 
-def test_pmi_without_local_rank_is_a_launch_whose_places_are_unknown() -> None:
-    assert told(resolve({"PMI_RANK": "5", "PMI_SIZE": "8"})) == ("mpi", 5, None, 8, None, None, None)
+def test_pmi_without_a_local_rank_is_a_launch_with_unknown_nodes() -> None:
+    assert summarize(resolve({"PMI_RANK": "5", "PMI_SIZE": "8"})) == ("mpi", 5, None, 8, None, None, None)
 
 
 @pytest.mark.parametrize("left", [{"PMI_RANK": "5", "PMI_SIZE": "8"}, {"PMIX_RANK": "5"}, PALS])
-def test_in_a_jobs_shell_what_srun_sets_for_mpi_is_left_by_the_submitters_step(left: Environ) -> None:
+def test_in_a_batch_shell_pmi_variables_come_from_the_step_of_the_submitter(left: Environ) -> None:
     world = resolve(captured_case("10_batch_shell_8task_job@22.05")[0] | left)
     assert world.launcher == "single"
     assert any("PMI" in note for note in world.left) or left == PALS
 
 
-def test_in_a_step_it_is_the_steps() -> None:
+def test_in_a_step_pmi_variables_belong_to_the_step() -> None:
     world = resolve(Step.of(4, 4).environ(5) | PALS)
-    assert (told(world), world.agrees) == (("slurm", 5, 1, 8, 4, 1, 2), ("PMI_SIZE = 8",))
+    assert (summarize(world), world.agrees) == (("slurm", 5, 1, 8, 4, 1, 2), ("PMI_SIZE = 8",))
 
 
 @pytest.mark.parametrize(
@@ -231,12 +231,12 @@ def test_in_a_step_it_is_the_steps() -> None:
         ({"PMIX_RANK": "5"}, "number of ranks"),
     ],
 )
-def test_a_half_set_mpi_is_refused_and_the_missing_variable_named(environ: Environ, missing: str) -> None:
+def test_a_half_set_mpi_is_refused_with_the_missing_variable(environ: Environ, missing: str) -> None:
     with pytest.raises(IncompleteEnvironment, match=missing):
         resolve(environ)
 
 
-def test_a_world_of_one_in_a_step_of_eight_names_the_plugin_that_is_missing() -> None:
+def test_a_world_of_one_in_a_step_of_eight_names_the_missing_plugin() -> None:
     alone = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
     with pytest.raises(ContradictoryEnvironment) as refused:
         resolve(Step.of(*[1] * 8).environ(5) | alone)
@@ -244,7 +244,7 @@ def test_a_world_of_one_in_a_step_of_eight_names_the_plugin_that_is_missing() ->
     assert "srun --mpi=pmix, so that MPI sees the step's ranks (srun --mpi=list" in str(refused.value)
 
 
-def test_ranks_of_an_mpirun_on_another_node_than_the_steps_are_left_over() -> None:
+def test_an_mpirun_on_a_node_outside_of_the_step_is_ignored() -> None:
     step = Step(tuple(range(2)), ("n3", "n4"), job_hosts=("n1", "n2", "n3", "n4"))
     assert resolve(step.environ(1) | MPIRUN | {"PMIX_HOSTNAME": "n4"}).launcher == "mpi"
     with pytest.raises(ContradictoryEnvironment):
@@ -260,15 +260,15 @@ SUBMITIT = {
 }
 
 
-def test_a_task_of_submitits_local_executor_knows_itself() -> None:
+def test_a_task_of_submitits_local_executor_has_its_rank() -> None:
     world = resolve(SUBMITIT)
-    assert (told(world), world.name) == (("submitit", 1, 1, 2, 2, 0, 1), "submitit's local job 4711")
+    assert (summarize(world), world.name) == (("submitit", 1, 1, 2, 2, 0, 1), "submitit's local job 4711")
     assert resolve(SUBMITIT | Step.of(1).environ(0)).launcher == "submitit"
     with pytest.raises(ContradictoryEnvironment, match="two launchers"):
         resolve(SUBMITIT | Step.of(2, 2).environ(3))
 
 
-def test_the_slurm_executors_tasks_are_the_steps() -> None:
+def test_tasks_of_submitits_slurm_executor_are_tasks_of_the_step() -> None:
     left = SUBMITIT | {"SUBMITIT_EXECUTOR": "slurm"}
     assert resolve(left | Step.of(2, 2).environ(3)).launcher == "slurm"
 
@@ -284,7 +284,7 @@ def test_the_slurm_executors_tasks_are_the_steps() -> None:
         ("n03", "torchrun"),
     ],
 )
-def test_a_torchrun_of_another_jobs_nodes_is_left_over_where_the_name_is_certain(address: str, launcher: str) -> None:
+def test_a_torchrun_on_nodes_of_another_job_is_ignored_if_the_host_name_is_certain(address: str, launcher: str) -> None:
     shell = captured_case("10_batch_shell_8task_job@22.05")[0]
     shell |= {"SLURM_JOB_NODELIST": "n[3-4]", "SLURM_NODELIST": "n[3-4]", "SLURMD_NODENAME": "n3"}
     assert resolve(shell | worker(5, MASTER_ADDR=address) | {"SLURM_SUBMIT_HOST": "n1.example"}).launcher == launcher
@@ -292,7 +292,7 @@ def test_a_torchrun_of_another_jobs_nodes_is_left_over_where_the_name_is_certain
     assert resolve(shell | worker(5, MASTER_ADDR=address)).launcher == "torchrun"
 
 
-def test_what_is_taken_for_another_jobs_is_told_and_can_be_believed() -> None:
+def test_variables_ignored_as_those_of_another_job_are_listed_and_can_be_forced() -> None:
     shell = captured_case("10_batch_shell_8task_job@22.05")[0] | {"SLURMD_NODENAME": "n2", "SLURM_SUBMIT_HOST": "n9"}
     lefts = {"torchrun": worker(5, MASTER_ADDR="n9"), "mpi": MPIRUN | {"PMIX_HOSTNAME": "n9"}}
     for launcher, left in lefts.items():
@@ -302,13 +302,13 @@ def test_what_is_taken_for_another_jobs_is_told_and_can_be_believed() -> None:
         assert resolve(shell | left | {"HPC_KIT_LAUNCHER": launcher}).launcher == launcher
 
 
-def mine(environ: Mapping[str, str]) -> World | None:
+def find_my_launcher(environ: Mapping[str, str]) -> World | None:
     """A launcher of somebody's own."""
     return replace(resolve({}), launcher="mine", name="my launcher") if "MINE" in environ else None
 
 
-def test_a_plug_in_is_asked_where_ours_know_nothing_or_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("mine", "tests.runtime.launchers.test_launchers:mine", launchers.PLUGIN_GROUP)
+def test_a_launcher_plugin_is_used_if_no_other_matches_or_if_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("mine", "tests.runtime.launchers.test_launchers:find_my_launcher", launchers.PLUGIN_GROUP)
     monkeypatch.setattr(
         "importlib.metadata.entry_points", lambda group: [point] if group == launchers.PLUGIN_GROUP else []
     )
@@ -323,7 +323,7 @@ def test_a_plug_in_is_asked_where_ours_know_nothing_or_where_it_is_named(monkeyp
         launchers.plugin_launchers.cache_clear()
 
 
-def test_a_plug_in_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_plugin_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("broken", "no_such_module:launcher", launchers.PLUGIN_GROUP)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [point])
     launchers.plugin_launchers.cache_clear()
@@ -334,7 +334,7 @@ def test_a_plug_in_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatc
         launchers.plugin_launchers.cache_clear()
 
 
-def test_names_that_slurm_sets_in_every_job_are_no_mpirun() -> None:
+def test_variables_that_slurm_sets_in_every_job_are_no_mpirun() -> None:
     names = ("OMPI_MCA_plm_slurm_args", "PRTE_MCA_plm_slurm_args", "HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP")
     world = resolve(Step.of(2, 2).environ(3) | dict.fromkeys(names, "slurm"))
     assert (world.launcher, world.left) == (
@@ -344,28 +344,28 @@ def test_names_that_slurm_sets_in_every_job_are_no_mpirun() -> None:
 
 
 def test_mpirun_counts_before_the_step_of_its_daemon() -> None:
-    assert told(resolve(Step.of(1, 1).environ(1) | MPIRUN))[:4] == ("mpi", 5, 1, 8)
+    assert summarize(resolve(Step.of(1, 1).environ(1) | MPIRUN))[:4] == ("mpi", 5, 1, 8)
 
 
-def test_where_the_step_has_the_same_ranks_it_answers_with_its_nodes() -> None:
+def test_a_step_with_the_same_ranks_adds_its_nodes() -> None:
     """What a rank of Open MPI starts under `srun --mpi=pmix` carries the names that MPI_Init has set."""
-    assert told(resolve(Step.of(4, 4).environ(5) | MPIRUN)) == ("slurm", 5, 1, 8, 4, 1, 2)
+    assert summarize(resolve(Step.of(4, 4).environ(5) | MPIRUN)) == ("slurm", 5, 1, 8, 4, 1, 2)
 
 
-def test_mpi_of_another_launch_in_a_step_is_refused() -> None:
+def test_mpi_variables_of_another_launch_in_a_step_are_refused() -> None:
     with pytest.raises(ContradictoryEnvironment) as refused:
         resolve(Step.of(4, 4).environ(2) | MPIRUN)
     assert "the srun step says rank 2 of 8" in str(refused.value)
     assert "MPI says rank 5 of 8 (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE)" in str(refused.value)
 
 
-def test_plain_variables_are_believed_where_no_launcher_is() -> None:
+def test_plain_variables_count_without_a_launcher() -> None:
     world = resolve(PLAIN)
-    assert told(world) == ("env", 3, None, 4, None, None, None)
+    assert summarize(world) == ("env", 3, None, 4, None, None, None)
     assert (world.master_addr, world.master_port) == ("n1", 12345)
 
 
-def test_plain_variables_are_believed_in_a_batch_shell() -> None:
+def test_plain_variables_count_in_a_batch_shell() -> None:
     assert resolve(captured_case("10_batch_shell_8task_job@22.05")[0] | PLAIN).launcher == "env"
 
 
@@ -394,7 +394,7 @@ def test_a_rank_beyond_the_world_is_refused(environ: Environ) -> None:
         resolve(environ)
 
 
-def test_the_user_has_the_last_word() -> None:
+def test_the_users_choice_has_priority() -> None:
     step = Step.of(1).environ(0) | PLAIN
     with pytest.raises(ContradictoryEnvironment):
         resolve(step)
@@ -405,25 +405,25 @@ def test_the_user_has_the_last_word() -> None:
 @pytest.mark.parametrize(
     ("choice", "words"), [("slrum", "HPC_KIT_LAUNCHER names no launcher"), ("slurm", "has not started this process")]
 )
-def test_a_last_word_that_cannot_be_is_refused(choice: str, words: str) -> None:
+def test_an_impossible_choice_is_refused(choice: str, words: str) -> None:
     with pytest.raises(IncompleteEnvironment, match=words):
         resolve({"HPC_KIT_LAUNCHER": choice})
 
 
-def partly_told(step: Environ, *names: str) -> Environ:
+def pass_through_container(step: Environ, *names: str) -> Environ:
     """What `docker run -e NAME ...` hands on of a step."""
     return {name: step[name] for name in ("SLURM_JOB_ID", "SLURM_PROCID", *names)}
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_in_a_container_a_step_without_its_size_contradicts_no_launcher_inside(node: int) -> None:
-    around = partly_told(Step.of(1, 1).environ(node), "SLURM_NODEID")
-    assert told(resolve(around | worker(4 * node + 1)))[:4] == ("torchrun", 4 * node + 1, 1, 8)
-    assert told(resolve(around | MPIRUN))[:4] == ("mpi", 5, 1, 8)
+def test_in_a_container_a_step_without_its_size_does_not_contradict_a_launcher(node: int) -> None:
+    around = pass_through_container(Step.of(1, 1).environ(node), "SLURM_NODEID")
+    assert summarize(resolve(around | worker(4 * node + 1)))[:4] == ("torchrun", 4 * node + 1, 1, 8)
+    assert summarize(resolve(around | MPIRUN))[:4] == ("mpi", 5, 1, 8)
 
 
 def test_a_world_of_one_is_refused_in_a_step_of_unknown_size_too() -> None:
-    around = partly_told(Step.of(1, 1).environ(1), "SLURM_NODEID")
+    around = pass_through_container(Step.of(1, 1).environ(1), "SLURM_NODEID")
     with pytest.raises(IncompleteEnvironment, match="SLURM_STEP_NUM_TASKS is not set"):
         resolve(around | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"})
 
@@ -438,7 +438,7 @@ INSIDE = {
 
 @pytest.mark.parametrize(("launcher", "inside"), INSIDE.items(), ids=INSIDE)
 @pytest.mark.parametrize("step", [Step.of(4), Step.of(2, 2)], ids=["one node", "two nodes"])
-def test_a_launcher_typed_in_the_shell_of_srun_pty_counts_and_in_a_later_step_it_does_not(
+def test_a_launcher_in_an_interactive_shell_counts_there_and_not_in_later_steps(
     launcher: str, inside: Environ, step: Step
 ) -> None:
     shell = step.environ(0) | {"SLURM_PTY_PORT": "4711"}
@@ -448,7 +448,7 @@ def test_a_launcher_typed_in_the_shell_of_srun_pty_counts_and_in_a_later_step_it
             resolve(environ | {"SLURM_PTY_PORT": "4711"} | inside)
 
 
-def test_agents_of_an_mpirun_may_be_more_than_its_daemons_and_are_on_their_own_nodes() -> None:
+def test_torchrun_agents_under_mpirun_are_checked_against_its_size_and_hosts() -> None:
     environ = captured_case("74_torchrun_under_mpirun_3nodes@22.05")[4]
     assert resolve(environ).warnings == ()
     for change in ({"OMPI_COMM_WORLD_SIZE": "1"}, {"PMIX_HOSTNAME": "n1"}):
@@ -458,7 +458,7 @@ def test_agents_of_an_mpirun_may_be_more_than_its_daemons_and_are_on_their_own_n
 
 def test_flux_may_run_one_process_in_a_step_of_its_brokers() -> None:
     flux = {"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "1", "FLUX_TASK_LOCAL_ID": "0", "FLUX_JOB_NNODES": "1"}
-    assert told(resolve(Step.of(1, 1).environ(1) | flux)) == ("mpi", 0, 0, 1, 1, 0, 1)
+    assert summarize(resolve(Step.of(1, 1).environ(1) | flux)) == ("mpi", 0, 0, 1, 1, 0, 1)
 
 
 OTHERS = {
@@ -469,9 +469,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("launcher", "environ"), OTHERS.items(), ids=OTHERS)
-def test_the_chosen_launcher_is_contradicted_by_no_other_and_is_named_in_the_refusal(
-    launcher: str, environ: Environ
-) -> None:
+def test_the_chosen_launcher_has_priority_and_is_named_in_a_refusal(launcher: str, environ: Environ) -> None:
     with pytest.raises(ContradictoryEnvironment, match="HPC_KIT_LAUNCHER="):
         resolve(environ)
     world = resolve(environ | {"HPC_KIT_LAUNCHER": launcher})
@@ -480,12 +478,12 @@ def test_the_chosen_launcher_is_contradicted_by_no_other_and_is_named_in_the_ref
     assert left == (launcher != "slurm")
 
 
-def test_a_chosen_mpi_counts_its_sizes_as_ever() -> None:
+def test_a_chosen_mpi_provides_rank_and_size() -> None:
     environ = Step.of(4).environ(2) | {"PMI_RANK": "1", "PMI_SIZE": "2", "HPC_KIT_LAUNCHER": "mpi"}
-    assert told(resolve(environ))[:4] == ("mpi", 1, None, 2)
+    assert summarize(resolve(environ))[:4] == ("mpi", 1, None, 2)
 
 
-def test_more_ranks_of_mpirun_than_tasks_in_a_job_that_a_node_has_submitted_are_told() -> None:
+def test_more_ranks_of_mpirun_than_tasks_in_a_job_submitted_from_a_node_are_a_warning() -> None:
     shell = captured_case("10_batch_shell_8task_job@22.05")[0] | {"SLURM_NTASKS": "4"}
     assert resolve(shell | MPIRUN).warnings == ()
     (warning,) = resolve(shell | MPIRUN | {"SLURM_SUBMIT_HOST": "n1"}).warnings
@@ -501,7 +499,7 @@ def test_more_ranks_of_mpirun_than_tasks_in_a_job_that_a_node_has_submitted_are_
         ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_NTASKS": "4"}, "have all of SLURM_*"),
     ],
 )
-def test_one_process_that_may_be_one_of_several_is_told_so(environ: Environ, words: str) -> None:
+def test_a_process_that_may_be_one_of_several_gets_a_warning(environ: Environ, words: str) -> None:
     world = resolve(environ)
     assert world.launcher == "single"
     (warning,) = world.warnings
@@ -509,26 +507,26 @@ def test_one_process_that_may_be_one_of_several_is_told_so(environ: Environ, wor
     assert resolve(environ | {"HPC_KIT_LAUNCHER": "single"}).launcher == "single"
 
 
-def test_ranks_of_prun_in_a_job_count_where_the_job_script_tells_how_many() -> None:
+def test_ranks_of_prun_in_a_job_count_if_the_script_sets_their_number() -> None:
     shell = captured_case("10_batch_shell_8task_job@22.05")[0]
     rank = {"PMIX_RANK": "3", "PMIX_NAMESPACE": "prte-n1-99@2", "WORLD_SIZE": "8"}
     daemon = Step.of(1, 1).environ(1)
-    assert [told(resolve(around | rank))[:4] for around in (shell, daemon)] == [("mpi", 3, None, 8)] * 2
+    assert [summarize(resolve(around | rank))[:4] for around in (shell, daemon)] == [("mpi", 3, None, 8)] * 2
 
 
 COMPOSER = {"NODE_RANK": "1", "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
 
 
-def test_an_agent_on_each_node_that_sets_torchs_names_is_believed_where_they_are_laid_on_the_step() -> None:
+def test_an_agent_per_node_that_sets_torchs_variables_counts_if_they_match_the_step() -> None:
     """Composer's launcher sets these names and no others (composer/cli/launcher.py)."""
     inside = COMPOSER | {"MASTER_ADDR": "n1", "MASTER_PORT": "29400"}
-    assert told(resolve(Step.of(1, 1).environ(1) | inside)) == ("env", 5, 1, 8, 4, 1, None)
+    assert summarize(resolve(Step.of(1, 1).environ(1) | inside)) == ("env", 5, 1, 8, 4, 1, None)
     for wrong in ({"NODE_RANK": "0"}, {"RANK": "6"}, {"WORLD_SIZE": "12"}, {"LOCAL_RANK": "0"}):
         with pytest.raises(ContradictoryEnvironment, match="two launchers"):
             resolve(Step.of(1, 1).environ(1) | inside | wrong)
 
 
-def test_a_local_rank_of_0_beside_the_right_rank_is_the_one_device_that_each_task_sees() -> None:
+def test_a_local_rank_of_0_with_the_right_rank_means_one_visible_device_per_task() -> None:
     step = Step.of(4, 4).environ(5)
     assert resolve(step | {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "0"}).local_rank == 1
     for wrong in (

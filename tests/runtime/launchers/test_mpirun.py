@@ -175,7 +175,7 @@ TOLD: dict[Callable[[Rank], Environ], set[str]] = {
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("launcher", TOLD, ids=lambda each: each.__name__)
-def test_every_rank_is_told_what_its_launcher_tells_and_nothing_is_guessed(
+def test_every_rank_gets_the_values_of_its_launcher_and_no_guess(
     launcher: Callable[[Rank], Environ], layout: Sequence[int]
 ) -> None:
     for rank in ranks_of(layout):
@@ -200,23 +200,23 @@ def test_all_ranks_meet_at_one_port(launcher: Callable[[Rank], Environ], layout:
     assert len({(world.key, world.master_port, world.hosts) for world in worlds}) == 1
 
 
-def test_flux_tells_the_local_size_where_there_is_no_choice() -> None:
+def test_flux_ranks_get_the_local_size_if_it_is_unambiguous() -> None:
     one, several = ranks_of(LAYOUTS["one node"])[1], ranks_of(LAYOUTS["one a node"])[1]
     assert (resolve(flux(one)).local_world_size, resolve(flux(one)).node_rank) == (3, 0)
     assert (resolve(flux(several)).local_world_size, resolve(flux(several)).node_rank) == (1, None)
 
 
-def test_jobs_of_lsf_meet_apart_although_jsrun_numbers_its_steps_alike() -> None:
+def test_jobs_of_lsf_have_separate_rendezvous_despite_equal_step_numbers() -> None:
     rank = ranks_of(LAYOUTS["even"])[5]
     assert resolve(jsrun(rank)).key != resolve(jsrun(rank) | {"LSB_JOBID": "4712"}).key
 
 
-def test_jobs_of_flux_meet_apart() -> None:
+def test_jobs_of_flux_have_separate_rendezvous() -> None:
     rank = ranks_of(LAYOUTS["even"])[5]
     assert resolve(flux(rank)).key != resolve(flux(rank) | {"FLUX_JOB_ID": "f2YPThUt"}).key
 
 
-def test_jobs_of_flux_in_one_step_of_brokers_meet_apart() -> None:
+def test_jobs_of_flux_in_one_step_of_brokers_have_separate_rendezvous() -> None:
     """`srun -N2 -n2 flux start`: the brokers' step has the numbers that a job of a task a node has."""
     rank = ranks_of(LAYOUTS["one a node"][:2])[1]
     worlds = [resolve(Step.of(1, 1).environ(1) | flux(rank) | {"FLUX_JOB_ID": number}) for number in ("f2A", "f2B")]
@@ -228,13 +228,13 @@ OF_OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_C
 
 
 @pytest.mark.parametrize("beside", [{}, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}])
-def test_open_mpis_names_that_a_script_has_set_in_a_step_leave_the_step_its_nodes(beside: Environ) -> None:
+def test_open_mpi_variables_set_by_a_script_do_not_hide_the_nodes_of_the_step(beside: Environ) -> None:
     """`srun bash -c 'export OMPI_COMM_WORLD_RANK=$SLURM_PROCID ...'`, for programs that read nothing else."""
     world = resolve(Step.of(2, 2).environ(3) | OF_OPEN_MPI | beside)
     assert (world.launcher, world.rank, world.node_rank, world.nnodes, world.master_addr) == ("slurm", 3, 1, 2, "n1")
 
 
-def test_what_a_rank_of_open_mpi_starts_under_srun_is_still_the_steps() -> None:
+def test_a_program_started_by_a_rank_of_open_mpi_under_srun_belongs_to_the_step() -> None:
     """Under `srun --mpi=pmix` MPI_Init sets Open MPI's names, which a process of that rank inherits."""
     for rank, environ in enumerate(captured_case("16_srun_pmix@22.05")):
         bare = resolve(environ)
@@ -243,7 +243,7 @@ def test_what_a_rank_of_open_mpi_starts_under_srun_is_still_the_steps() -> None:
         assert (world.launcher, world.rank, world.key, world.nnodes) == ("slurm", rank, bare.key, bare.nnodes)
 
 
-def test_where_mpirun_may_have_set_them_they_stay_its_own() -> None:
+def test_variables_that_mpirun_may_have_set_belong_to_mpirun() -> None:
     daemon = Step.of(1, 1).environ(1)
     alone = {name: value.replace("3", "1").replace("4", "2") for name, value in OF_OPEN_MPI.items()}
     assert resolve(daemon | alone | {"OMPI_COMM_WORLD_LOCAL_RANK": "0"}).launcher == "mpi"
@@ -254,13 +254,13 @@ def test_where_mpirun_may_have_set_them_they_stay_its_own() -> None:
     )
 
 
-def test_jsrun_leaves_out_the_node_of_the_batch_script() -> None:
+def test_jsrun_excludes_the_node_of_the_batch_script() -> None:
     rank = ranks_of(LAYOUTS["even"])[5]
     assert resolve(jsrun(rank)).hosts == ("h0n08", "h1n08")
 
 
 @pytest.mark.parametrize("case", ["34_ompi4_mpirun@22.05", "37_ompi5_mpirun@22.05"])
-def test_ranks_that_mpirun_has_reached_over_ssh_meet_the_others(case: str) -> None:
+def test_ranks_that_mpirun_started_over_ssh_meet_the_others(case: str) -> None:
     """A daemon that ssh has started hands on no variable of the job: Open MPI's plm rsh, where it knows no Slurm."""
     environs = captured_case(case)
     bare = [{name: value for name, value in each.items() if not name.startswith("SLURM")} for each in environs]
@@ -270,7 +270,7 @@ def test_ranks_that_mpirun_has_reached_over_ssh_meet_the_others(case: str) -> No
 
 
 @pytest.mark.parametrize("name", ["PALS_RANKID", "PMIX_RANK", "ALPS_APP_PE", "PMI_ID"])
-def test_a_rank_of_an_unknown_number_is_refused_and_the_way_out_named(name: str) -> None:
+def test_an_unknown_rank_is_refused_with_a_remedy(name: str) -> None:
     with pytest.raises(IncompleteEnvironment) as refused:
         resolve({name: "1"})
     assert refused.value.what == f"{name} gives a rank, but no variable gives the number of ranks"
@@ -288,7 +288,7 @@ def test_a_rank_of_an_unknown_number_is_refused_and_the_way_out_named(name: str)
         ({"RANK": "1"}, "WORLD_SIZE", "torchrun"),
     ],
 )
-def test_half_of_a_launch_is_refused_with_the_launcher_that_sets_the_other_half(
+def test_a_half_set_launch_is_refused_with_the_launcher_that_sets_the_rest(
     environ: Environ, missing: str, launcher: str
 ) -> None:
     with pytest.raises(IncompleteEnvironment, match=f"^{missing} is not set") as refused:
@@ -296,14 +296,14 @@ def test_half_of_a_launch_is_refused_with_the_launcher_that_sets_the_other_half(
     assert str(refused.value.remedy).startswith(f"start the program with {launcher}, which sets {missing} too;\n")
 
 
-def test_a_world_size_that_a_login_profile_has_left_is_refused() -> None:
+def test_a_world_size_left_by_a_login_profile_is_refused() -> None:
     rank = ranks_of(LAYOUTS["even"])[0]
     with pytest.raises(ContradictoryEnvironment, match="local_world_size 4 does not fit world_size 1"):
         resolve(pals_with_pmix(rank) | {"WORLD_SIZE": "1"})
 
 
 @pytest.mark.parametrize("environ", [{"PMIX_NAMESPACE": "prte-n5-99@1"}, {"PMIX_NAMESPACE": "prterun-n5-99@1"}])
-def test_ranks_of_prun_in_a_job_are_no_worlds_of_one(environ: Environ) -> None:
+def test_ranks_of_prun_in_a_job_are_not_separate_worlds(environ: Environ) -> None:
     """PRRTE without Open MPI's personality sets PMIX_RANK alone; in a job srun's PMIx plug-in sets it as well."""
     shell = captured_case("10_batch_shell_8task_job@22.05")[0]
     with pytest.raises(IncompleteEnvironment, match="PMIX_RANK gives a rank"):
@@ -324,7 +324,7 @@ def parastation(step: Step, rank: int) -> Environ:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_in_a_step_of_parastation_the_step_answers_with_its_nodes(layout: Sequence[int]) -> None:
+def test_in_a_step_of_parastation_the_step_provides_the_nodes(layout: Sequence[int]) -> None:
     step = Step(tuple(layout), tuple(f"n{node}" for node in sorted(set(layout))))
     for rank in ranks_of(layout):
         world = resolve(parastation(step, rank.rank))
@@ -337,14 +337,14 @@ STALE = ({"RANK": "0", "WORLD_SIZE": "1"}, {"LOCAL_RANK": "7"}, {"WORLD_SIZE": "
 
 @pytest.mark.parametrize("stale", STALE)
 @pytest.mark.parametrize("launcher", [pals, mvapich2, flux, jsrun], ids=lambda each: each.__name__)
-def test_torchs_names_that_say_something_else_are_refused(launcher: Callable[[Rank], Environ], stale: Environ) -> None:
+def test_contradicting_torch_variables_are_refused(launcher: Callable[[Rank], Environ], stale: Environ) -> None:
     rank = ranks_of(LAYOUTS["even"])[5]
     with pytest.raises(ContradictoryEnvironment, match="two launchers claim this process") as refused:
         resolve(launcher(rank) | stale)
     assert str(refused.value.remedy).startswith(f"unset {' '.join(stale)} in the batch script; or start one process")
 
 
-def test_torchs_names_that_a_wrapper_has_set_agree() -> None:
+def test_torch_variables_set_by_a_wrapper_agree() -> None:
     rank = ranks_of(LAYOUTS["even"])[5]
     world: World = resolve(mvapich2(rank) | {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"})
     assert world.agrees == ("RANK = 5", "WORLD_SIZE = 8", "LOCAL_RANK = 1")
@@ -361,15 +361,13 @@ def test_torchs_names_that_a_wrapper_has_set_agree() -> None:
         ("37_ompi5_mpirun@22.05", "OMPI_COMM_WORLD_SIZE"),
     ],
 )
-def test_a_rank_of_mpirun_is_not_taken_for_the_step_of_its_daemon_where_a_variable_is_missing(
-    case: str, missing: str
-) -> None:
+def test_a_rank_of_mpirun_with_a_missing_variable_is_not_taken_for_its_daemons_step(case: str, missing: str) -> None:
     for environ in captured_case(case):
         with pytest.raises(IncompleteEnvironment, match=f"^{missing} is not set"):
             resolve({name: value for name, value in environ.items() if name != missing})
 
 
-def test_a_missing_local_rank_is_unknown_and_a_local_rank_alone_is_no_mpirun() -> None:
+def test_a_missing_local_rank_stays_unknown_and_a_single_local_rank_is_no_mpirun() -> None:
     for environ in captured_case("39_mpich4_mpiexec@22.05"):
         world = resolve({name: value for name, value in environ.items() if name != "MPI_LOCALRANKID"})
         assert (world.launcher, world.rank, world.local_rank) == ("mpi", int(environ["PMI_RANK"]), None)

@@ -12,7 +12,7 @@ from hpc_kit.slurm import nodelist
 from tests.runtime.launches import Environ, Step, captured_case
 
 
-def told(world: World) -> tuple[int | str | None, ...]:
+def summarize(world: World) -> tuple[int | str | None, ...]:
     return (world.rank, world.local_rank, world.world_size, world.local_world_size, world.node_rank, world.nnodes)
 
 
@@ -36,20 +36,20 @@ def batch_shell(**others: str) -> Environ:
     distribution=st.sampled_from(["block", "cyclic"]),
     first=st.integers(0, 3),
 )
-def test_every_rank_of_any_layout_knows_itself(tasks: list[int], distribution: str, first: int) -> None:
+def test_every_rank_of_any_layout_has_its_values(tasks: list[int], distribution: str, first: int) -> None:
     job_hosts = tuple(f"gpu{number:03d}" for number in range(len(tasks) + first))
     step = Step.of(*tasks, distribution=distribution, hosts=job_hosts[first:])
     step = Step(step.placement, step.hosts, distribution, job_hosts=job_hosts)
     for rank, environ in enumerate(step.environs()):
         world, node = resolve(environ), step.placement[rank]
         local = step.placement[:rank].count(node)
-        assert told(world) == (rank, local, sum(tasks), tasks[node], node, len(tasks))
+        assert summarize(world) == (rank, local, sum(tasks), tasks[node], node, len(tasks))
         assert (world.launcher, world.master_addr) == ("slurm", job_hosts[first])
         assert (world.hosts, world.tasks_per_node) == (step.hosts, tuple(tasks))
 
 
 @given(placement=st.lists(st.integers(0, 4), min_size=1, max_size=12))
-def test_with_arbitrary_distribution_nobody_believes_in_a_wrong_host(placement: list[int]) -> None:
+def test_with_arbitrary_distribution_the_host_of_rank_0_is_unknown(placement: list[int]) -> None:
     nodes = {node: index for index, node in enumerate(sorted(set(placement)))}
     step = Step(tuple(nodes[node] for node in placement), tuple(f"n{node}" for node in sorted(nodes)), "arbitrary")
     first = step.hosts[step.placement[0]]
@@ -61,20 +61,20 @@ def test_with_arbitrary_distribution_nobody_believes_in_a_wrong_host(placement: 
 
 
 @pytest.mark.parametrize("step_id", ["-5", "-6", "4294967290", "4294967291"])
-def test_the_names_among_step_ids_are_no_steps(step_id: str) -> None:
+def test_named_step_ids_are_no_steps(step_id: str) -> None:
     environ = Step.of(4, 4).environ(5) | {"SLURM_STEP_ID": step_id}
     assert resolve(environ).launcher == "single"
 
 
 def test_the_batch_shell_is_one_process_and_not_rank_0_of_8() -> None:
     world = resolve(batch_shell())
-    assert (told(world), world.launcher) == ((0, 0, 1, 1, 0, 1), "single")
+    assert (summarize(world), world.launcher) == ((0, 0, 1, 1, 0, 1), "single")
     (warning,) = world.warnings
     assert warning.startswith("this job has 8 tasks (SLURM_NTASKS), and this is one process outside of any step: ")
     assert warning.endswith("put srun in front of the command")
 
 
-def test_without_ntasks_a_shell_on_two_nodes_is_told_of_srun_too() -> None:
+def test_a_batch_shell_on_two_nodes_without_ntasks_gets_the_advice_to_use_srun() -> None:
     environ = {"SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[5-6]"}
     assert resolve(environ).warnings[0].startswith("this job has 2 nodes (SLURM_JOB_NUM_NODES)")
 
@@ -96,7 +96,7 @@ def test_step_variables_of_the_submitter_do_not_make_a_batch_shell_a_rank() -> N
     assert resolve(environ).launcher == "single"
 
 
-def test_they_do_not_on_the_submitters_own_node_either() -> None:
+def test_step_variables_do_not_make_a_batch_shell_on_the_submitters_node_a_rank() -> None:
     leaked = Step.of(4, 4, hosts=("n5", "n6")).environ(0)
     names = ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE")
     environ = batch_shell(SLURM_STEP_ID="0", **{name: leaked[name] for name in names})
@@ -110,7 +110,7 @@ def test_an_interactive_step_of_a_job_of_eight_is_one_process() -> None:
 
 
 @pytest.mark.parametrize("rank", [1, 5])
-def test_a_task_without_its_steps_size_is_refused_and_never_a_world_of_one(rank: int) -> None:
+def test_a_task_without_the_size_of_its_step_is_refused(rank: int) -> None:
     environ = Step.of(4, 4).environ(rank)
     del environ["SLURM_STEP_NUM_TASKS"]
     for ids in ({}, {"SLURM_STEP_ID": ""}):
@@ -118,14 +118,14 @@ def test_a_task_without_its_steps_size_is_refused_and_never_a_world_of_one(rank:
             resolve(environ | ids)
 
 
-def test_rank_0_of_it_is_refused_where_the_step_has_a_number() -> None:
+def test_rank_0_without_the_size_of_its_step_is_refused_in_a_numbered_step() -> None:
     environ = Step.of(4, 4).environ(0)
     del environ["SLURM_STEP_NUM_TASKS"]
     with pytest.raises(IncompleteEnvironment, match=r"^SLURM_STEP_NUM_TASKS is not set"):
         resolve(environ)
 
 
-def test_without_the_list_of_counts_the_tasks_of_this_node_are_counted() -> None:
+def test_without_task_counts_the_tasks_of_this_node_are_used() -> None:
     step = Step((0, 1, 1, 0, 1), ("n1", "n2"), "arbitrary")
     worlds = [resolve(environ | {"SLURM_STEP_TASKS_PER_NODE": ""}) for environ in step.environs()]
     assert [world.local_world_size for world in worlds] == [2, 3, 3, 2, 3]
@@ -145,35 +145,35 @@ def test_older_releases_call_components_packs() -> None:
     assert (resolve(packs).hosts, resolve(packs).node_rank) == (("n3", "n4", "n1"), 2)
 
 
-def test_a_pty_port_does_not_make_eight_tasks_one() -> None:
+def test_a_step_of_eight_tasks_with_a_terminal_has_eight_ranks() -> None:
     assert resolve(Step.of(4, 4).environ(5) | {"SLURM_PTY_PORT": "4711"}).world_size == 8
 
 
 def test_a_step_does_not_need_ntasks() -> None:
     environ = Step.of(2, 2).environ(3)
     del environ["SLURM_NTASKS"], environ["SLURM_TASKS_PER_NODE"]
-    assert told(resolve(environ)) == (3, 1, 4, 2, 1, 2)
+    assert summarize(resolve(environ)) == (3, 1, 4, 2, 1, 2)
 
 
-def test_the_jobs_own_numbers_are_left_aside() -> None:
+def test_sizes_of_the_job_do_not_count_in_a_step() -> None:
     environ = captured_case("08_step_n3n4_in_4node_job@22.05")[4]
     world = resolve(environ)
     assert (world.master_addr, world.node_rank, world.nnodes) == ("n3", 1, 2)
     assert "SLURM_JOB_NODELIST = n[1-4] (the job's, wider than this step)" in world.left
 
 
-def test_components_that_number_their_nodes_apart_are_told_by_name() -> None:
+def test_components_with_separate_node_numbers_are_identified_by_host_name() -> None:
     environ = captured_case("21_het_group_0_1@22.05")[5] | {"SLURM_NODEID": "0"}
-    assert told(resolve(environ)) == (5, 1, 6, 2, 1, 2)
+    assert summarize(resolve(environ)) == (5, 1, 6, 2, 1, 2)
 
 
-def test_pmi_of_the_step_agrees_and_pmi_of_another_launch_is_left() -> None:
+def test_pmi_of_the_step_agrees_and_pmi_of_another_launch_is_ignored() -> None:
     environ = Step.of(4, 4).environ(5)
     assert resolve(environ | {"PMI_RANK": "5", "PMI_SIZE": "8"}).agrees == ("PMI_RANK = 5", "PMI_SIZE = 8")
     assert "PMI_RANK = 0 (left by another launch)" in resolve(environ | {"PMI_RANK": "0", "PMI_SIZE": "2"}).left
 
 
-def test_what_the_standalone_script_sets_agrees() -> None:
+def test_the_variables_of_the_standalone_script_agree() -> None:
     plain = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"}
     world = resolve(Step.of(4, 4).environ(5) | plain | {"MASTER_ADDR": "n1", "MASTER_PORT": "12345"})
     assert world.agrees == ("RANK = 5", "WORLD_SIZE = 8", "LOCAL_RANK = 1", "LOCAL_WORLD_SIZE = 4", "MASTER_ADDR = n1")
@@ -208,7 +208,7 @@ def test_one_stale_variable_is_enough(stale: Environ, words: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"])
-def test_a_half_set_step_is_refused_and_the_missing_variable_named(name: str) -> None:
+def test_a_half_set_step_is_refused_with_the_missing_variable(name: str) -> None:
     environ = Step.of(4, 4).environ(5)
     del environ[name]
     with pytest.raises(IncompleteEnvironment, match=f"^{name} is not set"):
@@ -217,7 +217,7 @@ def test_a_half_set_step_is_refused_and_the_missing_variable_named(name: str) ->
 
 @pytest.mark.parametrize("value", ["-1", "x", "1.5", "2(x2)", "٣", "1" * 30])
 @pytest.mark.parametrize("name", ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NUM_TASKS", "RANK"])
-def test_what_is_no_number_is_refused(name: str, value: str) -> None:
+def test_a_value_that_is_no_number_is_refused(name: str, value: str) -> None:
     with pytest.raises(IncompleteEnvironment) as refused:
         resolve(Step.of(4, 4).environ(5) | {name: value})
     assert refused.value.what == f"{name} is not a number from 0 up"
@@ -234,7 +234,7 @@ def test_what_is_no_number_is_refused(name: str, value: str) -> None:
         ({"SLURM_STEP_NUM_TASKS": "0"}, ("do not fit together", "SLURM_STEP_NUM_TASKS = 0")),
     ],
 )
-def test_numbers_that_exclude_each_other_are_refused(change: Environ, words: tuple[str, str]) -> None:
+def test_contradictory_numbers_are_refused(change: Environ, words: tuple[str, str]) -> None:
     with pytest.raises(ContradictoryEnvironment) as refused:
         resolve(Step.of(4, 4).environ(5) | change)
     assert [word in str(refused.value) for word in words] == [True, True]
@@ -246,7 +246,7 @@ def test_a_malformed_list_is_refused_by_its_name(name: str) -> None:
         resolve(Step.of(4, 4).environ(5) | {name: "4[x"})
 
 
-def test_without_a_node_list_nobody_knows_where_rank_0_is() -> None:
+def test_without_a_node_list_the_host_of_rank_0_is_unknown() -> None:
     with pytest.raises(IncompleteEnvironment, match="no variable names the host of rank 0"):
         resolve(Step.of(4, 4).environ(5) | {"SLURM_STEP_NODELIST": ""})
     assert resolve(Step.of(4, 4).environ(5) | {"SLURM_STEP_NODELIST": "", "MASTER_ADDR": "n1"}).master_addr == "n1"
@@ -264,7 +264,7 @@ def test_without_a_node_list_nobody_knows_where_rank_0_is() -> None:
         ("127.0.0.1", "n1", ("MASTER_ADDR = 127.0.0.1 is not used: it names each of the 2 nodes itself",)),
     ],
 )
-def test_an_address_that_the_job_has_set_counts_where_it_may_be_right(
+def test_an_address_set_by_the_job_counts_if_it_can_be_right(
     given_address: str, used: str, warned: tuple[str, ...]
 ) -> None:
     world = resolve(Step.of(4, 4).environ(5) | {"MASTER_ADDR": given_address})
@@ -272,12 +272,12 @@ def test_an_address_that_the_job_has_set_counts_where_it_may_be_right(
 
 
 @pytest.mark.parametrize("port", ["0", "65536"])
-def test_a_master_port_that_is_none_is_refused(port: str) -> None:
+def test_an_invalid_master_port_is_refused(port: str) -> None:
     with pytest.raises(IncompleteEnvironment, match="MASTER_PORT is no port"):
         resolve(Step.of(4, 4).environ(5) | {"MASTER_PORT": port})
 
 
-def test_steps_elements_and_attempts_have_ports_of_their_own() -> None:
+def test_steps_elements_and_attempts_have_separate_ports() -> None:
     environ = Step.of(2, 2).environ(1)
     others: list[Environ] = [
         {},
@@ -308,12 +308,12 @@ def test_nodes_of_a_het_step_have_the_order_of_its_components_without_counts_too
 
 
 @pytest.mark.parametrize("missing", [["SLURM_STEP_NUM_NODES"], ["SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST"]])
-def test_the_lists_count_the_nodes_where_no_number_does(missing: list[str]) -> None:
+def test_without_a_number_of_nodes_the_lists_are_counted(missing: list[str]) -> None:
     environ = {name: value for name, value in Step.of(2, 1, 1).environ(0).items() if name not in missing}
     assert resolve(environ).nnodes == 3
 
 
-def in_container(environ: Environ) -> Environ:
+def add_container_variables(environ: Environ) -> Environ:
     """What enroot's hook for PyTorch (50-slurm-pytorch.sh) adds, from the variables of a task or of a shell."""
     names = {"WORLD_SIZE": "SLURM_NTASKS", "RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID"}
     added = {name: environ[of] for name, of in names.items() if of in environ} | {"MASTER_PORT": "62234"}
@@ -323,23 +323,23 @@ def in_container(environ: Environ) -> Environ:
 
 
 @pytest.mark.parametrize("case", ["05_srun_uneven_3n7t", "08_step_n3n4_in_4node_job"])
-def test_the_names_that_a_containers_hook_copies_agree_with_the_step(case: str) -> None:
+def test_variables_copied_by_a_container_hook_agree_with_the_step(case: str) -> None:
     for environ in captured_case(f"{case}@22.05"):
-        bare, inside = resolve(environ), resolve(in_container(environ))
-        assert (told(inside), inside.launcher, inside.warnings) == (told(bare), "slurm", ())
+        bare, inside = resolve(environ), resolve(add_container_variables(environ))
+        assert (summarize(inside), inside.launcher, inside.warnings) == (summarize(bare), "slurm", ())
 
 
-def test_a_hook_that_takes_the_first_node_for_rank_0s_is_corrected() -> None:
+def test_a_container_hook_with_the_wrong_host_of_rank_0_is_corrected() -> None:
     for environ in captured_case("09_arbitrary@22.05"):
-        inside = resolve(in_container(environ))
-        assert (told(inside), inside.master_addr) == (told(resolve(environ)), "n2")
+        inside = resolve(add_container_variables(environ))
+        assert (summarize(inside), inside.master_addr) == (summarize(resolve(environ)), "n2")
         assert inside.warnings == ("MASTER_ADDR = n1 is not used: rank 0 of this step is on n2",)
 
 
-def test_a_jobs_shell_that_says_rank_0_of_all_tasks_under_torchs_names_is_told_of_srun() -> None:
+def test_a_batch_shell_with_torch_variables_of_rank_0_gets_the_advice_to_use_srun() -> None:
     """Also in the batch script: `export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS`, and no srun."""
     for case in ("10_batch_shell_8task_job@22.05", "10_batch_shell_8task_job@26.05", "26_interactive_step@22.05"):
-        shell = in_container(captured_case(case)[0]) | {"MASTER_ADDR": "n1"}
+        shell = add_container_variables(captured_case(case)[0]) | {"MASTER_ADDR": "n1"}
         world = resolve(shell)
         assert (world.launcher, world.rank, world.world_size) == ("env", 0, 8)
         (warning,) = world.warnings

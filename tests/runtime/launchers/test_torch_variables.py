@@ -11,7 +11,7 @@ from tests.runtime.launches import Environ, Step, captured_case
 Told = tuple[int, int | None, int, int | None, int | None, int | None]
 
 
-def told(world: World) -> Told:
+def summarize(world: World) -> Told:
     return (world.rank, world.local_rank, world.world_size, world.local_world_size, world.node_rank, world.nnodes)
 
 
@@ -45,11 +45,11 @@ CASES: dict[str, tuple[Environ, Told]] = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_launcher_that_sets_torchs_names_is_believed_with_what_it_sets_beside_them(
+def test_a_launcher_that_sets_torch_variables_counts_with_its_other_variables(
     case: tuple[Environ, Told],
 ) -> None:
     world = resolve(case[0])
-    assert (world.launcher, told(world)) == ("env", case[1])
+    assert (world.launcher, summarize(world)) == ("env", case[1])
 
 
 @pytest.mark.parametrize("inner", [RAY, DEEPSPEED], ids=["Ray Train", "deepspeed"])
@@ -63,19 +63,19 @@ def test_a_launcher_that_sets_torchs_names_is_believed_with_what_it_sets_beside_
     ],
     ids=["agents of a step", "a step for each agent", "batch shell", "mpirun"],
 )
-def test_its_agents_may_be_tasks_of_a_step_or_of_an_mpirun(inner: Environ, around: Environ) -> None:
+def test_agents_may_be_tasks_of_a_step_or_of_an_mpirun(inner: Environ, around: Environ) -> None:
     world = resolve(around | inner)
     assert (world.launcher, world.rank, world.world_size, world.local_rank) == ("env", 5, 8, 1)
     assert world.name in {"the launch by Ray Train", "the launch by deepspeed"}
 
 
 @pytest.mark.parametrize("inner", [RAY, DEEPSPEED, plain()], ids=["Ray Train", "deepspeed", "nobody"])
-def test_in_a_step_of_several_tasks_a_node_they_are_left_over(inner: Environ) -> None:
+def test_torch_variables_in_a_step_of_several_tasks_per_node_are_ignored(inner: Environ) -> None:
     with pytest.raises(ContradictoryEnvironment, match="two launchers claim this process"):
         resolve(Step.of(4, 4).environ(2) | inner)
 
 
-def test_half_of_it_is_no_launcher_inside_of_a_step() -> None:
+def test_half_set_torch_variables_are_no_launcher_inside_a_step() -> None:
     for missing in ("LOCAL_RANK", "MASTER_PORT", "NODE_RANK"):
         with pytest.raises(ContradictoryEnvironment):
             resolve(Step.of(1, 1).environ(1) | {name: value for name, value in RAY.items() if name != missing})
@@ -102,7 +102,7 @@ def test_a_pod_for_several_processes_is_refused_without_torchrun() -> None:
         ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "batch3 1 h1 42 h2 42"}, "3 hosts (LSB_MCPU_HOSTS)"),
     ],
 )
-def test_one_process_where_there_is_room_for_more_is_told_of_its_launcher(environ: Environ, words: str) -> None:
+def test_one_process_with_room_for_more_gets_a_warning_with_its_launcher(environ: Environ, words: str) -> None:
     world = resolve(environ)
     assert (world.launcher, world.world_size, len(world.warnings)) == ("single", 1, 1)
     assert world.warnings[0].startswith(f"this job has {words}, and this is one process: ")
@@ -119,7 +119,7 @@ def test_one_process_where_there_is_room_for_more_is_told_of_its_launcher(enviro
         {"NHOSTS": "4"},
     ],
 )
-def test_one_process_in_a_job_for_one_is_told_nothing(environ: Environ) -> None:
+def test_one_process_in_a_job_for_one_gets_no_warning(environ: Environ) -> None:
     assert resolve(environ).warnings == ()
 
 
@@ -132,7 +132,7 @@ def test_one_process_in_a_job_for_one_is_told_nothing(environ: Environ) -> None:
         plain(GROUP_RANK="1", GROUP_WORLD_SIZE="1"),
     ],
 )
-def test_places_that_cannot_be_are_refused(environ: Environ) -> None:
+def test_impossible_node_ranks_are_refused(environ: Environ) -> None:
     with pytest.raises(ContradictoryEnvironment, match="does not fit"):
         resolve(environ)
 
@@ -141,17 +141,17 @@ LIGHTNING = {"NODE_RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADD
 """lightning_fabric/strategies/launchers/subprocess_script.py: no RANK."""
 
 
-def test_what_lightning_has_started_on_the_first_node_is_its_local_rank() -> None:
+def test_a_process_started_by_lightning_on_the_first_node_has_its_local_rank_as_rank() -> None:
     world = resolve(LIGHTNING)
-    assert told(world) == (1, 1, 2, None, 0, None)
+    assert summarize(world) == (1, 1, 2, None, 0, None)
     assert world.sources["rank"] == "LOCAL_RANK, on the first node"
 
 
 @pytest.mark.parametrize("change", [{"NODE_RANK": "1"}, {"NODE_RANK": ""}, {"LOCAL_RANK": ""}, {"MASTER_PORT": ""}])
-def test_on_other_nodes_and_without_a_place_the_rank_stays_unknown(change: Environ) -> None:
+def test_on_other_nodes_or_without_a_node_rank_the_rank_stays_unknown(change: Environ) -> None:
     with pytest.raises(IncompleteEnvironment, match="RANK is not set"):
         resolve(LIGHTNING | change)
 
 
-def test_ranks_that_a_pod_has_started_itself_are_believed() -> None:
-    assert told(resolve(plain(PET_NNODES="2", PET_NODE_RANK="1", PET_NPROC_PER_NODE="4")))[:3] == (5, None, 8)
+def test_ranks_started_inside_a_pod_count() -> None:
+    assert summarize(resolve(plain(PET_NNODES="2", PET_NODE_RANK="1", PET_NPROC_PER_NODE="4")))[:3] == (5, None, 8)

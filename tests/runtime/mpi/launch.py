@@ -23,11 +23,11 @@ MPIS = {
 both = pytest.mark.parametrize("mpi", list(MPIS))
 
 
-def ranks(
+def run_ranks(
     mpi: str, count: int, program: str, *words: str, timeout: float = 150, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a program of this folder, or `-m MODULE`, as so many ranks."""
-    process = started(mpi, count, program, *words, **environ)
+    process = start_ranks(mpi, count, program, *words, **environ)
     try:
         output, errors = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -37,7 +37,7 @@ def ranks(
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def started(mpi: str, count: int, program: str, *words: str, **environ: str) -> subprocess.Popen[str]:
+def start_ranks(mpi: str, count: int, program: str, *words: str, **environ: str) -> subprocess.Popen[str]:
     """The same, and do not wait.
 
     Without that MPI the test is skipped; where oracles are required, it fails.
@@ -66,7 +66,7 @@ def started(mpi: str, count: int, program: str, *words: str, **environ: str) -> 
     )
 
 
-def good(done: subprocess.CompletedProcess[str]) -> str:
+def check_output(done: subprocess.CompletedProcess[str]) -> str:
     """The output of ranks that have all done well."""
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout

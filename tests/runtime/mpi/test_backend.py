@@ -16,8 +16,8 @@ MOST = str(buffers.MAX_COUNT)
 
 
 @pytest.mark.timeout(300)
-def test_every_collective_gives_what_all_ranks_put_in() -> None:
-    said = launch.good(launch.ranks("Open MPI", 2, "collectives.py", "14", "7", MOST))
+def test_every_collective_returns_the_right_result() -> None:
+    said = launch.check_output(launch.run_ranks("Open MPI", 2, "collectives.py", "14", "7", MOST))
     assert sorted(said.split("\n"))[1:] == [f"rank {rank} of 2: 14 cases on mpi" for rank in (0, 1)]
 
 
@@ -26,7 +26,7 @@ def test_every_collective_gives_what_all_ranks_put_in() -> None:
 @launch.both
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_random_shapes_types_and_reductions(mpi: str, count: int) -> None:
-    said = launch.good(launch.ranks(mpi, count, "collectives.py", "420", str(count), MOST, timeout=500))
+    said = launch.check_output(launch.run_ranks(mpi, count, "collectives.py", "420", str(count), MOST, timeout=500))
     assert said.count("420 cases on mpi") == count
 
 
@@ -34,53 +34,53 @@ def test_random_shapes_types_and_reductions(mpi: str, count: int) -> None:
 @pytest.mark.parametrize(
     ("mpi", "cases"), [("Open MPI", 70), *(pytest.param(m, 420, marks=pytest.mark.slow) for m in launch.MPIS)]
 )
-def test_more_elements_than_mpi_counts(mpi: str, cases: int) -> None:
+def test_more_elements_than_an_mpi_count_are_transferred(mpi: str, cases: int) -> None:
     """In pieces, and in types that hold many elements: here a call takes 5000."""
-    said = launch.good(launch.ranks(mpi, 2, "collectives.py", str(cases), "5", "5000", timeout=250))
+    said = launch.check_output(launch.run_ranks(mpi, 2, "collectives.py", str(cases), "5", "5000", timeout=250))
     assert said.count(f"{cases} cases on mpi") == 2
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @launch.both
-def test_training_has_the_losses_that_it_has_on_gloo(mpi: str, tmp_path: Path) -> None:
+def test_training_has_the_losses_of_gloo(mpi: str, tmp_path: Path) -> None:
     """DistributedDataParallel, fully_shard with a checkpoint, tensor parallel on a mesh, and a pipeline."""
     losses = [
-        launch.good(launch.ranks(mpi, 2, "training.py", backend, str(tmp_path / backend), timeout=400))
+        launch.check_output(launch.run_ranks(mpi, 2, "training.py", backend, str(tmp_path / backend), timeout=400))
         for backend in ("gloo", "mpi")
     ]
     assert losses[0] == losses[1]
-    assert [line.split()[0] for line in losses[0].splitlines()] == ["ddp", "sharded", "meshed", "piped"]
+    assert [line.split()[0] for line in losses[0].splitlines()] == ["ddp", "sharded", "meshed", "pipelined"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @launch.both
-def test_more_bytes_than_31_bits_count(mpi: str) -> None:
+def test_more_bytes_than_31_bits_count_are_transferred(mpi: str) -> None:
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 30
     if available < 16:
         pytest.skip(f"needs 16 GiB of free memory, and {available} are")
-    assert launch.good(launch.ranks(mpi, 2, "giant.py", timeout=500)).count("has moved all") == 2
+    assert launch.check_output(launch.run_ranks(mpi, 2, "giant.py", timeout=500)).count("has moved all") == 2
 
 
 @pytest.mark.timeout(200)
 def test_callbacks_wait_for_other_collectives() -> None:
     """On a bare future, and in torch's PowerSGD hook."""
-    said = launch.good(launch.ranks("Open MPI", 2, "callbacks.py", timeout=120))
+    said = launch.check_output(launch.run_ranks("Open MPI", 2, "callbacks.py", timeout=120))
     assert sorted(said.split("\n"))[1:] == [f"rank {rank} has trained" for rank in (0, 1)]
 
 
 @pytest.mark.timeout(200)
-def test_what_never_comes_ends_and_is_told() -> None:
-    done = launch.ranks("Open MPI", 2, "ends.py", timeout=90)
+def test_a_collective_that_never_completes_ends_with_an_error() -> None:
+    done = launch.run_ranks("Open MPI", 2, "ends.py", timeout=90)
     assert "rank 0: mpi: a message to receive of 8 bytes timed out" in done.stdout, done.stderr
     assert "the group is broken since an earlier operation failed" in done.stdout
     assert "rank 1: \n" in done.stdout
 
 
 @pytest.mark.timeout(200)
-def test_what_harms_no_rank_ends_well() -> None:
-    said = launch.good(launch.ranks("Open MPI", 2, "patient.py", timeout=120))
+def test_harmless_orders_of_collectives_end_successfully() -> None:
+    said = launch.check_output(launch.run_ranks("Open MPI", 2, "patient.py", timeout=120))
     assert sorted(said.split("\n"))[1:] == [f"rank {rank} ends well" for rank in (0, 1)]
 
 
@@ -89,9 +89,9 @@ def test_what_harms_no_rank_ends_well() -> None:
     ("mpi", "code"),
     [("Open MPI", 0), ("Open MPI", 7), *(pytest.param("MPICH", code, marks=pytest.mark.slow) for code in (0, 7))],
 )
-def test_the_end_of_a_broken_group_keeps_the_last_words(mpi: str, code: int, tmp_path: Path) -> None:
+def test_the_end_of_a_broken_group_keeps_the_output(mpi: str, code: int, tmp_path: Path) -> None:
     """Exit handlers of before and after it, a file, and the exit code."""
-    done = launch.ranks(mpi, 2, "misfit.py", str(tmp_path), str(code), timeout=60)
+    done = launch.run_ranks(mpi, 2, "misfit.py", str(tmp_path), str(code), timeout=60)
     assert done.returncode == (code or 1), done.stderr
     told = (tmp_path / "metrics-0").read_text()
     assert "a message to receive of 40 bytes: MPI_ERR_TRUNCATE" in told or "truncat" in told.lower(), done.stderr
@@ -108,40 +108,40 @@ def test_a_launch_ends_with_the_exit_code_of_the_rank_that_failed(mpi: str) -> N
         "import signal, sys, hpc_kit\nwith hpc_kit.distributed(backend='gloo', timeout=60) as world:\n"
         "    sys.exit(7) if world.rank else signal.pause()"
     )
-    done = launch.ranks(mpi, 2, "-c", program)
+    done = launch.run_ranks(mpi, 2, "-c", program)
     assert done.returncode == 7, done.stderr
 
 
 @pytest.mark.slow
 @launch.both
-def test_a_program_that_does_not_know_us_says_mpi(mpi: str) -> None:
-    done = launch.ranks(mpi, 2, "-m", "hpc_kit.runtime", str(launch.PROGRAMS / "plain.py"))
-    assert launch.good(done).splitlines() == ["mpi 2 [2.0, 2.0, 2.0, 2.0]"] * 2
+def test_a_program_without_hpc_kit_may_use_the_backend_mpi(mpi: str) -> None:
+    done = launch.run_ranks(mpi, 2, "-m", "hpc_kit.runtime", str(launch.PROGRAMS / "plain.py"))
+    assert launch.check_output(done).splitlines() == ["mpi 2 [2.0, 2.0, 2.0, 2.0]"] * 2
 
 
 @pytest.mark.slow
 @launch.both
-def test_a_rank_that_falls_silent_ends_the_wait_at_the_time_out(mpi: str) -> None:
-    done = launch.ranks(mpi, 3, "silent_rank.py", timeout=100)
+def test_a_silent_rank_ends_the_wait_at_the_timeout(mpi: str) -> None:
+    done = launch.run_ranks(mpi, 3, "silent_rank.py", timeout=100)
     assert done.returncode not in {0, 124}
     assert "mpi: all_reduce of 4000 bytes timed out waiting for the other ranks after 3 s" in done.stderr
 
 
 @pytest.mark.slow
-def test_the_library_of_another_mpi_is_told_and_not_trained_on() -> None:
+def test_the_library_of_another_mpi_is_refused() -> None:
     """Open MPI starts the ranks, and MPI4PY_LIBMPI names MPICH's library."""
     library = Path(sys.prefix, "lib", "libmpi.so.12")
     if not library.exists():
         pytest.skip(f"needs MPICH's wheel: {library}")
-    done = launch.ranks("Open MPI", 2, "silent_rank.py", MPI4PY_LIBMPI=str(library))
+    done = launch.run_ranks("Open MPI", 2, "silent_rank.py", MPI4PY_LIBMPI=str(library))
     assert done.returncode != 0
     assert "MPI's own world is rank 0 of 1, but this is rank" in done.stderr or "unsupported PMI version" in done.stderr
 
 
 @pytest.mark.timeout(200)
-def test_an_mpi_for_one_thread_is_refused_by_the_backend_and_not_by_gloo() -> None:
+def test_an_mpi_without_threads_is_refused_by_the_backend_mpi_only() -> None:
     for backend in ("mpi", "gloo"):
         program = f"import hpc_kit\nwith hpc_kit.distributed(backend='{backend}', timeout=60): pass"
-        done = launch.ranks("Open MPI", 2, "-c", program, MPI4PY_RC_THREAD_LEVEL="serialized")
+        done = launch.run_ranks("Open MPI", 2, "-c", program, MPI4PY_RC_THREAD_LEVEL="serialized")
         assert (done.returncode == 0) == (backend == "gloo"), done.stderr
         assert ("found  MPI_THREAD_SERIALIZED of Open MPI" in done.stderr) == (backend == "mpi")

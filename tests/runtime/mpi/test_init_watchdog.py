@@ -20,7 +20,7 @@ from hpc_kit.runtime.rendezvous import network
 from tests.runtime.mpi import launch
 
 
-def left_over(mark: str) -> list[str]:
+def find_marked_processes(mark: str) -> list[str]:
     """Processes that have this mark among their variables."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -34,31 +34,31 @@ def left_over(mark: str) -> list[str]:
 
 @pytest.mark.timeout(200)
 @launch.both
-def test_a_rank_that_does_not_come_to_mpi_ends_the_wait_at_the_time_out(mpi: str, tmp_path: Path) -> None:
-    done = launch.ranks(mpi, 3, "late_rank.py", "sleeps", str(tmp_path), timeout=150, HPC_KIT_RUN=str(tmp_path))
+def test_a_rank_that_does_not_reach_mpi_ends_the_wait_at_the_timeout(mpi: str, tmp_path: Path) -> None:
+    done = launch.run_ranks(mpi, 3, "late_rank.py", "sleeps", str(tmp_path), timeout=150, HPC_KIT_RUN=str(tmp_path))
     assert done.returncode != 0
     assert "1 of 3 ranks did not come to MPI_Init within 8 s\n  found  not there: rank 2\n" in done.stderr
     assert ": 2 of 3 came\n" in done.stderr
     assert "met" not in done.stdout
     assert (tmp_path / "first-failure").read_text().split()[0] in {"0", "1"}
     until = time.monotonic() + 10
-    while (left := left_over(str(tmp_path))) and time.monotonic() < until:
+    while (left := find_marked_processes(str(tmp_path))) and time.monotonic() < until:
         time.sleep(0.1)
     assert not left
 
 
 @pytest.mark.timeout(200)
-def test_a_rank_that_has_ended_well_before_mpi_ends_the_wait_too(tmp_path: Path) -> None:
-    done = launch.ranks("MPICH", 3, "late_rank.py", "ends", str(tmp_path), timeout=150)
+def test_a_rank_that_ends_before_mpi_ends_the_wait(tmp_path: Path) -> None:
+    done = launch.run_ranks("MPICH", 3, "late_rank.py", "ends", str(tmp_path), timeout=150)
     assert done.returncode != 0
     assert "1 of 3 ranks did not come to MPI_Init within 8 s" in done.stderr
 
 
 @pytest.mark.timeout(200)
-def test_launches_at_the_same_time_do_not_meet_one_another() -> None:
+def test_simultaneous_launches_have_separate_watchdogs() -> None:
     """Without mpi4py: rank 0 of one launch and rank 1 of the other are early."""
     started = [
-        launch.started("MPICH", 2, "two_launches.py", name, late, MPI4PY_LIBMPI="/no/such/libmpi.so.12")
+        launch.start_ranks("MPICH", 2, "two_launches.py", name, late, MPI4PY_LIBMPI="/no/such/libmpi.so.12")
         for name, late in (("A", "1"), ("B", "0"))
     ]
     said = [process.communicate(timeout=150)[0] for process in started]
@@ -66,7 +66,7 @@ def test_launches_at_the_same_time_do_not_meet_one_another() -> None:
     assert [sorted(text.splitlines()) for text in said] == [[f"{name}: ['{name}', '{name}']"] * 2 for name in "AB"]
 
 
-def seen(**named: Any) -> init_watchdog.InitWatchdog:
+def make_watchdog(**named: Any) -> init_watchdog.InitWatchdog:
     facts: dict[str, Any] = {
         "token": f"test {os.getpid()} {time.monotonic_ns()}",
         "ports": [],
@@ -81,13 +81,13 @@ def seen(**named: Any) -> init_watchdog.InitWatchdog:
     return init_watchdog.InitWatchdog(**facts | named)
 
 
-def test_hosts_are_told_with_how_many_of_their_ranks_came(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_lists_the_ranks_that_came_by_host(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: dict[str, tuple[int | None, list[int]]] = {"n2": (2, [3]), "n3": (None, [])}
     monkeypatch.setattr(init_watchdog.InitWatchdog, "_asked", lambda _self, host: answers[host])
-    mine = seen()
+    mine = make_watchdog()
     with mine.present():
         error, is_first = mine.absent_ranks()
-        short, is_first_too = seen(token=mine.token, rank=3).absent_ranks()
+        short, is_first_too = make_watchdog(token=mine.token, rank=3).absent_ranks()
     assert is_first
     assert not is_first_too
     assert str(error).startswith(
@@ -100,11 +100,11 @@ def test_hosts_are_told_with_how_many_of_their_ranks_came(monkeypatch: pytest.Mo
     assert str(short) == "2 of 4 ranks did not come to MPI_Init within 9 s: not there: ranks 1, 2"
 
 
-def test_where_no_variable_names_the_hosts_only_this_one_is_told() -> None:
-    mine = seen(hosts=[])
-    with mine.present(), seen(token=mine.token, rank=1).present():
+def test_without_a_list_of_hosts_the_error_lists_only_this_host() -> None:
+    mine = make_watchdog(hosts=[])
+    with mine.present(), make_watchdog(token=mine.token, rank=1).present():
         error, _ = mine.absent_ranks()
-        everybody, _ = seen(token=mine.token, size=2).absent_ranks()
+        everybody, _ = make_watchdog(token=mine.token, size=2).absent_ranks()
     assert str(error).startswith(
         "not all of 4 ranks came to MPI_Init within 9 s\n"
         "  found  n1: ranks 0, 1 came; the other hosts are not known here"
@@ -112,17 +112,17 @@ def test_where_no_variable_names_the_hosts_only_this_one_is_told() -> None:
     assert "MPI_Init did not end within 9 s, although all 2 ranks have come to it" in str(everybody)
 
 
-def test_another_host_is_answered() -> None:
+def test_a_query_of_another_host_is_answered() -> None:
     port = network.free_port(everywhere=True)
-    there = seen(ports=[port], rank=2, here="localhost")
-    here = seen(token=there.token, ports=[port], hosts=["n1", "localhost"])
+    there = make_watchdog(ports=[port], rank=2, here="localhost")
+    here = make_watchdog(token=there.token, ports=[port], hosts=["n1", "localhost"])
     with there.present():
         assert here._asked("localhost") == (2, [2])
-        assert seen(ports=[port])._asked("localhost") == (None, [])  # another launch
+        assert make_watchdog(ports=[port])._asked("localhost") == (None, [])  # another launch
     assert here._asked("localhost") == (None, [])
 
 
-def test_a_host_counts_its_ranks_once_for_all_that_ask_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simultaneous_queries_count_the_ranks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
 
     def ranks_here(self: init_watchdog.InitWatchdog) -> list[int]:
@@ -131,24 +131,24 @@ def test_a_host_counts_its_ranks_once_for_all_that_ask_at_the_same_moment(monkey
 
     monkeypatch.setattr(init_watchdog.InitWatchdog, "_ranks_here", ranks_here)
     monkeypatch.setattr(init_watchdog, "_COUNTED", 600.0)
-    there = seen(ports=[network.free_port(everywhere=True)], rank=2)
+    there = make_watchdog(ports=[network.free_port(everywhere=True)], rank=2)
     with there.present():
         assert [there._asked("localhost") for _ in range(3)] == [(2, [2])] * 3
     assert counted == [2]
 
 
-def test_a_host_without_a_free_thread_answers_nobody_and_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(_self: object) -> None:
+def test_a_host_without_a_free_thread_watches_without_answering(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_no_thread(_self: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", none)
-    mine = seen(ports=[network.free_port(everywhere=True)])
+    monkeypatch.setattr(threading.Thread, "start", raise_no_thread)
+    mine = make_watchdog(ports=[network.free_port(everywhere=True)])
     with mine.present():
         assert mine._ranks_here() == [0]
 
 
 @pytest.mark.parametrize("python", ["", "/no/such/python"])
-def test_a_rank_that_can_start_no_clock_waits_without_one(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_cannot_start_a_timer_waits_without_one(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", python)
     went = 0
     with init_watchdog.mpi_init_deadline(
@@ -166,22 +166,20 @@ def test_a_rank_that_can_start_no_clock_waits_without_one(python: str, monkeypat
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-def test_a_rank_is_ended_at_the_time_out_even_where_that_cannot_be_told(
-    goes_on: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_is_ended_at_the_timeout_even_if_printing_fails(goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[tuple[int, int]] = []
 
-    def told(_self: init_watchdog.InitWatchdog) -> object:
+    def raise_broken_pipe(_self: init_watchdog.InitWatchdog) -> object:
         if goes_on:
             return None, False
         raise OSError("a broken pipe")
 
-    mine = seen(pid=os.getppid())
+    mine = make_watchdog(pid=os.getppid())
     monkeypatch.setattr(sys, "argv", ["-c", json.dumps(astuple(mine))])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(os, "kill", lambda *killed: ended.append(killed))
     monkeypatch.setattr(init_watchdog, "_kill_rank_after", lambda seconds: seconds == init_watchdog._FIRST)
-    monkeypatch.setattr(init_watchdog.InitWatchdog, "absent_ranks", told)
+    monkeypatch.setattr(init_watchdog.InitWatchdog, "absent_ranks", raise_broken_pipe)
     if goes_on:
         init_watchdog.main()
     else:

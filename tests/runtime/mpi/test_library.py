@@ -47,14 +47,14 @@ def _no_mpi_here(monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, None),
     ],
 )
-def test_a_rank_with_a_size_is_evidence_and_a_prefix_is_none(
+def test_a_rank_with_a_size_is_evidence_of_mpi_and_a_prefix_is_not(
     environ: dict[str, str], families: tuple[str, ...] | None
 ) -> None:
     found = library.find_evidence(environ)
     assert (found and found.families) == families
 
 
-def test_the_library_lies_beside_the_launcher_that_is_a_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_is_found_next_to_the_parent_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libmpi.so.40").write_text("")
     parents = [Path("/usr/bin/bash"), tmp_path / "bin" / "orted", Path("/usr/sbin/slurmstepd")]
@@ -68,9 +68,7 @@ def test_the_library_lies_beside_the_launcher_that_is_a_parent(tmp_path: Path, m
     assert list(library.libraries(mpich))[-3:] == ["libmpi.so.12", "libmpich.so.12", "libmpi.so.40"]
 
 
-def test_the_library_that_pip_has_brought_comes_before_another_mpi(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_installed_by_pip_comes_before_another_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under srun no parent shows where MPI lies, and no loader knows of a wheel's library."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libmpi.so.12").write_text("")
@@ -82,7 +80,7 @@ def test_the_library_that_pip_has_brought_comes_before_another_mpi(
     assert list(library.libraries(found)) == ["libmpi.so.12", "libmpich.so.12", of_pip, "libmpi.so.40"]
 
 
-def test_the_parents_of_a_process_can_be_read() -> None:
+def test_the_parents_of_a_process_are_read() -> None:
     names = [path.name for _, path in library._parents()]
     assert all(names)
     assert not library.mpiexec_of_proxy()
@@ -110,13 +108,13 @@ def test_tasks_of_srun_without_mpi_are_refused_before_mpi_is_touched(
 
 
 @pytest.mark.parametrize("environ", [{}, worker() | OPEN_MPI])
-def test_a_process_that_mpi_has_not_started_does_not_start_it(environ: dict[str, str]) -> None:
+def test_a_process_not_started_by_mpi_does_not_initialize_mpi(environ: dict[str, str]) -> None:
     with pytest.raises(IncompleteEnvironment, match="needs ranks that MPI has started"):
         library.import_mpi4py(resolve(environ), environ)
     assert "mpi4py.MPI" not in sys.modules
 
 
-def test_no_mpi4py_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_mpi4py_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "find_spec", lambda _name: None)
     with pytest.raises(SpecError, match=r"needs mpi4py[^$]*pip install 'hpc_kit\[mpi\]'"):
         library.import_mpi4py(resolve(OPEN_MPI), OPEN_MPI)
@@ -137,7 +135,7 @@ def _finds(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
 
 
-def test_a_missing_library_is_named_with_what_to_export(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named_with_the_variable_to_export(monkeypatch: pytest.MonkeyPatch) -> None:
     _finds(monkeypatch, RuntimeError("cannot load MPI library\nlibmpi.so: cannot open shared object file"))
     environ = OPEN_MPI | {library.LIBRARY_VARIABLE: "/nowhere/libmpi.so.40"}
     with pytest.raises(SpecError) as caught:
@@ -148,7 +146,7 @@ def test_a_missing_library_is_named_with_what_to_export(monkeypatch: pytest.Monk
     assert "export MPI4PY_LIBMPI=/PATH/TO/libmpi.so.40" in text
 
 
-def test_debians_name_of_mpichs_library_is_told_with_the_link_to_make(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debians_name_of_mpichs_library_is_named_with_the_link_to_create(monkeypatch: pytest.MonkeyPatch) -> None:
     _finds(monkeypatch, ImportError("libmpi.so.12: cannot open shared object file: No such file or directory"))
     environ = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", library.LIBRARY_VARIABLE: "libmpich.so.12"}
     with pytest.raises(SpecError, match=r"ln -sf /PATH/TO/libmpich.so.12 ~/mpich/libmpi.so.12"):
@@ -164,7 +162,7 @@ def _mpi(rank: int, size: int) -> SimpleNamespace:
     )
 
 
-def test_another_mpi_than_the_launchers_is_a_contradiction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_mpi_other_than_that_of_the_launcher_is_a_contradiction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", _mpi(0, 1))
     with pytest.raises(ContradictoryEnvironment) as caught:
         library.import_mpi4py(resolve(OPEN_MPI), OPEN_MPI)
@@ -189,7 +187,7 @@ def test_an_mpi_that_is_not_running_is_refused(said: str, what: str, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE"])
-def test_an_mpi_that_takes_one_thread_at_a_time_is_refused(name: str) -> None:
+def test_an_mpi_without_threads_is_refused(name: str) -> None:
     names = ["SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE"]
     module: Any = _mpi(0, 2)
     vars(module).update({f"THREAD_{each}": level for level, each in enumerate(names)})
@@ -201,7 +199,7 @@ def test_an_mpi_that_takes_one_thread_at_a_time_is_refused(name: str) -> None:
         library.check_thread_level(module)
 
 
-def test_the_variables_stay_alone_where_mpi_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variables_are_unchanged_if_mpi_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     world = resolve(OPEN_MPI)
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", _mpi(0, 1))
     assert library.world_from_mpi(world, 9) is world
@@ -230,7 +228,7 @@ class Communicator(SimpleNamespace):
 
 
 @pytest.mark.parametrize("rank", range(3))
-def test_the_communicator_tells_the_hosts_by_name_and_how_rank_0_is_reached(
+def test_the_communicator_provides_the_hosts_and_the_address_of_rank_0(
     rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environ = OPEN_MPI | {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "3"}
@@ -256,7 +254,7 @@ def test_the_communicator_tells_the_hosts_by_name_and_how_rank_0_is_reached(
     assert world.reach == (("10.0.0.7", "n7") if rank == 2 else ("127.0.0.1",))
 
 
-def test_programs_that_look_for_mpi_find_it_where_it_has_started_them() -> None:
+def test_installing_the_backend_makes_mpi_available() -> None:
     """In a process of its own: the backend stays registered until the process ends."""
     program = """
 from torch import distributed as dist
@@ -273,7 +271,7 @@ print(dist.is_mpi_available(), distributed_c10d.is_mpi_available())
     assert (done.stdout, done.stderr) == ("True False mpi\nTrue True\n", "")
 
 
-def test_torch_still_has_the_functions_that_translate_the_name() -> None:
+def test_torch_still_has_the_functions_that_map_the_backend_name() -> None:
     """A release of torch that renames them or their parameter needs a new place for the translation."""
     for name in ("init_process_group", "new_group"):
         assert "backend" in inspect.signature(getattr(distributed_c10d, name)).parameters

@@ -25,7 +25,7 @@ class Request:
         return self.tests <= 0
 
 
-def noting(done: list[int], number: int) -> Callable[[bool], None]:
+def note_done(done: list[int], number: int) -> Callable[[bool], None]:
     return lambda _eager: done.append(number)
 
 
@@ -33,17 +33,17 @@ def assert_true(value: object) -> None:
     assert value
 
 
-def test_the_order_is_that_of_the_asking_whoever_waits() -> None:
+def test_operations_run_in_the_order_of_their_submission() -> None:
     line, done = OperationQueue(lambda: None), list[int]()
-    works = [line.enqueue(noting(done, number), []) for number in range(50)]
+    works = [line.enqueue(note_done(done, number), []) for number in range(50)]
     works[30].wait()
-    line.run_in_caller(noting(done, 50), [])
+    line.run_in_caller(note_done(done, 50), [])
     assert done == list(range(51))
     assert all(work.is_success() for work in works)
     line.close()
 
 
-def test_what_nobody_waits_for_is_done_by_a_thread_and_told_to_its_future() -> None:
+def test_an_operation_without_a_wait_completes_its_future_in_a_thread() -> None:
     line, tensors = OperationQueue(lambda: None), [torch.ones(2)]
     work = line.enqueue(lambda _eager: time.sleep(0.01), tensors)
     assert [tensor.tolist() for tensor in work.get_future().wait()] == [[1, 1]]
@@ -56,11 +56,11 @@ def test_a_callback_waits_for_another_operation() -> None:
     line, done = OperationQueue(lambda: None), list[int]()
 
     def ask(number: int) -> Callable[[object], None]:
-        def asking(_future: object) -> None:
-            line.enqueue(noting(done, number), []).get_future().wait()
-            line.run_in_caller(noting(done, number + 1), [])
+        def submit_next(_future: object) -> None:
+            line.enqueue(note_done(done, number), []).get_future().wait()
+            line.run_in_caller(note_done(done, number + 1), [])
 
-        return asking
+        return submit_next
 
     let_go = threading.Event()
     works = [line.enqueue(lambda _eager: assert_true(let_go.wait(20)), []) for _ in range(2)]
@@ -72,7 +72,7 @@ def test_a_callback_waits_for_another_operation() -> None:
     line.close()
 
 
-def test_streams_of_the_caller_are_waited_for_by_the_thread_that_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_copying_thread_waits_for_the_streams_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """Marked when asked, in the asking thread; a fake GPU."""
     seen = list[object]()
 
@@ -94,36 +94,36 @@ def test_streams_of_the_caller_are_waited_for_by_the_thread_that_copies(monkeypa
     line.close()
 
 
-def test_a_lost_rank_breaks_the_group_and_a_wrong_argument_does_not() -> None:
+def test_a_lost_rank_breaks_the_group_but_a_wrong_argument_does_not() -> None:
     broken = list[int]()
     line = OperationQueue(lambda: broken.append(1))
 
-    def failing(error: Exception) -> Callable[[bool], None]:
+    def raise_in_run(error: Exception) -> Callable[[bool], None]:
         def run(_eager: bool) -> None:
             raise error
 
         return run
 
     with pytest.raises(ValueError, match="odd"):
-        line.run_in_caller(failing(ValueError("odd")), [])
-    work = line.enqueue(failing(dist.DistBackendError("gone")), [])
+        line.run_in_caller(raise_in_run(ValueError("odd")), [])
+    work = line.enqueue(raise_in_run(dist.DistBackendError("gone")), [])
     with pytest.raises(dist.DistBackendError, match="gone"):
         work.wait()
     assert isinstance(work.exception(), dist.DistBackendError)
     with pytest.raises(RuntimeError, match="gone"):
         work.get_future().wait()
     with pytest.raises(dist.DistBackendError, match="the group is broken since an earlier operation failed: gone"):
-        line.run_in_caller(noting([], 0), [])
+        line.run_in_caller(note_done([], 0), [])
     assert broken == [1]
 
 
-def test_a_wait_of_its_own_length_ends() -> None:
+def test_a_wait_with_its_own_timeout_ends() -> None:
     line, let_go = OperationQueue(lambda: None), threading.Event()
 
-    def held(_eager: bool) -> None:
+    def wait_for_release(_eager: bool) -> None:
         let_go.wait(5)
 
-    work = line.enqueue(held, [])
+    work = line.enqueue(wait_for_release, [])
     while line._turn.acquire(blocking=False):
         line._turn.release()
         time.sleep(0.001)
@@ -140,12 +140,12 @@ def test_a_request_is_waited_for(requests: Request) -> None:
     assert requests.tests <= 0
 
 
-def test_a_request_that_is_never_done_ends_at_the_time_out() -> None:
+def test_an_unfinished_request_ends_at_the_timeout() -> None:
     with pytest.raises(dist.DistBackendError, match=r"mpi: broadcast of 8 bytes timed out waiting .* after 0\.1 s"):
         Deadline("broadcast", [torch.ones(2)], 0.1, eager=False).finish(Request(float("inf")))
 
 
-def test_what_has_no_end_of_its_own_gets_one() -> None:
+def test_an_operation_without_a_timeout_gets_the_default() -> None:
     assert run_with_timeout(lambda: 3, 5, "nobody") == 3
     with pytest.raises(KeyError):
         run_with_timeout(lambda: dict[int, int]()[1], 5, "nobody")
@@ -153,7 +153,7 @@ def test_what_has_no_end_of_its_own_gets_one() -> None:
         run_with_timeout(lambda: time.sleep(0.2), 0.01, "the others")
 
 
-def test_a_teller_outlives_a_call_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_callback_thread_survives_a_failed_callback(capsys: pytest.CaptureFixture[str]) -> None:
     tellers, told = CallbackThreads(), threading.Event()
 
     def fail() -> None:

@@ -19,7 +19,7 @@ STARTS = 8
 """So few first ports for so many jobs."""
 
 
-def crowded(start: int) -> list[int]:
+def choose_few_ports(start: int) -> list[int]:
     first = store.FIRST + (os.getpid() % 1000) * 20 + start % STARTS
     return [first + STARTS * turn for turn in range(2 * JOBS // STARTS)]
 
@@ -27,8 +27,10 @@ def crowded(start: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_jobs_whose_ports_collide_meet_their_own_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "candidate_ports", lambda key, _first=None: crowded(crc32(key.encode())))
-    monkeypatch.setattr(store, "discovery_ports", lambda key: [port + 500 for port in crowded(crc32(key.encode()))])
+    monkeypatch.setattr(store, "candidate_ports", lambda key, _first=None: choose_few_ports(crc32(key.encode())))
+    monkeypatch.setattr(
+        store, "discovery_ports", lambda key: [port + 500 for port in choose_few_ports(crc32(key.encode()))]
+    )
     base = os.getpid() * 1000
     environs = [
         environ
@@ -36,11 +38,11 @@ def test_jobs_whose_ports_collide_meet_their_own_ranks(monkeypatch: pytest.Monke
         for environ in Step.of(1, 1, hosts=("127.0.0.1", "127.0.0.2"), job=str(base + job)).environs()
     ]
 
-    def one(environ: Environ) -> Meeting:
+    def meet_one(environ: Environ) -> Meeting:
         return rendezvous.meet(resolve(environ), timeout=200, environ=environ, occasion=0)
 
     with ThreadPoolExecutor(len(environs)) as threads:
-        meetings = list(threads.map(one, environs))
+        meetings = list(threads.map(meet_one, environs))
     for first, second in zip(meetings[::RANKS], meetings[1::RANKS], strict=True):
         first.substore("test").set("job", first.world.name)
         assert second.substore("test").get("job").decode() == second.world.name

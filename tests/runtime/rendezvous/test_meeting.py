@@ -18,10 +18,10 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError, RendezvousError
 from hpc_kit.runtime import resolve
+from hpc_kit.runtime.rendezvous import master_host, network, sign_in, store, store_discovery, store_search
 from hpc_kit.runtime.rendezvous import (
     meeting as rendezvous,
 )
-from hpc_kit.runtime.rendezvous import network, sign_in, store, store_discovery, store_search
 from hpc_kit.runtime.rendezvous.meeting import Meeting
 from hpc_kit.runtime.world import World
 from tests.runtime.launches import Environ, Step, worker
@@ -53,20 +53,20 @@ def held() -> Iterator[ExitStack]:
         yield stack
 
 
-def meet(environs: Sequence[Environ], timeout: float = 20, occasion: int = 0) -> list[Outcome]:
+def meet_all(environs: Sequence[Environ], timeout: float = 20, occasion: int = 0) -> list[Outcome]:
     """What each rank gets of a meeting."""
 
-    def one(environ: Environ) -> Outcome:
+    def meet_one(environ: Environ) -> Outcome:
         try:
             return rendezvous.meet(resolve(environ), timeout=timeout, environ=environ, occasion=occasion)
         except HpcKitError as error:
             return error
 
     with ThreadPoolExecutor(len(environs)) as threads:
-        return list(threads.map(one, environs))
+        return list(threads.map(meet_one, environs))
 
 
-def met(outcomes: Sequence[Outcome]) -> list[Meeting]:
+def all_meetings(outcomes: Sequence[Outcome]) -> list[Meeting]:
     """The meetings, where all have met."""
     for outcome in outcomes:
         if isinstance(outcome, HpcKitError):
@@ -74,7 +74,7 @@ def met(outcomes: Sequence[Outcome]) -> list[Meeting]:
     return [outcome for outcome in outcomes if isinstance(outcome, Meeting)]
 
 
-def refused(outcome: Outcome) -> str:
+def error_text(outcome: Outcome) -> str:
     """The text of an error."""
     assert isinstance(outcome, HpcKitError), outcome
     return str(outcome)
@@ -82,7 +82,7 @@ def refused(outcome: Outcome) -> str:
 
 def test_all_ranks_meet_on_the_first_port_in_one_store(job: str) -> None:
     step = Step.of(2, 1, 1, hosts=NODES[:3], job=job)
-    meetings = met(meet(step.environs()))
+    meetings = all_meetings(meet_all(step.environs()))
     assert [meeting.world.rank for meeting in meetings] == [0, 1, 2, 3]
     assert {(meeting.host, meeting.port) for meeting in meetings} == {("127.0.0.1", meetings[0].world.master_port)}
     assert {meeting.interface for meeting in meetings} == {"lo"}
@@ -91,7 +91,7 @@ def test_all_ranks_meet_on_the_first_port_in_one_store(job: str) -> None:
     assert meetings[1].substore("test").get("word") == b"from rank 3"
 
 
-def test_who_has_found_rank_0_waits_for_its_bell(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_found_rank_0_waits_for_its_message(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They do not ask the store again and again, of which there is one for all of them."""
     real, asked = sign_in.wait_until, set[int]()
 
@@ -100,12 +100,12 @@ def test_who_has_found_rank_0_waits_for_its_bell(job: str, monkeypatch: pytest.M
         return real(is_done, until, ranks)
 
     monkeypatch.setattr(sign_in, "wait_until", spy)
-    met(meet(Step.of(1, 1, 1, hosts=NODES[:3], job=job).environs()))
+    all_meetings(meet_all(Step.of(1, 1, 1, hosts=NODES[:3], job=job).environs()))
     assert len(asked) == 1
 
 
 @pytest.mark.parametrize("said", [b"", b'["half a'])
-def test_who_hears_no_whole_line_asks_the_store(said: bytes) -> None:
+def test_a_rank_with_an_incomplete_message_queries_the_store(said: bytes) -> None:
     """Where rank 0 may not open as many files, calls end early."""
     bell, other = socket.socketpair()
     store = HashStore()
@@ -118,7 +118,7 @@ def test_who_hears_no_whole_line_asks_the_store(said: bytes) -> None:
     assert sign_in._wait_for_bell(store, world, time.monotonic() + 20, None) == '["a difference"]'
 
 
-def test_a_bell_that_is_never_heard_ends_at_the_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_never_arrives_ends_at_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sign_in, "_WITH_BELL", 0.01)
     bell, other = socket.socketpair()
     store = HashStore()
@@ -131,53 +131,55 @@ def test_a_bell_that_is_never_heard_ends_at_the_time_out(monkeypatch: pytest.Mon
 
 def test_the_same_processes_can_meet_again(job: str) -> None:
     environs = Step.of(1, 1, hosts=NODES[:2], job=job).environs()
-    first, second = met(meet(environs, occasion=0)), met(meet(environs, occasion=1))
+    first, second = all_meetings(meet_all(environs, occasion=0)), all_meetings(meet_all(environs, occasion=1))
     assert {meeting.prefix for meeting in first}.isdisjoint({meeting.prefix for meeting in second})
 
 
-def test_ports_taken_by_silent_and_by_talking_programs_are_passed_by(job: str, held: ExitStack) -> None:
+def test_ports_of_silent_and_of_talking_programs_are_skipped(job: str, held: ExitStack) -> None:
     environs = Step.of(1, 1, hosts=NODES[:2], job=job).environs()
     key = resolve(environs[0]).key
     for taken in (store.candidate_ports(key)[:2], store.discovery_ports(key)[:1]):
         for port in taken:
             held.enter_context(socket.create_server(("", port)))
-    meetings = met(meet(environs))
+    meetings = all_meetings(meet_all(environs))
     assert {meeting.port for meeting in meetings} == {store.candidate_ports(key)[2]}
 
 
-def test_the_store_of_another_job_is_passed_by(job: str, held: ExitStack) -> None:
+def test_the_store_of_another_job_is_skipped(job: str, held: ExitStack) -> None:
     environs = Step.of(1, 1, hosts=NODES[:2], job=job).environs()
     world = resolve(environs[0])
-    theirs = held.enter_context(store.serve_store(world, "hpc_kit/another", 5))
+    theirs = held.enter_context(store.serve_store(world, "hpc_kit/another", 5, {}))
     assert theirs.port == store.candidate_ports(world.key)[0]
-    meetings = met(meet(environs))
+    meetings = all_meetings(meet_all(environs))
     assert {meeting.port for meeting in meetings} == {store.candidate_ports(world.key)[1]}
 
 
-def test_where_every_port_is_taken_rank_0_says_so(job: str, held: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_every_port_is_busy_rank_0_raises_an_error(
+    job: str, held: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store, "CANDIDATES", 2)
     environ = Step.of(1, 1, hosts=NODES[:2], job=job).environ(0)
     world = resolve(environ)
     for port in store.candidate_ports(world.key):
         held.enter_context(socket.create_server(("", port)))
-    (outcome,) = meet([environ], timeout=5)
-    assert refused(outcome).startswith(f"all 2 ports that the srun step {job}.0 may use are taken on this node")
+    (outcome,) = meet_all([environ], timeout=5)
+    assert error_text(outcome).startswith(f"all 2 ports that the srun step {job}.0 may use are taken on this node")
 
 
-def test_where_every_port_of_the_beacon_is_taken_too(
+def test_busy_ports_for_store_discovery_are_an_error_too(
     job: str, held: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "CANDIDATES", 2)
     environ = Step.of(1, 1, hosts=NODES[:2], job=job).environ(0)
     for port in store.discovery_ports(resolve(environ).key):
         held.enter_context(socket.create_server(("", port)))
-    (outcome,) = meet([environ], timeout=5)
-    assert f"{store.discovery_ports(resolve(environ).key)[0]}" in refused(outcome)
+    (outcome,) = meet_all([environ], timeout=5)
+    assert f"{store.discovery_ports(resolve(environ).key)[0]}" in error_text(outcome)
 
 
 def test_a_missing_rank_is_named_with_its_host_in_time(job: str) -> None:
     environs = Step.of(2, 2, 2, hosts=NODES[:3], job=job).environs()
-    outcomes = meet([environ for rank, environ in enumerate(environs) if rank not in {3, 4, 5}], timeout=1)
+    outcomes = meet_all([environ for rank, environ in enumerate(environs) if rank not in {3, 4, 5}], timeout=1)
     text = (
         "3 of 6 ranks did not come within 1 s\n"
         "  found  not there: ranks 3, 4, 5\n"
@@ -187,13 +189,13 @@ def test_a_missing_rank_is_named_with_its_host_in_time(job: str) -> None:
         "         HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer"
     )
     short = "3 of 6 ranks did not come within 1 s: 127.0.0.2, 127.0.0.3; rank 0 shows more"
-    assert [refused(outcome) for outcome in outcomes] == [text, short, short]
+    assert [error_text(outcome) for outcome in outcomes] == [text, short, short]
 
 
-def test_alone_in_the_shell_of_srun_pty_it_is_told_of_the_shell(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_rank_in_an_interactive_shell_gets_a_hint(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_PTY_PORT", "4711")
-    (outcome,) = meet(Step.of(2, hosts=NODES[:1], job=job).environs()[:1], timeout=1)
-    assert refused(outcome).endswith(
+    (outcome,) = meet_all(Step.of(2, hosts=NODES[:1], job=job).environs()[:1], timeout=1)
+    assert error_text(outcome).endswith(
         "in the shell of srun --pty: HPC_KIT_LAUNCHER=single for one process, srun --overlap -nN for several"
     )
 
@@ -201,22 +203,22 @@ def test_alone_in_the_shell_of_srun_pty_it_is_told_of_the_shell(job: str, monkey
 def test_of_many_missing_ranks_the_first_are_named(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sign_in, "_MOST_NAMED", 2)
     environs = Step.of(1, 1, 1, 1, hosts=NODES, job=job).environs()
-    (outcome,) = meet(environs[:1], timeout=0.3)
-    assert "not there: ranks 1, 2 and 1 more\n" in refused(outcome)
-    assert "127.0.0.3: 0 of 1 came\n         and 1 hosts more" in refused(outcome)
+    (outcome,) = meet_all(environs[:1], timeout=0.3)
+    assert "not there: ranks 1, 2 and 1 more\n" in error_text(outcome)
+    assert "127.0.0.3: 0 of 1 came\n         and 1 hosts more" in error_text(outcome)
 
 
-def test_without_rank_0_the_others_name_where_they_looked(job: str) -> None:
+def test_without_rank_0_the_others_list_where_they_looked(job: str) -> None:
     environ = Step.of(1, 1, hosts=NODES[:2], job=job).environ(1)
-    (outcome,) = meet([environ], timeout=0.4)
-    text = refused(outcome)
+    (outcome,) = meet_all([environ], timeout=0.4)
+    text = error_text(outcome)
     assert text.startswith("rank 1 did not find rank 0 on 127.0.0.1 within 0.4 s\n")
     assert f"127.0.0.1: Connection refused at {store.discovery_ports(resolve(environ).key)[0]}" in text
 
 
-def test_two_processes_that_say_the_same_rank_are_refused(job: str) -> None:
+def test_two_processes_with_the_same_rank_are_refused(job: str) -> None:
     environs = Step.of(1, 1, 1, hosts=NODES[:3], job=job).environs()
-    outcomes = meet([*environs[:2], environs[1]], timeout=1)
+    outcomes = meet_all([*environs[:2], environs[1]], timeout=1)
     errors = [outcome for outcome in outcomes if isinstance(outcome, ContradictoryEnvironment)]
     assert [error.what for error in errors] == [f"two processes claim to be rank 1 of the srun step {job}.0"]
 
@@ -224,7 +226,7 @@ def test_two_processes_that_say_the_same_rank_are_refused(job: str) -> None:
 def test_with_arbitrary_distribution_rank_0_is_found_on_any_node(job: str) -> None:
     step = Step((3, 0, 1, 2), NODES, "arbitrary", job=job)
     assert resolve(step.environ(1)).master_addr is None
-    meetings = met(meet(step.environs()))
+    meetings = all_meetings(meet_all(step.environs()))
     assert {meeting.port for meeting in meetings} == {meetings[0].world.master_port}
 
 
@@ -239,7 +241,7 @@ def test_a_wrong_address_set_by_the_job_costs_nothing(job: str) -> None:
     assert len(meetings) == 2
 
 
-def names(table: dict[str, str]) -> Callable[[str], list[str]]:
+def replace_lookup(table: dict[str, str]) -> Callable[[str], list[str]]:
     """A name service."""
 
     def lookup(host: str) -> list[str]:
@@ -250,134 +252,203 @@ def names(table: dict[str, str]) -> Callable[[str], list[str]]:
     return lookup
 
 
-def test_a_name_that_does_not_resolve_is_told_with_the_line_to_add(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "lookup", names({}))
-    monkeypatch.setattr(store_search, "_NAMES", 0.1)
-    (outcome,) = meet([Step.of(1, 1, job=job).environ(1)], timeout=5)
-    assert refused(outcome) == (
+def test_a_name_that_does_not_resolve_is_reported_with_the_line_to_add(
+    job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "lookup", replace_lookup({}))
+    monkeypatch.setattr(master_host, "_NAME_TIMEOUT", 0.1)
+    monkeypatch.setattr(network, "name_servers", lambda: ["10.0.0.53"])
+    (outcome,) = meet_all([Step.of(1, 1, job=job).environ(1)], timeout=5)
+    assert error_text(outcome) == (
         "the name n1 of rank 0's host does not resolve on n2\n"
-        "  found  Name or service not known (gai error -2)\n"
+        "  found  Name or service not known (gai error -2): no line of /etc/hosts contains n1, "
+        "and the name server 10.0.0.53 has no entry\n"
         "  do     add a line to /etc/hosts on n2:  ADDRESS n1   (its address on the network of the nodes);\n"
         "         or export MASTER_ADDR=ADDRESS before srun"
     )
 
 
-def test_a_name_that_means_the_asking_node_is_told_with_the_line_to_mend(
+def test_a_name_server_that_is_slower_than_the_timeout_is_the_reason(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lookup(_host: str) -> list[str]:
+        time.sleep(0.3)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(network, "lookup", lookup)
+    monkeypatch.setattr(network, "name_servers", lambda: ["10.0.0.53"])
+    (outcome,) = meet_all([Step.of(1, 1, job=job).environ(1)], timeout=0.2)
+    assert error_text(outcome).startswith("the name n1 of rank 0's host does not resolve on n2\n")
+    assert (
+        "(gai error -3): no line of /etc/hosts contains n1, and the name server 10.0.0.53 does not answer\n"
+        in error_text(outcome)
+    )
+
+
+def test_a_name_that_resolves_to_the_loopback_is_reported_with_the_line_to_fix(
     job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network, "lookup", names({"n1": "127.0.1.1"}))
-    (outcome,) = meet([Step.of(1, 1, job=job).environ(1)], timeout=5)
-    assert refused(outcome).startswith(
+    monkeypatch.setattr(network, "lookup", replace_lookup({"n1": "127.0.1.1"}))
+    (outcome,) = meet_all([Step.of(1, 1, job=job).environ(1)], timeout=5)
+    assert error_text(outcome).startswith(
         "the name n1 of rank 0's host means n2 itself there\n  found  n1 resolves to 127.0.1.1 on n2\n"
     )
 
 
-def test_a_name_service_that_needs_a_moment_gets_it(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_on_rank_0s_node_its_full_name_may_mean_the_loopback(
+    rank: int, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Debian writes it: 127.0.1.1 n1.example.org n1. torchrun sets MASTER_ADDR to the full name."""
+    monkeypatch.setattr(network, "lookup", replace_lookup({"n1.example.org": "127.0.1.1"}))
+    environ = Step.of(2, 1, job=job).environ(rank)
+    resolver = master_host.HostResolver(resolve(environ), network.this_node_name(environ), 5, environ)
+    if rank < 2:
+        assert resolver.wait_for_addresses("n1.example.org") == ["127.0.1.1"]
+    else:
+        with pytest.raises(RendezvousError, match=r"n1\.example\.org of rank 0's host means n2 itself there"):
+            resolver.wait_for_addresses("n1.example.org")
+
+
+def test_a_node_is_known_by_its_short_name(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an arbitrary distribution, rank 0 may be on any node."""
+    monkeypatch.setattr(network, "lookup", replace_lookup({"n2.example.org": "127.0.1.1"}))
+    environ = Step.of(1, 1, job=job).environ(1)
+    resolver = master_host.HostResolver(resolve(environ), "n2", 5, environ)
+    assert resolver.wait_for_addresses("n2.example.org") == ["127.0.1.1"]
+
+
+def test_a_slow_name_service_is_waited_for(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = iter(range(100))
 
     def lookup(host: str) -> list[str]:
-        return names({"n1": "127.0.0.1"} if next(calls) > 3 else {})(host)
+        return replace_lookup({"n1": "127.0.0.1"} if next(calls) > 3 else {})(host)
 
     monkeypatch.setattr(network, "lookup", lookup)
     monkeypatch.setattr(network, "is_loopback", lambda _address: False)
-    assert len(met(meet(Step.of(2, 1, job=job).environs()))) == 3
+    assert len(all_meetings(meet_all(Step.of(2, 1, job=job).environs()))) == 3
 
 
-def test_the_line_of_etc_hosts_that_misleads_is_shown(tmp_path: Path) -> None:
+def test_the_misleading_line_of_etc_hosts_is_shown(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1 localhost\n# 10.0.0.1 n1\n127.0.1.1 n1.cluster n1  # by the installer\n")
     assert network.hosts_line("n1", file) == f"{file} line 3: 127.0.1.1 n1.cluster n1  # by the installer"
     assert network.hosts_line("n2", file) is None
 
 
+def test_the_store_listens_on_ipv6_only_where_other_nodes_may_need_it(
+    job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it listens on IPv6, torch asks the name server for the name of each IPv4 client, one after the other."""
+    monkeypatch.setattr(network, "own_addresses", lambda: ("10.0.0.1",))
+    stores = []
+    for step, addresses in (
+        (Step.of(2, job=f"{job}1"), {}),
+        (Step.of(1, 1, job=f"{job}2"), {"n1": "127.0.0.1"}),
+        (Step.of(1, 1, job=f"{job}3"), {"n1": "127.0.0.1 fd00::1"}),
+    ):
+        monkeypatch.setattr(
+            network, "lookup", replace_lookup({"127.0.0.1": "127.0.0.1", "n1": "127.0.0.1"} | addresses)
+        )
+        monkeypatch.setattr(network, "is_loopback", lambda _address: False)
+        stores.append(all_meetings(meet_all(step.environs()))[0])
+    assert [network.is_reachable("::1", meeting.port) for meeting in stores] == [
+        False,
+        False,
+        socket.has_dualstack_ipv6(),
+    ]
+
+
+def test_on_one_node_the_ranks_need_no_name(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "lookup", replace_lookup({"127.0.0.1": "127.0.0.1"}))
+    meetings = all_meetings(meet_all(Step.of(2, job=job).environs()))
+    assert {meeting.host for meeting in meetings} == {"127.0.0.1"}
+
+
 @pytest.mark.parametrize("told", ["SLURM_LAUNCH_NODE_IPADDR", "scontrol"])
-def test_without_names_addresses_that_slurm_tells_lead_to_rank_0(
+def test_without_host_names_rank_0_is_found_by_slurms_addresses(
     told: str, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network, "lookup", names({}))
+    monkeypatch.setattr(network, "lookup", replace_lookup({}))
     monkeypatch.setattr(network, "is_loopback", lambda _address: False)
     if told == "scontrol":
         monkeypatch.setattr(network, "slurm_address", {"n1": "127.0.0.1"}.get)
     else:
         monkeypatch.setenv(told, "127.0.0.1")
     extra = {told: "127.0.0.1"} if told != "scontrol" else {}
-    meetings = met(meet([environ | extra for environ in Step.of(1, 1, job=job).environs()]))
+    meetings = all_meetings(meet_all([environ | extra for environ in Step.of(1, 1, job=job).environs()]))
     assert {meeting.host for meeting in meetings} == {"127.0.0.1"}
 
 
-def test_of_a_host_with_two_addresses_the_one_that_answers_is_taken(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "lookup", names({"n1": "127.0.0.9 127.0.0.1", "n2": "127.0.0.1"}))
+def test_the_address_that_answers_is_used(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "lookup", replace_lookup({"n1": "127.0.0.9 127.0.0.1", "n2": "127.0.0.1"}))
     monkeypatch.setattr(network, "is_loopback", lambda _address: False)
     real = store_discovery.query
 
-    def heard(
-        address: str, called: Sequence[int], token: str, patience: float
+    def call_listeners(
+        address: str, called: Sequence[int], token: str, timeout: float
     ) -> store_discovery.StoreAnswer | dict[int, str]:
-        return dict.fromkeys(called, "no answer") if address == "127.0.0.9" else real(address, called, token, patience)
+        return dict.fromkeys(called, "no answer") if address == "127.0.0.9" else real(address, called, token, timeout)
 
-    monkeypatch.setattr(store_discovery, "query", heard)
-    first, second = met(meet(Step.of(1, 1, job=job).environs()))
+    monkeypatch.setattr(store_discovery, "query", call_listeners)
+    first, second = all_meetings(meet_all(Step.of(1, 1, job=job).environs()))
     assert (first.host, second.host) == ("n1", "127.0.0.1")
 
 
 @pytest.mark.parametrize("pattern", ["{host}i", "{host}-ib0"])
-def test_a_sites_own_names_for_the_network_of_the_training_come_first(
-    pattern: str, job: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_host_names_of_the_training_network_come_first(pattern: str, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fast = pattern.replace("{host}", "n1")
-    monkeypatch.setattr(network, "lookup", names({fast: "127.0.0.1", "n1": "127.0.0.9"}))
+    monkeypatch.setattr(network, "lookup", replace_lookup({fast: "127.0.0.1", "n1": "127.0.0.9"}))
     monkeypatch.setattr(network, "is_loopback", lambda _address: False)
     environs = [environ | {"HPC_KIT_MASTER_HOST": pattern} for environ in Step.of(1, 1, job=job).environs()]
-    assert met(meet(environs))[1].host == fast
+    assert all_meetings(meet_all(environs))[1].host == fast
 
 
 def test_a_pattern_without_host_is_refused(job: str) -> None:
-    (outcome,) = meet([Step.of(1, 1, job=job).environ(1) | {"HPC_KIT_MASTER_HOST": "ib0"}])
-    assert "HPC_KIT_MASTER_HOST names no host" in refused(outcome)
+    (outcome,) = meet_all([Step.of(1, 1, job=job).environ(1) | {"HPC_KIT_MASTER_HOST": "ib0"}])
+    assert "HPC_KIT_MASTER_HOST names no host" in error_text(outcome)
 
 
-def test_after_a_while_rank_0_is_looked_for_on_the_other_nodes(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_search, "_ELSEWHERE", 0.1)
+def test_after_some_time_rank_0_is_sought_on_the_other_nodes(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_search, "_ALL_NODES_AFTER", 0.1)
     step = Step((2, 1, 0), NODES[1:], "block", job=job)
     monkeypatch.setattr(network, "is_loopback", lambda _address: False)
     real = store_discovery.query
 
-    def heard(
-        address: str, called: Sequence[int], token: str, patience: float
+    def call_listeners(
+        address: str, called: Sequence[int], token: str, timeout: float
     ) -> store_discovery.StoreAnswer | dict[int, str]:
         silent = dict.fromkeys(called, "Connection refused")
-        return real(address, called, token, patience) if address == NODES[3] else silent
+        return real(address, called, token, timeout) if address == NODES[3] else silent
 
-    monkeypatch.setattr(store_discovery, "query", heard)
+    monkeypatch.setattr(store_discovery, "query", call_listeners)
     middle = step.environ(1)
     assert resolve(middle).master_addr == NODES[1]
-    assert len(met(meet(step.environs()))) == 3
+    assert len(all_meetings(meet_all(step.environs()))) == 3
 
 
-def test_a_firewall_that_drops_packets_is_told_within_the_time_out(
+def test_a_firewall_that_drops_packets_is_reported_within_the_timeout(
     job: str, held: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 192.0.2.0/24 is nobody's; a call there ends in silence, or at once where there is no way at all.
-    monkeypatch.setattr(network, "lookup", names({"n1": "192.0.2.1"}))
+    monkeypatch.setattr(network, "lookup", replace_lookup({"n1": "192.0.2.1"}))
 
-    def silent(_address: str, _port: int) -> socket.socket:
+    def make_silent_call(_address: str, _port: int) -> socket.socket:
         call, other = socket.socketpair()
         held.enter_context(other)
         return call
 
-    monkeypatch.setattr(store_discovery, "_connect", silent)
+    monkeypatch.setattr(store_discovery, "_connect", make_silent_call)
     start = time.monotonic()
-    (outcome,) = meet([Step.of(1, 1, job=job).environ(1)], timeout=1)
+    (outcome,) = meet_all([Step.of(1, 1, job=job).environ(1)], timeout=1)
     assert time.monotonic() - start < 3
-    assert "a firewall drops what is sent" in refused(outcome)
+    assert "a firewall drops what is sent" in error_text(outcome)
 
 
-def test_on_rank_0s_own_node_its_name_may_mean_the_loopback(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "lookup", names({"n1": "127.0.1.1"}))
-    assert len(met(meet(Step.of(2, job=job).environs()))) == 2
+def test_on_the_node_of_rank_0_its_name_may_resolve_to_the_loopback(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "lookup", replace_lookup({"n1": "127.0.1.1"}))
+    assert len(all_meetings(meet_all(Step.of(2, job=job).environs()))) == 2
 
 
-def test_where_nobody_can_know_rank_0s_host_its_address_is_asked_for() -> None:
+def test_if_the_host_of_rank_0_is_unknown_its_address_is_requested() -> None:
     world = World(
         rank=1,
         world_size=2,
@@ -396,10 +467,10 @@ def test_on_one_node_rank_0_needs_no_name() -> None:
     """`mpiexec -n 2` of MPICH on a workstation, without mpi4py."""
     ranks = {"PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "I_MPI_HYDRA_UUID": str(next(NUMBERS))}
     environs = [ranks | {"PMI_RANK": str(rank), "MPI_LOCALRANKID": str(rank)} for rank in range(2)]
-    assert [meeting.world.rank for meeting in met(meet(environs))] == [0, 1]
+    assert [meeting.world.rank for meeting in all_meetings(meet_all(environs))] == [0, 1]
 
 
-def test_ranks_whose_launcher_tells_no_node_learn_it_when_they_meet(job: str) -> None:
+def test_ranks_without_a_node_learn_it_at_the_rendezvous(job: str) -> None:
     step = Step((1, 0, 1, 0), NODES[:2], "arbitrary", job=job)
     environs = step.environs()
     worlds = [
@@ -407,11 +478,11 @@ def test_ranks_whose_launcher_tells_no_node_learn_it_when_they_meet(job: str) ->
         for environ in environs
     ]
 
-    def one(rank: int) -> Meeting:
+    def meet_one(rank: int) -> Meeting:
         return rendezvous.meet(worlds[rank], timeout=20, environ=environs[rank], occasion=0)
 
     with ThreadPoolExecutor(4) as threads:
-        meetings = list(threads.map(one, range(4)))
+        meetings = list(threads.map(meet_one, range(4)))
     found = [meeting.world for meeting in meetings]
     told = [(world.local_rank, world.local_world_size, world.node_rank, world.nnodes) for world in found]
     assert told == [(0, 2, 0, 2), (0, 2, 1, 2), (1, 2, 0, 2), (1, 2, 1, 2)]
@@ -421,21 +492,24 @@ def test_ranks_whose_launcher_tells_no_node_learn_it_when_they_meet(job: str) ->
 def test_workers_of_torchrun_meet_in_the_store_of_their_agent(held: ExitStack) -> None:
     agent = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
     at = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(agent.port)}
-    meetings = met(meet([worker(rank, agents=1, per_agent=2, **at) for rank in range(2)]))
+    meetings = all_meetings(meet_all([worker(rank, agents=1, per_agent=2, **at) for rank in range(2)]))
     assert [(meeting.port, meeting.is_owner) for meeting in meetings] == [(agent.port, False)] * 2
     for meeting in meetings:
         meeting.leave()
 
 
-def test_a_launcher_without_store_is_told_within_the_time_out() -> None:
+def test_a_launcher_without_a_store_is_reported_within_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    (outcome,) = meet([worker(1, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))], timeout=1)
-    assert refused(outcome).startswith(f"no store at 127.0.0.1:{port} (MASTER_ADDR, MASTER_PORT) in 1 s")
+    (outcome,) = meet_all([worker(1, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))], timeout=1)
+    assert error_text(outcome).startswith(
+        "rank 1 did not find the agent with the store on 127.0.0.1 (MASTER_ADDR) within 1 s\n"
+        f"  found  127.0.0.1:{port}: Connection refused\n"
+    )
 
 
-def test_rank_0_leaves_when_the_others_have_left_or_nobody_used_the_store(job: str) -> None:
-    first, second = met(meet(Step.of(1, 1, hosts=NODES[:2], job=job).environs()))
+def test_rank_0_ends_after_the_others_or_if_the_store_is_unused(job: str) -> None:
+    first, second = all_meetings(meet_all(Step.of(1, 1, hosts=NODES[:2], job=job).environs()))
     first.leave()  # at once: nobody has used it
     first.substore("program").set("used", "1")
     with ThreadPoolExecutor(1) as threads:
@@ -444,10 +518,10 @@ def test_rank_0_leaves_when_the_others_have_left_or_nobody_used_the_store(job: s
         last.result(timeout=10)
 
 
-def test_a_goodbye_to_a_rank_0_that_has_gone_is_silent(
+def test_leaving_after_rank_0_has_ended_prints_nothing(
     job: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, second = met(meet(Step.of(1, 1, hosts=NODES[:2], job=job).environs()))
+    _, second = all_meetings(meet_all(Step.of(1, 1, hosts=NODES[:2], job=job).environs()))
     monkeypatch.setattr(network, "is_reachable", lambda *_: False)
     second.leave()
     assert capfd.readouterr().err == ""
@@ -457,13 +531,13 @@ def test_the_node_of_rank_0_learns_its_address_from_the_others(job: str, monkeyp
     monkeypatch.setattr(network, "is_loopback", lambda _address: False)
     monkeypatch.setattr(network, "source_address", lambda address: address)
     monkeypatch.setattr(network, "interface_with", {"127.0.1.1": "lo", "127.0.0.1": "eth0"}.get)
-    monkeypatch.setattr(network, "lookup", names({"n1": "127.0.0.1"}))
+    monkeypatch.setattr(network, "lookup", replace_lookup({"n1": "127.0.0.1"}))
     monkeypatch.setattr(network, "_address", lambda _host: "127.0.1.1")  # what rank 0's node itself finds
-    meetings = met(meet(Step.of(1, 1, job=job).environs()))
+    meetings = all_meetings(meet_all(Step.of(1, 1, job=job).environs()))
     assert meetings[0].interface == "eth0"
 
 
-def test_worlds_of_one_have_ports_of_their_own_at_which_nothing_of_ours_listens() -> None:
+def test_worlds_of_one_have_separate_ports_without_a_listener() -> None:
     meetings = [rendezvous.meet(resolve({}), environ={}) for _ in range(40)]
     told = {meeting.port for meeting in meetings}
     assert len(told) == 40

@@ -13,18 +13,18 @@ from hpc_kit.runtime.rendezvous import network
     ("host", "expected"),
     [("localhost", True), ("127.0.0.3", True), ("::1", True), ("localhost.localdomain", True), ("n1", False)],
 )
-def test_loopback_is_told_by_name_and_by_address(host: str, expected: bool) -> None:
+def test_the_loopback_is_recognized_by_name_and_by_address(host: str, expected: bool) -> None:
     assert network.is_loopback(host) is expected
 
 
-def test_a_taken_port_is_none_and_not_an_error() -> None:
+def test_a_busy_port_returns_none() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert network.listen(taken.getsockname()[1], everywhere=True) is None
         assert network.listen(taken.getsockname()[1], everywhere=False) is None
 
 
 @pytest.mark.parametrize("dual", [True, False])
-def test_a_listener_everywhere_is_reached_by_any_own_address(dual: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_on_all_interfaces_is_reached_by_any_address(dual: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: dual and socket.has_ipv6)
     listener = network.listen(0, everywhere=True)
     assert listener is not None
@@ -34,12 +34,12 @@ def test_a_listener_everywhere_is_reached_by_any_own_address(dual: bool, monkeyp
     assert not network.is_reachable("127.0.0.1", port)
 
 
-def test_the_way_to_the_loopback_is_lo() -> None:
+def test_the_interface_of_the_loopback_is_lo() -> None:
     assert network.source_address("127.0.0.2") == "127.0.0.1"
     assert network.interface_with("127.0.0.1") == "lo"
 
 
-def test_an_address_that_no_interface_has_leads_nowhere() -> None:
+def test_an_address_of_no_interface_returns_none() -> None:
     assert network.interface_with("192.0.2.1") is None
 
 

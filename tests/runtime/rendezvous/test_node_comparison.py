@@ -20,7 +20,7 @@ from tests.runtime.launches import Step
 WORLD = resolve(Step.of(2, 2).environ(0))
 
 
-def files(folder: Path, **texts: str) -> Path:
+def write_modules(folder: Path, **texts: str) -> Path:
     """Modules of these names, `_` for a folder; train.py is the program."""
     for name, text in texts.items():
         path = folder / f"{name.replace('_', '/')}.py"
@@ -29,8 +29,8 @@ def files(folder: Path, **texts: str) -> Path:
     return folder / "train.py"
 
 
-def test_a_rank_says_its_python_its_torch_and_on_each_node_once_its_code(tmp_path: Path) -> None:
-    program = files(tmp_path, train="print(1)\n")
+def test_each_rank_reports_its_versions_and_each_node_its_code(tmp_path: Path) -> None:
+    program = write_modules(tmp_path, train="print(1)\n")
     first, second = (node_facts(resolve(Step.of(2, 2).environ(rank)), program, {}) for rank in (2, 3))
     assert first["torch"] == torch.__version__.partition("+")[0]
     assert set(first) - set(second) == {"the code of train.py"}
@@ -52,14 +52,14 @@ def test_the_code_is_the_program_and_what_it_imports_from_its_own_folder(
         "parts_deep_block": "import json\n",
         "notes": "",
     }
-    here, there = files(tmp_path / "here", **texts), files(tmp_path / "there", **texts)
+    here, there = write_modules(tmp_path / "here", **texts), write_modules(tmp_path / "there", **texts)
     assert program_hash(here) == program_hash(there)
     node_comparison._names.cache_clear()
-    files(tmp_path / "there", **{changed: texts[changed] + "# newer\n"})
+    write_modules(tmp_path / "there", **{changed: texts[changed] + "# newer\n"})
     assert (program_hash(here) != program_hash(there)) is counts
 
 
-def test_the_odd_host_is_named_first_and_other_programs_are_not_compared() -> None:
+def test_the_differing_host_is_named_first_and_other_programs_are_not_compared() -> None:
     same = {"torch": "2.13.0", "the code of train.py": "aa"}
     everybody = [
         ("n1", same),
@@ -72,15 +72,15 @@ def test_the_odd_host_is_named_first_and_other_programs_are_not_compared() -> No
 
 
 def test_nodes_that_differ_are_refused_by_all_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    here, there = files(tmp_path / "here", train="1\n"), files(tmp_path / "there", train="2\n")
+    here, there = write_modules(tmp_path / "here", train="1\n"), write_modules(tmp_path / "there", train="2\n")
     step, refused = Step.of(1, 1, hosts=("localhost", "otherhost")), dict[int, tuple[str, str | None]]()
     wait_until = sign_in.wait_until
 
-    def late(*words: Any) -> bool:
+    def wait_late(*words: Any) -> bool:
         time.sleep(1 if threading.current_thread().name == "1" else 0)
         return wait_until(*words)
 
-    monkeypatch.setattr(sign_in, "wait_until", late)
+    monkeypatch.setattr(sign_in, "wait_until", wait_late)
 
     def meet(rank: int) -> None:
         environ = step.environ(rank) | {"MASTER_ADDR": "127.0.0.1"}

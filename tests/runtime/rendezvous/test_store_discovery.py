@@ -23,7 +23,7 @@ def listener() -> Iterator[socket.socket]:
         yield found
 
 
-def test_it_tells_the_port_of_the_store_to_all_who_know_the_token(listener: socket.socket) -> None:
+def test_the_port_of_the_store_is_sent_to_holders_of_the_token(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     with store_discovery.announce(listener, TOKEN, 4711, 4):
         answers = [store_discovery.query("127.0.0.1", [port], TOKEN, 5) for _ in range(3)]
@@ -35,7 +35,7 @@ def test_it_tells_the_port_of_the_store_to_all_who_know_the_token(listener: sock
         answer.bell.close()
 
 
-def bells(port: int, number: int) -> list[socket.socket]:
+def open_calls(port: int, number: int) -> list[socket.socket]:
     """What so many callers hold in their hands."""
     answers = [store_discovery.query("127.0.0.1", [port], TOKEN, 5) for _ in range(number)]
     found = [answer.bell for answer in answers if isinstance(answer, store_discovery.StoreAnswer)]
@@ -45,9 +45,9 @@ def bells(port: int, number: int) -> list[socket.socket]:
     return found
 
 
-def test_its_end_is_a_bell_for_all_who_have_called(listener: socket.socket) -> None:
+def test_the_end_of_discovery_notifies_all_callers(listener: socket.socket) -> None:
     with store_discovery.announce(listener, TOKEN, 4711, 3):
-        early, late = bells(listener.getsockname()[1], 2)
+        early, late = open_calls(listener.getsockname()[1], 2)
         late.setblocking(False)
         with pytest.raises(BlockingIOError):
             late.recv(1)
@@ -56,20 +56,20 @@ def test_its_end_is_a_bell_for_all_who_have_called(listener: socket.socket) -> N
         assert (early.recv(1), late.recv(1)) == (b"", b"")
 
 
-def test_the_bell_tells_a_line_to_all(listener: socket.socket) -> None:
+def test_the_final_message_reaches_all_callers(listener: socket.socket) -> None:
     with store_discovery.announce(listener, TOKEN, 4711, 3) as ring:
-        early, late = bells(listener.getsockname()[1], 2)
+        early, late = open_calls(listener.getsockname()[1], 2)
         ring("all are here")
         with early, late:
             assert early.makefile().read() == late.makefile().read() == "all are here\n"
 
 
-def test_where_it_may_open_no_more_files_the_oldest_call_ends_early(
+def test_at_the_limit_of_open_files_the_oldest_call_ends(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_discovery, "_pending_connections", lambda _ranks: 1)
     with store_discovery.announce(listener, TOKEN, 4711, 3):
-        first, second = bells(listener.getsockname()[1], 2)
+        first, second = open_calls(listener.getsockname()[1], 2)
         with first, second:
             assert first.recv(1) == b""
             second.setblocking(False)
@@ -77,7 +77,7 @@ def test_where_it_may_open_no_more_files_the_oldest_call_ends_early(
                 second.recv(1)
 
 
-def test_a_program_that_says_something_else_is_another_one() -> None:
+def test_a_program_with_another_answer_is_skipped() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
 
         def talk() -> None:
@@ -93,12 +93,12 @@ def test_a_program_that_says_something_else_is_another_one() -> None:
         thread.join()
 
 
-def test_a_program_that_says_nothing_costs_a_moment() -> None:
+def test_a_silent_program_is_skipped_after_a_moment() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert store_discovery.query("127.0.0.1", [port := silent.getsockname()[1]], TOKEN, 0.05) == {port: "no answer"}
 
 
-def test_it_takes_the_next_port_where_one_is_taken() -> None:
+def test_a_busy_port_is_skipped() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert store_discovery.listen_for_queries([port]) is None
@@ -108,7 +108,7 @@ def test_it_takes_the_next_port_where_one_is_taken() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "soft", "after"), [(10, 300, 300), (500, 300, 1200), (5000, 300, 2000)])
-def test_many_ranks_may_have_many_files(ranks: int, soft: int, after: int) -> None:
+def test_the_limit_of_open_files_is_raised_for_many_ranks(ranks: int, soft: int, after: int) -> None:
     """As many as they need, where the hard limit allows it; never fewer than before."""
     code = f"""
 import resource

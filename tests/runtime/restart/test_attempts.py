@@ -30,7 +30,7 @@ def write_info(path: Path, run: str, step: int) -> None:
     ("SLURM_RESTART_COUNT", "0", False),
     ("SLURM_JOB_ID", "7", False),
 ])  # fmt: skip
-def test_a_later_attempt_resumes_what_an_earlier_one_wrote(
+def test_a_later_attempt_resumes_the_checkpoint_of_an_earlier_one(
     name: str, value: str, resumes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
@@ -60,7 +60,7 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
     assert find(tmp_path / "c") == tmp_path / ".c.old"
 
 
-def test_a_run_of_torchrun_without_an_id_is_identified_by_its_parent() -> None:
+def test_a_torchrun_without_a_run_id_is_identified_by_its_parent() -> None:
     alone = {"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "1"}
     assert job_identity(alone) == f"pid {os.getppid()}"
     assert job_identity({**alone, "GROUP_WORLD_SIZE": "2"}) == job_identity({}) == ""
@@ -87,7 +87,7 @@ def test_two_trainings_do_not_write_the_same_checkpoint(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     "later", [{"SLURM_RESTART_COUNT": "1", "SLURM_STEP_ID": "0"}, {"TORCHELASTIC_RESTART_COUNT": "1"}], ids=str
 )
-def test_a_run_that_is_started_again_may_meet_its_own_lock(
+def test_a_restarted_run_may_take_its_own_lock(
     later: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}.items():
@@ -117,7 +117,7 @@ def test_two_steps_of_a_job_do_not_write_the_same_checkpoint(
         assert (tmp_path / ".c.lock").exists()
 
 
-def test_a_lock_that_loses_its_name_while_one_takes_it_is_taken_anew(
+def test_a_lock_file_deleted_while_it_is_locked_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, real = ExitStack(), fcntl.flock
@@ -134,20 +134,20 @@ def test_a_lock_that_loses_its_name_while_one_takes_it_is_taken_anew(
             pass
 
 
-def test_a_disk_without_room_for_the_lock_is_no_fault_and_a_folder_that_is_gone_one_in_plain_words(
+def test_a_full_disk_needs_no_lock_and_a_missing_folder_is_a_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def raise_disk_full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", raise_disk_full)
     with checkpoint_lock(tmp_path / "c"):
         pass
     with pytest.raises(SpecError, match="gone/c: No such file or directory"), checkpoint_lock(tmp_path / "gone" / "c"):
         pass
 
 
-def test_a_training_that_fails_keeps_nobody_from_the_checkpoint(tmp_path: Path) -> None:
+def test_a_failed_training_releases_the_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(KeyError), checkpoint_lock(tmp_path / "c"):
         raise KeyError
     assert not list(tmp_path.iterdir())
@@ -155,10 +155,10 @@ def test_a_training_that_fails_keeps_nobody_from_the_checkpoint(tmp_path: Path) 
         pass
 
 
-def test_a_file_system_without_locks_takes_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: object) -> None:
+def test_a_file_system_without_locks_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_no_locks(*_: object) -> None:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(fcntl, "flock", none)
+    monkeypatch.setattr(fcntl, "flock", raise_no_locks)
     with checkpoint_lock(tmp_path / "c"):
         pass

@@ -37,7 +37,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 pytestmark = pytest.mark.usefixtures("world")
 
 
-def train_to(step: int, path: Path, **more: Any) -> Checkpointer:
+def save_step(step: int, path: Path, **more: Any) -> Checkpointer:
     """Save a small model after so many steps of training."""
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -56,17 +56,17 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-def test_what_was_saved_is_whole_and_says_what_it_is(tmp_path: Path) -> None:
-    train_to(3, tmp_path / "c")
+def test_a_saved_checkpoint_is_complete_and_describes_itself(tmp_path: Path) -> None:
+    save_step(3, tmp_path / "c")
     about = read_info(tmp_path / "c")
     assert about["step"] == 3
     assert about["shape"] == {"width": 4}
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
-def test_a_checkpoint_cut_short_in_any_of_its_files_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_with_a_truncated_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    train_to(1, path)
+    save_step(1, path)
     for name, size in read_info(path)["files"].items():
         content = (path / name).read_bytes()
         os.truncate(path / name, size // 2)
@@ -80,9 +80,9 @@ def test_a_checkpoint_cut_short_in_any_of_its_files_is_refused(tmp_path: Path) -
     assert "FileNotFoundError" in refusal(path)
 
 
-def test_a_checkpoint_with_a_changed_bit_in_any_of_its_files_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_with_a_changed_bit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    train_to(1, path)
+    save_step(1, path)
     about = read_info(path)
     assert set(about["checksums"]) == set(about["files"])
     verify_checksums(path, about, 0, 1)
@@ -102,7 +102,7 @@ def test_a_checkpoint_with_a_changed_bit_in_any_of_its_files_is_refused(tmp_path
 
 
 @pytest.mark.parametrize("count", ["0", "1"])
-def test_a_restart_that_finds_no_checkpoint_says_that_it_begins_anew(
+def test_a_restart_without_a_checkpoint_prints_that_it_starts_over(
     count: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_RESTART_COUNT", count)
@@ -114,7 +114,7 @@ def test_a_restart_that_finds_no_checkpoint_says_that_it_begins_anew(
     assert lines == ([note] if count == "1" else [])
 
 
-def test_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c"
     assert (
         refusal(path) == f"there is no checkpoint\n  found  --resume {path}\n  do     name a path that every node sees"
@@ -127,7 +127,7 @@ def test_something_else_is_refused(tmp_path: Path) -> None:
     assert "NotADirectoryError" in refusal(path / INFO_FILE)
 
 
-def test_who_is_killed_while_writing_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_while_writing_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Killed(BaseException):
         """Passes every `except` of ours, as a SIGKILL does."""
 
@@ -135,46 +135,44 @@ def test_who_is_killed_while_writing_leaves_the_old_checkpoint(tmp_path: Path, m
         raise Killed
 
     path = tmp_path / "c"
-    train_to(1, path)
+    save_step(1, path)
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint, "publish", killed)
         with pytest.raises(Killed):
-            train_to(2, path)
+            save_step(2, path)
     assert read_info(path)["step"] == 1
-    train_to(3, path)
+    save_step(3, path)
     assert read_info(path)["step"] == 3
     assert [each.name for each in tmp_path.iterdir()] == ["c"]
 
 
-def test_between_the_two_renames_the_old_checkpoint_is_named(tmp_path: Path) -> None:
-    train_to(1, tmp_path / "c")
+def test_between_the_two_renames_the_old_checkpoint_is_found(tmp_path: Path) -> None:
+    save_step(1, tmp_path / "c")
     (tmp_path / "c").rename(tmp_path / ".c.old")
     assert refusal(tmp_path / "c").endswith(
         f"do     mv {tmp_path}/.c.old {tmp_path}/c: a kill during a save left it there"
     )
 
 
-def test_the_old_checkpoint_stays_until_the_new_one_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_old_checkpoint_stays_until_the_new_one_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     path, old = tmp_path / "c", tmp_path / ".c.old"
-    train_to(1, path)
+    save_step(1, path)
     assert read_info(path)["run"] == "7"
     path.rename(old)
     rename = Path.rename
 
-    def seen(self: Path, target: Path) -> Path:
+    def rename_and_note(self: Path, target: Path) -> Path:
         assert read_info(old)["step"] == 1
         return rename(self, target)
 
-    monkeypatch.setattr(Path, "rename", seen)
-    train_to(2, path)
+    monkeypatch.setattr(Path, "rename", rename_and_note)
+    save_step(2, path)
     assert read_info(path)["step"] == 2
     assert [each.name for each in tmp_path.iterdir()] == ["c"]
 
 
-def test_memory_that_runs_out_is_no_fault_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_not_reported_as_a_broken_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError
 
@@ -188,22 +186,20 @@ def test_memory_that_runs_out_is_no_fault_of_the_files(tmp_path: Path, monkeypat
     [("bf16", "True", "--bf16"), ("bf16", "False", "--bf16 not given"), ("data", "None", "--data not given"),
      ("global_batch", "8", "--global-batch 8")],
 )  # fmt: skip
-def test_an_option_is_said_as_it_was_given(name: str, value: str, words: str) -> None:
+def test_an_option_is_printed_as_given(name: str, value: str, words: str) -> None:
     assert format_option(name, value) == words
 
 
-def test_a_disk_that_is_full_leaves_the_old_checkpoint_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_the_old_checkpoint_with_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "c"
-    train_to(1, path)
+    save_step(1, path)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "publish", full)
     with pytest.raises(SpecError) as caught:
-        train_to(2, path)
+        save_step(2, path)
     assert str(caught.value) == (
         f"the checkpoint cannot be written\n  found  --checkpoint {path}: [Errno 28] No space left on device\n"
         "  do     choose a new folder of your own, on a disk with free space"
@@ -213,27 +209,25 @@ def test_a_disk_that_is_full_leaves_the_old_checkpoint_and_says_so(
 
 
 @pytest.mark.parametrize("place", ["dcp", "checksums"])
-def test_a_rank_that_does_not_come_is_no_fault_of_the_disk(
+def test_a_missing_rank_is_not_reported_as_a_disk_error(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(words: str) -> Callable[..., object]:
-        def failing(*_: object, **__: object) -> None:
+        def raise_words(*_: object, **__: object) -> None:
             raise RuntimeError(words)
 
-        return failing
+        return raise_words
 
     saver, late = torch.distributed.checkpoint.state_dict_saver, fail("Timed out waiting 8000ms for recv")
     monkeypatch.setattr(*((saver, "save") if place == "dcp" else (checkpoint, "compute_own_checksums")), late)
     with pytest.raises(RuntimeError, match="Timed out waiting"):
-        train_to(1, tmp_path / "c")
+        save_step(1, tmp_path / "c")
     monkeypatch.setattr(saver, "save", fail("PytorchStreamWriter failed writing file"))
     with pytest.raises(SpecError, match="failed writing file"):
-        train_to(1, tmp_path / "c")
+        save_step(1, tmp_path / "c")
 
 
-def test_a_path_that_takes_no_checkpoint_is_refused_before_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_path_is_refused_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare_folder(tmp_path / "new" / "folder" / "c")
     assert (tmp_path / "new" / "folder").is_dir()
     with pytest.raises(SpecError, match=r"new: something else is there\n"):
@@ -266,7 +260,7 @@ def hide_from_second_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "gather", gather)
 
 
-def test_hosts_that_do_not_share_the_runs_folder_train_without_a_checkpoint(
+def test_hosts_without_a_shared_runs_folder_train_without_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hide_from_second_host(monkeypatch)
@@ -277,7 +271,7 @@ def test_hosts_that_do_not_share_the_runs_folder_train_without_a_checkpoint(
     assert not list(tmp_path.iterdir())
 
 
-def test_but_not_where_somebody_has_asked_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_requested_checkpoint_needs_a_shared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide_from_second_host(monkeypatch)
     with pytest.raises(SpecError, match="the hosts do not share the folder of the checkpoint"):
         Checkpointer(tmp_path / "c").__enter__()
@@ -286,7 +280,7 @@ def test_but_not_where_somebody_has_asked_for_one(tmp_path: Path, monkeypatch: p
 
 def test_a_requeue_after_the_last_save_leaves_nothing_to_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    train_to(3, tmp_path / "c")
+    save_step(3, tmp_path / "c")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     lines: list[str] = []
     saver = Checkpointer(tmp_path / "c", shape={"width": 4}, report=lines.append)
@@ -296,7 +290,7 @@ def test_a_requeue_after_the_last_save_leaves_nothing_to_train(tmp_path: Path, m
 
 
 def test_restore_returns_the_parameters_and_moments_that_were_saved(tmp_path: Path) -> None:
-    train_to(3, tmp_path / "c")
+    save_step(3, tmp_path / "c")
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.AdamW(model.parameters())
     saver = Checkpointer(None, resume=tmp_path / "c", shape={"width": 4})

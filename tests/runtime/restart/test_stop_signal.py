@@ -9,7 +9,7 @@ import threading
 from hpc_kit.runtime.restart.stop_signal import StopSignal, TrainingStopped
 
 
-def test_the_signal_sets_a_flag_and_the_handler_before_it_comes_back() -> None:
+def test_the_signal_sets_a_flag_and_the_previous_handler_is_restored() -> None:
     before = signal.getsignal(signal.SIGUSR1)
     with StopSignal() as stop:
         flags = [stop.requested]
@@ -18,7 +18,7 @@ def test_the_signal_sets_a_flag_and_the_handler_before_it_comes_back() -> None:
     assert signal.getsignal(signal.SIGUSR1) is before
 
 
-def test_another_thread_than_the_main_one_hears_nothing() -> None:
+def test_outside_of_the_main_thread_no_handler_is_installed() -> None:
     def listen() -> None:
         with StopSignal() as stop:
             assert not stop.requested
@@ -28,5 +28,5 @@ def test_another_thread_than_the_main_one_hears_nothing() -> None:
     thread.join()
 
 
-def test_without_a_checkpoint_the_error_says_that_nothing_is_saved() -> None:
+def test_without_a_checkpoint_the_error_mentions_the_loss() -> None:
     assert "found  step 4 of 9; nothing is saved" in str(TrainingStopped.at_step(4, 9, None))

@@ -14,7 +14,7 @@ import hpc_kit
 
 with hpc_kit.distributed(backend="mpi", timeout=30) as world:
 
-    def again(future: torch.futures.Future[Any]) -> torch.Tensor:
+    def add_results(future: torch.futures.Future[Any]) -> torch.Tensor:
         """A collective waited for by its future, and one at once."""
         total: torch.Tensor = future.value()[0]
         second: Any = dist.all_reduce(total, async_op=True)
@@ -23,7 +23,7 @@ with hpc_kit.distributed(backend="mpi", timeout=30) as world:
         return total
 
     first: Any = dist.all_reduce(torch.ones(3), async_op=True)
-    chained = first.get_future().then(again).wait()
+    chained = first.get_future().then(add_results).wait()
     assert chained.tolist() == [world.world_size**3] * 3
 
     torch.manual_seed(1)

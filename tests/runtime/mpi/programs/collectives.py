@@ -27,15 +27,15 @@ STEPS: dict[str, Any] = {
 SIZES = [(), (0,), (1,), (7,), (3, 5), (2, 3, 4), (1000,), (70_000,), (300, 1100)]
 
 
-def given(case: int, rank: int, shape: tuple[int, ...], dtype: torch.dtype, part: int = 0) -> torch.Tensor:
+def make_input(case: int, rank: int, shape: tuple[int, ...], dtype: torch.dtype, part: int = 0) -> torch.Tensor:
     """What a rank puts in, known to all."""
     numbers = torch.Generator().manual_seed(case * 1000 + rank * 10 + part)
     return torch.randint(0, 4, shape, generator=numbers).to(dtype)
 
 
-def combined(name: str, tensors: list[torch.Tensor]) -> Any:
+def combine(name: str, tensors: list[torch.Tensor]) -> Any:
     if name == "AVG":
-        return combined("SUM", tensors) / len(tensors)
+        return combine("SUM", tensors) / len(tensors)
     if tensors[0].dtype is torch.bool and name in {"SUM", "MAX", "PRODUCT", "MIN"}:
         name = {"SUM": "BOR", "MAX": "BOR"}.get(name, "BAND")
     return reduce(STEPS[name], tensors)
@@ -48,7 +48,7 @@ def reductions(dtype: torch.dtype) -> list[str]:
     return [*names, "AVG"] if dtype.is_floating_point else [*names, "BAND", "BOR", "BXOR"]
 
 
-def same(got: torch.Tensor, expected: torch.Tensor) -> None:
+def assert_same(got: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(got, expected.to(got.dtype).view(got.shape), rtol=0.02, atol=0.01)
 
 
@@ -68,7 +68,7 @@ class Case:
         return f"case {self.number}: {self.shape} {self.dtype} {self.op} root {self.root} async {self.hurry}"
 
     def of(self, rank: int, part: int = 0, shape: tuple[int, ...] | None = None) -> torch.Tensor:
-        made = given(self.number, rank, self.shape if shape is None else shape, self.dtype, part)
+        made = make_input(self.number, rank, self.shape if shape is None else shape, self.dtype, part)
         return made.t().contiguous().t() if self.strided and shape is None else made
 
     def done(self, work: dist.Work | None) -> None:
@@ -82,48 +82,48 @@ class Case:
     def all_reduce(self) -> None:
         mine = self.of(self.rank)
         self.done(dist.all_reduce(mine, self.kind, group=self.group, async_op=self.hurry))
-        same(mine, combined(self.op, [self.of(rank) for rank in self.ranks]))
+        assert_same(mine, combine(self.op, [self.of(rank) for rank in self.ranks]))
 
     def reduce(self) -> None:
         mine = self.of(self.rank)
         self.done(dist.reduce(mine, op=self.kind, group=self.group, group_dst=self.root, async_op=self.hurry))
         if self.rank == self.root:
-            same(mine, combined(self.op, [self.of(rank) for rank in self.ranks]))
+            assert_same(mine, combine(self.op, [self.of(rank) for rank in self.ranks]))
 
     def broadcast(self) -> None:
         mine = self.of(self.rank)
         self.done(dist.broadcast(mine, group=self.group, group_src=self.root, async_op=self.hurry))
-        same(mine, self.of(self.root))
+        assert_same(mine, self.of(self.root))
 
     def all_gather(self) -> None:
         outputs = [torch.empty_like(self.of(0)) for _ in self.ranks]
         self.done(dist.all_gather(outputs, self.of(self.rank), group=self.group, async_op=self.hurry))
         for rank, output in enumerate(outputs):
-            same(output, self.of(rank))
+            assert_same(output, self.of(rank))
 
     def all_gather_into_tensor(self) -> None:
         whole = torch.empty((self.size, *self.shape), dtype=self.dtype)
         self.done(dist.all_gather_into_tensor(whole, self.of(self.rank), group=self.group, async_op=self.hurry))
-        same(whole, torch.stack([self.of(rank) for rank in self.ranks]))
+        assert_same(whole, torch.stack([self.of(rank) for rank in self.ranks]))
 
     def reduce_scatter(self) -> None:
         inputs = [self.of(self.rank, part) for part in self.ranks]
         mine = torch.empty(self.shape, dtype=self.dtype)
         self.done(dist.reduce_scatter(mine, inputs, self.kind, group=self.group, async_op=self.hurry))
-        same(mine, combined(self.op, [self.of(rank, self.rank) for rank in self.ranks]))
+        assert_same(mine, combine(self.op, [self.of(rank, self.rank) for rank in self.ranks]))
 
     def reduce_scatter_tensor(self) -> None:
         whole = torch.stack([self.of(self.rank, part) for part in self.ranks])
         mine = torch.empty(self.shape, dtype=self.dtype)
         self.done(dist.reduce_scatter_tensor(mine, whole, self.kind, group=self.group, async_op=self.hurry))
-        same(mine, combined(self.op, [self.of(rank, self.rank) for rank in self.ranks]))
+        assert_same(mine, combine(self.op, [self.of(rank, self.rank) for rank in self.ranks]))
 
     def all_to_all(self) -> None:
         outputs = [torch.empty(self.shape, dtype=self.dtype) for _ in self.ranks]
         inputs = [self.of(self.rank, part) for part in self.ranks]
         self.done(dist.all_to_all(outputs, inputs, group=self.group, async_op=self.hurry))
         for rank, output in enumerate(outputs):
-            same(output, self.of(rank, self.rank))
+            assert_same(output, self.of(rank, self.rank))
 
     def all_to_all_single(self) -> None:
         rows = [[1 + (rank + 2 * other) % 3 for other in self.ranks] for rank in self.ranks]
@@ -135,20 +135,20 @@ class Case:
         self.done(
             dist.all_to_all_single(output, mine, received, rows[self.rank], group=self.group, async_op=self.hurry)
         )
-        same(output, expected)
+        assert_same(output, expected)
 
     def gather(self) -> None:
         outputs = [torch.empty(self.shape, dtype=self.dtype) for _ in self.ranks] if self.rank == self.root else None
         mine = self.of(self.rank)
         self.done(dist.gather(mine, outputs, group=self.group, group_dst=self.root, async_op=self.hurry))
         for rank, output in enumerate(outputs or []):
-            same(output, self.of(rank))
+            assert_same(output, self.of(rank))
 
     def scatter(self) -> None:
         inputs = [self.of(self.root, part) for part in self.ranks] if self.rank == self.root else None
         mine = torch.empty(self.shape, dtype=self.dtype)
         self.done(dist.scatter(mine, inputs, group=self.group, group_src=self.root, async_op=self.hurry))
-        same(mine, self.of(self.root, self.rank))
+        assert_same(mine, self.of(self.root, self.rank))
 
     def messages(self) -> None:
         right, left = (self.rank + 1) % self.size, (self.rank - 1) % self.size
@@ -161,7 +161,7 @@ class Case:
         )
         for work in works:
             work.wait()
-        same(arrived, self.of(left))
+        assert_same(arrived, self.of(left))
 
     def barrier(self) -> None:
         self.done(dist.barrier(group=self.group, async_op=self.hurry))
@@ -217,7 +217,7 @@ def overlapping(world: Group) -> None:
     assert all((tensor == number * world.world_size).all() for number, tensor in enumerate(tensors))
 
 
-def unusual(world: Group) -> None:
+def check_unusual_types(world: Group) -> None:
     """Sparse tensors, alone and under DistributedDataParallel, and a type without arithmetic, a NaN."""
     rows = torch.tensor([[0, world.rank + 1], [0, 1]])
     mine = torch.sparse_coo_tensor(rows, [1.0, 2.0], (world.world_size + 1, 2))
@@ -264,7 +264,7 @@ def main(cases: int, seed: int, most: int) -> None:
         if cases > len(KINDS):
             coalesced(world)  # its functions bring half of torch with them
         overlapping(world)
-        unusual(world)
+        check_unusual_types(world)
         dist.barrier()
         line = f"rank {world.rank} of {world.world_size}: {cases} cases on {dist.get_backend()}\n"
         os.write(1, line.encode())  # whole: print() writes the end of the line apart, and another rank between

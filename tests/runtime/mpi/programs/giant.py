@@ -12,7 +12,7 @@ import hpc_kit
 LENGTH = (1 << 31) + 8
 
 
-def ends(tensor: torch.Tensor, first: int, last: int) -> None:
+def assert_ends(tensor: torch.Tensor, first: int, last: int) -> None:
     assert (tensor[0].item(), tensor[-1].item()) == (first, last), (tensor[0], tensor[-1])
 
 
@@ -24,17 +24,17 @@ with hpc_kit.distributed(backend="mpi", timeout=200) as world:
         dist.recv(arrived, 0)
     else:
         dist.send(mine, 1)
-    ends(arrived, rank, rank)
+    assert_ends(arrived, rank, rank)
     dist.all_to_all_single(arrived, mine)
-    ends(arrived, 1, 2)
+    assert_ends(arrived, 1, 2)
     dist.all_gather_into_tensor(arrived, mine[: LENGTH // 2])
-    ends(arrived, 1, 2)
+    assert_ends(arrived, 1, 2)
     dist.broadcast(arrived, 1)
     dist.all_reduce(arrived, dist.ReduceOp.BXOR)
-    ends(arrived, 0, 0)
+    assert_ends(arrived, 0, 0)
     part = arrived[: LENGTH // 2]
     dist.reduce_scatter_tensor(part, mine)
-    ends(part, 3, 3)
+    assert_ends(part, 3, 3)
     dist.gather(mine[: LENGTH // 2], list(arrived.chunk(2)) if rank == 0 else None)
-    ends(arrived, *((1, 2) if rank == 0 else (3, 0)))
+    assert_ends(arrived, *((1, 2) if rank == 0 else (3, 0)))
     os.write(1, f"rank {rank} has moved all\n".encode())

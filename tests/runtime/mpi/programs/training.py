@@ -33,7 +33,7 @@ def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(12, 16, generator=numbers), torch.randn(12, 8, generator=numbers)
 
 
-def trained(net: nn.Module, world: Group) -> list[float]:
+def train(net: nn.Module, world: Group) -> list[float]:
     """The losses, the mean of all ranks, of a few steps."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     losses = []
@@ -51,7 +51,7 @@ def trained(net: nn.Module, world: Group) -> list[float]:
 
 def ddp(world: Group, _folder: Path) -> list[float]:
     # Small buckets: several are reduced while the backward pass goes on.
-    return trained(nn.parallel.DistributedDataParallel(model(), bucket_cap_mb=0.01), world)
+    return train(nn.parallel.DistributedDataParallel(model(), bucket_cap_mb=0.01), world)
 
 
 def sharded(world: Group, folder: Path) -> list[float]:
@@ -60,7 +60,7 @@ def sharded(world: Group, folder: Path) -> list[float]:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=init_device_mesh("cpu", (world.world_size,)))
     fully_shard(net)
-    losses = trained(net, world)
+    losses = train(net, world)
     state: Any = get_model_state_dict(net)
     save(state, checkpoint_id=folder)
     before = [value.to_local().clone() for value in state.values()]
@@ -84,7 +84,7 @@ def meshed(world: Group, _folder: Path) -> list[float]:
     return losses
 
 
-def piped(world: Group, _folder: Path) -> list[float]:
+def pipelined(world: Group, _folder: Path) -> list[float]:
     layers = list(model())
     cut = len(layers) // world.world_size
     mine = layers[world.rank * cut : None if world.rank == world.world_size - 1 else (world.rank + 1) * cut]
@@ -102,7 +102,7 @@ def piped(world: Group, _folder: Path) -> list[float]:
 
 def main(backend: str, folder: Path) -> None:
     with hpc_kit.distributed(backend=backend, timeout=90) as world:
-        for kind in (ddp, sharded, meshed, piped):
+        for kind in (ddp, sharded, meshed, pipelined):
             losses = kind(world, folder)
             if world.rank == world.world_size - 1:
                 print(kind.__name__, *(f"{loss:.5f}" for loss in losses), flush=True)
