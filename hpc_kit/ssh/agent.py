@@ -112,7 +112,7 @@ class RankPipes:
 
     def send_output(self, timeout: float) -> bool:
         """Send the output that is in the pipes. Return True if there was any."""
-        found = False
+        has_output = False
         for key, _ in self._selector.select(timeout):
             try:
                 data = os.read(key.fd, 1 << 16)
@@ -120,10 +120,10 @@ class RankPipes:
                 continue
             if data:
                 self._controller.send("output", rank=key.data, text=data.decode("utf-8", "surrogateescape"))
-                found = True
+                has_output = True
             else:
                 self._selector.unregister(key.fileobj)
-        return found
+        return has_output
 
     def close(self) -> None:
         """Remove the pipes."""
@@ -194,10 +194,10 @@ def _descendants(root: int) -> List[int]:
             state, parent, *_ = file.read_text(errors="replace").rpartition(")")[2].split()
             if state not in "ZX":
                 children.setdefault(int(parent), []).append(int(file.parent.name))
-    found = [root]
-    for pid in found:  # The list grows during the loop.
-        found += children.get(pid, [])
-    return found[1:]
+    tree = [root]
+    for pid in tree:  # The list grows during the loop.
+        tree += children.get(pid, [])
+    return tree[1:]
 
 
 class HostRun:
@@ -268,9 +268,11 @@ class HostRun:
         """Send once which rank failed first, as the rank wrote it to the folder of the run."""
         if not self._failure_sent:
             with suppress(OSError, ValueError):
-                rank, host, code, moment = (self.run_folder / "first-failure").read_text().split()
+                text = (self.run_folder / "first-failure").read_text()
+                rank, host, code, moment, *reason = text.split(None, 4)
+                values = {"rank": int(rank), "host": host, "code": int(code), "time": float(moment)}
                 self._failure_sent = True
-                self.controller.send("failed", rank=int(rank), host=host, code=int(code), time=float(moment))
+                self.controller.send("failed", **values, reason=" ".join(reason).strip())
 
 
 def _read_summary(run_folder: Path) -> Optional[str]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import LaunchError
-from hpc_kit.runs.backend import register_backend
 from hpc_kit.slurm.job_status import JobStatus
 from hpc_kit.slurm.states import JobState
 
@@ -88,7 +87,7 @@ class SshBackend:
         return "Its launcher ended without recording an outcome."
 
 
-register_backend(NAME, SshBackend())
+SSH = SshBackend()
 
 
 def lock_run(folder: Path) -> None:

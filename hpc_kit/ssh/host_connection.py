@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.errors import LaunchError
 from hpc_kit.ssh import agent
-from hpc_kit.ssh.hosts import Host
-from hpc_kit.ssh.ssh_command import CONNECTION_FAILED, SshConnection
+from hpc_kit.ssh.hosts import LaunchHost
+from hpc_kit.ssh.ssh_command import CONNECTION_FAILED, TRY_COMMAND, SshConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ class HostConnection:
     def __init__(
         self,
         node: int,
-        host: Host,
+        host: LaunchHost,
         python: str,
         messages: SimpleQueue[HostMessage],
         outputs: Queue[RankOutput],
@@ -72,7 +72,7 @@ class HostConnection:
         socket: Path,
         timeout: float,
     ) -> None:
-        self.node, self.name, self.python = node, host.name, python
+        self.node, self.host, self.name, self.python = node, host, host.name, python
         self._messages, self._outputs, self._timeout = messages, outputs, timeout
         self._ssh = SshConnection(host, socket)
         self._process: subprocess.Popen[bytes] | None = None
@@ -148,7 +148,7 @@ class HostConnection:
         raise LaunchError(
             f"{self.name} does not answer",
             found=f"ssh has connected, but the agent did not start within {limit:g} s",
-            remedy=f"ssh {Host(self.name).ssh_argument} true   (with a longer --connect-timeout if it is only slow)",
+            remedy=TRY_COMMAND.format(ssh=self.host.ssh_argument),
         )
 
     def _explain_end(self, status: int | None) -> str:
@@ -204,7 +204,7 @@ def connect_all(connections: Sequence[HostConnection], messages: SimpleQueue[Hos
         if message.kind == "hello":
             greetings[message.node] = message
         elif message.kind in {"refused", "lost"}:
-            refused[message.node] = explain_host_failure(connections[message.node].name, message)
+            refused[message.node] = explain_host_failure(connections[message.node].host, message)
     if len(refused) > 1:
         errors = [refused[node] for node in sorted(refused)]
         raise LaunchError(
@@ -241,7 +241,7 @@ def placement_warnings(
             raise LaunchError(
                 f"{' and '.join(names)} are the same host, and their ranks would use the same GPUs",
                 found=machine["host"],
-                remedy=f"name it once, with all its ranks: {Host(names[0], count).hosts_argument}; "
+                remedy=f"name it once, with all its ranks: {LaunchHost(names[0], count).hosts_argument}; "
                 "or use CPUs: --set launch.backend=gloo",
             )
         load = f"{count} ranks on {machine['cores']} cores"
@@ -251,9 +251,9 @@ def placement_warnings(
             yield f"{names[0]}: {load} (for a port, write ssh://HOST:PORT)"
 
 
-def explain_host_failure(name: str, message: HostMessage) -> LaunchError:
+def explain_host_failure(host: LaunchHost, message: HostMessage) -> LaunchError:
     """Explain why a host cannot be used, or why it was lost."""
-    ssh_argument = Host(name).ssh_argument
+    name, ssh_argument = host.name, host.ssh_argument
     error = message.values.get("error")
     if isinstance(error, LaunchError):
         return error

@@ -44,7 +44,7 @@ class Address(NamedTuple):
         return cls(user or None, host.strip("[]"), int(port) if port else None)
 
 
-class Host(NamedTuple):
+class LaunchHost(NamedTuple):
     """A host that the user named."""
 
     name: str
@@ -75,7 +75,7 @@ class Host(NamedTuple):
         return f"{self.ssh_argument}:{self.slots}"
 
 
-def read_hosts(words: str | None, hostfile: Path | None) -> tuple[Host, ...]:
+def read_hosts(words: str | None, hostfile: Path | None) -> tuple[LaunchHost, ...]:
     """Return the hosts of `--hosts` or `--hostfile`, in their order.
 
     Args:
@@ -96,13 +96,13 @@ def read_hosts(words: str | None, hostfile: Path | None) -> tuple[Host, ...]:
     return hosts
 
 
-def _parse_list(words: str) -> Iterator[Host]:
+def _parse_list(words: str) -> Iterator[LaunchHost]:
     for word in re.split(r",(?![^\[]*\])", words):
         if word.strip():
             yield from _parse_hosts(word.strip(), "--hosts")
 
 
-def _read_file(file: Path) -> Iterator[Host]:
+def _read_file(file: Path) -> Iterator[LaunchHost]:
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -125,7 +125,7 @@ def _parse_slots(options: list[str], place: str) -> int | None:
     return slots
 
 
-def _parse_hosts(word: str, place: str) -> Iterable[Host]:
+def _parse_hosts(word: str, place: str) -> Iterable[LaunchHost]:
     match = _match_form(word)
     if match is None or word.startswith("-") or match["slots"] in {"0", "00"}:
         raise SpecError(f"{word!r} is not a host", found=place, remedy=_FORMS)
@@ -137,12 +137,12 @@ def _parse_hosts(word: str, place: str) -> Iterable[Host]:
                 f"{word!r} is not a host", found=f"{place}: port {port}", remedy=f"use a port from 1 to {_LAST_PORT}"
             )
         host = f"[{host}]:{port}" if port and ":" in host else f"{host}:{port}" if port else host
-        return [Host((match["user"] or "") + host, slots)]
+        return [LaunchHost((match["user"] or "") + host, slots)]
     try:
         names = nodelist.expand(match["names"])
     except HostlistError as error:
         raise SpecError(f"{word!r} is not a host", found=f"{place}\n{error.found}", remedy=_FORMS) from error
-    return [Host(name, slots) for name in names]
+    return [LaunchHost(name, slots) for name in names]
 
 
 def _match_form(word: str) -> re.Match[str] | None:
@@ -160,14 +160,14 @@ def _match_form(word: str) -> re.Match[str] | None:
     return match
 
 
-def _check_consistency(hosts: tuple[Host, ...]) -> None:
+def _check_consistency(hosts: tuple[LaunchHost, ...]) -> None:
     names = [host.name for host in hosts]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise SpecError(
             f"host {twice} is named twice",
             found=", ".join(names),
-            remedy=f"name it once with all its ranks: {Host(twice, names.count(twice)).hosts_argument} for "
+            remedy=f"name it once with all its ranks: {LaunchHost(twice, names.count(twice)).hosts_argument} for "
             f"{names.count(twice)} ranks",
         )
     without = [host.name for host in hosts if host.slots is None]

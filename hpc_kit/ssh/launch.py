@@ -11,7 +11,7 @@ import time
 from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from queue import Empty, Queue, SimpleQueue
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from msgspec import structs
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpc_kit.spec.resolve import Resolved
-    from hpc_kit.ssh.hosts import Host
+    from hpc_kit.ssh.hosts import LaunchHost
 
 HOST_SCRIPT = "agent.sh"
 """File in the folder of the run: the script of the first host."""
@@ -90,15 +90,15 @@ class LaunchPlan(NamedTuple):
 class LaunchResult(NamedTuple):
     """The end of a launch."""
 
-    state: JobState
-    status: int
+    state: JobState = JobState.COMPLETED
+    status: int = 0
     """Exit code of the rank that failed first; 128 plus the number of the signal that ended it; 1 for a lost host."""
 
-    failure: FirstFailure | None
-    problem: str | None
+    failure: FirstFailure | None = None
+    problem: str | None = None
     """The reason, if no rank failed first."""
 
-    summary: str | None
+    summary: str | None = None
     """The summary that the training wrote."""
 
 
@@ -111,7 +111,7 @@ class Launch:
         timeout: Seconds for each step of a connection.
     """
 
-    def __init__(self, hosts: Sequence[Host], python: str, timeout: float) -> None:
+    def __init__(self, hosts: Sequence[LaunchHost], python: str, timeout: float) -> None:
         self._messages: SimpleQueue[HostMessage] = SimpleQueue()
         self._outputs: Queue[RankOutput] = Queue(maxsize=_OUTPUT_QUEUE_LENGTH)
         self._sockets = make_socket_folder()
@@ -126,10 +126,7 @@ class Launch:
         self._greetings: dict[int, HostMessage] = {}
         self._running: set[int] = set()
         self._ended: set[int] = set()  # Their agents sent `end`; they count as running until the connection closes.
-        self._state, self._status = JobState.COMPLETED, 0
-        self._failure: FirstFailure | None = None
-        self._problem: str | None = None
-        self._summary: str | None = None
+        self._result = LaunchResult()
         self._end_at: float | None = None
         self._give_up_at: float | None = None
 
@@ -166,7 +163,7 @@ class Launch:
                 if self._end_at is not None and time.monotonic() >= self._end_at and self._give_up_at is None:
                     self._order("end")
         self.close()
-        return LaunchResult(self._state, self._status, self._failure, self._problem, self._summary)
+        return self._result
 
     def close(self) -> None:
         """Cut all connections, and remove their sockets."""
@@ -217,39 +214,34 @@ class Launch:
         values = message.values
         match message.kind:
             case "failed":
-                self._fail(FirstFailure(values["rank"], values["host"], values["code"], values["time"]))
+                failure = FirstFailure(*(values[name] for name in ("rank", "host", "code", "time", "reason")))
+                self._fail(state=JobState.FAILED, status=failure.exit_code, failure=failure)
                 self._end_at = self._end_at or time.monotonic() + _PEER_FAILURE_SECONDS
             case "end":
-                self._summary = self._summary or values["summary"]
+                self._result = self._result._replace(summary=self._result.summary or values["summary"])
                 if values["code"]:
-                    self._fail(None, values["code"], f"torchrun on {self.connections[message.node].name} failed")
-                    self._end_at = time.monotonic()
+                    self._end_now(f"torchrun on {self.connections[message.node].name} failed", values["code"])
                 self._ended.add(message.node)
             case "lost" if message.node in self._ended:
                 self._running.discard(message.node)
             case "refused" | "lost":
                 self._running.discard(message.node)
-                error = explain_host_failure(self.connections[message.node].name, message)
-                self._fail(None, _HOST_FAILED, str(error))
-                self._end_at = time.monotonic()
+                error = explain_host_failure(self.connections[message.node].host, message)
+                self._end_now(str(error), _HOST_FAILED)
             case "unwritable":
-                self._fail(None, _HOST_FAILED, f"the output of the ranks cannot be written: {values['reason']}")
-                self._end_at = time.monotonic()
+                self._end_now(f"the output of the ranks cannot be written: {values['reason']}", _HOST_FAILED)
             case "signal":
                 self._stop(values["number"])
 
-    def _fail(
-        self,
-        failure: FirstFailure | None,
-        code: int = 0,
-        problem: str | None = None,
-        state: JobState = JobState.FAILED,
-    ) -> None:
+    def _end_now(self, problem: str, status: int) -> None:
+        self._fail(state=JobState.FAILED, status=status, problem=problem)
+        self._end_at = time.monotonic()
+
+    def _fail(self, **result: Any) -> None:
         """Store a failure. Only the first one counts."""
         self.ending.set()
-        if not self._status:
-            self._state, self._failure, self._problem = state, failure, problem
-            self._status = failure.exit_code if failure else code
+        if not self._result.status:
+            self._result = self._result._replace(**result)
 
     def _stop(self, number: int) -> None:
         """End the launch after a signal. The first signal asks the ranks to end, the second one kills them."""
@@ -258,7 +250,8 @@ class Launch:
             self._give_up_at = time.monotonic() + _PEER_FAILURE_SECONDS
             return
         kind = "kill" if self._give_up_at else "end"
-        self._fail(None, 128 + number, f"ended by {signal.Signals(number).name}", JobState.CANCELLED)
+        problem = f"ended by {signal.Signals(number).name}"
+        self._fail(state=JobState.CANCELLED, status=128 + number, problem=problem)
         self._order(kind)
 
     def _order(self, kind: str) -> None:
@@ -394,7 +387,7 @@ def end_record(run: Path, result: LaunchResult, began: float, hosts: Sequence[st
     """Add the result to the record. Write the files that hosts with another file system could not write here."""
     failure = result.failure
     if failure is not None:
-        claim_first_failure(run, failure.rank, failure.host, failure.exit_code)
+        claim_first_failure(run, failure.rank, failure.host, failure.exit_code, failure.reason)
     if result.summary is not None and not (run / SUMMARY).exists():
         write_whole(run / SUMMARY, result.summary.encode())
     write_whole(run / END, f"{result.status} {time.time():.0f}\n".encode())

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from hpc_kit.spec.job import Job
     from hpc_kit.spec.resolve import Resolved
-    from hpc_kit.ssh.hosts import Host
+    from hpc_kit.ssh.hosts import LaunchHost
 
 
-def place_job(job: Job, hosts: Sequence[Host]) -> Job:
+def place_job(job: Job, hosts: Sequence[LaunchHost]) -> Job:
     """Return the job with one node for each host and one task for each rank. The nodes of the job file do not count.
 
     Args:
@@ -53,7 +53,7 @@ def place_job(job: Job, hosts: Sequence[Host]) -> Job:
     )
 
 
-def count_ranks(resolved: Resolved, hosts: Sequence[Host]) -> tuple[int, ...]:
+def count_ranks(resolved: Resolved, hosts: Sequence[LaunchHost]) -> tuple[int, ...]:
     """Return the number of ranks of each host or, without hosts, of each node."""
     default = resolved.world_size // resolved.nodes
     return tuple(host.slots or default for host in hosts) or (default,) * resolved.nodes
@@ -82,19 +82,18 @@ def _ranks_per_host(job: Job, hosts: int) -> int:
 
 
 def _check_job(job: Job) -> None:
-    if job.component or job.resources.array is not None:
-        kind = "an array" if job.resources.array is not None else "a heterogeneous job"
-        raise SpecError(f"only Slurm can run {kind}", found=f"job {job.name}", remedy="use hpc-kit submit on a cluster")
-    if job.launch.launcher == "ray":
-        raise SpecError(
-            "Ray starts its ranks itself", found=f"job {job.name}", remedy="use hpc-kit submit on a cluster"
-        )
-    if job.launch.backend == "mpi":
-        raise SpecError(
-            "backend = 'mpi' needs ranks that mpirun or srun has started",
-            found=f"job {job.name}",
-            remedy="add --set launch.backend=gloo",
-        )
+    submit = "use hpc-kit submit on a cluster"
+    mpi = "backend = 'mpi' needs ranks that mpirun or srun has started"
+    options = f"torchrun has options of its own: {' '.join(job.launch.options)}"
+    for is_refused, what, remedy in (
+        (job.resources.array is not None, "only Slurm can run an array", submit),
+        (bool(job.component), "only Slurm can run a heterogeneous job", submit),
+        (job.launch.launcher == "ray", "Ray starts its ranks itself", submit),
+        (bool(job.launch.options), options, f"remove them, or {submit}"),
+        (job.launch.backend == "mpi", mpi, "add --set launch.backend=gloo"),
+    ):
+        if is_refused:
+            raise SpecError(what, found=f"job {job.name}", remedy=remedy)
 
 
 def check_cluster(resolved: Resolved) -> None:
@@ -123,15 +122,15 @@ def exported_variables(resolved: Resolved, environ: Mapping[str, str]) -> dict[s
     Raises:
         SpecError: A variable is not set here.
     """
-    found = {}
+    variables = {}
     for word in filter(None, (resolved.job.resources.export or "").split(",")):
         name, equals, value = word.partition("=")
         if name in {"ALL", "NONE", "NIL"}:
             continue
         if not equals and name not in environ:
             raise SpecError(f"{name} is not set here", found=f"--export={word}", remedy=f"export {name}=... before")
-        found[name] = value if equals else environ[name]
-    return found
+        variables[name] = value if equals else environ[name]
+    return variables
 
 
 def render_host_scripts(resolved: Resolved, ranks: Sequence[int], root: Path) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shutil
 import signal
@@ -12,13 +11,9 @@ import tempfile
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, LaunchError
-from hpc_kit.ssh.hosts import SSH_SCHEME, Address, Host
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from hpc_kit.ssh.hosts import SSH_SCHEME, LaunchHost
 
 CONNECTION_FAILED = 255
 """Exit status of ssh if the connection failed; any other status is that of the command on the host."""
@@ -30,7 +25,7 @@ _UNUSED_SECONDS = 30
 """The connection closes by itself if no command has used it for so long, also after a launcher was killed."""
 
 _LOCAL_TIMEOUT = 10
-"""Seconds for commands that do not connect: requests to a background process of ssh, `ssh -G`, `ssh-keygen`."""
+"""Seconds for commands that do not connect: requests to a background process of ssh, and `ssh -G`."""
 
 _LONGEST_FOLDER = 60
 """Characters. The path of a socket has at most 108, of which ssh needs 17 for a temporary name."""
@@ -39,7 +34,7 @@ _JUMP_HOST_FAILED = "UNKNOWN port 65535"
 """Part of ssh's message if the connection through a jump host or proxy command was closed."""
 
 _DENIED = r"Permission denied \(|Too many authentication failures"
-_TRY = "ssh {ssh} true   (with a longer --connect-timeout if it is only slow)"
+TRY_COMMAND = "ssh {ssh} true   (with a longer --connect-timeout if it is only slow)"
 _REMOVAL_COMMAND = re.compile(r"^\s*(ssh-keygen (?:-f \S+ )?-R \S+)", re.MULTILINE)
 
 
@@ -76,7 +71,7 @@ class SshConnection:
         socket: Path of the socket.
     """
 
-    def __init__(self, host: Host, socket: Path) -> None:
+    def __init__(self, host: LaunchHost, socket: Path) -> None:
         self._host, self._socket = host, socket
         self._errors = socket.with_suffix(".err")
         self._socket_options: tuple[str, ...] = ("-o", "ControlMaster=no", "-S", str(socket))
@@ -165,9 +160,13 @@ _FAILURES = (
     (
         r"Host key verification failed|host key is known for",
         "the host key of {name} is not known here",
-        "ssh {ssh}   (once: it shows the key, and asks); or ssh-keyscan -H {keyscan} >>~/.ssh/known_hosts",
+        "ssh {ssh}   (once: it shows the key, and asks)",
     ),
-    (_DENIED, "{name} accepts none of your keys", "ssh-copy-id {copy_id}"),
+    (
+        _DENIED,
+        "{name} accepts none of your keys",
+        "ssh-copy-id {copy_id}\nwithout a key: ssh-keygen -t ed25519; for a key with a passphrase: ssh-agent, ssh-add",
+    ),
     (
         r"Could not resolve hostname",
         "the name of {name} cannot be resolved",
@@ -178,7 +177,7 @@ _FAILURES = (
         "{name} refuses the connection",
         "ssh {ssh} true   (is sshd running on this host and port?)",
     ),
-    (r"timed out|No route to host|Network is unreachable", "{name} does not answer", _TRY),
+    (r"timed out|No route to host|Network is unreachable", "{name} does not answer", TRY_COMMAND),
     (
         r"bad configuration options|Bad owner or permissions|line \d+: ",
         "ssh cannot read its configuration for {name}",
@@ -188,31 +187,22 @@ _FAILURES = (
 )
 
 
-def explain_failure(host: Host, errors: str) -> LaunchError:
+def explain_failure(host: LaunchHost, errors: str) -> LaunchError:
     """Explain why ssh could not connect. The error contains all that ssh printed.
 
     Args:
         host: The host.
         errors: Standard error of ssh in the C locale.
     """
-    pattern, problem, remedy = next(failure for failure in _FAILURES if re.search(failure[0], errors))
-    settings = _read_settings(host)
-    jumps = settings.get("proxyjump", [""])[0].split(",")
-    if _JUMP_HOST_FAILED in errors and jumps != [""] and re.search(f"verification failed|{_DENIED}", errors):
-        host = Host(jumps[0].removeprefix(SSH_SCHEME)) if len(jumps) == 1 else host
-        settings = _read_settings(host)
-    if pattern == _DENIED:
-        problem, remedy = _missing_key(settings) or (problem, remedy)
-    address = settings.get("hostname", [Address.parse(host.name).host])[0]
-    port = settings.get("port", ["22"])[0]
-    known = address if port == "22" else f"'[{address}]:{port}'"
+    _, problem, remedy = next(failure for failure in _FAILURES if re.search(failure[0], errors))
+    if _JUMP_HOST_FAILED in errors and re.search(f"verification failed|{_DENIED}", errors):
+        host = _jump_host(host) or host
     removal = _REMOVAL_COMMAND.search(errors)  # It names the file that contains the old key.
     values = {
         "name": host.name,
         "ssh": host.ssh_argument,
         "copy_id": host.copy_id_arguments,
-        "keyscan": address if port == "22" else f"-p {port} {address}",
-        "removal": removal[1] if removal else f"ssh-keygen -R {known}",
+        "removal": removal[1] if removal else "ssh-keygen -R with the name in known_hosts",
     }
     return LaunchError(
         problem.format(**values),
@@ -221,28 +211,10 @@ def explain_failure(host: Host, errors: str) -> LaunchError:
     )
 
 
-def _missing_key(settings: Mapping[str, Sequence[str]]) -> tuple[str, str] | None:
-    """Return problem and remedy if ssh had no usable key to offer."""
-    if os.environ.get("SSH_AUTH_SOCK") or "identityagent" in settings:
-        return None
-    home = pwd.getpwuid(os.getuid()).pw_dir  # ssh ignores $HOME
-    files = [Path(re.sub("^~(?=/)", home, file)) for file in settings.get("identityfile", [])]
-    keys = [file for file in files if file.exists()]
-    if not keys:
-        return "there is no ssh key here", "ssh-keygen -t ed25519 && ssh-copy-id {copy_id}"
-    # With an empty passphrase, ssh-keygen can read a key only if it is not encrypted.
-    if any(_run("ssh-keygen", "-y", "-P", "", "-f", str(key)).returncode == 0 for key in keys):
-        return None
-    return "the key for {name} is encrypted, and no ssh-agent is running", "eval $(ssh-agent) && ssh-add"
-
-
-def _read_settings(host: Host) -> dict[str, list[str]]:
-    """Return the options that ssh uses for a host: all values of each option, in order."""
-    settings: dict[str, list[str]] = {}
-    for line in _run("ssh", "-G", host.ssh_argument).stdout.splitlines():
-        name, _, value = line.partition(" ")
-        settings.setdefault(name, []).append(value)
-    return settings
+def _jump_host(host: LaunchHost) -> LaunchHost | None:
+    """Return the jump host of a host if there is exactly one, as the user's configuration names it."""
+    found = re.search(r"^proxyjump ([^,\s]+)$", _run("ssh", "-G", host.ssh_argument).stdout, re.MULTILINE)
+    return LaunchHost(found[1].removeprefix(SSH_SCHEME)) if found else None
 
 
 def _run(*words: str) -> subprocess.CompletedProcess[str]:

@@ -53,13 +53,13 @@ class Hosts:
         """Return variables with which ssh reads the configuration of this home."""
         return {"HOME": str(self.home), "PATH": f"{self.home}/bin:{os.environ['PATH']}"}
 
-    def launched(self, *words: str, **variables: str) -> tuple[int, str, str]:
+    def run_launch(self, *words: str, **variables: str) -> tuple[int, str, str]:
         """Run a launch to its end. Return its exit status, output and errors."""
         process = self.launch(*words, **variables)
         out, err = process.communicate(timeout=150)
         return process.returncode, out, err
 
-    def left(self) -> list[int]:
+    def list_processes(self) -> list[int]:
         """Return the processes of this launch on all hosts."""
         mark, found = f"MARK={self.mark}".encode(), []
         for folder in Path("/proc").glob("[0-9]*"):
@@ -81,7 +81,7 @@ class Hosts:
             if AGENT in _words(folder) and any(port in word for word in _environ(folder) if b"SSH_CONNECTION=" in word)
         ]
 
-    def connections(self) -> list[int]:
+    def list_connections(self) -> list[int]:
         """Return the processes of ssh on this side."""
         config = str(self.home / ".ssh" / "config").encode()
         return [int(folder.name) for folder in Path("/proc").glob("[0-9]*") if config in _words(folder).split(b"\0")]
@@ -89,9 +89,9 @@ class Hosts:
     def await_none(self, timeout: float = 60) -> list[int]:
         """Wait until no process of this launch is left. Return what is left."""
         deadline = time.monotonic() + timeout
-        while (self.left() or self.agents()) and time.monotonic() < deadline:
+        while (self.list_processes() or self.agents()) and time.monotonic() < deadline:
             time.sleep(0.1)
-        return self.left()
+        return self.list_processes()
 
 
 def _words(folder: Path) -> bytes:
@@ -171,5 +171,5 @@ def hosts(home: Path, project: Path) -> Iterator[Hosts]:
     """The hosts, for one test; nothing of it is left behind."""
     found = Hosts(home, project)
     yield found
-    for pid in found.left():
+    for pid in found.list_processes():
         os.kill(pid, signal.SIGKILL)

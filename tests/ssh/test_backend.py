@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import hpc_kit.cli  # noqa: F401 - registers the backends
 from hpc_kit.errors import LaunchError
 from hpc_kit.run_files import END, RECORD
 from hpc_kit.runs.outcome import record_outcome, record_outcomes
@@ -40,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
     return found
 
 
-def told(folder: Path) -> tuple[JobState, str]:
+def find_status(folder: Path) -> tuple[JobState, str]:
     """What `status` says."""
     (line,) = list_jobs(JobSelection.from_words([ID]), RunIndex(folder.parents[1]), NOWHERE, cluster="local").lines
     return line.state, line.sentence
@@ -52,43 +53,43 @@ def launcher(folder: Path, pid: int, host: str = os.uname().nodename) -> Run:
     return open_run(folder)
 
 
-def test_a_launch_runs_for_as_long_as_its_launcher(folder: Path) -> None:
+def test_a_launch_is_running_as_long_as_its_launcher(folder: Path) -> None:
     process = subprocess.Popen(["sleep", "600"])
     run = launcher(folder, process.pid)
-    state, sentence = told(folder)
+    state, sentence = find_status(folder)
     assert (state, "so far, no limit on a,b" in sentence) == (JobState.RUNNING, True)
     run.backend.cancel({ID: run}, NOWHERE)
     assert process.wait() == -15
-    assert told(folder) == (JobState.FAILED, "Its launcher ended without recording an outcome.")
+    assert find_status(folder) == (JobState.FAILED, "Its launcher ended without recording an outcome.")
 
 
-def test_a_launch_of_another_machine_is_known_by_its_lock(folder: Path) -> None:
+def test_a_launch_on_another_machine_is_running_while_it_is_locked(folder: Path) -> None:
     run = launcher(folder, 1, "login7")
-    assert told(folder) == (
+    assert find_status(folder) == (
         JobState.UNKNOWN,
         "It was launched on login7. Only that host can show whether it still runs.",
     )
     (folder / backend.LAUNCHER_FILE).unlink()
     backend.lock_run(folder)
     launcher(folder, 1, "login7")
-    assert told(folder)[0] is JobState.RUNNING
+    assert find_status(folder)[0] is JobState.RUNNING
     with pytest.raises(LaunchError, match="cannot be cancelled from here") as refused:
         run.backend.cancel({ID: run}, NOWHERE)
     assert refused.value.remedy == "press Ctrl-C where it was typed, or run there: kill -TERM 1"
 
 
 @pytest.mark.parametrize(("problem", "sentence"), [("b is lost\n  found  x", "b is lost"), (None, "another status")])
-def test_the_end_of_a_launch_is_told_without_a_slurm(folder: Path, problem: str | None, sentence: str) -> None:
+def test_the_end_of_a_launch_is_shown_without_slurm(folder: Path, problem: str | None, sentence: str) -> None:
     (folder / END).write_text("1 1\n")
     record = json.loads((folder / RECORD).read_text())
     end = {"state": "FAILED", "exit_status": 130, "problem": problem}
     (folder / RECORD).write_text(json.dumps(record | {"end": end}))
-    assert sentence in told(folder)[1]
+    assert sentence in find_status(folder)[1]
     outcome = record_outcome(open_run(folder), None)
     assert (outcome.failure, outcome.batch_log, sentence in outcome.sentence) == (None, None, True)
 
 
-def test_an_end_that_the_launcher_has_written_meanwhile_stays(folder: Path) -> None:
+def test_an_end_file_written_in_the_meantime_is_kept(folder: Path) -> None:
     before = open_run(folder)
     (folder / END).write_text("1 1\n")
     record = json.loads((folder / RECORD).read_text())

@@ -23,22 +23,22 @@ from hpc_kit.ssh.host_connection import (
     master_address,
     placement_warnings,
 )
-from hpc_kit.ssh.hosts import Host
+from hpc_kit.ssh.hosts import LaunchHost
 
 
-def hello(machine: str, *, gpus: bool = False) -> HostMessage:
+def make_hello(machine: str, *, gpus: bool = False) -> HostMessage:
     return HostMessage(0, "hello", {"host": "a", "machine": machine, "cores": 4, "gpus": gpus})
 
 
 CONNECTIONS = [
-    HostConnection(node, Host(name), "python3", SimpleQueue(), Queue(), socket=Path(str(node)), timeout=1)
+    HostConnection(node, LaunchHost(name), "python3", SimpleQueue(), Queue(), socket=Path(str(node)), timeout=1)
     for node, name in enumerate(("a", "me@a"))
 ]
 
 
 @pytest.mark.parametrize("backend", ["auto", "nccl"])
 def test_a_host_with_gpus_under_two_names_is_refused(backend: str) -> None:
-    greetings = {0: hello("x", gpus=True), 1: hello("x", gpus=True)}
+    greetings = {0: make_hello("x", gpus=True), 1: make_hello("x", gpus=True)}
     with pytest.raises(
         LaunchError, match="a and me@a are the same host, and their ranks would use the same GPUs"
     ) as told:
@@ -47,26 +47,26 @@ def test_a_host_with_gpus_under_two_names_is_refused(backend: str) -> None:
 
 
 @pytest.mark.parametrize(("gpus", "backend"), [(True, "gloo"), (False, "auto")])
-def test_for_ranks_on_cpus_a_host_may_have_two_names(gpus: bool, backend: str) -> None:
-    greetings = {0: hello("x", gpus=gpus), 1: hello("x", gpus=gpus)}
+def test_a_host_without_gpus_may_have_two_names(gpus: bool, backend: str) -> None:
+    greetings = {0: make_hello("x", gpus=gpus), 1: make_hello("x", gpus=gpus)}
     assert list(placement_warnings(CONNECTIONS, greetings, (2, 2), backend)) == [
         "a and me@a are the same host (a): 4 ranks on 4 cores"
     ]
 
 
-def test_more_ranks_than_cores_are_told() -> None:
-    greetings = {0: hello("x", gpus=True), 1: hello("y", gpus=True)}
+def test_more_ranks_than_cores_are_noted() -> None:
+    greetings = {0: make_hello("x", gpus=True), 1: make_hello("y", gpus=True)}
     lines = ["me@a: 22 ranks on 4 cores (for a port, write ssh://HOST:PORT)"]
     assert list(placement_warnings(CONNECTIONS, greetings, (4, 22), "auto")) == lines
 
 
-def test_the_agent_asks_for_no_newer_python_than_it_says() -> None:
+def test_the_agent_runs_on_the_oldest_supported_python() -> None:
     """It is read by the hosts' own Python."""
     tree = ast.parse(Path(agent.__file__).read_text(), feature_version=(3, 7))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
 
 
-def test_the_world_of_a_launch() -> None:
+def test_each_rank_gets_its_world() -> None:
     environ = {"HPC_KIT_SSH_NODE": "1", "HPC_KIT_SSH_HOSTS": "a,b,c", "HPC_KIT_SSH_MASTER": "10.0.0.1"}
     environ["HPC_KIT_SSH_LAUNCH"] = "20261122.ab"
     world = resolve(environ)
@@ -106,7 +106,7 @@ NO_FOLDER = "def none(**k): raise FileNotFoundError(2, 'No usable')\ntempfile.mk
     [(NO_PROCESS, "[Errno 11] Resource temporarily unavailable"), (NO_FOLDER, "[Errno 2] No usable")],
     ids=["no process", "no folder"],
 )
-def test_a_host_that_can_start_nothing_says_so_and_keeps_nothing(broken: str, why: str, tmp_path: Path) -> None:
+def test_a_host_that_cannot_start_a_rank_reports_it_and_leaves_no_file(broken: str, why: str, tmp_path: Path) -> None:
     order = {"kind": "start", "run": str(tmp_path / "run"), "folder": str(tmp_path), "grace": 1, "first": 0, "ranks": 2}
     done = subprocess.run(
         [sys.executable, "-c", f"import subprocess, tempfile\n{broken}\n{Path(agent.__file__).read_text()}"],
@@ -119,5 +119,5 @@ def test_a_host_that_can_start_nothing_says_so_and_keeps_nothing(broken: str, wh
     refused = json.loads(done.stdout.splitlines()[-1])
     assert refused == {"kind": "refused", "reason": why, "file": False}
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    told = explain_host_failure("n1", HostMessage(0, refused.pop("kind"), refused))
+    told = explain_host_failure(LaunchHost("n1"), HostMessage(0, refused.pop("kind"), refused))
     assert (told.what, told.found) == ("n1 cannot start any process", why)

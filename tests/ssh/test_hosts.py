@@ -7,23 +7,26 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import SpecError
-from hpc_kit.ssh.hosts import Address, Host, read_hosts
+from hpc_kit.ssh.hosts import Address, LaunchHost, read_hosts
 
 
 @pytest.mark.parametrize(
     ("words", "hosts"),
     [
-        ("a,b", [Host("a"), Host("b")]),
-        ("a:4, me@b:2 ,", [Host("a", 4), Host("me@b", 2)]),
-        ("n[1-2,7],10.0.0.5", [Host("n1"), Host("n2"), Host("n7"), Host("10.0.0.5")]),
-        ("n[1-2]:8", [Host("n1", 8), Host("n2", 8)]),
-        ("fd00::1,[fd00::2],me@fe80::1%eth0", [Host("fd00::1"), Host("fd00::2"), Host("me@fe80::1%eth0")]),
-        ("[::1]:4,me@[fd00::1]:2", [Host("::1", 4), Host("me@fd00::1", 2)]),
-        ("ssh://a,ssh://me@b:2222", [Host("a"), Host("me@b:2222")]),
-        ("ssh://[fd00::1]:22:4,ssh://b:22:3", [Host("[fd00::1]:22", 4), Host("b:22", 3)]),
+        ("a,b", [LaunchHost("a"), LaunchHost("b")]),
+        ("a:4, me@b:2 ,", [LaunchHost("a", 4), LaunchHost("me@b", 2)]),
+        ("n[1-2,7],10.0.0.5", [LaunchHost("n1"), LaunchHost("n2"), LaunchHost("n7"), LaunchHost("10.0.0.5")]),
+        ("n[1-2]:8", [LaunchHost("n1", 8), LaunchHost("n2", 8)]),
+        (
+            "fd00::1,[fd00::2],me@fe80::1%eth0",
+            [LaunchHost("fd00::1"), LaunchHost("fd00::2"), LaunchHost("me@fe80::1%eth0")],
+        ),
+        ("[::1]:4,me@[fd00::1]:2", [LaunchHost("::1", 4), LaunchHost("me@fd00::1", 2)]),
+        ("ssh://a,ssh://me@b:2222", [LaunchHost("a"), LaunchHost("me@b:2222")]),
+        ("ssh://[fd00::1]:22:4,ssh://b:22:3", [LaunchHost("[fd00::1]:22", 4), LaunchHost("b:22", 3)]),
     ],
 )
-def test_hosts_on_a_command_line(words: str, hosts: list[Host]) -> None:
+def test_hosts_on_a_command_line_are_read(words: str, hosts: list[LaunchHost]) -> None:
     read = read_hosts(words, None)
     assert list(read) == hosts
     assert read_hosts(",".join(host.hosts_argument for host in read), None) == read
@@ -41,7 +44,12 @@ def test_a_host_file_is_read_as_mpirun_reads_it(tmp_path: Path, end: bytes) -> N
         b"fd00::1 slots=3",
     )
     file.write_bytes(end.join(lines))
-    assert read_hosts(None, file) == (Host("a", 4), Host("b", 2), Host("me@c", 1), Host("fd00::1", 3))
+    assert read_hosts(None, file) == (
+        LaunchHost("a", 4),
+        LaunchHost("b", 2),
+        LaunchHost("me@c", 1),
+        LaunchHost("fd00::1", 3),
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,8 +63,8 @@ def test_a_host_file_is_read_as_mpirun_reads_it(tmp_path: Path, end: bytes) -> N
         ("[fd00::1]:22", (None, "fd00::1", 22), "ssh://[fd00::1]:22"),
     ],
 )
-def test_user_host_and_port_of_a_name(name: str, address: tuple[object, ...], ssh_argument: str) -> None:
-    assert (Address.parse(name), Host(name).ssh_argument) == (address, ssh_argument)
+def test_user_host_and_port_are_read(name: str, address: tuple[object, ...], ssh_argument: str) -> None:
+    assert (Address.parse(name), LaunchHost(name).ssh_argument) == (address, ssh_argument)
 
 
 @pytest.mark.parametrize(
@@ -79,12 +87,12 @@ def test_user_host_and_port_of_a_name(name: str, address: tuple[object, ...], ss
         (" , ", "the list of hosts is empty"),
     ],
 )
-def test_what_is_no_host_is_refused(words: str, what: str) -> None:
+def test_a_text_that_is_no_host_is_refused(words: str, what: str) -> None:
     with pytest.raises(SpecError, match=what):
         read_hosts(words, None)
 
 
-def test_a_host_file_that_says_something_else_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_a_wrong_line_of_a_host_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("a slots=2\nb port=22\n")
     with pytest.raises(SpecError) as refused:

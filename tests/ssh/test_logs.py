@@ -11,7 +11,7 @@ import pytest
 from hpc_kit.ssh.launch import RankLogs, _fold_names, _signals_as_messages
 
 
-def test_pieces_become_lines_and_logs(tmp_path: Path) -> None:
+def test_chunks_of_output_become_lines_and_logs(tmp_path: Path) -> None:
     shown: list[str] = []
     logs = RankLogs(tmp_path, ["n1", "gpu12"], 12, shown.append)
     for host, rank, text in (
@@ -34,7 +34,7 @@ def test_pieces_become_lines_and_logs(tmp_path: Path) -> None:
     assert (tmp_path / "node-n1.log").read_text() == "torchrun\n"
 
 
-def test_a_progress_bar_is_shown_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_progress_bar_is_printed_once_per_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     logs = RankLogs(tmp_path, ["n1"], 1, shown.append)
     for tenth in range(25):
@@ -45,7 +45,7 @@ def test_a_progress_bar_is_shown_once_a_second(tmp_path: Path, monkeypatch: pyte
     assert shown == ["0 n1 | 0 %", "0 n1 | 10 %", "0 n1 | 20 %", "0 n1 | 24 %"]
 
 
-def test_a_signal_that_is_ignored_behind_nohup_stays_so() -> None:
+def test_a_signal_ignored_by_nohup_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with _signals_as_messages(SimpleQueue()):
@@ -55,7 +55,7 @@ def test_a_signal_that_is_ignored_behind_nohup_stays_so() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_the_record_takes_any_name_of_a_host() -> None:
+def test_the_record_accepts_any_host_name() -> None:
     assert [_fold_names(hosts) for hosts in (["n1", "n2"], ["fd00::1", "[::1]:22"])] == [
         "n[1-2]",
         "fd00::1,[::1]:22",

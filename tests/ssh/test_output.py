@@ -49,7 +49,7 @@ def launch(hosts: Hosts, tmp_path: Path, code: str) -> subprocess.Popen[bytes]:
     )
 
 
-def until_stopped(hosts: Hosts) -> int:
+def wait_until_stopped(hosts: Hosts) -> int:
     """Wait until the logs grow no more, for all that the ranks would say; their bytes."""
     sizes: list[int] = []
     deadline = time.monotonic() + 120
@@ -60,10 +60,10 @@ def until_stopped(hosts: Hosts) -> int:
     return sizes[-1]
 
 
-def test_a_terminal_that_takes_nothing_ends_no_training(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_blocked_terminal_ends_no_training(hosts: Hosts, tmp_path: Path) -> None:
     code = "yes $(printf %0999d 7) 2>/dev/null | head -c 30000000; echo; echo done"
     process = launch(hosts, tmp_path, code)
-    assert until_stopped(hosts) < 20_000_000
+    assert wait_until_stopped(hosts) < 20_000_000
     time.sleep(2 * SILENCE + 1)
     out, err = process.communicate(timeout=150)
     assert (process.returncode, err, out.count(b"| done\n")) == (0, b"", 2), out[-2000:]
@@ -71,14 +71,14 @@ def test_a_terminal_that_takes_nothing_ends_no_training(hosts: Hosts, tmp_path: 
     assert [log.stat().st_size for log in logs] == [30_000_000 + len("\ndone\n")] * 2
 
 
-def test_a_flood_fills_no_memory_and_ctrl_c_is_heard_through_it(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_flood_of_output_needs_little_memory_and_does_not_delay_ctrl_c(hosts: Hosts, tmp_path: Path) -> None:
     process = launch(hosts, tmp_path, FLOOD)
-    until_stopped(hosts)
+    wait_until_stopped(hosts)
     time.sleep(2)
     resident = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
     assert resident
     assert int(resident[1]) < 300_000
-    assert len(hosts.left()) > 2
+    assert len(hosts.list_processes()) > 2
     process.send_signal(signal.SIGINT)
     assert hosts.await_none(20) == []
     (run,) = (hosts.project / "runs" / "bash").glob("2*")
@@ -89,7 +89,7 @@ def test_a_flood_fills_no_memory_and_ctrl_c_is_heard_through_it(hosts: Hosts, tm
     assert (process.returncode, b"some output was not printed" in out) == (130, True), out[-2000:]
 
 
-def test_ctrl_c_comes_before_what_is_still_to_be_shown(hosts: Hosts, tmp_path: Path) -> None:
+def test_ctrl_c_takes_effect_before_pending_output(hosts: Hosts, tmp_path: Path) -> None:
     process = launch(hosts, tmp_path, FLOOD)
     assert process.stdout is not None
     for _ in range(10_000):
@@ -100,7 +100,7 @@ def test_ctrl_c_comes_before_what_is_still_to_be_shown(hosts: Hosts, tmp_path: P
     assert hosts.await_none(20) == []
 
 
-def test_a_reader_that_leaves_ends_nothing(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_no_training(hosts: Hosts, tmp_path: Path) -> None:
     process = launch(hosts, tmp_path, "for i in {1..2000}; do echo line $i; done; sleep 2; echo later; exit 7")
     assert process.stdout is not None
     process.stdout.readline()
@@ -114,7 +114,7 @@ def test_a_reader_that_leaves_ends_nothing(hosts: Hosts, tmp_path: Path) -> None
     assert '"exit_status": 7' in (run / "record.json").read_text()
 
 
-def test_a_host_that_falls_silent_is_lost_and_ends_all(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_silent_host_is_lost_and_ends_the_launch(hosts: Hosts, tmp_path: Path) -> None:
     process = launch(hosts, tmp_path, "echo here; exec sleep 600")
     assert process.stdout is not None
     here = 0

@@ -32,17 +32,17 @@ def script(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
     monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
     marks = ("--set", f"env.MARK={hosts.mark}", "--set", f"env.PYTHONPATH={ROOT}")
 
-    def rendered(code: str, *options: str, nodes: int = 2) -> Path:
+    def render_script(code: str, *options: str, nodes: int = 2) -> Path:
         words = ["render", "--shell", *options, "-j", f"{nodes}x2", *marks, "--", "bash", "-c", SPEAK + code]
         done = subprocess.run([sys.executable, "-m", "hpc_kit", *words], capture_output=True, text=True, check=True)
         file = hosts.project / "job.sh"
         file.write_text(done.stdout)
         return file
 
-    return rendered
+    return render_script
 
 
-def test_the_status_is_that_of_the_rank_that_failed_first(hosts: Hosts, script: Callable[..., Path]) -> None:
+def test_the_exit_code_is_that_of_the_first_failed_rank(hosts: Hosts, script: Callable[..., Path]) -> None:
     words = ["bash", str(script('[ "$RANK" = 3 ] && exit 7; exec sleep 600')), "n1", "n2"]
     done = subprocess.run(words, cwd=hosts.project, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (7, ""), done.stdout
@@ -70,7 +70,7 @@ STANDALONE = 'test -z "$HPC_KIT_SSH_HOSTS" && echo "at $MASTER_ADDR $MASTER_PORT
 
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("status", [0, 7])
-def test_a_standalone_launch_needs_torch_alone(
+def test_a_standalone_launch_needs_only_torch(
     hosts: Hosts, script: Callable[..., Path], nodes: int, status: int
 ) -> None:
     """Every rank knows who it is and where to meet; the first that fails gives the status, and the others end."""
