@@ -1,16 +1,15 @@
-"""Rules of thumb for choosing a strategy, compared with the computed result.
-
-On one node: DDP if the model fits one GPU, otherwise pipeline, then ZeRO, then tensor parallelism. If the largest layer
-does not fit one GPU: tensor parallelism or ZeRO. On several nodes with fast links: ZeRO, or pipeline + tensor + data
-parallelism; with slow links and little memory: all of them with ZeRO-1.
-"""
+"""The usual table of which strategy to choose, compared with computed or measured times."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from itertools import combinations
+from typing import Literal, NamedTuple
+
 from msgspec import Struct
 
-from hpc_kit.planner.constants import Rates
-from hpc_kit.planner.hardware import GIB, Machine
+from hpc_kit.planner.constants import Constants, time_error
+from hpc_kit.planner.hardware import GIB
 from hpc_kit.planner.layout import TrainingLayout
 from hpc_kit.planner.memory import peak_memory
 from hpc_kit.planner.search import Plan, PlanningTask
@@ -18,25 +17,83 @@ from hpc_kit.planner.search import Plan, PlanningTask
 FAST_NETWORK = 12.5e9
 """Minimum bytes/s of network for each GPU that counts as fast: 100 Gb/s."""
 EQUAL_SHARE = 0.03
-"""Strategies whose times differ by less than this share count as equally good."""
+"""Strategies whose computed times differ by less than this share count as equally good."""
+
+
+class Rule(NamedTuple):
+    """A row of the table: its strategies, the first choice first, or alternatives of the same rank."""
+
+    situation: str
+    strategies: tuple[str, ...]
+    is_ordered: bool = True
+
+    def __str__(self) -> str:
+        return (", then " if self.is_ordered else " or ").join(self.strategies)
+
+
+FITS = Rule("the model fits one GPU", ("DDP", "ZeRO"))
+ONE_NODE = Rule("one node, the model does not fit one GPU", ("PP", "ZeRO", "TP"))
+LARGE_LAYER = Rule("the largest layer does not fit one GPU", ("TP", "ZeRO", "PP + TP + DP"), is_ordered=False)
+FAST_LINKS = Rule(
+    "several nodes, fast links, the model does not fit one GPU", ("ZeRO", "PP + TP + DP"), is_ordered=False
+)
+SLOW_LINKS = Rule("several nodes, slow links, the model does not fit one GPU", ("PP + TP + DP", "ZeRO"))
+
+
+class ComparedOrder(NamedTuple):
+    """The strategies of a rule in the order of their times.
+
+    Attributes:
+        order: Strategies with a time, the fastest first.
+        reversed_pairs: Pairs (faster, slower) that the rule has in reverse order.
+        equal_pairs: Pairs whose times do not differ.
+        verdict: Whether the times confirm the order of the rule.
+    """
+
+    order: tuple[str, ...]
+    reversed_pairs: tuple[tuple[str, str], ...]
+    equal_pairs: tuple[tuple[str, str], ...]
+    verdict: Literal["yes", "no", "cannot be told", "no order"]
+
+
+def compare_order(rule: Rule, seconds: Mapping[str, float], are_equal: Callable[[str, str], bool]) -> ComparedOrder:
+    """Compare the whole order of a rule with times, pair by pair.
+
+    Args:
+        rule: The rule. Pairs of alternatives without an order are neither reversed nor equal.
+        seconds: Time of each strategy; the rule's other strategies are left out.
+        are_equal: Returns whether the times of two strategies cannot be told apart.
+    """
+    known = [name for name in rule.strategies if name in seconds]
+    pairs = list(combinations(known, 2)) if rule.is_ordered else []
+    equal = tuple(pair for pair in pairs if are_equal(*pair))
+    contradicted = tuple(
+        (second, first) for first, second in pairs if (first, second) not in equal and seconds[second] < seconds[first]
+    )
+    verdict: Literal["yes", "no", "cannot be told", "no order"] = "yes" if rule.is_ordered else "no order"
+    if contradicted or equal:
+        verdict = "no" if contradicted else "cannot be told"
+    return ComparedOrder(tuple(sorted(known, key=seconds.__getitem__)), contradicted, equal, verdict)
 
 
 class Advice(Struct, frozen=True):
-    """The rule's recommendation, the computed result, and whether they agree.
+    """The rule that applies, the computed result, and the differences between them.
 
     Attributes:
-        situation: The matching rule.
-        said: Ways that the row names, the first choice first.
+        rule: The matching row of the table.
         best: The fastest plan of each strategy.
-        agrees: Whether the fastest of all is a way that the row names, or as fast as one.
+        compared: The rule's strategies in the computed order.
+        agrees: Whether the computed order is that of the rule, and no other strategy is clearly faster.
         text: The comparison in a sentence.
+        differences: A sentence on each difference, with its reason.
     """
 
-    situation: str
-    recommended: tuple[str, ...]
+    rule: Rule
     best: dict[str, Plan]
+    compared: ComparedOrder
     agrees: bool
     text: str
+    differences: tuple[str, ...] = ()
 
 
 def strategy_of(layout: TrainingLayout) -> str:
@@ -52,8 +109,8 @@ def strategy_of(layout: TrainingLayout) -> str:
     return "ZeRO" if layout.zero_stage else "DDP"
 
 
-def matching_rule(task: PlanningTask, rates: Rates) -> tuple[str, tuple[str, ...]]:
-    """Return the matching rule and the strategies that it recommends."""
+def matching_rule(task: PlanningTask, fitted: Constants) -> Rule:
+    """Return the row of the table that applies."""
     alone = TrainingLayout(
         model=task.model,
         machine=task.machine,
@@ -63,76 +120,92 @@ def matching_rule(task: PlanningTask, rates: Rates) -> tuple[str, tuple[str, ...
         flash=task.flash,
         framework=task.framework,
     )
-    limit = task.machine.gpu.memory * rates.usable
+    limit = task.machine.gpu.memory * fitted.usable
     layer = 18.0 * task.model.largest_layer
-    several = task.gpus > task.machine.gpus_per_node
     if layer > limit:
-        return f"the largest layer ({layer / GIB:.0f} GiB with its states) does not fit one GPU", (
-            "TP",
-            "ZeRO",
-            "PP + TP + DP",
-        )
-    if several and peak_memory(alone, rates).total > limit:
-        if has_fast_network(task.machine):
-            return "several nodes, fast links, the model does not fit one GPU", ("ZeRO", "PP + TP + DP")
-        return "several nodes, slow links, the model does not fit one GPU", ("PP + TP + DP",)
-    if peak_memory(alone, rates).total <= limit:
-        return "the model fits one GPU", ("DDP",)
-    return "one node, the model does not fit one GPU", ("PP", "ZeRO", "TP")
+        size = f"the largest layer ({layer / GIB:.0f} GiB with its states) does not fit one GPU"
+        return LARGE_LAYER._replace(situation=size)
+    if peak_memory(alone, fitted).total <= limit:
+        return FITS
+    if task.gpus <= task.machine.gpus_per_node:
+        return ONE_NODE
+    return FAST_LINKS if task.machine.network >= FAST_NETWORK else SLOW_LINKS
 
 
-def has_fast_network(machine: Machine) -> bool:
-    """Return whether the network between nodes counts as fast."""
-    return machine.network >= FAST_NETWORK
-
-
-def advise(task: PlanningTask, rates: Rates, plans: tuple[Plan, ...]) -> Advice:
+def advise(task: PlanningTask, fitted: Constants, plans: tuple[Plan, ...]) -> Advice:
     """Compare the rule with the plans, which are sorted by time and not empty."""
-    row, said = matching_rule(task, rates)
+    rule = matching_rule(task, fitted)
     best: dict[str, Plan] = {}
     for plan in plans:
         best.setdefault(strategy_of(plan.layout), plan)
-    winner = strategy_of(plans[0].layout)
-    named = [best[one] for one in said if one in best]
-    if winner in said:
-        first = said[0]
-        order = "" if winner == first else f", before {first}" + ("" if first in best else ", which does not fit")
-        return Advice(row, said, best, agrees=True, text=f"the numbers agree: {winner}{order}")
-    if not named:
-        sharded = " with ZeRO-3" if plans[0].layout.zero_stage == 3 and winner != "ZeRO" else ""
-        text = f"the numbers say {winner}{sharded}: none of {', '.join(said)} fits by itself"
-        return Advice(row, said, best, agrees=False, text=text)
-    nearest = min(named, key=lambda plan: plan.time.total)
-    loss = nearest.time.total / plans[0].time.total - 1
-    if loss <= EQUAL_SHARE:
-        return Advice(
-            row,
-            said,
-            best,
-            agrees=True,
-            text=f"the numbers agree: {strategy_of(nearest.layout)} is within {loss:.1%} of the fastest",
-        )
+    seconds = {name: plan.time.total for name, plan in best.items()}
+
+    def are_equal(one: str, other: str) -> bool:
+        low, high = sorted((seconds[one], seconds[other]))
+        return high / low - 1 <= EQUAL_SHARE
+
+    compared = compare_order(rule, seconds, are_equal)
+    fastest = next(iter(best))
+    if not compared.order:
+        sharded = " with ZeRO-3" if best[fastest].layout.zero_stage == 3 and fastest != "ZeRO" else ""
+        text = f"the numbers disagree: {fastest}{sharded}, for none of {', '.join(rule.strategies)} fits by itself"
+        return Advice(rule, best, compared, agrees=False, text=text)
+    pairs = compared.reversed_pairs
+    if fastest not in rule.strategies and not are_equal(fastest, compared.order[0]):
+        pairs = ((fastest, compared.order[0]), *pairs)
+    if not pairs:
+        return Advice(rule, best, compared, agrees=True, text=_describe_agreement(compared, fastest, seconds))
+    error, _ = time_error(best[fastest].layout)
     return Advice(
-        row,
-        said,
+        rule,
         best,
+        compared,
         agrees=False,
-        text=f"the numbers disagree: {winner} takes {plans[0].time.total:.3g} s a step, {strategy_of(nearest.layout)} "
-        f"{nearest.time.total:.3g} s ({loss:.0%} more): {_main_cause(nearest, plans[0])}",
+        text=f"the numbers disagree: by time {', then '.join(dict.fromkeys((pairs[0][0], *compared.order)))}",
+        differences=tuple(_describe_difference(best[one], best[other], error) for one, other in pairs),
+    )
+
+
+def _describe_agreement(compared: ComparedOrder, fastest: str, seconds: Mapping[str, float]) -> str:
+    order, first = compared.order, compared.order[0]
+    if fastest != first:
+        share = seconds[first] / seconds[fastest] - 1
+        return f"the numbers agree: {first} is within {share:.1%} of {fastest}, the fastest"
+    equal = "; ".join(
+        f"{one} and {other} are within {abs(seconds[one] / seconds[other] - 1):.1%}"
+        for one, other in compared.equal_pairs
+    )
+    return f"the numbers agree: {', then '.join(order)}" + (f"; {equal}" if equal else "")
+
+
+def _describe_difference(faster: Plan, slower: Plan, error: float) -> str:
+    """Return a sentence on two plans in another order than the table's, and why."""
+    more = slower.time.total / faster.time.total - 1
+    unsure = f", less than the +-{error:.0%} of a prediction" if more < error else ""
+    return (
+        f"{strategy_of(faster.layout)} takes {faster.time.total:.3g} s a step, {strategy_of(slower.layout)} "
+        f"{slower.time.total:.3g} s ({more:.1%} more{unsure}): {_main_cause(slower, faster)}"
     )
 
 
 def _main_cause(slower: Plan, faster: Plan) -> str:
     """Return the reason for the slower time: the term that grew most."""
+    compute = "its matrix products are smaller"
+    if slower.layout.recompute == "full" != faster.layout.recompute:
+        compute = "it recomputes activations"
+    elif slower.layout.pp > faster.layout.pp:
+        compute = "its last stage also computes the output, and the other stages wait for it"
     causes = {
         "data": "its gradients travel longer",
         "shard": "its parameters travel for every micro-batch",
-        "bubble": "its pipeline stands idle",
-        "boundary": "its stages wait for one another's activations",
+        "bubble": "its pipeline is idle while it fills and drains",
+        "boundary": "its stages wait for the activations of their neighbours",
         "tensor": "its tensor-parallel traffic",
-        "context": "its keys and values go round",
+        "context": "its keys and values travel around the ring",
         "launch": "its kernels are too small",
-        "compute": "it recomputes activations" if slower.layout.recompute == "full" else "its products are smaller",
-        "optimizer": "its optimizer has more to do",
+        "compute": compute,
+        "optimizer": "its optimizer updates more parameters on each GPU",
+        "offload": "its optimizer states travel to the CPU's memory and back",
     }
-    return causes[max(causes, key=lambda term: getattr(slower.time, term) - getattr(faster.time, term))]
+    known = {term: cause for term, cause in causes.items() if term in slower.time.__struct_fields__}
+    return known[max(known, key=lambda term: getattr(slower.time, term) - getattr(faster.time, term))]

@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.planner import hardware
 from hpc_kit.planner.communication_time import network_share
-from hpc_kit.planner.constants import Rates
+from hpc_kit.planner.constants import Constants
 from hpc_kit.planner.hardware import Gpu, Machine, RankGroup
 
 LIBRARY = "library"
@@ -82,7 +82,7 @@ def select_for_gpu(measured: Measurement, card: Gpu) -> Measurement:
     return measured if same else structs.replace(measured, gpu="", flops=None, bandwidth=None, memory=None)
 
 
-def apply_measurement(measured: Measurement, machine: Machine, rates: Rates) -> tuple[Machine, Rates]:
+def apply_measurement(measured: Measurement, machine: Machine, fitted: Constants) -> tuple[Machine, Constants]:
     """Replace built-in numbers by measured ones.
 
     A measured link replaces both the data sheet's number and the share of it that is reached.
@@ -93,22 +93,18 @@ def apply_measurement(measured: Measurement, machine: Machine, rates: Rates) -> 
     gpu = structs.replace(gpu, bandwidth=measured.bandwidth or gpu.bandwidth, memory=measured.memory or gpu.memory)
     if measured.link:
         gpu = structs.replace(gpu, link=measured.link)
-        rates = structs.replace(rates, link=1.0)
+        fitted = structs.replace(fitted, link=1.0)
     if measured.latency is not None:
-        rates = structs.replace(rates, latency=measured.latency)
+        fitted = structs.replace(fitted, latency=measured.latency)
     if measured.network:
-        ring = _ring_group(measured)
-        machine = structs.replace(machine, network=measured.network / network_share(rates, ring))
-        rates = structs.replace(rates, network=1.0)
+        nodes, per_node = max(2, measured.nodes or 2), measured.per_node or 1
+        ring = RankGroup(nodes * per_node, per_node, nodes)
+        machine = structs.replace(machine, network=measured.network / network_share(fitted, ring))
+        fitted = structs.replace(fitted, network=1.0)
         if measured.latency_network is not None:
-            more = max(0.0, measured.latency_network - rates.latency)
-            rates = structs.replace(rates, latency_network=more / (ring.nodes - 1))
-    return structs.replace(machine, gpu=gpu), rates
-
-
-def _ring_group(measured: Measurement) -> RankGroup:
-    nodes, per_node = max(2, measured.nodes or 2), measured.per_node or 1
-    return RankGroup(nodes * per_node, per_node, nodes)
+            more = max(0.0, measured.latency_network - fitted.latency)
+            fitted = structs.replace(fitted, latency_network=more / (ring.nodes - 1))
+    return structs.replace(machine, gpu=gpu), fitted
 
 
 def fit_bandwidth(points: Iterable[tuple[float, float]]) -> tuple[float, float] | None:

@@ -201,9 +201,9 @@ def parse_architecture(cells: CaseRow) -> str:
     if _has_experts(word):
         raise SpecError(f"{column} is '{word}': a mixture of experts is not modelled")
     if _is_other_network(word):
-        raise SpecError(f"{column} is '{word}': no decoder-only transformer, others are not modelled")
+        raise SpecError(f"{column} is '{word}': no decoder-only transformer, and only these are modelled")
     if _has_experts(name):
-        cells.assumed.append(f"model_name '{name}' as a dense model, as arch says")
+        cells.assumed.append(f"model_name '{name}' as a dense model, according to arch")
     try:
         return cells.choice("arch", ARCH, "llama")
     except SpecError:
@@ -226,10 +226,6 @@ def _is_other_network(word: str) -> bool:
     )
 
 
-PCIE_BANDWIDTH = {3: 16e9, 4: 32e9, 5: 64e9, 6: 128e9}
-"""Bytes/s, each way, of 16 lanes of each generation."""
-PCIE_GENERATION = {"v100": 3, "h100": 5, "h20": 5, "b200": 5, "mi300x": 5, "mi355x": 5}
-"""Generation of PCIe by generation of GPU, unless 4."""
 FAST_LINK_NAMES = re.compile(r"nvlink|nvswitch|nvl|infinityfabric|xgmi|sxm")
 
 
@@ -241,7 +237,7 @@ def with_link(card: Gpu, cells: CaseRow) -> Gpu:
     word = normalize_word(cells.text("intra_node", note=False))
     if not word:
         return card
-    through_pcie = card.link <= PCIE_BANDWIDTH[5]
+    through_pcie = card.link <= hardware.PCIE_BANDWIDTH[5]
     if word.startswith("pci"):
         return card if through_pcie else _with_pcie(card, word, cells)
     if not FAST_LINK_NAMES.search(word):
@@ -252,7 +248,7 @@ def with_link(card: Gpu, cells: CaseRow) -> Gpu:
 
 def _with_pcie(card: Gpu, word: str, cells: CaseRow) -> Gpu:
     number = re.search(r"[3-6]", word)
-    speed = PCIE_BANDWIDTH[int(number[0]) if number else PCIE_GENERATION.get(card.generation, 4)]
+    speed = hardware.PCIE_BANDWIDTH[int(number[0]) if number else hardware.PCIE_GENERATION.get(card.generation, 4)]
     family, _, size = card.name.rpartition("-")
     names = (f"{family}-pcie-{size}", f"{family}-nvl-{size}")
     if found := next((name for name in names if name in hardware.gpu_names()), None):
@@ -267,7 +263,7 @@ def _with_fast_links(card: Gpu, cells: CaseRow) -> Gpu:
     said = hardware.normalize_gpu_name(cells.text("gpu"))
     family = card.name.partition("-")[0]
     usual = hardware.find_gpu(family)
-    if "pcie" in said or "nvl" in said or usual.link <= PCIE_BANDWIDTH[5]:
+    if "pcie" in said or "nvl" in said or usual.link <= hardware.PCIE_BANDWIDTH[5]:
         cells.assumed.append(
             f"intra_node '{cells.text('intra_node')}' as {card.name}'s own, without NVLink beyond a pair"
         )

@@ -17,10 +17,9 @@ from typing import cast
 from msgspec import Struct, structs
 
 from hpc_kit.errors import HpcKitError, SpecError, page
-from hpc_kit.planner import case_cells as words
-from hpc_kit.planner import hardware
+from hpc_kit.planner import case_cells, hardware
 from hpc_kit.planner.case_cells import CaseRow, parse_architecture, with_link
-from hpc_kit.planner.constants import Rates, rates_for
+from hpc_kit.planner.constants import Constants, constants_for
 from hpc_kit.planner.hardware import GIB, Machine
 from hpc_kit.planner.layout import (
     FRAMEWORKS,
@@ -34,8 +33,8 @@ from hpc_kit.planner.layout import (
     zero_stages,
 )
 from hpc_kit.planner.memory import Memory, peak_memory, stage_memory
-from hpc_kit.planner.model import Model
 from hpc_kit.planner.step_time import step_time
+from hpc_kit.planner.transformer import Transformer
 
 PREDICTION_COLUMNS = ("case_id", "step_time_s", "peak_memory_gib", "fits")
 REQUIRED_COLUMNS = ("case_id", "layers", "hidden", "seq_len", "gpu", "gpus", "dp", "tp", "pp", "global_batch")
@@ -97,17 +96,17 @@ def _read_csv(path: Path) -> tuple[list[str], dict[int, dict[str, str]]]:
     return columns, {line: {**row, "case_id": (row.get("case_id") or "").strip()} for line, row in rows.items()}
 
 
-def reported_memory(layout: TrainingLayout, rates: Rates) -> Memory:
+def reported_memory(layout: TrainingLayout, fitted: Constants) -> Memory:
     """Return the memory that the framework reports: of rank 0, or of the GPU with the highest peak."""
     if layout.framework in REPORTS_FIRST_STAGE:
-        return stage_memory(layout, rates, split_stages(layout.model, layout.pp, by_cost=bool(rates.by_cost))[0])
-    return peak_memory(layout, rates)
+        return stage_memory(layout, fitted, split_stages(layout.model, layout.pp, by_cost=bool(fitted.by_cost))[0])
+    return peak_memory(layout, fitted)
 
 
-def filled_share(layout: TrainingLayout, rates: Rates) -> float | None:
+def filled_share(layout: TrainingLayout, fitted: Constants) -> float | None:
     """Return peak memory as a share of the GPU's; None if that is unknown."""
     memory = layout.machine.gpu.memory
-    return peak_memory(layout, rates).total / memory if memory else None
+    return peak_memory(layout, fitted).total / memory if memory else None
 
 
 def predict_case(one: PlannerCase) -> Prediction:
@@ -115,15 +114,15 @@ def predict_case(one: PlannerCase) -> Prediction:
     layout = one.layout
     if layout is None:
         return Prediction(one.case_id, None, None, None, one.assumed)
-    rates = rates_of_layout(layout)
+    fitted = constants_of(layout)
     try:
-        time = step_time(layout, rates, filled_share(layout, rates) or 0.0).total
-        memory = reported_memory(layout, rates).gib
+        time = step_time(layout, fitted, filled_share(layout, fitted) or 0.0).total
+        memory = reported_memory(layout, fitted).gib
     except (ArithmeticError, ValueError) as error:
         return Prediction(one.case_id, None, None, None, (f"its numbers cannot be computed with: {error}",))
     if not (0 < time < math.inf and 0 < memory < math.inf):
         return Prediction(one.case_id, None, None, None, (f"its numbers lead to {time:g} s and {memory:g} GiB",))
-    return Prediction(one.case_id, time, memory, fits_memory(layout, rates), one.assumed)
+    return Prediction(one.case_id, time, memory, fits_memory(layout, fitted), one.assumed)
 
 
 def write_predictions(path: Path, predictions: Iterable[Prediction]) -> None:
@@ -137,15 +136,10 @@ def write_predictions(path: Path, predictions: Iterable[Prediction]) -> None:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(PREDICTION_COLUMNS)
             for one in predictions:
-                writer.writerow([one.case_id, *map(_format_cell, (one.step_time, one.memory_gib, one.fits))])
+                numbers = ("" if value is None else f"{value:.6g}" for value in (one.step_time, one.memory_gib))
+                writer.writerow([one.case_id, *numbers, "" if one.fits is None else str(one.fits).lower()])
     except OSError as error:
         raise SpecError(f"cannot write {path}", found=str(error), remedy="a folder that exists") from error
-
-
-def _format_cell(value: float | bool | None) -> str:
-    if value is None:
-        return ""
-    return str(value).lower() if isinstance(value, bool) else f"{value:.6g}"
 
 
 PADS_VOCABULARY = frozenset({"megatron", "megatron-deepspeed", "nemo"})
@@ -173,7 +167,7 @@ def parse_case(row: Mapping[str, str]) -> PlannerCase:
     return PlannerCase(row["case_id"], layout, tuple(cells.assumed), row.get("series", ""))
 
 
-def _parse_row_model(cells: CaseRow, framework: str, tp: int) -> Model:
+def _parse_row_model(cells: CaseRow, framework: str, tp: int) -> Transformer:
     block = parse_architecture(cells)
     hidden = cells.count("hidden")
     # Assume heads of width 128, as in most models.
@@ -185,7 +179,7 @@ def _parse_row_model(cells: CaseRow, framework: str, tp: int) -> Model:
         multiple = 128 * tp
         vocab = -(-vocab // multiple) * multiple
     seq_len = cells.count("seq_len")
-    return Model(
+    return Transformer(
         name=cells.text("model_name", "model", note=False),
         layers=cells.count("layers", most=MAX_LAYERS),
         hidden=hidden,
@@ -222,7 +216,7 @@ def _check_heads(cells: CaseRow, hidden: int, heads: int, tp: int) -> None:
 
 def _parse_framework(cells: CaseRow) -> str:
     try:
-        return cells.choice("framework", words.FRAMEWORK, "torch")
+        return cells.choice("framework", case_cells.FRAMEWORK, "torch")
     except SpecError:
         cells.assumed.append(f"framework '{cells.text('framework')}': general constants")
         return "torch"
@@ -300,8 +294,6 @@ def _parse_batch(cells: CaseRow, dp: int) -> tuple[int, int | None]:
 
 
 def _parse_layout(cells: CaseRow) -> TrainingLayout:
-    if cells.text("cpu_offload") and cells.flag("cpu_offload"):
-        raise SpecError("cpu_offload is not modelled")
     precision = cells.precision()
     framework = _parse_framework(cells)
     degrees = _parse_degrees(cells, cells.count("layers", most=MAX_LAYERS))
@@ -326,13 +318,14 @@ def _parse_layout(cells: CaseRow) -> TrainingLayout:
         zero_stage=cells.count("zero_stage", 0, least=0, most=3),
         sequence_parallel=cells.flag("sequence_parallel") and tp > 1,
         tp_overlap=tp > 1 and cells.flag("tp_overlap", default=framework in OVERLAPS_BY_DEFAULT),
-        recompute=cast(Recompute, cells.choice_or_default("recompute", words.RECOMPUTE) or "none"),
+        recompute=cast(Recompute, cells.choice_or_default("recompute", case_cells.RECOMPUTE) or "none"),
         flash=cells.flag("flash_attention", default=True),
         precision=precision,
-        rowwise=precision == "fp8" and cells.choice_or_default("fp8_recipe", words.FP8_RECIPE) == "rowwise",
+        rowwise=precision == "fp8" and cells.choice_or_default("fp8_recipe", case_cells.FP8_RECIPE) == "rowwise",
         compiled=cells.flag("torch_compile"),
-        grad_bytes=4 if cells.choice_or_default("grad_dtype", words.GRAD_DTYPE, usual) == "fp32" else 2,
+        grad_bytes=4 if cells.choice_or_default("grad_dtype", case_cells.GRAD_DTYPE, usual) == "fp32" else 2,
         framework=framework,
+        offload=bool(cells.text("cpu_offload")) and cells.flag("cpu_offload"),
     )
     schedule = cells.schedule() if layout.pp > 1 else ""
     check_virtual_stages(layout, schedule)
@@ -381,7 +374,7 @@ def unusual_properties(layout: TrainingLayout) -> list[str]:
     per_node = layout.machine.gpus_per_node
     if layout.gpus > per_node and layout.gpus % per_node:
         found.append(f"{layout.gpus} GPUs are no multiple of gpus_per_node {per_node}: the last node is not full")
-    return [f"odd, and predicted all the same: {one}" for one in found]
+    return [f"unusual, but predicted: {one}" for one in found]
 
 
 MAX_BUBBLE = 0.1
@@ -390,9 +383,9 @@ INTERLEAVES_BY_DEFAULT = frozenset({"megatron", "nemo"})
 """Frameworks that use virtual stages if a row does not contain their number."""
 
 
-def rates_of_layout(layout: TrainingLayout) -> Rates:
+def constants_of(layout: TrainingLayout) -> Constants:
     """Return the calibrated constants of a layout."""
-    return rates_for(layout.framework, layout.machine.gpu.generation, layout.machine.fabric)
+    return constants_for(layout.framework, layout.machine.gpu.generation, layout.machine.fabric)
 
 
 def fill_defaults(layout: TrainingLayout, cells: CaseRow, schedule: str, *, open_batch: bool) -> TrainingLayout:
@@ -419,7 +412,7 @@ def fill_defaults(layout: TrainingLayout, cells: CaseRow, schedule: str, *, open
     chosen = choose_fastest(_fewest_virtual_stages(options) if moderate else options)
     why = (
         "the fastest that fits"
-        if fits_memory(chosen, rates_of_layout(chosen))
+        if fits_memory(chosen, constants_of(chosen))
         else "which needs the least memory; nothing fits"
     )
     few = f"the fewest for a bubble below {MAX_BUBBLE:.0%}, or the most there can be"
@@ -458,16 +451,16 @@ def _possible_virtual_stages(layout: TrainingLayout, schedule: str) -> list[int]
     return sorted(set(known))[bool(schedule) :] or [1]
 
 
-def fits_memory(layout: TrainingLayout, rates: Rates) -> bool:
+def fits_memory(layout: TrainingLayout, fitted: Constants) -> bool:
     """Return whether a layout fits; with unknown GPU memory, that of the family's usual card counts."""
-    return peak_memory(layout, rates).total <= rates.usable * hardware.memory_bytes(layout.machine.gpu)
+    return peak_memory(layout, fitted).total <= fitted.usable * hardware.memory_bytes(layout.machine.gpu)
 
 
 def choose_fastest(options: list[TrainingLayout]) -> TrainingLayout:
     """Return the fastest layout that fits, or the one with the least memory if none fits."""
     if len(options) == 1:
         return options[0]
-    rates = rates_of_layout(options[0])
-    if good := [one for one in options if fits_memory(one, rates)]:
-        return min(good, key=lambda one: step_time(one, rates).total)
-    return min(options, key=lambda one: peak_memory(one, rates).total)
+    fitted = constants_of(options[0])
+    if good := [one for one in options if fits_memory(one, fitted)]:
+        return min(good, key=lambda one: step_time(one, fitted).total)
+    return min(options, key=lambda one: peak_memory(one, fitted).total)

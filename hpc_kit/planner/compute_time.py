@@ -6,7 +6,7 @@ import math
 
 from msgspec import Struct
 
-from hpc_kit.planner.constants import Rates
+from hpc_kit.planner.constants import Constants
 from hpc_kit.planner.layout import TrainingLayout
 from hpc_kit.planner.memory import activation_bytes
 
@@ -37,7 +37,7 @@ class LayerTime(Struct, frozen=True):
 
 
 def matmul_seconds(
-    layout: TrainingLayout, rates: Rates, m: float, n: float, k: float, *, eight_bit: bool = False
+    layout: TrainingLayout, fitted: Constants, m: float, n: float, k: float, *, eight_bit: bool = False
 ) -> float:
     """Return the seconds of a matrix product (m x k)(k x n).
 
@@ -45,12 +45,12 @@ def matmul_seconds(
     products come near the peak rate, thin and small ones do not. `eight_bit` means 8-bit numbers.
     """
     gpu = layout.machine.gpu
-    peak = gpu.measured * rates.quality * (gpu.flops8 * rates.gemm8 if eight_bit else gpu.flops * rates.gemm)
+    peak = gpu.measured * fitted.quality * (gpu.flops8 * fitted.gemm8 if eight_bit else gpu.flops * fitted.gemm)
     waves = math.ceil(math.ceil(m / 128) * math.ceil(n / 256) / gpu.units)
-    idle = 1 + rates.wave * (waves * gpu.units * 128 * 256 / (m * n) - 1)
+    idle = 1 + fitted.wave * (waves * gpu.units * 128 * 256 / (m * n) - 1)
     size = 1 if eight_bit else 2
-    moved = rates.traffic * (size * (m * k + k * n) + 2 * m * n)
-    cast = rates.cast8 * (rates.rowwise if layout.rowwise else 1.0) * (m * k + k * n) if eight_bit else 0.0
+    moved = fitted.traffic * (size * (m * k + k * n) + 2 * m * n)
+    cast = fitted.cast8 * (fitted.rowwise if layout.rowwise else 1.0) * (m * k + k * n) if eight_bit else 0.0
     return math.hypot(2 * m * n * k / peak * idle, moved / gpu.bandwidth) + cast / gpu.bandwidth
 
 
@@ -67,7 +67,7 @@ def matrix_shapes(layout: TrainingLayout) -> tuple[tuple[float, float], ...]:
     )
 
 
-def attention_seconds(layout: TrainingLayout, rates: Rates) -> tuple[float, float]:
+def attention_seconds(layout: TrainingLayout, fitted: Constants) -> tuple[float, float]:
     """Return the seconds of a layer's attention core, forward and backward.
 
     Flash attention skips the masked half and pads heads to a multiple of eight columns; its kernels are never faster
@@ -75,30 +75,30 @@ def attention_seconds(layout: TrainingLayout, rates: Rates) -> tuple[float, floa
     """
     gpu, model = layout.machine.gpu, layout.model
     flops = layout.tokens * model.attention_flops(layout.seq_len) / layout.tp
-    peak, product_share = gpu.flops * gpu.measured, rates.gemm * rates.quality
-    slow = 1 + rates.context * (1 - 2 / layout.cp) if layout.cp > 2 else 1.0
+    peak, product_share = gpu.flops * gpu.measured, fitted.gemm * fitted.quality
+    slow = 1 + fitted.context * (1 - 2 / layout.cp) if layout.cp > 2 else 1.0
     if layout.flash:
         filled = math.ceil(model.head_dim / 8) * 8 / model.head_dim
-        share = min(rates.attention * rates.attention_quality, product_share)
+        share = min(fitted.attention * fitted.attention_quality, product_share)
         forward = flops / 2 / (peak * share) * filled * slow
-        return forward, forward * rates.attention_back
+        return forward, forward * fitted.attention_back
     if model.head_dim % 8:
-        slow *= rates.unaligned
-    moved = rates.scores * layout.tokens * layout.seq_len * model.heads / layout.tp / gpu.bandwidth
+        slow *= fitted.unaligned
+    moved = fitted.scores * layout.tokens * layout.seq_len * model.heads / layout.tp / gpu.bandwidth
     forward = slow * (flops / (peak * product_share) + moved)
     return forward, 2 * forward
 
 
-def layer_time(layout: TrainingLayout, rates: Rates) -> LayerTime:
+def layer_time(layout: TrainingLayout, fitted: Constants) -> LayerTime:
     """Return the computation time of one layer for one micro-batch."""
     tokens, eight_bit = layout.tokens, layout.precision == "fp8"
     ahead = back = 0.0
     for n, k in matrix_shapes(layout):
-        ahead += matmul_seconds(layout, rates, tokens, n, k, eight_bit=eight_bit)
-        back += matmul_seconds(layout, rates, tokens, k, n, eight_bit=eight_bit) + matmul_seconds(
-            layout, rates, k, n, tokens, eight_bit=eight_bit
+        ahead += matmul_seconds(layout, fitted, tokens, n, k, eight_bit=eight_bit)
+        back += matmul_seconds(layout, fitted, tokens, k, n, eight_bit=eight_bit) + matmul_seconds(
+            layout, fitted, k, n, tokens, eight_bit=eight_bit
         )
-    core, core_back = attention_seconds(layout, rates)
+    core, core_back = attention_seconds(layout, fitted)
     kept = activation_bytes(
         layout.model,
         layout.seq_len,
@@ -107,10 +107,14 @@ def layer_time(layout: TrainingLayout, rates: Rates) -> LayerTime:
         recompute="selective",
         flash=True,
         dropout=layout.model.norm_biases,
-        gate=rates.gate,
+        gate=fitted.gate,
     )
     moved = (
-        rates.elementwise * (rates.compiled if layout.compiled else 1.0) * tokens * kept / layout.machine.gpu.bandwidth
+        fitted.elementwise
+        * (fitted.compiled if layout.compiled else 1.0)
+        * tokens
+        * kept
+        / layout.machine.gpu.bandwidth
     )
     if layout.micro_batches > 1:
         # The 16-bit gradient of each micro-batch is read and added to the accumulated one.
@@ -119,16 +123,16 @@ def layer_time(layout: TrainingLayout, rates: Rates) -> LayerTime:
     if layout.recompute == "full":
         again = ahead + core + moved
     elif layout.recompute == "selective":
-        again = core if rates.selective_core else rates.selective_again * ahead + moved
+        again = core if fitted.selective_core else fitted.selective_again * ahead + moved
     return LayerTime(ahead, core, moved, back, core_back, 2 * moved, again)
 
 
-def head_seconds(layout: TrainingLayout, rates: Rates) -> float:
+def head_seconds(layout: TrainingLayout, fitted: Constants) -> float:
     """Return the seconds of the output matrix and the loss, forward and backward, in 16 bits."""
     tokens, hidden, vocab = layout.tokens, layout.model.hidden, layout.model.vocab / layout.tp
     products = (
-        matmul_seconds(layout, rates, tokens, vocab, hidden)
-        + matmul_seconds(layout, rates, tokens, hidden, vocab)
-        + matmul_seconds(layout, rates, hidden, vocab, tokens)
+        matmul_seconds(layout, fitted, tokens, vocab, hidden)
+        + matmul_seconds(layout, fitted, tokens, hidden, vocab)
+        + matmul_seconds(layout, fitted, hidden, vocab, tokens)
     )
-    return products + rates.logits * tokens * vocab / layout.machine.gpu.bandwidth
+    return products + fitted.logits * tokens * vocab / layout.machine.gpu.bandwidth

@@ -19,132 +19,82 @@ from hpc_kit.planner.layout import TrainingLayout
 CONSTANTS_FILE = Path(__file__).with_name("constants.toml")
 
 
-class Rates(Struct, frozen=True, kw_only=True):
-    """Calibrated constants for one framework on one kind of GPU and fabric; shares or factors unless a unit is given.
+class Constants(Struct, frozen=True, kw_only=True):
+    """Constants for one framework on one kind of GPU and fabric; shares or factors unless a unit is given.
 
-    Attributes:
-        gemm: Share of the best measured matrix product that large products reach.
-        quality: Factor on that for a framework's way of calling them.
-        gemm8: The same for 8-bit products, of the data sheet's 8-bit figure.
-        wave: Part of a wave of tiles that a product wastes at its end.
-        traffic: Bytes that a product moves, in units of its three matrices.
-        attention: Share of the measured peak that flash attention reaches.
-        attention_quality: Factor on that for a framework's kernels.
-        attention_back: Operations of its backward pass over those of its forward pass.
-        scores: Bytes moved for each score where the s x s matrix is stored, forward.
-        unaligned: Factor on attention with stored scores where the head width is no multiple of 8.
-        elementwise: Times that each kept activation byte is moved, forward: the norms, residuals, activations.
-        compiled: Factor on that where kernels are fused by a compiler.
-        cast8: Bytes moved for each input of an 8-bit product.
-        rowwise: Factor on `cast8` with a scale for each row.
-        logits: Bytes moved for each logit, forward and backward.
-        launch: Seconds to launch a layer's kernels, forward and backward, one micro-batch.
-        launch_tensor: Additional seconds where tensor parallelism adds collectives.
-        launch_scores: The same where stored scores go through separate kernels, as fused ones take four matrices of
-            them at a time (Megatron).
-        hop: Seconds a rank of a tensor group adds to a layer where pipeline traffic crosses nodes.
-        gap: Share of the shorter one that is not hidden where launching and computing go side by side.
-        wait: Additional seconds that each layer of a micro-batch waits for the host, not hidden.
-        micro: Seconds of a micro-batch in addition to its layers.
-        step: Seconds of a step in addition to its micro-batches.
-        link: Share of the link's data sheet that collectives inside a node reach.
-        network: The same for the network, two nodes.
-        spread: Nodes over which a ring has lost half of `network`.
-        rails: Exponent with which the network of a node's GPUs adds up for one group: 1, all of it.
-        latency: Seconds of a collective without data, inside a node.
-        latency_network: Seconds for each node that a collective crosses.
-        tensor_overlap: Share of tensor-parallel traffic hidden behind products where overlap is asked for.
-        data_overlap: Share of the last backward pass behind which gradients are reduced.
-        zero_overlap: The same with ZeRO-1 and -2.
-        context: Share of attention that context parallelism beyond 2 leaves unbalanced.
-        shard_overlap: Share of compute behind which ZeRO-3 gathers parameters.
-        zero_cost: Factor on the reduction of gradients with ZeRO-1 and -2.
-        zero_calls: Collectives a layer in which ZeRO-1 and -2 scatter gradients, and as many that gather parameters,
-            where each tensor has its own (0: they go in few large ones).
-        boundary: Share of pipeline traffic that is not hidden.
-        scatter: 1: a rank of a tensor group sends its part of a stage's activations; 0: all of them, unless they are
-            split by sequence parallelism anyway.
-        optimizer: Times that optimizer states are moved in a step.
-        sharpness: Exponent with which two things that overlap share time: large, the slower one alone counts.
-        selective_again: Share of a layer's products that `selective` recomputes (0: the attention core only).
-        gate: Bytes kept for each column of a gated MLP: 8, or 6 where its product is fused with its activation.
-        activation_scale: Factor on the formula of activations.
-        selective_share: Share that `selective` keeps where it works by operator.
-        selective_core: 1: `selective` recomputes the attention core; 0: it works by operator.
-        ahead: Layers that a host launches ahead of its GPU, whose gathered inputs are held until then.
-        logit_bytes: Bytes kept for each logit.
-        logit_kept: Bytes a logit that are still held when the next micro-batch begins.
-        reserve: Additional GiB: workspaces, communication buffers.
-        state_waste: Additional bytes a parameter: buckets, temporaries.
-        usable: Share of the GPU's memory that is full when allocation fails.
-        thrash: Seconds a micro-batch that the allocator loses where memory is full: it frees, and asks again.
-        by_cost: 1: stages are cut by cost; 0: by number of layers.
+    `hardware.toml` contains the data sheets that they multiply.
     """
 
-    gemm: float
-    quality: float
-    gemm8: float
-    wave: float
-    traffic: float
-    attention: float
-    attention_quality: float
-    attention_back: float
-    scores: float
-    unaligned: float
-    elementwise: float
-    compiled: float
-    cast8: float
-    rowwise: float
-    logits: float
-    launch: float
-    launch_tensor: float
+    gemm: float  # Share of the best measured matrix product that large products reach
+    quality: float  # Factor on that for a framework's way of calling them
+    gemm8: float  # The same for 8-bit products, of the data sheet's 8-bit figure
+    wave: float  # Part of a wave of tiles that a product wastes at its end
+    traffic: float  # Bytes that a product moves, in units of its three matrices
+    attention: float  # Share of the measured peak that flash attention reaches
+    attention_quality: float  # Factor on that for a framework's kernels
+    attention_back: float  # Operations of its backward pass over those of its forward pass
+    scores: float  # Bytes moved for each score where the s x s matrix is stored, forward
+    unaligned: float  # Factor on attention with stored scores where the head width is no multiple of 8
+    elementwise: float  # Times that each kept activation byte is moved, forward: the norms, residuals, activations
+    compiled: float  # Factor on that where kernels are fused by a compiler
+    cast8: float  # Bytes moved for each input of an 8-bit product
+    rowwise: float  # Factor on `cast8` with a scale for each row
+    logits: float  # Bytes moved for each logit, forward and backward
+    launch: float  # Seconds to launch a layer's kernels, forward and backward, one micro-batch
+    launch_tensor: float  # Additional seconds where tensor parallelism adds collectives
+    # The same where stored scores go through separate kernels, as fused ones take four matrices of them at a time
+    # (Megatron).
     launch_scores: float
-    hop: float
-    gap: float
-    wait: float
-    micro: float
-    step: float
-    link: float
-    network: float
-    spread: float
-    rails: float
-    latency: float
-    latency_network: float
-    tensor_overlap: float
-    data_overlap: float
-    zero_overlap: float
-    context: float
-    shard_overlap: float
-    zero_cost: float
+    hop: float  # Seconds a rank of a tensor group adds to a layer where pipeline traffic crosses nodes
+    gap: float  # Share of the shorter one that is not hidden where launching and computing go side by side
+    wait: float  # Additional seconds that each layer of a micro-batch waits for the host, not hidden
+    micro: float  # Seconds of a micro-batch in addition to its layers
+    step: float  # Seconds of a step in addition to its micro-batches
+    link: float  # Share of the link's data sheet that collectives inside a node reach
+    network: float  # The same for the network, two nodes
+    spread: float  # Nodes over which a ring has lost half of `network`
+    rails: float  # Exponent with which the network of a node's GPUs adds up for one group: 1, all of it
+    latency: float  # Seconds of a collective without data, inside a node
+    latency_network: float  # Seconds for each node that a collective crosses
+    tensor_overlap: float  # Share of tensor-parallel traffic hidden behind products where overlap is asked for
+    data_overlap: float  # Share of the last backward pass behind which gradients are reduced
+    zero_overlap: float  # The same with ZeRO-1 and -2
+    context: float  # Share of attention that context parallelism beyond 2 leaves unbalanced
+    shard_overlap: float  # Share of compute behind which ZeRO-3 gathers parameters
+    zero_cost: float  # Factor on the reduction of gradients with ZeRO-1 and -2
+    # Collectives a layer in which ZeRO-1 and -2 scatter gradients, and as many that gather parameters, where each
+    # tensor has its own (0: they go in few large ones).
     zero_calls: float
-    boundary: float
+    boundary: float  # Share of pipeline traffic that is not hidden
+    # 1: a rank of a tensor group sends its part of a stage's activations; 0: all of them, unless they are split by
+    # sequence parallelism anyway.
     scatter: float
-    optimizer: float
-    sharpness: float
-    selective_again: float
-    gate: float
-    activation_scale: float
-    selective_share: float
-    selective_core: float
-    ahead: float
-    logit_bytes: float
-    logit_kept: float
-    reserve: float
-    state_waste: float
-    usable: float
-    thrash: float
-    by_cost: float
+    optimizer: float  # Times that optimizer states are moved in a step
+    sharpness: float  # Exponent with which two things that overlap share time: large, the slower one alone counts
+    selective_again: float  # Share of a layer's products that `selective` recomputes (0: the attention core only)
+    gate: float  # Bytes kept for each column of a gated MLP: 8, or 6 where its product is fused with its activation
+    activation_scale: float  # Factor on the formula of activations
+    selective_share: float  # Share that `selective` keeps where it works by operator
+    selective_core: float  # 1: `selective` recomputes the attention core; 0: it works by operator
+    ahead: float  # Layers that a host launches ahead of its GPU, whose gathered inputs are held until then
+    logit_bytes: float  # Bytes kept for each logit
+    logit_kept: float  # Bytes a logit that are still held when the next micro-batch begins
+    reserve: float  # Additional GiB: workspaces, communication buffers
+    state_waste: float  # Additional bytes a parameter: buckets, temporaries
+    usable: float  # Share of the GPU's memory that is full when allocation fails
+    thrash: float  # Seconds a micro-batch that the allocator loses where memory is full: it frees, and asks again
+    by_cost: float  # 1: stages are cut by cost; 0: by number of layers
 
 
-def select_rates(values: Mapping[str, float], *kinds: str) -> Rates:
+def select_constants(values: Mapping[str, float], *kinds: str) -> Constants:
     """Return the constants for some kinds (framework, generation, fabric); later kinds take precedence."""
     chosen: dict[str, float] = {}
-    for name in Rates.__struct_fields__:
+    for name in Constants.__struct_fields__:
         value = values[name]
         for kind in kinds:
             value = values.get(f"{name}.{kind}", value)
         chosen[name] = value
-    return Rates(**chosen)
+    return Constants(**chosen)
 
 
 @cache
@@ -165,9 +115,9 @@ def constant_values() -> dict[str, float]:
 
 
 @cache
-def rates_for(framework: str, generation: str, fabric: str) -> Rates:
+def constants_for(framework: str, generation: str, fabric: str) -> Constants:
     """Return the calibrated constants for a framework on a kind of GPU and fabric."""
-    return select_rates(constant_values(), generation, fabric, framework)
+    return select_constants(constant_values(), generation, fabric, framework)
 
 
 CALIBRATED_GPUS = frozenset({"a100", "h100"})
@@ -190,7 +140,9 @@ def time_error(layout: TrainingLayout) -> tuple[float, tuple[str, ...]]:
         error += EXTRAPOLATION_ERROR
         reasons.append(f"no measured runs of {layout.framework}: general constants")
     own = f" with {layout.framework}" if layout.framework in entry["most"] else ""
-    for name, most in _largest_measured(layout.framework).items():
+    known: dict[str, dict[str, int]] = entry["most"]
+    largest = known.get(layout.framework) or {name: max(one[name] for one in known.values()) for name in QUANTITY_NAMES}
+    for name, most in largest.items():
         if getattr(layout, name) > most:
             error += EXTRAPOLATION_ERROR
             reasons.append(f"at most {most} {QUANTITY_NAMES[name]} were measured{own}")
@@ -201,12 +153,6 @@ def time_error(layout: TrainingLayout) -> tuple[float, tuple[str, ...]]:
         error += EXTRAPOLATION_ERROR
         reasons.append(f"ZeRO-3 was measured on up to {MAX_SHARDED_GPUS} GPUs")
     return error, tuple(reasons)
-
-
-def _largest_measured(framework: str) -> dict[str, int]:
-    """Return the largest measured values of a framework, or of all frameworks if it has none."""
-    known: dict[str, dict[str, int]] = constants_table()["error"]["most"]
-    return known.get(framework) or {name: max(one[name] for one in known.values()) for name in QUANTITY_NAMES}
 
 
 def _unmeasured_kinds(layout: TrainingLayout) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from functools import cache
@@ -36,6 +37,12 @@ IGNORED_PARTS = re.compile(r"^(nvidia|tesla|amd|instinct|sxm\d?|hbm\d?e?|oam|nvl
 """Parts of a driver's name that do not distinguish rows."""
 MISSING_SEPARATOR = re.compile(r"(?<=\d)(?=(?:sxm|pcie|nvl|hbm))")
 """Places where names lack a separator: `h100sxm`, `gb200nvl72`."""
+PCIE_BANDWIDTH = {3: 16e9, 4: 32e9, 5: 64e9, 6: 128e9}
+"""Bytes/s, each way, of 16 lanes of each generation."""
+PCIE_GENERATION = {"v100": 3, "h100": 5, "h20": 5, "b200": 5, "mi300x": 5, "mi355x": 5}
+"""Generation of PCIe by generation of GPU, unless 4."""
+HOST_MEMORY_BANDWIDTH = 100e9
+"""Bytes/s of a node's own memory in an update by its CPUs: about half of what two sockets have."""
 HARDWARE_FILE = Path(__file__).with_name("hardware.toml")
 
 
@@ -137,7 +144,7 @@ def matched_name(name: str, *, allow_similar: bool = False) -> str:
         return ""
     row, size, word = _match_gpu(name, allow_similar=allow_similar)
     more = f" with {size:.1f} GiB" if size else ""
-    return f"gpu '{name}' as {row}{more}" + (f", for '{word}' says nothing" if word else "")
+    return f"gpu '{name}' as {row}{more}" + (f", ignoring '{word}'" if word else "")
 
 
 @cache
@@ -169,6 +176,11 @@ def find_gpu(name: str, *, allow_similar: bool = False) -> Gpu:
         measured=row.get("measured", 0.8),
         bf16=row.get("bf16", True),
     )
+
+
+def pcie_bandwidth(card: Gpu) -> float:
+    """Return bytes/s, each way, between a GPU and the memory of its host; infinite for a CPU."""
+    return math.inf if card.generation == "cpu" else PCIE_BANDWIDTH[PCIE_GENERATION.get(card.generation, 4)]
 
 
 def usual_network(card: Gpu) -> float:

@@ -13,9 +13,9 @@ from hpc_kit.errors import SpecError, UnitError
 from hpc_kit.planner import model_catalogue
 from hpc_kit.planner.case_cells import FLAGS, PRECISION, normalize_word
 from hpc_kit.planner.layout import TrainingLayout
-from hpc_kit.planner.model import Model as Transformer
 from hpc_kit.planner.search import Plan, format_layout
 from hpc_kit.planner.target import SPELLINGS
+from hpc_kit.planner.transformer import Transformer
 from hpc_kit.slurm.sizes import is_gpu_item
 from hpc_kit.slurm.units import UNLIMITED, format_time, parse_time
 from hpc_kit.spec import load
@@ -23,19 +23,17 @@ from hpc_kit.spec.job import Job, Layout, Model, Program, Value
 from hpc_kit.spec.program_options import RunProgram, can_split, find_program
 from hpc_kit.spec.resources import GPU_COUNT_FIELDS, Resources
 
-PROGRAM_DEFAULTS = {"layers": 4, "width": 128, "heads": 4, "sequence": 64, "global-batch": 64}
-"""Options of the programs in jobs/train, with their defaults."""
 BYTE_VOCABULARY = 256
 ASSUMED_VOCABULARY = 32000
 """Vocabulary of the shipped programs (bytes), and the assumed one of other programs."""
 ASSUMED_SEQ_LEN, ASSUMED_BATCH = 2048, 1024
 """Assumed tokens per sequence and sequences per step of other programs."""
 
-
 PLAN_MODEL = "PLAN_MODEL"
 """Variable of a job that `--write` wrote: its model, in the format of `--model`."""
-PLAN_FRAMEWORK, PLAN_PRECISION, PLAN_FLASH = "PLAN_FRAMEWORK", "PLAN_PRECISION", "PLAN_FLASH"
-"""Further variables of such a job: the first two as for the options, the last 1 or 0."""
+PLAN_FRAMEWORK, PLAN_PRECISION = "PLAN_FRAMEWORK", "PLAN_PRECISION"
+PLAN_FLASH, PLAN_OFFLOAD = "PLAN_FLASH", "PLAN_OFFLOAD"
+"""Further variables of such a job: the first two as for the options, the last two 1 or 0."""
 PARAMETER_TOLERANCE = 0.02
 """Allowed relative difference between the parameters of the model and those in its job."""
 
@@ -55,6 +53,7 @@ class PlannedSettings(Struct, frozen=True):
     framework: str = ""
     precision: str = ""
     flash: bool | None = None
+    offload: bool = False
 
 
 def planned_settings(job: Job) -> PlannedSettings:
@@ -64,10 +63,12 @@ def planned_settings(job: Job) -> PlannedSettings:
         SpecError: A variable has an invalid value.
     """
     framework, precision, flash = (str(job.env.get(name, "")) for name in (PLAN_FRAMEWORK, PLAN_PRECISION, PLAN_FLASH))
+    offload = str(job.env.get(PLAN_OFFLOAD, ""))
     for name, value, known in (
         (PLAN_FRAMEWORK, normalize_word(framework), SPELLINGS),
         (PLAN_PRECISION, precision, PRECISION),
         (PLAN_FLASH, flash.lower(), FLAGS),
+        (PLAN_OFFLOAD, offload.lower(), FLAGS),
     ):
         if value and value not in known:
             raise SpecError(
@@ -75,7 +76,12 @@ def planned_settings(job: Job) -> PlannedSettings:
                 found=f"known: {', '.join(known)}",
                 remedy="correct it in [env], or leave it out",
             )
-    return PlannedSettings(SPELLINGS.get(normalize_word(framework), ""), precision, FLAGS.get(flash.lower()))
+    return PlannedSettings(
+        SPELLINGS.get(normalize_word(framework), ""),
+        precision,
+        FLAGS.get(flash.lower()),
+        FLAGS.get(offload.lower(), False),
+    )
 
 
 def runs_shipped_program(job: Job) -> bool:
@@ -84,33 +90,45 @@ def runs_shipped_program(job: Job) -> bool:
     return bool(programs) and Path(programs[0]).parts[-3:-1] == ("jobs", "train")
 
 
-def model_of_job(job: Job) -> JobModel | None:
+def model_of_job(job: Job, root: Path) -> JobModel | None:
     """Return the model that a job trains; None if neither `[model]` nor the command contains it.
 
     Raises:
         SpecError: PLAN_MODEL is not a model.
     """
-    is_shipped = runs_shipped_program(job)
-    told = {"layers": job.model.layers, "width": job.model.width, "heads": job.model.heads}
-    if not is_shipped and PLAN_MODEL in job.env:
-        model = _parse_plan_model(job)
-        length, batch = job.model.sequence or model.seq_len, job.layout.global_batch
-        return JobModel(model, batch or ASSUMED_BATCH, length, "" if batch else f"a global batch of {ASSUMED_BATCH}")
-    if not is_shipped and None in told.values():
+    model, batch = job.model, job.layout.global_batch
+    if runs_shipped_program(job):
+        return _model_of_shipped_program(job, root)
+    if PLAN_MODEL in job.env:
+        planned = _parse_plan_model(job)
+        note = "" if batch else f"a global batch of {ASSUMED_BATCH}"
+        return JobModel(planned, batch or ASSUMED_BATCH, model.sequence or planned.seq_len, note)
+    if model.layers is None or model.width is None or model.heads is None:
         return None
-    told |= {"sequence": job.model.sequence, "global-batch": job.layout.global_batch}
-    found = {name: told[name] or usual for name, usual in PROGRAM_DEFAULTS.items()}
-    if is_shipped:
-        found |= _command_numbers(job)
-        return JobModel(_gpt_of_job(found, BYTE_VOCABULARY), found["global-batch"], found["sequence"])
-    usual = {"sequence": ASSUMED_SEQ_LEN, "global-batch": ASSUMED_BATCH}
-    found |= {name: number for name, number in usual.items() if told[name] is None}
-    words = {"sequence": f"{ASSUMED_SEQ_LEN} tokens a sequence", "global-batch": f"a global batch of {ASSUMED_BATCH}"}
-    taken = [text for name, text in words.items() if told[name] is None]
-    assumed = ", ".join(
-        [f"a GPT with {ASSUMED_VOCABULARY} words, an MLP of 4 x width, as many key heads as heads", *taken]
-    )
-    return JobModel(_gpt_of_job(found, ASSUMED_VOCABULARY), found["global-batch"], found["sequence"], assumed)
+    notes = [f"a GPT with {ASSUMED_VOCABULARY} words, an MLP of 4 x width, as many key heads as heads"]
+    if model.sequence is None:
+        notes.append(f"{ASSUMED_SEQ_LEN} tokens a sequence")
+    if batch is None:
+        notes.append(f"a global batch of {ASSUMED_BATCH}")
+    length = model.sequence or ASSUMED_SEQ_LEN
+    gpt = _gpt_of_job(model.layers, model.width, model.heads, length, ASSUMED_VOCABULARY)
+    return JobModel(gpt, batch or ASSUMED_BATCH, length, ", ".join(notes))
+
+
+def _model_of_shipped_program(job: Job, root: Path) -> JobModel | None:
+    """Return the byte GPT of a program in jobs/train: numbers of its command, of the job, or its own defaults."""
+    run = find_job_program(job, root)
+    if run.program is None:
+        return None
+    layout, model = structs.asdict(job.layout), structs.asdict(job.model)
+    typed = {name: int(text) for name, text in run.values.items() if text.isdecimal()}
+    numbers = {
+        name: typed.get(name) or model.get(name) or layout.get(name) or default
+        for name, default in run.program.defaults.items()
+    }
+    length = numbers["sequence"]
+    gpt = _gpt_of_job(numbers["layers"], numbers["width"], numbers["heads"], length, BYTE_VOCABULARY)
+    return JobModel(gpt, numbers["global_batch"], length)
 
 
 def check_job_model(found: JobModel, job: Job) -> None:
@@ -147,31 +165,19 @@ def _parse_plan_model(job: Job) -> Transformer:
         ) from error
 
 
-def _command_numbers(job: Job) -> dict[str, int]:
-    """Return the numbers in a shipped program's command."""
-    found: dict[str, int] = {}
-    for word, following in zip(job.command, (*job.command[1:], ""), strict=True):
-        name, equals, value = word.removeprefix("--").partition("=")
-        text = value if equals else following
-        if word.startswith("--") and name in PROGRAM_DEFAULTS and text.isdigit():
-            found[name] = int(text)
-    return found
-
-
-def _gpt_of_job(numbers: dict[str, int], words: int) -> Transformer:
-    width, heads = numbers["width"], numbers["heads"]
+def _gpt_of_job(layers: int, width: int, heads: int, seq_len: int, vocab: int) -> Transformer:
     return Transformer(
-        name=f"l{numbers['layers']}-h{width}",
-        layers=numbers["layers"],
+        name=f"l{layers}-h{width}",
+        layers=layers,
         hidden=width,
         ffn=4 * width,
         heads=heads,
         kv_heads=heads,
         head_dim=max(1, width // heads),
-        vocab=words,
-        seq_len=numbers["sequence"],
+        vocab=vocab,
+        seq_len=seq_len,
         gated=False,
-        positions=numbers["sequence"],
+        positions=seq_len,
     )
 
 
@@ -181,7 +187,7 @@ START_SECONDS = 300.0
 """Seconds of a written time limit for the start and end of a job."""
 
 
-def job_from_plan(plan: Plan, base: Job, name: str, *, steps: int | None = None) -> Job:
+def job_from_plan(plan: Plan, base: Job, name: str, root: Path, *, steps: int | None = None) -> Job:
     """Return the job of a plan, based on the job whose program it runs.
 
     Variables PLAN_* contain everything that `[layout]` and `[model]` cannot express.
@@ -190,6 +196,7 @@ def job_from_plan(plan: Plan, base: Job, name: str, *, steps: int | None = None)
         plan: The plan to write.
         base: The job whose program the new job runs.
         name: Name of the new job.
+        root: The user's project.
         steps: Number of steps, which determines the time limit; None: keep the base's limit.
     """
     layout = plan.layout
@@ -222,12 +229,12 @@ def job_from_plan(plan: Plan, base: Job, name: str, *, steps: int | None = None)
         launch=structs.replace(base.launch, nproc_per_node=per_node) if agents else base.launch,
         env={**base.env, **_plan_variables(layout)},
     )
-    return _describe_trained_model(found, layout) if runs_shipped_program(base) else found
+    return _describe_trained_model(found, layout, root) if runs_shipped_program(base) else found
 
 
-def _describe_trained_model(found: Job, layout: TrainingLayout) -> Job:
+def _describe_trained_model(found: Job, layout: TrainingLayout, root: Path) -> Job:
     """Describe the model that a shipped program really trains, a GPT on bytes of the same size."""
-    own = model_of_job(found)
+    own = model_of_job(found, root)
     if own is None or own.model.parameters == layout.model.parameters:
         return found
     count = own.model.parameters
@@ -267,6 +274,7 @@ def _plan_variables(layout: TrainingLayout) -> dict[str, Value]:
         PLAN_FRAMEWORK: layout.framework,
         PLAN_PRECISION: layout.precision,
         PLAN_FLASH: int(layout.flash),
+        **({PLAN_OFFLOAD: 1} if layout.offload else {}),
     }
 
 
@@ -302,7 +310,7 @@ class SupportedPlan(Struct, frozen=True):
     Attributes:
         name: The shipped job.
         base: That job, with the options of the plan in its command.
-        place: Which of the plans it is, from 1.
+        rank: Its place among the plans, from 1.
     """
 
     plan: Plan
@@ -359,6 +367,7 @@ def layout_options(layout: TrainingLayout, program: Program) -> tuple[str, ...] 
     wanted: dict[str, tuple[bool, tuple[str, ...]]] = {
         "bf16": (layout.machine.gpu.generation != "cpu", ()),
         "recompute": (layout.recompute == "full", ()),
+        "offload": (layout.offload, ()),
         "sequence_parallel": (layout.sequence_parallel, ()),
         "schedule": (layout.virtual_stages > 1, ("Interleaved1F1B",)),
         "stages_per_rank": (layout.virtual_stages > 1, (str(layout.virtual_stages),)),

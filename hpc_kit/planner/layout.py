@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from hpc_kit.planner.hardware import Machine, RankGroup, make_rank_group
-from hpc_kit.planner.model import Model
+from hpc_kit.planner.transformer import Transformer
 
 Recompute = Literal["none", "selective", "full"]
 
@@ -19,16 +19,18 @@ class TrainingLayout(Struct, frozen=True, kw_only=True):
 
     Attributes:
         dp, tp, pp, cp: Degrees of data, tensor, pipeline and context parallelism; their product is `gpus`.
-        virtual_stages: Model chunks a pipeline rank holds; 1: not interleaved.
+        virtual_stages: Transformer chunks a pipeline rank holds; 1: not interleaved.
         zero_stage: 0 none, 1 optimizer states, 2 + gradients, 3 + parameters, sharded over dp x cp.
         micro_batch: Sequences of one forward pass on one data-parallel rank.
         global_batch: Sequences a step.
         grad_bytes: Bytes a parameter in which gradients are kept and reduced.
         flash: Attention without an s x s matrix.
         precision: Of the matrix products: `bf16`, `fp16`, `fp8`.
+        offload: Gradients and optimizer states are in the host's memory, and its CPUs update the parameters. With
+            ZeRO-3 the parameters are there, too.
     """
 
-    model: Model
+    model: Transformer
     machine: Machine
     seq_len: int
     global_batch: int
@@ -48,6 +50,7 @@ class TrainingLayout(Struct, frozen=True, kw_only=True):
     compiled: bool = False
     grad_bytes: int = 4
     framework: str = "torch"
+    offload: bool = False
 
     @property
     def gpus(self) -> int:
@@ -80,6 +83,14 @@ class TrainingLayout(Struct, frozen=True, kw_only=True):
         return make_rank_group(self.dp * self.cp, self.tp, self.machine.gpus_per_node)
 
     @property
+    def sends_gradients_to_host(self) -> bool:
+        """True if offloaded gradients leave the GPU with every micro-batch.
+
+        With ZeRO-1, several micro-batches are added up on the GPU before they are reduced.
+        """
+        return self.offload and (self.zero_stage > 1 or self.dp * self.cp == 1 or self.micro_batches == 1)
+
+    @property
     def pipeline_crosses_nodes(self) -> bool:
         """True if neighbouring stages can lie on two nodes."""
         return self.pp > 1 and self.gpus > self.machine.gpus_per_node
@@ -93,7 +104,7 @@ class PipelineStage(Struct, frozen=True):
     head: bool
 
 
-def split_stages(model: Model, pp: int, *, by_cost: bool = False) -> tuple[PipelineStage, ...]:
+def split_stages(model: Transformer, pp: int, *, by_cost: bool = False) -> tuple[PipelineStage, ...]:
     """Split a model into pipeline stages.
 
     By number: L/p layers each, the remainder on the first ones. By cost: each stage takes blocks until it has its share
@@ -107,7 +118,7 @@ def split_stages(model: Model, pp: int, *, by_cost: bool = False) -> tuple[Pipel
     return tuple(PipelineStage(count, i == 0, i == pp - 1) for i, count in enumerate(counts))
 
 
-def _layers_by_cost(model: Model, pp: int) -> list[int]:
+def _layers_by_cost(model: Transformer, pp: int) -> list[int]:
     layer, head = model.layer_weights, model.vocab * model.hidden
     total = layer * model.layers + head
     counts = [0] * pp

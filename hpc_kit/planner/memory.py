@@ -10,10 +10,10 @@ import math
 
 from msgspec import Struct, structs
 
-from hpc_kit.planner.constants import Rates
+from hpc_kit.planner.constants import Constants
 from hpc_kit.planner.hardware import GIB
 from hpc_kit.planner.layout import PipelineStage, TrainingLayout, split_stages
-from hpc_kit.planner.model import Model
+from hpc_kit.planner.transformer import Transformer
 
 STALLING_GPUS = 512
 """Number of GPUs from which the measured pipelines stall, so that the host cannot run ahead."""
@@ -69,7 +69,7 @@ def model_state_bytes(
 
 
 def activation_bytes(
-    model: Model,
+    model: Transformer,
     seq_len: int,
     tp: int,
     *,
@@ -107,7 +107,7 @@ def micro_batches_in_flight(layout: TrainingLayout, index: int = 0) -> float:
     return min(layout.micro_batches, ((v - 1) * p + 2 * (p - 1 - index) + 1) / v)
 
 
-def stage_memory(layout: TrainingLayout, rates: Rates, stage: PipelineStage, index: int = 0) -> Memory:
+def stage_memory(layout: TrainingLayout, fitted: Constants, stage: PipelineStage, index: int = 0) -> Memory:
     """Return the peak memory of a GPU of one stage."""
     model, shards = layout.model, layout.dp * layout.cp
     tables = (model.embedding_parameters if stage.embedding else 0) + (model.head_parameters if stage.head else 0)
@@ -117,32 +117,38 @@ def stage_memory(layout: TrainingLayout, rates: Rates, stage: PipelineStage, ind
     parameters, gradients, optimizer = model_state_bytes(
         owned, shards, layout.zero_stage, layout.grad_bytes, master=layout.zero_stage == 3
     )
+    if layout.sends_gradients_to_host:
+        # A gradient leaves the GPU as soon as the backward pass of its layer has computed it.
+        gradients = layout.grad_bytes * model.largest_layer / layout.tp
+    if layout.offload:
+        optimizer, parameters = 0.0, parameters if layout.zero_stage < 3 else 0.0
     kept = micro_batches_in_flight(layout, index)
-    activations, working = _activation_memory(layout, rates)
+    activations, working = _activation_memory(layout, fitted)
     # From the second micro-batch on, the previous output is still allocated.
-    each = rates.logit_bytes + (rates.logit_kept if layout.micro_batches > 1 else 0.0)
+    each = fitted.logit_bytes + (fitted.logit_kept if layout.micro_batches > 1 else 0.0)
     logits = layout.tokens * (each * model.vocab / layout.tp + 4 * model.hidden) if stage.head else 0.0
     unsharded = 4.0 * model.largest_layer / layout.tp if layout.zero_stage == 3 else 0.0
     if layout.zero_stage == 3 and layout.pp > 1:
         # A pipeline uses them for every micro-batch, so parameters and gradients stay gathered for the whole step.
         unsharded = (2.0 + layout.grad_bytes) * owned
+    on_gpu = 0.0 if layout.offload else owned / (shards if layout.zero_stage == 3 else 1)
     found = Memory(
         parameters,
         gradients,
         optimizer,
         kept * stage.layers * activations + (working if stage.layers else 0.0),
         logits,
-        rates.reserve * GIB + rates.state_waste * owned / (shards if layout.zero_stage == 3 else 1) + unsharded,
+        fitted.reserve * GIB + fitted.state_waste * on_gpu + unsharded,
         index,
-        _prefetched_bytes(layout, rates, stage, kept) if rates.ahead else 0.0,
+        _prefetched_bytes(layout, fitted, stage, kept) if fitted.ahead else 0.0,
     )
     # Before an allocation fails, the allocator waits for the GPU and gets these bytes back.
-    excess = found.total - (layout.machine.gpu.memory * rates.usable or math.inf)
+    excess = found.total - (layout.machine.gpu.memory * fitted.usable or math.inf)
     # One byte more, because sums are rounded.
     return structs.replace(found, ahead=max(0.0, found.ahead - excess - 1)) if excess > 0 and found.ahead else found
 
 
-def _prefetched_bytes(layout: TrainingLayout, rates: Rates, stage: PipelineStage, kept: float) -> float:
+def _prefetched_bytes(layout: TrainingLayout, fitted: Constants, stage: PipelineStage, kept: float) -> float:
     """Return the bytes gathered for layers that the host has launched before the GPU reaches them.
 
     Each layer gathers its input over the tensor group twice in the forward pass. In a pipeline the host runs ahead
@@ -151,14 +157,14 @@ def _prefetched_bytes(layout: TrainingLayout, rates: Rates, stage: PipelineStage
     """
     if not layout.sequence_parallel:
         return 0.0
-    layers = rates.ahead if layout.micro_batches > 1 else rates.ahead / 2
+    layers = fitted.ahead if layout.micro_batches > 1 else fitted.ahead / 2
     if layout.pp > 1:
         stalls = layout.gpus >= STALLING_GPUS or layout.tensor_group.nodes > 2
-        layers = 0.0 if stalls else min(max(0.0, (kept - 2) * stage.layers), rates.ahead)
+        layers = 0.0 if stalls else min(max(0.0, (kept - 2) * stage.layers), fitted.ahead)
     return layout.tokens * 4 * layout.model.hidden * (1 - 1 / layout.tp) * layers
 
 
-def _activation_memory(layout: TrainingLayout, rates: Rates) -> tuple[float, float]:
+def _activation_memory(layout: TrainingLayout, fitted: Constants) -> tuple[float, float]:
     """Return the bytes that a layer keeps of one micro-batch, and the extra bytes of the active layer."""
 
     def of_token(recompute: str) -> float:
@@ -170,27 +176,27 @@ def _activation_memory(layout: TrainingLayout, rates: Rates) -> tuple[float, flo
             recompute=recompute,
             flash=layout.flash,
             dropout=layout.model.norm_biases,
-            gate=rates.gate,
+            gate=fitted.gate,
         )
 
     # The active layer gathers the input of a matrix product and its gradient.
     gathered = 4.0 * layout.model.hidden * (1 - 1 / layout.tp) if layout.sequence_parallel else 0.0
-    whole, scale = of_token("none"), rates.activation_scale
+    whole, scale = of_token("none"), fitted.activation_scale
     if layout.recompute == "full":
         return layout.tokens * of_token("full"), layout.tokens * (scale * whole + gathered)
     if layout.recompute == "none":
         return layout.tokens * scale * whole, layout.tokens * gathered
-    if not rates.selective_core:
-        return layout.tokens * scale * rates.selective_share * whole, layout.tokens * gathered
+    if not fitted.selective_core:
+        return layout.tokens * scale * fitted.selective_share * whole, layout.tokens * gathered
     kept = of_token("selective")
     return layout.tokens * scale * kept, layout.tokens * (scale * (whole - kept) + gathered)
 
 
-def peak_memory(layout: TrainingLayout, rates: Rates) -> Memory:
+def peak_memory(layout: TrainingLayout, fitted: Constants) -> Memory:
     """Return the memory of the stage with the highest peak, which is the first or the last."""
-    parts = split_stages(layout.model, layout.pp, by_cost=bool(rates.by_cost))
-    first = stage_memory(layout, rates, parts[0])
+    parts = split_stages(layout.model, layout.pp, by_cost=bool(fitted.by_cost))
+    first = stage_memory(layout, fitted, parts[0])
     if layout.pp == 1:
         return first
-    last = stage_memory(layout, rates, parts[-1], layout.pp - 1)
+    last = stage_memory(layout, fitted, parts[-1], layout.pp - 1)
     return max(first, last, key=lambda memory: memory.total)

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import structs
 
 from hpc_kit.errors import SpecError
-from hpc_kit.planner.model import Model, gpt
+from hpc_kit.planner.transformer import Transformer, gpt
 
 MODELS_FILE = Path(__file__).with_name("models.toml")
 MAX_NUMBER = 10**7
@@ -34,7 +34,7 @@ CONFIG_KEYS: dict[str, tuple[str, ...]] = {
 }
 """Keys of a `config.json` for each number, by family."""
 OPTIONAL_FIELDS: dict[str, int] = {
-    field.name: field.default for field in structs.fields(Model) if isinstance(field.default, int)
+    field.name: field.default for field in structs.fields(Transformer) if isinstance(field.default, int)
 }
 """Optional fields of a model with their defaults."""
 
@@ -49,12 +49,7 @@ def model_names() -> tuple[str, ...]:
     return tuple(_model_table())
 
 
-def published_parameters(name: str) -> int:
-    """Return the parameters of the published weights."""
-    return int(_model_table()[name]["parameters"])
-
-
-def model_by_name(name: str) -> Model:
+def model_by_name(name: str) -> Transformer:
     """Return a model by its name.
 
     Raises:
@@ -77,10 +72,10 @@ def model_by_name(name: str) -> Model:
     row = {field: value for field, value in table[key].items() if field != "parameters"}
     if "gpt" in row:
         return gpt(key, **row["gpt"])
-    return Model(name=key, **{"head_dim": row["hidden"] // row["heads"], **row})
+    return Transformer(name=key, **{"head_dim": row["hidden"] // row["heads"], **row})
 
 
-def parse_model(text: str) -> Model:
+def parse_model(text: str) -> Transformer:
     """Parse a model: a name, the path of a `config.json`, or numbers such as `layers=32,hidden=4096`.
 
     Raises:
@@ -96,7 +91,7 @@ def parse_model(text: str) -> Model:
     return model_by_name(text)
 
 
-def model_from_numbers(text: str) -> Model:
+def model_from_numbers(text: str) -> Transformer:
     """Build a Llama-like model from `name=number` pairs; `gpt=1` selects a GPT, other fields are allowed.
 
     Raises:
@@ -126,7 +121,7 @@ def model_from_numbers(text: str) -> Model:
     return _build_model(given, "numbers", text, is_gpt=is_gpt, **{"tied": False, **flags})
 
 
-def format_model(model: Model) -> str:
+def format_model(model: Transformer) -> str:
     """Format a model for `parse_model`: its name if it has one, otherwise its numbers."""
     if model.name in model_names() and model_by_name(model.name) == model:
         return model.name
@@ -137,17 +132,17 @@ def format_model(model: Model) -> str:
     return ",".join(f"{name}={value}" for name, value in said.items())
 
 
-def default_seq_len(model: Model, text: str) -> tuple[int, str]:
+def default_seq_len(model: Transformer, text: str) -> tuple[int, str]:
     """Return the default tokens per sequence, and a note if the model allows more."""
     if "=" in text or model.seq_len <= MAX_ASSUMED_SEQ_LEN:
         return model.seq_len, ""
     return (
         MAX_ASSUMED_SEQ_LEN,
-        f"{MAX_ASSUMED_SEQ_LEN} tokens a sequence are taken for granted; the model reads {model.seq_len}: --seq-len",
+        f"{MAX_ASSUMED_SEQ_LEN} tokens a sequence are assumed; the model reads {model.seq_len}: --seq-len",
     )
 
 
-def model_from_config(path: Path) -> Model:
+def model_from_config(path: Path) -> Transformer:
     """Build a model from its Hugging Face `config.json`.
 
     Raises:
@@ -174,7 +169,7 @@ def model_from_config(path: Path) -> Model:
     return _parse_config(config, kind, path)
 
 
-def _parse_config(config: Mapping[str, Any], kind: str, path: Path) -> Model:
+def _parse_config(config: Mapping[str, Any], kind: str, path: Path) -> Transformer:
     given: dict[str, int] = {}
     for name, keys in CONFIG_KEYS.items():
         value = next((config[key] for key in keys if config.get(key) is not None), None)
@@ -209,7 +204,9 @@ def _parse_config(config: Mapping[str, Any], kind: str, path: Path) -> Model:
     return _build_model(given, path.parent.name or kind, str(path), is_gpt=is_gpt, tied=tied, **other)
 
 
-def _build_model(given: dict[str, int], name: str, place: str, *, is_gpt: bool, tied: bool, **other: bool) -> Model:
+def _build_model(
+    given: dict[str, int], name: str, place: str, *, is_gpt: bool, tied: bool, **other: bool
+) -> Transformer:
     for key, value in given.items():
         if not 0 < value < MAX_NUMBER and not (key in OPTIONAL_FIELDS and value == 0):
             raise SpecError(f"{key} of the model is out of range", found=f"{key} = {value} in {place}", remedy="from 1")
@@ -226,4 +223,4 @@ def _build_model(given: dict[str, int], name: str, place: str, *, is_gpt: bool, 
     fields: dict[str, Any] = {**usual, **given}
     if is_gpt:
         return gpt(name, **{**fields, "tied": tied, **other})
-    return Model(name=name, tied=tied, **other, **fields)
+    return Transformer(name=name, tied=tied, **other, **fields)

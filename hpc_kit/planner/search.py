@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from hpc_kit.errors import AnswerNo, SpecError
 from hpc_kit.planner.compute_time import LayerTime, layer_time
-from hpc_kit.planner.constants import Rates
+from hpc_kit.planner.constants import Constants
 from hpc_kit.planner.hardware import GIB, Machine
 from hpc_kit.planner.layout import (
     MICRO_BATCHES,
@@ -20,8 +20,8 @@ from hpc_kit.planner.layout import (
     zero_stages,
 )
 from hpc_kit.planner.memory import Memory, peak_memory
-from hpc_kit.planner.model import Model
 from hpc_kit.planner.step_time import StepTime, step_time
+from hpc_kit.planner.transformer import Transformer
 
 MIN_CONTEXT_TOKENS = 2048
 """Context parallelism is tried while each rank keeps at least this many tokens of a sequence."""
@@ -30,7 +30,7 @@ MIN_CONTEXT_TOKENS = 2048
 class PlanningTask(Struct, frozen=True, kw_only=True):
     """Model, machine and batch to plan for."""
 
-    model: Model
+    model: Transformer
     machine: Machine
     gpus: int
     global_batch: int
@@ -38,6 +38,7 @@ class PlanningTask(Struct, frozen=True, kw_only=True):
     framework: str = "torch"
     precision: str = "bf16"
     flash: bool = True
+    offload: bool = False
 
 
 class Plan(Struct, frozen=True):
@@ -85,7 +86,7 @@ def divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def search_layouts(task: PlanningTask, rates: Rates) -> SearchResult:
+def search_layouts(task: PlanningTask, fitted: Constants) -> SearchResult:
     """Evaluate every legal layout.
 
     Raises:
@@ -103,7 +104,7 @@ def search_layouts(task: PlanningTask, rates: Rates) -> SearchResult:
         )
     plans: list[Plan] = []
     rejected: list[RejectedLayout] = []
-    limit = task.machine.gpu.memory * rates.usable
+    limit = task.machine.gpu.memory * fitted.usable
     seen = 0
     known: dict[tuple[object, ...], LayerTime] = {}
     for layout in _parallel_degrees(task):
@@ -111,21 +112,21 @@ def search_layouts(task: PlanningTask, rates: Rates) -> SearchResult:
             rejected.append(RejectedLayout(layout, reason))
             continue
         least: RejectedLayout | None = None
-        fitted = False
-        for one in _layout_variants(layout, rates):
+        fits = False
+        for one in _layout_variants(layout, fitted):
             seen += 1
-            memory = peak_memory(one, rates)
+            memory = peak_memory(one, fitted)
             if memory.total > limit:
                 lack = (memory.total - limit) / GIB
                 if least is None or lack < least.missing_gib:
                     least = RejectedLayout(one, f"does not fit by {lack:.1f} GiB", lack)
                 continue
-            fitted = True
+            fits = True
             key = (one.tp, one.cp, one.micro_batch, one.recompute, one.micro_batches > 1)
             if key not in known:
-                known[key] = layer_time(one, rates)
-            plans.append(Plan(one, memory, step_time(one, rates, memory.total / task.machine.gpu.memory, known[key])))
-        if least is not None and not fitted:
+                known[key] = layer_time(one, fitted)
+            plans.append(Plan(one, memory, step_time(one, fitted, memory.total / task.machine.gpu.memory, known[key])))
+        if least is not None and not fits:
             rejected.append(least)
     plans.sort(key=lambda plan: (plan.time.total, plan.memory.total))
     rejected.sort(key=lambda one: (one.missing_gib == 0, one.missing_gib))
@@ -156,6 +157,7 @@ def _parallel_degrees(task: PlanningTask) -> Iterator[TrainingLayout]:
                     flash=task.flash,
                     precision=task.precision,
                     framework=task.framework,
+                    offload=task.offload,
                 )
 
 
@@ -173,18 +175,18 @@ def _illegal_reason(layout: TrainingLayout) -> str:
     return ""
 
 
-def _recompute_options(layout: TrainingLayout, rates: Rates) -> tuple[Recompute, ...]:
+def _recompute_options(layout: TrainingLayout, fitted: Constants) -> tuple[Recompute, ...]:
     """Return the useful kinds of recomputation.
 
     `selective` saves the scores, which flash attention does not keep.
     """
-    return ("none", "full") if layout.flash and rates.selective_core else ("none", "selective", "full")
+    return ("none", "full") if layout.flash and fitted.selective_core else ("none", "selective", "full")
 
 
-def _layout_variants(layout: TrainingLayout, rates: Rates) -> Iterator[TrainingLayout]:
+def _layout_variants(layout: TrainingLayout, fitted: Constants) -> Iterator[TrainingLayout]:
     """Yield micro-batch, recomputation, ZeRO stage and virtual stages for given degrees."""
     share = layout.global_batch // layout.dp
-    again, zero = _recompute_options(layout, rates), zero_stages(layout)
+    again, zero = _recompute_options(layout, fitted), zero_stages(layout)
     for micro_batch in MICRO_BATCHES:
         # Several whole sequences on a rank: data parallelism splits them without communication.
         if share % micro_batch or (layout.cp > 1 and micro_batch > 1):
@@ -221,6 +223,8 @@ def format_layout(layout: TrainingLayout) -> str:
     words.append(f"micro-batch {layout.micro_batch}")
     if layout.recompute != "none":
         words.append(f"{layout.recompute} recompute")
+    if layout.offload:
+        words.append("offload")
     return ", ".join(words)
 
 
@@ -230,7 +234,7 @@ NODES_TRIED_BELOW = 16
 """Numbers of nodes tried below one that fits."""
 
 
-def explain_no_fit(task: PlanningTask, answer: SearchResult, rates: Rates) -> AnswerNo:
+def explain_no_fit(task: PlanningTask, answer: SearchResult, fitted: Constants) -> AnswerNo:
     """Return the error for a cluster on which nothing fits: the nearest layout and the fewest nodes."""
     near = next((one for one in answer.rejected if one.missing_gib), None)
     if near is None:
@@ -243,23 +247,23 @@ def explain_no_fit(task: PlanningTask, answer: SearchResult, rates: Rates) -> An
     return AnswerNo(
         f"{task.model.name} does not fit on {task.gpus} x {task.machine.gpu.name} under any layout",
         found=f"nearest: {format_layout(near.layout)}: {near.reason}",
-        remedy=_suggest_nodes(task, rates),
+        remedy=_suggest_nodes(task, fitted),
     )
 
 
-def _suggest_nodes(task: PlanningTask, rates: Rates) -> str:
-    nodes = fewest_nodes(task, rates)
+def _suggest_nodes(task: PlanningTask, fitted: Constants) -> str:
+    nodes = fewest_nodes(task, fitted)
     if nodes is None:
         return "GPUs with more memory, or a smaller model"
     batch = _round_up_batch(task.global_batch, nodes * task.machine.gpus_per_node)
-    if batch == task.global_batch or _has_plan(task, rates, nodes, task.global_batch):
+    if batch == task.global_batch or _has_plan(task, fitted, nodes, task.global_batch):
         return f"the least that would do: --nodes {nodes}"
     said = f"the least that would do: --nodes {nodes} --global-batch {batch}"
-    more = next((n for n in range(nodes + 1, 2 * nodes) if _has_plan(task, rates, n, task.global_batch)), None)
+    more = next((n for n in range(nodes + 1, 2 * nodes) if _has_plan(task, fitted, n, task.global_batch)), None)
     return f"{said}\nwith a batch of {task.global_batch}: --nodes {more}" if more else said
 
 
-def fewest_nodes(task: PlanningTask, rates: Rates) -> int | None:
+def fewest_nodes(task: PlanningTask, fitted: Constants) -> int | None:
     """Return the fewest nodes on which a plan fits, with a divisible batch; None beyond MAX_NODES.
 
     Doubles, then bisects the last interval. Then it tries smaller numbers, because not every number splits equally
@@ -267,7 +271,7 @@ def fewest_nodes(task: PlanningTask, rates: Rates) -> int | None:
     """
 
     def enough(nodes: int) -> bool:
-        return _has_plan(task, rates, nodes, _round_up_batch(task.global_batch, nodes * task.machine.gpus_per_node))
+        return _has_plan(task, fitted, nodes, _round_up_batch(task.global_batch, nodes * task.machine.gpus_per_node))
 
     own = max(1, task.gpus // task.machine.gpus_per_node)
     if enough(own):
@@ -289,6 +293,6 @@ def _round_up_batch(batch: int, gpus: int) -> int:
     return -(-batch // gpus) * gpus
 
 
-def _has_plan(task: PlanningTask, rates: Rates, nodes: int, batch: int) -> bool:
+def _has_plan(task: PlanningTask, fitted: Constants, nodes: int, batch: int) -> bool:
     gpus = nodes * task.machine.gpus_per_node
-    return bool(search_layouts(structs.replace(task, gpus=gpus, global_batch=batch), rates).plans)
+    return bool(search_layouts(structs.replace(task, gpus=gpus, global_batch=batch), fitted).plans)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
-from hpc_kit.planner import communication_time
+from hpc_kit.planner import communication_time, hardware
 from hpc_kit.planner.compute_time import LayerTime, head_seconds, layer_time
-from hpc_kit.planner.constants import Rates
+from hpc_kit.planner.constants import Constants
 from hpc_kit.planner.hardware import RankGroup
 from hpc_kit.planner.layout import PipelineStage, TrainingLayout, split_stages
 
@@ -35,6 +35,7 @@ class StepTime(Struct, frozen=True):
         optimizer: The optimizer's own step.
         fixed: The rest of a step and of its micro-batches.
         allocator: Freeing and reallocating when memory is almost full.
+        offload: Traffic to and from the host's memory that is not hidden, and the update by its CPUs.
     """
 
     compute: float
@@ -48,6 +49,7 @@ class StepTime(Struct, frozen=True):
     optimizer: float
     fixed: float
     allocator: float = 0.0
+    offload: float = 0.0
 
     @property
     def total(self) -> float:
@@ -78,7 +80,7 @@ def overlap(one: float, other: float, sharpness: float) -> float:
     return float(high * (1 + (low / high) ** sharpness) ** (1 / sharpness))
 
 
-def tensor_seconds(layout: TrainingLayout, rates: Rates) -> float:
+def tensor_seconds(layout: TrainingLayout, fitted: Constants) -> float:
     """Return the seconds of a layer's tensor-parallel traffic.
 
     It consists of 4 all-reduces of 2 b s h bytes, 6 with full recomputation.
@@ -86,22 +88,22 @@ def tensor_seconds(layout: TrainingLayout, rates: Rates) -> float:
     if layout.tp == 1:
         return 0.0
     size = 2.0 * layout.tokens * layout.model.hidden
-    one = communication_time.all_reduce_seconds(layout.machine, rates, layout.tensor_group, size)
+    one = communication_time.all_reduce_seconds(layout.machine, fitted, layout.tensor_group, size)
     count = 6 if layout.recompute == "full" else 4
-    return count * one * (1 - (rates.tensor_overlap if layout.tp_overlap else 0.0))
+    return count * one * (1 - (fitted.tensor_overlap if layout.tp_overlap else 0.0))
 
 
-def context_seconds(layout: TrainingLayout, rates: Rates, work: LayerTime) -> float:
+def context_seconds(layout: TrainingLayout, fitted: Constants, work: LayerTime) -> float:
     """Return the seconds of a layer's keys and values in the ring that attention does not hide: 3 times 2 s kv d."""
     if layout.cp == 1:
         return 0.0
     size = 2.0 * 2 * layout.micro_batch * layout.seq_len * layout.model.kv_heads * layout.model.head_dim / layout.tp
     passes = 4 if layout.recompute == "full" else 3
-    seconds = passes * communication_time.gather_seconds(layout.machine, rates, layout.context_group, size)
-    return exposed_seconds(seconds, work.attention + work.back_attention, rates.sharpness)
+    seconds = passes * communication_time.gather_seconds(layout.machine, fitted, layout.context_group, size)
+    return exposed_seconds(seconds, work.attention + work.back_attention, fitted.sharpness)
 
 
-def shard_seconds(layout: TrainingLayout, rates: Rates, parameters: float, layers: int) -> float:
+def shard_seconds(layout: TrainingLayout, fitted: Constants, parameters: float, layers: int) -> float:
     """Return the seconds in which ZeRO-3 gathers parameters twice and reduces gradients once, per micro-batch.
 
     Each layer waits for its own collectives. In a pipeline parameters stay gathered, so the result covers the whole
@@ -110,11 +112,11 @@ def shard_seconds(layout: TrainingLayout, rates: Rates, parameters: float, layer
     if layout.zero_stage < 3 or layout.data_group.ranks == 1:
         return 0.0
     group = layout.data_group
-    waits = layers * communication_time.collective_latency(rates, group)
-    gathered = communication_time.gather_seconds(layout.machine, rates, group, 2.0 * parameters / layout.tp) + waits
+    waits = layers * communication_time.collective_latency(fitted, group)
+    gathered = communication_time.gather_seconds(layout.machine, fitted, group, 2.0 * parameters / layout.tp) + waits
     reduced = (
         communication_time.gather_seconds(
-            layout.machine, rates, group, float(layout.grad_bytes) * parameters / layout.tp
+            layout.machine, fitted, group, float(layout.grad_bytes) * parameters / layout.tp
         )
         + waits
     )
@@ -126,50 +128,52 @@ def exposed_seconds(seconds: float, work: float, sharpness: float) -> float:
     return overlap(work, seconds, sharpness) - work
 
 
-def _exposed_shard_seconds(layout: TrainingLayout, rates: Rates, stage: PipelineStage, busy: float) -> float:
+def _exposed_shard_seconds(layout: TrainingLayout, fitted: Constants, stage: PipelineStage, busy: float) -> float:
     """Return the seconds of ZeRO-3's traffic that `busy` seconds of work of a micro-batch do not hide."""
     model = layout.model
     tables = (model.embedding_parameters if stage.embedding else 0) + (model.head_parameters if stage.head else 0)
-    seconds = shard_seconds(layout, rates, stage.layers * model.layer_parameters + tables, stage.layers)
-    hidden = exposed_seconds(seconds * rates.shard_overlap, busy, rates.sharpness)
-    return max(hidden + seconds * (1 - rates.shard_overlap), 0.0)
+    seconds = shard_seconds(layout, fitted, stage.layers * model.layer_parameters + tables, stage.layers)
+    hidden = exposed_seconds(seconds * fitted.shard_overlap, busy, fitted.sharpness)
+    return max(hidden + seconds * (1 - fitted.shard_overlap), 0.0)
 
 
-def _micro_batch_time(layout: TrainingLayout, rates: Rates, stage: PipelineStage, work: LayerTime) -> _MicroBatchTime:
-    compute = stage.layers * (work.forward + work.backward) + (head_seconds(layout, rates) if stage.head else 0.0)
-    tensor = stage.layers * tensor_seconds(layout, rates)
-    context = stage.layers * context_seconds(layout, rates, work)
+def _micro_batch_time(
+    layout: TrainingLayout, fitted: Constants, stage: PipelineStage, work: LayerTime
+) -> _MicroBatchTime:
+    compute = stage.layers * (work.forward + work.backward) + (head_seconds(layout, fitted) if stage.head else 0.0)
+    tensor = stage.layers * tensor_seconds(layout, fitted)
+    context = stage.layers * context_seconds(layout, fitted, work)
     busy = compute + tensor + context
-    shard = _exposed_shard_seconds(layout, rates, stage, busy) if layout.pp == 1 else 0.0
-    launch = _launch_seconds(layout, rates, stage.layers, busy + shard)
-    return _MicroBatchTime(compute, tensor, context, shard, launch, _boundary_seconds(layout, rates))
+    shard = _exposed_shard_seconds(layout, fitted, stage, busy) if layout.pp == 1 else 0.0
+    launch = _launch_seconds(layout, fitted, stage.layers, busy + shard)
+    return _MicroBatchTime(compute, tensor, context, shard, launch, _boundary_seconds(layout, fitted))
 
 
-def _launch_seconds(layout: TrainingLayout, rates: Rates, layers: int, busy: float) -> float:
+def _launch_seconds(layout: TrainingLayout, fitted: Constants, layers: int, busy: float) -> float:
     """Return the seconds of a micro-batch in which the GPU waits for kernels to be launched."""
     again = 4 / 3 if layout.recompute == "full" else 1.0
-    each = rates.launch * (rates.compiled if layout.compiled else 1.0)
+    each = fitted.launch * (fitted.compiled if layout.compiled else 1.0)
     if not layout.flash and layout.micro_batch * layout.model.heads // layout.tp % 4:
-        each += rates.launch_scores
+        each += fitted.launch_scores
     if layout.tp > 1:
-        each += rates.launch_tensor + (rates.hop * layout.tp if layout.pipeline_crosses_nodes else 0.0)
-    host = again * each * layers + rates.micro
-    return exposed_seconds(host, busy, rates.sharpness) + rates.gap * min(busy, host) + again * rates.wait * layers
+        each += fitted.launch_tensor + (fitted.hop * layout.tp if layout.pipeline_crosses_nodes else 0.0)
+    host = again * each * layers + fitted.micro
+    return exposed_seconds(host, busy, fitted.sharpness) + fitted.gap * min(busy, host) + again * fitted.wait * layers
 
 
-def _boundary_seconds(layout: TrainingLayout, rates: Rates) -> float:
+def _boundary_seconds(layout: TrainingLayout, fitted: Constants) -> float:
     """Return the seconds to send a micro-batch's activations and gradients to the neighbouring stages."""
     if layout.pp == 1:
         return 0.0
-    size = 2.0 * layout.tokens * layout.model.hidden / (layout.tp if layout.sequence_parallel or rates.scatter else 1)
+    size = 2.0 * layout.tokens * layout.model.hidden / (layout.tp if layout.sequence_parallel or fitted.scatter else 1)
     crosses = layout.pipeline_crosses_nodes
-    speed = layout.machine.network * rates.network if crosses else layout.machine.gpu.link * rates.link
-    wait = rates.latency + (rates.latency_network if crosses else 0.0)
-    return 2 * layout.virtual_stages * rates.boundary * (size / speed + wait)
+    speed = layout.machine.network * fitted.network if crosses else layout.machine.gpu.link * fitted.link
+    wait = fitted.latency + (fitted.latency_network if crosses else 0.0)
+    return 2 * layout.virtual_stages * fitted.boundary * (size / speed + wait)
 
 
 def gradient_seconds(
-    layout: TrainingLayout, rates: Rates, parameters: float, layers: int, back: float, ahead: float
+    layout: TrainingLayout, fitted: Constants, parameters: float, layers: int, back: float, ahead: float
 ) -> float:
     """Return the seconds per step of gradient reduction that no computation hides.
 
@@ -179,7 +183,7 @@ def gradient_seconds(
 
     Args:
         layout: The layout.
-        rates: The constants.
+        fitted: The constants.
         parameters: Parameters of one rank.
         layers: Layers of one rank.
         back: Seconds of the backward pass of one micro-batch, behind a share of which gradients travel.
@@ -191,14 +195,49 @@ def gradient_seconds(
     size = layout.grad_bytes * parameters
     if layout.zero_stage == 0:
         return _unhidden_traffic(
-            communication_time.all_reduce_seconds(layout.machine, rates, group, size), rates.data_overlap * back
+            communication_time.all_reduce_seconds(layout.machine, fitted, group, size), fitted.data_overlap * back
         )
-    scattered = rates.zero_cost * communication_time.gather_seconds(layout.machine, rates, group, size)
-    gathered = rates.zero_cost * communication_time.gather_seconds(layout.machine, rates, group, 2.0 * parameters)
-    scattered = _unhidden_traffic(scattered, rates.zero_overlap * back)
-    gathered = _unhidden_traffic(gathered, rates.zero_overlap * ahead)
-    calls = rates.zero_calls * layers * communication_time.collective_latency(rates, group)
+    scattered = fitted.zero_cost * communication_time.gather_seconds(layout.machine, fitted, group, size)
+    gathered = fitted.zero_cost * communication_time.gather_seconds(layout.machine, fitted, group, 2.0 * parameters)
+    scattered = _unhidden_traffic(scattered, fitted.zero_overlap * back)
+    gathered = _unhidden_traffic(gathered, fitted.zero_overlap * ahead)
+    calls = fitted.zero_calls * layers * communication_time.collective_latency(fitted, group)
     return (layout.micro_batches if layout.zero_stage == 2 else 1) * (scattered + calls) + gathered + calls
+
+
+PCIE_SHARE = 0.8
+"""Share of PCIe's data sheet that copies to and from pinned memory reach."""
+UPDATE_BYTES = 28.0
+"""Bytes that Adam moves for each parameter: weight, two moments and gradient, most of them read and written."""
+
+
+def offload_bytes(layout: TrainingLayout, parameters: float) -> tuple[float, float]:
+    """Return the bytes per step from a GPU to its host (gradients) and back (parameters), both in 16 bits.
+
+    Args:
+        layout: The layout.
+        parameters: Parameters of one rank before ZeRO shards them.
+    """
+    owned = parameters / (layout.dp * layout.cp if layout.zero_stage else 1)
+    # ZeRO-3 gathers parameters for the forward and for the backward pass of every micro-batch.
+    down = 2.0 * owned * (layout.micro_batches if layout.sends_gradients_to_host else 1)
+    return down, 2.0 * owned * (2 * layout.micro_batches if layout.zero_stage == 3 else 1)
+
+
+def _offload_seconds(layout: TrainingLayout, parameters: float, backward: float) -> float:
+    """Return the seconds per step that offloading adds; gradients travel behind the backward pass of a micro-batch."""
+    down, up = (
+        size / hardware.pcie_bandwidth(layout.machine.gpu) / PCIE_SHARE for size in offload_bytes(layout, parameters)
+    )
+    passes = layout.micro_batches if layout.sends_gradients_to_host else 1
+    return passes * _unhidden_traffic(down / passes, backward) + up + host_update_seconds(layout, parameters)
+
+
+def host_update_seconds(layout: TrainingLayout, parameters: float) -> float:
+    """Return the seconds in which the CPUs of a node update the parameters of all its GPUs."""
+    updated = parameters / (layout.dp * layout.cp if layout.zero_stage else 1)
+    per_node = min(layout.gpus, layout.machine.gpus_per_node)
+    return UPDATE_BYTES * updated * per_node / hardware.HOST_MEMORY_BANDWIDTH
 
 
 def _unhidden_traffic(seconds: float, hidden: float) -> float:
@@ -206,44 +245,47 @@ def _unhidden_traffic(seconds: float, hidden: float) -> float:
     return max(seconds - hidden, LAST_BUCKET * seconds)
 
 
-def allocator_delay(rates: Rates, filled: float) -> float:
+def allocator_delay(fitted: Constants, filled: float) -> float:
     """Return the extra seconds of a micro-batch with almost full memory.
 
     The full `thrash` applies from 4 points above PRESSURE_THRESHOLD; `filled`: peak over the GPU's memory.
     """
-    return rates.thrash * min(1.0, max(0.0, (filled - PRESSURE_THRESHOLD) / 0.04))
+    return fitted.thrash * min(1.0, max(0.0, (filled - PRESSURE_THRESHOLD) / 0.04))
 
 
-def step_time(layout: TrainingLayout, rates: Rates, filled: float = 0.0, work: LayerTime | None = None) -> StepTime:
+def step_time(
+    layout: TrainingLayout, fitted: Constants, filled: float = 0.0, work: LayerTime | None = None
+) -> StepTime:
     """Return the seconds of one optimizer step: micro-batches through the pipeline, gradients, optimizer.
 
     Args:
         layout: The layout.
-        rates: The constants.
+        fitted: The constants.
         filled: Peak memory as a share of the GPU's; a step that fills it waits for the allocator.
-        work: `layer(run, rates)`, where it is known already: it is the same for many layouts.
+        work: `layer(run, fitted)`, where it is known already: it is the same for many layouts.
     """
     model, m = layout.model, layout.micro_batches
-    parts = split_stages(model, layout.pp, by_cost=bool(rates.by_cost))
-    work = work or layer_time(layout, rates)
-    micros = {part: _micro_batch_time(layout, rates, part, work) for part in set(parts)}
+    parts = split_stages(model, layout.pp, by_cost=bool(fitted.by_cost))
+    work = work or layer_time(layout, fitted)
+    micros = {part: _micro_batch_time(layout, fitted, part, work) for part in set(parts)}
     times = [micros[part].total for part in parts]
     slowest = max(micros.values(), key=lambda micro: micro.total)
     whole = pipelined_seconds(times, m, layout.virtual_stages)
     tables = model.embedding_parameters + (0 if layout.pp > 1 else model.head_parameters)
     owned = (max(part.layers for part in parts) * model.layer_parameters + tables) / layout.tp
     most = max(part.layers for part in parts)
-    data = gradient_seconds(layout, rates, owned, most, most * work.backward, most * work.forward)
+    data = gradient_seconds(layout, fitted, owned, most, most * work.backward, most * work.forward)
     once = (
         0.0
         if layout.pp == 1
-        else max(_exposed_shard_seconds(layout, rates, part, micros[part].compute) for part in micros)
+        else max(_exposed_shard_seconds(layout, fitted, part, micros[part].compute) for part in micros)
     )
     shards = layout.dp * layout.cp if layout.zero_stage else 1
-    moved = rates.optimizer * 28.0 * owned / shards + 2.0 * layout.grad_bytes * owned / (
+    moved = fitted.optimizer * 28.0 * owned / shards + 2.0 * layout.grad_bytes * owned / (
         shards if layout.zero_stage > 1 else 1
     )
     time = StepTime(
+        offload=_offload_seconds(layout, owned, most * work.backward) if layout.offload else 0.0,
         compute=m * slowest.compute,
         tensor=m * slowest.tensor,
         context=m * slowest.context,
@@ -252,15 +294,10 @@ def step_time(layout: TrainingLayout, rates: Rates, filled: float = 0.0, work: L
         boundary=m * slowest.boundary,
         bubble=whole - m * slowest.total,
         data=data,
-        optimizer=moved / layout.machine.gpu.bandwidth,
-        fixed=rates.step,
+        optimizer=0.0 if layout.offload else moved / layout.machine.gpu.bandwidth,
+        fixed=fitted.step,
     )
-    return structs.replace(time, allocator=m * allocator_delay(rates, filled)) if filled > PRESSURE_THRESHOLD else time
-
-
-def bubble_share(stages: int, micro_batches: int, virtual_stages: int = 1) -> float:
-    """Return the idle time as a fraction of the ideal time: (p-1)/m, interleaved (p-1)/(v m)."""
-    return (stages - 1) / (virtual_stages * micro_batches)
+    return structs.replace(time, allocator=m * allocator_delay(fitted, filled)) if filled > PRESSURE_THRESHOLD else time
 
 
 def pipelined_seconds(times: Sequence[float], micro_batches: int, virtual_stages: int = 1) -> float:

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 from hpc_kit.errors import SpecError
 from hpc_kit.planner import calibration, hardware
 from hpc_kit.planner.case_cells import FRAMEWORK, normalize_word
-from hpc_kit.planner.constants import Rates, rates_for
+from hpc_kit.planner.constants import Constants, constants_for
 from hpc_kit.planner.hardware import Machine
 from hpc_kit.spec import load, search_path
 from hpc_kit.spec.cluster import Cluster
@@ -22,7 +22,7 @@ class PlanningTarget(Struct, frozen=True):
     """A machine with its constants, and notes on the origin of its numbers."""
 
     machine: Machine
-    rates: Rates
+    fitted: Constants
     notes: tuple[str, ...]
 
 
@@ -79,15 +79,15 @@ def resolve_target(
         if not 0 < network < 1e5:
             raise SpecError("--network is out of range", found=f"{network:g}", remedy="Gb/s for each GPU, such as 200")
         machine = structs.replace(machine, network=network * 1e9 / 8)
-    rates = rates_for(framework, machine.gpu.generation, machine.fabric)
+    fitted = constants_for(framework, machine.gpu.generation, machine.fabric)
     path = measurement or measured_file(cluster, root)
     if measurement is not None or path.exists():
         found = calibration.read_measurement(path)
         own = calibration.select_for_gpu(found, machine.gpu)
-        machine, rates = calibration.apply_measurement(own, machine, rates)
+        machine, fitted = calibration.apply_measurement(own, machine, fitted)
         links = "" if own == found else f", the links alone: its GPU is {found.gpu}, not {machine.gpu.name}"
         notes = (*notes, f"measured numbers from {search_path.display_path(path, root)}{links}")
-    return PlanningTarget(machine, rates, notes)
+    return PlanningTarget(machine, fitted, notes)
 
 
 def _resolve_machine(
@@ -132,10 +132,10 @@ def _machine_of_cluster(profile: Cluster, gpu: str | None, per_node: int | None)
     notes = _similar_gpu_note(kind)
     if not gpus:
         gpus = 8
-        notes.append("8 GPUs a node are taken for granted: [node] gpus, or --gpus-per-node")
+        notes.append("8 GPUs a node are assumed: [node] gpus, or --gpus-per-node")
     if node.network is None:
         speed = hardware.usual_network(card)
-        notes.append(f"{speed * 8 / 1e9:g} Gb/s of network a GPU are taken for granted: [node] network, or --network")
+        notes.append(f"{speed * 8 / 1e9:g} Gb/s of network a GPU are assumed: [node] network, or --network")
     else:
         speed = node.network * 1e9 / 8 / gpus
     return Machine(gpu=card, gpus_per_node=gpus, network=speed, fabric=node.fabric), tuple(notes)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from hpc_kit.planner import hardware, model_catalogue
-from hpc_kit.planner.constants import Rates, rates_for
+from hpc_kit.planner.constants import Constants, constants_for
 from hpc_kit.planner.layout import TrainingLayout
 from hpc_kit.planner.search import PlanningTask
 from hpc_kit.planner.step_time import step_time
 
 
-def rates(machine: str = "dgx-a100", framework: str = "torch") -> Rates:
+def fitted(machine: str = "dgx-a100", framework: str = "torch") -> Constants:
     there = hardware.find_machine(machine)
-    return rates_for(framework, there.gpu.generation, there.fabric)
+    return constants_for(framework, there.gpu.generation, there.fabric)
 
 
 def run(model: str = "gpt3-175b", machine: str = "dgx-a100", **other: Any) -> TrainingLayout:
@@ -32,4 +32,4 @@ def task(model: str = "llama3-8b", machine: str = "dgx-h100", gpus: int = 32, gl
 def rate(one: TrainingLayout, machine: str = "dgx-a100", framework: str = "torch") -> float:
     """Model operations a second a GPU."""
     work = one.model.flops(one.global_batch * one.seq_len, one.seq_len)
-    return work / step_time(one, rates(machine, framework)).total / one.gpus
+    return work / step_time(one, fitted(machine, framework)).total / one.gpus

@@ -163,8 +163,8 @@ def test_parameters_of_a_config(tmp_path: Path, config: dict[str, object], param
 def test_a_config_of_hugging_face(tmp_path: Path, config: dict[str, object], name: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    assert model_catalogue.parse_model(str(path)).parameters == model_catalogue.published_parameters(name)
-    assert model_catalogue.parse_model(str(tmp_path)).parameters == model_catalogue.published_parameters(name)
+    assert model_catalogue.parse_model(str(path)).parameters == model_catalogue.model_by_name(name).parameters
+    assert model_catalogue.parse_model(str(tmp_path)).parameters == model_catalogue.model_by_name(name).parameters
 
 
 @pytest.mark.parametrize(

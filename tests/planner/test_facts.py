@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpc_kit.planner import model, model_catalogue, step_time
+from hpc_kit.planner import model_catalogue, step_time, transformer
 from hpc_kit.planner.explain import training_values
 from hpc_kit.planner.memory import activation_bytes, model_state_bytes
 from hpc_kit.spec.job import idle_share
@@ -20,9 +21,9 @@ FACTS = list(csv.DictReader(FILE.read_text().splitlines()))
 GIB = 2.0**30
 
 
-def gpt(n: dict[str, float]) -> model.Model:
+def gpt(n: dict[str, float]) -> transformer.Transformer:
     heads = int(n.get("a", 1))
-    return model.gpt(
+    return transformer.gpt(
         "gpt",
         layers=int(n["L"]),
         hidden=int(n["h"]),
@@ -36,7 +37,7 @@ def gpt(n: dict[str, float]) -> model.Model:
 def llama(n: dict[str, float]) -> float:
     heads, kv = int(n["a"]), int(n["kv"])
     sizes: dict[str, Any] = {"layers": int(n["L"]), "hidden": int(n["h"]), "ffn": int(n["f"]), "vocab": int(n["V"])}
-    return model.Model(
+    return transformer.Transformer(
         name="llama", heads=heads, kv_heads=kv, head_dim=int(n["h"]) // heads, tied=bool(n["tied"]), seq_len=1, **sizes
     ).parameters
 
@@ -82,7 +83,9 @@ KNOWN: dict[str, Callable[[dict[str, float]], float]] = {
     "flops_full_recompute": flops("full"),
     "flops_selective_recompute": flops("selective"),
     "days": days,
-    "bubble_over_ideal": lambda n: step_time.bubble_share(int(n["p"]), int(n["m"]), int(n["v"])),
+    "bubble_over_ideal": lambda n: (
+        step_time.pipelined_seconds([1 / n["m"]] * int(n["p"]), int(n["m"]), int(n["v"])) - 1
+    ),
     "bubble_of_total": lambda n: idle_share(int(n["p"]), int(n["m"]), int(n["v"])),
     "zero_model_states": lambda n: sum(model_state_bytes(n["P"], int(n["d"]), int(n["stage"]))) / 1e9,
     "fig1_activations_tp": lambda n: first_stage(n, layer(n)),
@@ -136,7 +139,8 @@ def test_a_pipeline_of_two_is_bounded_by_its_bubble() -> None:
 
 @pytest.mark.parametrize("name", model_catalogue.model_names())
 def test_a_named_model_has_its_published_parameters(name: str) -> None:
-    assert model_catalogue.model_by_name(name).parameters == model_catalogue.published_parameters(name)
+    published = tomllib.loads(model_catalogue.MODELS_FILE.read_text())[name]["parameters"]
+    assert model_catalogue.model_by_name(name).parameters == published
 
 
 def test_there_are_twenty_models() -> None:

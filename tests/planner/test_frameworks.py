@@ -9,7 +9,7 @@ from hpc_kit.planner import explain
 from hpc_kit.planner.constants import memory_error, time_error
 from hpc_kit.planner.layout import can_interleave
 from hpc_kit.planner.search import fastest_with_margin, search_layouts
-from tests.planner.runs import rates, run, task
+from tests.planner.runs import fitted, run, task
 
 
 @pytest.mark.parametrize(
@@ -18,12 +18,12 @@ from tests.planner.runs import rates, run, task
 )
 def test_only_the_zero_stages_of_the_framework_are_offered(framework: str, stages: set[int]) -> None:
     asked = structs.replace(task("llama3.2-1b", gpus=32, global_batch=256), framework=framework)
-    assert {plan.layout.zero_stage for plan in search_layouts(asked, rates("dgx-h100", framework)).plans} == stages
+    assert {plan.layout.zero_stage for plan in search_layouts(asked, fitted("dgx-h100", framework)).plans} == stages
 
 
 def test_a_framework_that_only_shards_parameters_says_so_of_other_ways() -> None:
     asked = structs.replace(task("llama3-8b", gpus=32, global_batch=256), framework="fsdp")
-    answer = search_layouts(asked, rates("dgx-h100", "fsdp"))
+    answer = search_layouts(asked, fitted("dgx-h100", "fsdp"))
     assert {(plan.layout.tp, plan.layout.pp, plan.layout.cp) for plan in answer.plans} == {(1, 1, 1)}
     assert {"fsdp has no tp", "fsdp has no tp and no pp and no cp"} <= {one.reason for one in answer.rejected}
 
@@ -33,13 +33,13 @@ def test_chunks_may_leave_room_for_the_tables() -> None:
     assert can_interleave(32, 4, 8) and can_interleave(7, 3, 1)
     assert not can_interleave(125, 16, 8) and not can_interleave(32, 4, 3)
     asked = structs.replace(task("llama3-405b", gpus=512, global_batch=512), framework="megatron")
-    plans = search_layouts(asked, rates("dgx-h100", "megatron")).plans
+    plans = search_layouts(asked, fitted("dgx-h100", "megatron")).plans
     assert any(plan.layout.pp == 16 and plan.layout.virtual_stages == 8 for plan in plans)
 
 
 def test_a_layout_with_room_fits_even_if_memory_is_larger_than_expected() -> None:
-    plans = search_layouts(task("llama3-70b", gpus=64, global_batch=512), rates("dgx-h100")).plans
-    limit = plans[0].layout.machine.gpu.memory * rates("dgx-h100").usable
+    plans = search_layouts(task("llama3-70b", gpus=64, global_batch=512), fitted("dgx-h100")).plans
+    limit = plans[0].layout.machine.gpu.memory * fitted("dgx-h100").usable
     first, safe = plans[0], fastest_with_margin(plans, limit, 0.14)
     assert safe is not None and safe is not first
     assert first.memory.total * 1.14 > limit >= safe.memory.total * 1.14
@@ -49,14 +49,16 @@ def test_a_layout_with_room_fits_even_if_memory_is_larger_than_expected() -> Non
 def test_a_framework_without_interleaving_has_stages_of_one_chunk() -> None:
     for framework in ("nanotron", "megatron-deepspeed"):
         asked = structs.replace(task("llama3-70b", gpus=128, global_batch=256), framework=framework)
-        assert {plan.layout.virtual_stages for plan in search_layouts(asked, rates("dgx-h100", framework)).plans} == {1}
+        assert {plan.layout.virtual_stages for plan in search_layouts(asked, fitted("dgx-h100", framework)).plans} == {
+            1
+        }
 
 
 def test_torchtitan_s_plain_data_parallelism_goes_with_nothing_else() -> None:
     asked = structs.replace(task("llama3.2-1b", gpus=32, global_batch=256), framework="torchtitan")
     plain = [
         plan.layout
-        for plan in search_layouts(asked, rates("dgx-h100", "torchtitan")).plans
+        for plan in search_layouts(asked, fitted("dgx-h100", "torchtitan")).plans
         if plan.layout.zero_stage == 0
     ]
     assert plain and all(one.dp in {1, 32} for one in plain)
@@ -79,7 +81,9 @@ def test_more_than_was_ever_measured_is_less_sure() -> None:
 def test_context_parallel_traffic_is_told_with_its_own_link() -> None:
     one = run("llama3-8b", "ethernet-a100", dp=2, cp=16, seq_len=131072)
     plan = next(
-        p for p in search_layouts(task("llama3-8b", gpus=32), rates("dgx-h100")).plans if p.layout.cp > 1 == p.layout.tp
+        p
+        for p in search_layouts(task("llama3-8b", gpus=32), fitted("dgx-h100")).plans
+        if p.layout.cp > 1 == p.layout.tp
     )
     told = explain.exposed_traffic(one, plan.time)
     assert told["context"] == {"seconds": plan.time.context, "link": "network, 2 nodes"}

@@ -22,7 +22,7 @@ from hpc_kit.spec import load
 from hpc_kit.spec.job import Job, Launch, Model
 from hpc_kit.spec.resolve import resolve
 from tests.conftest import ROOT
-from tests.planner.runs import rates, task
+from tests.planner.runs import fitted, task
 
 
 def test_a_straight_line_through_time_over_bytes() -> None:
@@ -58,7 +58,7 @@ def test_what_was_measured_is_what_is_predicted(cluster: str, nodes: int, per_no
 
     found = calibration.fit_links(rows(near, 3e-5, 1.5e11), 8, 1)
     found = calibration.merge_measurements(found, calibration.fit_links(rows(far, 9e-5, 3e10), 8, nodes))
-    machine, own = calibration.apply_measurement(found, before, rates())
+    machine, own = calibration.apply_measurement(found, before, fitted())
     for group in (near, far):
         expected = rows(group, *((3e-5, 1.5e11) if group is near else (9e-5, 3e10)))
         assert [
@@ -94,7 +94,7 @@ def test_measured_numbers_replace_the_built_in_ones(tmp_path: Path) -> None:
         path, calibration.merge_measurements(calibration.read_measurement(path), calibration.Measurement(network=5e9))
     )
     machine, own = calibration.apply_measurement(
-        calibration.read_measurement(path), hardware.find_machine("dgx-a100"), rates()
+        calibration.read_measurement(path), hardware.find_machine("dgx-a100"), fitted()
     )
     assert machine.gpu.measured == pytest.approx(200 / 312) and machine.gpu.link == 1e11
     assert (machine.network, own.link, own.network) == (5e9, 1.0, 1.0)
@@ -150,16 +150,16 @@ def test_without_matplotlib_the_line_to_install(monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.slow
 def test_the_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    plans = best_by_degrees(search_layouts(task(gpus=8, global_batch=64), rates("dgx-h100")).plans)[:3]
+    plans = best_by_degrees(search_layouts(task(gpus=8, global_batch=64), fitted("dgx-h100")).plans)[:3]
     draw_plans(plans, tmp_path / "x.png", 80 * 2**30)
     assert (tmp_path / "x.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "ray"])
 def test_a_plan_as_a_job(launcher: Literal["torchrun", "ray"]) -> None:
-    plan = search_layouts(task(gpus=16, global_batch=64), rates("dgx-h100")).plans[0]
+    plan = search_layouts(task(gpus=16, global_batch=64), fitted("dgx-h100")).plans[0]
     base = Job(name="mine", command=("python", "train.py"), launch=Launch(launcher=launcher))
-    found = job_from_plan(plan, base, "x")
+    found = job_from_plan(plan, base, "x", ROOT)
     assert (found.resources.nodes, found.resources.ntasks_per_node, found.launch.nproc_per_node) == (2, 1, 8)
     assert found.layout.size(16) == 16
     assert found.model.parameters == 8030261248
@@ -183,7 +183,7 @@ WAYS: list[tuple[dict[str, Any], str, str]] = [
 
 
 def a_plan(**change: Any) -> Plan:
-    plan = search_layouts(task("gpt2", gpus=8, global_batch=8), rates("dgx-h100")).plans[0]
+    plan = search_layouts(task("gpt2", gpus=8, global_batch=8), fitted("dgx-h100")).plans[0]
     degrees = {"dp": 8, "tp": 1, "pp": 1, "cp": 1, "virtual_stages": 1, "zero_stage": 0, "micro_batch": 1}
     return structs.replace(plan, layout=structs.replace(plan.layout, **degrees | {"recompute": "none"} | change))
 
@@ -196,7 +196,7 @@ def test_the_program_for_each_way_is_told_what_a_layout_does_not_say(
     found = job_files.first_supported([plan], ROOT)
     assert found is not None and (found.name, found.rank) == (name, 1)
     assert " ".join(found.base.command).endswith(words)
-    written = load.load(job_from_plan(plan, found.base, "x"), "slurm", root=ROOT)
+    written = load.load(job_from_plan(plan, found.base, "x", ROOT), "slurm", root=ROOT)
     assert resolve(written, root=ROOT).job.layout.size(8) == 8
 
 
@@ -242,9 +242,9 @@ def test_components_are_never_a_plan() -> None:
 
 def test_what_a_job_trains() -> None:
     own = Job(name="mine", command=("python", "train.py"))
-    assert model_of_job(own) is None
-    told = model_of_job(structs.replace(own, model=Model(layers=2, width=64, heads=4)))
+    assert model_of_job(own, ROOT) is None
+    told = model_of_job(structs.replace(own, model=Model(layers=2, width=64, heads=4)), ROOT)
     assert told is not None and (told.model.hidden, told.seq_len) == (64, 2048)
     assert "32000 words" in told.assumed and "2048 tokens a sequence" in told.assumed
-    shipped = model_of_job(Job(name="s", command=("python", "jobs/train/ddp.py", "--layers=6", "--width", "256")))
+    shipped = model_of_job(Job(name="s", command=("python", "jobs/train/ddp.py", "--layers=6", "--width", "256")), ROOT)
     assert shipped is not None and (shipped.model.layers, shipped.model.hidden, shipped.model.vocab) == (6, 256, 256)

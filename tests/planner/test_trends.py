@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hpc_kit.planner import hardware
-from hpc_kit.planner.model import Model
 from hpc_kit.planner.search import PlanningTask, search_layouts
-from tests.planner.runs import rate, rates, run, task
+from hpc_kit.planner.transformer import Transformer
+from tests.planner.runs import fitted, rate, run, task
 
 
 def test_zero_3_across_nodes_loses_its_rate_with_gpus_while_ptd_holds() -> None:
@@ -78,13 +78,13 @@ def test_less_tensor_parallelism_is_faster_where_there_is_room() -> None:
 def test_no_plan_is_one_that_does_not_fit() -> None:
     for gpus in (8, 64):
         asked = task("llama3-70b", gpus=gpus)
-        limit = asked.machine.gpu.memory * rates("dgx-h100").usable
-        assert all(plan.memory.total <= limit for plan in search_layouts(asked, rates("dgx-h100")).plans)
+        limit = asked.machine.gpu.memory * fitted("dgx-h100").usable
+        assert all(plan.memory.total <= limit for plan in search_layouts(asked, fitted("dgx-h100")).plans)
 
 
 RAN_OUT = (Path(__file__).parent / "data" / "ran_out.csv").read_text().splitlines()[1:]
 LLAMAS = {
-    16: Model(
+    16: Transformer(
         name="1.3b",
         layers=16,
         hidden=2048,
@@ -96,7 +96,7 @@ LLAMAS = {
         head_dim=64,
         tied=True,
     ),
-    32: Model(
+    32: Transformer(
         name="8.9b", layers=32, hidden=4096, ffn=14336, heads=32, kv_heads=32, vocab=131072, seq_len=4096, head_dim=128
     ),
 }
@@ -106,7 +106,7 @@ LLAMAS = {
 def test_no_plan_is_one_that_ran_out_of_memory(layers: int) -> None:
     """The fastest plan, and the fastest without recomputation, against a published sweep."""
     out = {tuple(map(int, row.values())) for row in csv.DictReader(RAN_OUT)}
-    model, machine, known = LLAMAS[layers], hardware.find_machine("efa-h100"), rates("efa-h100", "nanotron")
+    model, machine, known = LLAMAS[layers], hardware.find_machine("efa-h100"), fitted("efa-h100", "nanotron")
     for gpus in (8, 16, 32, 64, 128, 256, 512):
         asked = PlanningTask(
             model=model, machine=machine, gpus=gpus, global_batch=256, seq_len=4096, framework="nanotron"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_kit.planner.cases import parse_case, predict_case
-from tests.planner.test_rows import KNOWN, known
+from tests.planner.test_case_rows import KNOWN, known
 
 PIPED = {
     **KNOWN,
@@ -22,7 +22,7 @@ PIPED = {
 def test_a_table_may_have_a_chunk_of_its_own(layers: str, pp: str) -> None:
     change = {"layers": layers, "pp": pp, "gpus": str(8 * int(pp)), "virtual_stages": "8"}
     run, assumed = known({**PIPED, **change, "pipeline_schedule": "interleaved-1f1b"})
-    assert run.virtual_stages == 8 and not any("odd" in note for note in assumed)
+    assert run.virtual_stages == 8 and not any("unusual" in note for note in assumed)
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_chunks_that_cannot_be(change: dict[str, str], part: str) -> None:
 def test_what_is_odd_is_predicted_and_said(change: dict[str, str], part: str) -> None:
     found = predict_case(parse_case({**PIPED, **change}))
     assert found.step_time is not None
-    notes = [note for note in found.notes if note.startswith("odd, and predicted all the same: ")]
+    notes = [note for note in found.notes if note.startswith("unusual, but predicted: ")]
     assert len(notes) == 1 and part in notes[0]
 
 
 def test_one_rank_has_nothing_to_shard_and_torch_stands_for_others() -> None:
     change = {"gpus": "8", "dp": "1", "global_batch": "16", "framework": "nanotron", "zero_stage": "3"}
     for row in ({**PIPED, **change}, {**PIPED, "framework": "jax", "zero_stage": "3"}):
-        assert not any("odd" in note for note in known(row)[1])
+        assert not any("unusual" in note for note in known(row)[1])
 
 
 def test_what_is_taken_where_nothing_fits_is_not_called_the_fastest_that_fits() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hpc_kit.planner import hardware
 from hpc_kit.planner.cases import parse_case, parse_fabric, predict_case, read_cases
 from hpc_kit.planner.hardware import GIB
-from tests.planner.test_rows import KNOWN, known
+from tests.planner.test_case_rows import KNOWN, known
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_the_column_that_says_it_is_named(column: str, word: str) -> None:
 
 def test_a_name_of_experts_beside_a_dense_arch_is_said() -> None:
     _, assumed = known({**KNOWN, "model_name": "mixtral-8x7b"})
-    assert "model_name 'mixtral-8x7b' as a dense model, as arch says" in assumed
+    assert "model_name 'mixtral-8x7b' as a dense model, according to arch" in assumed
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from typing import Any
 from msgspec import Struct
 
 
-class Model(Struct, frozen=True, kw_only=True):
+class Transformer(Struct, frozen=True, kw_only=True):
     """A decoder-only transformer, described by these numbers.
 
     Attributes:
         gated: Three matrices in the MLP (SwiGLU), else two.
-        biases: Biases in every matrix; `qkv_biases`: in those of queries, keys and values only; `output_bias`: in that
-            of attention's output besides.
+        biases: Biases in every matrix; `qkv_biases`: only in those of queries, keys and values; `output_bias`: in that
+            of attention's output.
         norm_biases: LayerNorm (weight and bias) rather than RMSNorm.
         norms: Norms a layer.
         qk_norms: A norm of one head's width for queries and one for keys.
@@ -47,19 +47,10 @@ class Model(Struct, frozen=True, kw_only=True):
     head_bias: bool = False
 
     @property
-    def attention_weights(self) -> int:
-        """Weights of the four attention matrices of a layer: 2 h d (a + kv)."""
-        return 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
-
-    @property
-    def mlp_weights(self) -> int:
-        """Weights of the MLP of a layer: 2 h f, gated 3 h f."""
-        return (3 if self.gated else 2) * self.hidden * self.ffn
-
-    @property
     def layer_weights(self) -> int:
-        """Weights in the matrix products of a layer."""
-        return self.attention_weights + self.mlp_weights
+        """Weights in the matrix products of a layer: attention 2 h d (a + kv), MLP 2 h f, gated 3 h f."""
+        attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
+        return attention + (3 if self.gated else 2) * self.hidden * self.ffn
 
     @property
     def layer_parameters(self) -> int:
@@ -110,7 +101,7 @@ class Model(Struct, frozen=True, kw_only=True):
         return tokens * (self.layers * (3 * layer + again) + 3 * head)
 
 
-def gpt(name: str, *, layers: int, hidden: int, heads: int, vocab: int, seq_len: int, **other: Any) -> Model:
+def gpt(name: str, *, layers: int, hidden: int, heads: int, vocab: int, seq_len: int, **other: Any) -> Transformer:
     """A GPT block: MLP of 4 h, LayerNorm, biases, learned positions, tied table."""
     fields: dict[str, Any] = {
         "ffn": 4 * hidden,
@@ -122,6 +113,6 @@ def gpt(name: str, *, layers: int, hidden: int, heads: int, vocab: int, seq_len:
         "norm_biases": True,
         "positions": seq_len,
     }
-    return Model(
+    return Transformer(
         name=name, layers=layers, hidden=hidden, heads=heads, vocab=vocab, seq_len=seq_len, **{**fields, **other}
     )
