@@ -1,10 +1,10 @@
-"""What DistributedDataParallel costs in our program against the same loop written by hand, on this machine's CPUs.
+"""Compares our DistributedDataParallel program with the same loop written by hand, on this machine's CPUs.
 
     python bench/by_hand.py [--rounds 5] [--steps 20] [--json]
 
-Ratios, each taken in one run, in turn, over 2 ranks: tokens a second, ours / by hand; what DDP's overlap is worth; the
-share of a step spent waiting for data. Of all steps but each run's first the median counts, and beside each ratio
-stands its standard error, from how the rounds differ: on a machine whose speed drifts no smaller difference is seen.
+The ratios over 2 ranks: tokens per second, ours / by hand; the gain of DDP's overlap; the share of a step spent
+waiting for data. The programs alternate. The median of all steps but the first of each run counts. The standard error
+of a ratio comes from the differences between rounds: on a machine whose speed drifts, smaller differences are noise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRAIN = ROOT / "jobs" / "train"
 
 
 def run(program: Path, ranks: int, *arguments: str) -> dict[str, Any]:
-    """One training under torchrun, one thread a rank: the seconds of its steps, and its summary where it has one."""
+    """Run one training under torchrun, one thread per rank; return the seconds of its steps and its summary, if any."""
     with tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, "HPC_KIT_RUN": folder, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
@@ -37,8 +37,8 @@ def run(program: Path, ranks: int, *arguments: str) -> dict[str, Any]:
         return {**json.loads(summary.read_text()), **json.loads(Path(folder, "steps.json").read_text())}
 
 
-def in_turn(rounds: int, steps: int) -> dict[str, list[dict[str, Any]]]:
-    """Each way once a round, in an order that turns, so that a machine whose speed drifts drifts for all."""
+def run_rounds(rounds: int, steps: int) -> dict[str, list[dict[str, Any]]]:
+    """Run each program once per round, every other round in reverse, so that a drift of the speed affects all alike."""
     by_hand = ROOT / "bench" / "hand_written.py"
     ways: dict[str, tuple[Path, list[str]]] = {
         "ours": (TRAIN / "ddp.py", []),
@@ -53,7 +53,7 @@ def in_turn(rounds: int, steps: int) -> dict[str, list[dict[str, Any]]]:
 
 
 def ratio(over: list[dict[str, Any]], under: list[dict[str, Any]]) -> tuple[float, float]:
-    """Of the medians of all steps, and the standard error that the rounds' own ratios give it."""
+    """Return the ratio of the medians of all steps, and its standard error from the ratios of single rounds."""
     medians = [[statistics.median(each["seconds"][1:]) for each in way] for way in (over, under)]
     whole = [statistics.median([second for each in way for second in each["seconds"][1:]]) for way in (over, under)]
     each = [one / other for one, other in zip(*medians, strict=True)]
@@ -62,7 +62,7 @@ def ratio(over: list[dict[str, Any]], under: list[dict[str, Any]]) -> tuple[floa
 
 
 def measured(rounds: int, steps: int) -> dict[str, float | tuple[float, float]]:
-    found = in_turn(rounds, steps)
+    found = run_rounds(rounds, steps)
     shares = ("data_share", "communication_share")
     return {
         "throughput, ours / by hand": ratio(found["by hand"], found["ours"]),

@@ -1,4 +1,4 @@
-"""How long the embedded Slurm takes from sbatch to the script's first instruction, with no controller running yet.
+"""Measures the embedded Slurm from sbatch to the script's first instruction, without a running controller.
 
 python bench/embedded_start.py [TIMES]
 """
@@ -17,7 +17,7 @@ SCRIPT = "#!/bin/sh\n: > started\n"
 
 
 def once(folder: Path, environ: dict[str, str]) -> tuple[float, float]:
-    """Seconds until the prompt is back, and until the script has begun."""
+    """Return the seconds until sbatch returns, and until the script begins."""
     started = folder / "started"
     started.unlink(missing_ok=True)
     before = time.perf_counter()
@@ -26,7 +26,7 @@ def once(folder: Path, environ: dict[str, str]) -> tuple[float, float]:
     while not started.exists():
         time.sleep(0.001)
     begun = time.perf_counter() - before
-    time.sleep(0.3)  # the controller goes with the last job
+    time.sleep(0.3)  # the controller ends with the last job
     return prompt, begun
 
 

@@ -1,4 +1,4 @@
-"""The loop of jobs/train/ddp.py as one writes it by hand, in plain torch: what bench/by_hand.py holds ours against.
+"""The loop of jobs/train/ddp.py written by hand in plain torch, for the comparison in bench/by_hand.py.
 
     torchrun --nproc-per-node=2 bench/hand_written.py --steps 20 [--late]
 

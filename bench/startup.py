@@ -1,7 +1,7 @@
 """Start-up times as ratios, side by side in one run: `make bench`.
 
-Each round runs every command once, in turn, so that a machine whose speed drifts drifts for all. The median of the
-rounds is shown, and its ratio to the base, `python -c "import argparse, jinja2"`.
+Each round runs every command once, so that a drift of the machine's speed affects all alike. The table shows the median
+of the rounds and its ratio to the base, `python -c "import argparse, jinja2"`.
 
     python bench/startup.py [--rounds 21] [--torchx] [--json]
 
@@ -26,7 +26,7 @@ BIN = Path(sys.executable).parent
 
 
 def commands(folder: Path, torchx: Path | None) -> dict[str, list[str]]:
-    """Label and argv of everything that is measured."""
+    """Return the measured commands by label."""
     python, kit = sys.executable, str(BIN / "hpc-kit")
     table = {
         "python -c pass": [python, "-c", "pass"],
@@ -43,21 +43,21 @@ def commands(folder: Path, torchx: Path | None) -> dict[str, list[str]]:
 
 
 def fake_sbatch(folder: Path) -> None:
-    """An sbatch that takes no time: what is left is ours."""
+    """Write Slurm commands that take no time, so that only our own time is measured."""
     for name, text in {"sbatch": "echo Submitted batch job $$", "srun": ":", "squeue": ":", "scontrol": ":"}.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
 
 
 def install_torchx(folder: Path) -> Path:
-    """The torchx command, in a venv of its own."""
+    """Install torchx into a virtual environment and return its command."""
     subprocess.run([sys.executable, "-m", "venv", folder / "torchx"], check=True)
     subprocess.run([folder / "torchx/bin/pip", "install", "--quiet", "torchx==0.7.0", "setuptools<81"], check=True)
     return folder / "torchx/bin/torchx"
 
 
 def seconds(argv: list[str], environ: dict[str, str], folder: Path) -> float:
-    """Wall time of one run, which must succeed."""
+    """Return the wall time of one run, which must succeed."""
     start = time.perf_counter()
     subprocess.run(argv, env=environ, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return time.perf_counter() - start

@@ -1,10 +1,10 @@
-"""Fit the planner's constants to measured runs, and say how well they hold for runs that were left out.
+"""Fits the planner's constants to measured runs, and measures their errors on runs that were left out.
 
     python -m bench.planner.fit CASES.csv LABELS.csv [--write] [--cross OUT.csv]
 
-Levenberg-Marquardt on the logarithms of step time and peak memory, every constant held near its prior by its width.
-`--cross` leaves out whole models or whole GPU counts, part by part, and predicts them from the rest. `--write` puts the
-result into hpc_kit/planner/constants.toml: the constants, or with `--cross` the errors of what was left out.
+Levenberg-Marquardt on the logarithms of step time and peak memory; the width of its prior limits every constant.
+`--cross` leaves out whole models or whole GPU counts, part by part, and predicts them from the rest. `--write` changes
+hpc_kit/planner/constants.toml: the constants, or with `--cross` the errors of the runs that were left out.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.planner.parameters import FIXED, FREE, Parameter, left_out, render, rendered_errors
+from bench.planner.parameters import FIXED, FREE, Parameter, expected_errors, render, rendered_errors
 from hpc_kit.planner import constants
 from hpc_kit.planner.cases import PlannerCase, filled_share, fits_memory, parse_case, read_cases, reported_memory
-from hpc_kit.planner.constants import CONSTANTS_FILE, Rates, select_rates
+from hpc_kit.planner.constants import CONSTANTS_FILE, Constants, select_constants
 from hpc_kit.planner.hardware import GIB
 from hpc_kit.planner.layout import TrainingLayout
 from hpc_kit.planner.memory import peak_memory
@@ -54,8 +54,8 @@ def kinds(run: TrainingLayout) -> tuple[str, str, str]:
     return run.machine.gpu.generation, run.machine.fabric, run.framework
 
 
-def holds(name: str, run: TrainingLayout, known: Collection[str]) -> str:
-    """The key of the constant that holds for a run."""
+def key_for(name: str, run: TrainingLayout, known: Collection[str]) -> str:
+    """Return the key of the constant that applies to a run."""
     own = [f"{name}.{kind}" for kind in kinds(run) if f"{name}.{kind}" in known]
     return own[-1] if own else name
 
@@ -65,10 +65,10 @@ AVERAGES = {"dgxc", "megatron_h100", "recompute_2205", "sc21_table1", "torchtita
 
 
 def load(cases: Path, labels: Path) -> list[Row]:
-    """The runs that can be predicted, with what was measured.
+    """Read the runs that can be predicted, with their measured values.
 
-    The larger a set, the less does one run of it count, by the root, so that it does not drown the others. A run keeps
-    its weight when others of its set are left out.
+    A run weighs 1 / sqrt(runs of its set), so that large sets do not dominate. The weight stays when other runs of the
+    set are left out.
     """
     measured = {}
     with labels.open(newline="") as file:
@@ -97,18 +97,18 @@ def load(cases: Path, labels: Path) -> list[Row]:
 
 
 ALL_ROWS = 6
-"""Rounds after which constants are tried on all rows again, not only on those that moved with them."""
+"""Rounds after which a constant is varied on all its rows again, not only on those that changed with it."""
 
 
 class Problem:
-    """Residuals of one quantity over rows, and which constants each row feels."""
+    """Residuals of one quantity over rows; `rows_of` lists the rows that depend on each constant."""
 
     def __init__(
         self,
         rows: Sequence[Row],
         free: Sequence[Parameter],
         start: dict[str, float],
-        predicted: Callable[[TrainingLayout, Rates], float],
+        predicted: Callable[[TrainingLayout, Constants], float],
         measured: Callable[[Row], float],
     ) -> None:
         self.rows, self.free, self.values = rows, free, dict(start)
@@ -117,8 +117,8 @@ class Problem:
         self.weight = np.array([row.weight for row in rows])
         self.weight *= len({row.group for row in rows}) / self.weight.sum()
         known = self.values.keys() | {p.key for p in free}
-        self.feels = [
-            np.array([i for i, row in enumerate(rows) if holds(p.name, row.layout, known) == p.key], dtype=int)
+        self.rows_of = [
+            np.array([i for i, row in enumerate(rows) if key_for(p.name, row.layout, known) == p.key], dtype=int)
             for p in free
         ]
 
@@ -127,18 +127,18 @@ class Problem:
 
     def predict(self, at: Array, which: Sequence[int] | NDArray[np.int64]) -> Array:
         values = self._of(at)
-        known: dict[tuple[str, ...], Rates] = {}
+        known: dict[tuple[str, ...], Constants] = {}
         out = []
         for index in which:
             run = self.rows[index].layout
             kind = kinds(run)
             if kind not in known:
-                known[kind] = select_rates(values, *kind)
+                known[kind] = select_constants(values, *kind)
             out.append(math.log(max(1e-9, self.predicted(run, known[kind]))))
         return np.array(out)
 
     def solve(self, *, rounds: int, scale: float = 0.04, spread: float = 0.10) -> tuple[dict[str, float], Array]:
-        """The constants, and their standard errors in the transformed space.
+        """Return the constants, and their standard errors in the transformed space.
 
         `scale` turns L1 into L2 near zero; `spread` is the error expected of one set, against which priors are weighed.
         """
@@ -158,7 +158,7 @@ class Problem:
         for number in range(rounds):
             jacobian = np.zeros((len(self.rows), len(at)))
             if number % ALL_ROWS == 0:
-                looked = list(self.feels)
+                looked = list(self.rows_of)
             for column, rows in enumerate(looked):
                 moved = at.copy()
                 moved[column] += 1e-4
@@ -187,12 +187,14 @@ class Problem:
 
 
 def time_problem(rows: Sequence[Row], start: dict[str, float]) -> Problem:
-    """Measured times; `start` has the fitted constants of memory, for what a full one costs."""
+    """Return the problem of the step times; `start` contains the fitted constants of memory, which decide the fill."""
     timed = [row for row in rows if row.time is not None]
     free = [p for p in FREE if p.about == "time"]
-    filled = {id(row.layout): filled_share(row.layout, select_rates(start, *kinds(row.layout))) or 0.0 for row in timed}
+    filled = {
+        id(row.layout): filled_share(row.layout, select_constants(start, *kinds(row.layout))) or 0.0 for row in timed
+    }
 
-    def predicted(run: TrainingLayout, k: Rates) -> float:
+    def predicted(run: TrainingLayout, k: Constants) -> float:
         return step_time(run, k, filled[id(run)]).total
 
     return Problem(timed, free, start, predicted, lambda row: row.time or 0.0)
@@ -204,12 +206,12 @@ Guesses = dict[str, tuple[float, float, bool]]
 
 
 def memory_problem(rows: Sequence[Row], start: dict[str, float]) -> Problem:
-    """Measured memories; and of runs that ran without a measured one, that they must fit."""
+    """Return the problem of the peak memory. Runs without a measured peak must fit."""
     sized = [row for row in rows if row.memory is not None or (row.fits and row.layout.machine.gpu.memory)]
     free = [p for p in FREE if p.about == "memory"]
     unmeasured = {id(row.layout) for row in sized if row.memory is None}
 
-    def predicted(run: TrainingLayout, k: Rates) -> float:
+    def predicted(run: TrainingLayout, k: Constants) -> float:
         if id(run) in unmeasured:
             return max(peak_memory(run, k).total, HELD * run.machine.gpu.memory) / GIB
         return reported_memory(run, k).gib
@@ -221,14 +223,16 @@ def memory_problem(rows: Sequence[Row], start: dict[str, float]) -> Problem:
 
 
 def usable(rows: Sequence[Row], values: dict[str, float]) -> float:
-    """The share of memory at which most answers are right, a false fit counted twice (it wastes a queue slot).
+    """Return the share of memory at which most answers are right; a false fit counts twice (it wastes a queue slot).
 
-    Of the sweep that says which runs ran out of memory: what its framework wastes is its own.
+    Only the sweep with runs out of memory decides, because its framework has its own waste.
     """
     tried = [row for row in rows if row.fits is not None and row.layout.machine.gpu.memory]
     shares = []
     for row in tried:
-        peak = peak_memory(row.layout, select_rates(values, *kinds(row.layout))).total / row.layout.machine.gpu.memory
+        peak = (
+            peak_memory(row.layout, select_constants(values, *kinds(row.layout))).total / row.layout.machine.gpu.memory
+        )
         shares.append((peak, row.fits, row.group))
     swept = [s for s in shares if s[2] == "ultrascale"]
 
@@ -258,7 +262,7 @@ def fit(rows: Sequence[Row], start: dict[str, float], *, rounds: int) -> tuple[d
 def predictions(rows: Sequence[Row], values: dict[str, float]) -> Guesses:
     out = {}
     for row in rows:
-        k = select_rates(values, *kinds(row.layout))
+        k = select_constants(values, *kinds(row.layout))
         out[row.case_id] = (
             step_time(row.layout, k, filled_share(row.layout, k) or 0.0).total,
             reported_memory(row.layout, k).gib,
@@ -284,8 +288,8 @@ def table(rows: Sequence[Row], guesses: Guesses) -> str:
 
 
 def expected(rows: Sequence[Row], guesses: Guesses) -> dict[str, Any]:
-    """The errors of predicted runs as constants.toml keeps them."""
-    return left_out(
+    """Return the errors of predicted runs in the form of constants.toml."""
+    return expected_errors(
         [
             (
                 row.group,
@@ -308,7 +312,7 @@ def write_predictions(path: Path, guesses: Guesses) -> None:
 
 
 def folds(rows: Sequence[Row], by: str) -> list[set[str]]:
-    """Five parts, each with whole models, GPU counts or layouts (tp and pp) of every set; where it has only one, tp."""
+    """Return five parts, each with whole models, GPU counts or layouts (tp and pp) of every set, or with one tp."""
     keys: dict[str, Callable[[Row], float | str]] = {
         "models": lambda row: row.model,
         "gpus": lambda row: row.layout.gpus,
@@ -329,7 +333,7 @@ def folds(rows: Sequence[Row], by: str) -> list[set[str]]:
 
 
 def cross(rows: Sequence[Row], start: dict[str, float], rounds: int, by: str) -> Guesses:
-    """Predictions of each row by constants that never saw its model (or GPU count)."""
+    """Predict each row with constants that were fitted without its model (or GPU count)."""
     out: Guesses = {}
     for number, left in enumerate(folds(rows, by), start=1):
         values, _ = fit([row for row in rows if row.case_id not in left], start, rounds=rounds)

@@ -1,4 +1,4 @@
-"""What `fit.py` may change: each constant with its prior and how far it may leave it."""
+"""The constants that `fit.py` fits: each with its prior and the width of that prior."""
 
 from __future__ import annotations
 
@@ -165,19 +165,19 @@ FREE = [
 
 
 Errors = dict[tuple[str, str], list[float]]
-MOST = ("gpus", "pp", "cp", "seq_len")
-"""What a run may have more of than any measured one."""
+LIMITED = ("gpus", "pp", "cp", "seq_len")
+"""Properties whose largest measured value limits how far the error applies."""
 
 
-def left_out(found: Sequence[tuple[str, TrainingLayout, float | None, float | None]]) -> dict[str, Any]:
-    """What is expected of a prediction: by framework the worst of its sets, in general the mean of all sets.
+def expected_errors(found: Sequence[tuple[str, TrainingLayout, float | None, float | None]]) -> dict[str, Any]:
+    """Return the expected errors: for each framework that of its worst set, in general the mean of all sets.
 
     Args:
-        found: Of each run its set, its layout, the relative error of its time and of its memory.
+        found: For each run its set, its layout, and the relative errors of its time and its memory.
     """
     times: Errors = defaultdict(list)
     memories: Errors = defaultdict(list)
-    most: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(MOST, 0))
+    most: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(LIMITED, 0))
     kinds: dict[str, set[str]] = defaultdict(set)
     for group, run, time, memory in found:
         if time is not None:
@@ -202,7 +202,7 @@ def _worst(errors: Errors) -> dict[str, float]:
 
 
 def rendered_errors(error: dict[str, Any]) -> str:
-    """The section of `left_out` as TOML."""
+    """Return the section `[error]` as TOML."""
     lines = ["[error] # of models that were left out of the fit: bench/planner/fit.py --cross OUT.csv --write"]
     lines += [f"{name} = {error[name]:.2f}" for name in ("time", "memory")]
     for part in ("frameworks", "memory_frameworks"):
@@ -216,8 +216,8 @@ def rendered_errors(error: dict[str, Any]) -> str:
 
 
 def render(values: dict[str, float], errors: dict[str, float], runs: int, expected: dict[str, Any]) -> str:
-    """The constants as TOML, with what is expected of runs that were left out."""
-    about = "# Constants of the planner; hpc_kit/planner/constants.py says what each means.\n"
+    """Return the constants as TOML, with the errors of runs that were left out of the fit."""
+    about = "# Constants of the planner; hpc_kit/planner/constants.py explains each.\n"
     about += f"# Fitted to {runs} measured runs by bench/planner/fit.py; error: one standard error, relative.\n"
     lines = [about]
     names = sorted({key.partition(".")[0] for key in values})

@@ -19,6 +19,7 @@ from hpc_kit.bench import collectives
 from hpc_kit.bench.collectives import BUS_FACTORS, CommOptions, collective_plots
 from hpc_kit.bench.machine import gather_hosts
 from hpc_kit.bench.rank_timing import WARMUP_CALLS, time_calls
+from hpc_kit.bench.recorder import recorder_of_rank
 from hpc_kit.bench.results import ResultRow, Value, format_number, format_quantity
 from hpc_kit.planner.calibration import LIBRARY, fit_line
 from hpc_kit.runtime import devices
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from hpc_kit.bench.machine import Host
     from hpc_kit.bench.recorder import Recorder
     from hpc_kit.bench.results import ResultRow, Value
     from hpc_kit.runtime.process_group import Group
@@ -110,26 +110,20 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
         hosts, names = gather_hosts(world)
         gpu = devices.select_device("nccl", world) if "nccl" in options.backends else None
         collectives.check_sizes(options, names, gpu)
-        bench = _CollectivesBench(
-            options, recorder if world.is_main else None, world, _prepare_backends(options, first, world)
-        )
+        recorder = recorder_of_rank(recorder, world)
+        bench = _CollectivesBench(options, recorder, world, _prepare_backends(options, first, world))
         pairs = choose_pairs(names) if options.links else []
-        if world.is_main:
-            _announce_measurement(options, hosts, len(pairs), recorder)
+        recorder.set_hosts(hosts)
+        if "nccl" in options.backends:
+            recorder.set_version("nccl", ".".join(map(str, torch.cuda.nccl.version())))
+        recorder.expect_rows(options.row_count(len(pairs)))
+        for plot in collective_plots(options):
+            recorder.add_plot(plot)
         bench.measure_collectives()
         bench.measure_traffic()
         bench.measure_links(pairs)
-        if world.is_main and pairs and (few := unmeasured_links_note(names, pairs)):
+        if pairs and (few := unmeasured_links_note(names, pairs)):
             recorder.add_note(few)
-
-
-def _announce_measurement(options: CommOptions, hosts: list[Host], pairs: int, recorder: Recorder) -> None:
-    recorder.set_hosts(hosts)
-    if "nccl" in options.backends:
-        recorder.set_version("nccl", ".".join(map(str, torch.cuda.nccl.version())))
-    recorder.expect_rows(options.row_count(pairs))
-    for plot in collective_plots(options):
-        recorder.add_plot(plot)
 
 
 def _prepare_backends(options: CommOptions, first: str, world: Group) -> list[BackendUnderTest]:
@@ -148,18 +142,17 @@ def _prepare_backends(options: CommOptions, first: str, world: Group) -> list[Ba
 
 
 class _CollectivesBench:
-    """The measurement in one rank; `recorder` is None on all ranks but 0."""
+    """The measurement in one rank."""
 
     def __init__(
-        self, options: CommOptions, recorder: Recorder | None, world: Group, backends: list[BackendUnderTest]
+        self, options: CommOptions, recorder: Recorder, world: Group, backends: list[BackendUnderTest]
     ) -> None:
         self.options, self.recorder, self.world, self.backends = options, recorder, world, backends
 
     def measure_collectives(self) -> None:
         """Measure every collective and size, with all backends and algorithms in turn."""
         for collective, size in product(self.options.collectives, self.options.sizes):
-            if self.recorder:
-                self.recorder.report_progress(f"{collective} of {format_quantity(size, 'B')}")
+            self.recorder.report_progress(f"{collective} of {format_quantity(size, 'B')}")
             todo = {(side.backend, LIBRARY): side.collective_call(collective, size) for side in self.backends}
             if collective == "all_reduce":
                 todo |= {
@@ -170,8 +163,6 @@ class _CollectivesBench:
                 self._put(backend, collective, algorithm, size, seconds)
 
     def _put(self, backend: str, collective: str, algorithm: str, size: int, seconds: list[float]) -> None:
-        if self.recorder is None:
-            return
         ranks = self.world.world_size
         by_hand = {"algorithm": algorithm} if self.options.algorithms else {}
         labels: dict[str, Value] = {
@@ -194,35 +185,30 @@ class _CollectivesBench:
             counts = torch.zeros(self.world.world_size, 2, dtype=torch.int64)
             counts[self.world.rank] = torch.tensor([messages.sent, messages.received])
             dist.all_reduce(counts)
-            if self.recorder:
-                self._put_traffic(name, size, counts.tolist(), self.recorder)
+            self._put_traffic(name, size, counts.tolist())
 
-    def _put_traffic(self, algorithm: str, size: int, counts: list[list[int]], recorder: Recorder) -> None:
+    def _put_traffic(self, algorithm: str, size: int, counts: list[list[int]]) -> None:
         for rank, (sent, received) in enumerate(counts):
             labels: dict[str, Value] = {"algorithm": algorithm, "ranks": len(counts), "bytes": size, "rank": rank}
-            recorder.add_row(labels, sent=sent, received=received, traffic=sent + received)
+            self.recorder.add_row(labels, sent=sent, received=received, traffic=sent + received)
         sums = [sent + received for sent, received in counts]
         most, mean = max(sums), statistics.mean(sums)
         moved = f"{format_quantity(most, 'B')} sent and received"
         told = f"the hottest is rank {sums.index(most)}: {moved}, {format_number(most / mean, 3)} times the mean rank's"
         if most == min(sums):
             told = f"all ranks alike: {moved}"
-        recorder.add_note(f"{algorithm}, {format_quantity(size, 'B')} on {len(counts)} ranks: {told}.")
+        self.recorder.add_note(f"{algorithm}, {format_quantity(size, 'B')} on {len(counts)} ranks: {told}.")
 
     def measure_links(self, pairs: list[RankPair]) -> None:
         """Send messages between one pair of ranks at a time while all other ranks wait, then fit lines."""
         rows: list[ResultRow] = []
         for pair, size in product(pairs, self.options.sizes):
-            if self.recorder:
-                self.recorder.report_progress(f"link {pair.link}, {format_quantity(size, 'B')}")
+            self.recorder.report_progress(f"link {pair.link}, {format_quantity(size, 'B')}")
             todo = {side.backend: side.ping_pong_call(pair, size) for side in self.backends}
             for backend, times in time_calls(todo, seconds=_LINK_SECONDS, ranks=(pair.first, pair.second)).items():
-                if self.recorder:
-                    labels = link_labels(backend, pair) | {"bytes": size}
-                    rows.append(
-                        self.recorder.add_row(labels, warmup=WARMUP_CALLS, seconds=[each / 2 for each in times])
-                    )
-        if self.recorder and pairs:
+                labels = link_labels(backend, pair) | {"bytes": size}
+                rows.append(self.recorder.add_row(labels, warmup=WARMUP_CALLS, seconds=[each / 2 for each in times]))
+        if pairs:
             add_link_fits(rows, self.recorder)
 
 
@@ -364,7 +350,12 @@ def choose_pairs(hosts: Sequence[str]) -> list[RankPair]:
         inside, across = _pairs_by_hosts(hosts)
         kept = _spread_evenly(inside, max(MAX_PAIRS // 4, MAX_PAIRS - len(across)))
         everyone = kept + _spread_evenly(across, MAX_PAIRS - len(kept))
-    return [_make_pair(one, other, hosts) for one, other in everyone]
+    return [
+        RankPair(one, other, INSIDE_NODE, f"{hosts[one]} {one}-{other}")
+        if hosts[one] == hosts[other]
+        else RankPair(one, other, ACROSS_NODES, f"{hosts[one]}-{hosts[other]} {one}-{other}")
+        for one, other in everyone
+    ]
 
 
 def _pairs_by_hosts(hosts: Sequence[str]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -394,12 +385,6 @@ def unmeasured_links_note(hosts: Sequence[str], measured: Sequence[RankPair]) ->
         f"Links were measured inside {seen[INSIDE_NODE]} of {kinds[INSIDE_NODE]} nodes and between"
         f" {seen[ACROSS_NODES]} of {kinds[ACROSS_NODES]} pairs of nodes, spread evenly; the others may differ."
     )
-
-
-def _make_pair(one: int, other: int, hosts: Sequence[str]) -> RankPair:
-    inside = hosts[one] == hosts[other]
-    where = hosts[one] if inside else f"{hosts[one]}-{hosts[other]}"
-    return RankPair(one, other, INSIDE_NODE if inside else ACROSS_NODES, f"{where} {one}-{other}")
 
 
 def link_labels(backend: str, pair: RankPair) -> dict[str, Value]:

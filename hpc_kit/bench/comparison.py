@@ -169,17 +169,16 @@ def _load_notes(first: BenchResult, second: BenchResult) -> list[str]:
 
 
 def _check_machines(first: BenchResult, second: BenchResult, despite: Sequence[str]) -> None:
-    one, other = (Counter(_host_kinds(document.machine)) for document in (first, second))
+    one, other = (
+        Counter(", ".join([f"{host.cores} x {host.cpu}", *host.gpus]) for host in document.machine.hosts)
+        for document in (first, second)
+    )
     if one != other and "machine" not in despite:
         raise AnswerNo(
             "the two were taken on different machines",
             found=f"{_format_host_kinds(one)}\n{_format_host_kinds(other)}",
             remedy="to see the ratios in spite of it: --despite machine",
         )
-
-
-def _host_kinds(machine: MeasuredMachine) -> list[str]:
-    return [", ".join([f"{host.cores} x {host.cpu}", *host.gpus]) for host in machine.hosts]
 
 
 def _format_host_kinds(kinds: Counter[str]) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.bench import memory_check, training_runs
+from hpc_kit.bench.options import check_names
 from hpc_kit.bench.results import Column, Plot
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.runtime.launchers.agreement import CHOICE
@@ -62,8 +63,7 @@ class DataParallelOptions(NamedTuple):
         Raises:
             SpecError: A variant is unknown, the batch does not divide, or memory is too small.
         """
-        if unknown := [variant for variant in self.ways if variant not in VARIANTS]:
-            raise SpecError(f"unknown way {unknown[0]!r}", found=",".join(self.ways), remedy=",".join(VARIANTS))
+        check_names("way", self.ways, VARIANTS)
         if self.global_batch % self.ranks:
             raise SpecError(
                 "the batch does not divide over the ranks",
@@ -80,14 +80,12 @@ def measure_data_parallel(options: DataParallelOptions, recorder: Recorder, envi
         options: The options.
         recorder: Receives the rows.
         environ: Environment with srun on PATH.
-
-    Raises:
-        SpecError: A variant is unknown, the batch does not divide, or memory is too small.
     """
-    options.check()
+    import torch
+
     for column in ("tokens_per_second", "start"):
         recorder.add_plot(Plot(name=column, title=TITLE, kind="bars", x="way", y=(column,)))
-    gpus = _gpu_count()
+    gpus = torch.cuda.device_count()
     if DATAPARALLEL in options.ways and gpus < 2:
         recorder.add_note(
             f"{gpus} GPUs here: nn.DataParallel scatters nothing and copies no model, so its row is that of one"
@@ -112,12 +110,6 @@ def measure_data_parallel(options: DataParallelOptions, recorder: Recorder, envi
                 _put_row(variant, options, recorder, taken[variant])
 
 
-def _gpu_count() -> int:
-    import torch
-
-    return torch.cuda.device_count()
-
-
 class VariantTimes(NamedTuple):
     """Summaries and start times of a variant's repeats so far."""
 
@@ -129,7 +121,9 @@ def _measure_once(variant: str, options: DataParallelOptions, environ: Mapping[s
     """Run one training and one start."""
     program = training_runs.find_program("dataparallel.py" if variant == DATAPARALLEL else "ddp.py")
     words = ["--steps", str(options.steps), "--global-batch", str(options.global_batch)]
-    taken.summaries.append(_measure_training(variant, options, environ, training_runs.python_command(program, *words)))
+    with _temporary_folder() as name:
+        _run_variant(variant, options, environ, training_runs.python_command(program, *words), Path(name))
+        taken.summaries.append(training_runs.read_summary(Path(name)))
     if variant != DATAPARALLEL:
         taken.starts.append(_measure_start(variant, options, environ))
 
@@ -147,14 +141,6 @@ def _put_row(variant: str, options: DataParallelOptions, recorder: Recorder, tak
     recorder.add_row(
         {"way": variant, "processes": 1 if variant in {SINGLE_PROCESS, DATAPARALLEL} else options.ranks}, **values
     )
-
-
-def _measure_training(
-    variant: str, options: DataParallelOptions, environ: Mapping[str, str], argv: list[str]
-) -> training_runs.Summary:
-    with _temporary_folder() as name:
-        _run_variant(variant, options, environ, argv, Path(name))
-        return training_runs.read_summary(Path(name))
 
 
 def _measure_start(variant: str, options: DataParallelOptions, environ: Mapping[str, str]) -> float:
@@ -209,13 +195,10 @@ def _run_variant(
     alone = variant in {SINGLE_PROCESS, DATAPARALLEL}
     own = training_runs.program_environment(folder, threads=options.ranks if alone else 1)
     if variant == SRUN:
-        own = {**environ, **own, "PATH": environ.get("PATH", os.defpath), **_job_variables()}
+        # srun starts a step in the surrounding job, but not with the variables of this step.
+        job = {name: os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CONF") if name in os.environ}
+        own = {**environ, **own, "PATH": environ.get("PATH", os.defpath), **job}
     elif alone:
         own[CHOICE] = "single"
     if fault := training_runs.run_program(lines.get(variant, argv), own, options.timeout):
         raise JobFailed("it failed", found=fault, remedy="its last lines are above")
-
-
-def _job_variables() -> dict[str, str]:
-    """Return the variables that srun needs to start a step in the surrounding job, without those of its step."""
-    return {name: value for name, value in os.environ.items() if name in {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CONF"}}

@@ -42,7 +42,7 @@ class HostLoad(Struct, frozen=True, kw_only=True):
     busy: float
 
 
-class Host(Struct, frozen=True, kw_only=True):
+class MeasuredHost(Struct, frozen=True, kw_only=True):
     """One host."""
 
     name: str
@@ -61,7 +61,7 @@ class Host(Struct, frozen=True, kw_only=True):
 class MeasuredMachine(Struct, frozen=True, kw_only=True):
     """The hosts that took part, and the software versions of the first one."""
 
-    hosts: tuple[Host, ...]
+    hosts: tuple[MeasuredHost, ...]
     versions: dict[str, str]
     kernel: str
 
@@ -83,10 +83,10 @@ def _processor_times() -> tuple[int, int]:
     return 0, 0
 
 
-def describe_this_host(seconds: float = LOAD_SECONDS) -> Host:
+def describe_this_host(seconds: float = LOAD_SECONDS) -> MeasuredHost:
     """Describe this host; takes as long as `measure_load`."""
     gpus, pairs = _list_gpus()
-    return Host(
+    return MeasuredHost(
         name=addresses.this_node_name(os.environ),
         cpu=parse_processor_name(_read_text(Path("/proc/cpuinfo"))),
         cores=len(os.sched_getaffinity(0)),
@@ -97,7 +97,7 @@ def describe_this_host(seconds: float = LOAD_SECONDS) -> Host:
     )
 
 
-def describe_machine(*hosts: Host) -> MeasuredMachine:
+def describe_machine(*hosts: MeasuredHost) -> MeasuredMachine:
     """Combine the hosts with the versions of the software on this one."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
@@ -181,7 +181,7 @@ def _command_output(*argv: str) -> str:
     return ""
 
 
-def gather_hosts(world: Group, look: float = LOAD_SECONDS) -> tuple[list[Host], list[str]]:
+def gather_hosts(world: Group, look: float = LOAD_SECONDS) -> tuple[list[MeasuredHost], list[str]]:
     """Return the hosts and the host name of each rank. Every rank must call this collective.
 
     The first rank of each host describes it while all ranks are idle.
@@ -189,11 +189,11 @@ def gather_hosts(world: Group, look: float = LOAD_SECONDS) -> tuple[list[Host], 
     from torch import distributed as dist
 
     dist.barrier()
-    mine: Host | None = None
+    mine: MeasuredHost | None = None
     if world.local_rank == 0:
         mine = describe_this_host(look)
     else:
         time.sleep(look)
-    found: list[tuple[str, Host | None]] = [("", None)] * world.world_size
+    found: list[tuple[str, MeasuredHost | None]] = [("", None)] * world.world_size
     dist.all_gather_object(found, (network.this_node_name(os.environ), mine))
     return [host for _, host in found if host is not None], [name for name, _ in found]

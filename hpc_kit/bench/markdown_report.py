@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from hpc_kit.bench.machine import Host
+from hpc_kit.bench.machine import MeasuredHost
 from hpc_kit.bench.results import (
     BenchResult,
     Column,
@@ -45,7 +45,8 @@ def repeats_note(document: BenchResult) -> list[str]:
     found = sorted({spread.repeats for row in document.results for spread in row.spread.values()})
     if found == [1]:
         return ["One repeat each: nothing tells by how much they vary."]
-    return [f"Medians of {_range(found)} repeats, quartiles in brackets."] if found else []
+    repeats = " to ".join(map(str, dict.fromkeys((found[0], found[-1])))) if found else ""
+    return [f"Medians of {repeats} repeats, quartiles in brackets."] if found else []
 
 
 def group_rows(document: BenchResult) -> list[list[ResultRow]]:
@@ -99,17 +100,17 @@ def machine_lines(document: BenchResult) -> list[str]:
     return lines
 
 
-def _host(host: Host) -> str:
+def _host(host: MeasuredHost) -> str:
     before, after = format_loads(host)
     return f"{host.name}: {', '.join(describe_host(host))}; before: {before}" + (f"; after: {after}" if after else "")
 
 
-def describe_host(host: Host) -> list[str]:
+def describe_host(host: MeasuredHost) -> list[str]:
     """Return processors, memory, GPUs and links."""
     return [f"{host.cores} x {host.cpu}", format_quantity(host.memory, "B", 3), *host.gpus, *host.links]
 
 
-def format_loads(host: Host) -> tuple[str, str]:
+def format_loads(host: MeasuredHost) -> tuple[str, str]:
     """Return the load before and after; the load after is known for the first host only."""
     before, after = (
         f"{each.busy:.0%} busy, load {each.average[0]:.2f}" if each else "" for each in (host.before, host.after)
@@ -137,7 +138,3 @@ def format_cell(row: ResultRow, name: str, document: BenchResult) -> str:
     factor = number / value if value else 1.0
     to = "-" if spread.low * factor >= 0 else " to "
     return f"{text} ({format_number(spread.low * factor, 3)}{to}{format_number(spread.high * factor, 3)})"
-
-
-def _range(numbers: Sequence[int]) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.bench import local_ranks as ranks
 from hpc_kit.bench import memory_check
+from hpc_kit.bench.options import check_names
 from hpc_kit.bench.results import Column, format_number
 from hpc_kit.errors import SpecError
 
@@ -33,9 +34,9 @@ class MemoryOptions(NamedTuple):
     offload: tuple[bool, ...] = (False, True)
     layers: int = 16
     width: int = 512
-    """Width of each layer, a square matrix."""
+    """Width of each matrix."""
     rows: int = 8
-    """Rows of a rank's batch."""
+    """Rows in the batch of a rank."""
     steps: int = 5
     ranks: int = 4
 
@@ -50,8 +51,7 @@ class MemoryOptions(NamedTuple):
         Raises:
             SpecError: A variant is unknown, there is one rank only, or memory is too small.
         """
-        if unknown := [strategy for strategy in self.ways if strategy not in FORMULAS]:
-            raise SpecError(f"unknown way {unknown[0]!r}", found=",".join(self.ways), remedy=",".join(FORMULAS))
+        check_names("way", self.ways, FORMULAS)
         if self.ranks < 2:
             raise SpecError("one rank has nobody to share with", found=f"--ranks {self.ranks}", remedy="--ranks 4")
         if self.ranks > self.layers:
@@ -76,7 +76,7 @@ FORMULAS = {"ddp": (16.0, 0.0), "zero1": (4.0, 12.0), "zero2": (2.0, 14.0), "zer
 def state_bytes(strategy: str, parameters: int, ranks: int) -> float:
     """Return the bytes of model states on one rank.
 
-    >>> [formula(way, 100, 4) for way in FORMULAS]
+    >>> [state_bytes(way, 100, 4) for way in FORMULAS]
     [1600.0, 700.0, 550.0, 400.0]
     """
     whole, shared = FORMULAS[strategy]
@@ -86,7 +86,7 @@ def state_bytes(strategy: str, parameters: int, ranks: int) -> float:
 def formula_text(strategy: str) -> str:
     """Return the formula as text.
 
-    >>> [words(way) for way in FORMULAS]
+    >>> [formula_text(way) for way in FORMULAS]
     ['16 P', '4 P + 12 P / d', '2 P + 14 P / d', '16 P / d']
     """
     whole, shared = FORMULAS[strategy]
@@ -97,8 +97,6 @@ def measure_memory(options: MemoryOptions, recorder: Recorder) -> None:
     """Measure each strategy with and without offloading.
 
     Raises:
-        SpecError: A variant is unknown, or memory is too small.
         JobFailed: A rank failed.
     """
-    options.check()
     ranks.run_ranks("hpc_kit.bench.model_memory_rank", options._asdict(), recorder, ranks=options.ranks)

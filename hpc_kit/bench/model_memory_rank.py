@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ from torch.optim.adamw import adamw
 from hpc_kit.bench import memory_check, rank_timing
 from hpc_kit.bench.machine import gather_hosts
 from hpc_kit.bench.model_memory import MemoryOptions, formula_text, state_bytes
+from hpc_kit.bench.recorder import recorder_of_rank
 from hpc_kit.bench.results import Plot
 from hpc_kit.runtime.process_group import distributed
 
@@ -48,17 +49,16 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
         memory_check.check_gpu_memory(1.25 * needed, "the model", "a smaller --layers or --width", world)
         meet = rank_timing.barrier_function(world)
         hosts, _ = gather_hosts(world)
-        if world.is_main:
-            recorder.set_hosts(hosts)
-            recorder.expect_rows(len(options.ways) * len(options.offload))
-            recorder.add_plot(_states_plot(options, world.world_size))
-            recorder.add_note(METHOD_NOTE)
-            if world.device.type == "cpu" and True in options.offload:
-                recorder.add_note(CPU_NOTE)
+        recorder = recorder_of_rank(recorder, world)
+        recorder.set_hosts(hosts)
+        recorder.expect_rows(len(options.ways) * len(options.offload))
+        recorder.add_plot(_states_plot(options, world.world_size))
+        recorder.add_note(METHOD_NOTE)
+        if world.device.type == "cpu" and True in options.offload:
+            recorder.add_note(CPU_NOTE)
         for offload in options.offload:
             for strategy in options.ways:
-                if world.is_main:
-                    recorder.report_progress(f"{strategy}{', offloaded' * offload}")
+                recorder.report_progress(f"{strategy}{', offloaded' * offload}")
                 _measure_strategy(options, recorder, world, meet, strategy, offload=offload)
 
 
@@ -85,8 +85,6 @@ def _measure_strategy(
     moments, gathered, seconds = _train_steps(trained, options, world, meet)
     ranks: list[Any] = [None] * world.world_size
     dist.all_gather_object(ranks, (max(moments, key=lambda held: held.total), gathered))
-    if not world.is_main:
-        return
     most = max((held for held, _ in ranks), key=lambda held: held.total)
     wanted = state_bytes(strategy, options.parameters, world.world_size)
     recorder.add_row(
@@ -191,10 +189,10 @@ class TrainedModel(NamedTuple):
 
 def count_bytes(trained: TrainedModel, device: torch.device) -> HeldBytes:
     """Count the bytes of this rank now."""
-    parameters = list(_local_tensors([*trained.model.parameters(), *_group_parameters(trained.optimizer)]))
-    gradients = [
-        local for each in trained.model.parameters() if each.grad is not None for local in _local_tensors([each.grad])
-    ]
+    # With fully_shard, the optimizer has the shards.
+    optimized = [each for group in trained.optimizer.param_groups for each in group["params"]]
+    parameters = list(map(_local_tensor, [*trained.model.parameters(), *optimized]))
+    gradients = [_local_tensor(each.grad) for each in trained.model.parameters() if each.grad is not None]
     states = [
         value
         for state in inner_optimizer(trained.optimizer).state.values()
@@ -205,22 +203,11 @@ def count_bytes(trained: TrainedModel, device: torch.device) -> HeldBytes:
     return HeldBytes(*map(storage_bytes, (parameters, gradients, states, here)))
 
 
-def _group_parameters(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Yield the parameters of the optimizer; with fully_shard these are the shards."""
-    for group in optimizer.param_groups:
-        yield from group["params"]
-
-
 def inner_optimizer(optimizer: Optimizer) -> Optimizer:
     """Return the optimizer with this rank's state."""
     # ZeroRedundancyOptimizer wraps an optimizer; importing the class for isinstance takes a second.
     within: Optimizer = getattr(optimizer, "optim", optimizer)
     return within
-
-
-def _local_tensors(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
-    for tensor in tensors:
-        yield tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:

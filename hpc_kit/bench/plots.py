@@ -231,13 +231,19 @@ class Curve(NamedTuple):
 
 def plot_curves(document: PlotData, plot: Plot) -> list[Curve]:
     """Return the curves of a plot; rows without its label or column are skipped."""
-    rows = [row for row in document.results if _matches_plot(row, plot)]
+    allowed = {name: value if isinstance(value, tuple) else (value,) for name, value in plot.where.items()}
+    rows = [
+        row
+        for row in document.results
+        if plot.x in row.labels and all(row.labels.get(name) in values for name, values in allowed.items())
+    ]
     if plot.kind == "stacked":
         found = [Curve(_column_title(document, name), _curve_points(rows, plot.x, name)) for name in plot.y]
     else:
         groups: dict[str, list[ResultRow]] = {}
         for row in rows:
-            groups.setdefault(_curve_name(row, plot), []).append(row)
+            name = " ".join(format_label(row.labels.get(label), label) for label in plot.series)
+            groups.setdefault(name, []).append(row)
         found = [Curve(name, _curve_points(group, plot.x, plot.y[0])) for name, group in groups.items()]
     return [curve for curve in found if curve.points]
 
@@ -252,10 +258,6 @@ def axis_title(document: PlotData, plot: Plot, axis: str) -> str:
     return words if unit in {"", "s", "B"} or "(" in words else f"{words} ({unit})".strip()
 
 
-def _matches_plot(row: ResultRow, plot: Plot) -> bool:
-    return plot.x in row.labels and all(row.labels.get(name) == value for name, value in plot.where.items())
-
-
 def _curve_points(rows: list[ResultRow], x: str, column: str) -> tuple[CurvePoint, ...]:
     points = []
     for row in rows:
@@ -264,10 +266,6 @@ def _curve_points(rows: list[ResultRow], x: str, column: str) -> tuple[CurvePoin
             low, high = (spread.low, spread.high) if spread else (value, value)
             points.append(CurvePoint(row.labels[x], value, min(low, value), max(high, value)))
     return tuple(points)
-
-
-def _curve_name(row: ResultRow, plot: Plot) -> str:
-    return " ".join(format_label(row.labels.get(name), name) for name in plot.series)
 
 
 def _column_title(document: PlotData, column: str) -> str:

@@ -10,51 +10,58 @@ import datetime as dt
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import structs
 
 from hpc_kit import __version__
 from hpc_kit.bench import machine
-from hpc_kit.bench.machine import Host
+from hpc_kit.bench.machine import MeasuredHost
 from hpc_kit.bench.results import BenchResult, Column, Plot, ResultRow, Value, summarize
+
+if TYPE_CHECKING:
+    from hpc_kit.runtime import Group
 
 
 class Recorder(ABC):
-    """Interface that a benchmark fills in."""
+    """What a benchmark fills in. Each method is one call of `record` with its name and its argument."""
 
     @abstractmethod
+    def record(self, kind: str, value: Any) -> None:
+        """Take in one call: the name of the method and its argument."""
+
     def expect_rows(self, rows: int) -> None:
         """Announce how many times a row will be put."""
+        self.record("expect_rows", rows)
 
-    @abstractmethod
     def report_progress(self, what: str) -> None:
         """Report the current measurement."""
+        self.record("report_progress", what)
 
-    @abstractmethod
     def put_row(self, row: ResultRow) -> None:
         """Add a row, or replace the row with the same labels."""
+        self.record("put_row", row)
 
-    @abstractmethod
     def add_note(self, text: str) -> None:
         """Add a sentence below the table."""
+        self.record("add_note", text)
 
-    @abstractmethod
     def note_missing(self, what: str, why: str) -> None:
         """Note something that could not be measured."""
+        self.record("note_missing", (what, why))
 
-    @abstractmethod
     def add_plot(self, plot: Plot) -> None:
         """Add a plot."""
+        self.record("add_plot", plot)
 
-    @abstractmethod
-    def set_hosts(self, hosts: Sequence[Host]) -> None:
+    def set_hosts(self, hosts: Sequence[MeasuredHost]) -> None:
         """Set the hosts that take part, instead of the host of the command line."""
+        self.record("set_hosts", tuple(hosts))
 
-    @abstractmethod
     def set_version(self, name: str, value: str) -> None:
         """Add a version that the command line cannot find, such as NCCL's."""
+        self.record("set_version", (name, value))
 
     def add_row(self, labels: Mapping[str, Value], *, warmup: int = 0, **values: float | Sequence[float]) -> ResultRow:
         """Add a row; a list of repeats becomes its median and spread, a number stays as it is."""
@@ -114,45 +121,33 @@ class FileRecorder(Recorder):
         """Rows so far."""
         return self._document.results
 
-    def expect_rows(self, rows: int) -> None:
-        """Implement `Recorder.expect_rows`."""
-        self._expected = rows
-
-    def report_progress(self, what: str) -> None:
-        """Implement `Recorder.report_progress`."""
-        number = self._puts + 1
-        of = f"/{self._expected}" if self._expected else ""
-        self._tell(f"{number}{of}  {what}  ({time.monotonic() - self._begun:.0f} s)")
-
-    def put_row(self, row: ResultRow) -> None:
-        """Implement `Recorder.put_row` and save the result."""
-        rows = self._document.results
-        place = next((place for place, each in enumerate(rows) if each.labels == row.labels), len(rows))
-        rows[place : place + 1] = [row]
-        self._puts += 1
-        self._keep(self._document)
-
-    def add_note(self, text: str) -> None:
-        """Implement `Recorder.add_note`."""
-        self._document.notes.append(text)
-
-    def note_missing(self, what: str, why: str) -> None:
-        """Implement `Recorder.note_missing` and save the result."""
-        self._document.missing.append(what)
-        self._document.notes.append(f"{what}: {why}")
-        self._keep(self._document)
-
-    def add_plot(self, plot: Plot) -> None:
-        """Implement `Recorder.add_plot`."""
-        self._document.plots.append(plot)
-
-    def set_hosts(self, hosts: Sequence[Host]) -> None:
-        """Implement `Recorder.set_hosts`."""
-        self._set(machine=structs.replace(self._document.machine, hosts=tuple(hosts)))
-
-    def set_version(self, name: str, value: str) -> None:
-        """Implement `Recorder.set_version`."""
-        self._document.machine.versions[name] = value
+    def record(self, kind: str, value: Any) -> None:
+        """Change the result; save it after a row or a missing part."""
+        document = self._document
+        match kind:
+            case "expect_rows":
+                self._expected = value
+            case "report_progress":
+                of = f"/{self._expected}" if self._expected else ""
+                self._tell(f"{self._puts + 1}{of}  {value}  ({time.monotonic() - self._begun:.0f} s)")
+            case "put_row":
+                rows = document.results
+                place = next((place for place, each in enumerate(rows) if each.labels == value.labels), len(rows))
+                rows[place : place + 1] = [value]
+                self._puts += 1
+                self._keep(document)
+            case "add_note":
+                document.notes.append(value)
+            case "note_missing":
+                document.missing.append(value[0])
+                document.notes.append(": ".join(value))
+                self._keep(document)
+            case "add_plot":
+                document.plots.append(value)
+            case "set_hosts":
+                self._set(machine=structs.replace(document.machine, hosts=value))
+            case "set_version":
+                document.machine.versions[value[0]] = value[1]
 
     def close(self, *, interrupted: bool = False) -> BenchResult:
         """Measure the load again and return the finished result."""
@@ -170,69 +165,48 @@ class PipeRecorder(Recorder):
     """Recorder of a rank that writes each call as a line for `apply_line`.
 
     Args:
-        say: Called with each line.
+        write_line: Called with each line.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say_line = say
+    def __init__(self, write_line: Callable[[str], None]) -> None:
+        self._write_line = write_line
 
-    def _say(self, *words: object) -> None:
-        self._say_line(msgspec.json.encode(words).decode())
-
-    def expect_rows(self, rows: int) -> None:
-        """Implement `Recorder.expect_rows`."""
-        self._say("expect_rows", rows)
-
-    def report_progress(self, what: str) -> None:
-        """Implement `Recorder.report_progress`."""
-        self._say("report_progress", what)
-
-    def put_row(self, row: ResultRow) -> None:
-        """Implement `Recorder.put_row`."""
-        self._say("put_row", row)
-
-    def add_note(self, text: str) -> None:
-        """Implement `Recorder.add_note`."""
-        self._say("add_note", text)
-
-    def note_missing(self, what: str, why: str) -> None:
-        """Implement `Recorder.note_missing`."""
-        self._say("note_missing", what, why)
-
-    def add_plot(self, plot: Plot) -> None:
-        """Implement `Recorder.add_plot`."""
-        self._say("add_plot", plot)
-
-    def set_hosts(self, hosts: Sequence[Host]) -> None:
-        """Implement `Recorder.set_hosts`."""
-        self._say("set_hosts", tuple(hosts))
-
-    def set_version(self, name: str, value: str) -> None:
-        """Implement `Recorder.set_version`."""
-        self._say("set_version", name, value)
+    def record(self, kind: str, value: Any) -> None:
+        """Write a line."""
+        self._write_line(msgspec.json.encode([kind, value]).decode())
 
 
-_ARGUMENT_TYPES: dict[str, tuple[object, ...]] = {
-    "expect_rows": (int,),
-    "report_progress": (str,),
-    "put_row": (ResultRow,),
-    "add_note": (str,),
-    "note_missing": (str, str),
-    "add_plot": (Plot,),
-    "set_hosts": (tuple[Host, ...],),
-    "set_version": (str, str),
+class SilentRecorder(Recorder):
+    """Recorder of the ranks whose results are not read."""
+
+    def record(self, kind: str, value: Any) -> None:
+        """Ignore the call."""
+
+
+def recorder_of_rank(recorder: Recorder, world: Group) -> Recorder:
+    """Return the recorder on rank 0, and a silent one on all other ranks."""
+    return recorder if world.is_main else SilentRecorder()
+
+
+_ARGUMENTS: dict[str, Any] = {
+    "expect_rows": int,
+    "put_row": ResultRow,
+    "note_missing": tuple[str, str],
+    "add_plot": Plot,
+    "set_hosts": tuple[MeasuredHost, ...],
+    "set_version": tuple[str, str],
 }
+"""Types of the arguments that are not text."""
 
 
 def apply_line(line: str, recorder: Recorder) -> None:
     """Apply a line of a `PipeRecorder` to a recorder.
 
     Raises:
-        msgspec.MsgspecError: It is no line of `Told`.
+        msgspec.MsgspecError: The line is no such call.
     """
-    name, *values = msgspec.json.decode(line, type=list[Any])
-    given = (msgspec.convert(value, kind) for value, kind in zip(values, _ARGUMENT_TYPES[name], strict=True))
-    getattr(recorder, name)(*given)
+    kind, value = msgspec.json.decode(line, type=tuple[str, Any])
+    recorder.record(kind, msgspec.convert(value, _ARGUMENTS.get(kind, str)))
 
 
 def _now() -> str:

@@ -135,8 +135,6 @@ def partial_loss(scores: Tensor, targets: Tensor, batch: int) -> Tensor:
 
 
 CLASSES = 1000
-PARAMETERS = 25_557_032
-"""Parameters of the whole network with 1000 classes."""
 
 _EXPANSION = 4
 _BLOCKS = (3, 4, 6, 3)
@@ -181,11 +179,6 @@ def middle_shape(size: int) -> tuple[int, int, int]:
     for _ in range(3):  # the stem halves twice, the second stage once more; each rounds up
         size = -(-size // 2)
     return _WIDTHS[1] * _EXPANSION, size, size
-
-
-def count_parameters(*parts: nn.Module) -> int:
-    """Return the number of parameters of the parts."""
-    return sum(each.numel() for part in parts for each in part.parameters())
 
 
 def _stage(number: int) -> nn.Sequential:

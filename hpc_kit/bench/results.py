@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,7 +63,7 @@ class Plot(Struct, frozen=True, kw_only=True):
         x: Label of the x axis.
         y: Columns; several only if stacked.
         series: Labels whose values distinguish lines or bars.
-        where: Label values of the rows to draw.
+        where: Label values of the rows to draw; a tuple allows several values.
         marks: Dotted horizontal lines by name: `{"one device": 3.75}`.
     """
 
@@ -73,7 +73,7 @@ class Plot(Struct, frozen=True, kw_only=True):
     y: tuple[str, ...]
     kind: Literal["lines", "bars", "stacked"] = "lines"
     series: tuple[str, ...] = ()
-    where: dict[str, Value] = {}
+    where: Mapping[str, Value | tuple[Value, ...]] = {}
     log_x: bool = False
     log_y: bool = False
     marks: dict[str, float] = {}

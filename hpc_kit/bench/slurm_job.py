@@ -7,18 +7,19 @@ import math
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import CompletedProcess
-from typing import NamedTuple
 
-from hpc_kit.errors import HostlistError, JobFailed
+from hpc_kit.errors import HostlistError, JobFailed, SlurmUnavailable
+from hpc_kit.runs.follow import JobTracker
 from hpc_kit.slurm import nodelist
-from hpc_kit.slurm.client import user_name
-from hpc_kit.slurm.command_environment import query_environment, submit_environment
+from hpc_kit.slurm.client import SlurmClient, user_name
+from hpc_kit.slurm.command_environment import submit_environment
 from hpc_kit.slurm.pending_reasons import explain_reason, is_user_limit, needs_intervention
+from hpc_kit.slurm.states import JobState
 
+RESULT_FILE = "found.json"
 _RESULT_PAUSE = 0.05
 QUEUE_PAUSE = 2.0
 """Seconds between two queries of Slurm."""
@@ -34,228 +35,174 @@ class JobNeverStarts(JobFailed):
     """The job waits for something that the end of other jobs does not bring."""
 
 
-class QueueState(NamedTuple):
-    """A job as squeue shows it; an empty state means that it has left the queue."""
-
-    state: str
-    reason: str = ""
-    partition: str = ""
-
-
-def submit_job(argv: list[str], environ: Mapping[str, str]) -> str:
+def submit_job(argv: list[str], client: SlurmClient) -> str:
     """Run a command that submits a job and return the job's id.
 
     Raises:
         JobFailed: Slurm rejected the job.
     """
     # A session of its own: Ctrl-C must not interrupt the submission before its id is known.
-    begun = subprocess.Popen(
+    process = subprocess.Popen(
         argv,
-        env=submit_environment(environ),
+        env=submit_environment(client.environ),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     try:
-        said, complaint = begun.communicate()
+        output, errors = process.communicate()
     except KeyboardInterrupt:
-        said, _ = begun.communicate()
-        if match := _parse_job_id(said):
-            run_command(["scancel", match], environ)
+        output, _ = process.communicate()
+        if job := _parse_job_id(output):
+            client.run(["scancel", job])
         raise
-    if begun.returncode or not (job := _parse_job_id(said)):
+    if process.returncode or not (job := _parse_job_id(output)):
         raise JobFailed(
-            "the job was not submitted", found=(complaint or said).strip(), remedy="fewer --ranks or more --nodes"
+            "the job was not submitted", found=(errors or output).strip(), remedy="fewer --ranks or more --nodes"
         )
     return job
 
 
-def _parse_job_id(said: str) -> str:
-    match = re.search(r"^(?:job\s+)?(\d+)", said, re.MULTILINE)
+def _parse_job_id(output: str) -> str:
+    match = re.search(r"^(?:job\s+)?(\d+)", output, re.MULTILINE)
     return match[1] if match else ""
 
 
 @contextmanager
-def submitted_job(argv: list[str], environ: Mapping[str, str], note: Callable[[str], None]) -> Iterator[str]:
+def submitted_job(argv: list[str], client: SlurmClient, note: Callable[[str], None]) -> Iterator[QueuedJob]:
     """Submit a job; on exit, wait until it has left the queue and note if it has not.
 
     Raises:
         JobFailed: Slurm rejected the job.
     """
-    job = submit_job(argv, environ)
-    ended = False
+    job = QueuedJob(submit_job(argv, client), client)
+    succeeded = False
     try:
         yield job
-        ended = True
+        succeeded = True
     finally:
-        if not ended:
-            run_command(["scancel", job], environ)
+        if not succeeded:
+            client.run(["scancel", job.job_id])
         deadline = time.time() + _LEAVE_QUEUE_SECONDS
-        while query_queue(job, environ).state:
+        while not job.has_ended():
             if time.time() > deadline:
-                note(f"Job {job} had not left the queue after {_LEAVE_QUEUE_SECONDS:.0f} s: scancel {job}")
+                note(
+                    f"Job {job.job_id} had not left the queue after {_LEAVE_QUEUE_SECONDS:.0f} s: scancel {job.job_id}"
+                )
                 break
             time.sleep(QUEUE_PAUSE)
 
 
 def wait_for_result(
-    job: str, folder: Path, environ: Mapping[str, str], deadline: float, report_progress: Callable[[str], None]
+    job: QueuedJob, folder: Path, deadline: float, report_progress: Callable[[str], None]
 ) -> dict[str, float]:
     """Wait for the file that rank 0 writes and return its content.
 
     Raises:
-        NeverBegins: It waits for what does not end by itself.
+        JobNeverStarts: The job waits for something that does not end by itself.
         JobFailed: The job ended without a step, or the deadline passed.
     """
-    found, looked = folder / "found.json", time.time()
-    queue = _QueueWatcher(job, environ, report_progress)
+    found, polled = folder / RESULT_FILE, time.time()
     while not found.exists():
-        if time.time() - looked > QUEUE_PAUSE:
-            looked = time.time()
-            if not queue.update() and not found.exists():
+        if time.time() - polled > QUEUE_PAUSE:
+            polled, before = time.time(), job.describe()
+            if job.has_ended() and not found.exists():
                 log = folder / "log"
-                said = log.read_text(errors="replace")[-1500:] if log.exists() else f"hpc-kit logs {job} --all"
-                raise JobFailed(f"job {job} ended without a first step", found=said, remedy="its log")
+                text = log.read_text(errors="replace")[-1500:] if log.exists() else f"hpc-kit logs {job.job_id} --all"
+                raise JobFailed(f"job {job.job_id} ended without a first step", found=text, remedy="its log")
+            if job.is_pending and job.describe() != before:
+                report_progress(f"waiting: {job.describe()}")
+            job.check_can_start()
         if time.time() > deadline:
             raise JobFailed(
-                f"job {job} had no first step in time",
-                found=queue.describe(),
+                f"job {job.job_id} had no first step in time",
+                found=job.describe(),
                 remedy="a longer --timeout, which counts the time in the queue, too",
             )
         time.sleep(_RESULT_PAUSE)
-    told: dict[str, float] = json.loads(found.read_text())
-    return told
+    seconds: dict[str, float] = json.loads(found.read_text())
+    return seconds
 
 
-class _QueueWatcher:
-    """Follows one job through the queue."""
+class QueuedJob:
+    """A job of a benchmark on its way through the queue."""
 
-    def __init__(self, job: str, environ: Mapping[str, str], report_progress: Callable[[str], None]) -> None:
-        self._job, self._environ, self._report_progress = job, environ, report_progress
-        self._now = QueueState("PENDING", "None")
-        self._since = time.time()
+    def __init__(self, job_id: str, client: SlurmClient) -> None:
+        self.job_id, self._client, self._tracker = job_id, client, JobTracker()
+        self._reason, self._partition, self._since = "None", "", time.time()
 
-    def update(self) -> bool:
-        """Query the job; return whether it is still in the queue.
+    @property
+    def is_pending(self) -> bool:
+        """Return whether the job waits, as far as known."""
+        return self._tracker.state in {None, JobState.PENDING}
 
-        Raises:
-            NeverBegins: It waits for what does not end by itself.
-        """
-        now = query_queue(self._job, self._environ)
-        if now != self._now:
-            self._now, self._since = now, time.time()
-            if now.state == "PENDING":
-                self._report_progress(f"waiting: {self.describe()}")
-        if now.state == "PENDING" and time.time() - self._since > self._tolerated_seconds():
-            held = self._blocking_allocation()
-            raise JobNeverStarts(
-                f"job {self._job} does not begin",
-                found=f"{self.describe()}\n{held}" if held else self.describe(),
-                remedy=self._remedy(held),
-            )
-        return bool(now.state)
+    def has_ended(self) -> bool:
+        """Query Slurm; return whether the job has ended. If Slurm does not answer, it may still be queued."""
+        try:
+            status = self._client.query([self.job_id]).get(self.job_id)
+        except SlurmUnavailable:
+            return False
+        self._tracker.update(status.state if status else JobState.UNKNOWN, status)
+        reason = (status.reason if status else None) or "None"
+        if reason != self._reason:
+            self._reason, self._since = reason, time.time()
+        self._partition = status.partition if status else ""
+        return self._tracker.is_over
 
     def describe(self) -> str:
         """Describe the job's state."""
-        if self._now.state != "PENDING":
-            return self._now.state
-        return f"PENDING ({self._now.reason}): {explain_reason(self._now.reason, self._job).sentence}"
+        if not self.is_pending:
+            return str(self._tracker.state)
+        return f"PENDING ({self._reason}): {explain_reason(self._reason, self.job_id).sentence}"
 
-    def _blocking_allocation(self) -> Allocation | None:
-        """Return the surrounding job's allocation if only its end lets this job start; None otherwise."""
-        return (
-            surrounding_allocation(self._now.partition, self._environ, run_command)
-            if self._now.reason == "Resources"
-            else None
-        )
+    def check_can_start(self) -> None:
+        """Check that the job does not wait forever, some seconds after its last change.
 
-    def _remedy(self, held: Allocation | None) -> str:
-        if held:
-            return "hpc-kit bench start, on the login node, where it holds nothing; or fewer --ranks"
-        step = explain_reason(self._now.reason, self._job).next_step
-        if is_user_limit(self._now.reason) and "SLURM_JOB_ID" in self._environ:
-            return f"the job around this bench counts, too: hpc-kit bench start, on the login node\n{step}"
-        return step
+        Raises:
+            JobNeverStarts: It waits for something that does not end by itself.
+        """
+        if not self.is_pending or time.time() - self._since <= self._tolerated_seconds():
+            return
+        remedy = explain_reason(self._reason, self.job_id).next_step
+        if self._reason == "Resources":
+            remedy = "hpc-kit bench start, on the login node, where it holds nothing; or fewer --ranks"
+        elif is_user_limit(self._reason) and "SLURM_JOB_ID" in self._client.environ:
+            remedy = f"the job around this bench counts, too: hpc-kit bench start, on the login node\n{remedy}"
+        raise JobNeverStarts(f"job {self.job_id} does not begin", found=self.describe(), remedy=remedy)
 
     def _tolerated_seconds(self) -> float:
         """Return the seconds to wait with this reason; infinite if it may end by itself."""
-        reason = self._now.reason
-        if _NODES_TAKEN.search(reason):
+        if _NODES_TAKEN.search(self._reason):
             return math.inf
-        if needs_intervention(reason):
-            return NODES_STUCK_SECONDS if re.match("ReqNode|.*Down|.*Inactive", reason) else STUCK_SECONDS
-        mine = is_user_limit(reason) and not self._has_other_jobs()
-        return STUCK_SECONDS if mine or self._blocking_allocation() else math.inf
+        if needs_intervention(self._reason):
+            return NODES_STUCK_SECONDS if re.match("ReqNode|.*Down|.*Inactive", self._reason) else STUCK_SECONDS
+        if is_user_limit(self._reason):
+            return STUCK_SECONDS if not self._has_other_jobs() else math.inf
+        is_blocked = self._reason == "Resources" and has_all_allocated_cpus(self._client, self._partition)
+        return STUCK_SECONDS if is_blocked else math.inf
 
     def _has_other_jobs(self) -> bool:
         """Return whether another job of this user runs, except this job and the surrounding one."""
-        own = {self._job, self._environ.get("SLURM_JOB_ID", "")}
-        asked = ["squeue", "--noheader", f"--user={user_name()}", "--states=RUNNING,COMPLETING", "--format=%A"]
-        done = run_command(asked, self._environ)
+        own = {self.job_id, self._client.environ.get("SLURM_JOB_ID", "")}
+        done = self._client.run(
+            ["squeue", "--noheader", f"--user={user_name()}", "--states=RUNNING,COMPLETING", "--format=%A"]
+        )
         return done.returncode != 0 or bool(set(done.stdout.split()) - own)
 
 
-def query_queue(job: str, environ: Mapping[str, str]) -> QueueState:
-    """Query squeue for a job. If squeue fails, the state is UNKNOWN, because the job may still be queued."""
-    done = run_command(["squeue", "--noheader", f"--jobs={job}", "--format=%T|%r|%P"], environ)
-    if done.returncode and "Invalid job id" not in done.stderr:
-        return QueueState("UNKNOWN")
-    state, _, rest = done.stdout.strip().partition("|")
-    reason, _, partition = rest.rpartition("|")
-    return QueueState(state, reason, partition)
-
-
-def run_command(argv: list[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a command of Slurm without variables of the surrounding job and without the user's filters."""
-    return subprocess.run(
-        argv, env=query_environment(submit_environment(environ)), capture_output=True, text=True, check=False
-    )
-
-
-RunCommand = Callable[[list[str], Mapping[str, str]], CompletedProcess[str]]
-"""Runs a command of Slurm."""
-
-
-class Allocation(NamedTuple):
-    """A job's allocation in a partition without any other running job."""
-
-    job: str
-    cpus: int
-    partition_cpus: int
-    """CPUs of the partition's nodes that are up."""
-
-    def __str__(self) -> str:
-        return (
-            f"no other job uses its nodes: of their {self.partition_cpus} CPUs {self.cpus} are held by"
-            f" job {self.job}, around this bench"
-        )
-
-
-def surrounding_allocation(partition: str, environ: Mapping[str, str], run: RunCommand) -> Allocation | None:
-    """Return the surrounding job's allocation if no other job uses the partition; None otherwise or if unknown.
-
-    Args:
-        partition: One or several partitions, as squeue shows them.
-        environ: Environment with Slurm's variables of the surrounding job.
-        run: Runs a command of Slurm.
-    """
-    job, nodes = environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOB_NODELIST")
-    if not job or not nodes or not partition:
-        return None
+def has_all_allocated_cpus(client: SlurmClient, partition: str) -> bool:
+    """Return whether the job around this process has every allocated CPU of a partition; False if unknown."""
+    environ = client.environ
+    done = client.run(["sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N %C"])
     try:
-        mine = sum(nodelist.expand_tasks_per_node(environ.get("SLURM_JOB_CPUS_PER_NODE", "")))
-        own = set(nodelist.expand(nodes))
-    except HostlistError:
-        return None
-    done = run(["sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N %C"], environ)
-    counts = dict(line.split() for line in done.stdout.splitlines() if len(line.split()) == 2)  # once a partition
-    if done.returncode or not own & counts.keys():
-        return None
-    try:
-        held = {node: tuple(map(int, text.split("/"))) for node, text in counts.items()}
-        busy = {node: allocated for node, (allocated, *_) in held.items() if allocated}
-        up = sum(allocated + idle for allocated, idle, *_ in held.values())
-    except ValueError:  # on large clusters sinfo may print 1.5K
-        return None
-    return Allocation(job, mine, up) if busy.keys() <= own and sum(busy.values()) <= mine else None
+        own = set(nodelist.expand(environ["SLURM_JOB_NODELIST"]))
+        cpus = sum(nodelist.expand_tasks_per_node(environ["SLURM_JOB_CPUS_PER_NODE"]))
+        # sinfo prints a node once for each partition, with the CPUs `allocated/idle/other/total`; large numbers
+        # may be shortened to 1.5K.
+        pairs = (line.split() for line in done.stdout.splitlines())
+        allocated = {node: int(counts.split("/")[0]) for node, counts in pairs}
+    except (KeyError, ValueError, HostlistError):
+        return False
+    busy = {node for node, number in allocated.items() if number}
+    return bool(busy) and busy <= own and sum(allocated.values()) <= cpus

@@ -10,16 +10,20 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.bench import slurm_job
+from hpc_kit.bench.options import check_names
 from hpc_kit.bench.results import Column, Plot, format_quantity
 from hpc_kit.errors import JobFailed, SpecError
+from hpc_kit.slurm.client import SlurmClient
+from hpc_kit.slurm.command_environment import submit_environment
 from hpc_kit.slurm.sizes import count_gres_gpus
 
 if TYPE_CHECKING:
@@ -43,7 +47,7 @@ class StartOptions(NamedTuple):
     ranks: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
     ways: tuple[str, ...] = START_VARIANTS
     nodes: int = 4
-    """Maximum; with fewer ranks than nodes, each rank has a node."""
+    """Maximum; with fewer ranks, each rank has a node."""
     repeats: int = 3
     timeout: float = 600.0
     """Seconds for one start."""
@@ -54,8 +58,7 @@ class StartOptions(NamedTuple):
         Raises:
             SpecError: A variant is unknown, or ranks do not divide over the nodes.
         """
-        if unknown := [variant for variant in self.ways if variant not in START_VARIANTS]:
-            raise SpecError(f"unknown way {unknown[0]!r}", found=",".join(self.ways), remedy=",".join(START_VARIANTS))
+        check_names("way", self.ways, START_VARIANTS)
         for number in self.ranks:
             nodes = min(self.nodes, number)
             if number % nodes:
@@ -78,12 +81,7 @@ class MeasuredStart(NamedTuple):
 
 
 def measure_startup(options: StartOptions, recorder: Recorder, slurm: SubmitSettings) -> None:
-    """Measure one row for each number of ranks and variant; note variants that cannot start.
-
-    Raises:
-        SpecError: A variant is unknown, or ranks do not divide over the nodes.
-    """
-    options.check()
+    """Measure one row for each number of ranks and variant; note variants that cannot start."""
     recorder.expect_rows(len(options.ranks) * len(options.ways) * options.repeats)
     for plot in startup_plots(options):
         recorder.add_plot(plot)
@@ -139,7 +137,10 @@ def _add_start_row(recorder: Recorder, number: int, nodes: int, variant: str, st
     If the end of the queue phase is unknown for one start, it is part of the srun phase in all of them.
     """
     without = any("queue" not in start.phases for start in starts)
-    phases_of_starts = [_merge_queue_phase(start.phases) if without else start.phases for start in starts]
+    phases_of_starts = [dict(start.phases) for start in starts]
+    if without:
+        for phases in phases_of_starts:
+            phases["srun"] = phases.get("srun", 0.0) + phases.pop("queue", 0.0)
     values: dict[str, Any] = {
         phase: [phases[phase] for phases in phases_of_starts]
         for phase in PHASES
@@ -147,11 +148,6 @@ def _add_start_row(recorder: Recorder, number: int, nodes: int, variant: str, st
     }
     values["total"] = [sum(phases.values()) for phases in phases_of_starts]
     recorder.add_row({"ranks": number, "nodes": nodes, "way": variant}, **values)
-
-
-def _merge_queue_phase(phases: Mapping[str, float]) -> dict[str, float]:
-    rest = {phase: seconds for phase, seconds in phases.items() if phase != "queue"}
-    return {**rest, "srun": rest.get("srun", 0.0) + phases.get("queue", 0.0)}
 
 
 def _note_unknown_queues(recorder: Recorder, name: str, starts: list[MeasuredStart]) -> None:
@@ -201,7 +197,7 @@ def measure_start(
         folder = Path(name)
         site = None if variant in SHIPPED_JOBS else render_site_header(variant, nodes, ranks_per_node, slurm)
         begun = time.time()
-        words = ["--submitted", repr(begun), "--to", str(folder / "found.json")]
+        words = ["--submitted", repr(begun), "--to", str(folder / slurm_job.RESULT_FILE)]
         if site is None:
             argv = submit_command(variant, nodes, ranks_per_node, slurm, words)
         else:
@@ -210,8 +206,8 @@ def measure_start(
                 render_plain_script(variant, nodes, ranks_per_node, site, folder, [str(slurm.program), *words])
             )
             argv = ["sbatch", "--parsable", str(file)]
-        with slurm_job.submitted_job(argv, slurm.environ, progress.add_note) as job:
-            found = slurm_job.wait_for_result(job, folder, slurm.environ, begun + timeout, progress.report_progress)
+        with slurm_job.submitted_job(argv, slurm.client, progress.add_note) as job:
+            found = slurm_job.wait_for_result(job, folder, begun + timeout, progress.report_progress)
             clocks = found.pop("clocks", None)
             return MeasuredStart(found, clocks, begun + sum(found.values()) - time.time())
 
@@ -230,8 +226,7 @@ class SubmitSettings(NamedTuple):
 
     cluster: str | None
     """Cluster file; None: the default for this machine."""
-    environ: Mapping[str, str]
-    """Environment with sbatch, squeue and scancel on PATH."""
+    client: SlurmClient
     program: Path
     """first_step.py, at a path that the nodes see, too."""
     folder: Path
@@ -270,9 +265,9 @@ def lacks_gpus(ranks_per_node: int, slurm: SubmitSettings) -> bool:
     return slurm.gpus is not None and ranks_per_node > slurm.gpus
 
 
-def gpus_per_node(environ: Mapping[str, str]) -> int | None:
+def gpus_per_node(client: SlurmClient) -> int | None:
     """Return the largest number of GPUs of a node as sinfo reports it; None if unknown."""
-    done = slurm_job.run_command(["sinfo", "--noheader", "--format=%G"], environ)
+    done = client.run(["sinfo", "--noheader", "--format=%G"])
     if done.returncode or not done.stdout.strip():
         return None
     return max(count_gres_gpus(_SOCKETS.sub("", line)) or 0 for line in done.stdout.splitlines())
@@ -293,7 +288,8 @@ def render_site_header(variant: str, nodes: int, ranks_per_node: int, slurm: Sub
         SHIPPED_JOBS[like],
         *_job_options(like, nodes, ranks_per_node, slurm, []),
     ]
-    done = slurm_job.run_command(argv, slurm.environ)
+    environ = submit_environment(slurm.client.environ)
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         raise JobFailed("there is no script of ours to ask for the same", found=done.stderr.strip(), remedy="--cluster")
     return parse_site_header(done.stdout)

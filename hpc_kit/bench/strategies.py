@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.bench import local_ranks as ranks
 from hpc_kit.bench import memory_check
-from hpc_kit.bench.results import SIGNIFICANT_ERRORS, Column, Spread, median_error, summarize
+from hpc_kit.bench.options import check_names
+from hpc_kit.bench.results import SIGNIFICANT_ERRORS, Column, median_error, summarize
 from hpc_kit.errors import SpecError
+from hpc_kit.planner import advice
 
 if TYPE_CHECKING:
     from hpc_kit.bench.recorder import Recorder
@@ -62,22 +63,14 @@ STRATEGIES: Mapping[str, Strategy] = {
 """Strategies by the name of their job, without the number of nodes."""
 
 
-class RankedCase(NamedTuple):
-    """One line of the table of recommendations."""
-
-    case: str
-    order: tuple[str, ...]
-    """Strategies, best first; each represents its kind."""
-
-
-RANKED_CASES = (
-    RankedCase("one node, the model fits: DDP before ZeRO", ("ddp", "zero3")),
-    RankedCase("one node, the model does not fit: PP, then ZeRO, then TP", ("pipeline", "zero3", "tensor")),
-    RankedCase("several nodes, fast links: ZeRO or PP + TP + DP", ("zero3", "hybrid_3d")),
-    RankedCase(
-        "several nodes, slow links, little memory: DP + PP + TP + ZeRO-1 before ZeRO", ("hybrid_3d_zero1", "zero3")
-    ),
-)
+REPRESENTATIVES = {"DDP": "ddp", "ZeRO": "zero3", "PP": "pipeline", "TP": "tensor", "PP + TP + DP": "hybrid_3d"}
+"""The measured strategy of each kind in the rules of `hpc_kit.planner.advice`."""
+RULES = {
+    advice.FITS: REPRESENTATIVES,
+    advice.ONE_NODE: REPRESENTATIVES,
+    advice.FAST_LINKS: REPRESENTATIVES,
+    advice.SLOW_LINKS: {**REPRESENTATIVES, "PP + TP + DP": "hybrid_3d_zero1"},
+}
 
 
 class StrategyOptions(NamedTuple):
@@ -89,6 +82,7 @@ class StrategyOptions(NamedTuple):
     repeats: int = 3
     layers: int = 8
     width: int = 128
+    """Of the model."""
     heads: int = 8
     global_batch: int = 64
     timeout: float = 600.0
@@ -100,10 +94,7 @@ class StrategyOptions(NamedTuple):
         Raises:
             SpecError: A strategy is unknown, the model cannot be cut, or memory is too small.
         """
-        if unknown := [name for name in self.strategies if name not in STRATEGIES]:
-            raise SpecError(
-                f"unknown strategy {unknown[0]!r}", found=",".join(self.strategies), remedy=",".join(STRATEGIES)
-            )
+        check_names("strategy", self.strategies, STRATEGIES)
         if self.ranks < 2:
             raise SpecError("nothing is split over one rank", found=f"--ranks {self.ranks}", remedy="--ranks 4")
         for name, number in (("layers", self.layers), ("heads", self.heads), ("global-batch", self.global_batch)):
@@ -134,38 +125,39 @@ def measure_strategies(options: StrategyOptions, recorder: Recorder) -> None:
     """Measure one row for each strategy; note strategies that fail or cannot use these ranks.
 
     Raises:
-        SpecError: A strategy is unknown, the model cannot be cut, or memory is too small.
         JobFailed: A rank of the measurement itself failed.
     """
-    options.check()
     each = options.timeout + 60
     limit = each * len(options.strategies) * options.repeats
     ranks.run_ranks("hpc_kit.bench.strategies_rank", options._asdict(), recorder, ranks=options.ranks, timeout=limit)
 
 
-def judge_cases(speeds: Mapping[str, Sequence[float]]) -> list[tuple[RankedCase, tuple[str, ...], str]]:
-    """Return each comparable line of the table, the measured order, and whether both agree.
+class JudgedRule(NamedTuple):
+    """A rule with its measured strategies, and their measured order."""
+
+    situation: str
+    strategies: tuple[str, ...]
+    compared: advice.ComparedOrder
+
+
+def judge_rules(speeds: Mapping[str, Sequence[float]]) -> list[JudgedRule]:
+    """Compare each rule with the measured speeds of at least two of its strategies.
 
     Args:
-        speeds: Tokens per second of each repeat.
+        speeds: Tokens per second of each repeat, by strategy.
     """
-    found = []
     medians = {name: summarize(repeats) for name, repeats in speeds.items()}
-    for case in RANKED_CASES:
-        known = [name for name in case.order if name in speeds]
-        if len(known) > 1:
-            order = tuple(sorted(known, key=lambda name: -medians[name][0]))
-            found.append((case._replace(order=tuple(known)), order, _judge_order([medians[name] for name in known])))
+    seconds = {name: 1 / speed for name, (speed, _) in medians.items()}
+
+    def are_equal(one: str, other: str) -> bool:
+        (first, spread), (second, other_spread) = medians[one], medians[other]
+        errors = median_error(spread), median_error(other_spread)
+        return None in errors or abs(first - second) <= SIGNIFICANT_ERRORS * math.hypot(*filter(None, errors))
+
+    found = []
+    for rule, names in RULES.items():
+        measured = tuple(name for kind in rule.strategies if (name := names[kind]) in speeds)
+        if len(measured) > 1:
+            compared = advice.compare_order(rule._replace(strategies=measured), seconds, are_equal)
+            found.append(JudgedRule(rule.situation, measured, compared))
     return found
-
-
-def _judge_order(medians: Sequence[tuple[float, Spread]]) -> str:
-    """Return whether each strategy is faster than those after it: yes, no, or within the uncertainty."""
-    doubtful = False
-    for (one, its), (other, of_other) in combinations(medians, 2):
-        errors = median_error(its), median_error(of_other)
-        if None in errors or abs(one - other) <= SIGNIFICANT_ERRORS * math.hypot(*filter(None, errors)):
-            doubtful = True
-        elif one < other:
-            return "no"
-    return "cannot be told" if doubtful else "yes"

@@ -14,8 +14,9 @@ from torch import distributed as dist
 
 from hpc_kit.bench import rank_timing, training_runs
 from hpc_kit.bench.machine import gather_hosts
+from hpc_kit.bench.recorder import recorder_of_rank
 from hpc_kit.bench.results import Plot
-from hpc_kit.bench.strategies import STRATEGIES, TITLE, StrategyOptions, command_for, judge_cases
+from hpc_kit.bench.strategies import STRATEGIES, TITLE, StrategyOptions, command_for, judge_rules
 from hpc_kit.run_files import RUN_VARIABLE
 from hpc_kit.runtime.process_group import distributed
 from hpc_kit.runtime.rendezvous import network
@@ -40,19 +41,17 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
     # Use gloo, because NCCL would occupy GPU memory that the programs need.
     with distributed(backend="gloo") as world:
         hosts, _ = gather_hosts(world)
-        if world.is_main:
-            recorder.set_hosts(hosts)
-            for column in ("tokens_per_second", "states", "communication"):
-                recorder.add_plot(Plot(name=column, title=TITLE, kind="bars", x="strategy", y=(column,)))
+        recorder = recorder_of_rank(recorder, world)
+        recorder.set_hosts(hosts)
+        for column in ("tokens_per_second", "states", "communication"):
+            recorder.add_plot(Plot(name=column, title=TITLE, kind="bars", x="strategy", y=(column,)))
         lines = _command_lines(options, world, recorder)
-        if world.is_main:
-            recorder.expect_rows(len(lines) * options.repeats)
+        recorder.expect_rows(len(lines) * options.repeats)
         found: dict[str, list[Summary]] = {}
         # Interleave the strategies, so that a drift of the machine's speed affects all of them.
         for turn in range(options.repeats):
             for name in list(lines):
-                if world.is_main:
-                    recorder.report_progress(f"{name}, {turn + 1} of {options.repeats}")
+                recorder.report_progress(f"{name}, {turn + 1} of {options.repeats}")
                 with _shared_folder(world) as folder:
                     fault = run_strategy(name, lines[name], world, folder, options.timeout)
                     if fault:
@@ -81,7 +80,7 @@ def _command_lines(options: StrategyOptions, world: Group, recorder: Recorder) -
         line = command_for(name, options, world.world_size)
         if line is not None:
             lines[name] = line
-        elif world.is_main:
+        else:
             recorder.add_note(f"{name}: not with {world.world_size} ranks.")
     return lines
 
@@ -134,6 +133,15 @@ def _add_strategy_row(recorder: Recorder, name: str, world: Group, summaries: li
 
 def _add_judgements(recorder: Recorder, speeds: Mapping[str, Sequence[float]]) -> None:
     """Add the table of recommendations beside the measured order."""
-    for case, measured, agrees in judge_cases(speeds):
-        labels = {"case": case.case, "order of the table": ", ".join(case.order), "measured": ", ".join(measured)}
-        recorder.add_row({**labels, "agrees": agrees})
+    for rule in judge_rules(speeds):
+        recorder.add_row(
+            {
+                "case": rule.situation,
+                "order of the table": ", ".join(rule.strategies),
+                "measured": ", ".join(rule.compared.order),
+                "agrees": rule.compared.verdict,
+            }
+        )
+        if rule.compared.reversed_pairs:
+            pairs = "; ".join(f"{faster} before {slower}" for faster, slower in rule.compared.reversed_pairs)
+            recorder.add_note(f"{rule.situation}: the measured order differs: {pairs}.")

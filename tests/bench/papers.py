@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpc_kit.bench.machine import Host, HostLoad, MeasuredMachine
+from hpc_kit.bench.machine import HostLoad, MeasuredHost, MeasuredMachine
 from hpc_kit.bench.results import BenchResult, Column, Plot, ResultRow, summarize
 
 COLUMNS = {
@@ -15,10 +15,10 @@ COLUMNS = {
 }
 
 
-def host(name: str = "n1", *, cpu: str = "a processor", busy: float = 0.0, after: float | None = None) -> Host:
+def host(name: str = "n1", *, cpu: str = "a processor", busy: float = 0.0, after: float | None = None) -> MeasuredHost:
     before, then = (None if share is None else HostLoad(average=(0.5, 0.4, 0.3), busy=share) for share in (busy, after))
     assert before is not None
-    return Host(name=name, cpu=cpu, cores=2, memory=4 << 30, before=before, after=then)
+    return MeasuredHost(name=name, cpu=cpu, cores=2, memory=4 << 30, before=before, after=then)
 
 
 def row(size: int, seconds: Sequence[float], backend: str = "gloo") -> ResultRow:
@@ -31,7 +31,7 @@ def row(size: int, seconds: Sequence[float], backend: str = "gloo") -> ResultRow
 
 
 def document(
-    rows: Sequence[ResultRow], *, hosts: Sequence[Host] = (), bench: str = "comm", torch: str = "2.13.0"
+    rows: Sequence[ResultRow], *, hosts: Sequence[MeasuredHost] = (), bench: str = "comm", torch: str = "2.13.0"
 ) -> BenchResult:
     return BenchResult(
         bench=bench,

@@ -56,7 +56,7 @@ def test_every_rank_has_the_sum(name: str, ranks: int) -> None:
     assert all(torch.equal(tensor, expected) for tensor in tensors)
 
 
-def test_a_ring_spreads_what_a_star_piles_up() -> None:
+def test_a_ring_spreads_the_traffic_that_a_star_concentrates() -> None:
     ranks, length = 4, 16
     _, posts = run(ALL_REDUCES["ring"], ranks, length)
     assert [(post.sent, post.received) for post in posts] == [(2 * 3 * 4, 2 * 3 * 4)] * ranks

@@ -25,7 +25,7 @@ def test_sizes(text: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "3", "4XB", "-1", "big"])
-def test_no_size(text: str) -> None:
+def test_wrong_sizes_are_refused(text: str) -> None:
     with pytest.raises(SpecError, match="is no size"):
         comm.parse_size(text)
 
@@ -38,7 +38,7 @@ def test_ranges_of_sizes(text: str, expected: tuple[int, ...]) -> None:
     assert comm.parse_sizes(text) == expected
 
 
-def test_a_range_goes_up() -> None:
+def test_a_range_of_sizes_must_ascend() -> None:
     with pytest.raises(SpecError, match="goes down"):
         comm.parse_sizes("4MiB-1KiB")
 
@@ -60,7 +60,7 @@ def test_ring_and_star_are_all_reduces() -> None:
         (("gloo", "all_reduce", 1, "4"), "fewer than 2 ranks"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(words: tuple[str, str, int, str], fault: str) -> None:
+def test_impossible_measurements_are_refused(words: tuple[str, str, int, str], fault: str) -> None:
     with pytest.raises(SpecError, match=fault):
         comm.parse_options(*words)
 
@@ -107,7 +107,7 @@ def test_gloo_alone_needs_no_mpirun(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_after_ctrl_c_the_results_until_then_are_kept(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_results_so_far(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "hpc_kit", "bench", "comm", "--backends", "gloo", "--sizes", "1KiB-256MiB"]
     argv += ["--collectives", "all", "--out", str(tmp_path)]
     running = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -23,39 +23,39 @@ def scaled(factor: float) -> list[float]:
     return [factor * value for value in STEADY]
 
 
-def verdicts(first: BenchResult, second: BenchResult) -> list[tuple[str, str]]:
+def list_verdicts(first: BenchResult, second: BenchResult) -> list[tuple[str, str]]:
     return [(each.column, each.verdict) for each in compare(first, second).ratios]
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(0.5, "better"), (2.0, "worse"), (1.002, "same")])
-def test_a_ratio_counts_beyond_its_uncertainty(factor: float, verdict: str) -> None:
-    found = verdicts(document([row(4, STEADY)]), document([row(4, scaled(factor))]))
+def test_a_ratio_counts_if_it_exceeds_its_uncertainty(factor: float, verdict: str) -> None:
+    found = list_verdicts(document([row(4, STEADY)]), document([row(4, scaled(factor))]))
     assert found == [("seconds", verdict)]
 
 
-def test_without_repeats_only_what_is_equal_or_counted_can_be_told() -> None:
-    def without(**values: float) -> BenchResult:
+def test_without_repeats_only_equal_or_exact_values_have_a_verdict() -> None:
+    def document_without_repeats(**values: float) -> BenchResult:
         return document([ResultRow(labels={}, values=values)])
 
-    one = without(seconds=1.0, memory=100, total=100)
-    assert verdicts(one, one) == [("seconds", "same"), ("memory", "same"), ("total", "same")]
-    other = without(seconds=2.0, memory=200, total=200)
-    assert verdicts(one, other) == [("seconds", "?"), ("memory", "?"), ("total", "worse")]
+    one = document_without_repeats(seconds=1.0, memory=100, total=100)
+    assert list_verdicts(one, one) == [("seconds", "same"), ("memory", "same"), ("total", "same")]
+    other = document_without_repeats(seconds=2.0, memory=200, total=200)
+    assert list_verdicts(one, other) == [("seconds", "?"), ("memory", "?"), ("total", "worse")]
 
 
-def test_beside_what_has_repeats_the_others_are_compared_but_what_is_reckoned() -> None:
+def test_with_repeated_values_exact_ones_are_compared_and_estimates_are_not() -> None:
     rows = [structs.replace(row(4, STEADY), values=row(4, STEADY).values | {"total": size}) for size in (100, 50)]
-    assert verdicts(document([rows[0]]), document([rows[1]])) == [("seconds", "same"), ("total", "better")]
+    assert list_verdicts(document([rows[0]]), document([rows[1]])) == [("seconds", "same"), ("total", "better")]
 
 
-def test_of_nothing_there_is_no_ratio_but_a_note() -> None:
+def test_a_value_of_zero_has_a_note_instead_of_a_ratio() -> None:
     rows = [ResultRow(labels={}, values={"memory": 8, "total": size}) for size in (0, 50)]
     found = compare(document([rows[0]]), document([rows[1]]))
     assert [each.column for each in found.ratios] == ["memory"]
     assert found.notes == ("no ratio to 0, in some row: total",)
 
 
-def test_what_is_in_one_only_is_counted() -> None:
+def test_rows_and_labels_of_one_result_only_are_counted() -> None:
     found = compare(
         document([row(4, STEADY), row(8, STEADY)]), document([row(4, STEADY), row(16, STEADY)], torch="2.14")
     )
@@ -64,13 +64,16 @@ def test_what_is_in_one_only_is_counted() -> None:
     assert found.notes == ("torch: 2.13.0 and 2.14",)
 
 
-def test_rows_of_the_librarys_algorithm_are_the_same_whether_others_were_measured_or_not(tmp_path: Path) -> None:
-    def by(algorithm: str) -> ResultRow:
+def test_rows_of_the_library_match_whether_other_algorithms_were_measured_or_not(tmp_path: Path) -> None:
+    def row_of_algorithm(algorithm: str) -> ResultRow:
         return structs.replace(row(4, STEADY), labels={"algorithm": algorithm, **row(4, STEADY).labels})
 
-    without, beside = document([row(4, STEADY)]), document([by("library"), by("ring"), by("star")])
+    without, beside = (
+        document([row(4, STEADY)]),
+        document([row_of_algorithm("library"), row_of_algorithm("ring"), row_of_algorithm("star")]),
+    )
     for first, second in ((without, beside), (beside, without)):
-        assert verdicts(first, second) == [("seconds", "same")]
+        assert list_verdicts(first, second) == [("seconds", "same")]
     names = [str(tmp_path / name) for name in ("A.json", "B.json")]
     for name, each in zip(names, (without, beside), strict=True):
         Path(name).write_bytes(encode(each))
@@ -78,7 +81,7 @@ def test_rows_of_the_librarys_algorithm_are_the_same_whether_others_were_measure
     assert text.endswith("\nonly in B: 2 rows (algorithm ring, star)\n")
 
 
-def test_another_load_or_machine_is_refused_unless_said_to_be_no_matter() -> None:
+def test_another_load_or_machine_is_refused_unless_allowed() -> None:
     quiet, rows = document([row(4, STEADY)]), [row(4, STEADY)]
     loud = document(rows, hosts=[host(busy=0.6)])
     with pytest.raises(AnswerNo, match=r"under different load\n.*0% before.*\n.*60% before"):
@@ -92,7 +95,7 @@ def test_another_load_or_machine_is_refused_unless_said_to_be_no_matter() -> Non
         compare(quiet, quiet, ("weather",))
 
 
-def test_load_in_one_look_only_is_told_and_not_refused() -> None:
+def test_load_at_only_one_end_is_noted_and_not_refused() -> None:
     rows = [row(4, STEADY)]
     quiet = document(rows, hosts=[host(after=0.05)])
     for busy, after in ((0.9, 0.0), (0.0, 1.0)):

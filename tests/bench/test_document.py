@@ -20,7 +20,7 @@ def two_sizes() -> BenchResult:
     return papers.document([papers.row(4096, [3e-6, 1e-6, 2e-6]), papers.row(1 << 20, [0.5, 0.5, 0.5], "mpi|x")])
 
 
-def test_a_result_is_flat_and_comes_back(two_sizes: BenchResult) -> None:
+def test_a_result_is_flat_and_reads_back(two_sizes: BenchResult) -> None:
     data = results.encode(two_sizes)
     first = json.loads(data)["results"][0]
     assert {name: first[name] for name in ("backend", "bytes", "seconds")} == {
@@ -32,13 +32,13 @@ def test_a_result_is_flat_and_comes_back(two_sizes: BenchResult) -> None:
     assert results.decode(data) == two_sizes
 
 
-def test_a_number_that_is_none_is_left_out(two_sizes: BenchResult) -> None:
+def test_nan_is_omitted(two_sizes: BenchResult) -> None:
     two_sizes.results[0].values["algbw"] = float("nan")
     assert list(results.decode(results.encode(two_sizes)).results[0].values) == ["seconds"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"results": []}', '{"columns": {}, "results": [1]}'])
-def test_what_is_no_document_is_said_to_be_none(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "A.json"
     path.write_text(text)
     with pytest.raises(SpecError, match="cannot read"):
@@ -55,7 +55,7 @@ def test_the_table_has_units_quartiles_and_no_stray_bars(two_sizes: BenchResult)
     assert "**Interrupted: " in markdown_report.render_result(structs.replace(two_sizes, interrupted=True))
 
 
-def test_rows_of_other_labels_are_a_table_of_their_own(two_sizes: BenchResult) -> None:
+def test_rows_with_other_labels_form_a_separate_table(two_sizes: BenchResult) -> None:
     two_sizes.results.append(structs.replace(two_sizes.results[0], labels={"link": "n1-n2"}, values={"algbw": 1.0}))
     two_sizes.results.append(structs.replace(two_sizes.results[1], labels={"link": "n1-n3"}))
     assert [len(rows) for rows in markdown_report.group_rows(two_sizes)] == [2, 2]
@@ -64,7 +64,7 @@ def test_rows_of_other_labels_are_a_table_of_their_own(two_sizes: BenchResult) -
     assert sum(line.startswith("| ---") for line in markdown_report.render_tables(two_sizes)) == 2
 
 
-def test_a_quantity_that_a_row_lacks_is_blank(two_sizes: BenchResult) -> None:
+def test_a_missing_value_is_blank(two_sizes: BenchResult) -> None:
     two_sizes.results.append(structs.replace(two_sizes.results[0], values={}))
     assert len(markdown_report.group_rows(two_sizes)) == 1
     assert re.search(r"^\| gloo +\| 4 KiB \|[ |]+$", markdown_report.render_result(two_sizes), re.MULTILINE)
@@ -80,24 +80,24 @@ def test_a_quantity_that_a_row_lacks_is_blank(two_sizes: BenchResult) -> None:
         (12345.6, "", "12346"),
     ],
 )
-def test_quantities(value: float, unit: str, text: str) -> None:
+def test_quantities_are_printed_with_units(value: float, unit: str, text: str) -> None:
     assert format_quantity(value, unit) == text
 
 
-def test_the_spread_of_few_repeats_tells_nothing() -> None:
+def test_few_repeats_have_no_spread() -> None:
     assert summarize([2.0])[1].std == 0
     assert median_error(summarize([1.0, 2.0])[1]) is None
     assert median_error(summarize([1.0, 2.0, 3.0])[1]) == pytest.approx(0.536, abs=1e-3)
 
 
-def test_curves_are_told_apart_by_their_series(two_sizes: BenchResult) -> None:
+def test_each_series_has_its_own_curve(two_sizes: BenchResult) -> None:
     first, second = plots.plot_curves(two_sizes, two_sizes.plots[0])
     assert (first.name, first.points[0][:2], second.name) == ("gloo", (4096, 2e-6), "mpi|x")
     stacked = Plot(name="s", title="", x="backend", y=("seconds", "algbw"), kind="stacked", where={"bytes": 4096})
     assert [curve.name for curve in plots.plot_curves(two_sizes, stacked)] == ["time", "algbw"]
 
 
-def test_a_picture_takes_the_names_and_colours_of_its_page() -> None:
+def test_an_inline_plot_uses_the_names_and_colours_of_its_page() -> None:
     text = """<?xml version="1.0"?><!DOCTYPE svg PUBLIC "http://x">
 <svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="5pt"><metadata>a</metadata>
 <path id="m1" style="fill: #2f6fde; stroke: #1d1d20"/><use xlink:href="#m1" clip-path="url(#c1)"/></svg>
@@ -109,7 +109,7 @@ def test_a_picture_takes_the_names_and_colours_of_its_page() -> None:
 
 
 @pytest.mark.slow
-def test_pictures_stand_in_a_page_of_its_own_colours(two_sizes: BenchResult) -> None:
+def test_inline_plots_refer_to_colours_of_the_page(two_sizes: BenchResult) -> None:
     pytest.importorskip("matplotlib")
     text = plots.inline_svg(two_sizes, two_sizes.plots[0], "p1")
     assert text.startswith("<svg")
@@ -121,7 +121,7 @@ def test_pictures_stand_in_a_page_of_its_own_colours(two_sizes: BenchResult) -> 
     assert set(re.findall(r'(?:url\(|href=")#([^")]+)', text)) <= names
 
 
-def test_without_matplotlib_the_tables_still_come(
+def test_without_matplotlib_tables_are_still_printed(
     two_sizes: BenchResult, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)

@@ -31,7 +31,7 @@ SUMMARY: training_runs.Summary = {
         (data_parallel.DataParallelOptions(ranks=10**6, global_batch=10**6), "does not fit into memory"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(asked: data_parallel.DataParallelOptions, fault: str) -> None:
+def test_impossible_measurements_are_refused(asked: data_parallel.DataParallelOptions, fault: str) -> None:
     with pytest.raises(SpecError, match=fault):
         asked.check()
 
@@ -74,7 +74,7 @@ def test_each_way_starts_the_same_program(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert sheet.close().notes[-1].startswith("DDP by torchrun: it failed\n  found  exit code 3")
 
 
-def test_ways_take_turns_and_what_failed_once_has_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ways_alternate_and_a_failed_way_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int]] = []
 
     def take(
@@ -116,7 +116,7 @@ def test_without_srun_its_row_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert sheet.close().notes == ["DDP by srun: there is no srun here."]
 
 
-def test_a_command_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_failed_command_is_shown_with_its_last_output(tmp_path: Path) -> None:
     environ = training_runs.program_environment(tmp_path, RANK=1)
     assert (environ["RANK"], environ[RUN_VARIABLE], environ["OMP_NUM_THREADS"]) == ("1", str(tmp_path), "1")
     assert training_runs.run_program(["true"], environ, 10) is None
@@ -129,7 +129,7 @@ def test_a_command_that_fails_is_told_with_its_last_words(tmp_path: Path) -> Non
         training_runs.read_summary(tmp_path)
 
 
-def test_a_program_is_the_project_s_own_before_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_of_the_project_comes_before_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert training_runs.find_program("ddp.py").is_file()
     own = tmp_path / "jobs" / "train" / "ddp.py"

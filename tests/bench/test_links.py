@@ -13,7 +13,7 @@ from hpc_kit.planner.calibration import fit_line
 from hpc_kit.planner.calibration import fit_links as planned
 
 
-def test_all_pairs_of_few_ranks_and_one_for_each_two_nodes_of_many() -> None:
+def test_few_ranks_measure_all_pairs_and_many_one_pair_per_two_nodes() -> None:
     assert [(pair.place, pair.link) for pair in collectives_rank.choose_pairs(["a", "a", "b"])] == [
         ("inside", "a 0-1"),
         ("across", "a-b 0-2"),
@@ -25,7 +25,7 @@ def test_all_pairs_of_few_ranks_and_one_for_each_two_nodes_of_many() -> None:
     assert sorted(pair.link.split()[0] for pair in in_turns) == sorted(pair.link.split()[0] for pair in many)
 
 
-def test_of_too_many_nodes_the_links_measured_are_spread_and_the_rest_is_told() -> None:
+def test_with_too_many_nodes_the_measured_links_are_spread_and_noted() -> None:
     hosts = [f"n{number // 2}" for number in range(16)]
     found = collectives_rank.choose_pairs(hosts)
     assert [pair.place for pair in found] == ["inside"] * 7 + ["across"] * 21
@@ -38,7 +38,7 @@ def test_of_too_many_nodes_the_links_measured_are_spread_and_the_rest_is_told() 
     assert collectives_rank.unmeasured_links_note(hosts[:8], collectives_rank.choose_pairs(hosts[:8])) == ""
 
 
-def test_the_line_gives_back_what_made_it() -> None:
+def test_a_fit_recovers_the_line_of_its_points() -> None:
     line = fit_line([(size, 5e-6 + size * 2e-10) for size in (1024, 4096, 1 << 20, 1 << 26)])
     assert line is not None
     assert line.start == pytest.approx(5e-6)
@@ -51,7 +51,7 @@ def test_the_line_gives_back_what_made_it() -> None:
 
 
 @pytest.mark.parametrize("points", [[], [(4, 1.0)], [(4, 1.0), (4, 2.0)], [(4, 2.0), (8, 1.0)]])
-def test_no_line(points: list[tuple[float, float]]) -> None:
+def test_points_without_a_slope_have_no_fit(points: list[tuple[float, float]]) -> None:
     assert fit_line(points) is None
 
 
@@ -86,7 +86,7 @@ def test_alpha_and_beta_of_each_link_and_a_sentence_on_the_kinds() -> None:
     assert notes[1].endswith("inside a node 10 times the bandwidth.")
 
 
-def test_the_planner_reads_what_the_library_did_alone() -> None:
+def test_the_planner_reads_only_rows_of_the_library() -> None:
     rows = [
         {
             "backend": "gloo",
@@ -140,12 +140,12 @@ def test_the_backends_that_work_here(monkeypatch: pytest.MonkeyPatch) -> None:
     assert collectives.available_backends(4, 4) == ("gloo", "nccl")
 
 
-def test_the_progress_knows_how_many_rows_will_come() -> None:
+def test_progress_shows_the_number_of_rows() -> None:
     asked = collectives.parse_options("gloo,mpi", "all_reduce,broadcast", 3, "4KiB,8KiB", "ring,star", links=True)
     assert asked.row_count(3) == 2 * (2 * 2 + 2 * 2 + 3 * 2 + 3) + 2 * 3
 
 
-def test_what_this_torch_has_not_is_refused() -> None:
+def test_a_backend_missing_from_torch_is_refused() -> None:
     from torch import distributed as dist
 
     asked = collectives.parse_options("horovod", "all_reduce", 2, "4KiB")

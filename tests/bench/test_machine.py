@@ -18,7 +18,7 @@ Legend:
 """
 
 
-def test_what_lies_between_two_gpus() -> None:
+def test_the_link_between_two_gpus_is_read_from_the_topology() -> None:
     assert machine.parse_gpu_links(TOPOLOGY) == ("GPU0-GPU1 NV12", "GPU0-GPU2 SYS", "GPU1-GPU2 SYS")
     assert machine.parse_gpu_links("\tGPU0\tCPU Affinity\nGPU0\t X \t0-15\n") == ()
     assert machine.parse_gpu_links("") == ()
@@ -30,7 +30,7 @@ def test_the_version_of_an_mpi() -> None:
     assert machine.parse_version("") == ""
 
 
-def test_links_that_are_up(tmp_path: Path) -> None:
+def test_interfaces_that_are_up_are_listed(tmp_path: Path) -> None:
     for name, state, speed in (("lo", "unknown", ""), ("eth0", "up", "25000"), ("eth1", "down", ""), ("ib0", "up", "")):
         folder = tmp_path / "net" / name
         folder.mkdir(parents=True)
@@ -50,7 +50,7 @@ def test_the_processor_has_a_name() -> None:
     assert machine.parse_processor_name("")
 
 
-def test_this_host_tells_of_itself() -> None:
+def test_this_host_is_described() -> None:
     found = machine.describe_this_host(0)
     assert found.cores >= 1
     assert found.memory > 1 << 20

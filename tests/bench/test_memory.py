@@ -32,17 +32,17 @@ def test_the_formulas_are_the_planner_s(way: str) -> None:
         (ASKED._replace(width=10**6), "does not fit into memory"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(asked: model_memory.MemoryOptions, fault: str) -> None:
+def test_impossible_measurements_are_refused(asked: model_memory.MemoryOptions, fault: str) -> None:
     with pytest.raises(SpecError, match=fault):
         asked.check()
 
 
-def test_a_storage_counts_once() -> None:
+def test_a_shared_storage_counts_once() -> None:
     whole = torch.zeros(10)
     assert storage_bytes([whole, whole[:3], torch.zeros(2, dtype=torch.bfloat16)]) == 44
 
 
-def test_one_rank_holds_sixteen_bytes_a_parameter_and_learns() -> None:
+def test_one_rank_uses_sixteen_bytes_per_parameter_and_learns() -> None:
     weight = (model := torch.nn.Linear(8, 8, bias=False, dtype=torch.bfloat16)).weight
     optimizer = MixedPrecisionAdamW(model.parameters(), lr=0.1)
     before = weight.detach().clone()
@@ -57,7 +57,7 @@ def test_one_rank_holds_sixteen_bytes_a_parameter_and_learns() -> None:
 
 
 @pytest.mark.slow
-def test_four_ranks_hold_what_the_formulas_say(tmp_path: Path) -> None:
+def test_four_ranks_use_the_memory_of_the_formulas(tmp_path: Path) -> None:
     words = ["--layers", "4", "--width", "32", "--steps", "1", "--ranks", "4", "--out", str(tmp_path)]
     done = CliRunner().invoke(command, ["memory", *words])
     assert done.exit_code == 0, done.output

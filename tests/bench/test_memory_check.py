@@ -14,7 +14,7 @@ from hpc_kit.bench import collectives, memory_check
 from hpc_kit.errors import SpecError
 
 
-def test_the_least_of_the_machine_and_every_limit_above_counts(tmp_path: Path) -> None:
+def test_the_smallest_limit_on_memory_counts(tmp_path: Path) -> None:
     meminfo, own, job = tmp_path / "meminfo", tmp_path / "cgroup", tmp_path / "cgroups" / "slurm" / "job_1"
     assert memory_check.free_memory(meminfo, own, tmp_path) is None
     meminfo.write_text("MemTotal:  8000000 kB\nMemAvailable:    4000000 kB\n")
@@ -28,7 +28,7 @@ def test_the_least_of_the_machine_and_every_limit_above_counts(tmp_path: Path) -
     assert memory_check.free_memory(meminfo, own, tmp_path / "cgroups") == 600
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_sizes_that_do_not_fit_are_refused() -> None:
     memory_check.check_memory(2**30, "a model", "a smaller one", left=2**30)
     with pytest.raises(SpecError, match=r"a model does not fit into memory\n.*about 2 GiB needed, 1 GiB available"):
         memory_check.check_memory(2**31, "a model", "a smaller one", left=2**30)

@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 STAYS = "trap '' TERM; sleep 1000 & echo $! >{}; wait; wait"
 
 
-def goes(pid: int, seconds: float = 20.0) -> bool:
+def wait_until_gone(pid: int, seconds: float = 20.0) -> bool:
     """Whether a process is gone soon; one whose end nobody has asked for is."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -31,57 +31,57 @@ def goes(pid: int, seconds: float = 20.0) -> bool:
     return False
 
 
-def written(path: Path) -> int:
+def wait_for_pid(path: Path) -> int:
     """The process id in a file, as soon as it is there."""
     while not path.exists() or not path.read_text().endswith("\n"):
         time.sleep(0.02)
     return int(path.read_text())
 
 
-def begun(script: str) -> subprocess.Popen[str]:
+def start_script(script: str) -> subprocess.Popen[str]:
     return processes.start(["sh", "-c", script], os.environ, subprocess.DEVNULL)
 
 
-def test_a_process_that_does_not_hear_is_killed_with_its_children(tmp_path: Path) -> None:
-    process = begun(STAYS.format(tmp_path / "pid"))
-    child = written(tmp_path / "pid")
+def test_a_process_that_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
+    process = start_script(STAYS.format(tmp_path / "pid"))
+    child = wait_for_pid(tmp_path / "pid")
     processes.end(process, grace=0.1)
     assert process.returncode == -signal.SIGKILL
-    assert goes(child)
+    assert wait_until_gone(child)
 
 
-def test_sigterm_to_a_rank_alone_ends_the_training_that_it_runs(tmp_path: Path) -> None:
+def test_sigterm_to_one_rank_ends_its_training(tmp_path: Path) -> None:
     script = "sleep 1000 & echo $! >{}; wait".format(tmp_path / "pid")
     call = f"training_runs.run_program(['sh', '-c', {script!r}], os.environ, 1000)"
     rank = f"from hpc_kit.bench import training_runs; import os; {call}"
     with subprocess.Popen([sys.executable, "-c", rank], cwd=ROOT, stderr=subprocess.DEVNULL) as process:
-        child = written(tmp_path / "pid")
+        child = wait_for_pid(tmp_path / "pid")
         process.terminate()
-        assert goes(child)
+        assert wait_until_gone(child)
 
 
 def test_a_program_that_takes_too_long_leaves_no_child(tmp_path: Path) -> None:
     script = "sleep 1000 & echo $! >{}; wait".format(tmp_path / "pid")
     assert training_runs.run_program(["sh", "-c", script], os.environ, 2) == "not ended within 2 s"
-    assert goes(written(tmp_path / "pid"))
+    assert wait_until_gone(wait_for_pid(tmp_path / "pid"))
 
 
 @pytest.mark.parametrize("last", ["exit 4", "kill -KILL $$"])
-def test_who_failed_first_is_found_and_before_all_who_was_killed(last: str) -> None:
+def test_the_first_failed_process_is_found_and_a_killed_one_has_priority(last: str) -> None:
     kills = "kill" in last
     scripts = ["exit 0", "exit 3" if kills else last, f"sleep 0.5; {last if kills else 'exit 3'}"]
-    running = [begun(script) for script in scripts]
+    running = [start_script(script) for script in scripts]
     assert processes.ExitOrder(running).first_failure() == (2 if kills else 1)
-    assert processes.ExitOrder([begun("exit 0")]).first_failure() is None
+    assert processes.ExitOrder([start_script("exit 0")]).first_failure() is None
 
 
-def test_the_end_of_a_process_in_words() -> None:
+def test_the_end_of_a_process_is_described() -> None:
     assert processes.describe_failure("rank 1", 3)[0] == "rank 1 failed with exit code 3"
     assert processes.describe_failure("rank 1", -11)[0] == "rank 1 was ended by SIGSEGV"
     assert "out of memory" in processes.describe_failure("rank 1", -9)[1]
 
 
-def test_sigterm_is_ctrl_c_and_an_ignored_sighup_stays_ignored() -> None:
+def test_sigterm_acts_like_ctrl_c_and_an_ignored_sighup_stays_ignored() -> None:
     before, terminates = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.getsignal(signal.SIGTERM)
     try:
         with processes.interruptible():

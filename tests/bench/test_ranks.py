@@ -19,7 +19,7 @@ def sheet() -> FileRecorder:
     return FileRecorder("test", title="a test", columns={"seconds": Column(unit="s")}, parameters={}, look=0)
 
 
-def test_the_mpirun_is_told_apart_by_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kind_of_mpirun_is_read_from_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "mpirun"
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
@@ -39,7 +39,7 @@ def launcher(tmp_path: Path, body: str) -> str:
     return str(program)
 
 
-def test_what_rank_0_fills_in_is_heard_among_other_words(tmp_path: Path, sheet: FileRecorder) -> None:
+def test_rows_of_rank_0_are_read_among_other_output(tmp_path: Path, sheet: FileRecorder) -> None:
     lines: list[str] = []
     told = PipeRecorder(lines.append)
     told.expect_rows(2)
@@ -67,12 +67,14 @@ def test_what_rank_0_fills_in_is_heard_among_other_words(tmp_path: Path, sheet: 
         ("kill -SEGV $$", 60, "launcher of the measurement was ended by SIGSEGV"),
     ],
 )
-def test_ranks_that_do_not_answer(tmp_path: Path, sheet: FileRecorder, body: str, timeout: float, fault: str) -> None:
+def test_silent_or_failed_ranks_are_an_error(
+    tmp_path: Path, sheet: FileRecorder, body: str, timeout: float, fault: str
+) -> None:
     with pytest.raises(JobFailed, match=fault):
         local_ranks.run_ranks("none", {}, sheet, ranks=2, launcher=launcher(tmp_path, body), timeout=timeout)
 
 
-def test_what_rank_0_refuses_is_refused_here(tmp_path: Path, sheet: FileRecorder) -> None:
+def test_a_refusal_of_rank_0_is_raised_in_the_parent(tmp_path: Path, sheet: FileRecorder) -> None:
     said = '{"what": "too large", "found": "64 GiB", "remedy": "less"}'
     with pytest.raises(SpecError, match="too large\n  found  64 GiB\n  do     less"):
         local_ranks.run_ranks(
@@ -84,7 +86,7 @@ def test_what_rank_0_refuses_is_refused_here(tmp_path: Path, sheet: FileRecorder
         )
 
 
-def test_a_rank_says_what_it_refuses(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_prints_its_refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def main(_asked: object, _sheet: object) -> None:
         raise SpecError("too large", remedy="less")
 

@@ -11,6 +11,8 @@ import pytest
 from hpc_kit.bench import slurm_job, startup
 from hpc_kit.bench.recorder import FileRecorder
 from hpc_kit.errors import JobFailed, SpecError
+from hpc_kit.runs.follow import LOST_POLLS
+from hpc_kit.slurm.client import SlurmClient
 
 FOUND = {"queue": 1.0, "srun": 0.5, "imports": 2.0, "rendezvous": 0.25, "model": 0.5, "data": 0.5, "step": 0.25}
 
@@ -26,19 +28,20 @@ echo 7
 
 
 @pytest.fixture
-def slurm(tmp_path: Path) -> startup.SubmitSettings:
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> startup.SubmitSettings:
     """A Slurm whose jobs are done at once."""
+    monkeypatch.setattr(slurm_job, "QUEUE_PAUSE", 0.02)
     programs = tmp_path / "bin"
     programs.mkdir()
     texts = {"sbatch": SBATCH.format(folder=tmp_path, found=json.dumps(FOUND)), "squeue": "#!/bin/sh\n"}
     for name, text in {**texts, "scancel": f'#!/bin/sh\necho "$1" >{tmp_path}/ended\n'}.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    environ = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
-    return startup.SubmitSettings(None, environ, Path("/jobs/train/first_step.py"), tmp_path)
+    client = SlurmClient({**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}, embedded=False)
+    return startup.SubmitSettings(None, client, Path("/jobs/train/first_step.py"), tmp_path)
 
 
-def telling() -> startup.StartProgress:
+def make_progress() -> startup.StartProgress:
     return startup.StartProgress(
         FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, look=0), "a start"
     )
@@ -51,12 +54,12 @@ def telling() -> startup.StartProgress:
         (startup.StartOptions(ranks=(2, 6)), "do not divide over the nodes"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(asked: startup.StartOptions, fault: str) -> None:
+def test_impossible_measurements_are_refused(asked: startup.StartOptions, fault: str) -> None:
     with pytest.raises(SpecError, match=fault):
         asked.check()
 
 
-def test_scripts_by_hand_are_submitted_and_their_phases_become_rows(slurm: startup.SubmitSettings) -> None:
+def test_handwritten_scripts_are_submitted_and_their_phases_become_rows(slurm: startup.SubmitSettings) -> None:
     sheet = FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, look=0)
     asked = startup.StartOptions(ranks=(2, 8), ways=("plain srun", "plain torchrun"), nodes=2, repeats=2)
     startup.measure_startup(asked, sheet, slurm)
@@ -100,7 +103,7 @@ srun --export=ALL --nodes=4 \\
 """
 
 
-def test_a_script_by_hand_asks_for_what_ours_asks_for_in_the_same_environment() -> None:
+def test_a_handwritten_script_requests_the_same_resources_and_environment() -> None:
     site = startup.parse_site_header(RENDERED)
     assert site.header == ("#SBATCH --account=physics", "#SBATCH --gpus-per-node=2")
     assert site.environment.startswith("export OMP_NUM_THREADS=1\n")
@@ -111,7 +114,7 @@ def test_a_script_by_hand_asks_for_what_ours_asks_for_in_the_same_environment() 
     assert ".venv/bin/python '/a b/first_step.py' --plain --to x" in text
 
 
-def test_a_queue_whose_end_one_start_does_not_know_is_part_of_the_next_phase_in_all() -> None:
+def test_a_queue_time_missing_from_one_start_counts_to_the_next_phase_of_all() -> None:
     sheet = FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, look=0)
     late = {name: seconds for name, seconds in FOUND.items() if name != "queue"} | {"srun": 1.0}
     starts = [
@@ -131,7 +134,7 @@ def test_a_queue_whose_end_one_start_does_not_know_is_part_of_the_next_phase_in_
     assert "at least 3 s ahead" in ahead
 
 
-def test_what_slurm_refuses_is_noted_and_the_rest_goes_on(slurm: startup.SubmitSettings) -> None:
+def test_a_refused_job_is_noted_and_the_bench_continues(slurm: startup.SubmitSettings) -> None:
     (slurm.folder / "refuse").touch()
     sheet = FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, look=0)
     startup.measure_startup(startup.StartOptions(ranks=(2,), ways=("plain srun",), repeats=3), sheet, slurm)
@@ -143,27 +146,29 @@ def test_what_slurm_refuses_is_noted_and_the_rest_goes_on(slurm: startup.SubmitS
     assert "sbatch: error: no such thing" in note
 
 
-def test_a_job_that_ends_without_a_step_is_told_with_its_log(
+def test_a_job_without_a_step_is_reported_with_its_log(
     slurm: startup.SubmitSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slurm_job, "QUEUE_PAUSE", 0.0)
     (slurm.folder / "silent").touch()
     with pytest.raises(JobFailed, match="job 7 ended without a first step"):
-        startup.measure_start("plain srun", 1, 2, slurm, 60, telling())
+        startup.measure_start("plain srun", 1, 2, slurm, 60, make_progress())
     assert (slurm.folder / "ended").read_text() == "7\n"
 
 
-def test_a_squeue_without_an_answer_is_no_end(slurm: startup.SubmitSettings) -> None:
-    squeue = slurm.folder / "bin" / "squeue"
-    for said, state in (("Unable to contact slurm controller", "UNKNOWN"), ("Invalid job id specified", "")):
-        squeue.write_text(f"#!/bin/sh\necho 'slurm_load_jobs error: {said}' >&2\nexit 1\n")
-        assert slurm_job.query_queue("7", slurm.environ).state == state
+@pytest.mark.parametrize(
+    ("message", "ended"), [("Unable to contact slurm controller", False), ("Invalid job id specified", True)]
+)
+def test_a_failing_squeue_does_not_end_the_wait(message: str, ended: bool, slurm: startup.SubmitSettings) -> None:
+    (slurm.folder / "bin" / "squeue").write_text(f"#!/bin/sh\necho 'slurm_load_jobs error: {message}' >&2\nexit 1\n")
+    job = slurm_job.QueuedJob("7", slurm.client)
+    assert [job.has_ended() for _ in range(LOST_POLLS)][-1] == ended
 
 
 QUEUE = """#!/bin/sh
 case "$*" in
 *--user=*) echo "{mine}" ;;
-*) [ -e {folder}/ended ] || echo "PENDING|{reason}|batch" ;;
+*) [ -e {folder}/ended ] || echo "7|7|PENDING|me|batch|N/A|N/A|N/A|10:00|0:00||{reason}|by-hand" ;;
 esac
 """
 
@@ -188,10 +193,10 @@ def test_a_job_that_never_begins_is_not_waited_for(
         monkeypatch.setattr(slurm_job, name, 0.0)
     (slurm.folder / "silent").touch()
     (slurm.folder / "bin" / "squeue").write_text(QUEUE.format(folder=slurm.folder, reason=reason, mine=mine))
-    slurm = slurm._replace(environ={**slurm.environ, "SLURM_JOB_ID": "6"})
+    slurm = slurm._replace(client=slurm.client._replace(environ={**slurm.client.environ, "SLURM_JOB_ID": "6"}))
     kind = slurm_job.JobNeverStarts if ends else JobFailed
     with pytest.raises(kind) as caught:
-        startup.measure_start("plain srun", 1, 2, slurm, 60 if ends else 0.5, telling())
+        startup.measure_start("plain srun", 1, 2, slurm, 60 if ends else 0.5, make_progress())
     assert isinstance(caught.value, slurm_job.JobNeverStarts) == ends
     assert f"PENDING ({reason})" in str(caught.value)
     assert ("on the login node" in str(caught.value)) == (ends and reason == "AssocMaxJobsLimit")
@@ -205,10 +210,10 @@ def test_a_job_that_never_begins_is_not_waited_for(
         ("n1 1/31/0/32\\nn2 4/28/0/32", False),  # another job's
         ("n1 5/27/0/32\\nn2 0/32/0/32", False),  # another job's, too
         ("n2 0/32/0/32", False),  # the job around this bench is elsewhere
-        ("n1 1/1.5K/0/2K", False),
+        ("n1 1.5K/1/0/2K", False),
     ],
 )
-def test_a_job_that_only_the_job_around_the_bench_keeps_back_is_not_waited_for(
+def test_a_job_blocked_by_the_surrounding_job_is_not_waited_for(
     nodes: str, ends: bool, slurm: startup.SubmitSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("QUEUE_PAUSE", "STUCK_SECONDS"):
@@ -219,12 +224,11 @@ def test_a_job_that_only_the_job_around_the_bench_keeps_back_is_not_waited_for(
     sinfo.write_text(f'#!/bin/sh\ncase "$*" in *--partition=batch*) printf "{nodes}\\n" ;; esac\n')
     sinfo.chmod(0o755)
     around = {"SLURM_JOB_ID": "6", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_CPUS_PER_NODE": "1"}
-    slurm = slurm._replace(environ={**slurm.environ, **around})
+    slurm = slurm._replace(client=slurm.client._replace(environ={**slurm.client.environ, **around}))
     with pytest.raises(JobFailed) as caught:
-        startup.measure_start("plain srun", 1, 2, slurm, 60 if ends else 0.5, telling())
+        startup.measure_start("plain srun", 1, 2, slurm, 60 if ends else 0.5, make_progress())
     words = str(caught.value)
     assert isinstance(caught.value, slurm_job.JobNeverStarts) == ends
-    assert ("of their 64 CPUs 1 are held by job 6, around this bench" in words) == ends
     assert ("on the login node, where it holds nothing; or fewer --ranks" in words) == ends
     assert (slurm.folder / "ended").read_text() == "7\n"
 
@@ -235,7 +239,7 @@ def test_ctrl_c_while_a_job_is_submitted_cancels_it(
     sbatch = slurm.folder / "bin" / "sbatch"
     sbatch.write_text(f"#!/bin/sh\nsleep 0.3\nkill -INT {os.getpid()}\nsleep 0.3\necho 8\n")
     with pytest.raises(KeyboardInterrupt):
-        slurm_job.submit_job(["sbatch"], slurm.environ)
+        slurm_job.submit_job(["sbatch"], slurm.client)
     assert (slurm.folder / "ended").read_text() == "8\n"
 
 
@@ -243,15 +247,17 @@ def test_a_job_that_does_not_leave_the_queue_is_named(
     slurm: startup.SubmitSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slurm_job, "_LEAVE_QUEUE_SECONDS", -1.0)
-    (slurm.folder / "bin" / "squeue").write_text("#!/bin/sh\necho 'RUNNING|None'\n")
+    (slurm.folder / "bin" / "squeue").write_text(
+        "#!/bin/sh\necho '7|7|RUNNING|me|batch|N/A|N/A|N/A|10:00|0:00|n1|None|by-hand'\n"
+    )
     notes: list[str] = []
-    with slurm_job.submitted_job(["sbatch", "--parsable", "/dev/null"], slurm.environ, notes.append):
+    with slurm_job.submitted_job(["sbatch", "--parsable", "/dev/null"], slurm.client, notes.append):
         pass
     assert "scancel 7" in notes[0]
 
 
-def test_the_command_line_of_our_own_ways() -> None:
-    reached = startup.SubmitSettings("mine", {}, Path("/a b/first_step.py"), Path("/runs"))
+def test_the_command_lines_of_the_built_in_ways() -> None:
+    reached = startup.SubmitSettings("mine", SlurmClient({}, embedded=False), Path("/a b/first_step.py"), Path("/runs"))
     argv = startup.submit_command("hpc-kit torchrun", 4, 2, reached, ["--to", "/x"])
     assert argv[2:8] == ["hpc_kit", "submit", "ddp_torchrun", "--no-wait", "--cluster", "mine"]
     assert {"resources.nodes=4", "resources.ntasks_per_node=1", "launch.nproc_per_node=2"} < set(argv)
@@ -274,7 +280,7 @@ def test_the_command_line_of_our_own_ways() -> None:
         ("", None),
     ],
 )
-def test_the_gpus_of_a_node(said: str, gpus: int | None, slurm: startup.SubmitSettings) -> None:
+def test_gpus_per_node_are_read_from_the_cluster(said: str, gpus: int | None, slurm: startup.SubmitSettings) -> None:
     (slurm.folder / "bin" / "sinfo").write_text(f"#!/bin/sh\nprintf '{said}\\n'\n")
     (slurm.folder / "bin" / "sinfo").chmod(0o755)
-    assert startup.gpus_per_node(slurm.environ) == gpus
+    assert startup.gpus_per_node(slurm.client) == gpus
