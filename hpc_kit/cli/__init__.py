@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import errno
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from hpc_kit.cli.lazy import LazyGroup, ReaderGoneError
+from hpc_kit.cli.groups import LazyGroup, ReaderGoneError
+from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import HpcKitError
+from hpc_kit.runs.backend_registry import register_backend
+
+if TYPE_CHECKING:
+    from hpc_kit.runs.backend import Backend
 
 COMMANDS = {
     "init": "copy jobs, programs, templates and a Makefile into a project of your own",
@@ -27,18 +32,31 @@ COMMANDS = {
     "watch": "show the states of jobs until all have ended",
     "logs": "print the output of a job, or the first failure of a failed job",
     "cancel": "cancel jobs",
+    "clean": "delete old runs: clean --older-than 30d",
     "report": "write runs and benchmarks to one HTML page that needs no network",
     "env": "show rank and world size of this process, and the variables they come from",
     "doctor": "inside a step: show the placement of each rank and differences between nodes",
     "nodelist": "expand a Slurm host list, one host per line",
     "bench": "measure this machine: collectives, memory, pipelines, start-up",
     "schema": "print the JSON Schema of job and cluster files",
+    "docs": "print a page of the documentation",
+    "completion": "complete commands and job names in bash, zsh or fish: completion install",
     "embedded": "run a command with the embedded Slurm",
 }
 """The commands with their lines in the help. The module of the same name is imported when a command is used."""
 
 MODULES = {"embedded": "pocketslurm"}
 """Modules with another name than their command."""
+
+
+def _ssh_backend() -> Backend:
+    from hpc_kit.ssh.backend import SSH
+
+    return SSH
+
+
+# Only this room imports both: runs/ knows no launcher, and ssh/ is above runs/.
+register_backend("ssh", _ssh_backend)
 
 
 @click.group(
@@ -53,7 +71,7 @@ MODULES = {"embedded": "pocketslurm"}
 def root(ctx: click.Context) -> None:
     """Slurm job templates, submission and launcher bootstrap for PyTorch training."""
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        echo(ctx.get_help())
 
 
 def main() -> NoReturn:
@@ -61,18 +79,23 @@ def main() -> NoReturn:
     try:
         status = root.main(standalone_mode=False)
     except HpcKitError as error:
-        click.echo(f"hpc-kit: {error}", err=True)
+        echo(f"hpc-kit: {error}", err=True)
         sys.exit(error.exit_status)
     except click.ClickException as error:
-        click.echo(f"hpc-kit: {error.format_message()}", err=True)
+        echo(f"hpc-kit: {error.format_message()}", err=True)
         if isinstance(error, click.UsageError) and error.ctx is not None:
-            click.echo(f"  do     {error.ctx.command_path} --help", err=True)
+            echo(f"  do     {error.ctx.command_path} --help", err=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt) as interrupt:
         # A submission that was interrupted during sbatch reports the queued job. click wraps this exception.
         if words := str(interrupt) or str(interrupt.__cause__ or ""):
-            click.echo(f"hpc-kit: {words}", err=True)
+            echo(f"hpc-kit: {words}", err=True)
         sys.exit(130)
+    except RecursionError:
+        # TOML and JSON are read by recursion. Only a damaged or hostile file has hundreds of levels.
+        deep = HpcKitError("a file is nested too deeply", remedy="remove brackets: no file of hpc-kit needs 100 levels")
+        echo(f"hpc-kit: {deep}", err=True)
+        sys.exit(2)
     except ReaderGoneError:
         # The reader (head, less) has closed the pipe. Without stdout, Python does not print an error at exit.
         sys.stdout = None
@@ -82,10 +105,10 @@ def main() -> NoReturn:
         if error.errno == errno.ENOENT and not error.filename:
             # Only a removed current folder raises ENOENT without a file name.
             gone = HpcKitError("the current folder is gone", remedy="cd to one that exists")
-            click.echo(f"hpc-kit: {gone}", err=True)
+            echo(f"hpc-kit: {gone}", err=True)
             sys.exit(2)
         what = f"cannot use {error.filename}" if error.filename else "cannot write the output"
         remedy = "check its permissions" if error.filename else "free some space, or write to another folder"
-        click.echo(f"hpc-kit: {HpcKitError(what, found=error.strerror, remedy=remedy)}", err=True)
+        echo(f"hpc-kit: {HpcKitError(what, found=error.strerror, remedy=remedy)}", err=True)
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

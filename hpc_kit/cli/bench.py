@@ -3,44 +3,114 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hpc_kit.cli.bench_output import bench_options, parse_names, parse_numbers, run_bench
-from hpc_kit.cli.lazy import LazyGroup
-from hpc_kit.cli.output import CLUSTER_OPTION, open_session, short_path
+from hpc_kit.bench import collectives, data_parallel, model_memory, pipeline, processes, startup, strategies
+from hpc_kit.bench.local_ranks import rank_count, world_size
+from hpc_kit.bench.results import format_label, format_number, format_quantity, read_result
+from hpc_kit.cli.bench_output import parse_names, parse_numbers, run_bench
+from hpc_kit.cli.groups import OrderedGroup
+from hpc_kit.cli.options import CLUSTER_OPTION, FILE, FOLDER, JSON_OPTION, open_session
+from hpc_kit.cli.output import short_path
+from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import RecordError
+from hpc_kit.spec import search_path
 
 if TYPE_CHECKING:
     from hpc_kit.bench.comparison import Comparison, Ratio
+    from hpc_kit.bench.recorder import Recorder
     from hpc_kit.bench.results import BenchResult
 
-
-BENCHES = {
-    "comm": "collectives of gloo, mpi and nccl; ring and star algorithms; links",
-    "pipeline": "a model on one and on two devices; efficiency of pipeline schedules",
-    "memory": "memory of a rank under DDP and ZeRO-1, -2, -3, compared with the formulas",
-    "start": "time from the command to the first step, compared with hand-written scripts",
-    "dp": "nn.DataParallel and DistributedDataParallel; spawn and srun",
-    "strategies": "all ways of splitting a training, and a table of advice",
-    "compare": "compare two results of one benchmark, with uncertainties",
-    "plot": "draw the plots of a result",
-}
-"""The bench commands with their lines in the help."""
+# The options of a benchmark and the function that measures with them.
+Measurement = tuple[Any, Callable[["Recorder"], None]]
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-@click.group("bench", cls=LazyGroup, lines=BENCHES)
+@click.group("bench", cls=OrderedGroup)
 @click.pass_context
 def command(context: click.Context) -> None:
     """Measure this machine and its network."""
-    from hpc_kit.bench import processes
-
     context.with_resource(processes.interruptible())
 
 
-@command.command("comm")
+RESULT_OPTIONS = (
+    click.Option(
+        ["--out"],
+        type=FOLDER,
+        metavar="FOLDER",
+        help="Folder of the result files [default: the run folder in a job, else runs/bench_NAME/TIME].",
+    ),
+    click.Option(["--json", "as_json"], is_flag=True, help="Print the results as JSON; write files only with --out."),
+)
+
+
+def bench_command(name: str, line: str, module: ModuleType) -> Callable[[Callable[..., Measurement]], click.Command]:
+    """Make a bench command from a function that returns the options of a benchmark and its measurement.
+
+    Args:
+        name: Name of the command and of its result files.
+        line: Its line in the help of `bench`.
+        module: The module with the title and the columns of the benchmark.
+    """
+
+    def decorate(prepare: Callable[..., Measurement]) -> click.Command:
+        @wraps(prepare)
+        def run(out: Path | None, as_json: bool, **values: object) -> int:
+            options, measure = prepare(**values)
+            return run_bench(name, module.TITLE, module.COLUMNS, options._asdict(), measure, out=out, as_json=as_json)
+
+        bench = command.command(name, short_help=line)(run)
+        bench.params += RESULT_OPTIONS
+        return bench
+
+    return decorate
+
+
+def options_of_class(options: Any, **fields: str | Callable[..., Any]) -> Callable[[Decorated], Decorated]:
+    """Add an option for each field of a class. The default of the field determines the type of the option.
+
+    Args:
+        options: The class, a NamedTuple.
+        fields: Help texts by name of the field, or a whole option in place of the one made here.
+    """
+
+    def decorate(function: Decorated) -> Decorated:
+        for name, default in reversed(options._field_defaults.items()):
+            text = fields.get(name)
+            if callable(text):
+                function = text(function)
+                continue
+            settings: dict[str, Any] = {"default": default, "show_default": True}
+            if isinstance(default, tuple):
+                is_numbers = isinstance(default[0], int)
+                settings["default"] = ",".join(map(str, default))
+                settings["callback"] = parse_numbers if is_numbers else parse_names
+                settings["metavar"] = "N,..." if is_numbers else "NAME,..."
+            else:
+                settings["type"] = click.IntRange(1) if isinstance(default, int) else click.FloatRange(1)
+            function = click.option(f"--{name.replace('_', '-')}", help=text, **settings)(function)
+        return function
+
+    return decorate
+
+
+def ranks_option(default: int) -> Callable[[Decorated], Decorated]:
+    """Add `--ranks`. In a job, the ranks of the step measure."""
+    text = f"Number of ranks [default: {default}, or those of the step]."
+
+    def count(_context: object, _parameter: object, requested: int | None) -> int:
+        return rank_count(requested, default)
+
+    return click.option("--ranks", type=click.IntRange(1), metavar="N", help=text, callback=count)
+
+
+@bench_command("comm", "collectives of gloo, mpi and nccl; ring and star algorithms; links", collectives)
 @click.option(
     "--backends",
     default="auto",
@@ -50,17 +120,13 @@ def command(context: click.Context) -> None:
 )
 @click.option(
     "--collectives",
+    "operations",
     default="all_reduce",
     show_default=True,
     metavar="NAME,...",
     help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send_recv; or all.",
 )
-@click.option(
-    "--ranks",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Number of processes [default: 2, or those of the step].",
-)
+@ranks_option(2)
 @click.option(
     "--sizes", default="4KiB,4MiB,64MiB", show_default=True, metavar="SIZE,...", help="4096, 4KiB, or 1KiB-256MiB."
 )
@@ -71,18 +137,9 @@ def command(context: click.Context) -> None:
 @click.option(
     "--launcher", metavar="WORDS", help="Command that starts the ranks [default: mpirun, or plain processes]."
 )
-@bench_options
 def comm_command(
-    backends: str,
-    collectives: str,
-    ranks: int | None,
-    sizes: str,
-    algorithms: str,
-    links: bool,
-    launcher: str | None,
-    out: Path | None,
-    as_json: bool,
-) -> int:
+    backends: str, operations: str, ranks: int, sizes: str, algorithms: str, links: bool, launcher: str | None
+) -> Measurement:
     """Time collectives of several backends, side by side in the same processes.
 
     In a step of several ranks (srun hpc-kit bench comm), the tasks of the step are the ranks. Otherwise the command
@@ -91,45 +148,25 @@ def comm_command(
     Exit status 1 if a rank failed; 2 if a name or size is invalid, mpirun or a backend is missing, or the sizes exceed
     the memory; 130 after Ctrl-C, with the results so far.
     """
-    from hpc_kit.bench import collectives as comm
-    from hpc_kit.bench.local_ranks import rank_count, world_size
-
-    step, wanted = world_size(), rank_count(ranks, 2)
+    step = world_size()
     if backends == "auto":
-        backends = ",".join(comm.available_backends(wanted, step))
-    asked = comm.parse_options(backends, collectives, wanted, sizes, algorithms, links=links)
-    asked.check(step, elsewhere=launcher is not None)
-    return run_bench(
-        "comm",
-        comm.TITLE,
-        comm.COLUMNS,
-        asked._asdict(),
-        lambda sheet: comm.measure_collectives(asked, sheet, launcher=launcher),
-        out=out,
-        as_json=as_json,
-    )
+        backends = ",".join(collectives.available_backends(ranks, step))
+    options = collectives.parse_options(backends, operations, ranks, sizes, algorithms, links=links)
+    options.check(step, elsewhere=launcher is not None)
+    return options, partial(collectives.measure_collectives, options, launcher=launcher)
 
 
-@command.command("pipeline")
-@click.option("--sweeps", callback=parse_names, default="splits,schedules", show_default=True, metavar="NAME,...")
-@click.option("--full", is_flag=True, help="The tutorial's size: images of 128 x 128, 3 batches, 10 repeats; hours.")
-@click.option("--image", type=click.IntRange(1), default=40, show_default=True, help="Pixels along a side.")
-@click.option("--batch", type=click.IntRange(1), default=120, show_default=True, help="Images.")
-@click.option("--batches", type=click.IntRange(1), default=1, show_default=True, help="Batches in a repeat.")
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--splits", callback=parse_numbers, default="1,3,5,8,10,12,20,40,60", show_default=True, metavar="N,...")
-@click.option(
-    "--schedules",
-    callback=parse_names,
-    default="GPipe,1F1B,Interleaved1F1B,InterleavedZeroBubble,ZBVZeroBubble",
-    show_default=True,
-    metavar="NAME,...",
-    help="torch's names.",
+@bench_command("pipeline", "a model on one and on two devices; efficiency of pipeline schedules", pipeline)
+@options_of_class(
+    pipeline.PipelineOptions,
+    image="Pixels along a side.",
+    batch="Images.",
+    batches="Batches in a repeat.",
+    schedules="torch's names.",
+    ranks=ranks_option(2),
 )
-@click.option("--micro-batches", callback=parse_numbers, default="2,4,8,16", show_default=True, metavar="N,...")
-@click.option("--ranks", type=click.IntRange(1), help="Ranks of the schedules [default: 2, or those of the job].")
-@bench_options
-def pipeline_command(full: bool, ranks: int | None, out: Path | None, as_json: bool, **asked: object) -> int:
+@click.option("--full", is_flag=True, help="The tutorial's size: images of 128 x 128, 3 batches, 10 repeats; hours.")
+def pipeline_command(full: bool, **values: Any) -> Measurement:
     """ResNet-50 on one device, on two, and in splits; then the schedules of a pipeline.
 
     splits: PyTorch's tutorial of model parallelism with two single-threaded ranks, or two GPUs.
@@ -137,250 +174,176 @@ def pipeline_command(full: bool, ranks: int | None, out: Path | None, as_json: b
 
     Exit status 1 if a rank failed, 2 if a number is out of range or does not fit into memory.
     """
-    from hpc_kit.bench import pipeline
-    from hpc_kit.bench.local_ranks import rank_count
-
-    question = pipeline.PipelineOptions(**asked, ranks=rank_count(ranks, 2))  # type: ignore[arg-type]
-    if full:
-        question = question._replace(**pipeline.FULL)  # type: ignore[arg-type]
-    question.check()
-    return run_bench(
-        "pipeline",
-        pipeline.TITLE,
-        pipeline.COLUMNS,
-        question._asdict(),
-        lambda sheet: pipeline.measure_pipeline(question, sheet),
-        out=out,
-        as_json=as_json,
-    )
+    options = pipeline.PipelineOptions(**values | (pipeline.FULL if full else {}))
+    options.check()
+    return options, partial(pipeline.measure_pipeline, options)
 
 
-_OFFLOAD = {"both": (False, True), "yes": (True,), "no": (False,)}
+OFFLOAD = {"both": (False, True), "yes": (True,), "no": (False,)}
 
 
-@command.command("memory")
-@click.option("--ways", callback=parse_names, default="ddp,zero1,zero2,zero3", show_default=True, metavar="NAME,...")
-@click.option("--offload", type=click.Choice(tuple(_OFFLOAD)), default="both", show_default=True)
-@click.option("--layers", type=click.IntRange(1), default=16, show_default=True, help="Square matrices, all alike.")
-@click.option("--width", type=click.IntRange(1), default=512, show_default=True, help="Width of each matrix.")
-@click.option("--rows", type=click.IntRange(1), default=8, show_default=True, help="Rows in the batch of a rank.")
-@click.option("--steps", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--ranks", type=click.IntRange(1), help="[default: 4, or those of the job]")
-@bench_options
-def memory_command(offload: str, ranks: int | None, out: Path | None, as_json: bool, **asked: object) -> int:
+@bench_command("memory", "memory of a rank under DDP and ZeRO-1, -2, -3, compared with the formulas", model_memory)
+@options_of_class(
+    model_memory.MemoryOptions,
+    offload=click.option("--offload", type=click.Choice(tuple(OFFLOAD)), default="both", show_default=True),
+    layers="Square matrices, all alike.",
+    width="Width of each matrix.",
+    rows="Rows in the batch of a rank.",
+    ranks=ranks_option(4),
+)
+def memory_command(offload: str, **values: Any) -> Measurement:
     """Compare the model states of a rank with formulas.
 
     They are 16 P for DDP, and 4 P + 12 P / d, 2 P + 14 P / d and 16 P / d for ZeRO-1, -2 and -3.
 
     Exit status 1 if a rank failed, 2 if a way does not exist or the model does not fit into memory.
     """
-    from hpc_kit.bench import model_memory
-    from hpc_kit.bench.local_ranks import rank_count
-
-    question = model_memory.MemoryOptions(**asked, offload=_OFFLOAD[offload], ranks=rank_count(ranks, 4))  # type: ignore[arg-type]
-    question.check()
-    return run_bench(
-        "memory",
-        model_memory.TITLE,
-        model_memory.COLUMNS,
-        question._asdict(),
-        lambda sheet: model_memory.measure_memory(question, sheet),
-        out=out,
-        as_json=as_json,
-    )
+    options = model_memory.MemoryOptions(offload=OFFLOAD[offload], **values)
+    options.check()
+    return options, partial(model_memory.measure_memory, options)
 
 
-@command.command("start")
-@click.option("--ranks", callback=parse_numbers, default="2,4,8,16,32,64", show_default=True, metavar="N,...")
-@click.option(
-    "--ways",
-    callback=parse_names,
-    default="hpc-kit,hpc-kit torchrun,plain srun,plain torchrun",
-    show_default=True,
-    metavar="NAME,...",
-    help="Plain: a script by hand.",
+@bench_command("start", "time from the command to the first step, compared with hand-written scripts", startup)
+@options_of_class(
+    startup.StartOptions, ways="Plain: a script by hand.", nodes="At most.", timeout="Seconds for one start."
 )
-@click.option("--nodes", type=click.IntRange(1), default=4, show_default=True, help="At most.")
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds for one start.")
 @CLUSTER_OPTION
-@bench_options
-def start_command(cluster: str | None, out: Path | None, as_json: bool, **asked: object) -> int:
+def start_command(cluster: str | None, **values: Any) -> Measurement:
     """From the command to the first training step: queue, srun, imports, rendezvous, model, data.
 
     Each start is a job, submitted when the previous one has ended. The command also works inside a job.
 
     Exit status 2 if the nodes do not divide the ranks. Jobs that Slurm refuses get a note below the table.
     """
-    from hpc_kit.bench import startup
-    from hpc_kit.spec import search_path
-
-    question = startup.StartOptions(**asked)  # type: ignore[arg-type]
-    slurm = open_session(cluster)
-    slurm.client.check_available(slurm.cluster.name)
-    root = search_path.current_folder()
-    jobs = next(folder for folder in search_path.search_folders("jobs", root) if (folder / startup.PROGRAM).is_file())
-    slurm.runs.mkdir(parents=True, exist_ok=True)
-    environ, gpus = slurm.client.environ, slurm.cluster.node.gpus
-    gpus = startup.gpus_per_node(environ) if gpus is None else gpus
-    reached = startup.SubmitSettings(cluster, environ, (jobs / startup.PROGRAM).resolve(), slurm.runs.resolve(), gpus)
-    question.check()
-    return run_bench(
-        "start",
-        startup.TITLE,
-        startup.COLUMNS,
-        question._asdict(),
-        lambda sheet: startup.measure_startup(question, sheet, reached),
-        out=out,
-        as_json=as_json,
-    )
+    options = startup.StartOptions(**values)
+    options.check()
+    session = open_session(cluster)
+    session.client.check_available(session.cluster.name)
+    folders = search_path.search_folders("jobs", search_path.current_folder())
+    program = next(folder / startup.PROGRAM for folder in folders if (folder / startup.PROGRAM).is_file())
+    session.runs.mkdir(parents=True, exist_ok=True)
+    gpus = session.cluster.node.gpus
+    gpus = startup.gpus_per_node(session.client) if gpus is None else gpus
+    slurm = startup.SubmitSettings(cluster, session.client, program.resolve(), session.runs.resolve(), gpus)
+    return options, partial(startup.measure_startup, options, slurm=slurm)
 
 
-@command.command("dp")
-@click.option(
-    "--ways",
-    callback=parse_names,
-    default="one process,nn.DataParallel,DDP by spawn,DDP by srun,DDP by torchrun",
-    show_default=True,
-    metavar="NAME,...",
+@bench_command("dp", "nn.DataParallel and DistributedDataParallel; spawn and srun", data_parallel)
+@options_of_class(
+    data_parallel.DataParallelOptions,
+    ranks="Processes of DDP, on this node.",
+    timeout="Seconds for one training.",
 )
-@click.option("--ranks", type=click.IntRange(1), default=2, show_default=True, help="Processes of DDP, on this node.")
-@click.option("--steps", type=click.IntRange(1), default=20, show_default=True)
-@click.option("--global-batch", type=click.IntRange(1), default=64, show_default=True)
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds for one training.")
 @CLUSTER_OPTION
-@bench_options
-def dp_command(cluster: str | None, out: Path | None, as_json: bool, **asked: object) -> int:
+def dp_command(cluster: str | None, **values: Any) -> Measurement:
     """Compare nn.DataParallel with DistributedDataParallel, started by spawn, srun and torchrun, on one node.
 
     Exit status 2 if the ranks do not divide the batch or do not fit. A way that fails gets a note.
     """
-    from hpc_kit.bench import data_parallel
-
-    question = data_parallel.DataParallelOptions(**asked)  # type: ignore[arg-type]
-    slurm = open_session(cluster)
-    slurm.client.check_available(slurm.cluster.name)
-    question.check()
-    return run_bench(
-        "dp",
-        data_parallel.TITLE,
-        data_parallel.COLUMNS,
-        question._asdict(),
-        lambda sheet: data_parallel.measure_data_parallel(question, sheet, slurm.client.environ),
-        out=out,
-        as_json=as_json,
-    )
+    options = data_parallel.DataParallelOptions(**values)
+    session = open_session(cluster)
+    session.client.check_available(session.cluster.name)
+    options.check()
+    return options, partial(data_parallel.measure_data_parallel, options, environ=session.client.environ)
 
 
-@command.command("strategies")
-@click.option(
-    "--only", callback=parse_names, default="all", show_default=True, metavar="NAME,...", help="ddp,zero3,pipeline"
+@bench_command("strategies", "all ways of splitting a training, and a table of advice", strategies)
+@options_of_class(
+    strategies.StrategyOptions,
+    strategies=click.option(
+        "--only",
+        "strategies",
+        callback=parse_names,
+        default="all",
+        show_default=True,
+        metavar="NAME,...",
+        help="ddp,zero3,pipeline",
+    ),
+    ranks=ranks_option(4),
+    layers="Of the model.",
+    width="Of the model.",
+    heads="Of the model.",
+    timeout="Seconds for one training.",
 )
-@click.option("--ranks", type=click.IntRange(1), help="[default: 4, or those of the job]")
-@click.option("--steps", type=click.IntRange(1), default=20, show_default=True)
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--layers", type=click.IntRange(1), default=8, show_default=True, help="Of the model.")
-@click.option("--width", type=click.IntRange(1), default=128, show_default=True, help="Of the model.")
-@click.option("--heads", type=click.IntRange(1), default=8, show_default=True, help="Of the model.")
-@click.option("--global-batch", type=click.IntRange(1), default=64, show_default=True)
-@click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds for one training.")
-@bench_options
-def strategies_command(
-    only: tuple[str, ...], ranks: int | None, out: Path | None, as_json: bool, **asked: object
-) -> int:
+def strategies_command(**values: Any) -> Measurement:
     """Measure every way of splitting a training with the same model, batch and ranks: speed, memory, communication.
 
     A table of advice follows, next to the measured order.
 
     Exit status 1 if a rank failed, 2 if the ranks do not divide the model or do not fit into memory.
     """
-    from hpc_kit.bench import strategies
-    from hpc_kit.bench.local_ranks import rank_count
-
-    wanted = {} if only == ("all",) else {"strategies": only}
-    question = strategies.StrategyOptions(**wanted, **asked, ranks=rank_count(ranks, 4))  # type: ignore[arg-type]
-    question.check()
-    return run_bench(
-        "strategies",
-        strategies.TITLE,
-        strategies.COLUMNS,
-        question._asdict(),
-        lambda sheet: strategies.measure_strategies(question, sheet),
-        out=out,
-        as_json=as_json,
-    )
+    if values["strategies"] == ("all",):
+        del values["strategies"]
+    options = strategies.StrategyOptions(**values)
+    options.check()
+    return options, partial(strategies.measure_strategies, options)
 
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
-
-
-@command.command("compare")
-@click.argument("first", type=_FILE, metavar="A.json")
-@click.argument("second", type=_FILE, metavar="B.json")
+@command.command("compare", short_help="compare two results of one benchmark, with uncertainties")
+@click.argument("first", type=FILE, metavar="A.json")
+@click.argument("second", type=FILE, metavar="B.json")
 @click.option("--despite", default="", metavar="load,machine", help="Differences to allow between the two.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON document.")
+@JSON_OPTION
 def compare_command(first: Path, second: Path, despite: str, as_json: bool) -> None:
     """Print the ratio B / A of each quantity of each common row, with one standard error.
 
     Exit status 1 if the results come from different machines or different load, 2 if a file is not a result.
     """
-    from hpc_kit.bench import results
     from hpc_kit.bench.comparison import compare
 
-    one, other = results.read_result(first), results.read_result(second)
-    found = compare(one, other, tuple(filter(None, despite.split(","))))
+    one, other = read_result(first), read_result(second)
+    comparison = compare(one, other, tuple(filter(None, despite.split(","))))
     if as_json:
-        ratios = [{**each._asdict(), "labels": each.labels} for each in found.ratios]
-        click.echo(json.dumps({**found._asdict(), "ratios": ratios}, indent=1))
+        ratios = [{**each._asdict(), "labels": each.labels} for each in comparison.ratios]
+        echo(json.dumps({**comparison._asdict(), "ratios": ratios}, indent=1))
     else:
-        click.echo("\n".join(_comparison_lines(found, one)))
+        echo("\n".join(_comparison_lines(comparison, one)))
 
 
-def _comparison_lines(found: Comparison, one: BenchResult) -> list[str]:
+def _comparison_lines(comparison: Comparison, one: BenchResult) -> list[str]:
     from hpc_kit.bench import markdown_report
-    from hpc_kit.bench.results import format_label
 
-    labels = list(dict.fromkeys(name for each in found.ratios for name in each.labels))
+    labels = list(dict.fromkeys(name for each in comparison.ratios for name in each.labels))
     rows = [
         [*(format_label(each.labels.get(name), name) for name in labels), *_comparison_cells(each, one)]
-        for each in found.ratios
+        for each in comparison.ratios
     ]
     lines = markdown_report.render_table([*labels, "quantity", "A", "B", "B / A", ""], rows, left=len(labels) + 1)
-    sides = (("A", found.only_first, found.labels_only_first), ("B", found.only_second, found.labels_only_second))
-    alone = [
-        f"only in {name}: {number} row{'s' * (number > 1)}" + (f" ({named})" if named else "")
-        for name, number, named in sides
+    sides = (
+        ("A", comparison.only_first, comparison.labels_only_first),
+        ("B", comparison.only_second, comparison.labels_only_second),
+    )
+    unmatched = [
+        f"only in {name}: {number} row{'s' * (number > 1)}" + (f" ({names})" if names else "")
+        for name, number, names in sides
         if number
     ]
-    return [*lines, *(text for note in (*found.notes, *alone) for text in ("", note))]
+    return [*lines, *(text for note in (*comparison.notes, *unmatched) for text in ("", note))]
 
 
-def _comparison_cells(each: Ratio, one: BenchResult) -> list[str]:
-    from hpc_kit.bench.results import format_number, format_quantity
-
-    column = one.columns[each.column]
-    error = f" +- {format_number(each.uncertainty, 2)}" if each.uncertainty else ""  # counts have no uncertainty
-    values = [format_quantity(each.first, column.unit), format_quantity(each.second, column.unit)]
-    return [column.title or each.column.replace("_", " "), *values, f"{each.ratio:.3f}{error}", each.verdict]
+def _comparison_cells(ratio: Ratio, one: BenchResult) -> list[str]:
+    column = one.columns[ratio.column]
+    error = f" +- {format_number(ratio.uncertainty, 2)}" if ratio.uncertainty else ""  # counts have no uncertainty
+    values = [format_quantity(ratio.first, column.unit), format_quantity(ratio.second, column.unit)]
+    return [column.title or ratio.column.replace("_", " "), *values, f"{ratio.ratio:.3f}{error}", ratio.verdict]
 
 
-@command.command("plot")
-@click.argument("result", type=click.Path(path_type=Path), metavar="BENCH.json")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER", help="[default: beside it]")
+@command.command("plot", short_help="draw the plots of a result")
+@click.argument("result", type=FILE, metavar="BENCH.json")
+@click.option("--out", type=FOLDER, metavar="FOLDER", help="[default: beside it]")
 def plot_command(result: Path, out: Path | None) -> None:
     """Draw the plots of a result as PNG and SVG, for results from a machine without matplotlib.
 
     Exit status 1 if the result has no rows, 2 if the file is not a result or matplotlib is missing.
     """
-    from hpc_kit.bench import plots, results
+    from hpc_kit.bench import plots
 
-    found = results.read_result(result)
-    if not found.plots:
+    document = read_result(result)
+    if not document.plots:
         raise RecordError(
             f"{short_path(result)} names no picture",
             found="it was interrupted before its rows",
             remedy="measure it again",
         )
-    for path in plots.draw_files(found, out or result.parent):
-        click.echo(short_path(path))
+    for path in plots.draw_files(document, out or result.parent):
+        echo(short_path(path))

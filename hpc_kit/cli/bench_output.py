@@ -6,11 +6,12 @@ import datetime as dt
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from hpc_kit.cli.output import INTERRUPTED, short_path
+from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import JobFailed, RecordError, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, write_whole
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from hpc_kit.bench.recorder import Recorder
     from hpc_kit.bench.results import BenchResult, Column
 
-_Decorated = TypeVar("_Decorated", bound="Callable[..., Any]")
-
 
 def parse_names(_context: object, _parameter: object, text: str) -> tuple[str, ...]:
     """Parse names separated by commas.
@@ -29,10 +28,10 @@ def parse_names(_context: object, _parameter: object, text: str) -> tuple[str, .
     Raises:
         click.BadParameter: The value contains no name.
     """
-    found = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
-    if not found:
+    names = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+    if not names:
         raise click.BadParameter("the value contains no name")
-    return found
+    return names
 
 
 def parse_numbers(_context: object, _parameter: object, text: str) -> tuple[int, ...]:
@@ -45,20 +44,6 @@ def parse_numbers(_context: object, _parameter: object, text: str) -> tuple[int,
     if wrong := [word for word in words if not (word.isascii() and word.isdigit() and int(word))]:
         raise click.BadParameter(f"{wrong[0]!r} is not a positive number; write 1,3,5")
     return tuple(map(int, words))
-
-
-def bench_options(function: _Decorated) -> _Decorated:
-    """Add `--out` and `--json`."""
-    out = click.option(
-        "--out",
-        type=click.Path(file_okay=False, path_type=Path),
-        metavar="FOLDER",
-        help="Folder of the result files [default: the run folder in a job, else runs/bench_NAME/TIME].",
-    )
-    as_json = click.option(
-        "--json", "as_json", is_flag=True, help="Print the results as JSON; write files only with --out."
-    )
-    return out(as_json(function))
 
 
 def run_bench(
@@ -92,35 +77,31 @@ def run_bench(
     from hpc_kit.bench.recorder import FileRecorder
     from hpc_kit.runtime.launchers import resolve
 
-    speaks = resolve(os.environ).is_main
-    folder = _output_folder(bench, out, as_json=as_json) if speaks else None
-    sheet = FileRecorder(
+    prints = resolve(os.environ).is_main
+    folder = _output_folder(bench, out, as_json=as_json) if prints else None
+    recorder = FileRecorder(
         bench,
         title=title,
         columns=columns,
         parameters=parameters,
         command=["hpc-kit", *sys.argv[1:]],
-        keep=lambda document: _keep(document, folder),
-        tell=(lambda text: click.echo(f"bench   {text}", err=True)) if speaks else lambda _: None,
+        keep=lambda document: _write_json(document, folder),
+        tell=(lambda text: echo(f"bench   {text}", err=True)) if prints else lambda _: None,
     )
     interrupted = False
     try:
-        measure(sheet)
+        measure(recorder)
     except KeyboardInterrupt:
         interrupted = True
-    except JobFailed:
-        if speaks and sheet.rows:
-            _print_result(sheet.close(interrupted=True), folder, as_json=as_json)
+    except (JobFailed, RecordError) as error:
+        if isinstance(error, RecordError):
+            folder = None  # The files are not writable any more. The rows are printed all the same.
+        if prints and recorder.rows:
+            _print_result(recorder.close(interrupted=True), folder, as_json=as_json)
         raise
-    except RecordError:
-        # The files are not writable any more. Print the rows instead.
-        folder = None
-        if speaks and sheet.rows:
-            _print_result(sheet.close(interrupted=True), folder, as_json=as_json)
-        raise
-    if speaks:
-        _print_result(sheet.close(interrupted=interrupted), folder, as_json=as_json)
-        if not interrupted and not sheet.rows:
+    if prints:
+        _print_result(recorder.close(interrupted=interrupted), folder, as_json=as_json)
+        if not interrupted and not recorder.rows:
             raise JobFailed("nothing could be measured", remedy="read the notes above")
     return INTERRUPTED if interrupted else 0
 
@@ -145,15 +126,11 @@ def _output_folder(bench: str, out: Path | None, *, as_json: bool) -> Path | Non
     return out
 
 
-def _result_path(folder: Path, bench: str, kind: str = "json") -> Path:
-    return folder / f"bench_{bench}.{kind}"
-
-
-def _keep(document: BenchResult, folder: Path | None) -> None:
+def _write_json(document: BenchResult, folder: Path | None) -> None:
     from hpc_kit.bench.results import encode
 
     if folder is not None:
-        _write(_result_path(folder, document.bench), encode(document))
+        _write(folder / f"bench_{document.bench}.json", encode(document))
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -164,19 +141,19 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _print_result(document: BenchResult, folder: Path | None, *, as_json: bool) -> None:
-    from hpc_kit.bench import markdown_report
+    from hpc_kit.bench.markdown_report import render_result
     from hpc_kit.bench.results import encode
 
     if folder is not None:
+        report = folder / f"bench_{document.bench}.md"
         # Write the report before the plots, which take seconds: a job at its time limit may be killed.
-        _write(_result_path(folder, document.bench, "md"), markdown_report.render_result(document).encode())
-    pictures = draw_plots(document, folder) if folder is not None else []
-    if folder is not None:
-        text = markdown_report.render_result(document, [path.name for path in pictures if path.suffix == ".png"])
-        _write(_result_path(folder, document.bench, "md"), text.encode())
+        _write(report, render_result(document).encode())
+        pictures = draw_plots(document, folder)
+        text = render_result(document, [path.name for path in pictures if path.suffix == ".png"])
+        _write(report, text.encode())
         files = f"bench_{document.bench}.{{json,md}}" + (f", {len(pictures)} pictures" if pictures else "")
-        click.echo(f"bench   {short_path(folder)}/{files}", err=True)
-    click.echo(encode(document).decode() if as_json else markdown_report.render_result(document), nl=False)
+        echo(f"bench   {short_path(folder)}/{files}", err=True)
+    echo(encode(document).decode() if as_json else render_result(document), nl=False)
 
 
 def draw_plots(document: BenchResult, folder: Path) -> list[Path]:
@@ -186,5 +163,5 @@ def draw_plots(document: BenchResult, folder: Path) -> list[Path]:
     try:
         return drawing.draw_files(document, folder)
     except SpecError as error:
-        click.echo(f"bench   no plots: {error.what}: {error.found}; {error.remedy}", err=True)
+        echo(f"bench   no plots: {error.what}: {error.found}; {error.remedy}", err=True)
         return []

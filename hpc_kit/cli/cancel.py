@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 
-from hpc_kit.cli.output import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, group_jobs, open_session
+from hpc_kit.cli.job_tables import group_jobs
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.terminal import echo
 
 
 @click.command("cancel")
@@ -21,17 +25,16 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """
     from hpc_kit.runs.cancel import cancel, needs_slurm
 
-    place = open_session(cluster, require_answer=True)
-    if needs_slurm(words, place.runs):
-        place.client.check_available(place.cluster.name)
-    before = cancel(list(words), place.runs, place.client, cluster=place.cluster.name)
+    session = open_session(cluster, require_answer=True)
+    if needs_slurm(words, session.runs):
+        session.client.check_available(session.cluster.name)
+    before = cancel(list(words), session.runs, session.client, cluster=session.cluster.name)
     if as_json:
-        import json
-
-        told = [{"job_id": each.job_id, "name": each.name, "was": str(each.state)} for each in before]
-        click.echo(json.dumps(told, indent=2))
+        jobs = [{"job_id": line.job_id, "name": line.name, "was": str(line.state)} for line in before]
+        echo(json.dumps(jobs, indent=2))
         return
-    going = {each.job_id for each in before if each.status is not None and not each.state.finished}
-    for chosen, text in ((True, "cancelled: was"), (False, "had ended already:")):
-        for row in group_jobs([each for each in before if (each.job_id in going) is chosen]):
-            click.echo(f"{row.job_id:>8}  {row.name}  {text} {row.text.partition(': ')[0]}")
+    cancelled = [line for line in before if line.status is not None and not line.state.finished]
+    ended = [line for line in before if line not in cancelled]
+    for text, lines in (("cancelled: was", cancelled), ("had ended already:", ended)):
+        for row in group_jobs(lines):
+            echo(f"{row.job_id:>8}  {row.name}  {text} {row.text.partition(': ')[0]}")

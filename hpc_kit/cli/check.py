@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from hpc_kit.cli.job_arguments import JobCommand, JobRequest, job_arguments, parse_request, resolve_request
+from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import search_path
 
@@ -36,7 +38,7 @@ class CheckReport(NamedTuple):
 @click.option("--strict", is_flag=True, help="Exit status 1 for warnings, too.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON document.")
 @click.option("--explain", "code", metavar="CODE", help="Explain a code such as KIT203, and how to fix it.")
-def command(standalone: bool, strict: bool, as_json: bool, code: str | None, **_: object) -> int:
+def command(job: str | None, standalone: bool, strict: bool, as_json: bool, code: str | None, **_: object) -> int:
     """Find faults in a job or in any sbatch script before submission.
 
     JOB is the name or path of a job file, the path of a batch script, or - for a script on standard input.
@@ -47,15 +49,15 @@ def command(standalone: bool, strict: bool, as_json: bool, code: str | None, **_
     if code is not None:
         from hpc_kit.check.rule_docs import explain
 
-        click.echo(explain(code), nl=False)
+        echo(explain(code), nl=False)
         return 0
-    request = parse_request()
+    request = parse_request(job)
     file = _script_path(request)
     report = _check_job(request, standalone=standalone) if file is None else _check_file(request, file)
     if as_json:
-        click.echo(_report_json(report))
+        echo(_report_json(report))
     else:
-        click.echo(_format_report(report))
+        echo(_format_report(report))
     return int(any(strict or finding.severity == "error" for finding in report.findings))
 
 
@@ -68,6 +70,11 @@ def _script_path(request: JobRequest) -> str | None:
     script = name == "-" or path.suffix in SUFFIXES or (path.suffix != ".toml" and "/" in name and path.is_file())
     if not script and not (path.suffix != ".toml" and path.is_file()):
         return None
+    if path.suffix == ".py" and search_path.is_program(name, search_path.current_folder()):
+        raise SpecError(
+            f"'{name}' is a program, and no batch script",
+            remedy=f"check the job that runs it:  hpc-kit check -j 4x2 -- python {shlex.quote(name)}",
+        )
     if request.settings or request.options:
         raise SpecError(
             "a script's options are in the script",
@@ -107,16 +114,17 @@ def _check_job(request: JobRequest, *, standalone: bool) -> CheckReport:
 
 def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None) -> CheckReport:
     from hpc_kit.check import external_checkers
-    from hpc_kit.check.batch_script import read_script
-    from hpc_kit.check.rules import RULES, RuleInput, check
+    from hpc_kit.check.batch_script import BatchScript, Site
+    from hpc_kit.check.rules import RULES, check
     from hpc_kit.slurm.client import run_command
     from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
     from hpc_kit.spec.cluster_client import slurm_version_of
 
-    script, embedded = read_script(text, name), cluster is not None and cluster.slurm == "embedded"
+    embedded = cluster is not None and cluster.slurm == "embedded"
     version = slurm_version_of(cluster, os.environ)
     # submit creates the log folder of a job. Another check finds out whether that is possible.
-    found = check(RuleInput(script, None if job else os.path.isdir, version))
+    script = BatchScript(text, name, Site(None if job else os.path.isdir, version))
+    found = check(script)
     checked, not_checked = [f"{len(RULES)} rules" + (f" for Slurm {version}" if version else "")], {}
     if script.unread_part:
         subject, _, reason = script.unread_part.partition(": ")

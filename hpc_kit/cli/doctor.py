@@ -23,7 +23,7 @@ def command(in_job: bool, timeout: float | None) -> None:
     from hpc_kit.runtime import devices, placement, process_group, resolve
     from hpc_kit.runtime.rendezvous import node_comparison
 
-    process_group.quiet_torch()
+    process_group.import_torch_quietly()
     os.environ[node_comparison.COMPARE_VARIABLE] = "0"  # the table shows the differences
     with process_group.joined_ranks(resolve(os.environ), timeout) as meeting:
-        placement.report_placement(meeting, devices.select_device("auto", meeting.world), wanted=True)
+        placement.report_placement(meeting, devices.select_device("auto", meeting.world), with_table=True)

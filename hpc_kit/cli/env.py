@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
 
 
@@ -27,9 +28,9 @@ def command(as_json: bool, file: Path | None) -> None:
     environ = dict(os.environ) if file is None else _read_variables(file)
     world = resolve(environ)
     if as_json:
-        click.echo(json.dumps(to_json(world), indent=2))
+        echo(json.dumps(to_json(world), indent=2))
     else:
-        click.echo(explain_world(world), nl=False)
+        echo(explain_world(world), nl=False)
 
 
 def _read_variables(file: Path) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,21 +46,34 @@ status logs cancel:
 @click.option(
     "--job", "jobs", multiple=True, metavar="NAME", help="Copy only this job and the files it needs; repeatable."
 )
-def command(folder: Path, jobs: tuple[str, ...]) -> None:
+@click.option("--minimal", is_flag=True, help="Copy one job with its program, and one cluster file; no templates.")
+def command(folder: Path, jobs: tuple[str, ...], minimal: bool) -> None:
     """Copy jobs, programs, templates, clusters and a Makefile into FOLDER [the current one], to read and change.
 
     The files of the project have priority over the shipped ones. Existing files are not changed.
     """
     shipped = search_path.shipped_folder("jobs").parent
+    if minimal:
+        jobs = jobs or ("ddp_1node",)
     wanted = [path.relative_to(shipped) for path in (_files_of_jobs(jobs) if jobs else _all_files())]
-    texts = {path: (shipped / path).read_bytes() for path in [*wanted, *_cluster_files()]} | {
-        Path("Makefile"): MAKEFILE.encode()
-    }
+    wanted += _cluster_files()
+    if minimal:
+        wanted = [path for path in wanted if _is_minimal(path)]
+    texts = {path: (shipped / path).read_bytes() for path in wanted}
+    if not minimal:
+        texts[Path("Makefile")] = MAKEFILE.encode()
     for path, content in texts.items():
         _write_file(folder / path, content)
     name = jobs[0] if jobs else "ddp_4node"
-    inside = "" if folder.resolve() == search_path.current_folder() else f"cd {folder} && "
-    print_line("next", f"{inside}make submit JOB={name}")
+    inside = "" if folder.resolve() == search_path.current_folder() else f"cd {shlex.quote(str(folder))} && "
+    print_line("next", f"{inside}{'hpc-kit submit ' if minimal else 'make submit JOB='}{name}")
+
+
+def _is_minimal(path: Path) -> bool:
+    """Return whether `--minimal` copies a file: no templates, and only the commented cluster file."""
+    if path.parts[0] == "env" and path.suffix == ".toml":
+        return path.stem == "example-gpu"
+    return path.parts[0] != "templates"
 
 
 def _all_files() -> Iterator[Path]:
@@ -93,8 +107,7 @@ def _files_of_job(job: str) -> Iterator[Path]:
         if not path.is_file():
             raise SpecError(
                 f"no shipped job '{name}'",
-                found=", ".join(sorted(each.stem for each in shipped.glob("*.toml"))),
-                remedy="one of these names",
+                remedy="write one of the names that `hpc-kit list` shows",
             )
         yield path
         own = toml_documents.read_document(path, path.name).data

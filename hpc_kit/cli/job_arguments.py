@@ -6,23 +6,26 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from msgspec import Struct, structs
 
+from hpc_kit.cli.options import CLUSTER_OPTION, FILE
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm.getopt import parse_options
 from hpc_kit.spec import load, search_path
 from hpc_kit.spec.default_cluster import ClusterChoice, default_cluster, ssh_cluster
-from hpc_kit.spec.job import Job, Launch
+from hpc_kit.spec.job_checks import Origins
+from hpc_kit.spec.launcher_command import adopt_launcher, check_size, find_launcher
 from hpc_kit.spec.load import LoadedJob
 from hpc_kit.spec.resolve import Resolved, format_render_command, resolve
 from hpc_kit.spec.resources import Resources
 
 if TYPE_CHECKING:
-    from hpc_kit.ssh.hosts import Host
+    from pathlib import Path
+
+    from hpc_kit.ssh.hosts import LaunchHost
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,14 +50,15 @@ class JobCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Remove the program and the sbatch options before click parses the rest."""
-        own, program = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
-        ctx.meta["program"] = tuple(program)
-        names = {name: param for param in self.get_params(ctx) for name in (*param.opts, *param.secondary_opts)}
-        ours, others = _split_options(
-            own, {name: param for name, param in names.items() if isinstance(param, click.Option)}
-        )
-        ctx.meta["sbatch"], words = parse_sbatch_options(others)
-        return super().parse_args(ctx, [*ours, *words])
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        names = {name: option for option in options for name in (*option.opts, *option.secondary_opts)}
+        known, others = _split_options(split_program(ctx, args), names)
+        if ctx.resilient_parsing:  # the completion of an unfinished line
+            ctx.meta["sbatch"], words = {}, [word for word in others if not word.startswith("-")]
+        else:
+            ctx.meta["sbatch"], words = parse_sbatch_options(others)
+        # Options come last, so that one without its value does not take the name of the job.
+        return super().parse_args(ctx, [*words, *known])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Mention the sbatch options, which the list does not contain."""
@@ -63,24 +67,31 @@ class JobCommand(click.Command):
         formatter.write_text("Every option of sbatch works as well: --time 2:00:00, -p gpu, --requeue.")
 
 
-def _split_options(args: list[str], ours: Mapping[str, click.Option]) -> tuple[list[str], list[str]]:
+def split_program(ctx: click.Context, args: list[str]) -> list[str]:
+    """Return the arguments before `--`, and store the program after it in click's `meta`."""
+    end = args.index("--") if "--" in args else len(args)
+    ctx.meta["program"] = tuple(args[end + 1 :])
+    return args[:end]
+
+
+def _split_options(args: list[str], options: Mapping[str, click.Option]) -> tuple[list[str], list[str]]:
     """Split the arguments into options of this command with their values, and all other arguments."""
-    mine: list[str] = []
+    known: list[str] = []
     others: list[str] = []
     words = iter(args)
     for word in words:
         name, equals, _ = word.partition("=")
-        short = word[:2] if not word.startswith("--") else name
-        option = ours.get(name) or (ours.get(short) if short == "-j" else None)
+        has_short_value = word.startswith("-j") and len(word) > 2  # -j4x2
+        option = options["-j"] if has_short_value else options.get(name)
         if option is None:
             others.append(word)
             continue
         # As in sbatch, an optional value needs an equals sign.
-        may = bool(option.metavar and option.metavar.startswith("[="))
-        mine.append(f"{name}={option.flag_value}" if may and not equals else word)
-        alone = may or option.is_flag or equals or (short == "-j" and len(word) > 2)
-        mine.extend([] if alone else [value for value in [next(words, None)] if value is not None])
-    return mine, others
+        is_optional = bool(option.metavar and option.metavar.startswith("[="))
+        known.append(f"{name}={option.flag_value}" if is_optional and not equals else word)
+        if not (is_optional or option.is_flag or equals or has_short_value):
+            known += [value for value in [next(words, None)] if value is not None]
+    return known, others
 
 
 def parse_sbatch_options(words: list[str]) -> tuple[dict[str, object], list[str]]:
@@ -90,54 +101,48 @@ def parse_sbatch_options(words: list[str]) -> tuple[dict[str, object], list[str]
         DirectiveError: sbatch has no such option, or its value is missing.
         SpecError: The option of sbatch is not an option of a job.
     """
-    found: dict[str, object] = {}
-    between: list[str] = []
+    values: dict[str, object] = {}
+    arguments: list[str] = []
     while words:
         options, rest = parse_options(words)
-        for given in options.given:
-            name = given.option.name.replace("-", "_")
+        for each in options.given:
+            name = each.option.name.replace("-", "_")
             if name not in Resources.__struct_fields__:
+                by_hand = "hpc-kit render ... > job.sbatch, then sbatch with it"
                 raise SpecError(
-                    f"--{given.option.name} is not an option of a job",
+                    f"--{each.option.name} is not an option of a job",
                     found="sbatch uses it for the submission itself",
-                    remedy="submit --wait follows the job to its end"
-                    if name == "wait"
-                    else "hpc-kit render ... > job.sbatch, then sbatch with it",
+                    remedy="submit --wait follows the job to its end" if name == "wait" else by_hand,
                 )
-            found[name] = True if given.value is None else given.value
-        between += rest[:1]
+            values[name] = True if each.value is None else each.value
+        # Options may follow an argument.
+        arguments += rest[:1]
         words = list(rest[1:])
-    return found, between
+    return values, arguments
 
 
 def job_arguments(function: F) -> F:
     """Add the arguments that describe a job: its name, `-j`, `--set` and `--cluster`."""
-    return click.argument("job", required=False)(job_options(function))
+    return click.argument("job", required=False, shell_complete=complete_job)(job_options(function))
+
+
+def complete_job(_context: object, _parameter: object, start: str) -> list[str]:
+    """Return the names of jobs that begin with a text, for the completion of the shell."""
+    names = search_path.file_names("jobs", search_path.current_folder())
+    return [name for name in names if name.startswith(start) and name != "base"]
 
 
 def job_options(function: F) -> F:
     """Add the options of `job_arguments` without the name of the job."""
-    decorators = (
-        click.option("-j", "shape", metavar="NODESxRANKS", help="Nodes x ranks per node, such as 4x2."),
-        click.option(
-            "--set",
-            "settings",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="Override a key of the job file: resources.nodes=2.",
-        ),
-        click.option(
-            "--cluster", metavar="NAME", help="Cluster file in env/ [default: the one that fits this machine]."
-        ),
+    shape = click.option("-j", "shape", metavar="NODESxRANKS", help="Nodes x ranks per node, such as 4x2.")
+    settings = click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Override a key of the job file: resources.nodes=2.",
     )
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
-
-
-def parse_request() -> JobRequest:
-    """Return the request of a command with `job_arguments`."""
-    return _make_request(click.get_current_context().params["job"])
+    return shape(settings(CLUSTER_OPTION(function)))
 
 
 def parse_requests(jobs: tuple[str, ...]) -> list[JobRequest]:
@@ -152,32 +157,32 @@ def parse_requests(jobs: tuple[str, ...]) -> list[JobRequest]:
             found=f"{len(jobs)} jobs: {', '.join(jobs)}",
             remedy="name one job, or put the arguments into the `command` of its file",
         )
-    found = [_make_request(job) for job in jobs] or [_make_request(None)]
-    if (
-        found[0].shape is not None
-        and jobs
-        and not found[0].program
-        and search_path.is_program(jobs[0], search_path.current_folder())
-    ):
+    requests = [parse_request(job) for job in jobs or (None,)]
+    shape, program = requests[0].shape, requests[0].program
+    if shape is not None and jobs and not program and search_path.is_program(jobs[0], search_path.current_folder()):
         words = ("python", *jobs) if jobs[0].endswith(".py") else jobs
         raise SpecError(
             f"'{jobs[0]}' is a program, and no job file",
-            remedy=f"write a program after --:  hpc-kit submit -j {found[0].shape} -- {shlex.join(words)}",
+            remedy=f"write a program after --:  hpc-kit submit -j {shape} -- {shlex.join(words)}",
         )
-    return found
+    return requests
 
 
-def _make_request(job: str | None) -> JobRequest:
+def parse_request(job: str | None) -> JobRequest:
+    """Return the request of the command that runs, for one of its jobs."""
     ctx = click.get_current_context()
-    given = ctx.params
-    program, options = ctx.meta["program"], ctx.meta["sbatch"]
+    values = ctx.params
     # click keeps the equals sign of -j=4x2
-    shape = given["shape"] and given["shape"].removeprefix("=")
-    return JobRequest(job, program, shape, given["settings"], given["cluster"], options)
+    shape = values["shape"] and values["shape"].removeprefix("=")
+    settings, options, save = values["settings"], ctx.meta["sbatch"], values.get("save")
+    if save is not None and "job_name" not in options and not any(each.startswith("name=") for each in settings):
+        # The job has the name of the file to which --save writes it, now as later.
+        settings = (f"name={save.stem}", *settings)
+    return JobRequest(job, ctx.meta["program"], shape, settings, values["cluster"], options)
 
 
-def resolve_request(request: JobRequest, root: Path, *, require_answer: bool = False) -> Resolved:
-    """Resolve the job of a request for its cluster.
+def resolve_request(request: JobRequest, root: Path, *, require_answer: bool = False, check: bool = True) -> Resolved:
+    """Resolve the job of a request for its cluster. See `default_cluster` and `resolve` for the options.
 
     Raises:
         SpecError: The request, or a file that it names, is invalid.
@@ -187,7 +192,8 @@ def resolve_request(request: JobRequest, root: Path, *, require_answer: bool = F
         if request.cluster
         else default_cluster(root, os.environ, require_answer=require_answer)
     )
-    return resolve(load_request(request, root, choice), root=root, render_command=render_command(request, choice))
+    loaded = load_request(request, root, choice)
+    return resolve(loaded, root=root, render_command=render_command(request, choice), check=check)
 
 
 def load_request(request: JobRequest, root: Path, choice: ClusterChoice) -> LoadedJob:
@@ -197,37 +203,16 @@ def load_request(request: JobRequest, root: Path, choice: ClusterChoice) -> Load
         SpecError: A file is missing or invalid.
     """
     settings = {**choice.settings, **_collect_settings(request)}
-    job = request.job if request.job is not None else job_for_program(request.program)
-    if request.job is not None and request.program:
-        base = load.load_job(request.job, root=root)
-        settings["command"] = [*base.command, *request.program]
-    return load.load(job, choice.name, set=settings, root=root)
+    if request.job is not None:
+        if request.program:
+            settings["command"] = [*load.load_job(request.job, root=root).command, *request.program]
+        return load.load(request.job, choice.name, set=settings, root=root)
+    if not request.program:
+        kit = f"hpc-kit {click.get_current_context().command.name}"
+        raise SpecError("neither a job nor a program", remedy=f"{kit} ddp_4node, or {kit} -j 4x2 -- python train.py")
+    from hpc_kit.submission.program_job import job_for_program
 
-
-def job_for_program(program: tuple[str, ...]) -> Job:
-    """Return a job that runs a program without a job file. The runtime starts it, so any program works.
-
-    Raises:
-        SpecError: The program is empty.
-    """
-    if not program:
-        typed = f"hpc-kit {click.get_current_context().command.name}"
-        raise SpecError(
-            "neither a job nor a program", remedy=f"{typed} ddp_4node, or {typed} -j 4x2 -- python train.py"
-        )
-    if program[0].endswith(".py"):
-        program = ("python", *program)
-    stem = re.sub(r"[^\w.+-]+", "_", Path(_program_name(program)).name.removesuffix(".py")) or "job"
-    return Job(name=stem, description=shlex.join(program), command=program, launch=Launch(bootstrap=True))
-
-
-def _program_name(program: tuple[str, ...]) -> str:
-    """Return the file or module that a command line runs, behind launchers and their options."""
-    from hpc_kit.check.preflight import programs_of
-
-    found = programs_of(program)
-    last = next((each for each in reversed(found) if each.kind != "wrapper"), found[0])
-    return last.file or last.module or last.program
+    return load.load(job_for_program(request.program), choice.name, set=settings, root=root)
 
 
 def _collect_settings(request: JobRequest) -> dict[str, object]:
@@ -238,11 +223,16 @@ def _collect_settings(request: JobRequest) -> dict[str, object]:
         if not shape:
             raise SpecError(f"-j {request.shape} is not of the form NODESxRANKS", remedy="nodes x ranks a node: -j 4x2")
         settings |= {"resources.nodes": int(shape[1]), "resources.ntasks_per_node": int(shape[2])}
+        # -j counts ranks. As a number of tasks, 1 would also mean one torchrun that starts more ranks.
+        if (launcher := find_launcher(request.program or ())) and launcher.kind == "torchrun":
+            check_size(launcher, int(shape[1]), int(shape[2]))
     settings |= {f"resources.{name}": value for name, value in request.options.items()}
     for setting in request.settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
-            raise SpecError(f"--set {setting} sets nothing", remedy="--set resources.nodes=2")
+            raise SpecError(
+                f"--set {setting} sets nothing", found="a key without a value", remedy="--set resources.nodes=2"
+            )
         settings[key.strip()] = value
     return settings
 
@@ -275,13 +265,15 @@ HOSTS = click.option(
 )
 HOSTFILE = click.option(
     "--hostfile",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Hosts as in a hostfile of mpirun: `a slots=4`, one host per line.",
 )
 
 
-def render_shell(request: JobRequest, hosts: Sequence[Host], root: Path, *, standalone: bool) -> tuple[Resolved, str]:
+def render_shell(
+    request: JobRequest, hosts: Sequence[LaunchHost], root: Path, *, standalone: bool
+) -> tuple[Resolved, str]:
     """Return the job of a request, and a shell script that starts it without a scheduler.
 
     Args:
@@ -298,7 +290,7 @@ def render_shell(request: JobRequest, hosts: Sequence[Host], root: Path, *, stan
     return resolved, render_shell_script(resolved, hosts=names, ranks=ranks, root=root, standalone=standalone)
 
 
-def resolve_on_hosts(hosts: Sequence[Host], request: JobRequest, root: Path, *render_options: str) -> Resolved:
+def resolve_on_hosts(hosts: Sequence[LaunchHost], request: JobRequest, root: Path, *render_options: str) -> Resolved:
     """Resolve the job of a request for hosts. Each host is a node; the node count of the job file is ignored.
 
     Args:
@@ -326,7 +318,9 @@ def resolve_on_hosts(hosts: Sequence[Host], request: JobRequest, root: Path, *re
             found="slurm = 'embedded'",
             remedy="--cluster hosts",
         )
-    loaded = structs.replace(loaded, job=place_job(loaded.job, hosts))
+    origins = Origins(loaded.job_origins, loaded.cluster_origins)
+    job, _ = adopt_launcher(loaded.job, loaded.cluster, origins)
+    loaded = structs.replace(loaded, job=place_job(job, hosts))
     resolved = resolve(loaded, root=root, render_command=render_command(request, choice, *render_options))
     check_cluster(resolved)
     return resolved

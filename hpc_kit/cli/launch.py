@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import time
 from math import inf
@@ -11,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpc_kit.cli import output as account
 from hpc_kit.cli.job_arguments import HOSTFILE, HOSTS, JobCommand, job_arguments, parse_request, resolve_on_hosts
-from hpc_kit.cli.output import LineWriter, ignore_closed_pipe, print_line
+from hpc_kit.cli.outcomes import format_summary, print_failure
+from hpc_kit.cli.output import ignore_closed_pipe, print_line, short_path
+from hpc_kit.cli.terminal import clean_text
 from hpc_kit.spec import search_path
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Mapping, Sequence
 
     from hpc_kit.spec.resolve import Resolved
-    from hpc_kit.ssh.hosts import Host
+    from hpc_kit.ssh.hosts import LaunchHost
     from hpc_kit.ssh.launch import Launch, LaunchResult
 
 
@@ -30,6 +33,40 @@ class TimeoutRange(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert the value like click, with nan out of range."""
         return super().convert(inf if str(value).strip().lstrip("+-").lower() == "nan" else value, param, ctx)
+
+
+_POLL_SECONDS = 0.2
+_GIVE_UP_SECONDS = 2.0
+"""Seconds without progress after which an ending launch stops printing."""
+
+
+class LineWriter:
+    """Writes lines to standard output without blocking the end of a launch.
+
+    Args:
+        ending: Set when the launch ends. From then on a blocked reader is given up.
+    """
+
+    def __init__(self, ending: threading.Event) -> None:
+        self.incomplete = sys.stdout is None  # started with >&-
+        """True if some lines were not written."""
+        self._ending = ending
+
+    def show(self, text: str) -> None:
+        """Write a line when the reader accepts it. Return immediately after a reader was given up."""
+        if self.incomplete:
+            return
+        text = clean_text(text) if sys.stdout.isatty() else click.unstyle(clean_text(text))
+        data = f"{text}\n".encode(sys.stdout.encoding, "replace")
+        accepted_at = time.monotonic()
+        with ignore_closed_pipe():
+            while data and not self.incomplete:
+                if select.select([], [sys.stdout], [], _POLL_SECONDS)[1]:
+                    # A pipe that is ready accepts PIPE_BUF bytes without blocking.
+                    data = data[os.write(sys.stdout.fileno(), data[: select.PIPE_BUF]) :]
+                    accepted_at = time.monotonic()
+                elif self._ending.is_set() and time.monotonic() - accepted_at > _GIVE_UP_SECONDS:
+                    self.incomplete = True
 
 
 @click.command("launch", cls=JobCommand)
@@ -44,7 +81,7 @@ class TimeoutRange(click.FloatRange):
     metavar="SECONDS",
     help="For each host.",
 )
-def command(hosts: str | None, hostfile: Path | None, connect_timeout: float, **_: object) -> int:
+def command(job: str | None, hosts: str | None, hostfile: Path | None, connect_timeout: float, **_: object) -> int:
     """Start a job over ssh, without a scheduler. Each host runs one agent; all hosts end together.
 
     hpc-kit launch ddp_4node --hosts a,b,c,d
@@ -63,20 +100,20 @@ def command(hosts: str | None, hostfile: Path | None, connect_timeout: float, **
     from hpc_kit.ssh.ssh_command import check_ssh
 
     root = search_path.current_folder().absolute()
-    named = read_hosts(hosts, hostfile)
-    resolved = resolve_on_hosts(named, parse_request(), root)
+    all_hosts = read_hosts(hosts, hostfile)
+    resolved = resolve_on_hosts(all_hosts, parse_request(job), root)
     check_program(resolved, root)
     values = exported_variables(resolved, os.environ)
     check_ssh()
-    launch = Launch(named, agent_python(resolved, root), connect_timeout)
+    launch = Launch(all_hosts, agent_python(resolved, root), connect_timeout)
     try:
         launch.connect()
-        return _run(launch, resolved, root, named, values)
+        return _run(launch, resolved, root, all_hosts, values)
     finally:
         launch.close()
 
 
-def _run(launch: Launch, resolved: Resolved, root: Path, hosts: Sequence[Host], values: Mapping[str, str]) -> int:
+def _run(launch: Launch, resolved: Resolved, root: Path, hosts: Sequence[LaunchHost], values: Mapping[str, str]) -> int:
     from hpc_kit.ssh.launch import LaunchPlan, RankLogs, begin_record, end_record
     from hpc_kit.ssh.rank_placement import count_ranks, render_host_scripts
     from hpc_kit.submission.staging import unwritable_folder_error
@@ -85,11 +122,11 @@ def _run(launch: Launch, resolved: Resolved, root: Path, hosts: Sequence[Host], 
     notes = (*resolved.notes, *launch.placement_warnings(ranks, resolved.job.launch.backend))
     scripts = render_host_scripts(resolved, ranks, root)
     run = begin_record(resolved, root, dict(zip(names, ranks, strict=True)), scripts[0], sys.argv)
-    laid = " + ".join(map(str, ranks)) if len(set(ranks)) > 1 else f"{len(hosts)} x {ranks[0]}"
+    layout = " + ".join(map(str, ranks)) if len(set(ranks)) > 1 else f"{len(hosts)} x {ranks[0]}"
     with ignore_closed_pipe():
         for note in notes:
             print_line("note", note)
-        print_line("launch", f"{run.name} {resolved.job.name}: {laid} ranks over ssh", right=account.short_path(run))
+        print_line("launch", f"{run.name} {resolved.job.name}: {layout} ranks over ssh", right=short_path(run))
     screen = LineWriter(launch.ending)
     logs = RankLogs(run, names, sum(ranks), screen.show)
     began = time.time()
@@ -98,17 +135,17 @@ def _run(launch: Launch, resolved: Resolved, root: Path, hosts: Sequence[Host], 
         result = launch.run(plan, logs.write)
     finally:
         logs.close()
-    unkept = None
+    record_error = None
     try:
         end_record(run, result, began, names)
     except OSError as error:  # most often the full disk that also ended the job
-        unkept = unwritable_folder_error(run, error)
+        record_error = unwritable_folder_error(run, error)
     with ignore_closed_pipe():
         if screen.incomplete:
             print_line("note", "some output was not printed because its reader was blocked; the logs contain it")
         _print_result(run, result)
-    if unkept is not None:
-        raise unkept
+    if record_error is not None:
+        raise record_error
     return result.status
 
 
@@ -118,16 +155,13 @@ def _print_result(run: Path, result: LaunchResult) -> None:
     from hpc_kit.runs.first_failure import find_failure
     from hpc_kit.runs.run_folders import open_run
 
-    known = open_run(run)
-    failure = find_failure(known, None) if result.failure else None
+    failure = find_failure(open_run(run), None) if result.failure else None
     if failure:
-        account.print_failure(failure)
+        print_failure(failure)
     elif result.problem:
-        first, *more = result.problem.splitlines()
-        print_line("failed", first)
-        for text in more:
-            print_line("", text)
+        for number, text in enumerate(result.problem.splitlines()):
+            print_line("" if number else "failed", text)
     elif result.status == 0:
-        print_line("done", account.format_summary(known.summary()) or "all ranks ended well")
-    print_line("logs", f"{account.short_path(run)}/rank-*.log")
-    print_line("record", account.short_path(run / RECORD))
+        print_line("done", format_summary(open_run(run).summary()) or "all ranks ended well")
+    print_line("logs", f"{short_path(run)}/rank-*.log")
+    print_line("record", short_path(run / RECORD))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from hpc_kit.cli.output import format_table
+from hpc_kit.cli.output import print_wrapped
+from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import HpcKitError
 from hpc_kit.spec import search_path, toml_documents
 
@@ -26,25 +27,37 @@ def command(as_json: bool) -> None:
     if as_json:
         import json
 
-        click.echo(json.dumps(found, indent=2))
+        echo(json.dumps(found, indent=2))
         return
-    every = [entry for entries in found.values() for entry in entries]
-    # One table, so that the columns of all kinds are aligned.
-    lines = iter(format_table((tuple(entry.values()) for entry in every), "left", "left", "left"))
+    in_project = search_path.shipped_folder("jobs").parent != root
+    width = max(len(entry["name"]) for entries in found.values() for entry in entries if len(entry["name"]) <= 24)
     for title, entries in found.items():
-        click.echo(title)
-        for _ in entries:
-            click.echo(f"  {next(lines)}")
+        echo(title)
+        for entry in entries:
+            # A shipped file has the path that its name says; one of the project is shown with its path.
+            own = f" ({entry['file']})" if in_project and entry["file"] and (root / entry["file"]).is_file() else ""
+            print_wrapped(f"  {entry['name']:<{width}}  {entry['description']}{own}", indent=width + 2)
 
 
 def _list_files(kind: search_path.FileKind, suffix: str, root: Path) -> list[dict[str, str]]:
     entries = []
     for name in search_path.file_names(kind, root, suffix):
-        path = search_path.find_file(kind, name, root, suffix=suffix)
-        shown = search_path.display_path(path, root)
-        if name != "base":
+        if name == "base":
+            continue
+        try:
+            path = search_path.find_file(kind, name, root, suffix=suffix)
+            shown = search_path.display_path(path, root)
             entries.append({"name": name, "description": _description(path, shown, suffix), "file": shown})
+        except (HpcKitError, OSError, UnicodeDecodeError) as error:
+            # A broken link, or a file of somebody else: the other files are listed all the same.
+            entries.append({"name": name, "description": f"cannot be read: {_reason(error)}", "file": ""})
     return entries
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, HpcKitError):
+        return error.what
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _description(path: Path, shown: str, suffix: str) -> str:

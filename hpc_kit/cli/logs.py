@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli import output
-from hpc_kit.cli.output import CLUSTER_OPTION, RUNS_OPTION, Session, open_session, print_line
+from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, Session, open_session
+from hpc_kit.cli.outcomes import follow_run, outcome_json, print_array_outcome, print_outcome
+from hpc_kit.cli.output import print_line, print_next_steps, short_path
+from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
+from hpc_kit.runs.backend import query_runs
+from hpc_kit.runs.cluster_match import client_for, cluster_option, describe_cluster, may_belong_to, unknown_here
+from hpc_kit.runs.logs import LogReader
+from hpc_kit.runs.outcome import record_outcome, record_outcomes
+from hpc_kit.runs.run_folders import RunIndex
+from hpc_kit.runs.status import JobSelection
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hpc_kit.runs.run_folders import Run
     from hpc_kit.slurm.client import SlurmClient
     from hpc_kit.slurm.job_status import JobStatus
@@ -43,34 +53,35 @@ def command(
 
     Exit status: 0 printed; with -f that of the job; 1 no such job or log; 2 wrong use; 130 Ctrl-C with -f.
     """
-    place = open_session(cluster)
-    run = find_run(place, word)
-    _check_options(run, rank, every=every, batch=batch)
-    client = _client_of_run(run, place, follow=follow)
+    session = open_session(cluster)
+    run = find_run(session, word)
+    _check_log_options(run, rank, every=every, batch=batch)
+    client = _client_of_run(run, session, follow=follow)
     if follow and client is not None:
-        return output.follow_run(run, client, ranks=None if every else (rank or 0,), as_json=as_json)
+        return follow_run(run, client, ranks=None if every else (rank or 0,), as_json=as_json)
     elements = run.elements()
-    ranks = [] if batch else run.ranks() if every else [rank or 0]
+    jobs = elements or [run]
     if as_json:
-        statuses = _query_statuses(elements or [run], client)
-        told = [_run_json(job, ranks, status) for job, status in zip(elements or [run], statuses, strict=True)]
-        click.echo(json.dumps(told if elements else told[0], indent=2))
+        ranks = [] if batch else run.ranks() if every else [rank or 0]
+        statuses = _query_statuses(jobs, client)
+        documents = [_run_json(job, ranks, status) for job, status in zip(jobs, statuses, strict=True)]
+        echo(json.dumps(documents if elements else documents[0], indent=2))
         return 0
-    for each in elements or [run]:
-        log = each.batch_log if batch else each.rank_log(rank or 0)
-        if rank is None and not log.exists() and each.end_marker() is not None and each.backend.has_batch_script:
-            log = each.batch_log  # the job ended before a rank started
+    for job in jobs:
+        log = job.batch_log if batch else job.rank_log(rank or 0)
+        if rank is None and not log.exists() and job.end_marker() is not None and job.backend.has_batch_script:
+            log = job.batch_log  # the job ended before a rank started
         if elements:
-            print_line(each.job_id, output.short_path(each.folder))
+            print_line(job.job_id, short_path(job.folder))
         if every:
-            _print_all_ranks(each)
+            _print_all_ranks(job)
         elif log.exists() or not elements:
             _print_log(log)
-    _print_end(run, elements, client, place)
+    _print_end(run, elements, client, session)
     return 0
 
 
-def find_run(place: Session, word: str | None) -> Run:
+def find_run(session: Session, word: str | None) -> Run:
     """Return the run with an id, or the latest run with a name. Runs of the given cluster have priority.
 
     Without `word`, return the latest run.
@@ -78,26 +89,23 @@ def find_run(place: Session, word: str | None) -> Run:
     Raises:
         UnknownJob: There is no such run.
     """
-    from hpc_kit.runs.cluster_match import may_belong_to
-    from hpc_kit.runs.run_folders import RunIndex
-    from hpc_kit.runs.status import JobSelection
-
-    known = RunIndex(place.runs)
+    index = RunIndex(session.runs)
     if word is not None:
-        named = known.find_by_name(word) or known.find_unrecorded(word) if JobSelection.from_words([word]).names else []
-        return (
-            named[0] if named else known.require(word, lambda run: may_belong_to(run, place.cluster.name, place.client))
-        )
-    recent = known.recent(1)
-    if not recent:
-        where = output.short_path(place.runs)
-        if known.unreadable:
-            raise UnknownJob(f"cannot read {where}", found=known.unreadable, remedy="the right to read it, or --runs")
-        raise UnknownJob(f"no runs in {where}", remedy="hpc-kit submit ddp_4node")
-    return recent[0]
+        if JobSelection.from_words([word]).names:
+            runs = index.find_by_name(word) or index.find_unrecorded(word)
+            if runs:
+                return runs[0]
+        return index.require(word, lambda run: may_belong_to(run, session.cluster.name, session.client))
+    recent = index.recent(1)
+    if recent:
+        return recent[0]
+    folder = short_path(session.runs)
+    if index.unreadable:
+        raise UnknownJob(f"cannot read {folder}", found=index.unreadable, remedy="the right to read it, or --runs")
+    raise UnknownJob(f"no runs in {folder}", remedy="hpc-kit submit ddp_4node")
 
 
-def _check_options(run: Run, rank: int | None, *, every: bool, batch: bool) -> None:
+def _check_log_options(run: Run, rank: int | None, *, every: bool, batch: bool) -> None:
     if sum((rank is not None, every, batch)) > 1:
         raise SpecError("--rank, --all and --batch exclude one another", remedy="keep one of them")
     if batch and not run.backend.has_batch_script:
@@ -107,94 +115,84 @@ def _check_options(run: Run, rank: int | None, *, every: bool, batch: bool) -> N
         raise UnknownJob(f"job {run.job_id} has no rank {rank}", found=f"its ranks are 0 to {last}", remedy="--all")
 
 
-def _client_of_run(run: Run, place: Session, *, follow: bool) -> SlurmClient | None:
+def _client_of_run(run: Run, session: Session, *, follow: bool) -> SlurmClient | None:
     """Return the client of the Slurm that ran the job; None if the job belongs to another cluster."""
-    from hpc_kit.runs.cluster_match import client_for, cluster_option, may_belong_to, unknown_here
-
-    known = run.record
-    if known is None or may_belong_to(run, place.cluster.name, place.client):
-        return client_for(run, place.client)
+    record, cluster, client = run.record, session.cluster.name, session.client
+    if record is None or may_belong_to(run, cluster, client):
+        return client_for(run, client)
     if follow:
-        raise unknown_here(run, known, place.cluster.name, place.client, f"hpc-kit logs {run.job_id} -f")
+        raise unknown_here(run, record, cluster, client, f"hpc-kit logs {run.job_id} -f")
     # The printed next commands must name the cluster of the run.
-    click.get_current_context().params["cluster"] = cluster_option(known)
+    click.get_current_context().params["cluster"] = cluster_option(record)
     return None
 
 
 def _query_statuses(jobs: list[Run], client: SlurmClient | None) -> list[JobStatus | None]:
     """Query the statuses. None for a job that only its own files describe."""
-    if client is None:
-        return [None] * len(jobs)
-    from hpc_kit.runs.backend import query_runs
-
+    statuses: dict[str, JobStatus] = {}
     try:
-        told = query_runs(jobs, client)
+        statuses = query_runs(jobs, client) if client is not None else {}
     except SlurmUnavailable as error:
-        click.echo(f"hpc-kit: {error.what}: what follows comes from the job's own files", err=True)
-        told = {}
-    return [told.get(job.job_id) for job in jobs]
+        echo(f"hpc-kit: {error.what}: what follows comes from the job's own files", err=True)
+    return [statuses.get(job.job_id) for job in jobs]
 
 
 def _print_log(log: Path) -> None:
     """Print a log in chunks. A log may be larger than memory."""
     last = ""
+    for last in _read_chunks(log):
+        echo(last, nl=False)
+    if not last.endswith("\n"):
+        echo()
+
+
+def _read_chunks(log: Path) -> Iterator[str]:
     try:
         with log.open(encoding="utf-8", errors="replace", newline="") as file:
-            while text := file.read(_CHUNK):
-                click.echo(text, nl=False)
-                last = text
+            # A whole line at a time, so that no escape sequence is cut in two. A line may be longer than memory.
+            while text := file.readline(_CHUNK):
+                yield text
     except OSError as error:
         raise UnknownJob(
-            f"there is no {output.short_path(log)}",
+            f"there is no {short_path(log)}",
             found=error.strerror,
             remedy="the job may not have started yet: hpc-kit status; --batch prints the output of its script",
         ) from error
-    if not last.endswith("\n"):
-        click.echo()
 
 
 def _print_all_ranks(run: Run) -> None:
     """Print the logs rank by rank. Their lines have no time stamps to sort by."""
-    from hpc_kit.runs.logs import LogReader
-
     for rank in run.ranks():
         for text in LogReader(run.rank_log(rank)).read(end=True):
-            click.echo(f"{rank:>4}: {text}")
+            echo(f"{rank:>4}: {text}")
 
 
-def _print_end(run: Run, elements: list[Run], client: SlurmClient | None, place: Session) -> None:
+def _print_end(run: Run, elements: list[Run], client: SlurmClient | None, session: Session) -> None:
     """Print the outcome of the job, or the next commands if it has not ended."""
-    from hpc_kit.runs.cluster_match import describe_cluster
-    from hpc_kit.runs.outcome import record_outcomes
-
     jobs = elements or [run]
     statuses = _query_statuses(jobs, client)
     if any(status is not None and not status.state.finished for status in statuses):
-        output.print_next_steps(run.job_id, going=True)
+        print_next_steps(run.job_id, going=True)
         return
     outcomes = record_outcomes(zip(jobs, statuses, strict=True))
-    if client is None and run.record is not None and not all(each.state.finished for each in outcomes):
-        click.echo(
-            f"\njob {run.job_id} was submitted to cluster {describe_cluster(run.record, place.client)}, not asked here"
-        )
-        output.print_next_steps(run.job_id, going=True)
-        return
-    click.echo()
-    if elements:
-        output.print_array_outcome(run, outcomes)
+    echo()
+    if client is None and run.record is not None and not all(outcome.state.finished for outcome in outcomes):
+        cluster = describe_cluster(run.record, session.client)
+        echo(f"job {run.job_id} was submitted to cluster {cluster}, not asked here")
+        print_next_steps(run.job_id, going=True)
+    elif elements:
+        print_array_outcome(run, outcomes)
     else:
-        output.print_outcome(outcomes[0])
+        print_outcome(outcomes[0])
 
 
 def _run_json(run: Run, ranks: list[int], status: JobStatus | None) -> dict[str, object]:
     """Return state or outcome of a run, and path and lines of each log."""
-    from hpc_kit.runs.outcome import record_outcome
-
-    told: dict[str, object] = {"job_id": run.job_id, "name": run.name, "state": str(status.state) if status else None}
-    if status is None or status.state.finished:
-        told |= output.outcome_json(record_outcome(run, status))
+    state = str(status.state) if status else None
+    outcome = outcome_json(record_outcome(run, status)) if status is None or status.state.finished else {}
     logs = {str(rank): _log_json(run.rank_log(rank)) for rank in ranks}
-    return {**told, "batch": _log_json(run.batch_log) if run.backend.has_batch_script else None, "ranks": logs}
+    batch = _log_json(run.batch_log) if run.backend.has_batch_script else None
+    return {"job_id": run.job_id, "name": run.name, "state": state, **outcome, "batch": batch, "ranks": logs}
 
 
 def _log_json(log: Path) -> dict[str, object]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from hpc_kit.cli.terminal import echo
+
 
 @click.command("nodelist")
 @click.argument("text")
@@ -15,10 +17,10 @@ def command(text: str, fold: bool, as_json: bool) -> None:
 
     hosts = nodelist.expand(",".join(text.replace(",", " ").split()) if fold else text)
     if fold:
-        click.echo(nodelist.fold(hosts))
+        echo(nodelist.fold(hosts))
     elif as_json:
         import json
 
-        click.echo(json.dumps(hosts))
+        echo(json.dumps(hosts))
     elif hosts:
-        click.echo("\n".join(hosts))
+        echo("\n".join(hosts))

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import structs
 
+from hpc_kit.cli import plan_files, plan_tables
+from hpc_kit.cli.job_arguments import split_program
+from hpc_kit.cli.options import FILE
 from hpc_kit.errors import AnswerNo, SpecError
+from hpc_kit.planner import hardware, job_files, model_catalogue, search
+from hpc_kit.planner.advice import advise
+from hpc_kit.planner.search import PlanningTask, SearchResult
+from hpc_kit.planner.target import PlanningTarget, parse_framework, resolve_target
+from hpc_kit.spec import load
+from hpc_kit.spec.default_cluster import default_cluster_name
 
 if TYPE_CHECKING:
     from hpc_kit.planner.job_files import JobModel
-    from hpc_kit.planner.model import Model
-    from hpc_kit.planner.search import PlanningTask, SearchResult
-    from hpc_kit.planner.target import PlanningTarget
+    from hpc_kit.planner.transformer import Transformer
     from hpc_kit.spec.job import Job
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-FILE = click.Path(path_type=Path)
+def _option(*names: str, **settings: Any) -> Any:
+    """Return a field that becomes an option of the command line; `settings` are those of click.option."""
+    return field(metadata={"names": names, "settings": settings})
 
 
-def _option(*names: str, **words: Any) -> Any:
-    """Return a dataclass field that becomes an option; `words` are the arguments of click.option."""
-    return field(metadata={"names": names, "words": words})
+# ruff: noqa: RUF009 - _option() is field()
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,11 @@ class PlanOptions:
     flash: bool | None = _option(
         "--flash/--no-flash", default=None, help="Attention without an s x s matrix [default: the job's, or --flash]."
     )
+    offload: bool = _option(
+        "--offload",
+        is_flag=True,
+        help="Gradients and optimizer states in the memory of the hosts [default: the job's].",
+    )
     tokens: float | None = _option("--tokens", type=float, help="Tokens to train on [default: 20 per parameter].")
     storage: float = _option(
         "--storage", type=float, default=5.0, show_default=True, help="GB/s to which checkpoints are written."
@@ -91,14 +101,6 @@ class PlanOptions:
     comm: Path | None = _option("--comm", type=FILE, metavar="FILE", help="calibrate: results of bench comm --json.")
 
 
-def plan_options(function: F) -> F:
-    """Add all options of PlanOptions to a command, which receives their values by name."""
-    for each in reversed(fields(PlanOptions)):
-        names, words = each.metadata["names"], each.metadata["words"]
-        function = click.option(*names, each.name, **words)(function)
-    return function
-
-
 CASES_OPTIONS = frozenset({"cases", "output"})
 CALIBRATION_OPTIONS = frozenset({"cluster", "measured", "comm"})
 
@@ -110,33 +112,36 @@ def check_other_options(mode: str, allowed: frozenset[str]) -> None:
         SpecError: The command line contains other options.
     """
     context = click.get_current_context()
-    given = [
-        each.metadata["names"][0].partition("/")[0]
-        for each in fields(PlanOptions)
-        if each.name not in allowed
-        and context.get_parameter_source(each.name) is click.core.ParameterSource.COMMANDLINE
+    flags = {each.name: each.metadata["names"][0].partition("/")[0] for each in fields(PlanOptions)}
+    typed = click.core.ParameterSource.COMMANDLINE
+    refused = [
+        flag for name, flag in flags.items() if name not in allowed and context.get_parameter_source(name) is typed
     ]
     if context.meta.get("program"):
-        given.append("a program behind --")
-    if given:
-        own = [each.metadata["names"][0] for each in fields(PlanOptions) if each.name in allowed]
-        raise SpecError(f"{mode} does not take {', '.join(given)}", remedy=f"it takes {', '.join(own)}")
+        refused.append("a program behind --")
+    if refused:
+        remedy = f"it takes {', '.join(flag for name, flag in flags.items() if name in allowed)}"
+        raise SpecError(f"{mode} does not take {', '.join(refused)}", remedy=remedy)
 
 
 class PlanCommand(click.Command):
-    """A command that accepts a program after `--`."""
+    """A command with the options of PlanOptions, which accepts a program after `--`."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.params += [
+            click.Option([*each.metadata["names"], each.name], **each.metadata["settings"])
+            for each in fields(PlanOptions)
+        ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Remove the program before click parses the rest."""
-        own, program = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
-        ctx.meta["program"] = tuple(program)
-        return super().parse_args(ctx, own)
+        return super().parse_args(ctx, split_program(ctx, args))
 
 
 @click.command("plan", cls=PlanCommand)
 @click.argument("job", required=False)
-@plan_options
-def command(job: str | None, **given: Any) -> int:
+def command(job: str | None, **values: Any) -> int:
     """Find the best layout: time and memory of every possible layout on a cluster.
 
     \b
@@ -148,19 +153,15 @@ def command(job: str | None, **given: Any) -> int:
     --write jobs/x.toml writes the first layout, or one that fits with a margin, as a job file. A program after --
     becomes its command.
     """  # noqa: D301 - click keeps the line breaks of a paragraph that begins with a backspace
-    options = PlanOptions(**given)
+    options = PlanOptions(**values)
     if options.cases is not None or options.output is not None:
         return _predict(job, options)
     if job == "calibrate":
-        from hpc_kit.cli.plan_files import calibrate_cluster
-
         check_other_options("plan calibrate", CALIBRATION_OPTIONS)
-        return calibrate_cluster(options.cluster, options.measured, options.comm)
+        return plan_files.calibrate_cluster(options.cluster, options.measured, options.comm)
     if options.comm is not None:
         raise SpecError("--comm belongs to plan calibrate", remedy="hpc-kit plan calibrate --cluster mine --comm FILE")
-    from hpc_kit.cli.plan import search_layouts
-
-    return search_layouts(job, options, click.get_current_context().meta.get("program", ()))
+    return _search_layouts(job, options, click.get_current_context().meta["program"])
 
 
 def _predict(job: str | None, options: PlanOptions) -> int:
@@ -168,26 +169,17 @@ def _predict(job: str | None, options: PlanOptions) -> int:
         raise SpecError("--cases and --output go together", remedy="--cases cases.csv --output predictions.csv")
     if job is not None:
         raise SpecError(f"--cases predicts the runs of a file, not job {job}", remedy="one of the two")
-    from hpc_kit.cli.plan_files import predict_cases
-
     check_other_options("plan --cases", CASES_OPTIONS)
-    return predict_cases(options.cases, options.output)
+    return plan_files.predict_cases(options.cases, options.output)
 
 
-# ruff: noqa: RUF009 - option() is field()
-
-
-def search_layouts(name: str | None, given: PlanOptions, program: tuple[str, ...]) -> int:
+def _search_layouts(name: str | None, options: PlanOptions, program: tuple[str, ...]) -> int:
     """Search the layouts, print them, and write the files that the options name.
 
     Raises:
         SpecError: An option is invalid.
         AnswerNo: Nothing fits.
     """
-    from hpc_kit.cli import plan_files, plan_tables
-    from hpc_kit.planner.advice import advise
-    from hpc_kit.planner.search import search_layouts
-
     root = Path.cwd()
     if name is not None and program:
         raise SpecError(
@@ -195,134 +187,119 @@ def search_layouts(name: str | None, given: PlanOptions, program: tuple[str, ...
             found=" ".join(program),
             remedy="name the job alone, or use --model and --nodes with the program",
         )
-    if given.write is not None:
-        plan_files.check_job_file(given.write)
-    job = _load_job(name, root)
-    task, target = _planning_task(job, given, root)
-    answer = search_layouts(task, target.rates)
-    if not answer.plans:
-        raise _nothing_fits_error(task, answer, target, given, root)
-    tokens = 20.0 * task.model.parameters if given.tokens is None else given.tokens
-    if not 0 < tokens < 1e18 or not given.storage > 0:
+    if options.write is not None:
+        plan_files.check_job_file(options.write)
+    job = None if name is None else load.load_job(name, root=root)
+    task, target = _planning_task(job, options, root)
+    result = search.search_layouts(task, target.fitted)
+    if not result.plans:
+        raise _nothing_fits_error(task, result, target, options, root)
+    tokens = 20.0 * task.model.parameters if options.tokens is None else options.tokens
+    if not 0 < tokens < 1e18 or not options.storage > 0:
         raise SpecError("--tokens and --storage must be positive", remedy="--tokens 1e12 --storage 5")
-    advice = advise(task, target.rates, answer.plans)
-    found = plan_tables.PlanReport(
-        task, target, answer, advice, tokens, given.storage * 1e9, given.top, explained=given.explain
+    advice = advise(task, target.fitted, result.plans)
+    report = plan_tables.PlanReport(
+        task, target, result, advice, tokens, options.storage * 1e9, options.top, explained=options.explain
     )
-    if given.as_json:
-        plan_tables.print_json(found)
+    if options.as_json:
+        plan_tables.print_json(report)
     else:
-        plan_tables.print_report(found)
-    if given.plot is not None:
+        plan_tables.print_report(report)
+    if options.plot is not None:
         from hpc_kit.planner.explain import draw_plans
 
-        draw_plans(found.shown, given.plot, task.machine.gpu.memory)
-    if given.write is not None:
-        plan_files.write_job_file(answer, found.limit, job, program, given.write, tokens)
+        draw_plans(report.shown, options.plot, task.machine.gpu.memory)
+    if options.write is not None:
+        plan_files.write_job_file(result, report.limit, job, program, options.write, tokens)
     return 0
 
 
-def _load_job(name: str | None, root: Path) -> Job | None:
-    from hpc_kit.spec import load
-
-    return None if name is None else load.load_job(name, root=root)
-
-
-def _planning_task(job: Job | None, given: PlanOptions, root: Path) -> tuple[PlanningTask, PlanningTarget]:
-    from hpc_kit.planner import job_files
-    from hpc_kit.planner.search import PlanningTask
-    from hpc_kit.planner.target import parse_framework
-
-    means = job_files.planned_settings(job) if job is not None else job_files.PlannedSettings()
-    framework = parse_framework(given.framework or means.framework or "torch")
-    flash = means.flash is not False if given.flash is None else given.flash
+def _planning_task(job: Job | None, options: PlanOptions, root: Path) -> tuple[PlanningTask, PlanningTarget]:
+    settings = job_files.planned_settings(job) if job is not None else job_files.PlannedSettings()
+    framework = parse_framework(options.framework or settings.framework or "torch")
     # With --model the job only contributes its batch size and its nodes.
-    told = structs.replace(job, env={}) if job is not None and given.model is not None else job
-    own = job_files.model_of_job(told) if told is not None else None
-    model, length, notes = _choose_model(job, own, given)
-    found = _find_target(job if own else None, given, framework, root)
-    nodes = given.nodes or (job.resources.nodes if job and isinstance(job.resources.nodes, int) else None) or 1
+    described = structs.replace(job, env={}) if job is not None and options.model is not None else job
+    job_model = job_files.model_of_job(described, root) if described is not None else None
+    model, length, notes = _choose_model(job, job_model, options)
+    target = _find_target(job if job_model else None, options, framework, root)
+    machine = target.machine
+    nodes = options.nodes or (job.resources.nodes if job and isinstance(job.resources.nodes, int) else None) or 1
+    precision = options.precision or settings.precision or "bf16"
+    if precision == "bf16" and not machine.gpu.bf16:
+        precision = "fp16"
+        notes.append(f"fp16, for {machine.gpu.name} has no bf16")
     task = PlanningTask(
         model=model,
-        machine=found.machine,
-        gpus=nodes * found.machine.gpus_per_node,
-        global_batch=given.global_batch or (own.global_batch if own else 1024),
-        seq_len=given.seq_len or length,
+        machine=machine,
+        gpus=nodes * machine.gpus_per_node,
+        global_batch=options.global_batch or (job_model.global_batch if job_model else 1024),
+        seq_len=options.seq_len or length,
         framework=framework,
-        precision=given.precision or means.precision or "bf16",
-        flash=flash,
+        precision=precision,
+        flash=settings.flash is not False if options.flash is None else options.flash,
+        offload=options.offload or settings.offload,
     )
-    if task.precision == "bf16" and not found.machine.gpu.bf16:
-        task = structs.replace(task, precision="fp16")
-        notes.append(f"fp16, for {found.machine.gpu.name} has no bf16")
-    return task, structs.replace(found, notes=(*found.notes, *notes))
+    return task, structs.replace(target, notes=(*target.notes, *notes))
 
 
-def _choose_model(job: Job | None, own: JobModel | None, given: PlanOptions) -> tuple[Model, int, list[str]]:
+def _choose_model(
+    job: Job | None, job_model: JobModel | None, options: PlanOptions
+) -> tuple[Transformer, int, list[str]]:
     """Return the model, its tokens per sequence, and notes about both.
 
     Raises:
         SpecError: No model is given, or the job contradicts itself.
     """
-    from hpc_kit.planner import job_files, model_catalogue
-
-    if given.model is not None:
-        model = model_catalogue.parse_model(given.model)
-        length, note = model_catalogue.default_seq_len(model, given.model)
-        return model, length, [note] if note and given.seq_len is None else []
-    if job is None or own is None:
+    if options.model is not None:
+        model = model_catalogue.parse_model(options.model)
+        length, note = model_catalogue.default_seq_len(model, options.model)
+        return model, length, [note] if note and options.seq_len is None else []
+    if job is None or job_model is None:
         raise SpecError(
             "which model?" if job is None else f"job {job.name} does not name its model",
             found=None if job is None else " ".join(job.command),
             remedy="--model llama3-8b, --model path/config.json, or --model layers=32,hidden=4096,heads=32",
         )
-    job_files.check_job_model(own, job)
-    said = f"job {job.name} does not describe its model completely; assumed: {own.assumed}; --model sets it"
-    return own.model, own.seq_len, [said] if own.assumed else []
+    job_files.check_job_model(job_model, job)
+    assumed = job_model.assumed
+    note = f"job {job.name} does not describe its model completely; assumed: {assumed}; --model sets it"
+    return job_model.model, job_model.seq_len, [note] if assumed else []
 
 
-def _find_target(job: Job | None, given: PlanOptions, framework: str, root: Path) -> PlanningTarget:
+def _find_target(job: Job | None, options: PlanOptions, framework: str, root: Path) -> PlanningTarget:
     """Return the machine. The ranks per node of a job set its GPUs per node."""
-    from hpc_kit.planner.target import resolve_target
-    from hpc_kit.spec.default_cluster import default_cluster_name
-
     ranks = None
-    if job is not None and not given.gpu:
+    if job is not None and not options.gpu:
         ranks = job.launch.nproc_per_node if job.launch.starts_agents else job.resources.ntasks_per_node
-    found = resolve_target(
-        given.cluster or default_cluster_name(root, os.environ),
+    target = resolve_target(
+        options.cluster or default_cluster_name(root, os.environ),
         root,
         framework=framework,
-        gpu=given.gpu,
-        gpus_per_node=given.gpus_per_node or ranks,
-        network=given.network,
-        measurement=given.measured,
+        gpu=options.gpu,
+        gpus_per_node=options.gpus_per_node or ranks,
+        network=options.network,
+        measurement=options.measured,
     )
-    if _is_cluster_missing(found, given):
-        return structs.replace(found, notes=(*found.notes, f"no cluster is named: {_list_machines()}"))
-    return found
+    if _is_cluster_missing(target, options):
+        return structs.replace(target, notes=(*target.notes, f"no cluster is named: {_list_machines()}"))
+    return target
 
 
-def _is_cluster_missing(found: PlanningTarget, given: PlanOptions) -> bool:
+def _is_cluster_missing(target: PlanningTarget, options: PlanOptions) -> bool:
     """Return whether the target is the CPUs of this machine only because no cluster was named."""
-    return given.cluster is None and given.model is not None and found.machine.gpu.generation == "cpu"
+    return options.cluster is None and options.model is not None and target.machine.gpu.generation == "cpu"
 
 
 def _list_machines() -> str:
-    from hpc_kit.planner import hardware
-
     return f"--cluster {', '.join(hardware.machine_names())}, or a cluster file whose [node] table names its GPUs"
 
 
 def _nothing_fits_error(
-    task: PlanningTask, answer: SearchResult, target: PlanningTarget, given: PlanOptions, root: Path
+    task: PlanningTask, result: SearchResult, target: PlanningTarget, options: PlanOptions, root: Path
 ) -> AnswerNo:
     """Return the error for a search without result."""
-    from hpc_kit.planner.search import explain_no_fit
-    from hpc_kit.spec.default_cluster import default_cluster_name
-
-    if not _is_cluster_missing(target, given):
-        return explain_no_fit(task, answer, target.rates)
+    if not _is_cluster_missing(target, options):
+        return search.explain_no_fit(task, result, target.fitted)
     return AnswerNo(
         f"no cluster is named, and {task.model.name} does not fit on {task.gpus} x cpu",
         found=f"cluster {default_cluster_name(root, os.environ)}, which has no GPUs",

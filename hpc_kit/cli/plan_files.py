@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
 
 if TYPE_CHECKING:
@@ -56,20 +55,20 @@ def write_job_file(
     Raises:
         SpecError: The programs support none of the plans.
     """
-    from hpc_kit.cli.job_arguments import job_for_program
     from hpc_kit.planner.job_files import job_from_plan, runs_shipped_program
     from hpc_kit.spec.toml_documents import save_job
+    from hpc_kit.submission.program_job import job_for_program
 
     base = named or (job_for_program(program) if program else None)
     if base is not None and not runs_shipped_program(base):
         first, safe = answer.plans[0], next(iter(_plans_with_margin(answer, limit)), None)
         instead = _safer_plan(first, safe, limit)
         plan = instead or first
-        save_job(job_from_plan(plan, base, path.stem), path, _WRITE_OPTION)
+        save_job(job_from_plan(plan, base, path.stem, Path.cwd()), path, _WRITE_OPTION)
         _note_time_limit(plan, base, path, tokens)
     else:
         _write_shipped_program(answer, limit, base, path, only=bool(program))
-    click.echo(f"written: {path}   submit with: hpc-kit submit {path}", err=True)
+    echo(f"written: {path}   submit with: hpc-kit submit {path}", err=True)
 
 
 def _plans_with_margin(answer: SearchResult, limit: float) -> Iterator[Plan]:
@@ -90,13 +89,13 @@ def _safer_plan(first: Plan, safe: Plan | None, limit: float) -> Plan | None:
     share = first.memory.total / limit
     full = f"{format_layout(first.layout)} fills {share:.0%} of what can be filled of a GPU, and may not fit;\n"
     if safe is None:
-        click.echo(f"warning: {full}it is written, for no layout leaves more room: try it before a long wait", err=True)
+        echo(f"warning: {full}it is written, for no layout leaves more room: try it before a long wait", err=True)
         return None
     more = safe.time.total / first.time.total - 1
     if more < _MAX_SLOWDOWN:
-        click.echo(f"{full}written is {format_layout(safe.layout)}, which surely does: {more:.1%} more time", err=True)
+        echo(f"{full}written is {format_layout(safe.layout)}, which surely does: {more:.1%} more time", err=True)
         return safe
-    click.echo(
+    echo(
         f"warning: {full}it is written, for {format_layout(safe.layout)}, which surely does, takes {more:.1%} more"
         " time",
         err=True,
@@ -114,7 +113,7 @@ def _note_time_limit(plan: Plan, base: Job, path: Path, tokens: float) -> None:
     days = explain.training_values(plan, tokens, 1.0)["days"]
     if days < _SHORT_TRAINING_DAYS:
         return
-    click.echo(
+    echo(
         f"{tokens:.3g} tokens take {days:.3g} days, and one job has {limit}: with checkpoints, several in a chain,\n"
         f"hpc-kit submit {path} {path} --chain=afterany",
         err=True,
@@ -136,7 +135,7 @@ def _write_shipped_program(answer: SearchResult, limit: float, base: Job | None,
     if _safer_plan(found.plan, safe.plan if safe is not None else None, limit) and safe is not None:
         found = safe
     steps = job_files.training_steps(found.base, root)
-    made = job_from_plan(found.plan, found.base, path.stem, steps=steps)
+    made = job_from_plan(found.plan, found.base, path.stem, root, steps=steps)
     save_job(made, path, _WRITE_OPTION)
     lines = [] if only else [f"its command is that of job {found.name}: name your own behind --, or edit {path}"]
     if made.model.parameters != best.layout.model.parameters:
@@ -146,7 +145,7 @@ def _write_shipped_program(answer: SearchResult, limit: float, base: Job | None,
         )
     if steps is not None:
         lines.append(f"its limit, {made.resources.time}, is for {steps} steps of {found.plan.time.total:.4g} s")
-    click.echo(";\n".join(lines), err=True)
+    echo(";\n".join(lines), err=True)
 
 
 def _no_program_error(answer: SearchResult, base: Job | None, path: Path, *, only: bool) -> SpecError:
@@ -170,7 +169,7 @@ def _note_rank_of_layout(answer: SearchResult, found: SupportedPlan, base: Job |
     none = f"{own} cannot do" if own else "no program of jobs/train can do"
     first = "the first that it can do" if own else "the first that one of them can do"
     more = plan.time.total / best.time.total - 1
-    click.echo(
+    echo(
         f"{none} the first layout, {format_layout(best.layout)};\n"
         f"{first} is number {found.rank} of {len(answer.plans)}, "
         f"{format_layout(plan.layout)}: {plan.time.total:.4g} s a step, {more:.1%} more",
@@ -201,10 +200,10 @@ def predict_cases(cases: Path, output: Path) -> int:
         for note in one.notes if one.step_time is not None else ():
             notes.setdefault(note, []).append(one.case_id)
     for one in without:
-        click.echo(f"{one.case_id}: not predicted: {', '.join(one.notes)}", err=True)
+        echo(f"{one.case_id}: not predicted: {', '.join(one.notes)}", err=True)
     for note, ids in sorted(notes.items(), key=lambda pair: -len(pair[1])):
-        click.echo(f"assumed in {len(ids)} of {len(found)} runs: {note}{_list_ids(ids, len(found))}", err=True)
-    click.echo(f"{len(found) - len(without)} of {len(found)} runs predicted: {output}")
+        echo(f"assumed in {len(ids)} of {len(found)} runs: {note}{_list_ids(ids, len(found))}", err=True)
+    echo(f"{len(found) - len(without)} of {len(found)} runs predicted: {output}")
     return 0
 
 
@@ -241,7 +240,7 @@ def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path 
         calibration.write_measurement(
             path, calibration.merge_measurements(calibration.read_measurement(path), found) if path.exists() else found
         )
-        click.echo(f"links of {name}: {path}")
+        echo(f"links of {name}: {path}")
         return 0
     return _submit_calibration(name, path, root)
 
@@ -271,7 +270,8 @@ def _load_cluster(name: str, root: Path) -> Cluster:
 
 
 def _submit_calibration(cluster: str, path: Path, root: Path) -> int:
-    from hpc_kit.cli import output
+    from hpc_kit.cli.outcomes import follow_run
+    from hpc_kit.cli.output import print_next_steps
     from hpc_kit.spec import load
     from hpc_kit.spec.job import Job
     from hpc_kit.spec.resolve import resolve
@@ -286,8 +286,8 @@ def _submit_calibration(cluster: str, path: Path, root: Path) -> int:
     )
     resolved = resolve(load.load(job, cluster, root=root), root=root)
     submitted = submit.submit_resolved(resolved, root=root, command_line=sys.argv)
-    click.echo(f"job     {submitted.job_id} measures one GPU; its numbers go to {path}")
+    echo(f"job     {submitted.job_id} measures one GPU; its numbers go to {path}")
     if resolved.cluster.slurm != "embedded":
-        output.print_next_steps(submitted.job_id, going=True)
+        print_next_steps(submitted.job_id, going=True)
         return 0
-    return output.follow_run(submitted.run, submitted.client)
+    return follow_run(submitted.run, submitted.client)

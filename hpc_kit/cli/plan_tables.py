@@ -6,9 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import click
-
-from hpc_kit.cli.output import format_table
+from hpc_kit.cli.output import format_table, print_wrapped
+from hpc_kit.cli.terminal import echo
 from hpc_kit.planner import explain
 from hpc_kit.planner.constants import memory_error, time_error
 from hpc_kit.planner.explain import explain_terms
@@ -52,7 +51,7 @@ class PlanReport(NamedTuple):
     @property
     def limit(self) -> float:
         """Usable bytes of a GPU."""
-        return self.task.machine.gpu.memory * self.target.rates.usable
+        return self.task.machine.gpu.memory * self.target.fitted.usable
 
     @property
     def shown(self) -> tuple[Plan, ...]:
@@ -60,7 +59,9 @@ class PlanReport(NamedTuple):
         return best_by_degrees(self.answer.plans)[: self.top]
 
 
-DEGREES = ("dp", "tp", "pp", "cp", "v", "zero", "batch", "recompute")
+_SHORT_TERMS = {"parameters": "params", "gradients": "grads", "optimizer": "optim", "activations": "activ"}
+
+DEGREES = ("dp", "tp", "pp", "cp", "v", "zero", "mb", "recomp")
 
 
 _RIGHT: Literal["right"] = "right"
@@ -69,35 +70,36 @@ _RIGHT: Literal["right"] = "right"
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print an indented table with right-aligned columns."""
     for line in format_table((header, *rows), *(_RIGHT,) * len(header)):
-        click.echo(f"  {line}")
+        echo(f"  {line}")
 
 
 def print_report(found: PlanReport) -> None:
     """Print the report as text."""
     task, target, answer, machine = found.task, found.target, found.answer, found.task.machine
     model = task.model
-    click.echo(
+    echo(
         f"{model.name}: {model.parameters:,} parameters, {task.seq_len} tokens a sequence, "
         f"global batch {task.global_batch}"
     )
-    click.echo(
+    echo(
         f"{task.gpus} x {machine.gpu.name}, {machine.gpus_per_node} a node, {machine.network * 8 / 1e9:g} Gb/s "
         f"{machine.fabric} a GPU"
     )
     for note in target.notes:
-        click.echo(f"note    {note}")
+        print_wrapped(f"note    {note}")
     top = found.shown
-    click.echo(
-        f"\nlayouts, the fastest of each set of degrees ({answer.layout_count} looked at, {len(answer.plans)} fit)"
-    )
+    echo(f"\nlayouts, the fastest of each set of degrees ({answer.layout_count} looked at, {len(answer.plans)} fit)")
     print_table(
-        (*DEGREES, "step s", "tok/s/GPU", "MFU", "sure", "GiB", "bubble", "communication s"),
+        (*DEGREES, "step s", "tok/s", "MFU", "sure", "GiB", "bubble"),
         [_time_row(plan) for plan in top],
     )
-    click.echo(f"\nGiB a GPU of {machine.gpu.memory / GIB:.1f}; +-{memory_error(task.framework):.0%}")
+    echo("\nseconds of communication in a step that computation does not hide")
+    for number, plan in enumerate(top, 1):
+        print_wrapped(f"  {number:>2}  {_describe_traffic(plan)}", indent=4)
+    echo(f"\nGiB a GPU of {machine.gpu.memory / GIB:.1f}; +-{memory_error(task.framework):.0%}")
     parts = [part for part in explain.MEMORY_TERMS if any(getattr(plan.memory, part) for plan in top)]
     print_table(
-        ("dp", "tp", "pp", "cp", *parts, "in all", "free"),
+        ("dp", "tp", "pp", "cp", *(_SHORT_TERMS.get(part, part) for part in parts), "in all", "free"),
         [_memory_row(plan, machine.gpu.memory, parts) for plan in top],
     )
     _print_margin(answer, found.limit, memory_error(task.framework))
@@ -105,9 +107,12 @@ def print_report(found: PlanReport) -> None:
     _print_advice(found.advice)
     _print_training(answer.plans[0], found.tokens, found.storage)
     if found.explained:
-        click.echo(f"\n{format_layout(answer.plans[0].layout)}")
-        for name, value, text in explain_terms(answer.plans[0], target.rates):
-            click.echo(f"  {name:<12}{value:>12}  {text}")
+        echo(f"\n{format_layout(answer.plans[0].layout)}")
+        for name, value, text in explain_terms(answer.plans[0], target.fitted):
+            echo(f"  {name:<12}{value:>12}  {text}")
+        _print_links(answer.plans[0], target)
+        _print_alternatives(answer.plans[0], target)
+        echo(f"\n{explain.single_gpu_years(answer.plans[0], target.fitted, found.tokens)}")
 
 
 def _degree_cells(plan: Plan) -> tuple[str, ...]:
@@ -122,8 +127,6 @@ def _format_seconds(seconds: float) -> str:
 
 def _time_row(plan: Plan) -> tuple[str, ...]:
     error, _ = time_error(plan.layout)
-    parts = explain.exposed_traffic(plan.layout, plan.time)
-    said = ", ".join(f"{name} {_format_seconds(part['seconds'])} ({part['link']})" for name, part in parts.items())
     return (
         *_degree_cells(plan),
         f"{plan.time.total:.4g}",
@@ -132,7 +135,14 @@ def _time_row(plan: Plan) -> tuple[str, ...]:
         f"+-{error:.0%}",
         f"{plan.memory.gib:.1f}",
         f"{plan.time.bubble / plan.time.total:.1%}",
-        said or "none",
+    )
+
+
+def _describe_traffic(plan: Plan) -> str:
+    parts = explain.exposed_traffic(plan.layout, plan.time)
+    return (
+        ", ".join(f"{name} {_format_seconds(part['seconds'])} ({part['link']})" for name, part in parts.items())
+        or "none"
     )
 
 
@@ -149,52 +159,96 @@ def _print_margin(answer: SearchResult, limit: float, error: float) -> None:
     if safe is first:
         return
     share = first.memory.total / limit
-    click.echo(
-        f"the first fills {share:.0%} of what can be filled, and may not fit; {_describe_alternative(first, safe)}"
-    )
-
-
-def _describe_alternative(first: Plan, safe: Plan | None) -> str:
-    if safe is None:
-        return "no layout leaves that much room"
-    return f"with that much room: {format_layout(safe.layout)}, {safe.time.total / first.time.total - 1:.1%} slower"
+    other = "no layout leaves that much room"
+    if safe is not None:
+        more = safe.time.total / first.time.total - 1
+        other = f"with that much room: {format_layout(safe.layout)}, {more:.1%} slower"
+    print_wrapped(f"the first fills {share:.0%} of what can be filled, and may not fit; {other}")
 
 
 def _print_rejected(answer: SearchResult, nearest: int = 3) -> None:
     """Print rejected layouts by kind of reason: several that almost fit into memory, one of each other kind."""
     if not answer.rejected:
         return
-    click.echo(f"\nrejected ({len(answer.rejected)} sets of degrees)")
+    echo(f"\nrejected ({len(answer.rejected)} sets of degrees)")
     kinds: dict[str, list[RejectedLayout]] = {}
     for one in answer.rejected:
         kinds.setdefault(re.sub(r"[\d.]+", "#", one.reason.partition(" (")[0]), []).append(one)
     for ones in kinds.values():
         shown_ones = ones[: nearest if ones[0].missing_gib else 1]
         for one in shown_ones[:-1]:
-            click.echo(f"  {format_layout(one.layout)}: {one.reason}")
+            print_wrapped(f"  {format_layout(one.layout)}: {one.reason}")
         last = shown_ones[-1]
         more = len(ones) - len(shown_ones)
-        click.echo(f"  {format_layout(last.layout)}: {last.reason}" + (f" (and {more} sets more)" if more else ""))
+        print_wrapped(f"  {format_layout(last.layout)}: {last.reason}" + (f" (and {more} sets more)" if more else ""))
 
 
 def _print_advice(advice: Advice) -> None:
-    click.echo(f"\nthe usual table   {advice.situation}: {', then '.join(advice.recommended)}")
+    echo()
+    print_wrapped(f"the usual table   {advice.rule.situation}: {advice.rule}")
     for way, plan in advice.best.items():
-        click.echo(f"  best {way:<13}{plan.time.total:>10.4g} s   {format_layout(plan.layout)}")
-    click.echo(f"  {advice.text}")
+        print_wrapped(f"  best {way:<13}{plan.time.total:>10.4g} s   {format_layout(plan.layout)}")
+    for sentence in (advice.text, *advice.differences):
+        print_wrapped(f"  {sentence}")
+
+
+def _print_links(plan: Plan, target: PlanningTarget) -> None:
+    uses = explain.link_uses(plan, target.fitted)
+    if not uses:
+        return
+    echo("\ntraffic of a GPU in one step, and its links")
+    print_table(
+        ("traffic", "link", "GB", "capacity GB/s", "reached GB/s", "s", "s not hidden"),
+        [
+            (
+                use.kind,
+                use.link,
+                f"{use.size / 1e9:.3g}",
+                f"{use.capacity / 1e9:.0f}",
+                f"{use.reached / 1e9:.0f}",
+                _format_seconds(use.seconds),
+                _format_seconds(use.exposed),
+            )
+            for use in uses
+        ],
+    )
+    for sentence in explain.link_sentences(plan, target.fitted):
+        print_wrapped(f"  {sentence}")
+
+
+def _print_alternatives(plan: Plan, target: PlanningTarget) -> None:
+    """Print the alternatives to splitting, and whether the model fits one GPU with each."""
+    gpu = plan.layout.machine.gpu
+    limit = gpu.memory * target.fitted.usable
+    echo(f"\nalternatives to splitting: this layout, and one GPU with {limit / GIB:.1f} GiB to fill")
+    print_table(
+        ("alternative", "GiB", "step s", "tok/s/GPU", "GiB on one GPU", "fits"),
+        [
+            (
+                each.name,
+                f"{each.memory / GIB:.1f}",
+                f"{each.seconds:.4g}",
+                f"{each.tokens_per_second:,.0f}",
+                f"{each.single_memory / GIB:.1f}",
+                "yes" if each.single_memory <= limit else "no",
+            )
+            for each in explain.alternatives(plan, target.fitted)
+        ],
+    )
 
 
 def _print_training(plan: Plan, tokens: float, storage: float) -> None:
     found = explain.training_values(plan, tokens, storage)
     _, reasons = time_error(plan.layout)
-    click.echo(
-        f"\n{tokens:.3g} tokens: {found['steps']:,.0f} steps, {found['days']:.3g} days, "
+    echo()
+    print_wrapped(
+        f"{tokens:.3g} tokens: {found['steps']:,.0f} steps, {found['days']:.3g} days, "
         f"{found['gpu_hours']:,.0f} GPU-hours; "
         f"a checkpoint {found['checkpoint_bytes'] / 1e9:,.1f} GB, {found['checkpoint_seconds']:.3g} s"
         f" at {storage / 1e9:g} GB/s"
     )
     if reasons:
-        click.echo(f"less sure: {'; '.join(reasons)}")
+        print_wrapped(f"less sure: {'; '.join(reasons)}")
 
 
 def print_json(found: PlanReport) -> None:
@@ -214,11 +268,13 @@ def print_json(found: PlanReport) -> None:
         "plans": [explain.plan_values(plan) for plan in found.shown],
         "rejected": [{"layout": format_layout(one.layout), "reason": one.reason} for one in answer.rejected],
         "advice": {
-            "situation": advice.situation,
-            "table": list(advice.recommended),
+            "situation": advice.rule.situation,
+            "table": list(advice.rule.strategies),
+            "order": list(advice.compared.order),
             "best": {way: explain.plan_values(plan)["step_time_s"] for way, plan in advice.best.items()},
             "agrees": advice.agrees,
             "text": advice.text,
+            "differences": list(advice.differences),
         },
         "training": explain.training_values(first, found.tokens, found.storage),
         "time_error": error,
@@ -228,6 +284,11 @@ def print_json(found: PlanReport) -> None:
     if found.explained:
         value["explain"] = [
             {"term": name, "value": text, "formula": formula}
-            for name, text, formula in explain_terms(first, target.rates)
+            for name, text, formula in explain_terms(first, target.fitted)
         ]
-    click.echo(json.dumps(value, indent=2))
+        uses = explain.link_uses(first, target.fitted)
+        value["links"] = [{**use._asdict(), "seconds": use.seconds} for use in uses]
+        value["link_notes"] = explain.link_sentences(first, target.fitted) if uses else []
+        value["alternatives"] = [each._asdict() for each in explain.alternatives(first, target.fitted)]
+        value["one_gpu"] = explain.single_gpu_years(first, target.fitted, found.tokens)
+    echo(json.dumps(value, indent=2))

@@ -6,6 +6,7 @@ import os
 
 import click
 
+from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError, page
 from hpc_kit.spec import search_path
 from hpc_kit.spec.load import load_cluster
@@ -15,7 +16,7 @@ EMBEDDED_CLUSTER_OPTION = click.option(
 )
 
 
-_HELP = f"""The embedded Slurm: sbatch, srun, salloc, squeue, sacct, sstat, scancel, scontrol, sinfo and sbcast.
+_HELP = f"""The embedded Slurm: sbatch, srun, salloc, squeue, sacct, scancel, scontrol and sinfo.
 
 {page("embedded-slurm.md")} describes it. State: $HPC_KIT_SLURM_STATE, or ~/.local/state/hpc_kit/slurm.
 """
@@ -42,7 +43,7 @@ def run(cluster: str, program: tuple[str, ...]) -> None:
 @EMBEDDED_CLUSTER_OPTION
 def path(cluster: str) -> None:
     """Print the folder of the commands, for PATH: PATH=$(hpc-kit embedded path):$PATH."""
-    click.echo(_embedded_environ(cluster)["PATH"].partition(os.pathsep)[0])
+    echo(_embedded_environ(cluster)["PATH"].partition(os.pathsep)[0])
 
 
 def _embedded_environ(name: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +17,12 @@ from hpc_kit.cli.job_arguments import (
     render_shell,
     resolve_request,
 )
-from hpc_kit.errors import SpecError
+from hpc_kit.cli.options import FILE
+from hpc_kit.cli.terminal import echo
+from hpc_kit.errors import RecordError, SpecError
+from hpc_kit.script.context import needed_folders
+from hpc_kit.script.render import render_resolved
+from hpc_kit.script.shell_files import write_shell_files
 from hpc_kit.spec import search_path
 
 
@@ -25,12 +31,20 @@ from hpc_kit.spec import search_path
 @click.option(
     "--standalone", is_flag=True, help="Render a script that needs neither hpc_kit nor shell files on the nodes."
 )
+@click.option("--simple", is_flag=True, help="Render the plain srun line: no forwarded signals, no first failure.")
 @click.option("--shell", is_flag=True, help="Render a shell script for ssh instead, without a scheduler.")
 @HOSTS
 @HOSTFILE
-@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Also write the job to a job file.")
+@click.option("--save", type=FILE, metavar="FILE", help="Also write the job to a job file.")
 def command(
-    standalone: bool, shell: bool, hosts: str | None, hostfile: Path | None, save: Path | None, **_: object
+    job: str | None,
+    standalone: bool,
+    simple: bool,
+    shell: bool,
+    hosts: str | None,
+    hostfile: Path | None,
+    save: Path | None,
+    **_: object,
 ) -> None:
     """Print the sbatch script of a job: exactly what `submit` passes to sbatch.
 
@@ -41,32 +55,38 @@ def command(
 
     Every option of sbatch works as well.
     """
-    from hpc_kit.script.context import needed_folders
-    from hpc_kit.script.render import render_resolved
-    from hpc_kit.script.shell_files import write_shell_files
-
-    root = search_path.current_folder()
-    named = hosts is not None or hostfile is not None
-    if named and not shell:
+    root, request = search_path.current_folder(), parse_request(job)
+    has_hosts = hosts is not None or hostfile is not None
+    if has_hosts and not shell:
         raise SpecError("--hosts without --shell", found="sbatch gets its nodes of Slurm", remedy="render --shell")
+    if simple and shell:
+        raise SpecError("--simple with --shell", found="no srun starts a shell script", remedy="leave one of them out")
     if shell:
         from hpc_kit.ssh.hosts import read_hosts
 
-        resolved, text = render_shell(
-            parse_request(), read_hosts(hosts, hostfile) if named else (), root, standalone=standalone
-        )
+        all_hosts = read_hosts(hosts, hostfile) if has_hosts else ()
+        resolved, text = render_shell(request, all_hosts, root, standalone=standalone)
     else:
-        resolved = resolve_request(parse_request(), root)
-        text = render_resolved(resolved, standalone=standalone, root=root)
+        resolved = resolve_request(request, root)
+        text = render_resolved(resolved, standalone=standalone, simple=simple, root=root)
     if save is not None:
         from hpc_kit.spec.toml_documents import save_job
 
         save_job(resolved.requested_job, save)
-    write_shell_files(text, resolved, root)
-    for note in resolved.notes:
-        click.echo(f"hpc-kit: {note}", err=True)
+    notes = list(resolved.notes)
+    try:
+        write_shell_files(text, resolved, root)
+    except RecordError as error:
+        # A project of somebody else, or a read-only file system: the script can be read all the same.
+        notes.append(f"{error.what}: {error.found}. The script needs this folder; --standalone renders one without it")
+    for note in notes:
+        echo(f"hpc-kit: {note}", err=True)
     # Slurm creates no folders. A job whose log folder is missing fails without any output.
     for folder in needed_folders(resolved):
         with suppress(OSError):
             (root / folder).mkdir(parents=True, exist_ok=True)
-    click.echo(text, nl=False)
+    # A file or a pipe gets the bytes that `submit` passes to sbatch; a terminal gets them without escape sequences.
+    if sys.stdout.isatty():
+        echo(text, nl=False)
+    else:
+        click.echo(text.encode(), nl=False)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hpc_kit.cli.logs import find_run
-from hpc_kit.cli.output import CLUSTER_OPTION, RUNS_OPTION, open_session, short_path
-from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError
+from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.output import short_path
+from hpc_kit.cli.terminal import echo
+from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError, UnknownJob
+from hpc_kit.spec.secrets import mask_text
 
 if TYPE_CHECKING:
     from hpc_kit.report.page import Section
@@ -38,19 +42,23 @@ def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
         section for number, word in enumerate(words, 1) for section in _sections_for(word, f"r{number}", cluster)
     ]
     for note in dict.fromkeys(note for each in sections for note in each.notes if note.startswith("No plots")):
-        click.echo(f"report  {note}", err=True)
+        echo(f"report  {note}", err=True)
     now = dt.datetime.now().astimezone().isoformat(" ", timespec="seconds")
-    text = render_page(sections, f"Made on {now} by hpc_kit {__version__}.")
+    text = mask_text(render_page(sections, f"Made on {now} by hpc_kit {__version__}."))
     if out == "-":
-        click.echo(text, nl=False)
+        echo(text, nl=False)
         return
     try:
-        Path(out).write_text(text, encoding="utf-8")
+        # The page contains the script and the environment of a run, whose folder only its owner can read.
+        with open(out, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(text)
+        if Path(out).is_file():
+            Path(out).chmod(0o600)
     except OSError as error:
         raise RecordError(
             f"cannot write {out}", found=error.strerror, remedy="--out FILE that you may write"
         ) from error
-    click.echo(out)
+    echo(out)
 
 
 def _sections_for(word: str, prefix: str, cluster: str | None) -> list[Section]:
@@ -60,12 +68,13 @@ def _sections_for(word: str, prefix: str, cluster: str | None) -> list[Section]:
     from hpc_kit.runs.run_folders import open_run
 
     path = Path(word)
-    if path.is_file():
+    is_path = "/" in word or path.suffix == ".json" or (path.exists() and not _names_a_run(word, cluster))
+    if is_path and path.is_file():
         return [bench_section.build_bench_section(read_result(path), word, prefix)]
-    run, status = (open_run(path.resolve()), None) if path.is_dir() else _find_run_status(word, cluster)
-    found = sorted(run.folder.glob("bench_*.json"))
+    run, status = (open_run(path.resolve()), None) if is_path and path.is_dir() else _find_run_status(word, cluster)
+    benches = sorted(run.folder.glob("bench_*.json"))
     is_run = run.record is not None or run.end_marker() is not None or run.rank_log(0).is_file()
-    if not is_run and not found:
+    if not is_run and not benches:
         raise SpecError(
             f"{short_path(run.folder)} is not a run",
             found="no record, no log of a rank, and no result of a bench in it",
@@ -74,19 +83,28 @@ def _sections_for(word: str, prefix: str, cluster: str | None) -> list[Section]:
     sections = [run_section.build_run_section(run, status, prefix)] if is_run else []
     return sections + [
         bench_section.build_bench_section(read_result(file), str(file), f"{prefix}b{number}")
-        for number, file in enumerate(found)
+        for number, file in enumerate(benches)
     ]
+
+
+def _names_a_run(word: str, cluster: str | None) -> bool:
+    """Return whether a word is the name or id of a run, and not only that of a file or folder."""
+    try:
+        find_run(open_session(cluster), word)
+    except UnknownJob:
+        return False
+    return True
 
 
 def _find_run_status(word: str, cluster: str | None) -> tuple[Run, JobStatus | None]:
     """Return a run by id or name, and its status if Slurm answers."""
     from hpc_kit.runs.cluster_match import client_for, may_belong_to
 
-    place = open_session(cluster)
-    run = find_run(place, word)
-    if not may_belong_to(run, place.cluster.name, place.client):
+    session = open_session(cluster)
+    run = find_run(session, word)
+    if not may_belong_to(run, session.cluster.name, session.client):
         return run, None
     try:
-        return run, run.backend.query([run], client_for(run, place.client)).get(run.job_id)
+        return run, run.backend.query([run], client_for(run, session.client)).get(run.job_id)
     except SlurmUnavailable:
         return run, None

@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 
-from hpc_kit.cli import output
-from hpc_kit.cli.output import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.job_tables import format_jobs, job_json
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.output import short_path
+from hpc_kit.cli.terminal import echo
 
 
 @click.command("status")
 @click.argument("words", nargs=-1, metavar="[JOB|ID]...")
 @CLUSTER_OPTION
 @RUNS_OPTION
+@click.option("--all", "every", is_flag=True, help="Your whole queue, with the jobs of other projects.")
 @JSON_OPTION
-def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> int:
-    """Print the states of queued jobs and of the latest runs, or of jobs named by id or name.
+def command(words: tuple[str, ...], cluster: str | None, every: bool, as_json: bool) -> int:
+    """Print the states of this project's queued jobs and latest runs, or of jobs named by id or name.
 
-    The command runs squeue and sacct at most once each.
+    AGE is the time since the submission, RAN the time for which the job runs or ran. The command runs squeue and sacct
+    at most once each.
 
     Exit status: 0 printed, whatever the states; 1 unknown job, or Slurm does not answer; 2 wrong use.
     """
     from hpc_kit.runs.run_folders import RunIndex
     from hpc_kit.runs.status import JobSelection, list_jobs
 
-    place = open_session(cluster)
-    known = RunIndex(place.runs)
-    listing = list_jobs(JobSelection.from_words(words), known, place.client, cluster=place.cluster.name)
+    session = open_session(cluster)
+    index = RunIndex(session.runs)
+    selection = JobSelection.from_words(words)._replace(project_only=not every)
+    listing = list_jobs(selection, index, session.client, cluster=session.cluster.name)
     if as_json:
-        import json
-
-        click.echo(json.dumps([output.job_json(each) for each in listing.lines], indent=2))
-    elif not listing.lines:
-        unread = f", which cannot be read: {known.unreadable}" if known.unreadable else ""
-        click.echo(f"no jobs: none in the queue, and none in {output.short_path(place.runs)}{unread}")
-    for text in output.format_jobs(listing.lines) if not as_json else ():
-        click.echo(text)
-    if listing.unreachable is not None:
-        click.echo(f"hpc-kit: {listing.unreachable}", err=True)
-        click.echo("  the states above come from the accounting and from the jobs' own files", err=True)
-    return 0 if listing.unreachable is None else listing.unreachable.exit_status
+        echo(json.dumps([job_json(line) for line in listing.lines], indent=2))
+    elif listing.lines:
+        echo("\n".join(format_jobs(listing.lines)))
+    else:
+        unreadable = f", which cannot be read: {index.unreadable}" if index.unreadable else ""
+        echo(f"no jobs: none in the queue, and none in {short_path(session.runs)}{unreadable}")
+    if listing.other_jobs and not (as_json or words):
+        echo(f"{listing.other_jobs} more of your jobs belong to other projects: hpc-kit status --all", err=True)
+    if listing.unreachable is None:
+        return 0
+    echo(f"hpc-kit: {listing.unreachable}", err=True)
+    echo("  the states above come from the accounting and from the jobs' own files", err=True)
+    return listing.unreachable.exit_status

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import sys
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from msgspec import structs
 
-from hpc_kit.cli import output
-from hpc_kit.cli.job_arguments import JobCommand, JobRequest, job_options, parse_requests, resolve_request
-from hpc_kit.cli.output import RUNS_META, print_line
+from hpc_kit.check.preflight import check_program
+from hpc_kit.cli.job_arguments import (
+    JobCommand,
+    JobRequest,
+    complete_job,
+    job_options,
+    parse_requests,
+    resolve_request,
+)
+from hpc_kit.cli.options import FILE, RUNS_META
+from hpc_kit.cli.outcomes import follow_run
+from hpc_kit.cli.output import exit_interrupted, print_line, print_next_steps, short_path
+from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import HpcKitError, SpecError
+from hpc_kit.script.render import render_resolved
 from hpc_kit.spec import search_path
+from hpc_kit.spec.cluster_client import open_client
+from hpc_kit.submission import sbatch
+from hpc_kit.submission.partition_limits import check_partition
+from hpc_kit.submission.submit import submit_script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from hpc_kit.spec.resolve import Resolved
     from hpc_kit.submission.submit import Submission
@@ -30,8 +46,20 @@ CHAIN_KINDS = ("afterok", "afterany", "afternotok", "after", "aftercorr")
 """Types of dependency on the previous job, as in sbatch."""
 
 
+class Order(NamedTuple):
+    """The jobs of one command, and its options."""
+
+    requests: list[JobRequest]
+    resolved: list[Resolved]
+    root: Path
+    chain: str | None
+    save: Path | None
+    standalone: bool
+    check: bool
+
+
 @click.command("submit", cls=JobCommand)
-@click.argument("jobs", nargs=-1, metavar="[JOB]...")
+@click.argument("jobs", nargs=-1, metavar="[JOB]...", shell_complete=complete_job)
 @job_options
 @click.option(
     "--chain",
@@ -44,15 +72,19 @@ CHAIN_KINDS = ("afterok", "afterany", "afternotok", "after", "aftercorr")
 )
 @click.option("--wait/--no-wait", default=None, help="Follow the job to its end [default: on the embedded Slurm only].")
 @click.option("--standalone", is_flag=True, help="Submit a script that needs no hpc_kit on the nodes.")
+@click.option("--no-check", is_flag=True, help="Submit a job that seems unable to start, too.")
 @click.option("--test-only", is_flag=True, help="Print the expected start of the job; submit nothing.")
-@click.option("--json", "as_json", is_flag=True, help="With --test-only: print a JSON document.")
-@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Also write the job to a job file.")
+@click.option("--parsable", is_flag=True, help="Print only the job id, or ID;CLUSTER, as sbatch does.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object: id, name, run folder, cluster.")
+@click.option("--save", type=FILE, metavar="FILE", help="Also write the job to a job file.")
 def command(
     jobs: tuple[str, ...],
     chain: str | None,
     wait: bool | None,
     standalone: bool,
+    no_check: bool,
     test_only: bool,
+    parsable: bool,
     as_json: bool,
     save: Path | None,
     **_: object,
@@ -64,62 +96,96 @@ def command(
     JOB is the name or path of a job file. Arguments after -- are added to its command. Every option of sbatch works
     as well. Several jobs are all checked before the first is submitted.
 
-    With --wait, the exit status is that of the job. Ctrl-C stops the output, but not the job.
+    With --wait, the exit status is that of the job. Ctrl-C stops the output, but not the job. With --parsable or
+    --json, the command returns when the job is in the queue, and prints notes to stderr.
     """
-    from hpc_kit.check.preflight import check_program
-
     root = search_path.current_folder()
     requests = parse_requests(jobs)
-    _check_options(requests, chain, alone=test_only or save is not None)
-    resolved = [resolve_request(request, root, require_answer=True) for request in requests]
-    for each in resolved:
-        check_program(each, root)
+    _check_submit_options(requests, chain, alone=test_only or save is not None)
+    resolved = [resolve_request(request, root, require_answer=True, check=not no_check) for request in requests]
+    for each in resolved if not no_check else ():
+        _check_job(each, root, ask_slurm=not test_only)
+    order = Order(requests, resolved, root, chain, save, standalone=standalone, check=not no_check)
     if test_only:
         return _print_start(resolved[0], root, standalone=standalone, as_json=as_json)
-    if as_json:
-        raise SpecError("--json without --test-only", remedy="use hpc-kit status --json for submitted jobs")
+    if parsable or as_json:
+        if wait or (parsable and as_json):
+            options = ("--wait" if wait else "--json", "--parsable" if parsable else "--json")
+            raise SpecError(" with ".join(options), remedy="use one of the two options")
+        return _submit_quietly(order, as_json=as_json)
     if any(setting.startswith(RUNS_KEY) for setting in requests[0].settings):
         # The cluster file does not contain this folder, so the printed next commands must.
         click.get_current_context().meta[RUNS_META] = resolved[0].cluster.runs
-    embedded = resolved[0].cluster.slurm == "embedded"
+    return _submit_and_follow(order, wait)
+
+
+def _submit_and_follow(order: Order, wait: bool | None) -> int:
+    """Submit the jobs, and follow them to their end or print the next commands."""
+    cluster = order.resolved[0].cluster
+    embedded = cluster.slurm == "embedded"
     if embedded:
-        print_line("slurm", f"the embedded one: nodes {resolved[0].cluster.embedded.nodes} on this machine")
-    sent: list[Submission] = []
+        print_line("slurm", f"the embedded one: nodes {cluster.embedded.nodes} on this machine")
+    submitted: list[Submission] = []
     try:
-        with _saved_job(resolved[0], save):
-            _submit_all(requests, resolved, root, chain, sent, standalone=standalone)
-        if not (embedded if wait is None else wait):
-            for new in sent:
-                output.print_next_steps(new.job_id, going=True)
-            return 0
-        return _follow(sent)
+        with _saved_job(order):
+            _submit_all(order, submitted, _print_submission)
+        if embedded if wait is None else wait:
+            return _follow(submitted)
     except KeyboardInterrupt as interrupt:
-        if ids := _submitted_ids(sent, interrupt):
-            output.exit_interrupted(ids)
+        # Ctrl-C may come after the last job was queued and before it was printed.
+        last = [interrupt.job_id] if isinstance(interrupt, sbatch.SubmitInterrupted) else []
+        if ids := [*(each.job_id for each in submitted), *last]:
+            exit_interrupted(list(dict.fromkeys(ids)))
         raise
+    for new in submitted:
+        print_next_steps(new.job_id, going=True)
+    return 0
 
 
-def _follow(sent: list[Submission]) -> int:
+def _check_job(resolved: Resolved, root: Path, *, ask_slurm: bool) -> None:
+    """Refuse a job that lacks its program, or that can never start."""
+    check_program(resolved, root)
+    if ask_slurm and resolved.cluster.slurm == "system":
+        check_partition(resolved, open_client(resolved.cluster))
+
+
+def _submit_quietly(order: Order, *, as_json: bool) -> int:
+    """Submit the jobs and print their ids for a program. The ids of a broken chain are printed, too."""
+    submitted: list[Submission] = []
+
+    def announce(new: Submission, job: Resolved, _after: str) -> None:
+        for note in (*job.notes, *new.notes):
+            echo(f"hpc-kit: {note}", err=True)
+        if not as_json:
+            cluster = new.client.environ.get("SLURM_CLUSTERS") if job.job.resources.clusters else None
+            echo(f"{new.job_id};{cluster}" if cluster else new.job_id)
+
+    try:
+        with _saved_job(order):
+            _submit_all(order, submitted, announce)
+    finally:
+        if as_json:
+            documents = [
+                {"job_id": new.job_id, "name": job.job.name, "run": str(new.run_folder), "cluster": job.cluster.name}
+                for new, job in zip(submitted, order.resolved, strict=False)
+            ]
+            echo(json.dumps(documents if len(order.requests) > 1 else next(iter(documents), None), indent=2))
+    return 0
+
+
+def _follow(submitted: list[Submission]) -> int:
     """Print the events of the jobs to the end of the last. Return the status of the first that failed."""
     from hpc_kit.runs.run_folders import open_run
 
-    ids = [each.job_id for each in sent]
+    ids = [each.job_id for each in submitted]
     statuses = [
-        output.follow_run(open_run(each.run_folder), each.client, others=ids[number:])
-        for number, each in enumerate(sent, 1)
+        follow_run(open_run(each.run_folder), each.client, later_jobs=ids[number:])
+        for number, each in enumerate(submitted, 1)
     ]
     return next((status for status in statuses if status), 0)
 
 
-def _submitted_ids(sent: list[Submission], interrupt: KeyboardInterrupt) -> list[str]:
-    """Return the ids of the submitted jobs. Ctrl-C may come after the last one was queued and before it was printed."""
-    from hpc_kit.submission.sbatch import SubmitInterrupted
-
-    last = [interrupt.job_id] if isinstance(interrupt, SubmitInterrupted) else []
-    return list(dict.fromkeys([*(each.job_id for each in sent), *last]))
-
-
-def _check_options(requests: list[JobRequest], chain: str | None, *, alone: bool) -> None:
+def _check_submit_options(requests: list[JobRequest], chain: str | None, *, alone: bool) -> None:
     if len(requests) > 1 and alone:
         raise SpecError("--test-only and --save are for one job", remedy="name one job")
     if chain is not None and len(requests) == 1:
@@ -129,82 +195,80 @@ def _check_options(requests: list[JobRequest], chain: str | None, *, alone: bool
 
 
 def _submit_all(
-    requests: list[JobRequest],
-    resolved: list[Resolved],
-    root: Path,
-    chain: str | None,
-    sent: list[Submission],
-    *,
-    standalone: bool,
+    order: Order, submitted: list[Submission], print_job: Callable[[Submission, Resolved, str], None]
 ) -> None:
-    """Submit the jobs in order and add each to `sent`. If one is refused, print the jobs that were submitted."""
-    from hpc_kit.cli.submit import chain_dependency
-    from hpc_kit.script.render import render_resolved
-    from hpc_kit.submission import submit
-
-    for number, (request, job) in enumerate(zip(requests, resolved, strict=True)):
+    """Submit the jobs in order and add each to `submitted`. If one is refused, print the jobs before it."""
+    for request, job in zip(order.requests, order.resolved, strict=True):
         after = ""
-        if chain is not None and sent:
-            options = {**request.options, **chain_dependency(chain, sent[-1].job_id, job.job.resources.given())}
-            job = resolve_request(structs.replace(request, options=options), root, require_answer=True)  # noqa: PLW2901 - the same job with its dependency
+        if order.chain is not None and submitted:
+            own_options = job.job.resources.given()
+            options = {**request.options, **chain_dependency(order.chain, submitted[-1].job_id, own_options)}
+            chained = structs.replace(request, options=options)
+            job = resolve_request(chained, order.root, require_answer=True, check=order.check)  # noqa: PLW2901 - the same job with its dependency
             after = f", {job.job.resources.dependency}"
-        text = render_resolved(job, standalone=standalone, root=root)
-        tell = partial(_print_submitted, sent=sent, job=job, after=after)
+
+        def announce(new: Submission, job: Resolved = job, after: str = after) -> None:
+            submitted.append(new)
+            print_job(new, job, after)
+
+        text = render_resolved(job, standalone=order.standalone, root=order.root)
+        count = len(submitted)
         try:
-            submit.submit_script(job, text, root=root, command_line=sys.argv, on_submitted=tell)
+            submit_script(
+                job, text, root=order.root, command_line=sys.argv, on_submitted=announce, on_slow=_print_slow_sbatch
+            )
         except HpcKitError:
-            for earlier in sent[:number]:
-                print_line("job", f"{earlier.job_id} is submitted and goes on; to end it: scancel {earlier.job_id}")
+            for earlier in submitted[:count]:
+                text = f"{earlier.job_id} is submitted and goes on; to end it: scancel {earlier.job_id}"
+                echo(f"job     {text}", err=print_job is not _print_submission)
             raise
 
 
-def _print_submitted(new: Submission, sent: list[Submission], job: Resolved, after: str) -> None:
-    """Print a job as soon as it is in the queue."""
-    sent.append(new)
+def _print_slow_sbatch() -> None:
+    seconds = f"{sbatch.SBATCH_SECONDS:.0f} s"
+    echo(f"hpc-kit: sbatch has not answered yet; waiting up to {seconds}; Ctrl-C ends the wait", err=True)
+
+
+def _print_submission(new: Submission, job: Resolved, after: str) -> None:
     for note in (*job.notes, *new.notes):
         print_line("note", note)
     if new.found_again:
         print_line("note", f"job {new.job_id} was taken when its answer was lost: it is not submitted a second time")
-    print_line("job", f"{new.job_id} {describe_job(job)}{after}", right=output.short_path(new.run_folder))
+    print_line("job", f"{new.job_id} {describe_job(job)}{after}", right=short_path(new.run_folder))
 
 
 @contextmanager
-def _saved_job(resolved: Resolved, file: Path | None) -> Iterator[None]:
-    """Write the job file before the submission, and remove it if the submission fails."""
-    if file is None:
+def _saved_job(order: Order) -> Iterator[None]:
+    """Write the job file of --save before the submission, and remove it if the submission fails."""
+    if order.save is None:
         yield
         return
     from hpc_kit.spec.toml_documents import save_job
 
-    save_job(resolved.requested_job, file)
+    save_job(order.resolved[0].requested_job, order.save)
     try:
         yield
     except HpcKitError:
-        file.unlink(missing_ok=True)
+        order.save.unlink(missing_ok=True)
         raise
 
 
 def _print_start(resolved: Resolved, root: Path, *, standalone: bool, as_json: bool) -> int:
     """Print the expected start of the job as text or JSON."""
-    import datetime as dt
-
     from hpc_kit.slurm.start_forecast import format_start
-    from hpc_kit.submission.sbatch import estimate_start
 
-    found = estimate_start(resolved, root=root, standalone=standalone)
+    estimate = sbatch.estimate_start(resolved, root=root, standalone=standalone)
     if as_json:
-        import json
-
-        click.echo(json.dumps({**found._asdict(), "start": found.start.isoformat()}, indent=2))
+        echo(json.dumps({**estimate._asdict(), "start": estimate.start.isoformat()}, indent=2))
         return 0
     for note in resolved.notes:
         print_line("note", note)
     print_line("job", describe_job(resolved))
-    partition = f", partition {found.partition}" if found.partition else ""
-    now = dt.datetime.now()  # noqa: DTZ005 - times of Slurm have no time zone
-    print_line("start", f"about {format_start(found.start, now)}, on {found.nodes}{partition}: {found.cpus} CPUs")
-    if found.preempts:
-        print_line("", f"it would preempt job {', '.join(found.preempts)}")
+    partition = f", partition {estimate.partition}" if estimate.partition else ""
+    start = format_start(estimate.start, dt.datetime.now())  # noqa: DTZ005 - times of Slurm have no time zone
+    print_line("start", f"about {start}, on {estimate.nodes}{partition}: {estimate.cpus} CPUs")
+    if estimate.preempts:
+        print_line("", f"it would preempt job {', '.join(estimate.preempts)}")
     print_line("", "nothing was submitted")
     return 0
 
@@ -212,8 +276,8 @@ def _print_start(resolved: Resolved, root: Path, *, standalone: bool, as_json: b
 def describe_job(resolved: Resolved) -> str:
     """Return name, size and launcher of a job in one line."""
     job = resolved.job
-    ranks = resolved.world_size // resolved.nodes
-    each = f"{ranks} rank{'s'[: ranks != 1]}" if resolved.world_size % resolved.nodes == 0 else "ranks uneven"
+    ranks, remainder = divmod(resolved.world_size, resolved.nodes)
+    each = "ranks uneven" if remainder else f"{ranks} rank{'s'[: ranks != 1]}"
     nodes = f"{resolved.nodes} node{'s'[: resolved.nodes != 1]}"
     array = f", array {job.resources.array}" if job.resources.array is not None else ""
     return f"{job.name}: {nodes} x {each} by {job.launch.launcher}{array}"

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import os
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli import output
-from hpc_kit.cli.output import CLUSTER_OPTION, INTERRUPTED, RUNS_OPTION, open_session
+from hpc_kit.cli.job_tables import format_jobs, group_jobs, job_json
+from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.output import INTERRUPTED
+from hpc_kit.cli.terminal import clean_text, echo
 from hpc_kit.slurm.start_forecast import format_duration
 
 if TYPE_CHECKING:
@@ -16,7 +21,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from hpc_kit.runs.follow import JobChange, ListingUpdate
+    from hpc_kit.runs.follow import ListingUpdate
 
 EMBEDDED_INTERVAL = 1.0
 
@@ -43,100 +48,85 @@ def command(words: tuple[str, ...], interval: float | None, cluster: str | None,
     """
     from hpc_kit.runs.follow import follow_listing
 
-    place = open_session(cluster)
+    session = open_session(cluster)
+    client = session.client
     if interval is None:
-        interval = EMBEDDED_INTERVAL if place.client.embedded else place.client.poll_seconds
-    looks = follow_listing(words, place.runs, place.client, interval=interval, cluster=place.cluster.name)
+        interval = EMBEDDED_INTERVAL if client.embedded else client.poll_seconds
+    updates = follow_listing(words, session.runs, client, interval=interval, cluster=session.cluster.name)
+    can_draw = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     try:
-        if as_json:
-            return _print_changes(looks, _change_json_lines)
-        return _draw_live(looks, interval) if _can_draw() else _print_changes(looks, _change_lines)
+        if can_draw and not as_json:
+            return _draw_live(updates, interval)
+        return _print_changes(updates, _change_json_lines if as_json else _change_lines)
     except KeyboardInterrupt:
-        click.echo("\nthe jobs go on", err=True)
+        echo("\nthe jobs go on", err=True)
         return INTERRUPTED
 
 
-def _can_draw() -> bool:
-    import os
-    import sys
-
-    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-
-
-def _print_changes(looks: Iterator[ListingUpdate], tell: Callable[[ListingUpdate, bool], list[str]]) -> int:
-    """Print each change, and when Slurm stops or starts to answer."""
-    away, look = False, None
-    for look in looks:
-        for text in tell(look, away):
-            click.echo(text)
-        away = look.unreachable is not None
-    return _exit_status(look)
+def _print_changes(updates: Iterator[ListingUpdate], format_lines: Callable[[ListingUpdate, bool], list[str]]) -> int:
+    """Print each change, and when Slurm stops or starts to answer. Return the exit status."""
+    was_unreachable, update = False, None
+    for update in updates:
+        for text in format_lines(update, was_unreachable):
+            echo(text)
+        was_unreachable = update.unreachable is not None
+    return 0 if update is not None and update.all_completed else 1
 
 
-def _exit_status(look: ListingUpdate | None) -> int:
-    return 0 if look is not None and look.all_completed else 1
-
-
-def _change_lines(look: ListingUpdate, away: bool) -> list[str]:
+def _change_lines(update: ListingUpdate, was_unreachable: bool) -> list[str]:
     now = f"{dt.datetime.now():%H:%M:%S}"  # noqa: DTZ005 - local time
-    lines = [f"{now}  {text}" for text in _reachability_lines(look, away)]
-    if not look.lines and look.is_last:
+    lines, error = [], update.unreachable
+    if error is not None and not was_unreachable:
+        lines.append(f"{now}  Slurm does not answer: {error.found or error.what}; asking on, the jobs go on")
+    elif was_unreachable and error is None:
+        lines.append(f"{now}  Slurm answers again")
+    if not update.lines and update.is_last:
         lines.append("no jobs in the queue")
-    for old in dict.fromkeys(change.old for change in look.changes):
-        same = [change.line for change in look.changes if change.old is old]
+    for old in dict.fromkeys(change.old for change in update.changes):
+        same = [change.line for change in update.changes if change.old is old]
         was = f"   (was {old})" if old else ""
-        lines += [f"{now}  {row.job_id}  {row.name}  {row.text}{was}" for row in output.group_jobs(same)]
+        lines += [f"{now}  {row.job_id}  {row.name}  {row.text}{was}" for row in group_jobs(same)]
     return lines
 
 
-def _reachability_lines(look: ListingUpdate, away: bool) -> list[str]:
-    if look.unreachable is not None and not away:
-        return [f"Slurm does not answer: {look.unreachable.found or look.unreachable.what}; asking on, the jobs go on"]
-    return ["Slurm answers again"] if away and look.unreachable is None else []
-
-
-def _change_json_lines(look: ListingUpdate, away: bool) -> list[str]:
-    import json
-
+def _change_json_lines(update: ListingUpdate, was_unreachable: bool) -> list[str]:
     now = dt.datetime.now().astimezone().isoformat(timespec="seconds")
     entries: list[dict[str, object]] = []
-    if look.unreachable is not None and not away:
-        entries.append({"event": "unreachable", "error": look.unreachable.what, "found": look.unreachable.found})
-    elif away and look.unreachable is None:
+    if update.unreachable is not None and not was_unreachable:
+        entries.append({"event": "unreachable", "error": update.unreachable.what, "found": update.unreachable.found})
+    elif was_unreachable and update.unreachable is None:
         entries.append({"event": "reachable"})
-    entries += [_change_json(change) for change in look.changes]
-    if look.is_last:
-        entries.append({"event": "over", "well": look.all_completed})
+    for change in update.changes:
+        old = str(change.old) if change.old else None
+        entries.append({"event": "job", "old": old, **job_json(change.line)})
+    if update.is_last:
+        entries.append({"event": "over", "well": update.all_completed})
     return [json.dumps({"time": now, **each}) for each in entries]
 
 
-def _change_json(change: JobChange) -> dict[str, object]:
-    return {"event": "job", "old": str(change.old) if change.old else None, **output.job_json(change.line)}
-
-
-def _draw_live(looks: Iterator[ListingUpdate], interval: float) -> int:
+def _draw_live(updates: Iterator[ListingUpdate], interval: float) -> int:
     from rich.console import Console
     from rich.live import Live
 
     console = Console(highlight=False)
-    look = None
+    update = None
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        for look in looks:
-            live.update(_render_listing(look, interval, console.size.height), refresh=True)
-    return _exit_status(look)
+        for update in updates:
+            live.update(_render_listing(update, interval, console.size.height), refresh=True)
+    return 0 if update is not None and update.all_completed else 1
 
 
-def _render_listing(look: ListingUpdate, interval: float, height: int) -> Text:
+def _render_listing(update: ListingUpdate, interval: float, height: int) -> Text:
     from rich.text import Text
 
     now = f"{dt.datetime.now():%H:%M:%S}"  # noqa: DTZ005 - local time
-    going = sum(not line.state.finished for line in look.lines)
-    asked = f"asked every {format_duration(round(interval))}" if interval >= 1 else f"asked every {interval:g} s"
-    head = f"{now}  {going} of {len(look.lines)} jobs not over, {asked}; Ctrl-C leaves them alone"
-    if look.unreachable is not None:
-        head += f"\n{now}  Slurm does not answer: {look.unreachable.found or look.unreachable.what}; asking on"
-    body = output.format_jobs(look.lines) if look.lines else ["no jobs in the queue"]
+    going = sum(not line.state.finished for line in update.lines)
+    every = format_duration(round(interval)) if interval >= 1 else f"{interval:g} s"
+    head = f"{now}  {going} of {len(update.lines)} jobs not over, asked every {every}; Ctrl-C leaves them alone"
+    if update.unreachable is not None:
+        head += f"\n{now}  Slurm does not answer: {update.unreachable.found or update.unreachable.what}; asking on"
+    body = [click.unstyle(line) for line in format_jobs(update.lines)] if update.lines else ["no jobs in the queue"]
     room = max(1, height - head.count("\n") - 3)
     if len(body) > room:
         body = [*body[: room - 1], f"... and {len(body) - room + 1} more lines: hpc-kit status"]
-    return Text("\n".join([head, *body]), no_wrap=True, overflow="ellipsis")
+    return Text(clean_text("\n".join([head, *body])), no_wrap=True, overflow="ellipsis")

@@ -130,9 +130,8 @@ def _failure_text(end: Outcome) -> ReportText | None:
     failure = end.failure
     if failure is None:
         return None
-    who = "the batch script" if failure.rank is None else f"rank {failure.rank}"
-    where = f" on {failure.host}" if failure.host else ""
-    return ReportText(f"The first failure: {who}{where}", f"{failure.headline}\n{failure.text}")
+    process = failure.process or f"node {failure.unusable_nodes}"
+    return ReportText(f"The first failure: {process}", f"{failure.headline}\n{failure.text}")
 
 
 def _run_texts(run: Run, record: Mapping[str, Any]) -> list[ReportText]:

@@ -48,7 +48,7 @@ def fail() -> None:
     raise JobFailed("a rank failed")
 
 
-def test_the_table_goes_to_stdout_and_all_of_it_to_a_folder(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_goes_to_stdout_and_all_files_to_a_folder(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(measured()) == 0
     (folder,) = (project / "runs/bench_test").iterdir()
     assert sorted(path.name for path in folder.iterdir()) == ["bench_test.json", "bench_test.md"]
@@ -59,32 +59,32 @@ def test_the_table_goes_to_stdout_and_all_of_it_to_a_folder(project: Path, capsy
     assert "no plots: a plot needs matplotlib" in told.err
 
 
-def test_in_a_job_it_goes_to_the_folder_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_job_results_go_to_the_folder_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
     run(measured())
     assert (tmp_path / "bench_test.json").is_file()
 
 
-def test_json_on_stdout_leaves_no_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_on_stdout_writes_no_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(measured(), as_json=True)
     assert json.loads(capsys.readouterr().out)["results"][0]["seconds"] == 2
     assert not (project / "runs").exists()
 
 
-def test_what_ctrl_c_leaves_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_after_ctrl_c_are_marked_as_interrupted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(measured(interrupt), tmp_path / "out", as_json=True) == 130
     told = json.loads(capsys.readouterr().out)
     assert (told["interrupted"], len(told["results"])) == (True, 1)
     assert json.loads((tmp_path / "out/bench_test.json").read_text()) == told
 
 
-def test_what_a_failed_rank_leaves_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_after_a_failed_rank_are_marked_as_failed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(JobFailed):
         run(measured(fail), as_json=True)
     assert json.loads(capsys.readouterr().out)["interrupted"] is True
 
 
-def test_another_rank_than_the_first_is_silent(
+def test_only_rank_0_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "12345"}.items():
@@ -94,21 +94,21 @@ def test_another_rank_than_the_first_is_silent(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_an_output_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RecordError, match="cannot make"):
         run(measured(), tmp_path / "file/out")
 
 
-def test_a_full_disk_keeps_the_table_from_nobody(
+def test_a_full_disk_still_prints_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(*_: object) -> None:
+    def raise_disk_full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     def measure(sheet: Recorder) -> None:
         measured()(sheet)
-        monkeypatch.setattr(bench_output, "write_whole", full)
+        monkeypatch.setattr(bench_output, "write_whole", raise_disk_full)
         sheet.add_row({"size": 2}, seconds=[1.0])
 
     with pytest.raises(RecordError, match="No space left"):
@@ -129,7 +129,7 @@ def test_the_table_is_written_before_anything_is_drawn(tmp_path: Path, monkeypat
         run(measured(interrupt), tmp_path)
 
 
-def test_nothing_measured_is_no_success(project: Path) -> None:
+def test_no_measurement_is_a_failure(project: Path) -> None:
     with pytest.raises(JobFailed, match="nothing could be measured"):
         run(lambda sheet: sheet.note_missing("all of it", "it failed"))
     (folder,) = (project / "runs/bench_test").iterdir()
@@ -140,6 +140,6 @@ def test_nothing_measured_is_no_success(project: Path) -> None:
     "words",
     [("memory", "--ways", "x"), ("dp", "--ways", "x"), ("strategies", "--ranks", "3"), ("pipeline", "--ranks", "1")],
 )
-def test_what_is_refused_leaves_no_folder(words: tuple[str, ...], project: Path) -> None:
+def test_a_refused_bench_creates_no_folder(words: tuple[str, ...], project: Path) -> None:
     assert isinstance(CliRunner().invoke(command, words).exception, SpecError)
     assert not (project / "runs").exists()

@@ -29,41 +29,41 @@ def submit(*words: str) -> None:
     root.main(["submit", *words], standalone_mode=False)
 
 
-def directives(slurm: FakeSlurm, job_id: int) -> list[str]:
-    text = slurm.told(f"{job_id}.script")
+def read_directives(slurm: FakeSlurm, job_id: int) -> list[str]:
+    text = slurm.read(f"{job_id}.script")
     return [line[8:] for line in text.splitlines() if line.startswith(("#SBATCH --dep", "#SBATCH --kill"))]
 
 
 @pytest.mark.parametrize("kind", [None, *CHAIN_KINDS])
-def test_each_job_of_a_chain_waits_for_the_one_before_it(jobs: FakeSlurm, kind: str | None) -> None:
+def test_each_job_of_a_chain_waits_for_the_previous_one(jobs: FakeSlurm, kind: str | None) -> None:
     submit("a", "b", "c", "--chain" if kind is None else f"--chain={kind}")
     told = kind or "afterok"
-    assert [directives(jobs, job_id) for job_id in (12, 13, 14)] == [
+    assert [read_directives(jobs, job_id) for job_id in (12, 13, 14)] == [
         [],
         [f"--dependency={told}:12", "--kill-on-invalid-dep=yes"],
         [f"--dependency={told}:13,singleton", "--kill-on-invalid-dep=yes"],
     ]
     again = f"--dependency={told}:12 --kill-on-invalid-dep=yes"
-    assert again in next(line for line in jobs.told("13.script").splitlines() if line.startswith("# again"))
+    assert again in next(line for line in jobs.read("13.script").splitlines() if line.startswith("# again"))
 
 
-def test_without_chain_each_job_stands_alone(jobs: FakeSlurm) -> None:
+def test_without_chain_jobs_are_independent(jobs: FakeSlurm) -> None:
     submit("a", "b", "--qos", "high")
-    assert [directives(jobs, job_id) for job_id in (12, 13)] == [[], []]
-    assert "#SBATCH --qos=high" in jobs.told("12.script")
-    assert "#SBATCH --qos=high" in jobs.told("13.script")
+    assert [read_directives(jobs, job_id) for job_id in (12, 13)] == [[], []]
+    assert "#SBATCH --qos=high" in jobs.read("12.script")
+    assert "#SBATCH --qos=high" in jobs.read("13.script")
 
 
-def test_nothing_is_submitted_where_one_of_them_cannot_be(jobs: FakeSlurm, project: Path) -> None:
+def test_a_chain_with_an_invalid_job_submits_nothing(jobs: FakeSlurm, project: Path) -> None:
     (project / "jobs/bad.toml").write_text('command = ["bash", "gone.sh"]\n')
     with pytest.raises(SpecError, match="gone"):
         submit("a", "bad", "--chain")
     assert not (jobs.folder / "last").exists()
 
 
-def test_those_before_a_refused_one_are_named(jobs: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_submitted_before_a_refusal_are_named(jobs: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:
     refuse = '[ -f "$FAKE/last" ] && { echo "sbatch: error: Invalid qos specification" >&2; exit 1; }\n'
-    jobs.says("sbatch.hook", refuse)
+    jobs.write("sbatch.hook", refuse)
     with pytest.raises(SubmitRefused):
         submit("a", "b", "--chain")
     assert "12 is submitted and goes on; to end it: scancel 12" in capsys.readouterr().out
@@ -78,7 +78,7 @@ def test_those_before_a_refused_one_are_named(jobs: FakeSlurm, capsys: pytest.Ca
         (["a", "either", "--chain"], "must wait for the one before it"),
     ],
 )
-def test_what_a_chain_cannot_be(jobs: FakeSlurm, project: Path, words: list[str], text: str) -> None:
+def test_an_impossible_chain_is_refused(jobs: FakeSlurm, project: Path, words: list[str], text: str) -> None:
     waits = 'command = ["true"]\n[resources]\ndependency = "afterok:1?afterok:2"\n'
     (project / "jobs/either.toml").write_text(waits)
     with pytest.raises(HpcKitError) as error:
@@ -87,7 +87,7 @@ def test_what_a_chain_cannot_be(jobs: FakeSlurm, project: Path, words: list[str]
 
 
 @pytest.mark.oracle("sbatch")
-def test_when_and_where_it_may_start_is_sbatchs_own_affair(project: Path) -> None:
+def test_options_on_time_and_place_reach_sbatch_unchanged(project: Path) -> None:
     (project / "jobs/a.toml").write_text('command = ["true"]\n')
     asked: dict[str, object] = {
         "resources.begin": "now+1hour", "resources.reservation": "training", "resources.qos": "high",
@@ -101,10 +101,8 @@ def test_when_and_where_it_may_start_is_sbatchs_own_affair(project: Path) -> Non
 
 
 @pytest.mark.parametrize("number", [12, 13])
-def test_ctrl_c_at_a_job_of_a_chain_names_those_that_are_in_the_queue(
-    jobs: FakeSlurm, kit: Kit, project: Path, number: int
-) -> None:
-    jobs.says("sbatch.hook", f'[ "$(cat "$FAKE/last" 2>/dev/null || echo 11)" = {number - 1} ] && kill -INT $PPID')
+def test_ctrl_c_in_a_chain_names_the_jobs_in_the_queue(jobs: FakeSlurm, kit: Kit, project: Path, number: int) -> None:
+    jobs.write("sbatch.hook", f'[ "$(cat "$FAKE/last" 2>/dev/null || echo 11)" = {number - 1} ] && kill -INT $PPID')
     done = kit("submit", "a", "b", "c", "--chain")
     assert (done.returncode, done.stderr) == (130, "")
     ids = [str(each) for each in range(12, number + 1)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Kit
-from tests.conftest import ROOT, absent
+from tests.conftest import ROOT, find_missing
 from tests.runs.fake import FakeSlurm
 
 OLD = """\
@@ -27,7 +27,7 @@ srun torchrun --nproc-per-node=8 train.py
 WARNED = "#!/bin/bash\nexport MASTER_PORT=29500\nsrun python train.py\n"
 
 
-def test_a_shipped_job_is_without_fault(kit: Kit) -> None:
+def test_a_shipped_job_has_no_faults(kit: Kit) -> None:
     for words in (["ddp_4node"], ["ddp_4node", "--standalone"]):
         done = kit("check", *words, "--cluster", "local", cwd=ROOT)
         assert (done.returncode, done.stderr) == (0, "")
@@ -38,9 +38,9 @@ def test_a_shipped_job_is_without_fault(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("job", sorted(path.stem for path in (ROOT / "jobs").glob("*.toml")))
-def test_every_shipped_job_is_without_fault(kit: Kit, job: str) -> None:
+def test_every_shipped_job_has_no_faults(kit: Kit, job: str) -> None:
     done = kit("check", job, "--cluster", "local", "--strict", cwd=ROOT)
-    if library := absent(job):
+    if library := find_missing(job):
         (fault,) = [line for line in done.stdout.splitlines() if line.startswith(f"{job}  ")]
         assert "error KIT606  there is no " + library in fault
     else:
@@ -74,12 +74,12 @@ def test_a_script_may_come_from_standard_input(project: Path) -> None:
     assert finding["evidence"][0] == {"line": 3, "text": "#SBATCH --ntasks-per-node=8"}
 
 
-def test_warnings_count_only_where_that_is_asked(kit: Kit, project: Path) -> None:
+def test_warnings_fail_only_with_strict(kit: Kit, project: Path) -> None:
     (project / "x.sbatch").write_text(WARNED)
     assert [kit("check", "x.sbatch", *words).returncode for words in ([], ["--strict"])] == [0, 1]
 
 
-def test_the_log_folder_is_looked_for_where_sbatch_would_be_run(kit: Kit, project: Path) -> None:
+def test_the_log_folder_is_sought_in_the_folder_of_sbatch(kit: Kit, project: Path) -> None:
     (project / "x.sbatch").write_text("#!/bin/bash\n#SBATCH --output=logs/%j.log\nsrun python t.py\n")
     done = kit("check", "x.sbatch")
     assert done.returncode == 1
@@ -88,7 +88,7 @@ def test_the_log_folder_is_looked_for_where_sbatch_would_be_run(kit: Kit, projec
     assert kit("check", "x.sbatch").returncode == 0
 
 
-def test_a_job_is_checked_with_what_is_set(kit: Kit, project: Path) -> None:
+def test_a_job_is_checked_with_its_set_values(kit: Kit, project: Path) -> None:
     (project / "train.py").write_text("")
     done = kit("check", "-j", "2x2", "--cluster", "local", "--signal", "B:USR1@60", "--", "python", "train.py")
     assert done.returncode == 1
@@ -100,17 +100,17 @@ def test_a_missing_program_is_found_before_the_queue(kit: Kit, project: Path) ->
     done = kit("check", "-j", "2x2", "--cluster", "local", "--", "python", "trian.py")
     assert done.returncode == 1
     assert done.stdout.startswith("trian  error KIT601  no program file trian.py\n")
-    assert "do: train.py" in done.stdout
+    assert "do: did you mean train.py?" in done.stdout
 
 
-def test_a_job_for_another_machine_is_checked_all_the_same(kit: Kit) -> None:
+def test_a_job_for_another_machine_is_checked(kit: Kit) -> None:
     words = ["check", "ddp_4node", "--cluster", "example-gpu", "--set", "resources.ntasks_per_node=4"]
     done = kit(*words, "--set", "cluster.python=/there/python", cwd=ROOT)
     assert done.returncode == 0
     assert "warning KIT601  the interpreter /there/python does not exist" in done.stdout
 
 
-def test_sbatch_is_asked_of_a_job_as_submit_would_ask_it(kit: Kit, slurm: FakeSlurm, project: Path) -> None:
+def test_sbatch_tests_a_job_with_the_command_of_submit(kit: Kit, slurm: FakeSlurm, project: Path) -> None:
     (project / "slurm.conf").touch()
     own = {"SLURM_CONF": str(project / "slurm.conf"), "SBATCH_PARTITION": "debug", "SBATCH_ACCOUNT": "ada"}
     done = kit("check", "-j", "2x2", "-p", "gpu", "--cluster", "fake", "--", "true", **own)
@@ -136,6 +136,7 @@ def test_explain_needs_no_job(kit: Kit) -> None:
         (["check"], "neither a job nor a program"),
         (["check", "ddp_4nod"], "no job file 'ddp_4nod'"),
         (["check", "gone.sbatch"], "cannot read gone.sbatch"),
+        (["check", "x.py"], "check the job that runs it:  hpc-kit check -j 4x2 -- python x.py"),
         (["check", "--explain", "KIT999"], "no rule KIT999"),
         (["check", "x.sbatch", "--set", "resources.nodes=2"], "a script's options are in the script"),
         (["check", "x.sbatch", "--nodes", "2"], "a script's options are in the script"),
@@ -145,13 +146,14 @@ def test_explain_needs_no_job(kit: Kit) -> None:
 )
 def test_wrong_use_is_one_clear_error(kit: Kit, project: Path, words: list[str], message: str) -> None:
     (project / "x.sbatch").write_text(OLD)
+    (project / "x.py").write_text("import os\n")
     done = kit(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_whatever_is_no_script_is_no_traceback(kit: Kit, project: Path) -> None:
+def test_a_file_that_is_no_script_is_an_error_without_a_traceback(kit: Kit, project: Path) -> None:
     (project / "x.sbatch").write_bytes(bytes(range(256)) * 20)
     done = kit("check", "x.sbatch")
     assert done.returncode == 1

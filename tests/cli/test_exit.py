@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,25 +25,25 @@ def test_output_that_cannot_be_written_is_an_error(kit: Kit) -> None:
     assert "No space left on device" in done.stderr
 
 
-def test_a_reader_that_has_gone_is_no_complaint(kit: Kit) -> None:
+def test_a_closed_pipe_prints_no_error(kit: Kit) -> None:
     words = f"{sys.executable} -m hpc_kit list | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
 
 
-def test_ctrl_c_before_the_command_line_is_there_is_no_complaint(kit: Kit, tmp_path: Path) -> None:
+def test_ctrl_c_while_modules_load_prints_no_traceback(kit: Kit, tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     done = kit("list", PYTHONPATH=f"{tmp_path}:{os.environ['PYTHONPATH']}")
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
-def test_what_a_submission_says_of_ctrl_c_reaches_the_person(
+def test_the_message_after_ctrl_c_in_a_submission_is_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted() -> Path:
+    def raise_interrupted() -> Path:
         raise SubmitInterrupted("12")
 
-    monkeypatch.setattr(search_path, "current_folder", interrupted)
+    monkeypatch.setattr(search_path, "current_folder", raise_interrupted)
     monkeypatch.setattr(sys, "argv", ["hpc-kit", "list"])
     with pytest.raises(SystemExit) as end:
         main()
@@ -50,7 +51,15 @@ def test_what_a_submission_says_of_ctrl_c_reaches_the_person(
     assert "hpc-kit: job 12 is submitted and goes on; to end it: scancel 12" in capsys.readouterr().err
 
 
-def test_a_current_folder_that_is_gone_is_told_by_every_command(kit: Kit, tmp_path: Path) -> None:
+def test_a_deeply_nested_file_is_an_error_without_a_traceback(kit: Kit, project: Path) -> None:
+    (project / "deep.toml").write_text(f'command = ["true"]\nname = {"[" * 5000}{"]" * 5000}\n')
+    (project / "deep.json").write_text("[" * 100_000 + "]" * 100_000)
+    for words in (["render", "./deep.toml"], ["env", "--environ", "deep.json"], ["plan", "--model", "deep.json"]):
+        done = kit(*words)
+        assert (done.returncode, done.stderr.splitlines()[0]) == (2, "hpc-kit: a file is nested too deeply")
+
+
+def test_every_command_reports_a_removed_current_folder(kit: Kit, tmp_path: Path) -> None:
     words = f"mkdir {tmp_path}/gone && cd {tmp_path}/gone && rmdir {tmp_path}/gone && {sys.executable} -m hpc_kit "
     for command in ("plan gpt2-xl", "list"):
         done = subprocess.run(["bash", "-c", words + command], capture_output=True, text=True, timeout=60)

@@ -21,18 +21,18 @@ def init(*arguments: str) -> str:
     return CliRunner().invoke(hpc_kit, ["init", *arguments], catch_exceptions=False).output
 
 
-def files(folder: Path) -> set[str]:
+def list_files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_one_job_brings_all_that_it_needs_and_nothing_else(tmp_path: Path) -> None:
+def test_init_with_a_job_copies_its_files_and_nothing_else(tmp_path: Path) -> None:
     project = tmp_path / "mine"
     output = init(str(project), "--job", "hsdp_4node")
-    found = files(project)
+    found = list_files(project)
     assert {path for path in found if path.endswith(".toml") and path.startswith("jobs")} == {
         f"jobs/{name}.toml" for name in ("hsdp_4node", "fsdp_4node", "zero3_2node", "zero2_2node", "zero1_2node")
     }
-    shared = {path for path in files(ROOT) if path.startswith("templates/") and path.count(".") == 1}
+    shared = {path for path in list_files(ROOT) if path.startswith("templates/") and path.count(".") == 1}
     assert {path for path in found if path.startswith("templates")} == shared | {
         f"templates/{name}.sbatch.j2" for name in ("base", "hybrid")
     }
@@ -46,7 +46,16 @@ def test_one_job_brings_all_that_it_needs_and_nothing_else(tmp_path: Path) -> No
                 assert f"jobs/train/{node.module}.py" in found
 
 
-def test_without_a_name_every_job_comes(tmp_path: Path) -> None:
+def test_minimal_copies_one_job_and_one_cluster_file(tmp_path: Path) -> None:
+    output = init(str(tmp_path / "my project"), "--minimal")
+    found = list_files(tmp_path / "my project")
+    assert {path for path in found if path.endswith(".toml")} == {"jobs/ddp_1node.toml", "env/example-gpu.toml"}
+    assert "jobs/train/ddp.py" in found
+    assert not {path for path in found if path.startswith(("templates", "Makefile"))}
+    assert output.splitlines()[-1] == f"next    cd '{tmp_path}/my project' && hpc-kit submit ddp_1node"
+
+
+def test_init_without_a_job_copies_every_job(tmp_path: Path) -> None:
     init(str(tmp_path))
     for kind, pattern in (
         ("jobs", "*.toml"),
@@ -58,10 +67,10 @@ def test_without_a_name_every_job_comes(tmp_path: Path) -> None:
     ):
         names = {path.name for path in (ROOT / kind).glob(pattern)}
         assert {path.name for path in (tmp_path / kind).glob(pattern)} == names
-    assert not [path for path in files(tmp_path) if "__pycache__" in path]
+    assert not [path for path in list_files(tmp_path) if "__pycache__" in path]
 
 
-def test_what_is_there_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "single.toml").write_text("# mine\n")
     monkeypatch.chdir(tmp_path)
@@ -94,7 +103,7 @@ def test_the_projects_files_come_before_the_shipped_ones(tmp_path: Path) -> None
         ("cancel JOB=single ID=3 CLUSTER=mine", "cancel 3 --cluster mine"),
     ],
 )
-def test_the_makefile_hands_its_words_on(words: str, expected: str, tmp_path: Path) -> None:
+def test_the_makefile_passes_its_arguments_on(words: str, expected: str, tmp_path: Path) -> None:
     init(str(tmp_path), "--job", "single")
     argv = ["make", "-C", str(tmp_path), "-s", *words.split(), "HPC_KIT=echo"]
     own = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKEOVERRIDES", "ARGS"}}
@@ -102,12 +111,12 @@ def test_the_makefile_hands_its_words_on(words: str, expected: str, tmp_path: Pa
 
 
 def test_a_job_that_is_not_shipped_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"no shipped job 'nope'(.|\n)*ddp_4node"):
+    with pytest.raises(SpecError, match=r"no shipped job 'nope'(.|\n)*hpc-kit list"):
         init(str(tmp_path), "--job", "nope")
-    assert files(tmp_path) == set()
+    assert list_files(tmp_path) == set()
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SpecError, match="cannot be written"):
         init(str(tmp_path / "file"))
@@ -120,13 +129,13 @@ def test_the_copied_program_starts(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_file_that_could_not_be_written_is_not_taken_for_the_users_own(tmp_path: Path) -> None:
+def test_a_partly_written_file_is_not_taken_for_a_file_of_the_user(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "hpc_kit", "init", str(tmp_path / "mine"), "--job", "single"]
     full = subprocess.run(
         ["bash", "-c", 'ulimit -f 0; "$@"', "full", *argv], capture_output=True, text=True, timeout=60
     )
     assert (full.returncode, "cannot be written" in full.stderr) == (2, True), full.stderr
-    assert files(tmp_path) == set()
+    assert list_files(tmp_path) == set()
     again = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert (again.returncode, "kept" in again.stdout) == (0, False)
     assert (tmp_path / "mine/jobs/single.toml").read_bytes()

@@ -20,7 +20,7 @@ def test_render_prints_the_golden_script(kit: Kit) -> None:
     assert done.stderr == "hpc-kit: ignoring --gpus-per-task=1 because cluster 'local' has no GPUs\n"
 
 
-def test_the_command_in_the_header_prints_the_same_script_again(kit: Kit) -> None:
+def test_the_command_in_the_header_reproduces_the_script(kit: Kit) -> None:
     import shlex
 
     words = [
@@ -42,7 +42,7 @@ def test_the_command_in_the_header_prints_the_same_script_again(kit: Kit) -> Non
     assert kit(*shlex.split(again.removeprefix("# again"))[1:]).stdout == first
 
 
-def test_a_program_without_a_job_file_is_an_ordinary_job(kit: Kit) -> None:
+def test_a_program_without_a_job_file_is_rendered(kit: Kit) -> None:
     done = kit("render", "-j=4x2", "--cluster", "slurm", "--", "python", "train.py", "--steps", "100")
     lines = done.stdout.splitlines()
     assert {"#SBATCH --nodes=4", "#SBATCH --ntasks=8", "#SBATCH --ntasks-per-node=2", "#SBATCH --job-name=train"} <= {
@@ -61,20 +61,20 @@ def test_a_program_without_a_job_file_is_an_ordinary_job(kit: Kit) -> None:
         (["./bin/go", "x"], "go", "{python} -m hpc_kit.runtime ./bin/go x"),
     ],
 )
-def test_programs_of_every_kind(kit: Kit, program: list[str], name: str, line: str) -> None:
+def test_programs_of_every_kind_are_rendered(kit: Kit, program: list[str], name: str, line: str) -> None:
     out = kit("render", "-j", "1x2", "--cluster", "slurm", "--", *program).stdout
     assert f"#SBATCH --job-name={name}" in out.splitlines()
     assert f"  {line.format(python=sys.executable)} || status=$?" in out.splitlines()
 
 
-def test_any_sbatch_option_is_an_option_here(kit: Kit) -> None:
+def test_every_sbatch_option_is_accepted(kit: Kit) -> None:
     done = kit("render", "single", "--cluster", "slurm", "--time", "2:00:00", "-p", "gpu", "--requeue", "--qos=high")
     assert {"#SBATCH --time=2:00:00", "#SBATCH --partition=gpu", "#SBATCH --requeue", "#SBATCH --qos=high"} <= {
         *done.stdout.splitlines()
     }
 
 
-def test_words_behind_dashes_are_added_to_a_jobs_command(kit: Kit) -> None:
+def test_words_after_two_dashes_are_added_to_the_command(kit: Kit) -> None:
     out = kit("render", "single", "--cluster", "slurm", "--", "--steps", "9").stdout
     assert "jobs/train/ddp.py --steps 60 --steps 9 || status=$?" in out
 
@@ -102,7 +102,7 @@ def _without_header(text: str) -> list[str]:
         (["render", "ddp_4nod"], "no job file 'ddp_4nod'"),
         (["render", "single", "--tmie", "3"], "--tmie"),
         (["render", "single", "--time", "2h30"], "2h30"),
-        (["render", "single", "--set", "resources.ndoes=2"], "do     write nodes"),
+        (["render", "single", "--set", "resources.ndoes=2"], "do     write --set resources.nodes=2"),
         (["render", "single", "--set", "nonsense"], "--set nonsense sets nothing"),
         (["render", "-j", "8", "--", "python", "t.py"], "-j 8 is not of the form NODESxRANKS"),
         (["render"], "neither a job nor a program"),
@@ -130,7 +130,7 @@ def test_wrong_use_is_a_few_lines_without_a_traceback(kit: Kit, words: list[str]
     assert done.stdout == ""
 
 
-def test_help_comes_without_any_command_imported(kit: Kit) -> None:
+def test_help_imports_no_command(kit: Kit) -> None:
     done = kit("--help")
     assert done.returncode == 0
     assert "submit" in done.stdout
@@ -143,7 +143,7 @@ def test_every_command_has_help(kit: Kit, name: str) -> None:
     assert "\\" not in done.stdout
 
 
-def test_nodelist_prints_a_host_a_line_and_folds_back(kit: Kit) -> None:
+def test_nodelist_prints_one_host_per_line_and_folds_them(kit: Kit) -> None:
     assert kit("nodelist", "n[1-3,7]").stdout == "n1\nn2\nn3\nn7\n"
     assert json.loads(kit("nodelist", "--json", "n[1-2]").stdout) == ["n1", "n2"]
     assert kit("nodelist", "--fold", "n1,n2 n3").stdout == "n[1-3]\n"
@@ -153,9 +153,19 @@ def test_nodelist_prints_a_host_a_line_and_folds_back(kit: Kit) -> None:
 
 def test_no_column_of_the_list_runs_into_the_next(kit: Kit, project: Path) -> None:
     (project / "jobs" / f"{'long' * 10}.toml").write_text(f'description = "{"wide " * 20}end"\ncommand = ["true"]\n')
-    lines = kit("list").stdout.splitlines()
-    assert f"  {'long' * 10}  {'wide ' * 20}end  jobs/{'long' * 10}.toml" in lines
-    assert len({line.index("jobs/") for line in lines if line.endswith(".toml") and "jobs/" in line}) == 1
+    text = kit("list").stdout
+    assert f"  {'long' * 10}  wide wide" in text
+    assert f"{'wide ' * 20}end (jobs/{'long' * 10}.toml)" in " ".join(text.split())
+
+
+def test_a_broken_link_does_not_hide_the_other_jobs(kit: Kit, project: Path) -> None:
+    (project / "jobs").mkdir(exist_ok=True)
+    (project / "jobs" / "gone.toml").symlink_to("nowhere.toml")
+    done = kit("list", "--json")
+    assert done.returncode == 0, done.stderr
+    jobs = {entry["name"]: entry["description"] for entry in json.loads(done.stdout)["jobs"]}
+    assert "cannot be read" in jobs["gone"]
+    assert "ddp_4node" in jobs
 
 
 def test_list_shows_jobs_clusters_and_templates(kit: Kit, project: Path) -> None:
@@ -185,7 +195,7 @@ def test_an_output_that_cannot_be_written_is_an_error_without_a_traceback(projec
     assert "Traceback" not in done.stderr
 
 
-def test_no_command_at_all_is_a_question_for_help(kit: Kit) -> None:
+def test_no_command_prints_the_help(kit: Kit) -> None:
     done = kit()
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == kit("--help").stdout
@@ -196,7 +206,16 @@ def test_schema_is_the_shipped_one(kit: Kit) -> None:
     assert kit("schema", "cluster").stdout == (ROOT / "env" / "cluster.schema.json").read_text()
 
 
-def test_a_batch_script_is_no_program(kit: Kit, project: Path) -> None:
+def test_a_project_that_cannot_be_written_to_is_rendered_all_the_same(kit: Kit, project: Path) -> None:
+    (project / "runs").write_text("a file in place of the folder, as root may write everywhere")
+    done = kit("render", "ddp_4node")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("#!/bin/bash")
+    assert "cannot write the shell files of the script" in done.stderr
+    assert "--standalone" in done.stderr
+
+
+def test_a_batch_script_as_a_program_is_refused(kit: Kit, project: Path) -> None:
     """As the program of another job it would be run without its own directives."""
     (project / "train.sh").write_text("#!/bin/bash\n#SBATCH --nodes=2\nsrun python t.py\n")
     done = kit("submit", "train.sh")

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from hpc_kit.cli.job_arguments import job_for_program
+from hpc_kit.submission.program_job import job_for_program
 
 
 @pytest.mark.parametrize(
@@ -27,5 +27,5 @@ from hpc_kit.cli.job_arguments import job_for_program
         ("nice -n 5 ./simulate --all", "simulate"),
     ],
 )
-def test_a_job_without_a_file_is_called_by_its_program(line: str, name: str) -> None:
+def test_a_job_without_a_file_is_named_after_its_program(line: str, name: str) -> None:
     assert job_for_program(tuple(shlex.split(line))).name == name

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Kit
+from tests.runs.fake import FakeSlurm
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,25 @@ def test_a_program_is_followed_to_its_end(kit: Kit, project: Path) -> None:
     assert kit("logs", "1", "-f").returncode == 0
 
 
-def test_the_first_rank_to_fail_is_shown_and_gives_the_status(kit: Kit, project: Path) -> None:
+def test_torchrun_behind_the_dashes_is_one_world_with_the_exit_code_of_the_training(kit: Kit, project: Path) -> None:
+    (project / "train.py").write_text(
+        "import sys\nimport torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\ndist.barrier()\n"
+        "print('rank', dist.get_rank(), 'of', dist.get_world_size())\n"
+        "dist.barrier()\nsys.exit(7 if dist.get_rank() == 2 and len(sys.argv) > 1 else 0)\n"
+    )
+    done = kit("submit", "-j", "2x2", "--", "torchrun", "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    listed = kit("logs", "--all").stdout.splitlines()
+    assert {f"   {rank}: rank {rank} of 4" for rank in range(4)} <= {*listed}
+    failed = kit("submit", "-j", "1x4", "--", "torchrun", "train.py", "--fail")
+    assert failed.returncode == 7, failed.stdout + failed.stderr
+    refused = kit("submit", "-j", "2x1", "--", "torchrun", "--nproc-per-node", "2", "train.py")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "hpc-kit submit -j 2x2 -- torchrun train.py" in refused.stderr
+
+
+def test_the_first_failed_rank_is_shown_and_sets_the_exit_code(kit: Kit, project: Path) -> None:
     (project / "train.py").write_text(
         "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('bad batch')\ntime.sleep(600)\n"
     )
@@ -121,7 +140,7 @@ def test_a_job_that_is_not_followed_can_be_seen_and_cancelled(kit: Kit) -> None:
     assert "had ended already" in kit("cancel", "1").stdout
 
 
-def test_a_job_is_saved_and_submitted_or_neither(kit: Kit, project: Path) -> None:
+def test_a_job_is_both_saved_and_submitted_or_neither(kit: Kit, project: Path) -> None:
     words = ["--hold", "--no-wait", "--save", "jobs/mine.toml", "--", "bash", "-c", "true"]
     assert kit("submit", "--nodelist", "nowhere", *words).returncode == 1
     assert not (project / "jobs/mine.toml").exists()
@@ -131,7 +150,7 @@ def test_a_job_is_saved_and_submitted_or_neither(kit: Kit, project: Path) -> Non
     assert len(json.loads(kit("status", "--json").stdout)) == 1
 
 
-def test_ctrl_c_leaves_the_jobs_and_says_how_to_end_each(project: Path) -> None:
+def test_ctrl_c_keeps_the_jobs_and_prints_how_to_cancel_each(project: Path) -> None:
     for name in ("a", "b"):
         (project / "jobs" / f"{name}.toml").write_text('command = ["bash", "-c", "echo there; sleep 600"]\n')
     argv = [sys.executable, "-m", "hpc_kit", "submit", "a", "b", "--cluster", "local"]
@@ -178,7 +197,7 @@ def test_ctrl_c_leaves_the_jobs_and_says_how_to_end_each(project: Path) -> None:
         (["embedded", "run", "no-such-program"], 2, "cannot run no-such-program"),
     ],
 )
-def test_what_cannot_be_is_a_few_lines_without_a_traceback(
+def test_a_wrong_submission_is_an_error_without_a_traceback(
     kit: Kit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], status: int, expected: str
 ) -> None:
     if "slurm" in words and words[0] == "submit":
@@ -191,7 +210,7 @@ def test_what_cannot_be_is_a_few_lines_without_a_traceback(
     assert len(done.stderr.splitlines()) <= 6
 
 
-def test_nothing_to_show_says_so(kit: Kit) -> None:
+def test_an_empty_listing_prints_a_note(kit: Kit) -> None:
     assert kit("status").stdout == "no jobs: none in the queue, and none in runs\n"
 
 
@@ -200,13 +219,12 @@ def test_the_commands_of_the_embedded_slurm_can_be_put_on_path(kit: Kit) -> None
     assert {path.name for path in folder.iterdir()} >= {"sbatch", "srun", "squeue"}
 
 
-def test_when_a_job_would_start_is_asked_without_submitting_it(kit: Kit) -> None:
+def test_the_start_is_estimated_without_submitting(kit: Kit) -> None:
     asked = kit("submit", "--test-only", "-j", "2x1", "--", "true")
     assert asked.stdout.splitlines()[-1].strip() == "nothing was submitted", asked.stderr
     assert ", on 127.0.0.[1-2], partition local: 2 CPUs" in asked.stdout
     start = json.loads(kit("submit", "--test-only", "--json", "-j", "2x1", "--", "true").stdout)
     assert (start["nodes"], start["cpus"], start["preempts"]) == ("127.0.0.[1-2]", 2, [])
-    assert kit("submit", "--json", "-j", "2x1", "--", "true").returncode == 2
 
 
 def test_two_queues_in_one_project_do_not_share_a_runs_folder(
@@ -223,7 +241,7 @@ def test_two_queues_in_one_project_do_not_share_a_runs_folder(
     assert [log.split() for log in logs] == [["one"], ["two"], ["three"]]
 
 
-def test_following_ends_when_the_embedded_slurm_is_taken_away(kit: Kit, project: Path, tmp_path: Path) -> None:
+def test_following_ends_when_the_embedded_slurm_is_removed(kit: Kit, project: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "hpc_kit", "submit", "--wait", "-j", "1x1", "--", "bash", "-c", "echo up; sleep 600"]
     with subprocess.Popen(words, cwd=project, stdout=subprocess.PIPE, text=True) as follower:
         try:
@@ -237,3 +255,38 @@ def test_following_ends_when_the_embedded_slurm_is_taken_away(kit: Kit, project:
             follower.kill()
     assert follower.returncode == 1
     assert "ended   UNKNOWN: Slurm no longer knows the job, and its script did not reach its end." in rest.splitlines()
+
+
+def test_parsable_prints_only_the_id(slurm: FakeSlurm, kit: Kit, project: Path) -> None:
+    (project / "train.py").touch()
+    words = ("--cluster", "fake", "--set", f"cluster.python={sys.executable}")
+    done = kit("submit", "job", *words, "--parsable")
+    assert (done.returncode, done.stdout) == (0, "12\n"), done.stderr
+    done = kit("submit", "job", *words, "--json")
+    assert json.loads(done.stdout) == {
+        "job_id": "13",
+        "name": "job",
+        "run": str(project / "runs" / "job" / "13"),
+        "cluster": "fake",
+    }
+    done = kit("submit", "job", "job", *words, "--chain", "--json")
+    assert [job["job_id"] for job in json.loads(done.stdout)] == ["14", "15"]
+    done = kit("submit", "job", *words, "--parsable", "--wait")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_saved_job_has_the_name_of_its_file(slurm: FakeSlurm, kit: Kit, project: Path) -> None:
+    (project / "train.py").touch()
+    words = ("--cluster", "fake", "--set", f"cluster.python={sys.executable}", "--no-wait")
+    done = kit("submit", "-j", "1x1", *words, "--save", "jobs/mine.toml", "--", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert (project / "runs" / "mine" / "12").is_dir()
+    assert 'name = "mine"' in (project / "jobs" / "mine.toml").read_text()
+
+
+def test_an_sbatch_that_does_not_answer_is_reported(slurm: FakeSlurm, kit: Kit, project: Path) -> None:
+    (project / "train.py").touch()
+    slurm.write("sbatch.hook", "sleep 7")
+    done = kit("submit", "job", "--cluster", "fake", "--set", f"cluster.python={sys.executable}", "--parsable")
+    assert (done.returncode, done.stdout) == (0, "12\n")
+    assert "sbatch has not answered yet; waiting up to 300 s" in done.stderr

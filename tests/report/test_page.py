@@ -50,7 +50,7 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.words.append((self.open[-1] if self.open else "", data))
 
-    def said(self, tag: str) -> str:
+    def texts_of(self, tag: str) -> str:
         return "".join(data for where, data in self.words if where == tag)
 
 
@@ -70,16 +70,16 @@ def section(word: str = EVIL) -> Section:
     )
 
 
-def test_whatever_a_log_holds_is_text() -> None:
+def test_any_content_of_a_log_is_shown_as_text() -> None:
     text = render_page([section(), section()], EVIL)
     found = Page(text)
     assert found.open == []
     assert not {"script", "img", "iframe", "link", "object"} & {tag for tag, _ in found.elements}
-    assert found.said("pre") == EVIL * 6
+    assert found.texts_of("pre") == EVIL * 6
     assert "default-src 'none'" in text
 
 
-def test_nothing_is_fetched_and_every_id_is_one() -> None:
+def test_the_page_loads_no_resource_and_every_id_is_unique() -> None:
     found = Page(render_page([section("a run"), section("another")], "now"))
     outside = [
         value for _, attributes in found.elements for name, value in attributes.items() if name in {"src", "href"}
@@ -89,7 +89,7 @@ def test_nothing_is_fetched_and_every_id_is_one() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_a_page_can_be_read_without_eyes_and_in_the_dark() -> None:
+def test_the_page_is_readable_by_a_screen_reader_and_in_dark_mode() -> None:
     text = render_page([section("a run"), section("another")], "now")
     found = Page(text)
     tags = [tag for tag, _ in found.elements]
@@ -103,26 +103,26 @@ def test_a_page_can_be_read_without_eyes_and_in_the_dark() -> None:
     assert light <= dark | {"--paper"}
 
 
-def test_benches_of_one_kind_are_told_apart_by_their_files(tmp_path: Path) -> None:
+def test_benches_of_one_kind_are_named_after_their_files(tmp_path: Path) -> None:
     for name in ("busy", "idle"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "A.json").write_bytes(encode(papers.document([])))
     done = CliRunner().invoke(command, [str(tmp_path / "busy/A.json"), str(tmp_path / "idle/A.json"), "--out", "-"])
     found = Page(done.stdout)
     titles = f"Collectives: {tmp_path}/busy/A.json", f"Collectives: {tmp_path}/idle/A.json"
-    assert found.said("a") == found.said("h2") == "".join(titles)
-    assert found.said("h1") == "bench comm"
+    assert found.texts_of("a") == found.texts_of("h2") == "".join(titles)
+    assert found.texts_of("h1") == "bench comm"
 
 
-def test_a_note_has_code_and_lines() -> None:
+def test_a_note_may_contain_code_and_lines() -> None:
     text = markup_code("`on <device>` is\nthe `whole")
     assert text == "<code>on &lt;device&gt;</code> is\nthe `whole"
 
 
-def test_what_could_not_be_measured_is_told_at_the_top(tmp_path: Path) -> None:
+def test_missing_measurements_are_listed_at_the_top(tmp_path: Path) -> None:
     (tmp_path / "A.json").write_bytes(encode(structs.replace(papers.document([]), missing=["2 ranks", "4 ranks"])))
     found = Page(CliRunner().invoke(command, [str(tmp_path / "A.json"), "--out", "-"]).stdout)
-    assert "Incomplete: without 2 ranks; 4 ranks." in found.said("p")
+    assert "Incomplete: without 2 ranks; 4 ranks." in found.texts_of("p")
 
 
 def test_a_run_folder_and_a_bench_become_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,30 +138,42 @@ def test_a_run_folder_and_a_bench_become_a_page(tmp_path: Path, monkeypatch: pyt
     bench.write_bytes(encode(papers.document([papers.row(4096, [1e-3, 2e-3, 3e-3])])))
     done = CliRunner().invoke(command, [str(run), str(bench), "--out", "-"])
     found = Page(done.stdout)
-    assert "train, job 7" in found.said("h2")
-    assert "FAILED" in found.said("p")
-    assert "# a <b> script" in found.said("pre")
-    assert "login1" in found.said("dd")
+    assert "train, job 7" in found.texts_of("h2")
+    assert "FAILED" in found.texts_of("p")
+    assert "# a <b> script" in found.texts_of("pre")
+    assert "login1" in found.texts_of("dd")
     assert {"loss_last", "2.5", "LANG", "2 ms (1.5-2.5)"} <= {data for where, data in found.words if where == "td"}
-    assert "A note." in found.said("p")
-    assert "pip install" in found.said("p")
+    assert "A note." in found.texts_of("p")
+    assert "pip install" in found.texts_of("p")
     assert "no plots" in done.stderr.lower()
 
 
 @pytest.mark.parametrize(("name", "fault"), [("none", "no run of none"), (".", "is not a run")])
-def test_what_is_no_run(name: str, fault: str, project: Path) -> None:
+def test_a_folder_that_is_no_run_is_refused(name: str, fault: str, project: Path) -> None:
     done = CliRunner().invoke(command, [name, "--cluster", "local"])
     assert fault in str(done.exception)
 
 
-def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
+def test_only_its_owner_can_read_a_page_and_secrets_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "12"
+    run.mkdir()
+    (run / "rank-0.log").write_text("connecting to pg://me:hunter2@db/x\n")
+    Path("page.html").write_text("an earlier page")
+    done = CliRunner().invoke(command, [str(run), "--out", "page.html"])
+    assert done.exit_code == 0, done.output
+    assert Path("page.html").stat().st_mode & 0o777 == 0o600
+    assert "hunter2" not in Path("page.html").read_text()
+
+
+def test_an_unwritable_page_is_an_error(tmp_path: Path) -> None:
     bench = tmp_path / "A.json"
     bench.write_bytes(encode(papers.document([])))
     done = CliRunner().invoke(command, [str(bench), "--out", str(tmp_path / "no/such/page.html")])
     assert "cannot write" in str(done.exception)
 
 
-def test_curves_come_from_the_steps_that_were_written(tmp_path: Path) -> None:
+def test_curves_are_drawn_from_recorded_steps(tmp_path: Path) -> None:
     steps = {"loss": [4.0, 2.0], "seconds": [0.5, 0.25], "tokens": 100, "busy": [[0.1, 0.2, 0.3]]}
     (tmp_path / "steps.json").write_text(json.dumps(steps))
     rows = run_section.read_training_curves(tmp_path, tmp_path / "none").results
@@ -189,14 +201,14 @@ def test_many_steps_are_drawn_as_few_points(tmp_path: Path) -> None:
         ("iter 7: loss 2.5, time 10ms", {"loss": 2.5}),
     ],
 )
-def test_curves_come_from_what_other_programs_say(line: str, values: dict[str, float], tmp_path: Path) -> None:
+def test_curves_are_read_from_logs_of_other_programs(line: str, values: dict[str, float], tmp_path: Path) -> None:
     log = tmp_path / "rank-0.log"
     log.write_text(f"some words, loss 9\n{line}\n")
     (row,) = run_section.read_training_curves(tmp_path, log).results
     assert row.values == pytest.approx(values)
 
 
-def test_a_log_is_not_held_in_memory_for_its_curve_and_its_end(tmp_path: Path) -> None:
+def test_reading_a_large_log_needs_little_memory(tmp_path: Path) -> None:
     log = tmp_path / "rank-0.log"
     with log.open("wb") as file:
         file.write(b"step 1 loss 3.5\n")
@@ -215,7 +227,7 @@ def test_a_log_is_not_held_in_memory_for_its_curve_and_its_end(tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.oracle("chromium")
 @pytest.mark.parametrize(("scheme", "background"), [(1, "rgb(255, 255, 255)"), (0, "rgb(23, 23, 26)")])
-def test_a_browser_shows_it_in_light_and_dark(scheme: int, background: str, tmp_path: Path) -> None:
+def test_a_browser_shows_the_page_in_light_and_dark_mode(scheme: int, background: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     bench = tmp_path / "A.json"
     bench.write_bytes(encode(papers.document([papers.row(size, [1e-3, 2e-3, 3e-3]) for size in (1024, 4096)])))
@@ -249,4 +261,4 @@ def test_the_command_is_shown_as_it_is_typed(words: list[str], shown: str, tmp_p
     (run / "end").write_text("0 1790000000.0\n")
     found = Page(CliRunner().invoke(command, [str(run), "--out", "-"]).stdout)
     assert shown in {data for where, data in found.words if where == "dd"}
-    assert (found.said("h1"), found.said("h2")) == ("train, job 7", "")
+    assert (found.texts_of("h1"), found.texts_of("h2")) == ("train, job 7", "")

@@ -1,0 +1,126 @@
+"""`hpc-kit clean`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.output import short_path
+from hpc_kit.cli.terminal import echo
+from hpc_kit.errors import RecordError, SpecError
+from hpc_kit.runs.backend import query_runs
+from hpc_kit.runs.cluster_match import may_belong_to
+from hpc_kit.runs.run_folders import RunIndex
+from hpc_kit.slurm.job_ids import base_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpc_kit.cli.options import Session
+    from hpc_kit.runs.run_folders import Run
+
+HOURS = {"h": 1, "d": 24, "w": 7 * 24}
+
+
+def parse_age(_context: object, _parameter: object, text: str) -> dt.timedelta:
+    """Parse an age such as 12h, 30d or 4w.
+
+    Raises:
+        click.BadParameter: It is none.
+    """
+    match = re.fullmatch(r"(\d+)([hdw])", text)
+    if not match:
+        raise click.BadParameter(f"{text!r} is not an age; write 12h, 30d or 4w")
+    return dt.timedelta(hours=int(match[1]) * HOURS[match[2]])
+
+
+@click.command("clean")
+@click.option("--older-than", "age", callback=parse_age, required=True, metavar="AGE", help="12h, 30d, 4w.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@CLUSTER_OPTION
+@RUNS_OPTION
+def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
+    """Delete old runs of this project with all files in their folders: logs, records, checkpoints.
+
+    Jobs that wait or run are kept, and so are runs of another cluster. The command shows what it would delete, and
+    asks.
+
+    Exit status: 0 deleted, or nothing to delete; 1 Slurm does not answer, or a file cannot be deleted; 2 wrong use.
+    """
+    session = open_session(cluster)
+    before = (dt.datetime.now() - age).timestamp()  # noqa: DTZ005 - compared with times of this machine
+    old = [run for run in RunIndex(session.runs).all_runs() if _submitted(run) < before]
+    going = _going_ids(old, session) if old else set()
+    runs = [run for run in old if run.job_id not in going and may_belong_to(run, session.cluster.name, session.client)]
+    if len(runs) < len(old):
+        echo(f"kept: {len(old) - len(runs)} old runs that have not ended, or belong to another cluster", err=True)
+    if not runs:
+        echo(f"nothing to delete in {short_path(session.runs)}")
+        return
+    paths = [path for run in runs for path in _paths_of(run)]
+    for run in runs:
+        echo(f"{run.job_id:>8}  {run.name}  {dt.datetime.fromtimestamp(_submitted(run)):%Y-%m-%d}")  # noqa: DTZ006 - local time
+    if not yes:
+        if not sys.stdin.isatty():
+            raise SpecError("nobody can answer whether to delete these runs", remedy="add --yes")
+        click.confirm(f"delete these {len(runs)} runs ({_size(paths) / 1e6:,.1f} MB)?", abort=True)
+    for path in paths:
+        try:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        except OSError as error:
+            raise RecordError(f"cannot delete {path}", found=error.strerror, remedy="ask its owner") from error
+    for folder in {run.folder.parent for run in runs}:
+        _remove_empty(folder)
+    echo(f"deleted {len(runs)} runs")
+
+
+def _submitted(run: Run) -> float:
+    """Return the time of the submission; of a run without a record, when its folder last changed."""
+    try:
+        return dt.datetime.fromisoformat(run.record.submitted if run.record else "").timestamp()
+    except ValueError:
+        return run.folder.stat().st_mtime
+
+
+def _going_ids(runs: list[Run], session: Session) -> set[str]:
+    """Return the ids of jobs that wait or run.
+
+    Raises:
+        SlurmUnavailable: Slurm does not answer.
+    """
+    ids: set[str] = set()
+    for client in session.client.for_each_cluster():
+        survey = client.query_queue([])
+        if survey.unreachable is not None:
+            raise survey.unreachable
+        ids |= {base_id(status.job_id) for status in survey.queue if not status.state.finished}
+    others = [run for run in runs if not run.backend.uses_slurm]
+    return ids | {job_id for job_id, each in query_runs(others, session.client).items() if not each.state.finished}
+
+
+def _paths_of(run: Run) -> Iterator[Path]:
+    """Yield the folder of a run, those of its array elements, and its batch logs beside them."""
+    folder = run.folder.parent
+    yield run.folder
+    yield from folder.glob(f"{run.job_id}_*")
+    yield from (path for path in run.batch_logs() if path.parent == folder and path.is_file())
+
+
+def _size(paths: list[Path]) -> int:
+    files = [each for path in paths for each in (path.rglob("*") if path.is_dir() else [path])]
+    return sum(each.lstat().st_size for each in files if not each.is_dir())
+
+
+def _remove_empty(folder: Path) -> None:
+    latest = folder / "latest"
+    if latest.is_symlink() and not latest.exists():
+        latest.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()

@@ -1,0 +1,131 @@
+"""Jobs in tables and as JSON: one row for each job, or for elements of an array in the same state."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from hpc_kit.cli.output import format_table
+from hpc_kit.slurm.job_ids import array_index, base_id
+from hpc_kit.slurm.option_values import fold_indices
+from hpc_kit.slurm.start_forecast import format_duration
+from hpc_kit.slurm.states import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpc_kit.runs.status import JobLine
+
+
+class JobRow(NamedTuple):
+    """One job, or array elements in the same state."""
+
+    job_id: str
+    name: str
+    text: str
+    next_step: str | None
+    state: JobState
+    age: str
+    """Time since the submission."""
+
+    duration: str
+    """Time for which the job runs or ran."""
+
+
+def group_jobs(lines: Sequence[JobLine]) -> list[JobRow]:
+    """Return one row per job; elements of one array in the same state share a row."""
+    arrays: dict[str, dict[tuple[object, ...], list[JobLine]]] = {}
+    for line in lines:
+        arrays.setdefault(base_id(line.job_id), {}).setdefault(_group_key(line), []).append(line)
+    return [_make_row(same) for groups in arrays.values() for same in groups.values()]
+
+
+def _group_key(line: JobLine) -> tuple[object, ...]:
+    if not array_index(line.job_id):
+        return (line.job_id,)
+    # Running elements have different remaining times. The row shows the smallest one.
+    sentence = None if line.state is JobState.RUNNING else line.sentence
+    return (base_id(line.job_id), line.name, line.state, line.reason, sentence)
+
+
+def _make_row(same: list[JobLine]) -> JobRow:
+    first = min(same, key=_time_left)
+    job_id, text, step = first.job_id, str(first), first.next_step
+    if len(same) > 1:
+        array = base_id(job_id)
+        step = step and step.replace(job_id, array)
+        job_id = f"{array}_[{fold_indices(int(array_index(line.job_id)) for line in same)}]"
+        if first.state is JobState.RUNNING:
+            text = text.replace(": ", f": {len(same)} of them, at least ", 1)
+    age = (dt.datetime.now() - first.submitted).total_seconds() if first.submitted else None  # noqa: DTZ005 - as Slurm
+    return JobRow(job_id, first.name, text, step, first.state, _short_time(age), _short_time(first.duration))
+
+
+def _short_time(seconds: float | None) -> str:
+    """Return a duration in its largest unit: 45 s, 9 min, 3 h, 2 d."""
+    return "" if seconds is None else " ".join(format_duration(max(0, round(seconds))).split()[:2])
+
+
+def _time_left(line: JobLine) -> float:
+    status = line.status
+    if status is None or status.time_limit is None or status.elapsed is None or status.time_limit < 0:
+        return float("inf")
+    return status.time_limit - status.elapsed
+
+
+def format_jobs(lines: Sequence[JobLine]) -> list[str]:
+    """Return the rows as lines of text with a header, each row followed by the suggested next step."""
+    cells = [("job", "name", "age", "ran", "state")]
+    colours: list[tuple[str, str | None]] = [("", None)]
+    hints: set[str] = set()
+    for row in group_jobs(lines):
+        cells.append((row.job_id, row.name, row.age, row.duration, row.text))
+        colours.append((str(row.state), _colour(row.state)))
+        # Many jobs may wait for the same reason.
+        hint = row.next_step and row.next_step.replace(base_id(row.job_id), "ID")
+        if row.next_step and hint not in hints:
+            hints.add(str(hint))
+            cells.append(("", "", "", "", row.next_step))
+            colours.append(("", None))
+    table = format_table(cells, "right", "left", "right", "right", "left", first_width=8)
+    # The state is coloured afterwards: escape sequences would count as columns of the table.
+    return [
+        text.replace(f"  {word}", f"  {click.style(word, fg=colour)}", 1) if colour else text
+        for text, (word, colour) in zip(table, colours, strict=True)
+    ]
+
+
+def _colour(state: JobState) -> str | None:
+    if state is JobState.COMPLETED:
+        return "green"
+    if state.failed:
+        return "red"
+    return {JobState.RUNNING: "cyan", JobState.PENDING: "yellow"}.get(state)
+
+
+def job_json(line: JobLine) -> dict[str, object]:
+    """Return a job as a JSON object. Times come from Slurm and have no time zone."""
+    status = line.status
+    return {
+        "job_id": line.job_id,
+        "name": line.name,
+        "state": str(line.state),
+        "reason": line.reason,
+        "sentence": line.sentence,
+        "next_step": line.next_step,
+        "partition": status.partition if status else None,
+        "nodes": status.nodelist if status else None,
+        "submit": _iso_time(status and status.submit),
+        "start": _iso_time(status and status.start),
+        "end": _iso_time(status and status.end),
+        "time_limit": status.time_limit if status else None,
+        "elapsed": status.elapsed if status else None,
+        "exit_code": status.exit_code if status else None,
+        "run": str(line.run.folder) if line.run else None,
+    }
+
+
+def _iso_time(value: object) -> str | None:
+    return value.isoformat() if isinstance(value, dt.datetime) else None

@@ -1,0 +1,68 @@
+"""Options that several commands share, and the cluster that a command queries."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from hpc_kit.spec import search_path
+from hpc_kit.spec.default_cluster import default_cluster_name
+from hpc_kit.spec.load import load_cluster
+
+if TYPE_CHECKING:
+    from hpc_kit.slurm.client import SlurmClient
+    from hpc_kit.spec.cluster import Cluster
+
+FILE = click.Path(path_type=Path)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+CLUSTER_OPTION = click.option(
+    "--cluster", metavar="NAME", help="Cluster file in env/ [default: the one that fits this machine]."
+)
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="A JSON document.")
+
+RUNS_META = "hpc_kit.runs"
+"""Key in click's `meta` for a runs folder that replaces the one of the cluster file."""
+
+RUNS_OPTION = click.option(
+    "--runs",
+    metavar="FOLDER",
+    expose_value=False,
+    callback=lambda ctx, _, value: ctx.meta.update({RUNS_META: value} if value else {}),
+    help="Folder of the runs [default: `runs` of the cluster file].",
+)
+
+
+class Session(NamedTuple):
+    """A cluster, the client of its Slurm, and its runs folder."""
+
+    cluster: Cluster
+    client: SlurmClient
+    runs: Path
+
+
+def open_session(name: str | None, *, require_answer: bool = False) -> Session:
+    """Open the named cluster, or the one that fits this machine.
+
+    Args:
+        name: Name or path of a cluster file.
+        require_answer: Raise instead of guessing if Slurm does not answer.
+
+    Raises:
+        SpecError: There is no such cluster file.
+        SlurmUnavailable: `require_answer`, and Slurm does not answer.
+    """
+    from hpc_kit.spec.cluster_client import open_client
+
+    root = search_path.current_folder()
+    cluster = load_cluster(name or default_cluster_name(root, os.environ, require_answer=require_answer), root=root)
+    return Session(cluster, open_client(cluster), root / (runs_option() or cluster.runs))
+
+
+def runs_option() -> str | None:
+    """Return the runs folder of `--runs`; None without that option."""
+    context = click.get_current_context(silent=True)
+    return context.meta.get(RUNS_META) if context is not None else None

@@ -1,0 +1,30 @@
+"""Prints text that programs, exceptions and Slurm may have written: colours reach the terminal, nothing else does.
+
+A terminal obeys escape sequences: they can change its title, overwrite lines, or make it type.
+"""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+_ESCAPES = re.compile(
+    r"(?P<colour>\x1b\[[0-9;:]*m)"
+    r"|\x1b\[[0-?]*[ -/]*[@-~]"  # other control sequences: cursor, erase
+    r"|\x1b[]P^_X][^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # strings up to their end: title, clipboard
+    r"|\x1b[ -/]*[0-~]?"
+)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]+")
+
+
+def clean_text(text: str) -> str:
+    """Return a text without control characters. Colours, tabs, line breaks and carriage returns stay."""
+    if "\x1b" in text:
+        text = _ESCAPES.sub(lambda match: match["colour"] or "", text)
+    return _CONTROLS.sub("", text)
+
+
+def echo(text: str = "", *, nl: bool = True, err: bool = False) -> None:
+    """Print a text to stdout or stderr. Colours are removed if that is no terminal."""
+    click.echo(clean_text(text), nl=nl, err=err)

@@ -1,0 +1,80 @@
+"""Everyday commands: pages of the documentation, deleting old runs, completion in the shell."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hpc_kit.cli.clean import command as clean
+from hpc_kit.submission.submit import submit
+from tests.cli.conftest import Kit
+from tests.runs.fake import FakeSlurm
+
+
+def test_a_page_of_the_documentation_is_printed(kit: Kit) -> None:
+    assert kit("docs", "when-it-fails").stdout.startswith("# When a job fails\n")
+    assert kit("docs", "fails").stdout.startswith("# When a job fails\n")
+    assert "when-it-fails" in kit("docs").stdout
+    done = kit("docs", "rendevous")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "hpc-kit: no page 'rendevous'\n  do     hpc-kit docs rendezvous\n",
+    )
+
+
+def make_older(run: Path, days: float) -> None:
+    record = json.loads((run / "record.json").read_text())
+    record["submitted"] = (dt.datetime.now().astimezone() - dt.timedelta(days=days)).isoformat()
+    (run / "record.json").write_text(json.dumps(record))
+
+
+@pytest.fixture
+def runs(slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Jobs 12, 13 and 14: 40 days, 40 days and a day old; 13 still waits."""
+    monkeypatch.setenv("HPC_KIT_CLUSTER", "fake")
+    for days in (40, 40, 1):
+        make_older(submit("job", "fake").run.folder, days)
+    slurm.queue("13 PENDING")
+    (project / "runs" / "job" / "12.log").write_text("batch\n")
+    return project / "runs" / "job"
+
+
+def test_only_old_runs_that_have_ended_are_deleted(runs: Path) -> None:
+    done = CliRunner().invoke(clean, ["--older-than", "30d", "--yes"])
+    assert done.exit_code == 0, done.output
+    assert "kept: 1 old runs" in done.output
+    assert "deleted 1 runs" in done.output
+    assert sorted(path.name for path in runs.iterdir()) == ["13", "14", "latest"]
+
+
+def test_nothing_is_deleted_without_an_answer(runs: Path, kit: Kit) -> None:
+    done = kit("clean", "--older-than", "30d")
+    assert (done.returncode, "add --yes" in done.stderr) == (2, True)
+    assert (runs / "12").is_dir()
+
+
+def test_nothing_is_deleted_while_slurm_does_not_answer(runs: Path, slurm: FakeSlurm, kit: Kit) -> None:
+    slurm.write("squeue.error", "squeue: error: Unable to contact slurm controller\n")
+    done = kit("clean", "--older-than", "30d", "--yes")
+    assert done.returncode == 1
+    assert (runs / "12").is_dir()
+
+
+def test_completion_is_installed_once_and_completes_names_of_jobs(kit: Kit, tmp_path: Path) -> None:
+    for _ in range(2):
+        done = kit("completion", "install", "bash", HOME=str(tmp_path), XDG_DATA_HOME="")
+        assert done.returncode == 0, done.stderr
+    [line] = (tmp_path / ".bashrc").read_text().splitlines()
+    assert subprocess.run(["bash", "-n", line.split()[2]], check=False).returncode == 0
+    words = {"COMP_WORDS": "hpc-kit submit --wait ddp_4", "COMP_CWORD": "3", "_HPC_KIT_COMPLETE": "bash_complete"}
+    start = "import sys; sys.argv[0] = 'hpc-kit'; from hpc_kit.__main__ import main; main()"
+    environ = {**os.environ, **words}
+    done = subprocess.run([sys.executable, "-c", start], env=environ, capture_output=True, text=True, check=False)
+    assert "plain,ddp_4node" in done.stdout
