@@ -9,18 +9,23 @@ and HSDP (`--dp-shard 2`: replicas of two ranks each. The shards of a replica ar
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from model import GPT, initialize, next_byte_loss
 from options import Options, among, count, flag, option
-from training import Result, Training, adamw, apply_options, autocast, join_ranks
+from training import Result, Training, adamw, apply_options, autocast, count_local_bytes, join_ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +51,32 @@ def shard_model(model: GPT, options: FsdpOptions, mesh: DeviceMesh) -> FSDPModul
     return shard(model)
 
 
+class Usage(TorchDispatchMode):
+    """Measures one step: the parameters between forward and backward, and what the rank receives from the others."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.between, self.received = 0.0, Counter[str]()
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if DTensor in types:
+            return NotImplemented  # its local tensors come next
+        name = op.name().removeprefix("c10d::")
+        if name in {"_allgather_base_", "_reduce_scatter_base_"}:  # of the output and the input, one is whole
+            self.received[name] += abs(args[0].numel() - args[1].numel()) * args[0].element_size() / 2**20
+        return op(*args, **(kwargs or {}))
+
+    def report(self, training: Training, zero: int) -> None:
+        """Print the memory and the traffic in which ZeRO-2 and ZeRO-3 differ, for the summary too."""
+        if not self.received:
+            return  # a restart after the last step
+        gathered, reduced = self.received["_allgather_base_"], self.received["_reduce_scatter_base_"]
+        facts = {"parameters_between_passes_mib": self.between, "gathered_mib": gathered, "reduced_mib": reduced}
+        training.facts |= facts
+        training.report(f"ZeRO-{zero}  parameters {self.between:.2f} MiB on a rank between forward and backward")
+        training.report(f"ZeRO-{zero}  received in a step: {gathered:.2f} MiB parameters, {reduced:.2f} MiB gradients")
+
+
 def main(argv: Sequence[str] | None = None) -> Result | None:
     options = FsdpOptions.parse(__doc__, argv)
     with join_ranks(options) as (world, text):
@@ -63,15 +94,19 @@ def main(argv: Sequence[str] | None = None) -> Result | None:
 
         share = (world.rank, world.world_size)
         with Training(options, world, text, model, optimizer, compute_loss, share=share) as training:
+            usage = Usage()
             for step in training.steps():
-                for inputs, targets, is_last in step.micro_batches():
-                    sharded.set_requires_gradient_sync(is_last)  # gradients are exchanged in the last pass only
-                    loss = compute_loss(inputs, targets) / options.accumulate
-                    loss.backward()
-                    step.add_loss(loss)
+                with nullcontext() if usage.received else usage:  # the first step is measured
+                    for inputs, targets, is_last in step.micro_batches():
+                        sharded.set_requires_gradient_sync(is_last)  # gradients are exchanged in the last pass only
+                        loss = compute_loss(inputs, targets) / options.accumulate
+                        usage.between = usage.between or count_local_bytes(model.parameters()) / 2**20
+                        loss.backward()
+                        step.add_loss(loss)
                 training.clip_gradients()
                 optimizer.step()
                 optimizer.zero_grad()
+            usage.report(training, options.zero)
         return training.result
 
 

@@ -1,5 +1,6 @@
 """Train the byte-level GPT with Horovod: every rank has the whole model, Horovod averages the gradients in backward.
 
+    env/build_horovod.sh
     mpirun -n 8 python jobs/train/horovod_ddp.py --steps 60
 
 torch.distributed, over gloo, does the rest: evaluation, measurements, checkpoints.
@@ -14,13 +15,19 @@ from torch import Tensor
 
 from model import next_byte_loss
 from options import Options
-from training import Result, Training, adamw, autocast, build_model, join_ranks
+from training import Result, SpecError, Training, adamw, autocast, build_model, join_ranks
 
 
 def main(argv: Sequence[str] | None = None) -> Result | None:
     options = Options.parse(__doc__, argv)
     with join_ranks(options) as (world, text):
         hvd.init()
+        if hvd.size() != world.world_size:
+            raise SpecError(
+                "Horovod was built with another MPI than the one that started the ranks",
+                found=f"{hvd.size()} ranks for Horovod, {world.world_size} ranks of mpirun",
+                remedy="start with the mpirun that env/build_horovod.sh names in its last line",
+            )
         model = build_model(options, world.device)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         optimizer = hvd.DistributedOptimizer(

@@ -73,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> Result | None:
                 training.clip_gradients()
                 optimizer.step()
                 optimizer.zero_grad()
+            pipeline.report_bubble(training)
         return training.result
 
 

@@ -21,21 +21,12 @@ from torch import distributed as dist
 
 from model import GPT, IGNORED, next_byte_loss
 from options import Options, among, count, option
-from training import (
-    Result,
-    SpecError,
-    Training,
-    adamw,
-    autocast,
-    build_model,
-    join_ranks,
-    new_group_of_all,
-    refuse_options,
-)
+from training import Result, SpecError, Training, adamw, autocast, build_model, join_ranks, new_group_of_all
 
 
 @dataclass(frozen=True, kw_only=True)
 class HalvesOptions(Options):
+    unsupported = ("accumulate",)
     pp: int = option(2, among(2), "devices: two, no more")
     dp: int = option(1, among(1), "replicas: one")
     split_size: int | None = option(None, count, "windows in a split; default: the whole batch")
@@ -83,7 +74,6 @@ def main(argv: Sequence[str] | None = None) -> Result | None:
         if world.world_size != 2 or options.layers < 2:
             found = f"{world.world_size} ranks, pp {options.pp}, --layers {options.layers}"
             raise SpecError("two halves need two ranks and two layers", found=found, remedy="use pipeline.py")
-        refuse_options(options, "accumulate")
         middle = options.layers // 2
         layers = range(middle) if world.is_main else range(middle, options.layers)
         model = build_model(options, world.device, layers)

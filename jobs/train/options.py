@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from model import Config
 
@@ -72,7 +72,9 @@ def option(default: T, parse: Callable[[str], object], text: str) -> T:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of a training. A program with more options adds fields in a subclass."""
+    """Options of a training. A program with more options adds fields in a subclass, and names those that it lacks."""
+
+    unsupported: ClassVar[tuple[str, ...]] = ()
 
     steps: int = option(60, count, "optimizer steps")
     global_batch: int = option(64, count, "windows of text per step, over all ranks")
@@ -108,7 +110,8 @@ class Options:
         )
         layout = read_layout(parser)
         for entry in fields(cls):
-            add_argument(parser, entry, layout.pop(entry.name, None))
+            if entry.name not in cls.unsupported:
+                add_argument(parser, entry, layout.pop(entry.name, None))
         unknown = [name for name in layout if name in DEGREES and layout[name] > 1]
         if unknown := [*unknown, *(["zero"] if layout.get("zero") else [])]:
             listed = ", ".join(f"{name} {layout[name]}" for name in unknown)

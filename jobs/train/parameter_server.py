@@ -34,11 +34,8 @@ from training import (
     gather,
     join_ranks,
     learning_rate,
-    measure_speed,
     new_group_of_all,
-    peak_memory_mib,
-    refuse_options,
-    write_summary,
+    summarize_training,
 )
 
 STOP = -1
@@ -46,6 +43,7 @@ STOP = -1
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions(Options):
+    unsupported = ("resume", "checkpoint", "checkpoint_every", "eval_every", "accumulate")
     servers: int = option(1, among(1), "ranks that have the parameters and no share of the batch")
     slow: float = option(0.0, float, "seconds that the last worker takes longer for each gradient")
     smooth: int = option(5, count, "steps over whose mean the two losses are compared")
@@ -91,7 +89,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Curve]:
         workers = world.world_size - 1
         if not workers:
             raise SpecError("a server needs a worker", found="1 rank", remedy="2 ranks or more: ntasks_per_node = 2")
-        refuse_options(options, "resume", "checkpoint", "checkpoint_every", "eval_every", "accumulate")
         check_batch(options, text, workers)
         windows, group = count_windows(text.training, options.sequence), new_group_of_all(options, world, "gloo")
 
@@ -126,18 +123,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Curve]:
             else:
                 waits[name] = work(model)
             world.barrier()
-        ranks = gather((peak_memory_mib(world.device), waits.get("synchronous", 0.0)))
+        shares, (curves, *_) = gather(waits.get("synchronous", 0.0)), gather(curves)
+        lines, facts = compare_curves(curves, options.smooth)
         if world.is_main:
-            lines, facts = compare_curves(curves, options.smooth)
             print("\n".join(lines), flush=True)
-            memory, shares = zip(*ranks, strict=True)
-            facts |= {"peak_memory_mib": max(memory), "communication_share": sum(shares) / workers}
-            curve = curves["synchronous"]
-            times = [end - begin for begin, end in pairwise([0.0, *curve.seconds])]
-            each = " ".join(f"{size:.0f}" for size in memory)
-            write_summary(
-                memory_mib_per_rank=each, loss_last=curve.losses[-1], **measure_speed(options, times), **facts
-            )
+        ends, losses = curves["synchronous"].seconds, curves["synchronous"].losses
+        seconds = [end - begin for begin, end in pairwise([0.0, *ends])]
+        facts |= {"loss_last": losses[-1], "communication_share": sum(shares) / workers}
+        summarize_training(world, seconds, options.global_batch * options.sequence, **facts)
         return curves
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,7 @@ from torch.nn import functional as F  # noqa: N812  torch's own habit
 
 from model import GPT, IGNORED, Config
 from options import Options, count, one_of, option
-from training import SpecError, autocast, build_model
+from training import SpecError, Training, autocast, build_model
 
 SCHEDULES = ("GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble")
 """torch's names. The last three give a rank several stages; a zero bubble computes weight gradients in the gaps."""
@@ -36,6 +38,70 @@ class PipelineOptions(Options):
     @property
     def passes(self) -> int:
         return self.micro_batches
+
+
+class BubbleClock:
+    """Measures how long this rank computes in each step. In the rest of the step, the bubble, it waits for others."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.is_cuda, self.computed = device.type == "cuda", list[tuple[Any, Any]]()
+        self.steps = deque[list[tuple[Any, Any]]](maxlen=50)
+        """Beginnings and ends: first of the step, then of each pass in it."""
+
+    def mark(self) -> Any:
+        if not self.is_cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    @contextmanager
+    def measure_pass(self) -> Iterator[None]:
+        begun = self.mark()
+        yield
+        self.computed.append((begun, self.mark()))
+
+    @contextmanager
+    def measure_step(self) -> Iterator[None]:
+        begun = self.mark()
+        self.computed = []
+        yield
+        self.steps.append([(begun, self.mark()), *self.computed])
+
+    def idle_share(self) -> float:
+        """Returns the share of the latest steps in which the mean rank computed nothing; a collective."""
+        if self.is_cuda:
+            torch.cuda.synchronize()
+        total = torch.zeros(2, dtype=torch.float64, device="cuda" if self.is_cuda else "cpu")
+        for step in list(self.steps)[-max(1, len(self.steps) - 1) :]:  # the first step allocates memory
+            seconds = [a.elapsed_time(b) / 1000 if self.is_cuda else b - a for a, b in step]
+            total += torch.tensor([sum(seconds[1:]), seconds[0]], dtype=torch.float64, device=total.device)
+        dist.all_reduce(total)
+        return 1 - (total[0] / total[1]).item()
+
+
+class TimedStage(PipelineStage):
+    """A stage whose passes are measured."""
+
+    def __init__(self, clock: BubbleClock, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.clock = clock
+
+    def forward_one_chunk(self, *arguments: Any, **named: Any) -> Any:
+        with self.clock.measure_pass():
+            return super().forward_one_chunk(*arguments, **named)
+
+    def backward_one_chunk(self, *arguments: Any, **named: Any) -> Any:
+        with self.clock.measure_pass():
+            return super().backward_one_chunk(*arguments, **named)
+
+    def backward_weight_one_chunk(self, *arguments: Any, **named: Any) -> Any:
+        with self.clock.measure_pass():
+            return super().backward_weight_one_chunk(*arguments, **named)
+
+    def perform_reduce_grad(self, *arguments: Any) -> None:
+        with self.clock.measure_pass():
+            super().perform_reduce_grad(*arguments)
 
 
 class Stages(nn.ModuleList):
@@ -78,8 +144,9 @@ class Pipeline:
             if split_stage:
                 split_stage(stage)
             self.model.append(stage)
+        self.clock = BubbleClock(device)
         stages = [
-            PipelineStage(stage, number, total, device, group=mesh.get_group())
+            TimedStage(self.clock, stage, number, total, device, group=mesh.get_group())
             for stage, number in zip(self.model, numbers, strict=True)
         ]
         try:
@@ -95,8 +162,9 @@ class Pipeline:
 
     def run_schedule(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
         """Run forward and backward of all micro-batches; returns the mean loss on the rank with the last stage."""
-        # All targets count here. Counting them would make the host wait for the GPU.
-        return self._run(self.schedule.step, inputs, targets, targets.numel())
+        with self.clock.measure_step():
+            # All targets count here. Counting them would make the host wait for the GPU.
+            return self._run(self.schedule.step, inputs, targets, targets.numel())
 
     def compute_loss(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
         """Run forward only; returns the mean loss on the rank with the last stage."""
@@ -121,11 +189,26 @@ class Pipeline:
         """Returns a micro-batch's part of the mean over all of them."""
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum") * self.scale
 
+    @property
+    def predicted_idle(self) -> float:
+        per_rank = len(self.model)
+        return idle_share(len(self.parts) // per_rank, self.options.micro_batches, per_rank)
+
+    def report_bubble(self, training: Training) -> None:
+        """Print the measured bubble beside the predicted one, for the summary too; a collective."""
+        if not self.clock.steps:
+            return  # a restart after the last step
+        measured, predicted = self.clock.idle_share(), self.predicted_idle
+        training.facts |= {"bubble_measured": measured, "bubble_predicted": predicted}
+        zero = ", which a zero bubble fills in part" if "ZeroBubble" in self.options.schedule else ""
+        training.report(
+            f"bubble  measured {measured:.0%}, predicted {predicted:.0%} if all stages take equally long{zero}"
+        )
+
     def __str__(self) -> str:
         layers = " | ".join(f"{part.start}-{part.stop - 1}" for part in self.parts)
-        per_rank, micro_batches = len(self.model), self.options.micro_batches
-        idle = idle_share(len(self.parts) // per_rank, micro_batches, per_rank)
-        return f"{self.options.schedule}, layers {layers}; {micro_batches} micro-batches, idle {idle:.0%}"
+        schedule, micro_batches = self.options.schedule, self.options.micro_batches
+        return f"{schedule}, layers {layers}; {micro_batches} micro-batches, idle {self.predicted_idle:.0%}"
 
 
 def idle_share(ranks: int, micro_batches: int, stages_per_rank: int = 1) -> float:

@@ -22,6 +22,26 @@ from data import choose_windows, count_windows, cut_windows, read_text, take_sha
 from model import GPT, Config, initialize, next_byte_loss
 
 
+def save_checkpoint(path: Path, replica: DistributedDataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Rank 0 saves one file. All ranks wait, so that no rank ends or reads before the file is complete."""
+    if dist.get_rank() == 0:
+        draft = path.with_name(f".{path.name}.part")  # a kill in the middle leaves the previous file
+        torch.save({"model": replica.module.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, draft)
+        draft.replace(path)
+    dist.barrier()
+
+
+def load_checkpoint(
+    path: Path, replica: DistributedDataParallel, optimizer: torch.optim.Optimizer, device: torch.device
+) -> int:
+    """Load the file on every rank; returns the steps that are done."""
+    # Rank 0 saved its own device. Without map_location, all ranks of a node would load to that one GPU.
+    saved = torch.load(path, map_location=device, weights_only=True)
+    replica.module.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    return int(saved["step"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=60)
@@ -29,6 +49,8 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", type=Path, help="folder of Python files [the standard library]")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE.pt", help="continue from this file, and save to it")
+    parser.add_argument("--checkpoint-every", type=int, default=0, metavar="STEPS", help="[only at the end]")
     args = parser.parse_args()
 
     cuda = torch.cuda.is_available()
@@ -51,7 +73,10 @@ def main() -> None:
     replica = DistributedDataParallel(model, device_ids=[device.index] if cuda else None)
     optimizer = torch.optim.AdamW(replica.parameters(), lr=args.lr)
 
-    for step in range(args.steps):
+    first = 0
+    if args.checkpoint and args.checkpoint.exists():
+        first = load_checkpoint(args.checkpoint, replica, optimizer, device)
+    for step in range(first, args.steps):
         numbers = choose_windows(windows, args.global_batch, seed=args.seed, step=step)
         batch = cut_windows(text, config.sequence, take_share(numbers, rank, ranks)).to(device)
         loss = next_byte_loss(replica(batch[:, :-1]), batch[:, 1:])
@@ -63,6 +88,9 @@ def main() -> None:
             dist.all_reduce(mean)
             if rank == 0:
                 print(f"step {step + 1}/{args.steps}   loss {mean.item():.2f}", flush=True)
+        is_due = args.checkpoint_every and (step + 1) % args.checkpoint_every == 0
+        if args.checkpoint and (is_due or step + 1 == args.steps):
+            save_checkpoint(args.checkpoint, replica, optimizer, step + 1)
 
     dist.destroy_process_group()
     # gloo's threads may still free the last tensors, which needs the interpreter. Without it, the process aborts.

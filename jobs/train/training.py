@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 import os
 import platform
-import resource
-import socket
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -27,8 +25,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW, Optimizer
@@ -46,43 +42,21 @@ from data import (
 from model import GPT, IGNORED, initialize
 from options import Options
 
-__all__ = [
-    "Curve",
-    "Result",
-    "SpecError",
-    "Training",
-    "adamw",
-    "apply_options",
-    "autocast",
-    "build_model",
-    "check_batch",
-    "clip_gradients",
-    "compare_curves",
-    "distributed",
-    "gather",
-    "join_ranks",
-    "learning_rate",
-    "measure_speed",
-    "new_group_of_all",
-    "peak_memory_mib",
-    "record_failure_of",
-    "refuse_options",
-    "tokens_per_second",
-    "write_summary",
-]  # fmt: skip
+__all__ = ["SpecError", "distributed", "gather", "record_failure_of", "summarize_training"]
 
 if TYPE_CHECKING or find_spec("hpc_kit"):
     from hpc_kit import distributed
     from hpc_kit.errors import JobFailed, SpecError
     from hpc_kit.runtime import Group as World
-    from hpc_kit.runtime import write_steps, write_summary
     from hpc_kit.runtime.crash_watcher import record_crash_of as record_failure_of
     from hpc_kit.runtime.restart.all_ranks import explain_timeouts, gather, require_equal
     from hpc_kit.runtime.restart.checkpoint import Checkpointer
     from hpc_kit.runtime.restart.stop_signal import TrainingStopped
-else:
+    from hpc_kit.runtime.step_timer import StepTimer, StepTimes
+    from hpc_kit.runtime.training_report import report_training, summarize_training
+else:  # torch alone: no measurements, no restart, and rank 0 saves the parameters in one file
 
-    class SpecError(Exception):
+    class SpecError(SystemExit):
         def __init__(self, what, *, found="", remedy=""):
             super().__init__(f"{what}\n  found  {found}\n  do     {remedy}")
 
@@ -90,32 +64,30 @@ else:
     def distributed(timeout=None):
         local, is_cuda = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.is_available()
         device = torch.device("cuda", local) if is_cuda else torch.device("cpu")
-        options = {"timeout": timedelta(seconds=timeout)} if timeout else {}
+        backend = os.environ.get("HPC_KIT_BACKEND") or ("nccl" if is_cuda else "gloo")
         alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-        dist.init_process_group("nccl" if is_cuda else "gloo", **options, **alone)
+        seconds = timeout or float(os.environ.get("HPC_KIT_TIMEOUT", "1800"))
+        dist.init_process_group(backend, timeout=timedelta(seconds=seconds), **alone)
         rank, ranks, node = dist.get_rank(), dist.get_world_size(), int(os.environ.get("GROUP_RANK", "0"))
 
         def mesh(pp=1, dp_shard=0, cp=1, tp=1):
             replicas = ranks // (pp * cp * tp * (dp_shard or 1))
-            dp = {"dp_replicate": replicas, "dp_shard": dp_shard} if dp_shard else {"dp": replicas}
-            sizes = {"pp": pp, **dp, "cp": cp, "tp": tp}
-            return dist.init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+            axes, degrees = (("dp_replicate", "dp_shard"), (replicas, dp_shard)) if dp_shard else (("dp",), (replicas,))
+            return dist.init_device_mesh(device.type, (pp, *degrees, cp, tp), mesh_dim_names=("pp", *axes, "cp", "tp"))
 
         yield SimpleNamespace(
-            rank=rank, world_size=ranks, local_rank=local, node_rank=node, is_main=rank == 0, hosts=(), mesh=mesh,
-            timeout=timeout, device=device, device_ids=[local] if is_cuda else None, barrier=dist.barrier,
-        )  # fmt: skip
+            rank=rank, world_size=ranks, local_rank=local, node_rank=node, is_main=rank == 0, mesh=mesh,
+            timeout=timeout, device=device, device_ids=[local] if is_cuda else None, barrier=dist.barrier)  # fmt: skip
         dist.destroy_process_group()
         time.sleep(0.1)  # gloo's threads may still free tensors, which needs the interpreter
 
     def gather(value):
-        values = [None] * dist.get_world_size()
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values := [None] * dist.get_world_size(), value)
         return values
 
     class Checkpointer(nullcontext):
         def __init__(self, path, **_):
-            self.path, self.enter_result, self.step = path, self, lambda *_: False
+            self.path, self.enter_result, self.step = path, None, lambda *_: False
 
         def restore(self, *, model, **_):
             self.model = model
@@ -127,8 +99,12 @@ else:
             if self.path and dist.get_rank() == 0:
                 torch.save({name: part[name] for part in parts for name in part}, f"{self.path}.pt")
 
+    class StepTimer:
+        __init__ = begin_step = end_loading = end_backward = end_step = lambda *_, **__: None
+        times, collect = None, lambda *_: ""
+
     JobFailed, explain_timeouts, record_failure_of = SpecError, nullcontext, nullcontext
-    require_equal = write_summary = write_steps = lambda *_, **__: None
+    require_equal = report_training = summarize_training = lambda *_, **__: ""
 
 
 @contextmanager
@@ -187,21 +163,6 @@ def new_group_of_all(options: Options, world: World, backend: str | None = None)
     seconds = options.timeout or world.timeout
     timeout = None if seconds is None else timedelta(seconds=seconds)
     return cast("dist.ProcessGroup", dist.new_group(backend=backend, timeout=timeout))
-
-
-def refuse_options(options: Options, *names: str) -> None:
-    """Refuse options that the program cannot honor.
-
-    Raises:
-        SpecError: One of them is given.
-    """
-
-    def is_given(name: str) -> bool:
-        is_checkpoint = name == "checkpoint"
-        return options.requests_checkpoint if is_checkpoint else getattr(options, name) != getattr(Options, name)
-
-    if given := [f"--{name.replace('_', '-')}" for name in names if is_given(name)]:
-        raise SpecError("this program does not support an option", found=", ".join(given), remedy="use ddp.py")
 
 
 def check_batch(options: Options, text: Text, ranks: int) -> None:
@@ -273,11 +234,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Result:
-    """Validation loss before and after a training, its steps, and the bytes that this rank keeps, by kind."""
+    """Validation loss before and after a training, the loss of each step, and the bytes that this rank keeps."""
 
     before: float
     after: float
-    steps: StepTimes
+    losses: Sequence[float]
+    times: StepTimes
     kept: Mapping[str, int]
 
 
@@ -315,10 +277,12 @@ class Training:
     ) -> None:
         check_batch(options, text, share[1])
         self.options, self.world, self.text, self.share, self.stages = options, world, text, share, stages
-        self.model, self.optimizer, self.compute_loss, self.facts = model, optimizer, compute_loss, facts or {}
+        self.model, self.optimizer, self.compute_loss, self.facts = model, optimizer, compute_loss, {**(facts or {})}
         self.timer = StepTimer(world, None if options.unwatched else replica, is_measured=not options.unwatched)
         self.prefetcher = Prefetcher(self._windows_of_step, world.device)
         self.kept: dict[str, int] = {}
+        self.losses: list[float] = []
+        self.latest: list[Tensor | None] = []
         names = ("steps", "global_batch", "seed", "data", "lr", "warmup", "weight_decay", "clip", "bf16")
         self.checkpointer = Checkpointer(
             options.checkpoint,
@@ -351,7 +315,7 @@ class Training:
         if self.first >= options.steps:
             return  # a restart after the last save: the training was complete
         before = after = self.evaluate()
-        parameters = spaced(options.model.parameters)
+        parameters = f"{options.model.parameters:,}".replace(",", " ")
         self.report(f"start   ranks {world.world_size}, parameters {parameters}, text {self.text}")
         with profile_steps(options.profile) as end_profiled_step:
             for number in range(self.first, options.steps):
@@ -362,7 +326,8 @@ class Training:
                     group["lr"] = learning_rate(options, number)
                 self.number = number
                 yield step
-                self.timer.end_step(step.loss)
+                self.timer.end_step()
+                self.latest.append(step.loss)
                 end_profiled_step()
                 done = number + 1
                 if number == self.first:
@@ -379,7 +344,7 @@ class Training:
                     done, partial(self._require_finite, self.norm, "norm of the gradients in", done)
                 ):
                     raise TrainingStopped.at_step(done, options.steps, self.checkpointer.path)
-        self.result = Result(before, after, self.timer.times, self.kept)
+        self.result = Result(before, after, self.losses, self.timer.times, self.kept)
 
     def _windows_of_step(self, step: int) -> Tensor:
         windows = count_windows(self.text.training, self.options.sequence)
@@ -453,61 +418,34 @@ class Training:
 
     def _print_step(self, done: int) -> None:
         """Print the loss of the last step, and the speed of the steps since the line before."""
-        times = self.timer.collect()
-        for number, loss in enumerate(times.losses, done - len(times.losses) + 1):
-            self._require_finite(loss, "loss in", number)
-        speed = spaced(tokens_per_second(self.options, times.seconds))
-        line = f"step {done}/{self.options.steps}   loss {times.losses[-1]:.2f}   {speed} tokens/s"
-        self.report(f"{line}   {times.communication * 100:.0f} % communication" if self.timer.is_measured else line)
+        # The loss of a step is the mean over the ranks that computed one.
+        rows = [(0.0, 0.0) if loss is None else (loss.item(), 1.0) for loss in self.latest]
+        total = torch.tensor(rows, dtype=torch.float64, device=self.world.device)
+        self.latest.clear()
+        dist.all_reduce(total)
+        losses = (total[:, 0] / total[:, 1]).tolist()
+        for number, loss in enumerate(losses, len(self.losses) + 1):
+            self._require_finite(loss, "loss in", self.first + number)
+        self.losses += losses
+        speed = self.timer.collect(self.options.global_batch * self.options.sequence)
+        self.report(f"step {done}/{self.options.steps}   loss {losses[-1]:.2f}{speed}")
 
     def _conclude(self, result: Result) -> None:
         """Print the run in a few lines, and write summary.json and steps.json; a collective."""
-        options, world, steps = self.options, self.world, result.steps
-        host = world.hosts[world.node_rank] if world.hosts else socket.gethostname()
-        hosts, memory, kept = zip(*gather((host, peak_memory_mib(world.device), result.kept)), strict=True)
-        most = {kind: max(each[kind] for each in kept) / 2**20 for kind in result.kept}
-        speed = measure_speed(options, steps.seconds)
-        tokens, median, late = speed["tokens_per_second"], speed["step_time_median"], speed["step_time_p95"]
-        mfu = compute_mfu(options, world.device, tokens, float(self.facts.get("devices", world.world_size)))
-        rank, later = steps.slowest_rank()
-        waits: dict[str, str | float] = {
-            "communication_share": steps.communication,
-            "waiting_share": steps.imbalance,
-            "slowest_rank": rank,
-            "slowest_host": hosts[rank],
-            "slowest_by": later,
-        }
-        if world.is_main:
-            write_summary(
-                loss_first=result.before,
-                loss_last=result.after,
-                **speed,
-                peak_memory_mib=max(memory),
-                memory_mib_per_rank=" ".join(f"{each:.0f}" for each in memory),
-                **{f"{kind}_mib": size for kind, size in most.items()},
-                data_share=steps.data_share,
-                **(waits if self.timer.is_measured else {}),
-                **({} if mfu is None else {"mfu": mfu}),
-                **self.facts,
-            )
-            write_steps(
-                loss=steps.losses,
-                seconds=steps.seconds,
-                tokens=options.global_batch * options.sequence,
-                busy=[quartiles(times) for times in zip(*steps.busy, strict=True)],
-            )
-        line = f"time    step {median * 1000:.0f} ms, 95 % within {late * 1000:.0f} ms; "
-        waiting = f"communication {steps.communication:.0%}, waiting for ranks {steps.imbalance:.0%}, for data"
-        slowest = f"; slowest: rank {rank} on {hosts[rank]}, {later:+.0%}"
-        is_measured = self.timer.is_measured
-        self.report(
-            f"{line}{waiting if is_measured else 'waiting for data'} {steps.data_share:.1%}{slowest * is_measured}"
+        options, world = self.options, self.world
+        speed = report_training(
+            world,
+            self.timer,
+            self.report,
+            losses=result.losses,
+            kept=result.kept,
+            tokens=options.global_batch * options.sequence,
+            flops=flops_over_peak(options, world.device, float(self.facts.get("devices", world.world_size))),
+            loss_first=result.before,
+            loss_last=result.after,
+            **self.facts,
         )
-        if mfu is not None:
-            self.report(f"GPUs    {mfu:.1%} of their 16-bit peak (MFU)")
-        self.report(f"memory  most on a rank, MiB: {', '.join(f'{kind} {size:.2f}' for kind, size in most.items())}")
-        losses = f"{result.before:.2f} -> {result.after:.2f}"
-        self.report(f"done    validation loss {losses}, {spaced(tokens)} tokens/s, peak {max(memory):.0f} MiB a rank")
+        self.report(f"done    validation loss {result.before:.2f} -> {result.after:.2f}{speed}")
 
 
 @torch.no_grad()
@@ -580,150 +518,17 @@ def profile_steps(count: int) -> Iterator[Callable[[], None]]:
         yield profiler.step
 
 
-Mark = float | torch.cuda.Event
-LATEST = 1000
+def flops_over_peak(options: Options, device: torch.device, devices: float) -> float | None:
+    """Returns the operations of a token over the 16-bit peak of all GPUs in a second; None if the peak is not known."""
+    if device.type != "cuda" or not find_spec("hpc_kit"):
+        return None
+    from hpc_kit.planner import hardware
 
-
-@dataclass
-class StepTimes:
-    """Measurements of steps over all ranks, one entry per step."""
-
-    losses: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    transfer: list[float] = field(default_factory=list)
-    waiting: list[float] = field(default_factory=list)
-    data: list[float] = field(default_factory=list)
-    busy: list[list[float]] = field(default_factory=list)
-    """Seconds that each rank did not wait, of the latest steps only: with many ranks these are many numbers."""
-
-    @property
-    def communication(self) -> float:
-        """Share of the time that went into transfer."""
-        return sum(self.transfer) / (sum(self.seconds) or 1.0)
-
-    @property
-    def imbalance(self) -> float:
-        """Share of the time that the mean rank waited for slower ranks."""
-        return sum(self.waiting) / (sum(self.seconds) or 1.0)
-
-    @property
-    def data_share(self) -> float:
-        """Share of the time that the mean rank waited for data."""
-        return sum(self.data) / (sum(self.seconds) or 1.0)
-
-    def slowest_rank(self) -> tuple[int, float]:
-        """Returns the rank that works longest, and by what share longer than the median rank."""
-        medians = [statistics.median(times) for times in zip(*self.busy, strict=True)]
-        longest = max(medians)
-        return medians.index(longest), longest / statistics.median(medians) - 1
-
-
-class StepTimer:
-    """Measures the steps of this rank: their time, and how long the rank waits for messages and for data.
-
-    Communication that runs beside the computation costs nothing and is not counted. On a CPU, a rank waits while its
-    main thread is blocked: the thread neither computes nor queues for a processor. On a GPU, DistributedDataParallel's
-    communication hook marks when the last gradients are ready, and the wait ends with the backward pass; for other
-    strategies use --profile.
-    A wait has two parts: the transfer, and the wait for slower ranks. The rank that is ready last waits for the
-    transfer alone. So the shortest wait of a step over the ranks counts as communication, and what the mean rank waits
-    beyond it as waiting: a slow rank, or the bubble of a pipeline.
-    """
-
-    def __init__(self, world: World, replica: DistributedDataParallel | None, *, is_measured: bool) -> None:
-        self.device, self.is_cuda, self.times = world.device, world.device.type == "cuda", StepTimes()
-        self.is_measured = is_measured and (not self.is_cuda or replica is not None)
-        self.is_alone = world.world_size == 1
-        self.marks: list[Mark] = []
-        self.blocked = 0.0
-        self.gradients_ready: Mark | None = None
-        self.gpu_wait: tuple[Mark, Mark] | None = None
-        self.finished: list[tuple[Tensor | None, list[Mark], float | tuple[Mark, Mark] | None]] = []
-        if self.is_cuda and replica is not None:
-            group = replica.process_group
-
-            def average(bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
-                self.gradients_ready = self.mark()  # the last bucket of a step counts
-                return allreduce_hook(group, bucket)
-
-            # A lambda: torch refuses a hook whose annotations are strings, as they are in this file.
-            replica.register_comm_hook(None, lambda _, bucket: average(bucket))
-
-    def mark(self) -> Mark:
-        if not self.is_cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def begin_step(self) -> None:
-        self.gradients_ready = self.gpu_wait = None
-        self.marks = [self.mark()]
-
-    def end_loading(self) -> None:
-        self.marks.append(self.mark())
-        self.blocked = -blocked_seconds()
-
-    def end_backward(self) -> None:
-        if self.gradients_ready is not None:
-            self.gpu_wait = (self.gradients_ready, self.mark())
-
-    def end_step(self, loss: Tensor | None) -> None:
-        """End the step; `loss` is None on a rank that does not compute it."""
-        blocked = 0.0 if self.is_alone else self.blocked + blocked_seconds()
-        self.finished.append((loss, [*self.marks, self.mark()], self.gpu_wait if self.is_cuda else blocked))
-
-    def collect(self) -> StepTimes:
-        """Returns the steps since the last call, over all ranks; a collective. A GPU is synchronized only here."""
-        rows = [
-            (
-                0.0 if loss is None else loss.item(),
-                float(loss is not None),
-                seconds_between(marks[0], marks[-1]),
-                seconds_between(*wait) if isinstance(wait, tuple) else max(0.0, wait or 0.0),
-                seconds_between(marks[0], marks[1]),
-            )
-            for loss, marks, wait in self.finished
-        ]
-        self.finished.clear()
-        mine = torch.tensor(rows, dtype=torch.float64, device=self.device)
-        ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-        dist.all_gather(ranks, mine)
-        steps = combine_ranks(torch.stack(ranks).cpu())
-        for name, values in vars(self.times).items():
-            values.extend(getattr(steps, name))
-        del self.times.busy[:-LATEST]
-        return steps
-
-
-def blocked_seconds() -> float:
-    """Returns a clock that runs while this thread is blocked, from the kernel's accounting (schedstat)."""
-    queued = 0.0
-    with suppress(OSError):
-        # On a shared machine a thread that is ready waits for a processor. That is not communication.
-        queued = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
-    return time.perf_counter() - time.thread_time() - queued
-
-
-def seconds_between(start: Mark, end: Mark) -> float:
-    if isinstance(start, float) or isinstance(end, float):
-        return float(end) - float(start)  # type: ignore[arg-type]
-    end.synchronize()
-    return float(start.elapsed_time(end)) / 1000
-
-
-def combine_ranks(rows: Tensor) -> StepTimes:
-    """Combine the steps of all ranks: (ranks, steps, 5) of loss, whether it was computed, and three times."""
-    losses, has_loss, seconds, waits, data = rows.unbind(-1)
-    shortest = waits.amin(0)
-    return StepTimes(
-        losses=(losses.sum(0) / has_loss.sum(0)).tolist(),
-        seconds=seconds.amax(0).tolist(),
-        transfer=shortest.tolist(),
-        waiting=(waits.mean(0) - shortest).tolist(),
-        data=data.mean(0).tolist(),
-        busy=(seconds - waits).T.tolist(),
-    )
+    try:
+        peak = hardware.find_gpu(torch.cuda.get_device_name(device)).flops
+    except SpecError:
+        return None
+    return options.model.flops_per_token / (peak * devices)
 
 
 @dataclass
@@ -757,53 +562,3 @@ def compare_curves(curves: dict[str, Curve], count: int) -> tuple[list[str], dic
         lines.append(f"{name:<14} {reached}; a gradient {late:.1f} updates late")
         facts |= {f"{name}_steps": step, f"{name}_seconds": seconds, f"{name}_staleness": late}
     return lines, facts
-
-
-def compute_mfu(options: Options, device: torch.device, speed: float, gpus: float) -> float | None:
-    """Returns the model FLOPs over the 16-bit peak of the GPUs; None without GPUs, or if their peak is not known."""
-    if device.type != "cuda" or not find_spec("hpc_kit"):
-        return None
-    from hpc_kit.planner import hardware
-
-    try:
-        peak = hardware.find_gpu(torch.cuda.get_device_name(device)).flops
-    except SpecError:
-        return None
-    return speed * options.model.flops_per_token / (peak * gpus)
-
-
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    return quantile(values, 0.25), statistics.median(values), quantile(values, 0.75)
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Returns the smallest value that is not below this share of the values."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
-
-
-def tokens_per_second(options: Options, seconds: Sequence[float]) -> float:
-    """Returns tokens per second over all ranks, without the evaluations."""
-    return options.global_batch * options.sequence * len(seconds) / sum(seconds)
-
-
-def measure_speed(options: Options, seconds: Sequence[float]) -> dict[str, float]:
-    """Returns the speed of these steps as values of the summary."""
-    return {
-        # The first step compiles, and allocates what later steps reuse.
-        "tokens_per_second": tokens_per_second(options, seconds[1:] or seconds),
-        "step_time_median": statistics.median(seconds),
-        "step_time_p95": quantile(seconds, 0.95),
-        "steps": len(seconds),
-    }
-
-
-def peak_memory_mib(device: torch.device) -> float:
-    """Returns the most memory that torch had on the GPU, or else the whole process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated() / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-
-
-def spaced(number: float) -> str:
-    """Format a number with three digits and spaces: 21384.2 -> "21 400"."""
-    return f"{float(f'{number:.3g}'):,.0f}".replace(",", " ")

@@ -30,7 +30,7 @@ import plain_ddp
 import training
 from data import read_text_once_per_node
 from hpc_kit.errors import HpcKitError, SpecError
-from training import StepTimer
+from hpc_kit.runtime.step_timer import StepTimer
 
 
 class Run(TypedDict, total=False):
@@ -94,14 +94,14 @@ def work(run: Run, rank: int) -> object:
     if isinstance(result, dict):  # of the parameter server, on its own rank
         return {"losses": result["synchronous"].losses} if result else {}
     return {
-        "losses": result.steps.losses,
+        "losses": result.losses,
         "norms": [norm.item() for norm in norms],
         "before": result.before,
         "after": result.after,
-        "communication": result.steps.communication,
-        "waiting": result.steps.imbalance,
-        "data": result.steps.data_share,
-        "slowest": result.steps.slowest_rank()[0],
+        "communication": result.times.communication,
+        "waiting": result.times.imbalance,
+        "data": result.times.data_share,
+        "slowest": result.times.slowest_rank()[0],
         "kept": result.kept,
     }
 
@@ -111,11 +111,11 @@ def record_norms() -> list[torch.Tensor]:
     norms: list[torch.Tensor] = []
     clip = training.clip_gradients
 
-    def recorded(*arguments: Any, **named: Any) -> torch.Tensor:
+    def record_norm(*arguments: Any, **named: Any) -> torch.Tensor:
         norms.append(clip(*arguments, **named))
         return norms[-1]
 
-    mock.patch("training.clip_gradients", recorded).start()
+    mock.patch("training.clip_gradients", record_norm).start()
     return norms
 
 
@@ -127,56 +127,56 @@ def late() -> None:
         begin(self)
         time.sleep(0.25)
 
-    mock.patch("training.StepTimer.begin_step", begin_late).start()
+    mock.patch("hpc_kit.runtime.step_timer.StepTimer.begin_step", begin_late).start()
 
 
 def hangs() -> None:
     """It does not come at all to the second step."""
-    begin, steps = training.StepTimer.begin_step, iter(range(9))
+    begin, steps = StepTimer.begin_step, iter(range(9))
 
     def begin_never(self: StepTimer) -> None:
         if next(steps):
             time.sleep(6)
         begin(self)
 
-    mock.patch("training.StepTimer.begin_step", begin_never).start()
+    mock.patch("hpc_kit.runtime.step_timer.StepTimer.begin_step", begin_never).start()
 
 
 def dies() -> None:
     """It is gone in the eighth step."""
-    begin, steps = training.StepTimer.begin_step, iter(range(99))
+    begin, steps = StepTimer.begin_step, iter(range(99))
 
     def begin_or_die(self: StepTimer) -> None:
         if next(steps) == 7:
             os._exit(1)
         begin(self)
 
-    mock.patch("training.StepTimer.begin_step", begin_or_die).start()
+    mock.patch("hpc_kit.runtime.step_timer.StepTimer.begin_step", begin_or_die).start()
 
 
 def poisons() -> None:
     """Its gradients in the third step are no numbers, though its loss is one."""
     clip, steps = training.Training.clip_gradients, iter(range(99))
 
-    def poisoned(self: training.Training) -> None:
+    def clip_spoiled(self: training.Training) -> None:
         if next(steps) == 2:
             parameter = next(self.model.parameters())
             parameter.grad = torch.full_like(parameter, torch.nan)
         clip(self)
 
-    mock.patch("training.Training.clip_gradients", poisoned).start()
+    mock.patch("training.Training.clip_gradients", clip_spoiled).start()
 
 
 def is_told_to_stop() -> None:
     """As by `scancel --signal=USR1`, in its second step."""
-    begin, steps = training.StepTimer.begin_step, iter(range(99))
+    begin, steps = StepTimer.begin_step, iter(range(99))
 
-    def begin_and_hear(self: StepTimer) -> None:
+    def begin_and_signal(self: StepTimer) -> None:
         if next(steps) == 1:
             os.kill(os.getpid(), signal.SIGUSR1)
         begin(self)
 
-    mock.patch("training.StepTimer.begin_step", begin_and_hear).start()
+    mock.patch("hpc_kit.runtime.step_timer.StepTimer.begin_step", begin_and_signal).start()
 
 
 def another_text() -> None:

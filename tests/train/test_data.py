@@ -34,7 +34,7 @@ def write(folder: Path, name: str, text: str = "x = 1\n") -> None:
     path.write_text(text)
 
 
-def test_the_standard_library_is_text_enough_and_a_few_percent_of_it_is_held_back() -> None:
+def test_the_standard_library_is_a_large_text_and_a_few_percent_are_held_back() -> None:
     text = read_text()
     assert text.files > 300
     assert text.training.dtype == text.held_back.dtype == torch.uint8
@@ -49,7 +49,7 @@ def test_every_reading_gives_the_same_text(source: Path) -> None:
     assert bytes_of(first.training) == bytes_of(second.training)
 
 
-def test_the_order_of_files_is_that_of_their_names(tmp_path: Path) -> None:
+def test_files_are_ordered_by_name(tmp_path: Path) -> None:
     for name in ("c.py", "a/z.py", "a.py"):
         write(tmp_path, name, name)
     text = read_text(tmp_path)
@@ -68,7 +68,7 @@ def test_another_file_moves_no_file_between_training_and_evaluation(source: Path
     assert bytes_of(after.training) == b"# new\n" + bytes_of(before.training)
 
 
-def test_what_is_no_source_text_of_the_library_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_outside_the_library_source_are_omitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "LARGEST", 100)
     write(tmp_path, "kept.py")
     for name in (
@@ -87,7 +87,7 @@ def test_what_is_no_source_text_of_the_library_is_left_out(tmp_path: Path, monke
     assert read_text(tmp_path).files == 1
 
 
-def test_files_that_cannot_be_read_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "kept.py")
     write(tmp_path, "secret.py")
     (tmp_path / "broken.py").symlink_to(tmp_path / "nowhere")
@@ -112,7 +112,7 @@ def test_a_folder_without_python_files_is_an_empty_text(tmp_path: Path) -> None:
     assert str(read_text(tmp_path / "missing")) == "0 files, 0 bytes, crc 00000000"
 
 
-def test_the_line_of_a_text_shows_a_single_changed_byte() -> None:
+def test_the_checksum_shows_a_single_changed_byte() -> None:
     one, other = (Text(torch.zeros(3), torch.zeros(2), files=2, checksum=checksum) for checksum in (255, 256))
     assert str(one) == "2 files, 5 bytes, crc 000000ff"
     assert str(other) != str(one)
@@ -120,7 +120,7 @@ def test_the_line_of_a_text_shows_a_single_changed_byte() -> None:
 
 @given(length=st.integers(1, 200), sequence=st.integers(1, 20))
 @settings(deadline=None)
-def test_windows_lie_side_by_side_and_end_with_the_byte_that_follows(length: int, sequence: int) -> None:
+def test_windows_are_adjacent_and_end_with_the_next_byte(length: int, sequence: int) -> None:
     text = torch.arange(length, dtype=torch.uint8)
     windows = count_windows(text, sequence)
     assert windows * sequence + 1 <= length < (windows + 1) * sequence + 1
@@ -128,7 +128,7 @@ def test_windows_lie_side_by_side_and_end_with_the_byte_that_follows(length: int
     assert rows.tolist() == [list(range(n * sequence, (n + 1) * sequence + 1)) for n in range(windows)]
 
 
-def test_no_text_has_no_windows() -> None:
+def test_an_empty_text_has_no_windows() -> None:
     assert count_windows(torch.empty(0, dtype=torch.uint8), 4) == 0
 
 
@@ -139,7 +139,7 @@ ranks_and_batches = st.tuples(st.integers(1, 8), st.integers(1, 5), st.integers(
 
 @given(ranks_and_batches, st.integers(0, 1000), st.integers(0, 3))
 @settings(deadline=None)
-def test_the_slices_of_all_ranks_are_the_global_batch(drawn: tuple[int, int, int], step: int, seed: int) -> None:
+def test_the_shares_of_all_ranks_form_the_global_batch(drawn: tuple[int, int, int], step: int, seed: int) -> None:
     ranks, global_batch, windows = drawn
     numbers = choose_windows(windows, global_batch, seed=seed, step=step)
     slices = [take_share(numbers, rank, ranks) for rank in range(ranks)]
@@ -149,7 +149,7 @@ def test_the_slices_of_all_ranks_are_the_global_batch(drawn: tuple[int, int, int
 
 @given(windows=st.integers(1, 60), batch=st.integers(1, 60), seed=st.integers(0, 3))
 @settings(deadline=None)
-def test_each_window_comes_once_an_epoch(windows: int, batch: int, seed: int) -> None:
+def test_each_window_is_used_once_per_epoch(windows: int, batch: int, seed: int) -> None:
     batch = min(windows, batch)
     steps = 3 * windows // batch + 1
     drawn = torch.cat([choose_windows(windows, batch, seed=seed, step=step) for step in range(steps)]).tolist()
@@ -157,12 +157,12 @@ def test_each_window_comes_once_an_epoch(windows: int, batch: int, seed: int) ->
         assert sorted(drawn[epoch * windows : (epoch + 1) * windows]) == list(range(windows))
 
 
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+def test_epochs_and_seeds_have_different_orders() -> None:
     orders = [choose_windows(50, 50, seed=seed, step=step).tolist() for seed in (1, 2) for step in (0, 1)]
     assert len({tuple(order) for order in orders}) == 4
 
 
-def test_a_step_does_not_depend_on_the_steps_before_it() -> None:
+def test_a_step_does_not_depend_on_earlier_steps() -> None:
     expected = choose_windows(70, 16, seed=1, step=9).tolist()
     data.shuffle_epoch.cache_clear()
     assert choose_windows(70, 16, seed=1, step=9).tolist() == expected
@@ -189,7 +189,7 @@ def test_evaluation_covers_each_of_its_windows_once(windows: int, wanted: int, r
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_an_evaluation_of_few_windows_is_spread_over_the_whole_text() -> None:
+def test_a_short_evaluation_is_spread_over_the_whole_text() -> None:
     assert choose_evaluation_windows(1000, 4, 0, 1).tolist() == [0, 250, 500, 750]
 
 
@@ -204,7 +204,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr(dist, "all_gather_object", all_gather_object)
 
 
-def test_one_rank_of_a_node_reads_the_files_and_the_others_map_what_it_has_read(
+def test_one_rank_per_node_reads_the_files_and_the_others_map_its_text(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, opened = read_text(source), set(os.listdir("/proc/self/fd"))
@@ -219,7 +219,7 @@ def test_one_rank_of_a_node_reads_the_files_and_the_others_map_what_it_has_read(
 
 
 @pytest.mark.parametrize("path", ["", "/proc/0/fd/3", __file__])
-def test_a_rank_that_cannot_see_what_was_read_reads_it_itself(
+def test_a_rank_that_cannot_map_the_text_reads_the_files(
     path: str, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer(monkeypatch, path)

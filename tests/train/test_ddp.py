@@ -57,7 +57,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Trained:
 
 @pytest.mark.parametrize("name", ["two", "four", "eight", "unwatched"])
 def test_the_loss_curve_does_not_depend_on_the_ranks(trained: Trained, name: str) -> None:
-    one, many = trained.left("one"), trained.left(name)
+    one, many = trained.result_of("one"), trained.result_of(name)
     assert len(one["losses"]) == 10
     assert one["losses"][-1] < one["losses"][0] - 0.5
     assert many["losses"] == pytest.approx(one["losses"], rel=TOLERANCE)
@@ -67,38 +67,38 @@ def test_the_loss_curve_does_not_depend_on_the_ranks(trained: Trained, name: str
     assert many["after"] == pytest.approx(one["after"], rel=TOLERANCE)
 
 
-def test_all_ranks_know_the_same_losses(trained: Trained) -> None:
-    known = [trained.left("eight", rank) for rank in range(8)]
+def test_all_ranks_have_the_same_losses(trained: Trained) -> None:
+    known = [trained.result_of("eight", rank) for rank in range(8)]
     assert all(rank == known[0] for rank in known)
 
 
-def test_a_resumed_training_goes_on_with_the_losses_of_an_unbroken_one(trained: Trained) -> None:
-    one, half, resumed = (trained.left(name) for name in ("one", "half", "resumed"))
+def test_a_resumed_training_has_the_losses_of_an_uninterrupted_one(trained: Trained) -> None:
+    one, half, resumed = (trained.result_of(name) for name in ("one", "half", "resumed"))
     assert resumed["before"] == pytest.approx(half["after"], rel=1e-6)
     assert "\nsaved   half\n" in trained.output("half")
     assert half["losses"] + resumed["losses"] == pytest.approx(one["losses"], rel=TOLERANCE)
 
 
-def test_a_training_cut_short_goes_on_from_the_last_step_that_it_wrote(trained: Trained) -> None:
-    unbroken, gone_on = trained.left("unbroken"), trained.left("gone on")
+def test_an_interrupted_training_resumes_from_its_last_saved_step(trained: Trained) -> None:
+    unbroken, gone_on = trained.result_of("unbroken"), trained.result_of("gone on")
     assert "\nsaved   cut, step 6\n" in trained.output("cut short")
     assert trained.output("gone on").startswith("resume  step 6 of cut\nstart ")
     assert gone_on["losses"] == pytest.approx(unbroken["losses"][6:], rel=TOLERANCE)
 
 
-def test_gradients_that_are_no_numbers_do_not_replace_a_good_checkpoint(trained: Trained) -> None:
-    first, second = trained.errors("poisoned")
+def test_nan_gradients_do_not_replace_a_good_checkpoint(trained: Trained) -> None:
+    first, second = trained.errors_of("poisoned")
     assert second.startswith("the training diverged\n  found  norm of the gradients in step 3 of 10 is nan; ")
     assert re.match(r"rank 1 cannot go on\n  found  \S+: the training diverged\n", first)
-    assert [trained.left("poisoned", rank)["exit_status"] for rank in (0, 1)] == [1, 1]
+    assert [trained.result_of("poisoned", rank)["exit_status"] for rank in (0, 1)] == [1, 1]
     assert json.loads((trained.folder / "poisoned" / INFO_FILE).read_text())["step"] == 2
     assert not list(trained.folder.glob(".poisoned*"))
 
 
-def test_a_training_that_one_rank_is_told_to_stop_saves_ends_and_can_go_on(trained: Trained) -> None:
-    unbroken, gone_on = trained.left("unbroken"), trained.left("after the stop")
+def test_a_stop_signal_to_one_rank_saves_and_ends_the_training_which_can_resume(trained: Trained) -> None:
+    unbroken, gone_on = trained.result_of("unbroken"), trained.result_of("after the stop")
     for rank in (0, 1):
-        left = trained.left("stopped", rank)
+        left = trained.result_of("stopped", rank)
         assert left["exit_status"] == 128 + signal.SIGUSR1
         assert left["error"] == (
             "the training stopped because of SIGUSR1\n  found  step 4 of 12 is in stopped\n  do     --resume stopped"
@@ -107,14 +107,14 @@ def test_a_training_that_one_rank_is_told_to_stop_saves_ends_and_can_go_on(train
     assert gone_on["losses"] == pytest.approx(unbroken["losses"][4:], rel=TOLERANCE)
 
 
-def test_what_makes_a_resumed_training_another_one_is_said(trained: Trained) -> None:
+def test_a_resumed_training_with_other_arguments_prints_a_note(trained: Trained) -> None:
     note = "note    the checkpoint was made with --steps 5: an unbroken training would differ\n"
     assert note in trained.output("resumed")
 
 
-def test_rank_0_speaks_for_all(trained: Trained) -> None:
+def test_only_rank_0_prints(trained: Trained) -> None:
     first, *lines, time, memory, last = trained.output("eight").splitlines()
-    assert re.fullmatch(r"start   ranks 8, parameters 41 600, text 60 files, \d+ bytes, crc [0-9a-f]{8}", first)
+    assert re.fullmatch(r"start   ranks 8, parameters 41 632, text 60 files, \d+ bytes, crc [0-9a-f]{8}", first)
     number = r"\d[\d ]*"
     step = rf"   loss \d\.\d\d   {number} tokens/s   \d+ % communication"
     validation = r"   validation loss \d\.\d\d"
@@ -130,33 +130,33 @@ def test_rank_0_speaks_for_all(trained: Trained) -> None:
 
 
 def test_a_late_rank_is_named_and_waited_for(trained: Trained) -> None:
-    left = trained.left("late")
+    left = trained.result_of("late")
     assert left["waiting"] > 0
     assert left["slowest"] == 1
 
 
-def test_what_is_not_measured_is_not_told(trained: Trained) -> None:
+def test_values_that_are_not_measured_are_not_printed(trained: Trained) -> None:
     output = trained.output("unwatched")
     assert re.search(r"\nstep 10/10   loss \d\.\d\d   \d[\d ]* tokens/s\n", output)
     assert re.search(r"\ntime    step \d+ ms, 95 % within \d+ ms; waiting for data \d+\.\d%\n", output)
     assert "communication" not in output and "slowest" not in output
 
 
-def test_shares_of_a_step_are_shares(trained: Trained) -> None:
+def test_shares_of_a_step_add_up_to_less_than_one(trained: Trained) -> None:
     for name in ("one", "two", "eight"):
-        left = trained.left(name)
+        left = trained.result_of(name)
         assert 0 <= left["communication"] <= left["communication"] + left["waiting"] < 1
-    assert trained.left("one")["waiting"] == 0
+    assert trained.result_of("one")["waiting"] == 0
 
 
 def test_a_batch_that_does_not_divide_stops_every_rank(trained: Trained) -> None:
-    first, second = trained.errors("indivisible")
+    first, second = trained.errors_of("indivisible")
     assert first == second
     assert first.startswith("the global batch does not divide over the ranks\n")
 
 
-def test_ranks_with_other_arguments_stop_every_rank(trained: Trained) -> None:
-    first, second = trained.errors("unlike")
+def test_ranks_with_different_arguments_stop_every_rank(trained: Trained) -> None:
+    first, second = trained.errors_of("unlike")
     assert first == second
     assert re.match(
         r"rank 0 and rank 1 do not run with the same options\n"
@@ -166,21 +166,21 @@ def test_ranks_with_other_arguments_stop_every_rank(trained: Trained) -> None:
     )
 
 
-def test_a_rank_that_read_another_text_stops_every_rank(trained: Trained) -> None:
-    first, second = trained.errors("another text")
+def test_a_rank_with_another_text_stops_every_rank(trained: Trained) -> None:
+    first, second = trained.errors_of("another text")
     assert first == second
     assert first.startswith("rank 0 and rank 1 do not run with the same text\n")
     assert re.search(r"crc 00000bad\n  do     the same files on every node, in \S+$", first)
 
 
-def test_a_checkpoint_that_one_rank_does_not_see_stops_every_rank(trained: Trained) -> None:
-    first, second = trained.errors("blind")
+def test_a_checkpoint_missing_on_one_rank_stops_every_rank(trained: Trained) -> None:
+    first, second = trained.errors_of("blind")
     assert second == "there is no checkpoint\n  found  --resume half"
     assert re.fullmatch(r"rank 1 cannot go on\n  found  \S+: there is no checkpoint\n +found  --resume half", first)
 
 
 def test_a_checkpoint_on_two_disks_is_refused_before_the_training(trained: Trained) -> None:
-    for error in trained.errors("apart"):
+    for error in trained.errors_of("apart"):
         assert re.fullmatch(
             r"the hosts do not share the folder of the checkpoint\n"
             r"  found  --checkpoint apart: \S+ cannot see what rank 0 writes there\n"
@@ -191,7 +191,7 @@ def test_a_checkpoint_on_two_disks_is_refused_before_the_training(trained: Train
 
 
 def test_a_checkpoint_at_the_last_step_is_refused_with_both_numbers(trained: Trained) -> None:
-    first, second = trained.errors("nothing left")
+    first, second = trained.errors_of("nothing left")
     assert first == second
     assert first == (
         "the checkpoint leaves nothing to train\n"
@@ -200,9 +200,9 @@ def test_a_checkpoint_at_the_last_step_is_refused_with_both_numbers(trained: Tra
     )
 
 
-def test_a_training_that_diverges_stops_with_exit_status_1(trained: Trained) -> None:
+def test_a_diverging_training_stops_with_exit_code_1(trained: Trained) -> None:
     for rank in (0, 1):
-        left = trained.left("diverged", rank)
+        left = trained.result_of("diverged", rank)
         assert left["exit_status"] == 1
         assert re.fullmatch(
             r"the training diverged\n"
@@ -218,7 +218,7 @@ def test_the_plain_program_trains_with_torchs_variables(trained: Trained) -> Non
 
 
 @pytest.mark.parametrize("name", ["plain_ddp.py", "model.py", "data.py"])
-def test_the_plain_program_needs_nothing_of_ours(name: str) -> None:
+def test_the_plain_program_does_not_import_hpc_kit(name: str) -> None:
     allowed = {*sys.stdlib_module_names, "torch", "model", "data"}
     for node in ast.walk(ast.parse((TRAIN / name).read_text())):
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -229,7 +229,7 @@ def test_the_plain_program_needs_nothing_of_ours(name: str) -> None:
 @pytest.mark.parametrize(
     "command", [["plain_ddp.py"], ["ddp.py", "--layers", "1"]], ids=lambda command: str(command[0])
 )
-def test_started_alone_it_is_a_world_of_one(command: list[str], tmp_path: Path) -> None:
+def test_started_alone_the_plain_program_has_one_rank(command: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(TRAIN / command[0]), *command[1:], "--steps", "2", "--global-batch", "4"],
         cwd=tmp_path,

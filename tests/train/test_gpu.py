@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-import training
 from data import Prefetcher
 from dataparallel import AutocastInThread
+from hpc_kit.runtime.step_timer import StepTimer, seconds_between
 from options import Options
-from training import StepTimer, compute_mfu, seconds_between
+from training import flops_over_peak
 
 CUDA = torch.device("cuda")
 
@@ -37,13 +37,13 @@ class Event:
         return float(end.time - self.time)
 
 
-def test_the_wait_of_a_gpu_is_from_its_last_bucket_of_gradients_to_the_end_of_backward(
+def test_the_waiting_time_of_a_gpu_is_measured_from_its_last_gradient_bucket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hooks: list[Any] = []
     replica: Any = SimpleNamespace(process_group=None, register_comm_hook=lambda _, hook: hooks.append(hook))
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(training, "allreduce_hook", lambda _, bucket: bucket)
+    monkeypatch.setattr("hpc_kit.runtime.step_timer.allreduce_hook", lambda _, bucket: bucket)
     timer = StepTimer(SimpleNamespace(device=CUDA, world_size=2), replica, is_measured=True)  # type: ignore[arg-type]
     assert timer.is_measured
     timer.begin_step()
@@ -51,18 +51,18 @@ def test_the_wait_of_a_gpu_is_from_its_last_bucket_of_gradients_to_the_end_of_ba
     for bucket in ("first", "last"):
         assert hooks[0](None, bucket) == bucket
     timer.end_backward()
-    timer.end_step(None)
-    [(_, marks, wait)] = timer.finished
+    timer.end_step()
+    [(marks, wait)] = timer.finished
     assert isinstance(wait, tuple)
     assert [seconds_between(*pair) for pair in ((marks[0], wait[0]), wait)] == [0.003, 0.001]
 
 
-def test_without_ddp_the_wait_of_a_gpu_is_not_measured() -> None:
+def test_without_ddp_the_waiting_time_of_a_gpu_is_not_measured() -> None:
     timer = StepTimer(SimpleNamespace(device=CUDA, world_size=2), None, is_measured=True)  # type: ignore[arg-type]
     assert not timer.is_measured
 
 
-def test_a_gpu_gets_the_next_windows_while_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_windows_are_copied_while_a_gpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     cut: list[int] = []
 
     def windows(step: int) -> Tensor:
@@ -85,7 +85,7 @@ def test_a_gpu_gets_the_next_windows_while_it_computes(monkeypatch: pytest.Monke
     assert sent == [(103, True), (104, True), (105, True)]
 
 
-def test_a_cpu_cuts_them_when_it_comes_to_them() -> None:
+def test_a_cpu_gets_the_windows_when_it_needs_them() -> None:
     cut: list[int] = []
 
     def windows(step: int) -> Tensor:
@@ -99,27 +99,27 @@ def test_a_cpu_cuts_them_when_it_comes_to_them() -> None:
     assert prefetcher.take(1) == 1
 
 
-def test_what_the_gpus_were_used_for_is_told_where_their_peak_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_utilization_of_gpus_is_printed_if_their_peak_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     options = Options(layers=2, width=64, heads=2, sequence=16)
     # 6 x (12 x 2 x 64^2 + 64 x 256) of the matrices, 12 x 2 x 64 x 16 of the attention
     assert options.model.flops_per_token == 6 * (98304 + 16384) + 24576
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100-SXM4-80GB")
-    assert compute_mfu(options, CUDA, 312e12 / 712704, 2) == pytest.approx(0.5)
+    assert flops_over_peak(options, CUDA, 2) == pytest.approx(712704 / (2 * 312e12))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A Card Of Its Own")
-    assert compute_mfu(options, CUDA, 1e6, 2) is None
-    assert compute_mfu(options, torch.device("cpu"), 1e6, 2) is None
+    assert flops_over_peak(options, CUDA, 2) is None
+    assert flops_over_peak(options, torch.device("cpu"), 2) is None
 
 
-def test_a_thread_of_data_parallel_computes_in_bfloat16() -> None:
+def test_each_thread_of_data_parallel_computes_in_bfloat16() -> None:
     """torch hands autocast on to its threads without the dtype."""
     found: list[torch.dtype] = []
     replica = AutocastInThread(torch.nn.Linear(2, 2), Options(bf16=True), torch.device("cpu"))
 
-    def as_torch_does() -> None:
+    def run_like_torch() -> None:
         with torch.amp.autocast("cpu", dtype=torch.float16):
             found.append(replica(torch.zeros(1, 2)).dtype)
 
-    thread = threading.Thread(target=as_torch_does)
+    thread = threading.Thread(target=run_like_torch)
     thread.start()
     thread.join()
     assert found == [torch.bfloat16]

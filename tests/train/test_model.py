@@ -36,7 +36,7 @@ def test_heads_that_do_not_divide_the_width_are_refused_with_both_numbers() -> N
 
 @given(position=st.integers(1, SMALL.sequence - 1), seed=st.integers(0, 5))
 @settings(deadline=None, max_examples=20)
-def test_no_position_sees_a_later_byte(position: int, seed: int) -> None:
+def test_no_position_depends_on_a_later_byte(position: int, seed: int) -> None:
     torch.manual_seed(seed)
     model = model_of(SMALL)
     assert model.head is not None
@@ -49,13 +49,13 @@ def test_no_position_sees_a_later_byte(position: int, seed: int) -> None:
     assert not torch.allclose(before[:, position], after[:, position])
 
 
-def test_the_first_loss_is_that_of_an_even_guess() -> None:
+def test_the_first_loss_is_that_of_a_uniform_guess() -> None:
     text = torch.randint(BYTES, (8, SMALL.sequence + 1), generator=torch.Generator().manual_seed(1))
     loss = next_byte_loss(model_of(SMALL)(text[:, :-1]), text[:, 1:])
     assert loss.item() == pytest.approx(math.log(BYTES), abs=0.01)
 
 
-def test_the_loss_is_the_mean_of_minus_the_log_of_the_right_bytes_share() -> None:
+def test_the_loss_is_the_mean_negative_log_likelihood() -> None:
     logits = torch.randn(3, 5, BYTES, generator=torch.Generator().manual_seed(2))
     targets = torch.arange(15).view(3, 5)
     shares = logits.exp() / logits.exp().sum(-1, keepdim=True)
@@ -68,7 +68,7 @@ def test_the_loss_is_computed_in_float32_for_a_model_in_bfloat16() -> None:
     assert next_byte_loss(logits, torch.zeros(2, 3, dtype=torch.long)).dtype == torch.float32
 
 
-def test_a_rank_that_holds_one_layer_starts_from_the_same_numbers() -> None:
+def test_a_rank_with_one_layer_has_the_same_initial_parameters() -> None:
     whole, part = model_of(SMALL), GPT(SMALL)
     del part.layers["0"], part.layers["2"], part.embed
     initialize(part, 1)
@@ -78,7 +78,7 @@ def test_a_rank_that_holds_one_layer_starts_from_the_same_numbers() -> None:
         torch.testing.assert_close(values, theirs[name], rtol=0, atol=0)
 
 
-def test_the_start_follows_the_seed_and_nothing_else() -> None:
+def test_initial_parameters_depend_only_on_the_seed() -> None:
     torch.manual_seed(0)
     first = model_of(SMALL).state_dict()
     torch.manual_seed(99)
@@ -88,7 +88,7 @@ def test_the_start_follows_the_seed_and_nothing_else() -> None:
         assert values.dim() == 1 or not torch.equal(values, other[name]), name
 
 
-def test_initialize_leaves_torchs_own_stream_alone() -> None:
+def test_initialize_does_not_change_torchs_random_state() -> None:
     model = GPT(SMALL)
     torch.manual_seed(0)
     expected = torch.rand(3)

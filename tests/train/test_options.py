@@ -15,16 +15,17 @@ from hpc_kit.errors import SpecError
 from hpc_kit.spec.program_options import list_programs
 from model import Config
 from options import Options
+from parameter_server import ServerOptions
 from pipeline_stages import PipelineOptions
 from tests.train.conftest import ROOT, TRAIN
-from training import check_batch, refuse_options
+from training import check_batch
 
 
 def text_of(training: int, held_back: int) -> Text:
     return Text(torch.zeros(training), torch.zeros(held_back), files=3, checksum=0)
 
 
-def test_without_arguments_the_defaults_hold() -> None:
+def test_without_arguments_defaults_apply() -> None:
     assert Options.parse(None, []) == Options()
 
 
@@ -74,16 +75,14 @@ def test_every_option_is_read() -> None:
         (["--step", "5"], "unrecognized arguments: --step 5"),
     ],
 )
-def test_wrong_use_ends_with_status_2_and_one_line(
-    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_use_exits_with_2_and_one_line(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         Options.parse(None, argv)
     assert caught.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1].endswith(f"error: {words}")
 
 
-def test_help_tells_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         Options.parse("A program.\n\n    with its own lines", ["--help"])
     words = capsys.readouterr().out
@@ -94,13 +93,13 @@ def test_help_tells_every_option_with_its_default(capsys: pytest.CaptureFixture[
     assert "None" not in words
 
 
-def test_a_job_writes_its_checkpoint_into_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_is_written_into_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPC_KIT_RUN", "/runs/ddp/7")
     assert Options.parse(None, []).checkpoint == Path("/runs/ddp/7/checkpoint")
     assert Options.parse(None, ["--checkpoint", "mine.pt"]).checkpoint == Path("mine.pt")
 
 
-def test_the_jobs_layout_stands_in_for_options_that_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_layout_of_the_job_sets_missing_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPC_KIT_LAYOUT", "dp=2 pp=2 global_batch=32 micro_batches=8 heads=2 parameters=9")
     options = PipelineOptions.parse(None, [])
     assert (options.pp, options.global_batch, options.micro_batches, options.heads) == (2, 32, 8, 2)
@@ -121,7 +120,8 @@ NAMES = {
     "layers",
     "width",
 }
-NAMES |= {"heads", "sequence", "accumulate", "bf16", "recompute", "schedule", "stages_per_rank", "sequence_parallel"}
+NAMES |= {"heads", "sequence", "accumulate", "bf16", "offload", "recompute", "schedule", "stages_per_rank"}
+NAMES |= {"sequence_parallel"}
 """Options that checks and plans use, so that a table must name them."""
 DESCRIBED = {Path(program.file).stem: program for program in list_programs(ROOT)}
 
@@ -133,7 +133,7 @@ def test_every_program_with_options_is_described() -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")  # torch.distributed.optim uses a deprecated function
 @pytest.mark.parametrize("name", sorted({*DESCRIBED} - {"horovod_ddp"}))
-def test_the_table_of_a_program_agrees_with_its_options(name: str) -> None:
+def test_the_option_table_of_a_job_agrees_with_its_program(name: str) -> None:
     module, program = import_module(name), DESCRIBED[name]
     kinds = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Options)]
     options = {entry.name: entry for entry in fields(max(kinds, key=lambda kind: len(fields(kind))))}
@@ -156,7 +156,7 @@ def test_the_table_of_a_program_agrees_with_its_options(name: str) -> None:
         ("global_batch=0", "argument --global-batch: invalid count value: '0'"),
     ],
 )
-def test_a_layout_that_the_program_does_not_do_is_refused(
+def test_a_layout_that_the_program_does_not_support_is_refused(
     layout: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HPC_KIT_LAYOUT", layout)
@@ -173,9 +173,7 @@ def test_a_layout_that_the_program_does_not_do_is_refused(
         (["--zero", "1"], "argument --zero: '1' is none of 2, 3"),
     ],
 )
-def test_a_word_that_is_none_of_those_known_is_refused(
-    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_choice_is_refused(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     kind = PipelineOptions if "--schedule" in argv else FsdpOptions
     with pytest.raises(SystemExit):
         kind.parse(None, argv)
@@ -183,7 +181,7 @@ def test_a_word_that_is_none_of_those_known_is_refused(
     assert PipelineOptions.parse(None, ["--schedule", "gpipe"]).schedule == "GPipe"
 
 
-def test_what_fits_is_not_refused() -> None:
+def test_a_valid_batch_is_accepted() -> None:
     check_batch(Options(global_batch=24, accumulate=3, sequence=4), text_of(4 * 24 + 1, 5), ranks=8)
 
 
@@ -211,7 +209,7 @@ def test_a_text_shorter_than_a_batch_is_refused() -> None:
     )
 
 
-def test_a_text_of_which_nothing_is_held_back_is_refused() -> None:
+def test_a_text_without_held_back_files_is_refused() -> None:
     with pytest.raises(SpecError) as caught:
         check_batch(Options(global_batch=8, sequence=4), text_of(100, 4), ranks=8)
     assert str(caught.value) == (
@@ -221,8 +219,11 @@ def test_a_text_of_which_nothing_is_held_back_is_refused() -> None:
     )
 
 
-def test_a_program_without_checkpoints_refuses_one_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HPC_KIT_RUN", "/runs/1")
-    refuse_options(Options.parse(None, []), "checkpoint")  # the run's own
-    with pytest.raises(SpecError, match="--checkpoint"):
-        refuse_options(Options.parse(None, ["--checkpoint", "mine"]), "checkpoint")
+def test_an_option_that_a_program_does_not_support_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HPC_KIT_RUN", "/runs/1")  # a checkpoint of the run is nothing that the user asked for
+    assert ServerOptions.parse(None, ["--steps", "3"]).steps == 3
+    with pytest.raises(SystemExit):
+        ServerOptions.parse(None, ["--checkpoint", "mine"])
+    assert "error: unrecognized arguments: --checkpoint mine" in capsys.readouterr().err

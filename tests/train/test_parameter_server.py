@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from options import Options
-from training import Curve, compare_curves, tokens_per_second
+from training import Curve, compare_curves
 
 
-def test_both_are_held_to_the_loss_that_the_worse_one_reached() -> None:
+def test_both_curves_are_compared_at_the_loss_that_both_reached() -> None:
     curves = {
         "synchronous": Curve([5.0, 4.0, 3.0, 1.0], [1.0, 2.0, 3.0, 4.0]),
         "asynchronous": Curve([5.0, 4.5, 4.0, 3.0], [0.5, 1.0, 1.5, 2.0], staleness=2.0),
@@ -20,17 +19,12 @@ def test_both_are_held_to_the_loss_that_the_worse_one_reached() -> None:
     assert (facts["synchronous_steps"], facts["asynchronous_seconds"]) == (3, 2.0)
 
 
-def test_a_curve_of_updates_becomes_one_of_steps() -> None:
+def test_a_curve_of_updates_is_converted_to_steps() -> None:
     found = Curve([1.0, 3.0, 5.0, 7.0], [0.1, 0.2, 0.3, 0.4], 1.5).per_step(2)
     assert (found.losses, found.seconds, found.staleness) == ([2.0, 6.0], [0.2, 0.4], 1.5)
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-def test_fewer_steps_than_are_smoothed_over_are_compared_as_they_are(steps: int) -> None:
+def test_a_curve_shorter_than_the_window_is_not_smoothed(steps: int) -> None:
     curve = Curve([4.0] * steps, [1.0] * steps)
     assert curve.smooth(5) == {steps: 4.0}
-
-
-def test_speed_is_tokens_of_all_ranks_per_second() -> None:
-    options = Options(global_batch=2, sequence=5)
-    assert tokens_per_second(options, [2.0, 2.0]) == 5.0

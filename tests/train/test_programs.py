@@ -21,7 +21,7 @@ UNDER_TORCHRUN = [
 ]  # fmt: skip
 
 
-def imported_by(name: str) -> set[str]:
+def list_imports(name: str) -> set[str]:
     nodes = list(ast.walk(ast.parse((TRAIN / f"{name}.py").read_text())))
     modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
@@ -34,10 +34,10 @@ def test_a_program_has_at_most_150_lines(name: str) -> None:
 
 
 def test_only_one_module_imports_hpc_kit() -> None:
-    assert [name for name in sorted({*PROGRAMS, *SHARED}) if "hpc_kit" in imported_by(name)] == ["training"]
+    assert [name for name in sorted({*PROGRAMS, *SHARED}) if "hpc_kit" in list_imports(name)] == ["training"]
 
 
-def test_the_replacement_of_hpc_kit_has_at_most_40_lines() -> None:
+def test_the_fallback_without_hpc_kit_has_at_most_40_lines() -> None:
     lines = (TRAIN / "training.py").read_text().splitlines()
     begin, end = (
         next(number for number, line in enumerate(lines) if line.startswith(words))
@@ -62,7 +62,7 @@ def run(folder: Path, environ: dict[str, str], *words: str) -> str:
     return done.stdout
 
 
-def test_with_torch_alone_a_program_trains_and_saves_one_file(
+def test_with_torch_only_a_program_trains_and_saves_one_file(
     tmp_path: Path, torch_alone: dict[str, str], source: Path
 ) -> None:
     words = [str(TRAIN / "ddp.py"), *SMALL.split(), "--data", str(source), "--checkpoint", "saved"]
@@ -74,10 +74,21 @@ def test_with_torch_alone_a_program_trains_and_saves_one_file(
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("line", UNDER_TORCHRUN)
-def test_with_torch_alone_every_program_runs_under_torchrun(
+def test_with_torch_only_every_program_runs_under_torchrun(
     line: str, tmp_path: Path, torch_alone: dict[str, str], source: Path
 ) -> None:
     program, *options = line.split()
     starter = ["-m", "torch.distributed.run", "--nproc-per-node=2", str(TRAIN / f"{program}.py"), *options]
     output = run(tmp_path, torch_alone, *starter, *SMALL.split(), "--data", str(source))
     assert "done    validation loss 5.5" in output or "asynchronous   loss 5.5" in output
+
+
+def test_horovod_of_another_mpi_than_the_ranks_is_refused(tmp_path: Path, torch_alone: dict[str, str]) -> None:
+    """Each rank would train alone, with a Horovod that knows one rank."""
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").touch()
+    (tmp_path / "horovod" / "torch.py").write_text("def init(): pass\ndef size(): return 2\n")
+    words = [sys.executable, str(TRAIN / "horovod_ddp.py"), *SMALL.split()]
+    done = subprocess.run(words, env=torch_alone, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1
+    assert "found  2 ranks for Horovod, 1 ranks of mpirun\n  do     start with the mpirun that env/build" in done.stderr

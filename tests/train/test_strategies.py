@@ -32,6 +32,8 @@ WHOLE = [
     run("zero1 offload", "zero1", 2, "--offload"),
     run("zero2", "fsdp", 2, "--accumulate 2", "zero=2"),
     run("zero3", "fsdp", 4, "", "zero=3"),
+    run("two zero2", "fsdp", 2, "", "zero=2"),
+    run("two zero3", "fsdp", 2, "", "zero=3"),
     run("fsdp offload", "fsdp", 2, "--offload"),
     run("hsdp", "fsdp", 4, "", "zero=3 dp_shard=2"),
     run("halves", "modelparallel", 2, "", "pp=2"),
@@ -110,13 +112,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Trained:
     return train(tmp_path_factory.mktemp("trained"), runs, source, timeout=1500)
 
 
-def names(runs: list[Run]) -> list[str]:
+def list_names(runs: list[Run]) -> list[str]:
     return [each["name"] for each in runs]
 
 
-@pytest.mark.parametrize("name", names(WHOLE))
+@pytest.mark.parametrize("name", list_names(WHOLE))
 def test_the_loss_curve_is_that_of_one_process(trained: Trained, name: str) -> None:
-    one, many = trained.left("one"), trained.left(name)
+    one, many = trained.result_of("one"), trained.result_of(name)
     assert one["losses"][-1] < one["losses"][0] - 0.5
     assert many["losses"] == pytest.approx(one["losses"], rel=TOLERANCE)
     assert many["norms"] == pytest.approx(one["norms"], rel=100 * TOLERANCE)
@@ -124,35 +126,35 @@ def test_the_loss_curve_is_that_of_one_process(trained: Trained, name: str) -> N
     assert many["after"] == pytest.approx(one["after"], rel=TOLERANCE)
 
 
-def test_a_degree_that_is_no_power_of_two_changes_nothing(trained: Trained) -> None:
-    one, three = trained.left("ddp of three"), trained.left("tensor of three")
+def test_a_degree_that_is_no_power_of_two_gives_the_same_losses(trained: Trained) -> None:
+    one, three = trained.result_of("ddp of three"), trained.result_of("tensor of three")
     assert three["losses"] == pytest.approx(one["losses"], rel=TOLERANCE)
     assert three["norms"] == pytest.approx(one["norms"], rel=100 * TOLERANCE)
 
 
-@pytest.mark.parametrize("name", names(COMPILED))
-def test_compiled_layers_train_the_same(trained: Trained, name: str) -> None:
-    one, compiled = trained.left("one"), trained.left(name)
+@pytest.mark.parametrize("name", list_names(COMPILED))
+def test_compiled_layers_give_the_same_losses(trained: Trained, name: str) -> None:
+    one, compiled = trained.result_of("one"), trained.result_of(name)
     assert compiled["losses"] == pytest.approx(one["losses"][:2], rel=TOLERANCE)
     assert compiled["norms"] == pytest.approx(one["norms"][:2], rel=100 * TOLERANCE)
 
 
-@pytest.mark.parametrize("name", names(IN_BF16))
-def test_mixed_precision_stays_close_to_it(trained: Trained, name: str) -> None:
-    one, many = trained.left("one"), trained.left(name)
+@pytest.mark.parametrize("name", list_names(IN_BF16))
+def test_mixed_precision_gives_similar_losses(trained: Trained, name: str) -> None:
+    one, many = trained.result_of("one"), trained.result_of(name)
     assert many["losses"] == pytest.approx(one["losses"], rel=BF16)
     assert many["losses"] != pytest.approx(one["losses"], rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", names(RESUMED))
-def test_a_checkpoint_of_one_layout_goes_on_under_another(trained: Trained, name: str) -> None:
-    unbroken, resumed = trained.left("one long"), trained.left(name)
+@pytest.mark.parametrize("name", list_names(RESUMED))
+def test_a_checkpoint_of_one_layout_resumes_under_another(trained: Trained, name: str) -> None:
+    unbroken, resumed = trained.result_of("one long"), trained.result_of(name)
     assert resumed["losses"] == pytest.approx(unbroken["losses"][5:], rel=TOLERANCE)
     assert resumed["norms"] == pytest.approx(unbroken["norms"][5:], rel=100 * TOLERANCE)
 
 
-def test_each_stage_of_zero_shares_one_kind_more(trained: Trained) -> None:
-    kept = {name: trained.left(name)["kept"] for name in ("one", "zero1", "zero2", "zero3", "hsdp")}
+def test_each_stage_of_zero_shards_one_more_kind_of_state(trained: Trained) -> None:
+    kept = {name: trained.result_of(name)["kept"] for name in ("one", "zero1", "zero2", "zero3", "hsdp")}
     one = kept["one"]
     assert kept["zero1"]["parameters"] == one["parameters"]
     assert kept["zero1"]["optimizer"] < 0.6 * one["optimizer"]
@@ -161,6 +163,31 @@ def test_each_stage_of_zero_shares_one_kind_more(trained: Trained) -> None:
         assert kept["zero3"][kind] < 0.3 * one[kind]
         assert kept["hsdp"][kind] < 0.6 * one[kind]
     assert kept["zero3"]["parameters"] < 0.3 * one["parameters"]
+
+
+def test_zero_2_and_3_print_their_difference_in_memory_and_traffic(trained: Trained) -> None:
+    form = re.compile(
+        r"ZeRO-(\d)  parameters (\S+) MiB on a rank between forward and backward\n"
+        r"ZeRO-\1  received in a step: (\S+) MiB parameters, (\S+) MiB gradients\n"
+    )
+    found = [form.search(trained.output(name)) for name in ("two zero2", "two zero3")]
+    (two, kept_2, gathered_2, reduced_2), (three, kept_3, gathered_3, reduced_3) = (
+        [float(number) for number in match.groups()] for match in found if match
+    )
+    assert (two, three) == (2, 3)
+    assert kept_3 < 0.6 * kept_2
+    assert gathered_2 < gathered_3 <= 2 * gathered_2 + 0.01
+    assert reduced_2 == reduced_3 == gathered_2
+
+
+@pytest.mark.parametrize(
+    "name", ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "pp dp"]
+)
+def test_a_pipeline_prints_the_measured_bubble_beside_the_predicted_one(trained: Trained, name: str) -> None:
+    line = re.search(r"\nbubble  measured (\d+)%, predicted (\d+)% if all stages take", trained.output(name))
+    assert line is not None
+    assert 0 < int(line[1]) < 100
+    assert f"micro-batches, idle {line[2]}%" in trained.output(name)
 
 
 WORDS = {
@@ -179,26 +206,26 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("name", names(REFUSED))
-def test_what_cannot_work_stops_every_rank_before_the_training(trained: Trained, name: str) -> None:
+@pytest.mark.parametrize("name", list_names(REFUSED))
+def test_impossible_options_stop_every_rank_before_training(trained: Trained, name: str) -> None:
     ranks = next(each["ranks"] for each in REFUSED if each["name"] == name)
-    errors = [trained.error(name, rank) for rank in range(ranks)]
+    errors = [trained.error_of(name, rank) for rank in range(ranks)]
     assert any(WORDS[name] in error for error in errors)
     # A rank that still makes its groups when another has refused loses that one; where it trains, it comes to no error.
     assert all(WORDS[name] in error or "DistNetworkError" in error for error in errors), errors
 
 
-def test_a_rank_later_than_the_time_out_is_an_error_in_plain_words(trained: Trained) -> None:
-    error = trained.left("late")["error"]
+def test_a_rank_later_than_the_timeout_is_a_clear_error(trained: Trained) -> None:
+    error = trained.result_of("late")["error"]
     assert error.startswith("another rank did not come within the time-out\n")
     assert "waited 3 s (--timeout" in error
 
 
-def test_synchronous_updates_through_a_server_are_those_of_one_process(trained: Trained) -> None:
-    assert trained.left("served")["losses"] == pytest.approx(trained.left("one")["losses"], rel=TOLERANCE)
+def test_synchronous_updates_through_a_server_equal_those_of_one_process(trained: Trained) -> None:
+    assert trained.result_of("served")["losses"] == pytest.approx(trained.result_of("one")["losses"], rel=TOLERANCE)
 
 
-def test_both_kinds_of_updates_come_to_the_same_loss_and_say_when(trained: Trained) -> None:
+def test_both_kinds_of_updates_reach_the_same_loss_and_print_the_time(trained: Trained) -> None:
     lines = trained.output("served").splitlines()
     steps = [number for number, line in enumerate(lines) if re.match(r"step 4/6 +loss \d\.\d\d", line)]
     begun = [lines.index(f"{kind} updates, 2 workers") for kind in ("synchronous", "asynchronous")]

@@ -45,19 +45,19 @@ class Trained:
     def output(self, name: str, rank: int = 0) -> str:
         return (self.folder / f"{name}-{rank}.out").read_text()
 
-    def left(self, name: str, rank: int = 0) -> Left:
+    def result_of(self, name: str, rank: int = 0) -> Left:
         result = json.loads((self.folder / f"{name}-{rank}.json").read_text())
         assert result is not None, (self.folder / f"{name}-{rank}.err").read_text()
         return cast("Left", result)
 
-    def error(self, name: str, rank: int) -> str:
+    def error_of(self, name: str, rank: int) -> str:
         """What a rank has failed of: in its result, or, where it could not leave one, on standard error."""
         result = json.loads((self.folder / f"{name}-{rank}.json").read_text())
         return str(result["error"]) if result else (self.folder / f"{name}-{rank}.err").read_text()
 
-    def errors(self, name: str) -> list[str]:
+    def errors_of(self, name: str) -> list[str]:
         """Of rank 0 and of rank 1."""
-        return [self.left(name, rank)["error"] for rank in (0, 1)]
+        return [self.result_of(name, rank)["error"] for rank in (0, 1)]
 
 
 def train(folder: Path, runs: list[Run], source: Path, *, timeout: float) -> Trained:
