@@ -1,9 +1,10 @@
-"""What every test starts from: a clean environment, and oracles that are never skipped in silence."""
+"""The start of every test: a clean environment, default signals, and visible skips of missing programs."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -15,8 +16,14 @@ from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
 
-settings.register_profile("any machine", deadline=None)  # what is busy with other things is slow, and not wrong
+settings.register_profile("any machine", deadline=None)  # a busy machine is slow
 settings.load_profile("any machine")
+
+# `nohup` and background jobs of a shell start pytest with these signals ignored, and programs inherit ignored signals.
+# Tests of Ctrl-C and of a closed terminal need the default actions.
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 LAUNCHER_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_", "HPC_KIT_")
 LAUNCHER_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
@@ -38,7 +45,7 @@ BEGAN = time.monotonic()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """A ring that must end in time says which of its tests it did not reach, instead of being cut."""
+    """Add `--within`, with which the tests that a time limit leaves out are skipped by name."""
     parser.addoption("--within", type=float, metavar="MINUTES", help="after MINUTES start no test; skip the rest")
 
 
@@ -63,18 +70,26 @@ def oracle(name: str, found: str | None, packages: str) -> None:
 
 
 LIBRARIES = {"ray_4node": ("ray", "pydantic"), "horovod_4node": ("horovod",)}
-"""What a shipped job needs that neither requirements.txt nor requirements-dev.txt has."""
+"""Packages of shipped jobs that are in neither requirements.txt nor requirements-dev.txt."""
+
+PROGRAMS = {"ddp_mpirun": "mpirun.openmpi"}
+"""Programs that shipped jobs start."""
 
 
-def absent(job: str) -> str | None:
-    """The first of them that is not installed here."""
-    return next((name for name in LIBRARIES.get(job, ()) if find_spec(name) is None), None)
+def find_missing(job: str) -> str | None:
+    """Return the first missing package or program of a job."""
+    program = PROGRAMS.get(job)
+    absent = next((name for name in LIBRARIES.get(job, ()) if find_spec(name) is None), None)
+    return absent or (program if program and shutil.which(program) is None else None)
 
 
-def need_library(job: str) -> None:
-    """Skip, visibly, a test of a job whose library is not installed here."""
-    if library := absent(job):
-        pytest.skip(f"{job} needs {library}, which is not installed here: docs/strategies.md")
+def require_installed(job: str) -> None:
+    """Skip a test of a job if a package of the job is missing. A missing program is treated like an oracle."""
+    missing = find_missing(job)
+    if missing and missing == PROGRAMS.get(job):
+        oracle(missing, None, "openmpi-bin")
+    elif missing:
+        pytest.skip(f"{job} needs {missing}, which is not installed here: docs/strategies.md says how")
 
 
 @pytest.fixture
@@ -89,7 +104,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def untraced() -> Iterator[None]:
-    """Nobody counts lines here: that takes longer than the work whose time is taken."""
+    """Do not count lines: counting takes longer than the measured work."""
     tracer = sys.gettrace()
     sys.settrace(None)
     yield

@@ -23,32 +23,41 @@ SCRIPTS = Path(__file__).parent / "script" / "golden"
 PYTHON = {"cluster.python": ".venv/bin/python"}
 """Else a golden script would name the interpreter of whoever wrote it."""
 
-CASES: dict[str, tuple[str, str, dict[str, object], bool]] = {
-    "single": ("single", "local", {}, False),
-    "ddp_1node": ("ddp_1node", "local", {}, False),
-    "ddp_4node": ("ddp_4node", "local", {}, False),
-    "ddp_4node.standalone": ("ddp_4node", "local", {}, True),
-    "ddp_4node.gpu": ("ddp_4node", "example-gpu", {"resources.ntasks_per_node": 4}, False),
-    "ddp_4node.array": ("ddp_4node", "slurm", {"resources.array": "0-9%2", "launch.timeout": 600}, False),
-    "ddp_torchrun": ("ddp_torchrun", "local", {}, False),
-    "ddp_torchrun.standalone": ("ddp_torchrun", "local", {}, True),
-    "ddp_mpirun": ("ddp_mpirun", "slurm", {}, False),
-    "ddp_mpirun.standalone": ("ddp_mpirun", "slurm", {"launch.mpi": "mpich"}, True),
-    "ddp_mpi_backend": ("ddp_mpi_backend", "local", {}, False),
-    "ray_4node": ("ray_4node", "slurm", {}, False),
-    "ray_4node.embedded": ("ray_4node", "local", {"launch.nproc_per_node": 1}, False),
-    "plain_ddp_4node": ("plain_ddp_4node", "local", {}, False),
-    "plain_ddp_4node.standalone": ("plain_ddp_4node", "slurm", {}, True),
-    "pipeline_2node": ("pipeline_2node", "local", {}, False),
-    "hybrid_3d_4node": ("hybrid_3d_4node", "local", {}, False),
+PROJECT: dict[str, object] = {"resources.chdir": "/project"}
+"""Else a golden standalone script would name the folder of the checkout."""
+
+CASES: dict[str, tuple[str, str, dict[str, object], str]] = {
+    "single": ("single", "local", {}, ""),
+    "ddp_1node": ("ddp_1node", "local", {}, ""),
+    "ddp_4node": ("ddp_4node", "local", {}, ""),
+    "ddp_4node.standalone": ("ddp_4node", "local", PROJECT, "standalone"),
+    "ddp_4node.simple": ("ddp_4node", "local", {}, "simple"),
+    "ddp_4node.gpu": ("ddp_4node", "example-gpu", {"resources.ntasks_per_node": 4}, ""),
+    "ddp_4node.array": ("ddp_4node", "slurm", {"resources.array": "0-9%2", "launch.timeout": 600}, ""),
+    "ddp_torchrun": ("ddp_torchrun", "local", {}, ""),
+    "ddp_torchrun.standalone": ("ddp_torchrun", "local", PROJECT, "standalone"),
+    "ddp_mpirun": ("ddp_mpirun", "slurm", {}, ""),
+    "ddp_mpirun.standalone": (
+        "ddp_mpirun",
+        "slurm",
+        {"launch.mpi": "mpich", "resources.chdir": "/project"},
+        "standalone",
+    ),
+    "ddp_mpi_backend": ("ddp_mpi_backend", "local", {}, ""),
+    "ray_4node": ("ray_4node", "slurm", {}, ""),
+    "ray_4node.embedded": ("ray_4node", "local", {"launch.nproc_per_node": 1}, ""),
+    "plain_ddp_4node": ("plain_ddp_4node", "local", {}, ""),
+    "plain_ddp_4node.standalone": ("plain_ddp_4node", "slurm", PROJECT, "standalone"),
+    "pipeline_2node": ("pipeline_2node", "local", {}, ""),
+    "hybrid_3d_4node": ("hybrid_3d_4node", "local", {}, ""),
     "hybrid_3d_4node.gpu": (
         "hybrid_3d_4node",
         "example-gpu",
         {"resources.nodes": 8, "resources.ntasks_per_node": 4, "layout.tp": 4, "layout.pp": 4, "layout.zero": 1},
-        False,
+        "",
     ),
-    "hsdp_4node": ("hsdp_4node", "local", {}, False),
-    "hetjob": ("hetjob", "slurm", {}, False),
+    "hsdp_4node": ("hsdp_4node", "local", {}, ""),
+    "hetjob": ("hetjob", "slurm", {}, ""),
     "hetjob.standalone": (
         "hetjob",
         "slurm",
@@ -58,10 +67,11 @@ CASES: dict[str, tuple[str, str, dict[str, object], bool]] = {
                 {"nodes": 2, "partition": "cpu", "gpus_per_task": 2, "command": ["python", "worker.py"]},
             ],
             "layout.global_batch": 96,
+            **PROJECT,
         },
-        True,
+        "standalone",
     ),
-    "odd": (
+    "special_characters": (
         "single",
         "slurm",
         {
@@ -71,20 +81,21 @@ CASES: dict[str, tuple[str, str, dict[str, object], bool]] = {
             "setup": ["module load cuda/12.6"],
             "command": ["./my program", "--text", "a 'b' $C"],
         },
-        False,
+        "",
     ),
 }
 
 
-def rendered(job: str | Job, cluster: str, settings: Mapping[str, object], *, standalone: bool = False) -> str:
+def render_job(job: str | Job, cluster: str, settings: Mapping[str, object], variant: str = "") -> str:
     """The script of a job of the checkout, which is left as it is: `render` would write the shell files, too."""
-    return render_resolved(resolve_arguments(job, cluster, settings, ROOT), standalone=standalone, root=ROOT)
+    flags = {variant: True} if variant else {}
+    return render_resolved(resolve_arguments(job, cluster, settings, ROOT), **flags, root=ROOT)
 
 
 def script(case: str) -> str:
     """The script of one case, as it is rendered now."""
-    job, cluster, settings, standalone = CASES[case]
-    return rendered(job, cluster, {**PYTHON, **settings}, standalone=standalone)
+    job, cluster, settings, variant = CASES[case]
+    return render_job(job, cluster, {**PYTHON, **settings}, variant)
 
 
 SHELL_CASES: dict[str, tuple[str, str | None, bool]] = {
@@ -100,7 +111,7 @@ def shell(case: str) -> str:
     """The plain shell script of one case, as it is rendered now."""
     job, hosts, standalone = SHELL_CASES[case]
     named = read_hosts(hosts, None) if hosts else ()
-    settings = tuple(f"{key}={value}" for key, value in {**PYTHON, "resources.chdir": "/project"}.items())
+    settings = tuple(f"{key}={value}" for key, value in {**PYTHON, **PROJECT}.items())
     request = JobRequest(job, (), None, settings, None, {})
     return render_shell(request, named, ROOT, standalone=standalone)[1]
 

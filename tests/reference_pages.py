@@ -96,12 +96,26 @@ Import these names from `hpc_kit`. Importing the package is cheap: each name is 
 | submit functions | `hpc_kit.Executor` |
 | make the process group in a program | `hpc_kit.distributed`, which yields a `Group` |
 | learn the rank of a process | `hpc_kit.resolve`, which returns a `World` |
+| save and load a [checkpoint](checkpoints.md) in one file | `hpc_kit.save_checkpoint`, `hpc_kit.load_checkpoint` |
 | expand a node list | `hpc_kit.slurm.nodelist` |
 
 Commands inside a job: `python -m hpc_kit.runtime PROGRAM` runs a program with torch's variables set.
 """
 
-API_NAMES = ("render", "submit", "ScriptJob", "Executor", "distributed", "Group", "resolve", "World", "HpcKitError")
+API_NAMES = (
+    "render",
+    "submit",
+    "ScriptJob",
+    "Executor",
+    "distributed",
+    "Group",
+    "resolve",
+    "World",
+    "save_checkpoint",
+    "load_checkpoint",
+    "convert_checkpoint",
+    "HpcKitError",
+)
 
 
 def documents() -> Iterator[tuple[Path, str]]:

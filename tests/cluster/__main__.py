@@ -12,7 +12,7 @@ from pathlib import Path
 
 from . import cgroups
 from .cluster import Cluster, ClusterError, install_packages
-from .settings import CONTROLLER, Names, Settings, carried, default_root, load
+from .settings import CONTROLLER, Names, Settings, default_root, load, visible_paths
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,7 +63,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
         subnet=args.subnet,
         accounting=args.accounting,
         names=args.names,
-        carry=carried(args.carry),
+        carry=visible_paths(args.carry),
         slurm=dict(line.split("=", 1) for line in args.slurm),
     )
 
@@ -82,7 +82,7 @@ def up(args: argparse.Namespace) -> int:
     return 0
 
 
-def standing(args: argparse.Namespace) -> Cluster:
+def load_cluster(args: argparse.Namespace) -> Cluster:
     """The cluster that the command line names, as it was brought up."""
     root = args.root or default_root(args.name)
     return Cluster(load(root) or Settings(name=args.name, root=root))
@@ -90,7 +90,7 @@ def standing(args: argparse.Namespace) -> Cluster:
 
 def status(args: argparse.Namespace) -> int:
     """One line a host."""
-    cluster = standing(args)
+    cluster = load_cluster(args)
     alive = cluster.alive()
     for host, address in cluster.settings.hosts.items():
         names = sorted({member.name for member in alive if member.host == host} - {"sleep"})
@@ -103,7 +103,7 @@ def execute(args: argparse.Namespace) -> int:
     command = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
     if not command:
         raise ClusterError("exec needs a command: exec -- sinfo")
-    cluster = standing(args)
+    cluster = load_cluster(args)
     line = cluster.argv(command, host=args.host)
     program = shutil.which(line[0]) or line[0]
     sys.stdout.flush()
@@ -118,7 +118,7 @@ def main() -> int:
             case "up":
                 return up(args)
             case "down":
-                standing(args).down()
+                load_cluster(args).down()
                 return 0
             case "status":
                 return status(args)

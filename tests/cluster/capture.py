@@ -10,6 +10,7 @@ import argparse
 import json
 import re
 import shlex
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 from . import Cluster, Settings
 from .cases import Case, Truth, load
 from .mpis import MPIS, Mpi
-from .settings import carried
+from .settings import visible_paths
 
 HERE = Path(__file__).parent
 DESTINATION = HERE.parent / "runtime" / "environments"
@@ -32,7 +33,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", help="beginnings of case names; all without")
     wanted = parser.parse_args().cases
     interactive = {"LaunchParameters": "use_interactive_step"}
-    cluster = Cluster(Settings(name="capture", accounting=False, carry=carried(), slurm=interactive))
+    cluster = Cluster(Settings(name="capture", accounting=False, carry=visible_paths(), slurm=interactive))
     cluster.down()
     cluster.up()
     try:
@@ -64,13 +65,14 @@ def capture(cluster: Cluster, case: Case) -> list[Record]:
     """Launch the case and read what its processes wrote."""
     folder = cluster.settings.work / case.name
     out = folder / "out"
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier capture
     out.mkdir(parents=True)
     probe = f"{sys.executable} {HERE / 'probe.py'}"
     torchrun = f"{sys.executable} -m torch.distributed.run"
     values = {"OUT": str(out), "PROBE": probe, "PROBE_FILE": str(HERE / "probe.py"), "AGENT": torchrun}
     values |= {"TASKS": f"-o {out}/%t,%n,%N {probe} --listed", "LOGLEVEL": "INFO"}
     if case.mpi:
-        values |= of_mpi_library(MPIS[case.mpi], out)
+        values |= mpi_variables(MPIS[case.mpi], out)
     exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in values.items())
     script = folder / "job.sh"
     script.write_text(f"#!/bin/bash\n{exports}\n{case.script}\n")
@@ -82,7 +84,7 @@ def capture(cluster: Cluster, case: Case) -> list[Record]:
     return ranks
 
 
-def of_mpi_library(mpi: Mpi, out: Path) -> dict[str, str]:
+def mpi_variables(mpi: Mpi, out: Path) -> dict[str, str]:
     """MPIRUN, and MPIPROBE: the probe that asks MPI as well."""
     if missing := mpi.missing():
         raise RuntimeError(f"MPI is not installed: {missing}")
@@ -95,7 +97,7 @@ def _launch(case: Case) -> list[str]:
     return ["sbatch", "--wait", *shlex.split(case.options)]
 
 
-def of_files(out: Path, case: Case) -> list[Record]:
+def ranks_from_files(out: Path, case: Case) -> list[Record]:
     """Rank, node index and host from the file's name, the local rank from slurmd."""
     named = {path: path.name.split(",") for path in out.iterdir()}
     tasks = Counter(host for _, _, host in named.values())
@@ -111,13 +113,13 @@ def of_files(out: Path, case: Case) -> list[Record]:
     return ranks
 
 
-def of_one(out: Path, case: Case) -> list[Record]:
+def single_rank(out: Path, case: Case) -> list[Record]:
     """One process by itself, whatever its variables say."""
     record = json.loads((out / "one").read_text())
     return [finish(record, case, (0, 0, 0), (1, 1, 1), record["hostname"])]
 
 
-def of_labels(out: Path, case: Case) -> list[Record]:
+def ranks_from_labels(out: Path, case: Case) -> list[Record]:
     """Rank from srun's label; local rank and node in the order of the ranks."""
     lines = [line.split(": ", 1) for line in (out / "labels").read_text().splitlines()]
     files = [name for _, name in sorted((int(label), name) for label, name in lines)]
@@ -131,7 +133,7 @@ def of_labels(out: Path, case: Case) -> list[Record]:
     return ranks
 
 
-def of_communicator(out: Path, case: Case) -> list[Record]:
+def ranks_from_mpi(out: Path, case: Case) -> list[Record]:
     """All from MPI itself."""
     ranks = []
     for path in out.glob("*.json"):
@@ -147,7 +149,7 @@ def of_communicator(out: Path, case: Case) -> list[Record]:
     return ranks
 
 
-def of_agents(out: Path, case: Case) -> list[Record]:
+def ranks_from_agents(out: Path, case: Case) -> list[Record]:
     """Group rank and global ranks from each agent's log, the local rank from the worker's log directory."""
     agents = [(path.name.partition("-")[2], path.read_text()) for path in out.glob("agent-*")]
     groups = {host: int(_logged("group_rank", text)) for host, text in agents}
@@ -171,8 +173,13 @@ def _logged(word: str, text: str) -> str:
     return found[1].strip()
 
 
-READERS = {Truth.FILES: of_files, Truth.ONE: of_one, Truth.LABELS: of_labels, Truth.AGENTS: of_agents}
-READERS[Truth.MPI] = of_communicator
+READERS = {
+    Truth.FILES: ranks_from_files,
+    Truth.ONE: single_rank,
+    Truth.LABELS: ranks_from_labels,
+    Truth.AGENTS: ranks_from_agents,
+}
+READERS[Truth.MPI] = ranks_from_mpi
 
 
 def finish(record: Record, case: Case, place: tuple[int, int, int], sizes: tuple[int, int, int], first: str) -> Record:

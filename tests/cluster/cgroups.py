@@ -25,13 +25,13 @@ def top(settings: Settings) -> Path:
     return MOUNT / "-".join(settings.root.parts[1:])
 
 
-def join(settings: Settings, host: str) -> list[str]:
+def join_commands(settings: Settings, host: str) -> list[str]:
     """Lines of shell by which a host's first process moves into the host's part."""
     own = shlex.quote(str(top(settings) / host))
     return [f"mkdir -p {own}", f"echo $$ > {own}/cgroup.procs"] if available() else []
 
 
-def take(settings: Settings, host: str) -> list[str]:
+def mount_commands(settings: Settings, host: str) -> list[str]:
     """Lines of shell that show the host its own part only: steps of all hosts have the same names."""
     return [f"mount --bind {shlex.quote(str(top(settings) / host))} {MOUNT}"] if available() else []
 

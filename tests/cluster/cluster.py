@@ -43,7 +43,7 @@ class ClusterError(Exception):
     """The cluster cannot be brought up or used; the text says what to do."""
 
 
-def missing() -> str | None:
+def find_obstacle() -> str | None:
     """Why there can be no cluster on this machine; None where nothing stands in the way."""
     if os.geteuid() != 0:
         return "a real cluster needs root: hosts are network namespaces"
@@ -91,7 +91,7 @@ class Cluster:
             try:
                 self._build()
             except BaseException:
-                processes.end_all(self.settings.own)  # the logs stay, to say why
+                processes.end_all(self.settings.own_directory)  # the logs stay, to say why
                 raise
         return True
 
@@ -102,7 +102,7 @@ class Cluster:
 
     def alive(self) -> list[processes.Member]:
         """Every process of the cluster, with its host."""
-        return processes.members(self.settings.own)
+        return processes.members(self.settings.own_directory)
 
     def argv(self, command: Sequence[str], *, host: str = CONTROLLER, cwd: Path | None = None) -> list[str]:
         """The command line that runs `command` on a host, the login host unless told otherwise."""
@@ -140,7 +140,7 @@ class Cluster:
             if (member.host, member.name) == (host, name):
                 os.kill(member.pid, number)
 
-    def mend_daemons(self) -> None:
+    def repair_daemons(self) -> None:
         """Start again what does not run, and let go on what was stopped."""
         self.send_signal(CONTROLLER, "slurmctld", signal.SIGCONT)
         running = {(member.host, member.name) for member in self.alive()}
@@ -149,11 +149,11 @@ class Cluster:
             starter.start(host, name)
         starter.await_answers()
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """After any of these faults: cables, daemons and nodes as they were, and no job."""
         for node in self.settings.node_names:
             self.run(["ip", "link", "set", "eth0", "up"], host=node)
-        self.mend_daemons()
+        self.repair_daemons()
         self.run(["scancel", "--me"])
         for node in self.settings.node_names:
             for state in ("resume", "undrain"):
@@ -163,7 +163,7 @@ class Cluster:
 
     def _kill(self, found: list[processes.Member]) -> list[int]:
         for member in found:
-            processes.kill(member, self.settings.own)
+            processes.kill(member, self.settings.own_directory)
         return [member.pid for member in found]
 
     def daemons(self) -> daemons.Daemons:
@@ -190,7 +190,7 @@ class Cluster:
     def _check(self) -> None:
         """Refuse what cannot work, before anything is touched."""
         settings = self.settings
-        reason = missing()
+        reason = find_obstacle()
         if reason:
             raise ClusterError(reason)
         if settings.gpus and not config.gpu_files(settings.gpus):
@@ -214,7 +214,7 @@ class Cluster:
             )
         settings.root.mkdir(mode=0o755)
         settings.save()  # from here on the directory is known as ours
-        for path in (settings.etc, settings.own, settings.root / "hosts", settings.work):
+        for path in (settings.etc, settings.own_directory, settings.root / "hosts", settings.work):
             path.mkdir(mode=0o755)
         settings.work.chmod(0o1777)
         for host in settings.hosts:
@@ -230,7 +230,7 @@ class Cluster:
             dbd.write_text(config.slurmdbd_conf(settings))
 
     def _clear(self) -> None:
-        processes.end_all(self.settings.own)
+        processes.end_all(self.settings.own_directory)
         cgroups.clear(self.settings)
         found = load(self.settings.root)
         if not self.settings.root.exists():

@@ -23,7 +23,7 @@ def gpu_files(count: int) -> list[Path]:
 
 def slurm_values(settings: Settings) -> dict[str, str]:
     """slurm.conf, less the nodes and partitions."""
-    own = settings.own
+    own = settings.own_directory
     values = {
         "ClusterName": settings.name,
         "SlurmctldHost": f"{CONTROLLER}({settings.hosts[CONTROLLER]})",
@@ -120,8 +120,8 @@ def slurmdbd_conf(settings: Settings) -> str:
         "DbdAddr": settings.hosts[CONTROLLER],
         "SlurmUser": "root",
         "DebugLevel": "info",
-        "LogFile": f"{settings.own}/slurmdbd.log",
-        "PidFile": f"{settings.own}/slurmdbd.pid",
+        "LogFile": f"{settings.own_directory}/slurmdbd.log",
+        "PidFile": f"{settings.own_directory}/slurmdbd.pid",
         "StorageType": "accounting_storage/mysql",
         "StorageHost": "127.0.0.1",
         "StoragePort": str(DATABASE_PORT),

@@ -9,7 +9,7 @@ from .fixture import _to_be_broken, cluster, count, faulty, summary
 __all__ = ["_to_be_broken", "cluster", "faulty"]
 
 
-LAST = ("test_every_shipped_job_is_taken", "test_faults.py", "test_a_shipped_job_ends_well")
+LAST = ("test_every_shipped_job_is_accepted", "test_faults.py", "test_a_shipped_job_succeeds")
 """The shipped jobs, two cores' work, run while faults on another cluster, which are long waits, are played."""
 
 

@@ -41,7 +41,7 @@ class Daemons:
         """Everything, in an order that nobody has to wait in."""
         self._munge_key()
         for host in self.settings.hosts:
-            self.munged(host)
+            self.start_munged(host)
         if self.settings.accounting:
             self.database()
         for host in self.settings.hosts:
@@ -52,9 +52,9 @@ class Daemons:
         for node in self.settings.node_names:
             self.slurmd(node)
 
-    def munged(self, host: str) -> None:
+    def start_munged(self, host: str) -> None:
         """munged, which insists on its own user and on directories nobody else can write to."""
-        place = self.settings.own / "munge"
+        place = self.settings.own_directory / "munge"
         shutil.chown(self.settings.private(host) / "munge", "munge", "munge")
         files = {"pid-file": "pid", "log-file": "munged.log", "seed-file": "seed"}
         options = [f"--{option}={place / name}" for option, name in files.items()]
@@ -64,7 +64,7 @@ class Daemons:
 
     def database(self) -> None:
         """A database of our own, on the controller's loopback."""
-        data = self.settings.own / "mysql"
+        data = self.settings.own_directory / "mysql"
         private = self.settings.private(CONTROLLER) / "mysql"
         private.mkdir()
         shutil.chown(private, "mysql", "mysql")
@@ -103,7 +103,7 @@ class Daemons:
         """One daemon by its name; the database's are not among those that can be started again."""
         match name:
             case "munged":
-                self.munged(host)
+                self.start_munged(host)
                 self._until(functools.partial(self._munge_answers, host), f"munged on {host}")
             case "slurmctld":
                 self.slurmctld()

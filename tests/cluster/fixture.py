@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from . import Cluster, Settings, missing
+from . import Cluster, Settings, find_obstacle
 from .cluster import missing_packages
-from .settings import carried, load
+from .settings import load, visible_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def need_a_cluster() -> None:
+def require_cluster() -> None:
     """Skip visibly where there can be no cluster; where CI requires its oracles, missing packages are a failure."""
-    reason = missing()
+    reason = find_obstacle()
     if reason is None:
         return
     if os.environ.get("HPC_KIT_REQUIRE_ORACLES") and os.geteuid() == 0 and missing_packages():
@@ -29,7 +29,7 @@ def need_a_cluster() -> None:
 @contextmanager
 def raised(settings: Settings) -> Iterator[Cluster]:
     """A cluster of one's own, taken down in any case."""
-    need_a_cluster()
+    require_cluster()
     built = Cluster(settings)
     built.down()
     try:
@@ -42,19 +42,19 @@ def raised(settings: Settings) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """The cluster of `make slurm-up` where it stands as it comes by default; else one of this session's own."""
-    need_a_cluster()
-    standing = Cluster(Settings(carry=carried()))
+    require_cluster()
+    standing = Cluster(Settings(carry=visible_paths()))
     if load(standing.settings.root) == standing.settings and standing.healthy():
         yield standing
         return
-    with raised(Settings(name="test", carry=carried())) as built:
+    with raised(Settings(name="test", carry=visible_paths())) as built:
         yield built
 
 
 @pytest.fixture(scope="session")
 def _to_be_broken() -> Iterator[Cluster]:
     quick = {"SlurmdTimeout": "6", "MessageTimeout": "5"}
-    with raised(Settings(name="faulty", accounting=False, small=4, carry=carried(), slurm=quick)) as built:
+    with raised(Settings(name="faulty", accounting=False, small=4, carry=visible_paths(), slurm=quick)) as built:
         yield built
 
 
@@ -64,7 +64,7 @@ def faulty(_to_be_broken: Cluster) -> Iterator[Cluster]:
     try:
         yield _to_be_broken
     finally:
-        _to_be_broken.mend()
+        _to_be_broken.repair()
 
 
 REAL = "real Slurm"

@@ -24,7 +24,7 @@ def holder(settings: Settings, host: str) -> int | None:
         pid = int((settings.private(host) / HOLDER).read_text())
     except (FileNotFoundError, ValueError):
         return None
-    return pid if host_of(pid, settings.own) == host else None
+    return pid if host_of(pid, settings.own_directory) == host else None
 
 
 def enter(pid: int, argv: Sequence[str], *, cwd: Path | None = None) -> list[str]:
@@ -51,7 +51,7 @@ def start_hosts(settings: Settings) -> dict[str, int]:
 def _hold(settings: Settings, host: str, origin: Sequence[str] = ()) -> None:
     log = settings.private(host) / "host.log"
     # Who moves into a cgroup first has it for the top of all that it sees.
-    moved = "\n".join([*cgroups.join(settings, host), 'exec unshare --net --uts --mount --cgroup "$@"'])
+    moved = "\n".join([*cgroups.join_commands(settings, host), 'exec unshare --net --uts --mount --cgroup "$@"'])
     argv = ["setsid", "--fork", *origin, "sh", "-euc", moved, "sh", "sh", "-euc", _setup(settings, host)]
     with log.open("w") as stream:
         subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, cwd="/")
@@ -59,13 +59,13 @@ def _hold(settings: Settings, host: str, origin: Sequence[str] = ()) -> None:
 
 def _setup(settings: Settings, host: str) -> str:
     """What the holder does before it sleeps: host name, loopback, and the host's own view of the files."""
-    own = shlex.quote(str(settings.own))
+    own = shlex.quote(str(settings.own_directory))
     lines = [
         f"hostname {host}",
         "ip link set lo up",
         f"mount --bind {shlex.quote(str(settings.private(host)))} {own}",
         f"mount --bind {own}/hosts /etc/hosts",
-        *cgroups.take(settings, host),
+        *cgroups.mount_commands(settings, host),
     ]
     if host == CONTROLLER and settings.small:
         disk = shlex.quote(str(settings.small_disk))
@@ -78,9 +78,10 @@ def _setup(settings: Settings, host: str) -> str:
 
 
 def _private_tmp(settings: Settings) -> list[str]:
-    """A /tmp of the node's own, in which the carried directories keep their paths."""
+    """A /tmp of the node's own, in which the visible_paths directories keep their paths."""
     aside = [
-        (shlex.quote(str(path)), shlex.quote(f"{settings.own}/carry/{n}")) for n, path in enumerate(settings.carry)
+        (shlex.quote(str(path)), shlex.quote(f"{settings.own_directory}/carry/{n}"))
+        for n, path in enumerate(settings.carry)
     ]
     lines = [line for path, kept in aside for line in (f"mkdir -p {kept}", f"mount --rbind {path} {kept}")]
     lines += ["mount -t tmpfs -o mode=1777 tmp /tmp"]

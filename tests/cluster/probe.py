@@ -28,7 +28,7 @@ OURS = ("MPIRUN", "MPIPROBE", "MPI4PY_", "I_MPI_INFO_")
 """Left out: the script's own, and pages on the machine's processor."""
 
 
-def listed(step: str) -> dict[str, int] | None:
+def find_task_ids(step: str) -> dict[str, int] | None:
     """This process as slurmd sees it: its local and global id in the step."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:  # slurmd may answer before it has noted its last task
@@ -68,7 +68,7 @@ def main() -> None:
     environ = {name: os.environ[name] for name in told}
     record: dict[str, Any] = {"hostname": socket.gethostname(), "pid": os.getpid(), "env": environ}
     if "--listed" in sys.argv:
-        record["listed"] = listed(f"{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_STEP_ID']}")
+        record["listed"] = find_task_ids(f"{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_STEP_ID']}")
     if "--mpi" in sys.argv:
         record["mpi"] = communicator()
         Path(sys.argv[-1], f"{record['mpi']['rank']}.json").write_text(json.dumps(record, sort_keys=True))

@@ -110,7 +110,7 @@ class Recorder:
         asked = ["squeue", "--noheader", "--states=all", f"--jobs={self.jobs[name]}", "--format=%T %r"]
         return any(row.startswith(wanted) for row in self.call(*asked).splitlines())
 
-    def booked(self) -> None:
+    def await_accounting(self) -> None:
         """Until the accounting has caught up: it lags by seconds."""
         ids = ",".join(self.jobs.values())
         listed = ("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={ids}", "--format=End,State")
@@ -150,7 +150,7 @@ def main() -> None:
     try:
         recorder = Recorder(cluster)
         recorder.play(moments["ended"])
-        recorder.booked()
+        recorder.await_accounting()
         ended = list(recorder.jobs.values())
         recorder.record("ended", ended)
         recorder.play(moments["waiting"])

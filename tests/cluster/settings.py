@@ -93,7 +93,7 @@ class Settings:
         return self.etc / "slurm.conf"
 
     @property
-    def own(self) -> Path:
+    def own_directory(self) -> Path:
         """Where each host finds its private directory: the same path on all of them."""
         return self.root / "own"
 
@@ -104,7 +104,7 @@ class Settings:
 
     @property
     def munge_socket(self) -> Path:
-        return self.own / "munge" / "socket"
+        return self.own_directory / "munge" / "socket"
 
     def private(self, host: str) -> Path:
         """The private directory of one host, as seen from the machine."""
@@ -131,7 +131,7 @@ def load(root: Path) -> Settings | None:
         return None
 
 
-def carried(wanted: Iterable[Path] = ()) -> tuple[Path, ...]:
+def visible_paths(wanted: Iterable[Path] = ()) -> tuple[Path, ...]:
     """What nodes must see of /tmp: this Python and this repository if they lie there, and what is asked for."""
     repository = Path(__file__).resolve().parents[2]
     own = [path for path in (Path(sys.prefix), repository) if path.is_relative_to("/tmp")]

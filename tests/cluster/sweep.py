@@ -21,13 +21,12 @@ from submitit.helpers import Checkpointable
 import hpc_kit
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resources import Resources
-from hpc_kit.submission.executor import MAP_TABLE_SUFFIX, read_map_table
 
 MAPPED = 25
 """More than MaxArraySize of the cluster, 20."""
 
 
-def who(greeting: str) -> tuple[str, int, str]:
+def describe_rank(greeting: str) -> tuple[str, int, str]:
     return greeting, int(os.environ["SLURM_PROCID"]), socket.gethostname()
 
 
@@ -35,7 +34,7 @@ def square(number: int) -> int:
     return number * number
 
 
-def fail_on(bad: int) -> int:
+def fail_on_rank(bad: int) -> int:
     """One rank raises, the others would wait for it for an hour."""
     if int(os.environ["SLURM_PROCID"]) == bad:
         raise ValueError(f"bad sample on rank {bad}")
@@ -80,7 +79,7 @@ class Counter(Checkpointable):
         return self.attempts, os.environ.get("SLURM_RESTART_COUNT", "0")
 
 
-def told(ask: Callable[[], Any]) -> Any:
+def call_or_error(ask: Callable[[], Any]) -> Any:
     """What a call gives, or what it raises."""
     try:
         return ask()
@@ -88,7 +87,7 @@ def told(ask: Callable[[], Any]) -> Any:
         return {"type": type(error).__name__, "what": error.what, "found": error.found}
 
 
-def until(happened: Callable[[], bool], what: str) -> None:
+def wait_until(happened: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 120
     while not happened():
         if time.monotonic() > deadline:
@@ -96,7 +95,7 @@ def until(happened: Callable[[], bool], what: str) -> None:
         time.sleep(0.5)
 
 
-def begun(job: Any) -> bool:
+def has_begun(job: Any) -> bool:
     """submitit's side has taken over the signals and calls the function."""
     return "Starting with JobEnvironment" in (job.paths.stdout.read_text() + job.paths.stderr.read_text())
 
@@ -111,8 +110,8 @@ def executor(folder: Path, name: str, **resources: object) -> hpc_kit.Executor:
 def main() -> None:
     folder = Path(sys.argv[1])
     counter: Any = executor(folder, "counter").submit(Counter())
-    ranks = executor(folder, "ranks", nodes=2, tasks_per_node=2).submit(who, "hello")
-    failing = executor(folder, "failing", nodes=2, tasks_per_node=2).submit(fail_on, 2)
+    ranks = executor(folder, "ranks", nodes=2, tasks_per_node=2).submit(describe_rank, "hello")
+    failing = executor(folder, "failing", nodes=2, tasks_per_node=2).submit(fail_on_rank, 2)
     torch = executor(folder, "torch", nodes=4).submit(summed)
     cancelled = executor(folder, "cancelled").submit(time.sleep, 3600)
     waiting = executor(folder, "waiting", begin="now+1hour").submit(square, 3)
@@ -120,24 +119,24 @@ def main() -> None:
     mapped = mapping.map_array(square, range(MAPPED))
     batching = executor(folder, "batching")
     with batching.batch():
-        batch = [batching.submit(who, "one"), batching.submit(square, 7)]
+        batch = [batching.submit(describe_rank, "one"), batching.submit(square, 7)]
 
     waiting.cancel()
-    until(lambda: cancelled.state == "RUNNING" and counter.state == "RUNNING", "nothing runs")
+    wait_until(lambda: cancelled.state == "RUNNING" and counter.state == "RUNNING", "nothing runs")
     cancelled.cancel()
-    until(lambda: begun(counter), "the counter has not begun")
+    wait_until(lambda: has_begun(counter), "the counter has not begun")
     counter._interrupt()
 
     first = mapped[0].job_id.partition("_")[0]
     found = {
         "ranks": ranks.results(),
-        "failing": {**told(failing.results), "job_id": failing.job_id, "state": failing.state},
+        "failing": {**call_or_error(failing.results), "job_id": failing.job_id, "state": failing.state},
         "torch": torch.results(),
-        "cancelled": {**told(cancelled.results), "state": cancelled.state},
-        "waiting": {**told(waiting.results), "state": waiting.state},
+        "cancelled": {**call_or_error(cancelled.results), "state": cancelled.state},
+        "waiting": {**call_or_error(waiting.results), "state": waiting.state},
         "mapped": [job.result() for job in mapped],
         "ids": [job.job_id for job in mapped],
-        "table": [row._asdict() for row in read_map_table(folder / "mapping" / f"{first}{MAP_TABLE_SUFFIX}")],
+        "table": [json.loads(line) for line in (folder / "mapping" / f"{first}_table.jsonl").read_text().splitlines()],
         "batch": [job.result() for job in batch],
         "batch ids": [job.job_id for job in batch],
         "counter": counter.results(),

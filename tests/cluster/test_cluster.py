@@ -12,9 +12,9 @@ import pytest
 
 from . import Cluster, ClusterError, Names, Settings, cases
 from .capture import capture
-from .fixture import need_a_cluster
+from .fixture import require_cluster
 from .processes import Member
-from .settings import carried
+from .settings import visible_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +30,8 @@ def answer(cluster: Cluster, *command: str, host: str = "ctl") -> str:
 @pytest.fixture
 def other() -> Iterator[Cluster]:
     """A second cluster, beside the session's, to be taken down or broken."""
-    need_a_cluster()
-    cluster = Cluster(Settings(name="other", accounting=False, carry=carried()))
+    require_cluster()
+    cluster = Cluster(Settings(name="other", accounting=False, carry=visible_paths()))
     cluster.down()
     yield cluster
     Cluster(replace(cluster.settings, accounting=True)).down()
@@ -47,7 +47,7 @@ def test_each_host_has_its_own_address_and_name(cluster: Cluster) -> None:
     assert answer(cluster, "hostname", "-I", host="n2").split() == ["10.77.0.12"]
 
 
-def test_a_host_sees_its_own_loopback_only(cluster: Cluster) -> None:
+def test_a_host_has_its_own_loopback(cluster: Cluster) -> None:
     listen = "import socket; s = socket.create_server(('127.0.0.1', 7777)); print('up', flush=True); s.accept()"
     line = cluster.argv([sys.executable, "-c", listen], host="n1", cwd=cluster.settings.work)
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as listener:
@@ -73,14 +73,14 @@ def test_tasks_get_their_gpus_and_declared_cpus(cluster: Cluster) -> None:
     assert answer(cluster, "srun", "-c8", "--gres=gpu:2", "sh", "-c", shell) == "8 0,1\n"
 
 
-def test_a_job_is_booked_with_its_exit_code(cluster: Cluster) -> None:
+def test_a_job_is_accounted_with_its_exit_code(cluster: Cluster) -> None:
     done = cluster.run(["sbatch", "--wait", "--parsable", "--wrap=exit 3"])
     assert done.returncode == 3
     booked = answer(cluster, "sacct", "-nXP", "-j", done.stdout.strip(), "-o", "state,exitcode")
     assert booked == "FAILED|3:0\n"
 
 
-def test_the_array_limit_is_small_enough_to_be_met(cluster: Cluster) -> None:
+def test_the_array_limit_is_small(cluster: Cluster) -> None:
     refused = cluster.run(["sbatch", "--array=0-20", "--wrap=true"])
     assert refused.returncode == 1
     assert refused.stderr == "sbatch: error: Batch job submission failed: Invalid job array specification\n"
@@ -92,7 +92,7 @@ def test_mpi_plugins_start_tasks_on_two_hosts(cluster: Cluster) -> None:
         assert sorted(ranks.split()) == ["0", "1"]
 
 
-def test_a_captured_step_knows_the_truth_from_the_launch(cluster: Cluster) -> None:
+def test_a_captured_step_contains_the_expected_ranks(cluster: Cluster) -> None:
     case = next(case for case in cases.load() if case.name == "09_arbitrary")
     ranks = sorted(capture(cluster, case), key=lambda record: int(record["truth"]["rank"]))
     assert [(record["hostname"], record["truth"]["local_rank"], record["truth"]["node_rank"]) for record in ranks] == [
@@ -104,16 +104,16 @@ def test_a_captured_step_knows_the_truth_from_the_launch(cluster: Cluster) -> No
     assert ranks[0]["env"]["SLURM_CONF"] == "/SCRUBBED/slurm.conf"
 
 
-def test_up_again_changes_nothing(cluster: Cluster) -> None:
-    def lasting() -> list[Member]:
+def test_a_second_up_changes_nothing(cluster: Cluster) -> None:
+    def list_daemons() -> list[Member]:
         return [member for member in cluster.alive() if member.name != "slurmstepd"]
 
-    before = lasting()
+    before = list_daemons()
     assert cluster.up() is False
-    assert lasting() == before
+    assert list_daemons() == before
 
 
-def test_other_settings_are_refused_while_it_is_up(cluster: Cluster) -> None:
+def test_other_settings_are_refused_while_the_cluster_is_up(cluster: Cluster) -> None:
     with pytest.raises(ClusterError, match="is up with other settings"):
         Cluster(replace(cluster.settings, gpus=1)).up()
 
@@ -143,7 +143,7 @@ def test_down_leaves_no_trace_even_of_a_running_job(other: Cluster) -> None:
     other.down()
 
 
-def test_up_after_a_crash_starts_afresh(other: Cluster) -> None:
+def test_up_after_a_crash_starts_a_fresh_cluster(other: Cluster) -> None:
     other.up()
     assert len(other.stop("ctl", "slurmctld", "sleep")) == 2
     assert len(other.stop("n2", "slurmd", "munged", "sleep")) == 3
@@ -159,13 +159,13 @@ def test_a_stopped_daemon_can_be_started_again(other: Cluster) -> None:
     assert answer(other, "srun", "-w", "n2", "hostname") == "n2\n"
 
 
-def test_without_accounting_sacct_says_so(other: Cluster) -> None:
+def test_without_accounting_sacct_reports_it(other: Cluster) -> None:
     other.up()
     refused = other.run(["sacct"])
     assert (refused.returncode, refused.stderr) == (1, "Slurm accounting storage is disabled\n")
 
 
-def test_without_names_only_addresses_lead_to_the_hosts(other: Cluster) -> None:
+def test_without_names_hosts_are_reached_by_address_only(other: Cluster) -> None:
     cluster = Cluster(replace(other.settings, names=Names.ADDRESSES))
     cluster.up()
     assert cluster.run(["getent", "hosts", "n1"], host="n2").returncode == 2
@@ -173,7 +173,7 @@ def test_without_names_only_addresses_lead_to_the_hosts(other: Cluster) -> None:
     assert sorted(answer(cluster, "srun", "-N4", "hostname").split()) == NODES
 
 
-def test_with_loopback_names_a_host_mistakes_itself_alone(other: Cluster) -> None:
+def test_with_loopback_names_a_host_resolves_only_its_own_name_to_the_loopback(other: Cluster) -> None:
     cluster = Cluster(replace(other.settings, names=Names.LOOPBACK))
     cluster.up()
     seen = [answer(cluster, "getent", "hosts", "n1", host=host).split()[0] for host in ("n1", "n2", "ctl")]
@@ -181,7 +181,7 @@ def test_with_loopback_names_a_host_mistakes_itself_alone(other: Cluster) -> Non
     assert sorted(answer(cluster, "srun", "-N4", "hostname").split()) == NODES
 
 
-def test_a_directory_that_is_no_clusters_is_not_removed(tmp_path: Path) -> None:
+def test_a_directory_without_a_cluster_is_not_removed(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("")
     with pytest.raises(ClusterError, match="is no cluster's directory"):
         Cluster(Settings(root=tmp_path)).down()

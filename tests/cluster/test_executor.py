@@ -28,14 +28,14 @@ def sweep(cluster: Cluster) -> dict[str, Any]:
 pytestmark = pytest.mark.timeout(600)
 
 
-def test_a_function_gives_one_result_a_rank(sweep: dict[str, Any]) -> None:
+def test_a_function_returns_one_result_per_rank(sweep: dict[str, Any]) -> None:
     assert [rank for _, rank, _ in sweep["ranks"]] == [0, 1, 2, 3]
     assert {word for word, _, _ in sweep["ranks"]} == {"hello"}
     hosts = [host for _, _, host in sweep["ranks"]]
     assert hosts[0] == hosts[1] != hosts[2] == hosts[3]
 
 
-def test_four_hosts_meet_and_talk_over_their_own_addresses(sweep: dict[str, Any]) -> None:
+def test_four_hosts_communicate_over_their_own_addresses(sweep: dict[str, Any]) -> None:
     totals, addresses, devices = zip(*sweep["torch"], strict=True)
     assert totals == (6, 6, 6, 6)
     assert set(addresses) <= {"n1", "10.77.0.11"}, addresses
@@ -45,13 +45,13 @@ def test_four_hosts_meet_and_talk_over_their_own_addresses(sweep: dict[str, Any]
         assert sent["lo"] < 100_000, devices
 
 
-def test_a_map_beyond_the_greatest_index_is_cut_into_arrays(sweep: dict[str, Any]) -> None:
+def test_a_map_beyond_the_greatest_index_is_split_into_arrays(sweep: dict[str, Any]) -> None:
     assert sweep["mapped"] == [number * number for number in range(MAPPED)]
     arrays = [job_id.partition("_")[0] for job_id in sweep["ids"]]
     assert [arrays.count(array) for array in dict.fromkeys(arrays)] == [20, 5]
 
 
-def test_one_table_says_which_element_had_which_arguments(sweep: dict[str, Any]) -> None:
+def test_one_table_lists_the_arguments_of_each_element(sweep: dict[str, Any]) -> None:
     assert [(row["job_id"], row["args"]) for row in sweep["table"]] == [
         (job_id, [str(number)]) for number, job_id in enumerate(sweep["ids"])
     ]
@@ -64,7 +64,7 @@ def test_a_batch_is_one_array(sweep: dict[str, Any]) -> None:
     assert (first, sweep["batch ids"][1]) == ("0", f"{array}_1")
 
 
-def test_the_first_rank_to_fail_is_the_one_that_is_told(sweep: dict[str, Any]) -> None:
+def test_the_exception_of_the_first_failed_rank_is_raised(sweep: dict[str, Any]) -> None:
     failing = sweep["failing"]
     assert failing["type"] == "ScriptFailed"
     assert failing["state"] == "FAILED"
@@ -75,10 +75,10 @@ def test_the_first_rank_to_fail_is_the_one_that_is_told(sweep: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("job", ["cancelled", "waiting"])
-def test_what_is_cancelled_ends_as_such(sweep: dict[str, Any], job: str) -> None:
+def test_a_cancelled_job_is_reported_as_cancelled(sweep: dict[str, Any], job: str) -> None:
     assert (sweep[job]["type"], sweep[job]["state"]) == ("ScriptFailed", "CANCELLED")
 
 
-def test_a_checkpoint_is_requeued_and_goes_on(sweep: dict[str, Any]) -> None:
+def test_a_job_with_a_checkpoint_is_requeued_and_resumes(sweep: dict[str, Any]) -> None:
     assert sweep["counter"] == [[2, "1"]]
     assert sweep["counter stdout"].count("Starting with JobEnvironment") == 2

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from . import Cluster, Names, Settings
-from .fixture import need_a_cluster
+from .fixture import require_cluster
 from .project import Project, job_id
-from .settings import carried
+from .settings import visible_paths
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -37,8 +37,8 @@ class Munge(NamedTuple):
 @pytest.fixture(scope="module", autouse=True)
 def munge() -> Iterator[Munge]:
     """Asked before the other tests here, to be answered meanwhile."""
-    need_a_cluster()
-    cluster = Cluster(Settings(name="munge", nodes=1, accounting=False, carry=carried()))
+    require_cluster()
+    cluster = Cluster(Settings(name="munge", nodes=1, accounting=False, carry=visible_paths()))
     cluster.down()
     try:
         cluster.up()
@@ -50,7 +50,7 @@ def munge() -> Iterator[Munge]:
         cluster.down()
 
 
-def until(happened: Callable[[], Any], what: str, patience: float = 120) -> None:
+def wait_until(happened: Callable[[], Any], what: str, patience: float = 120) -> None:
     deadline = time.monotonic() + patience
     while not happened():
         if time.monotonic() > deadline:
@@ -70,7 +70,7 @@ def record(project: Project, job: str, runs: Path | None = None) -> dict[str, An
     return found
 
 
-def ended(process: subprocess.Popen[str], patience: float = 150) -> tuple[int, str]:
+def await_exit(process: subprocess.Popen[str], patience: float = 150) -> tuple[int, str]:
     out, _ = process.communicate(timeout=patience)
     return process.returncode, out
 
@@ -79,24 +79,24 @@ def sbatch_runs(project: Project) -> bool:
     return any(member.name == "sbatch" for member in project.cluster.alive())
 
 
-def test_a_controller_that_is_away_loses_no_job_and_stops_no_following(project: Project) -> None:
+def test_a_controller_outage_loses_no_job_and_ends_no_following(project: Project) -> None:
     job = project.submit("-j", "1x1", "--", "bash", "-c", "until [ -e go ]; do sleep 0.5; done; echo after")
     project.await_state(job, "RUNNING")
     following = project.start(["hpc-kit", "logs", "-f", job])
     watching = project.start(["hpc-kit", "watch", job, "--interval", "1"])
-    first = line_with(watching, f"{job}  bash")
+    first = read_until(watching, f"{job}  bash")
     # Ended as an administrator ends it, it writes down what it knows.
     project.cluster.send_signal("ctl", "slurmctld", signal.SIGTERM)
-    until(lambda: not any(member.name == "slurmctld" for member in project.cluster.alive()), "slurmctld goes on")
+    wait_until(lambda: not any(member.name == "slurmctld" for member in project.cluster.alive()), "slurmctld goes on")
     submitting = project.start(["hpc-kit", "submit", "-j", "1x1", "--", "true"])
     asking = project.start(["hpc-kit", "status", job])
-    refused, told = ended(submitting), ended(asking)
-    away = line_with(watching, "Slurm does not answer"), line_with(following, "slurm ")
-    project.cluster.mend_daemons()
-    line_with(watching, "Slurm answers again")
+    refused, told = await_exit(submitting), await_exit(asking)
+    away = read_until(watching, "Slurm does not answer"), read_until(following, "slurm ")
+    project.cluster.repair_daemons()
+    read_until(watching, "Slurm answers again")
     (project.folder / "go").touch()
-    status, rest = ended(following)
-    watched = ended(watching)
+    status, rest = await_exit(following)
+    watched = await_exit(watching)
     assert "RUNNING" in first
     assert refused[0] == told[0] == 1
     assert "the job was not submitted" in refused[1]
@@ -113,7 +113,7 @@ def test_a_controller_that_is_away_loses_no_job_and_stops_no_following(project: 
     assert sorted(path.name for path in (project.folder / "runs").iterdir()) == [".shell", "bash"]
 
 
-def line_with(process: subprocess.Popen[str], words: str) -> str:
+def read_until(process: subprocess.Popen[str], words: str) -> str:
     """What it prints, up to the line with these words."""
     assert process.stdout is not None
     seen = []
@@ -124,29 +124,29 @@ def line_with(process: subprocess.Popen[str], words: str) -> str:
     raise AssertionError(f"no {words!r} in {''.join(seen)}")
 
 
-def test_a_job_whose_answer_was_lost_is_found_and_not_submitted_twice(project: Project) -> None:
+def test_a_job_with_a_lost_answer_is_found_and_not_submitted_twice(project: Project) -> None:
     project.cluster.send_signal("ctl", "slurmctld", signal.SIGSTOP)
     submitting = project.start(["hpc-kit", "submit", "-j", "1x1", "--", "true"])
-    until(lambda: sbatch_runs(project), "no sbatch")
-    until(lambda: not sbatch_runs(project), "sbatch waits for ever")
+    wait_until(lambda: sbatch_runs(project), "no sbatch")
+    wait_until(lambda: not sbatch_runs(project), "sbatch waits for ever")
     project.cluster.send_signal("ctl", "slurmctld", signal.SIGCONT)
-    status, said = ended(submitting)
+    status, said = await_exit(submitting)
     assert status == 0, said
     assert queued(project) == [job_id(said)]
     assert record(project, job_id(said))["job_id"] == job_id(said)
 
 
-def test_a_submission_given_up_while_its_answer_was_lost_is_found_when_it_is_repeated(project: Project) -> None:
+def test_an_interrupted_submission_with_a_lost_answer_is_found_when_repeated(project: Project) -> None:
     command = ["hpc-kit", "submit", "-j", "1x1", "--", "sleep", "60"]
     project.cluster.send_signal("ctl", "slurmctld", signal.SIGSTOP)
     submitting = project.start(command)
-    until(lambda: sbatch_runs(project), "no sbatch")
-    until(lambda: not sbatch_runs(project), "sbatch waits for ever")
+    wait_until(lambda: sbatch_runs(project), "no sbatch")
+    wait_until(lambda: not sbatch_runs(project), "sbatch waits for ever")
     submitting.send_signal(signal.SIGINT)
-    status, said = ended(submitting)
+    status, said = await_exit(submitting)
     assert (status, said.splitlines()[0]) == (1, "hpc-kit: sbatch did not tell whether it took sleep")
     project.cluster.send_signal("ctl", "slurmctld", signal.SIGCONT)
-    until(lambda: queued(project), "Slurm did not take it")
+    wait_until(lambda: queued(project), "Slurm did not take it")
     again = project.run(command)
     assert "it is not submitted a second time" in again.stdout, again.stdout + again.stderr
     assert queued(project) == [job_id(again.stdout)]
@@ -154,12 +154,14 @@ def test_a_submission_given_up_while_its_answer_was_lost_is_found_when_it_is_rep
     assert project.status(job_id(again.stdout))[0]["state"] in {"PENDING", "RUNNING"}
 
 
-def test_a_lost_node_ends_the_job_as_such_and_its_logs_stay(project: Project) -> None:
+def test_a_lost_node_ends_the_job_and_keeps_its_logs(project: Project) -> None:
     shell = "echo rank $SLURM_PROCID is there; sleep 300"
     job = project.submit("-j", "2x1", "-w", "n1,n2", "--no-requeue", "--", "bash", "-c", shell)
     project.await_state(job, "RUNNING")
     run = project.folder / "runs/bash" / job
-    until(lambda: len([*run.glob("rank-*.log")]) == 2 and all(map(Path.read_text, run.glob("rank-*.log"))), "no logs")
+    wait_until(
+        lambda: len([*run.glob("rank-*.log")]) == 2 and all(map(Path.read_text, run.glob("rank-*.log"))), "no logs"
+    )
     project.cluster.lose("n2")
     project.await_state(job, "NODE_FAIL", patience=60)
     [line] = project.status(job)
@@ -175,9 +177,9 @@ def test_a_job_requeued_by_the_administrator_keeps_its_record_and_all_its_output
     shell = "echo attempt ${SLURM_RESTART_COUNT:-0}; if [ -z ${SLURM_RESTART_COUNT:-} ]; then sleep 300; fi"
     job = project.submit("-j", "2x1", "--", "bash", "-c", shell)
     log = project.folder / "runs/bash" / job / "rank-0.log"
-    until(lambda: log.exists() and "attempt 0" in log.read_text(), "it did not start")
+    wait_until(lambda: log.exists() and "attempt 0" in log.read_text(), "it did not start")
     project.cluster.run(["scontrol", "requeue", job], check=True)
-    until(lambda: "attempt 1" in log.read_text(), "it did not start again")
+    wait_until(lambda: "attempt 1" in log.read_text(), "it did not start again")
     assert project.await_end(job) == "COMPLETED"
     told = project.kit("logs", job)
     assert told.returncode == 0
@@ -188,7 +190,7 @@ def test_a_job_requeued_by_the_administrator_keeps_its_record_and_all_its_output
     assert queued(project) == [job]
 
 
-def test_of_a_job_that_never_starts_the_reason_is_explained(project: Project) -> None:
+def test_the_reason_of_a_job_that_never_starts_is_explained(project: Project) -> None:
     def scontrol(*words: str) -> None:
         project.cluster.run(["scontrol", *words], check=True)
 
@@ -207,7 +209,7 @@ def test_of_a_job_that_never_starts_the_reason_is_explained(project: Project) ->
     reasons["DependencyNeverSatisfied"] = (f"--dependency=afterok:{failed}",)
     ids = {name: project.submit("-j", "1x1", *options, "--", "true") for name, options in reasons.items()}
     scontrol("hold", ids["JobHeldAdmin"])
-    until(lambda: all(_reason(project, job) != "None" for job in ids.values()), "no reasons")
+    wait_until(lambda: all(_reason(project, job) != "None" for job in ids.values()), "no reasons")
     lines = {line["job_id"]: line for line in project.status(*ids.values())}
     shown = project.kit("status", *ids.values()).stdout
     for name, job in ids.items():
@@ -231,14 +233,14 @@ def small_runs(project: Project) -> Iterator[Path]:
     project.run(["bash", "-c", f"rm -rf {project.cluster.settings.small_disk}/*"])
 
 
-def fill(project: Project) -> None:
+def fill_disk(project: Project) -> None:
     disk = project.cluster.settings.small_disk
     project.run(["bash", "-c", f"cat /dev/zero >{disk}/ballast 2>{disk.parent}/full"])
     assert "No space left on device" in (disk.parent / "full").read_text()
 
 
-def test_a_full_disk_is_met_before_there_is_a_job(project: Project, small_runs: Path) -> None:
-    fill(project)
+def test_a_full_disk_is_reported_before_submission(project: Project, small_runs: Path) -> None:
+    fill_disk(project)
     refused = project.kit("submit", "-j", "1x1", "--set", f"cluster.runs={small_runs}", "--", "true")
     assert refused.returncode == 1, refused.stderr
     assert "No space left on device" in refused.stderr
@@ -248,7 +250,7 @@ def test_a_full_disk_is_met_before_there_is_a_job(project: Project, small_runs: 
     assert left.stdout == ""
 
 
-def test_a_disk_that_fills_up_in_the_job_costs_no_record(project: Project, small_runs: Path) -> None:
+def test_a_disk_that_fills_up_in_the_job_keeps_the_record(project: Project, small_runs: Path) -> None:
     setting = ("--set", f"cluster.runs={small_runs}")
     filling = f"echo begun; cat /dev/zero >{project.cluster.settings.small_disk}/ballast; echo never; exit 9"
     job = project.submit("-j", "1x1", *setting, "--", "bash", "-euc", filling)
@@ -279,11 +281,11 @@ with hpc_kit.distributed(timeout=60) as world:
 @pytest.fixture
 def other() -> Iterator[Callable[[Names], Project]]:
     """A project on a cluster whose hosts have odd names; taken down at the end."""
-    need_a_cluster()
+    require_cluster()
     built: list[Cluster] = []
 
     def make(names: Names) -> Project:
-        built.append(Cluster(Settings(name="other", accounting=False, names=names, carry=carried())))
+        built.append(Cluster(Settings(name="other", accounting=False, names=names, carry=visible_paths())))
         built[0].down()
         built[0].up()
         project = Project(built[0], "names")
@@ -295,21 +297,21 @@ def other() -> Iterator[Callable[[Names], Project]]:
         cluster.down()
 
 
-def meet(project: Project, environ: dict[str, str] | None = None) -> tuple[str, str]:
+def run_training(project: Project, environ: dict[str, str] | None = None) -> tuple[str, str]:
     """The state in which a training on two hosts ends, and what `logs` says of it."""
     job = project.submit("-j", "2x1", "--", "python", "train.py", environ=environ)
     return project.await_end(job), project.kit("logs", job).stdout
 
 
-def test_where_no_name_resolves_the_ranks_meet_at_the_address_that_slurm_knows(
+def test_without_host_names_ranks_meet_at_slurms_address(
     other: Callable[[Names], Project],
 ) -> None:
-    state, told = meet(other(Names.ADDRESSES))
+    state, told = run_training(other(Names.ADDRESSES))
     assert (state, told.splitlines()[0]) == ("COMPLETED", "2.0 n1"), told
 
 
-def test_an_own_name_that_is_a_loopback_address_misleads_nobody(other: Callable[[Names], Project]) -> None:
-    state, told = meet(other(Names.LOOPBACK))
+def test_a_host_name_that_is_a_loopback_address_does_no_harm(other: Callable[[Names], Project]) -> None:
+    state, told = run_training(other(Names.LOOPBACK))
     assert (state, told.splitlines()[0].split()[0]) == ("COMPLETED", "2.0"), told
 
 
@@ -322,10 +324,10 @@ def test_clocks_of_login_and_nodes_may_differ_by_minutes(project: Project, skew:
     program = ["-j", "2x1", "--", "bash", "-c", shell]
     clock = project.folder / "clock-1"
     # First the processes of the job have another clock than all others, then hpc-kit and Slurm's commands.
-    nodes = ended(project.start(["hpc-kit", "submit", "--wait", *on_nodes, *program]))
+    nodes = await_exit(project.start(["hpc-kit", "submit", "--wait", *on_nodes, *program]))
     skewed = abs(time.time() - int(clock.read_text()))
     kit = ["hpc-kit", "submit", "--wait", "--set=env.LD_PRELOAD=", *program]
-    login = ended(project.start(kit, environ=late))
+    login = await_exit(project.start(kit, environ=late))
     right = abs(time.time() - int(clock.read_text()))
     assert right < 120 < 300 < skewed
     for status, said in (nodes, login):
@@ -342,11 +344,11 @@ def test_without_munge_nothing_is_submitted_and_the_error_names_it(munge: Munge)
         ("submit", "hpc-kit: Slurm does not answer, and the job was not submitted\n"),
         ("status", "hpc-kit: squeue does not show the state of the jobs\n"),
     ):
-        status, said = ended(munge.asked[name])
+        status, said = await_exit(munge.asked[name])
         assert (status, beginning in said) == (1, True), said
         assert "Munge encode failed" in said
         assert "tell the administrators that munge, which authenticates users, does not run on this host" in said
         assert "Traceback" not in said
     assert [path.name for path in (munge.project.folder / "runs").iterdir()] == [".shell"]
-    munge.project.cluster.mend_daemons()
+    munge.project.cluster.repair_daemons()
     assert queued(munge.project) == []

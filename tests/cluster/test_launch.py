@@ -43,15 +43,15 @@ def project(faulty: Cluster) -> Iterator[Project]:
             daemon.terminate()
 
 
-def left(project: Project, node: str) -> list[str]:
+def list_remains(project: Project, node: str) -> list[str]:
     """What stays on a node of a launch, agents and what is below them; an agent sees that its connection is cut."""
     deadline = time.monotonic() + 10
-    while (found := running(project, node)) and time.monotonic() < deadline:
+    while (found := list_running(project, node)) and time.monotonic() < deadline:
         time.sleep(0.2)
     return found
 
 
-def running(project: Project, node: str) -> list[str]:
+def list_running(project: Project, node: str) -> list[str]:
     """What runs there now."""
     alive = [member for member in project.cluster.alive() if member.host == node]
     words = [Path(f"/proc/{member.pid}/cmdline") for member in alive]
@@ -68,10 +68,10 @@ def test_a_shipped_job_trains_on_four_hosts(project: Project) -> None:
     record = json.loads((run / "record.json").read_text())
     assert (record["end"]["state"], record["end"]["nodes"], record["host"]) == ("COMPLETED", "n[1-4]", "ctl")
     assert (run / "rank-7.log").exists()
-    assert [left(project, node) for node in project.cluster.settings.node_names] == [[]] * 4
+    assert [list_remains(project, node) for node in project.cluster.settings.node_names] == [[]] * 4
 
 
-def test_a_host_that_is_lost_ends_all_and_is_named(project: Project) -> None:
+def test_a_lost_host_ends_the_launch_and_is_named(project: Project) -> None:
     process = project.start(
         ["hpc-kit", "launch", "-j", "4x1", "--hosts", "n[1-4]", "--", "bash", "-c", "echo here; exec sleep 600"]
     )
@@ -82,11 +82,11 @@ def test_a_host_that_is_lost_ends_all_and_is_named(project: Project) -> None:
     project.cluster.run(["ip", "link", "set", "eth0", "down"], host="n3", check=True)
     out, _ = process.communicate(timeout=120)
     assert (process.returncode, "failed  n3 is lost" in out) == (1, True), out
-    assert [left(project, node) for node in ("n1", "n2", "n4")] == [[], [], []]
+    assert [list_remains(project, node) for node in ("n1", "n2", "n4")] == [[], [], []]
     deadline = time.monotonic() + 60
-    while running(project, "n3") and time.monotonic() < deadline:
+    while list_running(project, "n3") and time.monotonic() < deadline:
         time.sleep(0.5)
-    assert left(project, "n3") == []
+    assert list_remains(project, "n3") == []
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_hosts_whose_code_differs_are_named_before_any_group_is_made(project: Pr
     assert "trained" not in done.stdout
 
 
-def test_hosts_that_do_not_answer_cost_a_bounded_time(project: Project) -> None:
+def test_hosts_that_do_not_answer_have_a_time_limit(project: Project) -> None:
     done = project.kit("launch", "-j", "2x1", "--hosts", "n1,10.77.0.99", "--connect-timeout", "3", "--", "true")
     assert (done.returncode, done.stderr.splitlines()[0]) == (1, "hpc-kit: 10.77.0.99 does not answer")
-    assert left(project, "n1") == []
+    assert list_remains(project, "n1") == []

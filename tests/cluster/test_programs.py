@@ -58,7 +58,7 @@ def run(cluster: Cluster, program: str, *before: str, name: str = "program.py", 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("start", ["runtime", "standalone"])
 @pytest.mark.parametrize("program", [PLAIN, ACCELERATE, FABRIC], ids=["env", "accelerate", "fabric"])
-def test_a_program_of_others_runs_unchanged_on_two_hosts(program: str, start: str, cluster: Cluster) -> None:
+def test_a_third_party_program_runs_unchanged_on_two_hosts(program: str, start: str, cluster: Cluster) -> None:
     ours = [sys.executable, "-m", "hpc_kit.runtime"]
     before = ours if start == "runtime" else ["bash", "-c", STANDALONE, "task", sys.executable]
     status, said = run(cluster, program, *before)
@@ -79,7 +79,7 @@ def walled(cluster: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.mark.timeout(400)
-def test_behind_a_firewall_that_drops_packets_all_end_in_time_and_say_why(walled: Cluster) -> None:
+def test_behind_a_firewall_all_ranks_end_in_time_with_the_reason(walled: Cluster) -> None:
     start = time.monotonic()
     ours = [sys.executable, "-m", "hpc_kit.runtime", "--timeout", "20"]
     status, said = run(walled, PLAIN, *ours, options="--kill-on-bad-exit=0 --wait=0")

@@ -14,7 +14,7 @@ from hpc_kit.slurm.option_values import SIGNALS
 from . import Cluster, Settings, cgroups
 from .fixture import raised
 from .project import Project
-from .settings import carried
+from .settings import visible_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +56,7 @@ def by_cgroup(cluster: Cluster) -> Cluster:
 def linuxproc() -> Iterator[Cluster]:
     """A cluster that signals all processes of a step."""
     parents = {"ProctrackType": "proctrack/linuxproc"}
-    with raised(Settings(name="linuxproc", nodes=2, accounting=False, carry=carried(), slurm=parents)) as built:
+    with raised(Settings(name="linuxproc", nodes=2, accounting=False, carry=visible_paths(), slurm=parents)) as built:
         yield built
 
 
@@ -72,29 +72,29 @@ def project(request: pytest.FixtureRequest, tracked: str) -> Iterator[Project]:
         made.cluster.run(["scancel", "--full", "--signal=KILL", "--me"])
 
 
-def until(true: Callable[[], bool], patience: float = 60.0) -> None:
+def wait_until(true: Callable[[], bool], patience: float = 60.0) -> None:
     deadline = time.monotonic() + patience
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def said(project: Project) -> list[list[str]]:
+def read_notes(project: Project) -> list[list[str]]:
     """What each of two ranks has noted."""
     files = [project.folder / f"said-{rank}" for rank in (0, 1)]
     return [file.read_text().split("\n")[:-1] if file.exists() else [] for file in files]
 
 
-def heard(project: Project, count: int) -> bool:
+def have_noted(project: Project, count: int) -> bool:
     """Whether each rank has noted so many things."""
-    return all(len(lines) >= count for lines in said(project))
+    return all(len(lines) >= count for lines in read_notes(project))
 
 
 def start(project: Project, launcher: str, *, standalone: bool) -> str:
     """A job of two ranks on two nodes, when both are up."""
     words = ["-j", "2x1", "--set", f"launch.launcher={launcher}", "--time", "5"]
     job = project.submit(*words, *["--standalone"] * standalone, "--", "python", "catch.py")
-    until(lambda: all("up" in lines for lines in said(project)))
+    wait_until(lambda: all("up" in lines for lines in read_notes(project)))
     return job
 
 
@@ -102,13 +102,13 @@ def start(project: Project, launcher: str, *, standalone: bool) -> str:
 @pytest.mark.parametrize("standalone", [False, True], ids=["kit", "standalone"])
 def test_each_signal_reaches_the_program_once(project: Project, standalone: bool) -> None:
     job = start(project, "srun", standalone=standalone)
-    assert said(project) == [["up"], ["up"]]
+    assert read_notes(project) == [["up"], ["up"]]
     sent = [word for name in CAUGHT if name != "CONT" for word in ([name, "CONT"] if name in STOPS else [name])]
     for number, name in enumerate(sent, 2):
         project.cluster.run(["scancel", f"--signal={name}", job], check=True)
-        until(functools.partial(heard, project, number))
+        wait_until(functools.partial(have_noted, project, number))
     time.sleep(0.5)
-    assert said(project) == [["up", *sent]] * 2
+    assert read_notes(project) == [["up", *sent]] * 2
     (project.folder / "over").write_text("7")
     assert project.await_state(job, "FAILED", "COMPLETED") == "FAILED"
     first = read_first_failure(next(project.folder.glob(f"runs/*/{job}")))
@@ -118,13 +118,13 @@ def test_each_signal_reaches_the_program_once(project: Project, standalone: bool
 
 @pytest.mark.parametrize("tracked", ["cluster", "linuxproc"])
 @pytest.mark.parametrize("standalone", [False, True], ids=["kit", "standalone"])
-def test_what_torchrun_would_end_of_reaches_the_workers_once(project: Project, standalone: bool) -> None:
+def test_user_signals_reach_the_workers_of_torchrun_once(project: Project, standalone: bool) -> None:
     job = start(project, "torchrun", standalone=standalone)
     for number, name in enumerate(("USR1", "USR2", "USR1"), 2):
         project.cluster.run(["scancel", f"--signal={name}", job], check=True)
-        until(functools.partial(heard, project, number))
+        wait_until(functools.partial(have_noted, project, number))
     time.sleep(0.5)
-    assert said(project) == [["up", "USR1", "USR2", "USR1"]] * 2
+    assert read_notes(project) == [["up", "USR1", "USR2", "USR1"]] * 2
     (project.folder / "over").write_text("7")
     assert project.await_state(job, "FAILED", "COMPLETED") == "FAILED"
     assert project.cluster.run(["scontrol", "show", "job", job]).stdout.count("ExitCode=7:0") == 1
@@ -132,9 +132,9 @@ def test_what_torchrun_would_end_of_reaches_the_workers_once(project: Project, s
 
 @pytest.mark.parametrize("tracked", ["cluster"])
 @pytest.mark.parametrize("launcher", ["srun", "torchrun"])
-def test_who_is_cancelled_has_time_for_a_checkpoint(project: Project, launcher: str) -> None:
+def test_a_cancelled_job_has_time_for_a_checkpoint(project: Project, launcher: str) -> None:
     job = start(project, launcher, standalone=False)
     project.cluster.run(["scancel", job], check=True)
-    until(lambda: all("TERM" in lines for lines in said(project)))
+    wait_until(lambda: all("TERM" in lines for lines in read_notes(project)))
     (project.folder / "over").write_text("0")
     assert project.await_state(job, "CANCELLED") == "CANCELLED"

@@ -53,4 +53,4 @@ def _empty_queue(engine: Engine) -> Iterator[None]:
     """What a failed test leaves in the queue does not stand in the way of the next module."""
     yield
     engine.run("scancel", "--user=root")
-    engine.until(lambda: engine.said("squeue", "-h") == "")
+    engine.wait_until(lambda: engine.output_of("squeue", "-h") == "")

@@ -42,7 +42,7 @@ class Engine:
         """Run a command on the login host, in the folder."""
         raise NotImplementedError
 
-    def said(self, *argv: str, stdin: str = "", env: Mapping[str, str] | None = None) -> str:
+    def output_of(self, *argv: str, stdin: str = "", env: Mapping[str, str] | None = None) -> str:
         """What a command prints; it must succeed and complain of nothing."""
         done = self.run(*argv, stdin=stdin, env=env)
         assert (done.returncode, done.stderr) == (0, ""), f"{argv}: {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -53,26 +53,28 @@ class Engine:
         descriptor, path = tempfile.mkstemp(suffix=".sh", dir=self.folder)
         with os.fdopen(descriptor, "w") as file:
             file.write(body if body.startswith("#!") else f"#!/bin/bash\n{body}\n")
-        return self.said("sbatch", "--parsable", *options, path, *arguments).strip()
+        return self.output_of("sbatch", "--parsable", *options, path, *arguments).strip()
 
-    def show(self, job_id: str) -> dict[str, str]:
+    def show_job(self, job_id: str) -> dict[str, str]:
         """The fields of `scontrol show job`."""
-        return dict(re.findall(r"(\w[\w:/]*)=(\S*)", self.said("scontrol", "-o", "show", "job", job_id)))
+        return dict(re.findall(r"(\w[\w:/]*)=(\S*)", self.output_of("scontrol", "-o", "show", "job", job_id)))
 
-    def ended(self, job_id: str) -> Ended:
+    def await_end(self, job_id: str) -> Ended:
         """A job when it is over, its processes too."""
-        fields = self.until(lambda: found if (found := self.show(job_id))["JobState"] in FINAL else None)
+        fields = self.wait_until(lambda: found if (found := self.show_job(job_id))["JobState"] in FINAL else None)
         return Ended(fields["JobState"], fields["ExitCode"])
 
-    def running(self, job_id: str, file: str) -> None:
+    def await_file(self, job_id: str, file: str) -> None:
         """Wait until the job has written that file."""
-        self.until(lambda: (self.folder / file).exists() or None)
+        self.wait_until(lambda: (self.folder / file).exists() or None)
 
-    def waits_for(self, job_id: str, reason: str) -> None:
+    def await_reason(self, job_id: str, reason: str) -> None:
         """Wait until a pending job has that reason."""
-        self.until(lambda: self.said("squeue", "-h", "-j", job_id, "-o", "%T %r").strip() == f"PENDING {reason}")
+        self.wait_until(
+            lambda: self.output_of("squeue", "-h", "-j", job_id, "-o", "%T %r").strip() == f"PENDING {reason}"
+        )
 
-    def until(self, what: Callable[[], T | None], *, seconds: float = PATIENCE) -> T:
+    def wait_until(self, what: Callable[[], T | None], *, seconds: float = PATIENCE) -> T:
         """What the function gives as soon as it is true."""
         deadline = time.monotonic() + seconds
         while not (found := what()):
@@ -81,15 +83,15 @@ class Engine:
             time.sleep(0.1)
         return found
 
-    def text(self, name: str) -> str:
+    def read_text(self, name: str) -> str:
         """A file of the folder."""
         return (self.folder / name).read_text()
 
-    def of(self, body: str, *options: str) -> str:
+    def run_job(self, body: str, *options: str) -> str:
         """What a job that must end well prints."""
         job_id = self.submit(body, *options, "--output=of-%j")
-        ended = self.ended(job_id)
-        text = self.text(f"of-{job_id}")
+        ended = self.await_end(job_id)
+        text = self.read_text(f"of-{job_id}")
         assert ended.state == "COMPLETED", text
         return text
 

@@ -16,13 +16,13 @@ ANSWERS = json.loads(RECORDED.read_text())
 DIFFERENCES = tomllib.loads(Path(__file__).with_name("differences.toml").read_text())["answers"]
 
 
-def test_every_question_has_a_recorded_answer() -> None:
+def test_every_query_has_a_recorded_answer() -> None:
     assert QUESTIONS.keys() == ANSWERS.keys()
     assert QUESTIONS.keys() >= DIFFERENCES.keys()
 
 
 @pytest.mark.parametrize("title", QUESTIONS)
-def test_the_answer_is_slurms(engine: Engine, title: str) -> None:
+def test_the_embedded_slurm_answers_like_slurm(engine: Engine, title: str) -> None:
     found = ask(engine, QUESTIONS[title])
     if engine.name == "embedded" and title in DIFFERENCES:
         assert found != ANSWERS[title], f"no difference any more: {DIFFERENCES[title]}"

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.engine import Ended, Engine
-from tests.pocketslurm import pmi_talk
-from tests.pocketslurm.pmi_talk import ONE, RING, TWO, answers
+from tests.pocketslurm.pmi import pmi_talk
+from tests.pocketslurm.pmi.pmi_talk import ONE, TWO, answers
 
 MPICH = pytest.mark.skipif(
     not Path(sys.prefix, "lib", "libmpi.so.12").exists(), reason="needs MPICH's wheel (pip install mpich)"
 )
 
 
-@pytest.mark.parametrize("talk", [ONE, TWO, RING], ids=["PMI-1", "PMI-2", "a ring"])
-def test_requests_are_answered(engine: Engine, talk: dict[str, str]) -> None:
+@pytest.mark.parametrize("talk", [ONE, TWO], ids=["PMI-1", "PMI-2"])
+def test_pmi_requests_are_answered(engine: Engine, talk: dict[str, str]) -> None:
     shutil.copy(Path(pmi_talk.__file__).with_name("pmi_client.py"), engine.folder)
     asks = f"srun -N2 -n3 --mpi=pmi2 python3 pmi_client.py {shlex.join(talk)}"
-    lines = engine.of(asks, "-N2", "-n8", "--mem=200").splitlines()
+    lines = engine.run_job(asks, "-N2", "-n8", "--mem=200").splitlines()
     found = [[line[2:] for line in lines if line.startswith(f"{task} ")] for task in range(3)]
     assert found == [answers(talk, task) for task in range(3)]
 
@@ -33,7 +33,7 @@ def test_ranks_find_one_another(engine: Engine) -> None:
         "from mpi4py import MPI\nw = MPI.COMM_WORLD\nn = w.Split_type(MPI.COMM_TYPE_SHARED)\n"
         "print(w.rank, w.size, w.allreduce(w.rank + 1), n.size, flush=True)\n"
     )
-    said = engine.of(f"srun -N2 -n4 --mpi=pmi2 {sys.executable} world.py", "-N2", "-n8", "--mem=400")
+    said = engine.run_job(f"srun -N2 -n4 --mpi=pmi2 {sys.executable} world.py", "-N2", "-n8", "--mem=400")
     assert sorted(said.splitlines()) == ["0 4 10 3", "1 4 10 3", "2 4 10 3", "3 4 10 1"]
 
 
@@ -42,7 +42,7 @@ def test_ranks_find_one_another(engine: Engine) -> None:
     ("ends", "status"),
     [("w.Abort(7)", 137), ("os._exit(3)", 3), ("raise SystemExit(5)", 5), ("os._exit(0)", 0)],
 )
-def test_a_rank_ends(engine: Engine, ends: str, status: int) -> None:
+def test_a_failed_mpi_rank_sets_the_exit_code_of_srun(engine: Engine, ends: str, status: int) -> None:
     """The status of srun; under MPI_Abort the others are killed, else they go on."""
     (engine.folder / "ends.py").write_text(
         f"import os\nfrom mpi4py import MPI\nw = MPI.COMM_WORLD\nw.Barrier()\nif w.rank == 1:\n    {ends}\n"
@@ -50,15 +50,15 @@ def test_a_rank_ends(engine: Engine, ends: str, status: int) -> None:
         + ("os._exit(0)\n" if "_exit" in ends else "")
     )
     body = f"srun -N2 -n2 --mpi=pmi2 {sys.executable} ends.py; echo $?"
-    said = engine.of(f"{{ {body}; }} 2>/dev/null", "-N2", "-n2", "--mem=200")
+    said = engine.run_job(f"{{ {body}; }} 2>/dev/null", "-N2", "-n2", "--mem=200")
     assert said.splitlines() == [*(["goes on"] if status != 137 else []), str(status)]
 
 
-def test_the_plug_in_is_named_and_none_takes_its_name_away(engine: Engine) -> None:
+def test_the_plugin_is_named_and_none_removes_the_variable(engine: Engine) -> None:
     tell = "sh -c 'echo ${SLURM_MPI_TYPE-no} ${PMI_RANK-no} ${PMI_SIZE-no}'"
     body = f"export SLURM_MPI_TYPE=pmi2; srun {tell}; srun --mpi=none {tell}"
-    assert engine.of(body, "-n1", "--mem=200").splitlines() == ["pmi2 0 1", "no no no"]
-    ended = engine.ended(engine.submit("srun --mpi=nosuch true", "-n1", "--mem=200", "--output=/dev/null"))
+    assert engine.run_job(body, "-n1", "--mem=200").splitlines() == ["pmi2 0 1", "no no no"]
+    ended = engine.await_end(engine.submit("srun --mpi=nosuch true", "-n1", "--mem=200", "--output=/dev/null"))
     assert ended == Ended("FAILED", "1:0")
 
 
@@ -66,4 +66,4 @@ def test_a_step_of_two_components_is_one_world(engine: Engine) -> None:
     component = "#SBATCH -N1 -n2 --mem=200\n"
     tell = "sh -c 'echo $PMI_RANK $PMI_SIZE ${PMI_JOBID#*.}'"
     body = f"#!/bin/bash\n{component}#SBATCH hetjob\n{component}srun --mpi=pmi2 --het-group=0,1 {tell}\n"
-    assert sorted(engine.of(body).splitlines()) == [f"{rank} 4 0" for rank in range(4)]
+    assert sorted(engine.run_job(body).splitlines()) == [f"{rank} 4 0" for rank in range(4)]

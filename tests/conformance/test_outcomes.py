@@ -86,30 +86,30 @@ def jobs(engine: Engine) -> dict[str, str]:
     for case in CASES:
         output = () if any("--output" in option for option in case.options) else ("--output=outcome-%j",)
         if any("--wrap" in option for option in case.options):
-            found[case.name] = engine.said("sbatch", "--parsable", "--mem=100", *output, *case.options).strip()
+            found[case.name] = engine.output_of("sbatch", "--parsable", "--mem=100", *output, *case.options).strip()
             continue
         found[case.name] = engine.submit(case.body, "--mem=100", *output, *case.options, arguments=("a b", "$c"))
     return found
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_a_job_ends(engine: Engine, jobs: dict[str, str], case: Case) -> None:
-    assert engine.ended(jobs[case.name]) == case.ended
+def test_a_job_ends_with_its_state_and_exit_code(engine: Engine, jobs: dict[str, str], case: Case) -> None:
+    assert engine.await_end(jobs[case.name]) == case.ended
     if case.says is not None:
-        assert engine.text(f"outcome-{jobs[case.name]}") == case.says
+        assert engine.read_text(f"outcome-{jobs[case.name]}") == case.says
 
 
-def test_a_batch_of_them_leaves_nothing_in_the_queue(engine: Engine, jobs: dict[str, str]) -> None:
+def test_many_jobs_leave_an_empty_queue(engine: Engine, jobs: dict[str, str]) -> None:
     for job_id in jobs.values():
-        engine.ended(job_id)
-    assert engine.said("squeue", "-h", "-j", ",".join(jobs.values())) == ""
+        engine.await_end(job_id)
+    assert engine.output_of("squeue", "-h", "-j", ",".join(jobs.values())) == ""
 
 
-def test_sbatch_waits_and_has_the_jobs_code(engine: Engine) -> None:
+def test_sbatch_waits_and_exits_with_the_code_of_the_job(engine: Engine) -> None:
     done = engine.run("sbatch", "--wait", "--wrap=exit 3")
     assert done.returncode == 3
 
 
-def test_sbatch_waits_for_the_worst_of_an_array(engine: Engine) -> None:
+def test_sbatch_waits_and_exits_with_the_highest_code_of_an_array(engine: Engine) -> None:
     done = engine.run("sbatch", "--wait", "--array=0-2", "--wrap=exit $SLURM_ARRAY_TASK_ID")
     assert done.returncode == 2

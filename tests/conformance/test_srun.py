@@ -35,9 +35,9 @@ def places(text: str) -> dict[int, tuple[int, int]]:
         ("-n1 -c8", "-n4 -c2", "0000"),
     ],
 )
-def test_tasks_go_to_nodes(engine: Engine, job: str, step: str, nodes: str) -> None:
+def test_tasks_are_distributed_over_nodes(engine: Engine, job: str, step: str, nodes: str) -> None:
     """The node of each rank; none where the step is refused."""
-    found = places(engine.of(f"srun {step} {TELL} 2>/dev/null || true", *job.split(), "--mem=200"))
+    found = places(engine.run_job(f"srun {step} {TELL} 2>/dev/null || true", *job.split(), "--mem=200"))
     assert "".join(str(node) for node, _ in found.values()) == nodes
     for node in set(nodes):
         locals_ = [local for at, local in found.values() if str(at) == node]
@@ -58,46 +58,31 @@ def test_a_step_chooses_its_nodes(engine: Engine, step: str, chosen: str) -> Non
     nodes = "nodes=($(scontrol show hostnames))"
     for index in range(4):
         step = step.replace(f"{{{index}}}", f"${{nodes[{index}]}}")
-    said = engine.of(f"{nodes}\necho ${{nodes[@]}}\nsrun {step} sh -c 'echo $SLURMD_NODENAME'", "-N4", "--mem=200")
+    said = engine.run_job(f"{nodes}\necho ${{nodes[@]}}\nsrun {step} sh -c 'echo $SLURMD_NODENAME'", "-N4", "--mem=200")
     first, *rest = said.splitlines()
     names = first.split()
     assert sorted(rest) == [names[int(index)] for index in chosen]
 
 
-def test_a_host_file_orders_the_tasks(engine: Engine) -> None:
-    body = """
-nodes=($(scontrol show hostnames))
-printf '%s\\n' ${nodes[1]} ${nodes[0]} ${nodes[1]} > hosts-$SLURM_JOB_ID
-SLURM_HOSTFILE=hosts-$SLURM_JOB_ID srun -n3 --distribution=arbitrary """
-    found = places(engine.of(body + TELL, "-N2", "-n4", "--mem=200"))
-    assert [node for node, _ in found.values()] == [1, 0, 1]
-
-
-def test_several_programs_in_one_step(engine: Engine) -> None:
-    (engine.folder / "multi").write_text("0 echo first %t\n1-2 echo others %t %o\n")
-    said = engine.of("srun -n3 --multi-prog multi", "-n3", "--mem=200")
-    assert sorted(said.splitlines()) == ["first 0", "others 1 0", "others 2 1"]
-
-
 def test_steps_are_numbered(engine: Engine) -> None:
     tell = "sh -c 'echo $SLURM_STEP_ID $SLURM_STEPID'"
-    assert engine.of(f"srun {tell}; srun {tell}; echo ${{SLURM_STEP_ID-none}}") == "0 0\n1 1\nnone\n"
+    assert engine.run_job(f"srun {tell}; srun {tell}; echo ${{SLURM_STEP_ID-none}}") == "0 0\n1 1\nnone\n"
 
 
-def test_steps_share_a_job_side_by_side(engine: Engine) -> None:
+def test_steps_run_side_by_side(engine: Engine) -> None:
     step = "srun -n1 --exact --mem=100 sh -c 'sleep 1; echo "
-    assert sorted(engine.of(f"{step}one' & {step}two' & wait", "-n2", "--mem=200").split()) == ["one", "two"]
+    assert sorted(engine.run_job(f"{step}one' & {step}two' & wait", "-n2", "--mem=200").split()) == ["one", "two"]
 
 
 def test_a_step_waits_for_the_cpus_of_another(engine: Engine) -> None:
     body = "srun -n1 sh -c 'sleep 2; echo first' & sleep 0.7; srun -n1 echo second; wait"
-    said = engine.of(f"{{ {body}; }} 2>/dev/null", "-n1", "--mem=200")
+    said = engine.run_job(f"{{ {body}; }} 2>/dev/null", "-n1", "--mem=200")
     assert said.split() == ["first", "second"]
 
 
 def test_a_step_that_overlaps_does_not_wait(engine: Engine) -> None:
     body = "srun -n1 --overlap sh -c 'sleep 3; echo first' & sleep 0.7; srun -n1 --overlap echo second; wait"
-    assert engine.of(body, "-n1", "--mem=200").split() == ["second", "first"]
+    assert engine.run_job(body, "-n1", "--mem=200").split() == ["second", "first"]
 
 
 @pytest.mark.parametrize(
@@ -111,9 +96,9 @@ def test_a_step_that_overlaps_does_not_wait(engine: Engine) -> None:
         ("", "--export=KIT_B=step", "no step"),
     ],
 )
-def test_variables_are_handed_on(engine: Engine, options: str, step: str, said: str) -> None:
+def test_variables_are_passed_to_tasks(engine: Engine, options: str, step: str, said: str) -> None:
     body = f"srun {step} /bin/sh -c 'echo ${{KIT_A-no}} ${{KIT_B-none}}'"
-    job_id = engine.said(
+    job_id = engine.output_of(
         "sbatch",
         "--parsable",
         *options.split(),
@@ -121,13 +106,13 @@ def test_variables_are_handed_on(engine: Engine, options: str, step: str, said: 
         f"--wrap={body}",
         env={"KIT_A": "yes", "KIT_B": "outer"},
     ).strip()
-    engine.ended(job_id)
-    assert engine.text(f"handed-{job_id}") == f"{said}\n"
+    engine.await_end(job_id)
+    assert engine.read_text(f"handed-{job_id}") == f"{said}\n"
 
 
 def test_gpus_are_numbered_for_their_tasks(engine: Engine) -> None:
     tell = "sh -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES'"
-    assert engine.of(f"srun {tell}", "--gres=gpu:2", "--mem=200") == "0 0,1\n"
-    assert engine.of(f"srun {tell}", "--gres=gpu:1", "--mem=200").startswith("0 0\n")
-    each = engine.of(f"srun --gpus-per-task=1 {tell}", "-n2", "-N1", "--gpus-per-task=1", "--mem=200")
+    assert engine.run_job(f"srun {tell}", "--gres=gpu:2", "--mem=200") == "0 0,1\n"
+    assert engine.run_job(f"srun {tell}", "--gres=gpu:1", "--mem=200").startswith("0 0\n")
+    each = engine.run_job(f"srun --gpus-per-task=1 {tell}", "-n2", "-N1", "--gpus-per-task=1", "--mem=200")
     assert sorted(each.splitlines()) == ["0 0", "1 1"]

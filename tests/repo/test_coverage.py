@@ -25,14 +25,14 @@ os.wait()
 """
 
 
-def test_every_module_is_there_to_be_counted() -> None:
+def test_every_module_can_be_imported() -> None:
     """Lines count where their module was imported: a search for the others in each of many processes costs too much."""
     for path in sorted([*(ROOT / "hpc_kit").rglob("*.py"), *(ROOT / "pocketslurm").rglob("*.py")]):
         if path.stem not in {"__main__", "__init__"}:
             import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
-def test_the_lines_of_a_fork_that_leaves_at_once_are_counted(tmp_path: Path) -> None:
+def test_lines_of_a_fork_that_ends_with_exit_are_counted(tmp_path: Path) -> None:
     """So the embedded Slurm's processes end; and they run in other folders than the repository's."""
     program, data = tmp_path / "program.py", tmp_path / ".coverage"
     program.write_text(FORK)

@@ -73,7 +73,7 @@ def room(module: str) -> str:
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("hpc_kit.")])
-def test_a_room_imports_only_from_lower_rooms(module: str) -> None:
+def test_a_package_imports_only_from_packages_above_it(module: str) -> None:
     lower = ROOMS[: ROOMS.index(room(module)) + 1]
     assert {name for name in imports(MODULES[module]) if name != "hpc_kit" and room(name) not in lower} == set()
 
@@ -87,17 +87,17 @@ def test_the_toolkit_reaches_pocketslurm_through_commands_alone() -> None:
     assert importers == set()
 
 
-def test_every_room_has_its_place() -> None:
+def test_every_package_has_a_place_in_the_order() -> None:
     assert {room(name) for name in MODULES if name.startswith("hpc_kit.")} == set(ROOMS)
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("pocketslurm")])
-def test_pocketslurm_imports_only_the_language_of_slurm(module: str) -> None:
+def test_pocketslurm_imports_only_hpc_kit_slurm(module: str) -> None:
     foreign = {name for name in imports(MODULES[module]) if not name.startswith("pocketslurm")}
     assert {room(name) for name in foreign} <= {"", "slurm"}
 
 
-def test_the_job_side_takes_only_node_lists_from_slurm() -> None:
+def test_the_runtime_imports_only_node_lists_from_slurm() -> None:
     taken = {name for module in MODULES if room(module) == "runtime" for name in imports(MODULES[module])}
     assert {name for name in taken if name.startswith("hpc_kit.slurm")} <= RUNTIME_MAY_IMPORT_OF_SLURM
 
@@ -128,7 +128,7 @@ def test_heavy_packages_are_imported_late(statement: str, unwanted: tuple[str, .
     assert done.stdout == "[]\n"
 
 
-def test_public_names_are_all_there() -> None:
+def test_every_public_name_exists() -> None:
     program = "from hpc_kit import *; import hpc_kit; print(sorted(set(hpc_kit.__all__) - set(dir())))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "[]\n"
