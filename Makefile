@@ -59,7 +59,7 @@ test-slow: dev ## the slow tests: real training of every strategy, MPI, many pro
 
 lint: dev ## format and lint: ruff, shellcheck
 	@$(RUN) ruff format --check . && $(RUN) ruff check .
-	@if command -v shellcheck >/dev/null; then shellcheck env/*.sh .ci/run; \
+	@if command -v shellcheck >/dev/null; then shellcheck env/*.sh .ci/run .ci/package; \
 	elif [ -n "$$HPC_KIT_REQUIRE_ORACLES" ]; then echo "shellcheck is missing" >&2; exit 1; \
 	else echo "shellcheck is missing: the shell is not checked (Debian: apt-get install shellcheck)" >&2; fi
 

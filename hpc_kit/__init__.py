@@ -5,7 +5,7 @@ Importing this package costs next to nothing: each name is imported when it is f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # the import of typing would double the time of this one
 
 __version__ = "0.1.0"
 
@@ -16,9 +16,12 @@ __all__ = [
     "ScriptJob",
     "World",
     "__version__",
+    "convert_checkpoint",
     "distributed",
+    "load_checkpoint",
     "render",
     "resolve",
+    "save_checkpoint",
     "submit",
 ]
 
@@ -28,20 +31,27 @@ if TYPE_CHECKING:
     from hpc_kit.runtime import World as World
     from hpc_kit.runtime import distributed as distributed
     from hpc_kit.runtime import resolve as resolve
+    from hpc_kit.runtime.restart.checkpoint_file import convert_checkpoint as convert_checkpoint
+    from hpc_kit.runtime.restart.checkpoint_file import load_checkpoint as load_checkpoint
+    from hpc_kit.runtime.restart.checkpoint_file import save_checkpoint as save_checkpoint
     from hpc_kit.script.render import render as render
     from hpc_kit.submission.executor import Executor as Executor
     from hpc_kit.submission.job_handles import ScriptJob as ScriptJob
     from hpc_kit.submission.submit import submit as submit
 
+_CHECKPOINTS = "hpc_kit.runtime.restart.checkpoint_file"
 _HOME = {
     "Executor": "hpc_kit.submission.executor",
     "Group": "hpc_kit.runtime",
     "HpcKitError": "hpc_kit.errors",
     "ScriptJob": "hpc_kit.submission.job_handles",
     "World": "hpc_kit.runtime",
+    "convert_checkpoint": _CHECKPOINTS,
     "distributed": "hpc_kit.runtime",
+    "load_checkpoint": _CHECKPOINTS,
     "render": "hpc_kit.script.render",
     "resolve": "hpc_kit.runtime",
+    "save_checkpoint": _CHECKPOINTS,
     "submit": "hpc_kit.submission.submit",
 }
 
@@ -52,3 +62,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

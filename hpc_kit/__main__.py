@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import gc
-from typing import NoReturn
+import signal
 
 
-def main() -> NoReturn:
-    """Run the command line."""
+def main() -> None:
+    """Run the command line, which ends the process."""
     # Most commands load modules and end. Searching for garbage meanwhile and at the end takes a sixth of their time.
     gc.set_threshold(50_000)
-    try:
-        from hpc_kit.cli import main as command_line
+    # While the modules are imported, and after the last line of output, Ctrl-C ends the process without a traceback.
+    # A process that ignores Ctrl-C (started in the background, or by nohup) still does.
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_default:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from hpc_kit.cli import main as command_line
 
+    try:
+        if is_default:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         command_line()
-    except KeyboardInterrupt:
-        # Ctrl-C while the modules were still being imported: no command has started yet.
-        raise SystemExit(130) from None
     finally:
+        if is_default:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         gc.freeze()
 
 

@@ -102,10 +102,10 @@ class LauncherError(HpcKitError):
         super().__init__(what, found=found, remedy=remedy)
         self.everywhere = everywhere
 
-    def shortened(self, teller: int) -> LauncherError:
+    def shortened(self, reporter: int) -> LauncherError:
         """Return this error in one line, for the ranks that do not print the whole error."""
         found = "; ".join(line.strip() for line in (self.found or "").splitlines())
-        return type(self)(f"{self.what}: {found}; rank {teller} shows the remedy")
+        return type(self)(f"{self.what}: {found}; rank {reporter} shows the remedy")
 
 
 class IncompleteEnvironment(LauncherError):

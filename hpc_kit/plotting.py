@@ -29,9 +29,9 @@ def pyplot() -> ModuleType:
             remedy=f"pip install 'hpc_kit[plot]', or {sys.executable} -m pip install matplotlib",
         ) from None
     mpl.use("agg")
-    from matplotlib import pyplot as found
+    from matplotlib import pyplot as module
 
-    return found
+    return module
 
 
 def save(figure: Figure, path: Path) -> None:

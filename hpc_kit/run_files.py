@@ -18,7 +18,7 @@ LOGS_VARIABLE = "HPC_KIT_LOGS"
 """Environment variable: the folder of the rank logs, if it is not the run folder."""
 
 FIRST_FAILURE = "first-failure"
-"""`rank host exit_code unix_time` of the rank that failed first. The first rank to create the file wins."""
+"""`rank host exit_code unix_time [reason]` of the rank that failed first. The first rank to create the file wins."""
 
 END = "end"
 """`exit_code unix_time`, written by the batch script at its end."""
@@ -71,15 +71,15 @@ class FirstFailure(NamedTuple):
     host: str
     exit_code: int
     time: float
+    reason: str = ""
+    """The reason of other ranks to record this one: they waited for it in vain. Empty: it recorded itself."""
 
     @classmethod
     def parse(cls, text: str) -> FirstFailure | None:
         """Parse the content of the file; None if it is empty or incomplete."""
-        fields = text.split()
-        if len(fields) != len(cls._fields):
-            return None
         try:
-            return cls(int(fields[0]), fields[1], int(fields[2]), float(fields[3]))
+            rank, host, exit_code, moment, *reason = text.split(maxsplit=4)
+            return cls(int(rank), host, int(exit_code), float(moment), " ".join(reason).strip())
         except ValueError:
             return None
 
@@ -92,15 +92,15 @@ def read_first_failure(run: Path) -> FirstFailure | None:
         return None
 
 
-def claim_first_failure(run: Path, rank: int, host: str, exit_code: int) -> bool:
-    """Record this rank as the first that failed. Return False if another rank was earlier or the disk is full.
+def claim_first_failure(run: Path, rank: int, host: str, exit_code: int, reason: str = "") -> bool:
+    """Record a rank as the first that failed. Return False if another rank was earlier or the disk is full.
 
     A complete draft is linked to the final name, so that no process reads half a line, not even over NFS.
     """
     marker = run / FIRST_FAILURE
     draft = run / f".{FIRST_FAILURE}.{rank}.{os.getpid()}"
     try:
-        draft.write_text(f"{rank} {host} {exit_code} {time.time():.3f}\n")
+        draft.write_text(f"{rank} {host} {exit_code} {time.time():.3f} {reason}".rstrip() + "\n")
         marker.hardlink_to(draft)
     except OSError:
         return False
