@@ -4,8 +4,11 @@
 # mpirun is the one on PATH, or the one beside PYTHON, as `pip install mpich` makes it. Its --version decides the
 # options: those of Open MPI, or those of MPICH, Intel MPI and MVAPICH2.
 
-mpirun=$(command -v mpirun) || mpirun=${1%/*}/mpirun
-if [ ! -x "$mpirun" ]; then
+# By its name, not by its path: Open MPI takes a path as --prefix, and puts the bin folder of that prefix, which may
+# contain the srun of another Slurm, first on PATH.
+mpirun=mpirun
+command -v mpirun >/dev/null || mpirun=${1%/*}/mpirun
+if ! command -v "$mpirun" >/dev/null; then
   echo "hpc-kit: there is no mpirun on $(uname -n)
   found  none on PATH, and none beside $1
   do     load the module of an MPI in a setup line; or install one (Debian: apt-get install openmpi-bin;
