@@ -19,6 +19,8 @@ __all__ = [
     "convert_checkpoint",
     "distributed",
     "load_checkpoint",
+    "phase",
+    "progress",
     "render",
     "resolve",
     "save_checkpoint",
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.restart.checkpoint_file import convert_checkpoint as convert_checkpoint
     from hpc_kit.runtime.restart.checkpoint_file import load_checkpoint as load_checkpoint
     from hpc_kit.runtime.restart.checkpoint_file import save_checkpoint as save_checkpoint
+    from hpc_kit.runtime.watchdog import phase as phase
+    from hpc_kit.runtime.watchdog import progress as progress
     from hpc_kit.script.render import render as render
     from hpc_kit.submission.executor import Executor as Executor
     from hpc_kit.submission.job_handles import ScriptJob as ScriptJob
@@ -49,6 +53,8 @@ _HOME = {
     "convert_checkpoint": _CHECKPOINTS,
     "distributed": "hpc_kit.runtime",
     "load_checkpoint": _CHECKPOINTS,
+    "phase": "hpc_kit.runtime.watchdog",
+    "progress": "hpc_kit.runtime.watchdog",
     "render": "hpc_kit.script.render",
     "resolve": "hpc_kit.runtime",
     "save_checkpoint": _CHECKPOINTS,

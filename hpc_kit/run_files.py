@@ -30,6 +30,15 @@ STEPS = "steps.json"
 """The steps of a training, written by rank 0 at the end: the lists `loss` and `seconds`, the `tokens` of one step, and
 `busy`, the quartiles of the working time of each rank in a step."""
 
+STACKS = "stacks"
+"""Folder of the Python stacks of the ranks: `rank-<n>.json` of each rank, and `verdict.json` about a stall."""
+
+STACKS_REQUEST = "request"
+"""File in `STACKS`. Each rank writes its stacks when this file appears or is touched."""
+
+VERDICT = "verdict.json"
+"""File in `STACKS`: the latest stall and the ranks that caused it. The first rank to create the file wins."""
+
 RECORD = "record.json"
 SCRIPT = "script.sbatch"
 PATCH = "git.patch"
@@ -62,6 +71,16 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600, *, lasting: bool = T
 def rank_log(rank: int | str) -> str:
     """Return the name of the log of a rank; `%t` returns the pattern of Slurm."""
     return f"rank-{rank}.log"
+
+
+def progress_file(node_rank: int) -> str:
+    """Return the name of the file with the progress of the first rank of a node."""
+    return f"progress-{node_rank}.json"
+
+
+def rank_stacks(rank: int) -> str:
+    """Return the name of the file with the stacks of a rank, in the folder `STACKS`."""
+    return f"rank-{rank}.json"
 
 
 class FirstFailure(NamedTuple):

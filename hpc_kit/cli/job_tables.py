@@ -124,6 +124,7 @@ def job_json(line: JobLine) -> dict[str, object]:
         "elapsed": status.elapsed if status else None,
         "exit_code": status.exit_code if status else None,
         "run": str(line.run.folder) if line.run else None,
+        "progress": line.progress._asdict() if line.progress else None,
     }
 
 

@@ -9,11 +9,12 @@ from hpc_kit.errors import SlurmUnavailable, UnknownJob
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.cluster_match import command_with_cluster, describe_cluster, is_same_job, may_belong_to
 from hpc_kit.runs.outcome import record_outcomes, recorded_outcome, recorded_state
+from hpc_kit.runs.progress import RunProgress, read_progress
 from hpc_kit.runs.run_folders import RECENT_RUNS, Run, RunIndex
 from hpc_kit.slurm.client import user_name
 from hpc_kit.slurm.job_ids import base_id, parse_job_ids, sort_key
 from hpc_kit.slurm.queries import QueueSnapshot
-from hpc_kit.slurm.start_forecast import PendingQueue, describe_wait
+from hpc_kit.slurm.start_forecast import PendingQueue, describe_wait, remaining_seconds
 from hpc_kit.slurm.states import JobState, explain_state
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class JobLine(NamedTuple):
     next_step: str | None
     status: JobStatus | None
     run: Run | None
+    progress: RunProgress | None = None
+    """Progress of a running job whose program notes it."""
 
     @property
     def submitted(self) -> dt.datetime | None:
@@ -289,7 +292,11 @@ class _ListingQuery:
         name = run.name if run else status.name if status else ""
         if status is not None and (run is None or not status.state.finished):
             sentence, step = describe_wait(status, self.queue, self.now)
-            return JobLine(job_id, name, status.state, sentence, step, status, run)
+            progress = read_progress(run) if run is not None and status.state is JobState.RUNNING else None
+            if progress is not None:
+                sentence = f"{progress.describe(remaining_seconds(status))}; {sentence}"
+                step = f"hpc-kit stacks {run.job_id}" if progress.stall and run is not None else step
+            return JobLine(job_id, name, status.state, sentence, step, status, run, progress)
         if outcome is not None:
             if status is None and run is not None and not self._is_here(run):
                 return self._line_of_other_cluster(run, outcome)

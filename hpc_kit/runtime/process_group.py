@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, SpecError
-from hpc_kit.runtime import devices, first_failure, shutdown
+from hpc_kit.runtime import devices, first_failure, shutdown, watchdog
 from hpc_kit.runtime.launchers.ignored_variables import MISSING_SRUN
 from hpc_kit.runtime.mpi import backend, library
 from hpc_kit.runtime.placement import is_requested, report_placement
@@ -212,7 +212,8 @@ def joined_ranks(
     first_failure.set_meeting(meeting)
     try:
         variables = torch_variables(meeting, os.environ)
-        with environment_set(unset_rank_variables(variables) if starts_ranks else dict(variables)):
+        exports = unset_rank_variables(variables) if starts_ranks else dict(variables)
+        with environment_set(exports), watchdog.watching(world, os.environ):
             yield meeting
     finally:
         _current.remove(meeting)

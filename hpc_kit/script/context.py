@@ -210,6 +210,11 @@ def script_exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, s
         ours["HPC_KIT_BACKEND"] = launch.backend
     if launch.timeout is not None:
         ours["HPC_KIT_TIMEOUT"] = launch.timeout
+    watchdog = resolved.job.watchdog
+    if watchdog.action != "report":
+        ours["HPC_KIT_WATCHDOG"] = watchdog.action
+    if watchdog.timeout is not None:
+        ours["HPC_KIT_WATCHDOG_TIMEOUT"] = watchdog.timeout
     return [(name, str(value)) for name, value in {**ours, **resolved.job.env}.items()]
 
 

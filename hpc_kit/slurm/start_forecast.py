@@ -96,19 +96,25 @@ def describe_wait(status: JobStatus, queue: PendingQueue, now: dt.datetime) -> t
     )
 
 
+def remaining_seconds(status: JobStatus) -> int | None:
+    """Return the seconds until the time limit; None without a limit, or if they are not known."""
+    if status.elapsed is None or status.time_limit is None or status.time_limit == UNLIMITED:
+        return None
+    return status.time_limit - status.elapsed
+
+
 def describe_remaining_time(status: JobStatus) -> str:
     """Describe the remaining time of a running job. Only Slurm's clock counts, since the local one may be wrong."""
     where = f" on {status.nodelist}" if status.nodelist else ""
     if status.elapsed is None:
         return f"It is running{where}."
-    if status.time_limit is None or status.time_limit == UNLIMITED:
+    left = remaining_seconds(status)
+    if left is None or status.time_limit is None:
         return f"{format_duration(status.elapsed)} so far, no limit{where}"
-    left = status.time_limit - status.elapsed
+    limit = format_duration(status.time_limit)
     if left < 0:
-        return (
-            f"{format_duration(status.elapsed)} so far, over its limit of {format_duration(status.time_limit)}{where}"
-        )
-    return f"{format_duration(left)} left of {format_duration(status.time_limit)}{where}"
+        return f"{format_duration(status.elapsed)} so far, over its limit of {limit}{where}"
+    return f"{format_duration(left)} left of {limit}{where}"
 
 
 def format_duration(seconds: int) -> str:

@@ -1,4 +1,4 @@
-"""The structs of a job file: `Job`, `Launch`, `Component`, `Layout` and `Model`."""
+"""The structs of a job file: `Job`, `Launch`, `Watchdog`, `Component`, `Layout` and `Model`."""
 
 from __future__ import annotations
 
@@ -161,6 +161,21 @@ class Launch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         return self.launcher in {"torchrun", "ray"}
 
 
+class Watchdog(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The search for a training that makes no progress."""
+
+    action: Annotated[
+        Literal["report", "stop", "off"],
+        Meta(
+            description="If no step ends for a long time: report which rank the others wait for, or also stop the job"
+        ),
+    ] = "report"
+    timeout: Annotated[
+        Count | None,
+        Meta(description="Shortest stall in seconds (default: 600); never less than 10 times the usual step"),
+    ] = None
+
+
 class Component(Resources, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One component of a heterogeneous job. Its sbatch options replace those of [resources]."""
 
@@ -221,6 +236,9 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     )
     program: Annotated[Program | None, Meta(description="What the program of the command supports")] = None
     launch: Annotated[Launch, Meta(description="How the ranks are started")] = field(default_factory=Launch)
+    watchdog: Annotated[Watchdog, Meta(description="What happens when a training makes no progress")] = field(
+        default_factory=Watchdog
+    )
     env: Annotated[dict[str, Value], Meta(description="Environment variables of the job; no secrets")] = field(
         default_factory=dict
     )

@@ -45,7 +45,7 @@ from options import Options
 __all__ = ["SpecError", "distributed", "gather", "record_failure_of", "summarize_training"]
 
 if TYPE_CHECKING or find_spec("hpc_kit"):
-    from hpc_kit import distributed
+    from hpc_kit import distributed, progress
     from hpc_kit.errors import JobFailed, SpecError
     from hpc_kit.runtime import Group as World
     from hpc_kit.runtime.crash_watcher import record_crash_of as record_failure_of
@@ -104,7 +104,7 @@ else:  # torch alone: no measurements, no restart, and rank 0 saves the paramete
         times, collect = None, lambda *_: ""
 
     JobFailed, explain_timeouts, record_failure_of = SpecError, nullcontext, nullcontext
-    require_equal = report_training = summarize_training = lambda *_, **__: ""
+    require_equal = report_training = summarize_training = progress = lambda *_, **__: ""
 
 
 @contextmanager
@@ -330,6 +330,7 @@ class Training:
                 self.latest.append(step.loss)
                 end_profiled_step()
                 done = number + 1
+                progress(done, total=options.steps)
                 if number == self.first:
                     self._count_kept_bytes()
                 if done % options.log_every == 0 or done == options.steps:
@@ -427,6 +428,7 @@ class Training:
         for number, loss in enumerate(losses, len(self.losses) + 1):
             self._require_finite(loss, "loss in", self.first + number)
         self.losses += losses
+        progress(done, total=self.options.steps, loss=losses[-1])
         speed = self.timer.collect(self.options.global_batch * self.options.sequence)
         self.report(f"step {done}/{self.options.steps}   loss {losses[-1]:.2f}{speed}")
 

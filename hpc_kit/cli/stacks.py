@@ -1,0 +1,92 @@
+"""`hpc-kit stacks`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from hpc_kit.cli.logs import find_run
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.output import print_line
+from hpc_kit.cli.terminal import echo
+from hpc_kit.errors import UnknownJob
+from hpc_kit.slurm.option_values import fold_indices
+
+if TYPE_CHECKING:
+    from hpc_kit.runs.stacks import RankStack
+
+
+@click.command("stacks")
+@click.argument("word", required=False, metavar="[JOB|ID]")
+@click.option("--last", is_flag=True, help="Do not ask the ranks: print the latest stacks that they wrote.")
+@click.option("--threads", is_flag=True, help="All threads of each rank, not only the main thread.")
+@click.option(
+    "--timeout", type=float, default=20.0, metavar="SECONDS", help="Longest wait for all ranks.  [default: 20]"
+)
+@CLUSTER_OPTION
+@RUNS_OPTION
+@JSON_OPTION
+def command(word: str | None, last: bool, threads: bool, timeout: float, cluster: str | None, as_json: bool) -> int:
+    """Print what the ranks of a running job are doing: their Python stacks, equal ones once.
+
+    The ranks of `hpc_kit.distributed()` and `python -m hpc_kit.runtime` answer within about 5 seconds. They go on
+    afterwards. A rank that does not answer is stopped, has ended, or is in C code that keeps Python's lock.
+
+    Exit status: 0 all ranks answered; 1 some did not, or there is no such job; 2 wrong use.
+    """
+    from hpc_kit.runs import stacks
+
+    run = find_run(open_session(cluster), word)
+    size = run.record.resolved.world_size if run.record is not None else None
+    if run.end_marker() is not None and not last:
+        raise UnknownJob(
+            f"job {run.job_id} has ended", found=str(run.folder), remedy=f"hpc-kit stacks {run.job_id} --last"
+        )
+    if last:
+        answers = stacks.read_stacks(run.folder)
+    else:
+        answers = stacks.request_stacks(run.folder, size or len(run.ranks()), timeout)
+    silent = sorted(set(range(size or 0)) - {answer.rank for answer in answers})
+    verdict = stacks.read_verdict(run.folder)
+    if as_json:
+        document = {
+            "job_id": run.job_id,
+            "stall": verdict,
+            "silent": silent,
+            "ranks": [answer._asdict() for answer in answers],
+        }
+        echo(json.dumps(document, indent=2))
+    else:
+        _print_stacks(answers, silent, verdict, threads=threads)
+    return 1 if silent or not answers else 0
+
+
+def _print_stacks(answers: list[RankStack], silent: list[int], verdict: str | None, *, threads: bool) -> None:
+    from hpc_kit.runs.stacks import group_stacks
+
+    if verdict is not None:
+        print_line("stall", verdict)
+    for group in group_stacks(answers):
+        step = (
+            f", after step {'-'.join(map(str, dict.fromkeys((group.steps[0], group.steps[-1]))))}"
+            if group.steps
+            else ""
+        )
+        where = ", ".join(group.hosts[:4]) + (f" and {len(group.hosts) - 4} more hosts" if len(group.hosts) > 4 else "")
+        echo(f"{_name_ranks(group.ranks)} on {where}{step}:")
+        echo(group.traceback.rstrip("\n"))
+    if threads:
+        for answer in answers:
+            for name, text in list(answer.threads.items())[1:]:
+                echo(f"rank {answer.rank}, thread {name}:")
+                echo(text.rstrip("\n"))
+    if silent:
+        verb = "does" if len(silent) == 1 else "do"
+        reasons = "not started, stopped, ended, or in C code that keeps Python's lock"
+        echo(f"{_name_ranks(silent)} {verb} not answer: {reasons}")
+
+
+def _name_ranks(ranks: list[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {fold_indices(ranks)}"

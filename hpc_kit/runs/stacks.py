@@ -1,0 +1,108 @@
+"""Requests the Python stacks of the ranks of a running job, and groups ranks with equal stacks."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.errors import RecordError
+from hpc_kit.run_files import STACKS, STACKS_REQUEST, VERDICT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PAUSE = 0.2
+
+
+class RankStack(NamedTuple):
+    """The stacks of one rank."""
+
+    rank: int
+    host: str
+    time: float
+    step: int | None
+    line: str
+    """The innermost line of the program itself."""
+
+    threads: dict[str, str]
+    """Traceback of each thread by its name, the main thread first."""
+
+    @property
+    def main(self) -> str:
+        """Traceback of the main thread."""
+        return next(iter(self.threads.values()), "")
+
+
+class StackGroup(NamedTuple):
+    """Ranks whose main threads are in the same place."""
+
+    ranks: list[int]
+    hosts: list[str]
+    steps: list[int]
+    traceback: str
+
+
+def request_stacks(run: Path, world_size: int, timeout: float) -> list[RankStack]:
+    """Ask each rank for its stacks, and return the stacks of the ranks that answer in time, by rank.
+
+    Args:
+        run: The run folder.
+        world_size: The number of ranks.
+        timeout: Seconds to wait for all ranks.
+
+    Raises:
+        RecordError: The run folder cannot be written.
+    """
+    folder = run / STACKS
+    before = {stack.rank: stack.time for stack in read_stacks(run)}
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / STACKS_REQUEST).write_text(f"{time.time()}\n")
+    except OSError as error:
+        raise RecordError(
+            "the stacks cannot be requested",
+            found=f"{folder}: {error.strerror}",
+            remedy="ask as the user who submitted the job, with free space on the disk",
+        ) from error
+    deadline = time.monotonic() + timeout
+    while True:
+        answered = [stack for stack in read_stacks(run) if stack.time != before.get(stack.rank)]
+        if len(answered) >= world_size or time.monotonic() > deadline:
+            return answered
+        time.sleep(_PAUSE)
+
+
+def read_stacks(run: Path) -> list[RankStack]:
+    """Return the latest stacks that the ranks have written, by rank. Incomplete files are skipped."""
+    found = []
+    for path in (run / STACKS).glob("rank-*.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            document = json.loads(path.read_bytes())
+            found.append(RankStack(**{name: document[name] for name in RankStack._fields}))
+    return sorted(found)
+
+
+def read_verdict(run: Path) -> str | None:
+    """Return the sentence of the watchdog about the latest stall, or None."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads((run / STACKS / VERDICT).read_bytes())["sentence"])
+    return None
+
+
+def group_stacks(stacks: list[RankStack]) -> list[StackGroup]:
+    """Return groups of ranks whose main threads are in the same place, the largest group first."""
+    by_place: dict[str, list[RankStack]] = {}
+    for stack in stacks:
+        by_place.setdefault(stack.main, []).append(stack)
+    groups = [
+        StackGroup(
+            [stack.rank for stack in same],
+            list(dict.fromkeys(stack.host for stack in same)),
+            sorted({stack.step for stack in same if stack.step is not None}),
+            text,
+        )
+        for text, same in by_place.items()
+    ]
+    return sorted(groups, key=lambda group: (-len(group.ranks), group.ranks))

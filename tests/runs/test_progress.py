@@ -1,0 +1,93 @@
+"""The progress of a running job, as `status` and `watch` show it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_kit.runs.progress import draw_line, read_progress
+from hpc_kit.runs.run_folders import Run, RunIndex, open_run
+from hpc_kit.runs.status import JobLine, JobSelection, list_jobs
+from hpc_kit.submission.submit import submit
+from tests.runs.fake import FakeSlurm
+
+
+def note(folder: Path, **changes: Any) -> None:
+    """Write the progress of rank 0."""
+    content = {"time": time.time(), "rank": 0, "host": "n1", "step": 40, "total": 100, "phase": None, "seconds": 2.0}
+    content |= {"losses": [3.0, 2.0, 1.0], "numbers": {"loss": 2.25}}
+    (folder / "progress-0.json").write_text(json.dumps(content | changes))
+
+
+@pytest.fixture
+def run(slurm: FakeSlurm, project: Path) -> Run:
+    submit("job", "fake")
+    slurm.queue("12 RUNNING")
+    return open_run(project / "runs/job/12")
+
+
+def line_of(slurm: FakeSlurm, project: Path) -> JobLine:
+    (line,) = list_jobs(
+        JobSelection.from_words(["12"]), RunIndex(project / "runs"), slurm.client(os.environ), cluster="fake"
+    ).lines
+    return line
+
+
+def test_a_running_job_shows_its_step_and_the_time_to_go(slurm: FakeSlurm, project: Path, run: Run) -> None:
+    note(run.folder)
+    line = line_of(slurm, project)
+    assert line.sentence == "step 40/100, loss 2.25, about 2 min to go; 9 min 50 s left of 10 min on n[1-2]"
+    assert line.progress is not None
+    assert line.progress.seconds_left() == 120
+
+
+def test_a_job_that_will_not_end_in_time_says_so(slurm: FakeSlurm, project: Path, run: Run) -> None:
+    note(run.folder, seconds=20.0)
+    assert "about 20 min to go, the time limit comes first, in 9 min 50 s" in line_of(slurm, project).sentence
+
+
+def test_a_stall_is_shown_until_the_training_goes_on(slurm: FakeSlurm, project: Path, run: Run) -> None:
+    (run.folder / "stacks").mkdir()
+    verdict = {"time": time.time(), "step": 40, "sentence": "rank 3 does not answer", "ranks": [3]}
+    (run.folder / "stacks/verdict.json").write_text(json.dumps(verdict))
+    note(run.folder, time=time.time() - 60)
+    line = line_of(slurm, project)
+    assert line.sentence.startswith("rank 3 does not answer; ")
+    assert line.next_step == "hpc-kit stacks 12"
+    note(run.folder, time=time.time() + 1)
+    assert line_of(slurm, project).sentence.startswith("step 40/100")
+
+
+def test_an_old_note_is_shown_with_its_age(run: Run) -> None:
+    note(run.folder, time=time.time() - 300)
+    progress = read_progress(run)
+    assert progress is not None
+    assert progress.describe(None).startswith("step 40/100, loss 2.25, 5 min ago")
+
+
+def test_a_phase_and_a_missing_total_are_described(run: Run) -> None:
+    note(run.folder, total=None, phase="evaluation", numbers={})
+    progress = read_progress(run)
+    assert progress is not None
+    assert progress.describe(None) == "step 40, evaluation"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"step": 1}', '{"step": "x", "time": 1}'])
+def test_a_damaged_note_counts_as_none(run: Run, text: str) -> None:
+    (run.folder / "progress-0.json").write_text(text)
+    assert read_progress(run) is None
+
+
+def test_a_job_without_notes_shows_its_time_only(slurm: FakeSlurm, project: Path, run: Run) -> None:
+    assert line_of(slurm, project).sentence == "9 min 50 s left of 10 min on n[1-2]"
+
+
+def test_losses_are_drawn_as_bars() -> None:
+    assert draw_line([3.0, 2.0, 1.0]) == "█▅▁"
+    assert draw_line([1.0]) == ""
+    assert draw_line([1.0, float("nan"), 2.0]) == "▁?█"

@@ -1,0 +1,222 @@
+"""The watchdog: which standstill is a stall, which rank is its cause, and that healthy trainings are left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpc_kit.errors import SpecError
+from hpc_kit.run_files import read_first_failure
+from hpc_kit.runs.stacks import group_stacks, read_verdict, request_stacks
+from hpc_kit.runtime import watchdog
+from hpc_kit.runtime.watchdog import Progress, Stack, compare_stacks
+from tests.runtime.launches import Step
+
+QUICK = """
+import os, signal, sys, time
+from hpc_kit.runtime import watchdog
+watchdog._POLL_SECONDS, watchdog._WRITE_SECONDS, watchdog._COMPARE_SECONDS = 0.1, 0.2, 1.5
+import hpc_kit
+from torch import distributed as dist, ones
+with hpc_kit.distributed() as world:
+    for step in range(40):
+        ACT
+        dist.all_reduce(ones(1))
+        hpc_kit.progress(step, total=40, loss=1 / (step + 1))
+    print("done")
+"""
+
+Start = Callable[..., list["subprocess.Popen[str]"]]
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def start(tmp_path: Path, run_folder: Path) -> Iterator[Start]:
+    """Starts the ranks of one node; `act` is what each does at the begin of a step."""
+    started: list[subprocess.Popen[str]] = []
+
+    def launch(act: str, ranks: int = 1, **variables: str) -> list[subprocess.Popen[str]]:
+        program = tmp_path / "train.py"
+        program.write_text(QUICK.replace("ACT", textwrap.indent(textwrap.dedent(act), " " * 8).strip()))
+        common = {"HPC_KIT_RUN": str(run_folder), "OMP_NUM_THREADS": "1", "HPC_KIT_WATCHDOG_TIMEOUT": "2"}
+        for environ in Step.of(ranks, hosts=("127.0.0.1",), job=str(os.getpid())).environs() if ranks > 1 else [{}]:
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, str(program)],
+                    env={**os.environ, **common, **variables, **environ},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,
+                )
+            )
+        return started
+
+    yield launch
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def stack(rank: int, line: str, *, step: int = 7, waits: bool = False) -> Stack:
+    return Stack(rank, f"n{rank // 2 + 1}", 0.0, step, None, line, "all_reduce" if waits else "load", waits, {})
+
+
+# Verdicts
+
+
+@pytest.mark.timeout(120)
+def test_a_rank_that_hangs_is_the_cause_and_the_job_ends(start: Start, run_folder: Path) -> None:
+    ranks = start("if step == 6 and world.rank == 1: time.sleep(100)", 2, HPC_KIT_WATCHDOG="stop")
+    errors = [rank.communicate(timeout=60)[1] for rank in ranks]
+    assert 124 in [rank.returncode for rank in ranks]
+    first = read_first_failure(run_folder)
+    assert first is not None
+    assert (first.rank, first.exit_code) == (1, 124)
+    assert "rank 0 waits in train.py:10 in <module> (all_reduce) for rank 1 on " in first.reason
+    assert "train.py:9 in <module>" in first.reason
+    assert any(first.reason in error and "hpc-kit stacks run" in error for error in errors)
+
+
+@pytest.mark.timeout(120)
+def test_a_stopped_rank_is_the_cause(start: Start, run_folder: Path) -> None:
+    act = "if step == 6 and world.rank == 1: os.kill(os.getpid(), signal.SIGSTOP)"
+    first, _ = start(act, 2, HPC_KIT_WATCHDOG="stop")
+    assert "rank 1 does not answer: stopped, ended, or in C code" in first.communicate(timeout=60)[1]
+    assert first.returncode == 124
+
+
+@pytest.mark.timeout(120)
+def test_without_the_action_stop_the_training_goes_on(start: Start, run_folder: Path) -> None:
+    (rank,) = start("if step == 6: time.sleep(6)")
+    out, err = rank.communicate(timeout=60)
+    assert (rank.returncode, out) == (0, "done\n")
+    assert "no step has ended for" in err
+    assert "rank 0 is in train.py:9" in err
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "act",
+    [
+        "if step == 1: time.sleep(5)  # compilation",
+        "if step == 6:\n    with hpc_kit.phase('evaluation'): time.sleep(5)",
+        "time.sleep(3) if step in (4, 9) else None  # an unannounced evaluation",
+    ],
+    ids=["compilation", "evaluation", "gaps as before"],
+)
+def test_a_healthy_training_is_left_alone(start: Start, run_folder: Path, act: str) -> None:
+    (rank,) = start(act, HPC_KIT_WATCHDOG="stop", HPC_KIT_WATCHDOG_TIMEOUT="3.5" if "4, 9" in act else "2")
+    out, err = rank.communicate(timeout=60)
+    assert (rank.returncode, out, err) == (0, "done\n", "")
+    assert read_verdict(run_folder) is None
+
+
+def test_a_program_without_steps_gets_no_verdict() -> None:
+    assert Progress().stalled_for(0.0) is None
+
+
+def test_the_limit_follows_the_usual_step_and_the_longest_gap() -> None:
+    progress = Progress()
+    progress.seconds.extend([100.0] * 5)
+    assert progress.limit(600) == 1000
+    progress.longest = 2000
+    assert progress.limit(600) == 4000
+
+
+@pytest.mark.parametrize(
+    ("stacks", "late"),
+    [
+        ([stack(0, "a:1", waits=True), stack(1, "a:9"), stack(2, "a:1", waits=True)], [1]),
+        ([stack(0, "a:1", waits=True), stack(1, "a:9")], [1]),
+        ([stack(0, "a:1"), stack(1, "a:1", step=5), stack(2, "a:1")], [1]),
+        ([stack(0, "a:1"), stack(1, "a:2"), stack(2, "a:1")], [1]),
+        ([stack(0, "a:1", waits=True), stack(1, "a:1", waits=True)], []),
+        ([stack(0, "a:1"), stack(1, "a:2")], []),
+    ],
+    ids=["it waits for nobody", "of two", "fewer steps", "another line", "all in one collective", "undecided"],
+)
+def test_the_late_rank_is_found_in_the_stacks(stacks: list[Stack], late: list[int]) -> None:
+    assert compare_stacks(stacks, len(stacks)).late == late
+
+
+def test_a_verdict_without_a_late_rank_says_where_all_are() -> None:
+    verdict = compare_stacks([stack(rank, "a:1", waits=True) for rank in range(4)], 4)
+    assert verdict.sentence == "ranks 0, 1, 2, 3 are in a:1 (all_reduce)"
+
+
+@pytest.mark.parametrize(
+    "environ", [{"HPC_KIT_WATCHDOG": "kill"}, {"HPC_KIT_WATCHDOG_TIMEOUT": "soon"}, {"HPC_KIT_WATCHDOG_TIMEOUT": "0"}]
+)
+def test_settings_without_meaning_are_refused(environ: dict[str, str]) -> None:
+    with pytest.raises(SpecError):
+        watchdog.read_settings(environ)
+
+
+# Progress and stacks
+
+
+@pytest.mark.timeout(120)
+def test_the_progress_of_the_first_rank_of_a_node_is_noted(start: Start, run_folder: Path) -> None:
+    for rank in start("time.sleep(0.02)", 2):
+        assert rank.communicate(timeout=60)[0] == "done\n"
+    progress = json.loads((run_folder / "progress-0.json").read_text())
+    assert (progress["rank"], progress["step"], progress["total"]) == (0, 39, 40)
+    assert progress["numbers"] == {"loss": 0.025}
+    assert progress["losses"][0] == 1.0
+    assert 0.01 < progress["seconds"] < 5
+    assert [path.name for path in run_folder.glob("progress-*")] == ["progress-0.json"]
+
+
+@pytest.mark.timeout(120)
+def test_the_stacks_of_running_ranks_are_given_on_request(start: Start, run_folder: Path) -> None:
+    ranks = start("if step == 3: time.sleep(world.rank * 100)", 2)
+    deadline = time.monotonic() + 60
+    while not (run_folder / "progress-0.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1)
+    waiting, sleeping = group_stacks(request_stacks(run_folder, 2, timeout=20))
+    assert (waiting.ranks, sleeping.ranks) == ([0], [1])
+    assert "dist.all_reduce(ones(1))" in waiting.traceback
+    assert "time.sleep(world.rank * 100)" in sleeping.traceback
+    assert all(rank.poll() is None for rank in ranks)
+
+
+@pytest.mark.timeout(120)
+def test_a_watchdog_that_is_off_writes_nothing(start: Start, run_folder: Path) -> None:
+    (rank,) = start("time.sleep(0.02)", HPC_KIT_WATCHDOG="off")
+    assert rank.communicate(timeout=60)[0] == "done\n"
+    assert list(run_folder.iterdir()) == []
+
+
+def test_a_forked_process_notes_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog._progress, "pid", os.getpid() + 1)
+    watchdog._progress.step = None
+    watchdog.progress(3)
+    assert watchdog._progress.step is None
+
+
+def test_the_losses_that_are_kept_cover_the_whole_training() -> None:
+    progress = Progress()
+    for step in range(1000):
+        progress.note(step, None, {"loss": float(step)})
+    assert len(progress.losses) < 41
+    assert progress.losses == sorted(progress.losses)
+    assert progress.losses[0] < 100
+    assert progress.losses[-1] > 900
