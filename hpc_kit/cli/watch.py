@@ -119,6 +119,8 @@ def _draw_live(updates: Iterator[ListingUpdate], interval: float) -> int:
 def _render_listing(update: ListingUpdate, interval: float, height: int) -> Text:
     from rich.text import Text
 
+    from hpc_kit.runs.progress import draw_line
+
     now = f"{dt.datetime.now():%H:%M:%S}"  # noqa: DTZ005 - local time
     going = sum(not line.state.finished for line in update.lines)
     every = format_duration(round(interval)) if interval >= 1 else f"{interval:g} s"
@@ -126,6 +128,10 @@ def _render_listing(update: ListingUpdate, interval: float, height: int) -> Text
     if update.unreachable is not None:
         head += f"\n{now}  Slurm does not answer: {update.unreachable.found or update.unreachable.what}; asking on"
     body = [click.unstyle(line) for line in format_jobs(update.lines)] if update.lines else ["no jobs in the queue"]
+    for line in update.lines:
+        losses = line.progress.losses if line.progress else []
+        if bars := draw_line(losses):
+            body.append(f"{line.job_id:>8}  loss {losses[0]:.3g} {bars} {losses[-1]:.3g}")
     room = max(1, height - head.count("\n") - 3)
     if len(body) > room:
         body = [*body[: room - 1], f"... and {len(body) - room + 1} more lines: hpc-kit status"]
