@@ -80,7 +80,7 @@ class Stack(NamedTuple):
 
 
 class Progress:
-    """The progress of this rank, kept in memory; setting it takes a microsecond."""
+    """The progress of this rank, kept in memory; setting it takes microseconds."""
 
     def __init__(self) -> None:
         self.reset()
@@ -138,7 +138,7 @@ _progress = Progress()
 def progress(step: int, *, total: int | None = None, **numbers: float) -> None:
     """Note that a step of the training has ended. The watchdog and `hpc-kit watch` use these notes.
 
-    Costs about a microsecond, and does not communicate. In a process that the rank forked, such as a worker of a
+    Costs a few microseconds, and does not communicate. In a process that the rank forked, such as a worker of a
     DataLoader, it does nothing.
 
     Args:
