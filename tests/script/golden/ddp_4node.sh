@@ -29,7 +29,7 @@ export PYTHONUNBUFFERED=1
 export TORCH_CPP_LOG_LEVEL=ERROR
 export OMP_NUM_THREADS=1
 
-exec .venv/bin/python -m hpc_kit.runtime.torchrun --nnodes=4 \
+exec .venv/bin/python -P -m hpc_kit.runtime.torchrun --nnodes=4 \
   --nproc-per-node=2 \
   jobs/train/ddp.py --steps 60
 END_OF_AGENT

@@ -27,7 +27,7 @@ export PYTHONUNBUFFERED=1
 export TORCH_CPP_LOG_LEVEL=ERROR
 export OMP_NUM_THREADS=1
 
-exec .venv/bin/python -m hpc_kit.runtime.torchrun --nnodes=2 \
+exec .venv/bin/python -P -m hpc_kit.runtime.torchrun --nnodes=2 \
   --nproc-per-node="$ranks" \
   jobs/train/ddp.py --steps 60
 END_OF_AGENT
