@@ -22,8 +22,8 @@ from hpc_kit.runtime.placement import is_requested, report_placement
 from hpc_kit.runtime.rendezvous.meeting import DEFAULT_TIMEOUT, meet
 from hpc_kit.runtime.torch_environment import (
     command_variables,
-    expected_address,
     environment_set,
+    expected_address,
     set_variables,
     torch_variables,
     unset_rank_variables,

@@ -63,7 +63,10 @@ class _TorchFinder(MetaPathFinder):
         self._searching = False
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - the interface of a finder
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         """Return torch's own spec with a loader that calls the action."""
         if fullname != "torch" or self._searching or os.getpid() != self._process:

@@ -232,7 +232,8 @@ def _template_errors(name: str) -> Iterator[None]:
         raise TemplateError(
             f"template {name} would run code",
             found=f"{error.message}{_line_of(error)}",
-            remedy="read the template before you use this project; a template may call macros, filters, and methods of texts",
+            remedy="read the template before you use this project;\n"
+            "a template may call macros, filters and methods of texts, and nothing else",
         ) from error
     except UndefinedError as error:
         raise TemplateError(

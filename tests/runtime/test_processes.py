@@ -297,7 +297,9 @@ def test_a_master_address_that_does_not_resolve_is_reported_in_time(launch: Laun
     host = "no-such-host.invalid"
     step = Step.of(1, 1, hosts=(host, "127.0.0.2"), job=str(next(NUMBERS)))
     environs = step.environs() if start == "a Slurm step" else plain_variables(host)
-    launch.start(environs[1:], "-m", "hpc_kit.runtime", launch.program("import torch; print('started')"), HPC_KIT_TIMEOUT="1")
+    launch.start(
+        environs[1:], "-m", "hpc_kit.runtime", launch.program("import torch; print('started')"), HPC_KIT_TIMEOUT="1"
+    )
     assert launch.wait() == [1]
     assert launch.tasks[0].err.startswith(f"hpc-kit: the name {host} of rank 0's host does not resolve on ")
     assert f":  ADDRESS {host}   (its address on the network of the nodes);\n" in launch.tasks[0].err
@@ -307,7 +309,8 @@ def test_a_master_address_that_does_not_resolve_is_reported_in_time(launch: Laun
 WITHOUT_TORCH = """
 import os, sys
 assert not {"torch", "hpc_kit.planner", "jinja2", "submitit"} & sys.modules.keys()
-print(*(os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")), int(os.environ["MASTER_PORT"]) > 0)
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
+print(*(os.environ[name] for name in names), int(os.environ["MASTER_PORT"]) > 0)
 """
 
 

@@ -22,7 +22,6 @@ from hpc_kit.runtime.rendezvous.meeting import Meeting
 from hpc_kit.runtime.torchrun import agent_world, main
 from tests.runtime.launches import Step
 
-
 RUNTIME = ["-u", "-P", "-m", "hpc_kit.runtime"]
 
 

@@ -266,7 +266,9 @@ def test_a_template_runs_no_code(project: Path, code: str) -> None:
 
 def test_a_template_may_use_macros_filters_and_methods_of_texts(project: Path) -> None:
     text = "{% macro twice(x) %}{{ (x ~ x) | sh }}{% endmacro %}# {{ name.upper() | comment }} {{ twice('a') }}"
-    (project / "templates" / "mine.sbatch.j2").write_text(text + "{% for i in range(2) %}{{ loop.cycle('x', 'y') | sh }}{% endfor %}")
+    (project / "templates" / "mine.sbatch.j2").write_text(
+        text + "{% for i in range(2) %}{{ loop.cycle('x', 'y') | sh }}{% endfor %}"
+    )
     assert render("single", "local", set={"template": "mine"}, root=project) == "# SINGLE aaxy"
 
 
