@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ CONF_VARIABLE = "HPC_KIT_SLURM_CONF"
 FIRST_ID_VARIABLE = "HPC_KIT_SLURM_FIRST_ID"
 """Lowest id of a job that is submitted with it, because folders of runs with lower ids exist."""
 CONF_NAME = "slurm.json"
+DATABASE = "slurm.db"
 _HOST_NAME = ".host"  # no host can have this name
 SLURM_VERSION = "22.05.8"
 """The Slurm whose behaviour this one has."""
@@ -101,6 +103,21 @@ def state_directory(environ: Mapping[str, str]) -> Path:
     base = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME") or "~", ".local", "state")  # noqa: PTH118
     states, host = Path(base, "hpc_kit").expanduser(), os.uname().nodename
     return states / "slurm" if _first_host(states, host) == host else states / host / "slurm"
+
+
+def check_private(directory: Path) -> None:
+    """Refuse a state directory in which another user could change what this user executes.
+
+    Raises:
+        PermissionError: The directory, its commands or its database belong to somebody else, or others may write.
+    """
+    for path in (directory, directory / "bin", directory / DATABASE, directory / CONF_NAME):
+        with suppress(FileNotFoundError):
+            found = path.stat()
+            if found.st_uid != os.getuid():
+                raise PermissionError(f"{path.name} belongs to another user")
+            if found.st_mode & 0o022:
+                raise PermissionError(f"others may write to {path.name}: chmod go-w {shlex.quote(str(path))}")
 
 
 def first_job_id(directory: Path) -> int:

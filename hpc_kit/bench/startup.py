@@ -332,7 +332,9 @@ def parse_site_header(rendered: str) -> SiteHeader:
     """Parse the site's settings out of our script that runs first_step.py."""
     options = re.findall(r"^#SBATCH --([\w-]+)(.*)$", rendered, re.MULTILINE)
     environment = re.search(r"^set -euo pipefail\n(.*?)^# The files of this run", rendered, re.MULTILINE | re.DOTALL)
-    python = re.search(r"^ +(\S*python\S*) (?:\S*first_step\.py|-m hpc_kit\.runtime\.torchrun)", rendered, re.MULTILINE)
+    python = re.search(
+        r"^ +(\S*python\S*) (?:\S*first_step\.py|-P -m hpc_kit\.runtime\.torchrun)", rendered, re.MULTILINE
+    )
     return SiteHeader(
         tuple(f"#SBATCH --{name}{value}" for name, value in options if name not in _JOB_OPTIONS),
         environment[1].strip() if environment else "",

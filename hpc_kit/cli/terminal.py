@@ -15,7 +15,8 @@ _ESCAPES = re.compile(
     r"|\x1b[]P^_X][^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # strings up to their end: title, clipboard
     r"|\x1b[ -/]*[0-~]?"
 )
-_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]+")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")
+"""Control characters, and those that reverse the order of the text that follows."""
 
 
 def clean_text(text: str) -> str:

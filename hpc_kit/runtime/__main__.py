@@ -140,7 +140,7 @@ _NO_GPU = (
 def _run(command: program.ProgramCommand, world: World, *, starts_ranks: bool) -> None:
     if command.is_torchrun and world.launcher == "slurm" and world.world_size > 1:
         # Each task would train a model of its own. Ours makes the tasks agents of one world, or explains why it cannot.
-        own = ("-m", "hpc_kit.runtime.torchrun", *command.arguments)
+        own = ("-P", "-m", "hpc_kit.runtime.torchrun", *command.arguments)
         program.ProgramCommand("command", sys.executable, own).replace_this_process()
     if command.kind == "command":
         process_group.print_warnings(world)
@@ -157,7 +157,7 @@ def _run(command: program.ProgramCommand, world: World, *, starts_ranks: bool) -
         set_variables(unset_rank_variables(exports) if starts_ranks else dict(exports))
         _run_program(command)
     else:
-        with process_group.joined_ranks(
+        with process_group.ranks_joined_with_torch(
             world, timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks
         ):
             _run_program(command)

@@ -39,6 +39,7 @@ def record_crash_of(rank: int) -> Iterator[None]:
         return
     words = [
         sys.executable,
+        "-P",
         "-m",
         "hpc_kit.runtime.crash_watcher",
         folder,

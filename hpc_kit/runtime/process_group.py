@@ -20,11 +20,19 @@ from hpc_kit.runtime.launchers.ignored_variables import MISSING_SRUN
 from hpc_kit.runtime.mpi import backend, library
 from hpc_kit.runtime.placement import is_requested, report_placement
 from hpc_kit.runtime.rendezvous.meeting import DEFAULT_TIMEOUT, meet
-from hpc_kit.runtime.torch_environment import environment_set, torch_variables, unset_rank_variables
+from hpc_kit.runtime.torch_environment import (
+    command_variables,
+    environment_set,
+    expected_address,
+    set_variables,
+    torch_variables,
+    unset_rank_variables,
+)
+from hpc_kit.runtime.torch_import import after_torch_import, quiet_torch_import
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     import torch
@@ -178,8 +186,50 @@ _current: list[Meeting] = []
 
 
 def current_meeting() -> Meeting | None:
-    """Return the meeting of `python -m hpc_kit.runtime` or of an outer `distributed()`, or None."""
+    """Return the meeting of `python -m hpc_kit.runtime` or of an outer `distributed()`, or None.
+
+    The meeting that waits for the import of torch takes place now.
+    """
+    _join_postponed()
     return _current[-1] if _current else None
+
+
+_postponed: list[Callable[[], None]] = []
+
+
+def _join_postponed() -> None:
+    if _postponed:
+        _postponed.pop()()
+
+
+@contextmanager
+def ranks_joined_with_torch(
+    world: World, timeout: float | None, program: Path | None = None, *, starts_ranks: bool = False
+) -> Iterator[None]:
+    """Like `joined_ranks`, but the ranks meet when the program imports torch. A program without torch meets nobody.
+
+    Before the import, torch's variables have the values that are known; MASTER_PORT is the first port that rank 0 will
+    try.
+    """
+    variables = command_variables(world, os.environ, expected_address(world, os.environ))
+    early = unset_rank_variables(variables) if starts_ranks else dict(variables)
+    before = {name: os.environ.get(name) for name in early}
+
+    def join() -> None:
+        by_program = {name: os.environ.get(name) for name, value in early.items() if os.environ.get(name) != value}
+        set_variables(before)
+        stack.enter_context(joined_ranks(world, timeout, program, starts_ranks=starts_ranks))
+        set_variables(by_program)
+
+    set_variables(early)
+    _postponed.append(join)
+    try:
+        with ExitStack() as stack, after_torch_import(_join_postponed):
+            yield
+    finally:
+        if join in _postponed:
+            _postponed.remove(join)
+        set_variables(before)
 
 
 @contextmanager
@@ -300,17 +350,9 @@ def print_warnings(world: World) -> None:
 
 
 def import_torch_quietly() -> None:
-    """Import torch without the warnings of its C++ code, unless TORCH_CPP_LOG_LEVEL is set. Errors stay visible.
-
-    Without a name service torch would warn about every connection of a healthy training. The variable counts at the
-    import only, and processes that this one starts get torch's messages, because they may not meet through hpc_kit.
-    """
-    if "TORCH_CPP_LOG_LEVEL" not in os.environ:
-        os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
-        try:
-            import torch  # noqa: F401
-        finally:
-            del os.environ["TORCH_CPP_LOG_LEVEL"]
+    """Import torch without the warnings of its C++ code: see `quiet_torch_import`."""
+    with quiet_torch_import():
+        import torch  # noqa: F401
 
 
 def require_torch() -> None:

@@ -66,14 +66,20 @@ class ProgramCommand:
         """Run the program as `__main__`. Its exceptions propagate."""
         sys.argv = [self.name, *self.arguments]
         if self.kind == "module":
-            sys.path[0] = str(Path.cwd())
+            _set_first_folder(Path.cwd())
             runpy.run_module(self.name, run_name="__main__", alter_sys=True)
-        elif Path(self.name).is_dir() or self.name.endswith(".pyz"):
-            del sys.path[0]
-            runpy.run_path(self.name, run_name="__main__")
+            return
+        path = Path(self.name).absolute()
+        if self.name.endswith(".pyz"):
+            _set_first_folder(None)
+            runpy.run_path(str(path), run_name="__main__")
+        elif path.is_dir():
+            _set_first_folder(None)
+            sys.path.insert(0, str(path))  # also with PYTHONSAFEPATH
+            _run_file(path / "__main__.py")
         else:
-            sys.path[0] = str(Path(self.name).resolve().parent)
-            _run_file(Path(self.name).absolute())
+            _set_first_folder(path.resolve().parent)
+            _run_file(path)
 
     def replace_this_process(self) -> None:
         """Replace this process by the command.
@@ -87,6 +93,14 @@ class ProgramCommand:
             raise SpecError(
                 f"cannot run {self.name}", found=error.strerror, remedy="the path of a program, or a command on PATH"
             ) from error
+
+
+def _set_first_folder(folder: Path | None) -> None:
+    """Replace the folder that Python has put first into sys.path for this process, by that of the program."""
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    if folder is not None and not os.environ.get("PYTHONSAFEPATH"):
+        sys.path.insert(0, str(folder))
 
 
 def _run_file(path: Path) -> None:

@@ -6,10 +6,12 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from hpc_kit.errors import RendezvousError
 from hpc_kit.runtime import devices
 from hpc_kit.runtime.launchers import inherited_variables
 from hpc_kit.runtime.launchers.agreement import has_own_gpu
 from hpc_kit.runtime.rendezvous import store
+from hpc_kit.runtime.rendezvous.master_host import expected_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -59,9 +61,17 @@ def rank_variables(world: World, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
-def command_variables(world: World, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for a command that replaces this process and meets the other ranks itself."""
-    exports = rank_variables(world, environ)
+def command_variables(
+    world: World, environ: Mapping[str, str], address: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the variables for a command that replaces this process and meets the other ranks itself.
+
+    Args:
+        world: This process.
+        environ: Its environment.
+        address: MASTER_ADDR and MASTER_PORT, if they are to be set although nobody has tried them.
+    """
+    exports = rank_variables(world, environ) | (address or {})
     if world.world_size == 1:
         port = world.master_port or store.candidate_ports(f"process {os.getpid()}")[0]
         exports |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -70,6 +80,17 @@ def command_variables(world: World, environ: Mapping[str, str]) -> dict[str, str
     threads = devices.thread_count(environ, world.local_world_size or 1)
     exports |= inherited_variables.export_marker(exports, environ)
     return exports | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+
+
+def expected_address(world: World, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return MASTER_ADDR and MASTER_PORT as rank 0 will try them first, before several ranks have met."""
+    if world.world_size == 1 or world.master_addr is not None:
+        return {}
+    try:
+        host = expected_hosts(world, environ)[0]
+    except RendezvousError:
+        return {}
+    return {"MASTER_ADDR": host, "MASTER_PORT": str(store.candidate_ports(world.key, world.master_port)[0])}
 
 
 def unset_rank_variables(variables: Mapping[str, str]) -> dict[str, str | None]:

@@ -108,7 +108,9 @@ def fill_options(meeting: Meeting, options: Namespace) -> None:
     if not options.run_path:
         own_words = ["-m"] if options.module else []
         options.training_script_args = [*own_words, options.training_script, *options.training_script_args]
-        options.training_script, options.module, options.no_python = "hpc_kit.runtime", True, False
+        runtime = ["-u", "-P", "-m", "hpc_kit.runtime"]  # torchrun itself would start it without -P
+        options.training_script_args = [*runtime, *options.training_script_args]
+        options.training_script, options.module, options.no_python = sys.executable, False, True
     os.environ.update(torch_environment.gloo_variables(meeting, os.environ))
     # torchrun would set this itself and print a banner.
     os.environ.setdefault("OMP_NUM_THREADS", str(_threads(options.nproc_per_node)))

@@ -230,7 +230,8 @@ def task_command(resolved: Resolved, *, standalone: bool) -> tuple[str, ...]:
     """Return the words that each task runs; a program that does not import hpc_kit is started by its runtime."""
     own = resolved.argv
     if not standalone and resolved.job.launch.bootstrap:
-        own = (resolved.python, "-m", "hpc_kit.runtime", *runtime_arguments(resolved))
+        # -P: files of the project, such as types.py, would replace modules of Python.
+        own = (resolved.python, "-P", "-m", "hpc_kit.runtime", *runtime_arguments(resolved))
     return (*container_command(resolved), *own)
 
 

@@ -10,8 +10,10 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from hpc_kit import run_files
 from hpc_kit.errors import TemplateError
 
 if TYPE_CHECKING:
@@ -108,6 +110,18 @@ def raw_shell(value: object) -> str:
     return str(value)
 
 
+_PLAIN_TYPES = (str, int, float, tuple, list, dict)
+"""Types whose methods a template may call."""
+
+_CALLABLE = (run_files.rank_log,)
+
+RUN_FILES = MappingProxyType({
+    "FIRST_FAILURE": run_files.FIRST_FAILURE,
+    "END": run_files.END,
+    "rank_log": run_files.rank_log,
+})  # fmt: skip
+"""The names of a run's files, as templates see them."""
+
 FILTERS = {
     "directive": directive_value,
     "sh": shell_word,
@@ -121,13 +135,21 @@ FILTERS = {
 def quoting_environment(**options: Any) -> Environment:
     """Return an environment of Jinja2 with the filters, which refuses a value without one when it compiles a template.
 
+    A template may come with a project of another person. It reads values, and it runs no code of Python.
+
     Args:
         options: Arguments of `jinja2.Environment`.
     """
-    from jinja2 import Environment
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    class QuotingEnvironment(Environment):
+    class QuotingEnvironment(ImmutableSandboxedEnvironment):
         """Checks a template before it compiles it."""
+
+        def is_safe_callable(self, obj: Any) -> bool:
+            # The sandbox of Jinja2 refuses names with an underscore. A module or a Path in a value needs none.
+            owner = getattr(obj, "__self__", obj)
+            known = obj in _CALLABLE or any(obj is each for each in self.globals.values())
+            return known or isinstance(owner, _PLAIN_TYPES) or type(owner).__module__ == "jinja2.runtime"
 
         def compile(self, source: Any, name: str | None = None, filename: str | None = None, **named: Any) -> Any:  # type: ignore[override]  # its overloads describe results that are not used here
             if isinstance(source, str):
@@ -136,6 +158,7 @@ def quoting_environment(**options: Any) -> Environment:
 
     environment = QuotingEnvironment(**options)
     environment.filters.update(FILTERS)
+    environment.globals["run_files"] = RUN_FILES
     return environment
 
 

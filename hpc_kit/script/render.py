@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from hpc_kit import run_files
 from hpc_kit.errors import SpecError, TemplateError, page
 from hpc_kit.script.context import template_values, working_folder
 from hpc_kit.script.quoting import quoting_environment
@@ -174,7 +173,7 @@ def _check_text(text: str) -> None:
 def _environment(root: Path, own: Path) -> Environment:
     from jinja2 import FileSystemLoader, StrictUndefined
 
-    environment = quoting_environment(
+    return quoting_environment(
         loader=FileSystemLoader((own, *search_path.search_folders("templates", root))),
         undefined=StrictUndefined,
         bytecode_cache=_bytecode_cache(),
@@ -183,8 +182,6 @@ def _environment(root: Path, own: Path) -> Environment:
         keep_trailing_newline=True,
         autoescape=False,  # for HTML; the filters quote for the shell
     )
-    environment.globals["run_files"] = run_files
-    return environment
 
 
 def _bytecode_cache() -> FileSystemBytecodeCache | None:
@@ -206,16 +203,19 @@ def _bytecode_cache() -> FileSystemBytecodeCache | None:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(home) / "hpc_kit"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        usable = folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK)
+        found = folder.stat()
+        # A cache contains code: nobody else may write to it.
+        usable = found.st_uid == os.getuid() and not found.st_mode & 0o022 and os.access(folder, os.W_OK)
     except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
         return None
-    # Files of releases that did not check the values of templates have another name.
-    return Cache(str(folder), "filtered-%s.cache") if usable else None
+    # Files of releases without the sandbox have another name.
+    return Cache(str(folder), "sandboxed-%s.cache") if usable else None
 
 
 @contextmanager
 def _template_errors(name: str) -> Iterator[None]:
     from jinja2 import TemplateNotFound, TemplateSyntaxError, UndefinedError
+    from jinja2.exceptions import SecurityError
 
     try:
         yield
@@ -227,6 +227,13 @@ def _template_errors(name: str) -> Iterator[None]:
     except TemplateSyntaxError as error:
         raise TemplateError(
             f"template {error.filename}, line {error.lineno}: {error.message}", remedy="fix the template"
+        ) from error
+    except SecurityError as error:
+        raise TemplateError(
+            f"template {name} would run code",
+            found=f"{error.message}{_line_of(error)}",
+            remedy="read the template before you use this project;\n"
+            "a template may call macros, filters and methods of texts, and nothing else",
         ) from error
     except UndefinedError as error:
         raise TemplateError(

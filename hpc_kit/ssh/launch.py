@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import secrets
 import shutil
 import signal
 import threading
@@ -177,6 +178,7 @@ class Launch:
     def _start(self, plan: LaunchPlan) -> None:
         names = ",".join(connection.name for connection in self.connections)
         common = {"HPC_KIT_SSH_LAUNCH": plan.key, "HPC_KIT_SSH_HOSTS": names, "HPC_KIT_RUN": str(plan.run)}
+        common["HPC_KIT_SECRET"] = secrets.token_hex(16)
         common["HPC_KIT_SSH_MASTER"] = master_address(self._greetings)
         for connection, ranks in zip(self.connections, plan.ranks, strict=True):
             self._running.add(connection.node)

@@ -17,6 +17,7 @@ from pocketslurm.settings import (
     SLURM_VERSION,
     STATE_VARIABLE,
     Settings,
+    check_private,
     load_settings,
     settings_from_json,
     settings_to_json,
@@ -145,14 +146,15 @@ def install(settings: Settings | None, directory: Path, environ: Mapping[str, st
     """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_private(directory)
         if settings is not None:
             _configure(directory, settings_to_json(settings._replace(state=None)), environ)
         folder = str(installation.write_commands(directory))
     except OSError as error:
         raise StateError(
             "the embedded Slurm's state directory cannot be made",
-            found=f"{directory}: {error.strerror}",
-            remedy=f"set {STATE_VARIABLE} to a directory that you may write",
+            found=f"{directory}: {error.strerror or error}",
+            remedy=f"set {STATE_VARIABLE} to a directory that only you may write",
         ) from error
     paths = [path for path in environ.get("PATH", os.defpath).split(os.pathsep) if path != folder]
     found = {**environ, "PATH": os.pathsep.join([folder, *paths]), STATE_VARIABLE: str(directory)}

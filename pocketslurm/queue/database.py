@@ -11,6 +11,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pocketslurm.queue.records import Job, Step
+from pocketslurm.settings import DATABASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NAME = "slurm.db"
+NAME = DATABASE
 BUSY_SECONDS = 30.0
 _JSON = frozenset({"options", "request", "limits", "arguments", "nodes", "cpus", "mem", "gpus", "tasks"})
 _BOOL = frozenset({"batch", "requeue", "overlap", "completing"})

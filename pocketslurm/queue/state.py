@@ -19,7 +19,15 @@ from hpc_kit.slurm.errors import HpcKitError
 from pocketslurm.errors import StateError
 from pocketslurm.queue.database import NAME, connect, is_damaged, read_row, retry, write_values
 from pocketslurm.queue.records import Job, Step
-from pocketslurm.settings import CONF_VARIABLE, STATE_VARIABLE, Settings, first_job_id, load_settings, state_directory
+from pocketslurm.settings import (
+    CONF_VARIABLE,
+    STATE_VARIABLE,
+    Settings,
+    check_private,
+    first_job_id,
+    load_settings,
+    state_directory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,8 +68,7 @@ class StateDirectory:
         state.conf = environ.get(CONF_VARIABLE, "")
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)  # noqa: PTH103
-            if os.stat(directory).st_uid != os.getuid():  # noqa: PTH116
-                raise PermissionError("it belongs to another user")
+            check_private(directory)
             state._db = connect(directory)
         except (OSError, sqlite3.Error) as error:
             raise state_error(directory, error) from error
@@ -246,7 +253,7 @@ def state_error(directory: Path, error: OSError | sqlite3.Error) -> StateError:
         found=f"{directory}: {error}" + ", no space left there" * full,
         remedy="free some space there: jobs that run go on"
         if full
-        else "set HPC_KIT_SLURM_STATE to a directory that you may write",
+        else "set HPC_KIT_SLURM_STATE to a directory that only you may write",
     )
 
 

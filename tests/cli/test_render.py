@@ -48,17 +48,17 @@ def test_a_program_without_a_job_file_is_rendered(kit: Kit) -> None:
     assert {"#SBATCH --nodes=4", "#SBATCH --ntasks=8", "#SBATCH --ntasks-per-node=2", "#SBATCH --job-name=train"} <= {
         *lines
     }
-    assert f"  {sys.executable} -m hpc_kit.runtime train.py --steps 100 || status=$?" in lines
+    assert f"  {sys.executable} -P -m hpc_kit.runtime train.py --steps 100 || status=$?" in lines
     assert "hetjob" not in done.stdout
 
 
 @pytest.mark.parametrize(
     ("program", "name", "line"),
     [
-        (["train.py"], "train", "{python} -m hpc_kit.runtime train.py"),
-        (["python", "-m", "pkg.train"], "pkg.train", "{python} -m hpc_kit.runtime -m pkg.train"),
-        (["python", "-u", "train.py"], "train", "{python} -m hpc_kit.runtime {python} -u train.py"),
-        (["./bin/go", "x"], "go", "{python} -m hpc_kit.runtime ./bin/go x"),
+        (["train.py"], "train", "{python} -P -m hpc_kit.runtime train.py"),
+        (["python", "-m", "pkg.train"], "pkg.train", "{python} -P -m hpc_kit.runtime -m pkg.train"),
+        (["python", "-u", "train.py"], "train", "{python} -P -m hpc_kit.runtime {python} -u train.py"),
+        (["./bin/go", "x"], "go", "{python} -P -m hpc_kit.runtime ./bin/go x"),
     ],
 )
 def test_programs_of_every_kind_are_rendered(kit: Kit, program: list[str], name: str, line: str) -> None:

@@ -50,6 +50,7 @@ def output_in_terminal(folder: Path, *words: str) -> str:
         ("\x1bPpayload\x1b\\ \x1bc\x1b(0\x9b2J\x08\x7f", " 2J"),
         ("50 %\r100 %", "50 %\r100 %"),
         ("end\x1b", "end"),
+        ("a\u202eb\u2066c", "abc"),
     ],
 )
 def test_only_colours_are_left_of_escape_sequences(text: str, clean: str) -> None:

@@ -274,7 +274,7 @@ def test_plain_variables_start_an_unchanged_program(launch: Launch) -> None:
 @pytest.mark.parametrize("start", ["a Slurm step", "plain variables"])
 def test_a_late_rank_is_named_before_an_unchanged_program_starts(launch: Launch, start: str) -> None:
     environs = step_of(1, 1).environs() if start == "a Slurm step" else plain_variables()
-    program = launch.program("print('started')")
+    program = launch.program("import torch; print('started')")
     launch.start(environs[:1], "-m", "hpc_kit.runtime", program, HPC_KIT_TIMEOUT="1")
     assert launch.wait() == [1]
     assert launch.tasks[0].out == ""
@@ -286,7 +286,7 @@ def test_under_torchrun_a_late_rank_is_named_before_an_unchanged_program_starts(
     late += "sys.argv[1:] = [os.environ['PROGRAM']]; runpy.run_module('hpc_kit.runtime', run_name='__main__')"
     (launch.folder / "late.py").write_text(late)
     words = ("-m", "torch.distributed.run", "--nproc-per-node=2", str(launch.folder / "late.py"))
-    launch.start([{}], *words, PROGRAM=launch.program("print('started')"), HPC_KIT_TIMEOUT="1")
+    launch.start([{}], *words, PROGRAM=launch.program("import torch; print('started')"), HPC_KIT_TIMEOUT="1")
     assert launch.wait() == [1]
     log = (launch.run / "rank-0.log").read_text()
     assert log.startswith("hpc-kit: 1 of 2 ranks did not come within 1 s\n  found  not there: rank 1\n")
@@ -297,11 +297,50 @@ def test_a_master_address_that_does_not_resolve_is_reported_in_time(launch: Laun
     host = "no-such-host.invalid"
     step = Step.of(1, 1, hosts=(host, "127.0.0.2"), job=str(next(NUMBERS)))
     environs = step.environs() if start == "a Slurm step" else plain_variables(host)
-    launch.start(environs[1:], "-m", "hpc_kit.runtime", launch.program("print('started')"), HPC_KIT_TIMEOUT="1")
+    launch.start(
+        environs[1:], "-m", "hpc_kit.runtime", launch.program("import torch; print('started')"), HPC_KIT_TIMEOUT="1"
+    )
     assert launch.wait() == [1]
     assert launch.tasks[0].err.startswith(f"hpc-kit: the name {host} of rank 0's host does not resolve on ")
     assert f":  ADDRESS {host}   (its address on the network of the nodes);\n" in launch.tasks[0].err
     assert "firewall" not in launch.tasks[0].err
+
+
+WITHOUT_TORCH = """
+import os, sys
+assert not {"torch", "hpc_kit.planner", "jinja2", "submitit"} & sys.modules.keys()
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
+print(*(os.environ[name] for name in names), int(os.environ["MASTER_PORT"]) > 0)
+"""
+
+
+def test_ranks_without_torch_do_not_wait_for_each_other(launch: Launch) -> None:
+    launch.start(step_of(1, 1).environs()[1:], "-m", "hpc_kit.runtime", launch.program(WITHOUT_TORCH))
+    assert launch.wait() == [0]
+    assert (launch.tasks[0].out, launch.tasks[0].err) == ("1 2 0 127.0.0.1 True\n", "")
+
+
+LATE_TORCH = """
+import multiprocessing, os, time
+os.environ["MASTER_PORT"] = "set by the program"
+if os.fork() == 0:
+    import torch
+    os._exit(0)
+assert os.wait()[1] == 0
+import torch
+import torch.distributed as dist
+assert torch.__spec__.loader is torch.__loader__ and hasattr(torch.__loader__, "get_filename")
+print(os.environ.pop("MASTER_PORT"), "TORCH_CPP_LOG_LEVEL" in os.environ)
+import hpc_kit
+with hpc_kit.distributed(backend="gloo") as world:
+    print(world.rank, dist.get_world_size())
+"""
+
+
+def test_ranks_meet_once_when_the_program_imports_torch(launch: Launch) -> None:
+    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", launch.program(LATE_TORCH))
+    assert launch.wait() == [0, 0]
+    assert [task.out for task in launch.tasks] == [f"set by the program False\n{rank} 2\n" for rank in range(2)]
 
 
 def test_a_plain_program_runs_unchanged_in_the_store_of_rank_0(launch: Launch) -> None:

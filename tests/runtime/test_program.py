@@ -72,6 +72,33 @@ def test_a_program_runs_as_under_python(
     assert seen == python.stdout.splitlines()
 
 
+SHADOWS = ("contextlib", "types", "pathlib", "socket", "torch", "hpc_kit", "msgspec")
+
+
+@pytest.mark.parametrize("words", [["sub/train.py"], ["-m", "tool"], ["app"], ["-u", "sub/linked.py"]])
+@pytest.mark.parametrize("environ", [{}, {"PYTHONPATH": "lib:sub"}, {"PYTHONSAFEPATH": "1"}])
+def test_a_program_has_the_path_that_python_gives_it(words: list[str], environ: dict[str, str], folder: Path) -> None:
+    show = "import sys; print(sys.path)\n"
+    (folder / "other").mkdir()
+    for name in ("sub/train.py", "tool.py", "app/__main__.py", "other/linked.py"):
+        (folder / name).write_text(show)
+    (folder / "sub/linked.py").symlink_to("../other/linked.py")
+    environ = {**os.environ, **environ}
+    python = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=folder, env=environ)
+    started = [sys.executable, "-P", "-m", "hpc_kit.runtime", *words[words[0] == "-u" :]]
+    runtime = subprocess.run(started, capture_output=True, text=True, cwd=folder, env=environ)
+    # With PYTHONSAFEPATH, `-m tool` finds nothing in the current folder.
+    assert (runtime.stdout, bool(runtime.returncode)) == (python.stdout, bool(python.returncode)), runtime.stderr
+
+
+def test_files_of_the_project_do_not_replace_modules_of_python(folder: Path) -> None:
+    for name in SHADOWS:
+        (folder / f"{name}.py").write_text("raise SystemExit(f'{__file__} was imported')\n")
+    started = [sys.executable, "-P", "-m", "hpc_kit.runtime", "sub/train.py"]
+    done = subprocess.run(started, capture_output=True, text=True, cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_command_replaces_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[tuple[str, list[str]]] = []
     monkeypatch.setattr(os, "execvp", lambda name, words: taken.append((name, words)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -20,6 +21,8 @@ from hpc_kit.runtime import resolve, torchrun
 from hpc_kit.runtime.rendezvous.meeting import Meeting
 from hpc_kit.runtime.torchrun import agent_world, main
 from tests.runtime.launches import Step
+
+RUNTIME = ["-u", "-P", "-m", "hpc_kit.runtime"]
 
 
 def failed(**exit_codes: int) -> ChildFailedError:
@@ -76,8 +79,8 @@ def test_torchrun_gets_all_values_of_the_step(options: list[Namespace], monkeypa
     assert main(["--nproc-per-node=2", "train.py", "--lr", "0.1"]) == 0
     (seen,) = options
     assert (seen.nnodes, seen.node_rank, seen.rdzv_backend, seen.master_addr) == ("1", 0, "static", "127.0.0.1")
-    assert (seen.training_script, seen.training_script_args) == ("hpc_kit.runtime", ["train.py", "--lr", "0.1"])
-    assert (seen.module, seen.rdzv_id) == (True, "alone")
+    assert (seen.training_script, seen.training_script_args) == (sys.executable, [*RUNTIME, "train.py", "--lr", "0.1"])
+    assert (seen.module, seen.no_python, seen.rdzv_id) == (False, True, "alone")
     assert (os.environ["OMP_NUM_THREADS"], os.environ["GLOO_SOCKET_IFNAME"]) == ("4", "lo")
 
 
@@ -95,7 +98,7 @@ def test_the_interface_of_the_submitting_rank_is_not_kept(
 
 def test_a_module_is_run_as_one(options: list[Namespace]) -> None:
     assert main(["--rdzv-id=mine", "-m", "app.train", "x"]) == 0
-    assert (options[0].training_script_args, options[0].rdzv_id) == (["-m", "app.train", "x"], "mine")
+    assert (options[0].training_script_args, options[0].rdzv_id) == ([*RUNTIME, "-m", "app.train", "x"], "mine")
 
 
 @pytest.mark.usefixtures("options")

@@ -131,7 +131,7 @@ def test_a_template_contains_no_arithmetic_and_no_long_line(path: Path) -> None:
     assert [line for line in text.splitlines() if len(line) > 120] == []
 
 
-LIMITS = {"single": 40, "ddp_1node": 40, "ddp_4node": 50, "ddp_4node.simple": 36}
+LIMITS = {"single": 40, "ddp_1node": 42, "ddp_4node": 50, "ddp_4node.simple": 36}
 
 
 @pytest.mark.parametrize("case", golden.CASES)
@@ -237,6 +237,39 @@ def test_a_value_without_a_quoting_filter_is_refused(project: Path, text: str) -
         render("single", "local", set=changes, root=project)
     template.write_text(head + "{{ name | sh if name else nodes | sh }}\n{% endblock %}\n")
     assert "echo 'a b; touch PWNED'\n" in render("single", "local", set=changes, root=project)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "cycler.__init__.__globals__.os.popen(MARK).read()",
+        "run_files.os.popen(MARK).read()",
+        "run_files.write_whole.__globals__",
+        "environment.__class__.__mro__",
+        "''.__class__.__mro__[1].__subclasses__()",
+        "lipsum.__globals__['os'].popen(MARK).read()",
+        "('{0.__class__.__mro__}'.format(environment))",
+        "(name | attr('__class__'))",
+        "self._TemplateReference__context",
+        "run_files.rank_log.__globals__",
+        "shell_code.clear()",
+    ],
+)
+def test_a_template_runs_no_code(project: Path, code: str) -> None:
+    mark = project / "ran"
+    code = code.replace("MARK", f"'touch {mark}'")
+    (project / "templates" / "mine.sbatch.j2").write_text(f"#!/bin/bash\n# {{{{ {code} | comment }}}}\n")
+    with pytest.raises(TemplateError, match=r"line 2"):
+        render("single", "local", set={"template": "mine"}, root=project)
+    assert not mark.exists()
+
+
+def test_a_template_may_use_macros_filters_and_methods_of_texts(project: Path) -> None:
+    text = "{% macro twice(x) %}{{ (x ~ x) | sh }}{% endmacro %}# {{ name.upper() | comment }} {{ twice('a') }}"
+    (project / "templates" / "mine.sbatch.j2").write_text(
+        text + "{% for i in range(2) %}{{ loop.cycle('x', 'y') | sh }}{% endfor %}"
+    )
+    assert render("single", "local", set={"template": "mine"}, root=project) == "# SINGLE aaxy"
 
 
 def test_the_base_alone_launches_nothing_and_is_refused(project: Path) -> None:

@@ -62,7 +62,7 @@ def test_each_host_runs_one_agent_with_its_own_number_of_ranks() -> None:
     command = first.replace(
         " \\\n  ", " "
     )  # Lines break by their length, and thus by the length of the interpreter's path.
-    assert "-m hpc_kit.runtime.torchrun --nnodes=2 --nproc-per-node=1 jobs/train/ddp.py" in command
+    assert "-P -m hpc_kit.runtime.torchrun --nnodes=2 --nproc-per-node=1 jobs/train/ddp.py" in command
     assert first.replace("node=1", "node=3") == second
 
 

@@ -76,7 +76,7 @@ class InitWatchdog:
             yield
 
     def _listen(self, held: ExitStack) -> None:
-        listener = next(filter(None, (network.listen(port, everywhere=True) for port in self.ports)), None)
+        listener = next(filter(None, (network.listen(port, network.ALL_ADDRESSES) for port in self.ports)), None)
         if listener is not None:
             held.enter_context(listener)
             held.callback(listener.shutdown, socket.SHUT_RDWR)  # wakes the thread

@@ -65,6 +65,21 @@ def needs_ipv6(world: World, environ: Mapping[str, str]) -> bool:
         return True
 
 
+def master_address(world: World, environ: Mapping[str, str]) -> str:
+    """Return the address of this node, which has rank 0, at which all other ranks look for the store.
+
+    Where they may look elsewhere, it is ALL_ADDRESSES: a name may resolve to another address on another node.
+    """
+    hosts = expected_hosts(world, environ)
+    if world.nnodes == 1 and hosts[0] == network.LOOPBACK:
+        return network.LOOPBACK
+    from_slurm = environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    address = network.address_to_bind(hosts)
+    # Nodes that cannot resolve the names try this one.
+    is_other = from_slurm not in {"", address} and not network.is_loopback(from_slurm)
+    return network.ALL_ADDRESSES if is_other and network.interface_with(from_slurm) else address
+
+
 @dataclass
 class HostResolver:
     """Looks up the names of rank 0's host. A name service may need time at the start of a large job."""

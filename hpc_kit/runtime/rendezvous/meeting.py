@@ -106,10 +106,10 @@ def meet(
         if world.launcher in LAUNCHERS_WITH_STORE:
             opened = store.launcher_store(resolver)
         elif world.rank == 0:
-            token = store.launch_token(world, occasion)
+            token = store.launch_token(world, occasion, environ)
             opened = until_all_have_come.enter_context(store.serve_store(world, token, timeout, environ))
         else:
-            opened = StoreSearch(resolver, store.launch_token(world, occasion)).find()
+            opened = StoreSearch(resolver, store.launch_token(world, occasion, environ)).find()
         if opened.bell is not None:
             until_all_have_come.enter_context(opened.bell)
         # Agents of torchrun and their workers meet in one store, and so do restarted workers.

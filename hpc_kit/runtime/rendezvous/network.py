@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch._C._distributed_c10d import Store
 
@@ -26,6 +26,8 @@ AGENT_HOSTS = "HPC_KIT_AGENT_HOSTS"
 
 _SIOCGIFADDR = 0x8915
 LOOPBACK = "127.0.0.1"
+ALL_ADDRESSES = ""
+"""The address of a server that listens on all interfaces."""
 _IPV6 = Path("/proc/net/if_inet6")
 
 
@@ -109,23 +111,24 @@ def own_addresses() -> tuple[str, ...]:
 
 def free_port(*, everywhere: bool = False) -> int:
     """Return a port without a listener, on the loopback interface or on all interfaces."""
-    free = listen(0, everywhere=everywhere)
+    free = listen(0, ALL_ADDRESSES if everywhere else LOOPBACK)
     assert free is not None  # noqa: S101 (port 0 is any that is free)
     with free:
         return int(free.getsockname()[1])
 
 
-def listen(port: int, *, everywhere: bool, ipv6: bool = True) -> socket.socket | None:
+def listen(port: int, address: str, *, ipv6: bool = True) -> socket.socket | None:
     """Return a listening socket, or None if the port is in use.
 
     Args:
         port: The port to bind; 0 for any free port.
-        everywhere: Listen on all interfaces, instead of the loopback interface.
-        ipv6: Listen on IPv6, too, if `everywhere`.
+        address: The only address to bind, or ALL_ADDRESSES.
+        ipv6: Listen on IPv6, too, with ALL_ADDRESSES.
     """
     try:
-        if not everywhere:
-            return socket.create_server((LOOPBACK, port), backlog=2048)
+        if address != ALL_ADDRESSES:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            return socket.create_server((address, port), family=family, backlog=2048)
         if ipv6 and socket.has_dualstack_ipv6():
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=2048)
         return socket.create_server(("", port), backlog=2048)
@@ -133,6 +136,23 @@ def listen(port: int, *, everywhere: bool, ipv6: bool = True) -> socket.socket |
         if error.errno in {errno.EADDRINUSE, errno.EACCES}:
             return None
         raise
+
+
+def address_to_bind(names: Sequence[str]) -> str:
+    """Return the address of this machine to which all names resolve.
+
+    If one has no or another address, it is ALL_ADDRESSES. So it is if the name of this machine means the loopback
+    interface here, as Debian writes it, because other machines see another address.
+    """
+    try:
+        found = {address for name in names for address in lookup(name)}
+    except OSError:
+        return ALL_ADDRESSES
+    if all(map(is_loopback, names)):
+        return min(found)  # 127.0.0.1 before ::1
+    address = min(found)
+    is_usable = len(found) == 1 and not is_loopback(address) and interface_with(address) is not None
+    return address if is_usable else ALL_ADDRESSES
 
 
 def is_reachable(host: str, port: int, timeout: float = 2.0) -> bool:

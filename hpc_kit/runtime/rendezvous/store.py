@@ -13,7 +13,7 @@ from zlib import crc32
 
 from hpc_kit.errors import RendezvousError
 from hpc_kit.runtime.rendezvous import network, store_discovery
-from hpc_kit.runtime.rendezvous.master_host import needs_ipv6
+from hpc_kit.runtime.rendezvous.master_host import expected_hosts, master_address, needs_ipv6
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,9 +44,14 @@ class OpenStore(NamedTuple):
     """True if the store lives in this process."""
 
 
-def launch_token(world: World, occasion: int = 0) -> str:
+SECRET = "HPC_KIT_SECRET"  # noqa: S105 - the name of a variable
+"""Environment variable that a job's script sets to random digits, so that nobody else can derive the token."""
+
+
+def launch_token(world: World, occasion: int = 0, environ: Mapping[str, str] | None = None) -> str:
     """Return the token that identifies rank 0 of this meeting among launches, users and earlier meetings."""
-    text = f"{world.launcher}, {world.key}, {world.world_size} ranks, user {os.getuid()}, {occasion}"
+    secret = (environ or {}).get(SECRET, "")
+    text = f"{world.launcher}, {world.key}, {world.world_size} ranks, user {os.getuid()}, {occasion}, {secret}"
     return f"hpc_kit/{blake2s(text.encode(), digest_size=16).hexdigest()}"
 
 
@@ -62,20 +67,22 @@ def serve_store(world: World, token: str, timeout: float, environ: Mapping[str, 
         return
     store_discovery.allow_files(world.world_size)
     store_ports, ipv6 = candidate_ports(world.key, world.master_port), needs_ipv6(world, environ)
+    address = master_address(world, environ)
     with (
         # The port is bound before any rank learns of it, so no other program can take it.
-        _listen_on_first_free(world, store_ports, ipv6=ipv6) as listener,
-        _listen_on_first_free(world, discovery_ports(world.key), ipv6=True) as queries,
+        _listen_on_first_free(world, store_ports, address, ipv6=ipv6) as listener,
+        _listen_on_first_free(world, discovery_ports(world.key), address, ipv6=True) as queries,
         store_discovery.announce(queries, token, port := listener.getsockname()[1], world.world_size) as ring,
     ):
         on_one_node = world.nnodes == 1 and not environ.get("MASTER_ADDR")
-        host = network.LOOPBACK if on_one_node else world.master_addr or socket.gethostname()
+        name = expected_hosts(world, environ)[0] if address else socket.gethostname()
+        host = network.LOOPBACK if on_one_node else world.master_addr or name
         yield OpenStore(_serve(listener, timeout), host, port, ring=ring, is_server=True)
 
 
-def _listen_on_first_free(world: World, ports: Sequence[int], *, ipv6: bool) -> socket.socket:
+def _listen_on_first_free(world: World, ports: Sequence[int], address: str, *, ipv6: bool) -> socket.socket:
     for port in ports:
-        if (listener := network.listen(port, everywhere=True, ipv6=ipv6)) is not None:
+        if (listener := network.listen(port, address, ipv6=ipv6)) is not None:
             return listener
     raise RendezvousError(
         f"all {len(ports)} ports that {world.name} may use are taken on this node",
@@ -87,8 +94,9 @@ def _listen_on_first_free(world: World, ports: Sequence[int], *, ipv6: bool) -> 
 def _serve(listener: socket.socket, timeout: float) -> TCPStore:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+    bound = str(listener.getsockname()[0])
     return TCPStore(
-        "127.0.0.1",
+        network.LOOPBACK if bound in {"0.0.0.0", "::"} else bound,  # noqa: S104 - compared, not bound
         listener.getsockname()[1],
         is_master=True,
         timeout=timedelta(seconds=timeout),
@@ -106,7 +114,7 @@ def _store_of_one_rank(timeout: float) -> OpenStore:
     process could share it. A socket that is bound but does not listen keeps the kernel from giving the port away, and a
     process that asks for exactly this port gets it (SO_REUSEADDR on both sides).
     """
-    listener = network.listen(0, everywhere=False)
+    listener = network.listen(0, network.LOOPBACK)
     assert listener is not None  # noqa: S101 (port 0 is any that is free)
     reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -129,7 +137,7 @@ def launcher_store(resolver: HostResolver) -> OpenStore:
     # The program's own env:// needs the name as well, also on rank 0.
     addresses = resolver.wait_for_addresses(host)
     if world.rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        listener = network.listen(port, everywhere=True, ipv6=needs_ipv6(world, environ))
+        listener = network.listen(port, network.address_to_bind([host]), ipv6=needs_ipv6(world, environ))
         if listener is not None:
             return OpenStore(_serve(listener, timeout), host, port, addresses[0], is_server=True)
         try:  # an earlier store of this process may listen there

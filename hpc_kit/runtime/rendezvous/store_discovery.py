@@ -1,6 +1,7 @@
 """Rank 0 announces the port of its store, and other ranks verify that it belongs to their launch.
 
-Rank 0 listens on a second port and sends every caller the token of this meeting and the port of the store. Callers only
+Rank 0 listens on a second port and sends every caller the port of the store, with a proof that rank 0 has the token of
+this meeting. The token itself is not sent: a process that repeats the proof elsewhere names the same port. Callers only
 read, so a foreign program on that port is not disturbed, and one that sends nothing costs a moment. Connections stay
 open until all ranks have met. Their end is the bell for which the callers wait without asking the store, and the last
 line that they carry is rank 0's answer.
@@ -9,6 +10,7 @@ line that they carry is rank 0's answer.
 from __future__ import annotations
 
 import errno
+import hmac
 import os
 import resource
 import selectors
@@ -17,6 +19,7 @@ import time
 from _thread import start_new_thread
 from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
+from hashlib import blake2s
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.runtime.rendezvous import network
@@ -44,7 +47,7 @@ class StoreAnswer(NamedTuple):
 def listen_for_queries(candidates: Sequence[int]) -> socket.socket | None:
     """Listen on the first free candidate port; None if all are in use."""
     for port in candidates:
-        listener = network.listen(port, everywhere=True)
+        listener = network.listen(port, network.ALL_ADDRESSES)
         if listener is not None:
             return listener
     return None
@@ -56,7 +59,7 @@ def announce(listener: socket.socket, token: str, port: int, ranks: int) -> Iter
 
     Yields a function that rings the bell with a line for all callers. The bell rings at the end in any case.
     """
-    greeting = f"{token} {port}\n".encode()
+    greeting = f"{_proof(token, port)} {port}\n".encode()
     last: list[bytes] = []
 
     def ring(line: str) -> None:
@@ -101,6 +104,11 @@ def query(address: str, ports: Sequence[int], token: str, timeout: float) -> Sto
     return answers | dict.fromkeys((port for port in ports if port not in answers), "no answer")
 
 
+def _proof(token: str, port: int) -> str:
+    """Return a text that only a process with the token can make."""
+    return f"hpc_kit/{blake2s(str(port).encode(), key=blake2s(token.encode()).digest(), digest_size=16).hexdigest()}"
+
+
 def _connect(address: str, port: int) -> socket.socket:
     call = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     call.setblocking(False)  # noqa: FBT003 (its only way)
@@ -131,7 +139,7 @@ def _read_answers(
         return None
     ready.unregister(call)
     words = heard[port].decode(errors="replace").split()
-    if len(words) == 2 and words[0] == token and words[1].isdigit():
+    if len(words) == 2 and words[1].isdigit() and hmac.compare_digest(words[0], _proof(token, int(words[1]))):
         return int(words[1])
     return "another launch" if words and words[0].startswith("hpc_kit/") else "another program"
 

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pocketslurm.commands.pocketslurm import queue_directory
+from pocketslurm.commands.pocketslurm import install, queue_directory
 from pocketslurm.queue.state import StateDirectory
+from pocketslurm.settings import Settings
 from tests.conftest import ROOT
 
 
@@ -99,6 +100,32 @@ def test_pocketslurm_needs_the_standard_library_only(tmp_path: Path) -> None:
     argv = [sys.executable, "-S", "-P", "-m", "pocketslurm", "path", "--state", str(tmp_path / "queue")]
     done = subprocess.run(argv, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", [".", "bin", "slurm.db", "slurm.json"])
+def test_a_state_directory_that_others_may_write_is_refused(tmp_path: Path, name: str) -> None:
+    """Their jobs and commands would run with the rights of this user."""
+    state = tmp_path / "queue"
+    environ = install(Settings(cpus=3), state, os.environ)
+    StateDirectory.open(environ).close()
+    path = state / name
+    path.chmod(path.stat().st_mode | 0o020)
+    for words in (["path", "--state", str(state)], ["squeue"]):
+        done = call(*words, environ={"HPC_KIT_SLURM_STATE": str(state)})
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"chmod go-w {path}" in done.stderr
+    path.chmod(path.stat().st_mode & ~0o020)
+    assert call("squeue", environ={"HPC_KIT_SLURM_STATE": str(state)}).returncode == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("name", [".", "bin", "slurm.db"])
+def test_a_state_directory_of_another_user_is_refused(tmp_path: Path, name: str) -> None:
+    state = tmp_path / "queue"
+    StateDirectory.open(install(Settings(cpus=3), state, os.environ)).close()
+    os.chown(state / name, 1234, -1)
+    done = call("squeue", environ={"HPC_KIT_SLURM_STATE": str(state)})
+    assert (done.returncode, "belongs to another user" in done.stderr) == (1, True)
 
 
 def test_help() -> None:

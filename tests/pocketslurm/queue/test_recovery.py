@@ -305,7 +305,7 @@ def test_a_state_directory_that_cannot_be_made_is_reported(slurm: Slurm) -> None
     command = [sys.executable, "-m", "pocketslurm", "sbatch", "--wrap", "true"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "set HPC_KIT_SLURM_STATE to a directory that you may write" in done.stderr
+    assert "set HPC_KIT_SLURM_STATE to a directory that only you may write" in done.stderr
 
 
 def test_a_job_survives_damage_to_the_queue(slurm: Slurm) -> None:
@@ -341,7 +341,7 @@ def test_a_job_survives_damage_to_the_queue(slurm: Slurm) -> None:
 
 def test_a_full_disk_is_reported(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     error = sqlite3.OperationalError("disk I/O error")
-    assert "a directory that you may write" in str(state_error(slurm.directory, error))
+    assert "a directory that only you may write" in str(state_error(slurm.directory, error))
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=1, f_frsize=4096))
     assert str(state_error(slurm.directory, error)).splitlines()[1:] == [
         f"  found  {slurm.directory}: disk I/O error, no space left there",

@@ -444,7 +444,7 @@ def test_a_firewall_that_drops_packets_is_reported_within_the_timeout(
 
 
 def test_on_the_node_of_rank_0_its_name_may_resolve_to_the_loopback(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "lookup", replace_lookup({"n1": "127.0.1.1"}))
+    monkeypatch.setattr(network, "lookup", replace_lookup({"127.0.0.1": "127.0.0.1", "n1": "127.0.1.1"}))
     assert len(all_meetings(meet_all(Step.of(2, job=job).environs()))) == 2
 
 
@@ -548,3 +548,49 @@ def test_worlds_of_one_have_separate_ports_without_a_listener() -> None:
         pass
     for meeting in meetings:
         meeting.leave()
+
+
+def listening_addresses() -> set[str]:
+    """Return the local addresses on which this process listens, as /proc shows them."""
+    inodes = {
+        os.readlink(each).removeprefix("socket:[").rstrip("]")
+        for each in Path("/proc/self/fd").iterdir()
+        if each.is_symlink() and "socket" in os.readlink(each)
+    }
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in inodes:
+                digits = bytes.fromhex(words[1].partition(":")[0])
+                found.add(".".join(str(byte) for byte in reversed(digits[-4:])) if table == "tcp" else "ipv6")
+    return found
+
+
+@pytest.mark.parametrize("hosts", [("n1", "n1"), NODES[2:]])
+def test_the_store_of_one_machine_listens_on_the_loopback_interface_only(
+    job: str, hosts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[set[str]] = []
+    real = sign_in.wait_for_all
+    monkeypatch.setattr(sign_in, "wait_for_all", lambda *words: (seen.append(listening_addresses()), real(*words)))
+    step = Step.of(2, job=job, hosts=("n1",)) if hosts[0] == "n1" else Step.of(1, 1, job=job, hosts=hosts)
+    all_meetings(meet_all(step.environs()))
+    assert {address.partition(".")[0] for address in set.union(*seen)} == {"127"}
+
+
+def test_other_nodes_must_agree_on_the_address_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"n1": ["10.1.0.1"], "n1-ib": ["10.2.0.1"], "debian": ["127.0.1.1"], "n2": ["10.1.0.2"]}
+    monkeypatch.setattr(network, "lookup", lambda name: names.get(name) or [name])
+    monkeypatch.setattr(network, "interface_with", lambda address: "eth0" if address.endswith(".0.1") else None)
+    assert network.address_to_bind(["n1"]) == "10.1.0.1"
+    for other in (["n1", "n1-ib"], ["debian"], ["n2"], ["n1", "127.0.0.1"]):
+        assert network.address_to_bind(other) == network.ALL_ADDRESSES
+    assert network.address_to_bind(["127.0.0.3"]) == "127.0.0.3"
+
+
+def test_ranks_with_another_secret_do_not_meet(job: str) -> None:
+    first, second = Step.of(1, 1, hosts=NODES[:2], job=job).environs()
+    outcomes = meet_all([{**first, "HPC_KIT_SECRET": "a1"}, {**second, "HPC_KIT_SECRET": "b2"}], timeout=1)
+    assert "another launch" in error_text(outcomes[1])
+    assert all_meetings(meet_all([{**each, "HPC_KIT_SECRET": "a1"} for each in (first, second)]))

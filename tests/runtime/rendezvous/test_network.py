@@ -19,14 +19,14 @@ def test_the_loopback_is_recognized_by_name_and_by_address(host: str, expected: 
 
 def test_a_busy_port_returns_none() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert network.listen(taken.getsockname()[1], everywhere=True) is None
-        assert network.listen(taken.getsockname()[1], everywhere=False) is None
+        assert network.listen(taken.getsockname()[1], network.ALL_ADDRESSES) is None
+        assert network.listen(taken.getsockname()[1], network.LOOPBACK) is None
 
 
 @pytest.mark.parametrize("dual", [True, False])
 def test_a_listener_on_all_interfaces_is_reached_by_any_address(dual: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: dual and socket.has_ipv6)
-    listener = network.listen(0, everywhere=True)
+    listener = network.listen(0, network.ALL_ADDRESSES)
     assert listener is not None
     with listener:
         port = listener.getsockname()[1]

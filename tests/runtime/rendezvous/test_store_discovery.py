@@ -119,3 +119,21 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert found.stdout.split() == [str(after), "2000"]
+
+
+def test_the_token_is_not_sent(listener: socket.socket) -> None:
+    port = listener.getsockname()[1]
+    with store_discovery.announce(listener, TOKEN, 4711, 2), socket.create_connection(("127.0.0.1", port)) as call:
+        said = call.recv(200).decode()
+    proof, number = said.split()
+    assert (number, TOKEN in said, proof.startswith("hpc_kit/")) == ("4711", False, True)
+    # A process that repeats the proof cannot name another port.
+    with socket.create_server(("127.0.0.1", 0)) as false:
+        answers: list[object] = []
+        other = false.getsockname()[1]
+        asking = threading.Thread(target=lambda: answers.append(store_discovery.query("127.0.0.1", [other], TOKEN, 5)))
+        asking.start()
+        with false.accept()[0] as caller:
+            caller.sendall(f"{proof} 4712\n".encode())
+            asking.join()
+    assert answers == [{other: "another launch"}]

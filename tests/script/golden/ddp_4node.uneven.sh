@@ -17,7 +17,9 @@ hosts=(a me@b)
 ranks=(1 3)
 
 # Each host runs one torchrun agent, which starts the ranks of the host.
-cat >"$run/agent.sh" <<'END_OF_AGENT'
+# The ranks recognize each other by the secret.
+(umask 077 && echo "export HPC_KIT_SECRET=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')" >"$run/agent.sh")
+cat >>"$run/agent.sh" <<'END_OF_AGENT'
 set -euo pipefail
 export HPC_KIT_SSH_NODE=$1 HPC_KIT_SSH_MASTER=$2 HPC_KIT_SSH_LAUNCH=$3 HPC_KIT_SSH_HOSTS=$4 HPC_KIT_RUN=$5
 ranks=$6
@@ -27,7 +29,7 @@ export PYTHONUNBUFFERED=1
 export TORCH_CPP_LOG_LEVEL=ERROR
 export OMP_NUM_THREADS=1
 
-exec .venv/bin/python -m hpc_kit.runtime.torchrun --nnodes=2 \
+exec .venv/bin/python -P -m hpc_kit.runtime.torchrun --nnodes=2 \
   --nproc-per-node="$ranks" \
   jobs/train/ddp.py --steps 60
 END_OF_AGENT

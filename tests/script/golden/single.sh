@@ -20,6 +20,6 @@ export PYTHONUNBUFFERED=1
 export TORCH_CPP_LOG_LEVEL=ERROR
 export OMP_NUM_THREADS=1
 
-exec .venv/bin/python -m hpc_kit.runtime.torchrun --nnodes=1 \
+exec .venv/bin/python -P -m hpc_kit.runtime.torchrun --nnodes=1 \
   --nproc-per-node=1 \
   jobs/train/ddp.py --steps 60
