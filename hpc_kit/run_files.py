@@ -64,6 +64,10 @@ def rank_log(rank: int | str) -> str:
     return f"rank-{rank}.log"
 
 
+UNKNOWN_HOST = "?"
+"""The host of a first failure of which only the rank is known."""
+
+
 class FirstFailure(NamedTuple):
     """The rank that failed first: host, exit code and time."""
 
