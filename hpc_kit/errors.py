@@ -139,7 +139,31 @@ class UnknownJob(AnswerNo):
 
 
 class RendezvousError(AnswerNo):
-    """The ranks did not find each other in time."""
+    """The ranks did not find each other in time.
+
+    Args:
+        what: The fault.
+        found: The values that show the fault.
+        remedy: What to do.
+        missing: The ranks that did not come, if they are known.
+        host: The host of the first of them, if it is known.
+        waited: Seconds that the other ranks have waited.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        found: str | None = None,
+        remedy: str | None = None,
+        missing: tuple[int, ...] = (),
+        host: str | None = None,
+        waited: float = 0,
+    ) -> None:
+        super().__init__(what, found=found, remedy=remedy)
+        self.missing = missing
+        self.host = host
+        self.waited = waited
 
 
 class LaunchError(AnswerNo):

@@ -83,6 +83,10 @@ def rank_stacks(rank: int) -> str:
     return f"rank-{rank}.json"
 
 
+UNKNOWN_HOST = "?"
+"""The host of a first failure of which only the rank is known."""
+
+
 class FirstFailure(NamedTuple):
     """The rank that failed first: host, exit code and time."""
 

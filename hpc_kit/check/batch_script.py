@@ -12,7 +12,6 @@ from hpc_kit.check.bash_syntax import SyntaxTree, parse
 from hpc_kit.check.command_trace import CommandTrace, TracedAssignment, TracedCommand, variables_at
 from hpc_kit.check.expansion import ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
-from hpc_kit.check.programs import SHELLS
 from hpc_kit.slurm.directives import (
     DirectiveOption,
     DirectiveProblem,
@@ -22,6 +21,7 @@ from hpc_kit.slurm.directives import (
 )
 from hpc_kit.slurm.sizes import UNKNOWN, JobSize, size_of_job, sum_sizes
 from hpc_kit.slurm.versions import SlurmVersion
+from hpc_kit.spec.shell_code import SHELLS
 
 CSH = frozenset({"csh", "tcsh"})
 

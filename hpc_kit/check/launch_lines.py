@@ -13,13 +13,11 @@ from hpc_kit.check.command_trace import CommandTrace, TracedCommand
 from hpc_kit.check.expansion import ExpandedText, ShellVariables, TaskVariableUse, join_texts
 from hpc_kit.check.programs import (
     AGENTS,
-    CONTAINERS,
     HELPER_PROGRAMS,
     MULTIPLIERS,
     PYTHON,
     REMOTE,
     SHELL_BUILTINS,
-    SHELLS,
     WRAPPERS,
 )
 from hpc_kit.errors import DirectiveError
@@ -27,6 +25,7 @@ from hpc_kit.slurm.directives import PLUGIN_OPTION
 from hpc_kit.slurm.getopt import parse_options
 from hpc_kit.slurm.sizes import UNKNOWN, JobSize, parse_count, size_of_step
 from hpc_kit.spec.launcher_command import AGENT_FLAGS, AGENT_MODULES, MPIRUN, MPIRUN_VALUES
+from hpc_kit.spec.shell_code import CONTAINERS, SHELLS
 
 
 class ShellCode(NamedTuple):

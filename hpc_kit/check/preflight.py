@@ -363,7 +363,7 @@ def programs_of(words: Sequence[str]) -> list[StartedProgram]:
     from hpc_kit.check.bash_syntax import WHOLE_FILE
     from hpc_kit.check.expansion import ExpandedText
     from hpc_kit.check.launch_lines import parse_launch
-    from hpc_kit.check.programs import CONTAINERS
+    from hpc_kit.spec.shell_code import CONTAINERS
 
     def said(text: ExpandedText | None) -> str | None:
         return None if text is None else text.text

@@ -57,14 +57,7 @@ REMOTE = {
 }
 """Programs that start a command on other hosts."""
 
-CONTAINERS = frozenset({
-    "apptainer", "catchsegv", "ch-run", "charliecloud", "conda", "gdb", "mamba", "micromamba", "ncu", "nsys", "perf",
-    "pixi", "podman-hpc", "poetry", "rocprof", "shifter", "singularity", "strace", "taskset", "udocker", "uv",
-})  # fmt: skip
-"""Containers, environments and profilers: they start another program, after options that are not parsed."""
-
 PYTHON = re.compile(r"(?:python|pypy)[0-9.]*\Z")
-SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 
 SHELL_BUILTINS = frozenset({
     ".", ":", "[", "alias", "bg", "break", "builtin", "cd", "continue", "declare", "dirs", "disown", "echo",

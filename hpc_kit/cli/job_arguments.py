@@ -319,7 +319,7 @@ def resolve_on_hosts(hosts: Sequence[LaunchHost], request: JobRequest, root: Pat
             remedy="--cluster hosts",
         )
     origins = Origins(loaded.job_origins, loaded.cluster_origins)
-    job, _ = adopt_launcher(loaded.job, loaded.cluster, origins)
+    job, _ = adopt_launcher(loaded.job, loaded.cluster, origins, root)
     loaded = structs.replace(loaded, job=place_job(job, hosts))
     resolved = resolve(loaded, root=root, render_command=render_command(request, choice, *render_options))
     check_cluster(resolved)

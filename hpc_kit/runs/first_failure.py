@@ -10,7 +10,7 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.run_files import read_first_failure
+from hpc_kit.run_files import UNKNOWN_HOST, read_first_failure
 from hpc_kit.slurm.nodelist import expand, fold
 from hpc_kit.slurm.states import JobState
 from hpc_kit.slurm.versions import LOGLESS_JOBS_VANISH, parse_version
@@ -247,7 +247,8 @@ def _failure_of_missing_rank(run: Run, marker: FirstFailure) -> RankFailure:
     # Slurm resumes a stopped process before it kills it. The process then reports a lost connection.
     text = _read_tail(log).partition("Traceback (most recent call last)")[0]
     lines = "\n".join(_last_lines(_RANK_PREFIX_AT_END.sub("", text), KILLED_LINES))
-    return RankFailure(marker.rank, marker.host, None, None, marker.reason, lines, log)
+    host = None if marker.host == UNKNOWN_HOST else marker.host
+    return RankFailure(marker.rank, host, None, None, marker.reason, lines, log)
 
 
 def _failure_of_batch_script(run: Run, batch: list[str], status: JobStatus | None) -> RankFailure | None:

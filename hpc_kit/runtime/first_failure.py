@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, LauncherError, RendezvousError
-from hpc_kit.run_files import FIRST_FAILURE, RUN_VARIABLE, claim_first_failure, read_first_failure
+from hpc_kit.run_files import FIRST_FAILURE, RUN_VARIABLE, UNKNOWN_HOST, claim_first_failure, read_first_failure
 from hpc_kit.runtime.launchers import guess_rank, resolve
 from hpc_kit.runtime.rendezvous import network
 from hpc_kit.runtime.rendezvous.sign_in import format_ranks
@@ -96,13 +96,23 @@ def record_failure(error: BaseException, rank: int) -> None:
     folder, code = os.environ.get(RUN_VARIABLE), exit_code(error)
     if not folder or code == 0 or (run := Path(folder)).joinpath(FIRST_FAILURE).exists():
         return
-    if _meeting is not None and _meeting.world.world_size > 1 and is_peer_loss(error):
+    if isinstance(error, RendezvousError) and error.missing:
+        record_late_rank(run, code, error)
+    elif _meeting is not None and _meeting.world.world_size > 1 and is_peer_loss(error):
         _record_missing_rank(run, code, _meeting)
     elif is_peer_loss(error) or (isinstance(error, RendezvousError) and rank):
         deadline = time.monotonic() + _PEER_LOSS_DELAY
         while time.monotonic() < deadline and not (run / FIRST_FAILURE).exists():
             time.sleep(0.02)
     claim_first_failure(run, rank, node_name(), code)
+
+
+def record_late_rank(run: Path, code: int, error: RendezvousError, ranks_per_process: int = 1) -> None:
+    """Record the first rank that did not come to the meeting, instead of a rank that waited for it."""
+    first, *others = (each * ranks_per_process for each in error.missing)
+    more = f" and {format_ranks(others)}" if others else ""
+    reason = f"it{more} did not come to the meeting of the ranks within {error.waited:g} s"
+    claim_first_failure(run, first, error.host or UNKNOWN_HOST, code, reason)
 
 
 def _record_missing_rank(run: Path, code: int, meeting: Meeting) -> None:

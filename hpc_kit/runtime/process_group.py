@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.world import World
 
 
-BACKEND, TIMEOUT = backend.BACKEND_VARIABLE, "HPC_KIT_TIMEOUT"
+BACKEND, TIMEOUT = backend.BACKEND_VARIABLE, backend.TIMEOUT_VARIABLE
 """Environment variables with the defaults of `backend` and `timeout`."""
 
 

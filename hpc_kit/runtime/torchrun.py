@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import ContradictoryEnvironment, HpcKitError
+from hpc_kit.errors import ContradictoryEnvironment, HpcKitError, RendezvousError
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, rank_log, read_first_failure
-from hpc_kit.runtime import process_group, shutdown, torch_environment
+from hpc_kit.runtime import first_failure, process_group, shutdown, torch_environment
 from hpc_kit.runtime.launchers import resolve, ssh
 from hpc_kit.runtime.process_group import timeout_seconds
 from hpc_kit.runtime.rendezvous import network
@@ -62,7 +62,7 @@ def _run_agent(words: list[str]) -> int:
         process_group.print_warnings(world)
         program = Path(options.training_script)
         _forward_user_signals()
-        meeting = meet(world, timeout=timeout_seconds(None, os.environ), program=program)
+        meeting = _meet(world, program, options.nproc_per_node)
         os.environ[network.AGENT_HOSTS] = ",".join(entry.host for entry in meeting.entries())
         for name in ssh.VARIABLES:
             os.environ.pop(name, None)
@@ -74,6 +74,18 @@ def _run_agent(words: list[str]) -> int:
         return _KILLED + stop.sigval
     meeting.leave()
     return 0
+
+
+def _meet(world: World, program: Path, nproc_per_node: str) -> Meeting:
+    """Meet the other agents. Record an agent that does not come as the first failure, by its first rank."""
+    try:
+        return meet(world, timeout=timeout_seconds(None, os.environ), program=program)
+    except RendezvousError as error:
+        run = os.environ.get(RUN_VARIABLE)
+        if run and error.missing:
+            ranks = int(nproc_per_node) if nproc_per_node.isdigit() else 1
+            first_failure.record_late_rank(Path(run), error.exit_status, error, ranks)
+        raise
 
 
 def agent_world(world: World, nnodes: str) -> World:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from msgspec import structs
@@ -21,6 +21,7 @@ from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.job_checks import Origins
 from hpc_kit.spec.resources import GPU_FIELDS, Resources
+from hpc_kit.spec.shell_code import PREFIXES, ShellCode, read_shell_code
 from hpc_kit.spec.size_checks import count_nodes_and_tasks
 
 AGENT_MODULES = {
@@ -29,7 +30,10 @@ AGENT_MODULES = {
     "torch.distributed.launcher.api": "torchrun",
     "accelerate.commands.launch": "accelerate",
     "deepspeed": "deepspeed",
+    "deepspeed.launcher.launch": "deepspeed",
     "deepspeed.launcher.runner": "deepspeed",
+    "horovod.runner": "horovodrun",
+    "horovod.runner.launch": "horovodrun",
     "hpc_kit.runtime.torchrun": "torchrun",
 }
 """Modules that `python -m` runs as a launcher of several processes."""
@@ -59,19 +63,17 @@ MPIRUN_VALUES = {
 }  # fmt: skip
 """Number of words behind each option of mpirun, over all MPIs."""
 
-_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun", "srun", *MPIRUN})
-_PREFIXES = frozenset({
-    "apptainer", "command", "conda", "env", "exec", "ionice", "mamba", "micromamba", "ncu", "nice", "nohup", "nsys",
-    "numactl", "pixi", "poetry", "setsid", "singularity", "stdbuf", "strace", "taskset", "time", "timeout", "uv",
-})  # fmt: skip
-"""Programs that start the program behind their own words."""
+_OTHER_LAUNCHERS = frozenset({"colossalai", "composer", "fabric"})
+"""Further launchers of several processes, whose options are not parsed."""
 
-_SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
-_IN_CODE = re.compile(
-    r"(?:^|[;&|({\n])\s*(?:(?:!|do|else|exec|if|then|time|while|\w+=\S*)\s+)*"
-    r"(torchrun|accelerate\s+launch|deepspeed|horovodrun|mpi(?:run|exec))\s+(?!\s|(?:--?help|-h|--?version|-V)\b)"
-)
-"""A launcher at the start of a command in shell code."""
+_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun", "srun", *MPIRUN, *_OTHER_LAUNCHERS})
+_SUBCOMMANDS = {"accelerate": "launch", "colossalai": "run", "fabric": "run"}
+"""The subcommand with which a tool is a launcher."""
+
+_SHORT_FORMS = {"accelerate-launch": ("accelerate", "launch"), "deepspeed.pt": ("deepspeed",)}
+_INTERPRETER = re.compile(r"(?:python|pypy)[0-9.]*")
+_MODULE_OPTION = re.compile(r"-[bBdEiIOPqRsSuvx]*m(.*)")
+"""The option -m of Python, also behind other letters and before its value: `-um torch.distributed.run`."""
 
 _OWN_RENDEZVOUS = frozenset({
     "local-addr", "master-addr", "master-port", "nnodes", "node-rank", "nproc-per-node", "rdzv-backend", "rdzv-conf",
@@ -136,26 +138,24 @@ class LauncherCommand(NamedTuple):
 
 def find_launcher(command: Sequence[str]) -> LauncherCommand | None:
     """Return the launcher that a command begins with, also behind a prefix such as `env` or `uv run`."""
-    start = _launcher_index(command)
-    if start is None:
+    found = _launcher_words(command)
+    if found is None:
         return None
-    name, rest = PurePath(command[start]).name, list(command[start + 1 :])
-    if name.startswith("python"):
-        behind = _module_index(rest)
-        module = rest[behind]
-        name, rest = AGENT_MODULES.get(module, module), rest[behind + 1 :]
-        if module == "accelerate.commands.launch":
-            rest.insert(0, "launch")
+    start, (name, *rest) = found
     kind = "mpirun" if name in MPIRUN - SITE_STARTERS else name
-    if kind == "accelerate":
-        if rest[:1] != ["launch"]:
+    if kind in _SUBCOMMANDS:
+        if rest[:1] != [_SUBCOMMANDS[kind]]:
             return None
         rest = rest[1:]
+    prefix = tuple(command[:start])
+    if kind in _OTHER_LAUNCHERS:
+        file = next((index for index, word in enumerate(rest) if word.endswith(".py")), len(rest))
+        return LauncherCommand(kind, prefix, {}, {}, ("python", *rest[file:]) if rest[file:] else ())
     if kind == "srun":
         parsed, program = parse_options(rest, "srun")
         options = {each.option.name: each.value or "" for each in parsed.given}
         shown = {name: (f"--{name}={value}" if value else f"--{name}",) for name, value in options.items()}
-        return LauncherCommand(kind, tuple(command[:start]), options, shown, tuple(program))
+        return LauncherCommand(kind, prefix, options, shown, tuple(program))
     options, words = dict[str, str](), dict[str, tuple[str, ...]]()
     index = 0
     while index < len(rest) and rest[index].startswith("-") and len(rest[index]) > 1:
@@ -171,37 +171,53 @@ def find_launcher(command: Sequence[str]) -> LauncherCommand | None:
     program = rest[index:]
     if kind in {"torchrun", "accelerate", "deepspeed"} and program and "no-python" not in options:
         program = ["python", *(["-m"] if options.keys() & {"m", "module"} else []), *program]
-    return LauncherCommand(kind, tuple(command[:start]), options, words, tuple(program))
+    return LauncherCommand(kind, prefix, options, words, tuple(program))
 
 
-def _launcher_index(command: Sequence[str]) -> int | None:
-    """Return the index of the launcher: the first word, or one behind a prefix and before any program file."""
+def _launcher_words(command: Sequence[str]) -> tuple[int, tuple[str, ...]] | None:
+    """Return the index of the launcher, which is the first word or behind a prefix, and its words by its usual name."""
     for index, word in enumerate(command):
-        name = PurePath(word).name
-        if name in _LAUNCHERS:
-            return index
-        if re.fullmatch(r"python[0-9.]*", name):
-            rest = command[index + 1 :]
-            module = "".join(rest[_module_index(rest) :][:1])
-            if module:
-                return index if module in AGENT_MODULES or module == "accelerate" else None
-        if name.endswith((".py", ".sh")) or PurePath(command[0]).name not in _PREFIXES:
+        name, rest = PurePath(word).name, tuple(command[index + 1 :])
+        if name in _LAUNCHERS or name in _SHORT_FORMS:
+            return index, (*_SHORT_FORMS.get(name, (name,)), *rest)
+        # `uv run --python python3.12 torchrun`
+        if _INTERPRETER.fullmatch(name) and not (index and command[index - 1] in {"-p", "--python"}):
+            words = _launcher_of_python(rest)
+            return (index, words) if words else None
+        if name.endswith((".py", ".sh")) or PurePath(command[0]).name not in PREFIXES:
             return None
     return None
 
 
-def _module_index(words: Sequence[str]) -> int:
-    """Return the index of the module's name in the words behind `python`, or their number if there is no `-m`."""
+def _launcher_of_python(words: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the launcher that the words behind `python` run, as a module or as a file, with its arguments."""
     index = 0
-    while index < len(words) and words[index].startswith("-") and words[index] != "-c":
-        if words[index] == "-m":
-            return index + 1
+    while index < len(words) and words[index].startswith("-"):
+        match = _MODULE_OPTION.fullmatch(words[index])
+        if match:
+            module, *rest = [*([match[1]] if match[1] else []), *words[index + 1 :], ""]
+            return _launcher_of_module(module, rest[:-1])
+        if words[index].startswith("-c"):
+            return None
         # -X and -W take the next word, other options of the interpreter none.
         index += 2 if words[index] in {"-X", "-W"} else 1
-    return len(words)
+    if index == len(words):
+        return None
+    file = PurePath(words[index])
+    if file.name in _LAUNCHERS:
+        return (file.name, *words[index + 1 :])
+    return _launcher_of_module(".".join(file.with_suffix("").parts[-3:]), words[index + 1 :])
 
 
-def adopt_launcher(job: Job, cluster: Cluster, origins: Origins) -> tuple[Job, tuple[str, ...]]:
+def _launcher_of_module(module: str, rest: Sequence[str]) -> tuple[str, ...] | None:
+    if module in {"accelerate", "accelerate.commands.accelerate_cli"}:
+        return ("accelerate", *rest)
+    kind = AGENT_MODULES.get(module)
+    subcommand = (_SUBCOMMANDS[kind],) if kind in _SUBCOMMANDS else ()
+    return (kind, *subcommand, *rest) if kind else None
+
+
+def adopt_launcher(job: Job, cluster: Cluster, origins: Origins, root: Path) -> tuple[Job, tuple[str, ...]]:
     """Return the job with the launcher of its command as [launch], and notes about it.
 
     torchrun and mpirun start as many nodes and ranks as the job has. A job that gives no numbers takes them from the
@@ -211,6 +227,7 @@ def adopt_launcher(job: Job, cluster: Cluster, origins: Origins) -> tuple[Job, t
         job: The job, before it is fitted to the cluster.
         cluster: The cluster.
         origins: Origins of its keys.
+        root: The project folder.
 
     Raises:
         SpecError: The launcher cannot start the ranks of the job, or its options contradict the job.
@@ -218,7 +235,7 @@ def adopt_launcher(job: Job, cluster: Cluster, origins: Origins) -> tuple[Job, t
     if str(job.env.get("HPC_KIT_LAUNCHER", "")).strip() == "torchrun" or any(each.command for each in job.component):
         return job, ()
     command = _find_checked(job.command)
-    code = _launcher_in_code(job.command) if command is None else None
+    code = read_shell_code(job.command, root / (job.resources.chdir or "")) if command is None else None
     if code is None and (command is None or not command.program):
         return job, ()
     job, command = _with_agents(job, cluster, command, origins)
@@ -226,8 +243,8 @@ def adopt_launcher(job: Job, cluster: Cluster, origins: Origins) -> tuple[Job, t
     nodes, ntasks = count_nodes_and_tasks(structs.replace(job, resources=resources), cluster.node, origins)
     ranks = -(-ntasks // nodes) * job.launch.nproc_per_node
     if command is None:
-        if nodes * ranks > 1:
-            raise _refusal(str(code), nodes, ranks, f"in the shell code of {job.command[0]}", ("python", "train.py"))
+        if code is not None and nodes * ranks > 1:
+            _check_shell_code(code, nodes, ranks)
         return job, ()
     if named or command.kind == "srun":
         check_size(command, nodes, ranks)
@@ -250,11 +267,29 @@ def adopt_launcher(job: Job, cluster: Cluster, origins: Origins) -> tuple[Job, t
     return job, ()
 
 
-def _launcher_in_code(command: Sequence[str]) -> str | None:
-    """Return the launcher in the code of `bash -c CODE`."""
-    code = command[2] if len(command) > 2 and PurePath(command[0]).name in _SHELLS and "c" in command[1] else ""
-    match = _IN_CODE.search(code)
-    return match[1] if match else None
+def _check_shell_code(code: ShellCode, nodes: int, ranks: int) -> None:
+    """Refuse shell code that starts a launcher in each of several tasks.
+
+    An agent that names its own number of nodes may make one world of the tasks, and code that tests its rank may start
+    one launcher for all of them.
+    """
+    if code.tests_rank:
+        return
+    for words in code.commands():
+        found = find_launcher(words)
+        if found is None or not found.program:
+            continue
+        if ranks == 1 and found.options.get(_NODES.get(found.kind, ""), "1") not in {"1", "1:1"}:
+            continue
+        program = (*found.prefix, *found.program)
+        if code.file is None:
+            raise _refusal(found.kind, nodes, ranks, f"in the shell code {shlex.join(words)}", program)
+        raise SpecError(
+            f"{found.kind} in the command would not make one world of {nodes * ranks} ranks",
+            found=f"each of the {nodes * ranks} tasks runs {code.file}: {shlex.join(words)}",
+            remedy=f"write {shlex.join(program)} in its place, because hpc-kit starts the ranks;"
+            " or, if each task is to start its own: --set env.HPC_KIT_LAUNCHER=torchrun",
+        )
 
 
 def _find_checked(words: Sequence[str]) -> LauncherCommand | None:

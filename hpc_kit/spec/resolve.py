@@ -126,7 +126,7 @@ def resolve(
     job, cluster, root = loaded.job, loaded.cluster, root or search_path.current_folder()
     origins = job_checks.Origins(loaded.job_origins, loaded.cluster_origins)
     job = structs.replace(job, env={**cluster.env, **job.env})
-    job, launcher_notes = adopt_launcher(job, cluster, origins)
+    job, launcher_notes = adopt_launcher(job, cluster, origins, root)
     fits = [_fit(structs.replace(job, resources=each), cluster, root, origins) for each in _component_options(job)]
     for fit in fits if check else ():
         size_checks.check_node(fit.job, cluster, origins, fit.nodes)

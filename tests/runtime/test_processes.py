@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.run_files import read_first_failure
+from hpc_kit.run_files import UNKNOWN_HOST, read_first_failure
 from hpc_kit.runtime import resolve
 from hpc_kit.runtime.rendezvous import store
 from tests.runtime.launches import Environ, Step
@@ -279,6 +279,47 @@ def test_a_late_rank_is_named_before_an_unchanged_program_starts(launch: Launch,
     assert launch.wait() == [1]
     assert launch.tasks[0].out == ""
     assert launch.tasks[0].err.startswith("hpc-kit: 1 of 2 ranks did not come within 1 s\n  found  not there: rank 1\n")
+    first = read_first_failure(launch.run)
+    assert first is not None
+    assert (first.rank, first.host) == (1, "127.0.0.2" if start == "a Slurm step" else UNKNOWN_HOST)
+    assert first.reason == "it did not come to the meeting of the ranks within 1 s"
+
+
+@pytest.mark.parametrize("start", ["a Slurm step", "plain variables"])
+def test_a_late_rank_0_is_the_first_failure(launch: Launch, start: str) -> None:
+    environs = step_of(1, 1).environs() if start == "a Slurm step" else plain_variables()
+    launch.start(environs[1:], "-m", "hpc_kit.runtime", launch.program("print('started')"), HPC_KIT_TIMEOUT="1")
+    assert launch.wait() == [1]
+    first = read_first_failure(launch.run)
+    assert first is not None
+    assert (first.rank, first.host) == (0, "127.0.0.1")
+    assert first.reason == "it did not come to the meeting of the ranks within 1 s"
+
+
+def test_a_late_agent_of_torchrun_is_the_first_failure(launch: Launch) -> None:
+    words = ("-m", "hpc_kit.runtime.torchrun", "--nnodes=2", "--nproc-per-node=2", launch.program("print('started')"))
+    launch.start(step_of(1, 1).environs()[:1], *words, HPC_KIT_TIMEOUT="1")
+    assert launch.wait() == [1]
+    first = read_first_failure(launch.run)
+    assert first is not None
+    assert (first.rank, first.host) == (2, "127.0.0.2")
+
+
+def test_the_time_out_of_the_job_is_that_of_groups_of_an_unchanged_program(launch: Launch) -> None:
+    """A stopped rank then ends the job after [launch] timeout, and not after the half hour of torch."""
+    code = """
+import time
+from datetime import timedelta
+import torch.distributed as dist
+dist.init_process_group("gloo")
+own = dist.new_group(timeout=timedelta(seconds=77))
+print([group._get_backend(torch.device("cpu")).options._timeout.total_seconds() for group in (dist.group.WORLD, own)])
+dist.destroy_process_group()
+"""
+    program = launch.program(f"import torch\n{code}")
+    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", program, HPC_KIT_TIMEOUT="25")
+    assert launch.wait() == [0, 0]
+    assert [task.out for task in launch.tasks] == ["[25.0, 77.0]\n"] * 2
 
 
 def test_under_torchrun_a_late_rank_is_named_before_an_unchanged_program_starts(launch: Launch) -> None:

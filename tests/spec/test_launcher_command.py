@@ -52,6 +52,10 @@ def size(job: Resolved) -> tuple[int, int, int]:
         (2, 2, "python -m torch.distributed.run -m pkg.mod", "python -m pkg.mod", ""),
         (2, 2, "python3 -m torch.distributed.launch --use-env train.py", "python train.py", ""),
         (2, 2, "/opt/bin/torchrun --no-python ./simulate", "./simulate", ""),
+        (2, 2, "python3 -mtorch.distributed.run --nproc_per_node 2 train.py", "python train.py", ""),
+        (2, 2, "python3.12 -um torch.distributed.run train.py", "python train.py", ""),
+        (2, 2, "python -u .venv/bin/torchrun train.py", "python train.py", ""),
+        (2, 2, "python /x/site-packages/torch/distributed/run.py train.py", "python train.py", ""),
     ],
 )
 def test_torchrun_becomes_one_agent_per_node(nodes: int, ranks: int, line: str, program: str, options: str) -> None:
@@ -111,7 +115,23 @@ def test_mpirun_and_srun_start_the_ranks_of_the_job() -> None:
         ("ibrun ./solve", "-j 2x2 -- ./solve"),
         ("env MODE=1 torchrun train.py", "-j 2x2 -- env MODE=1 python train.py"),
         ("uv run torchrun --nproc-per-node=2 train.py", "-j 2x2 -- uv run python train.py"),
+        ("pdm run torchrun train.py", "-j 2x2 -- pdm run python train.py"),
+        ("uv run --python python3.12 torchrun train.py", "-j 2x2 -- uv run --python python3.12 python train.py"),
+        ("podman run image torchrun train.py", "-j 2x2 -- podman run image python train.py"),
+        ("accelerate-launch train.py", "-j 2x2 -- python train.py"),
+        ("python -m accelerate.commands.accelerate_cli launch train.py", "-j 2x2 -- python train.py"),
+        ("python -m deepspeed.launcher.launch train.py", "-j 2x2 -- python train.py"),
+        (
+            "python -m horovod.runner.launch -np 4 python train.py",
+            "-j 2x2 --set launch.launcher=mpirun -- python train.py",
+        ),
+        ("composer -n 2 train.py --lr 1", "-j 2x2 -- python train.py --lr 1"),
+        ("colossalai run --nproc_per_node 2 train.py", "-j 2x2 -- python train.py"),
         ("bash -c 'cd x && torchrun train.py'", "-j 2x2 -- python train.py"),
+        ("bash -l -c 'python -m torch.distributed.run train.py'", "-j 2x2 -- python train.py"),
+        ("env A=1 bash -ec 'uv run torchrun train.py'", "-j 2x2 -- uv run python train.py"),
+        ("bash -c 'for i in 1; do A=1 /opt/bin/torchrun train.py; done'", "-j 2x2 -- python train.py"),
+        ("bash -c 'srun -n 4 python train.py'", "-j 2x2 -- python train.py"),
     ],
 )
 def test_other_launchers_are_refused_with_the_line_that_works(line: str, words: str) -> None:
@@ -146,6 +166,10 @@ def test_numbers_that_contradict_the_job_are_refused(line: str, nodes: int, rank
         "bash -c 'echo torchrun is here'",
         "accelerate env",
         "bash torchrun.sh",
+        "python -c 'print(1)' torchrun",
+        "fabric --help",
+        "bash -c 'python train.py # torchrun train.py'",
+        """bash -c 'if [ "$SLURM_PROCID" = 0 ]; then mpirun -n 2 ./solve; fi'""",
     ],
 )
 def test_other_commands_stay_as_they_are(line: str) -> None:
@@ -303,3 +327,48 @@ def test_variables_of_mpirun_go_to_the_environment_of_the_job() -> None:
         resolved("mpirun -n 4 -x A=1 --bind-to core ./solve", nodes=2)
     assert "--set env.A=1 -- ./solve" in str(error.value.remedy)
     assert "--bind-to core" in str(error.value.found)
+
+
+def in_script(text: str, project: Path, command: str = "bash run.sh", **resources: int) -> Resolved:
+    """The job of a command that runs the shell script run.sh."""
+    (project / "run.sh").write_text(text)
+    (project / "run").write_text(f"#!/usr/bin/env bash\n{text}")
+    job = Job(name="mine", command=tuple(shlex.split(command)), launch=Launch(bootstrap=True))
+    settings = {f"resources.{name}": value for name, value in resources.items()}
+    return resolve(load.load(job, HERE, set=settings), root=project)
+
+
+@pytest.mark.parametrize("command", ["bash run.sh", "bash -e run.sh 1", "./run.sh", "./run", "env A=1 sh run.sh"])
+def test_a_shell_script_with_a_launcher_in_each_task_is_refused(project: Path, command: str) -> None:
+    text = "# run it's\nmodule load cuda\nexport A=1\ntorchrun --nproc-per-node=2 \\\n  train.py --lr 1\n"
+    with pytest.raises(SpecError, match="torchrun in the command would not make one world of 4 ranks") as error:
+        in_script(text, project, command, nodes=2, ntasks_per_node=2)
+    assert "torchrun --nproc-per-node=2 train.py --lr 1" in str(error.value.found)
+    assert "write python train.py --lr 1 in its place" in str(error.value.remedy)
+    assert "--set env.HPC_KIT_LAUNCHER=torchrun" in str(error.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("python train.py\n", 2),
+        ("# torchrun train.py\necho torchrun train.py\ntorchrun --version\n", 2),
+        ("cat <<EOF\ntorchrun train.py\nEOF\npython train.py\n", 2),
+        ('if [ "$SLURM_LOCALID" = 0 ]; then\n  torchrun --nnodes=2 train.py\nfi\n', 2),
+        ("torchrun --nnodes=2 --nproc-per-node=2 --rdzv-endpoint=$MASTER_ADDR:1 train.py\n", 1),
+        ("torchrun --nnodes=$SLURM_NNODES --nproc-per-node=2 train.py\n", 1),
+    ],
+)
+def test_a_shell_script_that_may_make_one_world_stays_as_it_is(project: Path, text: str, ranks: int) -> None:
+    job = in_script(text, project, nodes=2, ntasks_per_node=ranks)
+    assert job.job.command == ("bash", "run.sh")
+
+
+@pytest.mark.parametrize("options", ["", "--standalone --nproc-per-node=2", "--nnodes=1"])
+def test_one_agent_per_node_that_ignores_the_other_nodes_is_refused(project: Path, options: str) -> None:
+    with pytest.raises(SpecError, match="would not make one world of 2 ranks"):
+        in_script(f"torchrun {options} train.py\n", project, nodes=2, ntasks_per_node=1)
+
+
+def test_a_shell_script_in_one_task_may_start_a_launcher(project: Path) -> None:
+    assert in_script("torchrun --nproc-per-node=4 train.py\n", project).job.command == ("bash", "run.sh")

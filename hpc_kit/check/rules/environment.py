@@ -10,10 +10,11 @@ from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.launch_lines import LaunchLine
-from hpc_kit.check.programs import CONTAINERS, HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
+from hpc_kit.check.programs import HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.slurm.directives import LONG_DASHES, DirectiveOption
 from hpc_kit.spec.secrets import SHAPES, is_secret
+from hpc_kit.spec.shell_code import CONTAINERS
 
 _CONDA = frozenset({"conda", "mamba", "micromamba"})
 _DEFINES_CONDA = frozenset({".", "source", "eval", "module", "ml", "spack", "use"})

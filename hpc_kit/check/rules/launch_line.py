@@ -10,10 +10,11 @@ from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.expansion import TaskVariableUse
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
-from hpc_kit.check.programs import CONTAINERS, HELPER_PROGRAMS
+from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.counts import count_processes
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.slurm.sizes import JobSize
+from hpc_kit.spec.shell_code import CONTAINERS
 
 _OTHER_WAYS = frozenset({"parallel", "parallel-ssh", "pssh", "horovodrun", "ray", "dask"})
 _RUNS = frozenset({"exec", "run", "start"})

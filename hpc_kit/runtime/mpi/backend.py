@@ -1,5 +1,7 @@
 """Makes the backend `mpi` work on a torch that was built without MPI, and replaces `nccl` where there is no GPU.
 
+A group that a program creates without a time-out gets that of the job.
+
 torch registers backends of other packages under new names only (`Backend.register_backend`), and "mpi" is a name of its
 own. So the backend is registered as "mpi4py", and torch's four public functions that take or return a backend's name
 translate "mpi". This is the only place of the package that replaces functions of torch, because programs that know
@@ -14,6 +16,7 @@ import functools
 import inspect
 import os
 import sys
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from hpc_kit.errors import SpecError
@@ -21,7 +24,6 @@ from hpc_kit.runtime import shutdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import timedelta
     from types import ModuleType
 
     from hpc_kit.runtime.mpi.process_group import MpiGroup
@@ -33,6 +35,9 @@ BACKEND = "mpi"
 
 BACKEND_VARIABLE = "HPC_KIT_BACKEND"
 """Environment variable with `launch.backend` of the job."""
+
+TIMEOUT_VARIABLE = "HPC_KIT_TIMEOUT"
+"""Environment variable with `launch.timeout` of the job."""
 
 REGISTERED = "mpi4py"
 """The name under which torch knows the backend."""
@@ -89,7 +94,7 @@ def _replace(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def _translate_argument(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` with the argument `backend` translated."""
+    """Return `function` with the argument `backend` translated, and with the time-out of the job as its default."""
     signature = inspect.signature(function)
 
     def translated(*args: Any, **kwargs: Any) -> Any:
@@ -107,6 +112,9 @@ def _translate_argument(function: Callable[..., Any]) -> Callable[..., Any]:
             )
         elif "nccl" in parts:
             call.arguments["backend"] = _without_gpu(backend) or call.arguments["backend"]
+        seconds = os.environ.get(TIMEOUT_VARIABLE)
+        if seconds and call.arguments.get("timeout") is None:
+            call.arguments["timeout"] = timedelta(seconds=float(seconds))
         return function(*call.args, **call.kwargs)
 
     return translated

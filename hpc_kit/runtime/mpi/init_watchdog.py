@@ -99,9 +99,12 @@ class InitWatchdog:
         else:
             what = f"not all of {self.size} ranks came to MPI_Init within {self.timeout:g} s"
             lines = [f"{self.here}: {_numbers(there)} came; the other hosts are not known here"]
+        missing = tuple(absent) if self.hosts or self.local_size == self.size else ()
         if self.rank != there[0]:
-            return RendezvousError(f"{what}: {lines[0]}" if absent else what), False
-        return RendezvousError(what, found="\n".join(lines) or None, remedy=_remedy(absent)), True
+            short = f"{what}: {lines[0]}" if absent else what
+            return RendezvousError(short, missing=missing, waited=self.timeout), False
+        details = "\n".join(lines) or None
+        return RendezvousError(what, found=details, remedy=_remedy(absent), missing=missing, waited=self.timeout), True
 
     def _name(self, what: str) -> str:
         return f"\0{self.token}/{what}"

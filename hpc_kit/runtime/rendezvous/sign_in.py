@@ -234,15 +234,21 @@ def _missing_ranks_error(store: Store, world: World, timeout: float) -> Rendezvo
     entries = [RankEntry.from_bytes(store.get(_key(rank))) for rank in here]
     absent = sorted(set(range(world.world_size)) - set(here))
     late = _hosts_without(world, Counter(entry.host for entry in entries))
+    # The nodes of ranks depend on --distribution, so only a single node with missing ranks is certain.
+    host = late[0].rpartition(":")[0] if len(late) == 1 else None
     what = f"{len(absent)} of {world.world_size} ranks did not come within {timeout:g} s"
     if here and world.rank != here[0]:
         hosts = ", ".join(line.partition(":")[0] for line in late) or format_ranks(absent)
-        return RendezvousError(f"{what}: {hosts}; rank {here[0]} shows more")
+        short = f"{what}: {hosts}; rank {here[0]} shows more"
+        return RendezvousError(short, missing=tuple(absent), host=host, waited=timeout)
     return RendezvousError(
         what,
         found="\n".join([f"not there: {format_ranks(absent)}", *late]),
         remedy="look at their logs: a rank that fails early never comes;\n"
         "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer" + _interactive_hint(here, world),
+        missing=tuple(absent),
+        host=host,
+        waited=timeout,
     )
 
 

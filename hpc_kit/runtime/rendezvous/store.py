@@ -157,12 +157,13 @@ def _wait_for_listener(resolver: HostResolver, addresses: Sequence[str], port: i
     """Return the address at which a store listens. torch's own wait would log a long error at its time-out."""
     world, host = resolver.world, resolver.world.master_addr or ""
     while True:
-        problems = []
+        problems, refused = [], True
         for address in addresses:
             try:
                 socket.create_connection((address, port), timeout=max(0.1, min(2.0, resolver.time_left()))).close()
             except OSError as error:
                 problems.append(f"{address}:{port}: {error.strerror or error}")
+                refused = refused and isinstance(error, ConnectionRefusedError)
             else:
                 return address
         if resolver.time_left() <= 0:
@@ -176,6 +177,9 @@ def _wait_for_listener(resolver: HostResolver, addresses: Sequence[str], port: i
         found="\n".join(problems),
         remedy=f"the log of {owner} shows why it did not open its store;\n"
         "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer",
+        missing=(0,) if refused and world.launcher != "torchrun" else (),
+        host=host,
+        waited=resolver.timeout,
     )
 
 

@@ -92,7 +92,8 @@ class StoreSearch:
         for (host, port), problem in self.problems.items():
             ports[host, problem].append(str(port))
         lines = [f"{host}: {problem} at {', '.join(tried)}" for (host, problem), tried in ports.items()]
-        if {problem for host, problem in ports if host in expected} == {"no answer"}:
+        silent = {problem for host, problem in ports if host in expected} == {"no answer"}
+        if silent:
             lines.append(
                 "the name leads somewhere, and nothing comes back: a firewall drops what is sent, or the node is off"
             )
@@ -102,4 +103,8 @@ class StoreSearch:
             found="\n".join(lines),
             remedy="the log of rank 0 shows why it did not open its store;\n"
             "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer",
+            # Without an answer, rank 0 may be there, behind a firewall.
+            missing=() if silent else (0,),
+            host=expected[0],
+            waited=self.resolver.timeout,
         )

@@ -1,0 +1,123 @@
+"""The shell code that a command runs, split into simple commands without running or expanding anything.
+
+`hpc_kit.check` reads scripts with a grammar of bash. That parser is too slow for every submission.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+CONTAINERS = frozenset({
+    "apptainer", "catchsegv", "ch-run", "charliecloud", "conda", "gdb", "hatch", "mamba", "micromamba", "ncu", "nsys",
+    "pdm", "perf", "pipenv", "pixi", "podman-hpc", "poetry", "rocprof", "rye", "shifter", "singularity", "strace",
+    "taskset", "udocker", "uv", "xvfb-run",
+})  # fmt: skip
+"""Containers, environments and profilers: they start another program, after options that are not parsed."""
+
+PREFIXES = CONTAINERS | {
+    "chrt", "command", "direnv", "doas", "docker", "dotenv", "enroot", "env", "exec", "ionice", "ltrace", "nice",
+    "nohup", "numactl", "podman", "prlimit", "py-spy", "rocprofv3", "sarus", "setsid", "stdbuf", "sudo", "time",
+    "timeout", "unbuffer", "valgrind", "vtune",
+}  # fmt: skip
+"""All programs that start the program behind their own words."""
+
+SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
+_KEYWORDS = frozenset({"!", "{", "do", "elif", "else", "if", "then", "time", "until", "while"})
+_OPERATORS = ";&|()"
+_LIMIT = 1 << 18
+_HERE_DOCUMENT = re.compile(r"(<<-?[ \t]*['\"]?(\w+)['\"]?[^\n]*\n)(?:[^\n]*\n)*?[ \t]*\2[ \t]*(?=\n|\Z)")
+_RANK_TEST = re.compile(
+    r"(?:\[|\btest|\bcase|\(\()\s[^\n;]*\b(?:SLURM_(?:PROCID|LOCALID|NODEID)|(?:LOCAL_)?RANK)\b",
+)
+
+
+class ShellCode(NamedTuple):
+    """Shell code, and the file that contains it; None for `bash -c CODE`."""
+
+    text: str
+    file: str | None
+
+    @property
+    def tests_rank(self) -> bool:
+        """True if the tasks decide by their rank what they start."""
+        return _RANK_TEST.search(self.text) is not None
+
+    def commands(self) -> Iterator[tuple[str, ...]]:
+        """Yield the words of each simple command, without keywords and assignments before it."""
+        text = _HERE_DOCUMENT.sub(r"\1", self.text.replace("\\\n", " ") + "\n")
+        for line in text.split("\n"):
+            for words in _split_line(line):
+                start = 0
+                while start < len(words) and (words[start] in _KEYWORDS or re.match(r"\w+\+?=", words[start])):
+                    start += 1
+                if words[start:]:
+                    yield tuple(words[start:])
+
+
+def _split_line(line: str) -> Iterator[list[str]]:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=_OPERATORS)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    words: list[str] = []
+    try:
+        for word in lexer:
+            if word.startswith("#"):
+                break
+            if word[0] in _OPERATORS:
+                yield words
+                words = []
+            else:
+                words.append(word)
+    except ValueError:  # a quote that ends on another line
+        pass
+    yield words
+
+
+def read_shell_code(command: Sequence[str], folder: Path) -> ShellCode | None:
+    """Return the code of `bash -c CODE`, or of a shell script, also behind a prefix such as `env`.
+
+    Args:
+        command: The words of the command.
+        folder: The folder in which the command runs.
+    """
+    for index, word in enumerate(command):
+        name = PurePath(word).name
+        if name in SHELLS:
+            return _code_of_shell(command[index + 1 :], folder)
+        if index == 0 and name not in PREFIXES:
+            return _read_script(word, folder)
+        if name.endswith(".sh"):
+            return _read_script(word, folder)
+        if name.endswith(".py"):
+            return None
+    return None
+
+
+def _code_of_shell(words: Sequence[str], folder: Path) -> ShellCode | None:
+    index, has_code = 0, False
+    while index < len(words) and words[index].startswith(("-", "+")):
+        has_code = has_code or re.fullmatch(r"-[a-zA-Z]*c[a-zA-Z]*", words[index]) is not None
+        index += 2 if words[index] in {"-o", "+o", "-O", "+O", "--rcfile", "--init-file"} else 1
+    if index == len(words):
+        return None
+    return ShellCode(words[index], None) if has_code else _read_script(words[index], folder)
+
+
+def _read_script(name: str, folder: Path) -> ShellCode | None:
+    """Return the content of a shell script; None if the file is none, or cannot be read here."""
+    try:
+        with (folder / name).open("rb") as file:
+            content = file.read(_LIMIT)
+    except (OSError, ValueError):
+        return None
+    first = content.partition(b"\n")[0].decode(errors="replace")
+    if first.startswith("#!"):
+        if not any(PurePath(word).name in SHELLS for word in first[2:].split()):
+            return None
+    elif not name.endswith(".sh"):
+        return None
+    return ShellCode(content.decode(errors="replace"), name)
