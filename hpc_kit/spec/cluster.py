@@ -137,6 +137,9 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         if len(chosen) != 1:
             return self
         own = {key: value for key in _NODE_KEYS if (value := getattr(chosen[0], key)) is not None}
+        # Many sites move a job that asks for GPUs to another partition than the default one.
+        if names is None and own.get("gpus") == 0:
+            del own["gpus"]
         return structs.replace(self, node=structs.replace(self.node, **own))
 
 
