@@ -39,6 +39,7 @@ CLUSTER_TABLES = {
     "Cluster": "Top level",
     "Environment": "[environment]",
     "Node": "[node]",
+    "Partition": "[partition.NAME]",
     "Embedded": "[embedded]",
     "Resources": "[defaults]",
 }

@@ -37,6 +37,7 @@ COMMANDS = {
     "report": "write runs and benchmarks to one HTML page that needs no network",
     "env": "show rank and world size of this process, and the variables they come from",
     "doctor": "inside a step: show the placement of each rank and differences between nodes",
+    "cluster": "write a cluster file from what Slurm tells: cluster discover --write env/NAME.toml",
     "nodelist": "expand a Slurm host list, one host per line",
     "bench": "measure this machine: collectives, memory, pipelines, start-up",
     "schema": "print the JSON Schema of job and cluster files",

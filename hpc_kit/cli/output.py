@@ -94,7 +94,7 @@ def ignore_closed_pipe() -> Iterator[None]:
         os.close(nowhere)
 
 
-def print_wrapped(text: str, *, indent: int = 2) -> None:
+def print_wrapped(text: str, *, indent: int = 2, err: bool = False) -> None:
     """Print a text in lines that fit the terminal. The lines after the first are indented."""
     first = text[: len(text) - len(text.lstrip())]
     for line in textwrap.wrap(
@@ -105,7 +105,7 @@ def print_wrapped(text: str, *, indent: int = 2) -> None:
         break_long_words=False,
         break_on_hyphens=False,
     ):
-        echo(line)
+        echo(line, err=err)
 
 
 def format_table(rows: Iterable[Sequence[str]], *columns: Literal["left", "right"], first_width: int = 0) -> list[str]:

@@ -229,7 +229,8 @@ def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path 
     profile = _load_cluster(name, root)
     path = measurement or measured_file(name, root)
     if comm is not None:
-        gpus = profile.node.gpus or profile.node.cpus or 8
+        node = profile.for_partition(profile.defaults.partition).node
+        gpus = node.gpus or node.cpus or 8
         found = calibration.read_comm_result(comm, gpus)
         if found == calibration.Measurement():
             raise SpecError(

@@ -118,7 +118,7 @@ def _similar_gpu_note(kind: str | None) -> list[str]:
 
 
 def _machine_of_cluster(profile: Cluster, gpu: str | None, per_node: int | None) -> tuple[Machine, tuple[str, ...]]:
-    node = profile.node
+    node = profile.for_partition(profile.defaults.partition).node
     gpus = per_node or node.gpus or (node.cpus if node.gpus == 0 else None)
     kind = gpu or ("cpu" if node.gpus == 0 else node.gpu)
     if kind is None:

@@ -1,11 +1,11 @@
 """One cluster: which Slurm, what its nodes are like, and the defaults of every job there."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 
 from hpc_kit.spec.job import Value
-from hpc_kit.spec.resources import Count, Number, Resources, Size
+from hpc_kit.spec.resources import Count, Minutes, Number, Resources, Size
 
 
 class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -21,6 +21,22 @@ class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     fabric: Annotated[
         Literal["infiniband", "efa", "omnipath", "ethernet"], Meta(description="Kind of network between nodes")
     ] = "infiniband"
+
+
+class Partition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One partition: its limits, and what its nodes have in place of [node]. None means unknown or unlimited."""
+
+    default: Annotated[bool, Meta(description="Jobs that name no partition go here")] = False
+    nodes: Annotated[Count | None, Meta(description="Nodes of the partition")] = None
+    cpus: Annotated[Count | None, Meta(description="CPUs of its largest nodes")] = None
+    mem: Annotated[Size | None, Meta(description="Memory of its largest nodes")] = None
+    gpus: Annotated[Number | None, Meta(description="GPUs of a node; 0: none")] = None
+    gpu: Annotated[str | None, Meta(description="Kind of GPU, such as 'a100'")] = None
+    max_time: Annotated[Minutes | None, Meta(description="Longest time limit of a job")] = None
+    default_time: Annotated[Minutes | None, Meta(description="Time limit of a job that sets none")] = None
+    max_nodes: Annotated[Count | None, Meta(description="Most nodes of one job")] = None
+    accounts: Annotated[tuple[str, ...], Meta(description="The only accounts that may use it")] = ()
+    qos: Annotated[tuple[str, ...], Meta(description="The only QOS that may use it")] = ()
 
 
 class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -96,4 +112,36 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         default_factory=Resources
     )
     node: Annotated[Node, Meta(description="What one node has")] = field(default_factory=Node)
+    partition: Annotated[dict[str, Partition], Meta(description="Partitions, by name")] = field(default_factory=dict)
+    max_array_size: Annotated[
+        Count | None, Meta(description="Slurm's MaxArraySize: every index of an array is below it")
+    ] = None
+    accounts: Annotated[tuple[str, ...], Meta(description="Accounts of the user; a job with another gets a note")] = ()
+    qos: Annotated[tuple[str, ...], Meta(description="QOS of the user; a job with another gets a note")] = ()
+    mpi: Annotated[tuple[str, ...], Meta(description="Values of srun's --mpi, such as 'pmix'")] = ()
+    containers: Annotated[
+        tuple[str, ...], Meta(description="Container tools: apptainer, singularity, pyxis, enroot, podman, shifter")
+    ] = ()
     embedded: Annotated[Embedded, Meta(description="Settings of the embedded Slurm")] = field(default_factory=Embedded)
+
+    def for_partition(self, names: str | None) -> Self:
+        """Return the cluster with the nodes of a partition in `node`.
+
+        Args:
+            names: sbatch's --partition; None for the default partition. Of several, Slurm chooses one later, so that
+                [node] counts.
+        """
+        chosen = [self.partition[name] for name in (names or "").split(",") if name in self.partition]
+        if names is None:
+            chosen = [each for each in self.partition.values() if each.default]
+        if len(chosen) != 1:
+            return self
+        own = {key: value for key in _NODE_KEYS if (value := getattr(chosen[0], key)) is not None}
+        # Many sites move a job that asks for GPUs to another partition than the default one.
+        if names is None and own.get("gpus") == 0:
+            del own["gpus"]
+        return structs.replace(self, node=structs.replace(self.node, **own))
+
+
+_NODE_KEYS = ("cpus", "mem", "gpus", "gpu")
+"""Keys that a partition may have in place of [node]."""

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm import option_values
 from hpc_kit.slurm.sizes import count_gres_gpus, is_gpu_item, spread_tasks
-from hpc_kit.spec import job_checks, layout_checks, program_options, search_path, size_checks
+from hpc_kit.spec import job_checks, layout_checks, partition_checks, program_options, search_path, size_checks
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job, format_layout
 from hpc_kit.spec.launcher_command import adopt_launcher
@@ -129,8 +129,9 @@ def resolve(
     job, launcher_notes = adopt_launcher(job, cluster, origins, root)
     fits = [_fit(structs.replace(job, resources=each), cluster, root, origins) for each in _component_options(job)]
     for fit in fits if check else ():
-        size_checks.check_node(fit.job, cluster, origins, fit.nodes)
+        size_checks.check_node(fit.job, cluster.for_partition(fit.job.resources.partition), origins, fit.nodes)
     job, nodes, ntasks = fits[0].job, sum(fit.nodes for fit in fits), sum(fit.ntasks for fit in fits)
+    cluster = cluster.for_partition(job.resources.partition)
     search_path.find_file(
         "templates", job.template, root, suffix=search_path.TEMPLATE, place=lambda: origins.of("template")
     )
@@ -160,7 +161,7 @@ def resolve(
     own = dict(program.program.defaults) if program.program else {}
     costs = layout_checks.check_layout(whole, cluster, places_of, world_size, per_node, own.get("servers", 0))
     program_defaults = own | dict.fromkeys(program.program.all_ranks if program.program else ())
-    return Resolved(
+    resolved = Resolved(
         job=job,
         requested_job=loaded.job,
         cluster=cluster,
@@ -172,11 +173,21 @@ def resolve(
             ResolvedComponent(resources=fit.job.resources, nodes=fit.nodes, ntasks=fit.ntasks, command=command)
             for fit, command in zip(fits, commands, strict=False)
         ),
-        notes=(*launcher_notes, *dict.fromkeys(note for fit in fits for note in fit.notes), *starter, *costs),
+        notes=(
+            *launcher_notes,
+            *dict.fromkeys(note for fit in fits for note in fit.notes),
+            *starter,
+            *costs,
+            *partition_checks.list_doubts(job, cluster),
+        ),
         sources=loaded.sources,
         render_command=render_command,
         layout_text=format_layout(job.layout, job.model, program_defaults),
     )
+    if check:
+        partition_checks.check_partitions(resolved, partition_checks.partitions_of(cluster), {})
+        partition_checks.check_array(job, cluster, origins)
+    return resolved
 
 
 def _with_rank_starter(
@@ -233,6 +244,7 @@ class _Fit(Struct, frozen=True):
 
 def _fit(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins) -> _Fit:
     options = _with_defaults(job.resources, cluster.defaults)
+    cluster = cluster.for_partition(options.partition)
     name = job.name if options.job_name is None else options.job_name
     job = structs.replace(job, name=name, resources=options)
     job_checks.check_values(job, cluster, root, origins)

@@ -45,7 +45,9 @@ def shipped_folder(kind: FileKind) -> Path:
 def search_folders(kind: FileKind, root: Path) -> tuple[Path, ...]:
     """Return the folders to search, in order. `root` is the user's project."""
     own, ours = root / kind, shipped_folder(kind)
-    return (own,) if own == ours else (own, ours)
+    # Profiles of public systems have a folder of their own, so that `hpc-kit init` does not copy them.
+    systems = (ours / "systems",) if kind == "env" else ()
+    return ((own,) if own == ours else (own, ours)) + systems
 
 
 def file_names(kind: FileKind, root: Path, suffix: str = ".toml") -> list[str]:

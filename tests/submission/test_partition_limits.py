@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from hpc_kit.errors import SpecError
+from hpc_kit.slurm.partitions import parse_partitions
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.cluster_client import open_client
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.load import load
 from hpc_kit.spec.resolve import Resolved, resolve
-from hpc_kit.submission.partition_limits import check_partition, parse_partitions
+from hpc_kit.submission.partition_limits import check_partition
 from tests.runs.fake import FakeSlurm
 
 SINFO = "main*|4|8|1:00:00|1-infinite\nbig|2|8|infinite|1-2\nbig|6|64|infinite|1-2\n"

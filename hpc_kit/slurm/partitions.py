@@ -1,0 +1,162 @@
+"""Partitions of a cluster as sinfo and scontrol list them, and jobs that a partition can never start."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.errors import UnitError
+from hpc_kit.slurm import units
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+SINFO_ARGV = ("sinfo", "--noheader", "--exact", "--format=%P|%D|%c|%l|%s|%L|%m|%G")
+"""Partition (a `*` marks the default), nodes, CPUs of a node, longest time, nodes of a job as `1-4`, default time,
+MiB and generic resources of a node. All releases of Slurm print these fields; their JSON differs."""
+
+_UNLIMITED = {"infinite", "n/a", "unlimited", "none", "(null)", ""}
+
+
+class NodeKind(NamedTuple):
+    """Nodes with the same hardware. `mem` is in MiB; None: not listed."""
+
+    nodes: int
+    cpus: int
+    mem: int | None = None
+    gpus: int | None = None
+    gpu: str | None = None
+
+
+class Partition(NamedTuple):
+    """A partition with its limits; times are in seconds, None for no limit."""
+
+    name: str
+    is_default: bool
+    kinds: tuple[NodeKind, ...]
+    time: int | None
+    most_nodes: int | None
+    default_time: int | None = None
+
+    @property
+    def nodes(self) -> int:
+        """All nodes of the partition."""
+        return sum(kind.nodes for kind in self.kinds)
+
+
+class JobPart(NamedTuple):
+    """The size of a job, or of one component of a heterogeneous job. `time` is in seconds."""
+
+    partition: str | None
+    nodes: int
+    cpus_per_node: int
+    time: int | None
+
+
+def parse_partitions(text: str) -> list[Partition]:
+    """Parse the lines of `SINFO_ARGV`: one for each kind of node of a partition."""
+    found: dict[str, Partition] = {}
+    for line in text.splitlines():
+        fields = line.strip().split("|")
+        if len(fields) < 5 or not fields[1].isdigit() or not fields[2].isdigit():
+            continue
+        name, nodes, cpus, time, sizes, default_time, mem, gres, *_ = (*fields, "", "", "")
+        most = sizes.rpartition("-")[2]
+        kind = NodeKind(int(nodes), int(cpus), int(mem) if mem.isdigit() else None, *_parse_gpus(gres))
+        partition = Partition(
+            name.rstrip("*"),
+            name.endswith("*"),
+            (kind,),
+            _parse_limit(time),
+            int(most) if most.isdigit() else None,
+            _parse_limit(default_time),
+        )
+        before = found.get(partition.name)
+        found[partition.name] = partition._replace(kinds=before.kinds + partition.kinds) if before else partition
+    return list(found.values())
+
+
+def parse_scontrol_partitions(partitions: str, nodes: str) -> list[Partition]:
+    """Parse `scontrol --oneliner show partition` and `... show node`, for a site without sinfo."""
+    kinds: dict[str, dict[NodeKind, int]] = {}
+    for fields in scontrol_records(nodes):
+        if not fields.get("CPUTot", "").isdigit():
+            continue
+        mem = fields.get("RealMemory", "")
+        kind = NodeKind(1, int(fields["CPUTot"]), int(mem) if mem.isdigit() else None, *_parse_gpus(fields["Gres"]))
+        for name in fields.get("Partitions", "").split(","):
+            counts = kinds.setdefault(name, {})
+            counts[kind] = counts.get(kind, 0) + 1
+    found = []
+    for fields in scontrol_records(partitions):
+        name, most = fields["PartitionName"], fields.get("MaxNodes", "")
+        found.append(
+            Partition(
+                name,
+                fields.get("Default") == "YES",
+                tuple(kind._replace(nodes=count) for kind, count in kinds.get(name, {}).items()),
+                _parse_limit(fields.get("MaxTime", "")),
+                int(most) if most.isdigit() else None,
+                _parse_limit(fields.get("DefaultTime", "")),
+            )
+        )
+    return found
+
+
+def scontrol_records(text: str) -> Iterator[Mapping[str, str]]:
+    """Yield the fields of each line of `scontrol --oneliner show ...`. A missing field is the empty string."""
+    from collections import defaultdict
+
+    for line in text.splitlines():
+        fields = re.findall(r"(?:^|\s)([A-Za-z]\w*)=(\S*)", line)
+        if fields and fields[0][0] in {"PartitionName", "NodeName"}:
+            yield defaultdict(str, fields)
+
+
+def find_obstacle(part: JobPart, partition: Partition, *, has_qos: bool) -> tuple[str, str] | None:
+    """Return the reason why a partition can never start a job, and the remedy; None if there is no reason.
+
+    Args:
+        part: The job.
+        partition: The partition. Without kinds of nodes, only its limits are compared.
+        has_qos: The job names a QOS, which may lift the limits of a partition. It adds no nodes.
+    """
+    there = partition.nodes
+    if there and part.nodes > there:
+        return f"{part.nodes} nodes; the partition has {there}", f"ask for {there} nodes at most"
+    if there and part.nodes > sum(kind.nodes for kind in partition.kinds if kind.cpus >= part.cpus_per_node):
+        most = max(kind.cpus for kind in partition.kinds)
+        found = f"{part.cpus_per_node} CPUs on each of {part.nodes} nodes; the largest nodes have {most}"
+        if most >= part.cpus_per_node:
+            found += ", but fewer nodes have as many"
+        return found, "ask for fewer tasks or CPUs on each node"
+    if has_qos:
+        return None
+    if partition.most_nodes is not None and part.nodes > partition.most_nodes:
+        return f"{part.nodes} nodes; a job may have {partition.most_nodes}", f"ask for {partition.most_nodes} nodes"
+    if part.time is not None and partition.time is not None and (part.time < 0 or part.time > partition.time):
+        limit = units.format_time(partition.time)
+        return f"--time={units.format_time(part.time)}; the partition allows {limit}", f"ask for --time={limit} or less"
+    return None
+
+
+def _parse_limit(text: str) -> int | None:
+    """Return the seconds of a limit; None for no limit, or for a text that is no duration."""
+    if text.lower() in _UNLIMITED:
+        return None
+    try:
+        return units.parse_time(text)
+    except UnitError:
+        return None
+
+
+def _parse_gpus(gres: str) -> tuple[int | None, str | None]:
+    """Return number and type of the GPUs in a node's generic resources, such as `gpu:a100:4(S:0-1),nvme:1`."""
+    if not gres:
+        return None, None
+    # The sockets and indices in parentheses may contain commas.
+    items = [item.split(":") for item in re.sub(r"\([^)]*\)", "", gres).split(",")]
+    gpus = [(item[1] if len(item) > 2 else "", item[-1]) for item in items if item[0] == "gpu"]
+    counts = [int(count) if count.isdigit() else 1 for _, count in gpus]
+    types = {kind or (count if not count.isdigit() else "") for kind, count in gpus} - {"", "gpu"}
+    return sum(counts), types.pop() if len(types) == 1 else None

@@ -1,0 +1,151 @@
+"""Writes discovered facts into a cluster file, and keeps what the user has changed there.
+
+Beside `NAME.toml`, `NAME.discovered.json` contains the values of the last discovery. A value of the file that differs
+from it is the user's own.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hpc_kit.errors import RecordError, SpecError
+from hpc_kit.run_files import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hpc_kit.spec.discovery import Fact
+
+Key = tuple[str, ...]
+
+HEADER = """\
+# {description}
+#:schema cluster.schema.json
+# `hpc-kit cluster discover` wrote this file; the comment of each value names the command that printed it.
+# Change what you like: the next discovery keeps your values.
+description = "{description}"
+"""
+
+
+class KeptValue(NamedTuple):
+    """A value of the user that differs from a discovered one. `own` is None if the user removed the key."""
+
+    fact: Fact
+    own: object
+
+
+class MergedFile(NamedTuple):
+    """The text of a cluster file before and after a discovery, and the values that stay the user's."""
+
+    before: str
+    after: str
+    kept: tuple[KeptValue, ...]
+
+
+def merge_facts(path: Path | None, facts: Sequence[Fact], description: str) -> MergedFile:
+    """Return the text of a cluster file with the facts of a discovery.
+
+    Args:
+        path: The file; it need not exist. None: as for a new file.
+        facts: The facts.
+        description: The first line and the `description` of a new file.
+
+    Raises:
+        SpecError: The file cannot be read, or is not TOML.
+    """
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    before = _read_text(path) if path else ""
+    try:
+        document = tomlkit.parse(before or HEADER.format(description=description))
+    except TOMLKitError as error:
+        raise SpecError(
+            f"{path} is not TOML", found=str(error), remedy="fix the file, or write to another one"
+        ) from error
+    last, kept = _read_last(path) if path else {}, []
+    for fact in facts:
+        own = _lookup(document.unwrap(), fact.key)
+        if own == fact.value:
+            continue
+        if own == last.get(fact.key):
+            _set(document, fact)
+        else:
+            kept.append(KeptValue(fact, own))
+    return MergedFile(before, tomlkit.dumps(document), tuple(kept))
+
+
+def write_facts(path: Path, merged: MergedFile, facts: Sequence[Fact]) -> None:
+    """Write a cluster file, and the facts beside it for the next discovery.
+
+    Raises:
+        RecordError: A file cannot be written.
+    """
+    table: dict[str, Any] = {}
+    for fact in facts:
+        inner = table
+        for name in fact.key[:-1]:
+            inner = inner.setdefault(name, {})
+        inner[fact.key[-1]] = fact.value
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if merged.after != merged.before:
+            write_whole(path, merged.after.encode(), 0o666, lasting=False)
+        write_whole(facts_file(path), (json.dumps(table, indent=1) + "\n").encode(), 0o666, lasting=False)
+    except OSError as error:
+        raise RecordError(
+            f"cannot write {path}", found=str(error), remedy="use a folder that you can write to"
+        ) from error
+
+
+def facts_file(path: Path) -> Path:
+    """Return the file with the values of the last discovery."""
+    return path.with_name(f"{path.stem}.discovered.json")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"cannot read {path}", found=str(error), remedy="write to another file") from error
+
+
+def _read_last(path: Path) -> dict[Key, object]:
+    """Return the values of the last discovery by key; without that file, every value is the user's."""
+    try:
+        return dict(_flatten(json.loads(facts_file(path).read_bytes()), ()))
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def _flatten(table: Mapping[str, Any], prefix: Key) -> list[tuple[Key, object]]:
+    found: list[tuple[Key, object]] = []
+    for name, value in table.items():
+        found += _flatten(value, (*prefix, name)) if isinstance(value, dict) else [((*prefix, name), value)]
+    return found
+
+
+def _lookup(table: Any, key: Key) -> object:
+    for name in key:
+        if not isinstance(table, dict) or name not in table:
+            return None
+        table = table[name]
+    return table
+
+
+def _set(document: Any, fact: Fact) -> None:
+    """Set a value, with its source as comment."""
+    import tomlkit
+
+    table = document
+    for depth, name in enumerate(fact.key[:-1], start=1):
+        if name not in table:
+            table.add(name, tomlkit.table(is_super_table=depth < len(fact.key) - 1))
+        table = table[name]
+    item = tomlkit.item(fact.value)
+    item.comment(fact.source)
+    table[fact.key[-1]] = item

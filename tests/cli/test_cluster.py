@@ -1,0 +1,41 @@
+"""`hpc-kit cluster discover` on the embedded Slurm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Kit
+
+
+def test_the_embedded_slurm_describes_itself(kit: Kit, project: Path) -> None:
+    first = kit("cluster", "discover", "--write", "env/mine.toml")
+    assert first.returncode == 0, first.stderr
+    assert "written env/mine.toml" in first.stdout
+    assert "keeps no accounts" in first.stderr
+    script = kit("render", "ddp_4node", "--cluster", "mine")
+    assert script.returncode == 0, script.stderr
+    assert "#SBATCH --nodes=4" in script.stdout
+
+
+def test_a_second_run_shows_the_changes(kit: Kit, project: Path) -> None:
+    kit("cluster", "discover", "--write", "env/mine.toml")
+    path = project / "env" / "mine.toml"
+    path.write_text(path.read_text().replace("cpus = 8", "cpus = 6"))
+    assert "kept    node.cpus: 6; sinfo has 8" in kit("cluster", "discover", "--write", "env/mine.toml").stdout
+    assert "cpus = 6" in path.read_text()
+    known = project / "env" / "mine.discovered.json"
+    table = json.loads(known.read_text())
+    table["node"]["cpus"], table["max_array_size"] = 6, 17
+    known.write_text(json.dumps(table))
+    path.write_text(path.read_text().replace("max_array_size = 1001", "max_array_size = 17"))
+    again = kit("cluster", "discover", "--write", "env/mine.toml").stdout
+    assert "-max_array_size = 17 # scontrol show config\n+max_array_size = 1001 # scontrol show config\n" in again
+    assert "same" in kit("cluster", "discover", "--write", "env/mine.toml").stdout
+
+
+def test_without_write_nothing_is_written(kit: Kit, project: Path) -> None:
+    assert "# sinfo" in kit("cluster", "discover").stdout
+    facts = json.loads(kit("cluster", "discover", "--json").stdout)["facts"]
+    assert {"key": "max_array_size", "value": 1001, "source": "scontrol show config"} in facts
+    assert list((project / "env").iterdir()) == []
