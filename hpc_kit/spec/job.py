@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from hpc_kit.spec.resources import Count, Resources
+from hpc_kit.spec.restart import Restart
 
 Degree = Annotated[int, Meta(ge=1)]
 Axis = Literal["pp", "dp", "cp", "tp"]
@@ -221,6 +222,9 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     )
     program: Annotated[Program | None, Meta(description="What the program of the command supports")] = None
     launch: Annotated[Launch, Meta(description="How the ranks are started")] = field(default_factory=Launch)
+    restart: Annotated[
+        Restart | None, Meta(description="Start the job again after its time limit, a preemption or a failure")
+    ] = None
     env: Annotated[dict[str, Value], Meta(description="Environment variables of the job; no secrets")] = field(
         default_factory=dict
     )
