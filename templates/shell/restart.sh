@@ -103,7 +103,7 @@ end_attempt() {
   local state
   state=$(job_state)
   # Slurm ends the job itself: it was cancelled, preempted or requeued. Only Slurm knows whether it starts again.
-  [ -z "$state" ] || [ "$state" = RUNNING ] || { end_event ended "$reason" state "$state" && return; }
+  [ -z "$state" ] || [ "$state" = RUNNING ] || { end_event ended "$reason" state "$state" && exit "$status"; }
   [ "$HPC_KIT_ATTEMPT" -lt "$restart_max_attempts" ] || { give_up "max_attempts = $restart_max_attempts" && return; }
   if made_no_progress && tail -n 2 "$restart_history" | grep -q '"event": "end".*"progress": "none"'; then
     give_up "two attempts without a new checkpoint in $restart_progress" && return

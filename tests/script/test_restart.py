@@ -110,12 +110,12 @@ def test_a_stopped_job_is_requeued_and_goes_on(slurm: Slurm, *, standalone: bool
     assert history(run)[2]["requeues"] == 1
 
 
-def test_the_time_limit_is_the_end_of_an_attempt_only(slurm: Slurm, tmp_path: Path) -> None:
+def test_the_time_limit_is_the_end_of_an_attempt_only(tmp_path: Path) -> None:
     fast = Slurm(tmp_path / "fast", gpus=0, minute=1.0)
     (fast.folder / "runs" / "job").mkdir(parents=True)
     (fast.folder / "count.py").write_text(PROGRAM)
     try:
-        run = submit(fast, env={"STEPS": "60"}, **{"resources.time": "4"})
+        run = submit(fast, env={"STEPS": "60"}, **{"resources.time": "8", "restart.lead": 180})
         assert await_end(run) == 0, log(run)
         assert [event["reason"] for event in history(run) if event.get("decision") == "requeue"] != []
         assert starts(run)[1] > 5
@@ -194,7 +194,7 @@ def test_a_requeue_by_an_administrator_is_an_attempt(slurm: Slurm) -> None:
 
 
 def test_elements_of_an_array_are_requeued_alone(slurm: Slurm) -> None:
-    stop = '[ "$SLURM_ARRAY_TASK_ID" = 1 ] && scancel --signal=USR1 --batch $SLURM_JOB_ID'
+    stop = '[ "$SLURM_ARRAY_TASK_ID" = 1 ] && scancel --signal=USR1 --batch ${SLURM_ARRAY_JOB_ID}_1'
     run = submit(slurm, env={"RUN": stop}, **{"resources.array": "0-1", "resources.ntasks_per_node": 1})
     for index, attempts in (0, 1), (1, 2):
         element = run.with_name(f"{run.name}_{index}")
