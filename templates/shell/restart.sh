@@ -1,18 +1,23 @@
 #!/bin/bash
 # Starts the job again. The batch script sources this file, and calls:
 #
-#   start_attempt                 counts the attempt; from here on the stop signal is handled
-#   PROGRAM & watch_step "$!"     passes the stop signal on to the program; returns its exit status
+#   trap stop_attempt SIGNAL      passes the stop signal on to the program
+#   start_attempt                 counts the attempt
+#   PROGRAM & watch_step "$!"     waits for the program; returns its exit status
 #   end_attempt                   with the exit code in $status: requeues the job, or returns
 #
-# It reads restart_signal, restart_lead (seconds), restart_max_attempts, restart_exit_codes and restart_progress (a file
-# or folder, or nothing). Each event is a line of JSON in $HPC_KIT_RUN/history.
-# shellcheck disable=SC2154  # the batch script sets these variables
+# It reads HPC_KIT_STOP_SIGNAL, HPC_KIT_RESTART_LEAD (seconds), HPC_KIT_MAX_ATTEMPTS, HPC_KIT_EXIT_CODES and
+# HPC_KIT_PROGRESS (a file or folder, or nothing). Each event is a line of JSON in $HPC_KIT_RUN/history. Files of the
+# program in $HPC_KIT_RUN: `stopped`, because it left its loop after the signal; `saved`, its last saved step.
 
 restart_history=$HPC_KIT_RUN/history
 restart_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 restart_job=${restart_job:-$SLURM_JOB_ID}
 restart_stop='' restart_step='' restart_limit=''
+case ${HPC_KIT_PROGRESS:-$HPC_KIT_RUN/saved} in
+  /*) restart_watched=${HPC_KIT_PROGRESS:-$HPC_KIT_RUN/saved} ;;
+  *) restart_watched=$PWD/$HPC_KIT_PROGRESS ;;
+esac
 
 # Appends an event to the history:  record_event EVENT [KEY VALUE]...
 record_event() {
@@ -28,13 +33,14 @@ record_event() {
 
 # Lists name, size and time of the files that show progress. Hidden files are drafts and locks.
 list_saved() {
-  [ -z "$restart_progress" ] || [ ! -e "$restart_progress" ] ||
-    find -L "$restart_progress" -type f -printf '%P\t%s\t%T@\n' 2>/dev/null | grep -Ev '(^|/)[.]' | LC_ALL=C sort || true
+  [ ! -e "$restart_watched" ] ||
+    find -L "$restart_watched" -type f -printf '%P\t%s\t%T@\n' 2>/dev/null | grep -Ev '(^|/)[.]' | LC_ALL=C sort || true
 }
 
 # Saved checkpoints exist, so that a later attempt can go on from them.
+# shellcheck disable=SC2317  # a job without resume_args does not call it
 can_resume() {
-  [ "$HPC_KIT_ATTEMPT" -gt 1 ] && { [ -z "$restart_progress" ] || [ -n "$(list_saved)" ]; }
+  [ "$HPC_KIT_ATTEMPT" -gt 1 ] && { [ -z "$HPC_KIT_PROGRESS" ] || [ -n "$(list_saved)" ]; }
 }
 
 # Prints the state of the job; nothing if Slurm does not answer.
@@ -45,38 +51,37 @@ start_attempt() {
   [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || [ "${HPC_KIT_RUN##*/}" != "$restart_job" ] || rm -f "$restart_history"
   HPC_KIT_ATTEMPT=$(grep -c '"event": "start"' "$restart_history" 2>/dev/null || true)
   export HPC_KIT_ATTEMPT=$((${HPC_KIT_ATTEMPT:-0} + 1))
-  export HPC_KIT_STOP_SIGNAL=$restart_signal HPC_KIT_RESTART_LEAD=$restart_lead
   rm -f "$HPC_KIT_RUN/stopped" "$HPC_KIT_RUN/summary.json"
-  # shellcheck disable=SC2064  # the trap contains the name of the signal
-  trap "pass_stop_on $restart_signal" "$restart_signal"
   # Slurm sends TERM to all processes of a job that it ends. The program may need the time until KILL.
-  [ "$restart_signal" = TERM ] || trap 'restart_stop=TERM' TERM
+  [ "$HPC_KIT_STOP_SIGNAL" = TERM ] || trap 'restart_stop=TERM' TERM
   restart_saved=$(list_saved | cksum)
   record_event start nodes "$SLURM_JOB_NODELIST" requeues "${SLURM_RESTART_COUNT:-0}"
-  if [ "$HPC_KIT_ATTEMPT" -gt "$restart_max_attempts" ]; then
+  # Slurm may have requeued the job after the last attempt.
+  if [ "$HPC_KIT_ATTEMPT" -gt "$HPC_KIT_MAX_ATTEMPTS" ]; then
     status=1
-    give_up "max_attempts = $restart_max_attempts"
+    give_up "max_attempts = $HPC_KIT_MAX_ATTEMPTS"
     exit "$status"
   fi
 }
 
-pass_stop_on() {
-  restart_stop=$1
+stop_attempt() {
+  restart_stop=$HPC_KIT_STOP_SIGNAL
   # The program gets this time to save. What is left of the lead is for the requeue.
-  [ -n "$restart_limit" ] || restart_limit=$((SECONDS + restart_lead - (restart_lead > 60 ? 15 : restart_lead / 4)))
-  [ -z "$restart_step" ] || kill -s "$1" "$restart_step" 2>/dev/null || true
+  local rest=$((HPC_KIT_RESTART_LEAD > 60 ? 15 : HPC_KIT_RESTART_LEAD / 4))
+  [ -n "$restart_limit" ] || restart_limit=$((SECONDS + HPC_KIT_RESTART_LEAD - rest))
+  [ -z "$restart_step" ] || kill -s "$HPC_KIT_STOP_SIGNAL" "$restart_step" 2>/dev/null || true
 }
 
 watch_step() {
   restart_step=$1
   # A signal that came before the program started.
-  [ "$restart_stop" != "$restart_signal" ] || pass_stop_on "$restart_signal"
+  [ "$restart_stop" != "$HPC_KIT_STOP_SIGNAL" ] || stop_attempt
   # Each signal ends one wait.
   while kill -0 "$1" 2>/dev/null; do
     if [ -z "$restart_limit" ]; then
       wait "$1" || true
     elif [ "$SECONDS" -ge "$restart_limit" ]; then
-      restart_stop="$restart_signal, and the program went on until the time limit"
+      restart_stop="$HPC_KIT_STOP_SIGNAL, and the program went on until the time limit"
       return 137
     else
       sleep 0.2
@@ -86,17 +91,17 @@ watch_step() {
 }
 
 end_attempt() {
-  trap '' "$restart_signal" TERM
+  trap '' "$HPC_KIT_STOP_SIGNAL" TERM
   local reason='' number
-  number=$(kill -l "$restart_signal")
+  number=$(kill -l "$HPC_KIT_STOP_SIGNAL")
   if [ "$status" = 0 ] && [ -s "$HPC_KIT_RUN/summary.json" ] && [ ! -e "$HPC_KIT_RUN/stopped" ]; then
     # The training reached its last step, even if a signal came meanwhile.
     reason=''
   elif [ -n "$restart_stop" ]; then
     reason="stopped by $restart_stop"
   elif [ -e "$HPC_KIT_RUN/stopped" ] || [ "$status" = $((128 + number)) ]; then
-    reason="stopped by $restart_signal"
-  elif [[ " $restart_exit_codes " = *" $status "* ]]; then
+    reason="stopped by $HPC_KIT_STOP_SIGNAL"
+  elif [[ " $HPC_KIT_EXIT_CODES " = *" $status "* ]]; then
     reason="exit code $status"
   fi
   [ -n "$reason" ] || { end_event "$([ "$status" = 0 ] && echo finished || echo failed)" && return; }
@@ -104,24 +109,26 @@ end_attempt() {
   state=$(job_state)
   # Slurm ends the job itself: it was cancelled, preempted or requeued. Only Slurm knows whether it starts again.
   [ -z "$state" ] || [ "$state" = RUNNING ] || { end_event ended "$reason" state "$state" && exit "$status"; }
-  [ "$HPC_KIT_ATTEMPT" -lt "$restart_max_attempts" ] || { give_up "max_attempts = $restart_max_attempts" && return; }
-  if made_no_progress && tail -n 2 "$restart_history" | grep -q '"event": "end".*"progress": "none"'; then
-    give_up "two attempts without a new checkpoint in $restart_progress" && return
+  [ "$HPC_KIT_ATTEMPT" -lt "$HPC_KIT_MAX_ATTEMPTS" ] || { give_up "max_attempts = $HPC_KIT_MAX_ATTEMPTS" && return; }
+  if made_no_progress && grep '"event": "end"' "$restart_history" | tail -n 1 | grep -q '"progress": "none"'; then
+    give_up "two attempts without a new checkpoint in $restart_watched" && return
   fi
   start_again "$reason"
 }
 
 # No saved file has changed since this attempt began.
-made_no_progress() { [ -n "$restart_progress" ] && [ "$(list_saved | cksum)" = "$restart_saved" ]; }
+made_no_progress() { knows_progress && [ "$(list_saved | cksum)" = "$restart_saved" ]; }
+knows_progress() { [ -n "$HPC_KIT_PROGRESS" ] || [ -e "$restart_watched" ]; }
 
 # Records the end of the attempt:  end_event DECISION [REASON] [KEY VALUE]...
 end_event() {
-  local decision=$1 reason=${2-} progress='' saved
+  local decision=$1 reason=${2-} progress='' saved step=''
   shift $(($# > 1 ? 2 : 1))
-  [ -z "$restart_progress" ] || { made_no_progress && progress=none; } || progress=made
+  ! knows_progress || { made_no_progress && progress=none; } || progress=made
+  [ ! -s "$HPC_KIT_RUN/saved" ] || read -r step _ <"$HPC_KIT_RUN/saved" || true
   saved=$(list_saved | cut -f3 | sort -n | tail -n 1)
   record_event end decision "$decision" exit_code "$status" ${reason:+reason "$reason"} \
-    ${progress:+progress "$progress"} ${saved:+saved "${saved%%.*}"} "$@"
+    ${progress:+progress "$progress"} ${saved:+saved "${saved%%.*}"} ${step:+step "$step"} "$@"
 }
 
 give_up() {
