@@ -13,7 +13,7 @@
 restart_history=$HPC_KIT_RUN/history
 restart_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 restart_job=${restart_job:-$SLURM_JOB_ID}
-restart_stop='' restart_step='' restart_limit=''
+restart_stop='' restart_step='' restart_limit='' restart_reminder=''
 case ${HPC_KIT_PROGRESS:-$HPC_KIT_RUN/saved} in
   /*) restart_watched=${HPC_KIT_PROGRESS:-$HPC_KIT_RUN/saved} ;;
   *) restart_watched=$PWD/$HPC_KIT_PROGRESS ;;
@@ -69,13 +69,17 @@ stop_attempt() {
   # The program gets this time to save. What is left of the lead is for the requeue.
   local rest=$((HPC_KIT_RESTART_LEAD > 60 ? 15 : HPC_KIT_RESTART_LEAD / 4))
   [ -n "$restart_limit" ] || restart_limit=$((SECONDS + HPC_KIT_RESTART_LEAD - rest))
-  [ -z "$restart_step" ] || kill -s "$HPC_KIT_STOP_SIGNAL" "$restart_step" 2>/dev/null || true
+  restart_reminder=$((SECONDS + HPC_KIT_RESTART_LEAD / 2))
+  [ -n "$restart_step" ] || return 0
+  # A signal that reaches srun before the tasks run would be lost.
+  [ $((SECONDS - restart_began)) -ge 2 ] || sleep 2
+  kill -s "$HPC_KIT_STOP_SIGNAL" "$restart_step" 2>/dev/null || true
 }
 
 watch_step() {
-  restart_step=$1
-  # A signal that came before the program started.
-  [ "$restart_stop" != "$HPC_KIT_STOP_SIGNAL" ] || stop_attempt
+  restart_step=$1 restart_began=$SECONDS
+  # The signal came before the program started.
+  [ -z "$restart_stop" ] || kill "$1"
   # Each signal ends one wait.
   while kill -0 "$1" 2>/dev/null; do
     if [ -z "$restart_limit" ]; then
@@ -84,6 +88,11 @@ watch_step() {
       restart_stop="$HPC_KIT_STOP_SIGNAL, and the program went on until the time limit"
       return 137
     else
+      # The program may have lost the first signal while it started.
+      if [ "$SECONDS" -ge "$restart_reminder" ]; then
+        kill -s "$HPC_KIT_STOP_SIGNAL" "$1" || true
+        restart_reminder=$restart_limit
+      fi
       sleep 0.2
     fi
   done
