@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from pocketslurm.commands.pocketslurm import install
+from pocketslurm.settings import Settings
 from tests.cluster import Cluster
-from tests.pocketslurm.conftest import Slurm
 
 
 class Queue(Protocol):
@@ -50,15 +52,22 @@ class EmbeddedQueue(_Commands):
     kit_cluster = "local"
 
     def __init__(self, root: Path) -> None:
-        self.slurm = Slurm(root, nodes="127.0.0.[1-4]", gpus=0, minute=2.0, cpus=64)
-        self.folder = self.slurm.folder
+        self.folder = root / "work"
+        self.folder.mkdir()
+        settings = Settings(nodes="127.0.0.[1-4]", cpus=64, memory=16000, minute=2.0, kill_wait=1.0)
+        self.environ = install(settings, root / "state", os.environ)
 
     def call(self, *argv: str) -> subprocess.CompletedProcess[str]:
-        return self.slurm.run(*argv)
+        return subprocess.run(
+            argv, cwd=self.folder, env=self.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
 
     def close(self) -> None:
-        """End all jobs."""
-        self.slurm.clear()
+        """End all jobs. The controller ends with the last one."""
+        self.call("scancel", "--me")
+        deadline = time.monotonic() + 30
+        while self.call("squeue", "--noheader").stdout and time.monotonic() < deadline:
+            time.sleep(0.1)
 
 
 class RealQueue(_Commands):

@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.faults import training
 from tests.faults.queues import Queue, RealQueue
 
 STEPS = 40
+RENDERING = threading.Lock()
 PATIENCE = 150.0
 
 Inject = Callable[["Trial"], object]
@@ -135,7 +137,8 @@ class Trial:
         settings |= self.kind.settings
         if "resources.array" in settings:
             settings["restart"] = {**restart, "progress": "saved0"}
-        text = render("single", self.queue.kit_cluster, set=settings, root=self.folder)
+        with RENDERING:
+            text = render("single", self.queue.kit_cluster, set=settings, root=self.folder)
         (self.folder / "job.sbatch").write_text(text)
         done = self.queue.call("sbatch", "--parsable", *self.kind.options, str(self.folder / "job.sbatch"))
         if done.returncode:
@@ -284,7 +287,8 @@ ANYWHERE = [
     Kind("stop signal during a save", signal_in_save, {"SAVE_SECONDS": "0.3"}),
     Kind("stop signal, no handler in the program", signal_batch, {"HANDLED": "USR2"}),
     Kind("stop signal, the program ends with 0", signal_batch, {"CODE": "0"}),
-    Kind("stop signal under mpirun", signal_batch, settings={"launch.launcher": "mpirun"}),
+    Kind("stop signal under mpirun", signal_batch,
+         settings={"launch.launcher": "mpirun", "resources.nodes": 1, "resources.ntasks_per_node": 4}),
     Kind("stop signal to an element of an array", call("scancel", "--signal=USR1", "--batch", "JOB_0"),
          settings={"resources.array": "0-0"}),
     Kind("kill -9 of a rank", kill_rank),
