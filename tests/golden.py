@@ -71,6 +71,13 @@ CASES: dict[str, tuple[str, str, dict[str, object], str]] = {
         },
         "standalone",
     ),
+    "restart": (
+        "ddp_4node",
+        "slurm",
+        {"restart": {"lead": "2:00", "resume_args": ["--resume", "saved"], "progress": "saved"}},
+        "",
+    ),
+    "restart.torchrun.standalone": ("ddp_torchrun", "slurm", {"restart": {"signal": "USR2"}, **PROJECT}, "standalone"),
     "special_characters": (
         "single",
         "slurm",

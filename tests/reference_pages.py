@@ -34,6 +34,7 @@ JOB_TABLES = {
     "Model": "[model]",
     "Program": "[program]",
     "Launch": "[launch]",
+    "Restart": "[restart]",
 }
 CLUSTER_TABLES = {
     "Cluster": "Top level",

@@ -90,6 +90,7 @@ def template_values(
         "mpi": job.launch.mpi,
         "task_output": job.launch.output,
         "task_error": job.launch.error,
+        "restart": job.restart,
         "standalone": standalone,
         "simple": simple,
         "layout": job.layout,
@@ -163,6 +164,8 @@ def directives(resolved: Resolved, *, standalone: bool = False) -> list[Directiv
     given.setdefault("output", literal_pattern(resolved.log_folder) + ("/%A_%a.log" if array else "/%j.log"))
     if standalone and not nodes_are_fixed(resolved):
         given.pop("ntasks", None)
+    if restart := job.restart:
+        given |= {"signal": f"B:{restart.signal_name}@{restart.lead_seconds}", "requeue": True}
     ordered = [(name, given[name]) for name in job.resources.__struct_fields__ if name in given]
     return [(name.replace("_", "-"), None if value is True else value) for name, value in ordered]
 

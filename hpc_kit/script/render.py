@@ -136,6 +136,12 @@ def _check_variant(resolved: Resolved, *, standalone: bool, simple: bool) -> Non
         raise SpecError(
             "the program of this job is hpc_kit itself", found=" ".join(argv), remedy="leave --standalone out"
         )
+    if simple and resolved.job.restart is not None:
+        raise SpecError(
+            "a simple script cannot start its job again",
+            found=f"[restart] of job {resolved.job.name} needs shell/restart.sh",
+            remedy="leave --simple out, or leave [restart] out",
+        )
     if simple and launch.launcher == "ray":
         raise SpecError(
             "a simple script cannot start Ray",

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from hpc_kit.spec.resources import Count, Resources
+from hpc_kit.spec.restart import Restart
 
 Degree = Annotated[int, Meta(ge=1)]
 Axis = Literal["pp", "dp", "cp", "tp"]
@@ -239,6 +240,9 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     watchdog: Annotated[Watchdog, Meta(description="What happens when a training makes no progress")] = field(
         default_factory=Watchdog
     )
+    restart: Annotated[
+        Restart | None, Meta(description="Start the job again after its time limit, a preemption or a failure")
+    ] = None
     env: Annotated[dict[str, Value], Meta(description="Environment variables of the job; no secrets")] = field(
         default_factory=dict
     )

@@ -72,7 +72,8 @@ def check_names(job: Job, cluster: Cluster, origins: Origins) -> None:
         )
     for name, value in job.env.items():
         _check_variable(name, str(value), origins)
-    if (argument := next(secret_arguments(job.command), None)) is not None:
+    words = (*job.command, *(job.restart.resume_args if job.restart else ()))
+    if (argument := next(secret_arguments(words), None)) is not None:
         raise SpecError(
             f"{argument} in {origins.of('command')} looks like a secret",
             found="every user of a node can read the arguments of a program, and others the script and its record",

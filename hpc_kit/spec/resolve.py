@@ -17,6 +17,7 @@ from hpc_kit.spec.job import Job, format_layout
 from hpc_kit.spec.launcher_command import adopt_launcher
 from hpc_kit.spec.load import LoadedJob
 from hpc_kit.spec.resources import GPU_FIELDS, Resources, excluded_options
+from hpc_kit.spec.restart import check_restart
 
 _THREADS = frozenset({"hint", "threads_per_core", "ntasks_per_core", "extra_node_info", "cores_per_socket"})
 """Options with which a step may have fewer CPUs than its job."""
@@ -138,6 +139,7 @@ def resolve(
     uneven = [index for index, fit in enumerate(fits) if fit.job.resources.ntasks_per_node is None]
     job_checks.check_components(job, origins, uneven)
     job_checks.check_container(job, cluster, origins)
+    check_restart(job, origins)
     job = structs.replace(job, setup=(*cluster.setup, *job.setup))
     world_size = nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks
     size_checks.check_rank_files(job, origins)

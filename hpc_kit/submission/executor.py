@@ -393,6 +393,7 @@ def add_submitit_protocol(job: Job, folder: Path, options: ExecutorOptions, arra
     return structs.replace(
         job,
         env={**job.env, "SUBMITIT_EXECUTOR": "slurm"},
+        restart=None,  # submitit requeues its jobs itself
         setup=(*job.setup, *own_folder, *teardown),
         launch=structs.replace(job.launch, output=output, error=error if is_separate else None),
         resources=structs.replace(

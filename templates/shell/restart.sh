@@ -1,0 +1,183 @@
+#!/bin/bash
+# Starts the job again. The batch script sources this file, and calls:
+#
+#   trap stop_attempt SIGNAL      passes the stop signal on to the program
+#   start_attempt                 counts the attempt
+#   PROGRAM & watch_step "$!"     waits for the program; returns its exit status
+#   end_attempt                   with the exit code in $status: requeues the job, or returns
+#
+# It reads HPC_KIT_STOP_SIGNAL, HPC_KIT_RESTART_LEAD (seconds), HPC_KIT_MAX_ATTEMPTS, HPC_KIT_EXIT_CODES and
+# HPC_KIT_PROGRESS (a file or folder, or nothing). Each event is a line of JSON in $HPC_KIT_RUN/history. Files of the
+# program in $HPC_KIT_RUN: `stopped`, because it left its loop after the signal; `saved`, its last saved step.
+
+restart_history=$HPC_KIT_RUN/history
+restart_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+restart_job=${restart_job:-$SLURM_JOB_ID}
+restart_stop='' restart_step='' restart_limit='' restart_reminder=''
+case ${HPC_KIT_PROGRESS:-$HPC_KIT_RUN/saved} in
+  /*) restart_watched=${HPC_KIT_PROGRESS:-$HPC_KIT_RUN/saved} ;;
+  *) restart_watched=$PWD/$HPC_KIT_PROGRESS ;;
+esac
+
+# Appends an event to the history:  record_event EVENT [KEY VALUE]...
+record_event() {
+  local line
+  line="\"event\": \"$1\", \"attempt\": $HPC_KIT_ATTEMPT, \"job_id\": \"$restart_job\", \"time\": $(date +%s)"
+  shift
+  while [ $# -gt 0 ]; do
+    if [[ $2 =~ ^(0|[1-9][0-9]*)$ ]]; then line+=", \"$1\": $2"; else line+=", \"$1\": \"${2//[\"\\]/}\""; fi
+    shift 2
+  done
+  echo "{$line}" >>"$restart_history" || true
+}
+
+# Lists name, size and time of the files that show progress. Hidden files are drafts and locks.
+list_saved() {
+  [ ! -e "$restart_watched" ] ||
+    find -L "$restart_watched" -type f -printf '%P\t%s\t%T@\n' 2>/dev/null | grep -Ev '(^|/)[.]' | LC_ALL=C sort || true
+}
+
+# Saved checkpoints exist, so that a later attempt can go on from them.
+# shellcheck disable=SC2317  # a job without resume_args does not call it
+can_resume() {
+  [ "$HPC_KIT_ATTEMPT" -gt 1 ] && { [ -z "$HPC_KIT_PROGRESS" ] || [ -n "$(list_saved)" ]; }
+}
+
+# Prints the state of the job; nothing if Slurm does not answer.
+job_state() { squeue --noheader --jobs="$restart_job" --format=%T 2>/dev/null | head -n1 || true; }
+
+start_attempt() {
+  # A new job may have the number of an old one, for example after Slurm was installed again.
+  [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || [ "${HPC_KIT_RUN##*/}" != "$restart_job" ] || rm -f "$restart_history"
+  HPC_KIT_ATTEMPT=$(grep -c '"event": "start"' "$restart_history" 2>/dev/null || true)
+  export HPC_KIT_ATTEMPT=$((${HPC_KIT_ATTEMPT:-0} + 1))
+  rm -f "$HPC_KIT_RUN/stopped" "$HPC_KIT_RUN/summary.json"
+  # Slurm sends TERM to all processes of a job that it ends. The program may need the time until KILL.
+  [ "$HPC_KIT_STOP_SIGNAL" = TERM ] || trap 'restart_stop=TERM' TERM
+  restart_saved=$(list_saved | cksum)
+  record_event start nodes "$SLURM_JOB_NODELIST" requeues "${SLURM_RESTART_COUNT:-0}"
+  # Slurm may have requeued the job after the last attempt.
+  if [ "$HPC_KIT_ATTEMPT" -gt "$HPC_KIT_MAX_ATTEMPTS" ]; then
+    status=1
+    give_up "max_attempts = $HPC_KIT_MAX_ATTEMPTS"
+    exit "$status"
+  fi
+}
+
+stop_attempt() {
+  restart_stop=$HPC_KIT_STOP_SIGNAL
+  # The program gets this time to save. What is left of the lead is for the requeue.
+  local rest=$((HPC_KIT_RESTART_LEAD > 60 ? 15 : HPC_KIT_RESTART_LEAD / 4))
+  [ -n "$restart_limit" ] || restart_limit=$((SECONDS + HPC_KIT_RESTART_LEAD - rest))
+  restart_reminder=$((SECONDS + HPC_KIT_RESTART_LEAD / 2))
+  [ -n "$restart_step" ] || return 0
+  # A signal that reaches srun before the tasks run would be lost.
+  [ $((SECONDS - restart_began)) -ge 2 ] || sleep 2
+  kill -s "$HPC_KIT_STOP_SIGNAL" "$restart_step" 2>/dev/null || true
+}
+
+watch_step() {
+  restart_step=$1 restart_began=$SECONDS
+  # The signal came before the program started.
+  [ -z "$restart_stop" ] || kill "$1"
+  # Each signal ends one wait.
+  while kill -0 "$1" 2>/dev/null; do
+    if [ -z "$restart_limit" ]; then
+      wait "$1" || true
+    elif [ "$SECONDS" -ge "$restart_limit" ]; then
+      restart_stop="$HPC_KIT_STOP_SIGNAL, and the program went on until the time limit"
+      return 137
+    else
+      # The program may have lost the first signal while it started.
+      if [ "$SECONDS" -ge "$restart_reminder" ]; then
+        kill -s "$HPC_KIT_STOP_SIGNAL" "$1" || true
+        restart_reminder=$restart_limit
+      fi
+      sleep 0.2
+    fi
+  done
+  wait "$1"
+}
+
+end_attempt() {
+  trap '' "$HPC_KIT_STOP_SIGNAL" TERM
+  local reason='' number
+  number=$(kill -l "$HPC_KIT_STOP_SIGNAL")
+  if [ "$status" = 0 ] && [ -s "$HPC_KIT_RUN/summary.json" ] && [ ! -e "$HPC_KIT_RUN/stopped" ]; then
+    # The training reached its last step, even if a signal came meanwhile.
+    reason=''
+  elif [ -n "$restart_stop" ]; then
+    reason="stopped by $restart_stop"
+  elif [ -e "$HPC_KIT_RUN/stopped" ] || [ "$status" = $((128 + number)) ]; then
+    reason="stopped by $HPC_KIT_STOP_SIGNAL"
+  elif [[ " $HPC_KIT_EXIT_CODES " = *" $status "* ]]; then
+    reason="exit code $status"
+  fi
+  [ -n "$reason" ] || { end_event "$([ "$status" = 0 ] && echo finished || echo failed)" && return; }
+  local state
+  state=$(job_state)
+  # Slurm ends the job itself: it was cancelled, preempted or requeued. Only Slurm knows whether it starts again.
+  [ -z "$state" ] || [ "$state" = RUNNING ] || { end_event ended "$reason" state "$state" && exit "$status"; }
+  [ "$HPC_KIT_ATTEMPT" -lt "$HPC_KIT_MAX_ATTEMPTS" ] || { give_up "max_attempts = $HPC_KIT_MAX_ATTEMPTS" && return; }
+  if made_no_progress && grep '"event": "end"' "$restart_history" | tail -n 1 | grep -q '"progress": "none"'; then
+    give_up "two attempts without a new checkpoint in $restart_watched" && return
+  fi
+  start_again "$reason"
+}
+
+# No saved file has changed since this attempt began.
+made_no_progress() { knows_progress && [ "$(list_saved | cksum)" = "$restart_saved" ]; }
+knows_progress() { [ -n "$HPC_KIT_PROGRESS" ] || [ -e "$restart_watched" ]; }
+
+# Records the end of the attempt:  end_event DECISION [REASON] [KEY VALUE]...
+end_event() {
+  local decision=$1 reason=${2-} progress='' saved step=''
+  shift $(($# > 1 ? 2 : 1))
+  ! knows_progress || { made_no_progress && progress=none; } || progress=made
+  [ ! -s "$HPC_KIT_RUN/saved" ] || read -r step _ <"$HPC_KIT_RUN/saved" || true
+  saved=$(list_saved | cut -f3 | sort -n | tail -n 1)
+  record_event end decision "$decision" exit_code "$status" ${reason:+reason "$reason"} \
+    ${progress:+progress "$progress"} ${saved:+saved "${saved%%.*}"} ${step:+step "$step"} "$@"
+}
+
+give_up() {
+  [ "$status" != 0 ] || status=1
+  end_event gave_up "$1"
+  echo "hpc-kit: the job is not started again
+  found  attempt $HPC_KIT_ATTEMPT ended with exit code $status; $1
+  do     read the logs in $HPC_KIT_RUN; then submit the job again, or set [restart] max_attempts" >&2
+}
+
+start_again() {
+  # Slurm kills this script when it requeues the job: the history comes first.
+  end_event requeue "$1"
+  trap 'exit "$status"' TERM
+  local answer
+  for _ in 1 2 3 4 5 6; do
+    ! answer=$(scontrol requeue "$restart_job" 2>&1) || await_kill
+    # Another process may have requeued the job, such as the training itself.
+    case $(job_state) in '' | RUNNING) ;; *) await_kill ;; esac
+    case $answer in *"nable to contact"* | *"try again"*) sleep 5 ;; *) break ;; esac
+  done
+  echo "hpc-kit: scontrol requeue $restart_job: $answer; submitting the job again" >&2
+  submit_again || { give_up "neither scontrol requeue nor sbatch worked: $answer" && return; }
+}
+
+# Waits for Slurm, which kills this script. If the script ended first, the job might count as finished.
+await_kill() {
+  sleep 60 &
+  wait "$!"
+  exit "$status"
+}
+
+# Submits this script again, with the log and the run folder of this job.
+submit_again() {
+  local log id
+  log=$(readlink /proc/self/fd/1)
+  id=$(sbatch --parsable --output="${log//%/%%}" ${SLURM_ARRAY_TASK_ID:+--array="$SLURM_ARRAY_TASK_ID"} \
+    "$0" "${HPC_KIT_RUN##*/}") || return
+  id=${id%%;*}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+  # The commands of hpc-kit find the run by the new id, too.
+  ln -s "${HPC_KIT_RUN##*/}" "${HPC_KIT_RUN%/*}/$id" || true
+  record_event submitted next "$id"
+}

@@ -1,0 +1,361 @@
+"""Injects one fault into a running job with [restart], waits for the end of the job, and checks all of its steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpc_kit.run_files import END
+from hpc_kit.script.render import render
+from tests.cluster import Cluster
+from tests.faults import training
+from tests.faults.queues import Queue, RealQueue
+
+STEPS = 40
+RENDERING = threading.Lock()
+PATIENCE = 150.0
+
+Inject = Callable[["Trial"], object]
+
+
+class FaultNotSurvived(AssertionError):
+    """The training did not reach its last step, or has wrong losses, or something is left over."""
+
+
+class Kind(NamedTuple):
+    """One kind of fault.
+
+    Attributes:
+        name: Its name in the table.
+        inject: Does the damage; runs at a random step of the training.
+        env: Variables of the training.
+        settings: Values of the job, by dotted key.
+        options: Options of sbatch.
+        early: Inject as soon as the batch script runs.
+        attempts: Attempts that the job needs; 0: it depends on the speed of the machine.
+    """
+
+    name: str
+    inject: Inject
+    env: dict[str, str] = {}
+    settings: dict[str, object] = {}
+    options: tuple[str, ...] = ()
+    early: bool = False
+    attempts: int = 2
+
+
+class Outcome(NamedTuple):
+    """The measured end of one fault."""
+
+    kind: str
+    seconds: float | None
+    """From the fault to the first step of the next attempt."""
+
+    repeated: int
+    """Steps that were computed again, of the rank with the most."""
+
+
+class Trial:
+    """One job, and the fault that it gets."""
+
+    def __init__(self, queue: Queue, kind: Kind, chance: random.Random, number: int) -> None:
+        self.queue, self.kind, self.chance = queue, kind, chance
+        self.folder = queue.folder / f"trial{number}"
+        self.job_id = self.run = ""
+        self.ranks = 4
+
+    def survive(self) -> Outcome:
+        """Run the job with its fault.
+
+        Raises:
+            FaultNotSurvived: With the logs of the job.
+        """
+        self._submit()
+        at_step = self.chance.randint(1, STEPS * 2 // 3)
+        if self.kind.early:
+            self._await(lambda: (self.run_folder / "history").exists(), "no attempt began")
+            time.sleep(self.chance.random() * 0.3)
+        else:
+            self._await(lambda: len(self._rows(0)) >= at_step, f"step {at_step} was not reached")
+            time.sleep(self.chance.random() * 0.2)
+        moment = time.time()
+        self.kind.inject(self)
+        self._await(self._has_ended, "the job did not end")
+        return self._check(moment)
+
+    # What faults use
+
+    @property
+    def run_folder(self) -> Path:
+        """The run folder of the job."""
+        return self.folder / "runs" / "job" / self.run
+
+    def process(self, rank: int) -> tuple[int, int, str]:
+        """Return process, parent process and host of a rank."""
+        pid, parent, host = self._file("losses", f"process-{rank}").read_text().split(" ")
+        return int(pid), int(parent), host
+
+    def call(self, *argv: str) -> None:
+        """Run a command of Slurm, with the id of the job in place of JOB."""
+        self.queue.call(*(word.replace("JOB", self.job_id) for word in argv))
+
+    def newest_save(self, rank: int) -> Path:
+        """Return the newest save of a rank."""
+        self._await(lambda: self.saves(rank).files(), "nothing was saved")
+        return self.saves(rank).files()[-1]
+
+    def saves(self, rank: int) -> training.Saves:
+        """Return the saves of a rank."""
+        return training.Saves(self._file("saved"), rank)
+
+    def wait(self, happened: Callable[[], object], what: str) -> None:
+        """Wait for something that the fault needs."""
+        self._await(happened, what)
+
+    # The job
+
+    def _submit(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        (self.folder / "runs" / "job").mkdir(parents=True)
+        restart = {"resume_args": ["--resume"], "progress": "saved", "lead": 60}
+        settings: dict[str, object] = {
+            "name": "job", "command": [sys.executable, training.__file__], "restart": restart,
+            "resources.nodes": 2, "resources.ntasks_per_node": 2, "resources.mem": "500M", "resources.time": "30",
+            "resources.cpus_per_task": 1,
+            "resources.chdir": str(self.folder), "env.STEPS": str(STEPS),
+        }  # fmt: skip
+        settings |= {f"env.{name}": value for name, value in self.kind.env.items()}
+        settings |= self.kind.settings
+        if "resources.array" in settings:
+            settings["restart"] = {**restart, "progress": "saved0"}
+        with RENDERING:
+            text = render("single", self.queue.kit_cluster, set=settings, root=self.folder)
+        (self.folder / "job.sbatch").write_text(text)
+        done = self.queue.call("sbatch", "--parsable", *self.kind.options, str(self.folder / "job.sbatch"))
+        if done.returncode:
+            raise FaultNotSurvived(done.stderr)
+        self.job_id = done.stdout.strip().partition(";")[0]
+        self.run = self.job_id + "_0" * ("resources.array" in settings)
+
+    def _file(self, folder: str, *names: str) -> Path:
+        index = "0" if self.run.endswith("_0") else ""
+        return Path(self.folder, f"{folder}{index}", *names)
+
+    def _rows(self, rank: int) -> list[list[str]]:
+        try:
+            text = self._file("losses", f"rank-{rank}").read_text()
+        except FileNotFoundError:
+            return []
+        return [line.split() for line in text.splitlines() if line.count(" ") == 3]
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return the events of the job."""
+        try:
+            return [json.loads(line) for line in (self.run_folder / "history").read_text().splitlines()]
+        except FileNotFoundError:
+            return []
+
+    def _has_ended(self) -> bool:
+        ends = [event for event in self.history() if event.get("decision") in {"finished", "failed", "gave_up"}]
+        return bool(ends) and (self.run_folder / END).exists()
+
+    def _await(self, happened: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not happened():
+            if time.monotonic() > deadline:
+                raise self._failure(what)
+            time.sleep(0.05)
+
+    def _failure(self, what: str) -> FaultNotSurvived:
+        parts = [what, *(json.dumps(event) for event in self.history())]
+        for path in sorted((self.folder / "runs" / "job").rglob("*.log")):
+            parts += [f"== {path.name}", path.read_text()[-1500:]]
+        parts.append(self.queue.call("scontrol", "show", "job", self.job_id).stdout)
+        return FaultNotSurvived("\n".join(parts))
+
+    def _check(self, moment: float) -> Outcome:
+        """Check the losses, the saves, the attempts and the processes."""
+        repeated = 0
+        for rank in range(self.ranks):
+            loss, expected = training.first_loss(rank), {}
+            for step in range(1, STEPS + 1):
+                loss = training.next_loss(loss)
+                expected[step] = loss.hex()
+            rows = self._rows(rank)
+            if wrong := [row for row in rows if expected[int(row[1])] != row[2]]:
+                raise self._failure(f"rank {rank} computed a wrong loss: {wrong[0]}")
+            steps = [int(row[1]) for row in rows]
+            if set(steps) != expected.keys():
+                raise self._failure(f"rank {rank} left out steps {sorted(expected.keys() - set(steps))}")
+            repeated = max(repeated, len(steps) - len(expected))
+            if damaged := [path for path in self.saves(rank).files() if training.read_save(path) is None]:
+                raise self._failure(f"{damaged[0]} is damaged")
+            if Path(f"/proc/{self.process(rank)[0]}").exists():
+                raise self._failure(f"rank {rank} still runs")
+        attempts = [event["attempt"] for event in self.history() if event["event"] == "start"]
+        if self.kind.attempts and attempts[-1] != self.kind.attempts:
+            raise self._failure(f"{attempts[-1]} attempts instead of {self.kind.attempts}")
+        later = [float(row[3]) for row in self._rows(0) if int(row[0]) == attempts[-1]]
+        return Outcome(self.kind.name, min(later) - moment if later else None, repeated)
+
+
+# The kinds
+
+
+def signal_batch(trial: Trial) -> None:
+    trial.call("scancel", "--signal=USR1", "--batch", "JOB")
+
+
+def signal_twice(trial: Trial) -> None:
+    signal_batch(trial)
+    time.sleep(trial.chance.random() * 0.2)
+    signal_batch(trial)
+
+
+def signal_in_save(trial: Trial) -> None:
+    trial.wait(lambda: trial.saves(0).draft.exists(), "no save began")
+    signal_batch(trial)
+
+
+def kill_rank(trial: Trial, number: int = signal.SIGKILL, rank: int | None = None) -> None:
+    chosen = trial.chance.randrange(trial.ranks) if rank is None else rank
+    trial.queue.kill(trial.process(chosen)[0], number)
+
+
+def kill_all(trial: Trial) -> None:
+    for rank in range(trial.ranks):
+        kill_rank(trial, rank=rank)
+
+
+def kill_shell(trial: Trial) -> None:
+    """Kill the shell around a rank, and the rank."""
+    pid, parent, _ = trial.process(trial.chance.randrange(trial.ranks))
+    trial.queue.kill(parent, signal.SIGKILL)
+    trial.queue.kill(pid, signal.SIGKILL)
+
+
+def damage_save(trial: Trial) -> None:
+    trial.newest_save(1).write_text("not a save\n")
+    kill_rank(trial)
+
+
+def cut_save(trial: Trial) -> None:
+    path = trial.newest_save(0)
+    os.truncate(path, path.stat().st_size // 2)
+    kill_rank(trial)
+
+
+def fill_disk(trial: Trial) -> None:
+    """Let the last save before the stop fail, as on a full disk."""
+    drafts = [trial.saves(rank).draft for rank in range(trial.ranks)]
+    for draft in drafts:
+        draft.unlink(missing_ok=True)
+        draft.symlink_to("/dev/full")
+    time.sleep(0.5)
+    signal_batch(trial)
+    trial.wait(lambda: any(event["event"] == "end" for event in trial.history()), "the attempt did not end")
+    for draft in drafts:
+        draft.unlink(missing_ok=True)
+
+
+def call(*argv: str) -> Inject:
+    """A fault that is a command of Slurm; JOB is the id of the job."""
+    return lambda trial: trial.call(*argv)
+
+
+def nothing(_: Trial) -> None:
+    """The fault comes from the settings of the job."""
+
+
+REQUEUE = ("scontrol", "requeue", "JOB")
+
+ANYWHERE = [
+    Kind("stop signal to the batch shell", signal_batch),
+    Kind("stop signal to the steps", call("scancel", "--signal=USR1", "JOB")),
+    Kind("SIGTERM to all", call("scancel", "--signal=TERM", "--full", "JOB")),
+    Kind("two stop signals in a row", signal_twice),
+    Kind("stop signal before the first step", signal_batch, early=True),
+    Kind("stop signal during a save", signal_in_save, {"SAVE_SECONDS": "0.3"}),
+    Kind("stop signal, no handler in the program", signal_batch, {"HANDLED": "USR2"}),
+    Kind("stop signal, the program ends with 0", signal_batch, {"CODE": "0"}),
+    Kind("stop signal under mpirun", signal_batch,
+         settings={"launch.launcher": "mpirun", "resources.nodes": 1, "resources.ntasks_per_node": 4}),
+    Kind("stop signal to an element of an array", call("scancel", "--signal=USR1", "--batch", "JOB_0"),
+         settings={"resources.array": "0-0"}),
+    Kind("kill -9 of a rank", kill_rank),
+    Kind("kill -9 of rank 0", lambda trial: kill_rank(trial, rank=0)),
+    Kind("kill -9 of all ranks", kill_all),
+    Kind("kill -9 of a rank and its shell", kill_shell),
+    Kind("SIGABRT of a rank", lambda trial: kill_rank(trial, signal.SIGABRT)),
+    Kind("requeue by an administrator", call(*REQUEUE)),
+    Kind("disk full during the save", fill_disk),
+    Kind("newest checkpoint overwritten", damage_save),
+    Kind("newest checkpoint cut short", cut_save),
+    Kind("requeue not allowed", signal_batch, options=("--no-requeue",)),
+]  # fmt: skip
+"""Faults that both Slurms have."""
+
+EMBEDDED = [
+    *ANYWHERE,
+    Kind("time limit", nothing, settings={"resources.time": "3", "restart.lead": 60}, attempts=0),
+    Kind("time limit, the program ignores the signal", signal_batch, {"IGNORED": "1", "STEPS": "40"},
+         settings={"restart.lead": 2}),
+]  # fmt: skip
+
+
+def real_cluster(trial: Trial) -> Cluster:
+    """Return the real Slurm of a trial."""
+    assert isinstance(trial.queue, RealQueue)
+    return trial.queue.cluster
+
+
+def preempt(trial: Trial) -> None:
+    words = ("--partition=high", "--nodes=4", "--exclusive", "--time=1", "--output=/dev/null", "--wrap=sleep 3")
+    trial.queue.call("sbatch", *words)
+
+
+def lose_node(trial: Trial) -> None:
+    cluster, host = real_cluster(trial), trial.process(3)[2]
+    cluster.lose(host)
+    trial.wait(lambda: any(event["attempt"] > 1 for event in trial.history()), "the job did not start again")
+
+
+def kill_slurmd(trial: Trial) -> None:
+    cluster = real_cluster(trial)
+    cluster.stop(trial.process(3)[2], "slurmd")
+    kill_rank(trial)
+
+
+def restart_controller(trial: Trial) -> None:
+    """Stop the controller, so that the requeue has to wait."""
+    cluster = real_cluster(trial)
+    signal_batch(trial)
+    cluster.stop("ctl", "slurmctld")
+    time.sleep(5)
+    cluster.repair_daemons()
+
+
+def kill_stepd(trial: Trial) -> None:
+    cluster, host = real_cluster(trial), trial.process(3)[2]
+    batch_host = trial.process(0)[2]
+    assert host != batch_host
+    cluster.stop(host, "slurmstepd")
+
+
+REAL = [
+    *ANYWHERE,
+    Kind("time limit", nothing, {"SECONDS_A_STEP": "2"}, {"resources.time": "1", "restart.lead": 30}, attempts=0),
+    Kind("preemption", preempt),
+    Kind("loss of a node", lose_node),
+    Kind("kill -9 of slurmd and of a rank", kill_slurmd),
+    Kind("restart of slurmctld during the requeue", restart_controller),
+]

@@ -1,0 +1,215 @@
+"""Jobs with [restart], on the embedded Slurm: each kind of end, and the attempt that follows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_kit.run_files import END
+from hpc_kit.script.render import render
+from tests.pocketslurm.conftest import Slurm, wait_for
+
+PROGRAM = """import os, pathlib, signal, sys, time
+
+rank, folder = int(os.environ.get("SLURM_PROCID", "0")), pathlib.Path("saved")
+folder.mkdir(exist_ok=True)
+file = folder / f"rank-{rank}"
+stopped = []
+for name in os.environ.get("HANDLED", "USR1").split():
+    signal.signal(getattr(signal, "SIG" + name), lambda number, _: stopped.append(number))
+if os.environ.get("IGNORED"):
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+step = int(file.read_text()) if file.exists() and "--resume" in sys.argv else 0
+print("attempt", os.environ["HPC_KIT_ATTEMPT"], "from", step, flush=True)
+last = int(os.environ.get("STEPS", "20"))
+while step < last and not stopped:
+    time.sleep(0.1)
+    step += 1
+    if rank == 0 and step == 5 and os.environ.get("RUN") and os.environ["HPC_KIT_ATTEMPT"] == "1":
+        os.system(os.environ["RUN"])
+    if step % 5 == 0 and not os.environ.get("FORGETS"):
+        file.write_text(str(step))
+if stopped and not os.environ.get("FORGETS"):
+    file.write_text(str(step))
+sys.exit(int(os.environ.get("CODE", "138")) if step < last else 0)
+"""
+"""Counts 20 steps, and saves the number when it gets USR1."""
+
+RESTART = {"resume_args": ["--resume"], "progress": "saved", "lead": 30}
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[Slurm]:
+    """A queue whose work folder is the project."""
+    own = Slurm(tmp_path, gpus=0)
+    (own.folder / "runs" / "job").mkdir(parents=True)
+    (own.folder / "count.py").write_text(PROGRAM)
+    try:
+        yield own
+    finally:
+        own.clear()
+
+
+def submit(
+    slurm: Slurm, *options: str, env: dict[str, str] | None = None, standalone: bool = False, **changes: object
+) -> Path:
+    """Submit a job with [restart] that runs PROGRAM; returns the folder of its run."""
+    settings: dict[str, object] = {"name": "job", "command": ["python3", "count.py"], "resources.time": "10"}
+    settings |= {"resources.ntasks_per_node": 2, "restart": RESTART}
+    settings |= {f"env.{name}": value for name, value in (env or {}).items()}
+    text = render("single", "local", set={**settings, **changes}, root=slurm.folder, standalone=standalone)
+    (slurm.folder / "job.sbatch").write_text(text)
+    job_id = slurm.said("sbatch", "--parsable", *options, "job.sbatch").strip()
+    return slurm.folder / "runs" / "job" / job_id
+
+
+def await_end(run: Path) -> int:
+    """Return the exit code of the job after its last attempt."""
+    wait_for(lambda: (run / END).is_file() and (run / END).read_text(), seconds=60)
+    return int((run / END).read_text().split()[0])
+
+
+def history(run: Path) -> list[dict[str, Any]]:
+    """The events of a job."""
+    return [json.loads(line) for line in (run / "history").read_text().splitlines()]
+
+
+def events(run: Path, *keys: str) -> list[tuple[Any, ...]]:
+    """Some values of each event."""
+    return [tuple(event.get(key) for key in ("event", "attempt", *keys)) for event in history(run)]
+
+
+def starts(run: Path) -> list[int]:
+    """The step from which rank 0 went on in each attempt."""
+    lines = (run / "rank-0.log").read_text().splitlines()
+    return [int(line.split()[3]) for line in lines if line.startswith("attempt")]
+
+
+def log(run: Path) -> str:
+    """The log of the batch script."""
+    return run.with_name(f"{run.name}.log").read_text()
+
+
+@pytest.mark.parametrize("standalone", [False, True], ids=["kit", "standalone"])
+def test_a_stopped_job_is_requeued_and_goes_on(slurm: Slurm, *, standalone: bool) -> None:
+    run = submit(slurm, env={"RUN": "scancel --signal=USR1 --batch $SLURM_JOB_ID"}, standalone=standalone)
+    assert await_end(run) == 0, log(run)
+    first, second = starts(run)
+    assert first == 0
+    assert 5 <= second < 20
+    assert events(run, "decision", "reason", "progress", "exit_code") == [
+        ("start", 1, None, None, None, None),
+        ("end", 1, "requeue", "stopped by USR1", "made", 138),
+        ("start", 2, None, None, None, None),
+        ("end", 2, "finished", None, "made", 0),
+    ]
+    assert history(run)[2]["requeues"] == 1
+
+
+def test_the_time_limit_is_the_end_of_an_attempt_only(tmp_path: Path) -> None:
+    fast = Slurm(tmp_path / "fast", gpus=0, minute=1.0)
+    (fast.folder / "runs" / "job").mkdir(parents=True)
+    (fast.folder / "count.py").write_text(PROGRAM)
+    try:
+        run = submit(fast, env={"STEPS": "60"}, **{"resources.time": "8", "restart.lead": 180})
+        assert await_end(run) == 0, log(run)
+        assert [event["reason"] for event in history(run) if event.get("decision") == "requeue"] != []
+        assert starts(run)[1] > 5
+    finally:
+        fast.clear()
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("scancel --signal=USR1 $SLURM_JOB_ID", "stopped by USR1"),
+        ("scancel --signal=TERM --full $SLURM_JOB_ID", "stopped by TERM"),
+        ("kill -9 $PPID", "exit code 137"),
+    ],
+    ids=["signal to the steps", "TERM to all", "a killed rank"],
+)
+def test_other_ends_that_are_tried_again(slurm: Slurm, command: str, reason: str) -> None:
+    run = submit(slurm, env={"RUN": command, "HANDLED": "USR1 TERM"})
+    assert await_end(run) == 0, log(run)
+    assert [event["reason"] for event in history(run) if event.get("decision") == "requeue"] == [reason]
+
+
+def test_a_failure_is_not_tried_again(slurm: Slurm) -> None:
+    run = submit(slurm, env={"RUN": "touch failed", "STEPS": "3"}, command=["false"])
+    assert await_end(run) == 1
+    assert events(run, "decision") == [("start", 1, None), ("end", 1, "failed")]
+
+
+def test_listed_exit_codes_are_tried_again_until_the_attempts_are_used_up(slurm: Slurm) -> None:
+    run = submit(slurm, command=["bash", "-c", "exit 75"], restart={"exit_codes": [75], "max_attempts": 3})
+    assert await_end(run) == 75
+    assert events(run, "decision") == [
+        ("start", 1, None), ("end", 1, "requeue"), ("start", 2, None), ("end", 2, "requeue"),
+        ("start", 3, None), ("end", 3, "gave_up"),
+    ]  # fmt: skip
+    assert "max_attempts = 3" in log(run)
+
+
+def test_two_attempts_without_progress_end_the_job(slurm: Slurm) -> None:
+    run = submit(slurm, command=["bash", "-c", "sleep 1; exit 75"], restart={"exit_codes": [75], "progress": "saved"})
+    assert await_end(run) == 75
+    assert [event["decision"] for event in history(run) if event["event"] == "end"] == ["requeue", "gave_up"]
+    assert "two attempts without a new checkpoint in" in log(run)
+
+
+def test_a_program_without_a_handler_goes_on_from_its_last_save(slurm: Slurm) -> None:
+    run = submit(slurm, env={"RUN": "sleep 1; scancel --signal=USR1 --batch $SLURM_JOB_ID", "HANDLED": "USR2"})
+    assert await_end(run) == 0, log(run)
+    assert len(starts(run)) == 2
+
+
+def test_a_program_that_ignores_the_signal_is_requeued_before_the_limit(slurm: Slurm) -> None:
+    env = {"RUN": "scancel --signal=USR1 --batch $SLURM_JOB_ID", "IGNORED": "1", "STEPS": "60"}
+    run = submit(slurm, env=env, restart={**RESTART, "lead": 4})
+    assert await_end(run) == 0, log(run)
+    assert history(run)[1]["reason"] == "stopped by USR1, and the program went on until the time limit"
+
+
+def test_a_program_that_ends_with_0_after_the_signal_is_started_again(slurm: Slurm) -> None:
+    run = submit(slurm, env={"RUN": "scancel --signal=USR1 --batch $SLURM_JOB_ID", "CODE": "0"})
+    assert await_end(run) == 0
+    assert len(starts(run)) == 2
+
+
+def test_a_cancelled_job_is_not_started_again(slurm: Slurm) -> None:
+    run = submit(slurm, env={"RUN": "scancel $SLURM_JOB_ID", "HANDLED": "USR1 TERM"})
+    slurm.until(int(run.name), "CANCELLED")
+    assert events(run, "decision") == [("start", 1, None), ("end", 1, "ended")]
+
+
+def test_a_requeue_by_an_administrator_is_an_attempt(slurm: Slurm) -> None:
+    run = submit(slurm, env={"RUN": "scontrol requeue $SLURM_JOB_ID", "HANDLED": "USR1 TERM"})
+    assert await_end(run) == 0
+    assert [event["attempt"] for event in history(run) if event["event"] == "start"] == [1, 2]
+    assert len(starts(run)) == 2
+
+
+def test_elements_of_an_array_are_requeued_alone(slurm: Slurm) -> None:
+    stop = '[ "$SLURM_ARRAY_TASK_ID" = 1 ] && scancel --signal=USR1 --batch ${SLURM_ARRAY_JOB_ID}_1'
+    run = submit(slurm, env={"RUN": stop}, **{"resources.array": "0-1", "resources.ntasks_per_node": 1})
+    for index, attempts in (0, 1), (1, 2):
+        element = run.with_name(f"{run.name}_{index}")
+        assert await_end(element) == 0
+        assert [event["attempt"] for event in history(element) if event["event"] == "start"][-1] == attempts
+
+
+def test_a_job_that_may_not_be_requeued_is_submitted_again_with_one_record(slurm: Slurm) -> None:
+    run = submit(slurm, "--no-requeue", env={"RUN": "scancel --signal=USR1 --batch $SLURM_JOB_ID"})
+    wait_for(lambda: "submitted" in (run / "history").read_text() if (run / "history").exists() else False, seconds=60)
+    submitted = next(event for event in history(run) if event["event"] == "submitted")
+    following = run.with_name(str(submitted["next"]))
+    slurm.until(int(following.name), "COMPLETED")
+    assert following.is_symlink()
+    assert following.resolve() == run
+    assert [event["job_id"] for event in history(run) if event["event"] == "start"] == [run.name, following.name]
+    assert "sbatch" not in log(run).replace("submitting the job again", "")
+    assert len(starts(run)) == 2
