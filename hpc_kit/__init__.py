@@ -10,6 +10,7 @@ TYPE_CHECKING = False  # the import of typing would double the time of this one
 __version__ = "0.1.0"
 
 __all__ = [
+    "Checkpointer",
     "Executor",
     "Group",
     "HpcKitError",
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from hpc_kit.runtime import World as World
     from hpc_kit.runtime import distributed as distributed
     from hpc_kit.runtime import resolve as resolve
+    from hpc_kit.runtime.restart.checkpointer import Checkpointer as Checkpointer
     from hpc_kit.runtime.restart.checkpoint_file import convert_checkpoint as convert_checkpoint
     from hpc_kit.runtime.restart.checkpoint_file import load_checkpoint as load_checkpoint
     from hpc_kit.runtime.restart.checkpoint_file import save_checkpoint as save_checkpoint
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 _CHECKPOINTS = "hpc_kit.runtime.restart.checkpoint_file"
 _HOME = {
+    "Checkpointer": "hpc_kit.runtime.restart.checkpointer",
     "Executor": "hpc_kit.submission.executor",
     "Group": "hpc_kit.runtime",
     "HpcKitError": "hpc_kit.errors",

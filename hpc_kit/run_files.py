@@ -20,6 +20,9 @@ LOGS_VARIABLE = "HPC_KIT_LOGS"
 FIRST_FAILURE = "first-failure"
 """`rank host exit_code unix_time [reason]` of the rank that failed first. The first rank to create the file wins."""
 
+STOPPED = "stopped"
+"""`step unix_time`, written by rank 0 when the training left its loop because a stop was requested."""
+
 END = "end"
 """`exit_code unix_time`, written by the batch script at its end."""
 

@@ -40,10 +40,20 @@ _TASKS = Path("/proc/self/task")
 _PAUSE = 0.005
 
 
+_before_destroy: list[Callable[[], object]] = []
+
+
+def call_before_destroy(function: Callable[[], object]) -> None:
+    """Call a function, which may need all ranks, before the default process group is destroyed at the end."""
+    _before_destroy.append(function)
+
+
 def destroy_process_group() -> None:
     """Destroy the default process group, if there is one, and wait until its threads are idle."""
     from torch import distributed as dist
 
+    while _before_destroy:
+        _before_destroy.pop()()
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
         wait_for_gloo_threads()

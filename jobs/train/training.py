@@ -45,12 +45,11 @@ from options import Options
 __all__ = ["SpecError", "distributed", "gather", "record_failure_of", "summarize_training"]
 
 if TYPE_CHECKING or find_spec("hpc_kit"):
-    from hpc_kit import distributed, progress
+    from hpc_kit import Checkpointer, distributed, progress
     from hpc_kit.errors import JobFailed, SpecError
     from hpc_kit.runtime import Group as World
     from hpc_kit.runtime.crash_watcher import record_crash_of as record_failure_of
     from hpc_kit.runtime.restart.all_ranks import explain_timeouts, gather, require_equal
-    from hpc_kit.runtime.restart.checkpoint import Checkpointer
     from hpc_kit.runtime.restart.stop_signal import TrainingStopped
     from hpc_kit.runtime.step_timer import StepTimer, StepTimes
     from hpc_kit.runtime.training_report import report_training, summarize_training
@@ -86,18 +85,19 @@ else:  # torch alone: no measurements, no restart, and rank 0 saves the paramete
         return values
 
     class Checkpointer(nullcontext):
-        def __init__(self, path, **_):
-            self.path, self.enter_result, self.step = path, None, lambda *_: False
+        def __init__(self, folder, **_):
+            self.folder, self.enter_result, self.step = folder, None, lambda *_: False
 
         def restore(self, *, model, **_):
-            self.model = model
+            self.modules = model if isinstance(model, list) else [model]
             return 0
 
         def save(self, _):
-            full = {name: getattr(each, "full_tensor", each.clone)() for name, each in self.model.named_parameters()}
-            parts = gather({name: each.detach().cpu() for name, each in full.items()} if self.path else {})
-            if self.path and dist.get_rank() == 0:
-                torch.save({name: part[name] for part in parts for name in part}, f"{self.path}.pt")
+            named = (pair for module in self.modules for pair in module.named_parameters())
+            full = {name: getattr(each, "full_tensor", each.clone)() for name, each in named}
+            parts = gather({name: each.detach().cpu() for name, each in full.items()} if self.folder else {})
+            if self.folder and dist.get_rank() == 0:
+                torch.save({name: part[name] for part in parts for name in part}, f"{self.folder}.pt")
 
     class StepTimer:
         __init__ = begin_step = end_loading = end_backward = end_step = lambda *_, **__: None
@@ -287,11 +287,9 @@ class Training:
         self.checkpointer = Checkpointer(
             options.checkpoint,
             every=options.checkpoint_every,
-            agree_every=options.log_every,
             resume=options.resume,
             is_required=options.requests_checkpoint,
-            shape=asdict(options.model),
-            options={name: str(getattr(options, name)) for name in names},
+            options={**asdict(options.model), **{name: getattr(options, name) for name in names}},
             report=self.report,
         )
         self.result: Result | None = None
@@ -299,14 +297,31 @@ class Training:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(self.checkpointer)
-            self.first = self.checkpointer.restore(model=self.model, optimizer=self.optimizer, steps=self.options.steps)
+            self.first = self._restore()
             self._exit = stack.pop_all()
         return self
+
+    def _restore(self) -> int:
+        """Returns the first step; that of the checkpoint if there is one."""
+        decay = [group["weight_decay"] for group in self.optimizer.param_groups]
+        stages = list(self.model) if isinstance(self.model, nn.ModuleList) else self.model
+        first, steps = self.checkpointer.restore(model=stages, optimizer=self.optimizer), self.options.steps
+        for group, value in zip(self.optimizer.param_groups, decay, strict=True):
+            group["weight_decay"] = value  # of this command line, even if the checkpoint was made with another one
+        if first >= steps and self.options.resume:
+            raise SpecError(
+                "the checkpoint leaves nothing to train",
+                found=f"--resume {self.options.resume} is at step {first}; --steps {steps}",
+                remedy=f"--steps {2 * first}: it counts from the first start",
+            )
+        if first >= steps:
+            self.report(f"note    step {first} of {steps}: nothing is left to train")
+        return first
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._exit:
             if kind is None and self.result:
-                self.checkpointer.save(self.options.steps)
+                self.checkpointer.save(self.options.steps - 1)
                 self._conclude(self.result)
 
     def steps(self) -> Iterator[Step]:
@@ -342,9 +357,9 @@ class Training:
                     self.report(f"step {done}/{options.steps}   validation loss {self.evaluate():.2f}")
                 # The losses show one step later that parameters are not finite. The old checkpoint is better then.
                 if self.checkpointer.step(
-                    done, partial(self._require_finite, self.norm, "norm of the gradients in", done)
+                    number, partial(self._require_finite, self.norm, "norm of the gradients in", done)
                 ):
-                    raise TrainingStopped.at_step(done, options.steps, self.checkpointer.path)
+                    raise TrainingStopped.at_step(done, options.steps, self.checkpointer.latest)
         self.result = Result(before, after, self.losses, self.timer.times, self.kept)
 
     def _windows_of_step(self, step: int) -> Tensor:

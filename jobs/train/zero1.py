@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,17 +36,18 @@ class Zero1Options(Options):
 class OffloadedAdamW(AdamW):
     """AdamW in the host's memory: a step copies the gradients there and the parameters back."""
 
-    @staticmethod
-    def empty_moments(parameter: Tensor) -> dict[str, Tensor]:
-        return {moment: torch.zeros_like(parameter, device="cpu") for moment in ("exp_avg", "exp_avg_sq")}
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                moments = {name: torch.zeros_like(parameter, device="cpu") for name in ("exp_avg", "exp_avg_sq")}
+                self.state[parameter].update(moments, step=torch.zeros(()))
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # no program here passes a closure
         for group in self.param_groups:
             for parameter in group["params"]:
                 state = self.state[parameter]
-                if not state:
-                    state.update(self.empty_moments(parameter), step=torch.zeros(()))
                 on_host = parameter.to("cpu", copy=True)
                 update_parameters(
                     [on_host], [parameter.grad.cpu()], [state["exp_avg"]], [state["exp_avg_sq"]],

@@ -29,7 +29,8 @@ import torch
 import plain_ddp
 import training
 from data import read_text_once_per_node
-from hpc_kit.errors import HpcKitError, SpecError
+from hpc_kit.errors import HpcKitError
+from hpc_kit.runtime.restart.checkpoint_folder import Damage
 from hpc_kit.runtime.step_timer import StepTimer
 
 
@@ -188,8 +189,8 @@ def another_text() -> None:
 
 def blind() -> None:
     """It does not see the checkpoint."""
-    error = SpecError("there is no checkpoint", found="--resume half")
-    mock.patch("hpc_kit.runtime.restart.checkpoint.read_info", side_effect=error).start()
+    damage = Damage("__0_0.distcp: No such file or directory", is_permanent=False)
+    mock.patch("hpc_kit.runtime.restart.checkpoint_folder.verify_checksums", return_value=damage).start()
 
 
 def elsewhere() -> None:

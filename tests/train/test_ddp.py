@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.runtime.restart.attempts import INFO_FILE
+from hpc_kit.runtime.restart.checkpoint_folder import INFO_FILE, LATEST
 from tests.train.conftest import TRAIN
 from tests.train.ranks_of_a_run import Run
 from tests.train.trained import TOLERANCE, Trained, train
@@ -75,14 +75,14 @@ def test_all_ranks_have_the_same_losses(trained: Trained) -> None:
 def test_a_resumed_training_has_the_losses_of_an_uninterrupted_one(trained: Trained) -> None:
     one, half, resumed = (trained.result_of(name) for name in ("one", "half", "resumed"))
     assert resumed["before"] == pytest.approx(half["after"], rel=1e-6)
-    assert "\nsaved   half\n" in trained.output("half")
+    assert "\nsaved   half/step-5\n" in trained.output("half")
     assert half["losses"] + resumed["losses"] == pytest.approx(one["losses"], rel=TOLERANCE)
 
 
 def test_an_interrupted_training_resumes_from_its_last_saved_step(trained: Trained) -> None:
     unbroken, gone_on = trained.result_of("unbroken"), trained.result_of("gone on")
-    assert "\nsaved   cut, step 6\n" in trained.output("cut short")
-    assert trained.output("gone on").startswith("resume  step 6 of cut\nstart ")
+    assert "\nsaved   cut/step-6\n" in trained.output("cut short")
+    assert trained.output("gone on").startswith("resume  step 6 of cut/step-6\nnote    4 ranks instead of 2: ")
     assert gone_on["losses"] == pytest.approx(unbroken["losses"][6:], rel=TOLERANCE)
 
 
@@ -91,8 +91,8 @@ def test_nan_gradients_do_not_replace_a_good_checkpoint(trained: Trained) -> Non
     assert second.startswith("the training diverged\n  found  norm of the gradients in step 3 of 10 is nan; ")
     assert re.match(r"rank 1 cannot go on\n  found  \S+: the training diverged\n", first)
     assert [trained.result_of("poisoned", rank)["exit_status"] for rank in (0, 1)] == [1, 1]
-    assert json.loads((trained.folder / "poisoned" / INFO_FILE).read_text())["step"] == 2
-    assert not list(trained.folder.glob(".poisoned*"))
+    assert json.loads((trained.folder / "poisoned" / LATEST / INFO_FILE).read_text())["step"] == 2
+    assert not list(trained.folder.glob("poisoned/.step*"))
 
 
 def test_a_stop_signal_to_one_rank_saves_and_ends_the_training_which_can_resume(trained: Trained) -> None:
@@ -100,11 +100,16 @@ def test_a_stop_signal_to_one_rank_saves_and_ends_the_training_which_can_resume(
     for rank in (0, 1):
         left = trained.result_of("stopped", rank)
         assert left["exit_status"] == 128 + signal.SIGUSR1
-        assert left["error"] == (
-            "the training stopped because of SIGUSR1\n  found  step 4 of 12 is in stopped\n  do     --resume stopped"
+        stopped = re.fullmatch(
+            r"the training stopped because of SIGUSR1\n"
+            r"  found  step (\d+) of 12; the newest checkpoint is stopped/step-\1\n  do     --resume stopped/step-\1",
+            left["error"],
         )
-    assert trained.output("stopped").endswith("\nsaved   stopped, step 4\n")
-    assert gone_on["losses"] == pytest.approx(unbroken["losses"][4:], rel=TOLERANCE)
+        assert stopped
+    step = int(stopped[1])
+    assert 2 <= step < 12
+    assert trained.output("stopped").endswith(f"saved   stopped/step-{step}\n")
+    assert gone_on["losses"] == pytest.approx(unbroken["losses"][step:], rel=TOLERANCE)
 
 
 def test_a_resumed_training_with_other_arguments_prints_a_note(trained: Trained) -> None:
@@ -175,19 +180,21 @@ def test_a_rank_with_another_text_stops_every_rank(trained: Trained) -> None:
 
 def test_a_checkpoint_missing_on_one_rank_stops_every_rank(trained: Trained) -> None:
     first, second = trained.errors_of("blind")
-    assert second == "there is no checkpoint\n  found  --resume half"
-    assert re.fullmatch(r"rank 1 cannot go on\n  found  \S+: there is no checkpoint\n +found  --resume half", first)
+    assert first == second
+    assert re.match(
+        r"the checkpoint is damaged\n  found  half/step-5: __0_0.distcp: No such file or directory on \S+\n", first
+    )
 
 
 def test_a_checkpoint_on_two_disks_is_refused_before_the_training(trained: Trained) -> None:
     for error in trained.errors_of("apart"):
         assert re.fullmatch(
-            r"the hosts do not share the folder of the checkpoint\n"
-            r"  found  --checkpoint apart: \S+ cannot see what rank 0 writes there\n"
+            r"the hosts do not share the folder of the checkpoints\n"
+            r"  found  apart: \S+ cannot see what rank 0 writes there\n"
             r"  do     choose a folder that all hosts see",
             error,
         )
-    assert not list(trained.folder.glob("*apart*.????????"))  # the mark
+    assert not list(trained.folder.glob("apart/.????????"))  # the mark
 
 
 def test_a_checkpoint_at_the_last_step_is_refused_with_both_numbers(trained: Trained) -> None:

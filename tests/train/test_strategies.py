@@ -202,7 +202,7 @@ WORDS = {
     "dataparallel of two": "nn.DataParallel is one process\n  found  2 ranks",
     "server alone": "a server needs a worker\n",
     "zero bubble compile": "a zero bubble cannot run compiled layers\n",
-    "another model": "found  layers 4 in dp4, 6 requested\n  do     --layers 4",
+    "another model": "is not in the checkpoint\n         it was made with --layers 4",
 }
 
 

@@ -14,15 +14,24 @@ from hpc_kit.errors import HpcKitError, JobFailed, SpecError
 T = TypeVar("T")
 
 
-def gather(value: T) -> list[T]:
-    """Return the value of each rank, on every rank. No rank leaves before all ranks came, so it is also a barrier."""
+def gather(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """Return the value of each rank, on every rank. No rank leaves before all ranks came, so it is also a barrier.
+
+    Without a process group, this process is the only rank.
+    """
+    if not dist.is_initialized():
+        return [value]
     values: list[T | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
+    dist.all_gather_object(values, value, group)
     return values  # type: ignore[return-value]
 
 
-def run_on_all(work: Callable[[], T]) -> T:
+def run_on_all(work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """Run a function on every rank. If it fails on one rank, it raises on all ranks.
+
+    Args:
+        work: The function.
+        group: A group of all ranks. Default: the default group.
 
     Raises:
         HpcKitError: The error of this rank, or a JobFailed or SpecError with the error of another rank.
@@ -33,7 +42,7 @@ def run_on_all(work: Callable[[], T]) -> T:
     except HpcKitError as error:
         own_error = error
     kind = JobFailed if isinstance(own_error, JobFailed) else SpecError
-    errors = gather(None if own_error is None else (kind, f"{socket.gethostname()}: {own_error}"))
+    errors = gather(None if own_error is None else (kind, f"{socket.gethostname()}: {own_error}"), group)
     if own_error is not None:
         raise own_error
     for rank, theirs in enumerate(errors):

@@ -1,30 +1,38 @@
-"""Attempts of one training, which Slurm requeues or torchrun restarts, and the lock of its checkpoint."""
+"""Attempts of one training, which Slurm requeues or torchrun restarts, and the lock of its checkpoints."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from hpc_kit.errors import SpecError
 from hpc_kit.run_files import RUN_VARIABLE
 
-INFO_FILE = "about.json"
-"""The last file that is written into a checkpoint; it describes the others."""
+ATTEMPT_VARIABLE = "HPC_KIT_ATTEMPT"
+"""Environment variable, set by the script: the number of this attempt of the job, from 1."""
+
+LOCK = ".lock"
+"""File in a folder of checkpoints that the training which writes them has locked."""
 
 
 def is_restart(environ: Mapping[str, str]) -> bool:
-    """Return whether Slurm has requeued this job, or torchrun has restarted its workers."""
-    return any(environ.get(name, "0") != "0" for name in ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"))
+    """Return whether an earlier attempt of this job was requeued, or torchrun has restarted its workers."""
+    counts = (environ.get(name, "0") for name in ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"))
+    return any(count not in {"", "0"} for count in counts) or environ.get(ATTEMPT_VARIABLE, "1") not in {"", "1"}
 
 
 def job_identity(environ: Mapping[str, str]) -> str:
     """Return a text that all attempts of a training share and no other training has; "" if nothing identifies it."""
-    names = (environ.get(name, "") for name in ("SLURM_JOB_ID", RUN_VARIABLE, "TORCHELASTIC_RUN_ID"))
+    if run := environ.get(RUN_VARIABLE):
+        return run  # a job that is submitted again keeps its run folder, and gets another number
+    names = (environ.get(name, "") for name in ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID"))
     if known := [name for name in names if name not in {"", "none"}]:  # none: torchrun without --rdzv-id
         return " ".join(known)
     # torchrun is the parent of all workers of its host.
@@ -32,111 +40,85 @@ def job_identity(environ: Mapping[str, str]) -> str:
 
 
 def attempt_numbers(environ: Mapping[str, str]) -> str:
-    """Return the numbers that `is_later_attempt` compares: requeues, the job step, restarts by torchrun."""
-    names = ("SLURM_RESTART_COUNT", "SLURM_STEP_ID", "TORCHELASTIC_RESTART_COUNT")
+    """Return the numbers that `is_later_attempt` compares: attempts, requeues, the job step, restarts by torchrun."""
+    names = (ATTEMPT_VARIABLE, "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "TORCHELASTIC_RESTART_COUNT")
     return " ".join(environ.get(name) or "0" for name in names)
 
 
 def is_later_attempt(ours: str, theirs: str) -> bool:
     """Return whether `ours` is a later attempt of the same training. Two steps of one attempt are two trainings."""
     try:
-        (job, step, worker), (old_job, old_step, old_worker) = (map(int, text.split()) for text in (ours, theirs))
+        (*job, step, worker), (*old_job, old_step, old_worker) = (map(int, text.split()) for text in (ours, theirs))
     except ValueError:
         return False
     return job > old_job or (job == old_job and step == old_step and worker > old_worker)
-
-
-def previous_path(path: Path) -> Path:
-    """Return the path of the old checkpoint while the new one is renamed."""
-    return path.with_name(f".{path.name}.old")
-
-
-def find_own_checkpoint(path: Path, environ: Mapping[str, str]) -> Path | None:
-    """Return the checkpoint at `path` if an earlier attempt of this training wrote it."""
-    place = path if path.exists() else previous_path(path)
-    identity = job_identity(environ)
-    if not identity or not is_restart(environ):
-        return None
-    try:
-        info = json.loads((place / INFO_FILE).read_text())
-        return place if info.get("run") == identity and int(info["step"]) >= 0 else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
 
 
 def write_error(path: Path, problem: str) -> SpecError:
     """Return the error of a checkpoint that cannot be written."""
     return SpecError(
         "the checkpoint cannot be written",
-        found=f"--checkpoint {path}: {problem}",
-        remedy="choose a new folder of your own, on a disk with free space",
+        found=f"{path}: {problem}",
+        remedy="choose a folder of your own, on a disk with free space",
     )
 
 
-@contextmanager
-def checkpoint_lock(path: Path) -> Iterator[None]:
-    """Lock a checkpoint against other trainings. On a file system without locks, nothing is locked.
+class FolderLock:
+    """Locks a folder of checkpoints against other trainings. On a file system without locks, nothing is locked.
 
-    The lock is a file beside the checkpoint. The kernel releases it when the process is killed.
+    The kernel releases the lock when the process ends.
 
     Raises:
-        SpecError: Another training holds the lock, or no file can be created there.
+        SpecError: Another training has the lock, or no file can be created in the folder.
     """
-    lock_path = path.with_name(f".{path.name}.lock")
-    try:
-        file, is_locked = _open_lock(path, lock_path)
-    except OSError as error:
-        raise write_error(path, error.strerror or str(error)) from None
-    try:
-        if is_locked:
-            with suppress(OSError):  # on a full disk, the lock works without the holder's name in it
-                os.ftruncate(file, 0)
-                holder = job_identity(os.environ), socket.gethostname(), attempt_numbers(os.environ)
-                os.pwrite(file, "\n".join(holder).encode(), 0)
-        try:
-            yield
-        finally:
-            if is_locked:
-                lock_path.unlink(missing_ok=True)
-    finally:
-        os.close(file)
 
-
-def _open_lock(path: Path, lock_path: Path) -> tuple[int, bool]:
-    """Return the descriptor of the lock file, and whether it is locked."""
-    while True:
-        file = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o666)
+    def __init__(self, folder: Path) -> None:
         try:
-            is_locked = _take_lock(file, path, lock_path)
-            # The holder before may have removed the file after we opened it. The next training would then lock
-            # another file of the same name, so open it again.
-            if not is_locked or os.path.samestat(os.fstat(file), lock_path.stat()):
-                return file, is_locked
-        except FileNotFoundError:
-            pass
+            descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise write_error(folder, error.strerror or str(error)) from None
+        self._file: IO[bytes] = os.fdopen(descriptor, "r+b", buffering=0)
+        try:
+            if _take_lock(descriptor, folder):
+                with suppress(OSError):  # on a full disk, the lock works without the holder's name in it
+                    os.ftruncate(descriptor, 0)
+                    holder = job_identity(os.environ), socket.gethostname(), attempt_numbers(os.environ)
+                    os.pwrite(descriptor, "\n".join(holder).encode(), 0)
         except BaseException:
-            os.close(file)
+            self._file.close()
             raise
-        os.close(file)
+        # A forked worker of a DataLoader, which may outlive this process for seconds, would keep the lock.
+        os.register_at_fork(after_in_child=partial(_release_in_child, weakref.ref(self)))
+
+    def release(self) -> None:
+        """Release the lock. The file stays: its removal would let two trainings lock two files of one name."""
+        self._file.close()
 
 
-def _take_lock(file: int, path: Path, lock_path: Path) -> bool:
-    """Lock the file; returns False if the file system has no locks, or an earlier attempt of this training holds it.
+def _release_in_child(reference: weakref.ref[FolderLock]) -> None:
+    if lock := reference():
+        lock.release()
+
+
+def _take_lock(file: int, folder: Path) -> bool:
+    """Lock the file; returns False if the file system has no locks, or an earlier attempt of this training has it.
 
     A file server may keep the lock of an earlier attempt for a while after its host is gone.
 
     Raises:
-        SpecError: Another training holds the lock.
+        SpecError: Another training has the lock.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder, host, attempt = (*os.read(file, 1 << 16).decode(errors="replace").split("\n"), "", "", "")[:3]
+        holder, host, attempt = (*os.pread(file, 1 << 16, 0).decode(errors="replace").split("\n"), "", "", "")[:3]
         if holder and holder == job_identity(os.environ) and is_later_attempt(attempt_numbers(os.environ), attempt):
             return False
-        found = f"--checkpoint {path}: {holder or 'a training'} on {host or 'some host'}"
-        remedy = f"choose another --checkpoint; or, if that training is gone: rm {lock_path}"
-        raise SpecError("another training writes this checkpoint", found=found, remedy=remedy) from None
+        raise SpecError(
+            "another training writes to this folder of checkpoints",
+            found=f"{folder}: {holder or 'a training'} on {host or 'some host'}",
+            remedy=f"choose another folder; or, if that training is gone: rm {folder / LOCK}",
+        ) from None
     except OSError:
         return False
     return True

@@ -11,9 +11,9 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,23 +24,19 @@ from torch.optim import Optimizer
 from hpc_kit.errors import SpecError
 from hpc_kit.runtime.restart.all_ranks import run_on_all
 from hpc_kit.runtime.restart.attempts import write_error
-from hpc_kit.runtime.restart.checkpoint import (
-    MOMENTS,
+from hpc_kit.runtime.restart.checkpoint_folder import (
     CheckpointInfo,
     compute_own_checksums,
-    last_line,
-    load_state,
+    damage_error,
+    list_checkpoints,
     publish,
-    read_info,
+    verify_checksums,
 )
+from hpc_kit.runtime.restart.checkpointer import last_line
+from hpc_kit.runtime.restart.training_state import OBJECT, decode, encode
 
-T = TypeVar("T")
-
-_MODEL = "model."
-"""Prefix of the parameters in the folder of a `Checkpointer`."""
-
-_OPTIONS = ("lr", "weight_decay")
-"""Options of the optimizer that both forms contain."""
+_STATE, _VALUES, _GROUP = "optimizer.state.model.", "optimizer.values.model.", "optimizer.group.model."
+"""Prefixes of the names in the folder of a `Checkpointer`, see `training_state`."""
 
 
 def save_checkpoint(
@@ -69,7 +65,7 @@ def save_checkpoint(
             state["optimizer"] = optimizer.state_dict()
         _write({**state, **values}, path)
 
-    _run_on_all(write)
+    run_on_all(write)
 
 
 def load_checkpoint(
@@ -97,10 +93,9 @@ def load_checkpoint(
         saved = _read(path, device)
         names = saved.pop("parameters", None) or []
         try:
-            _unwrap(model).load_state_dict(_with_tied_weights(model, saved.pop("model")))
+            _unwrap(model).load_state_dict(saved.pop("model"))
             if optimizer is not None:
-                state = saved.pop("optimizer")
-                optimizer.load_state_dict(_renumber(state, names, _numbered_names(model, optimizer)))
+                optimizer.load_state_dict(_renumber(saved.pop("optimizer"), names, model, optimizer))
         except (RuntimeError, ValueError, KeyError) as error:
             raise SpecError(
                 "the checkpoint belongs to another model",
@@ -109,7 +104,7 @@ def load_checkpoint(
             ) from error
         return {name: value for name, value in saved.items() if name != "optimizer"}
 
-    return _run_on_all(read)
+    return run_on_all(read)
 
 
 def convert_checkpoint(source: Path | str, target: Path | str) -> None:
@@ -122,8 +117,7 @@ def convert_checkpoint(source: Path | str, target: Path | str) -> None:
         target: The folder or the file; it must not exist.
 
     Raises:
-        SpecError: The source cannot be read, its optimizer is none that a `Checkpointer` saves, or the target exists
-            or cannot be written.
+        SpecError: The source cannot be read, or the target exists or cannot be written.
     """
     source, target = Path(source), Path(target)
     if target.exists():
@@ -141,56 +135,89 @@ def _file_to_folder(source: Path, target: Path) -> None:
     from torch.distributed import checkpoint as dcp
 
     saved = _read(source, "cpu")
-    names = _parameter_names(source, saved)
-    _check_optimizer(source, saved)
-    # With its buffers and both names of tied weights. A program reads of a folder only what its own model has.
-    state = {f"{_MODEL}{name}": tensor for name, tensor in saved["model"].items()}
-    step = int(saved.get("step", 0))
-    for number, moments in saved.get("optimizer", {}).get("state", {}).items():
-        state |= {f"{moment}.{names[number]}": moments[moment] for moment in MOMENTS}
-        step = int(saved.get("step", moments["step"]))
+    names, optimizer = _parameter_names(source, saved), saved.get("optimizer", {})
+    # With its buffers and both names of tied weights.
+    state = {
+        f"model.{name}" + ("" if isinstance(value, Tensor) else OBJECT): _as_tensor(value)
+        for name, value in saved["model"].items()
+    }
+    counts = []
+    for number, values in optimizer.get("state", {}).items():
+        tensors = {key: value for key, value in values.items() if isinstance(value, Tensor)}
+        state |= {f"{_STATE}{names[number]}.{key}": value for key, value in tensors.items()}
+        if rest := {key: value for key, value in values.items() if key not in tensors}:
+            state[f"{_VALUES}{names[number]}"] = encode(rest)
+        counts += [int(values["step"])] if "step" in values else []
+    for group in optimizer.get("param_groups", []):
+        options = encode({key: value for key, value in group.items() if key not in {"params", "param_names"}})
+        state |= {f"{_GROUP}{names[number]}": options for number in group["params"]}
     draft = target.with_name(f".{target.name}.part")
     shutil.rmtree(draft, ignore_errors=True)
-    dcp.state_dict_saver.save(state, checkpoint_id=draft, no_dist=True)
-    groups = saved.get("optimizer", {}).get("param_groups", [])
-    options = {name: str(group[name]) for group in groups[:1] for name in _OPTIONS if name in group}
-    checksums = compute_own_checksums(draft, 0)
-    info = CheckpointInfo(step=step, shape={}, options=options, files={}, checksums=checksums, run="")
-    publish(draft, target, info)
+    dcp.state_dict_saver.save(state, storage_writer=dcp.filesystem.FileSystemWriter(draft), no_dist=True)
+    step = int(saved.get("step", max(counts, default=0)))
+    publish(draft, target, CheckpointInfo(step=step, checksums=compute_own_checksums(draft, 0)))
 
 
 def _folder_to_file(source: Path, target: Path) -> None:
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
-    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed import checkpoint as dcp
 
-    info = read_info(source)
-    listed = FileSystemReader(source).read_metadata().state_dict_metadata
-    state = {
-        name: torch.empty(each.size, dtype=each.properties.dtype)
-        for name, each in listed.items()
-        if isinstance(each, TensorStorageMetadata)
-    }
-    load_state(source, state)
-    # The folder contains no options of the optimizer but those that its program has described.
-    known = {name: float(info["options"][name]) for name in _OPTIONS if name in info.get("options", {})}
-    options = torch.optim.AdamW([torch.empty(0)]).defaults | known
-    names = [name.removeprefix(_MODEL) for name in state if name.startswith(_MODEL)]
-    # In the order of the folder, which several ranks have mixed: `load_checkpoint` finds the moments by these names.
-    trained = [name for name in names if f"{MOMENTS[0]}.{name}" in state]
-    moments = [
-        {"step": torch.tensor(float(info["step"]))} | {moment: state[f"{moment}.{name}"] for moment in MOMENTS}
-        for name in trained
-    ]
-    saved = {
-        "model": {name: state[f"{_MODEL}{name}"] for name in names},
-        "parameters": trained or names,
-        "optimizer": {
-            "state": dict(enumerate(moments)),
-            "param_groups": [{**options, "params": list(range(len(moments)))}],
+    path, info = _newest(source)
+    listed = dcp.filesystem.FileSystemReader(path).read_metadata().state_dict_metadata
+    tensors = (name for name in listed if name.startswith(("model.", _STATE, _VALUES, _GROUP)))
+    state = {name: torch.empty(listed[name].size, dtype=listed[name].properties.dtype) for name in tensors}  # type: ignore[union-attr]
+    dcp.state_dict_loader.load(state, storage_reader=dcp.filesystem.FileSystemReader(path), no_dist=True)
+    groups: dict[bytes, list[str]] = {}  # names by options
+    values: dict[str, dict[str, Any]] = {}
+    for name, value in state.items():
+        if name.startswith(_GROUP):
+            groups.setdefault(value.numpy().tobytes(), []).append(name.removeprefix(_GROUP))
+        elif name.startswith(_STATE):
+            parameter, _, key = name.removeprefix(_STATE).rpartition(".")
+            values.setdefault(parameter, {})[key] = value
+        elif name.startswith(_VALUES):
+            values.setdefault(name.removeprefix(_VALUES), {}).update(decode(value))
+    names = [name for same in groups.values() for name in same]
+    numbers = {name: number for number, name in enumerate(names)}
+    saved: dict[str, Any] = {
+        "model": {
+            name.removeprefix("model.").removesuffix(OBJECT): decode(value) if name.endswith(OBJECT) else value
+            for name, value in state.items()
+            if name.startswith("model.")
         },
         "step": info["step"],
     }
+    if names:
+        saved["parameters"] = names
+        saved["optimizer"] = {
+            "state": {numbers[name]: each for name, each in values.items()},
+            "param_groups": [
+                {**decode(state[f"{_GROUP}{same[0]}"]), "params": [numbers[name] for name in same]}
+                for same in groups.values()
+            ],
+        }
     _write(saved, target)
+
+
+def _newest(folder: Path) -> tuple[Path, CheckpointInfo]:
+    """Return the newest checkpoint of a folder, or the one that the folder is.
+
+    Raises:
+        SpecError: There is none, or it is damaged.
+    """
+    saved, damages = list_checkpoints(folder)
+    if saved:
+        path, info = saved[0]
+        damage = verify_checksums(path, info, 0, 1)
+        if damage is None:
+            return path, info
+        damages = {path: damage}
+    for path, damage in damages.items():
+        raise damage_error(path, damage.text)
+    raise SpecError("there is no checkpoint", found=str(folder), remedy="name a folder of a Checkpointer")
+
+
+def _as_tensor(value: object) -> Tensor:
+    return value if isinstance(value, Tensor) else encode(value)
 
 
 def _write(state: dict[str, Any], path: Path) -> None:
@@ -210,42 +237,6 @@ def _write(state: dict[str, Any], path: Path) -> None:
     except (OSError, RuntimeError) as error:
         draft.unlink(missing_ok=True)
         raise write_error(path, last_line(error)) from error
-
-
-def _check_optimizer(path: Path, saved: Mapping[str, Any]) -> None:
-    """Refuse what a folder cannot contain, before anything is written.
-
-    Raises:
-        SpecError: The optimizer is not AdamW, its groups of parameters have different options, or a value of the model
-            is no tensor.
-    """
-    optimizer = saved.get("optimizer", {})
-    kept = {"step", *MOMENTS}
-    found = next((sorted(each) for each in optimizer.get("state", {}).values() if each.keys() != kept), None)
-    groups = [
-        {name: value for name, value in group.items() if name not in {"params", "param_names"}}
-        for group in optimizer.get("param_groups", [])
-    ]
-    if not found and groups and "betas" not in groups[0]:  # SGD without momentum has no state
-        found = sorted(groups[0])
-    if found:
-        raise SpecError(
-            "only the state of AdamW can be converted",
-            found=f"{path}: the optimizer has {', '.join(map(str, found))}; AdamW has {', '.join(sorted(kept))}",
-            remedy="convert a file that was saved without the optimizer",
-        )
-    if different := sorted({name for group in groups for name in group if group[name] != groups[0].get(name)}):
-        raise SpecError(
-            "the optimizer's groups of parameters have different options, and a folder contains one group",
-            found=f"{path}: {', '.join(different)} of {len(groups)} groups",
-            remedy="convert a file that was saved without the optimizer",
-        )
-    if others := [name for name, value in saved["model"].items() if not isinstance(value, Tensor)]:
-        raise SpecError(
-            "the model contains values that are no tensors",
-            found=f"{path}: {', '.join(others)}",
-            remedy="remove get_extra_state from the model, or save these values with save_checkpoint(NAME=VALUE)",
-        )
 
 
 def _parameter_names(path: Path, saved: Mapping[str, Any]) -> list[str]:
@@ -298,37 +289,28 @@ def _numbered_names(model: nn.Module, optimizer: Optimizer | None) -> list[str]:
     return [names[each] for each in numbered] if numbered and names.keys() >= set(numbered) else list(names.values())
 
 
-def _with_tied_weights(model: nn.Module, saved: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the further names of parameters that have several. A `Checkpointer` saves each parameter once."""
-    first_names: dict[Tensor, str] = {}
-    for name, parameter in _unwrap(model).named_parameters(remove_duplicate=False):
-        first = first_names.setdefault(parameter, name)
-        if first in saved:
-            saved.setdefault(name, saved[first])
-    return saved
-
-
-def _renumber(state: dict[str, Any], names: list[str], new_names: list[str]) -> dict[str, Any]:
-    """Return an optimizer's state with the numbers of another order of its parameters.
+def _renumber(state: dict[str, Any], names: list[str], model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """Return an optimizer's state with the numbers that its parameters have in this optimizer.
 
     torch itself loads by number: moments of equal shapes would go to wrong parameters without an error.
 
     Raises:
         ValueError: The two have different parameters.
     """
-    groups = state["param_groups"]
-    # Several groups, or parameters without a name, were saved by this order and are loaded by it.
-    if len(groups) != 1 or len(groups[0]["params"]) != len(names) or names == new_names:
-        return state
-    if missing := sorted(set(names) ^ set(new_names)):
+    own, sizes = _numbered_names(model, optimizer), [len(group["params"]) for group in optimizer.param_groups]
+    options = {number: group for group in state["param_groups"] for number in group["params"]}
+    if len(options) != len(names) or len(own) != sum(sizes):
+        return state  # parameters without a name were saved by their order, and are loaded by it
+    if missing := sorted(set(names) ^ set(own)):
         raise ValueError(f"only one of the two optimizers has {missing[0]}")
-    new_numbers = {name: number for number, name in enumerate(new_names)}
-    by_number = {new_numbers[names[number]]: values for number, values in state["state"].items()}
-    return {**state, "state": by_number, "param_groups": [{**groups[0], "params": list(range(len(names)))}]}
-
-
-def _run_on_all(work: Callable[[], T]) -> T:
-    return run_on_all(work) if dist.is_initialized() else work()
+    old_numbers, groups, first = {name: number for number, name in enumerate(names)}, list[dict[str, Any]](), 0
+    for size in sizes:
+        same = options[old_numbers[own[first]]] if size else {}
+        groups.append({**same, "params": list(range(first, first + size))})
+        first += size
+    by_number = {number: state["state"].get(old_numbers[name]) for number, name in enumerate(own)}
+    found = {number: values for number, values in by_number.items() if values is not None}
+    return {**state, "state": found, "param_groups": groups}
 
 
 def main(words: list[str]) -> int:

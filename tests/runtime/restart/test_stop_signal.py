@@ -1,31 +1,99 @@
-"""SIGUSR1 sets a flag, and the handler before it comes back."""
+"""A stop signal sets a flag, and handlers that were there before are called, too."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
-from hpc_kit.runtime.restart.stop_signal import StopSignal, TrainingStopped
+import pytest
+
+from hpc_kit.errors import SpecError
+from hpc_kit.runtime.restart.stop_signal import StopSignal, TrainingStopped, stop_signals
+
+
+@pytest.fixture(autouse=True)
+def _handlers_as_before() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_the_signal_sets_a_flag_and_the_previous_handler_is_restored() -> None:
     before = signal.getsignal(signal.SIGUSR1)
-    with StopSignal() as stop:
+    with StopSignal({}) as stop:
         flags = [stop.requested]
         os.kill(os.getpid(), signal.SIGUSR1)
         assert [*flags, stop.requested] == [False, True]
     assert signal.getsignal(signal.SIGUSR1) is before
 
 
+def test_a_handler_that_was_there_before_is_called_with_every_signal() -> None:
+    seen: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _frame: seen.append(number))
+    with StopSignal({}) as stop:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert stop.requested
+    assert seen == [signal.SIGUSR1] * 2
+
+
+def test_a_handler_that_was_installed_later_stays() -> None:
+    with StopSignal({}):
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize(("text", "numbers"), [
+    ("", [signal.SIGUSR1]),
+    ("USR2", [signal.SIGUSR2]),
+    ("sigusr1, TERM", [signal.SIGUSR1, signal.SIGTERM]),
+])  # fmt: skip
+def test_the_environment_names_the_signals(text: str, numbers: list[int]) -> None:
+    environ = {"HPC_KIT_STOP_SIGNAL": text}
+    assert stop_signals(environ) == numbers
+    for number in numbers:
+        with StopSignal(environ) as stop:
+            os.kill(os.getpid(), number)
+            assert stop.requested
+
+
+@pytest.mark.parametrize("text", ["KILL", "NOTHING"])
+def test_a_signal_that_cannot_be_handled_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match=f"HPC_KIT_STOP_SIGNAL={text}"):
+        stop_signals({"HPC_KIT_STOP_SIGNAL": text})
+
+
 def test_outside_of_the_main_thread_no_handler_is_installed() -> None:
     def listen() -> None:
-        with StopSignal() as stop:
+        with StopSignal({}) as stop:
             assert not stop.requested
 
     thread = threading.Thread(target=listen)
     thread.start()
     thread.join()
+
+
+def test_the_signal_does_not_end_a_forked_worker() -> None:
+    context = multiprocessing.get_context("fork")
+    ready, go_on = context.Event(), context.Event()
+
+    def work() -> None:
+        ready.set()
+        go_on.wait(30)
+
+    with StopSignal({}) as stop:
+        worker = context.Process(target=work)
+        worker.start()
+        assert ready.wait(30)
+        os.kill(worker.pid or 0, signal.SIGUSR1)
+        go_on.set()
+        worker.join(30)
+        assert worker.exitcode == 0
+        assert not stop.requested
 
 
 def test_without_a_checkpoint_the_error_mentions_the_loss() -> None:

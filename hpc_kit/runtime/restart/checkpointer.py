@@ -1,0 +1,632 @@
+"""`hpc_kit.Checkpointer`: saves a training, restores it, and stops it when the job asks for that.
+
+torch.distributed.checkpoint writes what each rank has and reads what each rank needs, under the names of the whole
+model. So a checkpoint of one layout can be resumed under another.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from hpc_kit.errors import HpcKitError, SpecError
+from hpc_kit.run_files import RUN_VARIABLE, STOPPED, write_whole
+from hpc_kit.runtime import shutdown
+from hpc_kit.runtime.first_failure import is_peer_loss
+from hpc_kit.runtime.process_group import timeout_seconds
+from hpc_kit.runtime.restart import checkpoint_folder
+from hpc_kit.runtime.restart.all_ranks import gather, run_on_all
+from hpc_kit.runtime.restart.attempts import ATTEMPT_VARIABLE, FolderLock, is_restart, job_identity, write_error
+from hpc_kit.runtime.restart.checkpoint_folder import CheckpointInfo, Damage, Saved
+from hpc_kit.runtime.restart.stop_agreement import StopAgreement
+from hpc_kit.runtime.restart.stop_signal import StopSignal
+from hpc_kit.runtime.restart.training_state import Shape, TrainingState
+
+T = TypeVar("T")
+
+LEAD_VARIABLE = "HPC_KIT_RESTART_LEAD"
+"""Environment variable, set by the script: seconds between the stop signal and the end of the job."""
+
+_WRITE_TIMEOUT = timedelta(minutes=30)
+"""Ranks may need very different times to write their parts to a busy disk."""
+
+
+class Checkpointer:
+    """Saves a training at regular steps and when the job is about to end, and restores it in the next attempt.
+
+    ::
+
+        with hpc_kit.distributed() as world:
+            saver = hpc_kit.Checkpointer("checkpoints", every=500, keep=3)
+            first = saver.restore(model=model, optimizer=optimizer, sampler=sampler)  # 0 on the first start
+            for step in range(first, steps):
+                ...
+                if saver.step(step):  # saves when due or when a stop was requested
+                    break
+
+    All ranks must make the same calls. A program without a process group is one rank. From the constructor on, the stop
+    signal (SIGUSR1, or those of HPC_KIT_STOP_SIGNAL) does not end the process: `step` saves, and returns True.
+
+    A checkpoint is a folder `step-N`, complete and on the disk before it gets this name. Only one training at a time
+    can use a folder.
+
+    Args:
+        folder: Folder of the checkpoints, which all hosts share. None: nothing is saved; a stop still ends the loop.
+        every: Steps between two saves; 0: only `save` and a stop write a checkpoint.
+        keep: Number of checkpoints that stay in the folder. With two or more, a damaged one costs only its interval.
+        asynchronous: Copy the state to the memory of the host, and write it while the training goes on. Saves at a stop
+            and by `save` are not affected. If the last save still runs when the next is due, the next one is left out.
+        resume: Start from this checkpoint, or from the newest one of this folder. From the second attempt of the job
+            on, its own checkpoints count first.
+        is_required: Fail if the hosts do not share the folder; otherwise train without checkpoints.
+        agree_every: Steps between two agreements of the ranks on a stop. Default: chosen from the duration of a step,
+            so that the ranks stop at most a second late, or after the next step if steps take longer.
+        options: Values that describe the training. A difference to the checkpoint is reported.
+        report: Receives lines about checkpoints, on rank 0. Default: print them.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str | None,
+        *,
+        every: int = 0,
+        keep: int = 2,
+        asynchronous: bool = False,
+        resume: Path | str | None = None,
+        is_required: bool = True,
+        agree_every: int | None = None,
+        options: Mapping[str, object] | None = None,
+        report: Callable[[str], object] | None = None,
+    ) -> None:
+        for name, value, least in (("every", every, 0), ("keep", keep, 1), ("agree_every", agree_every or 1, 1)):
+            if value < least:
+                raise SpecError(f"{name} is too small", found=f"{name}={value}", remedy=f"use {least} or more")
+        self.folder = None if folder is None else Path(folder)
+        self.every, self.keep, self.asynchronous, self.is_required = every, keep, asynchronous, is_required
+        self.stopped = False
+        """True after the training left its loop because a stop was requested. The job goes on in its next attempt."""
+        self.latest: Path | None = None
+        """The newest checkpoint of this training."""
+        self._resume = None if resume is None else Path(resume)
+        self._options = {name: str(value) for name, value in (options or {}).items()}
+        self._report = report or partial(print, flush=True)
+        self._signal = StopSignal(os.environ).__enter__()
+        self._agreement = StopAgreement(agree_every)
+        self._state: TrainingState | None = None
+        self._group: dist.ProcessGroup | None = None
+        self._writer: _Writer | None = None
+        self._lock: FolderLock | None = None
+        self._is_open = False
+        self._warned: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(wait=kind is None)
+
+    def close(self, *, wait: bool = True) -> None:
+        """Finish a save that runs, unlock the folder, and bring back the signal handlers that were there before.
+
+        The end of `hpc_kit.distributed()` finishes the save, and the end of the process does the rest.
+
+        Args:
+            wait: Wait for the save; the other ranks must do the same.
+        """
+        if wait:
+            self._finish()
+        if self._lock:
+            self._lock.release()
+            self._lock = None
+        self._signal.__exit__()
+
+    def restore(self, **objects: Any) -> int:
+        """Load the newest good checkpoint into these objects, and remember what to save.
+
+        A checkpoint that is damaged is skipped with a message, and the one before is used. Random numbers (of Python,
+        NumPy and torch) continue as they were, if the number of ranks is the same.
+
+        Args:
+            objects: By name: modules or lists of modules (the stages of this rank), their optimizers, and other objects
+                with `state_dict` and `load_state_dict`, such as schedulers and samplers. An object of the last kind
+                that has another state on each rank needs the same number of ranks.
+
+        Returns:
+            The number of the step to continue with; 0 without a checkpoint.
+
+        Raises:
+            SpecError: The folder cannot be used, another training uses it, none of its checkpoints is good, or the
+                checkpoint belongs to another model.
+        """
+        if not self._is_open:
+            self._open()
+        self._state = run_on_all(lambda: TrainingState(objects, _rank()), self._group)
+        found = self._find()
+        if found is None:
+            if self.folder and is_restart(os.environ):
+                self._print(f"note    restarted from the beginning: no checkpoint is in {display_path(self.folder)}")
+            return 0
+        step = found.info["step"]
+        self._load(found)
+        self.latest = found.path
+        self._print(f"resume  step {step} of {display_path(found.path)}")
+        if words := self._changed_options(found.info):
+            self._print(f"note    the checkpoint was made with {words}: an unbroken training would differ")
+        if found.info.get("ranks") != _ranks():
+            self._print(f"note    {_ranks()} ranks instead of {found.info.get('ranks')}: random numbers start anew")
+        self._compare_with_lead(found.info.get("seconds", 0.0))
+        return step
+
+    def step(self, step: int, check: Callable[[], object] | None = None) -> bool:
+        """Save if a save is due or a stop was requested.
+
+        A save that fails is reported, the old checkpoint stays, and the training goes on: to its next save, or to the
+        next attempt of the job.
+
+        Args:
+            step: The number of the step that has just been made, from 0.
+            check: Called on all ranks before a save. If it raises, the error leaves this call on all ranks and the old
+                checkpoint stays.
+
+        Returns:
+            True if the training must leave its loop, because a stop was requested. The step is the same on all ranks.
+        """
+        state, done = self._opened(), step + 1
+        self._collect_write(wait=False)
+        self.stopped = self._agreement.is_stop(done, self._signal.requested)
+        if self.stopped or (self.every and done % self.every == 0):
+            if check:
+                run_on_all(cast("Callable[[], None]", check), self._group)
+            try:
+                if self.asynchronous and not self.stopped:
+                    self._start_write(done, state)
+                else:
+                    self.save(step)
+            except HpcKitError as error:
+                self._print(f"warning: step {done} is not saved\n{error}")
+        if self.stopped:
+            self._mark_stop(done)
+        return self.stopped
+
+    def save(self, step: int) -> None:
+        """Write the checkpoint now, and return when it is on the disk.
+
+        Args:
+            step: The number of the last step that was made, from 0.
+
+        Raises:
+            SpecError: It cannot be written. The old checkpoint stays.
+        """
+        state = self._opened()
+        self._collect_write(wait=True)
+        if self._writer:
+            self._finish_write(self._writer.write(step + 1, state.collect(), state.digests))
+
+    def _opened(self) -> TrainingState:
+        if self._state is None:
+            raise SpecError(
+                "nothing is known to save", found="no call of restore()", remedy="call restore(model=model, ...) first"
+            )
+        return self._state
+
+    def _open(self) -> None:
+        """Check the folder and lock it. Rank 0 does this for all."""
+        self._is_open = True
+        self._group = self._agreement.group = _cpu_group()
+        if folder := self.folder:
+            self._on_main(lambda: checkpoint_folder.prepare_folder(folder))
+            if not self._is_shared(folder):
+                self.folder = None
+                return
+            self._lock = self._on_main(lambda: FolderLock(folder))
+            self._on_main(lambda: checkpoint_folder.remove_leftovers(folder))
+            self._writer = _Writer(folder, self.keep, self._options, self._group, own_group=self.asynchronous)
+        self._on_main(_remove_stop_mark)
+        shutdown.call_before_destroy(self._finish)
+
+    def _on_main(self, work: Callable[[], T]) -> T | None:
+        """Run a function on rank 0; if it fails, it fails on all ranks."""
+        return run_on_all(lambda: work() if _rank() == 0 else None, self._group)
+
+    def _is_shared(self, folder: Path) -> bool:
+        """Return whether all hosts see what rank 0 writes into the folder.
+
+        Raises:
+            SpecError: They do not, and the folder is required.
+        """
+        # A new name: a network file system may remember for a while that a known name did not exist.
+        mark = folder / f".{gather(os.urandom(4).hex(), self._group)[0]}"
+        try:
+            self._on_main(lambda: _touch(mark))
+            seen = gather((socket.gethostname(), mark.exists()), self._group)
+        finally:
+            if _rank() == 0:
+                mark.unlink(missing_ok=True)
+        blind_hosts = sorted({host for host, is_there in seen if not is_there})
+        if not blind_hosts:
+            return True
+        if self.is_required:
+            raise SpecError(
+                "the hosts do not share the folder of the checkpoints",
+                found=f"{folder}: {', '.join(blind_hosts)} cannot see what rank 0 writes there",
+                remedy="choose a folder that all hosts see",
+            )
+        self._print(f"note    no checkpoint: {', '.join(blind_hosts)} cannot see {display_path(folder)} of rank 0")
+        return False
+
+    def _find(self) -> Saved | None:
+        """Return the checkpoint to start from: the newest one without damage.
+
+        Raises:
+            SpecError: There are checkpoints, and none of them is good.
+        """
+        place, is_own = self._agreed(self._choose_place)
+        if place is None:
+            return None
+        # Rank 0 decides: over a network file system, another rank may see the files of the last attempt later.
+        saved, damages = self._agreed(lambda: checkpoint_folder.list_checkpoints(place))
+        skipped = list(damages.items())
+        for found in saved:
+            damage = self._verify(found)
+            if damage is None:
+                self._report_skipped(skipped, is_own=is_own)
+                return found
+            skipped.append((found.path, damage))
+        if skipped:
+            path, damage = skipped[0]
+            raise checkpoint_folder.damage_error(path, damage.text)
+        if is_own:
+            return None
+        raise SpecError("there is no checkpoint", found=str(place), remedy="name a path that every host sees")
+
+    def _verify(self, found: Saved) -> Damage | None:
+        """Return the damage of a checkpoint that any rank finds. Each rank reads its share of the files."""
+        damage = checkpoint_folder.verify_checksums(found.path, found.info, _rank(), _ranks())
+        if damage and not damage.is_permanent:
+            damage = damage._replace(text=f"{damage.text} on {socket.gethostname()}")
+        return next(filter(None, gather(damage, self._group)), None)
+
+    def _report_skipped(self, skipped: list[tuple[Path, Damage]], *, is_own: bool) -> None:
+        for path, damage in skipped:
+            name = display_path(path)
+            if is_own and damage.is_permanent:  # it must not count as one of the checkpoints to keep
+                name = display_path(self._agreed(partial(checkpoint_folder.set_aside, path)))
+            self._print(f"skipped {name}, which is damaged: {damage.text}")
+
+    def _choose_place(self) -> tuple[Path | None, bool]:
+        """Return where to look for checkpoints, and whether this is the folder of this training."""
+        own = list(checkpoint_folder.find_checkpoints(self.folder)) if self.folder else []
+        if self._resume:
+            infos = [info for path in own if not isinstance(info := checkpoint_folder.read_info(path), Damage)]
+            identity = job_identity(os.environ)
+            if not (is_restart(os.environ) and any(identity and info.get("run") == identity for info in infos)):
+                return self._resume, False
+        return (self.folder, True) if own else (None, True)
+
+    def _agreed(self, work: Callable[[], T]) -> T:
+        """Return the result that rank 0 has of a function."""
+        return cast("T", gather(self._on_main(work), self._group)[0])
+
+    def _load(self, found: Saved) -> None:
+        """Fill the objects from a checkpoint.
+
+        Raises:
+            SpecError: It belongs to another model, or a file has the right checksum but the wrong content.
+        """
+        from torch.distributed import checkpoint as dcp  # importing it takes a second
+
+        state, (path, info) = self._opened(), found
+        reader = dcp.filesystem.FileSystemReader(path)
+        saved = run_on_all(lambda: _read_shapes(path, reader), self._group)
+        difference, present = state.compare(saved)
+        compared = gather((difference, present), self._group)
+        difference = next((text for text, _ in compared if text), "")
+        together = 0
+        for _, bits in compared:
+            together |= bits
+        missing = [name for number, name in enumerate(state.names_of(saved)) if not together >> number & 1]
+        if not difference and missing:
+            difference = f"{missing[0]} of the checkpoint is not in this model"
+        if difference:
+            words = self._changed_options(info)
+            raise SpecError(
+                "the checkpoint belongs to another model",
+                found=f"{path}: {difference}" + (f"\nit was made with {words}" if words else ""),
+                remedy="build the same model, or start in another folder",
+            )
+        is_same_layout = info.get("ranks") == _ranks()
+        shared = set(info.get("shared", []))
+        targets = run_on_all(lambda: state.targets(saved, is_same_layout=is_same_layout, shared=shared), self._group)
+        try:
+            with _without_warning():
+                dcp.state_dict_loader.load(targets, storage_reader=reader, process_group=self._group)
+        except torch.OutOfMemoryError:
+            raise  # a RuntimeError that the files did not cause
+        except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
+            if isinstance(error, RuntimeError) and is_peer_loss(error):
+                raise
+            raise checkpoint_folder.damage_error(path, last_line(error)) from error
+        run_on_all(lambda: state.apply(targets), self._group)
+
+    def _changed_options(self, info: CheckpointInfo) -> str:
+        """Return the options of a checkpoint that differ from ours, in words."""
+        then = info.get("options", {})
+        changed = [name for name in self._options if then.get(name, self._options[name]) != self._options[name]]
+        return ", ".join(format_option(name, then[name]) for name in changed)
+
+    def _start_write(self, done: int, state: TrainingState) -> None:
+        """Copy the state to the memory of the host, and write it in a thread."""
+        if not self._writer:
+            return
+        if any(gather(self._writer.is_busy, self._group)):
+            if "busy" not in self._warned:
+                self._warned.add("busy")
+                self._print(f"note    step {done} is not saved: the last save still runs; choose a larger every")
+            return
+        self._collect_write(wait=True)
+        self._writer.start(done, state.collect(), state.digests)
+
+    def _collect_write(self, *, wait: bool) -> None:
+        """Report the end of an asynchronous save."""
+        if self._writer and (wait or not self._writer.is_busy) and (written := self._writer.result()):
+            # The ranks come here at different steps, so an error cannot be raised.
+            if written.error:
+                self._print(f"warning: {display_path(written.path)} is not saved\n{written.error}")
+            else:
+                self._finish_write(written)
+
+    def _finish(self) -> None:
+        """Wait for an asynchronous save before the process group ends."""
+        try:
+            self._collect_write(wait=True)
+        finally:
+            if self._writer:
+                self._writer.close()
+
+    def _finish_write(self, written: Written) -> None:
+        if written.error:
+            raise written.error
+        self.latest = written.path
+        self._print(f"saved   {display_path(written.path)}")
+        self._compare_with_lead(written.seconds)
+
+    def _compare_with_lead(self, seconds: float) -> None:
+        """Warn if the time between the stop signal and the end of the job is too short for a save."""
+        text = os.environ.get(LEAD_VARIABLE, "")
+        lead = float(text) if text.isdigit() else 0.0
+        until_noticed = self._agreement.seconds_late
+        needed = until_noticed + 1.5 * seconds  # a disk is slower on some days
+        if lead and needed > lead and "lead" not in self._warned:
+            self._warned.add("lead")
+            self._print(
+                "warning: the lead may be too short for a save\n"
+                f"  found  a stop takes up to {needed:.0f} s: a save takes {seconds:.0f} s, the ranks notice the signal"
+                f" after {until_noticed:.0f} s; the lead is {lead:.0f} s\n"
+                f"  do     set lead = {int(needed * 1.5) + 1} in [restart]"
+            )
+
+    def _mark_stop(self, done: int) -> None:
+        """Tell the batch script that the training stopped on request. torchrun hides the exit code of its workers."""
+        run = os.environ.get(RUN_VARIABLE)
+        if run and _rank() == 0:
+            try:
+                write_whole(Path(run, STOPPED), f"{done} {time.time():.3f}\n".encode())
+            except OSError as error:
+                self._print(f"warning: {run}/{STOPPED} cannot be written: {error.strerror or error}")
+
+    def _print(self, line: str) -> None:
+        if _rank() == 0:
+            self._report(line)
+
+
+class Written(NamedTuple):
+    """The end of a save."""
+
+    path: Path
+    seconds: float
+    error: Exception | None = None
+
+
+class _Writer:
+    """Writes checkpoints into a folder, in this thread or in another one.
+
+    Args:
+        folder: The folder of checkpoints.
+        keep: Checkpoints that stay.
+        options: Values that describe the training.
+        group: A group of all ranks for messages between CPUs.
+        own_group: Make a group of its own, because a thread must not share one with the training.
+    """
+
+    def __init__(
+        self, folder: Path, keep: int, options: dict[str, str], group: dist.ProcessGroup | None, *, own_group: bool
+    ) -> None:
+        self.folder, self.keep, self.options = folder, keep, options
+        self.group = _new_gloo_group(_WRITE_TIMEOUT) if own_group and dist.is_initialized() else group
+        self._executor: ThreadPoolExecutor | None = None
+        self._running: Future[Written] | None = None
+        self._stager: Any = None
+        self._staged: dict[str, tuple[torch.Size, torch.dtype]] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a save runs in the thread."""
+        return self._running is not None and not self._running.done()
+
+    def start(self, done: int, state: dict[str, Tensor], digests: Callable[[Mapping[str, Tensor]], Any]) -> None:
+        """Copy the state, and write the copy in a thread."""
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="hpc_kit_save")
+        self._running = self._executor.submit(self.write, done, self._copy(state), digests)
+
+    def _copy(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return a copy of the tensors in the memory of the host."""
+        from torch.distributed.checkpoint.staging import BlockingAsyncStager
+
+        # Bytes of encoded objects are new in each call, and may have another length.
+        tensors = {name: value for name, value in state.items() if value.dtype != torch.uint8 or value.is_cuda}
+        shapes = {name: (value.shape, value.dtype) for name, value in tensors.items()}
+        if shapes != self._staged:
+            # On a GPU, the same pinned memory is used again: copies to it are several times faster.
+            self._stager = BlockingAsyncStager(cache_staged_state_dict=torch.cuda.is_available())
+            self._staged = shapes
+        return {**state, **self._stager.stage(tensors)}
+
+    def result(self) -> Written | None:
+        """Wait for the save in the thread, and return its end; None if there was none."""
+        running, self._running = self._running, None
+        return running.result() if running else None
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._executor:
+            self._executor.shutdown()
+            self._executor = None
+
+    def write(self, done: int, state: dict[str, Tensor], digests: Callable[[Mapping[str, Tensor]], Any]) -> Written:
+        """Write a checkpoint, and remove old ones. The error is that of any rank."""
+        path = checkpoint_folder.checkpoint_path(self.folder, done)
+        begun = time.monotonic()
+        try:
+            self._write(path, checkpoint_folder.draft_path(self.folder, done), done, state, digests(state))
+        except HpcKitError as error:
+            return Written(path, 0.0, error)
+        return Written(path, time.monotonic() - begun)
+
+    def _write(self, path: Path, draft: Path, done: int, state: dict[str, Tensor], digests: dict[str, int]) -> None:
+        from torch.distributed import checkpoint as dcp
+
+        begun, is_main = time.monotonic(), _rank() == 0
+        if is_main:
+            shutil.rmtree(draft, ignore_errors=True)
+        gather(None, self.group)
+        try:
+            with _without_warning():
+                dcp.state_dict_saver.save(
+                    state,
+                    storage_writer=dcp.filesystem.FileSystemWriter(draft),
+                    # Of equal copies, the lowest rank's counts: with DistributedDataParallel, its buffers do.
+                    planner=dcp.default_planner.DefaultSavePlanner(dedup_save_to_lowest_rank=True),
+                    process_group=self.group,
+                )
+        except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
+            if isinstance(error, RuntimeError) and is_peer_loss(error):
+                raise  # not a problem of the disk: another rank did not come or has died
+            shutil.rmtree(draft, ignore_errors=True)
+            raise write_error(path, last_line(error)) from error
+        try:
+            checksums = run_on_all(partial(checkpoint_folder.compute_own_checksums, draft, _rank()), self.group)
+            parts = gather((checksums, digests, time.monotonic() - begun), self.group)
+            info = CheckpointInfo(
+                step=done,
+                time=time.time(),
+                seconds=round(max(seconds for *_, seconds in parts), 3),
+                ranks=_ranks(),
+                shared=[name for name in digests if all(each[name] == digests[name] for _, each, _ in parts)],
+                options=self.options,
+                checksums={name: value for each, _, _ in parts for name, value in each.items()},
+                run=job_identity(os.environ),
+                attempt=int(os.environ.get(ATTEMPT_VARIABLE, "") or 1),
+            )
+            run_on_all(lambda: self._publish(draft, path, info) if is_main else None, self.group)
+        except HpcKitError:
+            if is_main:
+                shutil.rmtree(draft, ignore_errors=True)
+            raise
+
+    def _publish(self, draft: Path, path: Path, info: CheckpointInfo) -> None:
+        try:
+            saved, _ = checkpoint_folder.list_checkpoints(self.folder)
+            info["number"] = 1 + max((each.info.get("number", 0) for each in saved), default=0)
+            checkpoint_folder.publish(draft, path, info)
+            checkpoint_folder.point_latest_to(path)
+            checkpoint_folder.remove_old(self.folder, self.keep)
+        except OSError as error:
+            raise write_error(path, error.strerror or str(error)) from error
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _ranks() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _cpu_group() -> dist.ProcessGroup | None:
+    """Return a group of all ranks for messages between CPUs; None for the default group, or without one."""
+    if not dist.is_initialized() or dist.get_backend() == "gloo":
+        return None
+    seconds = timeout_seconds(None, os.environ)
+    return _new_gloo_group(None if seconds is None else timedelta(seconds=seconds))
+
+
+def _new_gloo_group(timeout: timedelta | None) -> dist.ProcessGroup:
+    return cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=timeout))
+
+
+@contextmanager
+def _without_warning() -> Iterator[None]:
+    """Silence torch's remark that a single process saves or loads, which is on purpose here."""
+    if dist.is_initialized():
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+def _read_shapes(path: Path, reader: Any) -> dict[str, Shape]:
+    """Return size and type of each tensor of a checkpoint.
+
+    Raises:
+        SpecError: The list cannot be read.
+    """
+    try:
+        entries = reader.read_metadata().state_dict_metadata
+        return {name: Shape(entry.size, entry.properties.dtype) for name, entry in entries.items()}
+    except Exception as error:  # it is a pickle, which raises errors of any kind
+        raise checkpoint_folder.damage_error(path, last_line(error)) from error
+
+
+def _touch(path: Path) -> None:
+    try:
+        path.touch()
+    except OSError as error:
+        raise write_error(path.parent, error.strerror or str(error)) from None
+
+
+def _remove_stop_mark() -> None:
+    if run := os.environ.get(RUN_VARIABLE):
+        Path(run, STOPPED).unlink(missing_ok=True)
+
+
+def display_path(path: Path) -> Path:
+    """Return the path relative to the current folder if it lies below it."""
+    return path.relative_to(here) if path.is_relative_to(here := Path.cwd()) else path
+
+
+def format_option(name: str, value: str) -> str:
+    """Return an option as written on a command line, or a remark that it was not given."""
+    option = f"--{name.replace('_', '-')}"
+    remarks = {"True": option, "False": f"{option} not given", "None": f"{option} not given"}
+    return remarks.get(value, f"{option} {value}")
+
+
+def last_line(error: BaseException) -> str:
+    """Return the last line of an error: torch puts the messages of all ranks below a heading."""
+    return str(error).strip().rpartition("\n")[2] or type(error).__name__
