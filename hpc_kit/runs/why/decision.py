@@ -155,11 +155,17 @@ class _Decision:
             lines = []
         if direct := self._first([event for event in lines if event.rule.weight >= DIRECT]):
             return direct
-        if self.failed or not self.success:
-            for events in (lines, self._soft(), self._late(), self._vanished(), self._ended_ranks(), self._victims(), self._symptoms()):
+        if self.failed or not self.success or self._has_unfinished_victims():
+            for events in (self._late(), lines, self._soft(), self._ended_ranks(), self._victims(), self._symptoms()):
                 if found := self._first(events):
                     return found
-        return self._first(self._symptoms()) if not self.success or self.failed else None
+        return None
+
+    def _has_unfinished_victims(self) -> bool:
+        """Return whether a rank lost another one before it reported success itself."""
+        done = {(line.file, line.rank) for line in self.success}
+        victims = [event for event in self.events if event.rule.kind == "consequence" and event.rule.weight >= 20]
+        return any(event.strength == EXCEPTION and (event.line.file, event.rank) not in done for event in victims)
 
     def _soft(self) -> list[Event]:
         """Return events that may be a cause, if the job failed: handled errors, warnings, errors of threads."""
@@ -297,9 +303,6 @@ class _Decision:
 
     def _ended(self, rank: int) -> bool:
         return any(rank in end.ranks and (end.code or end.signal) and not end.is_victim for end in self.ends)
-
-    def _vanished(self) -> list[Event]:
-        return []
 
     def _event(self, rule: str, line: Line, rank: int | None, **groups: str) -> Event:
         values = {name: value for name, value in {"rank": str(rank), **groups}.items() if value}

@@ -131,7 +131,7 @@ _LOGGED = re.compile(r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:c
 _SOFTENED = re.compile(
     r"\b(?:WARN(?:ING)?|[A-Z]\w*Warning|INFO|DEBUG|NOTE|NOTICE)\b(?! ?NET)|^\[?[WI]\d{3,4} |^\[[WI][ \d]|^[Ww]arning:"
     r"|(?i:\bretry(?:ing)?\b|\battempt \d+ ?(?:/|of) ?\d+|will (?:try|retry)|try again|falling back|fallback|\bignor(?:ed|ing)\b"
-    r"|\bskipp(?:ed|ing)\b|\brecovered\b|non-fatal|harmless|\bhandled\b|\bnot used\b)"
+    r"|\bskipp(?:ed|ing)\b|\brecovered\b|non-fatal|harmless|\bhandled\b)"
 )
 _SYSTEM = re.compile(
     r"^(?:srun|slurmstepd\S*|sbatch|salloc|slurmd\S*|scancel): |\bkernel: |^\[ *\d+\.\d+\] |NVRM: |^FATAL: |Memory cgroup out of|oom-kill|invoked oom|NCCL WARN"

@@ -19,7 +19,7 @@ MAX_LINE = 1 << 16
 MAX_SHAPES = 200_000
 _DIGITS = b"0123456789"
 _NOT_LOGS = frozenset(
-    ".pt .pth .bin .ckpt .safetensors .npz .npy .pkl .pickle .so .o .pyc .png .jpg .pdf .zip .tar .whl .sif .h5 .parquet"
+    ".json .jsonl .patch .md .toml .yaml .yml .csv .pt .pth .bin .ckpt .safetensors .npz .npy .pkl .pickle .so .o .pyc .png .jpg .pdf .zip .tar .whl .sif .h5 .parquet"
     .split()
 )
 _ESCAPES = re.compile(
