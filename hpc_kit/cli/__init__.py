@@ -32,6 +32,7 @@ COMMANDS = {
     "watch": "show the states of jobs until all have ended",
     "logs": "print the output of a job, or the first failure of a failed job",
     "stacks": "print what the ranks of a running job are doing: their Python stacks",
+    "why": "explain why a job failed: the cause, the culprit and the fix; why --log FILE... for any logs",
     "cancel": "cancel jobs",
     "clean": "delete old runs: clean --older-than 30d",
     "report": "write runs and benchmarks to one HTML page that needs no network",

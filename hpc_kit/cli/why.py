@@ -1,0 +1,80 @@
+"""`hpc-kit why`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.output import print_line
+from hpc_kit.cli.terminal import echo
+from hpc_kit.errors import SpecError, UnknownJob
+
+if TYPE_CHECKING:
+    from hpc_kit.runs.why.decision import Verdict
+
+
+@click.command("why")
+@click.argument("words", nargs=-1, metavar="[JOB|ID]")
+@click.option("--log", "logs", multiple=True, type=click.Path(path_type=Path), metavar="FILE...", help="Read these files.")
+@CLUSTER_OPTION
+@RUNS_OPTION
+@JSON_OPTION
+def command(words: tuple[str, ...], logs: tuple[Path, ...], cluster: str | None, as_json: bool) -> int:
+    """Explain why a job failed, which rank caused it, and what to do.
+
+    JOB means the latest run of that name. Without JOB, the latest run is explained. With --log, any
+    logs are read, also of jobs that hpc-kit did not submit: output of Slurm and of ranks, outputs of
+    sacct, squeue and scontrol, messages of sbatch, the script, or folders with such files.
+
+    Exit status: 0 the job did not fail; 1 a cause, unknown, or no such job; 2 wrong use.
+    """
+    if logs:
+        verdict = _explain_files([*logs, *map(Path, words)])
+    elif len(words) > 1:
+        raise SpecError(f"why takes one job, and not {len(words)}", remedy="name files after --log: hpc-kit why --log *.out")
+    else:
+        verdict = _explain_run(words[0] if words else None, cluster)
+    _print(verdict, as_json=as_json)
+    return 0 if verdict.cause.startswith("did not fail") else 1
+
+
+def _explain_files(paths: list[Path]) -> Verdict:
+    from hpc_kit.runs.why import explain
+
+    for path in paths:
+        if not path.exists():
+            raise UnknownJob(f"there is no file {path}", remedy="name logs or folders after --log")
+    return explain(paths)
+
+
+def _explain_run(word: str | None, cluster: str | None) -> Verdict:
+    from hpc_kit.cli.logs import find_run
+    from hpc_kit.errors import SlurmUnavailable
+    from hpc_kit.runs.backend import query_runs
+    from hpc_kit.runs.cluster_match import client_for, may_belong_to
+    from hpc_kit.runs.why.of_run import explain_run
+
+    session = open_session(cluster)
+    run = find_run(session, word)
+    status = None
+    if run.record is None or may_belong_to(run, session.cluster.name, session.client):
+        client = client_for(run, session.client)
+        try:
+            status = query_runs([run], client).get(run.job_id) if client is not None else None
+        except SlurmUnavailable as error:
+            echo(f"hpc-kit: {error.what}: the answer comes from the job's own files", err=True)
+    return explain_run(run, status)
+
+
+def _print(verdict: Verdict, *, as_json: bool) -> None:
+    from hpc_kit.runs.why.report import verdict_json, verdict_rows
+
+    if as_json:
+        echo(json.dumps(verdict_json(verdict), indent=2))
+        return
+    for label, text in verdict_rows(verdict):
+        print_line(label, text)

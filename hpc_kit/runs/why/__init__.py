@@ -1,0 +1,34 @@
+"""Explains why a job failed: reads its logs and Slurm's messages, finds the culprit, and names a fix.
+
+`explain(paths)` is the whole interface. The rules are data, in `rules/*.toml`; docs/why.md lists them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from hpc_kit.runs.why.decision import Verdict
+    from hpc_kit.runs.why.slurm_tables import JobRow
+
+
+def explain(paths: Iterable[Path], rows: Iterable[JobRow] = ()) -> Verdict:
+    """Return the cause of the failure that files show.
+
+    Args:
+        paths: Logs of any kind, outputs of Slurm's commands, the script, or folders with such files.
+        rows: States of the job that the scheduler has given.
+    """
+    from hpc_kit.runs.why.decision import decide
+    from hpc_kit.runs.why.events import Evidence
+    from hpc_kit.runs.why.reading import find_logs
+
+    evidence = Evidence()
+    for log in find_logs(paths):
+        evidence.add_file(log)
+    for row in rows:
+        evidence.add_row(row)
+    return decide(evidence)

@@ -1,0 +1,613 @@
+"""Decides which of the collected events is the cause: the culprit and not a victim.
+
+A victim reports a lost connection, a collective that timed out, or the end that its launcher ordered. Such events count
+only if nothing else is found. Then the ranks that did not report, or that called something else, are to blame.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hpc_kit.runs.why.events import EXCEPTION, LINE, SYSTEM, WARNING, Event, TaskEnd, reports_finish
+from hpc_kit.runs.why.rules import Confidence, Rule, fill_template, rule_named
+from hpc_kit.slurm.nodelist import expand
+from hpc_kit.slurm.states import JobState, explain_reason, explain_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hpc_kit.runs.why.events import Evidence, LastLine, Traceback, Waiting
+    from hpc_kit.runs.why.reading import Line
+    from hpc_kit.runs.why.slurm_tables import JobRow
+
+DIRECT = 60
+"""Weight from which a rule states a cause directly."""
+
+ORDER_GRACE = 30.0
+"""Seconds before an ordered end in which errors are part of that end."""
+
+NO_FAILURE = "no-failure"
+UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Proof:
+    """A line that shows the cause."""
+
+    file: str
+    line: int
+    text: str
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The answer: what failed, where, and what to do."""
+
+    cause: str
+    """One sentence. It begins with "unknown" or "did not fail" if that is the answer."""
+    class_: str
+    rank: int | None = None
+    host: str | None = None
+    evidence: list[Proof] = field(default_factory=list)
+    traceback: str | None = None
+    fix: str = ""
+    confidence: Confidence = "likely"
+    also: list[str] = field(default_factory=list)
+    """What failed because of it."""
+    earlier: list[str] = field(default_factory=list)
+    """Causes of earlier attempts."""
+
+
+_STATE_RULES = {
+    JobState.OUT_OF_MEMORY: "kernel-oom-kill",
+    JobState.TIMEOUT: "time-limit",
+    JobState.PREEMPTED: "preempted",
+    JobState.NODE_FAIL: "node-failure",
+    JobState.BOOT_FAIL: "node-failure",
+    JobState.CANCELLED: "job-cancelled",
+    JobState.DEADLINE: "job-cancelled",
+    JobState.LAUNCH_FAILED: "launch-failure",
+}
+_REASON_CLASSES = (
+    (r"Dependency", "dependency"),
+    (r"QOS|Assoc|Max|AccountingPolicy|PartitionTimeLimit|PartitionNodeLimit|JobArrayTaskLimit", "limit-reached"),
+    (r"JobHeld|held state|requeued held", "held"),
+    (r"launch fail|JobLaunchFailure", "launch-failure"),
+    (r"InvalidAccount|AccountNotAllowed", "invalid-account"),
+    (r"InvalidQOS", "invalid-qos"),
+    (r"BadConstraints|PartitionConfig", "invalid-request"),
+    (r"ReqNodeNotAvail|Node|PartitionDown|PartitionInactive|unavailable", "nodes-unavailable"),
+)
+
+
+def decide(evidence: Evidence) -> Verdict:
+    """Return the cause of the last attempt of a job."""
+    return _Decision(evidence).verdict()
+
+
+class _Decision:
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self.job = _main_row(evidence.rows)
+        self.rows = [row for row in evidence.rows if self.job is None or _same_job(row, self.job)]
+        self.events, self.ends = _last_attempt(evidence)
+        self.events += self._state_events()
+        self.completed = self.job is not None and self.job.state is JobState.COMPLETED
+        self.failed = any(end.code or end.signal for end in self.ends) or any(
+            row.state.failed for row in self.rows if not self.completed or not row.is_step
+        )
+        last_file_attempt = Counter[str]()
+        for attempt, line in evidence.success:
+            last_file_attempt[line.file] = max(last_file_attempt[line.file], attempt)
+        self.success = [line for _, line in evidence.success]
+
+    # ---- the order of questions
+
+    def verdict(self) -> Verdict:
+        """Return the answer, with the causes of earlier attempts."""
+        verdict = self._answer()
+        verdict.earlier = self._earlier_attempts()
+        return verdict
+
+    def _answer(self) -> Verdict:
+        fatal = self._fatal()
+        if self.completed and not fatal:
+            return self._no_failure()
+        culprit = self._first(fatal)
+        ordered = self._first([event for event in self.events if event.rule.kind == "end"])
+        if ordered and (culprit is None or self._comes_after(culprit, ordered)):
+            culprit = ordered
+        if culprit is None and not self.failed and self._waits_or_runs():
+            return self._waiting_verdict()
+        if culprit is None:
+            culprit = self._weak_candidate()
+        if culprit is not None:
+            return self._verdict_of(self._explain(culprit))
+        return self._without_culprit()
+
+    def _fatal(self) -> list[Event]:
+        """Return the events that end a program: exceptions that nobody caught, messages of Slurm and the kernel."""
+        return [event for event in self.events if event.rule.kind == "cause" and self._is_fatal(event)]
+
+    def _is_fatal(self, event: Event) -> bool:
+        if event.strength == SYSTEM:
+            return not self.completed or event.rule.weight >= DIRECT
+        if event.strength != EXCEPTION or (event.traceback and event.traceback.is_thread):
+            return False
+        if event.is_handled:
+            return False
+        if self.failed:
+            return True
+        if event.traceback is not None and event.traceback.is_logged and (self.completed or self.success):
+            return False
+        return not self._succeeded_after(event)
+
+    def _succeeded_after(self, event: Event) -> bool:
+        return any(line.file == event.line.file and line.number > event.line.number and _is_strong_success(line) for line in self.success)
+
+    def _weak_candidate(self) -> Event | None:
+        """Return a cause without a clear end: a plain line, then an ended rank, then warnings and handled errors."""
+        lines = [event for event in self.events if event.rule.kind == "cause" and event.strength == LINE and not event.is_handled]
+        if not self.failed and self.success:
+            lines = []
+        if direct := self._first([event for event in lines if event.rule.weight >= DIRECT]):
+            return direct
+        if self.failed or not self.success or self._has_unfinished_victims():
+            for events in (self._late(), lines, self._soft(), self._ended_ranks(), self._victims(), self._symptoms()):
+                if found := self._first(events):
+                    return found
+        return None
+
+    def _has_unfinished_victims(self) -> bool:
+        """Return whether a rank lost another one before it reported success itself."""
+        done = {(line.file, line.rank) for line in self.success}
+        victims = [event for event in self.events if event.rule.kind == "consequence" and event.rule.weight >= 20]
+        return any(event.strength == EXCEPTION and (event.line.file, event.rank) not in done for event in victims)
+
+    def _soft(self) -> list[Event]:
+        """Return events that may be a cause, if the job failed: handled errors, warnings, errors of threads."""
+        if not self.failed and not (self.ends or self.events):
+            return []
+        soft = [event for event in self.events if event.rule.kind == "soft" and event.strength > WARNING and not event.is_handled]
+        threads = [event for event in self.events if event.rule.kind == "cause" and event.strength == EXCEPTION and not event.is_handled]
+        handled = [event for event in self.events if event.rule.kind in {"cause", "soft"} and event.rule.weight >= DIRECT]
+        return soft or threads or (handled if self.failed and not self._late() else [])
+
+    def _symptoms(self) -> list[Event]:
+        return [event for event in self.events if event.rule.kind == "symptom"]
+
+    def _victims(self) -> list[Event]:
+        victims = [event for event in self.events if event.rule.kind == "consequence" and event.rule.weight > 5 and event.strength > WARNING]
+        return [event for event in victims if event.rule.class_ not in {"exit-code", "terminated"}] or victims
+
+    def _ended_ranks(self) -> list[Event]:
+        """Return the ends of ranks that report nothing else, such as a kill."""
+        reporting = {event.rank for event in self.events if event.rule.class_ in {"collective-timeout", "connection-lost"}}
+        names = {"killed", "exit-code", "interrupted"}
+        ends = [event for event in self.events if event.rule.class_ in names and event.rank not in (reporting - {None})]
+        return sorted(ends, key=lambda event: (event.rule.class_ == "exit-code", event.order))
+
+    # ---- order
+
+    def _first(self, events: Iterable[Event]) -> Event | None:
+        """Return the first culprit: by the launcher's report, by kind of error, by time, by place."""
+        remaining = list(events)
+        explained = {id(each) for each in remaining for other in remaining if _explains(other, each)}
+        remaining = [each for each in remaining if id(each) not in explained] or remaining
+        return min(remaining, key=self._order, default=None)
+
+    def _order(self, event: Event) -> tuple[float, ...]:
+        place = self._place_in_report(event)
+        logged = event.traceback is not None and event.traceback.is_logged
+        bucket = 0 if event.rule.weight >= DIRECT else 1
+        time = event.line.time if event.line.time is not None else 0.0
+        same_line = -event.rule.weight / 1000
+        return (place > 1e6, logged, bucket, place, time, event.order if event.traceback else event.line.number, same_line, event.order)
+
+    def _place_in_report(self, event: Event) -> float:
+        """Return the position of a rank among the ranks that a launcher reported as failed; 0 if nothing is known."""
+        ends = [end for end in self.ends if not end.is_victim and end.ranks and (end.code or end.signal)]
+        if not ends or event.rank is None or event.strength == SYSTEM:
+            return 0
+        ends.sort(key=lambda end: end.time or 0)
+        return next((place for place, end in enumerate(ends) if event.rank in end.ranks), 1e7)
+
+    def _comes_after(self, culprit: Event, ordered: Event) -> bool:
+        """Return whether an error is part of an end that Slurm ordered."""
+        if _explains(culprit, ordered) or culprit.rule.weight >= 85 and culprit.strength == SYSTEM:
+            return False
+        if culprit.line.time is not None and ordered.line.time is not None:
+            return culprit.line.time > ordered.line.time - ORDER_GRACE
+        if culprit.line.file == ordered.line.file:
+            return culprit.line.number > ordered.line.number
+        return culprit.rule.weight < 40
+
+    def _explain(self, culprit: Event) -> Event:
+        """Return the event behind the culprit, such as the full disk behind a damaged file."""
+        for _ in range(3):
+            behind = [
+                event
+                for event in self.events
+                if _explains(event, culprit)
+                and event.rule.kind != "consequence"
+                and not (event.is_handled and event.rule.kind == "cause")
+                and (event.line.file != culprit.line.file or event.order < culprit.order or event.strength == SYSTEM)
+            ]
+            if not behind:
+                break
+            culprit = max(behind, key=lambda event: (event.rule.weight, -event.order))
+        return culprit
+
+    # ---- who waited for whom
+
+    def _late(self) -> list[Event]:
+        """Return the rank for which the remaining ranks waited in a collective, as an event."""
+        waits = [event for event in self.events if event.rule.class_ in {"collective-timeout", "connection-lost"} and event.strength > WARNING]
+        if not waits:
+            return []
+        found = self._different_calls() or self._behind() or self._silent_rank(waits)
+        return [found] if found else []
+
+    def _different_calls(self) -> Event | None:
+        by_sequence: dict[int | None, list[Waiting]] = {}
+        for waiting in self.evidence.waiting:
+            by_sequence.setdefault(waiting.sequence, []).append(waiting)
+        for sequence, group in by_sequence.items():
+            if sequence is None or len({each.rank for each in group}) < 2:
+                continue
+            operations = Counter(each.operation for each in group)
+            if len(operations) > 1:
+                odd, other = _odd_one(group, lambda each: each.operation)
+                return self._event("collective-mismatch-order", odd.line, odd.rank, one=f"called {odd.operation}", rank2=str(other.rank), other=f"called {other.operation}")
+            sizes = Counter(each.elements for each in group)
+            if len(sizes) > 1 and None not in sizes and not {"SEND", "RECV", "COALESCED"} & set(operations):
+                odd, other = _odd_one(group, lambda each: each.elements)
+                return self._event("collective-mismatch-shape", odd.line, odd.rank, one=f"{odd.elements} elements", rank2=str(other.rank), other=f"{other.elements} elements")
+        return None
+
+    def _behind(self) -> Event | None:
+        """Return the rank that has called fewer collectives than the remaining ranks."""
+        enqueued = {rank: count for rank, (count, _) in self.evidence.enqueued.items()}
+        if len(enqueued) < 2 or len(set(enqueued.values())) < 2:
+            return None
+        least = min(enqueued.values())
+        late = sorted(rank for rank, count in enqueued.items() if count == least)
+        if len(late) * 2 > len(enqueued):
+            return None
+        return self._event("barrier-timeout-rank", self.evidence.enqueued[late[0]][1], late[0])
+
+    def _silent_rank(self, waits: list[Event]) -> Event | None:
+        evidence = self.evidence
+        reporting = {event.rank for event in waits if event.rank is not None}
+        reporting |= {rank for end in self.ends if end.is_victim for rank in end.ranks}
+        known = evidence.ranks | (set(range(evidence.world)) if evidence.world <= 4096 else set())
+        silent = sorted(known - reporting)
+        if not reporting or not silent or len(silent) * 2 > len(known):
+            return None
+        rank = next((each for each in silent if each in evidence.last), silent[0])
+        if self._ended(rank):
+            return None
+        last = evidence.last.get(rank)
+        timed_out = any(event.rule.class_ == "collective-timeout" for event in waits)
+        line = waits[0].line
+        if last is not None:
+            line = line._replace(file=last.file, number=last.number, text=last.text, body=last.text, rank=rank)
+        if last is not None and reports_finish(last.text):
+            return self._event("uneven-inputs", line, rank)
+        if timed_out:
+            return self._event("barrier-timeout-rank", line, rank)
+        return self._event("rank-vanished", line, rank)
+
+    def _ended(self, rank: int) -> bool:
+        return any(rank in end.ranks and (end.code or end.signal) and not end.is_victim for end in self.ends)
+
+    def _event(self, rule: str, line: Line, rank: int | None, **groups: str) -> Event:
+        values = {name: value for name, value in {"rank": str(rank), **groups}.items() if value}
+        return Event(rule_named(rule), values, line, rank, self.evidence.hosts.get(rank) if rank is not None else None, 0, 1 << 30, LINE)
+
+    # ---- states of Slurm
+
+    def _state_events(self) -> list[Event]:
+        """Return the states of the accounting as events."""
+        found = []
+        for row in self.rows:
+            name = _STATE_RULES.get(row.state)
+            if name is None or row.line is None:
+                if row.signal == 53 and row.line is not None:
+                    found.append(self._row_event("log-folder", row))
+                continue
+            if row.is_step and row.state is JobState.CANCELLED:
+                continue
+            found.append(self._row_event(name, row))
+        return found
+
+    def _row_event(self, name: str, row: JobRow) -> Event:
+        assert row.line is not None
+        groups = {}
+        if by := re.search(r"CANCELLED by (\S+)", row.raw_state):
+            groups["user"] = f"user {by[1]}"
+        hosts = expand(row.nodes) if row.nodes and "(" not in row.nodes else []
+        host = hosts[0] if len(hosts) == 1 else None
+        return Event(rule_named(name), groups, row.line, None, host, 0, 1 << 20, SYSTEM)
+
+    def _waits_or_runs(self) -> bool:
+        return self.job is not None and not self.job.state.finished and self.job.state is not JobState.UNKNOWN
+
+    def _waiting_verdict(self) -> Verdict:
+        job = self.job
+        assert job is not None
+        proof = [_proof(job.line)] if job.line else []
+        if job.state is not JobState.PENDING:
+            sentence = _uncapitalised(explain_state(job.state))
+            return Verdict(f"did not fail: job {job.job_id} has not ended ({job.state}: {sentence})", str(job.state).lower(), evidence=proof, fix=f"follow it: hpc-kit logs {job.job_id} -f", confidence="certain")
+        reason = explain_reason(job.reason, job.job_id)
+        class_ = next((name for pattern, name in _REASON_CLASSES if re.search(pattern, job.reason)), "pending")
+        cause = f"did not fail: job {job.job_id} waits in the queue ({job.reason or 'no reason yet'}): {reason.sentence}"
+        return Verdict(cause.rstrip("."), class_, evidence=proof, fix=reason.next_step, confidence="certain")
+
+    # ---- answers
+
+    def _verdict_of(self, event: Event) -> Verdict:
+        rule = event.rule
+        ranks = self._ranks_with(event)
+        rank, host = self._place_of(event)
+        values = dict(event.groups)
+        if total := values.pop("total2", ""):
+            values["total"] = total
+        values["who"] = self._who(rank, host, ranks)
+        if host:
+            values.setdefault("host", host)
+        if rule.name == "python-exception":
+            values["exception"] = values.get("exception", "").rpartition(".")[2] or values.get("exception", "an exception")
+        cause = fill_template(rule.cause, values)
+        if event.traceback and (frame := event.traceback.own_frame):
+            place = f"{frame[0].rpartition('/')[2]}:{frame[1]}"
+            cause += f" ({place}{', in ' + frame[2] if frame[2] and frame[2] != '<module>' else ''})"
+        if rule.class_ == "exit-code":
+            cause = "unknown: " + cause
+        if self.completed:
+            cause += "; its script hid the exit status, so Slurm booked COMPLETED"
+        elif self._waits_or_runs():
+            cause += "; the job has not ended yet"
+        verdict = Verdict(
+            cause,
+            UNKNOWN if rule.class_ == "exit-code" else rule.class_,
+            rank if rule.scope != "job" or rule.class_.startswith("collective-") else None,
+            host if rule.scope != "job" else None,
+            self._proofs(event),
+            self._traceback(event),
+            fill_template(rule.fix, values | {"rank": values.get("rank", "")}),
+            self._confidence(event),
+            self._also(event, rank),
+        )
+        if rule.class_ == "killed":
+            self._use_memory_figures(verdict)
+        return verdict
+
+    def _use_memory_figures(self, verdict: Verdict) -> None:
+        for row in self.rows:
+            used, limit = _bytes(row.max_rss), _bytes(row.req_mem)
+            if used and limit and used > 0.9 * limit and row.line:
+                verdict.cause = verdict.cause.partition(";")[0] + f"; it had used {row.max_rss} of {row.req_mem}: out of host memory"
+                verdict.class_ = "host-memory"
+                verdict.fix = rule_named("kernel-oom-kill").fix
+                verdict.evidence.append(_proof(row.line))
+                return
+
+    def _place_of(self, event: Event) -> tuple[int | None, str | None]:
+        """Return rank and host of an event, also by the launcher's report."""
+        hosts = self.evidence.hosts
+        rank, host = event.rank, event.host
+        if rank is None and event.rule.scope == "rank" and event.rule.kind != "end":
+            ends = sorted((end for end in self.ends if not end.is_victim and end.ranks and (end.code or end.signal)), key=lambda end: end.time or 0)
+            matching = [end for end in ends if host is None or end.host is None or _same_host(host, end.host)]
+            if matching:
+                rank, host = matching[0].ranks[0], matching[0].host or host
+        if host is None and rank is not None:
+            host = hosts.get(rank)
+        if host is None and event.rule.scope != "job":
+            named = {end.host for end in self.ends if end.host} | set(hosts.values())
+            if rank is None and len(named) == 1:
+                host = next(iter(named))
+        return rank, host
+
+    def _ranks_with(self, event: Event) -> list[int]:
+        """Return the ranks that failed in the same way."""
+        same = {each.rank for each in self.events if each.rule is event.rule and each.strength >= LINE and each.rank is not None}
+        return sorted(same)
+
+    def _who(self, rank: int | None, host: str | None, ranks: list[int]) -> str:
+        known = self.evidence.ranks
+        if len(ranks) > 1 and len(ranks) >= len(known) > 1:
+            return "every rank"
+        if rank is not None:
+            return f"rank {rank} on {host}" if host else f"rank {rank}"
+        return f"a process on {host}" if host else "the program"
+
+    def _proofs(self, event: Event) -> list[Proof]:
+        lines = [event.line]
+        lines += [each.line for each in self.events if each.rule.class_ == event.rule.class_ and each.rule.kind == event.rule.kind and each.strength >= LINE]
+        lines += [end.line for end in self.ends if not end.is_victim and (end.code or end.signal)][:2]
+        lines += [row.line for row in self.rows if row.line and not row.is_step and row.state.finished]
+        return [_proof(line) for line in {(line.file, line.number): line for line in lines}.values()][:5]
+
+    def _traceback(self, event: Event) -> str | None:
+        if event.traceback:
+            return event.traceback.text
+        related = [each for each in self.events if each.traceback and each.rule.kind != "consequence" and not each.is_handled]
+        return self._own_traceback(related)
+
+    def _own_traceback(self, events: list[Event]) -> str | None:
+        first = self._first(events)
+        return first.traceback.text if first and first.traceback else None
+
+    def _also(self, event: Event, rank: int | None) -> list[str]:
+        victims = {each.rank for each in self.events if each.rule.kind == "consequence" and each.rule.weight > 5 and each.rank is not None}
+        victims |= {each for end in self.ends if end.is_victim for each in end.ranks}
+        victims -= {rank}
+        if not victims or event.rule.kind == "consequence":
+            return []
+        classes = Counter(each.rule.class_ for each in self.events if each.rule.kind == "consequence" and each.rule.class_ in {"connection-lost", "collective-timeout"})
+        how = {"connection-lost": "lost connection", "collective-timeout": "collective timed out"}
+        kind = f" ({how[classes.most_common(1)[0][0]]})" if classes else ""
+        return [f"{format_ranks(sorted(victims))} fell with it{kind}"]
+
+    def _confidence(self, event: Event) -> Confidence:
+        rule = event.rule
+        if rule.confidence == "likely" or event.is_handled or event.strength == WARNING:
+            return "likely"
+        if rule.kind in {"consequence", "symptom"}:
+            return "likely"
+        if event.strength in {SYSTEM, EXCEPTION}:
+            return "likely" if self._is_contested(event) else "certain"
+        if event.order == 1 << 30:
+            return self._confidence_of_analysis(event)
+        return "certain" if rule.weight >= 70 and (self.failed or rule.scope == "job" or rule.kind == "end") else "likely"
+
+    def _confidence_of_analysis(self, event: Event) -> Confidence:
+        waiting = {each.rank for each in self.events if each.rule.class_ in {"collective-timeout", "connection-lost"}}
+        certain = event.rule.name.startswith("collective-mismatch") or (event.rule.name == "barrier-timeout-rank" and len(waiting - {None}) >= 2)
+        return "certain" if certain else "likely"
+
+    def _is_contested(self, event: Event) -> bool:
+        """Return whether another rank failed otherwise, and nothing shows which was first."""
+        if event.rule.kind == "end":
+            return False
+        others = [each for each in self._fatal() if each.rule.class_ != event.rule.class_ and not _explains(event, each) and not _explains(each, event)]
+        others = [each for each in others if each.rank != event.rank and (each.rule.weight >= DIRECT) == (event.rule.weight >= DIRECT)]
+        if self._place_in_report(event) < 1e6 and self.ends:
+            return False
+        return any(each.line.time is None or event.line.time is None for each in others)
+
+    def _no_failure(self) -> Verdict:
+        if (nan := self._first(self._symptoms())) and self._is_last(nan):
+            return self._verdict_of(nan)
+        job = self.job
+        assert job is not None
+        noise = [event for event in self.events if event.rule.kind != "symptom"][:1]
+        more = f"; {noise[0].line.file}:{noise[0].line.number} looks like an error, but the job went on" if noise else ""
+        proof = [_proof(job.line)] if job.line else []
+        return Verdict(f"did not fail: job {job.job_id} ended with exit code 0{more}", NO_FAILURE, evidence=proof, fix="nothing to do", confidence="certain")
+
+    def _is_last(self, event: Event) -> bool:
+        return any(last.file == event.line.file and re.search(r"(?i)\bnan\b|\binf\b", last.text) for last in self.evidence.last.values())
+
+    def _without_culprit(self) -> Verdict:
+        """Return the answer if no event is a cause."""
+        evidence = self.evidence
+        if self.success and not self.failed:
+            line = self.success[-1]
+            return Verdict(f"did not fail: the last lines report success ({line.body.strip()[:80]})", NO_FAILURE, evidence=[_proof(line)], fix="nothing to do", confidence="certain")
+        tracebacks = [event for event in self.events if event.traceback]
+        text = self._own_traceback([event for event in tracebacks if event.rule.kind != "consequence"] or tracebacks)
+        ends = [end for end in self.ends if not end.is_victim and (end.code or end.signal)]
+        rank = ends[0].ranks[0] if ends and ends[0].ranks else None
+        host = ends[0].host if ends else None
+        proofs = [_proof(end.line) for end in ends[:2]] + [_proof(row.line) for row in self.rows[:2] if row.line]
+        return Verdict(f"unknown: {self._describe_nothing()}", UNKNOWN, rank, host, proofs, text, self._advice(), "likely")
+
+    def _describe_nothing(self) -> str:
+        if self.evidence.unreadable:
+            name, reason = self.evidence.unreadable[0]
+            return f"{name} cannot be read as a log ({reason})"
+        if not self.evidence.lines or not (self.evidence.last or self.rows):
+            return "the logs are empty"
+        if self.job is not None and self.job.state.failed:
+            code = f" with exit code {self.job.exit_code}" if self.job.exit_code else ""
+            return f"job {self.job.job_id} is {self.job.state}{code}, and no line shows why"
+        last = max(self.evidence.last.values(), key=lambda each: each.number, default=None)
+        shown = f", which ends with: {last.text.strip()[:80]}" if last else ""
+        return f"no line shows a failure or an end{shown}"
+
+    def _advice(self) -> str:
+        if self.job is None:
+            return "add the logs of all ranks and the output of sacct -j ID -P -o JobID,State,ExitCode,MaxRSS,ReqMem,NodeList"
+        return "add the logs of all ranks; run with PYTHONUNBUFFERED=1 so that no output is lost"
+
+    def _earlier_attempts(self) -> list[str]:
+        if self.evidence.attempts < 2:
+            return []
+        found = []
+        for attempt in range(self.evidence.attempts - 1):
+            events = [event for event in self.evidence.events if event.attempt == attempt and event.rule.kind in {"cause", "end"} and event.strength >= LINE]
+            if first := self._first(events):
+                found.append(f"attempt {attempt + 1}: {fill_template(first.rule.cause, {**first.groups, 'who': self._who(*self._place_of(first), [])})}")
+        return found
+
+
+def _main_row(rows: list[JobRow]) -> JobRow | None:
+    """Return the last job among rows of jobs and steps; of a finished job, the row that says so."""
+    jobs = [row for row in rows if not row.is_step] or rows
+    return jobs[-1] if jobs else None
+
+
+def _same_job(row: JobRow, job: JobRow) -> bool:
+    return row.job_id.partition(".")[0] == job.job_id.partition(".")[0]
+
+
+def _last_attempt(evidence: Evidence) -> tuple[list[Event], list[TaskEnd]]:
+    """Return what belongs to the last attempt of each file. In a file without marks, only a rank's last exception."""
+    latest: dict[str, int] = {}
+    for event in evidence.events:
+        latest[event.line.file] = max(latest.get(event.line.file, 0), event.attempt)
+    events = [event for event in evidence.events if event.attempt == latest[event.line.file]]
+    if evidence.attempts > 1:
+        marked = {name for name, attempt in latest.items() if attempt}
+        last_of = {(event.line.file, event.rank): event for event in events if event.traceback and event.line.file not in marked}
+        events = [event for event in events if event.line.file in marked or not event.traceback or last_of[event.line.file, event.rank] is event]
+    final = max((end.attempt for end in evidence.ends), default=0)
+    return events, [end for end in evidence.ends if end.attempt == final or end.attempt == latest.get(end.line.file, end.attempt)]
+
+
+def _explains(event: Event, other: Event) -> bool:
+    return event is not other and other.rule.class_ in event.rule.explains and other.rule.class_ != event.rule.class_ and not (other.rule.kind == "cause" and _explains_rule(other.rule, event.rule))
+
+
+def _explains_rule(rule: Rule, other: Rule) -> bool:
+    return other.class_ in rule.explains
+
+
+def _odd_one(group: list[Waiting], value: object) -> tuple[Waiting, Waiting]:
+    """Return a rank with the rarest value, and one with the most common."""
+    assert callable(value)
+    counts = Counter(value(each) for each in group)
+    odd = min(group, key=lambda each: (counts[value(each)], -each.rank))
+    other = next(each for each in sorted(group, key=lambda each: -counts[value(each)]) if value(each) != value(odd))
+    return odd, other
+
+
+def _is_strong_success(line: Line) -> bool:
+    return re.search(r"(?i)train|successfully|\bjob\b|max_|finished|exit", line.body) is not None
+
+
+def _same_host(one: str, other: str) -> bool:
+    return one.partition(".")[0] == other.partition(".")[0]
+
+
+def _uncapitalised(text: str) -> str:
+    return text[:1].lower() + text[1:].rstrip(".")
+
+
+def _proof(line: Line) -> Proof:
+    return Proof(line.file, line.number, line.text.strip()[:500])
+
+
+def _bytes(text: str) -> float:
+    found = re.match(r"([\d.]+)([KMGT]?)", text)
+    return float(found[1]) * 1024 ** " KMGT".index(found[2] or " ") if found else 0.0
+
+
+def format_ranks(ranks: list[int]) -> str:
+    """Return `rank 3` or `ranks 0-4, 6`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    return "ranks " + ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" if len(part) > 2 else f"{part[0]}, {part[1]}" for part in parts)

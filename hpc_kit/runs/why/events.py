@@ -1,0 +1,508 @@
+"""Collects what the logs of a job say: matched rules, tracebacks, ends of tasks, and states of jobs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpc_kit.runs.why.reading import LogReader, ShapeMemory, detect_labels, parse_line
+from hpc_kit.runs.why.rules import Match, Rule, match_line, rule_named
+from hpc_kit.runs.why.slurm_tables import JobRow, TableParser
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hpc_kit.runs.why.reading import Labels, Line, LogFile
+
+MAX_MESSAGE_LINES = 30
+MAX_TRACEBACK_LINES = 400
+MAX_EVENTS = 20_000
+HANDLED_AFTER = 3
+"""Lines of progress after an error that show that the program went on."""
+
+Strength = int
+EXCEPTION, SYSTEM, LINE, WARNING = 4, 3, 2, 1
+"""How sure a line ends something: an exception, a message of Slurm or the kernel, another line, a warning."""
+
+
+@dataclass(slots=True)
+class Event:
+    """A rule that matched a line."""
+
+    rule: Rule
+    groups: dict[str, str]
+    line: Line
+    rank: int | None
+    host: str | None
+    attempt: int
+    order: int
+    strength: Strength
+    traceback: Traceback | None = None
+    progress: int = 0
+    """Lines of progress after it in its file."""
+
+    @property
+    def is_handled(self) -> bool:
+        """The program went on after it."""
+        return self.strength != SYSTEM and self.progress >= HANDLED_AFTER
+
+
+@dataclass(slots=True)
+class Traceback:
+    """A traceback with the chain of its causes."""
+
+    lines: list[str] = field(default_factory=list)
+    matches: list[tuple[Match, Line]] = field(default_factory=list)
+    """Rules that match its exceptions and their messages."""
+    exceptions: list[tuple[str, Line]] = field(default_factory=list)
+    frames: list[tuple[str, int, str]] = field(default_factory=list)
+    state: str = "frames"
+    message_lines: int = 0
+    is_group: bool = False
+    is_thread: bool = False
+    is_logged: bool = False
+    """A line of a logger comes right before it."""
+
+    @property
+    def text(self) -> str:
+        """The traceback as Python printed it."""
+        return "\n".join(self.lines).rstrip()
+
+    @property
+    def own_frame(self) -> tuple[str, int, str] | None:
+        """The last frame outside of installed packages."""
+        own = [frame for frame in self.frames if not _FOREIGN.search(frame[0])]
+        return own[-1] if own else None
+
+
+class TaskEnd(NamedTuple):
+    """The end of tasks or ranks, as a launcher reported it."""
+
+    ranks: tuple[int, ...]
+    host: str | None
+    code: int | None
+    signal: str | None
+    line: Line
+    attempt: int
+    time: float | None = None
+
+    @property
+    def is_victim(self) -> bool:
+        """The launcher itself ended it, after another one failed."""
+        return self.signal in {"Terminated", "SIGTERM"} or self.code in {-15, 143}
+
+
+class Waiting(NamedTuple):
+    """A rank that waited in a collective."""
+
+    rank: int
+    sequence: int | None
+    operation: str | None
+    elements: str | None
+    line: Line
+
+
+class LastLine(NamedTuple):
+    """The last line of a rank."""
+
+    number: int
+    text: str
+    file: str
+
+
+_FOREIGN = re.compile(
+    r"site-packages|dist-packages|/lib/python\d|lib64/python\d|^<|/(?:usr/)?bin/(?:torchrun|accelerate|deepspeed)$|/torch/|runpy\.py"
+)
+_TRACEBACK = "Traceback (most recent call last)"
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?')
+_RICH_FRAME = re.compile(r"^[│|] (?P<file>\S+\.py):(?P<line>\d+) in (?P<name>\S+)")
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Failure|Iteration|[A-Z]\w*)(?::|$)|^[a-z_][\w.]*\.[A-Z]\w*(?::|$)")
+_BARE_EXCEPTION = re.compile(r"^(?:[a-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?$")
+_SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): ")
+_CHAIN = ("During handling of the above exception", "The above exception was the direct cause", "The following exception")
+_NOT_MESSAGE = re.compile(
+    r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored|Error in atexit"
+    r"|\*\*\*|={10}|-{10}|Traceback |WARNING|INFO|ERROR:|wandb:|\d{4}-\d\d-\d\d|\+ |[\w.-]+:\d+:\d+ \[\d\])"
+)
+_THREAD = re.compile(r"^Exception in thread |^Exception in default")
+_IGNORED = re.compile(r"^(?:Exception ignored |--- Logging error ---|Error in atexit|Error in sys\.excepthook)")
+_LOGGED = re.compile(r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal|will continue))")
+_SOFTENED = re.compile(
+    r"\b(?:WARN(?:ING)?|[A-Z]\w*Warning|INFO|DEBUG|NOTE|NOTICE)\b(?! ?NET)|^\[?[WI]\d{3,4} |^\[[WI][ \d]|^[Ww]arning:"
+    r"|(?i:\bretry(?:ing)?\b|\battempt \d+ ?(?:/|of) ?\d+|will (?:try|retry)|try again|falling back|fallback|\bignor(?:ed|ing)\b"
+    r"|\bskipp(?:ed|ing)\b|\brecovered\b|non-fatal|harmless|\bhandled\b)"
+)
+_SYSTEM = re.compile(
+    r"^(?:srun|slurmstepd\S*|sbatch|salloc|slurmd\S*|scancel): |\bkernel: |^\[ *\d+\.\d+\] |NVRM: |^FATAL: |Memory cgroup out of|oom-kill|invoked oom|NCCL WARN"
+)
+_QUIET = re.compile(r" NCCL (?:INFO|TRACE) |^\++ |^#")
+_TASK = re.compile(
+    r"^srun: error: (?P<host>[^\s:]+): tasks? (?P<tasks>\d[\d,-]*): (?:Exited with exit code (?P<code>\d+)|(?P<signal>[A-Z][\w ]+?)(?: \(core dumped\))?$)"
+)
+_ELASTIC = re.compile(r"^\s*(time|host|rank|exitcode)\s*: (.+)")
+_MPI_END = re.compile(
+    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w ]+)\)"
+    r"|Process name: \[\[?[\d,]+\]?,(?P<rank2>\d+)\]|Exit code: +(?P<code>\d+)"
+)
+_HPC_KIT_END = re.compile(r"^(?P<rank>\d+) (?P<host>\S+) (?P<code>\d+) ")
+_WATCHDOG = re.compile(
+    r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:.*?NumelIn=(?P<numel>\d+))?"
+)
+_ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)")
+_WORLD = re.compile(r"\bworld[_ ]size[=: ]+(\d+)|\bnranks (\d+)|MEMBER: \d+/(\d+)|\bWORLD_SIZE=(\d+)|\bdistributed init \(rank \d+, world (\d+)\)", re.I)
+_SUCCESS = re.compile(
+    r"(?i)\b(?:training|train|job|run|evaluation|finetuning|fine-tuning|experiment|script|all (?:ranks|epochs|steps))\b(?: \w+){0,2} (?:is )?(?:complete[d]?|finished|done|ended)(?: successfully)?\b(?!.*(?:fail|error code [1-9]))"
+    r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?(?:final |best |last )?(?:model|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
+    r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
+)
+_FINISHED_RANK = re.compile(r"(?i)\b(?:done|finished|complete[d]?|exhausted|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b")
+_NEW_ATTEMPT = re.compile(
+    r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)|will restart worker group|Restarting worker group|Requeu(?:e|ing) (?:the )?job|job requeued|restart(?:ing)? attempt \d+|=+ attempt \d+",
+    re.I,
+)
+
+
+class Evidence:
+    """All that the files of a job say, in the order of reading."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.ends: list[TaskEnd] = []
+        self.rows: list[JobRow] = []
+        self.waiting: list[Waiting] = []
+        self.enqueued: dict[int, tuple[int, Line]] = {}
+        self.success: list[tuple[int, Line]] = []
+        """Lines that report success, with their attempts."""
+        self.last: dict[int | None, LastLine] = {}
+        self.hosts: dict[int, str] = {}
+        self.ranks: set[int] = set()
+        self.world = 0
+        self.attempts = 1
+        self.lines = 0
+        self.unreadable: list[tuple[str, str]] = []
+        self.scripts: dict[str, list[str]] = {}
+        """Lines of the batch scripts among the files."""
+        self._memory = ShapeMemory()
+
+    def add_file(self, log: LogFile) -> None:
+        """Read one file."""
+        _FileCollector(self, log, self._memory).read()
+
+    def add_row(self, row: JobRow) -> None:
+        """Add the state of a job."""
+        self.rows.append(row)
+
+
+class _FileCollector:
+    """Reads one file into the evidence."""
+
+    def __init__(self, evidence: Evidence, log: LogFile, memory: ShapeMemory) -> None:
+        self.evidence, self.log, self.memory = evidence, log, memory
+        self.labels: Labels = detect_labels(log.path)
+        self.reader = LogReader(log, memory, lambda: bool(self.open) or self.tables.is_open or self.elastic is not None)
+        self.open: dict[int | None, Traceback] = {}
+        self.tables = TableParser()
+        self.elastic: dict[str, str] | None = None
+        self.attempt = 0
+        self.pending_attempt = False
+        self.before: Line | None = None
+        self.mpi_rank: int | None = None
+        self.own: list[Event] = []
+
+    def read(self) -> None:
+        """Read the whole file."""
+        for number, text, shape in self.reader:
+            stripped = text.rstrip()
+            if number == 1 and stripped.startswith("#!") and self._is_script():
+                return
+            if not stripped or self._examine(parse_line(self.log, self.labels, number, stripped)):
+                continue
+            self.memory.add(shape, has_digits=len(shape) != len(text))
+        for rank in list(self.open):
+            self._close(rank)
+        self._finish()
+
+    def _is_script(self) -> bool:
+        """Keep a batch script apart: its text is no output."""
+        with self.log.path.open("rb") as file:
+            text = file.read(1 << 16)
+        if b"#SBATCH" not in text and not self.log.name.endswith((".sh", ".sbatch", ".slurm", ".py")):
+            return False
+        lines = text.decode(errors="replace").split("\n")
+        self.evidence.scripts[self.log.name] = lines
+        if any(line.endswith("\r") for line in lines):
+            line = parse_line(self.log, self.labels, 1, lines[0].rstrip() + "^M")
+            self._add(Match(rule_named("line-endings"), {}), line, SYSTEM)
+        return True
+
+    def _finish(self) -> None:
+        evidence, reader = self.evidence, self.reader
+        evidence.lines += reader.lines
+        if reader.is_binary or reader.error:
+            evidence.unreadable.append((self.log.name, reader.error or "binary"))
+        for event in self.own:
+            event.progress = reader.progress - event.progress
+        for number, text in reader.last:
+            line = parse_line(self.log, self.labels, number, text)
+            evidence.last[line.rank] = LastLine(number, line.text, self.log.name)
+            if _SUCCESS.search(line.body) and not _SOFTENED.search(line.body):
+                evidence.success.append((self.attempt, line))
+        if self.log.rank is not None:
+            evidence.ranks.add(self.log.rank)
+        evidence.attempts = max(evidence.attempts, self.attempt + 1)
+
+    # ---- lines
+
+    def _examine(self, line: Line) -> bool:
+        """Return whether a line matters: lines of its shape are then read again."""
+        if line.rank is not None:
+            self.evidence.ranks.add(line.rank)
+            if line.host:
+                self.evidence.hosts.setdefault(line.rank, line.host)
+        if self.pending_attempt and line.body and not _is_end_noise(line.body):
+            self.attempt, self.pending_attempt = self.attempt + 1, False
+        matters = self._in_traceback(line) or self._table(line) or self._report(line) or self._plain(line)
+        self.before = line
+        return matters
+
+    def _in_traceback(self, line: Line) -> bool:
+        at = line.body.find(_TRACEBACK)
+        key = line.rank if line.rank in self.open or at >= 0 else None if None in self.open else line.rank
+        traceback = self.open.get(key)
+        if at >= 0:
+            self._open(line, at, traceback, key)
+            return True
+        return traceback is not None and self._continue(traceback, line, key)
+
+    def _open(self, line: Line, at: int, traceback: Traceback | None, key: int | None) -> None:
+        rich = line.body.lstrip().startswith(("╭", "┌"))
+        if traceback is None:
+            traceback = self.open[key] = Traceback(is_group="Exception Group" in line.body)
+            before = self.before.body if self.before and self.before.number >= line.number - 1 else ""
+            if _IGNORED.match(before):
+                traceback.state = "ignored"
+            traceback.is_thread = bool(_THREAD.match(before))
+            traceback.is_logged = bool(_LOGGED.search(before)) or bool(_LOGGED.search(line.body[:at]))
+        if traceback.state != "ignored":
+            traceback.state = "rich" if rich else "frames"
+        traceback.lines.append(line.body if rich else line.body[max(at - 9, 0) if "Original " in line.body else at :])
+
+    def _continue(self, traceback: Traceback, line: Line, key: int | None) -> bool:
+        """Add a line to an open traceback. Return whether it belongs to it."""
+        body = re.sub(r"^ *(?:\| ?|\+-[-+ \d]*$)", "", line.body) if traceback.is_group else line.body
+        if len(traceback.lines) > MAX_TRACEBACK_LINES:
+            self._close(key)
+            return False
+        if traceback.state == "ignored":
+            if body.startswith(" "):
+                return True
+            del self.open[key]
+            return True
+        if traceback.state == "rich":
+            traceback.lines.append(body)
+            if found := _RICH_FRAME.match(body):
+                traceback.frames.append((found["file"], int(found["line"]), found["name"]))
+            if body.startswith(("╰", "└")):
+                traceback.state = "frames"
+            return True
+        if traceback.state == "frames":
+            return self._frame(traceback, line, body, key)
+        return self._message(traceback, line, body, key)
+
+    def _frame(self, traceback: Traceback, line: Line, body: str, key: int | None) -> bool:
+        if not body or body.startswith((" ", "\t")):
+            traceback.lines.append(body)
+            if found := _FRAME.match(body):
+                traceback.frames.append((found["file"], int(found["line"]), found["name"] or ""))
+            return True
+        if not _EXCEPTION.match(body):
+            # Output of another process in the middle of the frames, or a cut log.
+            return self._is_noise_in_frames(traceback, key)
+        traceback.lines.append(body)
+        traceback.exceptions.append((body, line))
+        traceback.matches += [(match, line) for match in match_line(body, exception=True)]
+        traceback.state, traceback.message_lines = "message", 0
+        return True
+
+    def _is_noise_in_frames(self, traceback: Traceback, key: int | None) -> bool:
+        traceback.message_lines += 1
+        if traceback.message_lines > 3:
+            self._close(key)
+        return False
+
+    def _message(self, traceback: Traceback, line: Line, body: str, key: int | None) -> bool:
+        if any(body.startswith(chain) for chain in _CHAIN):
+            traceback.lines.append(body)
+            traceback.message_lines = 0
+            return True
+        traceback.message_lines += 1
+        if traceback.message_lines > MAX_MESSAGE_LINES or _NOT_MESSAGE.match(body) or line.time is not None:
+            self._close(key)
+            return False
+        if self._looks_like_output(line):
+            self._close(key)
+            return False
+        traceback.lines.append(body)
+        traceback.matches += [(match, line) for match in match_line(body) if not _SOFTENED.search(body)]
+        return True
+
+    def _looks_like_output(self, line: Line) -> bool:
+        """Return whether a line after an exception is known output of the program, such as a step and its loss."""
+        shape = line.text.encode().translate(None, b"0123456789")
+        return shape in self.memory.counting or bool(_SUCCESS.search(line.body))
+
+    def _close(self, key: int | None) -> None:
+        """Turn a traceback into an event of the rule that fits its exceptions best."""
+        traceback = self.open.pop(key)
+        if traceback.state == "ignored":
+            return
+        if not traceback.exceptions:
+            if traceback.frames:
+                line = self.before
+                assert line is not None
+                text = "a traceback without its exception"
+                match = Match(rule_named("python-exception"), {"exception": text})
+                self._add(match, line, LINE, traceback)
+            return
+        best, line = _primary(traceback)
+        self._add(best, line, EXCEPTION, traceback)
+
+    # ---- other lines
+
+    def _table(self, line: Line) -> bool:
+        rows = self.tables.parse(line)
+        self.evidence.rows += rows
+        return bool(rows) or self.tables.is_open
+
+    def _report(self, line: Line) -> bool:
+        """Read reports of launchers about the ends of ranks."""
+        body = line.body
+        if found := _TASK.match(body):
+            ranks = tuple(_expand_tasks(found["tasks"]))
+            self.evidence.hosts.update((rank, found["host"]) for rank in ranks)
+            self.evidence.ranks.update(ranks)
+            code = int(found["code"]) if found["code"] else None
+            self.evidence.ends.append(TaskEnd(ranks, found["host"], code, found["signal"], line, self.attempt))
+        elif found := _MPI_END.search(body):
+            self._mpi_end(found, line)
+        elif "Root Cause (first observed failure)" in body:
+            self.elastic = {}
+            return True
+        elif self.elastic is not None:
+            return self._elastic(line)
+        return False
+
+    def _mpi_end(self, found: re.Match[str], line: Line) -> None:
+        if found["rank"]:
+            end = TaskEnd((int(found["rank"]),), found["host"].rstrip(","), None, found["signal"], line, self.attempt)
+            self.evidence.ends.append(end)
+        elif found["rank2"]:
+            self.mpi_rank = int(found["rank2"])
+        elif self.mpi_rank is not None:
+            self.evidence.ends.append(TaskEnd((self.mpi_rank,), None, int(found["code"]), None, line, self.attempt))
+
+    def _elastic(self, line: Line) -> bool:
+        assert self.elastic is not None
+        if found := _ELASTIC.match(line.body):
+            self.elastic[found[1]] = found[2]
+        if "exitcode" not in self.elastic:
+            if line.body.startswith("===="):
+                self.elastic = None
+            return self.elastic is not None
+        rank = re.match(r"\d+", self.elastic.get("rank", ""))
+        code = int((re.match(r"-?\d+", self.elastic["exitcode"]) or ["1"])[0])
+        time = parse_line(self.log, self.labels, 1, self.elastic.get("time", "").replace("_", " ")).time
+        host = self.elastic.get("host")
+        ranks = (int(rank[0]),) if rank else ()
+        if host:
+            self.evidence.hosts.update((each, host) for each in ranks)
+        self.evidence.ends.append(TaskEnd(ranks, host, code, _signal(code), line, self.attempt, time))
+        self.elastic = None
+        return True
+
+    def _plain(self, line: Line) -> bool:
+        body = line.body
+        if found := _WORLD.search(body):
+            self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
+        if _QUIET.search(body):
+            return False
+        if _NEW_ATTEMPT.search(body):
+            self.pending_attempt = True
+        self._collective(line)
+        exception = bool(_SYNTAX.match(body)) and self._follows_frame()
+        if _BARE_EXCEPTION.match(body) or exception:
+            matches = match_line(body, exception=True)
+        else:
+            matches = match_line(body)
+        if not matches:
+            return self.pending_attempt
+        softened = bool(_SOFTENED.search(line.text)) and not matches[0].rule.warns
+        strength = EXCEPTION if exception else SYSTEM if _SYSTEM.search(line.text) else WARNING if softened else LINE
+        for match in matches[:3]:
+            self._add(match, line, strength)
+        return True
+
+    def _follows_frame(self) -> bool:
+        return self.before is not None and self.before.body.startswith(" ")
+
+    def _collective(self, line: Line) -> None:
+        if found := _WATCHDOG.search(line.body):
+            rank = int(found["rank"]) if found["rank"] else line.rank
+            if rank is not None:
+                sequence = int(found["seq"]) if found["seq"] else None
+                self.evidence.waiting.append(Waiting(rank, sequence, found["op"], found["numel"], line))
+        if found := _ENQUEUED.search(line.body):
+            self.evidence.enqueued[int(found["rank"])] = (int(found["enqueued"]), line)
+
+    def _add(self, match: Match, line: Line, strength: Strength, traceback: Traceback | None = None) -> None:
+        evidence = self.evidence
+        if len(evidence.events) >= MAX_EVENTS:
+            return
+        if not self.own:
+            self.reader.freeze()
+        groups = match.groups
+        given = groups.get("rank") or groups.get("task")
+        rank = int(given) if given else line.rank
+        host = groups.get("host") or line.host
+        if rank is not None and host:
+            evidence.hosts.setdefault(rank, host)
+        event = Event(
+            match.rule, groups, line, rank, host, self.attempt, len(evidence.events), strength, traceback, self.reader.progress
+        )
+        if match.rule.kind == "end":
+            self.pending_attempt = True
+        evidence.events.append(event)
+        self.own.append(event)
+
+
+def _primary(traceback: Traceback) -> tuple[Match, Line]:
+    """Return the match that says most about a chain of exceptions: a direct statement of a cause, else the last one."""
+    causes = [pair for pair in traceback.matches if pair[0].rule.kind in {"cause", "soft"}]
+    direct = [pair for pair in causes if pair[0].rule.weight >= 60]
+    if direct:
+        return max(direct, key=lambda pair: pair[0].rule.weight)
+    text, line = traceback.exceptions[-1]
+    last = [pair for pair in traceback.matches if pair[1] is line]
+    specific = [pair for pair in last if pair[0].rule.name != "python-exception"]
+    victims = [pair for pair in traceback.matches if pair[0].rule.kind == "consequence"]
+    return (specific or victims or causes or last or [(Match(rule_named("python-exception"), {"exception": text}), line)])[0]
+
+
+def _is_end_noise(body: str) -> bool:
+    return bool(re.match(r"(?:srun|slurmstepd\S*): |Terminated|Killed|\*\*\*", body))
+
+
+def _expand_tasks(text: str) -> Iterable[int]:
+    for part in text.strip(",").split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def _signal(code: int) -> str | None:
+    return {-9: "Killed", 137: "Killed", -15: "Terminated", 143: "Terminated", -11: "Segmentation fault", 139: "Segmentation fault", -6: "Aborted", 134: "Aborted", -7: "Bus error"}.get(code)
+
+
+def reports_finish(text: str) -> bool:
+    """Return whether the last line of a rank says that it finished."""
+    return bool(_FINISHED_RANK.search(text))

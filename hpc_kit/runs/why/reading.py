@@ -1,0 +1,328 @@
+"""Reads logs of any size: finds their files, skips lines of known shapes, and removes prefixes of launchers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+READ_BYTES = 1 << 20
+MAX_LINE = 1 << 16
+"""Bytes of one line that are kept: a line without end must not fill the memory."""
+
+MAX_SHAPES = 200_000
+_DIGITS = b"0123456789"
+_NOT_LOGS = frozenset(
+    ".json .jsonl .patch .md .toml .yaml .yml .csv .pt .pth .bin .ckpt .safetensors .npz .npy .pkl .pickle .so .o .pyc .png .jpg .pdf .zip .tar .whl .sif .h5 .parquet"
+    .split()
+)
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[]P^_X][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]"
+)
+
+
+class LogFile(NamedTuple):
+    """One file of the job, and what its name says about it."""
+
+    path: Path
+    name: str
+    """The path as the user gave it."""
+    rank: int | None = None
+    host: str | None = None
+
+
+class Line(NamedTuple):
+    """A line of a log without terminal escapes and prefixes."""
+
+    file: str
+    number: int
+    text: str
+    """The line without escapes."""
+    body: str
+    """The text without the prefixes of launchers and without a time stamp."""
+    rank: int | None
+    host: str | None
+    time: float | None
+    """Seconds since the beginning of its year: only differences within a job matter."""
+
+
+# ---- files
+
+
+def find_logs(paths: Iterable[Path]) -> list[LogFile]:
+    """Return the files to read: those of folders, too, except models and archives. Ranks come from their names."""
+    files: list[tuple[Path, str]] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(entry for entry in path.rglob("*") if entry.is_file() and entry.suffix not in _NOT_LOGS)
+            files += [(entry, str(entry)) for entry in inside]
+        else:
+            files.append((path, str(path)))
+    numbered = _ranks_of_numbered([path for path, _ in files])
+    return [
+        LogFile(path, name, _rank_in_name(path) if (rank := numbered.get(path)) is None else rank, _host_in_name(path))
+        for path, name in sorted(files, key=lambda file: _natural(file[1]))
+    ]
+
+
+_RANK_NAME = re.compile(r"(?:^|[^a-z])(?:rank|task|proc|worker)[-_.]?(\d+)(?!\d)|^\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$", re.I)
+_ELASTIC_NAME = re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$")
+_HOST_NAME = re.compile(r"^(?:node-|host-|log-|slurmd?-)?([a-z][a-z0-9-]*?\d+[a-z0-9-]*)\.(?:log|out|err|txt)$")
+_NOT_HOSTS = re.compile(r"^(?:rank|task|job|slurm|out|log|err|train|test|step|proc|worker|stdout|stderr|attempt|run|node)[-_]?\d")
+
+
+def _rank_in_name(path: Path) -> int | None:
+    if found := _RANK_NAME.search(path.name):
+        return int(found[1] or found[2])
+    found = _ELASTIC_NAME.search(path.as_posix())
+    return int(found[1]) if found else None
+
+
+def _host_in_name(path: Path) -> str | None:
+    found = _HOST_NAME.match(path.name)
+    return found[1] if found and not _NOT_HOSTS.match(path.name) else None
+
+
+def _ranks_of_numbered(paths: list[Path]) -> dict[Path, int]:
+    """Return the ranks of files that differ only in their last number, if the numbers count from 0 without a gap."""
+    groups: dict[tuple[str, str, str], dict[int, Path]] = {}
+    for path in paths:
+        if found := re.match(r"(.*?)(\d+)(\D*)$", path.name):
+            groups.setdefault((str(path.parent), found[1], found[3]), {})[int(found[2])] = path
+    counted = [group for group in groups.values() if len(group) > 1 and sorted(group) == list(range(len(group)))]
+    return {path: rank for group in counted for rank, path in group.items()}
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+# ---- lines
+
+
+class ShapeMemory:
+    """The shapes of lines that no rule matches. A shape is a line without its digits."""
+
+    def __init__(self) -> None:
+        self.plain: set[bytes] = set()
+        self.counting: set[bytes] = set()
+        """Shapes of lines with digits, such as steps and losses."""
+
+    def add(self, shape: bytes, *, has_digits: bool) -> None:
+        """Remember a shape."""
+        if len(self.plain) < MAX_SHAPES:
+            self.plain.add(shape)
+            if has_digits:
+                self.counting.add(shape)
+
+
+class LogReader:
+    """Reads one log and yields the lines that may matter.
+
+    Args:
+        log: The file.
+        memory: Shapes of lines that do not matter. It is shared by the files of a job.
+        wants_all: Returns whether the next lines matter whatever their shape.
+    """
+
+    def __init__(self, log: LogFile, memory: ShapeMemory, wants_all: Callable[[], bool]) -> None:
+        self.log = log
+        self.lines = 0
+        self.progress = 0
+        """Lines since `freeze` whose shapes were printed before it: the program went on."""
+        self.last: list[tuple[int, str]] = []
+        """The last lines with their numbers."""
+        self.is_binary = False
+        self.error: str | None = None
+        self._memory = memory
+        self._wants_all = wants_all
+        self._seen: set[bytes] = set()
+        self._frozen = False
+
+    def freeze(self) -> None:
+        """Count progress from here on."""
+        self._frozen = True
+
+    def __iter__(self) -> Iterator[tuple[int, str, bytes]]:
+        """Yield number, text and shape of each line that may matter."""
+        try:
+            with _open(self.log.path) as file:
+                yield from self._blocks(file)
+        except (OSError, EOFError, gzip.BadGzipFile) as error:
+            self.error = (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+    def _blocks(self, file: BinaryIO) -> Iterator[tuple[int, str, bytes]]:
+        rest = b""
+        tail = b""
+        while data := file.read(READ_BYTES):
+            if not self.lines and not rest:
+                data = _decode_wide(data)
+                self.is_binary = _is_binary(data)
+                if self.is_binary:
+                    return
+            data = rest + data
+            cut = data.rfind(b"\n")
+            if cut < 0 and len(data) < MAX_LINE:
+                rest = data
+                continue
+            block, rest = (data[:cut], data[cut + 1 :]) if cut >= 0 else (data, b"")
+            yield from self._lines_of(block)
+            tail = block if len(block) > 4096 or not tail else tail + b"\n" + block
+        if rest:
+            yield from self._lines_of(rest)
+            tail += b"\n" + rest
+        self._keep_last(tail)
+
+    def _lines_of(self, block: bytes) -> Iterator[tuple[int, str, bytes]]:
+        shapes = block.translate(None, _DIGITS).split(b"\n")
+        distinct = set(shapes)
+        first = self.lines
+        self.lines += len(shapes)
+        if not self._frozen:
+            before = self._seen
+        if distinct <= self._memory.plain and not self._wants_all():
+            if self._frozen:
+                self.progress += sum(map((self._seen & self._memory.counting).__contains__, shapes))
+            else:
+                before |= distinct
+            return
+        plain, lines = self._memory.plain, block.split(b"\n")
+        for index, (shape, line) in enumerate(zip(shapes, lines, strict=True)):
+            if self._frozen:
+                self.progress += shape in self._seen and shape in self._memory.counting
+            elif len(self._seen) < MAX_SHAPES:
+                self._seen.add(shape)
+            if shape in plain and not self._wants_all():
+                continue
+            yield from self._segments(first + index + 1, line, shape)
+
+    def _segments(self, number: int, line: bytes, shape: bytes) -> Iterator[tuple[int, str, bytes]]:
+        """Yield a line; each state of a progress bar apart."""
+        if b"\r" not in line:
+            yield number, clean_text(line[:MAX_LINE]), shape
+            return
+        for part in line[-MAX_LINE:].split(b"\r"):
+            part_shape = part.translate(None, _DIGITS)
+            if part and (part_shape not in self._memory.plain or self._wants_all()):
+                yield number, clean_text(part), part_shape
+
+    def _keep_last(self, tail: bytes) -> None:
+        lines = tail[-(1 << 16) :].split(b"\n")
+        numbered = enumerate(lines, self.lines - len(lines) + 1)
+        self.last = [(max(number, 1), text) for number, line in numbered if (text := clean_text(line.rstrip(b"\r").rpartition(b"\r")[2]).rstrip())]
+
+
+def _open(path: Path) -> BinaryIO:
+    if path.suffix == ".gz":
+        return gzip.open(path)  # type: ignore[return-value]
+    return open(path, "rb", buffering=0)  # type: ignore[return-value] # noqa: PTH123, SIM115 - unbuffered: large blocks
+
+
+def _decode_wide(data: bytes) -> bytes:
+    """Return UTF-16, which PowerShell writes, as UTF-8."""
+    if data[:2] in {b"\xff\xfe", b"\xfe\xff"}:
+        return data.decode("utf-16", errors="replace").encode()
+    return data
+
+
+def _is_binary(data: bytes) -> bool:
+    sample = data[:4096]
+    return data[:4] == b"\x7fELF" or sample.count(0) > len(sample) // 10
+
+
+def clean_text(line: bytes) -> str:
+    """Decode a line and remove terminal escapes and control characters."""
+    text = line.decode("utf-8", errors="replace")
+    return _ESCAPES.sub("", text) if not text.isprintable() else text
+
+
+# ---- prefixes
+
+
+_RANK_PREFIX = re.compile(
+    r"\[[Rr]ank ?(?P<rank>\d+)\]: ?|\[(?:default|trainer|worker|role)_?(?P<local>\d+)\]: ?|\[\d+,(?P<mpi>\d+)\](?:<std\w+>)?: ?"
+    r"|\[(?P<bare>\d+)\]:? (?!NCCL)"
+    r"|\((?:[\w.<>-]+ )?pid=\d+(?:, ip=(?P<host>[\d.]+))?\) ?"
+)
+_STAMP = re.compile(
+    r"[\[(]?(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<time>\d\d:\d\d:\d\d)(?P<fraction>[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?[\])]?:? ?"
+)
+_SYSLOG = re.compile(r"(?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<host>[\w.-]+) ")
+_GLOG = re.compile(r"\[?[EWIF](?P<month>\d{1,2}?)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?")
+_IN_TEXT = re.compile(r"(?:CANCELLED AT |: )(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T_ ](?P<time>\d\d:\d\d:\d\d)")
+_HOST_IN_TEXT = re.compile(r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+\]")
+_RANK_IN_TEXT = re.compile(r"\[(?:PG [^\]]*?)?Rank (\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\brank=(\d+)\b", re.I)
+_SRUN_LABEL = re.compile(r"\s*(\d+): ?")
+_HOST_LABEL = re.compile(r"([a-z][a-z0-9-]*\d[\w.-]*|localhost): ")
+_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+
+
+class Labels(NamedTuple):
+    """The label that a launcher writes in front of each line of a file."""
+
+    pattern: re.Pattern[str] | None
+    is_rank: bool = False
+
+
+def detect_labels(path: Path) -> Labels:
+    """Return whether most lines of a file begin with `3: ` (srun --label) or `n3: ` (pdsh, clush)."""
+    try:
+        with _open(path) as file:
+            lines = [line for line in file.read(1 << 15).decode(errors="replace").splitlines() if line.strip()]
+    except (OSError, EOFError, gzip.BadGzipFile):
+        return Labels(None)
+    for pattern, is_rank in ((_SRUN_LABEL, True), (_HOST_LABEL, False)):
+        labelled = sum(pattern.match(line) is not None for line in lines)
+        if labelled >= 2 and labelled * 2 > len(lines):
+            return Labels(pattern, is_rank)
+    return Labels(None)
+
+
+def parse_line(log: LogFile, labels: Labels, number: int, text: str) -> Line:
+    """Return a line without its prefixes, with the rank, host and time that they give."""
+    body, rank, host, time = text, log.rank, log.host, None
+    if labels.pattern and (label := labels.pattern.match(body)):
+        rank, host = (int(label[1]), host) if labels.is_rank else (rank, label[1])
+        body = body[label.end() :]
+    for _ in range(4):
+        if prefix := _RANK_PREFIX.match(body):
+            given = prefix["rank"] or prefix["mpi"]
+            local = prefix["local"] or prefix["bare"]
+            rank = int(given) if given else rank if rank is not None or not local else int(local)
+            host = prefix["host"] or host
+        elif prefix := _SYSLOG.match(body) or _STAMP.match(body):
+            time = _seconds(prefix)
+            host = prefix.groupdict().get("host") or host
+        else:
+            break
+        body = body[prefix.end() :]
+    if time is None and (stamp := _GLOG.match(body) or _IN_TEXT.search(body)):
+        time = _seconds(stamp)
+    if found := _HOST_IN_TEXT.match(body):
+        host = found["host"] or found["host2"] or found["host3"] or host
+    if rank is None and (found := _RANK_IN_TEXT.search(body)):
+        rank = int(next(filter(None, found.groups())))
+    return Line(log.name, number, text, body, rank, host, time)
+
+
+def _seconds(stamp: re.Match[str]) -> float | None:
+    """Return the seconds since the beginning of the year. Years are ignored, because some formats have none."""
+    month = stamp["month"]
+    hours, minutes, seconds = map(int, stamp["time"].split(":"))
+    try:
+        day = dt.date(2024, _MONTHS.index(month) + 1 if month.isalpha() else int(month), int(stamp["day"]))
+    except ValueError:
+        return None
+    fraction = stamp.groupdict().get("fraction") or ""
+    return day.timetuple().tm_yday * 86400 + hours * 3600 + minutes * 60 + seconds + float(f"0.{fraction[1:] or 0}")
+
+
+def exists(path: Path) -> bool:
+    """Return whether a path can be read."""
+    return os.access(path, os.R_OK)

@@ -1,0 +1,204 @@
+"""The rules of `rules/*.toml`: patterns of lines, with the class, the sentence and the fix that they mean."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from collections import Counter
+from functools import cache
+from importlib.resources import files
+from typing import Literal, NamedTuple
+
+import msgspec
+
+Kind = Literal["cause", "soft", "symptom", "consequence", "end"]
+Confidence = Literal["certain", "likely"]
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"class_": "class"}):
+    """One kind of failure, and the lines that programs print about it."""
+
+    name: str
+    class_: str
+    """Short identifier of the kind of failure. Several rules may share it."""
+    cause: str
+    """The sentence. `{name}` is a group of the pattern; text in square brackets is left out if its group is."""
+    fix: str
+    """Advice that begins with an imperative. `{name}` as in the sentence."""
+    patterns: tuple[str, ...]
+    examples: tuple[str, ...]
+    """Real lines that a pattern matches: the tests and the documentation of the rule."""
+    weight: int
+    """Precedence: a direct statement of a cause has 60 or more, a generic error less."""
+    kind: Kind = "cause"
+    """`cause` ends a program. `soft` may explain a later failure. `symptom` matters only if nothing else is found.
+    `consequence` is printed by victims. `end` is an end that Slurm ordered."""
+    confidence: Confidence = "certain"
+    scope: Literal["rank", "node", "job"] = "rank"
+    """Whether a rank, a node or the whole job is to blame."""
+    explains: tuple[str, ...] = ()
+    """Classes that follow from this failure."""
+    warns: bool = False
+    """A warning with this text counts, too."""
+    exceptions_only: bool = False
+    """Matches exceptions of tracebacks only, no other lines."""
+
+
+_GRAM = 4
+"""Length of the pieces of text by which patterns are found."""
+
+
+class Match(NamedTuple):
+    """A rule and the groups that its pattern found."""
+
+    rule: Rule
+    groups: dict[str, str]
+
+
+class _Pattern(NamedTuple):
+    text: str
+    rule: Rule
+    order: int
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """Return the rules in the order of their files."""
+
+    class Document(msgspec.Struct, forbid_unknown_fields=True):
+        rule: list[Rule]
+
+    folder = files("hpc_kit.runs.why") / "rules"
+    texts = [entry.read_text(encoding="utf-8") for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)]
+    return tuple(rule for text in texts for rule in msgspec.convert(tomllib.loads(text), Document).rule)
+
+
+@cache
+def rule_named(name: str) -> Rule:
+    """Return the rule of a name."""
+    return next(rule for rule in all_rules() if rule.name == name)
+
+
+def match_line(text: str, *, exception: bool = False) -> list[Match]:
+    """Return the rules that match a line, at most one match a rule, the heaviest first.
+
+    Args:
+        text: The line, without prefixes and terminal escapes.
+        exception: The line is the exception of a traceback.
+    """
+    lower = text.lower()
+    index = _pattern_index()
+    grams = {lower[start : start + _GRAM] for start in range(len(lower) - _GRAM + 1)}
+    candidates = [entry for gram in grams & index.keys() for entry in index[gram]] + index[""]
+    found: dict[str, Match] = {}
+    for literal, pattern in sorted(candidates, key=lambda entry: entry[1].order):
+        rule = pattern.rule
+        if literal not in lower or rule.name in found or (rule.exceptions_only and not exception):
+            continue
+        if match := _compiled(pattern.text).search(text):
+            found[rule.name] = Match(rule, {k: v for k, v in match.groupdict().items() if v})
+    return sorted(found.values(), key=lambda match: -match.rule.weight)
+
+
+def fill_template(template: str, values: dict[str, str]) -> str:
+    """Replace `{name}` in a sentence, and leave out the bracketed parts whose values are not known."""
+
+    def fill_part(match: re.Match[str]) -> str:
+        names = re.findall(r"\{(\w+)\}", match[1])
+        return match[1] if all(values.get(name) for name in names) else ""
+
+    # `[x {name} y]`: only brackets with a name in them are optional parts.
+    text = re.sub(r"\[([^\[\]]*\{\w+\}[^\[\]]*)\]", fill_part, template)
+    return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)
+
+
+@cache
+def _pattern_index() -> dict[str, list[tuple[str, _Pattern]]]:
+    """Return the patterns by a rare piece of each of their literals; those without a literal under ''."""
+    patterns = [_Pattern(text, rule, order) for order, (rule, text) in enumerate(_texts())]
+    literals = [(literal, pattern) for pattern in patterns for literal in required_literals(pattern.text) or ("",)]
+    uses = Counter(gram for literal, _ in literals for gram in _grams(literal))
+    index: dict[str, list[tuple[str, _Pattern]]] = {"": []}
+    for literal, pattern in literals:
+        rarest = min(_grams(literal), key=lambda gram: uses[gram], default="")
+        index.setdefault(rarest, []).append((literal, pattern))
+    return index
+
+
+def _texts() -> list[tuple[Rule, str]]:
+    return [(rule, text) for rule in all_rules() for text in rule.patterns]
+
+
+def _grams(text: str) -> list[str]:
+    return [text[start : start + _GRAM] for start in range(len(text) - _GRAM + 1)]
+
+
+@cache
+def _compiled(text: str) -> re.Pattern[str]:
+    return re.compile(text)
+
+
+_QUANTIFIER = re.compile(r"[*?]\??|\{0?,\d*\}\??|\{0\}|\+\??|\{\d+(?:,\d*)?\}\??")
+_GROUP_HEAD = re.compile(r"\?(?:P<\w+>|[imsx]+\)|[:=!]|<[=!]|P=\w+\))?")
+_SET = re.compile(r"\[\^?\]?(?:[^\]\\]|\\.)*\]")
+
+
+def required_literals(pattern: str) -> tuple[str, ...]:
+    """Return lower-case texts of which each match of a pattern contains one; empty if there are no such texts."""
+    found, _ = _parse_alternatives(pattern, 0)
+    return found
+
+
+def _parse_alternatives(pattern: str, position: int) -> tuple[tuple[str, ...], int]:
+    """Parse up to the closing parenthesis. Return the literals, and the position of the parenthesis."""
+    branches: list[tuple[str, ...]] = []
+    while True:
+        literals, position = _parse_branch(pattern, position)
+        branches.append(literals)
+        if position >= len(pattern) or pattern[position] == ")":
+            break
+        position += 1
+    return (() if not all(branches) else tuple(dict.fromkeys(itertools.chain(*branches)))), position
+
+
+def _parse_branch(pattern: str, position: int) -> tuple[tuple[str, ...], int]:
+    """Parse one alternative: the literals of its best part, and the position of its end."""
+    candidates: list[tuple[str, ...]] = []
+    run = ""
+    while position < len(pattern) and pattern[position] not in ")|":
+        literals: tuple[str, ...] = ()
+        text, position, inner = _parse_item(pattern, position)
+        literals = inner
+        quantifier = _QUANTIFIER.match(pattern, position)
+        if quantifier:
+            position = quantifier.end()
+            optional = quantifier[0][0] in "*?" or quantifier[0].startswith(("{0", "{,"))
+            text, literals = ("" if optional else text), (() if optional else literals)
+        run += text
+        if not text or quantifier:
+            candidates.append((run,))
+            run = ""
+        candidates.append(literals)
+    candidates.append((run,))
+    usable = [each for each in candidates if each and all(each)]
+    return max(usable, key=lambda each: min(map(len, each)), default=()), position
+
+
+def _parse_item(pattern: str, position: int) -> tuple[str, int, tuple[str, ...]]:
+    """Parse a character, class or group: its text if it is a literal, the next position, and a group's literals."""
+    char = pattern[position]
+    if char == "\\":
+        escaped = pattern[position + 1]
+        return ("" if escaped.isalnum() else escaped), position + 2, ()
+    if char == "[" and (found := _SET.match(pattern, position)):
+        return "", found.end(), ()
+    if char == "(":
+        head = _GROUP_HEAD.match(pattern, position + 1)
+        text = head[0] if head else ""
+        position += 1 + len(text)
+        if text.endswith(")"):  # flags, or a repeated group: no content
+            return "", position, ()
+        literals, end = _parse_alternatives(pattern, position)
+        return "", end + 1, (() if text in {"?=", "?!", "?<=", "?<!"} else literals)
+    return ("" if char in ".^$" else char.lower()), position + 1, ()

@@ -1,0 +1,140 @@
+"""Reads the states of jobs in outputs of sacct, squeue and scontrol, wherever they stand in a log."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpc_kit.slurm.states import JobState, parse_state
+
+if TYPE_CHECKING:
+    from hpc_kit.runs.why.reading import Line
+
+
+@dataclass(slots=True)
+class JobRow:
+    """The state of a job or step."""
+
+    job_id: str
+    state: JobState
+    raw_state: str
+    line: Line | None = None
+    reason: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    nodes: str = ""
+    max_rss: str = ""
+    req_mem: str = ""
+    user: str = ""
+    time_limit: str = ""
+    elapsed: str = ""
+
+    @property
+    def is_step(self) -> bool:
+        """A step and not the job."""
+        return "." in self.job_id
+
+
+_COLUMNS = {
+    "jobid": "job_id", "jobidraw": "job_id", "state": "raw_state", "st": "raw_state", "exitcode": "exit", "reason": "reason",
+    "nodelist(reason)": "reason", "nodelist": "nodes", "maxrss": "max_rss", "reqmem": "req_mem", "user": "user",
+    "timelimit": "time_limit", "time_limit": "time_limit", "elapsed": "elapsed", "time": "elapsed",
+}  # fmt: skip
+_JOB_ID = re.compile(r"\d+(?:_(?:\d+|\[[^\]]*\]))?(?:\+\d+)?(?:\.\w+)?")
+_SCONTROL_ID = re.compile(r"\bJobId=(\S+)")
+_SCONTROL = {
+    "JobState": "raw_state", "Reason": "reason", "ExitCode": "exit", "NodeList": "nodes", "TimeLimit": "time_limit",
+    "RunTime": "elapsed", "UserId": "user",
+}  # fmt: skip
+
+
+class TableParser:
+    """Recognises headers and reads the rows below them."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._names: list[str] = []
+        self._widths: list[tuple[int, int]] | None = None
+        self._separator: str | None = None
+        self._record: JobRow | None = None
+
+    def parse(self, line: Line) -> list[JobRow]:
+        """Return the rows that a line completes."""
+        text = line.body
+        if "JobId=" in text or self._record is not None:
+            return self._scontrol(line)
+        if self._is_header(text):
+            return []
+        if not self.is_open:
+            return []
+        if set(text) <= {"-", " "}:
+            self._widths = [match.span() for match in re.finditer(r"-+", text)]
+            return []
+        cells = self._cells(text)
+        row = self._row(dict(zip(self._names, cells, strict=False)), line)
+        if row is None and self._separator is None:
+            self.is_open = False
+        return [row] if row else []
+
+    def _is_header(self, text: str) -> bool:
+        words = text.split("|") if "|" in text else text.split()
+        names = [_COLUMNS.get(word.strip().lower(), "") for word in words]
+        if "job_id" not in names or "raw_state" not in names:
+            return False
+        self._names, self._separator = names, "|" if "|" in text else None
+        self._widths, self.is_open = None, True
+        return True
+
+    def _cells(self, text: str) -> list[str]:
+        if self._separator:
+            return text.split(self._separator)
+        if self._widths:
+            return [text[start:end].strip() for start, end in self._widths]
+        # squeue: the last column may contain spaces.
+        return text.split(None, len(self._names) - 1)
+
+    def _row(self, values: dict[str, str], line: Line) -> JobRow | None:
+        job_id, raw = values.get("job_id", "").strip(), values.get("raw_state", "").strip()
+        if not _JOB_ID.fullmatch(job_id) or not raw:
+            return None
+        state = parse_state(raw)
+        if state is JobState.UNKNOWN:
+            return None
+        row = JobRow(job_id, state, raw, line)
+        _fill(row, values)
+        return row
+
+    def _scontrol(self, line: Line) -> list[JobRow]:
+        text = line.body
+        done: list[JobRow] = []
+        if found := _SCONTROL_ID.search(text):
+            self._record = JobRow(found[1], JobState.UNKNOWN, "")
+        if self._record is None:
+            return done
+        pairs = dict(re.findall(r"(\w+)=(\S+)", text))
+        values = {ours: pairs[theirs] for theirs, ours in _SCONTROL.items() if theirs in pairs}
+        # A reason may contain spaces: it ends at the next key.
+        if found := re.search(r"\bReason=(.*?)(?: [A-Za-z]+=|$)", text):
+            values["reason"] = found[1]
+        if "raw_state" in values:
+            self._record.raw_state, self._record.line = values["raw_state"], line
+            self._record.state = parse_state(values["raw_state"])
+            done.append(self._record)
+        _fill(self._record, values)
+        self.is_open = True
+        if not text.strip() or not pairs:
+            self._record, self.is_open = None, False
+        return done
+
+
+def _fill(row: JobRow, values: dict[str, str]) -> None:
+    exit_code, _, signal = values.get("exit", "").partition(":")
+    if exit_code.strip().isdigit():
+        row.exit_code = int(exit_code)
+        row.signal = int(signal) if signal.strip().isdigit() else None
+    for name in ("reason", "nodes", "max_rss", "req_mem", "user", "time_limit", "elapsed"):
+        value = values.get(name, "").strip()
+        if value and value not in {"None", "(null)", "N/A", "Unknown"}:
+            setattr(row, name, value)
+    row.reason = row.reason.strip().removeprefix("(").removesuffix(")") if row.reason.startswith("(") else row.reason
