@@ -406,6 +406,20 @@ class LaunchLine(NamedTuple):
         """The torchrun, accelerate or deepspeed of the line."""
         return self.stage(*AGENTS)
 
+    def argument(self, *names: str) -> ExpandedText | None:
+        """Return the value of an option of the program: `--NAME VALUE`, `--table.NAME=VALUE` or `table.NAME=VALUE`."""
+        words = self.program.words
+        for index, word in enumerate(words[1:], start=1):
+            name, equals, value = word.text.partition("=")
+            plain = name.lstrip("-+").rpartition(".")[2].replace("_", "-")
+            if plain not in names or not (equals or name.startswith("-")):
+                continue
+            if equals:
+                return word.slice_of(len(word.text) - len(value), len(word.text))
+            following = words[index + 1] if index + 1 < len(words) else None
+            return word._replace(text="") if following is None or following.text.startswith("--") else following
+        return None
+
     @property
     def has_default_count(self) -> bool:
         """True if a count may come from outside, so that only its default is known."""

@@ -99,20 +99,20 @@ def is_secret(name: str, value: str) -> bool:
 
 def secret_arguments(words: Iterable[str]) -> Iterator[str]:
     """Yield the names of secrets in a command: `--api-key` of `--api-key=X`, `a URL` with a password, `a token`."""
-    for name, _ in _find_arguments(list(words)):
+    for name, _ in secret_words(list(words)):
         yield name
 
 
 def mask_arguments(words: Iterable[str]) -> list[str]:
     """Return a command line without secrets: `--password ***`."""
     masked = list(words)
-    for _, index in _find_arguments(masked):
+    for _, index in secret_words(masked):
         name, equals, _ = masked[index].partition("=")
         masked[index] = f"{name}={MASK}" if equals else MASK
     return [mask_text(word) for word in masked]
 
 
-def _find_arguments(words: list[str]) -> Iterator[tuple[str, int]]:
+def secret_words(words: list[str]) -> Iterator[tuple[str, int]]:
     """Yield the name of each secret option and the index of the word with its value; `a URL`, `a token`."""
     for index, (word, following) in enumerate(zip(words, [*words[1:], "-"], strict=False)):
         name, equals, value = word.partition("=")

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.rules import agents, counts, environment, job_end, job_options, launch_line, rendezvous
+from hpc_kit.check.rules import (
+    agents,
+    arrays,
+    commands,
+    containers,
+    counts,
+    environment,
+    frameworks,
+    job_end,
+    job_options,
+    launch_line,
+    rendezvous,
+    restarts,
+    set_up,
+    steps,
+)
 from hpc_kit.check.rules.finding import Finding as Finding
 from hpc_kit.check.rules.finding import Rule as Rule
 
-_MODULES = (job_options, launch_line, agents, counts, rendezvous, environment, job_end)
+_MODULES = (
+    job_options, launch_line, steps, agents, frameworks, counts, arrays, rendezvous, set_up, environment, containers,
+    commands, job_end, restarts,
+)  # fmt: skip
 
 RULES: tuple[Rule, ...] = tuple(
     sorted(

@@ -55,6 +55,8 @@ def agent_node_count(script: BatchScript) -> Iterator[Problem]:
         if fault is not None:
             what, remedy, line = fault
             doubtful = "standalone" in agent.options or (agent.kind == "accelerate" and _numbers_nodes(agent))
+            # The default configuration of accelerate may give the number of machines.
+            doubtful = doubtful or (agent.kind == "accelerate" and agent.node_count is None)
             certain = not doubtful and not launch.has_default_count
             yield Problem(agent, what, remedy, (line, launch.line), certain)
 
@@ -86,7 +88,8 @@ def _accepted_nodes(agent: LaunchStage) -> tuple[int, int] | None:
         return 1, 1
     text = agent.node_count
     if text is None:
-        return (1, 1) if agent.kind == "torchrun" else None
+        alone = agent.kind == "accelerate" and "config-file" not in agent.options and "num-processes" in agent.options
+        return (1, 1) if agent.kind == "torchrun" or alone else None
     match = re.fullmatch(r"(\d+)(?::(\d+))?", text.text)
     return None if match is None else (int(match[1]), int(match[2] or match[1]))
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from itertools import zip_longest
 from math import prod
 
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.rules.finding import Place, Problem, rule
+from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import DirectiveOption, suggest_fix
 from hpc_kit.slurm.sizes import JobSize, count_nodes, size_of_job
 from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
@@ -57,24 +56,39 @@ def _fewer_than_nodes(part: Mapping[str, DirectiveOption]) -> Iterator[Problem]:
 
 @rule("KIT117")
 def too_many_hosts(script: BatchScript) -> Iterator[Problem]:
-    """--nodelist names more hosts than --nodes.
+    """--nodelist contradicts --nodes or --exclude.
 
-    Slurm allocates all hosts of --nodelist; the list is not a choice. sbatch refuses the script ("invalid number of
-    nodes").
+    Slurm allocates all hosts of --nodelist; the list is not a choice. With more hosts than --nodes, sbatch refuses the
+    script ("invalid number of nodes"). With a host in both --nodelist and --exclude, the job never starts.
 
     Fix: request as many nodes as hosts. To choose among hosts, use --exclude, --constraint or a partition.
     Documented: sbatch(1), --nodelist.
     """
     for part in script.components:
         nodes, hosts = part.get("nodes"), part.get("nodelist")
-        if nodes is None or hosts is None:
+        if hosts is None:
             continue
-        most, listed = count_nodes(nodes.value, None)[0], count_nodes(None, hosts.value)[0]
-        if most is not None and listed is not None and listed > most:
+        most = count_nodes(nodes.value, None)[0] if nodes is not None else None
+        listed = count_nodes(None, hosts.value)[0]
+        if nodes is not None and most is not None and listed is not None and listed > most:
             what = (
                 f"--nodelist names {listed} hosts, but --nodes={nodes.value}: Slurm allocates all named hosts or none"
             )
             yield Problem(hosts, what, f"use --nodes={listed}, or name fewer hosts", (nodes.line,))
+        excluded = part.get("exclude")
+        both = _hosts(hosts.value) & _hosts(excluded.value) if excluded is not None else set()
+        if excluded is not None and both:
+            what = f"--nodelist and --exclude both name {min(both)}: the job never starts"
+            yield Problem(excluded, what, f"remove {min(both)} from one of them", (hosts.line,))
+
+
+def _hosts(text: str) -> set[str]:
+    from hpc_kit.slurm import nodelist
+
+    try:
+        return set() if "/" in text else set(nodelist.expand(text))
+    except HpcKitError:
+        return set()
 
 
 @rule("KIT119")
@@ -133,7 +147,7 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
     gpus, processes = size.gpus_per_node, _processes_on_node(launch, size)
     if agent is not None and script.sets_torchrun_option(agent, "nproc-per-node"):
         return
-    if not gpus or processes is None or processes == gpus:
+    if not gpus or processes is None or processes == gpus or "gpus-per-task" in script.options:
         return
     place = agent or launch.multiplier or launch.program
     lines = (script.line_of("gpus-per-node", "gres", "gpus-per-task", "gpus"), launch.line)
@@ -145,6 +159,10 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
     elif agent is not None:
         what = f"{processes} process{'es' * (processes > 1)} per node, but {count}: the remaining GPUs are idle"
         yield Problem(place, what, f"start {gpus} processes per node, or request fewer GPUs", lines, certain=False)
+    elif any(each.name == "WORLD_SIZE" and each.value.text == str(size.ntasks) for each in script.assignments):
+        # A program that starts processes of its own has a larger WORLD_SIZE.
+        what = f"{processes} task{'s' * (processes > 1)} per node, as WORLD_SIZE says, but {count}: the rest is idle"
+        yield Problem(place, what, f"use --ntasks-per-node={gpus}, or request fewer GPUs", lines, certain=False)
 
 
 @rule("KIT210")
@@ -164,6 +182,13 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
     size = script.size_of(launch)
     if size.ntasks is None or not size.is_stated:
         return
+    argument = launch.argument("world-size") if launch.program.kind == "python" else None
+    if argument is not None and argument.text.isdigit() and "multiprocessing" not in " ".join(launch.command.texts):
+        counts = {size.ntasks, size.nodes, (size.nodes or 0) * (size.gpus_per_node or 0)}
+        if int(argument.text) not in counts:
+            what = f"world size {argument.text}, but {launch.multiplier.name} starts {size.ntasks} processes"
+            lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.line)
+            yield Problem(argument, what, "write $SLURM_NTASKS", lines, certain=False)
     for each in script.assignments:
         if each.name != "WORLD_SIZE" or not each.value.text.isdigit():
             continue
@@ -178,10 +203,10 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
 
 
 @rule("KIT213", "warning")
-def too_many_by_mpirun(script: BatchScript) -> Iterator[Problem]:
-    """More processes under mpirun than the job has tasks.
+def processes_of_mpirun(script: BatchScript) -> Iterator[Problem]:
+    """More or fewer processes under mpirun than the job has tasks.
 
-    Open MPI treats the tasks of a job as its slots and ends with "There are not enough slots available". Intel MPI and
+    With fewer, the remaining tasks and their CPUs are idle. With more, Open MPI treats the tasks of a job as its slots and ends with "There are not enough slots available". Intel MPI and
     MPICH start all processes, several on the CPUs of one task.
 
     Fix: request as many tasks as processes (--ntasks, or --nodes and --ntasks-per-node); mpirun needs no -n then.
@@ -197,13 +222,39 @@ def too_many_by_mpirun(script: BatchScript) -> Iterator[Problem]:
     for launch in script.launch_lines:
         mpirun = launch.stage("mpirun")
         count = mpirun.option("n", "np", "c") if mpirun is not None else None
-        if mpirun is None or count is None or not count.text.isdigit() or int(count.text) <= tasks:
+        if mpirun is None or launch.stage("ssh"):
+            continue
+        yield from _per_node(script, launch, mpirun)
+        if count is None or not count.text.isdigit():
+            continue
+        if int(count.text) < tasks and len(script.training) == 1 and not (launch.agent or launch.in_loop):
+            placed = mpirun.options.keys() & {"map-by", "npernode", "N", "ppn", "perhost", "bind-to", *_OWN_HOSTS}
+            threads = (script.size.cpus_per_task or 1) > 1 or any(
+                each.name == "OMP_NUM_THREADS" for each in script.assignments
+            )
+            if launch.is_training and not placed and not threads:
+                what = f"{mpirun.name} starts {count.text} processes, but the job has {tasks} tasks: the rest is idle"
+                lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.line)
+                yield Problem(count, what, "remove the option, or request fewer tasks", lines)
+        if int(count.text) <= tasks:
             continue
         oversubscribes = "oversubscribe" in " ".join([*(word.text for word in mpirun.words), *settings]).lower()
         if not oversubscribes and not mpirun.options.keys() & _OWN_HOSTS and not launch.stage("ssh"):
             what = f"{mpirun.name} starts {count.text} processes, but the job has {tasks} task{'s' * (tasks > 1)}"
             lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.line)
             yield Problem(count, what, f"write #SBATCH --ntasks={count.text}", lines)
+
+
+def _per_node(script: BatchScript, launch: LaunchLine, mpirun: LaunchStage) -> Iterator[Problem]:
+    """Find more processes on each node than the job has tasks there."""
+    placed, have = mpirun.option("npernode", "N", "ppn", "perhost", "map-by"), script.size.tasks_per_node
+    match = re.fullmatch(r"(?:ppr:)?(\d+)(?::node.*)?", placed.text) if placed is not None else None
+    oversubscribes = "oversubscribe" in " ".join(word.text for word in mpirun.words)
+    if placed is not None and match is not None and have is not None and int(match[1]) > have and not oversubscribes:
+        what = f"{mpirun.name} starts {match[1]} processes per node, but the job has {have} tasks there"
+        yield Problem(
+            placed, what, f"request --ntasks-per-node={match[1]}", (script.line_of("ntasks-per-node"), launch.line)
+        )
 
 
 def _processes_on_node(launch: LaunchLine, size: JobSize) -> int | None:
@@ -233,10 +284,11 @@ def count_processes(agent: LaunchStage) -> int | None:
 
 
 _DEGREES = {
-    "tensor": ("tensor-model-parallel-size", "tensor-parallel-size", "tensor-parallel-degree"),
-    "pipeline": ("pipeline-model-parallel-size", "pipeline-parallel-size", "pipeline-parallel-degree"),
-    "context": ("context-parallel-size", "context-parallel-degree"),
+    "tensor": ("tensor-model-parallel-size", "tensor-parallel-size", "tensor-parallel-degree", "tp", "tp-size"),
+    "pipeline": ("pipeline-model-parallel-size", "pipeline-parallel-size", "pipeline-parallel-degree", "pp", "pp-size"),
+    "context": ("context-parallel-size", "context-parallel-degree", "cp", "cp-size"),
 }
+_DATA = ("dp", "dp-size", "data-parallel-size", "data-parallel-degree")
 """Options of Megatron-LM, NeMo, torchtitan and programs after them."""
 
 
@@ -252,13 +304,15 @@ def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
     Fix: change the degrees or the size of the job. Keep the tensor parallel degree within a node.
     Documented: Megatron-LM, "Parallelism Strategies Guide".
     """
+    yield from _degrees_of_vllm(script)
     for launch in script.training:
         size, agent = script.size_of(launch), launch.agent
         per_node = count_processes(agent) if agent is not None else size.tasks_per_node
         nodes = size.nodes if size.is_stated else None
         if nodes is None or per_node is None or launch.multiplier is None or launch.has_default_count:
             continue
-        degrees = {axis: _program_option(launch, names) for axis, names in _DEGREES.items()}
+        degrees = {axis: launch.argument(*names) for axis, names in _DEGREES.items()}
+        data = launch.argument(*_DATA)
         known = {axis: text for axis, text in degrees.items() if text is not None}
         if not known or any(not text.text.isdigit() or text.has_default for text in known.values()):
             continue
@@ -272,19 +326,36 @@ def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
             what = f"{shown} = {product} does not divide the {world} ranks"
             certain = any(re.match(r"--\S*model[-_]parallel[-_]size", word.text) for word in launch.program.words)
             yield Problem(place, what, f"use degrees whose product divides {world}", lines, certain)
+        elif data is not None and data.text.isdigit() and not data.has_default and int(data.text) * product != world:
+            what = f"data {data.text} x {product} = {int(data.text) * product}, but there are {world} ranks"
+            yield Problem(data, what, f"write {world // product} for the data parallel degree", lines, certain=False)
         elif "tensor" in known and int(known["tensor"].text) > per_node:
             what = f"tensor parallel degree {known['tensor'].text} spans nodes of {per_node} ranks"
             yield Problem(known["tensor"], what, f"use at most {per_node}, and pipeline stages", lines, certain=False)
 
 
-def _program_option(launch: LaunchLine, names: tuple[str, ...]) -> ExpandedText | None:
-    """Return the value of an option of the program, `--NAME VALUE` or `--table.NAME=VALUE`."""
-    words = launch.program.words
-    for word, following in zip_longest(words, words[1:]):
-        name, equals, value = word.text.partition("=")
-        if name.startswith("-") and name.lstrip("-").rpartition(".")[2].replace("_", "-") in names:
-            return word.slice_of(len(word.text) - len(value), len(word.text)) if equals else following
-    return None
+def _degrees_of_vllm(script: BatchScript) -> Iterator[Problem]:
+    """Find a server of vLLM with more workers than the node has GPUs. It starts all workers itself."""
+    for launch in script.launch_lines:
+        program, gpus = launch.program, script.size_of(launch).gpus_per_node or script.size.gpus_per_node
+        module = program.options.get("module") if program.kind == "python" else None
+        serves = program.name == "vllm" or (module is not None and module.text.startswith("vllm."))
+        tensor, pipeline = (
+            launch.argument("tensor-parallel-size", "tp"),
+            launch.argument("pipeline-parallel-size", "pp"),
+        )
+        if not serves or not gpus or tensor is None or not tensor.text.isdigit() or pipeline is not None:
+            continue
+        if int(tensor.text) > gpus * (script.size.nodes or 1) and not any(
+            _is_ray(each) for each in script.launch_lines
+        ):
+            what = f"tensor parallel degree {tensor.text}, but the job has {gpus} GPUs per node"
+            lines = (script.line_of("gpus-per-node", "gres", "gpus"), launch.line)
+            yield Problem(tensor, what, f"use at most {gpus}", lines)
+
+
+def _is_ray(launch: LaunchLine) -> bool:
+    return launch.program.name == "ray"
 
 
 @rule("KIT205", "warning")
@@ -375,21 +446,36 @@ def step_inherits_all_gpus(script: BatchScript) -> Iterator[Problem]:
 
 
 @rule("KIT217", "warning")
-def more_threads_than_cpus(script: BatchScript) -> Iterator[Problem]:
-    """OMP_NUM_THREADS is larger than the number of CPUs of a task.
+def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
+    """The number of threads or data loaders does not fit the CPUs of a task.
 
-    The threads of a task share its CPUs, and wait for each other at every barrier. Training slows down, often several
-    times.
+    With OMP_NUM_THREADS larger than --cpus-per-task, the threads of a task share its CPUs, and wait for each other at
+    every barrier. More data loader workers than CPUs slow each other down; PyTorch warns of them. torchrun sets
+    OMP_NUM_THREADS=1 if it is not set: a training on CPUs then uses one of the many CPUs of a process.
 
     Fix: `export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK`, divided by the processes that torchrun starts in the task.
     Documented: sbatch(1), --cpus-per-task; pytorch.org/docs/stable/elastic/run.html.
     """
-    cpus = script.directive("cpus-per-task")
-    if cpus is None or not cpus.value.isdigit() or script.is_heterogeneous or "exclusive" in script.options:
+    option = script.directive("cpus-per-task")
+    if option is None or not option.value.isdigit() or script.is_heterogeneous or "exclusive" in script.options:
         return
+    cpus = int(option.value)
     for each in script.assignments:
         threads = each.value.text
-        if each.name == "OMP_NUM_THREADS" and threads.isdigit() and int(threads) > int(cpus.value):
-            what = f"{threads} threads, but --cpus-per-task={cpus.value}"
-            remedy = "write export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK"
-            yield Problem(each.value, what, remedy, (cpus.line,))
+        if each.name in {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} and threads.isdigit() and int(threads) > cpus:
+            what = f"{threads} threads, but --cpus-per-task={cpus}"
+            remedy = f"write export {each.name}=$SLURM_CPUS_PER_TASK"
+            yield Problem(each.value, what, remedy, (option.line,))
+    for launch in script.training:
+        workers, agent = launch.argument("num-workers", "workers", "dataloader-num-workers"), launch.agent
+        if workers is not None and workers.text.isdigit() and int(workers.text) > cpus and not workers.has_default:
+            what = f"{workers.text} data loader workers, but --cpus-per-task={cpus}"
+            yield Problem(workers, what, f"use at most {cpus}, or request more CPUs", (option.line, launch.line))
+        count = count_processes(agent) if agent is not None and agent.kind == "torchrun" else None
+        unset = not any(each.name in {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} for each in script.assignments)
+        if agent is None or count is None or not unset or script.size.has_gpus or script.sources_files:
+            continue
+        on_cpus = any(re.search(r"\b(gloo|cpu)\b", word.text) for word in launch.program.words)
+        if on_cpus and cpus // count >= 4:
+            what = f"torchrun sets OMP_NUM_THREADS=1: each of {count} processes uses one of {cpus // count} CPUs"
+            yield Problem(agent, what, f"write export OMP_NUM_THREADS={cpus // count}", (option.line, launch.line))

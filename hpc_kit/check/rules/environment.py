@@ -13,7 +13,7 @@ from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.programs import HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.slurm.directives import LONG_DASHES, DirectiveOption
-from hpc_kit.spec.secrets import SHAPES, is_secret
+from hpc_kit.spec.secrets import SHAPES, is_secret, secret_words
 from hpc_kit.spec.shell_code import CONTAINERS
 
 _CONDA = frozenset({"conda", "mamba", "micromamba"})
@@ -278,6 +278,10 @@ def environment_without_export(script: BatchScript) -> Iterator[Problem]:
     directive = script.directive("export")
     if directive is not None:
         yield from _cut_export(directive)
+        names = {item.partition("=")[0].upper() for item in directive.value.split(",")}
+        if "=" in directive.value and names.isdisjoint({"ALL", "NIL", "NONE", "PATH"}):
+            what = f"--export={directive.value} passes on nothing else: the job has none of your variables"
+            yield Problem(directive, what, f"write --export=ALL,{directive.value}", certain=False)
     changed = "SLURM_EXPORT_ENV" in script.assigned or any(
         command.name == "unset" and "SLURM_EXPORT_ENV" in command.texts for command in script.commands
     )
@@ -296,6 +300,11 @@ def environment_without_export(script: BatchScript) -> Iterator[Problem]:
             if names.isdisjoint({"ALL", "NIL", "NONE", "PATH"}):
                 what = f"--export={export.text} passes on nothing else: the tasks have no PATH"
                 yield Problem(export, what, f"write --export=ALL,{export.text}", certain=False)
+            cut = [item for item in export.text.split(",")[1:] if re.fullmatch(r"[a-z0-9.]+", item)]
+            if cut and "=" in export.text and cut[0] not in script.assigned:
+                what = f"--export ends a value at the comma: {cut[0]!r} is taken for a variable"
+                remedy = "export the variable before srun, and write --export=ALL"
+                yield Problem(export, what, remedy, (launch.line,), certain=False)
 
 
 def _sets_up_before(script: BatchScript, launch: LaunchLine) -> bool:
@@ -324,8 +333,11 @@ def _cut_export(export: DirectiveOption) -> Iterator[Problem]:
 
 
 _BASH_ONLY = re.compile(
-    r"\s*(?:(?:if|while|until|elif)\s+)?(\[\[\s|source\s|declare\s|\w+=\(|\w+\+=|function\s+\w+\s*\{)"
+    r"\s*(?:(?:if|while|until|elif)\s+)?"
+    r"(\[\[\s|source\s|declare\s|\w+=\(|\w+\+=|function\s+\w+\s*\{|pushd\s|set\s+-\w*o\s+pipefail|\(\()"
 )
+_BASH_INSIDE = re.compile(r"(<<<|&>|\$\{\w+(?:\^|,|//|:\d|\[)|\s<\(|\{\d+\.\.\d+\}|\$RANDOM\b)")
+_IN_SH = re.compile(r"(?:\A|[;&|]\s*)(source|declare|pushd|\[\[)\s")
 
 
 @rule("KIT121", "warning")
@@ -338,24 +350,43 @@ def bash_in_sh(script: BatchScript) -> Iterator[Problem]:
     Fix: make `#!/bin/bash` the first line.
     Documented: dash(1).
     """
+    yield from _bash_in_code(script)
     if script.interpreter not in {"sh", "dash"} or script.unread_part:
         return
     # Lines of commands; the text of a here-document is none.
     starts = {command.line for command in script.commands if not command.in_task}
     for number, line in enumerate(script.code.split("\n"), start=1):
-        match = _BASH_ONLY.match(line)
-        if match is not None and (number in starts or match[1].startswith("function")):
+        match = _BASH_ONLY.match(line) or (
+            _BASH_INSIDE.search(re.sub(r"'[^']*'", "", line)) if number in starts else None
+        )
+        if match is not None and (number in starts or match[1].startswith(("function", "(("))):
             what = f"{match[1].strip()} is syntax of bash, but this script is for {script.interpreter}"
             yield Problem(Origin(number, match.start(1) + 1), what, "write #!/bin/bash in the first line")
             return
 
 
+def _bash_in_code(script: BatchScript) -> Iterator[Problem]:
+    """Find syntax of bash in the code of `sh -c`."""
+    for launch in script.launch_lines:
+        shell = next(
+            (stage for stage in launch.stages if stage.code is not None and stage.name in {"sh", "dash"}), None
+        )
+        code = shell.option("code") if shell is not None else None
+        match = _IN_SH.search(code.text) if code is not None else None
+        if shell is not None and match is not None:
+            what = f"{match[1]} is syntax of bash, but this code is for {shell.name}"
+            yield Problem(shell, what, f"write bash -c instead of {shell.name} -c", (launch.line,))
+
+
+_SYSTEM_FILE = re.compile(r"(~|\$\{?HOME\}?)/\.(bashrc|bash_profile|profile)\Z|/etc/(bashrc|profile|bash\.bashrc)\Z")
+
+
 @rule("KIT124", "warning")
 def conda_with_nounset(script: BatchScript) -> Iterator[Problem]:
-    """`conda activate` after `set -u`.
+    """`conda activate` or ~/.bashrc after `set -u`.
 
-    Scripts that conda runs at activation, such as those of its compilers, read variables that are not set. With
-    `set -u` the job ends there ("unbound variable").
+    Scripts that conda runs at activation, such as those of its compilers, read variables that are not set, and so do
+    ~/.bashrc and /etc/bashrc. With `set -u` the job ends there ("BASHRCSOURCED: unbound variable").
 
     Fix: `set +u` before the activation, and `set -u` after it.
     Documented: bash(1), set -u; conda/conda issue 8186 is one of many.
@@ -371,8 +402,9 @@ def conda_with_nounset(script: BatchScript) -> Iterator[Problem]:
             elif re.match(r"\+[a-z]*u", texts[1]) or texts[1:3] == ["+o", "nounset"]:
                 nounset = None
         activates = texts[:2] in (["conda", "activate"], ["mamba", "activate"], ["source", "activate"])
-        if activates and nounset is not None:
-            what = f"{command.name} activate under set -u: a script of conda may read an unset variable"
+        file = command.name in {"source", "."} and len(texts) > 1 and _SYSTEM_FILE.match(texts[1])
+        if (activates or file) and nounset is not None:
+            what = f"{' '.join(texts[:2])} under set -u: it may read an unset variable"
             yield Problem(command, what, "write set +u before it, and set -u after it", (nounset,))
             return
 
@@ -381,15 +413,21 @@ _SLOW_SETTINGS = {
     "CUDA_LAUNCH_BLOCKING": ("1", "waits for each kernel"),
     "TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "checks every collective on all ranks"),
     "NCCL_DEBUG": ("TRACE", "prints a line for every call of NCCL"),
+    "NCCL_DEBUG_SUBSYS": ("ALL", "prints every part of NCCL"),
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": ("1", "asks CUDA for memory at each allocation"),
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": ("0", "lets ranks wait for a failed one until the time limit"),
+    "NCCL_ASYNC_ERROR_HANDLING": ("0", "lets ranks wait for a failed one until the time limit"),
 }
+_DEBUGGERS = frozenset({"pdb", "ipdb", "debugpy", "pudb"})
 
 
 @rule("KIT312", "warning")
 def debug_settings(script: BatchScript) -> Iterator[Problem]:
-    """A setting for debugging that slows training down.
+    """A setting for debugging that slows training down, or keeps it from training.
 
     CUDA_LAUNCH_BLOCKING=1 makes each kernel wait for the one before it. TORCH_DISTRIBUTED_DEBUG=DETAIL compares every
-    collective between the ranks. NCCL_DEBUG=TRACE fills the log.
+    collective between the ranks. NCCL_DEBUG=TRACE fills the log. Lightning's fast_dev_run ends after one batch. A
+    debugger waits for input that a batch job does not have (an error).
 
     Fix: remove the line when the fault is found.
     Documented: pytorch.org/docs/stable/distributed.html, "Debugging torch.distributed applications".
@@ -398,9 +436,21 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
         value, effect = _SLOW_SETTINGS.get(each.name, ("", ""))
         if value and each.value.text.upper() == value and not each.value.has_default:
             yield Problem(each.value, f"{each.name}={each.value.text} {effect}", "remove it after debugging")
-
-
-_SHARED_FOLDER = re.compile(r"/(tmp|dev/shm|local|scratch)/?\*?")
+    for launch in script.training:
+        fast = launch.argument("fast-dev-run")
+        if fast is not None and fast.text.lower() not in {"false", "0"} and fast.is_known:
+            yield Problem(
+                fast, "fast_dev_run ends the training after one batch", "remove it after debugging", (launch.line,)
+            )
+        module = launch.program.options.get("module") if launch.program.kind == "python" else None
+        words = [word.text for word in launch.program.words]
+        if (
+            module is not None
+            and module.text in _DEBUGGERS
+            and (module.text != "debugpy" or "--wait-for-client" in words)
+        ):
+            what = f"{module.text} waits for a person: the job does nothing until its time limit"
+            yield Problem(module, what, "start the program without a debugger", (launch.line,), certain=True)
 
 
 @rule("KIT503", "warning")
@@ -414,18 +464,38 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     `/tmp/$SLURM_JOB_ID`. Slurm itself ends all processes of a job at its end.
     Documented: scancel(1).
     """
-    if "exclusive" in script.options:
-        return
+    alone = "exclusive" in script.options
     for launch in script.launch_lines:
         words = [word.text for word in launch.program.words]
+        if launch.program.name == "scancel" and _cancels_all(words):
+            what = "scancel ends all jobs of the user, not this one alone"
+            yield Problem(launch.program, what, 'write scancel "$SLURM_JOB_ID"')
+        if alone:
+            continue
         if launch.program.name in {"pkill", "killall"} and "-P" not in words:
             what = f"{launch.program.name} also ends processes of other jobs on the node"
             yield Problem(launch.program, what, 'end processes by their id: kill "$pid"')
-        if launch.program.name == "rm" and any(
-            re.fullmatch(r"/(tmp|dev/shm|local|scratch)/?\*?", text) for text in words
-        ):
+        if launch.program.name in {"rm", "find"} and _hits_others(words):
             what = "this removes files of other jobs on the node"
             yield Problem(launch.program, what, "remove a folder of this job only, such as /tmp/$SLURM_JOB_ID")
+
+
+_SHARED_FOLDER = re.compile(
+    r"/(tmp|var/tmp|dev/shm|local|scratch|localscratch)(/\*|/(\$\{?USER\}?|ray|torch\S*\*))?/?\Z"
+)
+
+
+def _hits_others(words: list[str]) -> bool:
+    """Tell whether rm or find removes files in a folder that all jobs of a node share."""
+    if words[0].endswith("find") and "-delete" not in words and "rm" not in words:
+        return False
+    return any(_SHARED_FOLDER.match(text) for text in words[1:])
+
+
+def _cancels_all(words: list[str]) -> bool:
+    selects = any(re.match(r"-(n|j|t|p)|--(name|jobname|state|partition)", text) for text in words)
+    users = any(re.match(r"(-\w*u|--user|--me)", text) for text in words)
+    return users and not selects and not any(text.isdigit() or "JOB" in text for text in words[1:])
 
 
 @rule("KIT501")
@@ -443,10 +513,31 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
         value = each.value.text
         if each.is_literal and is_secret(each.name, value):
             yield _fault(each.name, each.value, value)
+    for command in script.commands:
+        for name, index in secret_words(command.texts):
+            value = command.texts[index].rpartition("=")[2]
+            yield _fault(f"the value of {name}" if name.startswith("-") else name, command.words[index], value)
+        if command.name == "curl":
+            yield from _passwords_of_curl(command)
+    for each in script.directive_options:
+        for item in each.value.split(",") if each.name == "export" else ():
+            name, equals, value = item.partition("=")
+            if equals and is_secret(name, value):
+                yield _fault(name, each, value)
     for number, line in enumerate(script.lines, start=1):
         for match in SHAPES.finditer(line):
             if number not in script.comments or not line.lstrip().startswith("#"):
                 yield _fault("this", Origin(number, match.start() + 1), match[0])
+
+
+def _passwords_of_curl(step: TracedCommand) -> Iterator[Problem]:
+    """Find `curl -u NAME:PASSWORD` and headers with a token."""
+    for word, following in pairwise(step.words):
+        pair = word.text in {"-u", "--user"} and re.fullmatch(r"[^\s:$]+:([^\s$]{4,})", following.text)
+        header = re.match(r"(?:Authorization:\s*\w+|PRIVATE-TOKEN:)\s+([\w.-]{16,})\Z", following.text)
+        match = pair or (header if word.text in {"-H", "--header"} else None)
+        if match:
+            yield _fault("this", following, match[1])
 
 
 def _fault(name: str, place: Place, value: str) -> Problem:

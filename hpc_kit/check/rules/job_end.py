@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import Origin, SimpleCommand
+from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, TracedCommand
 from hpc_kit.check.launch_lines import LaunchLine
@@ -14,12 +15,11 @@ from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.option_values import SIGNALS, SignalSpec, parse_signal
-from hpc_kit.slurm.units import parse_time
 
 _KEEP = 'keep the status: srun ... || status=$?, and exit "$status" as the last line'
 _SHORT = frozenset({
-    "", ":", "cat", "cd", "conda", "cp", "date", "deactivate", "declare", "df", "echo", "export", "free", "hostname",
-    "ls", "mkdir", "ml", "module", "mv", "nvidia-smi", "popd", "printf", "pushd", "pwd", "rm", "set", "shopt", "squeue",
+    "", ":", "cat", "cd", "conda", "cp", "curl", "date", "deactivate", "declare", "df", "echo", "export", "free", "hostname",
+    "ls", "mail", "mailx", "mkdir", "ml", "module", "mv", "nvidia-smi", "popd", "printf", "pushd", "pwd", "rm", "set", "shopt", "squeue",
     "touch", "true", "ulimit", "unset",
 })  # fmt: skip
 _LOOPS = {"for", "while", "until", "select", "case"}
@@ -30,7 +30,7 @@ class ExitStatusFlow(NamedTuple):
 
     `followers` are the commands after it. `piped_at` is its position before a `|` without pipefail, `shielded_at` its
     position before a `&&` or `||`, or behind a `!`. `background`: its statement ends in `&`. `is_certain`: it is in no
-    loop.
+    loop. `errexit`: the shell ends if it fails.
     """
 
     launch: LaunchLine
@@ -39,6 +39,7 @@ class ExitStatusFlow(NamedTuple):
     shielded_at: BlockPosition | None
     background: bool
     is_certain: bool
+    errexit: bool
 
     def finding(self, what: str, remedy: str, *evidence: int, doubtful: bool = False) -> Problem:
         """Return a finding at the launch line."""
@@ -52,32 +53,72 @@ def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
     if not training or script.unread_part:
         return None
     step = training[-1].command
-    places = list(step.position.outward())
-    kinds = {place.compound.kind for place in places if place.compound is not None}
-    if "function" in kinds or any(place.role == "condition" for place in places):
+    call = _call_of(script, step)
+    if call is None:
         return None
-    index = next(number for number, each in enumerate(script.commands) if each is step)
+    places = [*_within_function(step)]
+    followers = _followers(script, step)
+    if call is not step:
+        places += _within_function(call)
+        followers += _followers(script, call)
+    kinds = {place.compound.kind for place in places if place.compound is not None}
+    if any(place.role == "condition" for place in places):
+        return None
     piped = [place for place in places if place.pipeline_index + 1 < len(place.pipeline.commands)]
     shielded = [
         place for place in places if place.chain_index + 1 < len(place.chain.pipelines) or place.pipeline.negated
     ]
     return ExitStatusFlow(
         training[-1],
-        tuple(each for each in script.commands[index + 1 :] if _comes_after(each, step)),
-        piped[0] if piped and not step.pipefail else None,
+        tuple(followers),
+        piped[0] if piped and not (step.pipefail or call.pipefail) else None,
         shielded[0] if shielded else None,
         any(place.statement.background for place in places),
         not kinds & _LOOPS,
+        step.errexit or call.errexit,
     )
+
+
+def _function_of(step: TracedCommand) -> CompoundCommand | None:
+    """Return the function that contains a command."""
+    compounds = (place.compound for place in step.position.outward())
+    return next((each for each in compounds if each is not None and each.kind == "function"), None)
+
+
+def _call_of(script: BatchScript, step: TracedCommand) -> TracedCommand | None:
+    """Return the only call of the function that contains a command: the command itself if it is in none."""
+    function = _function_of(step)
+    if function is None:
+        return step
+    mentioned = [each for each in script.commands if function.name in each.texts]
+    calls = [each for each in mentioned if each.name == function.name and not each.in_task]
+    return calls[0] if len(mentioned) == len(calls) == 1 and _function_of(calls[0]) is None else None
+
+
+def _within_function(step: TracedCommand) -> list[BlockPosition]:
+    """Return the positions around a command, up to the function that contains it."""
+    return (
+        list(
+            takewhile(
+                lambda place: place.compound is None or place.compound.kind != "function", step.position.outward()
+            )
+        )
+        + [place for place in step.position.outward() if place.compound and place.compound.kind == "function"][:1]
+    )
+
+
+def _followers(script: BatchScript, step: TracedCommand) -> list[TracedCommand]:
+    index = next(number for number, each in enumerate(script.commands) if each is step)
+    return [each for each in script.commands[index + 1 :] if _comes_after(each, step)]
 
 
 def _comes_after(step: TracedCommand, launch: TracedCommand) -> bool:
     """Tell whether a command may run after the launch, rather than in another branch, a function or a task."""
-    if step.in_task:
+    if step.in_task or _function_of(step) is not _function_of(launch):
         return False
     branches = {id(place.compound): place.role for place in launch.position.outward()}
     for place in step.position.outward():
-        if place is launch.position or (place.compound is not None and place.compound.kind == "function"):
+        if place is launch.position:
             return False
         if place.compound is not None and branches.get(id(place.compound), place.role) != place.role:
             return False
@@ -121,13 +162,14 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
     Fix: `set -e` at the top; or keep the status: `srun ... || status=$?`, with `exit "$status"` as the last line.
     Documented: slurm.schedmd.com/job_exit_code.html.
     """
+    yield from _thrown_away(script)
     flow = trace_exit_status(script)
     if flow is None or flow.piped_at is not None:
         return
     if flow.background:
         yield from _lost_behind_wait(flow)
         return
-    step, shield, followers = flow.launch.command, flow.shielded_at, flow.followers
+    shield, followers = flow.shielded_at, flow.followers
     if shield is not None:
         if shield.pipeline.negated:
             return
@@ -139,11 +181,26 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
                 yield flow.finding(what, _KEEP, doubtful=True)
             return
     last = _last_word(followers)
-    if last is not None and (shield is not None or not step.errexit):
+    if last is not None and (shield is not None or not flow.errexit):
         assigned = f"{last.syntax.assignments[0].name}=" if last.syntax.assignments else ""
         name = last.name or assigned
         what = f"the job returns the status of '{name}' in line {last.line}, not the status of the training"
         yield flow.finding(what, f"write set -e at the top; or {_KEEP}", last.line)
+
+
+def _thrown_away(script: BatchScript) -> Iterator[Problem]:
+    """Find launches under srun or an agent, before the last training, whose failure has no effect: `|| echo failed`."""
+    for launch in script.training[:-1]:
+        place = launch.command.position
+        if not (launch.multiplier or launch.agent) or launch.command.in_task or place.chain_index:
+            continue
+        if place.chain.operators[:1] != ("||",) or len(place.chain.pipelines) != 2:
+            continue
+        (command,) = place.chain.pipelines[1].commands[-1:]
+        name = command.words[0].plain if isinstance(command, SimpleCommand) and command.words else None
+        if name in {"true", ":", "echo", "printf"}:
+            what = f"'|| {name}' hides a failure: the script goes on, and the job is COMPLETED"
+            yield Problem(launch.stages[0], what, f"write || {{ {name} ...; exit 1; }}", (launch.line,), certain=False)
 
 
 def _lost_behind_wait(flow: ExitStatusFlow) -> Iterator[Problem]:
@@ -176,11 +233,13 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
     Documented: bash(1), wait.
     """
     flow = trace_exit_status(script)
+    yield from _detached(script)
     if flow is not None and not flow.background:
         yield from _left_behind(script, flow)
     if flow is None or not flow.background:
         return
     waits = [step for step in flow.followers if step.name == "wait"]
+    yield from _last_of_several(flow, waits)
     if not waits:
         # Whatever is not known may wait in its own way.
         if all(_is_short(step) for step in flow.followers):
@@ -193,6 +252,32 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
         remedy = 'write pid=$! after the &, and wait "$pid"'
         many = flow.launch.multiplier or flow.launch.stage("ssh")
         yield Problem(wait, what, remedy, (flow.launch.line,), certain=bool(flow.is_certain or many))
+
+
+def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterator[Problem]:
+    """Find a `wait` for several processes that returns the status of the last one alone."""
+    if not waits or saves_status(flow.followers):
+        return
+    wait = waits[-1]
+    in_loop = any(place.compound is not None and place.compound.kind == "for" for place in wait.position.outward())
+    several = in_loop or len(wait.words) > 2
+    if several and len(wait.words) > 1 and not wait.errexit and not _shielded(wait) and "-n" not in wait.texts:
+        behind = flow.followers[next(i for i, each in enumerate(flow.followers) if each is wait) + 1 :]
+        if not any("$?" in part.raw for each in behind for part in each.syntax.parts):
+            what = "this returns the status of the last process only: a failure of another one is lost"
+            yield Problem(wait, what, 'write wait "$pid" || status=$?, and exit "$status"', (flow.launch.line,))
+
+
+def _detached(script: BatchScript) -> Iterator[Problem]:
+    """Find a training in a detached tmux or screen: the job ends with the batch script."""
+    for index, step in enumerate(script.commands):
+        options = step.texts[1:]
+        detached = (step.name == "tmux" and {"new", "new-session"} & set(options) and "-d" in options) or (
+            step.name == "screen" and any(re.match(r"-\w*d\w*m|-dm", text) for text in options)
+        )
+        if detached and not step.in_task and all(_is_short(each) for each in script.commands[index + 1 :]):
+            what = f"{step.name} runs the program in the background: the job ends immediately"
+            yield Problem(step, what, f"write the command without {step.name}")
 
 
 def _left_behind(script: BatchScript, flow: ExitStatusFlow) -> Iterator[Problem]:
@@ -246,7 +331,9 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
     for command in script.commands:
         texts = command.texts
         at_exit = command.name == "trap" and not command.in_task and {"EXIT", "0"}.intersection(texts[2:])
-        if at_exit and re.search(r"(^|[;&\s])exit\s+0\s*;?\s*$", texts[1]):
+        handler = script.functions.get(texts[1], []) if at_exit else []
+        zero = bool(handler) and handler[-1].texts == ["exit", "0"]
+        if at_exit and (zero or re.search(r"(^|[;&\s])exit\s+0\s*;?\s*$", texts[1])):
             yield Problem(command, "the trap ends every job with 0", 'write status=$? first, and exit "$status"')
     launch = script.training[-1]
     conditions = [place for place in launch.command.position.outward() if place.role == "condition"]
@@ -269,6 +356,33 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
 
 def _is_unconditional(launch: LaunchLine) -> bool:
     return not any(place.role == "condition" for place in launch.command.position.outward())
+
+
+@rule("KIT405")
+def late_status(script: BatchScript) -> Iterator[Problem]:
+    """`$?` is read after another command.
+
+    `$?` is the status of the command just before it. After an `echo` or a `date`, it is theirs, which is 0: a failed
+    training is a COMPLETED job.
+
+    Fix: `status=$?` in the line after the launch line.
+    Documented: bash(1), Special Parameters.
+    """
+    flow = trace_exit_status(script)
+    if flow is None or flow.errexit or flow.shielded_at is not None or flow.piped_at is not None:
+        return
+    followers = list(flow.followers)
+    waits = [index for index, step in enumerate(followers) if step.name == "wait"]
+    if flow.background:
+        followers = followers[waits[-1] + 1 :] if waits else []
+    for index, step in enumerate(followers):
+        if not any(part.kind == "variable" and part.text == "?" for part in step.syntax.parts):
+            continue
+        before = followers[index - 1] if index else None
+        if before is not None and before.words and not _under_condition(step) and before.name != "wait":
+            what = f"$? is the status of '{before.name}' in line {before.line}, not of the training"
+            yield Problem(step, what, "write status=$? in the line after the launch line", (flow.launch.line,))
+        return
 
 
 @rule("KIT403")
@@ -311,10 +425,10 @@ def unhandled_signal(script: BatchScript) -> Iterator[Problem]:
     script, with `srun ... & pid=$!` and `wait "$pid"`.
     Documented: sbatch(1), --signal; cgroup.conf(5), SignalChildrenProcesses; bash(1), SIGNALS.
     """
-    directive, signal = script.directive("signal"), _signal(script)
+    directive, signal = script.directive("signal"), read_signal(script)
     if directive is None or signal is None or not signal.batch_shell:
         return
-    traps = _traps(script, signal.number)
+    traps = traps_for(script, signal.number)
     flow = trace_exit_status(script)
     if not traps and signal.number not in _HARMLESS:
         what = f"--signal={directive.value} ends the batch script, which has no trap for it"
@@ -338,11 +452,11 @@ def unsent_signal(script: BatchScript) -> Iterator[Problem]:
     srun.
     Documented: sbatch(1), --signal.
     """
-    directive, signal = script.directive("signal"), _signal(script)
+    directive, signal = script.directive("signal"), read_signal(script)
     if directive is None or signal is None or signal.batch_shell:
         return
     value = directive.value
-    traps = _traps(script, signal.number)
+    traps = traps_for(script, signal.number)
     for line in traps:
         what = f"--signal={value} does not reach the batch shell: this trap never runs"
         yield Problem(Origin(line), what, f"use --signal=B:{value}", (directive.line,))
@@ -353,48 +467,6 @@ def unsent_signal(script: BatchScript) -> Iterator[Problem]:
         if launch.agent is not None:
             remedy = f"use srun python ... with one task per GPU: {launch.agent.kind} does not forward signals"
         yield Problem(directive, what, remedy, (launch.line,))
-
-
-@rule("KIT413", "warning")
-def truncated_log(script: BatchScript) -> Iterator[Problem]:
-    """A requeued job overwrites its log.
-
-    With --requeue, or `scontrol requeue` in the script, the second start opens the log anew: the output of the first
-    start, with its error, is lost.
-
-    Fix: `#SBATCH --open-mode=append`.
-    Documented: sbatch(1), --open-mode; slurm.conf(5), JobFileAppend.
-    """
-    if "open-mode" in script.options:
-        return
-    requeue = script.directive("requeue")
-    by_hand = next((each for each in script.commands if each.texts[:2] == ["scontrol", "requeue"]), None)
-    place = requeue or by_hand
-    if place is not None:
-        what = "the log is overwritten when the job starts again"
-        yield Problem(place, what, "add #SBATCH --open-mode=append", (script.line_of("output"),))
-
-
-@rule("KIT414")
-def signal_before_start(script: BatchScript) -> Iterator[Problem]:
-    """The signal of --signal comes as soon as the job starts.
-
-    Slurm sends it the given number of seconds before the time limit. If the limit is shorter, the signal comes within
-    the first minute, and the job saves and ends before it has done anything.
-
-    Fix: a longer --time, or fewer seconds in --signal.
-    Documented: sbatch(1), --signal.
-    """
-    signal, time, directive = _signal(script), script.directive("time"), script.directive("signal")
-    if signal is None or time is None or directive is None:
-        return
-    try:
-        limit = parse_time(time.value)
-    except HpcKitError:
-        return
-    if 0 < limit <= signal.seconds:
-        what = f"the signal comes {signal.seconds} s before the limit, which is {limit} s"
-        yield Problem(directive, what, "use a longer --time, or fewer seconds", (time.line,))
 
 
 def _without_step(script: BatchScript) -> LaunchLine | None:
@@ -408,7 +480,7 @@ def _without_step(script: BatchScript) -> LaunchLine | None:
     return training[-1] if training and known else None
 
 
-def _signal(script: BatchScript) -> SignalSpec | None:
+def read_signal(script: BatchScript) -> SignalSpec | None:
     if "signal" not in script.options or script.is_heterogeneous or script.unread_part:
         return None
     try:
@@ -417,7 +489,7 @@ def _signal(script: BatchScript) -> SignalSpec | None:
         return None
 
 
-def _traps(script: BatchScript, number: int) -> list[int]:
+def traps_for(script: BatchScript, number: int) -> list[int]:
     """Return the lines with a trap of the batch shell for a signal."""
     names = {name for name, known in SIGNALS.items() if known == number} | {str(number)}
     lines = []

@@ -382,22 +382,78 @@ def shared_mig_devices(script: BatchScript) -> Iterator[Problem]:
         yield Problem(each, what, "use --gpus-per-node with all devices of a node")
 
 
-_HOURS = frozenset({"24", "48", "72", "96", "168"} | {f"{hours}:00" for hours in (24, 48, 72, 96)})
+_HOURS = frozenset({12, 24, 36, 48, 72, 96, 120, 168})
+_SHORT_TIME = re.compile(r"0?[1-4]:00|0?0:\d\d")
+_UNITS = re.compile(
+    r"(?i)\b\d*\s*(h|hrs?|hours?|d|days?)\b|\b(one|two|three|four|five|six|eight|ten|twelve)\s+(hours?|days?)"
+)
 
 
 @rule("KIT122", "warning")
 def minutes_for_hours(script: BatchScript) -> Iterator[Problem]:
     """A time limit in minutes that was surely meant in hours.
 
-    `--time=24` is 24 minutes, and `--time=24:00` is 24 minutes and no seconds. Slurm ends the job then.
+    `--time=24` is 24 minutes, and `--time=24:00` is 24 minutes and no seconds. Slurm ends the job then. A comment that
+    speaks of hours or days settles what was meant.
 
     Fix: `--time=24:00:00`, or `--time=1-0` for a day.
     Documented: sbatch(1), --time.
     """
     for each in script.directive_options:
-        if each.name == "time" and each.value in _HOURS:
-            hours = each.value.partition(":")[0]
-            yield Problem(each, f"--time={each.value} is {hours} minutes", f"write --time={hours}:00:00 for hours")
+        match = re.fullmatch(r"(\d{1,3})(?::(\d\d))?", each.value) if each.name == "time" else None
+        if match is None or not int(match[1] + (match[2] or "")):
+            continue
+        minutes, comment = int(match[1]), script.lines[each.line - 1].partition(" #")[2]
+        meant = bool(_UNITS.search(comment)) and "min" not in comment
+        if meant or (minutes in _HOURS and match[2] in {None, "00"} and minutes != 120):
+            what = f"--time={each.value} is {minutes} minutes" + (
+                f" and {match[2]} seconds" if match[2] not in {None, "00"} else ""
+            )
+            yield Problem(each, what, f"write --time={match[1]}:{match[2] or '00'}:00 for hours")
+        elif _SHORT_TIME.fullmatch(each.value) and script.training:
+            shown = f"{minutes} minute{'s' * (minutes > 1)}" if minutes else f"{match[2]} seconds"
+            yield Problem(
+                each, f"--time={each.value} is {shown}", f"write --time={each.value}:00 for hours and minutes"
+            )
+
+
+@rule("KIT130")
+def job_that_does_not_run(script: BatchScript) -> Iterator[Problem]:
+    """An option with which sbatch submits no job, or a job that waits for a person.
+
+    With `--test-only`, sbatch checks the script and submits nothing. With `--hold`, the job waits until somebody calls
+    `scontrol release` (a warning).
+
+    Fix: remove the line.
+    Documented: sbatch(1), --test-only and --hold.
+    """
+    for each in script.directive_options:
+        if each.name in {"test-only", "hold"}:
+            effect = "submits no job" if each.name == "test-only" else "the job waits for scontrol release"
+            yield Problem(each, f"--{each.name}: {effect}", "remove it", certain=each.name == "test-only")
+
+
+@rule("KIT131")
+def empty_values(script: BatchScript) -> Iterator[Problem]:
+    """An option without its value.
+
+    `--partition=` names a partition with an empty name, which sbatch refuses. A variable was surely meant to fill it
+    in, but Slurm expands none in directives.
+
+    Fix: write the value, or remove the line. On the command line, `sbatch --partition="$PARTITION" FILE`.
+    Documented: sbatch(1), OPTIONS.
+    """
+    for each in script.directive_options:
+        named = re.search(rf"--{each.name}=(\s|\Z)", script.lines[each.line - 1])
+        if named and not each.value and each.name in _NEEDS_VALUE:
+            certain = each.name in {"partition", "nodelist", "qos", "account", "constraint", "array"}
+            yield Problem(each, f"--{each.name}= has no value", "write the value, or remove the line", certain=certain)
+
+
+_NEEDS_VALUE = frozenset({
+    "account", "array", "constraint", "dependency", "error", "exclude", "job-name", "mail-user", "nodelist", "output",
+    "partition", "qos", "reservation",
+})  # fmt: skip
 
 
 @rule("KIT123", "warning")

@@ -42,7 +42,7 @@ def missing_srun(script: BatchScript) -> Iterator[Problem]:
         return
     if not size.is_stated or not size.has_several_tasks or not script.is_readable:
         return
-    if not _nothing_unknown(script):
+    if not nothing_unknown(script):
         return
     if any(launch.multiplier for launch in script.launch_lines):
         yield from _idle_nodes(script)
@@ -94,7 +94,7 @@ def _idle_components(script: BatchScript) -> Iterator[Problem]:
     yield Problem(training[0].stages[0], what, remedy, (script.directives.lines[0].line,))
 
 
-def _nothing_unknown(script: BatchScript) -> bool:
+def nothing_unknown(script: BatchScript) -> bool:
     """Tell whether every program is known not to start tasks in its own way."""
     for launch in script.launch_lines:
         program = launch.program
@@ -154,24 +154,26 @@ def nested_launchers(script: BatchScript) -> Iterator[Problem]:
     """
     for launch in script.launch_lines:
         kinds = [stage.name if stage.name == "horovodrun" else stage.kind for stage in launch.stages]
-        if "srun" not in kinds or not script.size_of(launch).has_several_tasks:
+        outer = next((index for index, kind in enumerate(kinds) if kind in {"srun", "mpirun"}), None)
+        size = script.size if outer is not None and kinds[outer] == "mpirun" else script.size_of(launch)
+        if outer is None or not size.has_several_tasks:
             continue
-        later = range(kinds.index("srun") + 1, len(kinds))
+        later = range(outer + 1, len(kinds))
         inner = next((launch.stages[index] for index in later if kinds[index] in _STARTS_ALL), None)
         # `mpirun --version` starts nothing. The program of horovodrun is among its own words.
         idle = inner is launch.program and (inner.kind != "program" or inner.words[-1].text.startswith("-"))
         if inner is not None and not idle:
-            count = script.size_of(launch).ntasks
-            what = f"srun starts {inner.name} {count or 'several'} times, and each starts all ranks"
-            yield Problem(inner, what, f"remove srun, or remove {inner.name}", (launch.line,))
+            name = launch.stages[outer].name
+            what = f"{name} starts {inner.name} {size.ntasks or 'several'} times, and each starts all ranks"
+            yield Problem(inner, what, f"remove {name}, or remove {inner.name}", (launch.line,))
 
 
 _STARTS_ALL = frozenset({"horovodrun", "mpirun", "srun"})
 
 
 @rule("KIT215")
-def deepspeed_under_srun(script: BatchScript) -> Iterator[Problem]:
-    """The deepspeed launcher under srun on several nodes.
+def nodes_of_deepspeed(script: BatchScript) -> Iterator[Problem]:
+    """The deepspeed launcher does not use the nodes of the job.
 
     deepspeed starts the processes of all nodes itself, by ssh, from the hosts of --hostfile. Without --hostfile it only
     uses its own node: started by srun on four nodes, it trains four separate models.
@@ -182,7 +184,14 @@ def deepspeed_under_srun(script: BatchScript) -> Iterator[Problem]:
     """
     for launch in script.launch_lines:
         agent, size = launch.agent, script.size_of(launch)
-        if agent is None or agent.kind != "deepspeed" or launch.stage("srun") is None or agent.may_hide_options:
+        if agent is None or agent.kind != "deepspeed" or agent.may_hide_options:
+            continue
+        nodes = agent.node_count
+        if nodes is not None and nodes.text.isdigit() and script.size.nodes and int(nodes.text) > script.size.nodes:
+            what = f"deepspeed expects {nodes.text} nodes, but the job has {script.size.nodes}"
+            yield Problem(nodes, what, "remove --num_nodes", (script.line_of("nodes"), launch.line))
+        if launch.stage("srun") is None:
+            yield from _first_node_alone(script, launch, agent)
             continue
         if not size.has_several_nodes or agent.options.keys() & {"no-ssh", "node-rank", "enable-each-rank-log"}:
             continue
@@ -191,6 +200,16 @@ def deepspeed_under_srun(script: BatchScript) -> Iterator[Problem]:
         yield Problem(
             agent, what, "write srun python ... with one task per GPU", (script.line_of("nodes"), launch.line)
         )
+
+
+def _first_node_alone(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> Iterator[Problem]:
+    """Find deepspeed without a list of hosts in a job of several nodes."""
+    told = agent.options.keys() & {"hostfile", "H", "include", "launcher", "no-ssh", "node-rank", "help"}
+    alone = len(script.training) == 1 and launch.is_training and nothing_unknown(script)
+    named = any(each.name == "DLTS_HOSTFILE" for each in script.assignments) or launch.stage("mpirun", "ssh")
+    if not told and not named and alone and script.size.has_several_nodes and script.size.is_stated:
+        what = f"deepspeed uses this node alone; the job has {script.size.min_nodes} nodes"
+        yield Problem(agent, what, "name the hosts with --hostfile", (script.line_of("nodes"), launch.line))
 
 
 @rule("KIT204")

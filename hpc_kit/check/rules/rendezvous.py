@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hpc_kit.check.bash_syntax import Assignment, Origin, as_assignment
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
-from hpc_kit.check.expansion import ExpandedText
+from hpc_kit.check.expansion import ExpandedText, evaluate_sum
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
 
@@ -172,6 +172,59 @@ _HANDED_ON = (
 _READ_BY_PROGRAMS = re.compile(r"MASTER_(ADDR|PORT)\Z|WORLD_SIZE\Z|OMP_NUM_THREADS\Z|(NCCL|GLOO|TORCH)_\w+\Z")
 
 
+_ANY_NUMBER = {
+    "SLURM_JOB_ID": (1_001, 999_999_937), "SLURM_JOBID": (1_001, 999_999_937),
+    "SLURM_ARRAY_JOB_ID": (1_001, 999_999_937), "RANDOM": (0, 32767), "SLURM_ARRAY_TASK_ID": (0, 1000),
+}  # fmt: skip
+"""Smallest and largest values of numbers from which ports are computed."""
+
+
+def _extremes(text: str) -> tuple[int, int] | None:
+    """Return about the smallest and largest value of a port; None if it contains something unknown."""
+    source = re.sub(r"\A\$\(\((.*)\)\)\Z", r"\1", text)
+    names = set(re.findall(r"\$?\{?([A-Za-z_]\w*)\}?", source))
+    if not names <= _ANY_NUMBER.keys():
+        return None
+    values = []
+    for step in range(97):
+
+        def sample(match: re.Match[str], step: int = step) -> str:
+            low, high = _ANY_NUMBER[match[1]]
+            return str(low + (high - low) * step // 96)
+
+        value = evaluate_sum(re.sub(r"\$?\{?\b([A-Za-z_]\w*)\b\}?", sample, source))
+        if value is None:
+            return None
+        values.append(value)
+    return min(values), max(values)
+
+
+@rule("KIT310")
+def impossible_port(script: BatchScript) -> Iterator[Problem]:
+    """A port beyond 65535, or one that only root may use.
+
+    Ports are numbers from 1 to 65535, and those below 1024 belong to root. Job ids grow beyond 65535, and $RANDOM is at
+    most 32767. A sum that is too large in some jobs only is a warning.
+
+    Fix: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
+    Documented: ip(7), ip_unprivileged_port_start.
+    """
+    texts = [each.value for each in script.assignments if _PORTS.match(each.name)]
+    for launch in script.launch_lines:
+        if launch.agent is not None and "standalone" not in launch.agent.options:
+            texts += [launch.agent.options[name] for name in _PORT_OPTIONS if name in launch.agent.options]
+    for text in texts:
+        port = re.search(r"(?:\A|:)(\d+|\$\(\(.*\)\)|\$\{?SLURM_JOB_?ID\}?|\$\{?RANDOM\}?)\Z", text.text)
+        bounds = _extremes(port[1]) if port else None
+        if bounds is None or bounds == (0, 0) or not (bounds[0] < 1024 or bounds[1] > 65535):
+            continue
+        low, high = bounds
+        what = f"this port may be {high}: ports end at 65535" if high > 65535 else f"this port may be {low}, below 1024"
+        job_id = "JOB" in text.text or low == high
+        certain = (high > 65535 and job_id) or high < 1024
+        yield Problem(text, what, "write MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))", certain=certain)
+
+
 @rule("KIT304")
 def unexported_variables(script: BatchScript) -> Iterator[Problem]:
     """A variable for programs is set, but not exported.
@@ -231,6 +284,8 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
             continue
         bound = script.options.keys() & {"gpus-per-task", "gpu-bind", "tres-bind"}
         certain = each.in_task and "SLURM_LOCALID" in text and "gpus-per-task" in bound and len(bound) == 1
+        gpus, numbers = script.size.gpus_per_node, re.fullmatch(r"\d+(,\d+)*", text)
+        certain = certain or bool(numbers and gpus and max(map(int, text.split(","))) >= gpus)
         yield Problem(
             each.value,
             f"Slurm sets {each.name}; {text} may name GPUs of another job",
@@ -323,6 +378,158 @@ def several_addresses(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each.value, "hostname -I prints all addresses of the node", f"write {each.name}={_FIRST}")
 
 
+_OTHER_HOST = re.compile(
+    r"\btail\s+(-n\s*)?-?1\b|\bsed\s+-n\s*['\"]?(\$|[2-9]|\d\d+)p|head\s+-n?\s*[2-9]\S*\s*\|\s*tail"
+)
+_OTHER_ELEMENT = re.compile(r"\A[\"']?\$\{\w+\[(-\d+|[1-9]\d*)\]\}[\"']?\Z")
+_UNORDERED = re.compile(
+    r"\bsrun\b(?![^|]*\s(-w|--nodelist|-N\s*1|--nodes[= ]1|-n\s*1|--ntasks[= ]1|-r|-l\b|--label))[^|]*\bhostname\b[^|]*\|\s*head"
+)
+
+
+@rule("KIT313")
+def other_host(script: BatchScript) -> Iterator[Problem]:
+    """MASTER_ADDR is not the host of rank 0.
+
+    Rank 0 opens the port, and it runs on the first node. The address of another host leads nowhere: all ranks wait
+    until they time out. `srun hostname | head -n 1` prints the host that answers first (a warning).
+
+    Fix: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
+    Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
+    """
+    agents = [launch.agent for launch in script.training if launch.agent is not None]
+    # With c10d, any node may be the host.
+    if not script.size.has_several_nodes or any(
+        (each.option("rdzv-backend") or each.words[0]).text == "c10d" for each in agents
+    ):
+        return
+    for each in _assignments(script):
+        text = each.value.raw
+        if not _HOST.match(each.name.upper()):
+            continue
+        other = (_OTHER_HOST.search(text) and "NODELIST" in text) or _OTHER_ELEMENT.match(text)
+        if other or _UNORDERED.search(text):
+            what = "this is not the first host, on which rank 0 runs" if other else "this is any host of the job"
+            yield Problem(
+                each.value, what, f"write {each.name}={_FIRST}", (script.line_of("nodes"),), certain=bool(other)
+            )
+
+
+_DEVICE_OPTIONS = (
+    "device",
+    "gpu",
+    "gpu-id",
+    "gpu-ids",
+    "gpus",
+    "devices",
+    "local-rank",
+    "device-id",
+    "device-ids",
+    "cuda",
+)
+
+
+@rule("KIT314")
+def device_numbers(script: BatchScript) -> Iterator[Problem]:
+    """An option of the program names a GPU that the process does not have.
+
+    Device numbers count the visible GPUs from 0. With --gpus-per-task=1, each task sees one GPU, number 0:
+    `cuda:$SLURM_LOCALID` is an "invalid device ordinal" in all tasks but the first. If the tasks see all GPUs of the
+    node, `--device cuda:0` puts all of them on the same one. LOCAL_RANK=$SLURM_LOCALID with one visible GPU is a
+    warning: the program may reduce it.
+
+    Fix: `cuda:0` with --gpus-per-task=1; the local rank with --gpus-per-node.
+    Documented: slurm.schedmd.com/gres.html; pytorch.org/docs/stable/generated/torch.cuda.set_device.html.
+    """
+    for launch in script.training:
+        size, srun = script.size_of(launch), launch.stage("srun")
+        options = {**script.options, **({name: text.text for name, text in srun.options.items()} if srun else {})}
+        bound = options.get("gpus-per-task", "").rpartition(":")[2] == "1" and not options.keys() & {
+            "gpu-bind",
+            "tres-bind",
+        }
+        bound = bound or options.get("gpu-bind", "").startswith(("single:1", "per_task:1"))
+        several = (size.tasks_per_node or 1) > 1
+        text = launch.argument(*_DEVICE_OPTIONS)
+        local = next((each for each in script.assignments if each.name == "LOCAL_RANK" and each.in_task), None)
+        if text is not None and "SLURM_LOCALID" in text.text and bound and several:
+            what = "each task sees one GPU, which has the number 0"
+            yield Problem(
+                text, what, "write cuda:0, or use --gpus-per-node", (script.line_of("gpus-per-task"), launch.line)
+            )
+        elif local is not None and bound and several and re.fullmatch(r"\$\{?SLURM_LOCALID\}?", local.value.text):
+            what = "LOCAL_RANK is the number of a GPU for most programs, but each task sees one GPU, number 0"
+            remedy = "use --gpus-per-node instead of --gpus-per-task, or let the program reduce the local rank"
+            yield Problem(local.value, what, remedy, (script.line_of("gpus-per-task"), launch.line), certain=False)
+        if text is None or text.has_default or (match := re.fullmatch(r"(?:cuda:)?(\d+(?:,\d+)*)", text.text)) is None:
+            continue
+        numbers, named = [int(each) for each in match[1].split(",")], text.text.startswith("cuda:")
+        counted = launch.argument("gpus", "devices") is not None and len(numbers) == 1
+        if size.gpus_per_node and not counted and max(numbers) >= size.gpus_per_node:
+            what = f"there is no GPU {max(numbers)}: the node has {size.gpus_per_node}, from 0"
+            yield Problem(text, what, "use the numbers of the GPUs that the job has", (launch.line,))
+        elif several and launch.multiplier and not counted and not bound and (named or launch.argument("local-rank")):
+            if len(numbers) == 1 and launch.agent is None and "gpus-per-task" not in options:
+                what = f"all {size.tasks_per_node} tasks of a node use GPU {numbers[0]}"
+                yield Problem(
+                    text, what, "use the local rank, SLURM_LOCALID", (script.line_of("ntasks-per-node"), launch.line)
+                )
+
+
+_TRANSPORTS = {
+    "NCCL_P2P_DISABLE": "GPUs of a node exchange data through the memory of the host",
+    "NCCL_SHM_DISABLE": "processes of a node exchange data over the network",
+    "NCCL_IB_DISABLE": "nodes exchange data over TCP instead of InfiniBand or RoCE",
+}
+
+
+def _has_comment(script: BatchScript, line: int) -> bool:
+    """Tell whether a comment in the line, or above it, gives a reason."""
+    above = script.lines[line - 2].lstrip() if line > 1 else ""
+    return line in script.comments or (above.startswith("#") and not above.startswith(("#SBATCH", "#!")))
+
+
+@rule("KIT315", "warning")
+def disabled_transports(script: BatchScript) -> Iterator[Problem]:
+    """NCCL's fast transports are switched off.
+
+    These settings help to find the cause of a hang. Left in the script, they make every all-reduce slower, often five
+    times. The rule is silent if a comment at the line gives a reason.
+
+    Fix: remove the line; or keep it, with the reason as a comment.
+    Documented: NCCL documentation, "Environment Variables".
+    """
+    size = script.size
+    for each in script.assignments:
+        effect = _TRANSPORTS.get(each.name)
+        if not effect or each.value.text != "1" or each.value.has_default or _has_comment(script, each.line):
+            continue
+        if each.name == "NCCL_IB_DISABLE" and not size.has_several_nodes:
+            continue
+        yield Problem(each.value, f"{each.name}=1: {effect}", "remove it, or write the reason as a comment")
+
+
+@rule("KIT316", "warning")
+def guessed_interface(script: BatchScript) -> Iterator[Problem]:
+    """The name of a network interface that many nodes do not have.
+
+    Cluster nodes call their interfaces ib0, hsn0, bond0 or ens1f0np0. `eth0` and `eno1` come from examples; docker0
+    connects containers of one host. A wrong name ends NCCL with "no socket interface found"; Gloo with "Unable to find
+    address". The rule is silent if a comment at the line gives a reason.
+
+    Fix: remove the line: NCCL and Gloo find the interface themselves. Or exclude some: `NCCL_SOCKET_IFNAME=^lo,docker0`.
+    Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
+    """
+    for each in script.assignments:
+        if each.name not in {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"} or each.value.has_default:
+            continue
+        names = each.value.text.lstrip("=").split(",")
+        guess = next((name for name in names if re.fullmatch(r"eth\d?|en0|eno1|wlan\d|docker\d|virbr\d", name)), None)
+        if guess is not None and script.size.has_several_nodes and not _has_comment(script, each.line):
+            what = f"{guess} is a guess: few cluster nodes have an interface of this name between nodes"
+            yield Problem(each.value, what, "remove it, or name the interface that `ip -br addr` shows on a node")
+
+
 @rule("KIT308", "warning")
 def port_of_an_array(script: BatchScript) -> Iterator[Problem]:
     """All elements of an array use the same port.
@@ -393,7 +600,7 @@ def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
     drawn: set[tuple[int, int]] = set()
     seeded = any(each.name == "RANDOM" and each.in_task for each in script.assignments)
     for step in script.commands:
-        if not step.in_task or _one_rank(script, step):
+        if not step.in_task or is_for_one_rank(script, step):
             continue
         words = (*step.syntax.words, *(assignment.value for assignment in step.syntax.assignments))
         for part in (part for word in words for part in word.parts if part.kind != "text"):
@@ -406,7 +613,7 @@ def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
     return drawn
 
 
-def _one_rank(script: BatchScript, step: TracedCommand) -> bool:
+def is_for_one_rank(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether a condition on the rank precedes the command, so that only one task draws."""
     firsts = [
         place.compound.line if place.compound is not None else place.statement.line

@@ -1,0 +1,228 @@
+"""Rules for job arrays: the index, the lists that it selects from, and files that all elements write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hpc_kit.check.bash_grammar import NAME
+from hpc_kit.check.bash_syntax import Assignment, Origin, Word, as_assignment
+from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.expansion import evaluate_sum
+from hpc_kit.check.rules.finding import Problem, rule
+
+_MOST_ELEMENTS = 20_000
+_INDEX = "SLURM_ARRAY_TASK_ID"
+
+
+class ArrayRange(NamedTuple):
+    """The indexes of an array, and how many of its elements run at the same time."""
+
+    indexes: tuple[int, ...]
+    at_once: int | None
+
+
+def parse_array(text: str) -> ArrayRange | None:
+    """Return the indexes of `--array=0-9:3,12%4`; None if they cannot be read."""
+    listed, _, limit = text.partition("%")
+    indexes: list[int] = []
+    for item in listed.split(","):
+        match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,5}))?)?", item)
+        if match is None or int(match[2] or 0) - int(match[1]) > _MOST_ELEMENTS:
+            return None
+        indexes += range(int(match[1]), int(match[2] or match[1]) + 1, max(1, int(match[3] or 1)))
+    return ArrayRange(tuple(indexes), int(limit) if limit.isdigit() else None) if indexes else None
+
+
+def _array_of(script: BatchScript) -> ArrayRange | None:
+    """Return the array of a job with several elements."""
+    array = parse_array(script.options.get("array", ""))
+    return array if array is not None and len(array.indexes) > 1 else None
+
+
+def _assignments(script: BatchScript) -> Iterator[Assignment]:
+    for step in script.commands:
+        yield from step.syntax.assignments
+        if step.name in {"export", "declare", "local", "readonly", "typeset"}:
+            yield from filter(None, map(as_assignment, step.syntax.words[1:]))
+
+
+class _Index:
+    """Computes subscripts that depend on the index of the array."""
+
+    def __init__(self, script: BatchScript) -> None:
+        self.values: dict[str, str] = {}
+        self.lengths: dict[str, int] = {}
+        seen: set[str] = set()
+        for each in _assignments(script):
+            # A variable with several values, or a list that grows, may be anything.
+            if each.name in seen or each.append or each.indexed:
+                self.values.pop(each.name, None)
+                self.lengths.pop(each.name, None)
+            elif each.value.elements is None:
+                self.values[each.name] = each.value.raw.strip("\"'")
+            elif all(map(_is_one_word, each.value.elements)):
+                self.lengths[each.name] = len(each.value.elements)
+            seen.add(each.name)
+
+    def depends(self, text: str, depth: int = 0) -> bool:
+        """Tell whether a subscript contains the index."""
+        if _INDEX in text:
+            return True
+        names = re.findall(NAME, text) if depth < 5 else []
+        return any(self.depends(self.values[name], depth + 1) for name in names if name in self.values)
+
+    def compute(self, text: str, index: int, depth: int = 0) -> int | None:
+        """Return the value of a subscript in one element of the array; None if it is unknown."""
+
+        def known(match: re.Match[str]) -> str:
+            if match["length"]:
+                return str(self.lengths.get(match["length"], "?"))
+            name = match["name"] or match["braced"] or match["bare"]
+            if name == _INDEX:
+                return str(index)
+            inner = self.values.get(name)
+            value = None if inner is None or depth > 5 else self.compute(inner, index, depth + 1)
+            return "?" if value is None else f"({value})"
+
+        pattern = (
+            rf"\$\{{#(?P<length>{NAME})\[[@*]\]\}}|\$(?P<name>{NAME})|\$\{{(?P<braced>{NAME})\}}|\b(?P<bare>{NAME})\b"
+        )
+        text = re.sub(r"\A\s*\$\(\((.*)\)\)\s*\Z", r"(\1)", text, flags=re.DOTALL)
+        return evaluate_sum(re.sub(pattern, known, text.replace("$((", "(").replace("))", ")").replace('"', "")))
+
+
+def _is_one_word(word: Word) -> bool:
+    """Tell whether an element of a list is exactly one word: no pattern, no braces, no unquoted variable."""
+    if any(part.kind != "text" and not part.quoted for part in word.parts):
+        return False
+    return not any(part.kind == "text" and not part.quoted and re.search(r"[*?{\[]", part.text) for part in word.parts)
+
+
+_LINE_OF_FILE = re.compile(
+    rf"\bsed\s+-n\w*\s+(?:-e\s*)?[\"']?\$\{{?(?P<sed>{NAME})\}}?[\"']?p|NR\s*==\s*[\"']*\$\{{?(?P<awk>{NAME})"
+)
+_SHARDS = (
+    "num-shards", "n-shards", "nshards", "num-chunks", "num-splits", "num-parts", "num-partitions", "total-shards",
+    "num-slices", "n-chunks", "n-splits", "num-jobs", "num-tasks",
+)  # fmt: skip
+
+
+@rule("KIT251", "warning")
+def array_bounds(script: BatchScript) -> Iterator[Problem]:
+    """The bounds of --array do not fit the list that the index selects from.
+
+    bash counts the elements of a list from 0, sed and awk count lines from 1. An index beyond the list is an empty
+    word, and no error: the last element trains with an empty option, or with its default (an error of the script).
+
+    Fix: `--array=0-3` for a list of four; `--array=1-N` for the lines of a file.
+    Documented: sbatch(1), --array; bash(1), Arrays.
+    """
+    array, directive = _array_of(script), script.directive("array")
+    if array is None or directive is None:
+        return
+    index = _Index(script)
+    low, high = min(array.indexes), max(array.indexes)
+    seen: set[str] = set()
+    for part in [part for step in script.commands for part in step.syntax.parts]:
+        subscript = re.fullmatch(r"\[(.+)\]", part.detail, re.DOTALL) if part.kind == "variable" else None
+        length = index.lengths.get(part.text)
+        if subscript is None or length is None or part.text in seen or not index.depends(subscript[1]):
+            continue
+        values = [index.compute(subscript[1], each) for each in array.indexes]
+        beyond = [
+            each for each, value in zip(array.indexes, values, strict=True) if value is not None and value >= length
+        ]
+        known = {value for value in values if value is not None}
+        if beyond:
+            seen.add(part.text)
+            what = f"{part.text} has {length} elements, 0 to {length - 1}: index {beyond[-1]} selects nothing"
+            remedy = f"change --array={directive.value}; bash counts from 0"
+            yield Problem(part.origin, what, remedy, (directive.line,), certain=True)
+        elif None not in values and len(known) == length - 1 and known in ({*range(1, length)}, {*range(length - 1)}):
+            seen.add(part.text)
+            unused = length - 1 if 0 in known else 0
+            what = f"no index of --array={directive.value} selects element {unused} of {part.text}, which has {length}"
+            yield Problem(part.origin, what, f"write --array=0-{length - 1}", (directive.line,))
+    for number, line in enumerate(script.code.split("\n"), start=1):
+        match = _LINE_OF_FILE.search(line)
+        name = (match["sed"] or match["awk"]) if match else None
+        if match and name and low == 0 and (name == _INDEX or index.compute(f"${name}", 0) == 0):
+            what = "lines count from 1, but the array from 0: index 0 selects no line"
+            remedy = f"write --array=1-{high + 1}"
+            yield Problem(Origin(number, match.start() + 1), what, remedy, (directive.line,), certain=True)
+    yield from _shard_counts(script, array, directive.line)
+
+
+def _shard_counts(script: BatchScript, array: ArrayRange, line: int) -> Iterator[Problem]:
+    """Find arrays with one element more or less than the program has shards."""
+    low, high = min(array.indexes), max(array.indexes)
+    for launch in script.launch_lines:
+        count = launch.argument(*_SHARDS)
+        uses_index = any(_INDEX in word.text for word in launch.program.words)
+        if count is None or not count.text.isdigit() or not uses_index or len(array.indexes) != high - low + 1:
+            continue
+        if len(array.indexes) in {int(count.text) + 1, int(count.text) - 1}:
+            what = f"the array has {len(array.indexes)} elements, {low} to {high}, but there are {count.text} shards"
+            yield Problem(count, what, f"write --array=0-{int(count.text) - 1}", (line, launch.line))
+
+
+@rule("KIT252", "warning")
+def unused_index(script: BatchScript) -> Iterator[Problem]:
+    """Nothing in the script uses the index of the array.
+
+    All elements of the array then run the same command with the same arguments and the same seed, unless the program
+    itself reads SLURM_ARRAY_TASK_ID.
+
+    Fix: pass it on: `--seed "$SLURM_ARRAY_TASK_ID"`. For a chain of equal jobs, write `--array=1-10%1`.
+    Documented: slurm.schedmd.com/job_array.html.
+    """
+    array, directive = _array_of(script), script.directive("array")
+    if array is None or directive is None or array.at_once == 1 or script.sources_files:
+        return
+    texts = [*script.code.split("\n"), *(each.value for each in script.directive_options if each.name == "export")]
+    training = script.training
+    if not training or any("SLURM_ARRAY" in text or "%a" in text for text in texts):
+        return
+    if all(launch.program.kind == "python" for launch in training):
+        launch = training[-1]
+        what = f"all {len(array.indexes)} elements of the array run this same command"
+        remedy = "pass $SLURM_ARRAY_TASK_ID to the program"
+        yield Problem(launch.stages[0], what, remedy, (directive.line,))
+
+
+_OUTPUTS = (
+    "output", "out", "output-file", "out-file", "outfile", "output-path", "out-path", "save", "save-path", "save-to",
+    "ckpt", "ckpt-path", "checkpoint", "checkpoint-path", "log-file", "logfile", "result", "results", "result-file",
+    "results-file", "csv", "metrics", "metrics-file", "predictions", "pred-file",
+)  # fmt: skip
+_OUTPUT_FOLDERS = ("ckpt-dir", "checkpoint-dir", "save-dir", "default-root-dir")
+_FILE = re.compile(r"[^$`]*\.(pt|pth|ckpt|json|jsonl|csv|tsv|txt|log|npy|npz|pkl|h5|hdf5|parquet|safetensors|onnx)\Z")
+
+
+@rule("KIT253", "warning")
+def shared_array_files(script: BatchScript) -> Iterator[Problem]:
+    """All elements of an array write the same file.
+
+    The elements run at the same time. Each overwrites what the others wrote, so that one result of many remains.
+
+    Fix: `--output "results/$SLURM_ARRAY_TASK_ID.json"`.
+    Documented: slurm.schedmd.com/job_array.html.
+    """
+    array, directive = _array_of(script), script.directive("array")
+    if array is None or directive is None or array.at_once == 1:
+        return
+    remedy = "write $SLURM_ARRAY_TASK_ID in the name"
+    for launch in script.training:
+        file, folder = launch.argument(*_OUTPUTS), launch.argument(*_OUTPUT_FOLDERS)
+        output = launch.command.syntax.output
+        if file is not None and _FILE.match(file.text):
+            what = f"all elements of the array write {file.text}"
+            yield Problem(file, what, remedy, (directive.line,))
+        elif folder is not None and folder.is_known and folder.text:
+            what = f"all elements of the array save their checkpoints in {folder.text}"
+            yield Problem(folder, what, remedy, (directive.line,))
+        if output is not None and output.literal and not output.literal.startswith("/dev/"):
+            what = f"all elements of the array overwrite {output.literal}"
+            yield Problem(output, what, remedy, (directive.line,))

@@ -1,0 +1,192 @@
+"""Rules for commands that do not belong into a batch job, or that keep the training from running."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.bash_syntax import SimpleCommand
+from hpc_kit.check.command_trace import BlockPosition, TracedCommand
+from hpc_kit.check.launch_lines import LaunchLine, is_known_program
+from hpc_kit.check.programs import HELPER_PROGRAMS
+from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.rendezvous import is_for_one_rank
+from hpc_kit.check.rules.steps import runs_forever
+
+
+@rule("KIT421")
+def endless_command(script: BatchScript) -> Iterator[Problem]:
+    """A command that never ends stands before the training.
+
+    A monitor (`nvidia-smi -l 5`), a server (`tensorboard`, `ray start --block`) or `tail -f` in the foreground runs
+    until the time limit of the job. The lines below it never run.
+
+    Fix: end the line in `&`. Under srun, add `--overlap`, so that the training gets its resources.
+    Documented: bash(1), Lists.
+    """
+    training = script.training
+    last = training[-1] if training else None
+    for launch in script.launch_lines:
+        step = launch.command
+        if last is None or launch is last or step.in_background or launch.inner_command is not step:
+            continue
+        if step.line >= last.line or not _is_on_the_way(step, last) or not runs_forever(launch.program.words):
+            continue
+        what = f"{launch.program.name} runs until the job ends: line {last.line} never starts"
+        remedy = "end the line in &" + (", and write srun --overlap" if launch.multiplier else "")
+        yield Problem(launch.stages[0], what, remedy, (last.line,))
+
+
+def _is_on_the_way(step: TracedCommand, last: LaunchLine) -> bool:
+    """Tell whether the shell runs the command before the training, whatever happens."""
+    around = [place.compound for place in last.command.position.outward() if place.compound is not None]
+    return all(
+        place.chain_index == 0 and (place.compound is None or any(place.compound is each for each in around))
+        for place in step.position.outward()
+    )
+
+
+@rule("KIT422", "warning")
+def interactive_command(script: BatchScript) -> Iterator[Problem]:
+    """A command for a terminal, in a batch job.
+
+    salloc asks for a second allocation and waits in the queue, while this job holds its nodes (an error). `srun --pty`
+    needs a terminal, which a batch job does not have: its shell reads an empty input and ends.
+
+    Fix: srun without salloc, in the job itself; for a shell on the node, `srun --pty bash` or `salloc` on the login
+    node.
+    Documented: salloc(1); srun(1), --pty.
+    """
+    if not script.directives.lines:
+        return
+    for launch in script.launch_lines:
+        srun, first = launch.stage("srun"), launch.stages[0]
+        if first.name == "salloc":
+            what = "salloc waits for another allocation, while this job holds its nodes"
+            yield Problem(first, what, "write srun alone, and request the nodes for this job", certain=True)
+        elif srun is not None and "pty" in srun.options and not launch.command.in_task:
+            yield Problem(srun, "a batch job has no terminal for --pty", "remove --pty, or run it on the login node")
+
+
+_STARTERS = re.compile(r"(srun|torchrun|mpirun|mpiexec|deepspeed|accelerate|python3?)\Z")
+
+
+@rule("KIT423")
+def unreachable_training(script: BatchScript) -> Iterator[Problem]:
+    """The job ends before its training, or only prints the command.
+
+    An `exit` without a condition, or an `echo` in front of the launch line, is often left behind from a test. The job
+    ends within seconds, as COMPLETED.
+
+    Fix: remove the `exit`, or the `echo`.
+    Documented: bash(1), exit.
+    """
+    training = script.training
+    calls = {step.name for step in script.commands}
+    for step in script.commands:
+        if step.name not in {"exit", "exec"} or step.in_task or (step.name == "exec" and len(step.words) == 1):
+            continue
+        places = list(step.position.outward())
+        if any(place.compound is not None or place.chain_index or len(place.chain.pipelines) > 1 for place in places):
+            continue
+        later = next((each for each in training if each.line > step.line and _runs(each, calls)), None)
+        if later is not None and step.syntax.output is None and len(step.words) > (step.name == "exec"):
+            what = f"the script ends here: line {later.line} never runs"
+            yield Problem(step, what, f"remove {step.name}", (later.line,))
+            return
+    if training or not script.is_readable:
+        return
+    if any(launch.program.name not in HELPER_PROGRAMS for launch in script.launch_lines):
+        return
+    for step in script.commands:
+        words = step.words[1:]
+        if step.name == "echo" and len(words) > 1 and _STARTERS.match(words[0].text) and not step.syntax.output:
+            if step.position.pipeline_index + 1 < len(step.position.pipeline.commands):
+                continue
+            if is_known_program(words[1]) or words[1].text.startswith("-"):
+                what = "echo prints the command, and the job runs nothing"
+                yield Problem(step, what, "remove echo")
+                return
+
+
+def _runs(launch: LaunchLine, calls: set[str]) -> bool:
+    """Tell whether the launch is at the top level, or in a function that the script calls."""
+    for place in launch.command.position.outward():
+        if place.compound is not None and place.compound.kind == "function":
+            return place.compound.name in calls
+    return True
+
+
+@rule("KIT424")
+def swallowed_input(script: BatchScript) -> Iterator[Problem]:
+    """srun or ssh in a `while read` loop reads the input of the loop.
+
+    Both read their standard input to the end. The next `read` finds nothing, and the loop ends after its first line.
+
+    Fix: `ssh -n ...`, `srun --input=none ...` or `srun ... </dev/null`; or read from another descriptor: `while read -u
+    3 line; do ...; done 3<FILE`.
+    Documented: ssh(1), -n; srun(1), --input.
+    """
+    for launch in script.launch_lines:
+        first, step = launch.stages[0], launch.command
+        if first.kind not in {"srun", "ssh", "mpirun"} or step.in_background or step.syntax.document is not None:
+            continue
+        if step.position.pipeline_index > 0 or not any(map(_reads_lines, step.position.outward())):
+            continue
+        texts = [word.text for word in first.words]
+        quiet = "input" in first.options or (
+            first.name == "ssh" and any(re.match(r"-\w*[nf]", text) for text in texts[:6])
+        )
+        end = max(word.line for word in step.syntax.words)
+        if not quiet and not any(re.search(r"(?<!\d)<", line) for line in script.lines[step.line - 1 : end]):
+            what = f"{first.name} reads the remaining lines of the loop: it ends after the first"
+            option = "-n" if first.name == "ssh" else "--input=none" if first.kind == "srun" else "</dev/null"
+            yield Problem(first, what, f"add {option}")
+
+
+def _reads_lines(place: BlockPosition) -> bool:
+    """Tell whether a position is in the body of a loop whose condition reads a line of the standard input."""
+    if place.compound is None or place.compound.kind not in {"while", "until"} or place.role != "body":
+        return False
+    for role, block in place.compound.bodies:
+        for statement in block if role == "condition" else ():
+            for command in (each for pipeline in statement.chain.pipelines for each in pipeline.commands):
+                words = [word.raw for word in command.words] if isinstance(command, SimpleCommand) else []
+                if words[:1] == ["read"] and not any(re.match(r"-\w*u", word) for word in words):
+                    return True
+    return False
+
+
+@rule("KIT425", "warning")
+def nested_submission(script: BatchScript) -> Iterator[Problem]:
+    """sbatch inside a job: once per task, or with the environment of this job.
+
+    Under srun, every task submits a job of its own (an error). A job that is submitted from inside a job inherits all
+    SLURM_ variables that its own options do not replace: its srun then reads the CPUs and the memory of this job, and
+    fails with "SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive" or a wrong number
+    of CPUs. The rule finds jobs whose code is in `--wrap` and calls srun.
+
+    Fix: submit from the batch script, after srun; `sbatch --export=NONE`, or `env -u SLURM_CPUS_PER_TASK -u
+    SLURM_MEM_PER_NODE sbatch ...`.
+    Documented: sbatch(1), --export; srun(1), INPUT ENVIRONMENT VARIABLES.
+    """
+    for launch in script.launch_lines:
+        program = launch.program
+        if program.name != "sbatch" or not script.directives.lines:
+            continue
+        size = script.size_of(launch)
+        if (
+            launch.multiplier is not None
+            and size.has_several_tasks
+            and not is_for_one_rank(script, launch.inner_command)
+        ):
+            what = f"each of the {size.ntasks or 'several'} tasks submits a job"
+            yield Problem(program, what, "submit from the batch script, after srun", (launch.line,), certain=True)
+            continue
+        texts = [word.text for word in program.words]
+        wrap = next((text for text in texts if re.search(r"\bsrun\b", text) and " " in text), None)
+        clean = any(re.match(r"--export=(NONE|NIL)", text) for text in texts) or launch.stages[0].name == "env"
+        if launch.multiplier is None and wrap is not None and "--wrap" in " ".join(texts) and not clean:
+            what = "this srun inherits the SLURM_ variables of the present job"
+            yield Problem(program, what, "write sbatch --export=NONE ..., or unset SLURM_... before", (launch.line,))

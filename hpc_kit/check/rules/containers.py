@@ -1,0 +1,211 @@
+"""Rules for containers: programs, variables, GPUs and folders that exist outside only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.expansion import ExpandedText
+from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
+from hpc_kit.check.rules.finding import Problem, rule
+
+_RUNTIMES = frozenset({"apptainer", "singularity"})
+_VALUED = frozenset({
+    "-B", "--bind", "--env", "--env-file", "-H", "--home", "-W", "--workdir", "--pwd", "--cwd", "-o", "--overlay", "-S",
+    "--scratch", "--mount", "--network", "--security", "--app", "--fusemount", "--hostname",
+})  # fmt: skip
+"""Options of apptainer with a value."""
+
+
+class Container(NamedTuple):
+    """A container on a launch line: its stage, its options, and the binds as SOURCE:DESTINATION."""
+
+    stage: LaunchStage
+    options: tuple[str, ...]
+    binds: tuple[str, ...]
+    is_pyxis: bool
+
+    def has(self, *names: str) -> bool:
+        """Tell whether the container has one of these options."""
+        return any(option.partition("=")[0] in names for option in self.options)
+
+    @property
+    def destinations(self) -> list[str]:
+        """The folders that the container sees."""
+        parts = [bind.split(":") for text in self.binds for bind in text.split(",") if bind]
+        return [(part[1] if len(part) > 1 and part[1] else part[0]).rstrip("/") for part in parts]
+
+
+def container_of(launch: LaunchLine) -> Container | None:
+    """Return the container in which the program of a launch line runs."""
+    for stage in launch.stages:
+        texts = [word.text for word in stage.words]
+        if stage.name in _RUNTIMES and {"exec", "run"} & set(texts[1:6]):
+            start = next(index for index, text in enumerate(texts) if text in {"exec", "run"}) + 1
+            options, end = _leading_options(texts, start)
+            binds = _values(texts[start:end], ("-B", "--bind", "--mount"))
+            return Container(stage, options, tuple(binds), is_pyxis=False)
+        if stage.kind == "srun" and any(re.match(r"--container-image(=|\Z)", text) for text in texts):
+            options = tuple(text for text in texts if text.startswith("--container-"))
+            return Container(stage, options, tuple(_values(texts, ("--container-mounts",))), is_pyxis=True)
+    return None
+
+
+def _leading_options(texts: list[str], start: int) -> tuple[tuple[str, ...], int]:
+    """Return the options from a word on, without their values, and the index of the word behind them."""
+    options, index = [], start
+    while index < len(texts) and texts[index].startswith("-"):
+        options.append(texts[index])
+        index += 2 if texts[index] in _VALUED else 1
+    return tuple(options), index
+
+
+def _values(texts: list[str], names: tuple[str, ...]) -> list[str]:
+    """Return the values of an option, `--name VALUE` or `--name=VALUE`."""
+    values = [after for before, after in zip(texts, texts[1:], strict=False) if before in names]
+    return values + [text.partition("=")[2] for text in texts if text.partition("=")[0] in names and "=" in text]
+
+
+_OUTSIDE = frozenset({"ml", "module", "sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"})
+_CALLS_OUTSIDE = re.compile(r"\s*(scontrol|squeue|sacct|srun|sinfo|sbatch)\b")
+
+
+@rule("KIT504", "warning")
+def missing_in_container(script: BatchScript) -> Iterator[Problem]:
+    """A command in a container exists on the host only.
+
+    Images contain neither srun, scontrol and sbatch nor their configuration and munge, and `module` is a function of
+    the shell outside. In the container the command is "not found", and `$(scontrol show hostnames ...)` is empty.
+
+    Fix: start the container with srun, rather than srun in the container. Run scontrol in the batch script, and export
+    the result. Load modules before the container, or build them into the image.
+    Documented: apptainer.org/docs, "Apptainer and MPI applications"; github.com/NVIDIA/pyxis.
+    """
+    for launch in script.launch_lines:
+        container = container_of(launch)
+        if container is None or re.search(r"slurm|/usr/bin|/usr\b|/opt/lmod", " ".join(container.binds)):
+            continue
+        name = _outside_program(script, launch, container)
+        if name is not None:
+            place, program = name
+            what = f"{program} is not in the container"
+            yield Problem(place, what, f"run {program} outside, and the container inside", (launch.line,))
+
+
+def _outside_program(
+    script: BatchScript, launch: LaunchLine, container: Container
+) -> tuple[LaunchStage | TracedCommand, str] | None:
+    """Return the first command inside a container that only the host has."""
+    inside = launch.stages[launch.stages.index(container.stage) + 1 :]
+    stage = next((each for each in inside if each.name in _OUTSIDE), None)
+    if stage is not None:
+        return stage, stage.name
+    # The program of an image, `apptainer exec IMAGE scontrol`, has no stage of its own.
+    texts = [word.text for word in container.stage.words]
+    if not container.is_pyxis and not inside:
+        _, image = _leading_options(texts, texts.index("exec") + 1 if "exec" in texts else len(texts))
+        if texts[image + 1 : image + 2] and texts[image + 1] in _OUTSIDE:
+            return container.stage, texts[image + 1]
+    for step in script.commands:
+        if step is launch.command or launch.command.position not in step.position.outward():
+            continue
+        if step.name in _OUTSIDE:
+            return step, step.name
+        for part in step.syntax.parts:
+            match = _CALLS_OUTSIDE.match(part.text) if part.kind == "command" else None
+            if match is not None:
+                return step, match[1]
+    return None
+
+
+_HOST_PATH = re.compile(
+    r"/(lustre|scratch|projects?|data|datasets|gpfs|mnt|fsx|nfs|shared|work|home|users|cfs|beegfs|p)(/|\Z)"
+)
+
+
+@rule("KIT505", "warning")
+def missing_mount(script: BatchScript) -> Iterator[Problem]:
+    """A path of the command is not mounted in the container.
+
+    pyxis mounts no folder of the host by itself, and `apptainer --contain` none but those of --bind. The program ends
+    with "No such file or directory".
+
+    Fix: add the folder: `--container-mounts=/data:/data`, `--bind /data`.
+    Documented: github.com/NVIDIA/pyxis, --container-mounts; apptainer.org/docs, "Bind Paths and Mounts".
+    """
+    for launch in script.launch_lines:
+        container = container_of(launch)
+        if container is None or script.sources_files:
+            continue
+        isolated = container.is_pyxis or container.has("-c", "--contain", "-C", "--containall", "--no-mount")
+        if not isolated or any("BIND" in each.name or "MOUNT" in each.name for each in script.assignments):
+            continue
+        if any("$" in bind for bind in container.binds if not re.match(r"\$\{?(PWD|HOME|SLURM_SUBMIT_DIR)\b", bind)):
+            continue
+        home = container.has("--container-mount-home", "-H", "--home")
+        for word in _arguments(launch, container):
+            path = word.text.rpartition("=")[2]
+            if not _HOST_PATH.match(path) or (home and re.match(r"/(home|users)/", path)):
+                continue
+            if not any(path == each or path.startswith(each + "/") for each in container.destinations):
+                what = f"the container does not see {path}"
+                option = "--container-mounts" if container.is_pyxis else "--bind"
+                yield Problem(word, what, f"add the folder to {option}", (launch.line,))
+                break
+
+
+def _arguments(launch: LaunchLine, container: Container) -> list[ExpandedText]:
+    """Return the words of the program in a container."""
+    program = launch.program
+    return list(program.words) if program is not container.stage else []
+
+
+@rule("KIT506", "warning")
+def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
+    """The container does not see the GPUs of the job.
+
+    Without --nv (NVIDIA) or --rocm (AMD), apptainer and singularity give the container no GPU: torch.cuda.is_available()
+    is False, and the training runs on the CPU or stops. Some sites make it the default.
+
+    Fix: `apptainer exec --nv ...`.
+    Documented: apptainer.org/docs, "GPU Support".
+    """
+    set_outside = any(re.match(r"(APPTAINER|SINGULARITY)_(NV|ROCM)", each.name) for each in script.assignments)
+    for launch in script.training if script.size.has_gpus and not set_outside else ():
+        container = container_of(launch)
+        if container is None or container.is_pyxis or not container.stage.words[-1].text:
+            continue
+        opaque = any("$" in word.text and " " not in word.text for word in container.stage.words[:4])
+        if (
+            not container.has("--nv", "--nvccli", "--rocm", "--nv-ccli")
+            and not opaque
+            and launch.program.kind == "python"
+        ):
+            what = f"{container.stage.name} without --nv: the container has no GPU"
+            yield Problem(container.stage, what, f"write {container.stage.name} exec --nv ...", (launch.line,))
+
+
+@rule("KIT507", "warning")
+def container_without_variables(script: BatchScript) -> Iterator[Problem]:
+    """The container drops the variables that tell a task its rank.
+
+    `--cleanenv` and `--containall` remove SLURM_PROCID, MASTER_ADDR and all other variables of the host. Each task then
+    trains alone, as rank 0 of 1, or waits.
+
+    Fix: remove the option, or pass the variables: `--env RANK=$SLURM_PROCID,...` within `srun bash -c '...'`.
+    Documented: apptainer.org/docs, "Environment and Metadata".
+    """
+    for launch in script.training:
+        container = container_of(launch)
+        if container is None or container.is_pyxis or launch.agent is not None or launch.multiplier is None:
+            continue
+        if launch.stages.index(launch.multiplier) > launch.stages.index(container.stage):
+            continue
+        drops = container.has("-e", "--cleanenv", "-C", "--containall")
+        passes = container.has("--env", "--env-file") or any("ENV_" in each.name for each in script.assignments)
+        if drops and not passes and script.size_of(launch).has_several_tasks:
+            what = "the tasks in the container have no SLURM_PROCID and no MASTER_ADDR"
+            yield Problem(container.stage, what, "remove --cleanenv, or pass the variables with --env", (launch.line,))

@@ -1,0 +1,173 @@
+"""Rules for programs that count for themselves: Lightning, Ray, horovodrun, and the starters of other schedulers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.expansion import ExpandedText
+from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
+from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.launch_line import nothing_unknown
+
+
+@rule("KIT224", "warning")
+def lightning_counts(script: BatchScript) -> Iterator[Problem]:
+    """Lightning's devices or num_nodes contradict the job.
+
+    Under srun, Lightning takes one task for one device: `devices` must be the tasks per node, and `num_nodes` the nodes
+    of the job. Otherwise it stops ("the number of tasks per node configured in SLURM does not match"), or waits for
+    ranks that never start. For options of `trainer` this is an error, for plain `--devices` and `--num-nodes` a
+    warning.
+
+    Fix: `--ntasks-per-node` equal to `devices`, and `num_nodes=$SLURM_NNODES`.
+    Documented: lightning.ai/docs/pytorch/stable/clouds/cluster_advanced.html.
+    """
+    for launch in script.training:
+        size = script.size_of(launch)
+        if launch.agent is not None or launch.stage("srun") is None or not size.is_stated:
+            continue
+        devices, nodes = launch.argument("devices"), launch.argument("num-nodes")
+        of_trainer = any(re.match(r"[-+]*trainer\.(devices|num_nodes)\b", word.text) for word in launch.program.words)
+        if nodes is None and not of_trainer:
+            continue
+        for name, text, count, unit, options in (
+            ("devices", devices, size.tasks_per_node, "tasks per node", ("ntasks-per-node", "ntasks", "nodes")),
+            ("num_nodes", nodes, size.nodes, "nodes", ("nodes",)),
+        ):
+            if text is None or count is None or not text.text.isdigit() or int(text.text) == count:
+                continue
+            what = f"{name}={text.text}, but the job has {count} {unit}: Lightning takes one task for one device"
+            lines = (script.line_of(*options), launch.line)
+            certain = of_trainer and not text.has_default
+            remedy = f"make {name} and --{options[0]} equal"
+            yield Problem(text, what, remedy, lines, certain)
+            break
+
+
+def _ray_start(launch: LaunchLine) -> dict[str, ExpandedText] | None:
+    """Return the options of `ray start`; None for another command."""
+    words = launch.program.words
+    if launch.program.name != "ray" or [word.text for word in words[1:2]] != ["start"]:
+        return None
+    options: dict[str, ExpandedText] = {}
+    for index, word in enumerate(words[2:], start=2):
+        name, equals, value = word.text.partition("=")
+        if name.startswith("--"):
+            following = words[index + 1] if index + 1 < len(words) else word._replace(text="")
+            options[name[2:]] = word.slice_of(len(word.text) - len(value), len(word.text)) if equals else following
+    return options
+
+
+@rule("KIT225")
+def ray_counts(script: BatchScript) -> Iterator[Problem]:
+    """Ray has more GPUs than the node, fewer nodes than the job, or ends with its step.
+
+    `ray start --num-gpus` only claims GPUs: workers beyond the real ones fail. With `ray start --head` alone, all
+    further nodes of the job are idle. Under srun, `ray start` must have `--block`: without it, the command returns, the
+    step ends, and Slurm ends Ray with it.
+
+    Fix: `srun -N1 -n1 -w HOST ray start --address=HEAD:PORT --num-gpus=$SLURM_GPUS_ON_NODE --block &` for each further
+    node.
+    Documented: docs.ray.io, "Deploying on Slurm".
+    """
+    starts = [(launch, options) for launch in script.launch_lines if (options := _ray_start(launch)) is not None]
+    for launch, options in starts:
+        count, have = options.get("num-gpus"), script.size.gpus_per_node
+        if count is not None and count.text.isdigit() and have is not None and int(count.text) > have:
+            what = f"Ray is told of {count.text} GPUs, but the node has {have}"
+            line = script.line_of("gpus-per-node", "gres", "gpus", "gpus-per-task")
+            yield Problem(count, what, f"write --num-gpus={have}", (line, launch.line))
+        direct = launch.command is launch.inner_command and launch.stage("srun") is not None
+        if direct and "block" not in options and launch.program.words[-1].is_known:
+            what = "ray start returns at once: the step ends, and Slurm ends Ray with it"
+            yield Problem(launch.program, what, "write ray start --block, and end the line in &", (launch.line,))
+    heads = [launch for launch, options in starts if "head" in options]
+    joined = any("address" in options for _, options in starts) or any(_starts_more(each) for each in heads)
+    if heads and not joined and script.size.has_several_nodes and script.size.is_stated and nothing_unknown(script):
+        what = f"Ray runs on the first node only; the job has {script.size.min_nodes} nodes"
+        remedy = "start ray start --address=HEAD:PORT --block on each further node, with srun"
+        yield Problem(heads[0].program, what, remedy, (script.line_of("nodes"),))
+
+
+def _starts_more(head: LaunchLine) -> bool:
+    """Tell whether the tasks of srun decide which of them is the head."""
+    return head.command is not head.inner_command
+
+
+@rule("KIT226")
+def horovodrun_counts(script: BatchScript) -> Iterator[Problem]:
+    """horovodrun starts more processes than the job has, or only knows this host.
+
+    Without -H or --hostfile, horovodrun uses the host on which it runs, with one slot. It does not read the job of
+    Slurm. With more processes than slots it stops ("Requested more processes than there are available slots").
+
+    Fix: `srun python train.py` under an MPI or Gloo build; or `-H` with the hosts of
+    `scontrol show hostnames "$SLURM_JOB_NODELIST"` and their slots.
+    Documented: horovod.readthedocs.io, "Run Horovod".
+    """
+    for launch in script.launch_lines:
+        if launch.program.name != "horovodrun" or launch.stage("srun") is not None:
+            continue
+        options = _horovod_options(launch.program)
+        count, hosts = options.get("np"), options.get("H", options.get("hosts"))
+        if count is None or not count.text.isdigit() or options.keys() & {"hostfile", "host-discovery-script"}:
+            continue
+        job, number = script.size, int(count.text)
+        slots = [int(item) for item in re.findall(r":(\d+)", hosts.text)] if hosts is not None else []
+        lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.line)
+        if hosts is None and job.has_several_nodes and number > 1:
+            what = f"horovodrun starts all {number} processes on this host: it does not read the nodes of the job"
+            yield Problem(launch.program, what, "name the hosts with -H, or write srun python ...", lines)
+        elif job.is_stated and job.ntasks is not None and number > max(job.ntasks, job.cpus_per_task or 1):
+            what = f"horovodrun starts {number} processes, but the job has {job.ntasks} tasks"
+            yield Problem(count, what, f"write -np {job.ntasks}, or request more tasks", lines)
+        elif slots and hosts is not None and hosts.is_known and sum(slots) < number:
+            what = f"horovodrun starts {number} processes, but -H gives {sum(slots)} slots"
+            yield Problem(count, what, "make -np the sum of the slots", lines)
+
+
+def _horovod_options(program: LaunchStage) -> dict[str, ExpandedText]:
+    words, options, index = program.words, dict[str, ExpandedText](), 1
+    while index < len(words) and words[index].text.startswith("-"):
+        name, equals, value = words[index].text.lstrip("-").partition("=")
+        if equals:
+            options[name] = words[index].slice_of(len(words[index].text) - len(value), len(words[index].text))
+        elif index + 1 < len(words) and not words[index + 1].text.startswith("-"):
+            options[name] = words[index + 1]
+            index += 1
+        index += 1
+    return options
+
+
+_FOREIGN = {
+    "jsrun": "LSF", "lrun": "LSF", "bsub": "LSF", "aprun": "ALPS", "qsub": "PBS or Grid Engine",
+}  # fmt: skip
+_FOREIGN_VARIABLE = re.compile(
+    r"(PBS_(O_WORKDIR|NODEFILE|JOBID|ARRAY\w*)|LSB_\w+|SGE_TASK_ID|PE_HOSTFILE|COBALT_\w+)\Z"
+)
+
+
+@rule("KIT227", "warning")
+def foreign_scheduler(script: BatchScript) -> Iterator[Problem]:
+    """A command or variable of another scheduler.
+
+    jsrun and bsub belong to LSF, aprun to ALPS, qsub to PBS and Grid Engine. Slurm sets none of their variables. The
+    command is "not found", or the variable is empty, unless the site has a wrapper.
+
+    Fix: srun for jsrun, lrun and aprun; sbatch for qsub and bsub; SLURM_SUBMIT_DIR for PBS_O_WORKDIR, SLURM_JOB_ID for
+    PBS_JOBID, SLURM_ARRAY_TASK_ID for SGE_TASK_ID.
+    Documented: slurm.schedmd.com/rosetta.pdf.
+    """
+    if not script.directives.lines:
+        return
+    for step in script.commands:
+        scheduler = _FOREIGN.get(step.name)
+        if scheduler is not None and step.name not in script.functions and not step.in_task:
+            yield Problem(step, f"{step.name} is a command of {scheduler}", "write srun, or sbatch")
+        for part in step.syntax.parts:
+            match = _FOREIGN_VARIABLE.match(part.text) if part.kind == "variable" else None
+            if match is not None and not part.detail and part.text not in script.assigned:
+                what = f"Slurm does not set ${part.text}"
+                yield Problem(part.origin, what, "use the variable of Slurm, such as $SLURM_SUBMIT_DIR")

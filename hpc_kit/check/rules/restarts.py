@@ -1,0 +1,296 @@
+"""Rules for jobs that start again: signals, requeue, checkpoints, and logs that the second start overwrites."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.rules.finding import Place, Problem, rule
+from hpc_kit.check.rules.job_end import read_signal, trace_exit_status, traps_for
+from hpc_kit.errors import HpcKitError
+from hpc_kit.slurm.option_values import SIGNALS
+from hpc_kit.slurm.units import parse_time
+
+_SHORTEST_LEAD = 30
+"""Seconds. Slurm looks at the time limit about once in this time."""
+
+_REQUEUES = re.compile(r"\bscontrol\s+(?:-\w+\s+)*requeue\b")
+
+
+def _requeues(script: BatchScript) -> Place | None:
+    """Return the place where a script asks to be started again: an option, a command, or a trap."""
+    option = script.directive("requeue")
+    return option or next((step for step in script.commands if _requeues_in(step)), None)
+
+
+def _requeues_in(step: TracedCommand) -> bool:
+    if step.name == "trap":
+        return len(step.words) > 1 and bool(_REQUEUES.search(step.words[1].text))
+    return step.name == "scontrol" and "requeue" in step.texts[1:3]
+
+
+@rule("KIT413", "warning")
+def truncated_log(script: BatchScript) -> Iterator[Problem]:
+    """A requeued job overwrites its log.
+
+    With --requeue, or `scontrol requeue` in the script, the second start opens the log anew: the output of the first
+    start, with its error, is lost. The same applies to a file of `>` or of `tee` without -a.
+
+    Fix: `#SBATCH --open-mode=append`, `>> FILE`, `tee -a FILE`.
+    Documented: sbatch(1), --open-mode; slurm.conf(5), JobFileAppend.
+    """
+    place = _requeues(script)
+    if place is None:
+        return
+    if script.options.get("open-mode", "truncate").startswith("t"):
+        what = "the log is overwritten when the job starts again"
+        yield Problem(place, what, "add #SBATCH --open-mode=append", (script.line_of("output"),))
+    for launch in script.training:
+        commands = launch.command.position.pipeline.commands[launch.command.position.pipeline_index + 1 :]
+        files = [launch.command.syntax.output] if launch.command.syntax.output is not None else []
+        for command in commands:
+            words = getattr(command, "words", ())
+            if words and words[0].plain == "tee" and not any((word.plain or "").startswith("-a") for word in words):
+                files += words[1:2]
+        for file in files:
+            if not re.search(r"RESTART_COUNT|date|/dev/|\$\$", file.raw):
+                what = f"{file.raw} is overwritten when the job starts again"
+                yield Problem(file, what, "write >> or tee -a", (launch.line, place.line))
+
+
+@rule("KIT414")
+def signal_lead(script: BatchScript) -> Iterator[Problem]:
+    """The signal of --signal comes at a useless time.
+
+    Slurm sends it the given number of seconds before the time limit. If the limit is shorter, the signal comes within
+    the first minute, and the job saves and ends before it has done anything (an error). A few seconds are too short to
+    save: Slurm itself may be that late. More than half of the limit is lost time.
+
+    Fix: `--signal=USR1@300`: as long as the program needs to save, and a minute more.
+    Documented: sbatch(1), --signal.
+    """
+    signal, time, directive = read_signal(script), script.directive("time"), script.directive("signal")
+    if signal is None or directive is None:
+        return
+    try:
+        limit = parse_time(time.value) if time is not None else 0
+    except HpcKitError:
+        limit = 0
+    lines = (time.line if time is not None else None,)
+    if 0 < limit <= signal.seconds:
+        what = f"the signal comes {signal.seconds} s before the limit, which is {limit} s"
+        yield Problem(directive, what, "use a longer --time, or fewer seconds", lines)
+    elif 0 < limit < 2 * signal.seconds:
+        what = f"the signal comes {signal.seconds} s before the limit of {limit} s: more than half of the job is left"
+        yield Problem(directive, what, "use a longer --time, or fewer seconds", lines, certain=False)
+    elif signal.seconds < _SHORTEST_LEAD:
+        what = f"{signal.seconds} s before the limit is too short to save a checkpoint"
+        yield Problem(directive, what, "write @120 or more", lines, certain=False)
+
+
+_RESUMES = re.compile(r"resum|restart|restor|ckpt|checkpoint|latest|\blast\b|continu|reload|load|snapshot|state", re.I)
+_STARTS_ANEW = re.compile(
+    r"--overwrite[-_]output[-_]dir(?!=(false|0))|--no[-_](resume|load)|--from[-_]scratch|--fresh(?![-_\w])"
+    r"|[-\w.]*resume\w*=(false|no|none|never|0)\Z",
+    re.IGNORECASE,
+)
+
+
+@rule("KIT415", "warning")
+def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
+    """A requeued job starts its training anew.
+
+    After --requeue or `scontrol requeue`, Slurm runs the script again from its first line. Without a checkpoint that
+    the program loads, all work of the first start is lost. `--overwrite_output_dir` deletes the checkpoints even if
+    there are some. The rule finds scripts that mention neither a checkpoint nor a resume.
+
+    Fix: save checkpoints, and start with the option that loads the last one, such as `--resume auto`. Or
+    `#SBATCH --no-requeue`.
+    Documented: sbatch(1), --requeue.
+    """
+    place, training = _requeues(script), script.training
+    if place is None or not training or script.sources_files:
+        return
+    for launch in training:
+        words = launch.program.words
+        anew = next((word for word in words if _STARTS_ANEW.match(word.text)), None)
+        if anew is not None:
+            what = f"{anew.text}: the second start of the job begins the training anew"
+            yield Problem(anew, what, "remove it, and load the last checkpoint", (place.line,))
+            return
+    directives = {each.line for each in script.directive_options}
+    code = [line for number, line in enumerate(script.lines, start=1) if number not in directives]
+    known = all(launch.program.kind == "python" for launch in training)
+    if known and not _RESUMES.search(_REQUEUES.sub("", "\n".join(code))):
+        what = "the job starts again, but the script mentions no checkpoint that the program loads"
+        yield Problem(place, what, "pass the option that resumes, or write --no-requeue", (training[-1].line,))
+
+
+_REMOVES = re.compile(r"\brm\s+(?:-\w+\s+)*-\w*[rR]\w*\s+(?:-\w+\s+)*[\"']?([^\s;&|\"']+)")
+_SAVES = re.compile(r"ckpt|checkpoint|save|resume|load|output|out|model|weights|run", re.IGNORECASE)
+
+
+@rule("KIT416", "warning")
+def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
+    """A clean-up deletes the checkpoints that the next start needs.
+
+    `rm -rf "$CKPT"` in a trap or at the top of the script runs at every end or start of the job, also when Slurm
+    preempts or requeues it: the next start finds no checkpoint.
+
+    Fix: delete the folder only after the training has succeeded, or only files that nobody needs.
+    Documented: sbatch(1), --requeue; bash(1), trap.
+    """
+    place = _requeues(script)
+    for step in script.commands:
+        if step.in_task or _under_condition(step):
+            continue
+        trap = step.name == "trap" and len(step.words) > 1
+        texts = _REMOVES.findall(step.words[1].text) if trap else []
+        if step.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in step.texts[1:]):
+            texts = [text for text in step.texts[1:] if not text.startswith("-")]
+        for target in texts:
+            kept = _checkpoint_below(script, _resolve(script, target).rstrip("/*"), resumes=place is None)
+            if kept is not None:
+                what = f"this deletes {kept}, which the next start of the job needs"
+                yield Problem(step, what, "delete it only after the training has succeeded", (place and place.line,))
+                break
+
+
+def _under_condition(step: TracedCommand) -> bool:
+    return any(
+        place.chain_index > 0 or (place.compound is not None and place.compound.kind in {"if", "case"})
+        for place in step.position.outward()
+    )
+
+
+def _resolve(script: BatchScript, text: str) -> str:
+    """Replace variables by their values, if the script sets them once."""
+
+    def value(match: re.Match[str]) -> str:
+        values = [each.value.text for each in script.assignments if each.name == match[1]]
+        return values[0] if len(values) == 1 else match[0]
+
+    return re.sub(r"\$\{?(\w+)\}?", value, text)
+
+
+def _checkpoint_below(script: BatchScript, folder: str, *, resumes: bool) -> str | None:
+    """Return the checkpoint folder of a training that lies in a folder. `resumes`: only if the program loads from it."""
+    pattern = re.compile(r"resume|load|restore" if resumes else _SAVES.pattern, re.IGNORECASE)
+    for launch in script.training if folder else ():
+        before = ""
+        for word in launch.program.words:
+            name, equals, value = word.text.partition("=")
+            option, path = (name, value) if equals else (before, word.text)
+            inside = path == folder or path.startswith(folder + "/")
+            if inside and option.startswith("-") and pattern.search(option):
+                return path
+            before = word.text
+    return None
+
+
+@rule("KIT417")
+def useless_requeue(script: BatchScript) -> Iterator[Problem]:
+    """A requeue that Slurm refuses, or that never stops.
+
+    With --no-requeue, `scontrol requeue` fails ("Requested operation is presently disabled"). A `scontrol requeue` or
+    `sbatch "$0"` at the end of the script, without a condition, starts the job again also when its work is done, until
+    somebody cancels it (a warning). `scontrol requeue $SLURM_ARRAY_JOB_ID` restarts all elements (a warning).
+
+    Fix: requeue in the trap of the signal, or only while work remains: `[ -f done ] || scontrol requeue
+    "$SLURM_JOB_ID"`.
+    Documented: sbatch(1), --no-requeue; scontrol(1), requeue.
+    """
+    forbidden = script.directive("no-requeue")
+    allowed = script.directive("requeue")
+    training = script.training
+    for step in script.commands:
+        requeue = _requeues_in(step)
+        again = step.name == "sbatch" and any(re.match(r"\$\{?(0|BASH_SOURCE)\b", text) for text in step.texts[1:])
+        if step.in_task or not (requeue or again):
+            continue
+        if requeue and forbidden is not None and (allowed is None or allowed.line < forbidden.line):
+            what = "Slurm refuses to requeue a job with --no-requeue"
+            yield Problem(step, what, "remove #SBATCH --no-requeue", (forbidden.line,))
+        elif requeue and "SLURM_ARRAY_JOB_ID" in " ".join(step.texts) and "TASK_ID" not in " ".join(step.texts):
+            what = "this starts all elements of the array again"
+            yield Problem(step, what, "write scontrol requeue $SLURM_JOB_ID", certain=False)
+        elif step.name != "trap" and training and step.line > training[-1].line and _is_unconditional(step):
+            what = "the job starts again after each success: it never ends"
+            remedy = 'write a condition before it, such as [ -f done ] || scontrol requeue "$SLURM_JOB_ID"'
+            yield Problem(step, what, remedy, (training[-1].line,), certain=False)
+
+
+def _is_unconditional(step: TracedCommand) -> bool:
+    return all(place.compound is None and place.chain_index == 0 for place in step.position.outward())
+
+
+@rule("KIT418", "warning")
+def interrupted_wait(script: BatchScript) -> Iterator[Problem]:
+    """`wait` returns as soon as a trap has run.
+
+    bash leaves `wait` when a signal with a trap arrives, runs the trap, and goes on. If the trap only forwards the
+    signal, the script then ends, and Slurm ends the program before it has saved its checkpoint.
+
+    Fix: wait again in the trap: `trap 'kill -USR1 "$pid"; wait "$pid"' USR1`. Or `while kill -0 "$pid"; do wait "$pid";
+    done`.
+    Documented: bash(1), SIGNALS.
+    """
+    signal, flow = read_signal(script), trace_exit_status(script)
+    if signal is None or not signal.batch_shell or flow is None or not flow.background:
+        return
+    waits = [step for step in flow.followers if step.name == "wait"]
+    if len(waits) != 1 or any(place.compound is not None for place in waits[0].position.outward()):
+        return
+    names = {name for name, number in SIGNALS.items() if number == signal.number}
+    for step in script.commands:
+        if step.line not in traps_for(script, signal.number) or step.name != "trap":
+            continue
+        handler = step.words[1].text
+        inside = script.functions.get(handler.strip(), [])
+        code = "\n".join([handler, *(" ".join(each.texts) for each in inside)])
+        if re.search(r"\bkill\b", code) and not re.search(r"\b(wait|requeue|sbatch|sleep|exit)\b", code):
+            what = f"wait returns when the trap for {min(names)} has run, and the script ends before the program"
+            yield Problem(waits[0], what, 'write wait "$pid" in the trap, too', (step.line, flow.launch.line))
+            return
+
+
+_FORWARDED = frozenset({"TERM", "INT", "HUP", "QUIT"})
+
+
+@rule("KIT419", "warning")
+def swallowed_signal(script: BatchScript) -> Iterator[Problem]:
+    """A launcher or a shell swallows the signal of --signal.
+
+    Slurm sends the signal to the tasks of srun. torchrun, accelerate and deepspeed do not pass USR1 and USR2 on to
+    their processes: the signal ends the launcher. A shell with further commands after the program gets the signal
+    itself, too.
+
+    Fix: `srun python train.py` with one task per GPU; `exec python train.py` as the last command of a shell. Or a trap
+    in the batch script (`--signal=B:USR1@300`) that leaves a file for the program.
+    Documented: sbatch(1), --signal; pytorch.org/docs/stable/elastic/run.html.
+    """
+    signal, directive = read_signal(script), script.directive("signal")
+    if signal is None or directive is None or signal.batch_shell:
+        return
+    names = {name for name, number in SIGNALS.items() if number == signal.number}
+    for launch in script.training:
+        if launch.stages[0].kind != "srun" or traps_for(script, signal.number):
+            continue
+        shell = launch.stage("shell")
+        if launch.agent is not None and names.isdisjoint(_FORWARDED):
+            what = f"{launch.agent.kind} does not pass {min(names)} on to its processes: the signal ends it"
+            remedy = "write srun python ... with one task per GPU, or --signal=B: with a trap"
+            yield Problem(launch.agent, what, remedy, (directive.line,))
+        elif shell is not None and launch.agent is None and _goes_on(script, launch.command, launch.inner_command):
+            what = f"the shell gets {min(names)} and not the program: further commands follow the program"
+            yield Problem(launch.stages[0], what, "end the code of the shell in exec python ...", (directive.line,))
+
+
+def _goes_on(script: BatchScript, outer: TracedCommand, inner: TracedCommand) -> bool:
+    """Tell whether the shell of a task runs further commands after the program, and traps nothing."""
+    index = next(number for number, step in enumerate(script.commands) if step is inner)
+    inside = [step for step in script.commands if outer.position in step.position.outward() and step is not outer]
+    after = [step for step in script.commands[index + 1 :] if any(step is each for each in inside)]
+    return bool(after) and not any(step.name == "trap" for step in inside)

@@ -1,0 +1,246 @@
+"""Rules for the set-up of the batch shell: modules and environments that get lost, paths, and misspelt variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from difflib import SequenceMatcher, get_close_matches
+
+from hpc_kit.check.bash_syntax import Origin
+from hpc_kit.check.batch_script import CSH, BatchScript
+from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.expansion import TASK_VARIABLES
+from hpc_kit.check.launch_lines import LaunchLine
+from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.slurm.job_variables import JOB_VARIABLES
+
+_MODULES = frozenset({"ml", "module"})
+
+
+def sets_up(step: TracedCommand) -> bool:
+    """Tell whether a command sets up the environment of the shell: a module, conda, or a virtual environment."""
+    second = step.texts[1] if len(step.words) > 1 else ""
+    if step.name in _MODULES:
+        return second in {"load", "add", "swap", "use"} or (step.name == "ml" and second.isidentifier())
+    if step.name in {"source", "."}:
+        return bool(re.search(r"activate|env|setup|conda", second))
+    return step.name in {"conda", "mamba", "micromamba"} and second == "activate"
+
+
+@rule("KIT125", "warning")
+def lost_set_up(script: BatchScript) -> Iterator[Problem]:
+    """Modules or an environment that the training does not get.
+
+    A subshell, `( module load cuda )`, and a child, `bash venv/bin/activate`, set up only themselves. `module purge`
+    after `module load` removes what was loaded.
+
+    Fix: `source venv/bin/activate` without parentheses, and `module purge` as the first command.
+    Documented: bash(1), Command Execution Environment; lmod.readthedocs.io.
+    """
+    if script.interpreter in CSH:
+        return
+    training = [launch for launch in script.training if not launch.command.in_task]
+    if not training and script.launch_lines:
+        training = [script.launch_lines[-1]]
+    for step in script.commands:
+        if not step.in_task and sets_up(step) and (launch := _outside(step, training)) is not None:
+            what = f"the parentheses end the effect of {step.name} {step.texts[1]}: line {launch.line} does not get it"
+            yield Problem(step, what, "remove the parentheses, or put the training inside", (launch.line,))
+            break
+    for launch in script.launch_lines:
+        shell = launch.stages[0]
+        file = shell.option("file") if shell.kind == "shell" else None
+        later = [each for each in training if each.line > launch.line]
+        if (
+            file is not None
+            and later
+            and re.search(r"(\A|/)(activate|conda\.sh|load_modules\.sh|modules\.sh)\Z", file.text)
+        ):
+            what = f"{shell.name} runs {file.text} in a child: this shell does not get the environment"
+            yield Problem(shell, what, f"write source {file.text}", (later[0].line,), certain=True)
+    yield from _purged(script, training)
+
+
+def _outside(step: TracedCommand, training: list[LaunchLine]) -> LaunchLine | None:
+    """Return a training after a command, outside of the subshell of the command."""
+    shells = [
+        place.compound for place in step.position.outward() if place.compound and place.compound.kind == "subshell"
+    ]
+    for launch in training if shells else ():
+        around = [place.compound for place in launch.command.position.outward()]
+        if launch.line > step.line and not any(shells[0] is each for each in around):
+            return launch
+    return None
+
+
+def _purged(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem]:
+    loaded: TracedCommand | None = None
+    purge: TracedCommand | None = None
+    for step in script.commands:
+        if step.in_task or step.name not in _MODULES:
+            continue
+        if {"purge", "reset"} & set(step.texts[1:2]):
+            purge = step if loaded is not None else None
+        elif sets_up(step) or "restore" in step.texts[1:2]:
+            loaded, purge = step, None
+    after = [launch for launch in training if purge is not None and launch.line > purge.line]
+    if purge is not None and loaded is not None and after and purge.position.block is loaded.position.block:
+        what = f"this removes the modules of line {loaded.line}"
+        yield Problem(purge, what, "move it above the first module load", (loaded.line, after[0].line))
+
+
+@rule("KIT126", "warning")
+def login_shell_in_task(script: BatchScript) -> Iterator[Problem]:
+    """The tasks start a login shell after the batch shell has set up the environment.
+
+    `bash -l` reads /etc/profile and ~/.bash_profile again. On many systems they set PATH anew and reset the modules, so
+    that the tasks run another Python than the one of the batch script.
+
+    Fix: `srun bash -c '...'` without -l, or activate the environment inside.
+    Documented: bash(1), INVOCATION.
+    """
+    for launch in script.training:
+        shell = launch.stage("shell")
+        if shell is None or launch.multiplier is None or shell.option("code") is None:
+            continue
+        options = [word.text for word in shell.words[1:3]]
+        if not any(re.fullmatch(r"-[a-z]*l[a-z]*|--login", text) for text in options):
+            continue
+        index = next(number for number, step in enumerate(script.commands) if step is launch.command)
+        before = [step for step in script.commands[:index] if not step.in_task and sets_up(step)]
+        inside = [
+            step for step in script.commands if step.in_task and launch.command.position in step.position.outward()
+        ]
+        if before and not any(map(sets_up, inside)):
+            what = f"the login shell of each task may replace the environment of line {before[-1].line}"
+            yield Problem(shell, what, "write bash -c, without -l", (before[-1].line, launch.line))
+
+
+_OWN_FOLDER = re.compile(
+    r"(dirname|realpath|readlink)\b[^|;]*?[\"'\s]\$\{?(0|BASH_SOURCE)\b|\$\{(0|BASH_SOURCE(\[0\])?)%/\*\}"
+)
+
+
+@rule("KIT127")
+def folder_of_the_copy(script: BatchScript) -> Iterator[Problem]:
+    """The script looks for files beside itself.
+
+    Slurm runs a copy of the script, in the spool folder of slurmd: `$(dirname "$0")` is /var/spool/slurmd/job123. The
+    files of the project are not there.
+
+    Fix: `cd "$SLURM_SUBMIT_DIR"`, which is also the folder in which the script starts; or an absolute path.
+    Documented: sbatch(1), SLURM_SUBMIT_DIR.
+    """
+    if not script.directives.lines or re.search(r"scontrol\s+show\s+job", script.code):
+        return
+    for step in script.commands:
+        if step.in_task or any(
+            place.compound is not None and place.compound.kind != "group" for place in step.position.outward()
+        ):
+            continue
+        for part in step.syntax.parts:
+            if part.kind in {"command", "variable"} and _OWN_FOLDER.search(part.raw):
+                # `cd "$SLURM_SUBMIT_DIR" || cd "$(dirname "$0")"`
+                certain = not re.search(r"SLURM_|\|\|", script.lines[part.origin.line - 1])
+                what = "this is the spool folder of Slurm, with a copy of the script alone"
+                yield Problem(part.origin, what, 'use "$SLURM_SUBMIT_DIR", or an absolute path', certain=certain)
+                return
+
+
+@rule("KIT128", "warning")
+def quoted_tilde(script: BatchScript) -> Iterator[Problem]:
+    """A `~` in quotes.
+
+    The shell expands `~` only outside of quotes. `"~/data"` is a folder named `~`, unless the program expands it. For
+    `cd` and `source`, it is an error.
+
+    Fix: `"$HOME/data"`.
+    Documented: bash(1), Tilde Expansion.
+    """
+    for step in script.commands:
+        values = [assignment.value for assignment in step.syntax.assignments]
+        for word in (*step.syntax.words[1:], *values) if step.name not in {"echo", "printf", "ssh"} else ():
+            parts = word.parts
+            first = next(
+                (index for index, part in enumerate(parts) if part.quoted and re.match(r"~(/|\Z)", part.text)), None
+            )
+            if first is None or parts[first].kind != "text" or " " in parts[first].text:
+                continue
+            before = "".join(part.text for part in parts[:first])
+            if before == "" or before.endswith("="):
+                certain = step.name in {"cd", "source", ".", "pushd", "ls", "cp", "mkdir", "tar"}
+                what = f"the shell does not expand the ~ of {parts[first].text} in quotes"
+                yield Problem(parts[first].origin, what, 'write "$HOME/..."', certain=certain)
+
+
+@rule("KIT129", "warning")
+def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
+    """A variable that nothing sets, with a name much like one that exists.
+
+    The shell expands it to nothing, without a message: the option behind it gets the next word, or none.
+
+    Fix: the spelling; `set -u` makes it an error at run time.
+    Documented: bash(1), set -u; sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+    """
+    if not script.is_readable or script.interpreter in CSH or script.sources_files:
+        return
+    known = set(script.assigned) | _set_by_commands(script)
+    seen: set[str] = set()
+    for step in script.commands:
+        for part in step.syntax.parts:
+            for name, guarded, place in _reads(part.kind, part.text, part.detail, part.raw, part.origin):
+                if name in known or name in seen or guarded or len(name) < 6:
+                    continue
+                match = _resembling(name, known)
+                if match is not None:
+                    seen.add(name)
+                    yield Problem(place, f"nothing sets ${name}; there is ${match}", f"write ${match}", (step.line,))
+
+
+def _reads(kind: str, text: str, detail: str, raw: str, origin: Origin) -> Iterator[tuple[str, bool, Origin]]:
+    """Yield the variables that a part of a word reads, whether they have a default, and their place."""
+    if kind == "variable" and text.isidentifier():
+        yield text, bool(re.match(r":?[-+?=]", detail)), origin
+    elif kind == "command" and "'" not in raw:
+        for match in re.finditer(r"\$\{?([A-Za-z_]\w*)(\}|\b(?![\[:#%/+=?-]))", raw):
+            yield match[1], False, origin
+
+
+def _set_by_commands(script: BatchScript) -> set[str]:
+    """Return the variables that loops, `read` and similar commands set."""
+    names: set[str] = set()
+    for step in script.commands:
+        names |= {place.compound.name for place in step.position.outward() if place.compound is not None}
+        if step.name in {
+            "read",
+            "mapfile",
+            "readarray",
+            "getopts",
+            "local",
+            "declare",
+            "export",
+            "printf",
+            "unset",
+            "for",
+        }:
+            names |= {word.partition("=")[0] for word in step.texts[1:]}
+    # Trap code, here-documents and arithmetic set variables that the trace does not list.
+    found = re.findall(r"\b([A-Za-z_]\w*)(?:\+\+|--|[-+*/]?=)|\bfor\s+([A-Za-z_]\w*)", script.code)
+    return names | {name for pair in found for name in pair}
+
+
+def _resembling(name: str, known: set[str]) -> str | None:
+    """Return the variable that a name surely means."""
+    if name.startswith("SLURM_"):
+        if name in JOB_VARIABLES or re.match(r"SLURM_(\w+_)?(HET|PACK|CLI|SPANK|STEP|TRES|TOPOLOGY)_", name):
+            return None
+        near = get_close_matches(name, sorted(JOB_VARIABLES | set(TASK_VARIABLES)), n=1, cutoff=0.8)
+        return near[0] if near else None
+    for other in get_close_matches(name, sorted(known), n=1, cutoff=0.85):
+        pieces = SequenceMatcher(None, name, other).get_opcodes()
+        changed = [name[i:j] + other[k:m] for tag, i, j, k, m in pieces if tag != "equal"]
+        # NODE and NODES, DATA1 and DATA2 may be two variables.
+        at_end = name.startswith(other) or other.startswith(name)
+        if not at_end and not any(re.search(r"[\d_]", text) for text in changed) and max(map(len, changed)) <= 2:
+            return other
+    return None

@@ -1,0 +1,279 @@
+"""Rules for steps: their size against the job, steps at the same time, and programs that srun cannot start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.expansion import ExpandedText
+from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
+from hpc_kit.check.programs import PYTHON, SHELL_BUILTINS
+from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.slurm.sizes import JobSize, parse_count, read_gpu_counts
+
+_PROGRAMS_TOO = frozenset({"[", "echo", "false", "kill", "printf", "pwd", "test", "true"})
+"""Builtins that are also programs."""
+
+_STARTS_A_FILE = frozenset({"env", "nice", "nohup", "numactl", "setsid", "stdbuf", "timeout", "unbuffer"})
+
+
+@rule("KIT218")
+def not_a_program(script: BatchScript) -> Iterator[Problem]:
+    """srun starts something that is no program.
+
+    srun, mpirun, nohup and timeout start files. A builtin (`source`, `cd`, `module`), a function of the script, an
+    assignment, or a whole command in quotes is no file: the step ends with "No such file or directory".
+
+    Fix: `srun bash -c 'source venv/bin/activate && python train.py'`. Export a variable before srun. Keep a command
+    in an array: `CMD=(python train.py)`, then `srun "${CMD[@]}"`.
+    Documented: srun(1); bash(1), SHELL BUILTIN COMMANDS.
+    """
+    for launch in script.launch_lines:
+        for starter, stage in zip(launch.stages, launch.stages[1:], strict=False):
+            if starter.kind not in {"srun", "mpirun"} and starter.name not in _STARTS_A_FILE:
+                continue
+            fault = _fault_of_program(script, stage)
+            if fault is not None:
+                what, remedy = fault
+                yield Problem(stage, f"{starter.name} cannot start {what}", remedy, (launch.line,))
+                break
+
+
+def _fault_of_program(script: BatchScript, stage: LaunchStage) -> tuple[str, str] | None:
+    first, rest = stage.words[0].text, [word.text for word in stage.words[1:]]
+    code = f"write bash -c '{first} ...' in single quotes"
+    if (first in SHELL_BUILTINS and first not in _PROGRAMS_TOO) or (first, *rest[:1]) == ("conda", "activate"):
+        return f"{first}, a builtin or function of the shell", code
+    if first in script.functions:
+        return f"{first}, a function of this script", f"{code}, after export -f {first}"
+    if re.match(r"[A-Za-z_]\w*=", first):
+        return f"an assignment: {first}", f"write export {first} before this line, or env {first} in front of it"
+    head, blank, tail = first.partition(" ")
+    if blank and not rest and (is_known_program(stage.words[0]._replace(text=head)) or re.match(r"-|\S+\.py\b", tail)):
+        return "a command line in quotes, which is one file name", "remove the quotes, or write bash -c '...'"
+    return None
+
+
+@rule("KIT219")
+def code_without_quotes(script: BatchScript) -> Iterator[Problem]:
+    """`bash -c` gets a command without quotes.
+
+    `bash -c python train.py` runs `python` alone; `train.py` is only $0. Python reads an empty standard input, and the
+    step ends at once with status 0.
+
+    Fix: `bash -c 'python train.py'`, or no bash at all.
+    Documented: bash(1), -c.
+    """
+    for launch in script.launch_lines:
+        shell = next((stage for stage in launch.stages if stage.kind == "shell" and stage.code is not None), None)
+        code = shell.option("code") if shell is not None else None
+        if shell is None or code is None or not code.is_known or re.search(r"\s", code.text):
+            continue
+        index = next(number for number, word in enumerate(shell.words) if word is code)
+        following = shell.words[index + 1 : index + 2]
+        if following and (re.match(r"--?[a-zA-Z]|\S+\.(py|sh)\Z", following[0].text) or is_known_program(following[0])):
+            what = f"bash -c runs {code.text} alone: {following[0].text} is only its $0"
+            yield Problem(code, what, f"write bash -c '{code.text} {following[0].text} ...'", (launch.line,))
+
+
+@rule("KIT220")
+def larger_step(script: BatchScript) -> Iterator[Problem]:
+    """A step asks for more than the job has.
+
+    srun runs within the allocation of the job. With more nodes, CPUs or GPUs than the job has, it refuses the step
+    ("More processors requested than permitted", "Invalid generic resource (gres) specification").
+
+    Fix: request it for the job, in the #SBATCH lines; srun inherits it.
+    Documented: srun(1), --nodes, --ntasks, --gres.
+    """
+    job = script.size
+    if not job.is_stated and not job.has_gpus:
+        return
+    for launch in script.launch_lines:
+        srun = launch.stage("srun")
+        if srun is None or srun.error or launch.command.in_task or launch.stages[0] is not srun:
+            continue
+        for what, name, certain in _excess(script, job, srun):
+            lines = (script.line_of("nodes", "ntasks", "ntasks-per-node", "gres", "gpus-per-node", "gpus"), launch.line)
+            certain = certain and not srun.options[name].has_default
+            yield Problem(srun.options[name], what, f"change #SBATCH --{name}, or this step", lines, certain)
+            break
+
+
+def _excess(script: BatchScript, job: JobSize, srun: LaunchStage) -> Iterator[tuple[str, str, bool]]:
+    """Yield the resources of which a step asks for more than the job: the text, the option, whether it must fail."""
+    options = {name: text.text for name, text in srun.options.items()}
+    nodes = parse_count(options.get("nodes"))
+    if nodes and job.nodes and nodes > job.nodes:
+        yield f"the step asks for {nodes} nodes, but the job has {job.nodes}", "nodes", True
+    gpus = read_gpu_counts(options)
+    for name, count in (("gpus-per-node", gpus.per_node), ("gres", gpus.per_node)):
+        if name in options and count and job.gpus_per_node and count > job.gpus_per_node:
+            yield f"the step asks for {count} GPUs per node, but the job has {job.gpus_per_node}", name, True
+    total = parse_count(options.get("ntasks"))
+    per_task = parse_count(options.get("cpus-per-task")) or (1 if total else None)
+    have, whole = job.ntasks, script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus", "ntasks-per-gpu"}
+    if total and per_task and have and not whole and not options.keys() & {"overcommit", "exclusive"}:
+        cpus = have * (job.cpus_per_task or 1)
+        if total * per_task > cpus:
+            what = f"the step asks for {total * per_task} CPUs ({total} tasks), but the job has {cpus}"
+            # A node with two threads a core gives an even number of CPUs.
+            yield what, "ntasks", total * per_task > 2 * cpus
+
+
+@rule("KIT221", "warning")
+def smaller_step(script: BatchScript) -> Iterator[Problem]:
+    """The only step of a job uses fewer tasks than the job has.
+
+    The remaining tasks, with their CPUs and GPUs, are allocated and idle for the whole job.
+
+    Fix: remove -n from srun, or request fewer tasks for the job.
+    Documented: srun(1), --ntasks.
+    """
+    training = script.training
+    launch = training[0] if len(training) == 1 else None
+    srun = launch.stage("srun") if launch is not None else None
+    if launch is None or srun is None or srun.error or launch.agent or launch.in_loop or launch.command.in_background:
+        return
+    job, step = script.size, script.size_of(launch)
+    count = srun.option("ntasks", "ntasks-per-node")
+    if not job.is_stated or count is None or job.ntasks is None or step.ntasks is None or step.nodes != job.nodes:
+        return
+    threads = parse_count(srun.options["cpus-per-task"].text if "cpus-per-task" in srun.options else None) or 1
+    if step.ntasks * threads < job.ntasks * (job.cpus_per_task or 1) and step.ntasks < job.ntasks:
+        what = f"the step has {step.ntasks} of the {job.ntasks} tasks of the job: the rest is idle"
+        lines = (script.line_of("ntasks", "ntasks-per-node"), launch.line)
+        yield Problem(count, what, "remove the option from srun, or request fewer tasks", lines)
+
+
+_SERVERS = frozenset({
+    "code", "code-server", "jupyter", "jupyter-lab", "jupyter-notebook", "mlflow", "ollama", "tensorboard", "vllm",
+})  # fmt: skip
+_SERVER_MODULES = re.compile(r"(vllm\.entrypoints|sglang\.launch_server|http\.server|tensorboard|jupyter)")
+_CHANGES_FILES = {
+    ("pip", "install"), ("pip3", "install"), ("conda", "install"), ("conda", "create"), ("mamba", "install"),
+    ("git", "clone"), ("git", "pull"), ("npm", "install"),
+}  # fmt: skip
+
+
+@rule("KIT222", "warning")
+def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
+    """srun starts a program several times that one process does.
+
+    With N tasks, srun starts N servers, which compete for a port and for GPUs, or N `pip install` or `git clone`, which
+    write the same files at the same time.
+
+    Fix: start it without srun, or with `srun --ntasks=1`, or once per node: `--ntasks-per-node=1`.
+    Documented: srun(1), DESCRIPTION.
+    """
+    for launch in script.launch_lines:
+        program, size = launch.program, script.size_of(launch)
+        if launch.multiplier is None or not size.has_several_tasks or not size.is_stated:
+            continue
+        module = program.options.get("module") if program.kind == "python" else None
+        words = [program.name, *(word.text for word in program.words[1:])]
+        if module is not None:
+            words = [module.text, *words[words.index(module.text) + 1 :]]
+        count = size.ntasks or "several"
+        if words[0] in _SERVERS or (module is not None and _SERVER_MODULES.match(module.text)):
+            what = f"srun starts {words[0]} {count} times: one process serves all"
+        elif tuple(words[:2]) in _CHANGES_FILES and (size.tasks_per_node or 1) > 1:
+            what = f"srun runs {' '.join(words[:2])} {count} times at once, and all write the same files"
+        else:
+            continue
+        yield Problem(program, what, "write srun --ntasks=1 ..., or no srun", (launch.line,))
+
+
+_MONITORS = frozenset({"dstat", "htop", "iostat", "nvtop", "top", "vmstat", "watch"})
+
+
+def runs_forever(words: tuple[ExpandedText, ...] | list[ExpandedText]) -> bool:
+    """Tell whether a command runs until it is ended: a monitor, a server, `tail -f`, `sleep infinity`."""
+    texts = [word.text for word in words]
+    name, rest = texts[0].rpartition("/")[2], texts[1:]
+    if PYTHON.match(name) and rest[:1] == ["-m"] and len(rest) > 1:
+        return bool(_SERVER_MODULES.match(rest[1]))
+    if name in {"nvidia-smi", "rocm-smi"}:
+        # `-l 5`, `-lms 100`, `--loop=5`; dmon and pmon, unless they count.
+        loops = any(re.match(r"(-l\d*|-lms|--loop(-ms)?)(=|\Z)", text) for text in rest)
+        return loops or (bool({"dmon", "pmon"} & set(rest)) and "-c" not in rest)
+    if name == "ray":
+        return rest[:1] == ["start"] and "--block" in rest
+    if name == "tail":
+        return any(re.fullmatch(r"-\w*[fF]|--follow.*", text) for text in rest) and "--pid" not in " ".join(rest)
+    if name == "sleep":
+        return rest[:1] in (["infinity"], ["inf"])
+    if name in {"jupyter", "vllm", "ollama", "mlflow", "code"}:
+        return rest[:1] in (["lab"], ["notebook"], ["serve"], ["server"], ["ui"], ["tunnel"])
+    if name in {"vmstat", "iostat", "dstat"}:
+        return bool(rest) and sum(text.isdigit() for text in rest) == 1
+    return name in _MONITORS | {"tensorboard", "jupyter-lab", "jupyter-notebook", "code-server"} and "-n1" not in rest
+
+
+@rule("KIT223", "warning")
+def blocking_steps(script: BatchScript) -> Iterator[Problem]:
+    """Two steps at the same time need the same resources.
+
+    A step takes all resources of the job on its nodes, unless its line says less. The next step waits for it ("Step
+    creation temporarily disabled, retrying"). Steps in the background then run one after another; behind a server or
+    monitor, the training never starts (an error).
+
+    Fix: `srun --overlap ...` for a monitor; `srun --exact -n 1 -c 8 --gpus=1 --mem=30G ... &` for steps that share a
+    node; `-w HOST` for one step on each node.
+    Documented: srun(1), --exact and --overlap; Slurm release notes 20.11.
+    """
+    job = script.size
+    if script.is_heterogeneous or job.nodes is None:
+        return
+    running: list[LaunchLine] = []
+    by_command = {id(launch.command): launch for launch in script.launch_lines}
+    for step in script.commands:
+        if step.in_task:
+            continue
+        if step.name == "wait":
+            running = []
+        launch = by_command.get(id(step))
+        srun = launch.stage("srun") if launch is not None else None
+        if launch is None or srun is None or launch.stages[0] is not srun or srun.error or srun.may_hide_options:
+            continue
+        blocker = next((other for other in running if _compete(script, other, launch, job.nodes)), None)
+        forever = _never_ends(launch)
+        if blocker is not None and (launch.is_training or forever):
+            endless = _never_ends(blocker)
+            effect = "never ends, so that this step never starts" if endless else "has all resources of the node"
+            what = f"the step in line {blocker.line} {effect}" + ("" if endless else ": this one waits for it")
+            remedy = "write srun --overlap for a monitor, or srun --exact with CPUs, GPUs and memory for each step"
+            yield Problem(srun, what, remedy, (blocker.line,), certain=endless)
+        if step.in_background and (launch.is_training or forever):
+            if launch.in_loop and not _waits_inside(script, step) and _compete(script, launch, launch, job.nodes):
+                what = "the steps of this loop have all resources of the node: they run one after another"
+                yield Problem(srun, what, "write srun --exact with the CPUs, GPUs and memory of one step")
+            running.append(launch)
+
+
+def _never_ends(launch: LaunchLine) -> bool:
+    return runs_forever(launch.program.words)
+
+
+def _compete(script: BatchScript, first: LaunchLine, second: LaunchLine, nodes: int) -> bool:
+    """Tell whether two steps cannot run at the same time."""
+    sruns = [launch.stage("srun") for launch in (first, second)]
+    options = [srun.options.keys() for srun in sruns if srun is not None]
+    if any(each & {"overlap", "nodelist", "relative", "exclude", "nodefile", "het-group"} for each in options):
+        return False
+    # -c implies --exact.
+    if all(each & {"exact", "exclusive", "cpus-per-task"} for each in options):
+        return False
+    sizes = [script.size_of(launch).nodes or nodes for launch in (first, second)]
+    return sum(sizes) > nodes
+
+
+def _waits_inside(script: BatchScript, step: TracedCommand) -> bool:
+    """Tell whether the loop around a command waits in its body."""
+    loops = {id(place.compound) for place in step.position.outward() if place.compound is not None}
+    return any(
+        other.name == "wait" and any(id(place.compound) in loops for place in other.position.outward())
+        for other in script.commands
+    )
