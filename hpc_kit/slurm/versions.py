@@ -15,12 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable, UnitError
-from hpc_kit.slurm.client import PROBE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from hpc_kit.slurm.client import Runner
 
 
 class SlurmVersion(NamedTuple):
@@ -136,7 +133,7 @@ def _before(version: SlurmVersion) -> str:
 CACHE = "slurm-version.json"
 
 
-def detect_version(environ: Mapping[str, str], runner: Runner | None = None) -> SlurmVersion | None:
+def detect_version(environ: Mapping[str, str]) -> SlurmVersion | None:
     """Return the release of the Slurm on PATH; None if there is none, or sinfo gives no answer.
 
     The user's cache keeps the answer with path, time and size of `sinfo`, so that an upgrade asks again.
@@ -152,20 +149,20 @@ def detect_version(environ: Mapping[str, str], runner: Runner | None = None) -> 
     cache = _cache(environ)
     known = _read_cache(cache)
     if key not in known:
-        asked = _ask(environ, runner)
-        if asked is None:
+        answer = _run_sinfo(environ)
+        if answer is None:
             return None
         # A machine has one Slurm, or a few that modules select.
-        known = {**dict(list(known.items())[-9:]), key: asked}
+        known = {**dict(list(known.items())[-9:]), key: answer}
         _write_cache(cache, known)
     return parse_version(known[key])
 
 
-def _ask(environ: Mapping[str, str], runner: Runner | None) -> str | None:
-    from hpc_kit.slurm.client import run_command
+def _run_sinfo(environ: Mapping[str, str]) -> str | None:
+    from hpc_kit.slurm.client import PROBE_SECONDS, run_command
 
     try:
-        answer = (runner or run_command)(["sinfo", "--version"], timeout=PROBE_SECONDS, environ=environ)
+        answer = run_command(["sinfo", "--version"], timeout=PROBE_SECONDS, environ=environ)
         return str(parse_version(answer.stdout)) if answer.returncode == 0 else None
     except (SlurmUnavailable, UnitError):
         return None

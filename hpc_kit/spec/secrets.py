@@ -24,23 +24,23 @@ _ADDRESSES = ("DATABASE_URL", "DB_URL", "CONNECTION_STRING", "DSN")
 """Ends of names of addresses, which often contain a password."""
 
 _PLAIN_NAMES = frozenset({"PWD", "OLDPWD"})
-_SWITCH = re.compile(r"(?:NO|USE|ASK|SKIP)_|.*_(?:FILE|PATH|DIR|REQUIRED)$")
+_SWITCH = r"(?:NO|USE|ASK|SKIP)_|.*_(?:FILE|PATH|DIR|REQUIRED)$"
 """Names about a secret, which do not contain it: `--ask-password`, `HF_TOKEN_PATH`."""
 
-_SURE = re.compile(
+_SURE = (
     r"(?:API_?KEYS?|ACCESS_KEY|SECRET_KEY|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASE|_PWD"
     r"|(?:^|_)(?:DB|USER|SMTP|MYSQL|REDIS|POSTGRES|PG|MONGO|LDAP|MAIL|FTP|SSH|ADMIN|ROOT)_?PASS"
     r"|(?:^|_)(?:API|ACCESS|AUTH|BOT|SECRET|GH|GITHUB|GITLAB|HF|HUB|HUGGINGFACE|WANDB)_?(?:TOKEN|AUTH|PAT))_?\d*$"
 )
 """Ends of names that are certainly secrets."""
 
-_PLAIN_VALUE = re.compile(
-    r"|[+-]?(?=\.?\d)[\d.]+(?:e[+-]?\d+)?|yes|no|on|off|true|false|none|null|[$`].*|(?:~|\.{0,2}/).*|.*\.(?:py|txt|json|toml|ya?ml)",
-    re.IGNORECASE | re.DOTALL,
+_PLAIN_VALUE = (
+    r"(?is)|[+-]?(?=\.?\d)[\d.]+(?:e[+-]?\d+)?|yes|no|on|off|true|false|none|null"
+    r"|[$`].*|(?:~|\.{0,2}/).*|.*\.(?:py|txt|json|toml|ya?ml)"
 )
 """Nothing, numbers, switches, shell expansions and files."""
 
-_PLAIN_WORD = re.compile(r"[A-Za-z]{0,20}\d{0,5}|\d{1,8}|\d{1,5}[A-Za-z]{1,3}|\d+x\d+")
+_PLAIN_WORD = r"[A-Za-z]{0,20}\d{0,5}|\d{1,8}|\d{1,5}[A-Za-z]{1,3}|\d+x\d+"
 """A word of a name like train_images_256x256_v1."""
 
 SHAPES = re.compile(
@@ -50,32 +50,26 @@ SHAPES = re.compile(
 )
 """Tokens that their form gives away."""
 
-_PLACEHOLDER = re.compile(
-    r"your|xxx|[<>*]|\.\.\.|change_?me|todo|placeholder|insert|^(none|null|true|false)$", re.IGNORECASE
-)
-_URL_PASSWORD = re.compile(
-    r"(?P<head>\b[a-z][a-z0-9+.-]{0,30}://[^\s/@:'\"]*:)(?P<secret>[^\s/@'\"$]+)(?=@)", re.IGNORECASE
-)
-_ASSIGNED = re.compile(
-    r"(?P<head>(?<![\w-])(?P<name>[\w-]+)[\"']?\s*[=:]\s*[\"'])(?P<secret>[^\"'\s${}]{8,})(?=[\"'])", re.IGNORECASE
-)
+_PLACEHOLDER = r"(?i)your|xxx|[<>*]|\.\.\.|change_?me|todo|placeholder|insert|^(none|null|true|false)$"
+_URL_LOGIN = r"(?i)(?P<head>\b[a-z][a-z0-9+.-]{0,30}://[^\s/@:'\"]*:)(?P<secret>[^\s/@'\"$]+)(?=@)"
+_ASSIGNED = r"(?i)(?P<head>(?<![\w-])(?P<name>[\w-]+)[\"']?\s*[=:]\s*[\"'])(?P<secret>[^\"'\s${}]{8,})(?=[\"'])"
 
 
 def looks_secret(name: str, value: str | None = None) -> bool:
     """Return whether a variable probably contains a secret; without a value, whether its name may be that of one."""
     upper = name.upper()
     if value is not None:
-        if _URL_PASSWORD.search(value) or SHAPES.search(value):
+        if _find_url_password(value) or SHAPES.search(value):
             return True
         if upper.endswith(_ADDRESSES):
             # The address of a local file, such as sqlite:///data.db, contains no password.
             return re.search(r"@|password|pwd|key=", value, re.IGNORECASE) is not None
         value = value.strip("\"'")
-        if _PLAIN_VALUE.fullmatch(value):
+        if re.fullmatch(_PLAIN_VALUE, value):
             return False
-    if upper in _PLAIN_NAMES or _SWITCH.match(upper):
+    if upper in _PLAIN_NAMES or re.match(_SWITCH, upper):
         return False
-    if _SURE.search(upper):
+    if re.search(_SURE, upper):
         return True
     words = upper.split("_")
     if _WORDS.isdisjoint(words) and words[-1] != "AUTH" and not any(word.endswith(_ENDS) for word in words):
@@ -83,16 +77,21 @@ def looks_secret(name: str, value: str | None = None) -> bool:
     return value is None or (len(value) >= 16 and _is_random(value))
 
 
+def _find_url_password(text: str) -> re.Match[str] | None:
+    # Most texts are no URLs, and the pattern is only compiled for one that may be.
+    return re.search(_URL_LOGIN, text) if "://" in text else None
+
+
 def _is_random(value: str) -> bool:
     """Return whether a value contains digits, but is neither a number nor words joined by '_' or '-'."""
     words = re.split(r"[_.:-]", value)
-    joined = len(words) > 1 and all(_PLAIN_WORD.fullmatch(word) for word in words)
+    joined = len(words) > 1 and all(re.fullmatch(_PLAIN_WORD, word) for word in words)
     return re.search(r"\d", value) is not None and not value.isdigit() and not joined
 
 
 def is_secret(name: str, value: str) -> bool:
     """Return whether a value in a script looks like a secret: no path or placeholder, and 4 characters or more."""
-    if len(value) < 4 or re.search(r"[\s/$]", value) or _PLACEHOLDER.search(value):
+    if len(value) < 4 or re.search(r"[\s/$]", value) or re.search(_PLACEHOLDER, value):
         return False
     return looks_secret(name, value)
 
@@ -116,7 +115,7 @@ def secret_words(words: list[str]) -> Iterator[tuple[str, int]]:
     """Yield the name of each secret option and the index of the word with its value; `a URL`, `a token`."""
     for index, (word, following) in enumerate(zip(words, [*words[1:], "-"], strict=False)):
         name, equals, value = word.partition("=")
-        if _URL_PASSWORD.search(word):
+        if _find_url_password(word):
             yield "a URL", index
         elif SHAPES.search(word):
             yield "a token", index
@@ -130,19 +129,19 @@ def _is_secret_option(option: str, value: str) -> bool:
     # `--set env.TOKEN=X` names a variable behind a dot.
     name = option.lstrip("-").rpartition(".")[2].replace("-", "_")
     # A URL is a secret only with a password, whatever the option.
-    if not re.fullmatch(r"\w+", name) or re.match(r"[$/~.]|$|.*://", value) or _PLACEHOLDER.search(value):
+    if not re.fullmatch(r"\w+", name) or re.match(r"[$/~.]|$|.*://", value) or re.search(_PLACEHOLDER, value):
         return False
     return looks_secret(name, value)
 
 
 def mask_text(text: str) -> str:
     """Return a text without tokens of a known form, passwords in URLs, and random values of sure names in quotes."""
-    text = _URL_PASSWORD.sub(lambda match: f"{match['head']}{MASK}", SHAPES.sub(MASK, text))
-    return _ASSIGNED.sub(_mask_assigned, text)
+    text = re.sub(_URL_LOGIN, lambda match: f"{match['head']}{MASK}", SHAPES.sub(MASK, text))
+    return re.sub(_ASSIGNED, _mask_assigned, text)
 
 
 def _mask_assigned(match: re.Match[str]) -> str:
     name = match["name"].upper().replace("-", "_")
     # Code and configurations contain many names with `token`: a mask there would change the program of the record.
-    secret = _SURE.search(name) and not _SWITCH.match(name) and _is_random(match["secret"])
+    secret = re.search(_SURE, name) and not re.match(_SWITCH, name) and _is_random(match["secret"])
     return f"{match['head']}{MASK}" if secret else match[0]

@@ -118,7 +118,7 @@ def test_ctrl_c_keeps_the_results_so_far(tmp_path: Path) -> None:
     assert json.loads(result.read_text())["interrupted"]
     running.send_signal(signal.SIGINT)
     assert running.wait(120) == 130
-    told = json.loads(result.read_text())
-    assert told["interrupted"]
-    assert told["results"]
+    output = json.loads(result.read_text())
+    assert output["interrupted"]
+    assert output["results"]
     assert "**Interrupted:" in (tmp_path / "bench_comm.md").read_text()

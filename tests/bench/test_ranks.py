@@ -41,13 +41,13 @@ def launcher(tmp_path: Path, body: str) -> str:
 
 def test_rows_of_rank_0_are_read_among_other_output(tmp_path: Path, sheet: FileRecorder) -> None:
     lines: list[str] = []
-    told = PipeRecorder(lines.append)
-    told.expect_rows(2)
-    told.report_progress("a size")
-    row = told.add_row({"bytes": 4096}, warmup=1, seconds=[3.0, 1.0, 2.0])
-    told.add_note("a note")
-    told.add_plot(Plot(name="time", title="Time", x="bytes", y=("seconds",)))
-    told.set_version("nccl", "2.27")
+    printed = PipeRecorder(lines.append)
+    printed.expect_rows(2)
+    printed.report_progress("a size")
+    row = printed.add_row({"bytes": 4096}, warmup=1, seconds=[3.0, 1.0, 2.0])
+    printed.add_note("a note")
+    printed.add_plot(Plot(name="time", title="Time", x="bytes", y=("seconds",)))
+    printed.set_version("nccl", "2.27")
     words = tmp_path / "words"
     words.write_text("noise\n" + "".join(f"{local_ranks.RESULT_PREFIX}{line}\n" for line in lines))
     local_ranks.run_ranks("none", {}, sheet, ranks=2, launcher=launcher(tmp_path, f"cat {words}"))
@@ -75,14 +75,14 @@ def test_silent_or_failed_ranks_are_an_error(
 
 
 def test_a_refusal_of_rank_0_is_raised_in_the_parent(tmp_path: Path, sheet: FileRecorder) -> None:
-    said = '{"what": "too large", "found": "64 GiB", "remedy": "less"}'
+    output = '{"what": "too large", "found": "64 GiB", "remedy": "less"}'
     with pytest.raises(SpecError, match="too large\n  found  64 GiB\n  do     less"):
         local_ranks.run_ranks(
             "none",
             {},
             sheet,
             ranks=2,
-            launcher=launcher(tmp_path, f"echo '{local_ranks.ERROR_PREFIX}{said}'; exec sleep 100"),
+            launcher=launcher(tmp_path, f"echo '{local_ranks.ERROR_PREFIX}{output}'; exec sleep 100"),
         )
 
 

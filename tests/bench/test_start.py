@@ -271,7 +271,7 @@ def test_the_command_lines_of_the_built_in_ways() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "gpus"),
+    ("output", "gpus"),
     [
         ("(null)", 0),
         ("(null)\ngpu:2", 2),
@@ -280,7 +280,7 @@ def test_the_command_lines_of_the_built_in_ways() -> None:
         ("", None),
     ],
 )
-def test_gpus_per_node_are_read_from_the_cluster(said: str, gpus: int | None, slurm: startup.SubmitSettings) -> None:
-    (slurm.folder / "bin" / "sinfo").write_text(f"#!/bin/sh\nprintf '{said}\\n'\n")
+def test_gpus_per_node_are_read_from_the_cluster(output: str, gpus: int | None, slurm: startup.SubmitSettings) -> None:
+    (slurm.folder / "bin" / "sinfo").write_text(f"#!/bin/sh\nprintf '{output}\\n'\n")
     (slurm.folder / "bin" / "sinfo").chmod(0o755)
     assert startup.gpus_per_node(slurm.client) == gpus

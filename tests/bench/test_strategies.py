@@ -72,8 +72,8 @@ def test_an_order_within_the_noise_or_from_few_repeats_has_no_verdict(ddp: list[
 
 
 def test_a_parameter_server_fills_only_the_columns_that_it_measures() -> None:
-    told: list[dict[str, object]] = []
-    sheet = SimpleNamespace(add_row=lambda _, **values: told.append(values))
+    printed: list[dict[str, object]] = []
+    sheet = SimpleNamespace(add_row=lambda _, **values: printed.append(values))
     server: training_runs.Summary = {
         "tokens_per_second": 5,
         "step_time_median": 2,
@@ -91,7 +91,7 @@ def test_a_parameter_server_fills_only_the_columns_that_it_measures() -> None:
     for summary in (server, every, least):
         strategies_rank._add_strategy_row(sheet, "async", SimpleNamespace(world_size=2), [summary])  # type: ignore[arg-type]
     first = {"tokens_per_second": [5.0], "step": [2.0], "communication": [50.0], "memory": 3 * 2**20}
-    assert told == [first, {**first, "waiting": [25.0], "states": 4 * 2**20}, {"tokens_per_second": [5.0]}]
+    assert printed == [first, {**first, "waiting": [25.0], "states": 4 * 2**20}, {"tokens_per_second": [5.0]}]
 
 
 @pytest.mark.slow
@@ -99,8 +99,8 @@ def test_ranks_train_by_several_strategies(tmp_path: Path) -> None:
     words = ["--only", "single,ddp,hybrid_3d", "--ranks", "2", "--steps", "2", "--repeats", "2"]
     done = CliRunner().invoke(command, ["strategies", *words, "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    told = [line.split()[1:3] for line in done.output.splitlines() if line.startswith("bench ") and " of 2" in line]
-    assert told == [[f"{number}/4", f"{name},"] for number, name in enumerate(("single", "ddp") * 2, start=1)]
+    printed = [line.split()[1:3] for line in done.output.splitlines() if line.startswith("bench ") and " of 2" in line]
+    assert printed == [[f"{number}/4", f"{name},"] for number, name in enumerate(("single", "ddp") * 2, start=1)]
     found = results.read_result(tmp_path / "bench_strategies.json")
     assert [row.labels for row in found.results] == [
         {"strategy": "single", "ranks": 1},

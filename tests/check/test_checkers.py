@@ -1,4 +1,4 @@
-"""Other people's checkers: asked where they are, named where they are not, never in the way."""
+"""External checkers run if they are installed, are named if they are missing, and never stop a check."""
 
 from __future__ import annotations
 

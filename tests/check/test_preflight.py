@@ -1,4 +1,4 @@
-"""What is missing on this machine is refused before the queue, with the edit that mends it."""
+"""Files that are missing on this machine are refused before submission, with the edit that helps."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_setup_may_provide_a_program_or_change_the_folder(project: Path) -> None
     check_program(resolved("python", "gone.py", root=project, setup=("cd /scratch/x",)), project)
 
 
-def test_the_program_is_sought_in_the_working_folder_which_must_exist(project: Path) -> None:
+def test_the_program_is_searched_in_the_working_folder_which_must_exist(project: Path) -> None:
     job = resolved("python", "train.py", root=project, chdir="sub")
     assert [finding.code for finding in find_missing(job, project)] == ["KIT601", "KIT602"]
     (project / "sub").mkdir()

@@ -1,4 +1,4 @@
-"""What the reader says of a script is what bash makes of it, without running it."""
+"""The reader understands a script as bash does, without running it."""
 
 from __future__ import annotations
 
@@ -378,7 +378,7 @@ def test_rendered_scripts_are_read_back(case: str) -> None:
         ("$TORCHRUN t.py", ["program"]),
     ],
 )
-def test_a_launcher_in_a_variable_of_its_name_is_one(line: str, expected: list[str]) -> None:
+def test_a_launcher_in_a_variable_is_recognized(line: str, expected: list[str]) -> None:
     launch = read_launch(line)
     assert list_kinds(launch) == expected
     assert launch.stages[0].may_hide_options

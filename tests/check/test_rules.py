@@ -1,4 +1,4 @@
-"""Each rule finds its fault, at its place, and leaves alone what only looks like it."""
+"""Each rule finds its fault at the right place, and ignores lines that only look like it."""
 
 from __future__ import annotations
 

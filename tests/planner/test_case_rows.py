@@ -247,7 +247,7 @@ def test_a_gpu_by_the_name_that_its_driver_gives(name: str, row: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "row", "gib", "said"),
+    ("name", "row", "gib", "output"),
     [
         ("NVIDIA A100-SXM-64GB", "a100-80g", 63.4, "as a100-80g with 63.4 GiB"),
         ("b200-180g", "b200", 178.2, "as b200 with 178.2 GiB"),
@@ -259,11 +259,11 @@ def test_a_gpu_by_the_name_that_its_driver_gives(name: str, row: str) -> None:
     ],
 )
 def test_a_gpu_that_no_row_names_is_the_nearest_one_and_that_is_said(
-    name: str, row: str, gib: float, said: str
+    name: str, row: str, gib: float, output: str
 ) -> None:
     card = hardware.find_gpu(name)
     assert (card.name, round(card.memory / GIB, 1)) == (row, gib)
-    assert hardware.matched_name(name) == f"gpu '{name}' {said}"
+    assert hardware.matched_name(name) == f"gpu '{name}' {output}"
     assert any(note.startswith(f"gpu '{name}' as ") for note in known({**KNOWN, "gpu": name})[1])
 
 

@@ -85,6 +85,6 @@ def test_context_parallel_traffic_is_told_with_its_own_link() -> None:
         for p in search_layouts(task("llama3-8b", gpus=32), fitted("dgx-h100")).plans
         if p.layout.cp > 1 == p.layout.tp
     )
-    told = explain.exposed_traffic(one, plan.time)
-    assert told["context"] == {"seconds": plan.time.context, "link": "network, 2 nodes"}
-    assert "tensor" not in told
+    output = explain.exposed_traffic(one, plan.time)
+    assert output["context"] == {"seconds": plan.time.context, "link": "network, 2 nodes"}
+    assert "tensor" not in output

@@ -243,8 +243,8 @@ def test_components_are_never_a_plan() -> None:
 def test_what_a_job_trains() -> None:
     own = Job(name="mine", command=("python", "train.py"))
     assert model_of_job(own, ROOT) is None
-    told = model_of_job(structs.replace(own, model=Model(layers=2, width=64, heads=4)), ROOT)
-    assert told is not None and (told.model.hidden, told.seq_len) == (64, 2048)
-    assert "32000 words" in told.assumed and "2048 tokens a sequence" in told.assumed
+    output = model_of_job(structs.replace(own, model=Model(layers=2, width=64, heads=4)), ROOT)
+    assert output is not None and (output.model.hidden, output.seq_len) == (64, 2048)
+    assert "32000 words" in output.assumed and "2048 tokens a sequence" in output.assumed
     shipped = model_of_job(Job(name="s", command=("python", "jobs/train/ddp.py", "--layers=6", "--width", "256")), ROOT)
     assert shipped is not None and (shipped.model.layers, shipped.model.hidden, shipped.model.vocab) == (6, 256, 256)

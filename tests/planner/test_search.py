@@ -57,12 +57,12 @@ def test_a_cluster_too_small_says_the_least_that_would_do() -> None:
             assert search_layouts(task("llama3-405b", gpus=gpus, global_batch=other), fitted("dgx-h100")).plans
 
 
-@pytest.mark.parametrize(("gpus", "batch", "said"), [(16, 7, "--nodes 4 --global-batch 16"), (32, 256, "--nodes 24")])
-def test_the_least_is_looked_for_from_the_own_nodes_on(gpus: int, batch: int, said: str) -> None:
+@pytest.mark.parametrize(("gpus", "batch", "output"), [(16, 7, "--nodes 4 --global-batch 16"), (32, 256, "--nodes 24")])
+def test_the_least_is_looked_for_from_the_own_nodes_on(gpus: int, batch: int, output: str) -> None:
     model = "llama3-70b" if gpus == 16 else "llama3-405b"
     asked = structs.replace(task(model, "jz-h100", gpus=gpus, global_batch=batch), seq_len=4096 if gpus == 16 else 8192)
     remedy = explain_no_fit(asked, search_layouts(asked, fitted("jz-h100")), fitted("jz-h100")).remedy or ""
-    assert said in remedy and ("with a batch of 256: --nodes 32" in remedy) == (batch == 256)
+    assert output in remedy and ("with a batch of 256: --nodes 32" in remedy) == (batch == 256)
 
 
 def test_selective_recomputation_is_tried_where_it_saves_something() -> None:

@@ -1,4 +1,4 @@
-"""An embedded Slurm of a test's own: its commands, its folder, and the certainty that nothing of it is left behind."""
+"""The fixtures `slurm` and `make_slurm`: an embedded Slurm for one test, which must leave no process behind."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ T = TypeVar("T")
 PATIENCE = 30.0
 
 
-def wait_for(what: Callable[[], T | None], *, seconds: float = PATIENCE) -> T:
-    """What the function gives as soon as it is true, asked again and again."""
-    began = asked = time.monotonic()
-    while not (found := what()):
-        took = time.monotonic() - asked
+def wait_for(condition: Callable[[], T | None], *, seconds: float = PATIENCE) -> T:
+    """Call a function until its result is true, and return that result."""
+    began = called = time.monotonic()
+    while not (found := condition()):
+        took = time.monotonic() - called
         if time.monotonic() > began + seconds:
-            pytest.fail(f"waited {seconds} s in vain, last seen: {found!r}")
-        time.sleep(max(0.02, took))  # whoever is waited for has half of the machine
-        asked = time.monotonic()
+            pytest.fail(f"no result within {seconds} s; the last one was {found!r}")
+        time.sleep(max(0.02, took))  # leaves half of the machine to the processes that the test waits for
+        called = time.monotonic()
     return found
 
 
@@ -48,7 +48,7 @@ class Slurm:
         self.environ = install(self.settings, self.directory, os.environ)
 
     def start(self, *argv: str, env: dict[str, str] | None = None, folder: Path | None = None) -> subprocess.Popen[str]:
-        """A command that runs, in the work folder unless told otherwise."""
+        """Start a command, by default in the work folder."""
         return forked.start(argv, {**self.environ, **(env or {})}, folder or self.folder, stdin=PIPE)
 
     def run(
@@ -59,32 +59,32 @@ class Slurm:
         out, err = process.communicate(stdin or "", timeout=60)
         return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
-    def said(self, *argv: str, stdin: str | None = None, env: dict[str, str] | None = None) -> str:
-        """What a command prints; it must succeed and complain of nothing."""
+    def check_output(self, *argv: str, stdin: str | None = None, env: dict[str, str] | None = None) -> str:
+        """Return the output of a command, which must succeed and print nothing on stderr."""
         done = self.run(*argv, stdin=stdin, env=env)
         assert (done.returncode, done.stderr) == (0, ""), f"{argv}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
     def refused(self, *argv: str, stdin: str | None = None) -> tuple[int, str]:
-        """Exit status and complaint of a command that must print nothing else."""
+        """Return the exit status and the error message of a command that must fail and print nothing on stdout."""
         done = self.run(*argv, stdin=stdin)
         assert done.stdout == ""
         assert done.returncode != 0, f"{argv} succeeded"
         return done.returncode, done.stderr
 
     def submit(self, body: str, *options: str, arguments: tuple[str, ...] = (), shell: str = "/bin/bash") -> int:
-        """Submit a script with this body; its id."""
+        """Submit a script with this body and return the job id."""
         script = self.folder / "job.sh"
         script.write_text(f"#!{shell}\n{body}\n")
-        told = self.said("sbatch", "--parsable", *options, str(script), *arguments)
-        return int(told.partition(";")[0])
+        answer = self.check_output("sbatch", "--parsable", *options, str(script), *arguments)
+        return int(answer.partition(";")[0])
 
     def state(self) -> StateDirectory:
-        """The state, to look into."""
+        """Open the state directory."""
         return StateDirectory.open(self.environ)
 
     def job(self, job_id: int) -> Job:
-        """A job's record."""
+        """Return the record of a job."""
         state = self.state()
         job = state.job(job_id)
         state.close()
@@ -92,7 +92,7 @@ class Slurm:
         return job
 
     def until(self, job_id: int, *states: str, seconds: float = PATIENCE) -> Job:
-        """A job as soon as it is in one of these states, its processes gone where that is a final one."""
+        """Wait until a job is in one of these states and, if the state is final, has no process left."""
 
         def reached() -> Job | None:
             job = self.job(job_id)
@@ -101,20 +101,20 @@ class Slurm:
         return wait_for(reached, seconds=seconds)
 
     def ended(self, job_id: int) -> Job:
-        """A job when it is over."""
+        """Wait for the end of a job."""
         return wait_for(lambda: job if not (job := self.job(job_id)).active else None)
 
     def log(self, name: str) -> str:
-        """The text of a log file in the work folder, empty while there is none."""
+        """Return the text of a log file in the work folder, or an empty text if the file does not exist."""
         path = self.folder / name
         return path.read_text() if path.exists() else ""
 
     def processes(self) -> list[int]:
-        """All that belongs to this Slurm: daemons, and what carries its mark."""
+        """Return the ids of all processes of this Slurm: its daemons, and processes with its variables."""
         return sorted(set(find_processes(self.directory)) - {os.getppid()})
 
     def clear(self) -> None:
-        """Cancel what is left, and wait for the last process to go."""
+        """Cancel the remaining jobs and wait for the last process to end."""
         if (self.directory / "slurm.db").exists() and self.processes():
             self.run("scancel", "--me")
         deadline = time.monotonic() + 10
@@ -126,15 +126,15 @@ class Slurm:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_database_lives_through_a_fork() -> Iterator[None]:
+def _databases_are_closed_before_forks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        forked.let_go_before_forks(patch)
+        forked.close_databases_before_forks(patch)
         yield
 
 
 @pytest.fixture
 def make_slurm(tmp_path: Path) -> Iterator[Callable[..., Slurm]]:
-    """Makes an embedded Slurm with given settings; all are cleared away at the end."""
+    """Return a function that creates an embedded Slurm with given settings. All of them end with the test."""
     made: list[Slurm] = []
 
     def make(**settings: object) -> Slurm:

@@ -1,6 +1,6 @@
-"""The commands as forks of the test's own process: no interpreter to start, and coverage sees what they run.
+"""Runs the commands in forks of the test's process: no interpreter has to start, and coverage measures them.
 
-What the real ones are, isolated interpreters behind a shell script, is tested where whole scripts run them.
+Tests with whole scripts run the real commands, which are isolated interpreters behind a shell script.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ PIPE = subprocess.PIPE
 _opened: weakref.WeakSet[StateDirectory] = weakref.WeakSet()
 
 
-def let_go_before_forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remember whatever state this process opens: no connection to a database may live through a fork."""
+def close_databases_before_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record each state that this process opens, because a fork must not inherit a connection to a database."""
     known = StateDirectory.__init__
 
     def remembered(self: StateDirectory, *args: Any) -> None:
@@ -41,17 +41,17 @@ def let_go_before_forks(monkeypatch: pytest.MonkeyPatch) -> None:
 def start(
     argv: Sequence[str], environ: Mapping[str, str], folder: Path, *, stdin: int | IO[str] = subprocess.DEVNULL
 ) -> subprocess.Popen[str]:
-    """A running command, in a session of its own so that a test's signals reach it alone."""
+    """Start a command in its own session, so that signals of a test reach nothing else."""
 
     def become() -> NoReturn:
-        # The pipe too on which `Popen` waits for the program to be executed, which never comes.
+        # Also closes the pipe on which `Popen` waits for the exec call, because this child never makes one.
         processes.close_files()
         _run(argv, environ)
 
     for state in list(_opened):
         state.close()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside the threads of the test runner
+        warnings.simplefilter("ignore", DeprecationWarning)  # the test runner has threads
         return subprocess.Popen(
             argv,
             preexec_fn=become,  # noqa: PLW1509
@@ -65,7 +65,7 @@ def start(
 
 
 def _run(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-    """In the child: what a new interpreter would find, then the command."""
+    """In the child: set up the state of a new interpreter, then run the command."""
     status = 1
     try:
         os.environ.clear()
@@ -75,7 +75,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
             open(number, mode, encoding="utf-8", errors="surrogateescape", buffering=1, closefd=False)  # noqa: SIM115
             for number, mode in enumerate(("r", "w", "w"))
         )
-        _fresh_signals()
+        _reset_signals()
         entrance.main()
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
@@ -85,7 +85,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
         os._exit(status)
 
 
-def _fresh_signals() -> None:
+def _reset_signals() -> None:
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) not in {None, signal.SIG_DFL, signal.SIG_IGN}:
             signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Batch scripts as people write them, unchanged: by_hand/NAME.sh, and in NAME.out the lines that its logs must hold."""
+"""Batch scripts as people write them: by_hand/NAME.sh runs unchanged, and NAME.out lists the lines of its logs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(f"rank {rank} of {size}, {there} on {os.environ['SLURMD_NODENAME']}: {word
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Slurm, dict[str, int]]]:
-    """All scripts, submitted at once, each from a folder of its own; the id of each."""
+    """Submit each script from its own folder, and return the job ids."""
     slurm = Slurm(tmp_path_factory.mktemp("by_hand"), cpus=512, gpus=8, strict=False)
     try:
         yield slurm, {path.stem: submit(slurm, path) for path in SCRIPTS}
@@ -39,7 +39,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Slurm, dict
 
 
 def submit(slurm: Slurm, path: Path) -> int:
-    """As a person does it: with the script in the current folder."""
+    """Submit a script from its folder, as a person does."""
     folder = slurm.folder / path.stem
     folder.mkdir()
     shutil.copy(path, folder)
@@ -55,7 +55,7 @@ def submit(slurm: Slurm, path: Path) -> int:
 
 
 def jobs_of(slurm: Slurm, job_id: int) -> list[Job]:
-    """A job, the other tasks of its array, and what else has its name."""
+    """Return all jobs with the name of a job, such as the tasks of its array."""
     state = slurm.state()
     found = state.jobs("name = (SELECT name FROM jobs WHERE job_id = ?)", (job_id,))
     state.close()
@@ -70,7 +70,7 @@ def logs(folder: Path) -> dict[str, list[str]]:
 
 
 def expected(path: Path, job_id: int) -> dict[str, list[str]]:
-    """What NAME.out says, the job's id filled in."""
+    """Return the expected lines of NAME.out with the id of the job."""
     parts = re.split(
         r"^== (.*)\n", path.with_suffix(".out").read_text().replace("{id}", str(job_id)), flags=re.MULTILINE
     )
@@ -84,6 +84,6 @@ def test_a_script_runs_unchanged(path: Path, jobs: tuple[Slurm, dict[str, int]])
     wait_for(lambda: not any(job.active for job in jobs_of(slurm, job_id)), seconds=120)
     found = logs(slurm.folder / path.stem)
     script = rf"{re.escape(str(slurm.directory))}/jobs/\w+/slurm_script"
-    told = {log: [re.sub(script, "{script}", line) for line in lines] for log, lines in found.items()}
-    assert told == expected(path, job_id)
+    output = {log: [re.sub(script, "{script}", line) for line in lines] for log, lines in found.items()}
+    assert output == expected(path, job_id)
     assert {job.state for job in jobs_of(slurm, job_id)} == {"COMPLETED"}

@@ -1,4 +1,4 @@
-"""Other people's programs, unchanged: submitit's own executor, scripts written by hand, accelerate."""
+"""Unchanged programs of others: submitit's own executor, scripts written by hand, accelerate."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ srun bash -c "$LAUNCHER --machine_rank \\$SLURM_PROCID train.py"
 
 
 @pytest.mark.slow
-def test_accelerates_way_over_two_nodes(slurm: Path) -> None:
+def test_accelerate_launch_on_two_nodes(slurm: Path) -> None:
     (slurm / "train.py").write_text(TRAIN)
     lines = wait(slurm, ACCELERATE).splitlines()
     assert {line for line in lines if line.startswith("process")} == {f"process {rank} of 4: 4" for rank in range(4)}

@@ -1,4 +1,4 @@
-"""Tasks on nodes; the layouts in tables were seen on a real Slurm 22.05."""
+"""Distributions of tasks over nodes. The layouts in the tables come from a real Slurm 22.05."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_task_runs_once_and_in_ascending_order_on_each_node(ntasks: int, s
 
 
 @given(st.integers(1, 80), SLOTS, KINDS)
-def test_no_node_has_more_tasks_than_room_while_another_has_room(ntasks: int, slots: list[int], text: str) -> None:
+def test_no_node_is_overfull_while_another_has_free_cpus(ntasks: int, slots: list[int], text: str) -> None:
     nodes = distribute_tasks(ntasks, slots, parse_step_distribution(text))
     if ntasks <= sum(slots) and ntasks >= len(slots):
         assert all(len(node) <= room for node, room in zip(nodes, slots, strict=True))
@@ -72,7 +72,7 @@ def test_the_first_task_is_always_on_the_first_node(ntasks: int, slots: list[int
         ("hostfile", "arbitrary"),
     ],
 )
-def test_distributions_are_shown_in_slurms_spelling(text: str, shown: str) -> None:
+def test_distributions_are_printed_in_the_spelling_of_slurm(text: str, shown: str) -> None:
     assert format_distribution(parse_step_distribution(text)) == shown
 
 

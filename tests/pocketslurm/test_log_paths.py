@@ -1,4 +1,4 @@
-"""Patterns in the names of log files; the expected names were seen on a real Slurm 22.05."""
+"""Patterns in the names of log files. The expected names come from a real Slurm 22.05."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_patterns_of_an_array_task(pattern: str, name: str) -> None:
     assert expand(pattern, ARRAY) == name
 
 
-def test_outside_of_an_array_its_index_is_slurms_number_for_nothing() -> None:
+def test_outside_of_an_array_the_index_is_the_largest_number() -> None:
     assert expand("%a", STEP) == str(NO_VALUE)
 
 

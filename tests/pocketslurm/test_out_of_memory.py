@@ -1,4 +1,4 @@
-"""OUT_OF_MEMORY is what the kernel says it is: its counter rose while something died of SIGKILL."""
+"""A job is OUT_OF_MEMORY if the counter of the kernel rose and a process died of SIGKILL."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_kernels_counters_are_read(tmp_path: Path, text: str, count: int) ->
         ("", []),
     ],
 )
-def test_the_counter_of_the_own_group_is_found(tmp_path: Path, lines: str, expected: list[str]) -> None:
+def test_the_counter_of_the_own_cgroup_is_found(tmp_path: Path, lines: str, expected: list[str]) -> None:
     for name in ("user.slice/x/memory.events", "memory/a/memory.oom_control"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
@@ -69,7 +69,7 @@ def test_only_a_death_by_sigkill_counts(statuses: list[int], killed: bool) -> No
         (False, int(signal.SIGKILL), ("FAILED", "JobLaunchFailure")),
     ],
 )
-def test_the_job_is_booked_so(
+def test_a_job_out_of_memory_ends_in_that_state(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     rose: bool,

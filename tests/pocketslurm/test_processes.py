@@ -1,4 +1,4 @@
-"""`pocketslurm.processes`: what a forked process of the embedded Slurm does with files."""
+"""Forked processes of the embedded Slurm and their open files."""
 
 from __future__ import annotations
 

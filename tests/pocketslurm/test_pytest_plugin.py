@@ -1,4 +1,4 @@
-"""The plug-in of pytest: its fixture, by itself and in a test run of somebody else's."""
+"""The pytest plug-in: its fixture, and its use in the test run of another project."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ FILES = (("bash", "train.sh"), ("python", "test_train.py"))
 
 @pytest.mark.pocketslurm(nodes=3, cpus=2, gpus=1)
 def test_the_marker_chooses_the_nodes(pocketslurm: PocketSlurm) -> None:
-    told = subprocess.run(["sinfo", "-hN", "-o%N %c %G"], capture_output=True, text=True).stdout
-    assert told.splitlines() == [f"127.0.0.{node} 2 gpu:1" for node in (1, 2, 3)]
+    printed = subprocess.run(["sinfo", "-hN", "-o%N %c %G"], capture_output=True, text=True).stdout
+    assert printed.splitlines() == [f"127.0.0.{node} 2 gpu:1" for node in (1, 2, 3)]
     pocketslurm(nodes="a[1-2]")
-    told = subprocess.run(["sinfo", "-hN", "-o%N %c %G"], capture_output=True, text=True).stdout
-    assert told.splitlines() == ["a1 2 gpu:1", "a2 2 gpu:1"]
+    printed = subprocess.run(["sinfo", "-hN", "-o%N %c %G"], capture_output=True, text=True).stdout
+    assert printed.splitlines() == ["a1 2 gpu:1", "a2 2 gpu:1"]
 
 
 def test_a_job_that_fails(pocketslurm: PocketSlurm, tmp_path: Path) -> None:

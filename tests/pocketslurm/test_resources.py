@@ -1,4 +1,4 @@
-"""What sacct tells of CPU time and memory."""
+"""CPU time and memory in sacct."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORK = "x = bytearray(300 << 20)\nwhile sum(__import__('os').times()[:2]) < 0.5:
 
 def cells(slurm: Slurm, job_id: int, columns: str) -> dict[str, list[str]]:
     """The columns of a job's lines, by their ids."""
-    lines = slurm.said("sacct", "-nP", "-j", str(job_id), "-o", f"JobID,{columns}").splitlines()
+    lines = slurm.check_output("sacct", "-nP", "-j", str(job_id), "-o", f"JobID,{columns}").splitlines()
     return {name: rest for name, *rest in (line.split("|") for line in lines)}
 
 
@@ -30,8 +30,8 @@ def test_a_step_accounts_for_its_tasks_and_the_script_for_itself(slurm: Slurm) -
     large = bytearray(400 << 20)  # the controller and the supervisor are copies of this process
     job = slurm.ended(slurm.submit(f"srun {sys.executable} work.py", "-N2", "-o", "/dev/null")).job_id
     del large
-    told = cells(slurm, job, "UserCPU,SystemCPU,TotalCPU,MaxRSS")
-    step, batch, whole = told[f"{job}.0"], told[f"{job}.batch"], told[f"{job}"]
+    printed = cells(slurm, job, "UserCPU,SystemCPU,TotalCPU,MaxRSS")
+    step, batch, whole = printed[f"{job}.0"], printed[f"{job}.batch"], printed[f"{job}"]
     assert seconds(step[2]) >= 1
     assert seconds(batch[2]) < seconds(step[2])
     assert seconds(whole[2]) == pytest.approx(seconds(step[2]) + seconds(batch[2]), abs=0.002)
@@ -45,8 +45,8 @@ def test_a_script_without_steps_accounts_for_its_own_processes(slurm: Slurm) -> 
     (slurm.folder / "work.py").write_text(WORK)
     # By the real command: this process, whose copies the daemons would be, may be as large as the work.
     command = ["sbatch", "--parsable", "-o", "/dev/null", "--wrap", f"{sys.executable} work.py"]
-    said = subprocess.run(command, cwd=slurm.folder, env=slurm.environ, capture_output=True, text=True, check=True)
-    job = slurm.ended(int(said.stdout)).job_id
+    output = subprocess.run(command, cwd=slurm.folder, env=slurm.environ, capture_output=True, text=True, check=True)
+    job = slurm.ended(int(output.stdout)).job_id
     total, memory = cells(slurm, job, "TotalCPU,MaxRSS")[f"{job}.batch"]
     assert seconds(total) >= 0.5
     assert 300 << 10 <= int(memory.removesuffix("K")) < 600 << 10

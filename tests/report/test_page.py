@@ -242,8 +242,8 @@ def test_a_browser_shows_the_page_in_light_and_dark_mode(scheme: int, background
     (tmp_path / "look.html").write_text(text.replace("</body>", look))
     argv = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     argv += [f"--blink-settings=preferredColorScheme={scheme}", "--dump-dom", f"file://{tmp_path / 'look.html'}"]
-    told = subprocess.run(argv, capture_output=True, text=True, timeout=120).stdout
-    assert f"<title>{background}|1|true|true</title>" in told
+    printed = subprocess.run(argv, capture_output=True, text=True, timeout=120).stdout
+    assert f"<title>{background}|1|true|true</title>" in printed
 
 
 @pytest.mark.parametrize(

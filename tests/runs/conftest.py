@@ -1,4 +1,4 @@
-"""A project with a job, and a fake Slurm that its cluster `fake` means."""
+"""A project with a job, and the fake Slurm of its cluster `fake`."""
 
 from __future__ import annotations
 

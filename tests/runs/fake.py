@@ -1,4 +1,4 @@
-"""A Slurm of a few shell scripts on PATH: what each is asked is noted, what each answers is set by the test."""
+"""A fake Slurm of shell scripts on PATH. It records each call, and a test sets the answers."""
 
 from __future__ import annotations
 

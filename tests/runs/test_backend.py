@@ -1,4 +1,4 @@
-"""Each run has the backend that its record names. The command line registers all but Slurm's."""
+"""The record of a run names its backend. The command line registers all backends except Slurm's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who failed first, from the marks and logs of a run."""
+"""Finds the rank that failed first, by the marks and logs of a run."""
 
 from __future__ import annotations
 
@@ -194,19 +194,19 @@ def test_the_clock_of_a_node_may_differ_by_minutes(run: Run) -> None:
     ended = status(JobState.TIMEOUT, 0, 15)
     assert ended.end is not None
     there = ended.end - dt.timedelta(minutes=7)
-    said = f"slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT {there:%Y-%m-%dT%H:%M:%S} DUE TO TIME LIMIT ***\n"
-    write_files(run, mark=f"3 n2 1 {there.timestamp() + 1}", batch=said, r3=TRACEBACK)
+    output = f"slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT {there:%Y-%m-%dT%H:%M:%S} DUE TO TIME LIMIT ***\n"
+    write_files(run, mark=f"3 n2 1 {there.timestamp() + 1}", batch=output, r3=TRACEBACK)
     assert find_failure(run, ended) is None
-    write_files(run, mark=f"3 n2 1 {there.timestamp() - 300}", batch=said, r3=TRACEBACK)
+    write_files(run, mark=f"3 n2 1 {there.timestamp() - 300}", batch=output, r3=TRACEBACK)
     assert find_failure(run, ended) is not None
 
 
 def test_a_script_that_fails_before_srun_is_shown_by_the_end_of_its_log(run: Run) -> None:
     write_files(run, batch="/var/spool/script: line 12: module: command not found\n")
     failure = find_failure(run, status(JobState.FAILED, 127, 0))
-    told = "/var/spool/script: line 12: module: command not found"
+    printed = "/var/spool/script: line 12: module: command not found"
     assert failure is not None
-    assert failure[:7] == (None, "n1", 127, None, told, told, run.batch_log)
+    assert failure[:7] == (None, "n1", 127, None, printed, printed, run.batch_log)
 
 
 @pytest.mark.parametrize(
@@ -240,11 +240,11 @@ def test_a_silent_script_on_a_full_disk_is_shown_with_the_disk(
 
 
 def test_a_step_that_could_not_be_created_is_shown_by_sruns_message(run: Run) -> None:
-    said = "srun: error: Unable to create step for job 12: More processors requested than permitted"
-    write_files(run, batch=f"loading modules\n{said}\n")
+    output = "srun: error: Unable to create step for job 12: More processors requested than permitted"
+    write_files(run, batch=f"loading modules\n{output}\n")
     failure = find_failure(run, FAILED)
     assert failure is not None
-    assert (failure.rank, failure.headline) == (None, said)
+    assert (failure.rank, failure.headline) == (None, output)
 
 
 def test_a_missing_log_is_named(run: Run) -> None:

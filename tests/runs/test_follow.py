@@ -1,4 +1,4 @@
-"""Following jobs: what is told, in which order, and how often Slurm is asked."""
+"""Following jobs: the lines, their order, and the number of queries."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_the_elements_of_an_array_are_followed_by_one_query(slurm: FakeSlurm, cl
     assert sorted(known.elements) == ["0", "1", "2"]
 
 
-def test_ctrl_c_leaves_the_job_alone(slurm: FakeSlurm, run: Run, client: SlurmClient) -> None:
+def test_ctrl_c_does_not_cancel_the_job(slurm: FakeSlurm, run: Run, client: SlurmClient) -> None:
     slurm.queue("12 RUNNING")
 
     def raise_interrupt(seconds: float) -> None:

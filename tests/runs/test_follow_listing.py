@@ -1,4 +1,4 @@
-"""Watching: what is new at each look, how often Slurm is asked, what a controller that restarts does."""
+"""Watching the queue: changes between two listings, the number of queries, a controller that restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Status and cancel: one question for all jobs, also where Slurm has forgotten some."""
+"""Status and cancel: one query for all jobs, also for jobs that Slurm has forgotten."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_the_end_of_another_job_is_not_taken_for_the_end_of_a_run(
 
 
 @pytest.mark.parametrize(
-    ("known", "told", "another"),
+    ("known", "output", "another"),
     [
         ("ada", "bob", True),
         ("Ada", "ada", False),
@@ -268,8 +268,8 @@ def test_the_end_of_another_job_is_not_taken_for_the_end_of_a_run(
         (None, "ada", False),
     ],
 )
-def test_names_of_two_users_are_compared(known: str | None, told: str, another: bool) -> None:
-    assert cluster_match._are_different_users(known, told) == another
+def test_names_of_two_users_are_compared(known: str | None, output: str, another: bool) -> None:
+    assert cluster_match._are_different_users(known, output) == another
 
 
 def test_a_run_id_on_two_clusters_means_that_of_the_chosen_cluster(slurm: FakeSlurm, runs: Path) -> None:

@@ -44,7 +44,7 @@ def run(
 
 
 @pytest.mark.parametrize(
-    ("environment", "told"),
+    ("environment", "output"),
     [
         ({"modules": ["cuda/12.6", "nccl"]}, ["module load cuda/12.6", "module load nccl"]),
         ({"conda": "torch env"}, ["conda activate torch env"]),
@@ -54,11 +54,11 @@ def run(
     ],
 )
 def test_an_environment_is_activated_before_the_ranks_start(
-    project: Path, tools: Path, environment: dict[str, Any], told: list[str]
+    project: Path, tools: Path, environment: dict[str, Any], output: list[str]
 ) -> None:
     done = run(project, tools, **environment)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.rstrip() for line in done.stdout.splitlines()] == [*told, "started"]
+    assert [line.rstrip() for line in done.stdout.splitlines()] == [*output, "started"]
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_each_rank_enters_the_container(project: Path, tools: Path) -> None:
     (tools / "srun").write_text('#!/bin/bash\nwhile [ "$1" != bash ]; do shift; done; exec "$@"\n')
     (project / "torch 2.sif").touch()
     done = run(project, tools, apptainer="torch 2.sif", mounts=["/data", "/scratch:/tmp"])
-    told = "<exec><--nv><--bind></data><--bind></scratch:/tmp><torch 2.sif><python><train.py>"
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, told), done.stderr
+    output = "<exec><--nv><--bind></data><--bind></scratch:/tmp><torch 2.sif><python><train.py>"
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, output), done.stderr
     # A folder of runs outside the project is seen from within, too.
     runs = project.resolve().parent / "elsewhere"
     (tools / "apptainer").write_text('#!/bin/sh\necho "$APPTAINER_BIND"\n')

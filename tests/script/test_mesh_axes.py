@@ -87,17 +87,17 @@ def test_axes_that_communicate_in_every_layer_are_noted_with_their_place(layout:
 
 
 def test_the_header_says_that_nodes_divide_the_stages_only_if_they_do() -> None:
-    said = "the nodes divide the stages"
+    output = "the nodes divide the stages"
     made = {name: fit({"pp": 2}, distribution=name) for name in ("block", "cyclic")}
     jobs = {name: structs.replace(each.job, template="pipeline") for name, each in made.items()}
     texts = {
         name: render_resolved(structs.replace(each, job=jobs[name]), root=Path("/p")) for name, each in made.items()
     }
-    assert [said in text for text in texts.values()] == [True, False]
+    assert [output in text for text in texts.values()] == [True, False]
 
 
 @pytest.mark.parametrize(
-    ("layout", "more", "said"),
+    ("layout", "more", "output"),
     [
         ({"tp": 2}, {}, "block"), ({"pp": 2}, {}, "block"), ({"cp": 2}, {}, "block"),
         ({"zero": 3, "dp_shard": 2}, {}, "block"), ({"zero": 3}, {}, None), ({}, {}, None),
@@ -105,5 +105,5 @@ def test_the_header_says_that_nodes_divide_the_stages_only_if_they_do() -> None:
         ({"tp": 2}, {"tasks": 1, "launch": Launch(launcher="torchrun", nproc_per_node=2)}, None),
     ],
 )  # fmt: skip
-def test_the_layout_chooses_the_distribution_of_ranks(layout: Any, more: Any, said: str | None) -> None:
-    assert fit(layout, **more).job.resources.distribution == said
+def test_the_layout_chooses_the_distribution_of_ranks(layout: Any, more: Any, output: str | None) -> None:
+    assert fit(layout, **more).job.resources.distribution == output

@@ -68,8 +68,8 @@ def test_the_end_of_the_program_ends_ray_and_the_job(project: Path, program: str
 
 def test_a_ray_node_that_fails_late_ends_the_program(project: Path) -> None:
     done = executed(project, PROGRAM="sleep 60", NODE_FAILS="1", SECONDS="121")
-    told = f"hpc-kit: a node of Ray ended before the program: see {project}/runs/job/7/node-*.log\n"
-    assert (done.returncode, told in done.stderr) == (1, True)
+    output = f"hpc-kit: a node of Ray ended before the program: see {project}/runs/job/7/node-*.log\n"
+    assert (done.returncode, output in done.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("node", ["0", "1"])

@@ -258,8 +258,8 @@ def test_srun_gets_every_option_of_the_step(run: Run, project: Path) -> None:
 
 def test_srun_gets_cpus_per_gpu(run: Run, project: Path) -> None:
     run("true", set={"resources.cpus_per_gpu": 3})
-    said = (project / "srun-options").read_text().splitlines()
-    assert [option for option in said if option.startswith("--cpus")] == ["--cpus-per-gpu=3"]
+    printed = (project / "srun-options").read_text().splitlines()
+    assert [option for option in printed if option.startswith("--cpus")] == ["--cpus-per-gpu=3"]
 
 
 @pytest.mark.parametrize(
@@ -354,9 +354,9 @@ def test_the_message_of_the_shell_about_a_signal_is_recognized(run: Run, name: s
 @pytest.mark.parametrize("name", ["KILL", "SEGV", "ABRT", "TERM", "USR1"])
 def test_the_message_about_a_signal_in_the_foreground_is_recognized(name: str) -> None:
     words = ["bash", "-c", '"$@" && exit\nexit', "worker", "bash", "-c", f"kill -{name} $$"]
-    said = subprocess.run(words, capture_output=True, text=True, timeout=60).stderr.splitlines()
-    assert said
-    assert all(map(SHELL_MESSAGE.match, said)), said
+    printed = subprocess.run(words, capture_output=True, text=True, timeout=60).stderr.splitlines()
+    assert printed
+    assert all(map(SHELL_MESSAGE.match, printed)), printed
 
 
 def test_a_standalone_job_takes_the_nodes_that_sbatch_was_given(run: Run, project: Path) -> None:

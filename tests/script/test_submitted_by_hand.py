@@ -32,7 +32,7 @@ def submit(slurm: Slurm, *options: str, **changes: object) -> Path:
     standalone = bool(settings.pop("standalone", False))
     text = render("single", "local", set=settings, root=slurm.folder, standalone=standalone)
     (slurm.folder / "job.sbatch").write_text(text)
-    job_id = slurm.said("sbatch", "--parsable", *options, "job.sbatch").strip()
+    job_id = slurm.check_output("sbatch", "--parsable", *options, "job.sbatch").strip()
     return slurm.folder / "runs" / "job" / job_id
 
 
@@ -61,14 +61,14 @@ def test_a_new_release_does_not_change_a_waiting_job(slurm: Slurm) -> None:
     (slurm.folder / "templates" / "shell" / "task.sh").write_text("exit 9\n")
     # One rank: of several, srun kills the others at the first exit, and reports the highest code, 137.
     other = submit(slurm, command=["true"], **{"resources.nodes": 1, "resources.ntasks_per_node": 1})
-    slurm.said("scontrol", "release", run.name)
+    slurm.check_output("scontrol", "release", run.name)
     assert (exit_code(run), exit_code(other)) == (0, 9)
 
 
 def test_a_script_without_its_shell_files_names_them(slurm: Slurm) -> None:
     run = submit(slurm, "--hold", command=["true"], **{"resources.nodes": 1, "resources.ntasks_per_node": 1})
     shutil.rmtree(slurm.folder / "runs" / ".shell")
-    slurm.said("scontrol", "release", run.name)
+    slurm.check_output("scontrol", "release", run.name)
     log = run.with_name(f"{run.name}.log")
     wait_for(lambda: log.is_file() and log.read_text())
     assert log.read_text().startswith(f"hpc-kit: no {slurm.folder}/runs/.shell/h")
@@ -79,7 +79,7 @@ def test_a_standalone_script_runs_from_any_folder_on_fewer_nodes(slurm: Slurm, t
     text = render("ddp_4node", "local", set=settings, root=slurm.folder, standalone=True)
     script = tmp_path / "elsewhere.sbatch"
     script.write_text(text)
-    job_id = slurm.said("sbatch", "--parsable", "--nodes=2", str(script)).strip()
+    job_id = slurm.check_output("sbatch", "--parsable", "--nodes=2", str(script)).strip()
     run = slurm.folder / "runs" / "job" / job_id
     assert exit_code(run) == 0
     logs = sorted(path.read_text() for path in run.glob("rank-*.log"))
@@ -101,7 +101,7 @@ def test_a_standalone_job_trains_under_a_python_without_hpc_kit(slurm: Slurm, tm
     settings = {"name": "job", "command": list(command), "env.PYTHONPATH": str(without)}
     script = tmp_path / "elsewhere.sbatch"
     script.write_text(render(job, "local", set=settings, root=slurm.folder, standalone=True))
-    run = slurm.folder / "runs" / "job" / slurm.said("sbatch", "--parsable", str(script)).strip()
+    run = slurm.folder / "runs" / "job" / slurm.check_output("sbatch", "--parsable", str(script)).strip()
     wait_for(lambda: (run / END).is_file() and (run / END).read_text(), seconds=250)
     log = (run / "rank-0.log").read_text()
     assert exit_code(run) == 0, log

@@ -42,8 +42,8 @@ def test_each_command_lists_every_job_and_task() -> None:
 
 def test_the_heading_of_a_cluster_is_not_part_of_a_name() -> None:
     rows = [row for row in read_recorded("squeue").splitlines(keepends=True) if row.startswith(("273|", "275|"))]
-    told = parse_squeue(f"CLUSTER: alpha\n{rows[0]}\nCLUSTER: beta\n{rows[1]}")
-    assert told == parse_squeue("".join(rows))
+    output = parse_squeue(f"CLUSTER: alpha\n{rows[0]}\nCLUSTER: beta\n{rows[1]}")
+    assert output == parse_squeue("".join(rows))
 
 
 def test_a_failed_job_is_read_from_each_command() -> None:

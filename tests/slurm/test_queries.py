@@ -152,8 +152,8 @@ def test_a_job_taken_by_another_cluster_of_the_federation_is_followed_there(
 ) -> None:
     row = read_recorded("sacct", "273")
     revoked, there = row.replace("COMPLETED", "REVOKED"), row.replace("COMPLETED", booked)
-    told = squeue_row("273", queue) if queue else ""
-    slurm = Slurm(squeue="", sacct=revoked, squeue_federation=told, sacct_federation=revoked + there)
+    output = squeue_row("273", queue) if queue else ""
+    slurm = Slurm(squeue="", sacct=revoked, squeue_federation=output, sacct_federation=revoked + there)
     assert query_jobs(slurm, ["273"])["273"].state is state
     assert ["--federation" in argv for argv in slurm.asked].count(True) == 2
 

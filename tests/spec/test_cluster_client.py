@@ -68,6 +68,6 @@ def test_a_queue_is_set_up_once_per_process(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_release_is_known_without_a_query(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "pocketslurm", "info", "--json", "--state", str(tmp_path / "none")]
-    told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    assert json.loads(told)["slurm_version"] == str(slurm_version_of(LOCAL, {}))
+    output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert json.loads(output)["slurm_version"] == str(slurm_version_of(LOCAL, {}))
     assert not (tmp_path / "none").exists()

@@ -41,8 +41,8 @@ def test_components_are_saved_in_the_job_file(project: Path) -> None:
     save_job(found.requested_job, project / "jobs/again.toml")
     again = load.load_job("again", root=project)
     assert again.component == found.requested_job.component
-    told = render("mine", "slurm", set={"component": [{"nodes": 1}, {"nodes": 1, "constraint": "a&b"}]}, root=project)
-    line = next(line for line in told.splitlines() if line.startswith("# again"))
+    output = render("mine", "slurm", set={"component": [{"nodes": 1}, {"nodes": 1, "constraint": "a&b"}]}, root=project)
+    line = next(line for line in output.splitlines() if line.startswith("# again"))
     assert "--set 'component=[{nodes = 1}, {nodes = 1, constraint = \"a&b\"}]'" in line
 
 
@@ -75,9 +75,9 @@ def test_the_real_parser_reads_each_component(project: Path) -> None:
     (project / "jobs/mine.toml").write_text(TWO)
     text = render("mine", "slurm", root=project)
     head, second = text.split("#SBATCH hetjob\n")
-    told = sbatch_defined_options(text)
-    assert told["nodes"] == "1"
-    assert {name: told[name] for name in ("ntasks", "mem-per-cpu")} == {"ntasks": "2", "mem-per-cpu": "1G"}
+    output = sbatch_defined_options(text)
+    assert output["nodes"] == "1"
+    assert {name: output[name] for name in ("ntasks", "mem-per-cpu")} == {"ntasks": "2", "mem-per-cpu": "1G"}
     alone = sbatch_defined_options("#!/bin/bash\n" + second)
     assert {name: alone[name] for name in ("nodes", "ntasks", "mem")} == {"nodes": "2", "ntasks": "8", "mem": "4G"}
     assert "--requeue" in head

@@ -422,11 +422,13 @@ def test_an_alternative_option_replaces_the_inherited_one(
 
 
 def test_an_option_missing_from_the_release_is_refused(project: Path) -> None:
-    told = error_of(project, MINIMAL + '[resources]\ntres_per_task = "gres/gpu:1"\n', cluster__slurm_version="22.05.8")
-    assert "--tres-per-task is not in Slurm 22.05.8" in told
-    assert "and 23.11 added it" in told
-    told = error_of(project, MINIMAL + '[resources]\nrequeue = "expedite"\n', cluster__slurm_version="24.11")
-    assert "--requeue=expedite is not in Slurm 24.11" in told
+    output = error_of(
+        project, MINIMAL + '[resources]\ntres_per_task = "gres/gpu:1"\n', cluster__slurm_version="22.05.8"
+    )
+    assert "--tres-per-task is not in Slurm 22.05.8" in output
+    assert "and 23.11 added it" in output
+    output = error_of(project, MINIMAL + '[resources]\nrequeue = "expedite"\n', cluster__slurm_version="24.11")
+    assert "--requeue=expedite is not in Slurm 24.11" in output
     write(project, MINIMAL + '[resources]\nrequeue = "expedite"\n')
     assert resolved(project, cluster__slurm_version="25.11").job.resources.requeue == "expedite"
     assert "wrong value for slurm_version" in error_of(project, MINIMAL, cluster__slurm_version="new")

@@ -81,8 +81,8 @@ def test_gpus_per_task_stay_if_tasks_are_uneven_or_other_options_need_them(asked
 def test_unset_cpus_are_those_of_the_cluster_per_gpu(asked: dict[str, Any], cpus: int | None, note: str | None) -> None:
     job = fit(**asked)
     assert (job.job.resources.cpus_per_task, job.cpus_by_slurm) == (cpus, cpus is None and "cpus_per_gpu" not in asked)
-    told = [each for each in job.notes if "cpus" in each]
-    assert [note in each if note else each for each in told] == [True] * (note is not None)
+    printed = [each for each in job.notes if "cpus" in each]
+    assert [note in each if note else each for each in printed] == [True] * (note is not None)
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,9 @@ def test_a_host_with_gpus_under_two_names_is_refused(backend: str) -> None:
     greetings = {0: make_hello("x", gpus=True), 1: make_hello("x", gpus=True)}
     with pytest.raises(
         LaunchError, match="a and me@a are the same host, and their ranks would use the same GPUs"
-    ) as told:
+    ) as output:
         list(placement_warnings(CONNECTIONS, greetings, (2, 2), backend))
-    assert (told.value.remedy or "").startswith("name it once, with all its ranks: a:4; ")
+    assert (output.value.remedy or "").startswith("name it once, with all its ranks: a:4; ")
 
 
 @pytest.mark.parametrize(("gpus", "backend"), [(True, "gloo"), (False, "auto")])
@@ -119,5 +119,5 @@ def test_a_host_that_cannot_start_a_rank_reports_it_and_leaves_no_file(broken: s
     refused = json.loads(done.stdout.splitlines()[-1])
     assert refused == {"kind": "refused", "reason": why, "file": False}
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    told = explain_host_failure(LaunchHost("n1"), HostMessage(0, refused.pop("kind"), refused))
-    assert (told.what, told.found) == ("n1 cannot start any process", why)
+    output = explain_host_failure(LaunchHost("n1"), HostMessage(0, refused.pop("kind"), refused))
+    assert (output.what, output.found) == ("n1 cannot start any process", why)

@@ -49,8 +49,10 @@ def test_each_line_is_prefixed_with_rank_and_host_and_each_rank_has_a_log(hosts:
     code = 'echo "I am $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE on $GROUP_RANK"; printf "last words"'
     status, out, err = hosts.run_launch("-j", "2x2", "--hosts", "n1,n2", "--", "bash", "-c", code)
     assert (status, err) == (0, ""), out
-    said = sorted(line for line in out.splitlines() if " I am " in line)
-    assert said == [f"{rank} n{rank // 2 + 1} | I am {rank} of 4, {rank % 2} of 2 on {rank // 2}" for rank in range(4)]
+    output = sorted(line for line in out.splitlines() if " I am " in line)
+    assert output == [
+        f"{rank} n{rank // 2 + 1} | I am {rank} of 4, {rank % 2} of 2 on {rank // 2}" for rank in range(4)
+    ]
     assert "3 n2 | last words" in out
     (run,) = (hosts.project / "runs" / "bash").glob("2*")
     assert (run / "rank-3.log").read_text() == "I am 3 of 4, 1 of 2 on 1\nlast words"
@@ -66,8 +68,8 @@ def test_hosts_get_as_many_ranks_as_they_have_slots(hosts: Hosts) -> None:
     code = 'echo "$RANK of $WORLD_SIZE on $GROUP_RANK"'
     status, out, err = hosts.run_launch("--hostfile", "hosts", "--", "bash", "-c", code)
     assert (status, err) == (0, ""), out
-    said = sorted(re.findall(r"\| (\d of \d on \d)", out))
-    assert said == ["0 of 3 on 0", "1 of 3 on 1", "2 of 3 on 1"]
+    output = sorted(re.findall(r"\| (\d of \d on \d)", out))
+    assert output == ["0 of 3 on 0", "1 of 3 on 1", "2 of 3 on 1"]
 
 
 def test_a_setup_line_that_reads_input_does_not_consume_the_script(hosts: Hosts) -> None:

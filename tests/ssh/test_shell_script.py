@@ -87,8 +87,10 @@ def test_a_standalone_launch_needs_only_torch(
     logs = [log.read_text().splitlines() for log in sorted((hosts.project / "runs" / "bash").glob("*/rank-*.log"))]
     place = logs[last][1]
     for rank, lines in enumerate(logs):
-        said = [f"rank {rank} of {2 * nodes}", place]
-        assert lines[:2] == (said[: len(lines)] if status and rank != last else said)  # one may be ended before that
+        output = [f"rank {rank} of {2 * nodes}", place]
+        assert lines[:2] == (
+            output[: len(lines)] if status and rank != last else output
+        )  # one may be ended before that
     _, address, port = place.split()
     assert (address, 10000 <= int(port) < 30000) == ("127.0.0.1" if nodes == 1 else "127.0.77.1", True)
     assert hosts.await_none() == []

@@ -79,8 +79,8 @@ def test_all_commands_share_one_connection(ssh: Ssh, tmp_path: Path) -> None:
     connection.open(20)
     assert (tmp_path / "socket").is_socket()
     # The client's port is the same: there was no second connection.
-    said = [connection.start("echo $SSH_CONNECTION; exit 3").communicate(timeout=30)[0] for _ in range(2)]
-    assert said[0] == said[1]
+    output = [connection.start("echo $SSH_CONNECTION; exit 3").communicate(timeout=30)[0] for _ in range(2)]
+    assert output[0] == output[1]
     connection.close()
     deadline = time.monotonic() + 20
     while (tmp_path / "socket").exists() and time.monotonic() < deadline:

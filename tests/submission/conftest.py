@@ -1,4 +1,4 @@
-"""The fake Slurm of the tests of runs."""
+"""The fake Slurm of tests/runs."""
 
 from __future__ import annotations
 

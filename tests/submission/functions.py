@@ -1,4 +1,4 @@
-"""What the executor's tests run in jobs."""
+"""Functions that the tests of the executor run in jobs."""
 
 from __future__ import annotations
 

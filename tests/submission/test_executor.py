@@ -1,4 +1,4 @@
-"""Pickled functions through our script: on the embedded Slurm, with submitit's own side in the job."""
+"""Pickled functions in our script on the embedded Slurm, with submitit's own code in the job."""
 
 from __future__ import annotations
 

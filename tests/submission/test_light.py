@@ -1,4 +1,4 @@
-"""What a command need not know it does not import: the prompt comes back at once."""
+"""Commands import only the modules they need, because the prompt has to return quickly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sbatch says, and what to do about it."""
+"""Errors of sbatch, each with a remedy."""
 
 from __future__ import annotations
 

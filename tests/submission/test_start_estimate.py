@@ -1,4 +1,4 @@
-"""`sbatch --test-only`: what it says, and what is made of it."""
+"""Reading the start time that `sbatch --test-only` estimates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAIN = "sbatch: Job 2 to start at 2026-11-23T14:20:05 using 4 processors on node
 
 
 @pytest.mark.parametrize(
-    ("said", "start"),
+    ("output", "start"),
     [
         (
             MAIN.replace("main", "high") + "sbatch:   Preempts: 4,5\n",
@@ -33,8 +33,8 @@ MAIN = "sbatch: Job 2 to start at 2026-11-23T14:20:05 using 4 processors on node
         ("", None),
     ],
 )  # fmt: skip
-def test_the_estimate_of_sbatch_is_read(said: str, start: StartEstimate | None) -> None:
-    assert parse_start_estimate(said) == start
+def test_the_estimate_of_sbatch_is_read(output: str, start: StartEstimate | None) -> None:
+    assert parse_start_estimate(output) == start
 
 
 SAYS = """echo "${!#}" >"$FAKE/asked"; cp "${!#}" "$FAKE/script"; cat "$FAKE/says" >&2; exit "$(cat "$FAKE/exit")"\n"""

@@ -1,4 +1,4 @@
-"""Submitting: the bytes, the folders, the environment; and what is left when it fails."""
+"""Submission: the bytes for sbatch, the folders, the environment, and the files that remain after a failure."""
 
 from __future__ import annotations
 
@@ -462,7 +462,7 @@ def test_a_late_job_is_waited_for(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPa
     assert submit("job", "fake").job_id == "41"
 
 
-def test_ctrl_c_while_a_lost_job_is_sought_keeps_its_note(
+def test_ctrl_c_during_the_search_for_a_lost_job_keeps_its_note(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(script: Path, client: SlurmClient) -> None:
@@ -529,7 +529,7 @@ def test_nothing_is_resubmitted_while_slurm_does_not_answer(slurm: FakeSlurm, pr
     assert "last" not in {path.name for path in slurm.folder.iterdir()}
 
 
-def test_a_submission_of_another_process_is_left_alone(slurm: FakeSlurm, project: Path) -> None:
+def test_a_submission_of_another_process_is_not_touched(slurm: FakeSlurm, project: Path) -> None:
     other = project / "runs/job/.submitting-abc"
     other.mkdir(parents=True)
     slurm.write("41.path", f"{other}/script.sbatch")
@@ -537,7 +537,7 @@ def test_a_submission_of_another_process_is_left_alone(slurm: FakeSlurm, project
     assert other.is_dir()
 
 
-def test_an_answer_in_the_words_of_a_site_is_read(slurm: FakeSlurm) -> None:
+def test_a_modified_answer_of_sbatch_is_read(slurm: FakeSlurm) -> None:
     hook = 'echo "Welcome to job 7 of the day"; echo "13;cluster2"; cp -- "$1" "$FAKE/13.script"; exit 0'
     slurm.write("sbatch.hook", hook)
     assert submit("job", "fake").job_id == "13"
@@ -741,7 +741,7 @@ def test_a_closed_terminal_while_sbatch_works_loses_no_record(slurm: FakeSlurm, 
     assert not list((project / "runs/job").glob(".submitting-*"))
 
 
-def test_ignored_signals_and_handlers_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_signals_and_handlers_stay_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.signal(signal.SIGTERM, interrupt)
     try:
         with defer_signals():
@@ -772,16 +772,16 @@ def test_a_job_id_is_printed_before_git_runs_and_recorded_even_if_printing_fails
 ) -> None:
     resolved = resolve(load.load("job", "fake"))
     text = render_resolved(resolved, root=project)
-    told: list[str] = []
+    output: list[str] = []
 
     def state(git: provenance.GitQuery) -> provenance.GitState:
-        told.append("git")
+        output.append("git")
         git.stop()
         return provenance.GitState()
 
     monkeypatch.setattr(provenance.GitQuery, "state", state)
-    submission.submit_script(resolved, text, root=project, on_submitted=lambda done: told.append(done.job_id))
-    assert told == ["12", "git"]
+    submission.submit_script(resolved, text, root=project, on_submitted=lambda done: output.append(done.job_id))
+    assert output == ["12", "git"]
     with pytest.raises(SubmitInterrupted, match="job 13"):
         submission.submit_script(resolved, text, root=project, on_submitted=interrupt)
     assert record_of(project / "runs/job/13")["job_id"] == "13"

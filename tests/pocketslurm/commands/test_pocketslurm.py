@@ -1,4 +1,4 @@
-"""The command `pocketslurm`, as programs of others call it."""
+"""The command `pocketslurm`, as other programs call it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def call(
     )
 
 
-def test_a_queue_is_set_up_and_used_by_its_folder_alone(tmp_path: Path) -> None:
+def test_a_queue_needs_only_its_folder(tmp_path: Path) -> None:
     done = call("path", "--state", "queue", "--settings", "-", stdin='{"nodes": "n[1-2]", "cpus": 3}', folder=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path}/queue/bin\n", "")
     assert (tmp_path / "queue/bin/.pocketslurm").exists()
@@ -38,7 +38,7 @@ def test_a_queue_is_set_up_and_used_by_its_folder_alone(tmp_path: Path) -> None:
     assert subprocess.run(argv, env=environ, capture_output=True, text=True).stdout == "n[1-2] 3\n"
 
 
-def test_a_named_queue_lies_beside_the_default_one(tmp_path: Path) -> None:
+def test_a_named_queue_is_stored_beside_the_default_one(tmp_path: Path) -> None:
     home = {"XDG_STATE_HOME": str(tmp_path)}
     assert call("path", environ=home).stdout == f"{tmp_path}/hpc_kit/slurm/bin\n"
     assert call("path", "--queue=my laptop/2", environ=home).stdout == f"{tmp_path}/hpc_kit/slurm-my_laptop_2/bin\n"
@@ -48,13 +48,13 @@ def test_a_named_queue_lies_beside_the_default_one(tmp_path: Path) -> None:
 
 def test_info(tmp_path: Path) -> None:
     state = str(tmp_path / "queue")
-    told = json.loads(call("info", "--json", "--state", state).stdout)
-    assert (told["bin"], told["next_job_id"], told["active_jobs"]) == (f"{state}/bin", None, [])
-    assert told["settings"]["partitions"][0]["name"] == "local"
+    output = json.loads(call("info", "--json", "--state", state).stdout)
+    assert (output["bin"], output["next_job_id"], output["active_jobs"]) == (f"{state}/bin", None, [])
+    assert output["settings"]["partitions"][0]["name"] == "local"
     assert not Path(state).exists()
     call("run", "--state", state, "sbatch", "--hold", "--wrap=true", folder=tmp_path)
-    told = json.loads(call("info", "--json", "--state", state).stdout)
-    assert (told["next_job_id"], told["active_jobs"]) == (2, [1])
+    output = json.loads(call("info", "--json", "--state", state).stdout)
+    assert (output["next_job_id"], output["active_jobs"]) == (2, [1])
     assert "next_job_id: 2\n" in call("info", "--state", state).stdout
     call("run", "--state", state, "--", "scancel", "--me")
 
@@ -81,7 +81,7 @@ def test_any_command_of_slurm(tmp_path: Path) -> None:
         (["run", "--state=queue", "no-such-program"], 1, "pocketslurm: error: cannot run no-such-program\n"),
     ],
 )
-def test_faults(argv: list[str], status: int, text: str, tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused(argv: list[str], status: int, text: str, tmp_path: Path) -> None:
     done = call(*argv, stdin='{"node": 4}', folder=tmp_path)
     assert (done.returncode, done.stdout) == (status, "")
     assert text.replace("/standard", "standard") in done.stderr
@@ -133,7 +133,7 @@ def test_help() -> None:
     assert "--settings FILE" in call("--help").stdout
 
 
-def test_machines_that_share_a_home_have_a_queue_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machines_with_a_shared_home_have_separate_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = {"XDG_STATE_HOME": str(tmp_path)}
     mine = queue_directory("", home)
     mine.mkdir()

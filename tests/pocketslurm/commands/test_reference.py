@@ -1,4 +1,4 @@
-"""The page docs/embedded-slurm.md, as the code makes it; that the one in docs is that one, tests/spec sees."""
+"""The tables of docs/embedded-slurm.md contain every option and column. tests/spec compares the page with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""salloc, sstat and sbcast; and the commands that have nothing to work on."""
+"""salloc, and the commands without a function here, such as sacctmgr."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TIMED_OUT = (
 )
 
 
-def told(text: str) -> str:
-    """Without the lines that say only how long it took."""
+def without_waiting_lines(text: str) -> str:
+    """Return the output without the lines about waiting, which depend on the time."""
     return "".join(line for line in text.splitlines(keepends=True) if "queued" not in line and "Pending" not in line)
 
 
@@ -34,7 +34,7 @@ def test_a_command_runs_in_an_allocation_and_ends_it(slurm: Slurm) -> None:
 
 def test_salloc_reports_the_allocation(slurm: Slurm) -> None:
     done = slurm.run("salloc", "-J", "name", "true")
-    assert told(done.stderr).replace("salloc: job 1 has been allocated resources\n", "") == (
+    assert without_waiting_lines(done.stderr).replace("salloc: job 1 has been allocated resources\n", "") == (
         "salloc: Granted job allocation 1\nsalloc: Relinquishing job allocation 1\n"
     )
     assert slurm.until(1, "COMPLETED").name == "name"
@@ -49,14 +49,17 @@ def test_without_a_command_the_users_shell_runs(slurm: Slurm) -> None:
 
 def test_an_allocation_without_a_shell_waits_for_steps(slurm: Slurm) -> None:
     slurm.run("salloc", "-N2", "--no-shell")
-    assert slurm.said("squeue", "-h", "-o", "%j %T %D") == "no-shell RUNNING 2\n"
-    assert slurm.said("srun", "--jobid=1", "-n2", "-l", "echo", "here") in ("0: here\n1: here\n", "1: here\n0: here\n")
+    assert slurm.check_output("squeue", "-h", "-o", "%j %T %D") == "no-shell RUNNING 2\n"
+    assert slurm.check_output("srun", "--jobid=1", "-n2", "-l", "echo", "here") in (
+        "0: here\n1: here\n",
+        "1: here\n0: here\n",
+    )
     assert slurm.job(1).state == "RUNNING"
-    slurm.said("scancel", "1")
+    slurm.check_output("scancel", "1")
     slurm.until(1, "CANCELLED")
 
 
-def test_the_command_outlives_a_cancelled_job_and_its_steps_do_not(slurm: Slurm) -> None:
+def test_after_scancel_the_command_continues_and_its_steps_end(slurm: Slurm) -> None:
     line = "srun sleep 100 & sleep 1; scancel $SLURM_JOB_ID; wait; sleep 1; echo still"
     done = slurm.run("salloc", "sh", "-c", line)
     assert (done.returncode, done.stdout) == (0, "still\n")
@@ -64,16 +67,16 @@ def test_the_command_outlives_a_cancelled_job_and_its_steps_do_not(slurm: Slurm)
     slurm.until(1, "CANCELLED")
 
 
-def test_an_salloc_that_is_killed_takes_the_job_along(slurm: Slurm) -> None:
+def test_killing_salloc_ends_the_job(slurm: Slurm) -> None:
     process = slurm.start("salloc", "sleep", "100")
-    wait_for(lambda: slurm.said("squeue", "-h", "-o", "%T") == "RUNNING\n" or None)
+    wait_for(lambda: slurm.check_output("squeue", "-h", "-o", "%T") == "RUNNING\n" or None)
     process.kill()
     process.communicate()
     slurm.until(1, "COMPLETED", "FAILED", "CANCELLED")
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "said"),
+    ("options", "status", "output"),
     [
         (["--bogus"], 255, "salloc: unrecognized option '--bogus'\nTry \"salloc --help\" for more information\n"),
         (
@@ -89,8 +92,8 @@ def test_an_salloc_that_is_killed_takes_the_job_along(slurm: Slurm) -> None:
         (["-Q", "/no/such"], 1, 'salloc: error: _fork_command: Unable to find command "/no/such"\n'),
     ],
 )
-def test_salloc_refuses_wrong_options(slurm: Slurm, options: list[str], status: int, said: str) -> None:
-    assert slurm.refused("salloc", *options) == (status, said)
+def test_salloc_refuses_wrong_options(slurm: Slurm, options: list[str], status: int, output: str) -> None:
+    assert slurm.refused("salloc", *options) == (status, output)
 
 
 def test_every_option_has_its_row() -> None:
@@ -98,7 +101,7 @@ def test_every_option_has_its_row() -> None:
     assert all(row.note for row in SUPPORT.values() if row.support is not Support.WORKS)
 
 
-def test_variables_stand_for_options(slurm: Slurm) -> None:
+def test_variables_replace_options(slurm: Slurm) -> None:
     done = slurm.run(
         "salloc", "sh", "-c", "echo $SLURM_JOB_NAME", env={"SALLOC_QUIET": "1", "SALLOC_JOB_NAME": "named"}
     )
@@ -107,18 +110,18 @@ def test_variables_stand_for_options(slurm: Slurm) -> None:
 
 @pytest.mark.parametrize("argv", [("sacctmgr", "-n", "list", "user", "format=account"), ("sshare", "-U")])
 def test_there_are_no_accounts(slurm: Slurm, argv: tuple[str, ...]) -> None:
-    assert slurm.said(*argv) == ""
+    assert slurm.check_output(*argv) == ""
 
 
 @pytest.mark.parametrize("command", sorted(UNSUPPORTED.keys() - {"sshare"}))
 def test_unsupported_commands_print_the_alternative(slurm: Slurm, command: str) -> None:
-    status, said = slurm.refused(command, "add", "-x")
-    assert (status, said) == (1, f"{command}: error: not supported by the embedded Slurm: {UNSUPPORTED[command]}\n")
+    status, output = slurm.refused(command, "add", "-x")
+    assert (status, output) == (1, f"{command}: error: not supported by the embedded Slurm: {UNSUPPORTED[command]}\n")
 
 
 def test_clusters_adds_the_cluster_to_the_answer(slurm: Slurm) -> None:
     assert (
-        slurm.said("sbatch", "-M", "embedded", "--hold", "--wrap", "true")
+        slurm.check_output("sbatch", "-M", "embedded", "--hold", "--wrap", "true")
         == "Submitted batch job 1 on cluster embedded\n"
     )
-    assert slurm.said("sbatch", "-M", "all", "--parsable", "--hold", "--wrap", "true") == "2;embedded\n"
+    assert slurm.check_output("sbatch", "-M", "all", "--parsable", "--hold", "--wrap", "true") == "2;embedded\n"

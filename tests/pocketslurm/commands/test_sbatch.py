@@ -1,4 +1,4 @@
-"""What sbatch takes and refuses: the words and exit statuses of Slurm 22.05.8."""
+"""Options that sbatch accepts and refuses, with the messages and exit statuses of Slurm 22.05.8."""
 
 from __future__ import annotations
 
@@ -138,14 +138,14 @@ def test_sbatch_refuses_wrong_options(slurm: Slurm, options: list[str], status: 
         ("#!/bin/sh\n\0", ["The Slurm controller does not allow scripts that", "contain a NULL character '\\0'."]),
     ],
 )
-def test_scripts_that_are_none(slurm: Slurm, text: str, complaint: list[str]) -> None:
+def test_files_that_are_no_scripts_are_refused(slurm: Slurm, text: str, complaint: list[str]) -> None:
     expected = (1, "".join(f"sbatch: error: {line}\n" for line in complaint))
     assert slurm.refused("sbatch", stdin=text) == expected
     (slurm.folder / "job.sh").write_text(text)
     assert slurm.refused("sbatch", "job.sh") == expected
 
 
-def test_scripts_that_are_not_there(slurm: Slurm) -> None:
+def test_missing_scripts_are_refused(slurm: Slurm) -> None:
     assert slurm.refused("sbatch", "no.sh") == (1, "sbatch: error: Unable to open file no.sh\n")
     expected = (1, "sbatch: error: Script arguments not permitted with --wrap option\n")
     assert slurm.refused("sbatch", "--wrap=true", "job.sh") == expected
@@ -164,19 +164,19 @@ def test_jobs_that_never_start_are_accepted(make_slurm: Callable[..., Slurm], op
     job_id = slurm.submit("true", *options)
     after = slurm.submit("true")
     slurm.until(after, "COMPLETED")
-    assert slurm.said("squeue", "-h", "-o", "%i %T %r") == f"{job_id} PENDING {reason}\n"
+    assert slurm.check_output("squeue", "-h", "-o", "%i %T %r") == f"{job_id} PENDING {reason}\n"
 
 
-def test_directives_give_way_to_variables_and_these_to_the_command_line(slurm: Slurm) -> None:
+def test_the_command_line_has_priority_over_variables_and_these_over_directives(slurm: Slurm) -> None:
     script = slurm.folder / "job.sh"
     script.write_text("#!/bin/sh\n#SBATCH -J directive --comment=directive\n#SBATCH --account=directive --hold\n")
     variables = {"SBATCH_JOB_NAME": "variable", "SBATCH_ACCOUNT": "variable", "SBATCH_NO_REQUEUE": "1"}
-    slurm.said("sbatch", "-J", "line", str(script), env=variables)
+    slurm.check_output("sbatch", "-J", "line", str(script), env=variables)
     job = slurm.job(1)
     assert (job.name, job.account, job.comment, job.requeue) == ("line", "variable", "directive", False)
 
 
-def test_a_later_option_takes_back_an_earlier_one(slurm: Slurm) -> None:
+def test_a_later_option_cancels_an_earlier_one(slurm: Slurm) -> None:
     assert slurm.job(slurm.submit("#SBATCH --no-requeue\n", "--hold", "--requeue")).requeue
     assert not slurm.job(slurm.submit("#SBATCH --requeue\n", "--hold", "--no-requeue")).requeue
 
@@ -192,7 +192,7 @@ def test_options_of_real_clusters_change_nothing(slurm: Slurm) -> None:
     assert slurm.until(job_id, "COMPLETED").account == "abc"
 
 
-def test_the_size_may_be_corrected_with_a_warning(slurm: Slurm) -> None:
+def test_the_size_is_corrected_with_a_warning(slurm: Slurm) -> None:
     done = slurm.run("sbatch", "-N3", "-n2", "--wrap", "true")
     warning = "sbatch: Warning: can't run 2 processes on 3 nodes, setting nnodes to 2\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job 1\n", warning)
@@ -200,35 +200,35 @@ def test_the_size_may_be_corrected_with_a_warning(slurm: Slurm) -> None:
 
 
 def test_quiet_parsable_and_version(slurm: Slurm) -> None:
-    assert slurm.said("sbatch", "-Q", "--hold", "--wrap", "true") == ""
-    assert slurm.said("sbatch", "--parsable", "--hold", "--wrap", "true") == "2\n"
-    assert slurm.said("sbatch", "--version") == slurm.said("sbatch", "-V") == "slurm 22.05.8\n"
-    assert "--ntasks-per-node=VALUE" in slurm.said("sbatch", "--help")
+    assert slurm.check_output("sbatch", "-Q", "--hold", "--wrap", "true") == ""
+    assert slurm.check_output("sbatch", "--parsable", "--hold", "--wrap", "true") == "2\n"
+    assert slurm.check_output("sbatch", "--version") == slurm.check_output("sbatch", "-V") == "slurm 22.05.8\n"
+    assert "--ntasks-per-node=VALUE" in slurm.check_output("sbatch", "--help")
 
 
-def test_a_test_submits_nothing(slurm: Slurm) -> None:
+def test_test_only_submits_nothing(slurm: Slurm) -> None:
     done = slurm.run("sbatch", "--test-only", "-N2", "-n4", "--wrap", "true")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.startswith("sbatch: Job 1 to start at ")
     assert done.stderr.endswith(" using 4 processors on nodes n[1-2] in partition local\n")
-    assert slurm.said("squeue", "-h", "-t", "all") == ""
+    assert slurm.check_output("squeue", "-h", "-t", "all") == ""
     refusal = (1, "allocation failure: Requested node configuration is not available\n")
     assert slurm.refused("sbatch", "--test-only", "-N1", "-n9", "--wrap", "true") == refusal
 
 
-def test_the_name_is_the_scripts_own_or_wrap(slurm: Slurm) -> None:
+def test_the_job_name_is_that_of_the_script_or_wrap(slurm: Slurm) -> None:
     assert slurm.job(slurm.submit("true", "--hold")).name == "job.sh"
-    slurm.said("sbatch", "--hold", "--wrap", "true")
+    slurm.check_output("sbatch", "--hold", "--wrap", "true")
     assert slurm.job(2).name == "wrap"
 
 
-def test_of_several_partitions_the_first_that_fits_is_taken(make_slurm: Callable[..., Slurm]) -> None:
+def test_the_first_suitable_partition_of_a_list_is_used(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(partitions=(Partition("small", nodes="n1"), Partition("large")))
     assert slurm.job(slurm.submit("true", "-p", "small,large", "-N2", "--hold")).partition == "large"
     assert slurm.job(slurm.submit("true", "-p", "small,large", "--hold")).partition == "small"
 
 
-def test_a_partitions_default_time_is_the_jobs(make_slurm: Callable[..., Slurm]) -> None:
+def test_a_job_has_the_default_time_of_its_partition(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(partitions=(Partition("a", max_time=7200, default_time=600), Partition("b", max_time=7200)))
     assert slurm.job(slurm.submit("true", "--hold")).time_limit == 600
     assert slurm.job(slurm.submit("true", "--hold", "-p", "b")).time_limit == 7200
@@ -241,17 +241,17 @@ def test_every_option_of_sbatch_has_its_row() -> None:
     assert all(row.note for row in SBATCH_SUPPORT.values() if row.support is not Support.WORKS)
 
 
-def test_a_script_is_looked_for_along_the_path(slurm: Slurm, tmp_path: Path) -> None:
+def test_a_script_is_searched_on_path(slurm: Slurm, tmp_path: Path) -> None:
     (tmp_path / "found.sh").write_text("#!/bin/sh\n")
-    slurm.said("sbatch", "--hold", "found.sh", env={"PATH": f"{slurm.environ['PATH']}:{tmp_path}"})
+    slurm.check_output("sbatch", "--hold", "found.sh", env={"PATH": f"{slurm.environ['PATH']}:{tmp_path}"})
     assert slurm.job(1).command == str(tmp_path / "found.sh")
 
 
-def test_gpus_are_unknown_where_there_are_none(make_slurm: Callable[..., Slurm]) -> None:
+def test_gpu_options_are_refused_without_gpus(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(gpus=0)
     for option in ("--gres=gpu:1", "--gpus=1", "--gpus-per-task=1"):
         assert slurm.refused("sbatch", "-n1", option, "--wrap", "true") == (1, INVALID_GRES)
-    slurm.said("sbatch", "--wait", "--gres=none", "--wrap", "true")
+    slurm.check_output("sbatch", "--wait", "--gres=none", "--wrap", "true")
 
 
 def test_files_of_the_queue_are_private(slurm: Slurm) -> None:

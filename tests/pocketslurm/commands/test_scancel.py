@@ -1,4 +1,4 @@
-"""Time limits, signals, scancel and requeue: what reaches the script, what the log says, what is booked."""
+"""Time limits, signals, scancel and requeue: signals in the script, lines in the log, states in the records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def notice(job_id: int, cause: str) -> str:
 
 
 def booked(slurm: Slurm, job_id: int) -> list[str]:
-    return slurm.said("sacct", "-nP", "-o", "JobID,State,ExitCode", "-j", str(job_id)).splitlines()
+    return slurm.check_output("sacct", "-nP", "-o", "JobID,State,ExitCode", "-j", str(job_id)).splitlines()
 
 
 def test_a_job_at_its_time_limit_is_ended(make_slurm: Callable[..., Slurm]) -> None:
@@ -38,10 +38,10 @@ def test_a_job_at_its_time_limit_is_ended(make_slurm: Callable[..., Slurm]) -> N
     assert 0.5 <= job.end_time - job.start_time < 1.5
     assert re.fullmatch(notice(job_id, " DUE TO TIME LIMIT"), slurm.log(f"slurm-{job_id}.out"))
     assert booked(slurm, job_id) == [f"{job_id}|TIMEOUT|0:0", f"{job_id}.batch|CANCELLED|0:15"]
-    assert "JobState=TIMEOUT Reason=TimeLimit" in slurm.said("scontrol", "show", "job", str(job_id))
+    assert "JobState=TIMEOUT Reason=TimeLimit" in slurm.check_output("scontrol", "show", "job", str(job_id))
 
 
-def test_a_script_that_does_not_listen_is_killed_after_the_wait(make_slurm: Callable[..., Slurm]) -> None:
+def test_a_script_that_ignores_sigterm_is_killed_after_kill_wait(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(minute=0.5, kill_wait=0.5)
     job_id = slurm.submit("trap 'echo TERM' TERM; while true; do sleep 0.05; done", "--time=1")
     slurm.until(job_id, "TIMEOUT")
@@ -49,7 +49,7 @@ def test_a_script_that_does_not_listen_is_killed_after_the_wait(make_slurm: Call
     assert slurm.log(f"slurm-{job_id}.out").endswith("TERM\n")
 
 
-def test_a_script_that_ends_well_in_time_is_a_time_out_all_the_same(make_slurm: Callable[..., Slurm]) -> None:
+def test_a_script_that_exits_0_after_its_time_limit_still_times_out(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(minute=0.5)
     job_id = slurm.submit("trap 'exit 0' TERM; while true; do sleep 0.05; done", "--time=1")
     slurm.until(job_id, "TIMEOUT")
@@ -58,10 +58,10 @@ def test_a_script_that_ends_well_in_time_is_a_time_out_all_the_same(make_slurm: 
 
 def test_seconds_of_a_limit_are_rounded_up_to_minutes(slurm: Slurm) -> None:
     job_id = slurm.submit("true", "--time=0:30", "--hold")
-    assert slurm.said("squeue", "-h", "-j", str(job_id), "-o", "%l") == "1:00\n"
+    assert slurm.check_output("squeue", "-h", "-j", str(job_id), "-o", "%l") == "1:00\n"
 
 
-def test_the_signal_before_the_limit_goes_to_the_batch_shell_with_b(make_slurm: Callable[..., Slurm]) -> None:
+def test_with_b_the_signal_before_the_limit_reaches_the_batch_shell(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(minute=6.0)  # the signal comes after a second and a half: by then the shell listens
     job_id = slurm.submit(LISTENS, "--time=1", "--signal=B:USR1@45")
     wait_for(lambda: slurm.log("heard") == "USR1\n")
@@ -69,7 +69,7 @@ def test_the_signal_before_the_limit_goes_to_the_batch_shell_with_b(make_slurm: 
     assert slurm.ended(job_id).state == "COMPLETED"
 
 
-def test_the_signal_before_the_limit_spares_the_batch_shell_otherwise(make_slurm: Callable[..., Slurm]) -> None:
+def test_without_b_the_signal_before_the_limit_does_not_reach_the_batch_shell(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(minute=1.0)
     job_id = slurm.submit(LISTENS, "--time=1", "--signal=USR1@50")
     slurm.until(job_id, "TIMEOUT")
@@ -80,31 +80,31 @@ def test_a_limit_can_be_changed_while_the_job_runs(make_slurm: Callable[..., Slu
     slurm = make_slurm(minute=0.5)
     job_id = slurm.submit(LISTENS)
     wait_for(lambda: ready(slurm))
-    slurm.said("scontrol", "update", f"JobId={job_id}", "TimeLimit=1")
+    slurm.check_output("scontrol", "update", f"JobId={job_id}", "TimeLimit=1")
     slurm.until(job_id, "TIMEOUT")
 
 
 def test_a_running_job_is_cancelled(slurm: Slurm) -> None:
     job_id = slurm.submit("sleep 600; echo after")
     slurm.until(job_id, "RUNNING")
-    slurm.said("scancel", str(job_id))
+    slurm.check_output("scancel", str(job_id))
     assert slurm.job(job_id).state == "CANCELLED"
     job = slurm.until(job_id, "CANCELLED")
     assert booked(slurm, job_id) == [f"{job_id}|CANCELLED by {job.uid}|0:0", f"{job_id}.batch|CANCELLED|0:15"]
     assert re.fullmatch(notice(job_id, ""), slurm.log(f"slurm-{job_id}.out"))
-    slurm.said("scancel", str(job_id))
+    slurm.check_output("scancel", str(job_id))
 
 
 def test_children_of_a_cancelled_script_get_no_sigterm(slurm: Slurm) -> None:
     below = "trap 'echo below >> heard' TERM; echo ready > ready; while :; do sleep 0.05; done"
     job_id = slurm.submit(f"trap 'echo shell >> heard; sleep 0.5; exit 0' TERM\nbash -c \"{below}\" &\nwait")
     wait_for(lambda: ready(slurm))
-    slurm.said("scancel", str(job_id))
+    slurm.check_output("scancel", str(job_id))
     slurm.until(job_id, "CANCELLED")
     assert slurm.log("heard") == "shell\n"
 
 
-def test_a_job_that_is_cancelled_before_its_script_could_begin_has_had_one(
+def test_a_job_cancelled_before_its_script_starts_has_a_batch_step(
     slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register = Supervisor._register
@@ -116,7 +116,7 @@ def test_a_job_that_is_cancelled_before_its_script_could_begin_has_had_one(
     monkeypatch.setattr(Supervisor, "_register", late)  # the daemons are forks of this process
     job_id = slurm.submit("echo ran; sleep 600")
     slurm.until(job_id, "RUNNING")
-    slurm.said("scancel", str(job_id))
+    slurm.check_output("scancel", str(job_id))
     (slurm.folder / "go").touch()
     job = slurm.until(job_id, "CANCELLED")
     assert booked(slurm, job_id) == [f"{job_id}|CANCELLED by {job.uid}|0:0", f"{job_id}.batch|CANCELLED|0:15"]
@@ -125,11 +125,11 @@ def test_a_job_that_is_cancelled_before_its_script_could_begin_has_had_one(
 
 def test_a_waiting_job_is_cancelled_and_never_starts(slurm: Slurm) -> None:
     job_id = slurm.submit("true", "--begin=now+1hour")
-    slurm.said("scancel", str(job_id))
+    slurm.check_output("scancel", str(job_id))
     job = slurm.job(job_id)
     assert (job.state, job.start_time, job.completing) == ("CANCELLED", 0.0, False)
-    said = slurm.said("sacct", "-nP", "-o", "State,Elapsed,NodeList", "-j", str(job_id))
-    assert said == f"CANCELLED by {job.uid}|00:00:00|None assigned\n"
+    output = slurm.check_output("sacct", "-nP", "-o", "State,Elapsed,NodeList", "-j", str(job_id))
+    assert output == f"CANCELLED by {job.uid}|00:00:00|None assigned\n"
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_a_waiting_job_is_cancelled_and_never_starts(slurm: Slurm) -> None:
 def test_signals_go_to_the_steps_the_shell_or_all(slurm: Slurm, options: tuple[str, ...], heard: str) -> None:
     job_id = slurm.submit(LISTENS)
     wait_for(lambda: ready(slurm))
-    slurm.said("scancel", *options, str(job_id))
-    slurm.said("scancel", "-b", "-s", "TERM", str(job_id))
+    slurm.check_output("scancel", *options, str(job_id))
+    slurm.check_output("scancel", "-b", "-s", "TERM", str(job_id))
     wait_for(lambda: slurm.log("heard").endswith("TERM\n"))
     assert slurm.log("heard") == heard + "TERM\n"
     (slurm.folder / "go").touch()
@@ -154,13 +154,13 @@ def test_jobs_are_cancelled_by_name_state_partition_or_all(make_slurm: Callable[
         slurm.submit("sleep 600", "-J", name, "-p", partition, "--hold")
     running = slurm.submit("sleep 600", "-J", "a")
     slurm.until(running, "RUNNING")
-    slurm.said("scancel", "-n", "a", "-t", "PENDING", "-p", "one")
-    assert slurm.said("squeue", "-h", "-S", "i", "-o", "%i").split() == ["2", "3", "4", "5"]
-    slurm.said("scancel", "--name=b")
-    assert slurm.said("squeue", "-h", "-S", "i", "-o", "%i").split() == ["2", "5"]
-    slurm.said("scancel", "-u", slurm.job(running).user)
+    slurm.check_output("scancel", "-n", "a", "-t", "PENDING", "-p", "one")
+    assert slurm.check_output("squeue", "-h", "-S", "i", "-o", "%i").split() == ["2", "3", "4", "5"]
+    slurm.check_output("scancel", "--name=b")
+    assert slurm.check_output("squeue", "-h", "-S", "i", "-o", "%i").split() == ["2", "5"]
+    slurm.check_output("scancel", "-u", slurm.job(running).user)
     slurm.until(running, "CANCELLED")
-    assert slurm.said("squeue", "-h") == ""
+    assert slurm.check_output("squeue", "-h") == ""
 
 
 @pytest.mark.parametrize(
@@ -188,12 +188,12 @@ test -n "$SLURM_RESTART_COUNT" || { echo ready > ready; sleep 600; }
 def test_a_requeued_job_starts_again_with_its_id(slurm: Slurm, mode: str, kept: str) -> None:
     job_id = slurm.submit(RESTARTS, f"--open-mode={mode}")
     wait_for(lambda: ready(slurm))
-    slurm.said("scontrol", "requeue", str(job_id))
+    slurm.check_output("scontrol", "requeue", str(job_id))
     job = slurm.until(job_id, "COMPLETED")
     assert (job.restart_count, job.attempt) == (1, 2)
     expected = re.escape(kept).replace(r"\{notice\}", notice(job_id, " DUE TO JOB REQUEUE")) + "run 1\n"
     assert re.fullmatch(expected, slurm.log(f"slurm-{job_id}.out"))
-    assert "Restarts=1" in slurm.said("scontrol", "show", "job", str(job_id))
+    assert "Restarts=1" in slurm.check_output("scontrol", "show", "job", str(job_id))
 
 
 def test_a_script_may_requeue_itself(slurm: Slurm) -> None:
@@ -204,17 +204,17 @@ def test_a_script_may_requeue_itself(slurm: Slurm) -> None:
 def test_requeuehold_keeps_the_job_until_its_release(slurm: Slurm) -> None:
     job_id = slurm.submit(RESTARTS)
     wait_for(lambda: ready(slurm))
-    slurm.said("scontrol", "requeuehold", str(job_id))
+    slurm.check_output("scontrol", "requeuehold", str(job_id))
     shown = ("squeue", "-h", "-j", str(job_id), "-o", "%T %R")
-    wait_for(lambda: slurm.said(*shown) == "PENDING (job requeued in held state)\n")
-    slurm.said("scontrol", "release", str(job_id))
+    wait_for(lambda: slurm.check_output(*shown) == "PENDING (job requeued in held state)\n")
+    slurm.check_output("scontrol", "release", str(job_id))
     slurm.until(job_id, "COMPLETED")
 
 
 def test_a_finished_job_can_be_requeued(slurm: Slurm) -> None:
     job_id = slurm.submit("exit 3")
     slurm.until(job_id, "FAILED")
-    slurm.said("scontrol", "requeue", str(job_id))
+    slurm.check_output("scontrol", "requeue", str(job_id))
     wait_for(lambda: slurm.job(job_id).restart_count == 1)
     slurm.until(job_id, "FAILED")
 

@@ -1,4 +1,4 @@
-"""Scripts that were written for another cluster run here all the same; with `strict` they are refused."""
+"""Scripts for other clusters run unchanged. The setting `strict` refuses their options."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_options_of_other_clusters_are_accepted(lenient: Slurm) -> None:
 def test_strict_settings_refuse_options_of_other_clusters(make_slurm: Callable[..., Slurm], options: str) -> None:
     slurm = make_slurm(strict=True, gpus=0, memory=1000, cpus=8)
     if options in {"--bb=x", "--reboot", "--batch=x", "--cluster-constraint=x", "--context=x"}:
-        slurm.said("sbatch", "--hold", options, "--wrap", "true")
+        slurm.check_output("sbatch", "--hold", options, "--wrap", "true")
     else:
         assert slurm.refused("sbatch", *options.split(), "--wrap", "true")[1]
 
@@ -59,17 +59,17 @@ def test_two_large_jobs_do_not_share_a_node(lenient: Slurm) -> None:
     ids = [lenient.submit("sleep 60", "-c72", "-n1", "-o", "/dev/null") for _ in range(5)]
     nodes = [lenient.until(job_id, "RUNNING").nodes for job_id in ids[:4]]
     assert sorted(nodes) == [["n1"], ["n2"], ["n3"], ["n4"]]
-    assert lenient.said("squeue", "-h", "-t", "PD", "-o", "%A %r") == f"{ids[4]} Resources\n"
-    assert lenient.said("sinfo", "-h", "-o", "%D %t") == "4 alloc\n"
+    assert lenient.check_output("squeue", "-h", "-t", "PD", "-o", "%A %r") == f"{ids[4]} Resources\n"
+    assert lenient.check_output("sinfo", "-h", "-o", "%D %t") == "4 alloc\n"
 
 
-def test_more_nodes_than_there_are_is_waited_for(lenient: Slurm) -> None:
+def test_a_job_for_too_many_nodes_waits(lenient: Slurm) -> None:
     job_id = lenient.submit("true", "-N9")
     lenient.submit("true", "--wait")
-    assert lenient.said("squeue", "-h", "-o", "%A %r") == f"{job_id} PartitionNodeLimit\n"
+    assert lenient.check_output("squeue", "-h", "-o", "%A %r") == f"{job_id} PartitionNodeLimit\n"
 
 
-def test_a_step_outside_of_a_job_may_be_large_too(lenient: Slurm) -> None:
+def test_a_step_outside_of_a_job_may_also_be_large(lenient: Slurm) -> None:
     line = 'echo "$SLURM_JOB_PARTITION $CUDA_VISIBLE_DEVICES"'
     done = lenient.run("srun", "-p", "gpu", "--gres=gpu:2", "-C", "x", "sh", "-c", line)
     assert (done.returncode, done.stdout) == (0, "gpu 0,1\n")
@@ -77,10 +77,10 @@ def test_a_step_outside_of_a_job_may_be_large_too(lenient: Slurm) -> None:
 
 def test_a_partition_of_another_cluster_is_shown_by_its_name(lenient: Slurm) -> None:
     lenient.submit("true", "--hold", "-p", "gpu")
-    assert lenient.said("sinfo", "-h", "-p", "gpu,local", "-o", "%P %D") == "local* 4\ngpu 4\n"
-    assert lenient.said("squeue", "-h", "-p", "gpu", "-o", "%P") == "gpu\n"
-    assert lenient.said("scontrol", "show", "partition", "gpu").startswith("PartitionName=gpu\n")
-    assert lenient.said("sinfo", "-h", "-o", "%P") == "local*\n"
+    assert lenient.check_output("sinfo", "-h", "-p", "gpu,local", "-o", "%P %D") == "local* 4\ngpu 4\n"
+    assert lenient.check_output("squeue", "-h", "-p", "gpu", "-o", "%P") == "gpu\n"
+    assert lenient.check_output("scontrol", "show", "partition", "gpu").startswith("PartitionName=gpu\n")
+    assert lenient.check_output("sinfo", "-h", "-o", "%P") == "local*\n"
 
 
 def test_options_of_pyxis_are_refused_with_advice(lenient: Slurm) -> None:
@@ -113,7 +113,7 @@ def test_a_job_that_fits_gets_no_larger_node() -> None:
         ({"tres-per-task": "cpu=3", "cpus-per-task": "1"}, {"cpus-per-task": "1"}),
     ],
 )
-def test_options_that_count_for_the_size(options: dict[str, str], found: dict[str, str]) -> None:
+def test_options_that_determine_the_size(options: dict[str, str], found: dict[str, str]) -> None:
     assert portable_options(options) == found
 
 
@@ -121,9 +121,9 @@ def test_columns_of_a_newer_sacct(lenient: Slurm) -> None:
     job_id = lenient.submit("true", "-o", "/dev/null")
     lenient.ended(job_id)
     words = ("sacct", "-XnP", "-j", str(job_id), "-o", "StdOut,stdin,Restarts,Planned")
-    assert lenient.said(*words) == "/dev/null|/dev/null|0|00:00:00\n"
-    assert "StdOut" not in lenient.said("sacct", "--helpformat")
+    assert lenient.check_output(*words) == "/dev/null|/dev/null|0|00:00:00\n"
+    assert "StdOut" not in lenient.check_output("sacct", "--helpformat")
 
 
-def test_strict_settings_have_the_columns_of_their_release(slurm: Slurm) -> None:
+def test_strict_settings_offer_only_the_columns_of_their_release(slurm: Slurm) -> None:
     assert slurm.refused("sacct", "-o", "StdOut")[1] == 'sacct: error: Invalid field requested: "StdOut"\n'

@@ -1,4 +1,4 @@
-"""squeue, sacct, scontrol and sinfo: columns, headings, filters, and what they refuse."""
+"""squeue, sacct, scontrol and sinfo: columns, headings, filters and refused options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fill(slurm: Slurm) -> Slurm:
     slurm.submit("true", "-J", "a-long-name", f"--dependency=afterany:{running}", "-c2", "-x", "n2")
     slurm.submit("true", "-J", "held", "--hold", "-N1-3", "--account=abc")
     slurm.ended(slurm.submit("exit 3", "-J", "bad"))
-    wait_for(lambda: "(Dependency)" in slurm.said("squeue"))
+    wait_for(lambda: "(Dependency)" in slurm.check_output("squeue"))
     return slurm
 
 
@@ -44,13 +44,13 @@ def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 
 def test_squeue_and_sacct_as_json(queue: Slurm) -> None:
-    jobs = json.loads(queue.said("squeue", "--json"))["jobs"]
+    jobs = json.loads(queue.check_output("squeue", "--json"))["jobs"]
     assert {job["job_id"]: (job["name"], job["job_state"], job["nodes"], job["time_limit"]) for job in jobs} == {
         1: ("runner", "RUNNING", "n[1-2]", 10),
         2: ("a-long-name", "PENDING", "", None),
         3: ("held", "PENDING", "", None),
     }
-    (job,) = json.loads(queue.said("sacct", "--json", "-j", "4"))["jobs"]
+    (job,) = json.loads(queue.check_output("sacct", "--json", "-j", "4"))["jobs"]
     assert (job["job_id"], job["name"], job["state"]["current"]) == (4, "bad", "FAILED")
     assert job["exit_code"] == {"status": "ERROR", "return_code": 3}
     assert [(step["step"]["id"], step["state"]) for step in job["steps"]] == [("batch", "FAILED")]
@@ -58,14 +58,14 @@ def test_squeue_and_sacct_as_json(queue: Slurm) -> None:
 
 def test_the_output_of_squeue(queue: Slurm) -> None:
     user = queue.job(1).user[:8]
-    said = re.sub(r"\d:\d\d", "0:02", queue.said("squeue"))
-    assert said == (
+    output = re.sub(r"\d:\d\d", "0:02", queue.check_output("squeue"))
+    assert output == (
         "             JOBID PARTITION     NAME     USER ST       TIME  NODES NODELIST(REASON)\n"
         f"                 2     local a-long-n {user:>8} PD       0:02      1 (Dependency)\n"
         f"                 3     local     held {user:>8} PD       0:02      1 (JobHeldUser)\n"
         f"                 1     local   runner {user:>8}  R       0:02      2 n[1-2]\n"
     )
-    long = queue.said("squeue", "-l").splitlines()
+    long = queue.check_output("squeue", "-l").splitlines()
     assert re.fullmatch(r"\w{3} \w{3} \d\d \d\d:\d\d:\d\d \d{4}", long[0])
     assert (
         long[1]
@@ -75,7 +75,7 @@ def test_the_output_of_squeue(queue: Slurm) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "output"),
     [
         (("-h", "-o", "%i %t"), "2 PD\n3 PD\n1 R\n"),
         (("-h", "-o", "%.4i|%-3t|%.2j"), "   2|PD |a-\n   3|PD |he\n   1|R  |ru\n"),
@@ -95,11 +95,11 @@ def test_the_output_of_squeue(queue: Slurm) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_columns_and_filters_of_squeue(queue: Slurm, argv: tuple[str, ...], said: str | None) -> None:
-    if said is None:
-        said = "1 1 runner RUNNING 2 3 10:00 n[1-2] n[1-2] None local N/A (null) 200M some words\n"
+def test_columns_and_filters_of_squeue(queue: Slurm, argv: tuple[str, ...], output: str | None) -> None:
+    if output is None:
+        output = "1 1 runner RUNNING 2 3 10:00 n[1-2] n[1-2] None local N/A (null) 200M some words\n"
     argv = tuple(word.replace("%-3t", "%3t") for word in argv)
-    assert queue.said("squeue", *argv) == said
+    assert queue.check_output("squeue", *argv) == output
 
 
 def test_an_unknown_node_or_partition_is_reported_on_stdout(slurm: Slurm) -> None:
@@ -111,13 +111,15 @@ def test_an_unknown_node_or_partition_is_reported_on_stdout(slurm: Slurm) -> Non
 def test_every_column_of_squeue_has_a_value(queue: Slurm) -> None:
     from pocketslurm.listings.squeue_columns import BY_LETTER, BY_NAME
 
-    assert len(queue.said("squeue", "-h", "-o", "".join(f"%{letter} " for letter in BY_LETTER)).splitlines()) == 3
-    assert len(queue.said("squeue", "-h", "-O", ",".join(BY_NAME)).splitlines()) == 3
+    assert (
+        len(queue.check_output("squeue", "-h", "-o", "".join(f"%{letter} " for letter in BY_LETTER)).splitlines()) == 3
+    )
+    assert len(queue.check_output("squeue", "-h", "-O", ",".join(BY_NAME)).splitlines()) == 3
 
 
 def test_variables_of_squeue(queue: Slurm) -> None:
-    assert queue.said("squeue", "-h", env={"SQUEUE_FORMAT": "%i", "SQUEUE_STATES": "R"}) == "1\n"
-    assert queue.said("squeue", "-h", "-o", "%t", "-t", "F", env={"SQUEUE_FORMAT": "%i"}) == "F\n"
+    assert queue.check_output("squeue", "-h", env={"SQUEUE_FORMAT": "%i", "SQUEUE_STATES": "R"}) == "1\n"
+    assert queue.check_output("squeue", "-h", "-o", "%t", "-t", "F", env={"SQUEUE_FORMAT": "%i"}) == "F\n"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_squeue_shows_the_known_columns_and_reports_unknown_ones(slurm: Slurm) -
     ):
         done = slurm.run("squeue", "-h", *argv)
         assert (done.returncode, done.stdout, done.stderr) == (0, shown, f"squeue: error: {complaint}")
-    assert slurm.said("squeue", "-h", "-j", "") == slurm.said("squeue", "-h", "-t", "") == ""
+    assert slurm.check_output("squeue", "-h", "-j", "") == slurm.check_output("squeue", "-h", "-t", "") == ""
     assert slurm.run("squeue", "-S", "nosuch").stderr == "squeue: error: Invalid sort specification: s\n"
 
 
@@ -159,12 +161,12 @@ def test_an_unknown_state_is_refused_with_a_list_of_states(slurm: Slurm) -> None
 
 
 def test_sacct_without_columns_prints_blank_lines(queue: Slurm) -> None:
-    count = len(queue.said("sacct", "-n").splitlines())
-    assert queue.said("sacct", "-o", "") == "\n" * (2 + count)
+    count = len(queue.check_output("sacct", "-n").splitlines())
+    assert queue.check_output("sacct", "-o", "") == "\n" * (2 + count)
 
 
 def test_the_output_of_sacct(queue: Slurm) -> None:
-    assert queue.said("sacct") == (
+    assert queue.check_output("sacct") == (
         "JobID           JobName  Partition    Account  AllocCPUS      State ExitCode \n"
         "------------ ---------- ---------- ---------- ---------- ---------- -------- \n"
         "1                runner      local                     3    RUNNING      0:0 \n"
@@ -177,7 +179,7 @@ def test_the_output_of_sacct(queue: Slurm) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "output"),
     [
         (("-nXP", "-o", "jobid,state"), "1|RUNNING\n2|PENDING\n3|PENDING\n4|FAILED\n"),
         (("-np", "-j", "4", "-o", "JobID,JobIDRaw"), "4|4|\n4.batch|4.batch|\n"),
@@ -198,35 +200,35 @@ def test_the_output_of_sacct(queue: Slurm) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_columns_and_filters_of_sacct(queue: Slurm, argv: tuple[str, ...], said: str | None) -> None:
-    expected = "400M;2;n[1-2];00:10:00;billing=3,cpu=3,mem=400M,node=2\n" if said is None else said
-    assert queue.said("sacct", *argv) == expected
+def test_columns_and_filters_of_sacct(queue: Slurm, argv: tuple[str, ...], output: str | None) -> None:
+    expected = "400M;2;n[1-2];00:10:00;billing=3,cpu=3,mem=400M,node=2\n" if output is None else output
+    assert queue.check_output("sacct", *argv) == expected
 
 
 def test_all_columns_at_once(queue: Slurm) -> None:
-    heads, row = queue.said("squeue", "-o", "%all", "-j", "1").splitlines()
+    heads, row = queue.check_output("squeue", "-o", "%all", "-j", "1").splitlines()
     shown = dict(zip(heads.split("|"), row.split("|"), strict=True))
     assert (shown["NAME"], shown["JOBID"], shown["STATE"], shown["NODELIST"]) == ("runner", "1", "RUNNING", "n[1-2]")
-    heads, *rows = queue.said("sinfo", "-n", "n3", "-o", "%all").splitlines()
+    heads, *rows = queue.check_output("sinfo", "-n", "n3", "-o", "%all").splitlines()
     assert [dict(zip(heads.split("|"), row.split("|"), strict=True))["NODELIST "] for row in rows] == ["n3 "]
-    assert queue.said("sinfo", "-n", "n3", "-O", "all").splitlines()[0] == heads
+    assert queue.check_output("sinfo", "-n", "n3", "-O", "all").splitlines()[0] == heads
 
 
 def test_every_column_of_sacct_has_a_value(queue: Slurm) -> None:
     from pocketslurm.listings.sacct_columns import NAMES
 
-    lines = queue.said("sacct", "-P", "-o", "ALL").splitlines()
+    lines = queue.check_output("sacct", "-P", "-o", "ALL").splitlines()
     assert lines[0].split("|") == NAMES
     assert {line.count("|") for line in lines} == {len(NAMES) - 1}
-    assert queue.said("sacct", "-e").split() == NAMES
+    assert queue.check_output("sacct", "-e").split() == NAMES
 
 
 @pytest.mark.parametrize(
     ("columns", "shown"),
     [("JobID,State,", "JobID|State"), ("JobID,,State", "JobID"), ("JobID, State", "JobID|State")],
 )
-def test_a_name_that_is_empty_ends_the_columns_of_sacct(queue: Slurm, columns: str, shown: str) -> None:
-    assert queue.said("sacct", "-P", "-j", "1", "-X", "-o", columns).splitlines()[0] == shown
+def test_an_empty_name_ends_the_columns_of_sacct(queue: Slurm, columns: str, shown: str) -> None:
+    assert queue.check_output("sacct", "-P", "-j", "1", "-X", "-o", columns).splitlines()[0] == shown
 
 
 @pytest.mark.parametrize(
@@ -244,7 +246,7 @@ def test_sacct_refuses_wrong_options(slurm: Slurm, argv: tuple[str, ...], compla
 
 def test_a_job_is_shown_in_full(queue: Slurm) -> None:
     user, now = queue.job(1), time.strftime("%Y")
-    said = queue.said("scontrol", "show", "job", "1")
+    output = queue.check_output("scontrol", "show", "job", "1")
     folder = queue.folder
     pattern = re.escape(
         f"""JobId=1 JobName=runner
@@ -279,24 +281,24 @@ def test_a_job_is_shown_in_full(queue: Slurm) -> None:
 
 """
     ).replace("@", r"[^\n]*?")
-    assert re.fullmatch(pattern, said), said
-    assert now in said
-    assert queue.said("scontrol", "-o", "show", "job", "2").count("\n") == 1
-    (status,) = parse_scontrol_job(queue.said("scontrol", "show", "job", "4"))
+    assert re.fullmatch(pattern, output), output
+    assert now in output
+    assert queue.check_output("scontrol", "-o", "show", "job", "2").count("\n") == 1
+    (status,) = parse_scontrol_job(queue.check_output("scontrol", "show", "job", "4"))
     assert (status.job_id, status.state, status.exit_code, status.name) == ("4", "FAILED", 3, "bad")
 
 
 def test_other_commands_of_scontrol(queue: Slurm) -> None:
-    assert queue.said("scontrol", "show", "hostnames", "n[08-10],m") == "n08\nn09\nn10\nm\n"
-    assert queue.said("scontrol", "show", "hostnames", env={"SLURM_NODELIST": "a[1-2]"}) == "a1\na2\n"
-    assert queue.said("scontrol", "show", "hostlist", "n1,n2,m3") == "n[1-2],m3\n"
-    assert queue.said("scontrol", "show", "hostlistsorted", "n10,n2") == "n[2,10]\n"
-    assert re.fullmatch(r"Slurmctld\(primary\) at \S+ is UP\n", queue.said("scontrol", "ping"))
-    assert queue.said("scontrol", "version") == queue.said("scontrol", "-V") == "slurm 22.05.8\n"
-    assert "MaxArraySize            = 1001\n" in queue.said("scontrol", "show", "config")
-    assert queue.said("scontrol", "show", "step").startswith("StepId=1.batch UserId=")
-    assert "PartitionName=local\n" in queue.said("scontrol", "show", "partition")
-    node = queue.said("scontrol", "show", "node", "n1")
+    assert queue.check_output("scontrol", "show", "hostnames", "n[08-10],m") == "n08\nn09\nn10\nm\n"
+    assert queue.check_output("scontrol", "show", "hostnames", env={"SLURM_NODELIST": "a[1-2]"}) == "a1\na2\n"
+    assert queue.check_output("scontrol", "show", "hostlist", "n1,n2,m3") == "n[1-2],m3\n"
+    assert queue.check_output("scontrol", "show", "hostlistsorted", "n10,n2") == "n[2,10]\n"
+    assert re.fullmatch(r"Slurmctld\(primary\) at \S+ is UP\n", queue.check_output("scontrol", "ping"))
+    assert queue.check_output("scontrol", "version") == queue.check_output("scontrol", "-V") == "slurm 22.05.8\n"
+    assert "MaxArraySize            = 1001\n" in queue.check_output("scontrol", "show", "config")
+    assert queue.check_output("scontrol", "show", "step").startswith("StepId=1.batch UserId=")
+    assert "PartitionName=local\n" in queue.check_output("scontrol", "show", "partition")
+    node = queue.check_output("scontrol", "show", "node", "n1")
     assert "   CPUAlloc=2 CPUEfctv=8 CPUTot=8 " in node
     assert "   State=MIXED " in node
 
@@ -346,9 +348,9 @@ def test_a_malformed_host_list_is_refused(slurm: Slurm) -> None:
 
 def test_jobs_are_updated(slurm: Slurm) -> None:
     queue = fill(slurm)
-    queue.said("scontrol", "update", "JobId=3", "Name=new", "TimeLimit=20", "Comment=x y", "Nice=5")
-    assert queue.said("squeue", "-h", "-j", "3", "-o", "%j %l %k %y") == "new 20:00 x y 5\n"
-    queue.said("scontrol", "update", "JobId=2", "Dependency=")
+    queue.check_output("scontrol", "update", "JobId=3", "Name=new", "TimeLimit=20", "Comment=x y", "Nice=5")
+    assert queue.check_output("squeue", "-h", "-j", "3", "-o", "%j %l %k %y") == "new 20:00 x y 5\n"
+    queue.check_output("scontrol", "update", "JobId=2", "Dependency=")
     queue.until(2, "COMPLETED")
     unsupported = "Update of this parameter is not supported: Foo=bar\nRequest aborted\n"
     assert queue.refused("scontrol", "update", "JobId=3", "Foo=bar") == (1, unsupported)
@@ -362,9 +364,9 @@ def test_jobs_are_updated(slurm: Slurm) -> None:
     wrong = "scontrol: error: Invalid TimeLimit value\n"
     assert queue.refused("scontrol", "update", "JobId=3", "TimeLimit=x") == (1, wrong)
     assert queue.refused("scontrol", "update", "JobId=3", "Nice=x")[0] == 1
-    queue.said("scontrol", "update", "jobid", "3", "nice", "6")
-    assert queue.said("squeue", "-h", "-j", "3", "-o", "%y") == "6\n"
-    queue.said("scontrol", "update", "JobName=new", "Priority=7")  # no longer held, it runs
+    queue.check_output("scontrol", "update", "jobid", "3", "nice", "6")
+    assert queue.check_output("squeue", "-h", "-j", "3", "-o", "%y") == "6\n"
+    queue.check_output("scontrol", "update", "JobName=new", "Priority=7")  # no longer held, it runs
     queue.until(3, "COMPLETED")
 
 
@@ -373,19 +375,19 @@ def test_nodes_and_partitions(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(partitions=partitions)
     slurm.until(slurm.submit("sleep 600", "-n8", "-w", "n1"), "RUNNING")
     slurm.until(slurm.submit("sleep 600", "-w", "n2"), "RUNNING")
-    assert slurm.said("sinfo") == (
+    assert slurm.check_output("sinfo") == (
         "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n"
         "main*        up 1-00:00:00      1    mix n2\n"
         "main*        up 1-00:00:00      1  alloc n1\n"
         "main*        up 1-00:00:00      2   idle n[3-4]\n"
         "small        up   infinite      2   idle n[3-4]\n"
     )
-    assert slurm.said("sinfo", "-s") == (
+    assert slurm.check_output("sinfo", "-s") == (
         "PARTITION AVAIL  TIMELIMIT   NODES(A/I/O/T) NODELIST\n"
         "main*        up 1-00:00:00          2/2/0/4 n[1-4]\n"
         "small        up   infinite          0/2/0/2 n[3-4]\n"
     )
-    assert slurm.said("sinfo", "-N") == (
+    assert slurm.check_output("sinfo", "-N") == (
         "NODELIST   NODES PARTITION STATE \n"
         "n1             1     main* alloc \n"
         "n2             1     main* mix   \n"
@@ -394,9 +396,9 @@ def test_nodes_and_partitions(make_slurm: Callable[..., Slurm]) -> None:
         "n4             1     main* idle  \n"
         "n4             1     small idle  \n"
     )
-    assert slurm.said("sinfo", "-h", "-o", "%P %D %t %N %C", "-p", "small") == "small 2 idle n[3-4] 0/16/0/16\n"
-    assert slurm.said("sinfo", "-h", "-t", "alloc", "-o", "%n", "-p", "main") == "n1\n"
-    assert slurm.said("sinfo", "--version") == "slurm 22.05.8\n"
+    assert slurm.check_output("sinfo", "-h", "-o", "%P %D %t %N %C", "-p", "small") == "small 2 idle n[3-4] 0/16/0/16\n"
+    assert slurm.check_output("sinfo", "-h", "-t", "alloc", "-o", "%n", "-p", "main") == "n1\n"
+    assert slurm.check_output("sinfo", "--version") == "slurm 22.05.8\n"
 
 
 def test_sinfo_refuses_wrong_options(slurm: Slurm) -> None:
@@ -414,24 +416,26 @@ def test_sinfo_shows_the_known_columns_and_reports_unknown_ones(slurm: Slurm) ->
 
 def test_nodes_share_a_row_unless_a_column_differs(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(partitions=(Partition("main", 86400, 3600), Partition("high", 86400, 600, nodes="n[3-4]")))
-    assert slurm.said("sinfo", "-h", "-o", "%D %N") == "4 n[1-4]\n"
-    assert slurm.said("sinfo", "-h", "-o", "%l %D") == "1-00:00:00 4\n"
-    assert slurm.said("sinfo", "-h", "-o", "%L %D") == "1:00:00 4\n10:00 2\n"
-    assert slurm.said("sinfo", "-h", "-S", "P", "-o", "%R %D") == "high 2\nmain 4\n"
-    assert slurm.said("sinfo", "-h", "-N", "-S", "-N", "-p", "high", "-o", "%N") == "n4\nn3\n"
-    assert slurm.said("sinfo", "-h", "-n", "n1", "-o", "%R %D %t") == "main 1 idle\nhigh 0 n/a\n"
+    assert slurm.check_output("sinfo", "-h", "-o", "%D %N") == "4 n[1-4]\n"
+    assert slurm.check_output("sinfo", "-h", "-o", "%l %D") == "1-00:00:00 4\n"
+    assert slurm.check_output("sinfo", "-h", "-o", "%L %D") == "1:00:00 4\n10:00 2\n"
+    assert slurm.check_output("sinfo", "-h", "-S", "P", "-o", "%R %D") == "high 2\nmain 4\n"
+    assert slurm.check_output("sinfo", "-h", "-N", "-S", "-N", "-p", "high", "-o", "%N") == "n4\nn3\n"
+    assert slurm.check_output("sinfo", "-h", "-n", "n1", "-o", "%R %D %t") == "main 1 idle\nhigh 0 n/a\n"
 
 
 def test_every_column_of_sinfo_has_a_value(slurm: Slurm) -> None:
     from pocketslurm.listings.sinfo_columns import BY_LETTER, BY_NAME
 
-    assert slurm.said("sinfo", "-h", "-N", "-o", "".join(f"%{letter} " for letter in BY_LETTER)).count("\n") == 4
-    assert slurm.said("sinfo", "-h", "-N", "-O", ",".join(BY_NAME)).count("\n") == 4
+    assert (
+        slurm.check_output("sinfo", "-h", "-N", "-o", "".join(f"%{letter} " for letter in BY_LETTER)).count("\n") == 4
+    )
+    assert slurm.check_output("sinfo", "-h", "-N", "-O", ",".join(BY_NAME)).count("\n") == 4
 
 
 @pytest.mark.parametrize("command", ["sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo"])
 def test_every_command_has_a_help(slurm: Slurm, command: str) -> None:
-    assert command in slurm.said(command, "--help")
+    assert command in slurm.check_output(command, "--help")
 
 
 def test_an_unknown_command_is_refused(slurm: Slurm) -> None:
@@ -449,22 +453,24 @@ def test_an_unknown_command_is_refused(slurm: Slurm) -> None:
     assert done.stderr.startswith("usage: pocketslurm {path|info|run|reference|sacct|")
 
 
-def test_times_are_never_cut_on_the_right(slurm: Slurm) -> None:
+def test_times_are_never_truncated_on_the_right(slurm: Slurm) -> None:
     slurm.submit("true", "--hold", "-t", "12-10:20:00")
-    assert slurm.said("squeue", "-h", "-o", "%.3l|%3l|%.4M|%.2L|%.3P") == "12-10:20:00|12-|0:00|12-10:20:00|loc\n"
-    assert slurm.said("squeue", "-o", "%.3l").splitlines() == ["TIM", "12-10:20:00"]
-    assert " 12-10:20:00 " in slurm.said("squeue", "-l")
+    assert (
+        slurm.check_output("squeue", "-h", "-o", "%.3l|%3l|%.4M|%.2L|%.3P") == "12-10:20:00|12-|0:00|12-10:20:00|loc\n"
+    )
+    assert slurm.check_output("squeue", "-o", "%.3l").splitlines() == ["TIM", "12-10:20:00"]
+    assert " 12-10:20:00 " in slurm.check_output("squeue", "-l")
 
 
 def test_the_resources_of_a_batch_step(slurm: Slurm) -> None:
     job_id = slurm.submit("true", "-N2", "-n2", "--mem=64", "--gres=gpu:1")
     slurm.until(job_id, "COMPLETED")
-    found = slurm.said("sacct", "-nP", "-j", f"{job_id}.batch", "-o", "JobID,AllocTRES")
+    found = slurm.check_output("sacct", "-nP", "-j", f"{job_id}.batch", "-o", "JobID,AllocTRES")
     assert found == f"{job_id}.batch|cpu=1,gres/gpu=1,mem=64M,node=1\n"
 
 
-def test_nodes_with_equal_shares_are_one_line(slurm: Slurm) -> None:
+def test_nodes_with_equal_shares_share_a_line(slurm: Slurm) -> None:
     job_id = slurm.submit("sleep 600", "-N3", "-n4", "--ntasks-per-node=2", "--mem=64", "--gres=gpu:1")
     slurm.until(job_id, "RUNNING")
-    text = slurm.said("scontrol", "-d", "show", "job", str(job_id))
+    text = slurm.check_output("scontrol", "-d", "show", "job", str(job_id))
     assert "     Nodes=n[1-3] CPU_IDs=0-1 Mem=64 GRES=gpu:1(IDX:0)\n" in text

@@ -1,7 +1,7 @@
-"""A task that says what its arguments, requests of PMI, are answered with over PMI_FD.
+"""A task that sends its arguments as PMI requests over PMI_FD and prints each answer.
 
-`1:REQUEST` is for task 1 alone, `~REQUEST` is one without an answer, `%r` the rank. Arguments begin with the line of
-`cmd=init`, which says whether the others are lines or messages behind their length.
+Only task 1 sends `1:REQUEST`. `~REQUEST` expects no answer, and `%r` is the rank. The first argument is the line
+`cmd=init`: its version decides whether all requests are lines, or messages that begin with their length.
 """
 
 import os

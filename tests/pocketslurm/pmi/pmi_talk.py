@@ -1,4 +1,4 @@
-"""What three tasks on two nodes ask of PMI, and what Slurm 22.05.8 answers them; %r is the rank, in answers too."""
+"""PMI requests of three tasks on two nodes, with the answers of Slurm 22.05.8. `%r` is the rank."""
 
 ONE = {
     "cmd=init pmi_version=1 pmi_subversion=1": "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1",

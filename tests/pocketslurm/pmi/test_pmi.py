@@ -1,4 +1,4 @@
-"""`srun --mpi=pmi2`: the answers are those of Slurm 22.05.8, the programs are MPICH's wheel from PyPI."""
+"""`srun --mpi=pmi2`: the answers of Slurm 22.05.8, and programs with the MPICH of PyPI."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ from pocketslurm.pmi.key_values import process_mapping
 from pocketslurm.pmi.protocol import PMI2, Connection, ProtocolError
 from pocketslurm.settings import settings_from_json
 from tests.pocketslurm.conftest import Slurm
-from tests.pocketslurm.inside import Inside, Said, enter
 from tests.pocketslurm.pmi import pmi_talk
+from tests.pocketslurm.running_job import RunningJob, StepOutput, start_job
 
 CLIENT = Path(__file__).parent / "pmi_client.py"
 ONE, TWO = "cmd=init pmi_version=1 pmi_subversion=1", "cmd=init pmi_version=2 pmi_subversion=0"
 
 
 @pytest.fixture(scope="module")
-def inside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
+def running_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningJob]:
     """A job of four nodes."""
-    yield from enter(tmp_path_factory, "-N4", "-n8", gpus=0)
+    yield from start_job(tmp_path_factory, "-N4", "-n8", gpus=0)
 
 
-def asked(inside: Inside, size: str, *requests: str) -> Said:
-    """What the tasks of a step are answered."""
-    return inside.srun("--mpi=pmi2", *size.split(), sys.executable, str(CLIENT), *requests)
+def send_requests(running_job: RunningJob, size: str, *requests: str) -> StepOutput:
+    """Run a step whose tasks send these requests and print the answers."""
+    return running_job.srun("--mpi=pmi2", *size.split(), sys.executable, str(CLIENT), *requests)
 
 
 # The two versions on the wire
 
 
 @pytest.mark.parametrize("talk", [pmi_talk.ONE, pmi_talk.TWO], ids=["PMI-1", "PMI-2"])
-def test_requests_are_answered_as_by_slurm(inside: Inside, talk: dict[str, str]) -> None:
-    said = asked(inside, "-N2 -n3", *talk)
-    assert (said.status, said.err) == (0, [])
-    assert said.out == sorted(f"{task} {reply}" for task in range(3) for reply in pmi_talk.answers(talk, task))
+def test_requests_are_answered_as_by_slurm(running_job: RunningJob, talk: dict[str, str]) -> None:
+    output = send_requests(running_job, "-N2 -n3", *talk)
+    assert (output.status, output.err) == (0, [])
+    assert output.out == sorted(f"{task} {reply}" for task in range(3) for reply in pmi_talk.answers(talk, task))
 
 
 @pytest.mark.parametrize(("version", "request_"), [(ONE, "cmd=get_my_kvsname"), (TWO, "cmd=job-getid;")])
-def test_the_worlds_name_is_the_steps(inside: Inside, version: str, request_: str) -> None:
-    said = asked(inside, "-N1 -n1", version, request_, f"0:{request_}")
-    assert len({*said.out}) == 2
-    assert all(f"={inside.job_id}." in line for line in said.out if "init" not in line)
+def test_the_worlds_name_is_the_steps(running_job: RunningJob, version: str, request_: str) -> None:
+    output = send_requests(running_job, "-N1 -n1", version, request_, f"0:{request_}")
+    assert len({*output.out}) == 2
+    assert all(f"={running_job.job_id}." in line for line in output.out if "init" not in line)
 
 
-def test_an_attribute_belongs_to_its_node_and_can_be_waited_for(inside: Inside) -> None:
-    said = asked(
-        inside, "-N2 -n4", TWO,
+def test_an_attribute_belongs_to_its_node_and_can_be_waited_for(running_job: RunningJob) -> None:
+    output = send_requests(
+        running_job, "-N2 -n4", TWO,
         "1:cmd=info-getnodeattr;key=a;wait=TRUE;", "0:cmd=info-putnodeattr;key=a;value=1;", "cmd=kvs-fence;",
         "3:cmd=info-getnodeattr;key=a;wait=FALSE;",
     )  # fmt: skip
-    assert [line for line in said.out if "nodeattr" in line] == [
+    assert [line for line in output.out if "nodeattr" in line] == [
         "0 35    cmd=info-putnodeattr-response;rc=0;",
         "1 54    cmd=info-getnodeattr-response;rc=0;found=TRUE;value=1;",
         "3 47    cmd=info-getnodeattr-response;rc=0;found=FALSE;",
@@ -71,11 +71,11 @@ def test_an_attribute_belongs_to_its_node_and_can_be_waited_for(inside: Inside) 
     ],
 )
 def test_an_unknown_request_is_reported_and_not_answered(
-    inside: Inside, version: str, unknown: str, complaint: str
+    running_job: RunningJob, version: str, unknown: str, complaint: str
 ) -> None:
-    after, said = ("cmd=put key=k", "cmd=put_result") if version == ONE else ("cmd=kvs-fence;", "kvs-fence-response")
-    found = asked(inside, "-N1 -n1", version, f"~{unknown}", after)
-    assert any(said in line for line in found.out)
+    after, output = ("cmd=put key=k", "cmd=put_result") if version == ONE else ("cmd=kvs-fence;", "kvs-fence-response")
+    found = send_requests(running_job, "-N1 -n1", version, f"~{unknown}", after)
+    assert any(output in line for line in found.out)
     assert (found.status, found.err) == (0, [f"slurmstepd: error: mpi/pmi2: {complaint}"])
 
 
@@ -86,9 +86,11 @@ def test_an_unknown_request_is_reported_and_not_answered(
         ("cmd=initx", "rc=1 pmi_version=2", "invalid PMI1 init command: `cmd=initx'"),
     ],
 )
-def test_a_version_that_is_not_known_is_refused(inside: Inside, line: str, code: str, complaint: str) -> None:
-    told = [f"0 cmd=response_to_init {code} pmi_subversion=0"]
-    assert asked(inside, "-N1 -n1", line) == Said(0, told, [f"slurmstepd: error: mpi/pmi2: {complaint}"])
+def test_a_version_that_is_not_known_is_refused(running_job: RunningJob, line: str, code: str, complaint: str) -> None:
+    printed = [f"0 cmd=response_to_init {code} pmi_subversion=0"]
+    assert send_requests(running_job, "-N1 -n1", line) == StepOutput(
+        0, printed, [f"slurmstepd: error: mpi/pmi2: {complaint}"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,10 +100,10 @@ def test_a_version_that_is_not_known_is_refused(inside: Inside, line: str, code:
         (TWO, "cmd=spawn;ncmds=1;preputcount=0;subcmd=true;maxprocs=1;argc=0;", "cmd=spawn-response;rc=14;errmsg="),
     ],
 )
-def test_no_tasks_are_spawned(inside: Inside, version: str, request_: str, reply: str) -> None:
-    said = asked(inside, "-N1 -n1", version, request_)
-    assert any(reply in line for line in said.out)
-    assert "spawn failed: the embedded Slurm starts no tasks" in "".join(said.err)
+def test_no_tasks_are_spawned(running_job: RunningJob, version: str, request_: str, reply: str) -> None:
+    output = send_requests(running_job, "-N1 -n1", version, request_)
+    assert any(reply in line for line in output.out)
+    assert "spawn failed: the embedded Slurm starts no tasks" in "".join(output.err)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +116,11 @@ def test_no_tasks_are_spawned(inside: Inside, version: str, request_: str, reply
     ],
 )
 def test_an_unsupported_request_is_reported_and_answered(
-    inside: Inside, version: str, request_: str, reply: str
+    running_job: RunningJob, version: str, request_: str, reply: str
 ) -> None:
-    said = asked(inside, "-N1 -n1", version, request_)
-    assert any(reply in line for line in said.out)
-    assert said.err[0].endswith("not supported")
+    output = send_requests(running_job, "-N1 -n1", version, request_)
+    assert any(reply in line for line in output.out)
+    assert output.err[0].endswith("not supported")
 
 
 @pytest.mark.parametrize(
@@ -128,29 +130,31 @@ def test_an_unsupported_request_is_reported_and_answered(
         (TWO, "cmd=abort;isworld=TRUE;msg=x;", "cmd=kvs-fence;"),
     ],
 )
-def test_an_abort_ends_the_step_as_slurm_ends_it(inside: Inside, version: str, aborts: str, others: str) -> None:
-    said = asked(inside, "-N2 -n2", version, f"0:{aborts}", others)
-    assert said.status == 137
-    assert any(line.startswith("srun: Job step aborted: Waiting up to ") for line in said.err)
-    assert {"srun: error: n1: task 0: Killed", "srun: error: n2: task 1: Killed"} <= {*said.err}
+def test_an_abort_ends_the_step_as_slurm_ends_it(
+    running_job: RunningJob, version: str, aborts: str, others: str
+) -> None:
+    output = send_requests(running_job, "-N2 -n2", version, f"0:{aborts}", others)
+    assert output.status == 137
+    assert any(line.startswith("srun: Job step aborted: Waiting up to ") for line in output.err)
+    assert {"srun: error: n1: task 0: Killed", "srun: error: n2: task 1: Killed"} <= {*output.err}
 
 
-def test_an_abort_of_less_than_the_world_ends_nothing(inside: Inside) -> None:
-    said = asked(inside, "-N1 -n1", TWO, "~cmd=abort;isworld=FALSE;msg=x;", "cmd=finalize;")
-    assert (said.status, said.out[-1], said.err) == (
+def test_an_abort_of_less_than_the_world_ends_nothing(running_job: RunningJob) -> None:
+    output = send_requests(running_job, "-N1 -n1", TWO, "~cmd=abort;isworld=FALSE;msg=x;", "cmd=finalize;")
+    assert (output.status, output.out[-1], output.err) == (
         0,
         "0 cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0",
         [],
     )
 
 
-def test_garbage_only_disconnects_its_writer(inside: Inside) -> None:
+def test_garbage_only_disconnects_its_writer(running_job: RunningJob) -> None:
     client = f"exec {sys.executable} {CLIENT} '{TWO}' 'cmd=job-getid;'"
     program = f"[ $PMI_RANK = 0 ] || {client}; echo '{TWO}' >&$PMI_FD; echo garbage >&$PMI_FD"
-    said = inside.srun("--mpi=pmi2", "-N2", "-n2", "bash", "-c", program)
-    assert said.status == 0
-    assert said.err == ["slurmstepd: error: mpi/pmi2: invalid length of a request: b'garbag'"]
-    assert any("job-getid-response;rc=0" in line for line in said.out)
+    output = running_job.srun("--mpi=pmi2", "-N2", "-n2", "bash", "-c", program)
+    assert output.status == 0
+    assert output.err == ["slurmstepd: error: mpi/pmi2: invalid length of a request: b'garbag'"]
+    assert any("job-getid-response;rc=0" in line for line in output.out)
 
 
 @pytest.mark.parametrize(
@@ -159,13 +163,15 @@ def test_garbage_only_disconnects_its_writer(inside: Inside) -> None:
         (ONE, "cmd=barrier_in\ncmd=barrier_in", "a task that waits at a barrier asks for another one"),
     ],
 )
-def test_a_malformed_request_closes_the_connection(inside: Inside, version: str, request_: str, complaint: str) -> None:
+def test_a_malformed_request_closes_the_connection(
+    running_job: RunningJob, version: str, request_: str, complaint: str
+) -> None:
     header = "" if version == ONE else f"{len(request_):<6d}"
     program = f"trap '' PIPE; [ $PMI_RANK = 0 ] || exit 0; echo '{version}' >&$PMI_FD; head -c 10 <&$PMI_FD; "
     text = f"printf %s '{header}{request_}' >&$PMI_FD; echo >&$PMI_FD; cat <&$PMI_FD; true"
-    said = inside.srun("--mpi=pmi2", "-N2", "-n2", "bash", "-c", program + text)
-    assert said.status == 0
-    assert any(f"mpi/pmi2: {complaint}" in line for line in said.err)
+    output = running_job.srun("--mpi=pmi2", "-N2", "-n2", "bash", "-c", program + text)
+    assert output.status == 0
+    assert any(f"mpi/pmi2: {complaint}" in line for line in output.err)
 
 
 LONG = """
@@ -188,22 +194,24 @@ print(len(ask(b"cmd=kvs-get;key=a;", len(head) + 900001)), ask(b"cmd=job-getid;"
 """
 
 
-def test_a_long_answer_arrives_complete(inside: Inside) -> None:
-    (inside.folder / "long.py").write_text(LONG)
-    said = inside.srun("--mpi=pmi2", "-N1", "-n1", sys.executable, "long.py")
-    assert (said.status, said.out) == (0, ["900050 b'cmd=job-getid-response'"])
+def test_a_long_answer_arrives_complete(running_job: RunningJob) -> None:
+    (running_job.folder / "long.py").write_text(LONG)
+    output = running_job.srun("--mpi=pmi2", "-N1", "-n1", sys.executable, "long.py")
+    assert (output.status, output.out) == (0, ["900050 b'cmd=job-getid-response'"])
 
 
-def test_a_version_of_any_length_is_refused(inside: Inside) -> None:
-    said = asked(inside, "-N1 -n1", "cmd=init pmi_version=" + "9" * 5000 + " pmi_subversion=0")
-    assert (said.status, said.out) == (0, ["0 cmd=response_to_init rc=1 pmi_version=2 pmi_subversion=0"])
+def test_a_version_of_any_length_is_refused(running_job: RunningJob) -> None:
+    output = send_requests(running_job, "-N1 -n1", "cmd=init pmi_version=" + "9" * 5000 + " pmi_subversion=0")
+    assert (output.status, output.out) == (0, ["0 cmd=response_to_init rc=1 pmi_version=2 pmi_subversion=0"])
 
 
-def test_a_task_that_could_not_be_launched_ends_those_that_would_wait_for_it(inside: Inside) -> None:
-    (inside.folder / "out" / "1").mkdir(parents=True)
-    said = inside.srun("--mpi=pmi2", "-N2", "-n2", "-o", "out/%t", sys.executable, str(CLIENT), ONE, "cmd=barrier_in")
-    assert said.status == 137
-    assert "srun: error: task 1 launch failed: Slurmd could not connect IO" in said.err
+def test_a_task_that_could_not_be_launched_ends_those_that_would_wait_for_it(running_job: RunningJob) -> None:
+    (running_job.folder / "out" / "1").mkdir(parents=True)
+    output = running_job.srun(
+        "--mpi=pmi2", "-N2", "-n2", "-o", "out/%t", sys.executable, str(CLIENT), ONE, "cmd=barrier_in"
+    )
+    assert output.status == 137
+    assert "srun: error: task 1 launch failed: Slurmd could not connect IO" in output.err
 
 
 def test_requests_come_in_any_pieces() -> None:
@@ -232,47 +240,47 @@ def test_the_mapping_of_tasks_is_slurms(tasks: list[list[int]], distribution: st
     assert process_mapping(tasks, distribution) == f"(vector,{shown})"
 
 
-# What srun says and hands on
+# Variables and messages of srun
 
 
-def test_tasks_have_the_plug_ins_variables(inside: Inside) -> None:
+def test_tasks_have_the_plug_ins_variables(running_job: RunningJob) -> None:
     tell = ("bash", "-c", "echo $PMI_RANK $PMI_SIZE ${PMI_JOBID#*.} $SLURM_MPI_TYPE $(readlink /proc/self/fd/$PMI_FD)")
-    said = inside.srun("-N2", "-n3", "--mpi=pmi2", *tell)
-    words = [line.split() for line in said.out]
+    output = running_job.srun("-N2", "-n3", "--mpi=pmi2", *tell)
+    words = [line.split() for line in output.out]
     assert [each[:2] for each in words] == [[str(task), "3"] for task in range(3)]
     assert all(each[3] == "pmi2" and each[4].startswith("socket:") for each in words)
     assert len({each[4] for each in words}) == 3
 
 
-def test_slurm_mpi_type_names_the_plugin_unless_it_is_none(inside: Inside) -> None:
+def test_slurm_mpi_type_names_the_plugin_unless_it_is_none(running_job: RunningJob) -> None:
     tell = ("-N1", "-n1", "bash", "-c", "echo ${SLURM_MPI_TYPE-no} ${PMI_RANK-no}")
-    assert inside.srun(*tell, env={"SLURM_MPI_TYPE": "pmi2"}).out == ["pmi2 0"]
-    assert inside.srun("--mpi=none", *tell, env={"SLURM_MPI_TYPE": "pmi2"}).out == ["no no"]
-    assert inside.srun(*tell).out == ["no no"]
+    assert running_job.srun(*tell, env={"SLURM_MPI_TYPE": "pmi2"}).out == ["pmi2 0"]
+    assert running_job.srun("--mpi=none", *tell, env={"SLURM_MPI_TYPE": "pmi2"}).out == ["no no"]
+    assert running_job.srun(*tell).out == ["no no"]
 
 
-def test_the_plug_ins_are_listed_and_others_refused(inside: Inside) -> None:
-    assert inside.srun("--mpi=list").out == ["\tnone", "\tpmi2", "MPI plugin types are..."]
-    said = inside.srun("--mpi=pmix", "true")
-    assert said.status == 1
-    assert "srun: error: cannot find mpi plugin for mpi/pmix" in said.err
-    assert "srun: error: Invalid MPI type 'pmix', --mpi=list for acceptable types" in said.err
+def test_the_plug_ins_are_listed_and_others_refused(running_job: RunningJob) -> None:
+    assert running_job.srun("--mpi=list").out == ["\tnone", "\tpmi2", "MPI plugin types are..."]
+    output = running_job.srun("--mpi=pmix", "true")
+    assert output.status == 1
+    assert "srun: error: cannot find mpi plugin for mpi/pmix" in output.err
+    assert "srun: error: Invalid MPI type 'pmix', --mpi=list for acceptable types" in output.err
 
 
 def test_the_setting_mpi_default_chooses_the_plugin(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(mpi_default="pmi2")
     tell = ("sh", "-c", "echo ${SLURM_MPI_TYPE-no} ${PMI_SIZE-no}")
-    assert slurm.said("srun", "-n2", *tell) == "pmi2 2\n" * 2
-    assert slurm.said("srun", "-n2", "--mpi=none", *tell) == "no no\n" * 2
-    assert "MpiDefault              = pmi2\n" in slurm.said("scontrol", "show", "config")
+    assert slurm.check_output("srun", "-n2", *tell) == "pmi2 2\n" * 2
+    assert slurm.check_output("srun", "-n2", "--mpi=none", *tell) == "no no\n" * 2
+    assert "MpiDefault              = pmi2\n" in slurm.check_output("scontrol", "show", "config")
     with pytest.raises(SettingsError):
         settings_from_json('{"mpi_default": 3}', Path("slurm.json"))
 
 
 def test_pmix_means_pmi2_unless_strict(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(strict=False)
-    said = slurm.said("srun", "-N2", "-n2", "--mpi=pmix", "sh", "-c", "echo $PMI_SIZE $SLURM_MPI_TYPE")
-    assert said == "2 pmix\n" * 2
+    output = slurm.check_output("srun", "-N2", "-n2", "--mpi=pmix", "sh", "-c", "echo $PMI_SIZE $SLURM_MPI_TYPE")
+    assert output == "2 pmix\n" * 2
 
 
 # MPICH
@@ -306,62 +314,62 @@ os._exit(0)
 """
 
 
-def program(inside: Inside, text: str) -> tuple[str, str]:
+def program(running_job: RunningJob, text: str) -> tuple[str, str]:
     """The words that run a program."""
-    (inside.folder / "program.py").write_text(text)
+    (running_job.folder / "program.py").write_text(text)
     return sys.executable, "program.py"
 
 
 @MPICH
-def test_mpi4py_makes_one_world_on_the_virtual_nodes(inside: Inside) -> None:
-    said = inside.srun("--mpi=pmi2", "-N2", "-n4", *program(inside, HELLO))
-    assert said == Said(0, ["0 4 10 3 n1", "1 4 10 3 n1", "2 4 10 3 n1", "3 4 10 1 n2"], [])
+def test_mpi4py_makes_one_world_on_the_virtual_nodes(running_job: RunningJob) -> None:
+    output = running_job.srun("--mpi=pmi2", "-N2", "-n4", *program(running_job, HELLO))
+    assert output == StepOutput(0, ["0 4 10 3 n1", "1 4 10 3 n1", "2 4 10 3 n1", "3 4 10 1 n2"], [])
 
 
 @MPICH
-def test_without_pmi_each_task_is_its_own_world(inside: Inside) -> None:
-    assert inside.srun("-N2", "-n2", *program(inside, HELLO)).out == ["0 1 1 1 n1", "0 1 1 1 n2"]
+def test_without_pmi_each_task_is_its_own_world(running_job: RunningJob) -> None:
+    assert running_job.srun("-N2", "-n2", *program(running_job, HELLO)).out == ["0 1 1 1 n1", "0 1 1 1 n2"]
 
 
 @MPICH
-def test_parallel_steps_are_separate_worlds(inside: Inside) -> None:
-    words = program(inside, HELLO.replace("print(", 'world.Barrier(); print(os.environ["SLURM_STEP_ID"] > "", '))
+def test_parallel_steps_are_separate_worlds(running_job: RunningJob) -> None:
+    words = program(running_job, HELLO.replace("print(", 'world.Barrier(); print(os.environ["SLURM_STEP_ID"] > "", '))
     options = ("--mpi=pmi2", "--exact", "-N2", "-n2")
-    steps = [inside.start(*options, *words) for _ in range(2)]
+    steps = [running_job.start(*options, *words) for _ in range(2)]
     for step in steps:
-        said = inside.end(step)
-        assert (said.status, [line[:8] for line in said.out]) == (0, ["True 0 2", "True 1 2"])
+        output = running_job.end(step)
+        assert (output.status, [line[:8] for line in output.out]) == (0, ["True 0 2", "True 1 2"])
 
 
 @MPICH
-def test_mpi_abort_ends_the_step(inside: Inside) -> None:
-    said = inside.srun("--mpi=pmi2", "-N2", "-n2", *program(inside, LEAVES.format("world.Abort(7)")))
-    assert said.status == 137
-    assert any("application called MPI_Abort(MPI_COMM_WORLD, 7)" in line for line in said.err)
-    assert "srun: error: n1: task 0: Killed" in said.err
+def test_mpi_abort_ends_the_step(running_job: RunningJob) -> None:
+    output = running_job.srun("--mpi=pmi2", "-N2", "-n2", *program(running_job, LEAVES.format("world.Abort(7)")))
+    assert output.status == 137
+    assert any("application called MPI_Abort(MPI_COMM_WORLD, 7)" in line for line in output.err)
+    assert "srun: error: n1: task 0: Killed" in output.err
 
 
 @MPICH
 @pytest.mark.parametrize(
-    ("leaves", "status", "told"),
+    ("leaves", "status", "printed"),
     [
         ("open('gone', 'w'); os._exit(0)", 0, []),
         ("open('gone', 'w'); os._exit(3)", 3, ["srun: error: n2: task 1: Exited with exit code 3"]),
     ],
 )
 def test_a_rank_that_exits_without_finalize_ends_alone(
-    inside: Inside, leaves: str, status: int, told: list[str]
+    running_job: RunningJob, leaves: str, status: int, printed: list[str]
 ) -> None:
-    (inside.folder / "gone").unlink(missing_ok=True)
-    said = inside.srun("--mpi=pmi2", "-N2", "-n2", *program(inside, LEAVES.format(leaves)))
-    assert said == Said(status, ["goes on"], told)
+    (running_job.folder / "gone").unlink(missing_ok=True)
+    output = running_job.srun("--mpi=pmi2", "-N2", "-n2", *program(running_job, LEAVES.format(leaves)))
+    assert output == StepOutput(status, ["goes on"], printed)
 
 
 @MPICH
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_a_program_of_torch_is_one_world(make_slurm: Callable[..., Slurm], backend: str) -> None:
-    inside = Inside(make_slurm(nodes="127.0.0.[1-4]"), "-N2", "-n2")
+    running_job = RunningJob(make_slurm(nodes="127.0.0.[1-4]"), "-N2", "-n2")
     text = f"""
 import torch, torch.distributed as dist
 dist.init_process_group("{backend}")
@@ -370,8 +378,8 @@ dist.all_reduce(ones)
 print(dist.get_backend(), dist.get_rank(), ones.item(), flush=True)
 dist.destroy_process_group()
 """
-    python, file = program(inside, text)
+    python, file = program(running_job, text)
     environ = {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
-    process = inside.start("--mpi=pmi2", "-N2", "-n2", python, "-m", "hpc_kit.runtime", file, env=environ)
+    process = running_job.start("--mpi=pmi2", "-N2", "-n2", python, "-m", "hpc_kit.runtime", file, env=environ)
     out, err = process.communicate(timeout=100)
     assert (process.returncode, sorted(out.splitlines())) == (0, [f"{backend} {rank} 2.0" for rank in (0, 1)]), err

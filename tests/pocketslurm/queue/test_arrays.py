@@ -1,4 +1,4 @@
-"""Job arrays: ids, names, the limit on tasks at once, and what is done to single tasks."""
+"""Job arrays: ids, names, the limit of running tasks, and commands for single tasks."""
 
 from __future__ import annotations
 
@@ -45,46 +45,46 @@ def test_tasks_know_their_array(slurm: Slurm) -> None:
 
 def test_waiting_tasks_are_one_line_with_their_limit(slurm: Slurm) -> None:
     array = slurm.submit("sleep 600", "--array=0-5%2")
-    wait_for(lambda: slurm.said("squeue", "-h", "-t", "R", "-o", "%i").split() == [f"{array}_0", f"{array}_1"])
+    wait_for(lambda: slurm.check_output("squeue", "-h", "-t", "R", "-o", "%i").split() == [f"{array}_0", f"{array}_1"])
     assert (
-        slurm.said("squeue", "-h", "-t", "PD", "-o", "%i|%F|%K|%r")
+        slurm.check_output("squeue", "-h", "-t", "PD", "-o", "%i|%F|%K|%r")
         == f"{array}_[2-5%2]|{array}|2-5%2|JobArrayTaskLimit\n"
     )
-    apart = slurm.said("squeue", "-h", "-r", "-t", "PD", "-o", "%i").split()
+    apart = slurm.check_output("squeue", "-h", "-r", "-t", "PD", "-o", "%i").split()
     assert apart == [f"{array}_{index}" for index in (2, 3, 4, 5)]
-    assert slurm.said("sacct", "-nPX", "-o", "JobID,State").splitlines() == [
+    assert slurm.check_output("sacct", "-nPX", "-o", "JobID,State").splitlines() == [
         f"{array}_0|RUNNING", f"{array}_1|RUNNING", f"{array}_[2-5%2]|PENDING",
     ]  # fmt: skip
 
 
 def test_single_tasks_are_cancelled_waiting_or_running(slurm: Slurm) -> None:
     array = slurm.submit("sleep 600", "--array=0-5%2")
-    wait_for(lambda: len(slurm.said("squeue", "-h", "-t", "R").splitlines()) == 2)
-    slurm.said("scancel", f"{array}_3", f"{array}_[4-5]")
-    assert slurm.said("squeue", "-h", "-t", "PD", "-o", "%i") == f"{array}_[2%2]\n"
-    slurm.said("scancel", f"{array}_0")
-    wait_for(lambda: slurm.said("squeue", "-h", "-t", "R", "-o", "%i").split() == [f"{array}_1", f"{array}_2"])
-    states = slurm.said("sacct", "-nPX", "-o", "JobID,State", "-j", f"{array}_0,{array}_3,{array}_4,{array}_5")
+    wait_for(lambda: len(slurm.check_output("squeue", "-h", "-t", "R").splitlines()) == 2)
+    slurm.check_output("scancel", f"{array}_3", f"{array}_[4-5]")
+    assert slurm.check_output("squeue", "-h", "-t", "PD", "-o", "%i") == f"{array}_[2%2]\n"
+    slurm.check_output("scancel", f"{array}_0")
+    wait_for(lambda: slurm.check_output("squeue", "-h", "-t", "R", "-o", "%i").split() == [f"{array}_1", f"{array}_2"])
+    states = slurm.check_output("sacct", "-nPX", "-o", "JobID,State", "-j", f"{array}_0,{array}_3,{array}_4,{array}_5")
     assert {line.partition(" by ")[0] for line in states.splitlines()} == {
         f"{array}_{i}|CANCELLED" for i in (0, 3, 4, 5)
     }
-    slurm.said("scancel", str(array))
-    assert slurm.said("squeue", "-h", "-t", "PD,R") == ""
+    slurm.check_output("scancel", str(array))
+    assert slurm.check_output("squeue", "-h", "-t", "PD,R") == ""
 
 
 def test_the_limit_can_be_changed_while_tasks_wait(slurm: Slurm) -> None:
     array = slurm.submit("sleep 600", "--array=0-9%1")
-    wait_for(lambda: len(slurm.said("squeue", "-h", "-t", "R").splitlines()) == 1)
-    slurm.said("scontrol", "update", f"JobId={array}", "ArrayTaskThrottle=3")
-    wait_for(lambda: len(slurm.said("squeue", "-h", "-t", "R").splitlines()) == 3)
+    wait_for(lambda: len(slurm.check_output("squeue", "-h", "-t", "R").splitlines()) == 1)
+    slurm.check_output("scontrol", "update", f"JobId={array}", "ArrayTaskThrottle=3")
+    wait_for(lambda: len(slurm.check_output("squeue", "-h", "-t", "R").splitlines()) == 3)
 
 
 def test_one_waiting_task_can_be_held_and_shown_alone(slurm: Slurm) -> None:
     array = slurm.submit("sleep 600", "--array=0-2", "--hold")
-    slurm.said("scontrol", "release", f"{array}_1")
-    wait_for(lambda: slurm.said("squeue", "-h", "-t", "R", "-o", "%i") == f"{array}_1\n")
-    assert slurm.said("squeue", "-h", "-t", "PD", "-o", "%i %r") == f"{array}_[0,2] JobHeldUser\n"
-    shown = slurm.said("scontrol", "show", "job", f"{array}_2")
+    slurm.check_output("scontrol", "release", f"{array}_1")
+    wait_for(lambda: slurm.check_output("squeue", "-h", "-t", "R", "-o", "%i") == f"{array}_1\n")
+    assert slurm.check_output("squeue", "-h", "-t", "PD", "-o", "%i %r") == f"{array}_[0,2] JobHeldUser\n"
+    shown = slurm.check_output("scontrol", "show", "job", f"{array}_2")
     assert shown.startswith(f"JobId={array} ArrayJobId={array} ArrayTaskId=2 JobName=job.sh\n")
     assert f"StdOut={slurm.folder}/slurm-{array}_2.out\n" in shown
     missing = slurm.run("scontrol", "show", "job", f"{array}_7")
@@ -100,16 +100,16 @@ def test_an_impossible_array_is_refused(slurm: Slurm, indices: str) -> None:
 def test_a_long_list_of_indices_is_shortened_in_listings(slurm: Slurm) -> None:
     text = ",".join(str(i * i) for i in range(2, 32))
     array = slurm.submit("true", f"--array={text}", "--hold")
-    assert slurm.said("squeue", "-h", "-o", "%i") == f"{array}_[{text[:60]}...]\n"
-    assert slurm.said("squeue", "-h", "-o", "%K") == f"{text}\n"
+    assert slurm.check_output("squeue", "-h", "-o", "%i") == f"{array}_[{text[:60]}...]\n"
+    assert slurm.check_output("squeue", "-h", "-o", "%K") == f"{text}\n"
 
 
 def test_a_failed_task_can_be_requeued_alone(slurm: Slurm) -> None:
     array = slurm.submit(
         'echo $SLURM_RESTART_COUNT; test $SLURM_ARRAY_TASK_ID != 1 -o -n "$SLURM_RESTART_COUNT"', "--array=0-1"
     )
-    wait_for(lambda: "FAILED" in slurm.said("sacct", "-nPX", "-o", "State"))
-    wait_for(lambda: not slurm.said("squeue", "-h"))
-    slurm.said("scontrol", "requeue", f"{array}_1")
-    wait_for(lambda: slurm.said("sacct", "-nPX", "-o", "State").split() == ["COMPLETED", "COMPLETED"])
+    wait_for(lambda: "FAILED" in slurm.check_output("sacct", "-nPX", "-o", "State"))
+    wait_for(lambda: not slurm.check_output("squeue", "-h"))
+    slurm.check_output("scontrol", "requeue", f"{array}_1")
+    wait_for(lambda: slurm.check_output("sacct", "-nPX", "-o", "State").split() == ["COMPLETED", "COMPLETED"])
     assert slurm.log(f"slurm-{array}_1.out") == "1\n"

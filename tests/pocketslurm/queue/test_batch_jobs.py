@@ -1,4 +1,4 @@
-"""What becomes of a batch job, from sbatch to its end, with real processes."""
+"""Batch jobs from sbatch to their end, with real processes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def test_a_script_runs_in_the_submitters_folder_with_its_environment_and_argumen
     script.write_text(
         '#!/bin/bash\n#SBATCH --job-name=first\necho "$PWD|$MINE|$*|$SLURM_JOB_ID|$SLURM_JOB_NAME|$(basename $0)"\n'
     )
-    said = slurm.said("sbatch", str(script), "a b", "c", env={"MINE": "with 'quotes' and\nlines"})
-    assert said == "Submitted batch job 1\n"
+    output = slurm.check_output("sbatch", str(script), "a b", "c", env={"MINE": "with 'quotes' and\nlines"})
+    assert output == "Submitted batch job 1\n"
     job = slurm.until(1, "COMPLETED")
     assert slurm.log("slurm-1.out") == f"{slurm.folder}|with 'quotes' and\nlines|a b c|1|first|slurm_script\n"
     assert (job.exit_code, job.nodes, job.cpus) == (0, ["n1"], [1])
@@ -44,15 +44,15 @@ def test_nothing_is_left_when_the_queue_is_empty(slurm: Slurm) -> None:
         ("nosuchcommand", "FAILED", "127:0", "127:0"),
     ],
 )
-def test_a_job_is_booked_with_its_scripts_exit_status(
+def test_a_job_has_the_exit_status_of_its_script(
     slurm: Slurm, body: str, state: str, shown: str, accounted: str
 ) -> None:
     job_id = slurm.submit(body)
     assert slurm.ended(job_id).state == state
-    assert f"JobState={state} " in slurm.said("scontrol", "show", "job", str(job_id))
-    assert f" ExitCode={shown}\n" in slurm.said("scontrol", "show", "job", str(job_id))
-    said = slurm.said("sacct", "-nPX", "-o", "State,ExitCode", "-j", str(job_id))
-    assert said == f"{state}|{accounted}\n"
+    assert f"JobState={state} " in slurm.check_output("scontrol", "show", "job", str(job_id))
+    assert f" ExitCode={shown}\n" in slurm.check_output("scontrol", "show", "job", str(job_id))
+    output = slurm.check_output("sacct", "-nPX", "-o", "State,ExitCode", "-j", str(job_id))
+    assert output == f"{state}|{accounted}\n"
 
 
 def test_a_missing_interpreter_fails_the_job_and_is_logged(slurm: Slurm) -> None:
@@ -62,16 +62,16 @@ def test_a_missing_interpreter_fails_the_job_and_is_logged(slurm: Slurm) -> None
     assert log == "slurmstepd: error: execve(): bad interpreter(/no/such/shell): No such file or directory\n"
 
 
-def test_a_log_that_cannot_be_made_fails_the_job_as_slurm_does(slurm: Slurm) -> None:
+def test_a_log_that_cannot_be_created_fails_the_job_as_on_slurm(slurm: Slurm) -> None:
     job_id = slurm.submit("true", "--output=no/such/folder/%j.out")
     job = slurm.ended(job_id)
     assert (job.state, job.exit_code, job.reason) == ("FAILED", 53, "JobLaunchFailure")
-    said = slurm.said("sacct", "-nP", "-o", "JobID,State,ExitCode", "-j", str(job_id))
-    assert said == f"{job_id}|FAILED|0:53\n{job_id}.batch|CANCELLED|0:53\n"
+    output = slurm.check_output("sacct", "-nP", "-o", "JobID,State,ExitCode", "-j", str(job_id))
+    assert output == f"{job_id}|FAILED|0:53\n{job_id}.batch|CANCELLED|0:53\n"
     assert "no/such/folder" in (slurm.directory / "controller.log").read_text()
 
 
-def test_a_logs_folder_may_be_made_when_sbatch_has_said_the_id(slurm: Slurm) -> None:
+def test_the_log_folder_may_be_created_after_sbatch_has_printed_the_id(slurm: Slurm) -> None:
     job_id = slurm.submit("echo here", "--output=%j/log")
     slurm.until(job_id, "RUNNING")
     time.sleep(0.5)
@@ -80,7 +80,7 @@ def test_a_logs_folder_may_be_made_when_sbatch_has_said_the_id(slurm: Slurm) -> 
     assert slurm.log(f"{job_id}/log") == "here\n"
 
 
-def test_a_working_folder_that_is_missing_sends_the_script_to_tmp(slurm: Slurm) -> None:
+def test_a_script_with_a_missing_working_folder_runs_in_tmp(slurm: Slurm) -> None:
     job_id = slurm.submit("pwd", "--chdir=/no/such/folder", f"--output={slurm.folder}/log")
     assert slurm.ended(job_id).state == "COMPLETED"
     error = "slurmstepd: error: couldn't chdir to `/no/such/folder': No such file or directory: going to /tmp instead"
@@ -97,13 +97,13 @@ def test_output_error_and_input_name_the_files(slurm: Slurm) -> None:
 
 
 @pytest.mark.parametrize(("mode", "kept"), [("append", "before\nnew\n"), ("truncate", "new\n"), (None, "new\n")])
-def test_the_open_mode_decides_about_an_older_log(slurm: Slurm, mode: str | None, kept: str) -> None:
+def test_the_open_mode_appends_to_an_older_log_or_replaces_it(slurm: Slurm, mode: str | None, kept: str) -> None:
     (slurm.folder / "log").write_text("before\n")
     slurm.until(slurm.submit("echo new", "-o", "log", *([f"--open-mode={mode}"] if mode else [])), "COMPLETED")
     assert slurm.log("log") == kept
 
 
-def test_the_submitters_umask_is_the_scripts(slurm: Slurm) -> None:
+def test_a_script_has_the_umask_of_the_submitter(slurm: Slurm) -> None:
     script = slurm.folder / "job.sh"
     script.write_text("#!/bin/sh\numask\n")
     command = f"umask 027; exec '{slurm.directory}/bin/sbatch' --parsable job.sh"
@@ -131,12 +131,12 @@ def test_export_chooses_the_variables_of_the_job(slurm: Slurm, export: str | Non
     script = slurm.folder / "job.sh"
     script.write_text('#!/bin/sh\necho "$A|$B|$NEW"\ntest -n "$HOME" -a -n "$PATH" && command -v scontrol >/dev/null\n')
     options = ["--wait", *([f"--export={export}"] if export else [])]
-    slurm.said("sbatch", *options, str(script), env={"A": "a", "B": "b"})
+    slurm.check_output("sbatch", *options, str(script), env={"A": "a", "B": "b"})
     assert slurm.log("slurm-1.out") == f"{seen}\n"
 
 
 @pytest.mark.parametrize("flags", ["-l", "--login", "-ul"])
-def test_the_commands_stay_in_reach_of_a_login_shell(slurm: Slurm, flags: str, tmp_path: Path) -> None:
+def test_a_login_shell_finds_the_commands(slurm: Slurm, flags: str, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("echo mine >> sourced\n")
     body = 'scontrol show hostname "$SLURM_JOB_NODELIST"; env | grep -c "^HPC_KIT_SLURM_BASH_ENV"; echo $BASH_ENV'
     slurm.environ.update(BASH_ENV=str(tmp_path / "mine"), HOME=str(tmp_path))
@@ -147,7 +147,7 @@ def test_the_commands_stay_in_reach_of_a_login_shell(slurm: Slurm, flags: str, t
 
 
 @pytest.mark.parametrize("word", [".", "source"])
-def test_the_commands_stay_in_reach_of_a_script_that_reads_a_profile(slurm: Slurm, word: str, tmp_path: Path) -> None:
+def test_a_script_that_reads_a_profile_finds_the_commands(slurm: Slurm, word: str, tmp_path: Path) -> None:
     (tmp_path / "profile").write_text("PATH=/usr/bin:/bin\ndeclare -A table=([a]=1)\nfalse || return 3\n")
     body = f"""set -eux
     {word} {tmp_path}/profile || echo $? ${{table[a]}} ${{BASH_ENV-none}} $0 $LINENO
@@ -191,9 +191,9 @@ def test_background_processes_of_a_script_are_killed(slurm: Slurm) -> None:
     assert not Path("/proc", slurm.log("pid").strip()).exists()
 
 
-def test_sbatch_returns_at_once_though_its_output_is_a_pipe(slurm: Slurm) -> None:
+def test_sbatch_returns_immediately_even_if_its_output_is_a_pipe(slurm: Slurm) -> None:
     started = time.monotonic()
-    slurm.said("sbatch", "--wrap", "sleep 30")
+    slurm.check_output("sbatch", "--wrap", "sleep 30")
     assert time.monotonic() - started < 10
 
 
@@ -205,12 +205,14 @@ def test_wait_ends_with_the_jobs_exit_code(slurm: Slurm) -> None:
 
 
 def test_a_script_may_come_from_stdin(slurm: Slurm) -> None:
-    assert slurm.said("sbatch", "--wait", stdin="#!/bin/sh\necho $SLURM_JOB_NAME\n") == "Submitted batch job 1\n"
+    assert (
+        slurm.check_output("sbatch", "--wait", stdin="#!/bin/sh\necho $SLURM_JOB_NAME\n") == "Submitted batch job 1\n"
+    )
     assert slurm.log("slurm-1.out") == "sbatch\n"
 
 
 def test_a_job_can_submit_a_job(slurm: Slurm) -> None:
-    slurm.said("sbatch", "--wait", "--wrap", "sbatch --wait --wrap 'echo inner $SLURM_JOB_ID' > said")
+    slurm.check_output("sbatch", "--wait", "--wrap", "sbatch --wait --wrap 'echo inner $SLURM_JOB_ID' > said")
     assert slurm.log("said") == "Submitted batch job 2\n"
     assert slurm.log("slurm-2.out") == "inner 2\n"
     assert slurm.job(2).state == "COMPLETED"
@@ -224,25 +226,25 @@ def test_a_job_that_a_job_submits_outlives_it(slurm: Slurm) -> None:
     slurm.until(2, "COMPLETED")
 
 
-def test_twenty_at_once_get_twenty_ids(slurm: Slurm) -> None:
+def test_twenty_simultaneous_submissions_get_twenty_ids(slurm: Slurm) -> None:
     with ThreadPoolExecutor(20) as pool:
-        said = list(pool.map(lambda _: slurm.said("sbatch", "--parsable", "--wrap", "true"), range(20)))
-    assert sorted(map(int, said)) == list(range(1, 21))
+        output = list(pool.map(lambda _: slurm.check_output("sbatch", "--parsable", "--wrap", "true"), range(20)))
+    assert sorted(map(int, output)) == list(range(1, 21))
     for job_id in range(1, 21):
         slurm.until(job_id, "COMPLETED")
 
 
-def test_two_hundred_queued_jobs_are_no_trouble(slurm: Slurm) -> None:
+def test_two_hundred_jobs_can_be_queued(slurm: Slurm) -> None:
     holder = slurm.submit("sleep 600", "-N4", "--exclusive")
     slurm.until(holder, "RUNNING")
     program = "import os; from pocketslurm.commands import sbatch\n"
     program += "for _ in range(200): sbatch.main(['-Q', '--wrap', 'true'], os.environ)"
     subprocess.run([sys.executable, "-c", program], env=slurm.environ, cwd=slurm.folder, check=True)
-    reasons = slurm.said("squeue", "-h", "-t", "PD", "-o", "%r").split()
+    reasons = slurm.check_output("squeue", "-h", "-t", "PD", "-o", "%r").split()
     assert len(reasons) == 200
     assert set(reasons) <= {"Resources", "Priority", "None"}
-    slurm.said("scancel", "-t", "PENDING", "--me")
-    assert slurm.said("squeue", "-h", "-o", "%i").split() == [str(holder)]
+    slurm.check_output("scancel", "-t", "PENDING", "--me")
+    assert slurm.check_output("squeue", "-h", "-o", "%i").split() == [str(holder)]
 
 
 def test_settings_are_checked_where_they_are_read(make_slurm: Callable[..., Slurm]) -> None:
@@ -254,7 +256,7 @@ def test_settings_are_checked_where_they_are_read(make_slurm: Callable[..., Slur
     (slurm.directory / "slurm.json").unlink()
 
 
-def test_hostname_is_the_nodes_inside_a_job_and_the_machines_outside(slurm: Slurm) -> None:
+def test_hostname_prints_the_node_inside_a_job_and_the_machine_outside(slurm: Slurm) -> None:
     outside = {name: value for name, value in slurm.environ.items() if name != "SLURMD_NODENAME"}
     assert subprocess.check_output(["hostname"], env=outside, text=True) == f"{os.uname().nodename}\n"
     job_id = slurm.submit("hostname; srun -N1 -n1 -w n2 hostname -s; srun -n1 -N1 hostname --fqdn", "-N2")
@@ -262,7 +264,7 @@ def test_hostname_is_the_nodes_inside_a_job_and_the_machines_outside(slurm: Slur
     assert slurm.log(f"slurm-{job_id}.out") == "n1\nn2\nn1\n"
 
 
-def test_the_address_of_a_node_that_is_named_by_it(make_slurm: Callable[..., Slurm]) -> None:
+def test_a_node_may_be_named_by_its_address(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(nodes="127.0.0.[1-2]")
     job_id = slurm.submit("srun -N1 -n1 -w 127.0.0.2 hostname --ip-address; srun -N2 -n2 -l hostname -I | sort", "-N2")
     slurm.until(job_id, "COMPLETED")

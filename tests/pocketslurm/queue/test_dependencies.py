@@ -1,4 +1,4 @@
-"""--dependency, --begin and --hold: when a job may start, and the reason that is shown until then."""
+"""--dependency, --begin and --hold: the time when a job may start, and the reason shown until then."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_a_job_waits_for_the_end_of_another(slurm: Slurm, kind: str, body: str, 
     first = slurm.submit(f"{WAITS}\n{body}")
     second = slurm.submit("true", f"--dependency={kind}:{first}")
     wait_for(lambda: reason(slurm, second) == "PENDING Dependency")
-    shown = slurm.said("squeue", "-h", "-j", str(second), "-o", "%E")
+    shown = slurm.check_output("squeue", "-h", "-j", str(second), "-o", "%E")
     assert shown == f"{kind}:{first}(unfulfilled)\n"
     (slurm.folder / "go").touch()
     if outcome == "COMPLETED":
         slurm.until(second, outcome)
     else:
         wait_for(lambda: reason(slurm, second) == f"PENDING {outcome}")
-        assert slurm.said("squeue", "-h", "-j", str(second), "-o", "%E") == f"{kind}:{first}(failed)\n"
+        assert slurm.check_output("squeue", "-h", "-j", str(second), "-o", "%E") == f"{kind}:{first}(failed)\n"
 
 
 def test_after_waits_for_the_start_only(slurm: Slurm) -> None:
@@ -46,7 +46,7 @@ def test_after_waits_for_the_start_only(slurm: Slurm) -> None:
     second = slurm.submit("true", f"--dependency=after:{first}")
     wait_for(lambda: reason(slurm, first) == "PENDING BeginTime")
     wait_for(lambda: reason(slurm, second) == "PENDING Dependency")
-    slurm.said("scontrol", "update", f"JobId={first}", "StartTime=now")
+    slurm.check_output("scontrol", "update", f"JobId={first}", "StartTime=now")
     slurm.until(second, "COMPLETED")
     assert slurm.job(first).state == "RUNNING"
 
@@ -57,7 +57,7 @@ def test_a_dependency_that_cannot_be_met_cancels_the_job_if_wished(slurm: Slurm)
     assert slurm.until(second, "CANCELLED").start_time == 0
 
 
-def test_all_of_several_or_any_of_them(slurm: Slurm) -> None:
+def test_a_job_waits_for_all_of_several_dependencies_or_for_any(slurm: Slurm) -> None:
     good, bad = slurm.submit("true"), slurm.submit(FAILS)
     held = slurm.submit("true", "--hold")
     both = slurm.submit("true", f"--dependency=afterok:{good},afterok:{held}")
@@ -66,7 +66,7 @@ def test_all_of_several_or_any_of_them(slurm: Slurm) -> None:
     slurm.until(either, "COMPLETED")
     wait_for(lambda: reason(slurm, neither) == "PENDING DependencyNeverSatisfied")
     assert reason(slurm, both) == "PENDING Dependency"
-    slurm.said("scontrol", "release", str(held))
+    slurm.check_output("scontrol", "release", str(held))
     slurm.until(both, "COMPLETED")
 
 
@@ -84,13 +84,13 @@ def test_tasks_wait_for_their_counterparts(slurm: Slurm) -> None:
     first = slurm.submit("while [ ! -e go$SLURM_ARRAY_TASK_ID ]; do sleep 0.05; done", "--array=0-1")
     second = slurm.submit("true", "--array=0-1", f"--dependency=aftercorr:{first}")
     (slurm.folder / "go1").touch()
-    wait_for(lambda: slurm.said("sacct", "-nPX", "-o", "State", "-j", f"{second}_1") == "COMPLETED\n")
-    assert slurm.said("squeue", "-h", "-j", str(second), "-o", "%i %r") == f"{second}_[0] Dependency\n"
+    wait_for(lambda: slurm.check_output("sacct", "-nPX", "-o", "State", "-j", f"{second}_1") == "COMPLETED\n")
+    assert slurm.check_output("squeue", "-h", "-j", str(second), "-o", "%i %r") == f"{second}_[0] Dependency\n"
     (slurm.folder / "go0").touch()
-    wait_for(lambda: slurm.said("squeue", "-h") == "")
+    wait_for(lambda: slurm.check_output("squeue", "-h") == "")
 
 
-def test_singletons_of_one_name_follow_one_another(slurm: Slurm) -> None:
+def test_singletons_with_the_same_name_run_one_after_another(slurm: Slurm) -> None:
     options = ("-J", "one", "--dependency=singleton")
     first = slurm.submit(WAITS, *options)
     second = slurm.submit("true", *options)
@@ -114,17 +114,17 @@ def test_a_malformed_dependency_is_refused(slurm: Slurm, text: str) -> None:
 def test_a_held_job_waits_for_its_release(slurm: Slurm) -> None:
     job_id = slurm.submit("true", "--hold")
     wait_for(lambda: reason(slurm, job_id) == "PENDING JobHeldUser")
-    assert slurm.said("sacct", "-nPX", "-o", "State,Reason", "-j", str(job_id)) == "PENDING|JobHeldUser\n"
-    slurm.said("scontrol", "release", str(job_id))
+    assert slurm.check_output("sacct", "-nPX", "-o", "State,Reason", "-j", str(job_id)) == "PENDING|JobHeldUser\n"
+    slurm.check_output("scontrol", "release", str(job_id))
     slurm.until(job_id, "COMPLETED")
 
 
 def test_a_waiting_job_can_be_held(slurm: Slurm) -> None:
     job_id = slurm.submit("true", "--begin=now+1hour")
-    slurm.said("scontrol", "uhold", str(job_id))
+    slurm.check_output("scontrol", "uhold", str(job_id))
     assert reason(slurm, job_id) == "PENDING JobHeldUser"
-    slurm.said("scontrol", "update", f"JobId={job_id}", "StartTime=now")
-    slurm.said("scontrol", "release", str(job_id))
+    slurm.check_output("scontrol", "update", f"JobId={job_id}", "StartTime=now")
+    slurm.check_output("scontrol", "release", str(job_id))
     slurm.until(job_id, "COMPLETED")
 
 

@@ -21,7 +21,7 @@ from pocketslurm.queue.database import connect
 from pocketslurm.settings import Partition
 from pocketslurm.steps import options as option_parts
 from tests.pocketslurm.conftest import Slurm, wait_for
-from tests.pocketslurm.inside import Inside, Said, ends, enter
+from tests.pocketslurm.running_job import RunningJob, StepOutput, exits_of_tasks, start_job
 
 THREE = ("-N1", "-n2", ":", "-N1", "-n2", "-J", "second", ":", "-N2", "-n2")
 BUT = "but the job allocation has maximum value of 2"
@@ -29,14 +29,14 @@ TELL = ("bash", "-c", "echo $SLURM_PROCID $SLURMD_NODENAME $SLURM_NTASKS")
 
 
 @pytest.fixture(scope="module")
-def inside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
+def running_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningJob]:
     """A job of three components: two tasks on n1, two on n2, one each on n3 and n4."""
-    yield from enter(tmp_path_factory, *THREE, gpus=0)
+    yield from start_job(tmp_path_factory, *THREE, gpus=0)
 
 
 def squeue(slurm: Slurm, *words: str, columns: str = "%i %T") -> list[str]:
     """Lines of squeue, sorted."""
-    return sorted(slurm.said("squeue", "-h", "-o", columns, *words).splitlines())
+    return sorted(slurm.check_output("squeue", "-h", "-o", columns, *words).splitlines())
 
 
 # Submitting
@@ -59,15 +59,15 @@ def test_blocks_of_a_script_are_components(slurm: Slurm) -> None:
         (("-n3", ":", "-n4", "-J", "b", ":", "-n5"), ["0 3 first", "1 4 b", "2 5 b"]),
     ],
 )
-def test_the_command_line_counts_for_its_own_component_and_the_last_for_those_behind(
+def test_options_of_the_command_line_apply_to_their_component_and_the_last_ones_to_all_later_components(
     slurm: Slurm, options: tuple[str, ...], sizes: list[str]
 ) -> None:
     job_id = slurm.submit("#SBATCH -n1 -J first\n#SBATCH hetjob\n#SBATCH -n2\ntrue", "--hold", *options)
-    told = squeue(slurm, columns="%i %C %j")
-    assert told == [f"{job_id}+{size}" for size in sizes]
+    printed = squeue(slurm, columns="%i %C %j")
+    assert printed == [f"{job_id}+{size}" for size in sizes]
 
 
-def test_packjob_still_parts_them_with_a_warning(slurm: Slurm) -> None:
+def test_packjob_separates_components_with_a_warning(slurm: Slurm) -> None:
     (slurm.folder / "old.sh").write_text("#!/bin/bash\n#SBATCH -n1\n#SBATCH packjob\n#SBATCH -n2\ntrue\n")
     done = slurm.run("sbatch", "--hold", "old.sh")
     assert done.stderr == (
@@ -78,11 +78,11 @@ def test_packjob_still_parts_them_with_a_warning(slurm: Slurm) -> None:
 
 @pytest.mark.parametrize("words", [("-a0-1", "-n1", ":", "-n2"), ("-n1", ":", "-a0-1")])
 def test_an_array_has_no_components(slurm: Slurm, words: tuple[str, ...]) -> None:
-    status, said = slurm.refused("sbatch", *words, "--wrap=true")
-    assert (status, said) == (1, "sbatch: error: Batch job submission failed: Invalid job array specification\n")
+    status, output = slurm.refused("sbatch", *words, "--wrap=true")
+    assert (status, output) == (1, "sbatch: error: Batch job submission failed: Invalid job array specification\n")
 
 
-def test_no_component_is_entered_where_one_is_refused(slurm: Slurm) -> None:
+def test_if_one_component_is_refused_none_is_queued(slurm: Slurm) -> None:
     status, _ = slurm.refused("sbatch", "-n1", ":", "-p", "nowhere", "--wrap=true")
     assert (status, squeue(slurm)) == (1, [])
 
@@ -90,7 +90,7 @@ def test_no_component_is_entered_where_one_is_refused(slurm: Slurm) -> None:
 # Beginning and ending
 
 
-def test_components_begin_together_or_not_at_all_and_share_no_node(slurm: Slurm) -> None:
+def test_components_start_together_or_not_at_all_and_share_no_node(slurm: Slurm) -> None:
     holder = slurm.submit("exec sleep 1000", "-N3", "--exclusive")
     slurm.until(holder, "RUNNING")
     waiting = slurm.submit("true", "-N1", ":", "-N1")
@@ -104,38 +104,38 @@ def test_components_begin_together_or_not_at_all_and_share_no_node(slurm: Slurm)
     assert not set(first.nodes) & set(second.nodes)
 
 
-def test_components_for_more_nodes_than_there_are_wait_with_that_reason(slurm: Slurm) -> None:
+def test_components_that_need_too_many_nodes_wait_with_that_reason(slurm: Slurm) -> None:
     job_id = slurm.submit("true", "-N3", ":", "-N2")
     wait_for(lambda: slurm.job(job_id).reason == "PartitionNodeLimit" or None)
     assert slurm.job(job_id + 1).state == "PENDING"
 
 
 @pytest.mark.parametrize("components", [("-N1", ":", "-N1", "-w", "n1"), ("-N3", ":", "-N1", "-x", "n[2-4]")])
-def test_a_component_leaves_the_nodes_that_another_must_have(slurm: Slurm, components: tuple[str, ...]) -> None:
+def test_a_component_avoids_nodes_that_only_another_one_can_use(slurm: Slurm, components: tuple[str, ...]) -> None:
     job_id = slurm.submit("true", *components)
     assert slurm.ended(job_id).state == "COMPLETED"
     assert slurm.job(job_id + 1).nodes == ["n1"]
 
 
-def test_a_component_leaves_a_small_partition_to_another(make_slurm: Callable[..., Slurm]) -> None:
+def test_a_component_avoids_a_small_partition_that_another_one_needs(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(partitions=(Partition("all"), Partition("gpu", nodes="n1")))
     job_id = slurm.submit("true", "-p", "all", ":", "-p", "gpu")
     assert slurm.ended(job_id).state == "COMPLETED"
     assert slurm.job(job_id + 1).nodes == ["n1"]
 
 
-def test_components_that_never_fit_keep_nothing_from_those_behind(slurm: Slurm) -> None:
+def test_components_that_never_fit_do_not_block_later_jobs(slurm: Slurm) -> None:
     never = slurm.submit("true", "-N1", "-w", "n1", ":", "-N1", "-w", "n1")
     behind = slurm.submit("true", "-N4")
     assert slurm.ended(behind).state == "COMPLETED"
     assert [(job.state, job.reason) for job in map(slurm.job, (never, never + 1))] == [("PENDING", "Resources")] * 2
 
 
-def test_all_components_end_as_the_script_does(slurm: Slurm) -> None:
+def test_all_components_end_with_the_state_of_the_script(slurm: Slurm) -> None:
     done = slurm.run("sbatch", "--wait", "-n1", ":", "-n1", "--wrap=srun --het-group=1 sh -c 'exit 7'; exit 5")
     assert done.returncode == 5
-    told = slurm.said("sacct", "-nPo", "jobid,jobidraw,state,exitcode,derivedexitcode")
-    assert told.splitlines() == [
+    printed = slurm.check_output("sacct", "-nPo", "jobid,jobidraw,state,exitcode,derivedexitcode")
+    assert printed.splitlines() == [
         "1+0|1|FAILED|5:0|0:0",
         "1+0.batch|1.batch|FAILED|5:0|",
         "1+1|2|FAILED|5:0|7:0",
@@ -147,22 +147,22 @@ def test_scancel_ends_all_components_or_one_running_component(slurm: Slurm) -> N
     body = "srun --het-group=0,1 sleep 1000 & touch began; wait; exec sleep 1000"
     job_id = slurm.submit(body, "-n1", ":", "-n1")
     wait_for((slurm.folder / "began").exists)
-    wait_for(lambda: slurm.said("scontrol", "show", "step").count(".0 UserId") == 2 or None)
-    slurm.said("scancel", f"{job_id}+1")
+    wait_for(lambda: slurm.check_output("scontrol", "show", "step").count(".0 UserId") == 2 or None)
+    slurm.check_output("scancel", f"{job_id}+1")
     slurm.until(job_id + 1, "CANCELLED")
     assert slurm.job(job_id).state == "RUNNING"
-    slurm.said("scancel", str(job_id))
+    slurm.check_output("scancel", str(job_id))
     assert slurm.ended(job_id).state == "CANCELLED"
 
 
 def test_a_waiting_component_is_not_cancelled_alone(slurm: Slurm) -> None:
     job_id = slurm.submit("true", "--hold", "-n1", ":", "-n1")
-    status, said = slurm.refused("scancel", str(job_id + 1))
-    assert (status, said) == (
+    status, output = slurm.refused("scancel", str(job_id + 1))
+    assert (status, output) == (
         60,
         f"scancel: error: Kill job error on job id {job_id + 1}: {PART_OF_WHOLE}\n",
     )
-    slurm.said("scancel", str(job_id))
+    slurm.check_output("scancel", str(job_id))
     assert {slurm.job(job_id + number).state for number in (0, 1)} == {"CANCELLED"}
 
 
@@ -179,9 +179,9 @@ def test_a_component_keeps_its_nodes_until_its_steps_are_over(make_slurm: Callab
     body = f"srun --het-group=0 sleep 1000 & srun --het-group=1 bash -c '{stubborn}' & wait; exec sleep 1000"
     job_id = slurm.submit(body, "-N1", ":", "-N1")
     wait_for((slurm.folder / "began").exists)
-    slurm.said("scancel", f"{job_id}+1")
+    slurm.check_output("scancel", f"{job_id}+1")
     waiting = slurm.submit("true", "-w", slurm.job(job_id + 1).nodes[0], "--exclusive")
-    assert slurm.said("squeue", "-h", "-o", "%T", "-j", str(job_id + 1)) == "COMPLETING\n"
+    assert slurm.check_output("squeue", "-h", "-o", "%T", "-j", str(job_id + 1)) == "COMPLETING\n"
     wait_for(lambda: slurm.job(waiting).reason == "Resources" or None)
     (slurm.folder / "go").touch()
     assert slurm.until(job_id + 1, "CANCELLED").exit_code == 0
@@ -189,33 +189,33 @@ def test_a_component_keeps_its_nodes_until_its_steps_are_over(make_slurm: Callab
     assert slurm.job(job_id).state == "RUNNING"
 
 
-def test_a_component_that_still_ends_when_the_job_does_keeps_its_state(make_slurm: Callable[..., Slurm]) -> None:
+def test_a_component_that_is_ending_with_the_job_keeps_its_state(make_slurm: Callable[..., Slurm]) -> None:
     slurm = make_slurm(kill_wait=1000.0)
     stubborn = 'trap "" TERM; touch began; until [ -e go ]; do sleep 0.05; done'
     body = f"srun --het-group=1 bash -c '{stubborn}' & until [ -e end ]; do sleep 0.05; done"
     job_id = slurm.submit(body, "-N1", ":", "-N1")
     wait_for((slurm.folder / "began").exists)
-    slurm.said("scancel", f"{job_id}+1")
+    slurm.check_output("scancel", f"{job_id}+1")
     (slurm.folder / "end").touch()
     wait_for(lambda: slurm.job(job_id).completing or None)
     (slurm.folder / "go").touch()
     assert [slurm.ended(each).state for each in (job_id, job_id + 1)] == ["COMPLETED", "CANCELLED"]
 
 
-def test_a_part_of_a_step_that_is_over_is_booked_before_the_others(slurm: Slurm) -> None:
+def test_an_ended_part_of_a_step_is_recorded_before_the_remaining_parts(slurm: Slurm) -> None:
     job_id = slurm.submit("srun --het-group=0,1 sleep 1000", "-n1", ":", "-n1")
 
     def running(*steps: str) -> bool:
-        told = re.findall(r"StepId=(\S+)", slurm.said("scontrol", "show", "step"))
-        return sorted(step for step in told if "batch" not in step) == [*steps]
+        printed = re.findall(r"StepId=(\S+)", slurm.check_output("scontrol", "show", "step"))
+        return sorted(step for step in printed if "batch" not in step) == [*steps]
 
     wait_for(lambda: running(f"{job_id}.0", f"{job_id + 1}.0"))
-    slurm.said("scancel", f"{job_id + 1}.0")
+    slurm.check_output("scancel", f"{job_id + 1}.0")
     wait_for(lambda: running(f"{job_id}.0"))
-    slurm.said("scancel", f"{job_id}.0")
+    slurm.check_output("scancel", f"{job_id}.0")
     slurm.ended(job_id)
-    told = slurm.said("sacct", "-nPo", "jobidraw,state").splitlines()
-    assert [line for line in told if ".0" in line] == [
+    printed = slurm.check_output("sacct", "-nPo", "jobidraw,state").splitlines()
+    assert [line for line in printed if ".0" in line] == [
         f"{job_id}.0|CANCELLED by {os.getuid()}",
         f"{job_id + 1}.0|CANCELLED by {os.getuid()}",
     ]
@@ -225,9 +225,9 @@ def test_all_components_are_requeued(slurm: Slurm) -> None:
     body = '[ -n "$SLURM_RESTART_COUNT" ] && exit 0; touch began; exec sleep 1000'
     job_id = slurm.submit(body, "--requeue", "-n1", ":", "-n1")
     wait_for((slurm.folder / "began").exists)
-    status, said = slurm.refused("scontrol", "requeue", str(job_id + 1))
-    assert (status, said) == (1, f"Job not heterogeneous job leader for job {job_id + 1}\n")
-    slurm.said("scontrol", "requeue", str(job_id))
+    status, output = slurm.refused("scontrol", "requeue", str(job_id + 1))
+    assert (status, output) == (1, f"Job not heterogeneous job leader for job {job_id + 1}\n")
+    slurm.check_output("scontrol", "requeue", str(job_id))
     slurm.ended(job_id)
     ends_ = [slurm.job(job_id + number) for number in (0, 1)]
     assert [(job.state, job.restart_count, job.attempt) for job in ends_] == [("COMPLETED", 1, 2)] * 2
@@ -243,25 +243,25 @@ def test_all_components_are_requeued_after_the_death_of_the_supervisor(slurm: Sl
     assert [(job.state, job.restart_count) for job in found] == [("COMPLETED", 1)] * 2
 
 
-def test_a_job_that_is_to_be_alone_does_not_wait_for_its_own_components(slurm: Slurm) -> None:
+def test_an_exclusive_job_does_not_wait_for_its_own_components(slurm: Slurm) -> None:
     job_id = slurm.submit("true", "-d", "singleton", "-n1", ":", "-n1")
     assert slurm.ended(job_id).state == "COMPLETED"
 
 
 def test_a_held_component_holds_all_components(slurm: Slurm) -> None:
     job_id = slurm.submit("true", "--hold", "-n1", ":", "-n1")
-    slurm.said("scontrol", "release", str(job_id + 1))
+    slurm.check_output("scontrol", "release", str(job_id + 1))
     assert [line.endswith(" 0") for line in squeue(slurm, columns="%i %Q")] == [True, False]
-    slurm.said("scontrol", "release", str(job_id))
+    slurm.check_output("scontrol", "release", str(job_id))
     assert slurm.ended(job_id).state == "COMPLETED"
 
 
 # Steps
 
 
-def test_a_step_over_components_is_one_world(inside: Inside) -> None:
-    said = inside.srun("--het-group=0-2", *TELL)
-    assert said == Said(0, ["0 n1 6", "1 n1 6", "2 n2 6", "3 n2 6", "4 n3 6", "5 n4 6"], [])
+def test_a_step_over_components_is_one_world(running_job: RunningJob) -> None:
+    output = running_job.srun("--het-group=0-2", *TELL)
+    assert output == StepOutput(0, ["0 n1 6", "1 n1 6", "2 n2 6", "3 n2 6", "4 n3 6", "5 n4 6"], [])
 
 
 @pytest.mark.parametrize(
@@ -276,34 +276,39 @@ def test_a_step_over_components_is_one_world(inside: Inside) -> None:
         (("-l", "-n1", ":", "-n1", "echo", "x"), ["0: x", "1: x"]),
     ],
 )
-def test_parts_of_a_step(inside: Inside, words: tuple[str, ...], out: list[str]) -> None:
-    assert inside.srun(*words) == Said(0, out, [])
+def test_parts_of_a_step(running_job: RunningJob, words: tuple[str, ...], out: list[str]) -> None:
+    assert running_job.srun(*words) == StepOutput(0, out, [])
 
 
-def test_messages_number_tasks_within_their_component(inside: Inside) -> None:
-    said = inside.srun("--het-group=0-2", "bash", "-c", "exit $SLURM_PROCID")
+def test_messages_number_tasks_within_their_component(running_job: RunningJob) -> None:
+    output = running_job.srun("--het-group=0-2", "bash", "-c", "exit $SLURM_PROCID")
     expected = {"n1 1": 1, "n2 0": 2, "n2 1": 3, "n3 0": 4, "n4 1": 5}
-    assert (said.status, ends(said.err)) == (5, {task: f"Exited with exit code {n}" for task, n in expected.items()})
+    assert (output.status, exits_of_tasks(output.err)) == (
+        5,
+        {task: f"Exited with exit code {n}" for task, n in expected.items()},
+    )
 
 
-def test_a_bad_exit_ends_all_components(inside: Inside) -> None:
-    said = inside.srun("-K1", "--het-group=0,1", "bash", "-c", "[ $SLURM_PROCID = 3 ] && exit 7; exec sleep 1000")
-    assert said.status == 143
-    assert sum("_step_signal: Terminating StepId=" in line for line in said.err) == 2
-    assert "srun: error: n2: task 1: Exited with exit code 7" in said.err
-    assert "srun: error: n1: tasks 0-1: Terminated" in said.err
+def test_a_bad_exit_ends_all_components(running_job: RunningJob) -> None:
+    output = running_job.srun(
+        "-K1", "--het-group=0,1", "bash", "-c", "[ $SLURM_PROCID = 3 ] && exit 7; exec sleep 1000"
+    )
+    assert output.status == 143
+    assert sum("_step_signal: Terminating StepId=" in line for line in output.err) == 2
+    assert "srun: error: n2: task 1: Exited with exit code 7" in output.err
+    assert "srun: error: n1: tasks 0-1: Terminated" in output.err
 
 
-def test_file_names_count_as_slurm_counts_them(inside: Inside) -> None:
-    inside.srun("--het-group=0,1", "-o", "f-%t-%j-%n", "true")
-    job_id = inside.job_id
+def test_file_names_count_as_slurm_counts_them(running_job: RunningJob) -> None:
+    running_job.srun("--het-group=0,1", "-o", "f-%t-%j-%n", "true")
+    job_id = running_job.job_id
     expected = [f"f-0-{job_id}-0", f"f-1-{job_id}-0", f"f-3-{job_id + 1}-0", f"f-4-{job_id + 1}-0"]
-    assert sorted(path.name for path in inside.folder.glob("f-*")) == expected
+    assert sorted(path.name for path in running_job.folder.glob("f-*")) == expected
 
 
-def test_a_file_is_shared_by_all_components(inside: Inside) -> None:
-    inside.srun("--het-group=0,1", "-o", "shared", "bash", "-c", "echo $SLURM_PROCID")
-    assert sorted(inside.text("shared").split()) == ["0", "1", "2", "3"]
+def test_a_file_is_shared_by_all_components(running_job: RunningJob) -> None:
+    running_job.srun("--het-group=0,1", "-o", "shared", "bash", "-c", "echo $SLURM_PROCID")
+    assert sorted(running_job.text("shared").split()) == ["0", "1", "2", "3"]
 
 
 @pytest.mark.parametrize(
@@ -328,22 +333,22 @@ def test_a_file_is_shared_by_all_components(inside: Inside) -> None:
         ),
     ],
 )
-def test_components_that_are_not_there(inside: Inside, words: tuple[str, ...], lines: list[str]) -> None:
-    expected = [f"srun: {line.format(inside.job_id + 1)}" for line in lines]
-    assert inside.srun(*words, "true") == Said(1, [], sorted(expected))
+def test_a_missing_component_is_refused(running_job: RunningJob, words: tuple[str, ...], lines: list[str]) -> None:
+    expected = [f"srun: {line.format(running_job.job_id + 1)}" for line in lines]
+    assert running_job.srun(*words, "true") == StepOutput(1, [], sorted(expected))
 
 
-def test_another_component_than_the_first_is_no_job_to_srun(inside: Inside) -> None:
-    number = inside.job_id + 1
-    said = inside.srun(f"--jobid={number}", "true")
-    assert (said.status, said.err[0]) == (
+def test_srun_accepts_only_the_id_of_the_first_component(running_job: RunningJob) -> None:
+    number = running_job.job_id + 1
+    output = running_job.srun(f"--jobid={number}", "true")
+    assert (output.status, output.err[0]) == (
         1,
         f"srun: Check SLURM_JOB_ID environment variable. Expired or invalid job {number}",
     )
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         (
             ("srun", "-n1", "true", ":", "-n2", "true"),
@@ -355,12 +360,12 @@ def test_another_component_than_the_first_is_no_job_to_srun(inside: Inside) -> N
         ),
     ],
 )
-def test_several_parts_need_a_heterogeneous_job(slurm: Slurm, command: tuple[str, ...], said: str) -> None:
+def test_several_parts_need_a_heterogeneous_job(slurm: Slurm, command: tuple[str, ...], message: str) -> None:
     status, complaint = slurm.refused(*command)
-    assert (status, complaint.startswith(said)) == (1, True), complaint
+    assert (status, complaint.startswith(message)) == (1, True), complaint
 
 
-def test_groups_are_of_heterogeneous_jobs_only(slurm: Slurm) -> None:
+def test_het_group_needs_a_heterogeneous_job(slurm: Slurm) -> None:
     job_id = slurm.submit("srun --het-group=0 true", "--output=log")
     slurm.ended(job_id)
     assert slurm.log("log") == "srun: error: No directives to start application on any available hetjob components\n"
@@ -369,23 +374,23 @@ def test_groups_are_of_heterogeneous_jobs_only(slurm: Slurm) -> None:
 # Listings
 
 
-def test_the_leaders_number_names_all_and_another_one_its_own(slurm: Slurm) -> None:
+def test_the_id_of_the_first_component_selects_all_and_other_ids_select_one(slurm: Slurm) -> None:
     job_id = slurm.submit("true", "--hold", "-n1", ":", "-n1")
     both = [f"{job_id}+0", f"{job_id}+1"]
     assert squeue(slurm, "-j", str(job_id), columns="%i") == both
     for name in (str(job_id + 1), f"{job_id}+1"):
         assert squeue(slurm, "-j", name, columns="%i") == both[1:]
-        assert slurm.said("sacct", "-nXPo", "jobid,jobidraw", "-j", name) == f"{job_id}+1|{job_id + 1}\n"
-    assert slurm.said("sacct", "-nXPo", "jobid", "-j", str(job_id)).split() == both
+        assert slurm.check_output("sacct", "-nXPo", "jobid,jobidraw", "-j", name) == f"{job_id}+1|{job_id + 1}\n"
+    assert slurm.check_output("sacct", "-nXPo", "jobid", "-j", str(job_id)).split() == both
 
 
 def test_columns_of_components(slurm: Slurm) -> None:
     job_id = slurm.submit("true", "--hold", "-n1", ":", "-n1")
-    told = slurm.said("squeue", "-h", "-O", "jobid:9,hetjobid:9,hetjobidset:9,hetjoboffset:9").splitlines()
-    assert sorted(line.split() for line in told) == [
+    printed = slurm.check_output("squeue", "-h", "-O", "jobid:9,hetjobid:9,hetjobidset:9,hetjoboffset:9").splitlines()
+    assert sorted(line.split() for line in printed) == [
         [str(job_id + number), str(job_id), f"{job_id}-{job_id + 1}", str(number)] for number in (0, 1)
     ]
-    shown = slurm.said("scontrol", "show", "job", str(job_id)).splitlines()
+    shown = slurm.check_output("scontrol", "show", "job", str(job_id)).splitlines()
     assert [line for line in shown if "Het" in line] == [
         f"JobId={job_id} HetJobId={job_id} HetJobOffset=0 JobName=job.sh",
         f"   HetJobIdSet={job_id}-{job_id + 1}",
@@ -394,17 +399,17 @@ def test_columns_of_components(slurm: Slurm) -> None:
     ]
 
 
-def test_an_update_is_for_all_components_or_for_one(slurm: Slurm) -> None:
+def test_an_update_changes_all_components_or_one(slurm: Slurm) -> None:
     job_id = slurm.submit("true", "--hold", "-n1", ":", "-n1")
-    slurm.said("scontrol", "update", f"jobid={job_id}", "timelimit=4", "name=both")
-    slurm.said("scontrol", "update", f"jobid={job_id}+1", "name=one")
+    slurm.check_output("scontrol", "update", f"jobid={job_id}", "timelimit=4", "name=both")
+    slurm.check_output("scontrol", "update", f"jobid={job_id}+1", "name=one")
     assert squeue(slurm, columns="%i %j %l") == [f"{job_id}+0 both 4:00", f"{job_id}+1 one 4:00"]
 
 
 # The parts
 
 
-def test_variables_of_a_component_stand_before_the_plain_ones() -> None:
+def test_variables_of_a_component_precede_the_plain_ones() -> None:
     environ = {
         "SLURM_NTASKS": "2", "SLURM_NTASKS_HET_GROUP_1": "4", "SLURM_MEM_PER_NODE": "10",
         "SLURM_MEM_PER_CPU_HET_GROUP_1": "5", "SLURM_JOB_ID": "7", "SLURM_JOB_ID_HET_GROUP_1": "8",
@@ -415,7 +420,7 @@ def test_variables_of_a_component_stand_before_the_plain_ones() -> None:
     assert option_parts.group_variables(environ, 0) == environ
 
 
-def test_a_part_without_a_program_has_the_next_ones() -> None:
+def test_a_part_without_a_program_runs_the_next_one() -> None:
     parts = option_parts.read_parts(["-n2", ":", "-n1", "hostname"], {})
     assert [part.options.command for part in option_parts.assign_groups(parts, {}, 2)] == [("hostname",)] * 2
     with pytest.raises(CommandError, match="Duplicate"):
@@ -444,12 +449,12 @@ def test_a_queue_of_an_older_release_gets_the_columns_of_components(tmp_path: Pa
     assert again.execute("SELECT job_id FROM jobs WHERE het_job_id = 1").fetchall() == []
 
 
-def test_a_world_of_mpi_goes_over_all_components(inside: Inside) -> None:
-    said = inside.srun("--het-group=0-2", "--mpi=pmi2", "bash", "-c", "echo $PMI_RANK $PMI_SIZE")
-    assert said == Said(0, [f"{rank} 6" for rank in range(6)], [])
+def test_one_mpi_world_spans_all_components(running_job: RunningJob) -> None:
+    output = running_job.srun("--het-group=0-2", "--mpi=pmi2", "bash", "-c", "echo $PMI_RANK $PMI_SIZE")
+    assert output == StepOutput(0, [f"{rank} 6" for rank in range(6)], [])
 
 
-def test_a_range_beyond_all_components_is_refused_at_once() -> None:
+def test_a_range_beyond_all_components_is_refused() -> None:
     with pytest.raises(CommandError, match="group value of 99999, but the job allocation has maximum value of 2"):
         option_parts._groups("0-99999", 0, 3)
     with pytest.raises(CommandError, match="Invalid range: `2-1'"):

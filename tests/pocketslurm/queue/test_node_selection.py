@@ -1,4 +1,4 @@
-"""What a job gets of which nodes: the answers of Slurm 22.05.8 (cons_tres, 4 nodes of 8 CPUs and 2 GPUs, empty)."""
+"""Nodes and shares that a job gets, as on Slurm 22.05.8 (cons_tres, 4 empty nodes with 8 CPUs and 2 GPUs each)."""
 
 from __future__ import annotations
 
@@ -129,10 +129,10 @@ def test_resources_of_running_jobs_are_not_free() -> None:
 
 
 @pytest.mark.parametrize(("line", "reason"), [("-N9", "PartitionNodeLimit"), ("-n100", "PartitionConfig")])
-def test_some_impossible_jobs_may_wait(line: str, reason: str) -> None:
+def test_some_jobs_that_cannot_start_wait_instead_of_being_refused(line: str, reason: str) -> None:
     assert impossible(request(line), NODES) == reason
 
 
-def test_a_request_survives_the_record() -> None:
+def test_a_request_is_read_back_from_the_record() -> None:
     asked = request("-N2-3 -n4 -w n1,n2 -x n4 --gpus-per-task=1 --exclusive --mem=0")
     assert decode_size(encode_size(asked)) == asked

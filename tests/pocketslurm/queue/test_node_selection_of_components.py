@@ -1,4 +1,4 @@
-"""Which nodes the components of a heterogeneous job get together: whatever fits an idle cluster starts."""
+"""Nodes for all components of a heterogeneous job together: a job that fits an idle cluster starts."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def placed(
         ((f"-n1 -c{LARGE}", "-n1"), None),
     ],
 )  # fmt: skip
-def test_components_leave_each_other_room(lines: tuple[str, ...], expected: list[str] | None) -> None:
+def test_components_do_not_share_resources(lines: tuple[str, ...], expected: list[str] | None) -> None:
     assert placed(*lines) == expected
 
 
-def test_a_component_with_less_choice_goes_first() -> None:
+def test_a_component_with_fewer_possible_nodes_is_placed_first() -> None:
     assert placed("-N1", "-N1", among=(NODES, NODES[:1])) == ["n2", "n1"]
 
 

@@ -1,4 +1,4 @@
-"""Killed daemons, restarts of the machine, a directory that is taken away: no job is lost, none is left running."""
+"""Killed daemons, reboots and removed directories: no job is lost, and no process remains."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def kill_everything(slurm: Slurm) -> None:
     wait_for(lambda: not left())
 
 
-def test_a_disk_that_is_full_for_a_while_ends_no_job(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_for_some_time_ends_no_job(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     job = slurm.submit("true")
     slurm.until(job, "COMPLETED")
     monkeypatch.setattr(
@@ -96,13 +96,13 @@ def test_jobs_run_on_without_their_controller(slurm: Slurm) -> None:
     assert slurm.job(first).state == "COMPLETED"
 
 
-def test_a_new_controller_comes_with_the_next_command(slurm: Slurm) -> None:
+def test_the_next_command_starts_a_new_controller(slurm: Slurm) -> None:
     first = slurm.submit(WAITS)
     supervisor(slurm, first)
     old = controller(slurm)
     os.kill(old, signal.SIGKILL)
     wait_for(lambda: processes.read_process(old) is None)
-    assert slurm.said("squeue", "-h", "-o", "%i %T") == f"{first} RUNNING\n"
+    assert slurm.check_output("squeue", "-h", "-o", "%i %T") == f"{first} RUNNING\n"
     assert controller(slurm) != old
 
 
@@ -124,11 +124,11 @@ def test_a_job_without_its_supervisor_that_must_not_be_requeued_is_a_node_failur
     job = slurm.until(job_id, "NODE_FAIL")
     assert job.end_time > 0
     assert "DUE TO NODE FAILURE" in slurm.log(f"slurm-{job_id}.out")
-    assert slurm.said("sacct", "-nPX", "-o", "State", "-j", str(job_id)) == "NODE_FAIL\n"
+    assert slurm.check_output("sacct", "-nPX", "-o", "State", "-j", str(job_id)) == "NODE_FAIL\n"
     wait_for(lambda: not slurm.processes())
 
 
-def test_everything_killed_at_once_is_put_in_order_by_the_next_command(slurm: Slurm) -> None:
+def test_the_next_command_recovers_after_all_processes_were_killed(slurm: Slurm) -> None:
     again = slurm.submit(WAITS)
     supervisor(slurm, again)
     lost = slurm.submit("sleep 600", "--no-requeue")
@@ -136,9 +136,9 @@ def test_everything_killed_at_once_is_put_in_order_by_the_next_command(slurm: Sl
     slurm.until(lost, "RUNNING")
     wait_for(lambda: slurm.job(lost).supervisor)
     kill_everything(slurm)
-    said = slurm.said("squeue", "-h", "-t", "all", "-S", "i", "-o", "%i %T").splitlines()
-    assert said[1:] == [f"{lost} NODE_FAIL", f"{waiting} PENDING"]
-    assert said[0] in {f"{again} PENDING", f"{again} RUNNING"}
+    output = slurm.check_output("squeue", "-h", "-t", "all", "-S", "i", "-o", "%i %T").splitlines()
+    assert output[1:] == [f"{lost} NODE_FAIL", f"{waiting} PENDING"]
+    assert output[0] in {f"{again} PENDING", f"{again} RUNNING"}
     (slurm.folder / "go").touch()
     assert slurm.until(again, "COMPLETED").restart_count == 1
 
@@ -155,18 +155,18 @@ def test_a_restart_of_the_machine_ends_running_jobs(slurm: Slurm) -> None:
         db.execute("UPDATE jobs SET supervisor = ?", (other,))
         db.execute("UPDATE meta SET value = ? WHERE name = 'controller'", (other,))
     db.close()
-    assert slurm.said("squeue", "-h") == ""
+    assert slurm.check_output("squeue", "-h") == ""
     assert slurm.job(job_id).state == "NODE_FAIL"
 
 
-def test_processes_end_when_their_directory_is_taken_away(slurm: Slurm) -> None:
+def test_processes_end_when_their_directory_is_removed(slurm: Slurm) -> None:
     job_id = slurm.submit(WAITS)
     supervisor(slurm, job_id)
     shutil.rmtree(slurm.directory)
     wait_for(lambda: not slurm.processes())
 
 
-def test_a_job_that_is_just_starting_does_not_make_its_directory_anew(tmp_path: Path) -> None:
+def test_a_starting_job_does_not_recreate_its_removed_directory(tmp_path: Path) -> None:
     state = StateDirectory.open({STATE_VARIABLE: str(tmp_path / "state")})
     job = Job(1, "a", "ada", 1000, "users", 1000, "local", nodes=["n1"], cpus=[1], mem=[1], gpus=[[]], tasks=[1])
     shutil.rmtree(state.directory)
@@ -177,7 +177,7 @@ def test_a_job_that_is_just_starting_does_not_make_its_directory_anew(tmp_path: 
     assert not state.directory.exists()
 
 
-def test_a_deleted_database_is_not_created_again_by_its_users(tmp_path: Path) -> None:
+def test_open_connections_do_not_recreate_a_deleted_database(tmp_path: Path) -> None:
     state = StateDirectory.open({STATE_VARIABLE: str(tmp_path / os.fsdecode(b"100% ? # \xff"))})
     state.close()
     assert state.jobs() == []
@@ -188,7 +188,7 @@ def test_a_deleted_database_is_not_created_again_by_its_users(tmp_path: Path) ->
     assert not state.exists()
 
 
-def test_a_directory_that_is_made_anew_is_a_new_slurm(slurm: Slurm) -> None:
+def test_a_recreated_directory_is_a_new_slurm(slurm: Slurm) -> None:
     supervisor(slurm, slurm.submit(WAITS))
     commands = slurm.directory.parent / "commands"
     shutil.copytree(slurm.directory / "bin", commands)
@@ -210,7 +210,7 @@ def test_old_jobs_are_forgotten_by_squeue_first_and_then_by_sacct(make_slurm: Ca
     assert [job.job_id for job in state.jobs()] == [3, 4]
     assert state.script(4) == (b"", b"")
     state.close()
-    assert slurm.said("sacct", "-nPX", "-o", "JobID").split() == ["3", "4"]
+    assert slurm.check_output("sacct", "-nPX", "-o", "JobID").split() == ["3", "4"]
 
 
 def test_the_controller_reads_changed_settings(slurm: Slurm) -> None:
@@ -222,28 +222,28 @@ def test_the_controller_reads_changed_settings(slurm: Slurm) -> None:
     slurm.until(waiting, "COMPLETED")
 
 
-def test_a_job_that_keeps_killing_its_supervisor_is_held_at_last(slurm: Slurm) -> None:
+def test_a_job_that_keeps_killing_its_supervisor_is_finally_held(slurm: Slurm) -> None:
     job_id = slurm.submit("kill -9 $PPID; sleep 600")
-    wait_for(lambda: slurm.said("squeue", "-h", "-o", "%i %R") == f"{job_id} (launch failed requeued held)\n")
+    wait_for(lambda: slurm.check_output("squeue", "-h", "-o", "%i %R") == f"{job_id} (launch failed requeued held)\n")
     assert slurm.job(job_id).restart_count == 4
     wait_for(lambda: len(slurm.processes()) == 1)
 
 
-def test_a_job_that_gets_no_supervisor_is_held_at_last(slurm: Slurm) -> None:
+def test_a_job_without_a_supervisor_is_finally_held(slurm: Slurm) -> None:
     job_id = slurm.submit("true", "--hold", "--begin=now+1hour")  # the controller itself must not start it
     state = slurm.state()
     for attempt in range(1, 5):
         state.update_job(job_id, state="RUNNING", priority=1, attempt=attempt, supervisor="", nodes=["n1"])
-        said = recover_lost_job(state, slurm.job(job_id))
+        output = recover_lost_job(state, slurm.job(job_id))
         held = attempt == 4
-        assert said == f"JobId={job_id} was not started, requeued{' and held' * held}"
+        assert output == f"JobId={job_id} was not started, requeued{' and held' * held}"
         job = slurm.job(job_id)
         assert (job.state, job.nodes, job.priority) == ("PENDING", [], 0 if held else 1)
     assert job.reason == "launch failed requeued held"
     state.close()
 
 
-def test_a_queue_goes_on_while_the_code_is_changed(slurm: Slurm) -> None:
+def test_a_queue_continues_while_the_code_changes(slurm: Slurm) -> None:
     """As by a checkout: controller and supervisors have what they need; new commands say what is the matter."""
     code = slurm.folder / "code"
     for package in ("hpc_kit", "pocketslurm"):
@@ -267,11 +267,11 @@ def test_a_queue_goes_on_while_the_code_is_changed(slurm: Slurm) -> None:
     assert "Traceback" not in done.stderr
     (slurm.folder / "go").touch()
     wait_for(lambda: not slurm.processes())
-    states = slurm.said("sacct", "-nPX", "-o", "JobID,State").split()
+    states = slurm.check_output("sacct", "-nPX", "-o", "JobID,State").split()
     assert states == ["1_0|COMPLETED", "1_1|COMPLETED"]
 
 
-def test_a_state_of_another_release_is_taken_over(slurm: Slurm) -> None:
+def test_the_state_of_another_release_is_adopted(slurm: Slurm) -> None:
     held = slurm.submit("echo done", "--hold")
     kill_everything(slurm)
     db = sqlite3.connect(slurm.directory / "slurm.db")
@@ -281,7 +281,7 @@ def test_a_state_of_another_release_is_taken_over(slurm: Slurm) -> None:
         db.execute("ALTER TABLE jobs ADD COLUMN of_the_future TEXT")
         db.execute("PRAGMA user_version = 7")
     db.close()
-    slurm.said("scontrol", "release", str(held))
+    slurm.check_output("scontrol", "release", str(held))
     job = slurm.until(held, "COMPLETED")
     assert (job.requeue, job.arguments) == (True, [])
 
@@ -297,7 +297,7 @@ def test_a_damaged_database_is_reported_and_not_changed(slurm: Slurm) -> None:
     path.unlink()
 
 
-def test_a_state_directory_that_cannot_be_made_is_reported(slurm: Slurm) -> None:
+def test_a_state_directory_that_cannot_be_created_is_reported(slurm: Slurm) -> None:
     (slurm.folder / "file").touch()
     done = slurm.run("squeue")
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""A queue goes on during an upgrade: commands, controller and supervisors may be of different releases."""
+"""A queue continues during an upgrade: commands, controller and supervisors may have different releases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_missing_columns_of_an_older_release_have_defaults(slurm: Slurm) -> None
 
 
 @pytest.mark.parametrize(
-    ("told", "written"),
+    ("output", "written"),
     [
         (Cancel(), ("cancel", "")),
         (Cancel("NODE FAILURE"), ("cancel", "NODE FAILURE")),
@@ -47,9 +47,9 @@ def test_missing_columns_of_an_older_release_have_defaults(slurm: Slurm) -> None
         (TellStep("0", "kill", 8), ("part", "8.0 kill")),
     ],
 )
-def test_the_form_of_orders_never_changes(told: JobOrder, written: tuple[str, str]) -> None:
-    assert messages.encode_order(told) == written
-    assert messages.decode_order(*written) == told
+def test_the_format_of_orders_never_changes(output: JobOrder, written: tuple[str, str]) -> None:
+    assert messages.encode_order(output) == written
+    assert messages.decode_order(*written) == output
 
 
 UNREADABLE = [
@@ -86,5 +86,5 @@ def test_a_supervisor_continues_after_an_unreadable_order(slurm: Slurm) -> None:
 def test_a_step_is_ended_by_its_number(slurm: Slurm) -> None:
     job_id = slurm.submit("srun bash -c 'touch up; exec sleep 100'; echo ended", "-n1", "-o", "out")
     wait_for((slurm.folder / "up").exists)
-    slurm.said("scancel", f"{job_id}.0")
+    slurm.check_output("scancel", f"{job_id}.0")
     assert slurm.until(job_id, "COMPLETED").attempt == 1

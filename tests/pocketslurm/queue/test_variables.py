@@ -1,4 +1,4 @@
-"""Variables of batch shells, steps and tasks as functions of the records; whole environments compared."""
+"""Variables of batch shells, steps and tasks, computed from the records; tests compare whole environments."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ BATCH = {
 }
 
 
-def more(job: Job, settings: Settings = PLAIN, submit: dict[str, str] | None = None) -> dict[str, str]:
-    """What a batch shell is told beyond the plain job's."""
+def added_variables(job: Job, settings: Settings = PLAIN, submit: dict[str, str] | None = None) -> dict[str, str]:
+    """Return the variables of a batch shell that the plain job lacks or has with another value."""
     return dict(batch_environ(job, settings, submit or {}).items() - BATCH.items())
 
 
-def without(job: Job) -> set[str]:
-    """What a batch shell is not told of that the plain job's is."""
+def missing_variables(job: Job) -> set[str]:
+    """Return the names of the plain job's variables that a batch shell lacks."""
     return BATCH.keys() - batch_environ(job, PLAIN, {}).keys()
 
 
@@ -70,11 +70,11 @@ def test_the_variables_of_a_batch_shell() -> None:
 
 def test_ntasks_is_set_only_if_an_option_asks_for_tasks() -> None:
     job = JOB._replace(options={"nodes": "2"})
-    assert without(job) == {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE"}
+    assert missing_variables(job) == {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE"}
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "output"),
     [
         ({"ntasks": "3"}, {"SLURM_NTASKS": "3", "SLURM_NPROCS": "3"}),
         ({"cpus-per-task": "2"}, {"SLURM_CPUS_PER_TASK": "2"}),
@@ -95,23 +95,26 @@ def test_ntasks_is_set_only_if_an_option_asks_for_tasks() -> None:
         ({"kill-on-invalid-dep": "yes", "time": "3", "signal": "USR1@60"}, {}),
     ],
 )
-def test_options_show_where_slurm_shows_them(options: dict[str, str], told: dict[str, str]) -> None:
-    assert more(JOB._replace(options={**JOB.options, **options})) == told
+def test_options_have_the_variables_that_slurm_sets(options: dict[str, str], output: dict[str, str]) -> None:
+    assert added_variables(JOB._replace(options={**JOB.options, **options})) == output
 
 
-def test_account_and_quality_of_service_show_where_there_are_any() -> None:
-    assert more(JOB._replace(account="proj", qos="high")) == {"SLURM_JOB_ACCOUNT": "proj", "SLURM_JOB_QOS": "high"}
+def test_account_and_qos_have_variables_if_they_are_given() -> None:
+    assert added_variables(JOB._replace(account="proj", qos="high")) == {
+        "SLURM_JOB_ACCOUNT": "proj",
+        "SLURM_JOB_QOS": "high",
+    }
 
 
-def test_the_restart_count_shows_after_a_restart_only() -> None:
-    assert more(JOB._replace(restart_count=2)) == {"SLURM_RESTART_COUNT": "2"}
+def test_the_restart_count_is_set_only_after_a_restart() -> None:
+    assert added_variables(JOB._replace(restart_count=2)) == {"SLURM_RESTART_COUNT": "2"}
 
 
 @pytest.mark.parametrize(("given", "step"), [("1-5:2%2", "2"), ("3,5", "1"), ("1,3,5", "1")])
 def test_the_variables_of_an_array_task(given: str, step: str) -> None:
     spec = "3,5" if given == "3,5" else "1,3,5"
     job = JOB._replace(array_job_id=30, array_task_id=5, array_spec=spec, options={**JOB.options, "array": given})
-    assert more(job) == {
+    assert added_variables(job) == {
         "SLURM_ARRAY_JOB_ID": "30",
         "SLURM_ARRAY_TASK_ID": "5",
         "SLURM_ARRAY_TASK_COUNT": str(len(spec.split(","))),
@@ -130,17 +133,17 @@ def test_variables_of_a_surrounding_step_are_inherited() -> None:
         "SLURM_UMASK": "0022",
     }
     kept = {name: value for name, value in submit.items() if name != "SLURM_UMASK"}
-    assert more(JOB, submit=submit) == kept
+    assert added_variables(JOB, submit=submit) == kept
 
 
-def test_gpus_of_the_batch_host_are_visible_and_none_where_there_are_none() -> None:
+def test_the_script_sees_the_gpus_of_the_batch_host_or_none() -> None:
     job = JOB._replace(gpus=[[0, 1], [0]])
     seen = dict.fromkeys(
         ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_GPUS"), "0,1"
     )
-    assert more(job, WITH_GPUS) == {**seen, "SLURM_GPUS_ON_NODE": "2"}
-    assert more(JOB, WITH_GPUS, {"CUDA_VISIBLE_DEVICES": "0"}) == {}
-    assert more(JOB, PLAIN, {"CUDA_VISIBLE_DEVICES": "0"}) == {"CUDA_VISIBLE_DEVICES": "0"}
+    assert added_variables(job, WITH_GPUS) == {**seen, "SLURM_GPUS_ON_NODE": "2"}
+    assert added_variables(JOB, WITH_GPUS, {"CUDA_VISIBLE_DEVICES": "0"}) == {}
+    assert added_variables(JOB, PLAIN, {"CUDA_VISIBLE_DEVICES": "0"}) == {"CUDA_VISIBLE_DEVICES": "0"}
 
 
 def launched(launch: SrunContext, environ: dict[str, str] | None = None, job: Job = JOB) -> dict[str, str]:
@@ -191,15 +194,19 @@ def test_options_of_srun_set_variables() -> None:
     }
 
 
-def test_with_preserve_env_the_jobs_counts_stay() -> None:
-    told = launched(SrunContext(port=40000, preserve=True))
-    assert not told.keys() & {"SLURM_NNODES", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE"}
+def test_preserve_env_keeps_the_counts_of_the_job() -> None:
+    output = launched(SrunContext(port=40000, preserve=True))
+    assert not output.keys() & {"SLURM_NNODES", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE"}
 
 
 def test_an_allocation_of_srun_has_the_folder_of_srun() -> None:
-    told = step_environ(JOB, STEP, SrunContext(allocated=True, cwd="/here", host="me", job_name="python"), {})
-    assert (told["SLURM_SUBMIT_DIR"], told["SLURM_SUBMIT_HOST"], told["SLURM_JOB_NUM_NODES"]) == ("/here", "me", "2")
-    assert not told.keys() & {"SLURM_NODE_ALIASES", "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0"}
+    output = step_environ(JOB, STEP, SrunContext(allocated=True, cwd="/here", host="me", job_name="python"), {})
+    assert (output["SLURM_SUBMIT_DIR"], output["SLURM_SUBMIT_HOST"], output["SLURM_JOB_NUM_NODES"]) == (
+        "/here",
+        "me",
+        "2",
+    )
+    assert not output.keys() & {"SLURM_NODE_ALIASES", "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0"}
 
 
 def test_the_variables_of_a_task() -> None:
@@ -221,10 +228,10 @@ def test_only_the_first_task_of_a_node_is_given_a_temporary_folder() -> None:
     assert [task_environ({}, STEP, PLAIN, (0, local)).get("TMPDIR") for local in (0, 1)] == ["/tmp", None]
 
 
-def test_a_task_sees_its_gpus_and_a_step_without_any_takes_the_variables_away() -> None:
+def test_a_task_sees_its_gpus_and_a_step_without_gpus_removes_the_variables() -> None:
     step = STEP._replace(gpus=[[0, 1]])
-    told = task_environ({}, step, WITH_GPUS, (0, 1), [1])
-    assert {name: value for name, value in told.items() if "DEVICES" in name or "GPU" in name} == {
+    output = task_environ({}, step, WITH_GPUS, (0, 1), [1])
+    assert {name: value for name, value in output.items() if "DEVICES" in name or "GPU" in name} == {
         "CUDA_VISIBLE_DEVICES": "1",
         "GPU_DEVICE_ORDINAL": "1",
         "ROCR_VISIBLE_DEVICES": "1",

@@ -1,4 +1,4 @@
-"""Srun outside of any job: an allocation of its own."""
+"""srun outside of a job, which makes an allocation first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import time
 
 from tests.pocketslurm.conftest import Slurm, wait_for
-from tests.pocketslurm.inside import ends
+from tests.pocketslurm.running_job import exits_of_tasks
 
 
 def test_srun_releases_its_allocation_at_the_end(slurm: Slurm) -> None:
@@ -18,13 +18,13 @@ def test_srun_releases_its_allocation_at_the_end(slurm: Slurm) -> None:
     )
     assert sorted(done.stdout.splitlines()) == ["0: n1 bash", "1: n1 bash", "2: n2 bash", "3: n2 bash"]
     expected = {f"n{rank // 2 + 1} {rank}": "Exited with exit code 3" for rank in range(4)}
-    assert (done.returncode, ends(done.stderr.splitlines())) == (3, expected)
+    assert (done.returncode, exits_of_tasks(done.stderr.splitlines())) == (3, expected)
     job = slurm.ended(1)
     assert (job.state, job.batch, job.name, os.waitstatus_to_exitcode(job.exit_code)) == ("FAILED", False, "bash", 3)
 
 
 def test_the_variables_of_an_allocation_by_srun(slurm: Slurm) -> None:
-    out = slurm.said("srun", "-N2", "bash", "-c", "[ $SLURM_PROCID = 0 ] || env")
+    out = slurm.check_output("srun", "-N2", "bash", "-c", "[ $SLURM_PROCID = 0 ] || env")
     environ = dict(line.partition("=")[::2] for line in out.splitlines())
     assert {name: environ.get(name) for name in ("SLURM_JOB_NUM_NODES", "SLURM_SUBMIT_DIR", "SLURM_NODE_ALIASES")} == {
         "SLURM_JOB_NUM_NODES": "2",
@@ -74,18 +74,18 @@ def test_srun_prints_the_refusal_of_the_controller(slurm: Slurm) -> None:
 def test_scancel_ends_it(slurm: Slurm) -> None:
     running = slurm.start("srun", "-n2", "bash", "-c", "touch up-$SLURM_PROCID; exec sleep 100")
     wait_for(lambda: (slurm.folder / "up-0").exists() and (slurm.folder / "up-1").exists())
-    slurm.said("scancel", "1")
+    slurm.check_output("scancel", "1")
     out, err = running.communicate(timeout=20)
     assert (running.returncode, out) == (143, "")
     assert "srun: Job step aborted: Waiting up to " in err
-    assert ends(err.splitlines()) == {"n1 0": "Terminated", "n1 1": "Terminated"}
+    assert exits_of_tasks(err.splitlines()) == {"n1 0": "Terminated", "n1 1": "Terminated"}
     assert slurm.ended(1).state == "CANCELLED"
 
 
 def test_a_running_job_can_be_entered_from_outside(slurm: Slurm) -> None:
     job = slurm.submit("sleep 100", "-N2", "-o", "/dev/null")
     slurm.until(job, "RUNNING")
-    out = slurm.said("srun", f"--jobid={job}", "--overlap", "bash", "-c", "echo $SLURM_JOB_ID $SLURMD_NODENAME")
+    out = slurm.check_output("srun", f"--jobid={job}", "--overlap", "bash", "-c", "echo $SLURM_JOB_ID $SLURMD_NODENAME")
     assert sorted(out.splitlines()) == [f"{job} n1", f"{job} n2"]
 
 

@@ -17,7 +17,7 @@ from tests.pocketslurm.conftest import Slurm
 
 CAPTURES = Path(__file__).parents[2] / "runtime" / "environments"
 
-NOT_HERE = {
+MISSING_HERE = {
     "SLURM_CONF": "there is no slurm.conf",
     "SLURM_WORKING_CLUSTER": "the address of a slurmctld, which there is none of",
     "SLURM_MEM_PER_CPU": "that cluster has DefMemPerCPU=1000",
@@ -32,14 +32,14 @@ OWN_VALUE = {
     "SLURM_SRUN_COMM_PORT", "SLURM_STEP_LAUNCHER_PORT", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST", "SLURM_TASK_PID",
     "SLURM_PRIO_PROCESS", "SLURM_UMASK",
 }  # fmt: skip
-"""Variables that are there, with a value of this machine's or this job's own."""
+"""Variables whose value depends on the machine or the job."""
 
 GROUP = re.compile(r"_(HET|PACK)_GROUP_\d+$")
-"""What makes a variable one of a heterogeneous job's component."""
+"""End of the names of variables about one component of a heterogeneous job."""
 
-TOLD = ("SLURM", "SRUN", "SBATCH", "PMI_RANK", "PMI_SIZE")
-TOLD_TOO = {"HOSTNAME", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES"}
-WITHOUT = (
+LAUNCHER_PREFIXES = ("SLURM", "SRUN", "SBATCH", "PMI_RANK", "PMI_SIZE")
+MORE_LAUNCHER_NAMES = {"HOSTNAME", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES"}
+EXCLUDED = (
     "pmix",
     "salloc",
     "interactive",
@@ -51,28 +51,33 @@ WITHOUT = (
     "mpmd_colon",
     "submitit",
 )
-WITHOUT_TOO = ("sbatch_in_single", "preserve", "jobid", "relative", "srun_in_")
-CASES = [case for case in load() if case.mpi is None and not any(word in case.name for word in WITHOUT + WITHOUT_TOO)]
+MORE_EXCLUDED = ("sbatch_in_single", "preserve", "jobid", "relative", "srun_in_")
+CASES = [
+    case for case in load() if case.mpi is None and not any(word in case.name for word in EXCLUDED + MORE_EXCLUDED)
+]
 
 
-def told(environ: dict[str, str]) -> dict[str, str]:
-    """What a launcher tells its processes, without what is known to differ."""
-    names = {name for name in environ if name.startswith(TOLD) or name in TOLD_TOO}
-    kept = {name: GROUP.sub("", name) for name in sorted(names) if GROUP.sub("", name) not in NOT_HERE}
+def launcher_variables(environ: dict[str, str]) -> dict[str, str]:
+    """Return the variables that a launcher sets, without those that are known to differ."""
+    names = {name for name in environ if name.startswith(LAUNCHER_PREFIXES) or name in MORE_LAUNCHER_NAMES}
+    kept = {name: GROUP.sub("", name) for name in sorted(names) if GROUP.sub("", name) not in MISSING_HERE}
     return {name: "any" if plain in OWN_VALUE else environ[name] for name, plain in kept.items()}
 
 
-def captured(case: Case) -> dict[str, dict[str, str]]:
-    """The real environments, by the name of the file that the case writes."""
+def captured_environments(case: Case) -> dict[str, dict[str, str]]:
+    """Return the environments of a real Slurm by the name of the file that the case writes."""
     found = json.loads((CAPTURES / f"{case.name}@22.05.json").read_text())["ranks"]
-    return {"one" if case.truth is Truth.ONE else str(rank["truth"]["rank"]): told(rank["env"]) for rank in found}
+    return {
+        "one" if case.truth is Truth.ONE else str(rank["truth"]["rank"]): launcher_variables(rank["env"])
+        for rank in found
+    }
 
 
-def script(case: Case, out: Path) -> str:
-    """The case's script; its processes leave their environments in a folder."""
+def case_script(case: Case, out: Path) -> str:
+    """Return the script of a case, whose processes write their environments to a folder."""
     side = out.with_suffix(".d")
     side.mkdir()
-    task = side / "python"  # what the real ones were: a step is named after its program
+    task = side / "python"  # the name of the real program, which becomes the name of the step
     task.write_text(f"#!/bin/sh\n/usr/bin/env -0 > {out}/$SLURM_PROCID\n")
     task.chmod(0o755)
     text = case.script.replace("$OUT.", f"{side}/out.").replace("$OUT", str(out)).replace("sleep 60", "sleep 600")
@@ -80,23 +85,23 @@ def script(case: Case, out: Path) -> str:
     return text.replace("$TASKS", str(task)).replace("$PROBE", "/usr/bin/env -0")
 
 
-def seen(out: Path) -> dict[str, dict[str, str]]:
-    """The environments that a case has left."""
+def read_environments(out: Path) -> dict[str, dict[str, str]]:
+    """The environments that a case has case_folders."""
     return {
-        path.name: told(dict(pair.split("=", 1) for pair in path.read_text().split("\0") if "=" in pair))
+        path.name: launcher_variables(dict(pair.split("=", 1) for pair in path.read_text().split("\0") if "=" in pair))
         for path in out.iterdir()
-        if path.name != "labels"  # the real tasks' output; these have none
+        if path.name != "labels"  # output of the real tasks
     }
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """All cases run, the ones that want GPUs one after the other: the folder of each."""
+def case_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Run all cases, those with GPUs one after another, and return the folder of each."""
     slurm = Slurm(tmp_path_factory.mktemp("captured"), cpus=512)
     folders: dict[str, Path] = {}
     try:
         for wave in ([case for case in CASES if case.name != "29_gpu_per_task"], CASES):
-            jobs = [run(slurm, case, folders) for case in wave if case.name not in folders]
+            jobs = [start_case(slurm, case, folders) for case in wave if case.name not in folders]
             for job in jobs:
                 slurm.ended(job) if job else None
     finally:
@@ -104,11 +109,11 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
-def run(slurm: Slurm, case: Case, folders: dict[str, Path]) -> int:
-    """Start one case; its job, 0 for one that is not in a job of its own."""
+def start_case(slurm: Slurm, case: Case, folders: dict[str, Path]) -> int:
+    """Start a case and return its job id, or 0 if the case makes no job of its own."""
     out = folders[case.name] = slurm.folder / case.name
     out.mkdir()
-    text = script(case, out)
+    text = case_script(case, out)
     if case.login:
         subprocess.run(["sh", "-c", text], env=slurm.environ, cwd=slurm.folder, check=True, timeout=60)
         return 0
@@ -116,9 +121,9 @@ def run(slurm: Slurm, case: Case, folders: dict[str, Path]) -> int:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_variables_equal_those_of_a_real_slurm(case: Case, left: dict[str, Path]) -> None:
-    assert seen(left[case.name]) == captured(case)
+def test_variables_equal_those_of_a_real_slurm(case: Case, case_folders: dict[str, Path]) -> None:
+    assert read_environments(case_folders[case.name]) == captured_environments(case)
 
 
-def test_every_case_of_the_real_cluster_is_looked_at_or_left_out_by_name() -> None:
+def test_every_case_of_the_real_cluster_is_compared_or_excluded_by_name() -> None:
     assert len(CASES) >= 19

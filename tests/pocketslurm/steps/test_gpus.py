@@ -1,4 +1,4 @@
-"""GPUs: how many a step asks for, and what each task sees of them."""
+"""GPUs: the number that a step requests, and the GPUs that each task sees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pocketslurm.steps.environment import gpu_binding, visible_gpus
 from pocketslurm.steps.options import StepOptions, read_options
 
 
-def asked(line: str) -> StepOptions:
+def parse_line(line: str) -> StepOptions:
     return read_options([*line.split(), "true"], {})
 
 
@@ -30,7 +30,7 @@ def asked(line: str) -> StepOptions:
     ],
 )
 def test_counts_of_gpus(line: str, gpus: GpuCounts) -> None:
-    assert read_gpu_counts(asked(line).values) == gpus
+    assert read_gpu_counts(parse_line(line).values) == gpus
     assert gpus.is_unset == (line in {"", "--gres=none"})
     assert gpus.is_positive == (line not in {"", "--gres=none"})
 
@@ -51,7 +51,7 @@ def test_other_resources_are_refused() -> None:
     ],
 )
 def test_binding(line: str, bind: str) -> None:
-    assert gpu_binding(asked(line)) == bind
+    assert gpu_binding(parse_line(line)) == bind
 
 
 @pytest.mark.parametrize(

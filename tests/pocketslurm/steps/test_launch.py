@@ -1,4 +1,4 @@
-"""The smaller parts of srun: exported variables and orders."""
+"""Exported variables, programs of tasks, and the orders that srun receives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task ends in words, and the status they come to."""
+"""Messages about the ends of tasks, and the exit code of srun."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def exited(code: int) -> int:
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
-def test_ranges_name_every_task_once(numbers: set[int]) -> None:
+def test_ranges_contain_every_task_once(numbers: set[int]) -> None:
     assert expand(f"t[{fold_indices(numbers, steps=False)}]") == [f"t{number}" for number in sorted(numbers)]
 
 
@@ -40,14 +40,14 @@ def test_one_task_or_more() -> None:
         (OUT_OF_MEMORY, "n1: task 0: Out Of Memory", 1),
     ],
 )
-def test_one_end(status: int, line: str | None, code: int) -> None:
+def test_a_task_end_has_a_message_and_an_exit_code(status: int, line: str | None, code: int) -> None:
     report = TaskExits()
     assert report.ended("n1", [0], status) == line
     assert (srun_exit_code(highest_exit_code([report])), report.bad) == (code, status != 0)
     assert report.killed == (status in {signal.SIGKILL, signal.SIGTERM})
 
 
-def test_a_step_that_never_ran_a_task_ends_well() -> None:
+def test_a_step_without_a_started_task_succeeds() -> None:
     assert highest_exit_code([TaskExits()]) == 0
 
 
@@ -61,14 +61,14 @@ def test_a_step_that_never_ran_a_task_ends_well() -> None:
         ([signal.SIGKILL, OUT_OF_MEMORY, exited(9)], 1),
     ],
 )
-def test_the_highest_of_several(statuses: list[int], code: int) -> None:
+def test_the_highest_exit_code_of_several_tasks(statuses: list[int], code: int) -> None:
     report = TaskExits()
     for task, status in enumerate(statuses):
         report.ended("n1", [task], status)
     assert srun_exit_code(highest_exit_code([report])) == code
 
 
-def test_signals_are_no_news_after_an_abort_but_exit_codes_are() -> None:
+def test_after_an_abort_exit_codes_are_reported_and_signals_are_not() -> None:
     report = TaskExits()
     report.cancelled = True
     assert report.ended("n1", [0], signal.SIGTERM) is None

@@ -1,4 +1,4 @@
-"""Srun's options: environment below command line, what is refused and in which words."""
+"""Options of srun: the command line has priority over the environment; messages for refused options."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from pocketslurm.steps.options import StepOptions, read_options
 IN_JOB = {"SLURM_JOB_ID": "12"}
 
 
-def asked(line: str, **environ: str) -> StepOptions:
+def parse_line(line: str, **environ: str) -> StepOptions:
     return read_options(line.split(), environ)
 
 
 def refusal(line: str, **environ: str) -> tuple[str, int]:
-    """What srun prints, and its status."""
+    """Return the error message of srun and its exit status."""
     with pytest.raises(CommandError) as caught:
-        asked(line, **environ)
+        parse_line(line, **environ)
     return caught.value.text_for("srun"), caught.value.status
 
 
-def test_every_option_of_srun_is_spoken_for() -> None:
+def test_every_option_of_srun_is_supported_ignored_or_refused() -> None:
     assert SRUN_SUPPORT.keys() == SRUN.keys()
     assert ALLOCATION | set(SRUN_VARIABLES.values()) <= SRUN_SUPPORT.keys()
     silent = {name for name, row in SRUN_SUPPORT.items() if row.support is not Support.WORKS and not row.note}
     assert not silent
 
 
-def test_the_command_line_is_over_the_environment() -> None:
-    found = asked("-n3 prog -n4", SLURM_NTASKS="8", SLURM_DISTRIBUTION="cyclic", SLURM_JOB_ID="12")
+def test_the_command_line_has_priority_over_the_environment() -> None:
+    found = parse_line("-n3 prog -n4", SLURM_NTASKS="8", SLURM_DISTRIBUTION="cyclic", SLURM_JOB_ID="12")
     assert found.values == {"ntasks": "3", "distribution": "cyclic", "jobid": "12"}
     assert (found.typed, found.command, found.number("ntasks")) == (frozenset({"ntasks"}), ("prog", "-n4"), 3)
 
@@ -59,11 +59,11 @@ def test_the_command_line_is_over_the_environment() -> None:
     ],
 )
 def test_variables_that_srun_reads(environ: dict[str, str], name: str, value: str | None) -> None:
-    assert asked("true", **environ).values.get(name) == value
+    assert parse_line("true", **environ).values.get(name) == value
 
 
-def test_memory_asked_for_one_way_replaces_the_jobs_other_way() -> None:
-    found = asked("--mem-per-cpu=10 true", SLURM_MEM_PER_NODE="500")
+def test_one_kind_of_memory_option_replaces_the_other_kind_of_the_job() -> None:
+    found = parse_line("--mem-per-cpu=10 true", SLURM_MEM_PER_NODE="500")
     assert found.values == {"mem-per-cpu": "10"}
     assert "mutually exclusive" in refusal("--mem=1 --mem-per-cpu=1 true")[0]
 
@@ -79,11 +79,11 @@ def test_memory_asked_for_one_way_replaces_the_jobs_other_way() -> None:
     ],
 )
 def test_verbosity(line: str, environ: dict[str, str], verbosity: int) -> None:
-    assert asked(line, **environ).verbosity == verbosity
+    assert parse_line(line, **environ).verbosity == verbosity
 
 
 @pytest.mark.parametrize(
-    ("line", "said", "status"),
+    ("line", "output", "status"),
     [
         ("--bogus true", "srun: unrecognized option '--bogus'\n", BAD_OPTION),
         ("-8 true", "srun: invalid option -- '8'\n", BAD_OPTION),
@@ -95,9 +95,9 @@ def test_verbosity(line: str, environ: dict[str, str], verbosity: int) -> None:
         ("-N 3-2 true", "srun: error: Maximum node count 2 is less than minimum node count 3\n", BAD_OPTION),
     ],
 )
-def test_unknown_options_and_wrong_values_are_refused(line: str, said: str, status: int) -> None:
+def test_unknown_options_and_wrong_values_are_refused(line: str, output: str, status: int) -> None:
     found, code = refusal(line)
-    assert (found.removesuffix('Try "srun --help" for more information\n'), code) == (said, status)
+    assert (found.removesuffix('Try "srun --help" for more information\n'), code) == (output, status)
 
 
 REFUSED = {
@@ -115,7 +115,7 @@ def test_an_unsupported_option_is_refused_with_the_reason(option: str, name: str
     assert refusal(f"{option} true") == (words, 1)
 
 
-def test_options_of_newer_releases_are_known_unless_somebody_is_strict() -> None:
+def test_options_of_newer_releases_are_accepted_unless_settings_are_strict() -> None:
     assert read_options(["--tres-bind=gres/gpu:closest", "--wait-for-children", "true"], {}, strict=False).command == (
         "true",
     )
@@ -130,7 +130,7 @@ def test_all_unsupported_options_are_tested() -> None:
 
 
 @pytest.mark.parametrize("option", ["--bb=x", "--constraint=x", "--reboot"])
-def test_options_of_an_allocation_are_passed_over_inside_a_job(option: str) -> None:
+def test_options_of_an_allocation_are_ignored_inside_a_job(option: str) -> None:
     assert read_options([option, "true"], IN_JOB).command == ("true",)
 
 
@@ -146,5 +146,5 @@ def test_other_options_refuse_an_empty_value(line: str) -> None:
 
 
 def test_an_empty_prolog_is_ignored() -> None:
-    assert asked("true", SLURM_TASK_PROLOG="", SLURM_TASK_EPILOG="none").command == ("true",)
+    assert parse_line("true", SLURM_TASK_PROLOG="", SLURM_TASK_EPILOG="none").command == ("true",)
     assert "--task-prolog is not supported" in refusal("true", SLURM_TASK_PROLOG="/x")[0]

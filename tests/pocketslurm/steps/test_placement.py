@@ -1,4 +1,4 @@
-"""Where a step finds its place in a job, beside which steps, and when it waits or is refused."""
+"""Placement of a step in its job beside other steps: nodes, waiting, refusals."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ def test_exact_steps_share_a_node_until_its_cpus_are_gone() -> None:
         placed("-N4 -n4 -c2", other("n2", cpus=[3]))
 
 
-def test_overlap_sees_no_other_step_and_is_seen_by_none() -> None:
+def test_a_step_with_overlap_and_other_steps_ignore_each_other() -> None:
     assert shown(placed("-N4 -n16 --overlap", other("n1,n2,n3,n4"))) == shown(placed("-N4 -n16"))
     assert shown(placed("-N4 -n16", other("n1,n2,n3,n4", overlap=True))) == shown(placed("-N4 -n16"))
 
 
-def test_memory_is_shared_out_among_steps() -> None:
+def test_steps_share_the_memory_of_the_job() -> None:
     first = placed("-N1 -n1 --exact --mem=600")
     assert first.mem == [600]
     taken = other("n1,n2,n3,n4", cpus=[1] * 4, mem=[600] * 4)
@@ -166,13 +166,13 @@ def test_gpus_of_a_step(line: str, gpus: list[list[int]]) -> None:
     assert placed(line, job=JOB).gpus == gpus
 
 
-def test_a_job_that_asked_for_no_gpus_gives_none_unless_asked() -> None:
+def test_steps_of_a_job_without_gpus_get_none_unless_they_request_some() -> None:
     whole_nodes = JOB._replace(options={"exclusive": ""})
     assert placed("-N1 -n1", job=whole_nodes).gpus == [[]]
     assert placed("-N1 -n1 --gpus=1", job=whole_nodes).gpus == [[2]]
 
 
-def test_gpus_of_other_steps_are_not_given_twice() -> None:
+def test_gpus_of_other_steps_are_not_allocated_again() -> None:
     taken = other("n1,n2,n3,n4", cpus=[1] * 4, gpus=[[2]] * 4)
     assert placed("-N1 -n1 --exact --gpus=1", taken, job=JOB).gpus == [[3]]
     with pytest.raises(NoRoomNow):
@@ -185,7 +185,7 @@ def test_gpus_of_other_steps_are_not_given_twice() -> None:
     st.integers(1, 4), st.integers(1, 20), st.integers(0, 4), st.booleans(), st.sampled_from(["block", "cyclic"]),
     st.lists(st.integers(0, 4), min_size=4, max_size=4),
 )  # fmt: skip
-def test_no_cpu_is_given_twice_and_no_task_lost(
+def test_no_cpu_is_allocated_twice_and_no_task_is_lost(
     nodes: int, ntasks: int, cpus: int, exact: bool, distribution: str, used: list[int]
 ) -> None:
     line = f"-N{nodes} -n{ntasks} -m {distribution}" + f" -c{cpus}" * bool(cpus) + " --exact" * exact

@@ -1,4 +1,4 @@
-"""How many nodes and tasks a step asks for; the numbers and words of Slurm 22.05.8."""
+"""Nodes and tasks that a step requests, with the numbers and messages of Slurm 22.05.8."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_slurm_distribution(line: str, environ: dict[str, str], shown: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "output"),
     [
         ("-N5 -n5", "srun: error: Only allocated 4 nodes asked for 5\n"),
         (
@@ -152,8 +152,8 @@ def test_slurm_distribution(line: str, environ: dict[str, str], shown: str) -> N
         ("--gres=lustre:1", "srun: error: Invalid generic resource (gres) specification\n"),
     ],
 )
-def test_contradictions_are_refused_as_by_slurm(line: str, said: str) -> None:
-    assert refusal(line, {}) == said
+def test_contradictions_are_refused_as_by_slurm(line: str, output: str) -> None:
+    assert refusal(line, {}) == output
 
 
 def test_a_host_file_is_refused() -> None:

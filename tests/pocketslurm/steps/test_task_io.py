@@ -1,4 +1,4 @@
-"""Bytes on their way: whole lines, labels, inputs."""
+"""Input and output of tasks: whole lines, labels, slow readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Pipe:
     def __init__(self) -> None:
         self.read_end, self.write_end = os.pipe()
 
-    def taken(self) -> bytes:
+    def read_all(self) -> bytes:
         os.set_blocking(self.read_end, False)
         try:
             return os.read(self.read_end, 10 * CHUNK)
@@ -51,30 +51,30 @@ def task() -> Iterator[Pipe]:
 def test_a_line_is_written_when_it_is_complete(task: Pipe, out: Pipe) -> None:
     outlet = TaskOutput(task.read_end, 0, OutputFile(out.write_end))
     os.write(task.write_end, b"zero\none\ntwo")
-    assert (outlet.pump(), out.taken()) == (True, b"zero\none\n")
-    assert (outlet.pump(), out.taken()) == (True, b"")
+    assert (outlet.pump(), out.read_all()) == (True, b"zero\none\n")
+    assert (outlet.pump(), out.read_all()) == (True, b"")
     os.write(task.write_end, b" more\n")
-    assert (outlet.pump(), out.taken()) == (True, b"two more\n")
+    assert (outlet.pump(), out.read_all()) == (True, b"two more\n")
     os.write(task.write_end, b"end")
     os.close(task.write_end)
-    assert (outlet.pump(), out.taken()) == (True, b"")
-    assert (outlet.pump(), out.taken()) == (False, b"end")
+    assert (outlet.pump(), out.read_all()) == (True, b"")
+    assert (outlet.pump(), out.read_all()) == (False, b"end")
 
 
-def test_unbuffered_output_is_written_at_once(task: Pipe, out: Pipe) -> None:
+def test_unbuffered_output_is_written_immediately(task: Pipe, out: Pipe) -> None:
     outlet = TaskOutput(task.read_end, 0, OutputFile(out.write_end, whole_lines=False))
     os.write(task.write_end, b"50%\r")
-    assert (outlet.pump(), out.taken()) == (True, b"50%\r")
+    assert (outlet.pump(), out.read_all()) == (True, b"50%\r")
 
 
-def test_a_line_without_end_does_not_grow_for_ever(task: Pipe, out: Pipe) -> None:
+def test_a_line_without_an_end_is_written_in_pieces(task: Pipe, out: Pipe) -> None:
     outlet = TaskOutput(task.read_end, 0, OutputFile(out.write_end))
     os.write(task.write_end, b"x" * (CHUNK - 1))
     outlet.pump()
-    assert out.taken() == b""
+    assert out.read_all() == b""
     os.write(task.write_end, b"x")
     outlet.pump()
-    assert out.taken() == b"x" * CHUNK
+    assert out.read_all() == b"x" * CHUNK
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_a_line_without_end_does_not_grow_for_ever(task: Pipe, out: Pipe) -> Non
 )
 def test_labels(out: Pipe, data: bytes, expected: bytes) -> None:
     OutputFile(out.write_end, width=2).write(7, data)
-    assert out.taken() == expected
+    assert out.read_all() == expected
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=8)), max_size=30))
-def test_nothing_is_lost_and_no_line_is_torn(pieces: list[tuple[int, bytes]]) -> None:
+def test_no_output_is_lost_and_no_line_is_split(pieces: list[tuple[int, bytes]]) -> None:
     """Whatever three tasks write in whatever pieces, each one's lines come out whole and in order."""
     out = Pipe()
     tasks = [Pipe() for _ in range(3)]
@@ -112,7 +112,7 @@ def test_nothing_is_lost_and_no_line_is_torn(pieces: list[tuple[int, bytes]]) ->
             while outlets[number].pump():
                 pass
         found: list[list[bytes]] = [[], [], []]
-        for line in out.taken().split(b"\n")[:-1]:
+        for line in out.read_all().split(b"\n")[:-1]:
             found[int(line[:1])].append(line[3:])
         for number in range(3):
             lines = written[number].split(b"\n")
@@ -132,21 +132,21 @@ def test_input_waits_for_a_slow_task_and_then_ends(task: Pipe) -> None:
     found = b""
     for _ in range(100):
         alive = inlet.pump()
-        found += task.taken()
+        found += task.read_all()
         if not alive:
             break
     assert found == data
     assert not alive
 
 
-def test_a_task_that_closed_its_input_is_done_with(task: Pipe) -> None:
+def test_a_task_that_closed_its_input_gets_no_more(task: Pipe) -> None:
     os.close(task.read_end)
     inlet = TaskInput(task.write_end)
     inlet.feed(b"data")
     assert inlet.pump() is False
 
 
-def test_everything_is_written_however_much(out: Pipe) -> None:
+def test_large_outputs_are_written_completely(out: Pipe) -> None:
     data = os.urandom(4 * CHUNK)
     child = os.fork()
     if not child:

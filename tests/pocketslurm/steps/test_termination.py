@@ -1,4 +1,4 @@
-"""Signals to srun, and orders to its step from the job's supervisor or from other commands."""
+"""Signals to srun, and orders to its step from the supervisor of the job or from other commands."""
 
 from __future__ import annotations
 
@@ -13,110 +13,110 @@ import pytest
 
 from pocketslurm import processes
 from tests.pocketslurm.conftest import wait_for
-from tests.pocketslurm.inside import Inside, enter
+from tests.pocketslurm.running_job import RunningJob, start_job
 
 CATCH = 'for s in INT USR1 USR2 TERM; do trap "echo $SLURM_PROCID $s" $s; done; '
 LIVE = "touch up-$SLURM_PROCID; until [ -e over ]; do sleep 0.02; done"
 
 
 @pytest.fixture(scope="module")
-def inside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
+def running_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningJob]:
     """A job of two nodes with a task each."""
-    yield from enter(tmp_path_factory, "-N2", "--ntasks-per-node=1", gpus=0)
+    yield from start_job(tmp_path_factory, "-N2", "--ntasks-per-node=1", gpus=0)
 
 
 @pytest.fixture(autouse=True)
-def _fresh(inside: Inside) -> None:
-    for path in inside.folder.iterdir():
+def _fresh(running_job: RunningJob) -> None:
+    for path in running_job.folder.iterdir():
         path.unlink()
 
 
-def running(inside: Inside, program: str, *options: str) -> subprocess.Popen[str]:
+def running(running_job: RunningJob, program: str, *options: str) -> subprocess.Popen[str]:
     """A step of two tasks, both up."""
-    process = inside.start(*options, "bash", "-c", program)
+    process = running_job.start(*options, "bash", "-c", program)
     for rank in (0, 1):
-        wait_for((inside.folder / f"up-{rank}").exists)
+        wait_for((running_job.folder / f"up-{rank}").exists)
     return process
 
 
-def step_of(inside: Inside) -> str:
+def step_of(running_job: RunningJob) -> str:
     """The running step: `12.3`."""
-    steps = re.findall(r"StepId=(\S+)", inside.slurm.said("scontrol", "show", "step"))
+    steps = re.findall(r"StepId=(\S+)", running_job.slurm.check_output("scontrol", "show", "step"))
     return next(str(step) for step in steps if not step.endswith(".batch"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
-def test_user_signals_go_to_every_task(inside: Inside, number: signal.Signals) -> None:
-    process = running(inside, 'trap "echo $SLURM_PROCID got it; exit" USR1 USR2; ' + LIVE)
+def test_user_signals_go_to_every_task(running_job: RunningJob, number: signal.Signals) -> None:
+    process = running(running_job, 'trap "echo $SLURM_PROCID got it; exit" USR1 USR2; ' + LIVE)
     process.send_signal(number)
-    said = inside.end(process)
-    assert (said.status, said.out) == (0, ["0 got it", "1 got it"])
+    output = running_job.end(process)
+    assert (output.status, output.out) == (0, ["0 got it", "1 got it"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
-def test_sigterm_makes_srun_kill_its_step(inside: Inside, number: signal.Signals) -> None:
-    process = running(inside, CATCH + LIVE)
+def test_sigterm_makes_srun_kill_its_step(running_job: RunningJob, number: signal.Signals) -> None:
+    process = running(running_job, CATCH + LIVE)
     process.send_signal(number)
-    said = inside.end(process)
-    assert said.status == 137
+    output = running_job.end(process)
+    assert output.status == 137
     assert {
         "srun: forcing job termination",
         "srun: error: n1: task 0: Killed",
         "srun: error: n2: task 1: Killed",
-    } <= set(said.err)
-    assert any("CANCELLED AT" in line for line in said.err)
+    } <= set(output.err)
+    assert any("CANCELLED AT" in line for line in output.err)
 
 
-def test_the_first_interrupt_prints_the_states_of_tasks(inside: Inside) -> None:
-    process = running(inside, CATCH + LIVE)
+def test_the_first_interrupt_prints_the_states_of_tasks(running_job: RunningJob) -> None:
+    process = running(running_job, CATCH + LIVE)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     assert process.stderr.readline() == "srun: interrupt (one more within 1 sec to abort)\n"
     assert process.stderr.readline().endswith(" tasks 0-1: running\n")
-    (inside.folder / "over").touch()
-    assert inside.end(process) == (0, [], [])
+    (running_job.folder / "over").touch()
+    assert running_job.end(process) == (0, [], [])
 
 
-def test_two_interrupts_end_the_step(inside: Inside) -> None:
-    process = running(inside, CATCH + LIVE)
+def test_two_interrupts_end_the_step(running_job: RunningJob) -> None:
+    process = running(running_job, CATCH + LIVE)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    said = inside.end(process)
-    assert said.status == 137
-    assert [line.split(" StepId")[0] for line in said.err if "Ctrl-C" in line] == ["srun: sending Ctrl-C to"]
-    assert not [line for line in said.err if "Killed" in line]
+    output = running_job.end(process)
+    assert output.status == 137
+    assert [line.split(" StepId")[0] for line in output.err if "Ctrl-C" in line] == ["srun: sending Ctrl-C to"]
+    assert not [line for line in output.err if "Killed" in line]
 
 
-def test_with_status_disabled_an_interrupt_goes_to_the_tasks(inside: Inside) -> None:
-    process = running(inside, 'trap "echo $SLURM_PROCID got it; exit" INT; ' + LIVE, "-X")
+def test_with_status_disabled_an_interrupt_goes_to_the_tasks(running_job: RunningJob) -> None:
+    process = running(running_job, 'trap "echo $SLURM_PROCID got it; exit" INT; ' + LIVE, "-X")
     process.send_signal(signal.SIGINT)
-    said = inside.end(process)
-    assert (said.status, said.out) == (0, ["0 got it", "1 got it"])
+    output = running_job.end(process)
+    assert (output.status, output.out) == (0, ["0 got it", "1 got it"])
 
 
 @pytest.mark.parametrize(("start", "code"), [("bash below.sh; exit 0", 0), ("exec bash below.sh", 7)])
-def test_a_signal_goes_to_the_task_and_not_to_its_children(inside: Inside, start: str, code: int) -> None:
-    (inside.folder / "below.sh").write_text(f"trap 'exit 7' USR1; {LIVE}\n")
-    process = running(inside, f"trap : USR1; {start}")
+def test_a_signal_goes_to_the_task_and_not_to_its_children(running_job: RunningJob, start: str, code: int) -> None:
+    (running_job.folder / "below.sh").write_text(f"trap 'exit 7' USR1; {LIVE}\n")
+    process = running(running_job, f"trap : USR1; {start}")
     process.send_signal(signal.SIGUSR1)
     if not code:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=0.5)
-        (inside.folder / "over").touch()
-    assert inside.end(process).status == code
+        (running_job.folder / "over").touch()
+    assert running_job.end(process).status == code
 
 
-def test_stop_and_continue_reach_all_processes_of_a_step(inside: Inside) -> None:
-    process = running(inside, f"bash -c '{LIVE}' & echo $! > below-$SLURM_PROCID; wait")
-    below = [int((inside.folder / f"below-{rank}").read_text()) for rank in (0, 1)]
-    inside.slurm.said("scancel", "-s", "STOP", step_of(inside))
+def test_stop_and_continue_reach_all_processes_of_a_step(running_job: RunningJob) -> None:
+    process = running(running_job, f"bash -c '{LIVE}' & echo $! > below-$SLURM_PROCID; wait")
+    below = [int((running_job.folder / f"below-{rank}").read_text()) for rank in (0, 1)]
+    running_job.slurm.check_output("scancel", "-s", "STOP", step_of(running_job))
     wait_for(lambda: [state(pid) for pid in below] == ["T", "T"])
-    inside.slurm.said("scancel", "-s", "CONT", step_of(inside))
+    running_job.slurm.check_output("scancel", "-s", "CONT", step_of(running_job))
     wait_for(lambda: "T" not in [state(pid) for pid in below])
-    (inside.folder / "over").touch()
-    assert inside.end(process).status == 0
+    (running_job.folder / "over").touch()
+    assert running_job.end(process).status == 0
 
 
 def state(pid: int) -> str:
@@ -124,52 +124,50 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
 
 
-def test_scancel_signals_the_tasks_of_a_step(inside: Inside) -> None:
-    process = running(inside, 'trap "echo $SLURM_PROCID got it; exit" USR1; ' + LIVE)
-    inside.slurm.said("scancel", "-s", "USR1", step_of(inside))
-    said = inside.end(process)
-    assert (said.status, said.out) == (0, ["0 got it", "1 got it"])
+def test_scancel_signals_the_tasks_of_a_step(running_job: RunningJob) -> None:
+    process = running(running_job, 'trap "echo $SLURM_PROCID got it; exit" USR1; ' + LIVE)
+    running_job.slurm.check_output("scancel", "-s", "USR1", step_of(running_job))
+    output = running_job.end(process)
+    assert (output.status, output.out) == (0, ["0 got it", "1 got it"])
 
 
-def test_scancel_kills_a_step(inside: Inside) -> None:
-    process = running(inside, "touch up-$SLURM_PROCID; exec sleep 100")
-    inside.slurm.said("scancel", step_of(inside))
-    said = inside.end(process)
-    assert said.status in {137, 143}
-    assert any(line.startswith("srun: Job step aborted: Waiting up to ") for line in said.err)
-    assert any("CANCELLED AT" in line for line in said.err)
+def test_scancel_kills_a_step(running_job: RunningJob) -> None:
+    process = running(running_job, "touch up-$SLURM_PROCID; exec sleep 100")
+    running_job.slurm.check_output("scancel", step_of(running_job))
+    output = running_job.end(process)
+    assert output.status in {137, 143}
+    assert any(line.startswith("srun: Job step aborted: Waiting up to ") for line in output.err)
+    assert any("CANCELLED AT" in line for line in output.err)
 
 
-def test_an_interrupt_ends_the_wait_for_a_place(inside: Inside) -> None:
-    first = running(inside, LIVE)
-    second = inside.start("true")
+def test_an_interrupt_ends_the_wait_for_a_place(running_job: RunningJob) -> None:
+    first = running(running_job, LIVE)
+    second = running_job.start("true")
     assert second.stderr is not None
     second.stderr.readline()
     second.send_signal(signal.SIGINT)
-    assert inside.end(second) == (
+    error = f"Unable to create step for job {running_job.job_id}: Job/step already completing or completed"
+    assert running_job.end(second) == (
         1,
         [],
-        [
-            "srun: Cancelled pending job step with signal 2",
-            f"srun: error: Unable to create step for job {inside.job_id}: Job/step already completing or completed",
-        ],
+        ["srun: Cancelled pending job step with signal 2", f"srun: error: {error}"],
     )
-    (inside.folder / "over").touch()
-    assert inside.end(first).status == 0
+    (running_job.folder / "over").touch()
+    assert running_job.end(first).status == 0
 
 
-def test_tasks_do_not_outlive_a_killed_srun(inside: Inside) -> None:
-    process = running(inside, "echo $$ > pid-$SLURM_PROCID; touch up-$SLURM_PROCID; exec sleep 100")
-    tasks = [processes.identity(int((inside.folder / f"pid-{rank}").read_text())) for rank in (0, 1)]
+def test_tasks_do_not_outlive_a_killed_srun(running_job: RunningJob) -> None:
+    process = running(running_job, "echo $$ > pid-$SLURM_PROCID; touch up-$SLURM_PROCID; exec sleep 100")
+    tasks = [processes.identity(int((running_job.folder / f"pid-{rank}").read_text())) for rank in (0, 1)]
     process.send_signal(signal.SIGKILL)
-    assert inside.end(process).status == -signal.SIGKILL
+    assert running_job.end(process).status == -signal.SIGKILL
     wait_for(lambda: not any(map(processes.is_alive, tasks)))
-    assert inside.srun("echo", "free again").out == ["free again"] * 2
+    assert running_job.srun("echo", "free again").out == ["free again"] * 2
 
 
-def test_a_stopped_task_is_woken_to_end(inside: Inside) -> None:
-    process = running(inside, "echo $$ > pid-$SLURM_PROCID; touch up-$SLURM_PROCID; sleep 100 & wait", "-K")
-    stopped, other = (int((inside.folder / f"pid-{rank}").read_text()) for rank in (0, 1))
+def test_a_stopped_task_is_continued_so_that_it_can_end(running_job: RunningJob) -> None:
+    process = running(running_job, "echo $$ > pid-$SLURM_PROCID; touch up-$SLURM_PROCID; sleep 100 & wait", "-K")
+    stopped, other = (int((running_job.folder / f"pid-{rank}").read_text()) for rank in (0, 1))
     os.kill(stopped, signal.SIGSTOP)
     os.kill(other, signal.SIGKILL)
-    assert inside.end(process).status == 143
+    assert running_job.end(process).status == 143

@@ -1,4 +1,4 @@
-"""The inside of a job: srun called as its batch script would, with the script's own environment."""
+"""A running job in which tests call srun as its batch script would, with the environment of the script."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.pocketslurm import forked
 from tests.pocketslurm.conftest import Slurm, wait_for
 
 
-class Said(NamedTuple):
-    """What a finished srun has left: its status and its words, sorted, since tasks end in any order."""
+class StepOutput(NamedTuple):
+    """Exit status and output of an srun. The lines are sorted, because tasks end in any order."""
 
     status: int
     out: list[str]
     err: list[str]
 
 
-def ends(lines: list[str]) -> dict[str, str]:
-    """How tasks ended, by `node task`: srun joins tasks in a line only if they ended at about the same time."""
+def exits_of_tasks(lines: list[str]) -> dict[str, str]:
+    """Return the end of each task by `node task`. srun reports tasks that end together in one line."""
     found: dict[str, str] = {}
     for line in lines:
         if match := re.fullmatch(r"srun: error: (\S+): tasks? (\S+): (.*)", line):
@@ -35,8 +35,8 @@ def ends(lines: list[str]) -> dict[str, str]:
     return found
 
 
-class Inside:
-    """A running job that does nothing but wait."""
+class RunningJob:
+    """A job that sleeps until the test ends it."""
 
     def __init__(self, slurm: Slurm, *options: str) -> None:
         self.slurm = slurm
@@ -54,33 +54,33 @@ class Inside:
     def start(
         self, *argv: str, env: dict[str, str] | None = None, stdin: int = subprocess.DEVNULL
     ) -> subprocess.Popen[str]:
-        """An srun that runs; in a session of its own, so that a test's signals reach it alone."""
+        """Start an srun in its own session, so that signals of a test reach nothing else."""
         return forked.start(["srun", *argv], {**self.environ, **(env or {})}, self.folder, stdin=stdin)
 
-    def end(self, process: subprocess.Popen[str], stdin: str | None = None) -> Said:
-        """Wait for it; it must not take long."""
+    def end(self, process: subprocess.Popen[str], stdin: str | None = None) -> StepOutput:
+        """Wait for an srun, at most 20 s."""
         try:
             out, err = process.communicate(stdin, timeout=20)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             out, err = process.communicate()
-            pytest.fail(f"srun did not end; it said:\n{out}\n{err}")
-        return Said(process.returncode, sorted(out.splitlines()), sorted(err.splitlines()))
+            pytest.fail(f"srun did not end; its output:\n{out}\n{err}")
+        return StepOutput(process.returncode, sorted(out.splitlines()), sorted(err.splitlines()))
 
-    def srun(self, *argv: str, env: dict[str, str] | None = None, stdin: str | None = None) -> Said:
-        """Run an srun to its end."""
+    def srun(self, *argv: str, env: dict[str, str] | None = None, stdin: str | None = None) -> StepOutput:
+        """Run an srun and wait for it."""
         source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
         return self.end(self.start(*argv, env=env, stdin=source), stdin)
 
     def text(self, name: str) -> str:
-        """A file in the folder."""
+        """Return the text of a file in the folder of the job."""
         return (self.folder / name).read_text()
 
 
-def enter(tmp_path_factory: pytest.TempPathFactory, *options: str, **settings: object) -> Iterator[Inside]:
-    """A job in an embedded Slurm of its own, for as long as a fixture lives."""
+def start_job(tmp_path_factory: pytest.TempPathFactory, *options: str, **settings: object) -> Iterator[RunningJob]:
+    """Yield a running job in a new embedded Slurm, for a fixture."""
     slurm = Slurm(Path(tmp_path_factory.mktemp("inside")), **settings)
     try:
-        yield Inside(slurm, *options)
+        yield RunningJob(slurm, *options)
     finally:
         slurm.clear()
