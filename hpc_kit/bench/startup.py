@@ -160,9 +160,9 @@ def _note_unknown_queues(recorder: Recorder, name: str, starts: list[MeasuredSta
 
 def _note_clocks(recorder: Recorder, starts: list[MeasuredStart]) -> None:
     """Note the difference between the clocks, which limits the accuracy of phases across hosts."""
-    if told := [start.clock_difference for start in starts if start.clock_difference is not None]:
+    if gaps := [start.clock_difference for start in starts if start.clock_difference is not None]:
         recorder.add_note(
-            f"The clocks of the ranks agree to within {format_quantity(max(told), 's', 2)}, and so do the phases."
+            f"The clocks of the ranks agree to within {format_quantity(max(gaps), 's', 2)}, and so do the phases."
         )
     if (ahead := max((start.clock_lead for start in starts), default=0.0)) > 0:
         recorder.add_note(

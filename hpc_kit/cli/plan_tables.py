@@ -166,8 +166,8 @@ def _print_margin(answer: SearchResult, limit: float, error: float) -> None:
     print_wrapped(f"the first fills {share:.0%} of what can be filled, and may not fit; {other}")
 
 
-def _print_rejected(answer: SearchResult, nearest: int = 3) -> None:
-    """Print rejected layouts by kind of reason: several that almost fit into memory, one of each other kind."""
+def _print_rejected(answer: SearchResult) -> None:
+    """Print rejected layouts by kind of reason: three that almost fit into memory, and one of each further kind."""
     if not answer.rejected:
         return
     echo(f"\nrejected ({len(answer.rejected)} sets of degrees)")
@@ -175,7 +175,7 @@ def _print_rejected(answer: SearchResult, nearest: int = 3) -> None:
     for one in answer.rejected:
         kinds.setdefault(re.sub(r"[\d.]+", "#", one.reason.partition(" (")[0]), []).append(one)
     for ones in kinds.values():
-        shown_ones = ones[: nearest if ones[0].missing_gib else 1]
+        shown_ones = ones[: 3 if ones[0].missing_gib else 1]
         for one in shown_ones[:-1]:
             print_wrapped(f"  {format_layout(one.layout)}: {one.reason}")
         last = shown_ones[-1]

@@ -137,10 +137,10 @@ def check_job_model(found: JobModel, job: Job) -> None:
     Raises:
         SpecError: The numbers differ.
     """
-    model, said = found.model, job.model
+    model, of_job = found.model, job.model
     own = {"layers": model.layers, "heads": model.heads, "width": model.hidden}
-    others = [f"{name} = {number}" for name in own if (number := getattr(said, name)) not in {None, own[name]}]
-    count = said.parameters
+    others = [f"{name} = {number}" for name in own if (number := getattr(of_job, name)) not in {None, own[name]}]
+    count = of_job.parameters
     if count is not None and abs(model.parameters / count - 1) > PARAMETER_TOLERANCE:
         others.append(f"parameters = {count}")
     if others and not runs_shipped_program(job):
@@ -281,9 +281,9 @@ def _plan_variables(layout: TrainingLayout) -> dict[str, Value]:
 def _with_gpu_options(resources: Resources, per_node: int, *, agents: bool) -> Resources:
     """Replace the base's number of GPUs by one for each rank, of the same kind."""
     entries = (resources.gres or "").split(",")
-    said = [str(value) for name in sorted(GPU_COUNT_FIELDS) if (value := getattr(resources, name)) is not None]
-    said += [entry.partition(":")[2] for entry in entries if is_gpu_item(entry)]
-    kind = next((f"{word.partition(':')[0]}:" for word in said if ":" in word), "")
+    gpu_counts = [str(value) for name in sorted(GPU_COUNT_FIELDS) if (value := getattr(resources, name)) is not None]
+    gpu_counts += [entry.partition(":")[2] for entry in entries if is_gpu_item(entry)]
+    kind = next((f"{word.partition(':')[0]}:" for word in gpu_counts if ":" in word), "")
     counts: dict[str, Any] = {**dict.fromkeys(GPU_COUNT_FIELDS), "ntasks_per_gpu": None}
     counts["gres"] = ",".join(entry for entry in entries if not is_gpu_item(entry)) or None
     name, number = ("gpus_per_node", per_node) if agents else ("gpus_per_task", 1)
