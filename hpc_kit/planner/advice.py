@@ -62,7 +62,7 @@ def compare_order(rule: Rule, seconds: Mapping[str, float], are_equal: Callable[
     Args:
         rule: The rule. Pairs of alternatives without an order are neither reversed nor equal.
         seconds: Time of each strategy; the rule's other strategies are left out.
-        are_equal: Returns whether the times of two strategies cannot be told apart.
+        are_equal: Returns whether the times of two strategies are too close to compare.
     """
     known = [name for name in rule.strategies if name in seconds]
     pairs = list(combinations(known, 2)) if rule.is_ordered else []
