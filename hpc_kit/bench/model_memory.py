@@ -53,7 +53,9 @@ class MemoryOptions(NamedTuple):
         """
         check_names("way", self.ways, FORMULAS)
         if self.ranks < 2:
-            raise SpecError("one rank has no other rank to share with", found=f"--ranks {self.ranks}", remedy="--ranks 4")
+            raise SpecError(
+                "one rank has no other rank to share with", found=f"--ranks {self.ranks}", remedy="--ranks 4"
+            )
         if self.ranks > self.layers:
             raise SpecError(
                 "there are more ranks than layers, so that ZeRO-1 cannot share them evenly",
