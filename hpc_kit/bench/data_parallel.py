@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.bench import memory_check, training_runs
-from hpc_kit.bench.options import check_names
+from hpc_kit.bench.options import check_known_names
 from hpc_kit.bench.results import Column, Plot
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.runtime.launchers.agreement import CHOICE
@@ -63,7 +63,7 @@ class DataParallelOptions(NamedTuple):
         Raises:
             SpecError: A variant is unknown, the batch does not divide, or memory is too small.
         """
-        check_names("way", self.ways, VARIANTS)
+        check_known_names("way", self.ways, VARIANTS)
         if self.global_batch % self.ranks:
             raise SpecError(
                 "the batch does not divide over the ranks",
@@ -119,7 +119,7 @@ class VariantTimes(NamedTuple):
 
 def _measure_once(variant: str, options: DataParallelOptions, environ: Mapping[str, str], times: VariantTimes) -> None:
     """Run one training and one start."""
-    program = training_runs.find_program("dataparallel.py" if variant == DATAPARALLEL else "ddp.py")
+    program = training_runs.find_training_program("dataparallel.py" if variant == DATAPARALLEL else "ddp.py")
     words = ["--steps", str(options.steps), "--global-batch", str(options.global_batch)]
     with _temporary_folder() as name:
         _run_variant(variant, options, environ, training_runs.python_command(program, *words), Path(name))
@@ -152,7 +152,7 @@ def _measure_start(variant: str, options: DataParallelOptions, environ: Mapping[
             variant,
             options,
             environ,
-            training_runs.python_command(training_runs.find_program("first_step.py"), *words),
+            training_runs.python_command(training_runs.find_training_program("first_step.py"), *words),
             Path(name),
         )
         phases: dict[str, float] = json.loads(found.read_text())

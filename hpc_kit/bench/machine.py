@@ -104,12 +104,12 @@ def describe_machine(*hosts: MeasuredHost) -> MeasuredMachine:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     for name, argv in _PROGRAMS.items():
-        if version := parse_version(_command_output(*argv)):
+        if version := parse_program_version(_command_output(*argv)):
             found[name] = version
     return MeasuredMachine(hosts=hosts, versions=found, kernel=f"{platform.system()} {platform.release()}")
 
 
-def parse_version(output: str) -> str:
+def parse_program_version(output: str) -> str:
     """Return the output line with a program's version: the first line, except for MPICH's mpirun."""
     first = output.strip().split("\n")[0]
     hydra = re.search(r"^\s*Version:\s+(\S+)", output, re.MULTILINE) if first.startswith("HYDRA") else None

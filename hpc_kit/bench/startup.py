@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.bench import slurm_job
-from hpc_kit.bench.options import check_names
+from hpc_kit.bench.options import check_known_names
 from hpc_kit.bench.results import Column, Plot, format_quantity
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.slurm.client import SlurmClient
@@ -58,7 +58,7 @@ class StartOptions(NamedTuple):
         Raises:
             SpecError: A variant is unknown, or ranks do not divide over the nodes.
         """
-        check_names("way", self.ways, START_VARIANTS)
+        check_known_names("way", self.ways, START_VARIANTS)
         for number in self.ranks:
             nodes = min(self.nodes, number)
             if number % nodes:
@@ -199,7 +199,7 @@ def measure_start(
         begun = time.time()
         words = ["--submitted", repr(begun), "--to", str(folder / slurm_job.RESULT_FILE)]
         if site is None:
-            argv = submit_command(variant, nodes, ranks_per_node, slurm, words)
+            argv = start_command_line(variant, nodes, ranks_per_node, slurm, words)
         else:
             file = folder / "by-hand.sbatch"
             file.write_text(
@@ -235,7 +235,9 @@ class SubmitSettings(NamedTuple):
     """GPUs of a node; None: unknown."""
 
 
-def submit_command(variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, words: list[str]) -> list[str]:
+def start_command_line(
+    variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, words: list[str]
+) -> list[str]:
     """Return the command line that submits our job."""
     return [
         sys.executable,

@@ -13,7 +13,7 @@ from hpc_kit.errors import SpecError, UnitError
 from hpc_kit.planner import model_catalogue
 from hpc_kit.planner.case_cells import FLAGS, PRECISION, normalize_word
 from hpc_kit.planner.layout import TrainingLayout
-from hpc_kit.planner.search import Plan, format_layout
+from hpc_kit.planner.search import Plan, describe_layout
 from hpc_kit.planner.target import SPELLINGS
 from hpc_kit.planner.transformer import Transformer
 from hpc_kit.slurm.sizes import is_gpu_item
@@ -216,7 +216,7 @@ def job_from_plan(plan: Plan, base: Job, name: str, root: Path, *, steps: int | 
     found = structs.replace(
         base,
         name=name,
-        description=f"{layout.model.name} on {layout.gpus} {layout.machine.gpu.name}: {format_layout(layout)}",
+        description=f"{layout.model.name} on {layout.gpus} {layout.machine.gpu.name}: {describe_layout(layout)}",
         resources=resources,
         layout=_layout_table(layout),
         model=Model(
@@ -242,7 +242,7 @@ def _describe_trained_model(found: Job, layout: TrainingLayout, root: Path) -> J
     return structs.replace(
         found,
         description=f"a GPT of {own.model.vocab} words of the size of {layout.model.name}, {count:.3g} parameters, "
-        f"on {layout.gpus} {layout.machine.gpu.name}: {format_layout(layout)}",
+        f"on {layout.gpus} {layout.machine.gpu.name}: {describe_layout(layout)}",
         model=structs.replace(found.model, parameters=count),
         env=env,
     )

@@ -210,7 +210,7 @@ def fastest_with_margin(plans: tuple[Plan, ...], limit: float, error: float) -> 
     return next((plan for plan in plans if plan.memory.total * (1 + error) <= limit), None)
 
 
-def format_layout(layout: TrainingLayout) -> str:
+def describe_layout(layout: TrainingLayout) -> str:
     """Format a layout briefly."""
     words = [
         f"dp {layout.dp}",
@@ -246,7 +246,7 @@ def explain_no_fit(task: PlanningTask, answer: SearchResult, fitted: Constants) 
         )
     return AnswerNo(
         f"{task.model.name} does not fit on {task.gpus} x {task.machine.gpu.name} under any layout",
-        found=f"nearest: {format_layout(near.layout)}: {near.reason}",
+        found=f"nearest: {describe_layout(near.layout)}: {near.reason}",
         remedy=_suggest_nodes(task, fitted),
     )
 

@@ -74,14 +74,14 @@ def _become(task: TaskSpec, streams: TaskStreams, folder: str, umask: int) -> No
         os.umask(umask)
         environ = {**task.environ, "SLURM_TASK_PID": str(os.getpid())}
         processes.enter_folder(folder)
-        processes.execute(find_program(task.argv[0], environ.get("PATH", "")), [*task.argv], environ)
+        processes.execute(find_on_path(task.argv[0], environ.get("PATH", "")), [*task.argv], environ)
     except BaseException as error:  # noqa: BLE001 - the forked process must not continue as srun
         processes.write_slurmstepd_error(str(error))
     finally:
         os._exit(1)
 
 
-def find_program(name: str, path: str) -> str:
+def find_on_path(name: str, path: str) -> str:
     """Return the file of a program: a name that begins with a dot is in the folder, others are on PATH."""
     if name.startswith("/"):
         return name
