@@ -38,7 +38,7 @@ def read_process(pid: int) -> Process | None:
             text = file.read()
     except OSError:
         return None
-    # The name stands in brackets and may hold anything, brackets too.
+    # The name is in brackets and may contain any character, including brackets.
     state, parent, *fields = text[text.rindex(b")") + 2 :].split()
     return None if state in {b"Z", b"X"} else Process(pid, int(parent), int(fields[17]))
 
@@ -85,16 +85,16 @@ def descendants(roots: Iterable[int], *, without: Collection[int] = (), inclusiv
     return found
 
 
-def with_environment(marks: Collection[bytes], name_too: bytes = b"") -> list[int]:
-    """Return this user's processes with all of these `NAME=value` and the name in their initial environment."""
+def with_environment(variables: Collection[bytes], name: bytes = b"") -> list[int]:
+    """Return the processes of this user that started with all of these `NAME=value` and with the variable `name`."""
     own = os.getpid()
     found = []
-    for name in os.listdir("/proc"):  # noqa: PTH208
-        if name.isdigit() and int(name) != own:
-            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:  # noqa: PTH123
+    for pid in os.listdir("/proc"):  # noqa: PTH208
+        if pid.isdigit() and int(pid) != own:
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
                 text = b"\0" + file.read()
-                if set(marks) <= set(text.split(b"\0")) and (not name_too or b"\0" + name_too + b"=" in text):
-                    found.append(int(name))
+                if set(variables) <= set(text.split(b"\0")) and (not name or b"\0" + name + b"=" in text):
+                    found.append(int(pid))
     return found
 
 
@@ -106,7 +106,7 @@ def kill(pids: Iterable[int], number: int) -> None:
 
 
 def terminate(pids: Iterable[int]) -> None:
-    """Ask to end: a stopped process is woken first, or it would not hear."""
+    """Send SIGTERM to processes. A stopped process would not handle it, so SIGCONT comes first."""
     pids = list(pids)
     kill(pids, signal.SIGCONT)
     kill(pids, signal.SIGTERM)
@@ -116,11 +116,12 @@ def adopt_orphans(name: str = "") -> None:
     """Become the parent of orphaned descendants, so that no process of a job escapes.
 
     Args:
-        name: What `ps -o comm` and `top` show of this process from now on, up to 15 letters.
+        name: New name of this process in `ps -o comm` and `top`, up to 15 letters.
     """
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
+    # A process that its parent abandons becomes a child of the nearest subreaper instead of init.
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if name:
         libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
@@ -194,7 +195,7 @@ def detach(log: str) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     try:
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    except OSError:  # a full disk is no reason not to run
+    except OSError:  # A full disk must not prevent the start.
         out = null
     os.dup2(null, 0)
     os.dup2(out, 1)

@@ -108,7 +108,7 @@ class CommOptions(NamedTuple):
             )
 
 
-def parse_options(
+def parse_comm_options(
     backends: str, collectives: str, world_size: int, sizes: str, algorithms: str = "", *, links: bool = False
 ) -> CommOptions:
     """Parse the options of the command line.

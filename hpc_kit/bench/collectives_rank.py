@@ -194,10 +194,12 @@ class _CollectivesBench:
         sums = [sent + received for sent, received in counts]
         most, mean = max(sums), statistics.mean(sums)
         moved = f"{format_quantity(most, 'B')} sent and received"
-        told = f"the hottest is rank {sums.index(most)}: {moved}, {format_number(most / mean, 3)} times the mean rank's"
+        sentence = (
+            f"the hottest is rank {sums.index(most)}: {moved}, {format_number(most / mean, 3)} times the mean rank's"
+        )
         if most == min(sums):
-            told = f"all ranks alike: {moved}"
-        self.recorder.add_note(f"{algorithm}, {format_quantity(size, 'B')} on {len(counts)} ranks: {told}.")
+            sentence = f"all ranks alike: {moved}"
+        self.recorder.add_note(f"{algorithm}, {format_quantity(size, 'B')} on {len(counts)} ranks: {sentence}.")
 
     def measure_links(self, pairs: list[RankPair]) -> None:
         """Send messages between one pair of ranks at a time while all other ranks wait, then fit lines."""
@@ -432,7 +434,7 @@ def _note_median_links(backend: str, kinds: dict[str, list[tuple[float, float]]]
         for place, found in kinds.items()
         if found
     }
-    told = [
+    parts = [
         f"{place}: alpha {format_quantity(alpha, 's', 3)}, {format_number(bandwidth, 3)} GB/s"
         for place, (alpha, bandwidth) in middle.items()
     ]
@@ -441,4 +443,4 @@ def _note_median_links(backend: str, kinds: dict[str, list[tuple[float, float]]]
         ratio = (
             f"; inside a node {format_number(middle[INSIDE_NODE][1] / middle[ACROSS_NODES][1], 3)} times the bandwidth"
         )
-    recorder.add_note(f"{backend}, the median link {'; '.join(told)}{ratio}.")
+    recorder.add_note(f"{backend}, the median link {'; '.join(parts)}{ratio}.")

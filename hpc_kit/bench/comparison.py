@@ -46,7 +46,7 @@ class Comparison(NamedTuple):
     labels_only_second: str = ""
 
 
-def compare(first: BenchResult, second: BenchResult, despite: Sequence[str] = ()) -> Comparison:
+def compare_results(first: BenchResult, second: BenchResult, despite: Sequence[str] = ()) -> Comparison:
     """Divide the second result by the first.
 
     Args:

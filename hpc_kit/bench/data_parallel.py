@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.bench import memory_check, training_runs
-from hpc_kit.bench.options import check_names
+from hpc_kit.bench.options import check_known_names
 from hpc_kit.bench.results import Column, Plot
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.runtime.launchers.agreement import CHOICE
@@ -63,7 +63,7 @@ class DataParallelOptions(NamedTuple):
         Raises:
             SpecError: A variant is unknown, the batch does not divide, or memory is too small.
         """
-        check_names("way", self.ways, VARIANTS)
+        check_known_names("way", self.ways, VARIANTS)
         if self.global_batch % self.ranks:
             raise SpecError(
                 "the batch does not divide over the ranks",
@@ -96,18 +96,18 @@ def measure_data_parallel(options: DataParallelOptions, recorder: Recorder, envi
         recorder.note_missing(SRUN, "there is no srun here.")
         ways.remove(SRUN)
     recorder.expect_rows(len(ways) * options.repeats)
-    taken = {variant: VariantTimes([], []) for variant in ways}
+    times = {variant: VariantTimes([], []) for variant in ways}
     # Interleave the variants, so that a drift of the machine's speed affects all of them.
     for turn in range(options.repeats):
-        for variant in list(taken):
+        for variant in list(times):
             recorder.report_progress(f"{variant}, {turn + 1} of {options.repeats}")
             try:
-                _measure_once(variant, options, environ, taken[variant])
+                _measure_once(variant, options, environ, times[variant])
             except JobFailed as error:
                 recorder.note_missing(variant, str(error))
-                del taken[variant]
+                del times[variant]
             else:
-                _put_row(variant, options, recorder, taken[variant])
+                _put_row(variant, options, recorder, times[variant])
 
 
 class VariantTimes(NamedTuple):
@@ -117,27 +117,27 @@ class VariantTimes(NamedTuple):
     starts: list[float]
 
 
-def _measure_once(variant: str, options: DataParallelOptions, environ: Mapping[str, str], taken: VariantTimes) -> None:
+def _measure_once(variant: str, options: DataParallelOptions, environ: Mapping[str, str], times: VariantTimes) -> None:
     """Run one training and one start."""
-    program = training_runs.find_program("dataparallel.py" if variant == DATAPARALLEL else "ddp.py")
+    program = training_runs.find_training_program("dataparallel.py" if variant == DATAPARALLEL else "ddp.py")
     words = ["--steps", str(options.steps), "--global-batch", str(options.global_batch)]
     with _temporary_folder() as name:
         _run_variant(variant, options, environ, training_runs.python_command(program, *words), Path(name))
-        taken.summaries.append(training_runs.read_summary(Path(name)))
+        times.summaries.append(training_runs.read_summary(Path(name)))
     if variant != DATAPARALLEL:
-        taken.starts.append(_measure_start(variant, options, environ))
+        times.starts.append(_measure_start(variant, options, environ))
 
 
-def _put_row(variant: str, options: DataParallelOptions, recorder: Recorder, taken: VariantTimes) -> None:
-    summaries = taken.summaries
+def _put_row(variant: str, options: DataParallelOptions, recorder: Recorder, times: VariantTimes) -> None:
+    summaries = times.summaries
     values: dict[str, Any] = {
         "tokens_per_second": [float(each["tokens_per_second"]) for each in summaries],
         "step": [float(each["step_time_median"]) for each in summaries],
         "memory": max(float(each["peak_memory_mib"]) for each in summaries) * 2**20,
         "communication": [100 * float(each["communication_share"]) for each in summaries],
     }
-    if taken.starts:
-        values["start"] = taken.starts
+    if times.starts:
+        values["start"] = times.starts
     recorder.add_row(
         {"way": variant, "processes": 1 if variant in {SINGLE_PROCESS, DATAPARALLEL} else options.ranks}, **values
     )
@@ -152,7 +152,7 @@ def _measure_start(variant: str, options: DataParallelOptions, environ: Mapping[
             variant,
             options,
             environ,
-            training_runs.python_command(training_runs.find_program("first_step.py"), *words),
+            training_runs.python_command(training_runs.find_training_program("first_step.py"), *words),
             Path(name),
         )
         phases: dict[str, float] = json.loads(found.read_text())

@@ -146,9 +146,9 @@ def mpirun_command(ranks: int) -> list[str]:
             remedy="load the site's MPI module; Debian: apt-get install openmpi-bin; or pip install mpich;\n"
             "or name what starts the ranks: --launcher 'srun --mpi=pmix -n 2'",
         )
-    told = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
     # Binding each rank to one core would leave no other core for gloo's threads.
-    options = ["--oversubscribe", "--bind-to", "none"] if "Open MPI" in told or "OpenRTE" in told else []
+    options = ["--oversubscribe", "--bind-to", "none"] if "Open MPI" in version or "OpenRTE" in version else []
     return [found, *options, "-n", str(ranks)]
 
 
@@ -191,7 +191,7 @@ def _follow_ranks(started: Sequence[StartedProcess], recorder: Recorder, timeout
     overdue = threading.Timer(timeout, give_up)
     overdue.start()
     try:
-        said, others = _read_results(started[0].words, recorder)
+        result_lines, others = _read_results(started[0].words, recorder)
         failed = watch.first_failure()
     finally:
         overdue.cancel()
@@ -202,7 +202,7 @@ def _follow_ranks(started: Sequence[StartedProcess], recorder: Recorder, timeout
             what, remedy = processes.describe_failure(f"{first.name} of the measurement", first.process.returncode)
         words = others if failed == 0 else first.tail()
         raise JobFailed(what, found="\n".join(words) or "no output", remedy=remedy)
-    if not said:
+    if not result_lines:
         raise JobFailed(
             "the ranks succeeded but reported no results",
             found="\n".join(others) or "no output",
@@ -212,16 +212,16 @@ def _follow_ranks(started: Sequence[StartedProcess], recorder: Recorder, timeout
 
 def _read_results(words: Iterable[str], recorder: Recorder) -> tuple[int, deque[str]]:
     """Apply rank 0's result lines; return their number and the last lines of other output."""
-    said, others = 0, deque[str](maxlen=_LAST_LINES)
+    result_lines, others = 0, deque[str](maxlen=_LAST_LINES)
     for line in words:
         if line.startswith(ERROR_PREFIX):
             raise SpecError(**json.loads(line.removeprefix(ERROR_PREFIX)))
         if line.startswith(RESULT_PREFIX):
             apply_line(line.removeprefix(RESULT_PREFIX), recorder)
-            said += 1
+            result_lines += 1
         elif line.strip():
             others.append(line.rstrip())
-    return said, others
+    return result_lines, others
 
 
 def _main(program: str, options: str) -> None:

@@ -104,15 +104,15 @@ def describe_machine(*hosts: MeasuredHost) -> MeasuredMachine:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     for name, argv in _PROGRAMS.items():
-        if said := parse_version(_command_output(*argv)):
-            found[name] = said
+        if version := parse_program_version(_command_output(*argv)):
+            found[name] = version
     return MeasuredMachine(hosts=hosts, versions=found, kernel=f"{platform.system()} {platform.release()}")
 
 
-def parse_version(said: str) -> str:
+def parse_program_version(output: str) -> str:
     """Return the output line with a program's version: the first line, except for MPICH's mpirun."""
-    first = said.strip().split("\n")[0]
-    hydra = re.search(r"^\s*Version:\s+(\S+)", said, re.MULTILINE) if first.startswith("HYDRA") else None
+    first = output.strip().split("\n")[0]
+    hydra = re.search(r"^\s*Version:\s+(\S+)", output, re.MULTILINE) if first.startswith("HYDRA") else None
     return f"MPICH {hydra[1]}" if hydra else first
 
 
@@ -181,7 +181,7 @@ def _command_output(*argv: str) -> str:
     return ""
 
 
-def gather_hosts(world: Group, look: float = LOAD_SECONDS) -> tuple[list[MeasuredHost], list[str]]:
+def gather_hosts(world: Group) -> tuple[list[MeasuredHost], list[str]]:
     """Return the hosts and the host name of each rank. Every rank must call this collective.
 
     The first rank of each host describes it while all ranks are idle.
@@ -191,9 +191,9 @@ def gather_hosts(world: Group, look: float = LOAD_SECONDS) -> tuple[list[Measure
     dist.barrier()
     mine: MeasuredHost | None = None
     if world.local_rank == 0:
-        mine = describe_this_host(look)
+        mine = describe_this_host()
     else:
-        time.sleep(look)
+        time.sleep(LOAD_SECONDS)
     found: list[tuple[str, MeasuredHost | None]] = [("", None)] * world.world_size
     dist.all_gather_object(found, (network.this_node_name(os.environ), mine))
     return [host for _, host in found if host is not None], [name for name, _ in found]

@@ -44,7 +44,7 @@ def repeats_note(document: BenchResult) -> list[str]:
     """Return the note on the number of repeats behind the medians; empty without repeats."""
     found = sorted({spread.repeats for row in document.results for spread in row.spread.values()})
     if found == [1]:
-        return ["One repeat each: nothing tells by how much they vary."]
+        return ["One repeat each: their variation is unknown."]
     repeats = " to ".join(map(str, dict.fromkeys((found[0], found[-1])))) if found else ""
     return [f"Medians of {repeats} repeats, quartiles in brackets."] if found else []
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.bench import local_ranks as ranks
 from hpc_kit.bench import memory_check
-from hpc_kit.bench.options import check_names
+from hpc_kit.bench.options import check_known_names
 from hpc_kit.bench.results import Column, format_number
 from hpc_kit.errors import SpecError
 
@@ -51,9 +51,11 @@ class MemoryOptions(NamedTuple):
         Raises:
             SpecError: A variant is unknown, there is one rank only, or memory is too small.
         """
-        check_names("way", self.ways, FORMULAS)
+        check_known_names("way", self.ways, FORMULAS)
         if self.ranks < 2:
-            raise SpecError("one rank has nobody to share with", found=f"--ranks {self.ranks}", remedy="--ranks 4")
+            raise SpecError(
+                "one rank has no other rank to share with", found=f"--ranks {self.ranks}", remedy="--ranks 4"
+            )
         if self.ranks > self.layers:
             raise SpecError(
                 "there are more ranks than layers, so that ZeRO-1 cannot share them evenly",

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from hpc_kit.errors import SpecError
 
 
-def check_names(kind: str, names: Sequence[str], known: Collection[str]) -> None:
+def check_known_names(kind: str, names: Sequence[str], known: Collection[str]) -> None:
     """Check that all names are known.
 
     Raises:

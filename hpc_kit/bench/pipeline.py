@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.bench import local_ranks as ranks
 from hpc_kit.bench import memory_check
-from hpc_kit.bench.options import check_names
+from hpc_kit.bench.options import check_known_names
 from hpc_kit.bench.results import Column
 from hpc_kit.errors import SpecError
 
@@ -64,7 +64,7 @@ class PipelineOptions(NamedTuple):
         Raises:
             SpecError: A number is out of range, or the batch does not fit into memory.
         """
-        check_names("sweep", self.sweeps, SWEEPS)
+        check_known_names("sweep", self.sweeps, SWEEPS)
         if self.ranks < 2:
             raise SpecError("a pipeline needs two ranks", found=f"--ranks {self.ranks}", remedy="--ranks 2")
         if SCHEDULES in self.sweeps and (few := min(self.micro_batches)) < self.ranks:

@@ -227,7 +227,7 @@ def _add_schedules(recorder: Recorder, number: int, world_size: int, found: Mapp
                 {"schedule": name, "micro_batches": number},
                 warmup=rank_timing.WARMUP_ROUNDS,
                 seconds=seconds,
-                efficiency=[alone / world_size / taken for alone, taken in pairs],
+                efficiency=[alone / world_size / time for alone, time in pairs],
                 ideal=ideal,
                 ideal_of_stages=ideal_efficiency(number, world_size, stages_per_rank(name)),
             )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Recorder(ABC):
-    """What a benchmark fills in. Each method is one call of `record` with its name and its argument."""
+    """Receives the results of a benchmark. Each method is one call of `record` with its name and its argument."""
 
     @abstractmethod
     def record(self, kind: str, value: Any) -> None:

@@ -168,9 +168,9 @@ def first_half() -> nn.Sequential:
     return nn.Sequential(*stem, _stage(0), _stage(1))
 
 
-def second_half(classes: int = CLASSES) -> nn.Sequential:
-    """The third stage to the scores: (batch, 512, s / 8, s / 8) -> (batch, classes)."""
-    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(_WIDTHS[-1] * _EXPANSION, classes))
+def second_half() -> nn.Sequential:
+    """The third stage to the scores: (batch, 512, s / 8, s / 8) -> (batch, CLASSES)."""
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(_WIDTHS[-1] * _EXPANSION, CLASSES))
     return nn.Sequential(_stage(2), _stage(3), *head)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.bench import slurm_job
-from hpc_kit.bench.options import check_names
+from hpc_kit.bench.options import check_known_names
 from hpc_kit.bench.results import Column, Plot, format_quantity
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.slurm.client import SlurmClient
@@ -58,7 +58,7 @@ class StartOptions(NamedTuple):
         Raises:
             SpecError: A variant is unknown, or ranks do not divide over the nodes.
         """
-        check_names("way", self.ways, START_VARIANTS)
+        check_known_names("way", self.ways, START_VARIANTS)
         for number in self.ranks:
             nodes = min(self.nodes, number)
             if number % nodes:
@@ -160,9 +160,9 @@ def _note_unknown_queues(recorder: Recorder, name: str, starts: list[MeasuredSta
 
 def _note_clocks(recorder: Recorder, starts: list[MeasuredStart]) -> None:
     """Note the difference between the clocks, which limits the accuracy of phases across hosts."""
-    if told := [start.clock_difference for start in starts if start.clock_difference is not None]:
+    if gaps := [start.clock_difference for start in starts if start.clock_difference is not None]:
         recorder.add_note(
-            f"The clocks of the ranks agree to within {format_quantity(max(told), 's', 2)}, and so do the phases."
+            f"The clocks of the ranks agree to within {format_quantity(max(gaps), 's', 2)}, and so do the phases."
         )
     if (ahead := max((start.clock_lead for start in starts), default=0.0)) > 0:
         recorder.add_note(
@@ -199,7 +199,7 @@ def measure_start(
         begun = time.time()
         words = ["--submitted", repr(begun), "--to", str(folder / slurm_job.RESULT_FILE)]
         if site is None:
-            argv = submit_command(variant, nodes, ranks_per_node, slurm, words)
+            argv = start_command_line(variant, nodes, ranks_per_node, slurm, words)
         else:
             file = folder / "by-hand.sbatch"
             file.write_text(
@@ -235,7 +235,9 @@ class SubmitSettings(NamedTuple):
     """GPUs of a node; None: unknown."""
 
 
-def submit_command(variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, words: list[str]) -> list[str]:
+def start_command_line(
+    variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, words: list[str]
+) -> list[str]:
     """Return the command line that submits our job."""
     return [
         sys.executable,

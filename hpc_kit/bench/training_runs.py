@@ -24,7 +24,7 @@ Summary: TypeAlias = dict[str, float | str]
 _LAST_LINES = 12
 
 
-def find_program(name: str) -> Path:
+def find_training_program(name: str) -> Path:
     """Find a program of jobs/train, first in the project, then among the shipped ones.
 
     Raises:
@@ -49,7 +49,9 @@ def program_environment(run: Path, *, threads: int = 1, **variables: object) -> 
     return own | {name: str(value) for name, value in variables.items()}
 
 
-def rank_variables(rank: int, world_size: int, local: tuple[int, int], master: tuple[str, int]) -> dict[str, object]:
+def torch_variables_of_rank(
+    rank: int, world_size: int, local: tuple[int, int], master: tuple[str, int]
+) -> dict[str, object]:
     """Return the variables of one rank.
 
     `local` contains its rank and the number of ranks on its host, `master` the address of rank 0.

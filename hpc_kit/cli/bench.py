@@ -151,7 +151,7 @@ def comm_command(
     step = world_size()
     if backends == "auto":
         backends = ",".join(collectives.available_backends(ranks, step))
-    options = collectives.parse_options(backends, operations, ranks, sizes, algorithms, links=links)
+    options = collectives.parse_comm_options(backends, operations, ranks, sizes, algorithms, links=links)
     options.check(step, elsewhere=launcher is not None)
     return options, partial(collectives.measure_collectives, options, launcher=launcher)
 
@@ -289,10 +289,10 @@ def compare_command(first: Path, second: Path, despite: str, as_json: bool) -> N
 
     Exit status 1 if the results come from different machines or different load, 2 if a file is not a result.
     """
-    from hpc_kit.bench.comparison import compare
+    from hpc_kit.bench.comparison import compare_results
 
     one, other = read_result(first), read_result(second)
-    comparison = compare(one, other, tuple(filter(None, despite.split(","))))
+    comparison = compare_results(one, other, tuple(filter(None, despite.split(","))))
     if as_json:
         ratios = [{**each._asdict(), "labels": each.labels} for each in comparison.ratios]
         echo(json.dumps({**comparison._asdict(), "ratios": ratios}, indent=1))

@@ -34,7 +34,7 @@ def command(as_json: bool) -> None:
     for title, entries in found.items():
         echo(title)
         for entry in entries:
-            # A shipped file has the path that its name says; one of the project is shown with its path.
+            # Shipped files are found by their name. A file of the project is printed with its path.
             own = f" ({entry['file']})" if in_project and entry["file"] and (root / entry["file"]).is_file() else ""
             print_wrapped(f"  {entry['name']:<{width}}  {entry['description']}{own}", indent=width + 2)
 
@@ -49,7 +49,7 @@ def _list_files(kind: search_path.FileKind, suffix: str, root: Path) -> list[dic
             shown = search_path.display_path(path, root)
             entries.append({"name": name, "description": _description(path, shown, suffix), "file": shown})
         except (HpcKitError, OSError, UnicodeDecodeError) as error:
-            # A broken link, or a file of somebody else: the other files are listed all the same.
+            # A broken link, or a private file of another user: the list continues.
             entries.append({"name": name, "description": f"cannot be read: {_reason(error)}", "file": ""})
     return entries
 

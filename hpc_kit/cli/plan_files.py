@@ -82,21 +82,21 @@ def _plans_with_margin(answer: SearchResult, limit: float) -> Iterator[Plan]:
 
 def _safer_plan(first: Plan, safe: Plan | None, limit: float) -> Plan | None:
     """Return the plan to write instead of the first, or None. Print a warning if the first may not fit."""
-    from hpc_kit.planner.search import format_layout
+    from hpc_kit.planner.search import describe_layout
 
     if safe is first:
         return None
     share = first.memory.total / limit
-    full = f"{format_layout(first.layout)} fills {share:.0%} of what can be filled of a GPU, and may not fit;\n"
+    full = f"{describe_layout(first.layout)} fills {share:.0%} of what can be filled of a GPU, and may not fit;\n"
     if safe is None:
         echo(f"warning: {full}it is written, for no layout leaves more room: try it before a long wait", err=True)
         return None
     more = safe.time.total / first.time.total - 1
     if more < _MAX_SLOWDOWN:
-        echo(f"{full}written is {format_layout(safe.layout)}, which surely does: {more:.1%} more time", err=True)
+        echo(f"{full}written is {describe_layout(safe.layout)}, which surely does: {more:.1%} more time", err=True)
         return safe
     echo(
-        f"warning: {full}it is written, for {format_layout(safe.layout)}, which surely does, takes {more:.1%} more"
+        f"warning: {full}it is written, for {describe_layout(safe.layout)}, which surely does, takes {more:.1%} more"
         " time",
         err=True,
     )
@@ -149,20 +149,20 @@ def _write_shipped_program(answer: SearchResult, limit: float, base: Job | None,
 
 
 def _no_program_error(answer: SearchResult, base: Job | None, path: Path, *, only: bool) -> SpecError:
-    from hpc_kit.planner.search import format_layout
+    from hpc_kit.planner.search import describe_layout
 
     run = answer.plans[0].layout
     own = base.command[1] if base is not None and only else ""
     return SpecError(
         f"{own} can do none of these layouts" if own else "no program of jobs/train can do any of these layouts",
-        found=f"{format_layout(run)}, {run.precision}, and {len(answer.plans) - 1} others",
+        found=f"{describe_layout(run)}, {run.precision}, and {len(answer.plans) - 1} others",
         remedy=f"your own behind --: hpc-kit plan ... --write {path} -- python train.py",
     )
 
 
 def _note_rank_of_layout(answer: SearchResult, found: SupportedPlan, base: Job | None, *, only: bool) -> None:
     """Print which layout is the first that a program supports, and how much slower it is."""
-    from hpc_kit.planner.search import format_layout
+    from hpc_kit.planner.search import describe_layout
 
     best, plan = answer.plans[0], found.plan
     own = base.command[1] if base is not None and only else ""
@@ -170,9 +170,9 @@ def _note_rank_of_layout(answer: SearchResult, found: SupportedPlan, base: Job |
     first = "the first that it can do" if own else "the first that one of them can do"
     more = plan.time.total / best.time.total - 1
     echo(
-        f"{none} the first layout, {format_layout(best.layout)};\n"
+        f"{none} the first layout, {describe_layout(best.layout)};\n"
         f"{first} is number {found.rank} of {len(answer.plans)}, "
-        f"{format_layout(plan.layout)}: {plan.time.total:.4g} s a step, {more:.1%} more",
+        f"{describe_layout(plan.layout)}: {plan.time.total:.4g} s a step, {more:.1%} more",
         err=True,
     )
 

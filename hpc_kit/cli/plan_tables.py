@@ -18,8 +18,8 @@ from hpc_kit.planner.search import (
     RejectedLayout,
     SearchResult,
     best_by_degrees,
+    describe_layout,
     fastest_with_margin,
-    format_layout,
 )
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def print_report(found: PlanReport) -> None:
     _print_advice(found.advice)
     _print_training(answer.plans[0], found.tokens, found.storage)
     if found.explained:
-        echo(f"\n{format_layout(answer.plans[0].layout)}")
+        echo(f"\n{describe_layout(answer.plans[0].layout)}")
         for name, value, text in explain_terms(answer.plans[0], target.fitted):
             echo(f"  {name:<12}{value:>12}  {text}")
         _print_links(answer.plans[0], target)
@@ -162,12 +162,12 @@ def _print_margin(answer: SearchResult, limit: float, error: float) -> None:
     other = "no layout leaves that much room"
     if safe is not None:
         more = safe.time.total / first.time.total - 1
-        other = f"with that much room: {format_layout(safe.layout)}, {more:.1%} slower"
+        other = f"with that much room: {describe_layout(safe.layout)}, {more:.1%} slower"
     print_wrapped(f"the first fills {share:.0%} of what can be filled, and may not fit; {other}")
 
 
-def _print_rejected(answer: SearchResult, nearest: int = 3) -> None:
-    """Print rejected layouts by kind of reason: several that almost fit into memory, one of each other kind."""
+def _print_rejected(answer: SearchResult) -> None:
+    """Print rejected layouts by kind of reason: three that almost fit into memory, and one of each further kind."""
     if not answer.rejected:
         return
     echo(f"\nrejected ({len(answer.rejected)} sets of degrees)")
@@ -175,19 +175,19 @@ def _print_rejected(answer: SearchResult, nearest: int = 3) -> None:
     for one in answer.rejected:
         kinds.setdefault(re.sub(r"[\d.]+", "#", one.reason.partition(" (")[0]), []).append(one)
     for ones in kinds.values():
-        shown_ones = ones[: nearest if ones[0].missing_gib else 1]
+        shown_ones = ones[: 3 if ones[0].missing_gib else 1]
         for one in shown_ones[:-1]:
-            print_wrapped(f"  {format_layout(one.layout)}: {one.reason}")
+            print_wrapped(f"  {describe_layout(one.layout)}: {one.reason}")
         last = shown_ones[-1]
         more = len(ones) - len(shown_ones)
-        print_wrapped(f"  {format_layout(last.layout)}: {last.reason}" + (f" (and {more} sets more)" if more else ""))
+        print_wrapped(f"  {describe_layout(last.layout)}: {last.reason}" + (f" (and {more} sets more)" if more else ""))
 
 
 def _print_advice(advice: Advice) -> None:
     echo()
     print_wrapped(f"the usual table   {advice.rule.situation}: {advice.rule}")
     for way, plan in advice.best.items():
-        print_wrapped(f"  best {way:<13}{plan.time.total:>10.4g} s   {format_layout(plan.layout)}")
+        print_wrapped(f"  best {way:<13}{plan.time.total:>10.4g} s   {describe_layout(plan.layout)}")
     for sentence in (advice.text, *advice.differences):
         print_wrapped(f"  {sentence}")
 
@@ -266,7 +266,7 @@ def print_json(found: PlanReport) -> None:
         "looked_at": answer.layout_count,
         "with_room": explain.plan_values(safe) if safe else None,
         "plans": [explain.plan_values(plan) for plan in found.shown],
-        "rejected": [{"layout": format_layout(one.layout), "reason": one.reason} for one in answer.rejected],
+        "rejected": [{"layout": describe_layout(one.layout), "reason": one.reason} for one in answer.rejected],
         "advice": {
             "situation": advice.rule.situation,
             "table": list(advice.rule.strategies),

@@ -77,7 +77,7 @@ def command(
     try:
         write_shell_files(text, resolved, root)
     except RecordError as error:
-        # A project of somebody else, or a read-only file system: the script can be read all the same.
+        # In the project of another user, or on a read-only file system, the script can still be printed.
         notes.append(f"{error.what}: {error.found}. The script needs this folder; --standalone renders one without it")
     for note in notes:
         echo(f"hpc-kit: {note}", err=True)

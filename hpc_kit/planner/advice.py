@@ -20,7 +20,7 @@ EQUAL_SHARE = 0.03
 """Strategies whose computed times differ by less than this share count as equally good."""
 
 
-class Rule(NamedTuple):
+class AdviceRule(NamedTuple):
     """A row of the table: its strategies, the first choice first, or alternatives of the same rank."""
 
     situation: str
@@ -31,13 +31,13 @@ class Rule(NamedTuple):
         return (", then " if self.is_ordered else " or ").join(self.strategies)
 
 
-FITS = Rule("the model fits one GPU", ("DDP", "ZeRO"))
-ONE_NODE = Rule("one node, the model does not fit one GPU", ("PP", "ZeRO", "TP"))
-LARGE_LAYER = Rule("the largest layer does not fit one GPU", ("TP", "ZeRO", "PP + TP + DP"), is_ordered=False)
-FAST_LINKS = Rule(
+FITS = AdviceRule("the model fits one GPU", ("DDP", "ZeRO"))
+ONE_NODE = AdviceRule("one node, the model does not fit one GPU", ("PP", "ZeRO", "TP"))
+LARGE_LAYER = AdviceRule("the largest layer does not fit one GPU", ("TP", "ZeRO", "PP + TP + DP"), is_ordered=False)
+FAST_LINKS = AdviceRule(
     "several nodes, fast links, the model does not fit one GPU", ("ZeRO", "PP + TP + DP"), is_ordered=False
 )
-SLOW_LINKS = Rule("several nodes, slow links, the model does not fit one GPU", ("PP + TP + DP", "ZeRO"))
+SLOW_LINKS = AdviceRule("several nodes, slow links, the model does not fit one GPU", ("PP + TP + DP", "ZeRO"))
 
 
 class ComparedOrder(NamedTuple):
@@ -56,13 +56,15 @@ class ComparedOrder(NamedTuple):
     verdict: Literal["yes", "no", "cannot be told", "no order"]
 
 
-def compare_order(rule: Rule, seconds: Mapping[str, float], are_equal: Callable[[str, str], bool]) -> ComparedOrder:
+def compare_order(
+    rule: AdviceRule, seconds: Mapping[str, float], are_equal: Callable[[str, str], bool]
+) -> ComparedOrder:
     """Compare the whole order of a rule with times, pair by pair.
 
     Args:
         rule: The rule. Pairs of alternatives without an order are neither reversed nor equal.
         seconds: Time of each strategy; the rule's other strategies are left out.
-        are_equal: Returns whether the times of two strategies cannot be told apart.
+        are_equal: Returns whether the times of two strategies are too close to compare.
     """
     known = [name for name in rule.strategies if name in seconds]
     pairs = list(combinations(known, 2)) if rule.is_ordered else []
@@ -88,7 +90,7 @@ class Advice(Struct, frozen=True):
         differences: A sentence on each difference, with its reason.
     """
 
-    rule: Rule
+    rule: AdviceRule
     best: dict[str, Plan]
     compared: ComparedOrder
     agrees: bool
@@ -109,7 +111,7 @@ def strategy_of(layout: TrainingLayout) -> str:
     return "ZeRO" if layout.zero_stage else "DDP"
 
 
-def matching_rule(task: PlanningTask, fitted: Constants) -> Rule:
+def matching_rule(task: PlanningTask, fitted: Constants) -> AdviceRule:
     """Return the row of the table that applies."""
     alone = TrainingLayout(
         model=task.model,

@@ -260,13 +260,13 @@ def _with_pcie(card: Gpu, word: str, cells: CaseRow) -> Gpu:
 
 def _with_fast_links(card: Gpu, cells: CaseRow) -> Gpu:
     """Return the family's card with fast links and this memory size, unless the name itself means a PCIe card."""
-    said = hardware.normalize_gpu_name(cells.text("gpu"))
+    name = hardware.normalize_gpu_name(cells.text("gpu"))
     family = card.name.partition("-")[0]
     usual = hardware.find_gpu(family)
-    if "pcie" in said or "nvl" in said or usual.link <= hardware.PCIE_BANDWIDTH[5]:
+    if "pcie" in name or "nvl" in name or usual.link <= hardware.PCIE_BANDWIDTH[5]:
         cells.assumed.append(
             f"intra_node '{cells.text('intra_node')}' as {card.name}'s own, without NVLink beyond a pair"
         )
         return card
-    cells.assumed.append(f"gpu '{said}' as {usual.name} with {card.memory / GIB:.1f} GiB, for intra_node has links")
+    cells.assumed.append(f"gpu '{name}' as {usual.name} with {card.memory / GIB:.1f} GiB, for intra_node has links")
     return structs.replace(usual, memory=card.memory)

@@ -329,7 +329,7 @@ def _parse_layout(cells: CaseRow) -> TrainingLayout:
     )
     schedule = cells.schedule() if layout.pp > 1 else ""
     check_virtual_stages(layout, schedule)
-    layout = fill_defaults(layout, cells, schedule, open_batch=micro_batch is None)
+    layout = complete_layout(layout, cells, schedule, open_batch=micro_batch is None)
     cells.assumed += unusual_properties(layout)
     return layout
 
@@ -388,7 +388,7 @@ def constants_of(layout: TrainingLayout) -> Constants:
     return constants_for(layout.framework, layout.machine.gpu.generation, layout.machine.fabric)
 
 
-def fill_defaults(layout: TrainingLayout, cells: CaseRow, schedule: str, *, open_batch: bool) -> TrainingLayout:
+def complete_layout(layout: TrainingLayout, cells: CaseRow, schedule: str, *, open_batch: bool) -> TrainingLayout:
     """Fill in missing micro-batch, virtual stages and recomputation with the fastest choice that fits.
 
     Args:

@@ -14,7 +14,7 @@ from hpc_kit.planner.constants import Constants
 from hpc_kit.planner.hardware import GIB, RankGroup
 from hpc_kit.planner.layout import TrainingLayout
 from hpc_kit.planner.memory import micro_batches_in_flight, peak_memory
-from hpc_kit.planner.search import Plan, format_layout
+from hpc_kit.planner.search import Plan, describe_layout
 from hpc_kit.planner.step_time import (
     PCIE_SHARE,
     PRESSURE_THRESHOLD,
@@ -320,7 +320,7 @@ def draw_plans(plans: Sequence[Plan], path: Path, limit: float) -> None:
     Raises:
         SpecError: matplotlib is not installed, or the file cannot be written.
     """
-    names = [format_layout(plan.layout) for plan in plans][::-1]
+    names = [describe_layout(plan.layout) for plan in plans][::-1]
     figure, (left, right) = pyplot().subplots(1, 2, sharey=True, figsize=(12, 1.2 + 0.45 * len(plans)))
     for axes, parts, scale in ((left, TIME_TERMS, 1.0), (right, MEMORY_TERMS, GIB)):
         start = [0.0] * len(plans)

@@ -13,7 +13,7 @@ from hpc_kit.errors import SpecError, UnitError
 from hpc_kit.planner import model_catalogue
 from hpc_kit.planner.case_cells import FLAGS, PRECISION, normalize_word
 from hpc_kit.planner.layout import TrainingLayout
-from hpc_kit.planner.search import Plan, format_layout
+from hpc_kit.planner.search import Plan, describe_layout
 from hpc_kit.planner.target import SPELLINGS
 from hpc_kit.planner.transformer import Transformer
 from hpc_kit.slurm.sizes import is_gpu_item
@@ -137,10 +137,10 @@ def check_job_model(found: JobModel, job: Job) -> None:
     Raises:
         SpecError: The numbers differ.
     """
-    model, said = found.model, job.model
+    model, of_job = found.model, job.model
     own = {"layers": model.layers, "heads": model.heads, "width": model.hidden}
-    others = [f"{name} = {number}" for name in own if (number := getattr(said, name)) not in {None, own[name]}]
-    count = said.parameters
+    others = [f"{name} = {number}" for name in own if (number := getattr(of_job, name)) not in {None, own[name]}]
+    count = of_job.parameters
     if count is not None and abs(model.parameters / count - 1) > PARAMETER_TOLERANCE:
         others.append(f"parameters = {count}")
     if others and not runs_shipped_program(job):
@@ -216,7 +216,7 @@ def job_from_plan(plan: Plan, base: Job, name: str, root: Path, *, steps: int | 
     found = structs.replace(
         base,
         name=name,
-        description=f"{layout.model.name} on {layout.gpus} {layout.machine.gpu.name}: {format_layout(layout)}",
+        description=f"{layout.model.name} on {layout.gpus} {layout.machine.gpu.name}: {describe_layout(layout)}",
         resources=resources,
         layout=_layout_table(layout),
         model=Model(
@@ -242,7 +242,7 @@ def _describe_trained_model(found: Job, layout: TrainingLayout, root: Path) -> J
     return structs.replace(
         found,
         description=f"a GPT of {own.model.vocab} words of the size of {layout.model.name}, {count:.3g} parameters, "
-        f"on {layout.gpus} {layout.machine.gpu.name}: {format_layout(layout)}",
+        f"on {layout.gpus} {layout.machine.gpu.name}: {describe_layout(layout)}",
         model=structs.replace(found.model, parameters=count),
         env=env,
     )
@@ -281,9 +281,9 @@ def _plan_variables(layout: TrainingLayout) -> dict[str, Value]:
 def _with_gpu_options(resources: Resources, per_node: int, *, agents: bool) -> Resources:
     """Replace the base's number of GPUs by one for each rank, of the same kind."""
     entries = (resources.gres or "").split(",")
-    said = [str(value) for name in sorted(GPU_COUNT_FIELDS) if (value := getattr(resources, name)) is not None]
-    said += [entry.partition(":")[2] for entry in entries if is_gpu_item(entry)]
-    kind = next((f"{word.partition(':')[0]}:" for word in said if ":" in word), "")
+    gpu_counts = [str(value) for name in sorted(GPU_COUNT_FIELDS) if (value := getattr(resources, name)) is not None]
+    gpu_counts += [entry.partition(":")[2] for entry in entries if is_gpu_item(entry)]
+    kind = next((f"{word.partition(':')[0]}:" for word in gpu_counts if ":" in word), "")
     counts: dict[str, Any] = {**dict.fromkeys(GPU_COUNT_FIELDS), "ntasks_per_gpu": None}
     counts["gres"] = ",".join(entry for entry in entries if not is_gpu_item(entry)) or None
     name, number = ("gpus_per_node", per_node) if agents else ("gpus_per_task", 1)

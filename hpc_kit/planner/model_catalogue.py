@@ -126,10 +126,10 @@ def format_model(model: Transformer) -> str:
     if model.name in model_names() and model_by_name(model.name) == model:
         return model.name
     values = structs.asdict(model)
-    said = {name: values[name] for name in CONFIG_KEYS} | {
+    config = {name: values[name] for name in CONFIG_KEYS} | {
         name: int(values[name]) for name, usual in OPTIONAL_FIELDS.items() if values[name] != usual
     }
-    return ",".join(f"{name}={value}" for name, value in said.items())
+    return ",".join(f"{name}={value}" for name, value in config.items())
 
 
 def default_seq_len(model: Transformer, text: str) -> tuple[int, str]:

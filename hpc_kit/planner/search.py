@@ -210,7 +210,7 @@ def fastest_with_margin(plans: tuple[Plan, ...], limit: float, error: float) -> 
     return next((plan for plan in plans if plan.memory.total * (1 + error) <= limit), None)
 
 
-def format_layout(layout: TrainingLayout) -> str:
+def describe_layout(layout: TrainingLayout) -> str:
     """Format a layout briefly."""
     words = [
         f"dp {layout.dp}",
@@ -246,7 +246,7 @@ def explain_no_fit(task: PlanningTask, answer: SearchResult, fitted: Constants) 
         )
     return AnswerNo(
         f"{task.model.name} does not fit on {task.gpus} x {task.machine.gpu.name} under any layout",
-        found=f"nearest: {format_layout(near.layout)}: {near.reason}",
+        found=f"nearest: {describe_layout(near.layout)}: {near.reason}",
         remedy=_suggest_nodes(task, fitted),
     )
 
@@ -258,9 +258,9 @@ def _suggest_nodes(task: PlanningTask, fitted: Constants) -> str:
     batch = _round_up_batch(task.global_batch, nodes * task.machine.gpus_per_node)
     if batch == task.global_batch or _has_plan(task, fitted, nodes, task.global_batch):
         return f"the least that would do: --nodes {nodes}"
-    said = f"the least that would do: --nodes {nodes} --global-batch {batch}"
+    least = f"the least that would do: --nodes {nodes} --global-batch {batch}"
     more = next((n for n in range(nodes + 1, 2 * nodes) if _has_plan(task, fitted, n, task.global_batch)), None)
-    return f"{said}\nwith a batch of {task.global_batch}: --nodes {more}" if more else said
+    return f"{least}\nwith a batch of {task.global_batch}: --nodes {more}" if more else least
 
 
 def fewest_nodes(task: PlanningTask, fitted: Constants) -> int | None:

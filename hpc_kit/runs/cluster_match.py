@@ -62,7 +62,7 @@ def match_cluster(record: RunRecord, client: SlurmClient) -> ClusterMatch:
     if record.slurm not in {"system", "embedded"}:
         return ClusterMatch.UNKNOWN
     owner = ClusterIdentity(record.slurm == "embedded", record.slurm_cluster, record.environment.slurm_state)
-    return cluster_identity.compare(queried, owner)
+    return cluster_identity.compare_clusters(queried, owner)
 
 
 def may_belong_to(run: Run, cluster: str | None, client: SlurmClient) -> bool:

@@ -111,7 +111,6 @@ def list_jobs(
     client: SlurmClient,
     *,
     cluster: str | None = None,
-    now: dt.datetime | None = None,
     require_slurm: bool = False,
 ) -> JobListing:
     """Return the state of jobs: selected jobs in that order, else this user's queue and the latest runs, newest first.
@@ -123,16 +122,13 @@ def list_jobs(
         index: The runs of this project.
         client: The Slurm.
         cluster: Name of its cluster file. Runs of another cluster are not queried. None: all runs are.
-        now: The local time without a zone.
         require_slurm: Raise if the controller does not answer.
 
     Raises:
         UnknownJob: Neither Slurm nor `runs` knows an id or a name.
         SlurmUnavailable: Slurm does not answer, and it is required or nothing is known about any job.
     """
-    # Slurm's times have no zone either.
-    now = now or dt.datetime.now()  # noqa: DTZ005
-    listing = _ListingQuery(selection, index, client, cluster, now).listing()
+    listing = _ListingQuery(selection, index, client, cluster).listing()
     if require_slurm and listing.unreachable is not None:
         raise listing.unreachable
     return listing
@@ -141,10 +137,9 @@ def list_jobs(
 class _ListingQuery:
     """Queries the jobs of one listing and combines the answers."""
 
-    def __init__(
-        self, selection: JobSelection, index: RunIndex, client: SlurmClient, cluster: str | None, now: dt.datetime
-    ) -> None:
-        self.selection, self.index, self.now = selection, index, now
+    def __init__(self, selection: JobSelection, index: RunIndex, client: SlurmClient, cluster: str | None) -> None:
+        # Slurm's times have no zone either.
+        self.selection, self.index, self.now = selection, index, dt.datetime.now()  # noqa: DTZ005
         self.cluster, self.client = cluster, client
         self.recent = self._recent_runs()
         self.survey = self._query_slurm()

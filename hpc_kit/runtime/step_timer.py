@@ -102,7 +102,7 @@ class StepTimer:
         self.marks = [self.mark()]
 
     def end_loading(self) -> None:
-        """The data are there: the rank computes."""
+        """Record that the data have arrived and the rank computes."""
         self.marks.append(self.mark())
         self.blocked = -blocked_seconds()
 

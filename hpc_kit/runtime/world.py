@@ -115,7 +115,7 @@ class ExplainedValue(NamedTuple):
 
 
 def explained_values(world: World) -> list[ExplainedValue]:
-    """Return the table of values, one row per value. `-` stands for an unknown value."""
+    """Return the table of values, one row per value. `-` is an unknown value."""
     return [ExplainedValue(name, _format_value(getattr(world, name)), world.sources.get(name, "")) for name in VALUES]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm import cluster_identity
-from hpc_kit.slurm.cluster_identity import find_configuration, find_program
+from hpc_kit.slurm.cluster_identity import find_command, find_configuration
 from hpc_kit.slurm.command_environment import query_environment
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class SlurmClient(NamedTuple):
         Raises:
             SlurmUnavailable: sbatch is not on PATH.
         """
-        if not self.embedded and find_program("sbatch", self.environ) is None:
+        if not self.embedded and find_command("sbatch", self.environ) is None:
             raise SlurmUnavailable(
                 f"there is no Slurm here, and cluster {cluster} needs one",
                 found="no sbatch on PATH",
@@ -189,14 +189,14 @@ def find_slurm(environ: Mapping[str, str], runner: Runner | None = None) -> str 
     Raises:
         SlurmUnavailable: There is an sbatch, no configuration in the usual places, and no answer from sinfo.
     """
-    if find_program("sbatch", environ) is None:
+    if find_command("sbatch", environ) is None:
         return None
     # If SLURM_CONF names a missing file, Slurm's commands look for it for a minute.
     found = find_configuration(environ)
     if found or environ.get("SLURM_CONF"):
         return "system" if found else None
     # A site's wrapper, or a substitute, may provide sbatch alone.
-    if find_program("sinfo", environ) is None:
+    if find_command("sinfo", environ) is None:
         return "system"
     try:
         answer = (runner or run_command)(["sinfo", "--noheader"], timeout=PROBE_SECONDS, environ=environ)
@@ -217,7 +217,7 @@ def is_embedded(environ: Mapping[str, str]) -> bool:
 
     Its folder contains the file `.pocketslurm`.
     """
-    sbatch = find_program("sbatch", environ) if environ.get("HPC_KIT_SLURM_STATE") else None
+    sbatch = find_command("sbatch", environ) if environ.get("HPC_KIT_SLURM_STATE") else None
     return sbatch is not None and os.path.exists(f"{os.path.dirname(sbatch)}/.pocketslurm")  # noqa: PTH110, PTH120
 
 

@@ -37,7 +37,7 @@ class ClusterIdentity(NamedTuple):
     """State folder of an embedded Slurm; None: unknown."""
 
 
-def compare(queried: ClusterIdentity, owner: ClusterIdentity) -> ClusterMatch:
+def compare_clusters(queried: ClusterIdentity, owner: ClusterIdentity) -> ClusterMatch:
     """Compare the clusters that a command queries with the one that a job was submitted to."""
     if queried.embedded != owner.embedded:
         return ClusterMatch.UNKNOWN
@@ -88,13 +88,13 @@ def is_one(name: str | None) -> bool:
 
 def find_configuration(environ: Mapping[str, str]) -> str | None:
     """Return the slurm.conf that Slurm's commands read: SLURM_CONF, else a file in a usual place; None: not found."""
-    sbatch, named = find_program("sbatch", environ), environ.get("SLURM_CONF")
+    sbatch, named = find_command("sbatch", environ), environ.get("SLURM_CONF")
     prefix = f"{os.path.realpath(sbatch).rpartition('/bin/')[0]}/etc/slurm.conf" if sbatch else ""
     paths = (named,) if named else (prefix, *CONFIGURATIONS)
     return next((path for path in paths if os.access(path, os.R_OK)), None)
 
 
-def find_program(name: str, environ: Mapping[str, str]) -> str | None:
+def find_command(name: str, environ: Mapping[str, str]) -> str | None:
     """Return the path of a program on PATH, or None."""
     folders = environ.get("PATH", os.defpath).split(os.pathsep)
     paths = (f"{folder or '.'}/{name}" for folder in folders)

@@ -229,10 +229,10 @@ def _why(option: str, value: str, stated: Mapping[str, str | None]) -> str | Non
     # A variable for the same option contradicts the script, too.
     rivals = {option}.union(*(group for group in _RIVALS if option in group))
     for name in sorted(stated, key=lambda each: (each != option, each)):
-        said = stated[name]
+        script_value = stated[name]
         same = (_counts_gpus, _counts_cpus)
-        if name in rivals or any(counts(option, value) and counts(name, said) for counts in same):
-            return f"the script has --{name}" + ("" if said is None else f"={said}")
+        if name in rivals or any(counts(option, value) and counts(name, script_value) for counts in same):
+            return f"the script has --{name}" + ("" if script_value is None else f"={script_value}")
     if option in _THREADS and _has_default_cpus(stated):
         return "the script uses the site's default of CPUs per GPU, which Slurm cannot combine with it"
     return _NEVER.get(option)
@@ -240,8 +240,8 @@ def _why(option: str, value: str, stated: Mapping[str, str | None]) -> str | Non
 
 def _has_default_cpus(stated: Mapping[str, str | None]) -> bool:
     """Return whether a script asks for GPUs but for no number of CPUs, so that DefCpuPerGPU applies."""
-    said = stated.items()
-    return any(_counts_gpus(*each) for each in said) and not any(_counts_cpus(*each) for each in said)
+    options = stated.items()
+    return any(_counts_gpus(*each) for each in options) and not any(_counts_cpus(*each) for each in options)
 
 
 def _counts_gpus(option: str, value: str | None) -> bool:

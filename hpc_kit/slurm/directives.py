@@ -31,7 +31,7 @@ LONG_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212"
 """Characters that word processors and web pages write in place of `-`."""
 
 
-class Word(NamedTuple):
+class DirectiveWord(NamedTuple):
     """One word of a directive, without its quotes, and the column in which it begins, counted from 1."""
 
     text: str
@@ -43,7 +43,7 @@ class Directive(NamedTuple):
 
     line: int
     text: str
-    words: tuple[Word, ...]
+    words: tuple[DirectiveWord, ...]
     error: DirectiveError | None = None
 
 
@@ -164,8 +164,8 @@ def find_directive_options(lines: Sequence[str]) -> DirectiveReport:
 
 
 def _parse_until_error(
-    words: list[tuple[Word, int]],
-) -> tuple[list[DirectiveOption], DirectiveProblem | None, list[tuple[Word, int]]]:
+    words: list[tuple[DirectiveWord, int]],
+) -> tuple[list[DirectiveOption], DirectiveProblem | None, list[tuple[DirectiveWord, int]]]:
     """Return the options before the first wrong word, the problem with that word, and the words behind it."""
     error: DirectiveError | None = None
     texts = [word.text for word, _ in words]
@@ -274,7 +274,7 @@ def _scan(lines: Sequence[str]) -> Directives:
 
 
 def _split_directive(text: str, number: int) -> Directive:
-    words: list[Word] = []
+    words: list[DirectiveWord] = []
     try:
         words.extend(_words(text, number))
     except DirectiveError as error:
@@ -282,7 +282,7 @@ def _split_directive(text: str, number: int) -> Directive:
     return Directive(number, text, tuple(words))
 
 
-def _words(text: str, number: int) -> Iterator[Word]:
+def _words(text: str, number: int) -> Iterator[DirectiveWord]:
     """Yield the words of one line. Quotes join words, a backslash keeps the next character, `#` ends the line."""
     # The message of Slurm quotes the line from the end of the previous word on, at first without its spaces.
     rest = text[len(MARK) :].lstrip(_SPACE)
@@ -305,7 +305,7 @@ def _words(text: str, number: int) -> Iterator[Word]:
         if not word:
             # An empty word, as in `-J ""`, ends the line for Slurm. What follows is lost without a message.
             return
-        yield Word(word, len(text) - len(bare) + 1)
+        yield DirectiveWord(word, len(text) - len(bare) + 1)
         rest = bare[end:]
 
 

@@ -88,11 +88,11 @@ def merge_statuses(own: Sequence[JobStatus]) -> JobStatus:
     return next(by_state[state] for state in order if state in by_state)
 
 
-def status_of_job(told: Mapping[str, JobStatus], job_id: str) -> JobStatus | None:
+def status_of_job(statuses: Mapping[str, JobStatus], job_id: str) -> JobStatus | None:
     """Return the status of one job among many, merged from array tasks or components if necessary."""
-    if job_id in told:
-        return told[job_id]
-    own = [status for key, status in told.items() if base_id(key) == job_id]
+    if job_id in statuses:
+        return statuses[job_id]
+    own = [status for key, status in statuses.items() if base_id(key) == job_id]
     return merge_statuses(own) if own else None
 
 
@@ -230,15 +230,14 @@ def queue_argv() -> list[str]:
     return ["squeue", "--noheader", "--states=all", f"--format={QUEUE_FORMAT}"]
 
 
-def sacct_argv(ids: Sequence[str], *, steps: bool = False, clusters: str | None = None) -> list[str]:
+def sacct_argv(ids: Sequence[str], *, clusters: str | None = None) -> list[str]:
     """Return the sacct command for these jobs.
 
     Args:
         ids: Ids of the jobs.
-        steps: Include batch shells and steps.
         clusters: The value of SLURM_CLUSTERS, which sacct does not read, unlike the other commands.
     """
-    scope = [*sacct_clusters(clusters), *([] if steps else ["--allocations"])]
+    scope = [*sacct_clusters(clusters), "--allocations"]
     return ["sacct", "--noheader", "--parsable2", *scope, f"--jobs={','.join(ids)}", f"--format={SACCT_FORMAT}"]
 
 

@@ -38,7 +38,7 @@ class ReleaseFact(NamedTuple):
     until: SlurmVersion | None
     what: str
     consequence: str
-    """How the toolkit deals with the fact."""
+    """The behaviour of the toolkit because of this fact."""
 
     def holds(self, version: SlurmVersion | None) -> bool | None:
         """Return whether the fact is true for a release; None if that depends on an unknown release."""
@@ -83,7 +83,7 @@ LOGLESS_JOBS_VANISH = ReleaseFact(
 )  # fmt: skip
 UNKNOWN_DEPENDENCY_REFUSED = ReleaseFact(
     SlurmVersion(26, 5), None,
-    "sbatch refuses --dependency=afterok:ID if no such job is known; 22.05 starts the new job at once",
+    "sbatch refuses --dependency=afterok:ID if no such job is known; 22.05 starts the new job immediately",
     "submit --chain names jobs that it has just submitted, and explains the refusal",
 )  # fmt: skip
 REQUEUE_EXPEDITE = ReleaseFact(

@@ -98,7 +98,7 @@ def format_layout(layout: Layout, model: Model, own: Mapping[str, object] | None
     Args:
         layout: The degrees.
         model: The model.
-        own: What the program takes where it is not told, as far as that is known.
+        own: Default values of the program, as far as they are known.
     """
     tables = (layout, Layout()), (model, Model())
     return " ".join(

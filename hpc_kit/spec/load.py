@@ -50,13 +50,13 @@ def load_job(name: str, *, set: Settings | None = None, root: Path | None = None
     return _job(_job_document(name, root or search_path.current_folder()), set, Path(name).stem)[0]
 
 
-def load_cluster(name: str, *, set: Settings | None = None, root: Path | None = None) -> Cluster:  # noqa: A002
-    """Load a cluster by name or path. Only keys of `set` that begin with `cluster.` are used.
+def load_cluster(name: str, *, root: Path | None = None) -> Cluster:
+    """Load a cluster by name or path.
 
     Raises:
         SpecError: The file is missing or malformed, or has an unknown key or a wrong value.
     """
-    return _cluster(_document("env", name, root or search_path.current_folder())[0], set, Path(name).stem)[0]
+    return _cluster(_document("env", name, root or search_path.current_folder())[0], None, Path(name).stem)[0]
 
 
 def load(

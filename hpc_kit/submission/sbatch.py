@@ -384,23 +384,20 @@ class StartEstimate(NamedTuple):
     """Jobs that it would preempt."""
 
 
-def estimate_start(
-    resolved: Resolved, *, root: Path, standalone: bool = False, environ: Mapping[str, str] | None = None
-) -> StartEstimate:
+def estimate_start(resolved: Resolved, *, root: Path, standalone: bool = False) -> StartEstimate:
     """Ask the scheduler when a job would start. Nothing is submitted, and no file of a run is written.
 
     Args:
         resolved: The job, fitted to its cluster.
         root: The user's project.
         standalone: Render the script that needs no hpc_kit on the nodes.
-        environ: Environment of sbatch (default: this process's).
 
     Raises:
         SubmitRefused: sbatch would refuse the job.
         SlurmUnavailable: There is no Slurm, or it does not answer.
     """
     text = render_resolved(resolved, standalone=standalone, root=root)
-    client = open_client(resolved.cluster, environ)
+    client = open_client(resolved.cluster)
     client.check_available(resolved.cluster.name)
     environ, _ = drop_overriding_variables(submit_environment(client.environ), text)
     # This variable changes the format of the start time.

@@ -110,12 +110,7 @@ def _job_to_submit(job: object, command: object) -> str | Path | Job:
 
 
 def submit_resolved(
-    resolved: Resolved,
-    *,
-    root: Path,
-    standalone: bool = False,
-    command_line: Sequence[str] | None = None,
-    environ: Mapping[str, str] | None = None,
+    resolved: Resolved, *, root: Path, standalone: bool = False, command_line: Sequence[str] | None = None
 ) -> ScriptJob:
     """Like `submit`, for a job that is fitted to its cluster.
 
@@ -124,7 +119,6 @@ def submit_resolved(
         root: The user's project, in which sbatch runs.
         standalone: Render the script that needs no hpc_kit on the nodes.
         command_line: The command that the user typed, for the record (default: this process's).
-        environ: Environment of the submission (default: this process's).
     """
     # The import of submitit takes as long as everything else together, so it happens while sbatch runs.
     done = submit_script(
@@ -132,7 +126,6 @@ def submit_resolved(
         render_resolved(resolved, standalone=standalone, root=root),
         root=root,
         command_line=sys.argv if command_line is None else command_line,
-        environ=environ,
         meanwhile=lambda: import_module("hpc_kit.submission.job_handles"),
     )
     from hpc_kit.submission.job_handles import ScriptJob

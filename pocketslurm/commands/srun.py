@@ -214,7 +214,7 @@ class _Srun:
 
     def _policy(self) -> StepPolicy:
         kill_wait = self.state.settings.kill_wait
-        # Of an allocation of its own, --time is the job's limit.
+        # If srun makes the allocation, --time is the limit of the job.
         has_limit = self.options.get("time") and not self.jobs[0].allocated_here
         limit = parse_time(self.options.get("time")) if has_limit else -1
         return StepPolicy(

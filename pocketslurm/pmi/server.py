@@ -23,11 +23,11 @@ _CHUNK = 1 << 16
 
 
 class PmiServer:
-    """A connection to each task of a step, and what they tell one another.
+    """Connections to the tasks of a step, and the values that the tasks exchange.
 
     Args:
         step: The step.
-        distribution: How its tasks go to its nodes.
+        distribution: Distribution of its tasks over its nodes, such as `block`.
     """
 
     def __init__(self, step: Step, distribution: str) -> None:
@@ -57,7 +57,7 @@ class PmiServer:
             self._task_end = None
 
     def serve(self, selector: selectors.BaseSelector, abort: Callable[[], None]) -> None:
-        """Answer from now on, in a loop whose keys carry what is to be called; `abort` ends the step."""
+        """Register the connections with the event loop of srun; `abort` ends the step."""
         self._selector, self._end_step = selector, abort
         for task, own_end in self._sockets.items():
             selector.register(own_end, selectors.EVENT_READ, lambda task=task: self._on_task(task))
@@ -116,7 +116,7 @@ class PmiServer:
             self._leave(task)
             return
         self._unsent[task] = self._unsent[task][sent:]
-        # One that reads nothing is not read from either: what it is owed stays finite.
+        # Requests of a task that does not read its replies wait, so that the unsent data stay limited.
         events = selectors.EVENT_WRITE if self._unsent[task] else selectors.EVENT_READ
         self._selector.modify(own_end, events, lambda: self._on_task(task))
 

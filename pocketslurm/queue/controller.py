@@ -37,7 +37,7 @@ _PURGE_SECONDS = 60.0
 
 
 class Controller:
-    """The owner of the lock."""
+    """The process that schedules the queue. Only the owner of the lock does."""
 
     def __init__(self, state: StateDirectory, lock: int) -> None:
         self.state = state
@@ -48,16 +48,14 @@ class Controller:
         self._sleeper = messages.WakeupPipe(state.directory, messages.CONTROLLER)
 
     def run(self) -> None:
-        """Look, start, sleep; until the queue is empty or the directory is gone."""
+        """Run passes until the queue is empty or its directory is deleted."""
         processes.adopt_orphans("pocketslurmctld")
         resources.raise_limits()
         while not self._directory_gone():
             try:
                 next_pass_at = self._look()
-            except (
-                OSError,
-                sqlite3.Error,
-            ) as error:  # a full disk, a process table at its end: the next look may fare better
+            except (OSError, sqlite3.Error) as error:
+                # A full disk or a full process table may be better at the next pass.
                 if is_damaged(error):
                     log(f"error: {state_error(self.state.directory, error)}")
                     break
@@ -121,7 +119,7 @@ class Controller:
             processes.close_files()
             os.setsid()
             supervisor.main(self.state, job)
-        except BaseException as error:  # noqa: BLE001 - the log is all that will tell of it
+        except BaseException as error:  # noqa: BLE001 - only the log can report it
             log(f"error: JobId={job.display_id} has lost its supervisor: {type(error).__name__}: {error}")
             traceback.print_exc()
         finally:
@@ -135,6 +133,7 @@ class Controller:
             self.state.purge(now())
 
     def _directory_gone(self) -> bool:
+        # A new directory may have the same path, but not this lock file.
         return os.fstat(self._lock).st_nlink == 0
 
 
@@ -144,7 +143,7 @@ def main(state: StateDirectory, lock: int) -> NoReturn:
         with state.transaction():
             state.set_meta(controller_start.META, processes.identity(os.getpid()))
         Controller(state, lock).run()
-    except BaseException:  # noqa: BLE001 - the log is all that will tell of it
+    except BaseException:  # noqa: BLE001 - only the log can report it
         traceback.print_exc()
     finally:
         with contextlib.suppress(Exception):
@@ -164,6 +163,7 @@ def kill_leftovers(state: StateDirectory, job: Job, spare: Collection[int] = ())
     """Kill the remaining processes of a job, found by two variables in their environment."""
     others = [each.supervisor for each in state.active_jobs()] + [state.meta(controller_start.META) or ""]
     without = {processes.pid_of(name) for name in others if processes.is_alive(name)} | set(spare) | {os.getpid()}
+    # A process may fork while it is found and killed, so the search is repeated.
     for _ in range(10):
         roots = [pid for pid in processes.with_environment(identifying_variables(state, job)) if pid not in without]
         left = processes.descendants(roots, without=without, inclusive=True)
@@ -194,7 +194,7 @@ def recover_lost_job(state: StateDirectory, job: Job) -> str:
             _write_node_failure(job)
         if job.batch and job.requeue:
             ends_too_soon = job.restart_count >= _MAX_LOSSES and now() - job.start_time < _SHORT_RUN_SECONDS
-            # A job that brings its supervisor down every time must not do so for ever.
+            # A job that kills its supervisor each time would restart forever.
             put_back(state, job._replace(priority=0, reason=LAUNCH_FAILED_HELD) if ends_too_soon else job)
             return f"JobId={job.display_id} lost its supervisor, requeued{' and held' * ends_too_soon}"
         state.update_components(job.job_id, state="NODE_FAIL", reason="NodeDown", end_time=now(), exit_code=0)

@@ -30,7 +30,7 @@ def job_pids(state: StateDirectory, job: Job) -> list[int]:
     if job.batch:
         return _pids([os.getpid()], spare)
     # Tasks of an srun without a script are not children of this process: find them by their environment.
-    # The command of salloc is no task and stays.
+    # The command of salloc is no task, and continues.
     roots = [
         pid
         for pid in processes.with_environment(identifying_variables(state, job), b"SLURM_STEP_ID")

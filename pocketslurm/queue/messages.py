@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Cancel(NamedTuple):
-    """End the job; `why` stands in its log."""
+    """End the job. `why` is the reason in its log."""
 
     why: str = ""
 
@@ -41,7 +41,7 @@ class Signal(NamedTuple):
 
 
 class TellStep(NamedTuple):
-    """Pass `kill` or `signal N` on to a step, by its label, of the leader or, where one is named, of a component."""
+    """Pass `kill` or `signal N` on to a step with this label, of the leader or of a component."""
 
     label: str
     order: str
@@ -118,12 +118,13 @@ def send_to_srun(directory: Path, job_id: int, step: str, order: str) -> bool:
 
 
 def _make_pipe(path: str) -> int:
-    """Make a named pipe that its reader also opens for writing, or it would be at its end when a sender closes it."""
+    """Make a named pipe and return its reading end."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(os.path.dirname(path), 0o700)  # noqa: PTH102, PTH120 - no pathlib at the start of srun
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)  # noqa: PTH108
     os.mkfifo(path, 0o600)
+    # The reader also opens the pipe for writing. Otherwise it would read the end of the file when a sender closes it.
     return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
@@ -162,24 +163,26 @@ def wake(directory: Path, name: str | int) -> bool:
         pipe = os.open(directory / _PIPES_FOLDER / str(name), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
-    with contextlib.suppress(BlockingIOError):  # so many bytes wait there already that one more changes nothing
+    # A full pipe already wakes its reader.
+    with contextlib.suppress(BlockingIOError):
         os.write(pipe, b"!")
     os.close(pipe)
     return True
 
 
 class WakeupPipe:
-    """A named pipe on which a process sleeps until a byte arrives, a child ends, or time is over."""
+    """A named pipe. Its process sleeps until a byte arrives, a child ends, or the time is over."""
 
     def __init__(self, directory: Path, name: str | int) -> None:
         self._path = f"{directory}/{_PIPES_FOLDER}/{name}"
         self._pipe = _make_pipe(self._path)
         self._child_end, self._signal_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # Python writes a byte to the wake-up file only for signals that have a handler.
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._signal_end, warn_on_full_buffer=False)
 
     def sleep(self, seconds: float) -> None:
-        """Wait, `seconds` at the longest."""
+        """Wait at most this many seconds."""
         poll = select.poll()
         for each in (self._pipe, self._child_end):
             poll.register(each, select.POLLIN)

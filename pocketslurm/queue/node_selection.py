@@ -73,9 +73,9 @@ def select_nodes(
     """Return the job's share of each selected node, or None while the job does not fit.
 
     Args:
-        request: What is asked for.
-        nodes: What is free.
-        totals: The same nodes when nothing runs, for `--exclusive` and `--mem=0`.
+        request: The request of the job.
+        nodes: Free resources of the nodes.
+        totals: All resources of the same nodes, for `--exclusive` and `--mem=0`.
     """
     if request.fits and _allocate(request, totals, totals) is None:
         nodes, totals = enlarge_nodes(request, nodes), enlarge_nodes(request, totals)
@@ -114,7 +114,7 @@ def impossible(request: JobRequest, totals: Sequence[NodeResources]) -> str | No
     """Return the pending reason of a job that can never run on these nodes, or None.
 
     Raises:
-        CommandError: Slurm does not take such a job.
+        CommandError: Slurm refuses such a job.
     """
     names = {node.name for node in totals}
     if not set(request.nodelist) <= names or set(request.nodelist) & set(request.exclude):
@@ -197,6 +197,7 @@ def _choose(
     largest = sorted(others, key=lambda capacity: (capacity.tasks, len(capacity.node.gpus)), reverse=True)
     if not _enough(request, [*chosen, *largest[: count - len(chosen)]]):
         return None
+    # Earlier nodes are preferred, but a small one may leave too little.
     # Take a node only if it and the largest remaining ones are enough.
     for capacity in others:
         if len(chosen) == count:
@@ -255,7 +256,7 @@ def _share(request: JobRequest, node: NodeResources, total: NodeResources, tasks
 
 
 class ComponentRequest(NamedTuple):
-    """A component: what it asks for, what is free for it, and its partition's usable nodes when nothing runs."""
+    """The request of a component, the free resources of the nodes of its partition, and all their resources."""
 
     request: JobRequest
     free: Sequence[NodeResources]
@@ -268,10 +269,10 @@ def select_for_components(parts: Sequence[ComponentRequest]) -> list[list[NodeSh
     Try the components in order, then the ones with the fewest possible nodes first, then with as few nodes as
     possible.
     """
-    in_turn = range(len(parts))
-    choosy = sorted(in_turn, key=lambda index: len(candidates(parts[index].request, parts[index].totals)))
-    modest = [part._replace(request=part.request._replace(fewest=True)) for part in parts]
-    return _one_by_one(parts, in_turn) or _one_by_one(parts, choosy) or _one_by_one(modest, choosy)
+    in_order = range(len(parts))
+    limited_first = sorted(in_order, key=lambda index: len(candidates(parts[index].request, parts[index].totals)))
+    fewest = [part._replace(request=part.request._replace(fewest=True)) for part in parts]
+    return _one_by_one(parts, in_order) or _one_by_one(parts, limited_first) or _one_by_one(fewest, limited_first)
 
 
 def candidates(request: JobRequest, totals: Iterable[NodeResources]) -> set[str]:
@@ -283,15 +284,15 @@ def candidates(request: JobRequest, totals: Iterable[NodeResources]) -> set[str]
 
 def _one_by_one(parts: Sequence[ComponentRequest], order: Iterable[int]) -> list[list[NodeShare]] | None:
     found: dict[int, list[NodeShare]] = {}
-    taken: set[str] = set()
+    used: set[str] = set()
     for index in order:
         request, free, totals = parts[index]
         named = {name for other in parts if other is not parts[index] for name in other.request.nodelist}
-        left = [node for node in totals if node.name not in taken | named]
+        left = [node for node in totals if node.name not in used | named]
         names = {node.name for node in left}
         shares = select_nodes(request, [node for node in free if node.name in names], left)
         if shares is None:
             return None
         found[index] = shares
-        taken |= {share.node for share in shares}
+        used |= {share.node for share in shares}
     return [found[index] for index in range(len(parts))]

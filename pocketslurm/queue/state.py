@@ -260,8 +260,8 @@ def state_error(directory: Path, error: OSError | sqlite3.Error) -> StateError:
 def _is_full(directory: Path) -> bool:
     """Return whether the disk is full; SQLite reports an I/O error then."""
     with contextlib.suppress(OSError):
-        told = os.statvfs(directory)
-        return told.f_bavail * told.f_frsize < 1 << 16
+        disk = os.statvfs(directory)
+        return disk.f_bavail * disk.f_frsize < 1 << 16
     return False
 
 

@@ -69,10 +69,12 @@ class Supervisor:
                 self._record_end()
                 return True
             self._sleeper.sleep(self._seconds_to_sleep())
-        except (OSError, sqlite3.Error) as error:  # a full disk must not end a job: the next look may fare better
+        except (OSError, sqlite3.Error) as error:
+            # A full disk must not end a job, so the next check tries again.
             if not is_damaged(error):
                 log(f"error: JobId={self.job.display_id}: {error}")
-            elif self._status is not None:  # its end cannot be booked
+            elif self._status is not None:
+                # The script has ended, but a damaged database cannot record it.
                 self._kill_and_exit()
             time.sleep(_LOOK_SECONDS)
         return False
@@ -117,6 +119,7 @@ class Supervisor:
         for order in self.state.take_orders(job.job_id):
             self._handle_order(order)
         self._components.release(job)
+        # The holder is the salloc or srun of an allocation without a script.
         if job.holder and self._status is None and not processes.is_alive(job.holder):
             self._status = signal.SIGKILL
         if self._status is None and not self._ending:
@@ -137,6 +140,7 @@ class Supervisor:
             self._end("TIME LIMIT")
         elif warning and not self._warned and now() >= warning.moment:
             self._warned = True
+            # A stopped task handles no signal, so SIGCONT comes first.
             target = "batch" if warning.batch_shell else "steps"
             self._send_signal(signal.SIGCONT, target)
             self._send_signal(warning.number, target)
@@ -167,10 +171,10 @@ class Supervisor:
                 log(f"error: JobId={self.job.display_id}: unknown order: {order.kind} {order.value}")
 
     def _send_to_steps(self, label: str, order: str, job_id: int | None) -> None:
-        """Send an order to a step; for the leader or an ordinary job, to all parts of it."""
+        """Send an order to a step. With the id of the leader, or without an id, all parts of the step get it."""
         for step in job_processes.running_steps(self.state, self.job):
-            its_own = job_id in {None, step.job_id, self.job.job_id}
-            if its_own and label in {step.label, str(step.step_id)}:
+            is_addressed = job_id in {None, step.job_id, self.job.job_id}
+            if is_addressed and label in {step.label, str(step.step_id)}:
                 self._send_to_step(step, order)
 
     def _send_signal(self, number: int, target: str, job_id: int | None = None) -> None:
@@ -236,7 +240,7 @@ class Supervisor:
             self._kill()
         if self._pid and self._status is None:
             return False
-        # With the batch shell goes what it has started.
+        # Slurm also kills the background processes of a script that has ended.
         processes.kill(job_processes.outside_steps(self.state, self.job), signal.SIGKILL)
         return not job_processes.job_pids(self.state, self.job)
 
@@ -252,6 +256,7 @@ class Supervisor:
 
     def _kill_and_exit(self) -> NoReturn:
         """Kill the job and exit, because its record or the state directory was deleted."""
+        # A killed process may have just forked, so the search is repeated until it finds none.
         for _ in range(100):
             left = [process.pid for process in processes.descendants([os.getpid()])]
             processes.kill(left, signal.SIGKILL)

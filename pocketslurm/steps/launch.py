@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 _FIRST_PORT = 32768
+"""Start of the numbers for SLURM_SRUN_COMM_PORT. Programs only read them: no srun listens there."""
 
 
 def exported_environ(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
@@ -70,6 +71,7 @@ def srun_context(
         shown["ntasks-per-node"] = str(request.tasks_per_node)
     if request.distribution.plane_size:
         shown["plane"] = str(request.distribution.plane_size)
+    # os.umask returns the old mask only when it sets a new one.
     umask = os.umask(0o022)
     os.umask(umask)
     return SrunContext(
@@ -123,7 +125,7 @@ def shared_environs(
 ) -> list[dict[str, str]]:
     """Return the variables that the tasks of each part share.
 
-    srun sets the variables of its parts one after the other in one environment, and starts the tasks of the first part
+    srun sets the variables of its parts one after another in one environment, and starts the tasks of the first part
     last. Therefore a part sees the variables of earlier parts, and the first part sees those of all.
     """
     jobs = [part.job for part in parts]
@@ -165,6 +167,7 @@ def read_multi_prog(path: str, ntasks: int | None) -> list[tuple[str, ...]]:
             numbers = range(ntasks or 1) if tasks == "*" else [int(number) for number in nodelist.expand(f"[{tasks}]")]
         except (HpcKitError, ValueError):
             tasks, numbers, argv = "", [], []
+        # `*` is for the remaining tasks. Other lines must not name a task twice, or one beyond --ntasks.
         is_taken = tasks != "*" and any(number in commands or number >= (ntasks or number + 1) for number in numbers)
         if is_taken or not argv:
             raise CommandError(f"error: Line {row} of configuration file {path} invalid")

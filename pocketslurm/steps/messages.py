@@ -80,7 +80,7 @@ class TaskExits:
         self.status: int | None = None
         self.bad = False
         self.killed = False
-        self._oom_said = False
+        self._oom_reported = False
 
     def ended(self, node: str, tasks: Sequence[int], status: int) -> str | None:
         """Record tasks of a node that ended with the same status. Return the line to print, if any."""
@@ -98,8 +98,8 @@ class TaskExits:
 
     def _words(self, status: int) -> str | None:
         if status == OUT_OF_MEMORY:
-            said, self._oom_said = self._oom_said, True
-            return None if said else "Out Of Memory"
+            reported, self._oom_reported = self._oom_reported, True
+            return None if reported else "Out Of Memory"
         if os.WIFSIGNALED(status):
             core = " (core dumped)" if os.WCOREDUMP(status) else ""
             return None if self.cancelled else f"{signal.strsignal(os.WTERMSIG(status))}{core}"

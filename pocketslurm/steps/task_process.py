@@ -21,10 +21,11 @@ class TaskSpec(NamedTuple):
 
     Attributes:
         number: Its number in the step.
-        node: Index of its node in the step; `local` its own index on that node.
-        argv: The program as it was written, and its arguments.
-        environ: All but SLURM_TASK_PID, which is only known then.
-        extra_fd: One more open file of srun's that the task has, under the same number; -1 for none.
+        node: Index of its node in the step.
+        local: Index of the task on that node.
+        argv: The program as the user wrote it, and its arguments.
+        environ: All variables except SLURM_TASK_PID, which is known after the fork.
+        extra_fd: An open file that the task inherits from srun, such as the PMI socket; -1 for none.
     """
 
     number: int
@@ -51,8 +52,9 @@ def start_task(task: TaskSpec, streams: TaskStreams, folder: str, umask: int) ->
     kernel, srun = ctypes.CDLL(None), os.getpid()
     pid = os.fork()
     if pid == 0:
-        # With srun goes the step, however it goes.
+        # The kernel kills the task if srun dies, even by SIGKILL.
         kernel.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        # srun may have died before the call above, which then has no effect.
         if os.getppid() != srun:
             os._exit(1)
         _become(task, streams, folder, umask)
@@ -72,14 +74,14 @@ def _become(task: TaskSpec, streams: TaskStreams, folder: str, umask: int) -> No
         os.umask(umask)
         environ = {**task.environ, "SLURM_TASK_PID": str(os.getpid())}
         processes.enter_folder(folder)
-        processes.execute(find_program(task.argv[0], environ.get("PATH", "")), [*task.argv], environ)
-    except BaseException as error:  # noqa: BLE001 - it must not get back into srun
+        processes.execute(find_on_path(task.argv[0], environ.get("PATH", "")), [*task.argv], environ)
+    except BaseException as error:  # noqa: BLE001 - the forked process must not continue as srun
         processes.write_slurmstepd_error(str(error))
     finally:
         os._exit(1)
 
 
-def find_program(name: str, path: str) -> str:
+def find_on_path(name: str, path: str) -> str:
     """Return the file of a program: a name that begins with a dot is in the folder, others are on PATH."""
     if name.startswith("/"):
         return name

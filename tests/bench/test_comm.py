@@ -45,8 +45,8 @@ def test_a_range_of_sizes_must_ascend() -> None:
 
 def test_ring_and_star_are_all_reduces() -> None:
     with pytest.raises(SpecError, match="ways to do an all_reduce"):
-        comm.parse_options("gloo", "broadcast", 2, "4", "ring")
-    asked = comm.parse_options("gloo", "all", 2, "4", "ring,star", links=True)
+        comm.parse_comm_options("gloo", "broadcast", 2, "4", "ring")
+    asked = comm.parse_comm_options("gloo", "all", 2, "4", "ring,star", links=True)
     assert asked.collectives == tuple(comm.BUS_FACTORS)
     assert comm.CommOptions.from_json(json.loads(json.dumps(asked._asdict()))) == asked
 
@@ -62,7 +62,7 @@ def test_ring_and_star_are_all_reduces() -> None:
 )
 def test_impossible_measurements_are_refused(words: tuple[str, str, int, str], fault: str) -> None:
     with pytest.raises(SpecError, match=fault):
-        comm.parse_options(*words)
+        comm.parse_comm_options(*words)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec import structs
 
-from hpc_kit.bench.comparison import compare
+from hpc_kit.bench.comparison import compare_results
 from hpc_kit.bench.results import BenchResult, ResultRow, encode
 from hpc_kit.cli.bench import command
 from hpc_kit.errors import AnswerNo, SpecError
@@ -24,7 +24,7 @@ def scaled(factor: float) -> list[float]:
 
 
 def list_verdicts(first: BenchResult, second: BenchResult) -> list[tuple[str, str]]:
-    return [(each.column, each.verdict) for each in compare(first, second).ratios]
+    return [(each.column, each.verdict) for each in compare_results(first, second).ratios]
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(0.5, "better"), (2.0, "worse"), (1.002, "same")])
@@ -50,13 +50,13 @@ def test_with_repeated_values_exact_ones_are_compared_and_estimates_are_not() ->
 
 def test_a_value_of_zero_has_a_note_instead_of_a_ratio() -> None:
     rows = [ResultRow(labels={}, values={"memory": 8, "total": size}) for size in (0, 50)]
-    found = compare(document([rows[0]]), document([rows[1]]))
+    found = compare_results(document([rows[0]]), document([rows[1]]))
     assert [each.column for each in found.ratios] == ["memory"]
     assert found.notes == ("no ratio to 0, in some row: total",)
 
 
 def test_rows_and_labels_of_one_result_only_are_counted() -> None:
-    found = compare(
+    found = compare_results(
         document([row(4, STEADY), row(8, STEADY)]), document([row(4, STEADY), row(16, STEADY)], torch="2.14")
     )
     assert (len(found.ratios), found.only_first, found.only_second) == (1, 1, 1)
@@ -85,32 +85,32 @@ def test_another_load_or_machine_is_refused_unless_allowed() -> None:
     quiet, rows = document([row(4, STEADY)]), [row(4, STEADY)]
     loud = document(rows, hosts=[host(busy=0.6)])
     with pytest.raises(AnswerNo, match=r"under different load\n.*0% before.*\n.*60% before"):
-        compare(quiet, loud)
-    assert compare(quiet, loud, ("load",)).ratios
+        compare_results(quiet, loud)
+    assert compare_results(quiet, loud, ("load",)).ratios
     other = document(rows, hosts=[host(cpu="another")])
     with pytest.raises(AnswerNo, match="different machines"):
-        compare(quiet, other)
-    assert compare(quiet, other, ("machine",)).ratios
+        compare_results(quiet, other)
+    assert compare_results(quiet, other, ("machine",)).ratios
     with pytest.raises(SpecError, match="unknown condition 'weather'"):
-        compare(quiet, quiet, ("weather",))
+        compare_results(quiet, quiet, ("weather",))
 
 
 def test_load_at_only_one_end_is_noted_and_not_refused() -> None:
     rows = [row(4, STEADY)]
     quiet = document(rows, hosts=[host(after=0.05)])
     for busy, after in ((0.9, 0.0), (0.0, 1.0)):
-        (note,) = compare(quiet, document(rows, hosts=[host(busy=busy, after=after)])).notes
+        (note,) = compare_results(quiet, document(rows, hosts=[host(busy=busy, after=after)])).notes
         assert note.startswith("the load was not always alike: the first: 0% before and 5% after")
     with pytest.raises(AnswerNo, match="under different load"):
-        compare(quiet, document(rows, hosts=[host(busy=0.9, after=0.8)]))
-    assert compare(quiet, quiet).notes == ()
+        compare_results(quiet, document(rows, hosts=[host(busy=0.9, after=0.8)]))
+    assert compare_results(quiet, quiet).notes == ()
 
 
 def test_two_benches_or_no_common_row_cannot_be_compared() -> None:
     with pytest.raises(SpecError, match="two benches"):
-        compare(document([row(4, STEADY)]), document([row(4, STEADY)], bench="dp"))
+        compare_results(document([row(4, STEADY)]), document([row(4, STEADY)], bench="dp"))
     with pytest.raises(AnswerNo, match="no row is in both"):
-        compare(document([row(4, STEADY)]), document([row(8, STEADY)]))
+        compare_results(document([row(4, STEADY)]), document([row(8, STEADY)]))
 
 
 def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:

@@ -131,10 +131,10 @@ def test_a_failed_command_is_shown_with_its_last_output(tmp_path: Path) -> None:
 
 def test_a_program_of_the_project_comes_before_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert training_runs.find_program("ddp.py").is_file()
+    assert training_runs.find_training_program("ddp.py").is_file()
     own = tmp_path / "jobs" / "train" / "ddp.py"
     own.parent.mkdir(parents=True)
     own.touch()
-    assert training_runs.find_program("ddp.py") == own
+    assert training_runs.find_training_program("ddp.py") == own
     with pytest.raises(SpecError, match="there is no program none"):
-        training_runs.find_program("none.py")
+        training_runs.find_training_program("none.py")

@@ -25,9 +25,9 @@ def test_the_link_between_two_gpus_is_read_from_the_topology() -> None:
 
 
 def test_the_version_of_an_mpi() -> None:
-    assert machine.parse_version("mpirun (Open MPI) 4.1.4\n\nReport bugs\n") == "mpirun (Open MPI) 4.1.4"
-    assert machine.parse_version("HYDRA build details:\n    Version:      5.0.2\n    CC: cc\n") == "MPICH 5.0.2"
-    assert machine.parse_version("") == ""
+    assert machine.parse_program_version("mpirun (Open MPI) 4.1.4\n\nReport bugs\n") == "mpirun (Open MPI) 4.1.4"
+    assert machine.parse_program_version("HYDRA build details:\n    Version:      5.0.2\n    CC: cc\n") == "MPICH 5.0.2"
+    assert machine.parse_program_version("") == ""
 
 
 def test_interfaces_that_are_up_are_listed(tmp_path: Path) -> None:

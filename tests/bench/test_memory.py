@@ -27,7 +27,7 @@ def test_the_formulas_are_the_planner_s(way: str) -> None:
     ("asked", "fault"),
     [
         (ASKED._replace(ways=("zero4",)), "unknown way 'zero4'"),
-        (ASKED._replace(ranks=1), "nobody to share with"),
+        (ASKED._replace(ranks=1), "no other rank to share with"),
         (ASKED._replace(ranks=32), "more ranks than layers"),
         (ASKED._replace(width=10**6), "does not fit into memory"),
     ],

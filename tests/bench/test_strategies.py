@@ -31,7 +31,7 @@ def test_impossible_measurements_are_refused(asked: strategies.StrategyOptions, 
 
 def test_every_strategy_has_a_program_and_arguments() -> None:
     for name, strategy in strategies.STRATEGIES.items():
-        assert training_runs.find_program(strategy.program).is_file()
+        assert training_runs.find_training_program(strategy.program).is_file()
         line = strategies.command_for(name, ASKED, 8)
         assert line is not None
         assert line[:2] == ["--layers", "8"]

@@ -79,7 +79,7 @@ class Recorder:
             ["sacct"],
             ["sacct", "--duplicates", "--parsable2", listed, "--format=JobID,State,ExitCode,DerivedExitCode,Start,End"],
             job_status.sacct_argv(list(ids)),
-            job_status.sacct_argv(list(ids), steps=True),
+            [word for word in job_status.sacct_argv(list(ids)) if word != "--allocations"],
             job_status.scontrol_job_argv(None),
             *(job_status.scontrol_job_argv(job_id) for job_id in single),
             *(FIXED if moment == "waiting" else ()),

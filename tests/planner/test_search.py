@@ -10,7 +10,7 @@ from msgspec import structs
 
 from hpc_kit.errors import HpcKitError
 from hpc_kit.planner import hardware, model_catalogue
-from hpc_kit.planner.advice import Rule, advise, compare_order, strategy_of
+from hpc_kit.planner.advice import AdviceRule, advise, compare_order, strategy_of
 from hpc_kit.planner.constants import time_error
 from hpc_kit.planner.search import PlanningTask, explain_no_fit, search_layouts
 from tests.planner.runs import fitted, run, task
@@ -119,7 +119,7 @@ def test_a_reversed_order_is_a_disagreement_with_its_reasons() -> None:
     assert all("less than the +-" in sentence and "): its " in sentence for sentence in advice.differences)
 
 
-RULE = Rule("a situation", ("A", "B", "C"))
+RULE = AdviceRule("a situation", ("A", "B", "C"))
 
 
 @pytest.mark.parametrize(

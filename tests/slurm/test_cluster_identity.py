@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_kit.slurm.cluster_identity import ClusterIdentity, ClusterMatch, compare
+from hpc_kit.slurm.cluster_identity import ClusterIdentity, ClusterMatch, compare_clusters
 
 SAME, OTHER, UNKNOWN = ClusterMatch
 
@@ -36,4 +36,4 @@ def embedded(state: str | None) -> ClusterIdentity:
     ],
 )
 def test_clusters_are_compared(queried: ClusterIdentity, owner: ClusterIdentity, match: ClusterMatch) -> None:
-    assert compare(queried, owner) is match
+    assert compare_clusters(queried, owner) is match

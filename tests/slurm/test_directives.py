@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_kit.errors import DirectiveError
-from hpc_kit.slurm.directives import Word, read_directives
+from hpc_kit.slurm.directives import DirectiveWord, read_directives
 
 from .oracle import Refused, sbatch_defined_options
 
@@ -137,7 +137,7 @@ def test_sbatch_refuses_the_same_scripts(script: str, words: str) -> None:
 
 def test_late_and_foreign_directives_are_listed_with_their_lines() -> None:
     found = read_directives(f"{SHEBANG}#SBATCH -N2\n#PBS -N x\n#BSUB -J y\nexport A=1\n#SBATCH 't3\n#PBS -q z\n")
-    assert [(each.line, each.words) for each in found.lines] == [(2, (Word("-N2", 9),))]
+    assert [(each.line, each.words) for each in found.lines] == [(2, (DirectiveWord("-N2", 9),))]
     assert [(each.line, each.text) for each in found.late] == [(6, "#SBATCH 't3")]
     assert [(each.line, each.text) for each in found.foreign] == [(3, "#PBS -N x"), (4, "#BSUB -J y")]
 

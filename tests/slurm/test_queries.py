@@ -77,7 +77,6 @@ def test_queries_have_fixed_arguments() -> None:
     assert squeue_argv(["1"] * 201)[4] == "--me"
     form = f"--format={commands.SACCT_FORMAT}"
     assert sacct_argv(["1", "2"]) == ["sacct", "--noheader", "--parsable2", "--allocations", "--jobs=1,2", form]
-    assert sacct_argv(["1"], steps=True) == ["sacct", "--noheader", "--parsable2", "--jobs=1", form]
     assert scontrol_job_argv("7") == ["scontrol", "show", "job", "7"]
     assert scontrol_job_argv() == ["scontrol", "show", "job"]
     assert scancel_argv(["7", "8_1"]) == ["scancel", "7", "8_1"]

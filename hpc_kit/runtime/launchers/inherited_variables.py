@@ -36,7 +36,7 @@ def export_marker(exports: Mapping[str, str], environ: Mapping[str, str]) -> dic
 def inherited_exports(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that come from a rank of another job or step and were not set again since."""
     place, *words = environ.get(EXPORT_MARKER, "").split() or [""]
-    # Every job or step that a rank starts has an id. Without one, somebody has removed Slurm's variables on purpose.
+    # Every job or step that a rank starts has an id. Without one, Slurm's variables were removed on purpose.
     if not words or place == _step_id(environ) or not environ.get("SLURM_JOB_ID"):
         return {}
     exported = dict(word.split("=", 1) for word in words if "=" in word)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _NO_REAL_STEP = 0xFFFF_FFF0
-"""Step ids from here up stand for batch, interactive and extern. Newer releases write them as -5, -6, ..."""
+"""Step ids from here up are those of batch, interactive and extern. Newer releases write them as -5, -6, ..."""
 
 
 @dataclass(frozen=True)

@@ -78,10 +78,10 @@ class Datatypes:
             block.Free()
         return self._wide[size, length]
 
-    def reduction_type(self, tensor: Tensor, count: int | None = None) -> Spec:
-        """Return the buffer of a contiguous CPU tensor for a reduction; `count` elements per rank."""
+    def reduction_type(self, tensor: Tensor) -> Spec:
+        """Return the buffer of a contiguous CPU tensor for a reduction."""
         kind = self._numbers.get(tensor.dtype) or self._by_size[tensor.element_size()]
-        return [self._address(tensor.data_ptr(), tensor.nbytes), tensor.numel() if count is None else count, kind]
+        return [self._address(tensor.data_ptr(), tensor.nbytes), tensor.numel(), kind]
 
     def operation(self, name: str, dtype: torch.dtype) -> Any:
         """Return the MPI operation for `name` (SUM, MAX, ...) over elements of this type.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.rendezvous.store import OpenStore
     from hpc_kit.runtime.world import World
 
-_COMPLETE, _REFUSED, _TOLD = "complete", "refused", "told"
+_COMPLETE, _REFUSED, _ANSWERED = "complete", "refused", "answered"
 IN, OUT = "in", "out"
 _MAX_PAUSE = 0.1
 _WITH_BELL = 2.0
@@ -212,10 +212,10 @@ def _check_nodes_equal(differences: list[str], store: Store, world: World) -> No
     if not world.is_main:
         store.add(_REFUSED, 1)
         with suppress(RuntimeError):
-            _pause(lambda: store.check([_TOLD]), world)
+            _pause(lambda: store.check([_ANSWERED]), world)
         raise ContradictoryEnvironment(f"the nodes do not run the same: {'; '.join(differences)}")
     _pause(lambda: store.add(_REFUSED, 0) >= world.world_size - 1, world)
-    store.set(_TOLD, "")
+    store.set(_ANSWERED, "")
     raise ContradictoryEnvironment(
         "the nodes do not run the same",
         found="\n".join(differences),
