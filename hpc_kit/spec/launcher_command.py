@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import DirectiveError, SpecError
 from hpc_kit.slurm import option_values
 from hpc_kit.slurm.getopt import parse_options
 from hpc_kit.spec.cluster import Cluster
@@ -276,8 +276,14 @@ def _check_shell_code(code: ShellCode, nodes: int, ranks: int) -> None:
     if code.tests_rank:
         return
     for words in code.commands():
-        found = find_launcher(words)
+        try:
+            found = find_launcher(words)
+        except DirectiveError:  # options of a site's plug-in of srun
+            continue
         if found is None or not found.program:
+            continue
+        # Each task may solve a problem of its own with MPI.
+        if found.kind in {"srun", *MPIRUN} and not PurePath(found.program[0]).name.startswith("python"):
             continue
         if ranks == 1 and found.options.get(_NODES.get(found.kind, ""), "1") not in {"1", "1:1"}:
             continue

@@ -354,6 +354,7 @@ def test_a_shell_script_with_a_launcher_in_each_task_is_refused(project: Path, c
         ("python train.py\n", 2),
         ("# torchrun train.py\necho torchrun train.py\ntorchrun --version\n", 2),
         ("cat <<EOF\ntorchrun train.py\nEOF\npython train.py\n", 2),
+        ("mpirun -n 4 ./solve $SLURM_PROCID\nsrun --overlap hostname\nsrun --container-image=x python t.py\n", 2),
         ('if [ "$SLURM_LOCALID" = 0 ]; then\n  torchrun --nnodes=2 train.py\nfi\n', 2),
         ("torchrun --nnodes=2 --nproc-per-node=2 --rdzv-endpoint=$MASTER_ADDR:1 train.py\n", 1),
         ("torchrun --nnodes=$SLURM_NNODES --nproc-per-node=2 train.py\n", 1),
