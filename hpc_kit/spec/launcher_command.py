@@ -200,8 +200,8 @@ def _launcher_of_python(words: Sequence[str]) -> tuple[str, ...] | None:
     while index < len(words) and words[index].startswith("-"):
         match = _MODULE_OPTION.fullmatch(words[index])
         if match:
-            module, *rest = [*([match[1]] if match[1] else []), *words[index + 1 :], ""]
-            return _launcher_of_module(module, rest[:-1])
+            following = [word for word in (match[1], *words[index + 1 :]) if word]
+            return _launcher_of_module(following[0], following[1:]) if following else None
         if words[index].startswith("-c"):
             return None
         # -X and -W take the next word, other options of the interpreter none.

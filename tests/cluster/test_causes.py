@@ -77,7 +77,7 @@ def test_a_stopped_rank_is_the_cause(project: Project, program: tuple[str, ...])
 
 
 def test_a_late_rank_is_the_cause(project: Project) -> None:
-    late = 'if [ "$SLURM_PROCID" = 3 ]; then sleep 300; fi; exec python -m hpc_kit.runtime loop.py'
+    late = 'if [ "$SLURM_PROCID" = 3 ]; then sleep 300; fi; exec .venv/bin/python -m hpc_kit.runtime loop.py'
     words = ["--set", "launch.timeout=45", "--set", "launch.bootstrap=false"]
     job = project.submit("-j", "2x2", *words, "--", "bash", "-c", late)
     assert project.await_end(job, patience=240) == "FAILED"
