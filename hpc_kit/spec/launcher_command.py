@@ -200,7 +200,7 @@ def _launcher_of_python(words: Sequence[str]) -> tuple[str, ...] | None:
     while index < len(words) and words[index].startswith("-"):
         match = _MODULE_OPTION.fullmatch(words[index])
         if match:
-            following = [word for word in (match[1], *words[index + 1 :]) if word]
+            following = [match[1], *words[index + 1 :]] if match[1] else [*words[index + 1 :]]
             return _launcher_of_module(following[0], following[1:]) if following else None
         if words[index].startswith("-c"):
             return None
