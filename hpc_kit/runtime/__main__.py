@@ -16,6 +16,7 @@ from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, rank_log
 from hpc_kit.runtime import first_failure, process_group, program, shutdown
 from hpc_kit.runtime.launchers import inherited_variables
+from hpc_kit.runtime.launchers.agreement import CHOICE
 from hpc_kit.runtime.placement import REPORT
 from hpc_kit.runtime.process_group import BACKEND, TIMEOUT, timeout_seconds
 from hpc_kit.runtime.torch_environment import (
@@ -47,6 +48,8 @@ def main(words: list[str]) -> None:
     try:
         words, ranks_by = _options(words)
         command = program.ProgramCommand.read(words)
+        if _makes_own_worlds(command):
+            command.as_process().replace_this_process()
         world = first_failure.resolve_or_record(os.environ)
         rank = world.rank
         _write_own_log(world)
@@ -89,6 +92,12 @@ def _options(words: list[str]) -> tuple[list[str], str]:
         else:
             os.environ[_OPTIONS[option]] = value
     return words, ranks_by
+
+
+def _makes_own_worlds(command: program.ProgramCommand) -> bool:
+    """Return whether the job asks for a separate world of torchrun in each task, and this process is such a task."""
+    is_asked = os.environ.get(CHOICE, "").strip() == "torchrun" and not os.environ.get("TORCHELASTIC_RUN_ID")
+    return is_asked and (command.kind == "command" or command.is_torchrun)
 
 
 def _starts_ranks(world: World, ranks_by: str) -> bool:

@@ -62,6 +62,13 @@ class ProgramCommand:
         """Whether the program is torchrun, by its own name or as a module of torch."""
         return self.name in {"torch.distributed.run", "torch.distributed.launch"} or Path(self.name).name == "torchrun"
 
+    def as_process(self) -> ProgramCommand:
+        """Return the command that runs this program in a process of its own."""
+        if self.kind == "command":
+            return self
+        module = ("-m",) if self.kind == "module" else ()
+        return ProgramCommand("command", sys.executable, (*module, self.name, *self.arguments))
+
     def run(self) -> None:
         """Run the program as `__main__`. Its exceptions propagate."""
         sys.argv = [self.name, *self.arguments]

@@ -195,9 +195,10 @@ def script_exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, s
     """Return the environment variables that the script sets; those of the job come last."""
     launch = resolved.job.launch
     ours: dict[str, object] = {"PYTHONUNBUFFERED": 1}
-    if not standalone:
+    if not standalone and not launch.bootstrap and launch.launcher != "torchrun":
         # Without a name server, torch warns in the log of each rank that it cannot resolve the names of its peers.
-        # hpc_kit reports such a fault itself.
+        # hpc_kit.distributed() reports such a fault itself. `python -m hpc_kit.runtime` sets the variable for its own
+        # process, so that processes that do not meet through hpc_kit keep torch's messages.
         ours["TORCH_CPP_LOG_LEVEL"] = "ERROR"
     # The tasks of each component have their own number of CPUs, and with cpus_by_slurm only the job knows the number.
     if not resolved.components and not resolved.cpus_by_slurm:

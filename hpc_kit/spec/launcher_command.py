@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from hpc_kit.errors import SpecError
+from hpc_kit.errors import DirectiveError, SpecError
 from hpc_kit.slurm import option_values
 from hpc_kit.slurm.getopt import parse_options
 from hpc_kit.spec.cluster import Cluster
@@ -37,6 +37,8 @@ AGENT_MODULES = {
     "hpc_kit.runtime.torchrun": "torchrun",
 }
 """Modules that `python -m` runs as a launcher of several processes."""
+
+_LEGACY_LAUNCHER = "torch.distributed.launch"
 
 AGENT_FLAGS = frozenset({
     "cpu", "debug", "downcast-bf16", "dynamo-use-dynamic", "dynamo-use-fullgraph", "dynamo-use-regional-compilation",
@@ -106,6 +108,7 @@ class LauncherCommand(NamedTuple):
         options: Its options by long name, with `-` for `_`. A flag has an empty value.
         words: The same options as written, by name.
         program: The command that it starts, with `python` for a Python file.
+        passes_local_rank: It adds `--local-rank=N` to the arguments of the program.
     """
 
     kind: str
@@ -113,6 +116,7 @@ class LauncherCommand(NamedTuple):
     options: Mapping[str, str]
     words: Mapping[str, tuple[str, ...]]
     program: tuple[str, ...]
+    passes_local_rank: bool = False
 
     @property
     def nodes(self) -> int | None:
@@ -142,7 +146,7 @@ def find_launcher(command: Sequence[str]) -> LauncherCommand | None:
     if found is None:
         return None
     start, (name, *rest) = found
-    kind = "mpirun" if name in MPIRUN - SITE_STARTERS else name
+    kind = "mpirun" if name in MPIRUN - SITE_STARTERS else AGENT_MODULES.get(name, name)
     if kind in _SUBCOMMANDS:
         if rest[:1] != [_SUBCOMMANDS[kind]]:
             return None
@@ -171,7 +175,8 @@ def find_launcher(command: Sequence[str]) -> LauncherCommand | None:
     program = rest[index:]
     if kind in {"torchrun", "accelerate", "deepspeed"} and program and "no-python" not in options:
         program = ["python", *(["-m"] if options.keys() & {"m", "module"} else []), *program]
-    return LauncherCommand(kind, prefix, options, words, tuple(program))
+    passes_local_rank = name == _LEGACY_LAUNCHER and "use-env" not in options
+    return LauncherCommand(kind, prefix, options, words, tuple(program), passes_local_rank)
 
 
 def _launcher_words(command: Sequence[str]) -> tuple[int, tuple[str, ...]] | None:
@@ -195,8 +200,8 @@ def _launcher_of_python(words: Sequence[str]) -> tuple[str, ...] | None:
     while index < len(words) and words[index].startswith("-"):
         match = _MODULE_OPTION.fullmatch(words[index])
         if match:
-            module, *rest = [*([match[1]] if match[1] else []), *words[index + 1 :], ""]
-            return _launcher_of_module(module, rest[:-1])
+            following = [match[1], *words[index + 1 :]] if match[1] else [*words[index + 1 :]]
+            return _launcher_of_module(following[0], following[1:]) if following else None
         if words[index].startswith("-c"):
             return None
         # -X and -W take the next word, other options of the interpreter none.
@@ -212,7 +217,7 @@ def _launcher_of_python(words: Sequence[str]) -> tuple[str, ...] | None:
 def _launcher_of_module(module: str, rest: Sequence[str]) -> tuple[str, ...] | None:
     if module in {"accelerate", "accelerate.commands.accelerate_cli"}:
         return ("accelerate", *rest)
-    kind = AGENT_MODULES.get(module)
+    kind = module if module == _LEGACY_LAUNCHER else AGENT_MODULES.get(module)
     subcommand = (_SUBCOMMANDS[kind],) if kind in _SUBCOMMANDS else ()
     return (kind, *subcommand, *rest) if kind else None
 
@@ -252,7 +257,7 @@ def adopt_launcher(job: Job, cluster: Cluster, origins: Origins, root: Path) -> 
         reason = _obstacle(job, cluster, command, even=ntasks % nodes == 0)
         if reason:
             raise _refusal(command.kind, nodes, ranks, reason, (*command.prefix, *command.program), command)
-        sized = structs.replace(job, command=command.program, resources=resources)
+        sized = structs.replace(job, command=_program_of_agents(command), resources=resources)
         if command.kind == "srun":
             return sized, ("ignoring srun of the command, because the script starts the ranks by srun",)
         return (
@@ -276,8 +281,14 @@ def _check_shell_code(code: ShellCode, nodes: int, ranks: int) -> None:
     if code.tests_rank:
         return
     for words in code.commands():
-        found = find_launcher(words)
+        try:
+            found = find_launcher(words)
+        except DirectiveError:  # options of a site's plug-in of srun
+            continue
         if found is None or not found.program:
+            continue
+        # Each task may solve a problem of its own with MPI.
+        if found.kind in {"srun", *MPIRUN} and not PurePath(found.program[0]).name.startswith("python"):
             continue
         if ranks == 1 and found.options.get(_NODES.get(found.kind, ""), "1") not in {"1", "1:1"}:
             continue
@@ -481,6 +492,14 @@ def _under_mpirun(job: Job, program: str, command: LauncherCommand) -> tuple[Job
 def _exported(command: LauncherCommand) -> tuple[str, ...]:
     """Return the values of mpirun's `-x NAME[=value]`."""
     return tuple(word for word in command.words.get("x", ()) if word not in {"-x", "--x"})
+
+
+def _program_of_agents(command: LauncherCommand) -> tuple[str, ...]:
+    """Return the program, with the argument that torch.distributed.launch adds. torchrun replaces the variable."""
+    if not command.passes_local_rank:
+        return command.program
+    start = 1 if "no-python" in command.options else 3 if command.program[1] == "-m" else 2
+    return (*command.program[:start], "--local-rank=${local_rank}", *command.program[start:])
 
 
 def _under_agents(job: Job, command: LauncherCommand, nodes: int, ranks: int) -> tuple[Job, tuple[str, ...]]:

@@ -322,6 +322,18 @@ dist.destroy_process_group()
     assert [task.out for task in launch.tasks] == ["[25.0, 77.0]\n"] * 2
 
 
+@pytest.mark.parametrize("words", [["bash", "run.sh"], ["-m", "torch.distributed.run", "--nproc-per-node=2"]])
+def test_each_task_makes_a_world_of_its_own_if_the_job_asks_for_it(launch: Launch, words: list[str]) -> None:
+    code = "import os, sys; sys.stdout.write(os.environ['RANK'] + ' of ' + os.environ['WORLD_SIZE'] + '\\n')"
+    program = launch.program(code)
+    run = launch.folder / "run.sh"
+    run.write_text(f"exec {sys.executable} -m torch.distributed.run --nproc-per-node=2 {program}\n")
+    words = ["bash", str(run)] if words[0] == "bash" else [*words, program]
+    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", *words, HPC_KIT_LAUNCHER="torchrun")
+    assert launch.wait() == [0, 0]
+    assert [sorted(task.out.splitlines()) for task in launch.tasks] == [["0 of 2", "1 of 2"]] * 2
+
+
 def test_under_torchrun_a_late_rank_is_named_before_an_unchanged_program_starts(launch: Launch) -> None:
     late = "import os, sys, time, runpy; os.environ['RANK'] == '1' and time.sleep(600); "
     late += "sys.argv[1:] = [os.environ['PROGRAM']]; runpy.run_module('hpc_kit.runtime', run_name='__main__')"

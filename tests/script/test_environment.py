@@ -158,3 +158,14 @@ def test_torchrun_in_a_container_is_refused(project: Path, tools: Path) -> None:
     (project / "jobs/mine.toml").write_text('command = ["python", "train.py"]\n[launch]\nlauncher = "torchrun"\n')
     with pytest.raises(SpecError, match="ranks in containers are started by srun"):
         run(project, tools, apptainer="a.sif")
+
+
+@pytest.mark.parametrize(
+    ("settings", "hides"),
+    [({}, True), ({"launch.bootstrap": True}, False), ({"launch.launcher": "torchrun"}, False)],
+    ids=["distributed()", "python -m hpc_kit.runtime", "torchrun"],
+)
+def test_messages_of_torch_are_hidden_only_where_hpc_kit_replaces_them(
+    project: Path, tools: Path, settings: dict[str, object], *, hides: bool
+) -> None:
+    assert ("TORCH_CPP_LOG_LEVEL" in render("mine", "slurm", set=settings)) is hides

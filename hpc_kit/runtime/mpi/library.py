@@ -145,7 +145,8 @@ def _not_started_by_mpi(world: World, found: Evidence | None) -> IncompleteEnvir
         return IncompleteEnvironment(
             f"MPI would make {world.world_size} worlds of 1 inside of {world.name} of {world.world_size}",
             found="neither PMIX_RANK nor PMI_RANK and PMI_SIZE: srun has started the tasks without MPI",
-            remedy=f'{_kinds_of_mpi()};\nor start the ranks with mpirun, in a job file: launcher = "mpirun"',
+            remedy=f"{_kinds_of_mpi()};\n"
+            "or start the ranks with mpirun: hpc-kit submit --set launch.launcher=mpirun ...",
             everywhere=True,
         )
     return IncompleteEnvironment(

@@ -103,7 +103,7 @@ def test_tasks_of_srun_without_mpi_are_refused_before_mpi_is_touched(
         "MPI would make 8 worlds of 1 inside of the srun step 1234.0 of 8\n"
         "  found  neither PMIX_RANK nor PMI_RANK and PMI_SIZE: srun has started the tasks without MPI\n"
         "  do     srun --mpi=pmix (`srun --mpi=list` offers pmi2, pmix, pmix_v4 here);\n"
-        '         or start the ranks with mpirun, in a job file: launcher = "mpirun"'
+        "         or start the ranks with mpirun: hpc-kit submit --set launch.launcher=mpirun ..."
     )
 
 
