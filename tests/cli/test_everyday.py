@@ -78,3 +78,20 @@ def test_completion_is_installed_once_and_completes_names_of_jobs(kit: Kit, tmp_
     environ = {**os.environ, **words}
     done = subprocess.run([sys.executable, "-c", start], env=environ, capture_output=True, text=True, check=False)
     assert "plain,ddp_4node" in done.stdout
+
+
+def test_a_run_is_private_even_if_its_folder_is_shared(kit: Kit, project: Path) -> None:
+    words = ["-j", "1x1", "--cluster", "local", "--job-name", "mine", "--", "bash", "-c", "echo told"]
+    before = os.umask(0o002)
+    try:
+        for command in ("render", "submit"):  # `render` makes the folders
+            done = kit(command, *words)
+            assert done.returncode == 0, done.stderr
+    finally:
+        os.umask(before)
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (project / "runs/mine").iterdir()}
+    run = (project / "runs/mine/latest").readlink().name
+    assert modes == {run: "0o700", f"{run}.log": "0o600", "latest": "0o700"}
+    assert "told" in (project / f"runs/mine/{run}/rank-0.log").read_text()
+    shared = [(project / name).stat().st_mode & 0o777 for name in ("runs", "runs/mine")]
+    assert shared == [0o775, 0o775]
