@@ -95,3 +95,16 @@ def test_a_run_is_private_even_if_its_folder_is_shared(kit: Kit, project: Path) 
     assert "told" in (project / f"runs/mine/{run}/rank-0.log").read_text()
     shared = [(project / name).stat().st_mode & 0o777 for name in ("runs", "runs/mine")]
     assert shared == [0o775, 0o775]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
+def test_the_jobs_of_two_users_of_a_project_have_different_folders(kit: Kit, project: Path) -> None:
+    """Each user has an embedded queue, and each queue counts from 1."""
+    words = ["submit", "-j", "1x1", "--cluster", "local", "--job-name", "mine", "--wait", "--", "bash", "-c", "echo told"]
+    assert kit(*words, HPC_KIT_SLURM_STATE=str(project / "first")).returncode == 0
+    [first] = [path for path in (project / "runs/mine").iterdir() if path.name.isdecimal()]
+    os.chown(first, 1234, -1)
+    (first / "record.json").unlink()
+    done = kit(*words, HPC_KIT_SLURM_STATE=str(project / "second"))
+    assert done.returncode == 0, done.stderr
+    assert (project / "runs/mine/latest").readlink().name == str(int(first.name) + 1)
