@@ -100,7 +100,20 @@ def test_a_run_is_private_even_if_its_folder_is_shared(kit: Kit, project: Path) 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
 def test_the_jobs_of_two_users_of_a_project_have_different_folders(kit: Kit, project: Path) -> None:
     """Each user has an embedded queue, and each queue counts from 1."""
-    words = ["submit", "-j", "1x1", "--cluster", "local", "--job-name", "mine", "--wait", "--", "bash", "-c", "echo told"]
+    words = [
+        "submit",
+        "-j",
+        "1x1",
+        "--cluster",
+        "local",
+        "--job-name",
+        "mine",
+        "--wait",
+        "--",
+        "bash",
+        "-c",
+        "echo told",
+    ]
     assert kit(*words, HPC_KIT_SLURM_STATE=str(project / "first")).returncode == 0
     [first] = [path for path in (project / "runs/mine").iterdir() if path.name.isdecimal()]
     os.chown(first, 1234, -1)
@@ -108,3 +121,35 @@ def test_the_jobs_of_two_users_of_a_project_have_different_folders(kit: Kit, pro
     done = kit(*words, HPC_KIT_SLURM_STATE=str(project / "second"))
     assert done.returncode == 0, done.stderr
     assert (project / "runs/mine/latest").readlink().name == str(int(first.name) + 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "remedy"),
+    [
+        (["render", "real.yaml"], "'real.yaml' is no .toml file", "write the same keys as TOML"),
+        (["render", "a", "--set"], "Option '--set' requires an argument.", "hpc-kit render --help"),
+        (
+            ["submit", "-j", "1x1", "--", "python", "a b.ipynb"],
+            "a b.ipynb is a notebook",
+            "nbconvert --to script 'a b.ipynb'",
+        ),
+        (["submit", "-j", "1x1", "--", "a.ipynb"], "a.ipynb is a notebook", "then submit a.py"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_way_to_the_right_one(
+    kit: Kit, project: Path, words: list[str], what: str, remedy: str
+) -> None:
+    for name in ("real.yaml", "a b.ipynb", "a.ipynb"):
+        (project / name).write_text("{}")
+    done = kit(*words)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert lines[0].startswith(f"hpc-kit: {what}")
+    assert remedy in lines[-1]
+
+
+def test_a_failed_line_of_setup_is_quoted_instead_of_a_line_number(kit: Kit, project: Path) -> None:
+    (project / "jobs/mine.toml").write_text('command = ["true"]\nsetup = ["true", "no-such-command x"]\n')
+    done = kit("submit", "mine", "--cluster", "local", "--wait")
+    assert "setup line `no-such-command x`: no-such-command: command not found" in done.stdout + done.stderr
+    assert "slurm_script" not in done.stdout + done.stderr
