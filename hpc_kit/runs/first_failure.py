@@ -281,9 +281,7 @@ def _name_script_line(line: str, run: Run) -> str:
         text = (run.folder / SCRIPT).read_text(encoding="utf-8").splitlines()[int(match["line"]) - 1].strip()
     except (OSError, IndexError):
         return line
-    setup = [each.strip() for own in (run.record.resolved.job.setup if run.record else ()) for each in own.splitlines()]
-    place = f"setup line `{text}`" if text in setup else f"{SCRIPT}, line {match['line']}, `{text}`"
-    return f"{place}: {match['message']}"
+    return f"`{text}`: {match['message']} ({SCRIPT}, line {match['line']})"
 
 
 def _is_disk_full(path: Path) -> bool:

@@ -151,5 +151,5 @@ def test_a_wrong_file_is_refused_with_the_way_to_the_right_one(
 def test_a_failed_line_of_setup_is_quoted_instead_of_a_line_number(kit: Kit, project: Path) -> None:
     (project / "jobs/mine.toml").write_text('command = ["true"]\nsetup = ["true", "no-such-command x"]\n')
     done = kit("submit", "mine", "--cluster", "local", "--wait")
-    assert "setup line `no-such-command x`: no-such-command: command not found" in done.stdout + done.stderr
+    assert "`no-such-command x`: no-such-command: command not found (script.sbatch, line " in done.stdout + done.stderr
     assert "slurm_script" not in done.stdout + done.stderr
