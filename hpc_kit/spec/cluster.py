@@ -66,9 +66,27 @@ class Embedded(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     )
 
 
+class Partition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Values of the cluster file that are different for the jobs of one partition."""
+
+    python: Annotated[str | None, Meta(description="Interpreter on the nodes")] = None
+    setup: Annotated[tuple[str, ...], Meta(description="Lines of shell, instead of those of the cluster")] = ()
+    environment: Annotated[Environment, Meta(description="Modules and Python environment")] = field(
+        default_factory=Environment
+    )
+    env: Annotated[dict[str, Value], Meta(description="Environment variables; no secrets")] = field(
+        default_factory=dict
+    )
+    defaults: Annotated[Resources, Meta(description="sbatch options of jobs that do not set them")] = field(
+        default_factory=Resources
+    )
+    node: Annotated[Node, Meta(description="What one node has")] = field(default_factory=Node)
+
+
 class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One cluster file."""
 
+    extends: Annotated[str | None, Meta(description="Cluster file to start from, by name or path")] = None
     name: Annotated[str, Meta(description="Name of the cluster (default: the file's)")] = ""
     description: Annotated[str, Meta(description="One line about it")] = ""
     slurm: Annotated[
@@ -96,4 +114,7 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         default_factory=Resources
     )
     node: Annotated[Node, Meta(description="What one node has")] = field(default_factory=Node)
+    partition: Annotated[
+        dict[str, Partition], Meta(description="Tables [partition.NAME] with what is different in a partition")
+    ] = field(default_factory=dict)
     embedded: Annotated[Embedded, Meta(description="Settings of the embedded Slurm")] = field(default_factory=Embedded)
