@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import search_path, toml_documents
-from hpc_kit.spec.cluster import Cluster
+from hpc_kit.spec.cluster import Cluster, Partition
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resources import excluded_options
 from hpc_kit.spec.toml_documents import Document
@@ -168,6 +168,17 @@ def _cluster(
         if key.startswith(CLUSTER_PREFIX)
     }
     overrides = _overrides(own, Cluster, CLUSTER_PREFIX)
+    tables = document.data.get("partition")
+    partitions = {
+        name: Document(
+            table,
+            (toml_documents.Layer(f"[partition.{name}] of {document.origin_of(f'partition.{name}')}", None, table),),
+        )
+        for name, table in (tables.items() if isinstance(tables, dict) else ())
+        if isinstance(table, dict)
+    }
+    for each in partitions.values():
+        convert(each, Partition)  # its errors name the partition
     cluster = convert(toml_documents.merge_documents(document, overrides), Cluster)
     if cluster.extends is not None:
         raise SpecError(
@@ -175,10 +186,8 @@ def _cluster(
             found=f"cluster.extends = {cluster.extends!r}",
             remedy="write extends into a cluster file; it is resolved before other values are set",
         )
-    if (name := partition or cluster.defaults.partition) in cluster.partition:
-        table = document.data["partition"][name]
-        layer = toml_documents.Layer(f"[partition.{name}] of {document.origin_of(f'partition.{name}')}", None, table)
-        document = toml_documents.merge_documents(document, Document(table, (layer,)))
+    if (name := partition or cluster.defaults.partition) in partitions:
+        document = toml_documents.merge_documents(document, partitions[str(name)])
         cluster = convert(toml_documents.merge_documents(document, overrides), Cluster)
     document = toml_documents.merge_documents(document, overrides)
     return (cluster if cluster.name else structs.replace(cluster, name=stem)), document

@@ -462,7 +462,11 @@ def test_one_cluster_file_describes_the_nodes_of_each_partition(project: Path) -
     cpu, gpu = site(project).cluster, site(project, **{"resources.partition": "gpu"}).cluster
     assert (cpu.node.cpus, cpu.node.gpus, cpu.defaults.gpus_per_node) == (64, 0, None)
     assert (gpu.node.cpus, gpu.node.gpus, str(gpu.defaults.gpus_per_node)) == (32, 4, "4")
-    assert (gpu.defaults.account, gpu.env, gpu.setup) == ("physics", {"SITE": "x", "KIND": "gpu"}, ("module load cuda",))
+    assert (gpu.defaults.account, gpu.env, gpu.setup) == (
+        "physics",
+        {"SITE": "x", "KIND": "gpu"},
+        ("module load cuda",),
+    )
     other = site(project, **{"resources.partition": "long", "cluster.node.cpus": "8"}).cluster
     assert (other.node.cpus, other.node.gpus) == (8, None)
     assert site(project, **{"resources.partition": "gpu", "cluster.node.cpus": "8"}).cluster.node.cpus == 8
@@ -480,7 +484,8 @@ def test_a_cluster_file_may_extend_another(project: Path) -> None:
     ("text", "error"),
     [
         ('extends = "mine"\n', "env/mine.toml extends itself"),
-        ("[partition.gpu.node]\ncpuz = 3\n", "unknown key 'cpuz'"),
+        ("[partition.gpu.node]\ncpuz = 3\n", r"unknown key 'cpuz' in \[partition.gpu\] of env/mine.toml, line 1"),
+        ("[partition.gpu.node]\ncpus = 'x'\n", "wrong value for node.cpus in .*gpu"),
         ("extends = 3\n", "wrong value for extends"),
     ],
 )
