@@ -484,7 +484,7 @@ def test_a_cluster_file_may_extend_another(project: Path) -> None:
     ("text", "error"),
     [
         ('extends = "mine"\n', "env/mine.toml extends itself"),
-        ("[partition.gpu.node]\ncpuz = 3\n", r"unknown key 'cpuz' in \[partition.gpu\] of env/mine.toml, line 1"),
+        ("[partition.gpu.node]\ncpuz = 3\n", r"unknown key 'cpuz' in \[partition.gpu\] of env/mine.toml"),
         ("[partition.gpu.node]\ncpus = 'x'\n", "wrong value for node.cpus in .*gpu"),
         ("extends = 3\n", "wrong value for extends"),
     ],
