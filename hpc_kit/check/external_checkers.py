@@ -21,6 +21,8 @@ NO_SLURM = "this machine has no Slurm"
 """The reason to skip sbatch on a machine that is no login node."""
 
 _SECONDS = 20.0
+_SHELLCHECK_LINES = 1000
+"""The time of shellcheck grows with the square of the lines: 5000 take it a minute."""
 _BASH = {"bash", "sh", "dash", None}
 _SHELLCHECK = {"bash", "sh", "dash", "ksh"}
 _IGNORED = {1008, 1017, 1071, 1090, 1091, 1101, 1128, 1143, 2148, 2154, 2215, 2239}
@@ -149,6 +151,8 @@ def _shellcheck(script: BatchScript, file: Path, runner: Runner, environ: Mappin
         return f"it is for {script.interpreter or 'no interpreter'}"
     if _missing("shellcheck", environ):
         return "not installed"
+    if len(script.lines) > _SHELLCHECK_LINES:
+        return f"the script has more than {_SHELLCHECK_LINES} lines"
     answer = runner(["shellcheck", "--format=json", "--severity=warning", str(file)], timeout=_SECONDS, environ=environ)
     try:
         comments = json.loads(answer.stdout)

@@ -197,12 +197,26 @@ def check_program_file(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     if any(each.container for each in programs):
         return
     first = resolved.argv[0]
+    if first.endswith(".ipynb"):
+        yield _notebook(first)
+        return
     if error := _executable(first, folder, resolved):
         yield error
     for each in programs:
         file = each.file if each.kind in {"python", "shell"} else None
+        if file is not None and file.endswith(".ipynb"):
+            yield _notebook(file)
+            return
         if file is not None and file != "-" and not (folder / file).exists():
             yield _no_file(file, folder, resolved)
+
+
+def _notebook(file: str) -> SpecError:
+    return SpecError(
+        f"{file} is a notebook, and no program",
+        found="Python reads it as data, and runs none of its cells",
+        remedy=f"run jupyter nbconvert --to script {shlex.quote(file)}, then submit {file.removesuffix('.ipynb')}.py",
+    )
 
 
 def _executable(name: str, folder: Path, resolved: Resolved) -> SpecError | None:

@@ -86,8 +86,11 @@ def main() -> NoReturn:
         sys.exit(error.exit_status)
     except click.ClickException as error:
         echo(f"hpc-kit: {error.format_message()}", err=True)
-        if isinstance(error, click.UsageError) and error.ctx is not None:
-            echo(f"  do     {error.ctx.command_path} --help", err=True)
+        if isinstance(error, click.UsageError):
+            # A missing value of an option has no context.
+            named = sys.argv[1:2] if sys.argv[1:2] and sys.argv[1] in COMMANDS else []
+            command = error.ctx.command_path if error.ctx else " ".join(["hpc-kit", *named])
+            echo(f"  do     {command} --help", err=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt) as interrupt:
         # A submission that was interrupted during sbatch reports the queued job. click wraps this exception.

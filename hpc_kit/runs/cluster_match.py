@@ -135,10 +135,12 @@ def with_unused_job_id(folder: Path, environ: Mapping[str, str], client: SlurmCl
 
     ids = sorted((int(path.name) for path in folder.iterdir() if path.name.isdecimal()), reverse=True)
     for job_id in ids:
-        record = read_record(folder / str(job_id))
-        if record is None:
+        run = folder / str(job_id)
+        record = read_record(run)
+        is_foreign = run.exists() and run.stat().st_uid != os.getuid()  # with a private record, and a queue of its own
+        if record is None and not is_foreign:
             continue
-        if match_cluster(record, client) is ClusterMatch.OTHER:
+        if is_foreign or (record is not None and match_cluster(record, client) is ClusterMatch.OTHER):
             return {**environ, FIRST_ID_VARIABLE: str(job_id + 1)}
         # The queue itself is past this id already.
         break

@@ -10,7 +10,7 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.run_files import UNKNOWN_HOST, read_first_failure
+from hpc_kit.run_files import SCRIPT, UNKNOWN_HOST, read_first_failure
 from hpc_kit.slurm.nodelist import expand, fold
 from hpc_kit.slurm.states import JobState
 from hpc_kit.slurm.versions import LOGLESS_JOBS_VANISH, parse_version
@@ -68,6 +68,7 @@ SHELL_MESSAGE = re.compile(r"(?:(?:.*/)?(?:task|worker|agent)(?:\.sh)?: line \d+
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _RANK_PREFIX_AT_END = re.compile(r"\[rank\d+\]: ?$")
+_BASH_MESSAGE = re.compile(r"\S*/slurm_script: line (?P<line>\d+): (?P<message>.*)")
 _TRACEBACK = re.compile(r"^(?P<indent>[ |+]*)(?:Exception Group )?Traceback \(most recent call last\):$")
 _SYNTAX_ERROR = re.compile(r'^  File ".*", line \d+$')
 _CHAIN = (
@@ -264,12 +265,24 @@ def _failure_of_batch_script(run: Run, batch: list[str], status: JobStatus | Non
     if log is None:
         headline = f"its log was never written: {run.batch_log}"
         return RankFailure(None, host, code, None, headline, _explain_missing_log(run), None)
-    last = _last_lines("\n".join(batch), TAIL_LINES)
+    last = [_name_script_line(line, run) for line in _last_lines("\n".join(batch), TAIL_LINES)]
     messages = [line for line in last if _SLURM_MESSAGE.match(line)] or last
     # A full disk takes no message either. It may have been emptied since, then the cause is not known.
     silent = "the disk of its logs is full" if _is_disk_full(log) else "the batch script failed without a message"
     headline = messages[-1] if messages else silent
     return RankFailure(None, host, code, signal_name(code), headline, "\n".join(last), log)
+
+
+def _name_script_line(line: str, run: Run) -> str:
+    """Return a message of bash with the line that the user wrote, instead of a place in Slurm's copy of the script."""
+    match = _BASH_MESSAGE.match(line)
+    if match is None:
+        return line
+    try:
+        text = (run.folder / SCRIPT).read_text(encoding="utf-8").splitlines()[int(match["line"]) - 1].strip()
+    except (OSError, IndexError):
+        return line
+    return f"`{text}`: {match['message']} ({SCRIPT}, line {match['line']})"
 
 
 def _is_disk_full(path: Path) -> bool:

@@ -71,7 +71,7 @@ def command_variables(
         environ: Its environment.
         address: MASTER_ADDR and MASTER_PORT, if they are to be set although nobody has tried them.
     """
-    exports = rank_variables(world, environ) | (address or {})
+    exports = {**rank_variables(world, environ), **(address or {})}
     if world.world_size == 1:
         port = world.master_port or store.candidate_ports(f"process {os.getpid()}")[0]
         exports |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

@@ -68,6 +68,7 @@ def template_values(
         "setup": job.setup,
         "exports": script_exports(resolved, standalone=standalone),
         "log_folder": resolved.log_folder,
+        "own_log": resources.output is None,
         "log_folder_is_absolute": PurePath(resolved.cluster.runs).is_absolute(),
         "components": components(resolved, standalone=standalone),
         "array": resources.array is not None,

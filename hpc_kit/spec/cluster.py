@@ -23,22 +23,6 @@ class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     ] = "infiniband"
 
 
-class Partition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One partition: its limits, and what its nodes have in place of [node]. None means unknown or unlimited."""
-
-    default: Annotated[bool, Meta(description="Jobs that name no partition go here")] = False
-    nodes: Annotated[Count | None, Meta(description="Nodes of the partition")] = None
-    cpus: Annotated[Count | None, Meta(description="CPUs of its largest nodes")] = None
-    mem: Annotated[Size | None, Meta(description="Memory of its largest nodes")] = None
-    gpus: Annotated[Number | None, Meta(description="GPUs of a node; 0: none")] = None
-    gpu: Annotated[str | None, Meta(description="Kind of GPU, such as 'a100'")] = None
-    max_time: Annotated[Minutes | None, Meta(description="Longest time limit of a job")] = None
-    default_time: Annotated[Minutes | None, Meta(description="Time limit of a job that sets none")] = None
-    max_nodes: Annotated[Count | None, Meta(description="Most nodes of one job")] = None
-    accounts: Annotated[tuple[str, ...], Meta(description="The only accounts that may use it")] = ()
-    qos: Annotated[tuple[str, ...], Meta(description="The only QOS that may use it")] = ()
-
-
 class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Software that a job activates before its first rank, in this order. A failure ends the job."""
 
@@ -82,9 +66,40 @@ class Embedded(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     )
 
 
+class Partition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One partition: its limits, what its nodes have in place of [node], and what its jobs need in place of the cluster's.
+
+    None means unknown, unlimited, or as in the rest of the file.
+    """
+
+    default: Annotated[bool, Meta(description="Jobs that name no partition go here")] = False
+    nodes: Annotated[Count | None, Meta(description="Nodes of the partition")] = None
+    cpus: Annotated[Count | None, Meta(description="CPUs of its largest nodes")] = None
+    mem: Annotated[Size | None, Meta(description="Memory of its largest nodes")] = None
+    gpus: Annotated[Number | None, Meta(description="GPUs of a node; 0: none")] = None
+    gpu: Annotated[str | None, Meta(description="Kind of GPU, such as 'a100'")] = None
+    max_time: Annotated[Minutes | None, Meta(description="Longest time limit of a job")] = None
+    default_time: Annotated[Minutes | None, Meta(description="Time limit of a job that sets none")] = None
+    max_nodes: Annotated[Count | None, Meta(description="Most nodes of one job")] = None
+    accounts: Annotated[tuple[str, ...], Meta(description="The only accounts that may use it")] = ()
+    qos: Annotated[tuple[str, ...], Meta(description="The only QOS that may use it")] = ()
+    python: Annotated[str | None, Meta(description="Interpreter on its nodes")] = None
+    setup: Annotated[tuple[str, ...], Meta(description="Lines of shell, instead of those of the cluster")] = ()
+    environment: Annotated[Environment, Meta(description="Modules and Python environment of its jobs")] = field(
+        default_factory=Environment
+    )
+    env: Annotated[dict[str, Value], Meta(description="Environment variables of its jobs; no secrets")] = field(
+        default_factory=dict
+    )
+    defaults: Annotated[Resources, Meta(description="sbatch options of its jobs that do not set them")] = field(
+        default_factory=Resources
+    )
+
+
 class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One cluster file."""
 
+    extends: Annotated[str | None, Meta(description="Cluster file to start from, by name or path")] = None
     name: Annotated[str, Meta(description="Name of the cluster (default: the file's)")] = ""
     description: Annotated[str, Meta(description="One line about it")] = ""
     slurm: Annotated[
@@ -142,6 +157,9 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
             del own["gpus"]
         return structs.replace(self, node=structs.replace(self.node, **own))
 
+
+PARTITION_OVERRIDES = ("python", "setup", "environment", "env", "defaults")
+"""Keys of a partition that replace those of the whole file for its jobs."""
 
 _NODE_KEYS = ("cpus", "mem", "gpus", "gpu")
 """Keys that a partition may have in place of [node]."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import SlurmUnavailable, UnitError
 from hpc_kit.slurm import partitions, units
 from hpc_kit.slurm.client import user_name
-from hpc_kit.slurm.cluster_identity import find_program
+from hpc_kit.slurm.cluster_identity import find_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -96,7 +96,7 @@ class _Questions:
 
     def ask(self, argv: Sequence[str], *, streams: str = "out") -> str:
         """Return the output of a command; the empty string if it fails. `streams="both"` adds its errors."""
-        if find_program(argv[0], self.client.environ) is None:
+        if find_command(argv[0], self.client.environ) is None:
             self.gaps.append(f"{argv[0]}: not on PATH")
             return ""
         try:
@@ -172,8 +172,8 @@ def _software_facts(questions: _Questions, environ: Mapping[str, str]) -> Iterat
     lines = [line.removeprefix("srun:").strip() for line in text.splitlines()]
     if plugins := [line for line in lines if re.fullmatch(r"[a-z]\w*", line)]:
         yield Fact(("mpi",), plugins, _words(MPI_ARGV))
-    tools = [name for name in CONTAINERS if find_program(name, environ)]
-    plugin = find_program("srun", environ) and "--container-image" in questions.ask(("srun", "--help"), streams="both")
+    tools = [name for name in CONTAINERS if find_command(name, environ)]
+    plugin = find_command("srun", environ) and "--container-image" in questions.ask(("srun", "--help"), streams="both")
     if plugin:
         tools.append("pyxis")
     if tools:

@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import search_path, toml_documents
-from hpc_kit.spec.cluster import Cluster
+from hpc_kit.spec.cluster import PARTITION_OVERRIDES, Cluster, Partition
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resources import excluded_options
 from hpc_kit.spec.toml_documents import Document
@@ -56,7 +56,7 @@ def load_cluster(name: str, *, root: Path | None = None) -> Cluster:
     Raises:
         SpecError: The file is missing or malformed, or has an unknown key or a wrong value.
     """
-    return _cluster(_document("env", name, root or search_path.current_folder())[0], None, Path(name).stem)[0]
+    return _cluster(_chain(name, root or search_path.current_folder(), (), kind="env")[0], None, Path(name).stem)[0]
 
 
 def load(
@@ -82,13 +82,13 @@ def load(
         job_document, stem = _document_of(job, "the job"), job.name
     if isinstance(cluster, str | Path):
         cluster = str(cluster)
-        cluster_document, path = _document("env", cluster, root)
-        sources.append(path)
+        cluster_document, cluster_sources = _chain(cluster, root, (), kind="env")
+        sources += cluster_sources
         cluster_stem = Path(cluster).stem
     else:
         cluster_document, cluster_stem = _document_of(cluster, "the cluster"), cluster.name
     typed_job, job_document = _job(job_document, set, stem)
-    typed_cluster, cluster_document = _cluster(cluster_document, set, cluster_stem)
+    typed_cluster, cluster_document = _cluster(cluster_document, set, cluster_stem, typed_job.resources.partition)
     return LoadedJob(typed_job, typed_cluster, job_document, cluster_document, tuple(sources))
 
 
@@ -104,10 +104,18 @@ def _job_document(name: str, root: Path) -> Document:
 
 
 def _chain(
-    name: str, root: Path, seen: tuple[Path, ...], place: Callable[[], str] | None = None
+    name: str,
+    root: Path,
+    seen: tuple[Path, ...],
+    place: Callable[[], str] | None = None,
+    *,
+    kind: search_path.FileKind = "jobs",
 ) -> tuple[Document, list[str]]:
-    """Merge a job file with the files that it extends, and return their names. `place` returns the line of its name."""
-    path = search_path.find_file("jobs", name, root, named_in=seen[-1] if seen else None, place=place)
+    """Merge a job or cluster file with the files that it extends, and return their names.
+
+    `place` returns the line of its name.
+    """
+    path = search_path.find_file(kind, name, root, named_in=seen[-1] if seen else None, place=place)
     shown = search_path.display_path(path, root)
     # A file may extend one of the same name in another folder, so compare paths.
     if path.resolve() in seen:
@@ -119,11 +127,10 @@ def _chain(
     if base is None:
         return document, [shown]
     if not isinstance(base, str):
-        raise SpecError(
-            f"wrong value for extends in {shown}", found=f"extends = {base!r}", remedy="write the name of a job file"
-        )
+        remedy = f"write the name of a {'job' if kind == 'jobs' else 'cluster'} file"
+        raise SpecError(f"wrong value for extends in {shown}", found=f"extends = {base!r}", remedy=remedy)
     # Name and description of the base file are not inherited.
-    lower, sources = _chain(base, root, (*seen, path.resolve()), partial(document.origin_of, "extends"))
+    lower, sources = _chain(base, root, (*seen, path.resolve()), partial(document.origin_of, "extends"), kind=kind)
     lower = toml_documents.drop_keys(lower, "name", "description")
     document = toml_documents.drop_keys(document, "extends")
     if "program" in document.data:  # it describes another program: nothing of the base's table is true of it
@@ -139,12 +146,6 @@ def _over(lower: Document, upper: Document) -> Document:
     return toml_documents.merge_documents(lower, upper)
 
 
-def _document(kind: search_path.FileKind, name: str, root: Path) -> tuple[Document, str]:
-    path = search_path.find_file(kind, name, root)
-    shown = search_path.display_path(path, root)
-    return toml_documents.read_document(path, shown), shown
-
-
 def _job(document: Document, settings: Settings | None, stem: str) -> tuple[Job, Document]:
     own = {key: value for key, value in (settings or {}).items() if not key.startswith(CLUSTER_PREFIX)}
     document = _over(document, _overrides(own, Job))
@@ -158,14 +159,45 @@ def _job(document: Document, settings: Settings | None, stem: str) -> tuple[Job,
     return (job if job.name else structs.replace(job, name=stem)), document
 
 
-def _cluster(document: Document, settings: Settings | None, stem: str) -> tuple[Cluster, Document]:
+def _partitions(document: Document) -> dict[str, Document]:
+    """Return what each [partition.NAME] replaces in the rest of the cluster file.
+
+    Raises:
+        SpecError: A table has an unknown key or a wrong value. The error names the partition.
+    """
+    tables = document.data.get("partition")
+    found = {}
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        if isinstance(table, dict):
+            title = f"[partition.{name}] of {document.origin_of(f'partition.{name}')}"
+            convert(Document(table, (toml_documents.Layer(title, None, table),)), Partition)
+            own = {key: table[key] for key in PARTITION_OVERRIDES if key in table}
+            found[name] = Document(own, (toml_documents.Layer(title, None, own),))
+    return found
+
+
+def _cluster(
+    document: Document, settings: Settings | None, stem: str, partition: str | None = None
+) -> tuple[Cluster, Document]:
     own = {
         key.removeprefix(CLUSTER_PREFIX): value
         for key, value in (settings or {}).items()
         if key.startswith(CLUSTER_PREFIX)
     }
-    document = toml_documents.merge_documents(document, _overrides(own, Cluster, CLUSTER_PREFIX))
-    cluster = convert(document, Cluster)
+    overrides = _overrides(own, Cluster, CLUSTER_PREFIX)
+    partitions = _partitions(document)
+    cluster = convert(toml_documents.merge_documents(document, overrides), Cluster)
+    if cluster.extends is not None:
+        raise SpecError(
+            "extends is set for the cluster",
+            found=f"cluster.extends = {cluster.extends!r}",
+            remedy="write extends into a cluster file; it is resolved before other values are set",
+        )
+    default = next((name for name, table in cluster.partition.items() if table.default), None)
+    if chosen := partitions.get(partition or cluster.defaults.partition or default or ""):
+        document = toml_documents.merge_documents(document, chosen)
+        cluster = convert(toml_documents.merge_documents(document, overrides), Cluster)
+    document = toml_documents.merge_documents(document, overrides)
     return (cluster if cluster.name else structs.replace(cluster, name=stem)), document
 
 

@@ -118,6 +118,12 @@ def _missing(kind: FileKind, name: str, root: Path, suffix: str, place: Callable
             remedy=f"convert it to a program first:  jupyter nbconvert --to script {name}\n"
             f"then  hpc-kit submit -j 4x2 -- python {program}",
         )
+    if not near and name.endswith((".yaml", ".yml", ".json")):
+        return SpecError(
+            f"'{name}' is no {suffix} file",
+            found="job and cluster files are TOML",
+            remedy="write the same keys as TOML: `hpc-kit init --minimal` copies examples",
+        )
     if len(known) > FEW:
         listed, choose = f"{len(known)} files in {looked}", "write one of the names that `hpc-kit list` shows"
     else:

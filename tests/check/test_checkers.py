@@ -118,6 +118,11 @@ def test_unreadable_shellcheck_output_is_no_finding(environ: dict[str, str]) -> 
     assert found["shellcheck"] == CheckerResult("shellcheck", skipped="its answer is not valid JSON")
 
 
+def test_a_script_that_would_take_shellcheck_minutes_is_not_given_to_it(environ: dict[str, str]) -> None:
+    script = HEAD + "".join(f"export A{number}=1\n" for number in range(5000))
+    assert outcomes(script, environ, Answers(**FINE))["shellcheck"].skipped == "the script has more than 1000 lines"
+
+
 def test_a_refusal_of_sbatch_is_quoted(environ: dict[str, str]) -> None:
     words = "sbatch: error: invalid partition specified: gpuu\nallocation failure: Invalid partition name specified\n"
     (finding,) = outcomes(HEAD, environ, Answers(**FINE | {"sbatch": (1, "", words)}))["sbatch's parser"].findings

@@ -78,3 +78,78 @@ def test_completion_is_installed_once_and_completes_names_of_jobs(kit: Kit, tmp_
     environ = {**os.environ, **words}
     done = subprocess.run([sys.executable, "-c", start], env=environ, capture_output=True, text=True, check=False)
     assert "plain,ddp_4node" in done.stdout
+
+
+def test_a_run_is_private_even_if_its_folder_is_shared(kit: Kit, project: Path) -> None:
+    words = ["-j", "1x1", "--cluster", "local", "--job-name", "mine", "--", "bash", "-c", "echo told"]
+    before = os.umask(0o002)
+    try:
+        for command in ("render", "submit"):  # `render` makes the folders
+            done = kit(command, *words)
+            assert done.returncode == 0, done.stderr
+    finally:
+        os.umask(before)
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (project / "runs/mine").iterdir()}
+    run = (project / "runs/mine/latest").readlink().name
+    assert modes == {run: "0o700", f"{run}.log": "0o600", "latest": "0o700"}
+    assert "told" in (project / f"runs/mine/{run}/rank-0.log").read_text()
+    shared = [(project / name).stat().st_mode & 0o777 for name in ("runs", "runs/mine")]
+    assert shared == [0o775, 0o775]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
+def test_the_jobs_of_two_users_of_a_project_have_different_folders(kit: Kit, project: Path) -> None:
+    """Each user has an embedded queue, and each queue counts from 1."""
+    words = [
+        "submit",
+        "-j",
+        "1x1",
+        "--cluster",
+        "local",
+        "--job-name",
+        "mine",
+        "--wait",
+        "--",
+        "bash",
+        "-c",
+        "echo told",
+    ]
+    assert kit(*words, HPC_KIT_SLURM_STATE=str(project / "first")).returncode == 0
+    [first] = [path for path in (project / "runs/mine").iterdir() if path.name.isdecimal()]
+    os.chown(first, 1234, -1)
+    (first / "record.json").unlink()
+    done = kit(*words, HPC_KIT_SLURM_STATE=str(project / "second"))
+    assert done.returncode == 0, done.stderr
+    assert (project / "runs/mine/latest").readlink().name == str(int(first.name) + 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "remedy"),
+    [
+        (["render", "real.yaml"], "'real.yaml' is no .toml file", "write the same keys as TOML"),
+        (["render", "a", "--set"], "Option '--set' requires an argument.", "hpc-kit render --help"),
+        (
+            ["submit", "-j", "1x1", "--", "python", "a b.ipynb"],
+            "a b.ipynb is a notebook",
+            "nbconvert --to script 'a b.ipynb'",
+        ),
+        (["submit", "-j", "1x1", "--", "a.ipynb"], "a.ipynb is a notebook", "then submit a.py"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_way_to_the_right_one(
+    kit: Kit, project: Path, words: list[str], what: str, remedy: str
+) -> None:
+    for name in ("real.yaml", "a b.ipynb", "a.ipynb"):
+        (project / name).write_text("{}")
+    done = kit(*words)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert lines[0].startswith(f"hpc-kit: {what}")
+    assert remedy in lines[-1]
+
+
+def test_a_failed_line_of_setup_is_quoted_instead_of_a_line_number(kit: Kit, project: Path) -> None:
+    (project / "jobs/mine.toml").write_text('command = ["true"]\nsetup = ["true", "no-such-command x"]\n')
+    done = kit("submit", "mine", "--cluster", "local", "--wait")
+    assert "`no-such-command x`: no-such-command: command not found (script.sbatch, line " in done.stdout + done.stderr
+    assert "slurm_script" not in done.stdout + done.stderr

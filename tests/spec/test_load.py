@@ -432,3 +432,67 @@ def test_an_option_missing_from_the_release_is_refused(project: Path) -> None:
     write(project, MINIMAL + '[resources]\nrequeue = "expedite"\n')
     assert resolved(project, cluster__slurm_version="25.11").job.resources.requeue == "expedite"
     assert "wrong value for slurm_version" in error_of(project, MINIMAL, cluster__slurm_version="new")
+
+
+SITE = """
+slurm = "system"
+setup = ["module load base"]
+[defaults]
+account = "physics"
+partition = "cpu"
+[node]
+cpus = 64
+[env]
+SITE = "x"
+[partition.gpu]
+setup = ["module load cuda"]
+defaults.gpus_per_node = 4
+cpus = 32
+gpus = 4
+env.KIND = "gpu"
+[partition.cpu]
+gpus = 0
+"""
+
+
+def site(project: Path, **settings: Any) -> load.LoadedJob:
+    (project / "jobs/mine.toml").write_text(MINIMAL)
+    return load.load("mine", settings.pop("cluster", "site"), set=settings, root=project)
+
+
+def test_one_cluster_file_describes_the_nodes_of_each_partition(project: Path) -> None:
+    (project / "env/site.toml").write_text(SITE)
+    cpu = site(project).cluster.for_partition("cpu")
+    gpu = site(project, **{"resources.partition": "gpu"}).cluster.for_partition("gpu")
+    assert (cpu.node.cpus, cpu.node.gpus, cpu.defaults.gpus_per_node) == (64, 0, None)
+    assert (gpu.node.cpus, gpu.node.gpus, str(gpu.defaults.gpus_per_node)) == (32, 4, "4")
+    assert (gpu.defaults.account, gpu.env, gpu.setup) == (
+        "physics",
+        {"SITE": "x", "KIND": "gpu"},
+        ("module load cuda",),
+    )
+    other = site(project, **{"resources.partition": "long", "cluster.node.cpus": "8"}).cluster.for_partition("long")
+    assert (other.node.cpus, other.node.gpus) == (8, None)
+
+
+def test_a_cluster_file_may_extend_another(project: Path) -> None:
+    (project / "env/site.toml").write_text(SITE)
+    (project / "env/mine.toml").write_text('extends = "site"\n[defaults]\npartition = "gpu"\n')
+    loaded = site(project, cluster="mine")
+    assert (loaded.cluster.name, loaded.cluster.node.cpus, loaded.cluster.defaults.account) == ("mine", 64, "physics")
+    assert loaded.sources[-2:] == ("env/mine.toml", "env/site.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('extends = "mine"\n', "env/mine.toml extends itself"),
+        ("[partition.gpu]\ncpuz = 3\n", r"unknown key 'cpuz' in \[partition.gpu\] of env/mine.toml"),
+        ("[partition.gpu]\ncpus = 'x'\n", "wrong value for cpus in .*gpu"),
+        ("extends = 3\n", "wrong value for extends"),
+    ],
+)
+def test_a_wrong_partition_or_extends_of_a_cluster_is_refused(project: Path, text: str, error: str) -> None:
+    (project / "env/mine.toml").write_text(text)
+    with pytest.raises(SpecError, match=error):
+        site(project, cluster="mine")

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 TRACEBACK_LINES = 30
 """Lines of the traceback on the page; the document has all."""
 
-_ASSIGNMENT = re.compile(r"(?P<head>(?<![\w-])(?:--)?(?P<name>[A-Za-z][\w-]*)(?:=|: ?| (?=\S{16})))(?P<value>[^\s'\",;]{6,})")
+_ASSIGNMENT = re.compile(
+    r"(?P<head>(?<![\w-])(?:--)?(?P<name>[A-Za-z][\w-]*)(?:=|: ?| (?=\S{16})))(?P<value>[^\s'\",;]{6,})"
+)
 _BEARER = re.compile(r"(?i)(\b(?:bearer|basic) )[\w.~+/=-]{12,}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -307,11 +307,18 @@ def find_my_launcher(environ: Mapping[str, str]) -> World | None:
     return replace(resolve({}), launcher="mine", name="my launcher") if "MINE" in environ else None
 
 
-def test_a_launcher_plugin_is_used_if_no_other_matches_or_if_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("mine", "tests.runtime.launchers.test_launchers:find_my_launcher", launchers.PLUGIN_GROUP)
-    monkeypatch.setattr(
-        "importlib.metadata.entry_points", lambda group: [point] if group == launchers.PLUGIN_GROUP else []
-    )
+def install_plugin(monkeypatch: pytest.MonkeyPatch, folder: Path, line: str) -> None:
+    """Install a package with an entry point."""
+    (folder / "mine-1.0.dist-info").mkdir()
+    (folder / "mine-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (folder / "mine-1.0.dist-info/entry_points.txt").write_text(f"[{launchers.PLUGIN_GROUP}]\n{line}\n")
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def test_a_launcher_plugin_is_used_if_no_other_matches_or_if_it_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install_plugin(monkeypatch, tmp_path, "mine = tests.runtime.launchers.test_launchers:find_my_launcher")
     launchers.plugin_launchers.cache_clear()
     try:
         assert resolve({"MINE": "1"} | PLAIN).launcher == "mine"
@@ -323,9 +330,8 @@ def test_a_launcher_plugin_is_used_if_no_other_matches_or_if_it_is_chosen(monkey
         launchers.plugin_launchers.cache_clear()
 
 
-def test_a_launcher_plugin_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("broken", "no_such_module:launcher", launchers.PLUGIN_GROUP)
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [point])
+def test_a_launcher_plugin_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install_plugin(monkeypatch, tmp_path, "broken = no_such_module:launcher")
     launchers.plugin_launchers.cache_clear()
     try:
         with pytest.raises(IncompleteEnvironment, match="the launcher 'broken' cannot be loaded"):

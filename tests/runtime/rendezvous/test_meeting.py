@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
@@ -573,7 +574,12 @@ def test_the_store_of_one_machine_listens_on_the_loopback_interface_only(
 ) -> None:
     seen: list[set[str]] = []
     real = sign_in.wait_for_all
-    monkeypatch.setattr(sign_in, "wait_for_all", lambda *words: (seen.append(listening_addresses()), real(*words)))
+
+    def spy(*words: Any) -> None:
+        seen.append(listening_addresses())
+        real(*words)
+
+    monkeypatch.setattr(sign_in, "wait_for_all", spy)
     step = Step.of(2, job=job, hosts=("n1",)) if hosts[0] == "n1" else Step.of(1, 1, job=job, hosts=hosts)
     all_meetings(meet_all(step.environs()))
     assert {address.partition(".")[0] for address in set.union(*seen)} == {"127"}
