@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from hpc_kit.runtime import World as World
     from hpc_kit.runtime import distributed as distributed
     from hpc_kit.runtime import resolve as resolve
-    from hpc_kit.runtime.restart.checkpointer import Checkpointer as Checkpointer
     from hpc_kit.runtime.restart.checkpoint_file import convert_checkpoint as convert_checkpoint
     from hpc_kit.runtime.restart.checkpoint_file import load_checkpoint as load_checkpoint
     from hpc_kit.runtime.restart.checkpoint_file import save_checkpoint as save_checkpoint
+    from hpc_kit.runtime.restart.checkpointer import Checkpointer as Checkpointer
     from hpc_kit.script.render import render as render
     from hpc_kit.submission.executor import Executor as Executor
     from hpc_kit.submission.job_handles import ScriptJob as ScriptJob

@@ -105,7 +105,7 @@ def train(training: Training, rank: int) -> Left:
     )
     with hpc_kit.distributed(backend="gloo"):
         random.seed(rank)
-        np.random.seed(rank)  # noqa: NPY002  the global generator is what programs use
+        np.random.seed(rank)
         torch.manual_seed(rank)
         model: nn.Module = fully_shard(inner) if training.get("sharded") else DistributedDataParallel(inner)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
@@ -116,7 +116,7 @@ def train(training: Training, rank: int) -> Left:
             if rank == 1 and step == training.get("signal_at"):
                 os.kill(os.getpid(), signal.SIGUSR1)
             data = torch.full((4, width), float(position.take())) + torch.rand(4, width)
-            loss = (model(data) * (random.random() + np.random.rand())).square().mean()  # noqa: NPY002
+            loss = (model(data) * (random.random() + np.random.rand())).square().mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -226,7 +226,9 @@ def test_a_checkpoint_of_another_model_is_one_clear_error(tmp_path: Path) -> Non
     (nn.Linear(2, 2), nn.Linear(2, 2, bias=False), "model.bias of the checkpoint is not in this model"),
     (nn.Linear(2, 2, bias=False), nn.Linear(2, 2), "model.bias is not in the checkpoint"),
 ])  # fmt: skip
-def test_a_parameter_more_or_less_is_another_model(saved: nn.Module, own: nn.Module, words: str, tmp_path: Path) -> None:
+def test_a_parameter_more_or_less_is_another_model(
+    saved: nn.Module, own: nn.Module, words: str, tmp_path: Path
+) -> None:
     first = hpc_kit.Checkpointer(tmp_path)
     first.restore(model=saved)
     first.save(0)
@@ -246,11 +248,11 @@ def test_the_state_of_a_new_object_is_missing_in_an_old_checkpoint(tmp_path: Pat
 
 @pytest.mark.parametrize("make", [
     lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-    lambda parameters: torch.optim.Adagrad(parameters),
-    lambda parameters: torch.optim.NAdam(parameters),
-    lambda parameters: torch.optim.Adafactor(parameters),
+    torch.optim.Adagrad,
+    torch.optim.NAdam,
+    torch.optim.Adafactor,
     lambda parameters: torch.optim.AdamW(parameters, amsgrad=True, fused=True),
-    lambda parameters: torch.optim.LBFGS(parameters),
+    torch.optim.LBFGS,
 ], ids=["momentum", "adagrad", "nadam", "adafactor", "amsgrad", "lbfgs"])  # fmt: skip
 def test_any_optimizer_continues_exactly(make: Callable[..., torch.optim.Optimizer], tmp_path: Path) -> None:
     def train(folder: Path, steps: int) -> list[float]:
@@ -411,7 +413,9 @@ def test_a_lead_that_is_shorter_than_the_last_saves_is_reported_at_the_start(
     info.write_text(info.read_text().replace(f'"seconds": {saved["seconds"]}', '"seconds": 80.0'))
     slow = Training(tmp_path)
     slow.restore()
-    assert slow.lines[1].startswith("warning: the lead may be too short for a save\n  found  a stop takes up to 120 s: ")
+    assert slow.lines[1].startswith(
+        "warning: the lead may be too short for a save\n  found  a stop takes up to 120 s: "
+    )
     assert slow.lines[1].endswith("\n  do     set lead = 181 in [restart]")
 
 

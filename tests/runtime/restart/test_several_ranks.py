@@ -27,7 +27,7 @@ def test_a_training_that_a_signal_to_one_rank_stops_continues_exactly(asynchrono
     for name in ("unbroken", "broken", "run"):
         (tmp_path / name).mkdir()
     unbroken = losses(run_two(tmp_path / "unbroken", "all"))
-    saver = {"every": 2, "asynchronous": asynchronous}
+    saver = {"every": 2, "asynchronous": asynchronous, "agree_every": 1}
     environ = {"HPC_KIT_RUN": str(tmp_path / "run")}
     stopped = run_two(tmp_path / "broken", "first", saver=saver, signal_at=4, environ=environ)
     steps = len(stopped[0]["losses"])
@@ -49,7 +49,8 @@ def test_a_disk_that_is_full_on_one_rank_keeps_the_old_checkpoint_and_the_traini
     (tmp_path / "run").mkdir()
     first = run_two(tmp_path, "first", steps=4, sharded=True, saver={"every": 4})
     environ = {"HPC_KIT_RUN": str(tmp_path / "run")}
-    full = run_two(tmp_path, "full", sharded=True, saver={"every": 2}, fault="no space", signal_at=8, environ=environ)
+    saver = {"every": 2, "agree_every": 1}
+    full = run_two(tmp_path, "full", sharded=True, saver=saver, fault="no space", signal_at=8, environ=environ)
     assert losses(first) and losses(full)
     warnings = [line for line in full[0]["lines"] if line.startswith("warning: step ")]
     assert warnings[0].startswith("warning: step 6 is not saved\nthe checkpoint cannot be written\n")
@@ -101,7 +102,9 @@ def test_an_asynchronous_save_on_a_slow_disk_does_not_stop_the_training(tmp_path
     ranks = run_two(tmp_path, "slow", saver={"every": 2, "asynchronous": True, "keep": 9}, fault="slow disk")
     assert losses(ranks)
     notes = [line for line in ranks[0]["lines"] if line.startswith("note    step ")]
-    assert [line.partition("is not saved: ")[2] for line in notes] == ["the last save still runs; choose a larger every"]
+    assert [line.partition("is not saved: ")[2] for line in notes] == [
+        "the last save still runs; choose a larger every"
+    ]
     # What runs at the end of the training is finished before the ranks part.
     steps = sorted(int(path.name.removeprefix("step-")) for path in (tmp_path / "checkpoints").glob("step-*"))
     assert steps[0] == 2
