@@ -367,8 +367,8 @@ class Training:
     def _order_buckets(self) -> None:
         """Run a backward pass whose gradients are dropped.
 
-        DistributedDataParallel arranges its buckets anew after the first pass, and sums of more than two ranks depend
-        on them in the last bit. So that a resumed training has exactly the losses of an unbroken one, this happens here.
+        DistributedDataParallel arranges its buckets anew after the first pass. Sums of more than two ranks depend on
+        the buckets in the last bit. A resumed training does this now, to have exactly the losses of an unbroken one.
         """
         nothing = torch.zeros(1, self.options.sequence, dtype=torch.long, device=self.world.device)
         loss = self.compute_loss(nothing, nothing)

@@ -107,7 +107,7 @@ def train(training: Training, rank: int) -> Left:
         random.seed(rank)
         np.random.seed(rank)
         torch.manual_seed(rank)
-        model: nn.Module = fully_shard(inner) if training.get("sharded") else DistributedDataParallel(inner)
+        model: Any = fully_shard(inner) if training.get("sharded") else DistributedDataParallel(inner)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.5)
         position = Position(rank if training.get("fault") == "own state" else 0)
@@ -134,7 +134,12 @@ def break_rank(fault: str, rank: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
     if fault == "slow disk":
         sync = os.fsync
-        mock.patch("os.fsync", lambda file: (time.sleep(0.3), sync(file))).start()
+
+        def sync_slowly(file: int) -> None:
+            time.sleep(0.3)
+            sync(file)
+
+        mock.patch("os.fsync", sync_slowly).start()
 
 
 def main(training: Training) -> None:

@@ -10,7 +10,7 @@ import textwrap
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 import torch
@@ -235,7 +235,10 @@ def test_a_folder_in_another_order_keeps_the_moments_of_each_parameter(tmp_path:
 def test_an_optimizer_in_an_order_of_its_own_is_converted_by_names(tmp_path: Path) -> None:
     def make() -> tuple[nn.Sequential, AdamW]:
         model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-        groups = [{"params": model[1].parameters(), "weight_decay": 0.5}, {"params": model[0].parameters()}]
+        groups: list[dict[str, Any]] = [
+            {"params": model[1].parameters(), "weight_decay": 0.5},
+            {"params": model[0].parameters()},
+        ]
         return model, AdamW(groups)
 
     model, optimizer = make()

@@ -257,15 +257,15 @@ def test_the_state_of_a_new_object_is_missing_in_an_old_checkpoint(tmp_path: Pat
 def test_any_optimizer_continues_exactly(make: Callable[..., torch.optim.Optimizer], tmp_path: Path) -> None:
     def train(folder: Path, steps: int) -> list[float]:
         torch.manual_seed(1)
-        model, losses = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.3), nn.Linear(3, 1)), []
-        optimizer = make(model.parameters())
+        model, losses = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.3), nn.Linear(3, 1)), list[float]()
+        optimizer: Any = make(model.parameters())
         saver = hpc_kit.Checkpointer(folder, every=3, report=str)
         for step in range(saver.restore(model=model, optimizer=optimizer), steps):
             data = torch.rand(4, 3) * random.random()
 
             def compute(data: torch.Tensor = data) -> torch.Tensor:
                 optimizer.zero_grad()
-                loss = model(data).square().mean()
+                loss: torch.Tensor = model(data).square().mean()
                 loss.backward()
                 return loss
 
