@@ -48,8 +48,9 @@ def measure_save(folder: Path, megabytes: int, *, asynchronous: bool) -> tuple[f
     lines: list[str] = []
     saver = hpc_kit.Checkpointer(folder, every=1, asynchronous=asynchronous, report=lines.append)
     saver.restore(model=model)
+    saver.save(0)  # the first save imports modules
     begun = time.perf_counter()
-    saver.step(0)
+    saver.step(1)
     stopped = time.perf_counter() - begun
     saver.close()
     return stopped, time.perf_counter() - begun

@@ -96,7 +96,8 @@ Import these names from `hpc_kit`. Importing the package is cheap: each name is 
 | submit functions | `hpc_kit.Executor` |
 | make the process group in a program | `hpc_kit.distributed`, which yields a `Group` |
 | learn the rank of a process | `hpc_kit.resolve`, which returns a `World` |
-| save and load a [checkpoint](checkpoints.md) in one file | `hpc_kit.save_checkpoint`, `hpc_kit.load_checkpoint` |
+| save a training, stop it and [continue](checkpoints.md) | `hpc_kit.Checkpointer` |
+| save and load a checkpoint in one file | `hpc_kit.save_checkpoint`, `hpc_kit.load_checkpoint` |
 | expand a node list | `hpc_kit.slurm.nodelist` |
 
 Commands inside a job: `python -m hpc_kit.runtime PROGRAM` runs a program with torch's variables set.
@@ -111,6 +112,7 @@ API_NAMES = (
     "Group",
     "resolve",
     "World",
+    "Checkpointer",
     "save_checkpoint",
     "load_checkpoint",
     "convert_checkpoint",

@@ -22,7 +22,10 @@ def losses(ranks: list[Left]) -> list[list[float]]:
     return [rank["losses"] for rank in ranks]
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
+@pytest.mark.parametrize("asynchronous", [
+    pytest.param(False, id="synchronous"),
+    pytest.param(True, id="asynchronous", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_training_that_a_signal_to_one_rank_stops_continues_exactly(asynchronous: bool, tmp_path: Path) -> None:
     for name in ("unbroken", "broken", "run"):
         (tmp_path / name).mkdir()
@@ -60,6 +63,7 @@ def test_a_disk_that_is_full_on_one_rank_keeps_the_old_checkpoint_and_the_traini
     assert sorted(os.listdir(tmp_path / "checkpoints")) == [".lock", "latest", "step-4"]
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_skipped_and_the_one_before_is_used(tmp_path: Path) -> None:
     unbroken = losses(run_two(tmp_path, "first", sharded=True, saver={"every": 5}))
     newest = tmp_path / "checkpoints" / "step-10"
@@ -75,6 +79,7 @@ def test_a_damaged_checkpoint_is_skipped_and_the_one_before_is_used(tmp_path: Pa
     assert names == ["step-10", "step-10.damaged", "step-5"]
 
 
+@pytest.mark.slow
 def test_a_state_of_each_rank_needs_the_same_number_of_ranks(tmp_path: Path) -> None:
     assert losses(run_two(tmp_path, "first", saver={"every": 5}, fault="own state"))
     assert losses(run_two(tmp_path, "second", steps=12, fault="own state"))
@@ -82,6 +87,7 @@ def test_a_state_of_each_rank_needs_the_same_number_of_ranks(tmp_path: Path) -> 
     assert one["error"].startswith("the state of position cannot be given to another number of ranks\n")
 
 
+@pytest.mark.slow
 def test_a_state_that_all_ranks_share_is_given_to_any_number_of_ranks(tmp_path: Path) -> None:
     assert losses(run_two(tmp_path, "first", steps=6, sharded=True, saver={"every": 6}))
     (one,) = run_two(tmp_path, "second", ranks=1, steps=8)
@@ -89,6 +95,7 @@ def test_a_state_that_all_ranks_share_is_given_to_any_number_of_ranks(tmp_path: 
     assert one["lines"][1] == "note    1 ranks instead of 2: random numbers start anew"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_model_is_refused_on_all_ranks(tmp_path: Path) -> None:
     assert losses(run_two(tmp_path, "first", steps=2, saver={"every": 2}))
     for rank in run_two(tmp_path, "second", width=9):
@@ -98,6 +105,7 @@ def test_a_checkpoint_of_another_model_is_refused_on_all_ranks(tmp_path: Path) -
         )
 
 
+@pytest.mark.slow
 def test_an_asynchronous_save_on_a_slow_disk_does_not_stop_the_training(tmp_path: Path) -> None:
     ranks = run_two(tmp_path, "slow", saver={"every": 2, "asynchronous": True, "keep": 9}, fault="slow disk")
     assert losses(ranks)
