@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import DataLoader
 
 from tests.conftest import ROOT
 
@@ -33,10 +38,34 @@ def run(name: str, folder: Path, number: int = 0, at: str = "") -> list[str]:
 
 
 def test_the_restartable_program_has_five_more_lines() -> None:
-    texts = [(EXAMPLES / name).read_text().splitlines() for name in ("train.py", "train_restartable.py")]
-    added = [line for line in difflib.ndiff(*texts) if line.startswith("+")]
-    assert len(texts[0]) == 40
-    assert len(added) == 5
+    before, after = ((EXAMPLES / name).read_text().splitlines() for name in ("train.py", "train_restartable.py"))
+    added = [line.removeprefix("+ ") for line in difflib.ndiff(before, after) if line.startswith("+")]
+    assert (len(before), len(added)) == (40, 5)
+    page = (ROOT / "docs" / "checkpoints.md").read_text()
+    assert all(f"{line}\n" in page for line in added)
+
+
+def test_the_order_of_the_data_continues_although_workers_read_ahead() -> None:
+    page = (ROOT / "docs" / "checkpoints.md").read_text()
+    names: dict[str, Any] = {"torch": torch, "itertools": itertools}
+    exec(re.findall(r"```python\n(class Order.*?)```", page, re.DOTALL)[0], names)
+
+    def batches(rank: int, first: int, last: int) -> list[list[int]]:
+        order = names["Order"](size=24, batch=2, rank=rank, ranks=3)
+        order.load_state_dict({"done": first})
+        found = []
+        for step, batch in enumerate(DataLoader(range(24), batch_sampler=order, num_workers=1), first):  # type: ignore[arg-type]
+            if step == last:
+                return found
+            order.done = step + 1
+            found.append(batch.tolist())
+            assert order.state_dict() == {"done": step + 1}
+        raise AssertionError
+
+    ranks = [batches(rank, 0, 9) for rank in range(3)]
+    assert [batches(rank, 0, 3) + batches(rank, 3, 9) for rank in range(3)] == ranks
+    for epoch in (slice(0, 4), slice(4, 8)):
+        assert sorted(number for rank in ranks for batch in rank[epoch] for number in batch) == list(range(24))
 
 
 @pytest.mark.parametrize("number", [
