@@ -1,4 +1,4 @@
-"""What a Checkpointer costs a training: agreements of the ranks on a stop, and saves.
+"""Measure what a Checkpointer costs a training: agreements of the ranks on a stop, and saves.
 
     python bench/checkpointer.py [--ranks 8] [--steps 200] [--megabytes 200]
 

@@ -120,12 +120,12 @@ class Checkpointer:
         self.close(wait=kind is None)
 
     def close(self, *, wait: bool = True) -> None:
-        """Finish a save that runs, unlock the folder, and bring back the signal handlers that were there before.
+        """Finish a save that runs, unlock the folder, and bring back the previous signal handlers.
 
         The end of `hpc_kit.distributed()` finishes the save, and the end of the process does the rest.
 
         Args:
-            wait: Wait for the save; the other ranks must do the same.
+            wait: Wait for the save; all ranks must do this.
         """
         if wait:
             self._finish()
@@ -167,7 +167,9 @@ class Checkpointer:
         if words := self._changed_options(found.info):
             self._print(f"note    the checkpoint was made with {words}: an unbroken training would differ")
         if found.info.get("ranks") != _ranks():
-            self._print(f"note    {_ranks()} ranks instead of {found.info.get('ranks')}: random numbers start anew")
+            self._print(
+                f"note    {_ranks()} ranks instead of {found.info.get('ranks')}: random numbers start from new seeds"
+            )
         self._compare_with_lead(found.info.get("seconds", 0.0))
         return step
 
@@ -363,7 +365,7 @@ class Checkpointer:
         run_on_all(lambda: state.apply(targets), self._group)
 
     def _changed_options(self, info: CheckpointInfo) -> str:
-        """Return the options of a checkpoint that differ from ours, in words."""
+        """Return the options of a checkpoint that differ from ours, as written on a command line."""
         then = info.get("options", {})
         changed = [name for name in self._options if then.get(name, self._options[name]) != self._options[name]]
         return ", ".join(format_option(name, then[name]) for name in changed)

@@ -51,7 +51,7 @@ class Training(TypedDict, total=False):
 
 
 class Left(TypedDict):
-    """What a rank left."""
+    """Losses and lines of a rank, and its error."""
 
     losses: list[float]
     lines: list[str]

@@ -92,7 +92,7 @@ def test_a_state_that_all_ranks_share_is_given_to_any_number_of_ranks(tmp_path: 
     assert losses(run_two(tmp_path, "first", steps=6, sharded=True, saver={"every": 6}))
     (one,) = run_two(tmp_path, "second", ranks=1, steps=8)
     assert (one["error"], len(one["losses"])) == ("", 2)
-    assert one["lines"][1] == "note    1 ranks instead of 2: random numbers start anew"
+    assert one["lines"][1] == "note    1 ranks instead of 2: random numbers start from new seeds"
 
 
 @pytest.mark.slow
@@ -113,7 +113,7 @@ def test_an_asynchronous_save_on_a_slow_disk_does_not_stop_the_training(tmp_path
     assert [line.partition("is not saved: ")[2] for line in notes] == [
         "the last save still runs; choose a larger every"
     ]
-    # What runs at the end of the training is finished before the ranks part.
+    # A save that still runs at the end of the training is finished.
     steps = sorted(int(path.name.removeprefix("step-")) for path in (tmp_path / "checkpoints").glob("step-*"))
     assert steps[0] == 2
     assert len(steps) < 5
