@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,6 @@ from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, STOPPED, write_whole
 from hpc_kit.runtime import shutdown
 from hpc_kit.runtime.first_failure import is_peer_loss
-from hpc_kit.runtime.process_group import timeout_seconds
 from hpc_kit.runtime.restart import checkpoint_folder
 from hpc_kit.runtime.restart.all_ranks import gather, run_on_all
 from hpc_kit.runtime.restart.attempts import ATTEMPT_VARIABLE, FolderLock, is_restart, job_identity, write_error
@@ -227,18 +226,18 @@ class Checkpointer:
 
     def _open(self) -> None:
         """Check the folder and lock it. Rank 0 does this for all."""
-        self._is_open = True
-        self._group = self._agreement.group = _cpu_group()
+        self._group = self._agreement.group = _new_cpu_group()
+        self._on_main(_remove_stop_mark)
         if folder := self.folder:
             self._on_main(lambda: checkpoint_folder.prepare_folder(folder))
             if not self._is_shared(folder):
                 self.folder = None
-                return
+        if folder := self.folder:
             self._lock = self._on_main(lambda: FolderLock(folder))
             self._on_main(lambda: checkpoint_folder.remove_leftovers(folder))
             self._writer = _Writer(folder, self.keep, self._options, self._group, own_group=self.asynchronous)
-        self._on_main(_remove_stop_mark)
         shutdown.call_before_destroy(self._finish)
+        self._is_open = True
 
     def _on_main(self, work: Callable[[], T]) -> T | None:
         """Run a function on rank 0; if it fails, it fails on all ranks."""
@@ -458,7 +457,7 @@ class _Writer:
         self, folder: Path, keep: int, options: dict[str, str], group: dist.ProcessGroup | None, *, own_group: bool
     ) -> None:
         self.folder, self.keep, self.options = folder, keep, options
-        self.group = _new_gloo_group(_WRITE_TIMEOUT) if own_group and dist.is_initialized() else group
+        self.group = _new_cpu_group() if own_group else group
         self._executor: ThreadPoolExecutor | None = None
         self._running: Future[Written] | None = None
         self._stager: Any = None
@@ -569,16 +568,14 @@ def _ranks() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def _cpu_group() -> dist.ProcessGroup | None:
-    """Return a group of all ranks for messages between CPUs; None for the default group, or without one."""
-    if not dist.is_initialized() or dist.get_backend() == "gloo":
+def _new_cpu_group() -> dist.ProcessGroup | None:
+    """Return a group of all ranks for messages between CPUs; None without a process group.
+
+    While one rank writes to a slow disk, the ranks wait longer than the time-out of the training may allow.
+    """
+    if not dist.is_initialized():
         return None
-    seconds = timeout_seconds(None, os.environ)
-    return _new_gloo_group(None if seconds is None else timedelta(seconds=seconds))
-
-
-def _new_gloo_group(timeout: timedelta | None) -> dist.ProcessGroup:
-    return cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=timeout))
+    return cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT))
 
 
 @contextmanager
@@ -614,7 +611,8 @@ def _touch(path: Path) -> None:
 
 def _remove_stop_mark() -> None:
     if run := os.environ.get(RUN_VARIABLE):
-        Path(run, STOPPED).unlink(missing_ok=True)
+        with suppress(OSError):
+            Path(run, STOPPED).unlink()
 
 
 def display_path(path: Path) -> Path:

@@ -130,7 +130,8 @@ class TrainingState:
         """Compare the modules with those of a checkpoint.
 
         Returns:
-            A description of the first difference, and the tensors that this rank has, as bits in the order of `names_of`.
+            A description of the first difference, and the tensors that this rank has, as bits in the order of
+            `names_of`.
         """
         own, names = self._module_tensors(), self.names_of(saved)
         for name, value in own.items():
