@@ -226,7 +226,7 @@ def api_page() -> str:
         if not dataclasses.is_dataclass(value):
             lines += ["```python", signature_text(name, value), "```", ""]
         lines += [docstring_text(value), ""]
-        if name in {"ScriptJob", "Group", "World"}:
+        if name in {"ScriptJob", "Group", "World", "Checkpointer"}:
             lines += members(value)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
@@ -253,9 +253,14 @@ def docstring_text(value: Any) -> str:
     """Return a docstring as Markdown: its Google sections become lists, its tables become blocks."""
     text = inspect.getdoc(value) or ""
     text = re.sub(r"(?m)^={3,}.*\n(?:.*\n)*?={3,}.*\n(?:.*\n)*?={3,}.*$", r"```text\n\g<0>\n```", text)
+    text = re.sub(r"(?m)^::\n\n((?: {4}.*\n|\n)+)", lambda found: f"```python\n{found[1].strip()}\n```\n\n", text)
     lines: list[str] = []
+    is_code = False
     for line in text.splitlines():
-        if re.fullmatch(r"(Args|Returns|Raises|Yields|Attributes):", line):
+        is_code ^= line.startswith("```")
+        if is_code:
+            lines.append(line.removeprefix("    "))
+        elif re.fullmatch(r"(Args|Returns|Raises|Yields|Attributes):", line):
             lines += [f"**{line[:-1]}**", ""]
         elif found := re.match(r" {4}(\w+): (.*)", line):
             lines.append(f"- `{found[1]}`: {found[2]}")

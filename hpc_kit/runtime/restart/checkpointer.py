@@ -76,6 +76,11 @@ class Checkpointer:
             so that the ranks stop at most a second late, or after the next step if steps take longer.
         options: Values that describe the training. A difference to the checkpoint is reported.
         report: Receives lines about checkpoints, on rank 0. Default: print them.
+
+    Attributes:
+        stopped: True after the training left its loop because a stop was requested. The job goes on in its next
+            attempt: skip what belongs to the end of the training.
+        latest: The newest checkpoint of this training.
     """
 
     def __init__(
@@ -97,9 +102,7 @@ class Checkpointer:
         self.folder = None if folder is None else Path(folder)
         self.every, self.keep, self.asynchronous, self.is_required = every, keep, asynchronous, is_required
         self.stopped = False
-        """True after the training left its loop because a stop was requested. The job goes on in its next attempt."""
         self.latest: Path | None = None
-        """The newest checkpoint of this training."""
         self._resume = None if resume is None else Path(resume)
         self._options = {name: str(value) for name, value in (options or {}).items()}
         self._report = report or partial(print, flush=True)

@@ -21,8 +21,8 @@ class StopAgreement:
     """Decides in the same step on all ranks whether to stop, with one message of two numbers every few steps.
 
     The message (an all-reduce: whether a rank was asked to stop, and the duration of its step) travels while the next
-    step computes, and its answer is read after that step. So no rank waits for it. If steps are slow, the
-    answer is read in the same step. All ranks have the same answer, and therefore the same number of steps until the next message.
+    step computes, and its answer is read after that step. So no rank waits for it. If steps are slow, the answer is
+    read in the same step. All ranks have the same answer, and so the same number of steps until the next message.
 
     Args:
         every: Steps between two messages, whose answers are read in the same step. None: chosen from the duration of a
