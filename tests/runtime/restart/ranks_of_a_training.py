@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypedDict
 from unittest import mock
@@ -145,6 +146,9 @@ def break_rank(fault: str, rank: int) -> None:
 def main(training: Training) -> None:
     """Fork the ranks and wait for them."""
     torch.set_num_threads(1)
+    # Imported now, and not by every rank.
+    import_module("torch.distributed.checkpoint")
+    torch.optim.AdamW(nn.Linear(1, 1).parameters())
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     children = []

@@ -11,6 +11,9 @@ from hpc_kit.runtime.restart.checkpoint_folder import INFO_FILE
 from tests.runtime.restart.ranks_of_a_training import Left, Training, run
 
 
+pytestmark = pytest.mark.timeout(400)
+
+
 def run_two(folder: Path, name: str, **more: object) -> list[Left]:
     """Run ten steps on two ranks."""
     training = {"name": name, "folder": str(folder), "ranks": 2, "steps": 10, **more}
