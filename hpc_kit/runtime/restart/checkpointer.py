@@ -232,13 +232,13 @@ class Checkpointer:
         self._group = self._agreement.group = _new_cpu_group()
         self._on_main(_remove_stop_mark)
         if folder := self.folder:
-            self._on_main(lambda: checkpoint_folder.prepare_folder(folder))
-            if not self._is_shared(folder):
+            self._on_main(partial(checkpoint_folder.prepare_folder, folder))
+            if self._is_shared(folder):
+                self._lock = self._on_main(partial(FolderLock, folder))
+                self._on_main(partial(checkpoint_folder.remove_leftovers, folder))
+                self._writer = _Writer(folder, self.keep, self._options, self._group, own_group=self.asynchronous)
+            else:
                 self.folder = None
-        if folder := self.folder:
-            self._lock = self._on_main(lambda: FolderLock(folder))
-            self._on_main(lambda: checkpoint_folder.remove_leftovers(folder))
-            self._writer = _Writer(folder, self.keep, self._options, self._group, own_group=self.asynchronous)
         shutdown.call_before_destroy(self._finish)
         self._is_open = True
 

@@ -53,7 +53,7 @@ def test_the_order_of_the_data_continues_although_workers_read_ahead() -> None:
     def batches(rank: int, first: int, last: int) -> list[list[int]]:
         order = names["Order"](size=24, batch=2, rank=rank, ranks=3)
         order.load_state_dict({"done": first})
-        found = []
+        found = list[list[int]]()
         for step, batch in enumerate(DataLoader(range(24), batch_sampler=order, num_workers=1), first):  # type: ignore[arg-type]
             if step == last:
                 return found

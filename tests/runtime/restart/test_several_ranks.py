@@ -10,7 +10,6 @@ import pytest
 from hpc_kit.runtime.restart.checkpoint_folder import INFO_FILE
 from tests.runtime.restart.ranks_of_a_training import Left, Training, run
 
-
 pytestmark = pytest.mark.timeout(400)
 
 
