@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from hpc_kit.runtime import World as World
     from hpc_kit.runtime import distributed as distributed
     from hpc_kit.runtime import resolve as resolve
-    from hpc_kit.runtime.restart.checkpointer import Checkpointer as Checkpointer
     from hpc_kit.runtime.restart.checkpoint_file import convert_checkpoint as convert_checkpoint
     from hpc_kit.runtime.restart.checkpoint_file import load_checkpoint as load_checkpoint
     from hpc_kit.runtime.restart.checkpoint_file import save_checkpoint as save_checkpoint
+    from hpc_kit.runtime.restart.checkpointer import Checkpointer as Checkpointer
     from hpc_kit.runtime.watchdog import phase as phase
     from hpc_kit.runtime.watchdog import progress as progress
     from hpc_kit.script.render import render as render

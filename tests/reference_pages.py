@@ -98,7 +98,8 @@ Import these names from `hpc_kit`. Importing the package is cheap: each name is 
 | submit functions | `hpc_kit.Executor` |
 | make the process group in a program | `hpc_kit.distributed`, which yields a `Group` |
 | learn the rank of a process | `hpc_kit.resolve`, which returns a `World` |
-| save and load a [checkpoint](checkpoints.md) in one file | `hpc_kit.save_checkpoint`, `hpc_kit.load_checkpoint` |
+| save a training, stop it and [continue](checkpoints.md) | `hpc_kit.Checkpointer` |
+| save and load a checkpoint in one file | `hpc_kit.save_checkpoint`, `hpc_kit.load_checkpoint` |
 | expand a node list | `hpc_kit.slurm.nodelist` |
 
 Commands inside a job: `python -m hpc_kit.runtime PROGRAM` runs a program with torch's variables set.
@@ -113,6 +114,7 @@ API_NAMES = (
     "Group",
     "resolve",
     "World",
+    "Checkpointer",
     "save_checkpoint",
     "load_checkpoint",
     "convert_checkpoint",
@@ -226,7 +228,7 @@ def api_page() -> str:
         if not dataclasses.is_dataclass(value):
             lines += ["```python", signature_text(name, value), "```", ""]
         lines += [docstring_text(value), ""]
-        if name in {"ScriptJob", "Group", "World"}:
+        if name in {"ScriptJob", "Group", "World", "Checkpointer"}:
             lines += members(value)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
@@ -253,9 +255,14 @@ def docstring_text(value: Any) -> str:
     """Return a docstring as Markdown: its Google sections become lists, its tables become blocks."""
     text = inspect.getdoc(value) or ""
     text = re.sub(r"(?m)^={3,}.*\n(?:.*\n)*?={3,}.*\n(?:.*\n)*?={3,}.*$", r"```text\n\g<0>\n```", text)
+    text = re.sub(r"(?m)^::\n\n((?: {4}.*\n|\n)+)", lambda found: f"```python\n{found[1].strip()}\n```\n\n", text)
     lines: list[str] = []
+    is_code = False
     for line in text.splitlines():
-        if re.fullmatch(r"(Args|Returns|Raises|Yields|Attributes):", line):
+        is_code ^= line.startswith("```")
+        if is_code:
+            lines.append(line.removeprefix("    "))
+        elif re.fullmatch(r"(Args|Returns|Raises|Yields|Attributes):", line):
             lines += [f"**{line[:-1]}**", ""]
         elif found := re.match(r" {4}(\w+): (.*)", line):
             lines.append(f"- `{found[1]}`: {found[2]}")

@@ -278,6 +278,7 @@ class Training:
         check_batch(options, text, share[1])
         self.options, self.world, self.text, self.share, self.stages = options, world, text, share, stages
         self.model, self.optimizer, self.compute_loss, self.facts = model, optimizer, compute_loss, {**(facts or {})}
+        self.replica = replica
         self.timer = StepTimer(world, None if options.unwatched else replica, is_measured=not options.unwatched)
         self.prefetcher = Prefetcher(self._windows_of_step, world.device)
         self.kept: dict[str, int] = {}
@@ -329,6 +330,8 @@ class Training:
         options, world = self.options, self.world
         if self.first >= options.steps:
             return  # a restart after the last save: the training was complete
+        if self.first and self.replica:
+            self._order_buckets()
         before = after = self.evaluate()
         parameters = f"{options.model.parameters:,}".replace(",", " ")
         self.report(f"start   ranks {world.world_size}, parameters {parameters}, text {self.text}")
@@ -361,6 +364,18 @@ class Training:
                 ):
                     raise TrainingStopped.at_step(done, options.steps, self.checkpointer.latest)
         self.result = Result(before, after, self.losses, self.timer.times, self.kept)
+
+    def _order_buckets(self) -> None:
+        """Run a backward pass whose gradients are dropped.
+
+        DistributedDataParallel arranges its buckets anew after the first pass. Sums of more than two ranks depend on
+        the buckets in the last bit. A resumed training does this now, to have exactly the losses of an unbroken one.
+        """
+        nothing = torch.zeros(1, self.options.sequence, dtype=torch.long, device=self.world.device)
+        loss = self.compute_loss(nothing, nothing)
+        if loss is not None:
+            loss.backward()
+        self.optimizer.zero_grad()
 
     def _windows_of_step(self, step: int) -> Tensor:
         windows = count_windows(self.text.training, self.options.sequence)

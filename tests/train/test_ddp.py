@@ -106,7 +106,7 @@ def test_a_stop_signal_to_one_rank_saves_and_ends_the_training_which_can_resume(
             left["error"],
         )
         assert stopped
-    step = int(stopped[1])
+        step = int(stopped[1])
     assert 2 <= step < 12
     assert trained.output("stopped").endswith(f"saved   stopped/step-{step}\n")
     assert gone_on["losses"] == pytest.approx(unbroken["losses"][step:], rel=TOLERANCE)

@@ -49,7 +49,7 @@ def test_the_losses_after_a_stop_are_those_of_an_unbroken_training(trained: Trai
     assert resumed, trained.output(f"{name} resumed")
     step = int(resumed[1])
     assert 0 < step < 8
-    for kind in ("losses", "norms"):
-        unbroken = trained.result_of(f"{name} unbroken")[kind]  # type: ignore[literal-required]
-        assert trained.result_of(f"{name} resumed")[kind] == unbroken[step:]  # type: ignore[literal-required]
-    assert trained.result_of(f"{name} resumed")["after"] == trained.result_of(f"{name} unbroken")["after"]
+    unbroken, second = trained.result_of(f"{name} unbroken"), trained.result_of(f"{name} resumed")
+    assert second["losses"] == unbroken["losses"][step:]
+    assert second["norms"] == unbroken["norms"][step:]
+    assert second["after"] == unbroken["after"]

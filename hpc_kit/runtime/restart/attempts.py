@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 from hpc_kit.errors import SpecError
 from hpc_kit.run_files import RUN_VARIABLE
@@ -77,7 +76,8 @@ class FolderLock:
             descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise write_error(folder, error.strerror or str(error)) from None
-        self._file: IO[bytes] = os.fdopen(descriptor, "r+b", buffering=0)
+        self._close = weakref.finalize(self, os.close, descriptor)
+        self._close.atexit = False
         try:
             if _take_lock(descriptor, folder):
                 with suppress(OSError):  # on a full disk, the lock works without the holder's name in it
@@ -85,14 +85,14 @@ class FolderLock:
                     holder = job_identity(os.environ), socket.gethostname(), attempt_numbers(os.environ)
                     os.pwrite(descriptor, "\n".join(holder).encode(), 0)
         except BaseException:
-            self._file.close()
+            self.release()
             raise
         # A forked worker of a DataLoader, which may outlive this process for seconds, would keep the lock.
         os.register_at_fork(after_in_child=partial(_release_in_child, weakref.ref(self)))
 
     def release(self) -> None:
         """Release the lock. The file stays: its removal would let two trainings lock two files of one name."""
-        self._file.close()
+        self._close()
 
 
 def _release_in_child(reference: weakref.ref[FolderLock]) -> None:

@@ -19,7 +19,7 @@ from hpc_kit.errors import SpecError
 from hpc_kit.runtime.restart.attempts import write_error
 
 INFO_FILE = "about.json"
-"""The last file that is written into a checkpoint; it describes the others."""
+"""The last file that is written into a checkpoint. It describes the files before."""
 
 LATEST = "latest"
 """Link to the checkpoint that was written last."""
@@ -45,9 +45,9 @@ class CheckpointInfo(TypedDict, total=False):
     options: dict[str, str]
     """Values that describe the training."""
     files: dict[str, int]
-    """Sizes of the other files in bytes."""
+    """Sizes of the files of the checkpoint in bytes."""
     checksums: dict[str, int]
-    """CRC-32 of the other files."""
+    """CRC-32 of the files."""
     run: str
     """The training that wrote it, see `job_identity`."""
     attempt: int

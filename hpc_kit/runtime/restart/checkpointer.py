@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,6 @@ from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, STOPPED, write_whole
 from hpc_kit.runtime import shutdown
 from hpc_kit.runtime.first_failure import is_peer_loss
-from hpc_kit.runtime.process_group import timeout_seconds
 from hpc_kit.runtime.restart import checkpoint_folder
 from hpc_kit.runtime.restart.all_ranks import gather, run_on_all
 from hpc_kit.runtime.restart.attempts import ATTEMPT_VARIABLE, FolderLock, is_restart, job_identity, write_error
@@ -77,6 +76,11 @@ class Checkpointer:
             so that the ranks stop at most a second late, or after the next step if steps take longer.
         options: Values that describe the training. A difference to the checkpoint is reported.
         report: Receives lines about checkpoints, on rank 0. Default: print them.
+
+    Attributes:
+        stopped: True after the training left its loop because a stop was requested. The job goes on in its next
+            attempt: skip what belongs to the end of the training.
+        latest: The newest checkpoint of this training.
     """
 
     def __init__(
@@ -98,9 +102,7 @@ class Checkpointer:
         self.folder = None if folder is None else Path(folder)
         self.every, self.keep, self.asynchronous, self.is_required = every, keep, asynchronous, is_required
         self.stopped = False
-        """True after the training left its loop because a stop was requested. The job goes on in its next attempt."""
         self.latest: Path | None = None
-        """The newest checkpoint of this training."""
         self._resume = None if resume is None else Path(resume)
         self._options = {name: str(value) for name, value in (options or {}).items()}
         self._report = report or partial(print, flush=True)
@@ -120,12 +122,12 @@ class Checkpointer:
         self.close(wait=kind is None)
 
     def close(self, *, wait: bool = True) -> None:
-        """Finish a save that runs, unlock the folder, and bring back the signal handlers that were there before.
+        """Finish a save that runs, unlock the folder, and bring back the previous signal handlers.
 
         The end of `hpc_kit.distributed()` finishes the save, and the end of the process does the rest.
 
         Args:
-            wait: Wait for the save; the other ranks must do the same.
+            wait: Wait for the save; all ranks must do this.
         """
         if wait:
             self._finish()
@@ -167,7 +169,9 @@ class Checkpointer:
         if words := self._changed_options(found.info):
             self._print(f"note    the checkpoint was made with {words}: an unbroken training would differ")
         if found.info.get("ranks") != _ranks():
-            self._print(f"note    {_ranks()} ranks instead of {found.info.get('ranks')}: random numbers start anew")
+            self._print(
+                f"note    {_ranks()} ranks instead of {found.info.get('ranks')}: random numbers start from new seeds"
+            )
         self._compare_with_lead(found.info.get("seconds", 0.0))
         return step
 
@@ -225,18 +229,18 @@ class Checkpointer:
 
     def _open(self) -> None:
         """Check the folder and lock it. Rank 0 does this for all."""
-        self._is_open = True
-        self._group = self._agreement.group = _cpu_group()
-        if folder := self.folder:
-            self._on_main(lambda: checkpoint_folder.prepare_folder(folder))
-            if not self._is_shared(folder):
-                self.folder = None
-                return
-            self._lock = self._on_main(lambda: FolderLock(folder))
-            self._on_main(lambda: checkpoint_folder.remove_leftovers(folder))
-            self._writer = _Writer(folder, self.keep, self._options, self._group, own_group=self.asynchronous)
+        self._group = self._agreement.group = _new_cpu_group()
         self._on_main(_remove_stop_mark)
+        if folder := self.folder:
+            self._on_main(partial(checkpoint_folder.prepare_folder, folder))
+            if self._is_shared(folder):
+                self._lock = self._on_main(partial(FolderLock, folder))
+                self._on_main(partial(checkpoint_folder.remove_leftovers, folder))
+                self._writer = _Writer(folder, self.keep, self._options, self._group, own_group=self.asynchronous)
+            else:
+                self.folder = None
         shutdown.call_before_destroy(self._finish)
+        self._is_open = True
 
     def _on_main(self, work: Callable[[], T]) -> T | None:
         """Run a function on rank 0; if it fails, it fails on all ranks."""
@@ -363,7 +367,7 @@ class Checkpointer:
         run_on_all(lambda: state.apply(targets), self._group)
 
     def _changed_options(self, info: CheckpointInfo) -> str:
-        """Return the options of a checkpoint that differ from ours, in words."""
+        """Return the options of a checkpoint that differ from ours, as written on a command line."""
         then = info.get("options", {})
         changed = [name for name in self._options if then.get(name, self._options[name]) != self._options[name]]
         return ", ".join(format_option(name, then[name]) for name in changed)
@@ -456,7 +460,7 @@ class _Writer:
         self, folder: Path, keep: int, options: dict[str, str], group: dist.ProcessGroup | None, *, own_group: bool
     ) -> None:
         self.folder, self.keep, self.options = folder, keep, options
-        self.group = _new_gloo_group(_WRITE_TIMEOUT) if own_group and dist.is_initialized() else group
+        self.group = _new_cpu_group() if own_group else group
         self._executor: ThreadPoolExecutor | None = None
         self._running: Future[Written] | None = None
         self._stager: Any = None
@@ -567,16 +571,14 @@ def _ranks() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def _cpu_group() -> dist.ProcessGroup | None:
-    """Return a group of all ranks for messages between CPUs; None for the default group, or without one."""
-    if not dist.is_initialized() or dist.get_backend() == "gloo":
+def _new_cpu_group() -> dist.ProcessGroup | None:
+    """Return a group of all ranks for messages between CPUs; None without a process group.
+
+    While one rank writes to a slow disk, the ranks wait longer than the time-out of the training may allow.
+    """
+    if not dist.is_initialized():
         return None
-    seconds = timeout_seconds(None, os.environ)
-    return _new_gloo_group(None if seconds is None else timedelta(seconds=seconds))
-
-
-def _new_gloo_group(timeout: timedelta | None) -> dist.ProcessGroup:
-    return cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=timeout))
+    return cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT))
 
 
 @contextmanager
@@ -612,7 +614,8 @@ def _touch(path: Path) -> None:
 
 def _remove_stop_mark() -> None:
     if run := os.environ.get(RUN_VARIABLE):
-        Path(run, STOPPED).unlink(missing_ok=True)
+        with suppress(OSError):
+            Path(run, STOPPED).unlink()
 
 
 def display_path(path: Path) -> Path:

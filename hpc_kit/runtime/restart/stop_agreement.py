@@ -22,10 +22,11 @@ class StopAgreement:
 
     The message (an all-reduce: whether a rank was asked to stop, and the duration of its step) travels while the next
     step computes, and its answer is read after that step. So no rank waits for it. If steps are slow, the answer is
-    read at once. All ranks have the same answer, and therefore the same number of steps until the next message.
+    read in the same step. All ranks have the same answer, and so the same number of steps until the next message.
 
     Args:
-        every: Steps between two messages, whose answers are read at once. None: chosen from the duration of a step.
+        every: Steps between two messages, whose answers are read in the same step. None: chosen from the duration of a
+            step.
         group: A group of all ranks for messages between CPUs. Default: the default group, or this process alone.
     """
 

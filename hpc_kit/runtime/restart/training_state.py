@@ -66,7 +66,8 @@ class TrainingState:
         rank: This rank.
 
     Raises:
-        SpecError: An object has no state, or an optimizer has a parameter of none of the modules.
+        SpecError: An object has no state, two stages have a parameter of the same name, or an optimizer has a parameter
+            of none of the modules.
     """
 
     def __init__(self, objects: Mapping[str, object], rank: int) -> None:
@@ -93,6 +94,7 @@ class TrainingState:
             for stage in stages
             for own, parameter in _named_parameters(stage)
         }
+        self._module_tensors()  # refuses two parameters of one name
         for name, optimizer in self.optimizers.items():
             if any(parameter not in self._names for group in optimizer.param_groups for parameter in group["params"]):
                 raise SpecError(
@@ -128,7 +130,8 @@ class TrainingState:
         """Compare the modules with those of a checkpoint.
 
         Returns:
-            The first difference in words, and the tensors that this rank has, as bits in the order of `names_of`.
+            A description of the first difference, and the tensors that this rank has, as bits in the order of
+            `names_of`.
         """
         own, names = self._module_tensors(), self.names_of(saved)
         for name, value in own.items():

@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 import torch
@@ -19,16 +20,9 @@ from torch.optim import AdamW, Optimizer
 
 import hpc_kit
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime.restart.checkpoint import (
-    MOMENTS,
-    Checkpointer,
-    CheckpointInfo,
-    collect_state,
-    load_state,
-    publish,
-    read_info,
-)
 from hpc_kit.runtime.restart.checkpoint_file import main
+from hpc_kit.runtime.restart.checkpoint_folder import CheckpointInfo, publish
+from hpc_kit.runtime.restart.training_state import TrainingState
 from tests.conftest import ROOT
 
 TRAIN = ROOT / "jobs" / "train"
@@ -142,21 +136,35 @@ def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
         hpc_kit.load_checkpoint(tmp_path / "c.pt", model=nn.Linear(2, 3))
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def restore_into(folder: Path, model: nn.Module, optimizer: Optimizer) -> int:
+    saver = hpc_kit.Checkpointer(None, resume=folder, report=str)
+    try:
+        return saver.restore(model=model, optimizer=optimizer)
+    finally:
+        saver.close()
+
+
+def save_folder(folder: Path, model: nn.Module, optimizer: Optimizer, steps: int) -> None:
+    saver = hpc_kit.Checkpointer(folder, report=str)
+    saver.restore(model=model, optimizer=optimizer)
+    saver.save(steps - 1)
+    saver.close()
+
+
 def test_a_file_becomes_a_folder_and_a_file_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, optimizer = trained()
     hpc_kit.save_checkpoint(tmp_path / "c.pt", model=model, optimizer=optimizer, step=2)
     assert main([str(tmp_path / "c.pt"), str(tmp_path / "folder")]) == 0
-    assert read_info(tmp_path / "folder")["step"] == 2
-    state = {"model.first.weight": torch.empty(4, 3), "exp_avg_sq.first.bias": torch.empty(4)}
-    load_state(tmp_path / "folder", state)
-    assert torch.equal(state["model.first.weight"], model.first.weight.detach())
-    assert torch.equal(state["exp_avg_sq.first.bias"], optimizer.state[model.first.bias]["exp_avg_sq"])
+    resumed, its = trained(1, lr=1.0)
+    assert restore_into(tmp_path / "folder", resumed, its) == 2
+    # With the buffers of batch normalization.
+    assert all(torch.equal(resumed.state_dict()[name], value) for name, value in model.state_dict().items())
+    assert all(map(torch.equal, moments(its), moments(optimizer)))
+    assert its.param_groups[0]["lr"] == 0.01
 
     assert main([str(tmp_path / "folder"), str(tmp_path / "again.pt")]) == 0
     again, its = trained(1, lr=1.0)
     assert hpc_kit.load_checkpoint(tmp_path / "again.pt", model=again, optimizer=its) == {"step": 2}
-    # With the buffers of batch normalization.
     assert all(torch.equal(again.state_dict()[name], value) for name, value in model.state_dict().items())
     assert all(map(torch.equal, moments(its), moments(optimizer)))
     assert its.param_groups[0]["lr"] == 0.01
@@ -165,20 +173,24 @@ def test_a_file_becomes_a_folder_and_a_file_again(tmp_path: Path, capsys: pytest
     assert "the target of the conversion exists" in capsys.readouterr().err
 
 
-def test_a_folder_of_a_checkpointer_becomes_a_file(tmp_path: Path, world_of_one: None) -> None:
-    model = nn.Linear(3, 4)
-    optimizer = AdamW(model.parameters())
-    model(torch.rand(2, 3)).sum().backward()
-    optimizer.step()
-    saver = Checkpointer(tmp_path / "folder", options={"lr": "0.5"})
-    saver.restore(model=model, optimizer=optimizer)
-    saver.save(7)
+def test_the_newest_checkpoint_of_a_folder_becomes_a_file(tmp_path: Path) -> None:
+    model, optimizer = trained(lr=0.5)
+    for steps in (3, 7):
+        save_folder(tmp_path / "folder", model, optimizer, steps)
     hpc_kit.convert_checkpoint(tmp_path / "folder", tmp_path / "c.pt")
-    again = nn.Linear(3, 4)
-    its = AdamW(again.parameters())
+    again, its = trained(1)
     assert hpc_kit.load_checkpoint(tmp_path / "c.pt", model=again, optimizer=its) == {"step": 7}
-    assert torch.equal(again.weight, model.weight)
+    assert torch.equal(again.first.weight, model.first.weight)
     assert its.param_groups[0]["lr"] == 0.5
+
+
+def test_a_damaged_folder_is_not_converted(tmp_path: Path) -> None:
+    save_folder(tmp_path / "folder", *trained(), 3)
+    file = next((tmp_path / "folder" / "step-3").glob("*.distcp"))
+    file.write_bytes(b"?" + file.read_bytes()[1:])
+    with pytest.raises(SpecError, match="the checkpoint is damaged"):
+        hpc_kit.convert_checkpoint(tmp_path / "folder", tmp_path / "c.pt")
+    assert not (tmp_path / "c.pt").exists()
 
 
 class Tied(nn.Module):
@@ -200,37 +212,48 @@ def trained_tied() -> tuple[Tied, AdamW]:
     return model, optimizer
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_a_folder_in_another_order_keeps_the_moments_of_each_parameter(tmp_path: Path) -> None:
-    """Several ranks write the parameters of DistributedDataParallel in turns."""
+    """Several ranks write their parameters in turns."""
     model, optimizer = trained_tied()
-    names = [name for name, _ in model.named_parameters()]
-    saved = collect_state(model, optimizer)
-    order = [f"{kind}.{name}" for kind in ("model", *MOMENTS) for name in names[1::2] + names[::2]]
-    draft = tmp_path / "draft"
-    state_dict_saver.save({name: saved[name] for name in order}, checkpoint_id=draft, no_dist=True)
-    publish(draft, tmp_path / "folder", CheckpointInfo(step=1, shape={}, options={}, files={}, checksums={}, run=""))
+    save_folder(tmp_path / "saved", model, optimizer, 1)
+    saved = hpc_kit.Checkpointer(None, resume=tmp_path / "saved", report=str)
+    saved.restore(model=model, optimizer=optimizer)
+    state = TrainingState({"model": model, "optimizer": optimizer}, 0).collect()
+    draft, names = tmp_path / "draft", list(state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        state_dict_saver.save({name: state[name] for name in names[1::2] + names[::2]}, checkpoint_id=draft)
+    publish(draft, tmp_path / "folder", CheckpointInfo(step=1))
     hpc_kit.convert_checkpoint(tmp_path / "folder", tmp_path / "c.pt")
-    assert torch.load(tmp_path / "c.pt")["parameters"] == names[1::2] + names[::2]
     again, its = trained_tied()
     hpc_kit.load_checkpoint(tmp_path / "c.pt", model=again, optimizer=its)
     assert all(map(torch.equal, moments(its), moments(optimizer)))
-    # A tied weight is in the folder once.
     assert all(torch.equal(again.state_dict()[name], value) for name, value in model.state_dict().items())
     assert again.head.weight is again.layers[0].weight
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_an_optimizer_in_an_order_of_its_own_is_converted_by_names(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    optimizer = AdamW([*model[1].parameters(), *model[0].parameters()])
+    def make() -> tuple[nn.Sequential, AdamW]:
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        groups: list[dict[str, Any]] = [
+            {"params": model[1].parameters(), "weight_decay": 0.5},
+            {"params": model[0].parameters()},
+        ]
+        return model, AdamW(groups)
+
+    model, optimizer = make()
     model(torch.rand(2, 3)).square().sum().backward()
     optimizer.step()
     hpc_kit.save_checkpoint(tmp_path / "c.pt", model=model, optimizer=optimizer)
     hpc_kit.convert_checkpoint(tmp_path / "c.pt", tmp_path / "folder")
-    state = {"exp_avg.1.weight": torch.empty(3, 3)}
-    load_state(tmp_path / "folder", state)
-    assert torch.equal(state["exp_avg.1.weight"], optimizer.state[next(model[1].parameters())]["exp_avg"])
+    hpc_kit.convert_checkpoint(tmp_path / "folder", tmp_path / "again.pt")
+    resumed, its = make()
+    assert restore_into(tmp_path / "folder", resumed, its) == 1  # counted by the optimizer
+    assert all(map(torch.equal, moments(its), moments(optimizer)))
+    loaded, its = make()
+    hpc_kit.load_checkpoint(tmp_path / "again.pt", model=loaded, optimizer=its)
+    assert all(map(torch.equal, moments(its), moments(optimizer)))
+    assert [group["weight_decay"] for group in its.param_groups] == [0.5, 0.01]
 
 
 def test_both_names_of_a_tied_weight_survive_the_conversion(tmp_path: Path) -> None:
@@ -251,30 +274,26 @@ def test_the_moments_of_another_model_are_refused(tmp_path: Path) -> None:
         hpc_kit.load_checkpoint(tmp_path / "c.pt", model=model, optimizer=AdamW(model["b"].parameters()))
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), "only the state of AdamW"),
-        (lambda model: torch.optim.SGD(model.parameters(), lr=0.1), "only the state of AdamW"),
-        (lambda model: AdamW(model.parameters(), amsgrad=True), "only the state of AdamW"),
-        (
-            lambda model: AdamW([{"params": model.weight, "weight_decay": 0.5}, {"params": model.bias}]),
-            "weight_decay of 2 groups",
-        ),
-    ],
-    ids=["momentum", "sgd", "amsgrad", "groups"],
-)
-def test_an_optimizer_that_a_folder_cannot_contain_is_refused(
-    make: Callable[[nn.Linear], Optimizer], words: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("make", [
+    lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+    lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+    lambda model: AdamW(model.parameters(), amsgrad=True),
+], ids=["momentum", "sgd", "amsgrad"])  # fmt: skip
+def test_any_optimizer_is_converted(make: Callable[[nn.Module], Optimizer], tmp_path: Path) -> None:
     model = nn.Linear(2, 2)
     optimizer = make(model)
     model(torch.rand(2, 2)).sum().backward()
     optimizer.step()
     hpc_kit.save_checkpoint(tmp_path / "c.pt", model=model, optimizer=optimizer)
-    with pytest.raises(SpecError, match=words):
-        hpc_kit.convert_checkpoint(tmp_path / "c.pt", tmp_path / "folder")
-    assert [path.name for path in tmp_path.iterdir()] == ["c.pt"]
+    hpc_kit.convert_checkpoint(tmp_path / "c.pt", tmp_path / "folder")
+    hpc_kit.convert_checkpoint(tmp_path / "folder", tmp_path / "again.pt")
+    first, again = torch.load(tmp_path / "c.pt")["optimizer"], torch.load(tmp_path / "again.pt")["optimizer"]
+    assert again["param_groups"] == first["param_groups"]
+    assert again["state"].keys() == first["state"].keys()
+    for number, values in first["state"].items():
+        assert all(
+            torch.equal(again["state"][number][name], value) for name, value in values.items() if value is not None
+        )
 
 
 def test_a_failed_conversion_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,12 +309,6 @@ def test_a_failed_conversion_leaves_no_file(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(SpecError, match="No space left on device"):
         hpc_kit.convert_checkpoint(tmp_path / "folder", tmp_path / "again.pt")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.pt", "folder"]
-
-
-@pytest.fixture
-def world_of_one() -> object:
-    with hpc_kit.distributed(backend="gloo"):
-        yield
 
 
 def lines(*words: object) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
+import torch
 
 from hpc_kit.runtime.restart.stop_agreement import StopAgreement
 
@@ -31,9 +33,14 @@ def test_a_training_stops_at_most_a_second_or_a_step_late(seconds: float, monkey
 
 
 def test_the_ranks_send_few_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, agreement, sent = Clock(monkeypatch), StopAgreement(), []
-    send = agreement._send
-    monkeypatch.setattr(agreement, "_send", lambda requested: (sent.append(clock.now), send(requested)))
+    clock, agreement, sent = Clock(monkeypatch), StopAgreement(), list[float]()
+    tensor = torch.tensor
+
+    def note(*arguments: Any, **named: Any) -> torch.Tensor:
+        sent.append(clock.now)
+        return tensor(*arguments, **named)
+
+    monkeypatch.setattr(torch, "tensor", note)  # a message is a tensor
     for step in range(1000):
         clock.now += 0.1
         agreement.is_stop(step + 1, False)

@@ -1,4 +1,4 @@
-"""A stop signal sets a flag, and handlers that were there before are called, too."""
+"""A stop signal sets a flag, and handlers that were installed before are called, too."""
 
 from __future__ import annotations
 
