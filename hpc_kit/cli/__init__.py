@@ -30,6 +30,8 @@ COMMANDS = {
     "launch": "start a job over ssh, without a scheduler: launch JOB --hosts a,b,c",
     "status": "show the states of jobs",
     "watch": "show the states of jobs until all have ended",
+    "history": "show the attempts of jobs with [restart]",
+    "resubmit": "submit a job again: the same script, from its last checkpoint",
     "logs": "print the output of a job, or the first failure of a failed job",
     "cancel": "cancel jobs",
     "clean": "delete old runs: clean --older-than 30d",

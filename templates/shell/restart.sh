@@ -46,18 +46,38 @@ can_resume() {
 # Prints the state of the job; nothing if Slurm does not answer.
 job_state() { squeue --noheader --jobs="$restart_job" --format=%T 2>/dev/null | head -n1 || true; }
 
-start_attempt() {
+# Prints the events since the last `hpc-kit resubmit`, or all.
+recent_events() {
+  awk '/"event": "resubmitted"/ { text = "" } { text = text $0 "\n" } END { printf "%s", text }' "$restart_history"
+}
+
+count_attempts() { { [ ! -e "$restart_history" ] || "$@"; } | grep -c '"event": "start"' || true; }
+
+# In the first attempt of a job: begins its history, with that of the run from which `hpc-kit resubmit` goes on.
+begin_history() {
+  local old=${HPC_KIT_CONTINUES:+${HPC_KIT_RUN%/*}/$HPC_KIT_CONTINUES${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
   # A new job may have the number of an old one, for example after Slurm was installed again.
-  [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || [ "${HPC_KIT_RUN##*/}" != "$restart_job" ] || rm -f "$restart_history"
-  HPC_KIT_ATTEMPT=$(grep -c '"event": "start"' "$restart_history" 2>/dev/null || true)
-  export HPC_KIT_ATTEMPT=$((${HPC_KIT_ATTEMPT:-0} + 1))
+  rm -f "$restart_history"
+  [ -n "$old" ] || return 0
+  [ ! -s "$old/history" ] || cp "$old/history" "$restart_history" || true
+  HPC_KIT_ATTEMPT=$(count_attempts cat "$restart_history")
+  record_event resubmitted previous "$HPC_KIT_CONTINUES"
+}
+
+start_attempt() {
+  [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || [ "${HPC_KIT_RUN##*/}" != "$restart_job" ] || begin_history
+  # Jobs that this job submits are no continuation.
+  unset HPC_KIT_CONTINUES
+  HPC_KIT_ATTEMPT=$(count_attempts cat "$restart_history")
+  export HPC_KIT_ATTEMPT=$((HPC_KIT_ATTEMPT + 1))
   rm -f "$HPC_KIT_RUN/stopped" "$HPC_KIT_RUN/summary.json"
   # Slurm sends TERM to all processes of a job that it ends. The program may need the time until KILL.
   [ "$HPC_KIT_STOP_SIGNAL" = TERM ] || trap 'restart_stop=TERM' TERM
   restart_saved=$(list_saved | cksum)
   record_event start nodes "$SLURM_JOB_NODELIST" requeues "${SLURM_RESTART_COUNT:-0}"
   # Slurm may have requeued the job after the last attempt.
-  if [ "$HPC_KIT_ATTEMPT" -gt "$HPC_KIT_MAX_ATTEMPTS" ]; then
+  restart_count=$(count_attempts recent_events)
+  if [ "$restart_count" -gt "$HPC_KIT_MAX_ATTEMPTS" ]; then
     status=1
     give_up "max_attempts = $HPC_KIT_MAX_ATTEMPTS"
     exit "$status"
@@ -118,8 +138,8 @@ end_attempt() {
   state=$(job_state)
   # Slurm ends the job itself: it was cancelled, preempted or requeued. Only Slurm knows whether it starts again.
   [ -z "$state" ] || [ "$state" = RUNNING ] || { end_event ended "$reason" state "$state" && exit "$status"; }
-  [ "$HPC_KIT_ATTEMPT" -lt "$HPC_KIT_MAX_ATTEMPTS" ] || { give_up "max_attempts = $HPC_KIT_MAX_ATTEMPTS" && return; }
-  if made_no_progress && grep '"event": "end"' "$restart_history" | tail -n 1 | grep -q '"progress": "none"'; then
+  [ "$restart_count" -lt "$HPC_KIT_MAX_ATTEMPTS" ] || { give_up "max_attempts = $HPC_KIT_MAX_ATTEMPTS" && return; }
+  if made_no_progress && recent_events | grep '"event": "end"' | tail -n 1 | grep -q '"progress": "none"'; then
     give_up "two attempts without a new checkpoint in $restart_watched" && return
   fi
   start_again "$reason"

@@ -95,7 +95,10 @@ def main() -> int:
     kinds = [kind for kind in (REAL if arguments.real else EMBEDDED) if arguments.only in kind.name]
     chosen = choose_kinds(kinds, arguments.faults, random.Random(arguments.seed))
     deadline = time.monotonic() + arguments.minutes * 60
-    with open_queue(real=arguments.real) as queue, ThreadPoolExecutor(1 if arguments.real else arguments.at_once) as pool:
+    with (
+        open_queue(real=arguments.real) as queue,
+        ThreadPoolExecutor(1 if arguments.real else arguments.at_once) as pool,
+    ):
 
         def start(item: tuple[int, Kind]) -> tuple[Kind, Outcome | None, str] | None:
             number, kind = item

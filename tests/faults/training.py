@@ -94,7 +94,11 @@ def main() -> int:
         signal.signal(getattr(signal, f"SIG{name}"), lambda number, _: requested.append(number))
     if "IGNORED" in os.environ:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    rank, steps, seconds = find_rank(), int(os.environ.get("STEPS", "40")), float(os.environ.get("SECONDS_A_STEP", "0.1"))
+    rank, steps, seconds = (
+        find_rank(),
+        int(os.environ.get("STEPS", "40")),
+        float(os.environ.get("SECONDS_A_STEP", "0.1")),
+    )
     name = os.environ.get("SLURM_ARRAY_TASK_ID", "")
     saves, losses = Saves(Path(f"saved{name}"), rank), Path(f"losses{name}")
     losses.mkdir(exist_ok=True)
