@@ -24,6 +24,7 @@ DECISIONS = {
     "finished": "finished",
     "failed": "failed",
     "requeue": "started again",
+    "spare": "another step on a spare node",
     "gave_up": "not started again",
     "ended": "ended by Slurm",
 }

@@ -13,7 +13,7 @@
 restart_history=$HPC_KIT_RUN/history
 restart_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 restart_job=${restart_job:-$SLURM_JOB_ID}
-restart_stop='' restart_step='' restart_limit='' restart_reminder=''
+restart_stop='' restart_step='' restart_limit='' restart_reminder='' restart_count=0
 case ${HPC_KIT_PROGRESS:-$HPC_KIT_RUN/saved} in
   /*) restart_watched=${HPC_KIT_PROGRESS:-$HPC_KIT_RUN/saved} ;;
   *) restart_watched=$PWD/$HPC_KIT_PROGRESS ;;
@@ -65,7 +65,7 @@ begin_history() {
 }
 
 start_attempt() {
-  [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || [ "${HPC_KIT_RUN##*/}" != "$restart_job" ] || begin_history
+  [ "${SLURM_RESTART_COUNT:-0}$restart_count" != 00 ] || [ "${HPC_KIT_RUN##*/}" != "$restart_job" ] || begin_history
   # Jobs that this job submits are no continuation.
   unset HPC_KIT_CONTINUES
   HPC_KIT_ATTEMPT=$(count_attempts cat "$restart_history")
@@ -84,6 +84,7 @@ start_attempt() {
   fi
 }
 
+# shellcheck disable=SC2317  # called by the trap
 stop_attempt() {
   restart_stop=$HPC_KIT_STOP_SIGNAL
   # The program gets this time to save. What is left of the lead is for the requeue.
@@ -138,11 +139,18 @@ end_attempt() {
   state=$(job_state)
   # Slurm ends the job itself: it was cancelled, preempted or requeued. Only Slurm knows whether it starts again.
   [ -z "$state" ] || [ "$state" = RUNNING ] || { end_event ended "$reason" state "$state" && exit "$status"; }
-  [ "$restart_count" -lt "$HPC_KIT_MAX_ATTEMPTS" ] || { give_up "max_attempts = $HPC_KIT_MAX_ATTEMPTS" && return; }
-  if made_no_progress && recent_events | grep '"event": "end"' | tail -n 1 | grep -q '"progress": "none"'; then
-    give_up "two attempts without a new checkpoint in $restart_watched" && return
+  local hopeless
+  hopeless=$(find_hopeless)
+  if [ -n "$hopeless" ]; then give_up "$hopeless"; else start_again "$reason"; fi
+}
+
+# Prints why the job must not be tried again; nothing if it may.
+find_hopeless() {
+  if [ "$restart_count" -ge "$HPC_KIT_MAX_ATTEMPTS" ]; then
+    echo "max_attempts = $HPC_KIT_MAX_ATTEMPTS"
+  elif made_no_progress && recent_events | grep '"event": "end"' | tail -n 1 | grep -q '"progress": "none"'; then
+    echo "two attempts without a new checkpoint in $restart_watched"
   fi
-  start_again "$reason"
 }
 
 # No saved file has changed since this attempt began.
