@@ -47,7 +47,8 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
     exit_code: int | None = None
     decision: str = ""
-    """`finished`, `failed`, `requeue`, `spare` (another step), `gave_up`, or `ended` by Slurm; empty: the batch script wrote no end."""
+    """`finished`, `failed`, `requeue`, `spare` (another step), `gave_up`, or `ended` by Slurm; empty: no end was
+    written."""
 
     reason: str = ""
     saved: float | None = None

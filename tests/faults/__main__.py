@@ -92,7 +92,11 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=2, help="jobs at the same time on the embedded Slurm")
     parser.add_argument("--minutes", type=float, default=60, help="start no fault after this time")
     arguments = parser.parse_args()
-    kinds = [kind for kind in (REAL if arguments.real else EMBEDDED) if any(words in kind.name for words in arguments.only.split(","))]
+    kinds = [
+        kind
+        for kind in (REAL if arguments.real else EMBEDDED)
+        if any(words in kind.name for words in arguments.only.split(","))
+    ]
     chosen = choose_kinds(kinds, arguments.faults, random.Random(arguments.seed))
     deadline = time.monotonic() + arguments.minutes * 60
     with (

@@ -174,7 +174,7 @@ class Trial:
     def _await(self, happened: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + PATIENCE
         while not happened():
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or (self._has_ended() and not happened()):
                 raise self._failure(what)
             time.sleep(0.05)
 
@@ -281,6 +281,8 @@ def nothing(_: Trial) -> None:
 
 REQUEUE = ("scontrol", "requeue", "JOB")
 
+ALLOW_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
 ANYWHERE = [
     Kind("stop signal to the batch shell", signal_batch),
     Kind("stop signal to the steps", call("scancel", "--signal=USR1", "JOB")),
@@ -290,7 +292,7 @@ ANYWHERE = [
     Kind("stop signal during a save", signal_in_save, {"SAVE_SECONDS": "0.3"}),
     Kind("stop signal, no handler in the program", signal_batch, {"HANDLED": "USR2"}),
     Kind("stop signal, the program ends with 0", signal_batch, {"CODE": "0"}),
-    Kind("stop signal under mpirun", signal_batch,
+    Kind("stop signal under mpirun", signal_batch, ALLOW_ROOT,
          settings={"launch.launcher": "mpirun", "resources.nodes": 1, "resources.ntasks_per_node": 4}),
     Kind("stop signal to an element of an array", call("scancel", "--signal=USR1", "--batch", "JOB_0"),
          settings={"resources.array": "0-0"}),

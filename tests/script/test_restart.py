@@ -66,7 +66,8 @@ def submit(
     settings: dict[str, object] = {"name": "job", "command": ["python3", "count.py"], "resources.time": "10"}
     settings |= {"resources.ntasks_per_node": 2, "restart": RESTART}
     settings |= {f"env.{name}": value for name, value in (env or {}).items()}
-    text = render("single", "local", set={**settings, **(changes or {}), **more}, root=slurm.folder, standalone=standalone)
+    settings |= {**(changes or {}), **more}
+    text = render("single", "local", set=settings, root=slurm.folder, standalone=standalone)
     (slurm.folder / "job.sbatch").write_text(text)
     job_id = slurm.said("sbatch", "--parsable", *options, "job.sbatch").strip()
     return slurm.folder / "runs" / "job" / job_id
