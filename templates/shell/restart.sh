@@ -10,6 +10,8 @@
 # HPC_KIT_PROGRESS (a file or folder, or nothing). Each event is a line of JSON in $HPC_KIT_RUN/history. Files of the
 # program in $HPC_KIT_RUN: `stopped`, because it left its loop after the signal; `saved`, its last saved step.
 
+# The exit code of a program that the stop signal ends.
+HPC_KIT_STOP_CODE=$((128 + $(kill -l "$HPC_KIT_STOP_SIGNAL"))) && export HPC_KIT_STOP_CODE
 restart_history=$HPC_KIT_RUN/history
 restart_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 restart_job=${restart_job:-$SLURM_JOB_ID}
@@ -122,14 +124,13 @@ watch_step() {
 
 end_attempt() {
   trap '' "$HPC_KIT_STOP_SIGNAL" TERM
-  local reason='' number
-  number=$(kill -l "$HPC_KIT_STOP_SIGNAL")
+  local reason=''
   if [ "$status" = 0 ] && [ -s "$HPC_KIT_RUN/summary.json" ] && [ ! -e "$HPC_KIT_RUN/stopped" ]; then
     # The training reached its last step, even if a signal came meanwhile.
     reason=''
   elif [ -n "$restart_stop" ]; then
     reason="stopped by $restart_stop"
-  elif [ -e "$HPC_KIT_RUN/stopped" ] || [ "$status" = $((128 + number)) ]; then
+  elif [ -e "$HPC_KIT_RUN/stopped" ] || [ "$status" = "$HPC_KIT_STOP_CODE" ]; then
     reason="stopped by $HPC_KIT_STOP_SIGNAL"
   elif [[ " $HPC_KIT_EXIT_CODES " = *" $status "* ]]; then
     reason="exit code $status"
@@ -139,6 +140,7 @@ end_attempt() {
   state=$(job_state)
   # Slurm ends the job itself: it was cancelled, preempted or requeued. Only Slurm knows whether it starts again.
   [ -z "$state" ] || [ "$state" = RUNNING ] || { end_event ended "$reason" state "$state" && exit "$status"; }
+  [ "$status" != 0 ] || status=$HPC_KIT_STOP_CODE
   local hopeless
   hopeless=$(find_hopeless)
   if [ -n "$hopeless" ]; then give_up "$hopeless"; else start_again "$reason"; fi
