@@ -1,5 +1,5 @@
 #!/bin/bash
-# Starts the job again. The batch script sources this file, and calls:
+# Runs the job again after a stop or a failure. The batch script sources this file, and calls:
 #
 #   trap stop_attempt SIGNAL      passes the stop signal on to the program
 #   start_attempt                 counts the attempt
@@ -124,13 +124,14 @@ watch_step() {
 
 end_attempt() {
   trap '' "$HPC_KIT_STOP_SIGNAL" TERM
-  local reason=''
+  local reason='' failure=$HPC_KIT_RUN/first-failure
   if [ "$status" = 0 ] && [ -s "$HPC_KIT_RUN/summary.json" ] && [ ! -e "$HPC_KIT_RUN/stopped" ]; then
     # The training reached its last step, even if a signal came meanwhile.
     reason=''
   elif [ -n "$restart_stop" ]; then
     reason="stopped by $restart_stop"
-  elif [ -e "$HPC_KIT_RUN/stopped" ] || [ "$status" = "$HPC_KIT_STOP_CODE" ]; then
+  elif [ "$status" = "$HPC_KIT_STOP_CODE" ] || { [ -e "$HPC_KIT_RUN/stopped" ] && [ ! -s "$failure" ]; }; then
+    # After a failure, `stopped` comes from a rank that the launcher ended.
     reason="stopped by $HPC_KIT_STOP_SIGNAL"
   elif [[ " $HPC_KIT_EXIT_CODES " = *" $status "* ]]; then
     reason="exit code $status"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Replaces nodes that fail while the job runs. The batch script sources this file after restart.sh, and calls:
+# Runs the step again without nodes that failed. The batch script sources this file after restart.sh, and calls:
 #
 #   use_spares NUMBER   with the exit code in $status: prepares another step without the nodes that failed. Fails if the
 #                       job has ended, or has fewer than NUMBER spare nodes for them.
@@ -23,7 +23,7 @@ list_lost_nodes() {
 
 use_spares() {
   local host='' reason='' lost
-  if [ "$status" = 0 ] || [ -n "$restart_stop" ] || [ -e "$HPC_KIT_RUN/stopped" ]; then return 1; fi
+  if [ "$status" = 0 ] || [ -n "$restart_stop" ]; then return 1; fi
   [ ! -s "$HPC_KIT_RUN/first-failure" ] || read -r _ host status _ reason <"$HPC_KIT_RUN/first-failure"
   mapfile -t lost < <(list_lost_nodes)
   # Ranks that waited for another rank in vain record that one, with their reason.

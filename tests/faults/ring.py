@@ -345,7 +345,7 @@ def restart_controller(trial: Trial) -> None:
     """Stop the controller, so that the requeue has to wait."""
     cluster = real_cluster(trial)
     signal_batch(trial)
-    cluster.stop("ctl", "slurmctld")
+    cluster.send_signal("ctl", "slurmctld", signal.SIGTERM)
     time.sleep(5)
     cluster.repair_daemons()
 

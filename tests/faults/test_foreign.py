@@ -58,7 +58,7 @@ def test_a_foreign_program_survives_a_stop(slurm: Slurm, program: str, package: 
     wait_for(lambda: steps.exists() and len(steps.read_text().split()) >= 15, seconds=120)
     slurm.said("scancel", "--signal=USR1", "--batch", job)
     wait_for(lambda: len(starts(run)) == 2, seconds=60)
-    wait_for((run / END).exists, seconds=120)
+    wait_for(lambda: (run / END).exists() and (run / END).read_text().split(), seconds=120)
     log = run.with_name(f"{job}.log").read_text() + (run / "rank-0.log").read_text()
     assert (run / END).read_text().split()[0] == "0", log
     taken = [int(step) for step in steps.read_text().split()]
