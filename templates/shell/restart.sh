@@ -57,10 +57,11 @@ count_attempts() { { [ ! -e "$restart_history" ] || "$@"; } | grep -c '"event": 
 
 # In the first attempt of a job: begins its history, with that of the run from which `hpc-kit resubmit` goes on.
 begin_history() {
-  local old=${HPC_KIT_CONTINUES:+${HPC_KIT_RUN%/*}/$HPC_KIT_CONTINUES${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
+  local old
+  old=${HPC_KIT_RUN%/*}/${HPC_KIT_CONTINUES-}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
   # A new job may have the number of an old one, for example after Slurm was installed again.
   rm -f "$restart_history"
-  [ -n "$old" ] || return 0
+  [ -n "${HPC_KIT_CONTINUES-}" ] || return 0
   [ ! -s "$old/history" ] || cp "$old/history" "$restart_history" || true
   HPC_KIT_ATTEMPT=$(count_attempts cat "$restart_history")
   record_event resubmitted previous "$HPC_KIT_CONTINUES"
