@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs the step again without nodes that failed. The batch script sources this file after restart.sh, and calls:
 #
-#   choose_nodes NUMBER   before each step: leaves NUMBER spare nodes out. The option of srun is in $step_nodes.
+#   choose_nodes NUMBER   before each step: leaves NUMBER spare nodes out. Options of srun are in $step_nodes.
 #   use_spares NUMBER     after each step, with the exit code in $status. Fails if no other step follows, because the
 #                         job has ended, or has too few spare nodes.
 
@@ -15,8 +15,9 @@ choose_nodes() {
     [ "${#restart_used[@]}" -lt $((${#all[@]} - $1)) ] || break
     [[ " ${restart_lost[*]-} " = *" $node "* ]] || restart_used+=("$node")
   done
+  # --overlap: the step before may hold the CPUs of all nodes until the lost node answers, which it never does.
   # shellcheck disable=SC2034  # for srun
-  step_nodes=("--nodelist=$(join_names "${restart_used[@]}")")
+  step_nodes=(--overlap "--nodelist=$(join_names "${restart_used[@]}")")
   watch_nodes &
   restart_monitor=$!
 }

@@ -292,8 +292,6 @@ ANYWHERE = [
     Kind("stop signal during a save", signal_in_save, {"SAVE_SECONDS": "0.3"}),
     Kind("stop signal, no handler in the program", signal_batch, {"HANDLED": "USR2"}),
     Kind("stop signal, the program ends with 0", signal_batch, {"CODE": "0"}),
-    Kind("stop signal under mpirun", signal_batch, ALLOW_ROOT,
-         settings={"launch.launcher": "mpirun", "resources.nodes": 1, "resources.ntasks_per_node": 4}),
     Kind("stop signal to an element of an array", call("scancel", "--signal=USR1", "--batch", "JOB_0"),
          settings={"resources.array": "0-0"}),
     Kind("kill -9 of a rank", kill_rank),
@@ -352,6 +350,8 @@ def restart_controller(trial: Trial) -> None:
 
 REAL = [
     *ANYWHERE,
+    Kind("stop signal under mpirun", signal_batch, ALLOW_ROOT,
+         settings={"launch.launcher": "mpirun", "resources.nodes": 1, "resources.ntasks_per_node": 4}),
     Kind("time limit", nothing, {"SECONDS_A_STEP": "2"}, {"resources.time": "1", "restart.lead": 30}, attempts=0),
     Kind("preemption", preempt),
     Kind("loss of a node", lose_node, {"SECONDS_A_STEP": "0.4"}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,8 +25,6 @@ def queue(tmp_path: Path) -> Iterator[EmbeddedQueue]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", EMBEDDED, ids=lambda kind: kind.name)
 def test_a_fault_is_survived(queue: EmbeddedQueue, kind: Kind) -> None:
-    if "mpirun" in kind.name and shutil.which("mpirun.openmpi") is None:
-        pytest.skip("needs mpirun (Debian: apt-get install openmpi-bin)")
     Trial(queue, kind, random.Random(1), 1).survive()
 
 
