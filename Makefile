@@ -15,7 +15,7 @@ RUN := .venv/bin/python -m
 OPTIONS = $(if $(CLUSTER),--cluster $(CLUSTER)) $(ARGS)
 
 .PHONY: help venv dev submit render check status logs cancel list test coverage test-slow lint types golden docs bench \
-	slurm-up slurm-down test-slurm clean
+	slurm-up slurm-down test-slurm test-faults clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -78,6 +78,9 @@ slurm-up: dev ## start a real Slurm of four hosts on this machine, for test-slur
 
 slurm-down: dev ## stop it and remove everything
 	@$(RUN) tests.cluster down
+
+test-faults: dev ## faults at random times on jobs with [restart]: FAULTS=25 SEED=1, REAL=1 for the real Slurm (root)
+	@$(RUN) tests.faults --faults $(or $(FAULTS),25) --seed $(or $(SEED),1) $(if $(REAL),--real) $(ARGS)
 
 test-slurm: dev ## the tests on the real Slurm (root; skipped without)
 	@$(RUN) pytest -q -m 'not slow' tests/cluster tests/conformance $(ARGS)

@@ -26,6 +26,9 @@ STOPPED = "stopped"
 END = "end"
 """`exit_code unix_time`, written by the batch script at its end."""
 
+HISTORY = "history"
+"""The events of a job with [restart], one JSON object a line, written by the batch script."""
+
 SUMMARY = "summary.json"
 """The summary of a training: a flat JSON object, written by rank 0 at the end."""
 

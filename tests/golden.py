@@ -77,6 +77,7 @@ CASES: dict[str, tuple[str, str, dict[str, object], str]] = {
         {"restart": {"lead": "2:00", "resume_args": ["--resume", "saved"], "progress": "saved"}},
         "",
     ),
+    "restart.spares": ("ddp_torchrun", "slurm", {"restart.spares": 1, "restart.resume_args": ["--resume"]}, ""),
     "restart.torchrun.standalone": ("ddp_torchrun", "slurm", {"restart": {"signal": "USR2"}, **PROJECT}, "standalone"),
     "special_characters": (
         "single",

@@ -30,6 +30,8 @@ COMMANDS = {
     "launch": "start a job over ssh, without a scheduler: launch JOB --hosts a,b,c",
     "status": "show the states of jobs",
     "watch": "show the states of jobs until all have ended",
+    "history": "show the attempts of jobs with [restart]",
+    "resubmit": "submit a job again: the same script, from its last checkpoint",
     "logs": "print the output of a job, or the first failure of a failed job",
     "stacks": "print what the ranks of a running job are doing: their Python stacks",
     "why": "explain why a job failed: the cause, the culprit and the fix; why --log FILE... for any logs",

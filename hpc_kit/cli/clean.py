@@ -73,7 +73,7 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
         click.confirm(f"delete these {len(runs)} runs ({_size(paths) / 1e6:,.1f} MB)?", abort=True)
     for path in paths:
         try:
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
         except OSError as error:
             raise RecordError(f"cannot delete {path}", found=error.strerror, remedy="ask its owner") from error
     for folder in {run.folder.parent for run in runs}:

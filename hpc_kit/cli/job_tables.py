@@ -123,6 +123,7 @@ def job_json(line: JobLine) -> dict[str, object]:
         "time_limit": status.time_limit if status else None,
         "elapsed": status.elapsed if status else None,
         "exit_code": status.exit_code if status else None,
+        "attempts": line.attempts or None,
         "run": str(line.run.folder) if line.run else None,
         "progress": line.progress._asdict() if line.progress else None,
     }

@@ -17,7 +17,9 @@ from hpc_kit.bench.plots import plot_curves
 from hpc_kit.bench.results import Column, Plot, ResultRow, Spread
 from hpc_kit.report.page import ReportTable, ReportText, Section, draw_pictures
 from hpc_kit.run_files import PATCH, RECORD, SCRIPT, STEPS
+from hpc_kit.runs.history import read_history
 from hpc_kit.runs.outcome import read_outcome
+from hpc_kit.slurm.start_forecast import format_duration
 
 if TYPE_CHECKING:
     from hpc_kit.runs.outcome import Outcome
@@ -50,7 +52,7 @@ def build_run_section(run: Run, status: JobStatus | None, prefix: str) -> Sectio
         headline=f"{end.state}: {end.sentence}",
         failed=bool(end.exit_status),
         failure=_failure_text(end),
-        facts=_run_facts(record, end, status),
+        facts=_run_facts(run.folder, record, end, status),
         pictures=drawn,
         tables=[table for table in _run_tables(record, end) if table.rows],
         notes=notes,
@@ -75,7 +77,15 @@ def _nested_value(record: Mapping[str, Any], *names: str) -> Any:
     return found
 
 
-def _run_facts(record: Mapping[str, Any], end: Outcome, status: JobStatus | None) -> list[tuple[str, str]]:
+def _describe_attempts(run: Path) -> str | None:
+    """Return the number of attempts and the time that they cost; None for one attempt."""
+    history = read_history(run)
+    if len(history.attempts) < 2:
+        return None
+    return f"{len(history.attempts)}, {format_duration(round(history.lost))} lost between them"
+
+
+def _run_facts(run: Path, record: Mapping[str, Any], end: Outcome, status: JobStatus | None) -> list[tuple[str, str]]:
     resources = _nested_value(record, "resolved", "job", "resources") or {}
     ranks, nodes = _nested_value(record, "resolved", "world_size"), resources.get("nodes")
     commit, dirty = _nested_value(record, "git", "commit"), _nested_value(record, "git", "dirty")
@@ -89,6 +99,7 @@ def _run_facts(record: Mapping[str, Any], end: Outcome, status: JobStatus | None
         "Cluster": f"{record.get('cluster')} ({slurm})" if record else None,
         "Ranks": f"{ranks} on {nodes} node{'s' * (nodes != 1)}" if ranks and nodes else ranks,
         "Nodes": where,
+        "Attempts": _describe_attempts(run),
         "Submitted from": record.get("host"),
         "Code": f"{commit}{', with changes' * bool(dirty)}" if commit else None,
         "Python, torch, hpc_kit": ", ".join(

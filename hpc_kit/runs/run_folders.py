@@ -260,6 +260,8 @@ def _folders_in(folder: Path) -> list[os.DirEntry[str]]:
 
 def _readable_folders_in(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        return _folders_in(folder)
+        with os.scandir(folder) as entries:
+            # A job that was submitted again has a link to the run folder of the first.
+            return [entry for entry in entries if entry.is_dir()]
     except OSError:
         return []

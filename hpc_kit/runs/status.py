@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import SlurmUnavailable, UnknownJob
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.cluster_match import command_with_cluster, describe_cluster, is_same_job, may_belong_to
+from hpc_kit.runs.history import read_history
 from hpc_kit.runs.outcome import record_outcomes, recorded_outcome, recorded_state
 from hpc_kit.runs.progress import RunProgress, read_progress
 from hpc_kit.runs.run_folders import RECENT_RUNS, Run, RunIndex
@@ -57,13 +58,19 @@ class JobLine(NamedTuple):
         return round((end - start).total_seconds()) if start and end else None
 
     @property
+    def attempts(self) -> int:
+        """Attempts of a job with [restart]; 0 for other jobs."""
+        return len(read_history(self.run.folder).attempts) if self.run is not None else 0
+
+    @property
     def reason(self) -> str | None:
         """Slurm's reason why the job waits."""
         return self.status.reason if self.status is not None and self.state is JobState.PENDING else None
 
     def __str__(self) -> str:
         reason = f" ({self.reason})" if self.reason else ""
-        return f"{self.state}{reason}: {self.sentence}"
+        attempt = f", attempt {self.attempts}" if self.attempts > 1 else ""
+        return f"{self.state}{reason}{attempt}: {self.sentence}"
 
 
 def _local_time(text: str | None) -> dt.datetime | None:

@@ -167,6 +167,9 @@ def directives(resolved: Resolved, *, standalone: bool = False) -> list[Directiv
         given.pop("ntasks", None)
     if restart := job.restart:
         given |= {"signal": f"B:{restart.signal_name}@{restart.lead_seconds}", "requeue": True}
+        if restart.spares and job.resources.ntasks_per_node is not None:
+            nodes = resolved.nodes + restart.spares
+            given |= {"nodes": nodes, "ntasks": nodes * job.resources.ntasks_per_node, "no_kill": True}
     ordered = [(name, given[name]) for name in job.resources.__struct_fields__ if name in given]
     return [(name.replace("_", "-"), None if value is True else value) for name, value in ordered]
 

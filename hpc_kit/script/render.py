@@ -136,6 +136,12 @@ def _check_variant(resolved: Resolved, *, standalone: bool, simple: bool) -> Non
         raise SpecError(
             "the program of this job is hpc_kit itself", found=" ".join(argv), remedy="leave --standalone out"
         )
+    if standalone and resolved.job.restart is not None and resolved.job.restart.spares:
+        raise SpecError(
+            "a standalone script has no spare nodes",
+            found=f"[restart] spares = {resolved.job.restart.spares}",
+            remedy="leave --standalone out, or set spares = 0",
+        )
     if simple and resolved.job.restart is not None:
         raise SpecError(
             "a simple script cannot start its job again",

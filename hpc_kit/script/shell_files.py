@@ -45,8 +45,8 @@ def read_shell_files(resolved: Resolved, root: Path) -> ShellFiles:
     folders = [folder / "shell" for folder in reversed(search_path.search_folders("templates", root))]
     paths = {path.name: path for folder in folders for path in sorted(folder.glob("*.sh"))}
     if resolved.job.restart is None:
-        # The scripts of other jobs stay as they are when this file changes.
-        paths.pop("restart.sh", None)
+        # The scripts of other jobs stay as they are when these files change.
+        paths = {name: path for name, path in paths.items() if name not in {"restart.sh", "spares.sh"}}
     texts = {name: paths[name].read_text(encoding="utf-8") for name in sorted(paths)}
     digest = hashlib.sha256("\0".join(word for item in texts.items() for word in item).encode()).hexdigest()
     # The name starts with a letter, because folders below `runs` that are named by a number are jobs.

@@ -86,6 +86,7 @@ def check_restart(job: Job, origins: Origins) -> None:
     _check_exit_codes(job.restart, origins)
     _check_paths(job.restart, origins)
     _check_options(job, origins)
+    _check_spares(job, job.restart, origins)
 
 
 def _check_signal(restart: Restart, origins: Origins) -> None:
@@ -158,6 +159,27 @@ def _check_options(job: Job, origins: Origins) -> None:
             f"[restart] does not support {kind}",
             found=origins.of("component" if job.component else "launch.launcher"),
             remedy="leave [restart] out, or use one set of resources with srun, torchrun or mpirun",
+        )
+
+
+def _check_spares(job: Job, restart: Restart, origins: Origins) -> None:
+    """Check that a step can leave out nodes of the job."""
+    resources, place = job.resources, origins.of("restart.spares")
+    totals = [name for name in ("gpus", "nodelist", "nodefile") if getattr(resources, name) is not None]
+    if not restart.spares:
+        return
+    if job.launch.launcher == "mpirun":
+        raise SpecError(
+            "spare nodes need launcher srun or torchrun",
+            found=f"spares = {restart.spares} in {place}; launcher = 'mpirun', which uses all nodes of the job",
+            remedy="set launcher = 'srun', or leave spares out",
+        )
+    if resources.ntasks_per_node is None or totals:
+        name = totals[0] if totals else "ntasks"
+        raise SpecError(
+            "spare nodes need the same options on each node",
+            found=f"spares = {restart.spares} in {place}; {name} in {origins.of(f'resources.{name}')}",
+            remedy="set ntasks_per_node, and gpus_per_node instead of gpus; leave nodelist and nodefile out",
         )
 
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Starts the job again. The batch script sources this file, and calls:
+# Runs the job again after a stop or a failure. The batch script sources this file, and calls:
 #
 #   trap stop_attempt SIGNAL      passes the stop signal on to the program
 #   start_attempt                 counts the attempt
@@ -10,10 +10,12 @@
 # HPC_KIT_PROGRESS (a file or folder, or nothing). Each event is a line of JSON in $HPC_KIT_RUN/history. Files of the
 # program in $HPC_KIT_RUN: `stopped`, because it left its loop after the signal; `saved`, its last saved step.
 
+# The exit code of a program that the stop signal ends.
+HPC_KIT_STOP_CODE=$((128 + $(kill -l "$HPC_KIT_STOP_SIGNAL"))) && export HPC_KIT_STOP_CODE
 restart_history=$HPC_KIT_RUN/history
 restart_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 restart_job=${restart_job:-$SLURM_JOB_ID}
-restart_stop='' restart_step='' restart_limit='' restart_reminder=''
+restart_stop='' restart_step='' restart_limit='' restart_reminder='' restart_count=0
 case ${HPC_KIT_PROGRESS:-$HPC_KIT_RUN/saved} in
   /*) restart_watched=${HPC_KIT_PROGRESS:-$HPC_KIT_RUN/saved} ;;
   *) restart_watched=$PWD/$HPC_KIT_PROGRESS ;;
@@ -46,24 +48,46 @@ can_resume() {
 # Prints the state of the job; nothing if Slurm does not answer.
 job_state() { squeue --noheader --jobs="$restart_job" --format=%T 2>/dev/null | head -n1 || true; }
 
-start_attempt() {
+# Prints the events since the last `hpc-kit resubmit`, or all.
+recent_events() {
+  awk '/"event": "resubmitted"/ { text = "" } { text = text $0 "\n" } END { printf "%s", text }' "$restart_history"
+}
+
+count_attempts() { { [ ! -e "$restart_history" ] || "$@"; } | grep -c '"event": "start"' || true; }
+
+# In the first attempt of a job: begins its history, with that of the run from which `hpc-kit resubmit` goes on.
+begin_history() {
+  local old
+  old=${HPC_KIT_RUN%/*}/${HPC_KIT_CONTINUES-}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
   # A new job may have the number of an old one, for example after Slurm was installed again.
-  [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || [ "${HPC_KIT_RUN##*/}" != "$restart_job" ] || rm -f "$restart_history"
-  HPC_KIT_ATTEMPT=$(grep -c '"event": "start"' "$restart_history" 2>/dev/null || true)
-  export HPC_KIT_ATTEMPT=$((${HPC_KIT_ATTEMPT:-0} + 1))
+  rm -f "$restart_history"
+  [ -n "${HPC_KIT_CONTINUES-}" ] || return 0
+  [ ! -s "$old/history" ] || cp "$old/history" "$restart_history" || true
+  HPC_KIT_ATTEMPT=$(count_attempts cat "$restart_history")
+  record_event resubmitted previous "$HPC_KIT_CONTINUES"
+}
+
+start_attempt() {
+  [ "${SLURM_RESTART_COUNT:-0}$restart_count" != 00 ] || [ "${HPC_KIT_RUN##*/}" != "$restart_job" ] || begin_history
+  # Jobs that this job submits are no continuation.
+  unset HPC_KIT_CONTINUES
+  HPC_KIT_ATTEMPT=$(count_attempts cat "$restart_history")
+  export HPC_KIT_ATTEMPT=$((HPC_KIT_ATTEMPT + 1))
   rm -f "$HPC_KIT_RUN/stopped" "$HPC_KIT_RUN/summary.json"
   # Slurm sends TERM to all processes of a job that it ends. The program may need the time until KILL.
   [ "$HPC_KIT_STOP_SIGNAL" = TERM ] || trap 'restart_stop=TERM' TERM
   restart_saved=$(list_saved | cksum)
   record_event start nodes "$SLURM_JOB_NODELIST" requeues "${SLURM_RESTART_COUNT:-0}"
   # Slurm may have requeued the job after the last attempt.
-  if [ "$HPC_KIT_ATTEMPT" -gt "$HPC_KIT_MAX_ATTEMPTS" ]; then
+  restart_count=$(count_attempts recent_events)
+  if [ "$restart_count" -gt "$HPC_KIT_MAX_ATTEMPTS" ]; then
     status=1
     give_up "max_attempts = $HPC_KIT_MAX_ATTEMPTS"
     exit "$status"
   fi
 }
 
+# shellcheck disable=SC2317  # called by the trap
 stop_attempt() {
   restart_stop=$HPC_KIT_STOP_SIGNAL
   # The program gets this time to save. What is left of the lead is for the requeue.
@@ -101,14 +125,14 @@ watch_step() {
 
 end_attempt() {
   trap '' "$HPC_KIT_STOP_SIGNAL" TERM
-  local reason='' number
-  number=$(kill -l "$HPC_KIT_STOP_SIGNAL")
+  local reason='' failure=$HPC_KIT_RUN/first-failure
   if [ "$status" = 0 ] && [ -s "$HPC_KIT_RUN/summary.json" ] && [ ! -e "$HPC_KIT_RUN/stopped" ]; then
     # The training reached its last step, even if a signal came meanwhile.
     reason=''
   elif [ -n "$restart_stop" ]; then
     reason="stopped by $restart_stop"
-  elif [ -e "$HPC_KIT_RUN/stopped" ] || [ "$status" = $((128 + number)) ]; then
+  elif [ "$status" = "$HPC_KIT_STOP_CODE" ] || { [ -e "$HPC_KIT_RUN/stopped" ] && [ ! -s "$failure" ]; }; then
+    # After a failure, `stopped` comes from a rank that the launcher ended.
     reason="stopped by $HPC_KIT_STOP_SIGNAL"
   elif [[ " $HPC_KIT_EXIT_CODES " = *" $status "* ]]; then
     reason="exit code $status"
@@ -118,11 +142,19 @@ end_attempt() {
   state=$(job_state)
   # Slurm ends the job itself: it was cancelled, preempted or requeued. Only Slurm knows whether it starts again.
   [ -z "$state" ] || [ "$state" = RUNNING ] || { end_event ended "$reason" state "$state" && exit "$status"; }
-  [ "$HPC_KIT_ATTEMPT" -lt "$HPC_KIT_MAX_ATTEMPTS" ] || { give_up "max_attempts = $HPC_KIT_MAX_ATTEMPTS" && return; }
-  if made_no_progress && grep '"event": "end"' "$restart_history" | tail -n 1 | grep -q '"progress": "none"'; then
-    give_up "two attempts without a new checkpoint in $restart_watched" && return
+  [ "$status" != 0 ] || status=$HPC_KIT_STOP_CODE
+  local hopeless
+  hopeless=$(find_hopeless)
+  if [ -n "$hopeless" ]; then give_up "$hopeless"; else start_again "$reason"; fi
+}
+
+# Prints why the job must not be tried again; nothing if it may.
+find_hopeless() {
+  if [ "$restart_count" -ge "$HPC_KIT_MAX_ATTEMPTS" ]; then
+    echo "max_attempts = $HPC_KIT_MAX_ATTEMPTS"
+  elif made_no_progress && recent_events | grep '"event": "end"' | tail -n 1 | grep -q '"progress": "none"'; then
+    echo "two attempts without a new checkpoint in $restart_watched"
   fi
-  start_again "$reason"
 }
 
 # No saved file has changed since this attempt began.

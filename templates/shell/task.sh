@@ -23,6 +23,8 @@ for signal in TSTP TTIN TTOU; do trap "pass_on $signal \$!; kill -s STOP \$\$; p
 while kill -0 "$!" 2>/dev/null; do wait "$!"; done
 wait "$!" && exit
 code=$?
+# The launcher would kill ranks that still save. With [restart], the batch script looks for this file.
+if [ "$code" = "${HPC_KIT_STOP_CODE-}" ]; then : >"$HPC_KIT_RUN/stopped" && exit; fi
 set -o noclobber
 { echo "$((SLURM_PROCID * ranks)) $SLURMD_NODENAME $code $(date +%s)" >"$HPC_KIT_RUN/first-failure"; } 2>/dev/null
 exit "$code"

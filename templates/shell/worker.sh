@@ -11,6 +11,8 @@ exec >>"$HPC_KIT_RUN/rank-$rank.log" 2>&1
 trap : HUP INT QUIT ABRT ALRM TERM USR1 USR2 XCPU TSTP TTIN TTOU
 "$@" && exit
 code=$?
+# The launcher would kill ranks that still save. With [restart], the batch script looks for this file.
+if [ "$code" = "${HPC_KIT_STOP_CODE-}" ]; then : >"$HPC_KIT_RUN/stopped" && exit; fi
 set -o noclobber
 { echo "$rank $(uname -n) $code $(date +%s)" >"$HPC_KIT_RUN/first-failure"; } 2>/dev/null
 exit "$code"

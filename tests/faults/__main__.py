@@ -88,11 +88,15 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=25)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--real", action="store_true", help="on the real Slurm of four hosts (root)")
-    parser.add_argument("--only", default="", help="kinds whose name contains these words")
+    parser.add_argument("--only", default="", help="kinds whose name contains one of these texts, comma separated")
     parser.add_argument("--at-once", type=int, default=2, help="jobs at the same time on the embedded Slurm")
     parser.add_argument("--minutes", type=float, default=60, help="start no fault after this time")
     arguments = parser.parse_args()
-    kinds = [kind for kind in (REAL if arguments.real else EMBEDDED) if arguments.only in kind.name]
+    kinds = [
+        kind
+        for kind in (REAL if arguments.real else EMBEDDED)
+        if any(words in kind.name for words in arguments.only.split(","))
+    ]
     chosen = choose_kinds(kinds, arguments.faults, random.Random(arguments.seed))
     deadline = time.monotonic() + arguments.minutes * 60
     with (

@@ -10,8 +10,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from hpc_kit.run_files import END
@@ -46,8 +47,8 @@ class Kind(NamedTuple):
 
     name: str
     inject: Inject
-    env: dict[str, str] = {}
-    settings: dict[str, object] = {}
+    env: Mapping[str, str] = MappingProxyType({})
+    settings: Mapping[str, object] = MappingProxyType({})
     options: tuple[str, ...] = ()
     early: bool = False
     attempts: int = 2
@@ -82,7 +83,7 @@ class Trial:
         self._submit()
         at_step = self.chance.randint(1, STEPS * 2 // 3)
         if self.kind.early:
-            self._await(lambda: (self.run_folder / "history").exists(), "no attempt began")
+            self._await((self.run_folder / "history").exists, "no attempt began")
             time.sleep(self.chance.random() * 0.3)
         else:
             self._await(lambda: len(self._rows(0)) >= at_step, f"step {at_step} was not reached")
@@ -126,9 +127,11 @@ class Trial:
     def _submit(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / "runs" / "job").mkdir(parents=True)
+        (self.folder / "jobs").mkdir()
+        (self.folder / "jobs" / "job.toml").write_text('command = ["true"]\n')
         restart = {"resume_args": ["--resume"], "progress": "saved", "lead": 60}
         settings: dict[str, object] = {
-            "name": "job", "command": [sys.executable, training.__file__], "restart": restart,
+            "command": [sys.executable, training.__file__], "restart": restart,
             "resources.nodes": 2, "resources.ntasks_per_node": 2, "resources.mem": "500M", "resources.time": "30",
             "resources.cpus_per_task": 1,
             "resources.chdir": str(self.folder), "env.STEPS": str(STEPS),
@@ -138,7 +141,7 @@ class Trial:
         if "resources.array" in settings:
             settings["restart"] = {**restart, "progress": "saved0"}
         with RENDERING:
-            text = render("single", self.queue.kit_cluster, set=settings, root=self.folder)
+            text = render("job", self.queue.kit_cluster, set=settings, root=self.folder)
         (self.folder / "job.sbatch").write_text(text)
         done = self.queue.call("sbatch", "--parsable", *self.kind.options, str(self.folder / "job.sbatch"))
         if done.returncode:
@@ -171,7 +174,7 @@ class Trial:
     def _await(self, happened: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + PATIENCE
         while not happened():
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or (self._has_ended() and not happened()):
                 raise self._failure(what)
             time.sleep(0.05)
 
@@ -222,7 +225,7 @@ def signal_twice(trial: Trial) -> None:
 
 
 def signal_in_save(trial: Trial) -> None:
-    trial.wait(lambda: trial.saves(0).draft.exists(), "no save began")
+    trial.wait(trial.saves(0).draft.exists, "no save began")
     signal_batch(trial)
 
 
@@ -278,6 +281,8 @@ def nothing(_: Trial) -> None:
 
 REQUEUE = ("scontrol", "requeue", "JOB")
 
+ALLOW_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
 ANYWHERE = [
     Kind("stop signal to the batch shell", signal_batch),
     Kind("stop signal to the steps", call("scancel", "--signal=USR1", "JOB")),
@@ -287,8 +292,6 @@ ANYWHERE = [
     Kind("stop signal during a save", signal_in_save, {"SAVE_SECONDS": "0.3"}),
     Kind("stop signal, no handler in the program", signal_batch, {"HANDLED": "USR2"}),
     Kind("stop signal, the program ends with 0", signal_batch, {"CODE": "0"}),
-    Kind("stop signal under mpirun", signal_batch,
-         settings={"launch.launcher": "mpirun", "resources.nodes": 1, "resources.ntasks_per_node": 4}),
     Kind("stop signal to an element of an array", call("scancel", "--signal=USR1", "--batch", "JOB_0"),
          settings={"resources.array": "0-0"}),
     Kind("kill -9 of a rank", kill_rank),
@@ -309,6 +312,7 @@ EMBEDDED = [
     Kind("time limit", nothing, settings={"resources.time": "3", "restart.lead": 60}, attempts=0),
     Kind("time limit, the program ignores the signal", signal_batch, {"IGNORED": "1", "STEPS": "40"},
          settings={"restart.lead": 2}),
+    Kind("kill -9 of a rank, with a spare node", kill_rank, settings={"restart.spares": 1}),
 ]  # fmt: skip
 
 
@@ -339,23 +343,21 @@ def restart_controller(trial: Trial) -> None:
     """Stop the controller, so that the requeue has to wait."""
     cluster = real_cluster(trial)
     signal_batch(trial)
-    cluster.stop("ctl", "slurmctld")
+    cluster.send_signal("ctl", "slurmctld", signal.SIGTERM)
     time.sleep(5)
     cluster.repair_daemons()
 
 
-def kill_stepd(trial: Trial) -> None:
-    cluster, host = real_cluster(trial), trial.process(3)[2]
-    batch_host = trial.process(0)[2]
-    assert host != batch_host
-    cluster.stop(host, "slurmstepd")
-
-
 REAL = [
     *ANYWHERE,
+    Kind("stop signal under mpirun", signal_batch, ALLOW_ROOT,
+         settings={"launch.launcher": "mpirun", "resources.nodes": 1, "resources.ntasks_per_node": 4}),
     Kind("time limit", nothing, {"SECONDS_A_STEP": "2"}, {"resources.time": "1", "restart.lead": 30}, attempts=0),
     Kind("preemption", preempt),
-    Kind("loss of a node", lose_node),
+    Kind("loss of a node", lose_node, {"SECONDS_A_STEP": "0.4"}),
+    Kind("loss of a node, with a spare node", lose_node, {"SECONDS_A_STEP": "0.4"}, {"restart.spares": 1}),
+    Kind("kill -9 of a rank, with a spare node", kill_rank, settings={"restart.spares": 1}),
+    Kind("kill -9 of slurmd and of a rank, with a spare node", kill_slurmd, settings={"restart.spares": 1}),
     Kind("kill -9 of slurmd and of a rank", kill_slurmd),
     Kind("restart of slurmctld during the requeue", restart_controller),
 ]

@@ -131,13 +131,13 @@ def test_a_template_contains_no_arithmetic_and_no_long_line(path: Path) -> None:
     assert [line for line in text.splitlines() if len(line) > 120] == []
 
 
-LIMITS = {"single": 40, "ddp_1node": 42, "ddp_4node": 50, "ddp_4node.simple": 36, "restart.torchrun.standalone": 300}
+LIMITS = {"single": 40, "ddp_1node": 42, "ddp_4node": 50, "ddp_4node.simple": 36, "restart.torchrun.standalone": 330}
 
 
 @pytest.mark.parametrize("case", golden.CASES)
 def test_a_script_fits_on_a_screen(case: str) -> None:
     lines = golden.script(case).splitlines()
-    assert len(lines) <= LIMITS.get(case, 110)
+    assert len(lines) <= LIMITS.get(case, 115)
     long = [line for line in lines if len(line) > 120]
     # A word of a command that is longer than a line.
     assert [line for line in long if len(shlex.split(line.strip("# \\"))) != 1] == []

@@ -55,13 +55,19 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
 
 
 def submit(
-    slurm: Slurm, *options: str, env: dict[str, str] | None = None, standalone: bool = False, **changes: object
+    slurm: Slurm,
+    *options: str,
+    env: dict[str, str] | None = None,
+    standalone: bool = False,
+    changes: dict[str, object] | None = None,
+    **more: object,
 ) -> Path:
     """Submit a job with [restart] that runs PROGRAM; returns the folder of its run."""
     settings: dict[str, object] = {"name": "job", "command": ["python3", "count.py"], "resources.time": "10"}
     settings |= {"resources.ntasks_per_node": 2, "restart": RESTART}
     settings |= {f"env.{name}": value for name, value in (env or {}).items()}
-    text = render("single", "local", set={**settings, **changes}, root=slurm.folder, standalone=standalone)
+    settings |= {**(changes or {}), **more}
+    text = render("single", "local", set=settings, root=slurm.folder, standalone=standalone)
     (slurm.folder / "job.sbatch").write_text(text)
     job_id = slurm.said("sbatch", "--parsable", *options, "job.sbatch").strip()
     return slurm.folder / "runs" / "job" / job_id
@@ -115,7 +121,7 @@ def test_the_time_limit_is_the_end_of_an_attempt_only(tmp_path: Path) -> None:
     (fast.folder / "runs" / "job").mkdir(parents=True)
     (fast.folder / "count.py").write_text(PROGRAM)
     try:
-        run = submit(fast, env={"STEPS": "60"}, **{"resources.time": "8", "restart.lead": 180})
+        run = submit(fast, env={"STEPS": "60"}, changes={"resources.time": "8", "restart.lead": 180})
         assert await_end(run) == 0, log(run)
         assert [event["reason"] for event in history(run) if event.get("decision") == "requeue"] != []
         assert starts(run)[1] > 5
@@ -195,7 +201,7 @@ def test_a_requeue_by_an_administrator_is_an_attempt(slurm: Slurm) -> None:
 
 def test_elements_of_an_array_are_requeued_alone(slurm: Slurm) -> None:
     stop = '[ "$SLURM_ARRAY_TASK_ID" = 1 ] && scancel --signal=USR1 --batch ${SLURM_ARRAY_JOB_ID}_1'
-    run = submit(slurm, env={"RUN": stop}, **{"resources.array": "0-1", "resources.ntasks_per_node": 1})
+    run = submit(slurm, env={"RUN": stop}, changes={"resources.array": "0-1", "resources.ntasks_per_node": 1})
     for index, attempts in (0, 1), (1, 2):
         element = run.with_name(f"{run.name}_{index}")
         assert await_end(element) == 0

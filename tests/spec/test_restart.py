@@ -34,6 +34,8 @@ def test_a_lead_is_in_seconds_or_a_time(lead: str | int, seconds: int) -> None:
         ({"restart.lead": 60, "resources.no_requeue": True}, "no_requeue contradicts"),
         ({"restart.lead": 60, "resources.open_mode": "truncate"}, "open_mode contradicts"),
         ({"restart.resume_args": ["--token", "hf_" + "a1B2" * 9]}, "looks like a secret"),
+        ({"restart.spares": 1, "launch.launcher": "mpirun"}, "spare nodes need launcher srun or torchrun"),
+        ({"restart.spares": 1, "resources.gpus": 2, "resources.gpus_per_node": 2}, "same options on each node"),
         ({"restart.leda": 60}, "did you mean|lead"),
     ],
 )
@@ -46,6 +48,16 @@ def test_a_wrong_value_is_refused_with_its_place(settings: dict[str, object], ex
 def test_a_launch_that_cannot_be_watched_is_refused(job: str) -> None:
     with pytest.raises(SpecError, match="does not support"):
         resolve_arguments(job, "slurm", {"restart.lead": 60}, ROOT)
+
+
+def test_spare_nodes_belong_to_the_job_and_not_to_the_step(project: Path) -> None:
+    changes = {"restart.spares": 1, "resources.nodes": 2, "resources.ntasks_per_node": 2}
+    text = render("ddp_1node", "slurm", set=changes, root=project)
+    for line in ("#SBATCH --nodes=3", "#SBATCH --ntasks=6", "#SBATCH --no-kill", "choose_nodes 1"):
+        assert f"{line}\n" in text
+    assert "srun --export=ALL --nodes=2 --ntasks=4 --ntasks-per-node=2" in text
+    with pytest.raises(SpecError, match="leave --standalone out"):
+        render("ddp_1node", "slurm", set=changes, standalone=True, root=project)
 
 
 def test_a_simple_script_has_no_restart(project: Path) -> None:

@@ -155,3 +155,13 @@ def test_the_arguments_of_the_program_are_unchanged(run: Run) -> None:
 def test_a_full_disk_changes_no_exit_code(run: Run) -> None:
     done = run("task.sh", "bash", "-c", "exit 5", HPC_KIT_RUN="/dev/full")
     assert (done.returncode, done.stderr) == (5, "")
+
+
+@pytest.mark.parametrize(("file", "rank"), [("task.sh", {}), ("worker.sh", {"HPC_KIT_RANK": "0"})])
+@pytest.mark.parametrize(("code", "left"), [(138, (0, True)), (137, (137, False))])
+def test_a_stopped_rank_does_not_make_the_launcher_kill_others(
+    run: Run, tmp_path: Path, file: str, rank: dict[str, str], code: int, left: tuple[int, bool]
+) -> None:
+    done = run(file, "bash", "-c", f"exit {code}", HPC_KIT_STOP_CODE="138", **rank)
+    assert (done.returncode, (tmp_path / "stopped").exists()) == left
+    assert (read_first_failure(tmp_path) is None) == (code == 138)

@@ -1,0 +1,104 @@
+"""`hpc-kit history`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import structs
+
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.output import format_table, short_path
+from hpc_kit.cli.terminal import echo
+from hpc_kit.runs.history import Attempt, History, read_history
+from hpc_kit.runs.run_folders import RECENT_RUNS, RunIndex
+from hpc_kit.slurm.job_ids import parse_job_ids
+from hpc_kit.slurm.start_forecast import format_duration
+
+if TYPE_CHECKING:
+    from hpc_kit.runs.run_folders import Run
+
+DECISIONS = {
+    "finished": "finished",
+    "failed": "failed",
+    "requeue": "started again",
+    "spare": "another step on a spare node",
+    "gave_up": "not started again",
+    "ended": "ended by Slurm",
+}
+
+
+@click.command("history")
+@click.argument("words", nargs=-1, metavar="[JOB|ID]...")
+@CLUSTER_OPTION
+@RUNS_OPTION
+@JSON_OPTION
+def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
+    """Print the attempts of jobs with [restart]: nodes, ends, checkpoints, and the time that the restarts cost.
+
+    Without JOB or ID, the command prints the latest jobs. It reads files of the runs only, and does not ask Slurm.
+
+    Exit status: 0 printed; 1 unknown job; 2 wrong use.
+    """
+    session = open_session(cluster)
+    index = RunIndex(session.runs)
+    runs = _select_runs(words, index)
+    histories = [(run, read_history(run.folder)) for run in runs]
+    if not words:
+        histories = [(run, history) for run, history in histories if history.attempts][:RECENT_RUNS]
+    if as_json:
+        echo(json.dumps([_to_json(run, history) for run, history in histories], indent=2))
+        return
+    for run, history in histories:
+        echo("\n".join(_format_history(run, history)))
+    if not histories:
+        echo(f"no attempts in {short_path(session.runs)}: only jobs with a table [restart] record them")
+
+
+def _select_runs(words: tuple[str, ...], index: RunIndex) -> list[Run]:
+    """Return the runs of ids and names; without words, all runs, the latest first.
+
+    Raises:
+        UnknownJob: There is no run of a word.
+    """
+    if not words:
+        # A job that was submitted again has a link to the run folder of the first.
+        own = [run for run in index.all_runs() if not run.folder.is_symlink()]
+        return [each for run in own for each in (run.elements() or [run])]
+    runs: list[Run] = []
+    for word in words:
+        named = [index.require(job_id) for job_id in parse_job_ids(word)]
+        found = named or [*index.find_by_name(word), *index.find_unrecorded(word)]
+        if not found:
+            raise index.unknown_job_error([word])
+        runs += [each for run in found for each in (run.elements() or [run])]
+    return runs
+
+
+def _format_history(run: Run, history: History) -> list[str]:
+    count = len(history.attempts)
+    lost = f", {format_duration(round(history.lost))} lost between them" if count > 1 else ""
+    lines = [f"{run.job_id} {run.name}: {count or 'no'} attempt{'s'[: count != 1]}{lost}"]
+    if count:
+        rows = [("", "start", "ran", "nodes", "step", "end"), *(_row(each) for each in history.attempts)]
+        lines += format_table(rows, "right", "left", "right", "left", "right", "left", first_width=4)
+    return lines
+
+
+def _row(attempt: Attempt) -> tuple[str, ...]:
+    start = f"{dt.datetime.fromtimestamp(attempt.start):%Y-%m-%d %H:%M:%S}"  # noqa: DTZ006 - local time, as Slurm's
+    ran = format_duration(round(attempt.end - attempt.start)) if attempt.end is not None else ""
+    decision = DECISIONS.get(attempt.decision, attempt.decision) or "no end was written"
+    excluded = f"; replaced {', '.join(attempt.excluded)}" if attempt.excluded else ""
+    code = f"exit code {attempt.exit_code}" if attempt.exit_code and "exit code" not in attempt.reason else ""
+    why = ", ".join(filter(None, (attempt.reason, code)))
+    moved = f"{decision}{': ' if why else ''}{why}{excluded}"
+    step = "" if attempt.step is None else str(attempt.step)
+    return str(attempt.number), start, ran, attempt.nodes, step, moved
+
+
+def _to_json(run: Run, history: History) -> dict[str, object]:
+    attempts = [{**structs.asdict(each), "unsaved": each.unsaved} for each in history.attempts]
+    return {"job_id": run.job_id, "name": run.name, "run": str(run.folder), "lost": history.lost, "attempts": attempts}

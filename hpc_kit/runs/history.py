@@ -1,0 +1,127 @@
+"""The attempts of a job with [restart]. `shell/restart.sh` writes their events to the file `history` of the run."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct, structs
+
+from hpc_kit.run_files import HISTORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One line of the history."""
+
+    event: str
+    """`start`, `end`, `submitted` (again, as another job), `node` (excluded) or `step` (started again)."""
+
+    attempt: int
+    job_id: str
+    time: float
+    nodes: str | int = ""
+    decision: str = ""
+    reason: str | int = ""
+    state: str = ""
+    exit_code: int | None = None
+    progress: str = ""
+    saved: float | None = None
+    step: int | str | None = None
+    next: str | int = ""
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One attempt of a job. Times are in seconds since 1970."""
+
+    number: int
+    job_id: str
+    nodes: str
+    start: float
+    end: float | None = None
+    """None: the attempt runs, or Slurm killed its batch script."""
+
+    exit_code: int | None = None
+    decision: str = ""
+    """`finished`, `failed`, `requeue`, `spare` (another step), `gave_up`, or `ended` by Slurm; empty: no end was
+    written."""
+
+    reason: str = ""
+    saved: float | None = None
+    """Time of the newest checkpoint."""
+
+    step: int | None = None
+    """The last saved step, of a program that uses `hpc_kit.Checkpointer`."""
+
+    excluded: tuple[str, ...] = ()
+    """Nodes that failed in this attempt, and were replaced by spare nodes."""
+
+    waited: float = 0
+    """Seconds between the end of the attempt before, or its last checkpoint if it wrote no end, and this start."""
+
+    @property
+    def unsaved(self) -> float:
+        """Seconds of work after the newest checkpoint, which the next attempt does again."""
+        if self.end is None or self.decision == "finished":
+            return 0
+        return max(0, self.end - (self.start if self.saved is None else max(self.start, self.saved)))
+
+
+class History(Struct, frozen=True):
+    """All attempts of a job, over requeues and resubmissions."""
+
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def lost(self) -> float:
+        """Seconds that the restarts cost: time in the queue, and work that was done again."""
+        return sum(each.waited for each in self.attempts) + sum(each.unsaved for each in self.attempts[:-1])
+
+    @property
+    def next_job(self) -> str:
+        """The id of the job that goes on with this run; empty without attempts."""
+        return self.attempts[-1].job_id if self.attempts else ""
+
+
+def read_history(run: Path) -> History:
+    """Return the attempts of a run; none for a job without [restart]. Incomplete lines are left out."""
+    try:
+        lines = (run / HISTORY).read_bytes().splitlines()
+    except OSError:
+        return History()
+    return History(tuple(_collect_attempts(_parse_events(lines))))
+
+
+def _parse_events(lines: Iterable[bytes]) -> Iterable[Event]:
+    for line in lines:
+        with suppress(msgspec.MsgspecError):
+            yield msgspec.json.decode(line, type=Event)
+
+
+def _collect_attempts(events: Iterable[Event]) -> list[Attempt]:
+    attempts: list[Attempt] = []
+    for event in events:
+        if event.event == "start":
+            waited = 0.0
+            if attempts:
+                last = attempts[-1]
+                waited = max(0.0, event.time - (last.end or last.saved or event.time))
+            number, nodes = event.attempt, str(event.nodes)
+            attempts.append(Attempt(number=number, job_id=event.job_id, nodes=nodes, start=event.time, waited=waited))
+        elif attempts and event.event == "end":
+            attempts[-1] = structs.replace(
+                attempts[-1],
+                end=event.time,
+                exit_code=event.exit_code,
+                decision=event.decision,
+                reason=" ".join(filter(None, (str(event.reason), event.state and f"({event.state})"))),
+                saved=event.saved,
+                step=event.step if isinstance(event.step, int) else None,
+            )
+        elif attempts and event.event == "node":
+            attempts[-1] = structs.replace(attempts[-1], excluded=(*attempts[-1].excluded, str(event.nodes)))
+    return attempts

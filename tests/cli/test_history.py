@@ -1,0 +1,126 @@
+"""`hpc-kit history` and `hpc-kit resubmit`, on the embedded Slurm."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Kit
+from tests.conftest import ROOT
+
+JOB = f"""command = ["python3", "{ROOT}/tests/faults/training.py"]
+[resources]
+ntasks_per_node = 2
+time = 30
+[restart]
+resume_args = ["--resume"]
+progress = "saved"
+max_attempts = 2
+[env]
+STEPS = 12
+SECONDS_A_STEP = "0.05"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kit: Kit, project: Path) -> Iterator[None]:
+    monkeypatch.setenv("HPC_KIT_SLURM_STATE", str(tmp_path / "slurm"))
+    monkeypatch.setenv("HPC_KIT_CLUSTER", "local")
+    (project / "jobs" / "count.toml").write_text(JOB)
+    yield
+    kit("embedded", "run", "scancel", "--me")
+    deadline = time.monotonic() + 60
+    while kit("embedded", "run", "squeue", "--noheader").stdout.strip():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def run_job(kit: Kit, *words: str) -> int:
+    """Submit the job, and return its exit status."""
+    return kit("submit", "count", *words).returncode
+
+
+def shown(kit: Kit, *words: str) -> list[dict[str, Any]]:
+    """The histories as JSON."""
+    done = kit("history", *words, "--json")
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def stop(kit: Kit, project: Path, job: str) -> None:
+    """Stop a job when rank 0 has taken some steps."""
+    deadline = time.monotonic() + 60
+    while not (project / "losses" / "rank-0").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert kit("embedded", "run", "scancel", "--signal=USR1", "--batch", job).returncode == 0
+
+
+def test_the_attempts_of_a_job_are_one_history(kit: Kit, project: Path) -> None:
+    assert kit("submit", "count", "--no-wait", "--set", "env.STEPS=40").returncode == 0
+    stop(kit, project, "1")
+    assert kit("logs", "-f", "1").returncode == 0
+    [history] = shown(kit, "1")
+    assert [each["decision"] for each in history["attempts"]] == ["requeue", "finished"]
+    first, second = history["attempts"]
+    assert first["reason"] == "stopped by USR1"
+    assert first["nodes"] == second["nodes"] == "127.0.0.1"
+    assert first["end"] <= second["start"]
+    assert shown(kit) == shown(kit, "count") == [history]
+    lines = kit("history", "1").stdout.splitlines()
+    assert lines[0].startswith("1 count: 2 attempts, ")
+    assert lines[2].endswith("started again: stopped by USR1, exit code 138")
+    assert lines[3].endswith("finished")
+    assert json.loads(kit("status", "1", "--json").stdout)[0]["attempts"] == 2
+    assert "COMPLETED, attempt 2" in kit("status", "1").stdout
+
+
+def test_a_job_is_submitted_again_from_its_checkpoint(kit: Kit, project: Path) -> None:
+    (project / "fail").touch()
+    path = f"{ROOT}/tests/faults/training.py"
+    (project / "once.py").write_text(
+        f"import os, runpy, sys\nif os.path.exists('fail'):\n    sys.exit(3)\n"
+        f"runpy.run_path({path!r}, run_name='__main__')\n"
+    )
+    assert run_job(kit, "--set", 'command=["python3", "once.py"]') == 3
+    (project / "fail").unlink()
+    done = kit("resubmit", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("job     2 count: continues job 1")
+    assert kit("logs", "-f", "2").returncode == 0
+    [history] = shown(kit, "2")
+    assert [(each["number"], each["job_id"], each["decision"]) for each in history["attempts"]] == [
+        (1, "1", "failed"),
+        (2, "2", "finished"),
+    ]
+    assert (project / "runs/count/1/script.sbatch").read_text() == (project / "runs/count/2/script.sbatch").read_text()
+
+
+def test_a_resubmission_may_change_values_and_names_changed_files(kit: Kit, project: Path) -> None:
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c")
+    (project / "train.py").write_text("1\n")
+    for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "first")):
+        subprocess.run([*git, *words], cwd=project, check=True)
+    assert run_job(kit) == 0
+    (project / "train.py").write_text("2\n")
+    done = kit("resubmit", "1", "--set", "resources.time=20", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "job_id": "2", "name": "count", "run": str(project / "runs/count/2"), "continues": "1",
+    }  # fmt: skip
+    assert "the code has changed since job 1 was submitted" in done.stderr
+    assert "train.py | 2 +-" in done.stderr
+    assert "#SBATCH --time=20\n" in (project / "runs/count/2/script.sbatch").read_text()
+
+
+def test_an_unknown_job_and_a_wrong_value_are_refused(kit: Kit) -> None:
+    assert kit("history", "99").returncode == 1
+    assert kit("resubmit", "99").returncode == 1
+    assert kit("history").stdout == "no attempts in runs: only jobs with a table [restart] record them\n"
