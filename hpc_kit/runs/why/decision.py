@@ -74,8 +74,8 @@ _STATE_RULES = {
 _REASON_CLASSES = (
     (r"Dependency", "dependency"),
     (r"QOS|Assoc|Max|AccountingPolicy|PartitionTimeLimit|PartitionNodeLimit|JobArrayTaskLimit", "limit-reached"),
-    (r"JobHeld|held state|requeued held", "held"),
     (r"launch fail|JobLaunchFailure", "launch-failure"),
+    (r"JobHeld|held state|requeued held", "held"),
     (r"InvalidAccount|AccountNotAllowed", "invalid-account"),
     (r"InvalidQOS", "invalid-qos"),
     (r"BadConstraints|PartitionConfig", "invalid-request"),
@@ -231,7 +231,7 @@ class _Decision:
             behind = [
                 event
                 for event in self.events
-                if _explains(event, culprit)
+                if (_explains(event, culprit) or _states_cause_before(event, culprit))
                 and event.rule.kind != "consequence"
                 and not (event.is_handled and event.rule.kind == "cause")
                 and (event.line.file != culprit.line.file or event.order < culprit.order or event.strength == SYSTEM)
@@ -287,10 +287,11 @@ class _Decision:
         silent = sorted(known - reporting)
         if not reporting or not silent or len(silent) * 2 > len(known):
             return None
-        rank = next((each for each in silent if each in evidence.last), silent[0])
+        by_rank = {key[1]: last for key, last in evidence.last.items()}
+        rank = next((each for each in silent if each in by_rank), silent[0])
         if self._ended(rank):
             return None
-        last = evidence.last.get(rank)
+        last = by_rank.get(rank)
         timed_out = any(event.rule.class_ == "collective-timeout" for event in waits)
         line = waits[0].line
         if last is not None:
@@ -564,6 +565,18 @@ def _last_attempt(evidence: Evidence) -> tuple[list[Event], list[TaskEnd]]:
 
 def _explains(event: Event, other: Event) -> bool:
     return event is not other and other.rule.class_ in event.rule.explains and other.rule.class_ != event.rule.class_ and not (other.rule.kind == "cause" and _explains_rule(other.rule, event.rule))
+
+
+def _states_cause_before(event: Event, other: Event) -> bool:
+    """Return whether a line shortly before a generic error states its cause directly."""
+    return (
+        event.rule.kind == "cause"
+        and event.strength == LINE
+        and event.rule.weight >= 75
+        and other.rule.weight < DIRECT
+        and event.line.file == other.line.file
+        and 0 < other.line.number - event.line.number <= 60
+    )
 
 
 def _explains_rule(rule: Rule, other: Rule) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpc_kit.runs.why.reading import LogReader, ShapeMemory, detect_labels, parse_line
 from hpc_kit.runs.why.rules import Match, Rule, match_line, rule_named
@@ -143,7 +143,7 @@ _TASK = re.compile(
 _ELASTIC = re.compile(r"^\s*(time|host|rank|exitcode)\s*: (.+)")
 _MPI_END = re.compile(
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w ]+)\)"
-    r"|Process name: \[\[?[\d,]+\]?,(?P<rank2>\d+)\]|Exit code: +(?P<code>\d+)"
+    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|Process name: \[\[?[\d,]+\]?,(?P<rank2>\d+)\]|Exit code: +(?P<code>\d+)"
 )
 _HPC_KIT_END = re.compile(r"^(?P<rank>\d+) (?P<host>\S+) (?P<code>\d+) ")
 _WATCHDOG = re.compile(
@@ -157,6 +157,7 @@ _SUCCESS = re.compile(
     r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
 )
 _FINISHED_RANK = re.compile(r"(?i)\b(?:done|finished|complete[d]?|exhausted|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b")
+_END_OF_JOB = re.compile(r"PREEMPTION|NODE FAILURE")
 _NEW_ATTEMPT = re.compile(
     r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)|will restart worker group|Restarting worker group|Requeu(?:e|ing) (?:the )?job|job requeued|restart(?:ing)? attempt \d+|=+ attempt \d+",
     re.I,
@@ -174,7 +175,8 @@ class Evidence:
         self.enqueued: dict[int, tuple[int, Line]] = {}
         self.success: list[tuple[int, Line]] = []
         """Lines that report success, with their attempts."""
-        self.last: dict[int | None, LastLine] = {}
+        self.last: dict[tuple[str, int | None], LastLine] = {}
+        """The last line of each rank in each file."""
         self.hosts: dict[int, str] = {}
         self.ranks: set[int] = set()
         self.world = 0
@@ -205,7 +207,8 @@ class _FileCollector:
         self.tables = TableParser()
         self.elastic: dict[str, str] | None = None
         self.attempt = 0
-        self.pending_attempt = False
+        self.pending_attempt: Literal["", "any", "plain"] = ""
+        """Which next line begins another attempt: any line, or one that no rule matches."""
         self.before: Line | None = None
         self.mpi_rank: int | None = None
         self.own: list[Event] = []
@@ -245,12 +248,15 @@ class _FileCollector:
             event.progress = reader.progress - event.progress
         for number, text in reader.last:
             line = parse_line(self.log, self.labels, number, text)
-            evidence.last[line.rank] = LastLine(number, line.text, self.log.name)
+            evidence.last[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
             if _SUCCESS.search(line.body) and not _SOFTENED.search(line.body):
                 evidence.success.append((self.attempt, line))
         if self.log.rank is not None:
             evidence.ranks.add(self.log.rank)
         evidence.attempts = max(evidence.attempts, self.attempt + 1)
+
+    def _start_attempt(self) -> None:
+        self.attempt, self.pending_attempt = self.attempt + 1, ""
 
     # ---- lines
 
@@ -260,8 +266,8 @@ class _FileCollector:
             self.evidence.ranks.add(line.rank)
             if line.host:
                 self.evidence.hosts.setdefault(line.rank, line.host)
-        if self.pending_attempt and line.body and not _is_end_noise(line.body):
-            self.attempt, self.pending_attempt = self.attempt + 1, False
+        if self.pending_attempt == "any" and line.body and not _is_end_noise(line.body):
+            self._start_attempt()
         matters = self._in_traceback(line) or self._table(line) or self._report(line) or self._plain(line)
         self.before = line
         return matters
@@ -361,9 +367,7 @@ class _FileCollector:
             if traceback.frames:
                 line = self.before
                 assert line is not None
-                text = "a traceback without its exception"
-                match = Match(rule_named("python-exception"), {"exception": text})
-                self._add(match, line, LINE, traceback)
+                self._add(Match(rule_named("cut-traceback"), {}), line, LINE, traceback)
             return
         best, line = _primary(traceback)
         self._add(best, line, EXCEPTION, traceback)
@@ -397,6 +401,8 @@ class _FileCollector:
         if found["rank"]:
             end = TaskEnd((int(found["rank"]),), found["host"].rstrip(","), None, found["signal"], line, self.attempt)
             self.evidence.ends.append(end)
+        elif found["rank3"]:
+            self.evidence.ends.append(TaskEnd((int(found["rank3"]),), None, 1, None, line, self.attempt))
         elif found["rank2"]:
             self.mpi_rank = int(found["rank2"])
         elif self.mpi_rank is not None:
@@ -427,16 +433,20 @@ class _FileCollector:
             self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
         if _QUIET.search(body):
             return False
-        if _NEW_ATTEMPT.search(body):
-            self.pending_attempt = True
+        if found := _NEW_ATTEMPT.search(body):
+            self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
         self._collective(line)
         exception = bool(_SYNTAX.match(body)) and self._follows_frame()
         if _BARE_EXCEPTION.match(body) or exception:
             matches = match_line(body, exception=True)
         else:
             matches = match_line(body)
+        if len(matches) > 1:
+            matches = [match for match in matches if match.rule.name != "python-exception"]
         if not matches:
-            return self.pending_attempt
+            if self.pending_attempt == "plain" and not _is_end_noise(body):
+                self._start_attempt()
+            return bool(self.pending_attempt)
         softened = bool(_SOFTENED.search(line.text)) and not matches[0].rule.warns
         strength = EXCEPTION if exception else SYSTEM if _SYSTEM.search(line.text) else WARNING if softened else LINE
         for match in matches[:3]:
@@ -470,8 +480,6 @@ class _FileCollector:
         event = Event(
             match.rule, groups, line, rank, host, self.attempt, len(evidence.events), strength, traceback, self.reader.progress
         )
-        if match.rule.kind == "end":
-            self.pending_attempt = True
         evidence.events.append(event)
         self.own.append(event)
 
