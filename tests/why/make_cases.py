@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -129,8 +130,8 @@ CASES_TO_RUN: dict[str, Case] = {
     "too_many_tasks": Case("class='invalid-request'", "srun --ntasks=64 --nodes=1 hostname"),
     "requeued_twice": Case("class='missing-package'", "echo attempt\nif [ \"${SLURM_RESTART_COUNT:-0}\" = 0 ]; then python -c 'open(\"/data/first\")'; scontrol requeue $SLURM_JOB_ID; sleep 30; fi\npython -c 'import second_attempt'"),
     "mpirun_root": Case("class='permission'", "env -u OMPI_ALLOW_RUN_AS_ROOT /usr/bin/mpirun -n 2 hostname"),
-    "mpirun_exit": Case("class='python-exception'\nrank=1", "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n/usr/bin/mpirun --oversubscribe -n 3 python train.py", "import os, time\nif os.environ['OMPI_COMM_WORLD_RANK'] == '1':\n    raise IndexError('token id 50300 is out of range')\ntime.sleep(2)\n"),
-    "mpirun_killed": Case("class='killed'\nrank=2", "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n/usr/bin/mpirun --oversubscribe -n 3 python train.py", "import os, time\nif os.environ['OMPI_COMM_WORLD_RANK'] == '2':\n    os.kill(os.getpid(), 9)\ntime.sleep(2)\n"),
+    "mpirun_exit": Case("class='python-exception'\nrank=1", "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\nunset ${!SLURM_@}\n/usr/bin/mpirun --oversubscribe -n 3 python train.py", "import os, time\nif os.environ['OMPI_COMM_WORLD_RANK'] == '1':\n    raise IndexError('token id 50300 is out of range')\ntime.sleep(2)\n"),
+    "mpirun_killed": Case("class='killed'\nrank=2", "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\nunset ${!SLURM_@}\n/usr/bin/mpirun --oversubscribe -n 3 python train.py", "import os, time\nif os.environ['OMPI_COMM_WORLD_RANK'] == '2':\n    os.kill(os.getpid(), 9)\ntime.sleep(2)\n"),
     # torch
     "victims": Case("class='python-exception'\nrank=2", SRUN, TRAIN.replace("yield {", "yield {} if rank == 2 and step == 4 else {") + "train()\n", 2, 4),
     "victims_labelled": Case("class='python-exception'\nrank=1", "srun -l python -u train.py", TRAIN.replace("yield {", "yield {} if rank == 1 and step == 3 else {") + "train()\n", 2, 3),
@@ -191,6 +192,7 @@ def run(case: Case, folder: Path) -> None:
     state = folder / "state"
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "OMPI", "PMI"))}
     environ |= {"HPC_KIT_SLURM_STATE": str(state), "OMP_NUM_THREADS": "1"}
+    environ["MASTER_PORT"] = str(20_000 + zlib.crc32(str(folder).encode()) % 9000)
     kit = Path(sys.executable).parent
     commands = subprocess.run([str(kit / "hpc-kit"), "embedded", "path"], capture_output=True, text=True, check=True, env=environ, cwd=ROOT)
     environ["PATH"] = f"{commands.stdout.strip()}:{kit}:{environ['PATH']}"

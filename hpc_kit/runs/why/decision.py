@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 DIRECT = 60
 """Weight from which a rule states a cause directly."""
 
+CLEAR = 55
+"""Weight from which a plain line proves a cause, if the job ended soon after it."""
+
+LAST_LINES = 15
+
 ORDER_GRACE = 30.0
 """Seconds before an ordered end in which errors are part of that end."""
 
@@ -281,7 +286,11 @@ class _Decision:
 
     def _silent_rank(self, waits: list[Event]) -> Event | None:
         evidence = self.evidence
+        timed_out = {event.rank for event in waits if event.rule.class_ == "collective-timeout" and event.rank is not None}
         reporting = {event.rank for event in waits if event.rank is not None}
+        if timed_out and len(timed_out) < len(reporting) and reporting >= evidence.ranks:
+            # The late rank came after the others had given up: it met closed connections.
+            reporting = timed_out
         reporting |= {rank for end in self.ends if end.is_victim for rank in end.ranks}
         known = evidence.ranks | (set(range(evidence.world)) if evidence.world <= 4096 else set())
         silent = sorted(known - reporting)
@@ -292,7 +301,6 @@ class _Decision:
         if self._ended(rank):
             return None
         last = by_rank.get(rank)
-        timed_out = any(event.rule.class_ == "collective-timeout" for event in waits)
         line = waits[0].line
         if last is not None:
             line = line._replace(file=last.file, number=last.number, text=last.text, body=last.text, rank=rank)
@@ -303,7 +311,8 @@ class _Decision:
         return self._event("rank-vanished", line, rank)
 
     def _ended(self, rank: int) -> bool:
-        return any(rank in end.ranks and (end.code or end.signal) and not end.is_victim for end in self.ends)
+        lost = any(event.rank == rank and event.rule.class_ == "connection-lost" for event in self.events)
+        return not lost and any(rank in end.ranks and (end.code or end.signal) and not end.is_victim for end in self.ends)
 
     def _event(self, rule: str, line: Line, rank: int | None, **groups: str) -> Event:
         values = {name: value for name, value in {"rank": str(rank), **groups}.items() if value}
@@ -466,7 +475,10 @@ class _Decision:
             return "likely" if self._is_contested(event) else "certain"
         if event.order == 1 << 30:
             return self._confidence_of_analysis(event)
-        return "certain" if rule.weight >= 70 and (self.failed or rule.scope == "job" or rule.kind == "end") else "likely"
+        if rule.weight < CLEAR:
+            return "likely"
+        ended = self.failed or rule.scope == "job" or (not event.progress and not self.success and event.lines_after <= LAST_LINES)
+        return "certain" if ended else "likely"
 
     def _confidence_of_analysis(self, event: Event) -> Confidence:
         waiting = {each.rank for each in self.events if each.rule.class_ in {"collective-timeout", "connection-lost"}}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpc_kit.runs.why.reading import Labels, Line, LogFile
 
 MAX_MESSAGE_LINES = 30
-MAX_TRACEBACK_LINES = 400
+MAX_TRACEBACK_LINES = 200
 MAX_EVENTS = 20_000
 HANDLED_AFTER = 3
 """Lines of progress after an error that show that the program went on."""
@@ -41,6 +41,8 @@ class Event:
     traceback: Traceback | None = None
     progress: int = 0
     """Lines of progress after it in its file."""
+    lines_after: int = 0
+    """Lines after it in its file."""
 
     @property
     def is_handled(self) -> bool:
@@ -61,6 +63,8 @@ class Traceback:
     message_lines: int = 0
     is_group: bool = False
     is_thread: bool = False
+    is_nested: bool = False
+    """The message of an exception contains the traceback of another process."""
     is_logged: bool = False
     """A line of a logger comes right before it."""
 
@@ -156,7 +160,7 @@ _SUCCESS = re.compile(
     r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?(?:final |best |last )?(?:model|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
     r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
 )
-_FINISHED_RANK = re.compile(r"(?i)\b(?:done|finished|complete[d]?|exhausted|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b")
+_FINISHED_RANK = re.compile(r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b")
 _END_OF_JOB = re.compile(r"PREEMPTION|NODE FAILURE")
 _NEW_ATTEMPT = re.compile(
     r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)|will restart worker group|Restarting worker group|Requeu(?:e|ing) (?:the )?job|job requeued|restart(?:ing)? attempt \d+|=+ attempt \d+",
@@ -245,11 +249,12 @@ class _FileCollector:
         if reader.is_binary or reader.error:
             evidence.unreadable.append((self.log.name, reader.error or "binary"))
         for event in self.own:
-            event.progress = reader.progress - event.progress
+            event.progress = reader.count_progress() - event.progress
+            event.lines_after = reader.lines - event.line.number
         for number, text in reader.last:
             line = parse_line(self.log, self.labels, number, text)
             evidence.last[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
-            if _SUCCESS.search(line.body) and not _SOFTENED.search(line.body):
+            if _FINISHED_RANK.search(line.body) and _SUCCESS.search(line.body) and not _SOFTENED.search(line.body):
                 evidence.success.append((self.attempt, line))
         if self.log.rank is not None:
             evidence.ranks.add(self.log.rank)
@@ -290,6 +295,8 @@ class _FileCollector:
                 traceback.state = "ignored"
             traceback.is_thread = bool(_THREAD.match(before))
             traceback.is_logged = bool(_LOGGED.search(before)) or bool(_LOGGED.search(line.body[:at]))
+        elif traceback.state == "message" and not any(chain in line for line in traceback.lines[-3:] for chain in _CHAIN):
+            traceback.is_nested = True
         if traceback.state != "ignored":
             traceback.state = "rich" if rich else "frames"
         traceback.lines.append(line.body if rich else line.body[max(at - 9, 0) if "Original " in line.body else at :])
@@ -298,8 +305,9 @@ class _FileCollector:
         """Add a line to an open traceback. Return whether it belongs to it."""
         body = re.sub(r"^ *(?:\| ?|\+-[-+ \d]*$)", "", line.body) if traceback.is_group else line.body
         if len(traceback.lines) > MAX_TRACEBACK_LINES:
-            self._close(key)
-            return False
+            # A recursion prints thousands of frames: keep the first and the last ones.
+            del traceback.lines[MAX_TRACEBACK_LINES // 2 : MAX_TRACEBACK_LINES // 2 + 50]
+            del traceback.frames[MAX_TRACEBACK_LINES // 4 : -20]
         if traceback.state == "ignored":
             if body.startswith(" "):
                 return True
@@ -478,7 +486,7 @@ class _FileCollector:
         if rank is not None and host:
             evidence.hosts.setdefault(rank, host)
         event = Event(
-            match.rule, groups, line, rank, host, self.attempt, len(evidence.events), strength, traceback, self.reader.progress
+            match.rule, groups, line, rank, host, self.attempt, len(evidence.events), strength, traceback, self.reader.count_progress()
         )
         evidence.events.append(event)
         self.own.append(event)
@@ -494,7 +502,9 @@ def _primary(traceback: Traceback) -> tuple[Match, Line]:
     last = [pair for pair in traceback.matches if pair[1] is line]
     specific = [pair for pair in last if pair[0].rule.name != "python-exception"]
     victims = [pair for pair in traceback.matches if pair[0].rule.kind == "consequence"]
-    return (specific or victims or causes or last or [(Match(rule_named("python-exception"), {"exception": text}), line)])[0]
+    if traceback.is_nested:
+        victims = []
+    return (specific or victims or last or causes or [(Match(rule_named("python-exception"), {"exception": text}), line)])[0]
 
 
 def _is_end_noise(body: str) -> bool:

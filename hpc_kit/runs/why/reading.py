@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
+import itertools
 import os
 import re
 from pathlib import Path
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 20
 MAX_LINE = 1 << 16
 """Bytes of one line that are kept: a line without end must not fill the memory."""
+
+TAIL_BYTES = 1 << 14
+LAST_LINES = 100
+"""Lines at the end of a file in which each rank's last line and reports of success are looked for."""
 
 MAX_SHAPES = 200_000
 _DIGITS = b"0123456789"
@@ -134,8 +139,6 @@ class LogReader:
     def __init__(self, log: LogFile, memory: ShapeMemory, wants_all: Callable[[], bool]) -> None:
         self.log = log
         self.lines = 0
-        self.progress = 0
-        """Lines since `freeze` whose shapes were printed before it: the program went on."""
         self.last: list[tuple[int, str]] = []
         """The last lines with their numbers."""
         self.is_binary = False
@@ -143,11 +146,26 @@ class LogReader:
         self._memory = memory
         self._wants_all = wants_all
         self._seen: set[bytes] = set()
-        self._frozen = False
+        self._progress_shapes: set[bytes] | None = None
+        self._progress = 0
+        self._shapes: list[bytes] = []
+        self._position = 0
+        self._counted = 0
 
     def freeze(self) -> None:
-        """Count progress from here on."""
-        self._frozen = True
+        """Count progress from here on: lines whose shapes were printed before."""
+        if self._progress_shapes is None:
+            self._seen.update(self._shapes[: self._position])
+            self._progress_shapes = self._seen & self._memory.counting
+            self._counted = self._position
+
+    def count_progress(self) -> int:
+        """Return the lines since `freeze` whose shapes were printed before it: the program went on."""
+        if self._progress_shapes is not None:
+            lines = itertools.islice(self._shapes, self._counted, self._position)
+            self._progress += sum(map(self._progress_shapes.__contains__, lines))
+            self._counted = self._position
+        return self._progress
 
     def __iter__(self) -> Iterator[tuple[int, str, bytes]]:
         """Yield number, text and shape of each line that may matter."""
@@ -180,27 +198,35 @@ class LogReader:
         self._keep_last(tail)
 
     def _lines_of(self, block: bytes) -> Iterator[tuple[int, str, bytes]]:
-        shapes = block.translate(None, _DIGITS).split(b"\n")
-        distinct = set(shapes)
-        first = self.lines
+        """Yield the lines of a block whose shapes are new, and those that follow while the reader wants all."""
+        shapes = self._shapes = block.translate(None, _DIGITS).split(b"\n")
+        first, self._counted, self._position = self.lines, 0, 0
         self.lines += len(shapes)
-        if not self._frozen:
-            before = self._seen
-        if distinct <= self._memory.plain and not self._wants_all():
-            if self._frozen:
-                self.progress += sum(map((self._seen & self._memory.counting).__contains__, shapes))
-            else:
-                before |= distinct
-            return
-        plain, lines = self._memory.plain, block.split(b"\n")
-        for index, (shape, line) in enumerate(zip(shapes, lines, strict=True)):
-            if self._frozen:
-                self.progress += shape in self._seen and shape in self._memory.counting
-            elif len(self._seen) < MAX_SHAPES:
-                self._seen.add(shape)
-            if shape in plain and not self._wants_all():
-                continue
-            yield from self._segments(first + index + 1, line, shape)
+        distinct = set(shapes)
+        new = distinct - self._memory.plain
+        if new or self._wants_all():
+            lines = block.split(b"\n")
+            for index in self._indices(shapes, new):
+                self._position = index
+                yield from self._segments(first + index + 1, lines[index], shapes[index])
+        self._position = len(shapes)
+        if self._progress_shapes is not None:
+            self.count_progress()
+        elif len(self._seen) < MAX_SHAPES:
+            self._seen |= distinct
+
+    def _indices(self, shapes: list[bytes], new: set[bytes]) -> Iterator[int]:
+        """Yield the indices of lines to read, in order. What the reader wants may change with each line."""
+        plain, wants_all = self._memory.plain, self._wants_all
+        last = -1
+        following = itertools.chain((index for index, shape in enumerate(shapes) if shape in new), [len(shapes)])
+        for index in following:
+            while last + 1 < index and wants_all():
+                last += 1
+                yield last
+            if index > last and index < len(shapes) and (shapes[index] not in plain or wants_all()):
+                last = index
+                yield index
 
     def _segments(self, number: int, line: bytes, shape: bytes) -> Iterator[tuple[int, str, bytes]]:
         """Yield a line; each state of a progress bar apart."""
@@ -213,9 +239,10 @@ class LogReader:
                 yield number, clean_text(part), part_shape
 
     def _keep_last(self, tail: bytes) -> None:
-        lines = tail[-(1 << 16) :].split(b"\n")
-        numbered = enumerate(lines, self.lines - len(lines) + 1)
-        self.last = [(max(number, 1), text) for number, line in numbered if (text := clean_text(line.rstrip(b"\r").rpartition(b"\r")[2]).rstrip())]
+        lines = tail[-TAIL_BYTES:].split(b"\n")
+        numbered = list(enumerate(lines, max(self.lines - len(lines) + 1, 1)))
+        texts = ((number, clean_text(line.rstrip(b"\r").rpartition(b"\r")[2]).rstrip()) for number, line in numbered)
+        self.last = [(number, text) for number, text in texts if text][-LAST_LINES:]
 
 
 def _open(path: Path) -> BinaryIO:
