@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 @click.command("why")
 @click.argument("words", nargs=-1, metavar="[JOB|ID]")
-@click.option("--log", "logs", multiple=True, type=click.Path(path_type=Path), metavar="FILE...", help="Read these files.")
+@click.option(
+    "--log", "logs", multiple=True, type=click.Path(path_type=Path), metavar="FILE...", help="Read these files."
+)
 @CLUSTER_OPTION
 @RUNS_OPTION
 @JSON_OPTION
@@ -35,7 +37,9 @@ def command(words: tuple[str, ...], logs: tuple[Path, ...], cluster: str | None,
     if logs:
         verdict = _explain_files([*logs, *map(Path, words)])
     elif len(words) > 1:
-        raise SpecError(f"why takes one job, and not {len(words)}", remedy="name files after --log: hpc-kit why --log *.out")
+        raise SpecError(
+            f"why takes one job, and not {len(words)}", remedy="name files after --log: hpc-kit why --log *.out"
+        )
     else:
         verdict = _explain_run(words[0] if words else None, cluster)
     _print(verdict, as_json=as_json)

@@ -151,11 +151,18 @@ class _Decision:
         return not self._succeeded_after(event)
 
     def _succeeded_after(self, event: Event) -> bool:
-        return any(line.file == event.line.file and line.number > event.line.number and _is_strong_success(line) for line in self.success)
+        return any(
+            line.file == event.line.file and line.number > event.line.number and _is_strong_success(line)
+            for line in self.success
+        )
 
     def _weak_candidate(self) -> Event | None:
         """Return a cause without a clear end: a plain line, then an ended rank, then warnings and handled errors."""
-        lines = [event for event in self.events if event.rule.kind == "cause" and event.strength == LINE and not event.is_handled]
+        lines = [
+            event
+            for event in self.events
+            if event.rule.kind == "cause" and event.strength == LINE and not event.is_handled
+        ]
         if not self.failed and self.success:
             lines = []
         if direct := self._first([event for event in lines if event.rule.weight >= DIRECT]):
@@ -176,21 +183,37 @@ class _Decision:
         """Return events that may be a cause, if the job failed: handled errors, warnings, errors of threads."""
         if not self.failed and not (self.ends or self.events):
             return []
-        soft = [event for event in self.events if event.rule.kind == "soft" and event.strength > WARNING and not event.is_handled]
-        threads = [event for event in self.events if event.rule.kind == "cause" and event.strength == EXCEPTION and not event.is_handled]
-        handled = [event for event in self.events if event.rule.kind in {"cause", "soft"} and event.rule.weight >= DIRECT]
+        soft = [
+            event
+            for event in self.events
+            if event.rule.kind == "soft" and event.strength > WARNING and not event.is_handled
+        ]
+        threads = [
+            event
+            for event in self.events
+            if event.rule.kind == "cause" and event.strength == EXCEPTION and not event.is_handled
+        ]
+        handled = [
+            event for event in self.events if event.rule.kind in {"cause", "soft"} and event.rule.weight >= DIRECT
+        ]
         return soft or threads or (handled if self.failed and not self._late() else [])
 
     def _symptoms(self) -> list[Event]:
         return [event for event in self.events if event.rule.kind == "symptom"]
 
     def _victims(self) -> list[Event]:
-        victims = [event for event in self.events if event.rule.kind == "consequence" and event.rule.weight > 5 and event.strength > WARNING]
+        victims = [
+            event
+            for event in self.events
+            if event.rule.kind == "consequence" and event.rule.weight > 5 and event.strength > WARNING
+        ]
         return [event for event in victims if event.rule.class_ not in {"exit-code", "terminated"}] or victims
 
     def _ended_ranks(self) -> list[Event]:
         """Return the ends of ranks that report nothing else, such as a kill."""
-        reporting = {event.rank for event in self.events if event.rule.class_ in {"collective-timeout", "connection-lost"}}
+        reporting = {
+            event.rank for event in self.events if event.rule.class_ in {"collective-timeout", "connection-lost"}
+        }
         names = {"killed", "exit-code", "interrupted"}
         ends = [event for event in self.events if event.rule.class_ in names and event.rank not in (reporting - {None})]
         return sorted(ends, key=lambda event: (event.rule.class_ == "exit-code", event.order))
@@ -210,7 +233,16 @@ class _Decision:
         bucket = 0 if event.rule.weight >= DIRECT else 1
         time = event.line.time if event.line.time is not None else 0.0
         same_line = -event.rule.weight / 1000
-        return (place > 1e6, logged, bucket, place, time, event.order if event.traceback else event.line.number, same_line, event.order)
+        return (
+            place > 1e6,
+            logged,
+            bucket,
+            place,
+            time,
+            event.order if event.traceback else event.line.number,
+            same_line,
+            event.order,
+        )
 
     def _place_in_report(self, event: Event) -> float:
         """Return the position of a rank among the ranks that a launcher reported as failed; 0 if nothing is known."""
@@ -250,7 +282,11 @@ class _Decision:
 
     def _late(self) -> list[Event]:
         """Return the rank for which the remaining ranks waited in a collective, as an event."""
-        waits = [event for event in self.events if event.rule.class_ in {"collective-timeout", "connection-lost"} and event.strength > WARNING]
+        waits = [
+            event
+            for event in self.events
+            if event.rule.class_ in {"collective-timeout", "connection-lost"} and event.strength > WARNING
+        ]
         if not waits:
             return []
         found = self._different_calls() or self._behind() or self._silent_rank(waits)
@@ -266,11 +302,25 @@ class _Decision:
             operations = Counter(each.operation for each in group)
             if len(operations) > 1:
                 odd, other = _odd_one(group, lambda each: each.operation)
-                return self._event("collective-mismatch-order", odd.line, odd.rank, one=f"called {odd.operation}", rank2=str(other.rank), other=f"called {other.operation}")
+                return self._event(
+                    "collective-mismatch-order",
+                    odd.line,
+                    odd.rank,
+                    one=f"called {odd.operation}",
+                    rank2=str(other.rank),
+                    other=f"called {other.operation}",
+                )
             sizes = Counter(each.elements for each in group)
             if len(sizes) > 1 and None not in sizes and not {"SEND", "RECV", "COALESCED"} & set(operations):
                 odd, other = _odd_one(group, lambda each: each.elements)
-                return self._event("collective-mismatch-shape", odd.line, odd.rank, one=f"{odd.elements} elements", rank2=str(other.rank), other=f"{other.elements} elements")
+                return self._event(
+                    "collective-mismatch-shape",
+                    odd.line,
+                    odd.rank,
+                    one=f"{odd.elements} elements",
+                    rank2=str(other.rank),
+                    other=f"{other.elements} elements",
+                )
         return None
 
     def _behind(self) -> Event | None:
@@ -286,7 +336,9 @@ class _Decision:
 
     def _silent_rank(self, waits: list[Event]) -> Event | None:
         evidence = self.evidence
-        timed_out = {event.rank for event in waits if event.rule.class_ == "collective-timeout" and event.rank is not None}
+        timed_out = {
+            event.rank for event in waits if event.rule.class_ == "collective-timeout" and event.rank is not None
+        }
         reporting = {event.rank for event in waits if event.rank is not None}
         if timed_out and len(timed_out) < len(reporting) and reporting >= evidence.ranks:
             # The late rank came after the others had given up: it met closed connections.
@@ -312,11 +364,22 @@ class _Decision:
 
     def _ended(self, rank: int) -> bool:
         lost = any(event.rank == rank and event.rule.class_ == "connection-lost" for event in self.events)
-        return not lost and any(rank in end.ranks and (end.code or end.signal) and not end.is_victim for end in self.ends)
+        return not lost and any(
+            rank in end.ranks and (end.code or end.signal) and not end.is_victim for end in self.ends
+        )
 
     def _event(self, rule: str, line: Line, rank: int | None, **groups: str) -> Event:
         values = {name: value for name, value in {"rank": str(rank), **groups}.items() if value}
-        return Event(rule_named(rule), values, line, rank, self.evidence.hosts.get(rank) if rank is not None else None, 0, 1 << 30, LINE)
+        return Event(
+            rule_named(rule),
+            values,
+            line,
+            rank,
+            self.evidence.hosts.get(rank) if rank is not None else None,
+            0,
+            1 << 30,
+            LINE,
+        )
 
     # ---- states of Slurm
 
@@ -352,10 +415,18 @@ class _Decision:
         proof = [_proof(job.line)] if job.line else []
         if job.state is not JobState.PENDING:
             sentence = _uncapitalised(explain_state(job.state))
-            return Verdict(f"did not fail: job {job.job_id} has not ended ({job.state}: {sentence})", str(job.state).lower(), evidence=proof, fix=f"follow it: hpc-kit logs {job.job_id} -f", confidence="certain")
+            return Verdict(
+                f"did not fail: job {job.job_id} has not ended ({job.state}: {sentence})",
+                str(job.state).lower(),
+                evidence=proof,
+                fix=f"follow it: hpc-kit logs {job.job_id} -f",
+                confidence="certain",
+            )
         reason = explain_reason(job.reason, job.job_id)
         class_ = next((name for pattern, name in _REASON_CLASSES if re.search(pattern, job.reason)), "pending")
-        cause = f"did not fail: job {job.job_id} waits in the queue ({job.reason or 'no reason yet'}): {reason.sentence}"
+        cause = (
+            f"did not fail: job {job.job_id} waits in the queue ({job.reason or 'no reason yet'}): {reason.sentence}"
+        )
         return Verdict(cause.rstrip("."), class_, evidence=proof, fix=reason.next_step, confidence="certain")
 
     # ---- answers
@@ -371,7 +442,9 @@ class _Decision:
         if host:
             values.setdefault("host", host)
         if rule.name == "python-exception":
-            values["exception"] = values.get("exception", "").rpartition(".")[2] or values.get("exception", "an exception")
+            values["exception"] = values.get("exception", "").rpartition(".")[2] or values.get(
+                "exception", "an exception"
+            )
         cause = fill_template(rule.cause, values)
         if event.traceback and (frame := event.traceback.own_frame):
             place = f"{frame[0].rpartition('/')[2]}:{frame[1]}"
@@ -401,7 +474,10 @@ class _Decision:
         for row in self.rows:
             used, limit = _bytes(row.max_rss), _bytes(row.req_mem)
             if used and limit and used > 0.9 * limit and row.line:
-                verdict.cause = verdict.cause.partition(";")[0] + f"; it had used {row.max_rss} of {row.req_mem}: out of host memory"
+                verdict.cause = (
+                    verdict.cause.partition(";")[0]
+                    + f"; it had used {row.max_rss} of {row.req_mem}: out of host memory"
+                )
                 verdict.class_ = "host-memory"
                 verdict.fix = rule_named("kernel-oom-kill").fix
                 verdict.evidence.append(_proof(row.line))
@@ -412,7 +488,10 @@ class _Decision:
         hosts = self.evidence.hosts
         rank, host = event.rank, event.host
         if rank is None and event.rule.scope == "rank" and event.rule.kind != "end":
-            ends = sorted((end for end in self.ends if not end.is_victim and end.ranks and (end.code or end.signal)), key=lambda end: end.time or 0)
+            ends = sorted(
+                (end for end in self.ends if not end.is_victim and end.ranks and (end.code or end.signal)),
+                key=lambda end: end.time or 0,
+            )
             matching = [end for end in ends if host is None or end.host is None or _same_host(host, end.host)]
             if matching:
                 rank, host = matching[0].ranks[0], matching[0].host or host
@@ -426,7 +505,11 @@ class _Decision:
 
     def _ranks_with(self, event: Event) -> list[int]:
         """Return the ranks that failed in the same way."""
-        same = {each.rank for each in self.events if each.rule is event.rule and each.strength >= LINE and each.rank is not None}
+        same = {
+            each.rank
+            for each in self.events
+            if each.rule is event.rule and each.strength >= LINE and each.rank is not None
+        }
         return sorted(same)
 
     def _who(self, rank: int | None, host: str | None, ranks: list[int]) -> str:
@@ -439,7 +522,11 @@ class _Decision:
 
     def _proofs(self, event: Event) -> list[Proof]:
         lines = [event.line]
-        lines += [each.line for each in self.events if each.rule.class_ == event.rule.class_ and each.rule.kind == event.rule.kind and each.strength >= LINE]
+        lines += [
+            each.line
+            for each in self.events
+            if each.rule.class_ == event.rule.class_ and each.rule.kind == event.rule.kind and each.strength >= LINE
+        ]
         lines += [end.line for end in self.ends if not end.is_victim and (end.code or end.signal)][:2]
         lines += [row.line for row in self.rows if row.line and not row.is_step and row.state.finished]
         return [_proof(line) for line in {(line.file, line.number): line for line in lines}.values()][:5]
@@ -447,7 +534,9 @@ class _Decision:
     def _traceback(self, event: Event) -> str | None:
         if event.traceback:
             return event.traceback.text
-        related = [each for each in self.events if each.traceback and each.rule.kind != "consequence" and not each.is_handled]
+        related = [
+            each for each in self.events if each.traceback and each.rule.kind != "consequence" and not each.is_handled
+        ]
         return self._own_traceback(related)
 
     def _own_traceback(self, events: list[Event]) -> str | None:
@@ -455,12 +544,20 @@ class _Decision:
         return first.traceback.text if first and first.traceback else None
 
     def _also(self, event: Event, rank: int | None) -> list[str]:
-        victims = {each.rank for each in self.events if each.rule.kind == "consequence" and each.rule.weight > 5 and each.rank is not None}
+        victims = {
+            each.rank
+            for each in self.events
+            if each.rule.kind == "consequence" and each.rule.weight > 5 and each.rank is not None
+        }
         victims |= {each for end in self.ends if end.is_victim for each in end.ranks}
         victims -= {rank}
         if not victims or event.rule.kind == "consequence":
             return []
-        classes = Counter(each.rule.class_ for each in self.events if each.rule.kind == "consequence" and each.rule.class_ in {"connection-lost", "collective-timeout"})
+        classes = Counter(
+            each.rule.class_
+            for each in self.events
+            if each.rule.kind == "consequence" and each.rule.class_ in {"connection-lost", "collective-timeout"}
+        )
         how = {"connection-lost": "lost connection", "collective-timeout": "collective timed out"}
         kind = f" ({how[classes.most_common(1)[0][0]]})" if classes else ""
         return [f"{format_ranks(sorted(victims))} fell with it{kind}"]
@@ -477,20 +574,34 @@ class _Decision:
             return self._confidence_of_analysis(event)
         if rule.weight < CLEAR:
             return "likely"
-        ended = self.failed or rule.scope == "job" or (not event.progress and not self.success and event.lines_after <= LAST_LINES)
+        ended = (
+            self.failed
+            or rule.scope == "job"
+            or (not event.progress and not self.success and event.lines_after <= LAST_LINES)
+        )
         return "certain" if ended else "likely"
 
     def _confidence_of_analysis(self, event: Event) -> Confidence:
         waiting = {each.rank for each in self.events if each.rule.class_ in {"collective-timeout", "connection-lost"}}
-        certain = event.rule.name.startswith("collective-mismatch") or (event.rule.name == "barrier-timeout-rank" and len(waiting - {None}) >= 2)
+        certain = event.rule.name.startswith("collective-mismatch") or (
+            event.rule.name == "barrier-timeout-rank" and len(waiting - {None}) >= 2
+        )
         return "certain" if certain else "likely"
 
     def _is_contested(self, event: Event) -> bool:
         """Return whether another rank failed otherwise, and nothing shows which was first."""
         if event.rule.kind == "end":
             return False
-        others = [each for each in self._fatal() if each.rule.class_ != event.rule.class_ and not _explains(event, each) and not _explains(each, event)]
-        others = [each for each in others if each.rank != event.rank and (each.rule.weight >= DIRECT) == (event.rule.weight >= DIRECT)]
+        others = [
+            each
+            for each in self._fatal()
+            if each.rule.class_ != event.rule.class_ and not _explains(event, each) and not _explains(each, event)
+        ]
+        others = [
+            each
+            for each in others
+            if each.rank != event.rank and (each.rule.weight >= DIRECT) == (event.rule.weight >= DIRECT)
+        ]
         if self._place_in_report(event) < 1e6 and self.ends:
             return False
         return any(each.line.time is None or event.line.time is None for each in others)
@@ -501,26 +612,45 @@ class _Decision:
         job = self.job
         assert job is not None
         noise = [event for event in self.events if event.rule.kind != "symptom"][:1]
-        more = f"; {noise[0].line.file}:{noise[0].line.number} looks like an error, but the job went on" if noise else ""
+        more = (
+            f"; {noise[0].line.file}:{noise[0].line.number} looks like an error, but the job went on" if noise else ""
+        )
         proof = [_proof(job.line)] if job.line else []
-        return Verdict(f"did not fail: job {job.job_id} ended with exit code 0{more}", NO_FAILURE, evidence=proof, fix="nothing to do", confidence="certain")
+        return Verdict(
+            f"did not fail: job {job.job_id} ended with exit code 0{more}",
+            NO_FAILURE,
+            evidence=proof,
+            fix="nothing to do",
+            confidence="certain",
+        )
 
     def _is_last(self, event: Event) -> bool:
-        return any(last.file == event.line.file and re.search(r"(?i)\bnan\b|\binf\b", last.text) for last in self.evidence.last.values())
+        return any(
+            last.file == event.line.file and re.search(r"(?i)\bnan\b|\binf\b", last.text)
+            for last in self.evidence.last.values()
+        )
 
     def _without_culprit(self) -> Verdict:
         """Return the answer if no event is a cause."""
         evidence = self.evidence
         if self.success and not self.failed:
             line = self.success[-1]
-            return Verdict(f"did not fail: the last lines report success ({line.body.strip()[:80]})", NO_FAILURE, evidence=[_proof(line)], fix="nothing to do", confidence="certain")
+            return Verdict(
+                f"did not fail: the last lines report success ({line.body.strip()[:80]})",
+                NO_FAILURE,
+                evidence=[_proof(line)],
+                fix="nothing to do",
+                confidence="certain",
+            )
         tracebacks = [event for event in self.events if event.traceback]
         text = self._own_traceback([event for event in tracebacks if event.rule.kind != "consequence"] or tracebacks)
         ends = [end for end in self.ends if not end.is_victim and (end.code or end.signal)]
         rank = ends[0].ranks[0] if ends and ends[0].ranks else None
         host = ends[0].host if ends else None
         proofs = [_proof(end.line) for end in ends[:2]] + [_proof(row.line) for row in self.rows[:2] if row.line]
-        return Verdict(f"unknown: {self._describe_nothing()}", UNKNOWN, rank, host, proofs, text, self._advice(), "likely")
+        return Verdict(
+            f"unknown: {self._describe_nothing()}", UNKNOWN, rank, host, proofs, text, self._advice(), "likely"
+        )
 
     def _describe_nothing(self) -> str:
         if self.evidence.unreadable:
@@ -545,9 +675,16 @@ class _Decision:
             return []
         found = []
         for attempt in range(self.evidence.attempts - 1):
-            events = [event for event in self.evidence.events if event.attempt == attempt and event.rule.kind in {"cause", "end"} and event.strength >= LINE]
-            if first := self._first(events):
-                found.append(f"attempt {attempt + 1}: {fill_template(first.rule.cause, {**first.groups, 'who': self._who(*self._place_of(first), [])})}")
+            events = [
+                event
+                for event in self.evidence.events
+                if event.attempt == attempt and event.rule.kind in {"cause", "end"} and event.strength >= LINE
+            ]
+            causes = [event for event in events if event.rule.kind == "cause"]
+            if first := self._first(causes or events):
+                found.append(
+                    f"attempt {attempt + 1}: {fill_template(first.rule.cause, {**first.groups, 'who': self._who(*self._place_of(first), [])})}"
+                )
         return found
 
 
@@ -569,14 +706,29 @@ def _last_attempt(evidence: Evidence) -> tuple[list[Event], list[TaskEnd]]:
     events = [event for event in evidence.events if event.attempt == latest[event.line.file]]
     if evidence.attempts > 1:
         marked = {name for name, attempt in latest.items() if attempt}
-        last_of = {(event.line.file, event.rank): event for event in events if event.traceback and event.line.file not in marked}
-        events = [event for event in events if event.line.file in marked or not event.traceback or last_of[event.line.file, event.rank] is event]
+        last_of = {
+            (event.line.file, event.rank): event
+            for event in events
+            if event.traceback and event.line.file not in marked
+        }
+        events = [
+            event
+            for event in events
+            if event.line.file in marked or not event.traceback or last_of[event.line.file, event.rank] is event
+        ]
     final = max((end.attempt for end in evidence.ends), default=0)
-    return events, [end for end in evidence.ends if end.attempt == final or end.attempt == latest.get(end.line.file, end.attempt)]
+    return events, [
+        end for end in evidence.ends if end.attempt == final or end.attempt == latest.get(end.line.file, end.attempt)
+    ]
 
 
 def _explains(event: Event, other: Event) -> bool:
-    return event is not other and other.rule.class_ in event.rule.explains and other.rule.class_ != event.rule.class_ and not (other.rule.kind == "cause" and _explains_rule(other.rule, event.rule))
+    return (
+        event is not other
+        and other.rule.class_ in event.rule.explains
+        and other.rule.class_ != event.rule.class_
+        and not (other.rule.kind == "cause" and _explains_rule(other.rule, event.rule))
+    )
 
 
 def _states_cause_before(event: Event, other: Event) -> bool:
@@ -635,4 +787,7 @@ def format_ranks(ranks: list[int]) -> str:
             parts[-1].append(rank)
         else:
             parts.append([rank])
-    return "ranks " + ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" if len(part) > 2 else f"{part[0]}, {part[1]}" for part in parts)
+    return "ranks " + ", ".join(
+        str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" if len(part) > 2 else f"{part[0]}, {part[1]}"
+        for part in parts
+    )

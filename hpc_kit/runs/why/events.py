@@ -121,17 +121,25 @@ _FOREIGN = re.compile(
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?')
 _RICH_FRAME = re.compile(r"^[│|] (?P<file>\S+\.py):(?P<line>\d+) in (?P<name>\S+)")
-_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Failure|Iteration|[A-Z]\w*)(?::|$)|^[a-z_][\w.]*\.[A-Z]\w*(?::|$)")
+_EXCEPTION = re.compile(
+    r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Failure|Iteration|[A-Z]\w*)(?::|$)|^[a-z_][\w.]*\.[A-Z]\w*(?::|$)"
+)
 _BARE_EXCEPTION = re.compile(r"^(?:[a-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?$")
 _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): ")
-_CHAIN = ("During handling of the above exception", "The above exception was the direct cause", "The following exception")
+_CHAIN = (
+    "During handling of the above exception",
+    "The above exception was the direct cause",
+    "The following exception",
+)
 _NOT_MESSAGE = re.compile(
     r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored|Error in atexit"
     r"|\*\*\*|={10}|-{10}|Traceback |WARNING|INFO|ERROR:|wandb:|\d{4}-\d\d-\d\d|\+ |[\w.-]+:\d+:\d+ \[\d\])"
 )
 _THREAD = re.compile(r"^Exception in thread |^Exception in default")
 _IGNORED = re.compile(r"^(?:Exception ignored |--- Logging error ---|Error in atexit|Error in sys\.excepthook)")
-_LOGGED = re.compile(r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal|will continue))")
+_LOGGED = re.compile(
+    r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal|will continue))"
+)
 _SOFTENED = re.compile(
     r"\b(?:WARN(?:ING)?|[A-Z]\w*Warning|INFO|DEBUG|NOTE|NOTICE)\b(?! ?NET)|^\[?[WI]\d{3,4} |^\[[WI][ \d]|^[Ww]arning:"
     r"|(?i:\bretry(?:ing)?\b|\battempt \d+ ?(?:/|of) ?\d+|will (?:try|retry)|try again|falling back|fallback|\bignor(?:ed|ing)\b"
@@ -153,14 +161,21 @@ _HPC_KIT_END = re.compile(r"^(?P<rank>\d+) (?P<host>\S+) (?P<code>\d+) ")
 _WATCHDOG = re.compile(
     r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:.*?NumelIn=(?P<numel>\d+))?"
 )
-_ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)")
-_WORLD = re.compile(r"\bworld[_ ]size[=: ]+(\d+)|\bnranks (\d+)|MEMBER: \d+/(\d+)|\bWORLD_SIZE=(\d+)|\bdistributed init \(rank \d+, world (\d+)\)", re.I)
+_ENQUEUED = re.compile(
+    r"[Rr]ank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)"
+)
+_WORLD = re.compile(
+    r"\bworld[_ ]size[=: ]+(\d+)|\bnranks (\d+)|MEMBER: \d+/(\d+)|\bWORLD_SIZE=(\d+)|\bdistributed init \(rank \d+, world (\d+)\)",
+    re.I,
+)
 _SUCCESS = re.compile(
     r"(?i)\b(?:training|train|job|run|evaluation|finetuning|fine-tuning|experiment|script|all (?:ranks|epochs|steps))\b(?: \w+){0,2} (?:is )?(?:complete[d]?|finished|done|ended)(?: successfully)?\b(?!.*(?:fail|error code [1-9]))"
     r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?(?:final |best |last )?(?:model|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
     r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
 )
-_FINISHED_RANK = re.compile(r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b")
+_FINISHED_RANK = re.compile(
+    r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b"
+)
 _END_OF_JOB = re.compile(r"PREEMPTION|NODE FAILURE")
 _NEW_ATTEMPT = re.compile(
     r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)|will restart worker group|Restarting worker group|Requeu(?:e|ing) (?:the )?job|job requeued|restart(?:ing)? attempt \d+|=+ attempt \d+",
@@ -295,7 +310,9 @@ class _FileCollector:
                 traceback.state = "ignored"
             traceback.is_thread = bool(_THREAD.match(before))
             traceback.is_logged = bool(_LOGGED.search(before)) or bool(_LOGGED.search(line.body[:at]))
-        elif traceback.state == "message" and not any(chain in line for line in traceback.lines[-3:] for chain in _CHAIN):
+        elif traceback.state == "message" and not any(
+            chain in line for line in traceback.lines[-3:] for chain in _CHAIN
+        ):
             traceback.is_nested = True
         if traceback.state != "ignored":
             traceback.state = "rich" if rich else "frames"
@@ -486,7 +503,16 @@ class _FileCollector:
         if rank is not None and host:
             evidence.hosts.setdefault(rank, host)
         event = Event(
-            match.rule, groups, line, rank, host, self.attempt, len(evidence.events), strength, traceback, self.reader.count_progress()
+            match.rule,
+            groups,
+            line,
+            rank,
+            host,
+            self.attempt,
+            len(evidence.events),
+            strength,
+            traceback,
+            self.reader.count_progress(),
         )
         evidence.events.append(event)
         self.own.append(event)
@@ -504,7 +530,9 @@ def _primary(traceback: Traceback) -> tuple[Match, Line]:
     victims = [pair for pair in traceback.matches if pair[0].rule.kind == "consequence"]
     if traceback.is_nested:
         victims = []
-    return (specific or victims or last or causes or [(Match(rule_named("python-exception"), {"exception": text}), line)])[0]
+    return (
+        specific or victims or last or causes or [(Match(rule_named("python-exception"), {"exception": text}), line)]
+    )[0]
 
 
 def _is_end_noise(body: str) -> bool:
@@ -518,7 +546,17 @@ def _expand_tasks(text: str) -> Iterable[int]:
 
 
 def _signal(code: int) -> str | None:
-    return {-9: "Killed", 137: "Killed", -15: "Terminated", 143: "Terminated", -11: "Segmentation fault", 139: "Segmentation fault", -6: "Aborted", 134: "Aborted", -7: "Bus error"}.get(code)
+    return {
+        -9: "Killed",
+        137: "Killed",
+        -15: "Terminated",
+        143: "Terminated",
+        -11: "Segmentation fault",
+        139: "Segmentation fault",
+        -6: "Aborted",
+        134: "Aborted",
+        -7: "Bus error",
+    }.get(code)
 
 
 def reports_finish(text: str) -> bool:

@@ -54,7 +54,9 @@ def _add_marker(run: Run, evidence: Evidence) -> None:
         return
     text = marker.reason or f"rank {marker.rank} on {marker.host} ended with exit code {marker.exit_code}"
     line = Line(str(run.folder / FIRST_FAILURE), 1, text, text, marker.rank, marker.host, None)
-    evidence.ends.insert(0, TaskEnd((marker.rank,), marker.host, marker.exit_code, None, line, evidence.attempts - 1, -1.0))
+    evidence.ends.insert(
+        0, TaskEnd((marker.rank,), marker.host, marker.exit_code, None, line, evidence.attempts - 1, -1.0)
+    )
     evidence.hosts[marker.rank] = marker.host
     evidence.ranks.add(marker.rank)
 

@@ -24,8 +24,7 @@ LAST_LINES = 100
 MAX_SHAPES = 200_000
 _DIGITS = b"0123456789"
 _NOT_LOGS = frozenset(
-    ".json .jsonl .patch .md .toml .yaml .yml .csv .pt .pth .bin .ckpt .safetensors .npz .npy .pkl .pickle .so .o .pyc .png .jpg .pdf .zip .tar .whl .sif .h5 .parquet"
-    .split()
+    ".json .jsonl .patch .md .toml .yaml .yml .csv .pt .pth .bin .ckpt .safetensors .npz .npy .pkl .pickle .so .o .pyc .png .jpg .pdf .zip .tar .whl .sif .h5 .parquet".split()
 )
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[]P^_X][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]"
@@ -76,10 +75,14 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
     ]
 
 
-_RANK_NAME = re.compile(r"(?:^|[^a-z])(?:rank|task|proc|worker)[-_.]?(\d+)(?!\d)|^\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$", re.I)
+_RANK_NAME = re.compile(
+    r"(?:^|[^a-z])(?:rank|task|proc|worker)[-_.]?(\d+)(?!\d)|^\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$", re.I
+)
 _ELASTIC_NAME = re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$")
 _HOST_NAME = re.compile(r"^(?:node-|host-|log-|slurmd?-)?([a-z][a-z0-9-]*?\d+[a-z0-9-]*)\.(?:log|out|err|txt)$")
-_NOT_HOSTS = re.compile(r"^(?:rank|task|job|slurm|out|log|err|train|test|step|proc|worker|stdout|stderr|attempt|run|node)[-_]?\d")
+_NOT_HOSTS = re.compile(
+    r"^(?:rank|task|job|slurm|out|log|err|train|test|step|proc|worker|stdout|stderr|attempt|run|node)[-_]?\d"
+)
 
 
 def _rank_in_name(path: Path) -> int | None:
@@ -283,7 +286,9 @@ _STAMP = re.compile(
 _SYSLOG = re.compile(r"(?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<host>[\w.-]+) ")
 _GLOG = re.compile(r"\[?[EWIF](?P<month>\d{1,2}?)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?")
 _IN_TEXT = re.compile(r"(?:CANCELLED AT |: )(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T_ ](?P<time>\d\d:\d\d:\d\d)")
-_HOST_IN_TEXT = re.compile(r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+\]")
+_HOST_IN_TEXT = re.compile(
+    r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+\]"
+)
 _RANK_IN_TEXT = re.compile(r"\[(?:PG [^\]]*?)?Rank (\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\brank=(\d+)\b", re.I)
 _SRUN_LABEL = re.compile(r"\s*(\d+): ?")
 _HOST_LABEL = re.compile(r"([a-z][a-z0-9-]*\d[\w.-]*|localhost): ")

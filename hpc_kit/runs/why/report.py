@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 TRACEBACK_LINES = 30
 """Lines of the traceback on the page; the document has all."""
 
-_ASSIGNMENT = re.compile(r"(?P<head>(?<![\w-])(?:--)?(?P<name>[A-Za-z][\w-]*)(?:=|: ?| (?=\S{16})))(?P<value>[^\s'\",;]{6,})")
+_ASSIGNMENT = re.compile(
+    r"(?P<head>(?<![\w-])(?P<name>[A-Za-z][\w-]*)(?:=|: ?)[\"']?|--(?P<option>[a-z][\w-]*) )(?P<value>[^\s'\",;]{6,})"
+)
 _BEARER = re.compile(r"(?i)(\b(?:bearer|basic) )[\w.~+/=-]{12,}")
 
 
@@ -26,7 +28,7 @@ def mask_secrets(text: str) -> str:
 
 
 def _mask_assignment(match: re.Match[str]) -> str:
-    name = match["name"].replace("-", "_")
+    name = (match["name"] or match["option"]).replace("-", "_")
     return f"{match['head']}{MASK}" if looks_secret(name, match["value"]) else match[0]
 
 
