@@ -66,9 +66,8 @@ def _explain_run(word: str | None, cluster: str | None) -> Verdict:
     run = find_run(session, word)
     status = None
     if run.record is None or may_belong_to(run, session.cluster.name, session.client):
-        client = client_for(run, session.client)
         try:
-            status = query_runs([run], client).get(run.job_id) if client is not None else None
+            status = query_runs([run], client_for(run, session.client)).get(run.job_id)
         except SlurmUnavailable as error:
             echo(f"hpc-kit: {error.what}: the answer comes from the job's own files", err=True)
     return explain_run(run, status)

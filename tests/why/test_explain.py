@@ -89,7 +89,7 @@ def test_empty_and_binary_logs_are_unknown(tmp_path: Path, content: bytes) -> No
 
 
 def test_a_log_cut_in_a_traceback_is_unknown(tmp_path: Path) -> None:
-    verdict = why(tmp_path, slurm_log=STEPS + TRACEBACK.split("run()")[0])
+    verdict = why(tmp_path, slurm_log=STEPS + TRACEBACK.split("run()", maxsplit=1)[0])
     assert verdict.cause.startswith("unknown")
 
 

@@ -19,7 +19,7 @@ from hpc_kit.slurm.states import JobState, explain_reason, explain_state
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hpc_kit.runs.why.events import Evidence, LastLine, Traceback, Waiting
+    from hpc_kit.runs.why.events import Evidence, Waiting
     from hpc_kit.runs.why.reading import Line
     from hpc_kit.runs.why.slurm_tables import JobRow
 
@@ -254,7 +254,7 @@ class _Decision:
 
     def _comes_after(self, culprit: Event, ordered: Event) -> bool:
         """Return whether an error is part of an end that Slurm ordered."""
-        if _explains(culprit, ordered) or culprit.rule.weight >= 85 and culprit.strength == SYSTEM:
+        if _explains(culprit, ordered) or (culprit.rule.weight >= 85 and culprit.strength == SYSTEM):
             return False
         if culprit.line.time is not None and ordered.line.time is not None:
             return culprit.line.time > ordered.line.time - ORDER_GRACE

@@ -166,7 +166,7 @@ _ENQUEUED = re.compile(
 )
 _WORLD = re.compile(
     r"\bworld[_ ]size[=: ]+(\d+)|\bnranks (\d+)|MEMBER: \d+/(\d+)|\bWORLD_SIZE=(\d+)|\bdistributed init \(rank \d+, world (\d+)\)",
-    re.I,
+    re.IGNORECASE,
 )
 _SUCCESS = re.compile(
     r"(?i)\b(?:training|train|job|run|evaluation|finetuning|fine-tuning|experiment|script|all (?:ranks|epochs|steps))\b(?: \w+){0,2} (?:is )?(?:complete[d]?|finished|done|ended)(?: successfully)?\b(?!.*(?:fail|error code [1-9]))"
@@ -179,7 +179,7 @@ _FINISHED_RANK = re.compile(
 _END_OF_JOB = re.compile(r"PREEMPTION|NODE FAILURE")
 _NEW_ATTEMPT = re.compile(
     r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)|will restart worker group|Restarting worker group|Requeu(?:e|ing) (?:the )?job|job requeued|restart(?:ing)? attempt \d+|=+ attempt \d+",
-    re.I,
+    re.IGNORECASE,
 )
 
 

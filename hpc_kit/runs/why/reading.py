@@ -24,7 +24,7 @@ LAST_LINES = 100
 MAX_SHAPES = 200_000
 _DIGITS = b"0123456789"
 _NOT_LOGS = frozenset(
-    ".json .jsonl .patch .md .toml .yaml .yml .csv .pt .pth .bin .ckpt .safetensors .npz .npy .pkl .pickle .so .o .pyc .png .jpg .pdf .zip .tar .whl .sif .h5 .parquet".split()
+    [".json", ".jsonl", ".patch", ".md", ".toml", ".yaml", ".yml", ".csv", ".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npz", ".npy", ".pkl", ".pickle", ".so", ".o", ".pyc", ".png", ".jpg", ".pdf", ".zip", ".tar", ".whl", ".sif", ".h5", ".parquet"]
 )
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[]P^_X][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]"
@@ -76,7 +76,7 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
 
 
 _RANK_NAME = re.compile(
-    r"(?:^|[^a-z])(?:rank|task|proc|worker)[-_.]?(\d+)(?!\d)|^\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$", re.I
+    r"(?:^|[^a-z])(?:rank|task|proc|worker)[-_.]?(\d+)(?!\d)|^\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$", re.IGNORECASE
 )
 _ELASTIC_NAME = re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$")
 _HOST_NAME = re.compile(r"^(?:node-|host-|log-|slurmd?-)?([a-z][a-z0-9-]*?\d+[a-z0-9-]*)\.(?:log|out|err|txt)$")
@@ -251,7 +251,7 @@ class LogReader:
 def _open(path: Path) -> BinaryIO:
     if path.suffix == ".gz":
         return gzip.open(path)  # type: ignore[return-value]
-    return open(path, "rb", buffering=0)  # type: ignore[return-value] # noqa: PTH123, SIM115 - unbuffered: large blocks
+    return open(path, "rb", buffering=0)  # type: ignore[return-value] # noqa: PTH123 - unbuffered: large blocks
 
 
 def _decode_wide(data: bytes) -> bytes:
@@ -289,10 +289,10 @@ _IN_TEXT = re.compile(r"(?:CANCELLED AT |: )(?P<year>\d{4})-(?P<month>\d\d)-(?P<
 _HOST_IN_TEXT = re.compile(
     r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+\]"
 )
-_RANK_IN_TEXT = re.compile(r"\[(?:PG [^\]]*?)?Rank (\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\brank=(\d+)\b", re.I)
+_RANK_IN_TEXT = re.compile(r"\[(?:PG [^\]]*?)?Rank (\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\brank=(\d+)\b", re.IGNORECASE)
 _SRUN_LABEL = re.compile(r"\s*(\d+): ?")
 _HOST_LABEL = re.compile(r"([a-z][a-z0-9-]*\d[\w.-]*|localhost): ")
-_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
 class Labels(NamedTuple):
