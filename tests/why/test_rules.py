@@ -9,7 +9,7 @@ import pytest
 from hpc_kit.runs.why.rules import Rule, all_rules, fill_template, match_line, required_literals
 
 RULES = pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.name)
-VALUES = {"who", "rank", "host"}
+VALUES = {"who", "rank", "host", "meaning"}
 
 
 def groups_of(rule: Rule) -> set[str]:

@@ -289,7 +289,7 @@ class _Decision:
         ]
         if not waits:
             return []
-        found = self._different_calls() or self._behind() or self._silent_rank(waits)
+        found = self._different_calls() or self._behind() or self._stuck() or self._silent_rank(waits)
         return [found] if found else []
 
     def _different_calls(self) -> Event | None:
@@ -322,6 +322,12 @@ class _Decision:
                     other=f"{other.elements} elements",
                 )
         return None
+
+    def _stuck(self) -> Event | None:
+        """Return a rank without a heartbeat that does not wait in a collective itself."""
+        waiting = {each.rank for each in self.evidence.waiting}
+        stuck = [event for event in self.events if event.rule.name == "nccl-heartbeat" and event.rank not in waiting]
+        return stuck[0] if stuck and waiting and len({event.rank for event in stuck}) == 1 else None
 
     def _behind(self) -> Event | None:
         """Return the rank that has called fewer collectives than the remaining ranks."""

@@ -496,6 +496,7 @@ class _FileCollector:
             return
         if not self.own:
             self.reader.freeze()
+        match = _specify_exit_code(match)
         groups = match.groups
         given = groups.get("rank") or groups.get("task")
         rank = int(given) if given else line.rank
@@ -533,6 +534,26 @@ def _primary(traceback: Traceback) -> tuple[Match, Line]:
     return (
         specific or victims or last or causes or [(Match(rule_named("python-exception"), {"exception": text}), line)]
     )[0]
+
+
+_CODE_RULES = {"137": "killed", "139": "segfault", "134": "abort", "132": "illegal-instruction", "136": "floating-point-exception", "135": "bus-error"}
+_CODE_MEANINGS = {
+    "126": "the shell could not execute a file",
+    "127": "the shell did not find a command",
+    "130": "SIGINT",
+    "143": "SIGTERM",
+    "120": "Python could not flush its output",
+}
+
+
+def _specify_exit_code(match: Match) -> Match:
+    """Return the rule of the signal that a shell's exit code means."""
+    code = match.groups.get("code", "")
+    if match.rule.name != "exit-code":
+        return match
+    if code in _CODE_RULES:
+        return Match(rule_named(_CODE_RULES[code]), match.groups)
+    return Match(match.rule, match.groups | {"meaning": _CODE_MEANINGS[code]}) if code in _CODE_MEANINGS else match
 
 
 def _is_end_noise(body: str) -> bool:
