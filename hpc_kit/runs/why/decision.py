@@ -511,12 +511,9 @@ class _Decision:
 
     def _ranks_with(self, event: Event) -> list[int]:
         """Return the ranks that failed in the same way."""
-        same = {
-            each.rank
-            for each in self.events
-            if each.rule is event.rule and each.strength >= LINE and each.rank is not None
-        }
-        return sorted(same)
+        kind = event.groups.get("exception")
+        same = [each for each in self.events if each.rule is event.rule and each.strength >= LINE and not each.is_handled]
+        return sorted({each.rank for each in same if each.rank is not None and each.groups.get("exception") == kind})
 
     def _who(self, rank: int | None, host: str | None, ranks: list[int]) -> str:
         known = self.evidence.ranks

@@ -267,9 +267,13 @@ class _FileCollector:
             event.progress = reader.count_progress() - event.progress
             event.lines_after = reader.lines - event.line.number
         for number, text in reader.last:
+            # Only a prefix makes a line another rank's: of other files, the very last line is enough.
+            finished = _FINISHED_RANK.search(text)
+            if not (finished or self.labels.pattern or text.startswith(("[", "(")) or number == reader.last[-1][0]):
+                continue
             line = parse_line(self.log, self.labels, number, text)
             evidence.last[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
-            if _FINISHED_RANK.search(line.body) and _SUCCESS.search(line.body) and not _SOFTENED.search(line.body):
+            if finished and _SUCCESS.search(line.body) and not _SOFTENED.search(line.body):
                 evidence.success.append((self.attempt, line))
         if self.log.rank is not None:
             evidence.ranks.add(self.log.rank)
@@ -536,7 +540,7 @@ def _primary(traceback: Traceback) -> tuple[Match, Line]:
     )[0]
 
 
-_CODE_RULES = {"137": "killed", "139": "segfault", "134": "abort", "132": "illegal-instruction", "136": "floating-point-exception", "135": "bus-error"}
+_CODE_RULES = {"143": "terminated", "137": "killed", "139": "segfault", "134": "abort", "132": "illegal-instruction", "136": "floating-point-exception", "135": "bus-error"}
 _CODE_MEANINGS = {
     "126": "the shell could not execute a file",
     "127": "the shell did not find a command",

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-READ_BYTES = 1 << 20
+READ_BYTES = 1 << 16
+"""Bytes of one block. Blocks of this size stay in the cache of a CPU."""
+
 MAX_LINE = 1 << 16
 """Bytes of one line that are kept: a line without end must not fill the memory."""
 
@@ -81,7 +83,7 @@ _RANK_NAME = re.compile(
 _ELASTIC_NAME = re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$")
 _HOST_NAME = re.compile(r"^(?:node-|host-|log-|slurmd?-)?([a-z][a-z0-9-]*?\d+[a-z0-9-]*)\.(?:log|out|err|txt)$")
 _NOT_HOSTS = re.compile(
-    r"^(?:rank|task|job|slurm|out|log|err|train|test|step|proc|worker|stdout|stderr|attempt|run|node)[-_]?\d"
+    r"^(?:rank|task|job|slurm|out|log|err|train|test|step|proc|worker|stdout|stderr|attempt|run)[-_]?\d|^node[-_]\d"
 )
 
 
