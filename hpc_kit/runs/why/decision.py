@@ -17,7 +17,7 @@ from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.states import JobState, explain_reason, explain_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from hpc_kit.runs.why.events import Evidence, Waiting
     from hpc_kit.runs.why.reading import Line
@@ -33,6 +33,10 @@ LAST_LINES = 15
 
 ORDER_GRACE = 30.0
 """Seconds before an ordered end in which errors are part of that end."""
+
+STATE_ORDER = 1 << 20
+ANALYSIS_ORDER = 1 << 30
+"""Orders of events that come from states of Slurm, and from a comparison of the ranks."""
 
 NO_FAILURE = "no-failure"
 UNKNOWN = "unknown"
@@ -61,7 +65,7 @@ class Verdict:
     fix: str = ""
     confidence: Confidence = "likely"
     also: list[str] = field(default_factory=list)
-    """What failed because of it."""
+    """Ranks that failed because of it."""
     earlier: list[str] = field(default_factory=list)
     """Causes of earlier attempts."""
 
@@ -119,14 +123,14 @@ class _Decision:
 
     def _answer(self) -> Verdict:
         fatal = self._fatal()
-        if self.completed and not fatal:
-            return self._no_failure()
+        if self.job and self.completed and not fatal:
+            return self._no_failure(self.job)
         culprit = self._first(fatal)
         ordered = self._first([event for event in self.events if event.rule.kind == "end"])
         if ordered and (culprit is None or self._comes_after(culprit, ordered)):
             culprit = ordered
-        if culprit is None and not self.failed and self._waits_or_runs():
-            return self._waiting_verdict()
+        if culprit is None and not self.failed and self.job and self._waits_or_runs():
+            return self._waiting_verdict(self.job)
         if culprit is None:
             culprit = self._weak_candidate()
         if culprit is not None:
@@ -134,7 +138,7 @@ class _Decision:
         return self._without_culprit()
 
     def _fatal(self) -> list[Event]:
-        """Return the events that end a program: exceptions that nobody caught, messages of Slurm and the kernel."""
+        """Return the events that end a program: uncaught exceptions, messages of Slurm and the kernel."""
         return [event for event in self.events if event.rule.kind == "cause" and self._is_fatal(event)]
 
     def _is_fatal(self, event: Event) -> bool:
@@ -347,7 +351,7 @@ class _Decision:
         }
         reporting = {event.rank for event in waits if event.rank is not None}
         if timed_out and len(timed_out) < len(reporting) and reporting >= evidence.ranks:
-            # The late rank came after the others had given up: it met closed connections.
+            # The late rank came after the remaining ranks had given up: it met closed connections.
             reporting = timed_out
         reporting |= {rank for end in self.ends if end.is_victim for rank in end.ranks}
         known = evidence.ranks | (set(range(evidence.world)) if evidence.world <= 4096 else set())
@@ -383,7 +387,7 @@ class _Decision:
             rank,
             self.evidence.hosts.get(rank) if rank is not None else None,
             0,
-            1 << 30,
+            ANALYSIS_ORDER,
             LINE,
         )
 
@@ -396,28 +400,25 @@ class _Decision:
             name = _STATE_RULES.get(row.state)
             if name is None or row.line is None:
                 if row.signal == 53 and row.line is not None:
-                    found.append(self._row_event("log-folder", row))
+                    found.append(self._row_event("log-folder", row, row.line))
                 continue
             if row.is_step and row.state is JobState.CANCELLED:
                 continue
-            found.append(self._row_event(name, row))
+            found.append(self._row_event(name, row, row.line))
         return found
 
-    def _row_event(self, name: str, row: JobRow) -> Event:
-        assert row.line is not None
+    def _row_event(self, name: str, row: JobRow, line: Line) -> Event:
         groups = {}
         if by := re.search(r"CANCELLED by (\S+)", row.raw_state):
             groups["user"] = f"user {by[1]}"
         hosts = expand(row.nodes) if row.nodes and "(" not in row.nodes else []
         host = hosts[0] if len(hosts) == 1 else None
-        return Event(rule_named(name), groups, row.line, None, host, 0, 1 << 20, SYSTEM)
+        return Event(rule_named(name), groups, line, None, host, 0, STATE_ORDER, SYSTEM)
 
     def _waits_or_runs(self) -> bool:
         return self.job is not None and not self.job.state.finished and self.job.state is not JobState.UNKNOWN
 
-    def _waiting_verdict(self) -> Verdict:
-        job = self.job
-        assert job is not None
+    def _waiting_verdict(self, job: JobRow) -> Verdict:
         proof = [_proof(job.line)] if job.line else []
         if job.state is not JobState.PENDING:
             sentence = _uncapitalised(explain_state(job.state))
@@ -512,7 +513,9 @@ class _Decision:
     def _ranks_with(self, event: Event) -> list[int]:
         """Return the ranks that failed in the same way."""
         kind = event.groups.get("exception")
-        same = [each for each in self.events if each.rule is event.rule and each.strength >= LINE and not each.is_handled]
+        same = [
+            each for each in self.events if each.rule is event.rule and each.strength >= LINE and not each.is_handled
+        ]
         return sorted({each.rank for each in same if each.rank is not None and each.groups.get("exception") == kind})
 
     def _who(self, rank: int | None, host: str | None, ranks: list[int]) -> str:
@@ -530,7 +533,8 @@ class _Decision:
             for each in self.events
             if each.rule.class_ == event.rule.class_ and each.rule.kind == event.rule.kind and each.strength >= LINE
         ]
-        lines += [end.line for end in self.ends if not end.is_victim and (end.code or end.signal)][:2]
+        ends = [end for end in self.ends if not end.is_victim and (end.code or end.signal)]
+        lines += [end.line for end in ends if event.rank is None or event.rank in end.ranks][:2]
         lines += [row.line for row in self.rows if row.line and not row.is_step and row.state.finished]
         return [_proof(line) for line in {(line.file, line.number): line for line in lines}.values()][:5]
 
@@ -573,7 +577,7 @@ class _Decision:
             return "likely"
         if event.strength in {SYSTEM, EXCEPTION}:
             return "likely" if self._is_contested(event) else "certain"
-        if event.order == 1 << 30:
+        if event.order == ANALYSIS_ORDER:
             return self._confidence_of_analysis(event)
         if rule.weight < CLEAR:
             return "likely"
@@ -609,11 +613,9 @@ class _Decision:
             return False
         return any(each.line.time is None or event.line.time is None for each in others)
 
-    def _no_failure(self) -> Verdict:
+    def _no_failure(self, job: JobRow) -> Verdict:
         if (nan := self._first(self._symptoms())) and self._is_last(nan):
             return self._verdict_of(nan)
-        job = self.job
-        assert job is not None
         noise = [event for event in self.events if event.rule.kind != "symptom"][:1]
         more = (
             f"; {noise[0].line.file}:{noise[0].line.number} looks like an error, but the job went on" if noise else ""
@@ -635,7 +637,6 @@ class _Decision:
 
     def _without_culprit(self) -> Verdict:
         """Return the answer if no event is a cause."""
-        evidence = self.evidence
         if self.success and not self.failed:
             line = self.success[-1]
             return Verdict(
@@ -670,7 +671,8 @@ class _Decision:
 
     def _advice(self) -> str:
         if self.job is None:
-            return "add the logs of all ranks and the output of sacct -j ID -P -o JobID,State,ExitCode,MaxRSS,ReqMem,NodeList"
+            columns = "JobID,State,ExitCode,MaxRSS,ReqMem,NodeList"
+            return f"add the logs of all ranks and the output of sacct -j ID -P -o {columns}"
         return "add the logs of all ranks; run with PYTHONUNBUFFERED=1 so that no output is lost"
 
     def _earlier_attempts(self) -> list[str]:
@@ -685,14 +687,13 @@ class _Decision:
             ]
             causes = [event for event in events if event.rule.kind == "cause"]
             if first := self._first(causes or events):
-                found.append(
-                    f"attempt {attempt + 1}: {fill_template(first.rule.cause, {**first.groups, 'who': self._who(*self._place_of(first), [])})}"
-                )
+                values = {**first.groups, "who": self._who(*self._place_of(first), [])}
+                found.append(f"attempt {attempt + 1}: {fill_template(first.rule.cause, values)}")
         return found
 
 
 def _main_row(rows: list[JobRow]) -> JobRow | None:
-    """Return the last job among rows of jobs and steps; of a finished job, the row that says so."""
+    """Return the last job among rows of jobs and steps; of a finished job, the row that is finished."""
     jobs = [row for row in rows if not row.is_step] or rows
     return jobs[-1] if jobs else None
 
@@ -750,9 +751,8 @@ def _explains_rule(rule: Rule, other: Rule) -> bool:
     return other.class_ in rule.explains
 
 
-def _odd_one(group: list[Waiting], value: object) -> tuple[Waiting, Waiting]:
+def _odd_one(group: list[Waiting], value: Callable[[Waiting], str | None]) -> tuple[Waiting, Waiting]:
     """Return a rank with the rarest value, and one with the most common."""
-    assert callable(value)
     counts = Counter(value(each) for each in group)
     odd = min(group, key=lambda each: (counts[value(each)], -each.rank))
     other = next(each for each in sorted(group, key=lambda each: -counts[value(each)]) if value(each) != value(odd))

@@ -23,7 +23,7 @@ HANDLED_AFTER = 3
 
 Strength = int
 EXCEPTION, SYSTEM, LINE, WARNING = 4, 3, 2, 1
-"""How sure a line ends something: an exception, a message of Slurm or the kernel, another line, a warning."""
+"""Strengths of events: an exception, a message of Slurm or the kernel, another line, a warning."""
 
 
 @dataclass(slots=True)
@@ -116,13 +116,15 @@ class LastLine(NamedTuple):
 
 
 _FOREIGN = re.compile(
-    r"site-packages|dist-packages|/lib/python\d|lib64/python\d|^<|/(?:usr/)?bin/(?:torchrun|accelerate|deepspeed)$|/torch/|runpy\.py"
+    r"site-packages|dist-packages|/lib/python\d|lib64/python\d|^<|/(?:usr/)?bin/(?:torchrun|accelerate|deepspeed)$"
+    r"|/torch/|runpy\.py"
 )
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?')
 _RICH_FRAME = re.compile(r"^[│|] (?P<file>\S+\.py):(?P<line>\d+) in (?P<name>\S+)")
 _EXCEPTION = re.compile(
-    r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Failure|Iteration|[A-Z]\w*)(?::|$)|^[a-z_][\w.]*\.[A-Z]\w*(?::|$)"
+    r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Failure|Iteration|[A-Z]\w*)(?::|$)"
+    r"|^[a-z_][\w.]*\.[A-Z]\w*(?::|$)"
 )
 _BARE_EXCEPTION = re.compile(r"^(?:[a-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?$")
 _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): ")
@@ -132,53 +134,69 @@ _CHAIN = (
     "The following exception",
 )
 _NOT_MESSAGE = re.compile(
-    r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored|Error in atexit"
+    r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored"
+    r"|Error in atexit"
     r"|\*\*\*|={10}|-{10}|Traceback |WARNING|INFO|ERROR:|wandb:|\d{4}-\d\d-\d\d|\+ |[\w.-]+:\d+:\d+ \[\d\])"
 )
 _THREAD = re.compile(r"^Exception in thread |^Exception in default")
 _IGNORED = re.compile(r"^(?:Exception ignored |--- Logging error ---|Error in atexit|Error in sys\.excepthook)")
 _LOGGED = re.compile(
-    r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal|will continue))"
+    r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal"
+    r"|will continue))"
 )
 _SOFTENED = re.compile(
     r"\b(?:WARN(?:ING)?|[A-Z]\w*Warning|INFO|DEBUG|NOTE|NOTICE)\b(?! ?NET)|^\[?[WI]\d{3,4} |^\[[WI][ \d]|^[Ww]arning:"
-    r"|(?i:\bretry(?:ing)?\b|\battempt \d+ ?(?:/|of) ?\d+|will (?:try|retry)|try again|falling back|fallback|\bignor(?:ed|ing)\b"
+    r"|(?i:\bretry(?:ing)?\b|\battempt \d+ ?(?:/|of) ?\d+|will (?:try|retry)|try again|falling back|fallback"
+    r"|\bignor(?:ed|ing)\b"
     r"|\bskipp(?:ed|ing)\b|\brecovered\b|non-fatal|harmless|\bhandled\b)"
 )
 _SYSTEM = re.compile(
-    r"^(?:srun|slurmstepd\S*|sbatch|salloc|slurmd\S*|scancel): |\bkernel: |^\[ *\d+\.\d+\] |NVRM: |^FATAL: |Memory cgroup out of|oom-kill|invoked oom|NCCL WARN"
+    r"^(?:srun|slurmstepd\S*|sbatch|salloc|slurmd\S*|scancel): |\bkernel: |^\[ *\d+\.\d+\] |NVRM: |^FATAL: "
+    r"|Memory cgroup out of|oom-kill|invoked oom|NCCL WARN"
 )
 _QUIET = re.compile(r" NCCL (?:INFO|TRACE) |^\++ |^#")
 _TASK = re.compile(
-    r"^srun: error: (?P<host>[^\s:]+): tasks? (?P<tasks>\d[\d,-]*): (?:Exited with exit code (?P<code>\d+)|(?P<signal>[A-Z][\w ]+?)(?: \(core dumped\))?$)"
+    r"^srun: error: (?P<host>[^\s:]+): tasks? (?P<tasks>\d[\d,-]*): (?:Exited with exit code (?P<code>\d+)"
+    r"|(?P<signal>[A-Z][\w ]+?)(?: \(core dumped\))?$)"
 )
 _ELASTIC = re.compile(r"^\s*(time|host|rank|exitcode)\s*: (.+)")
 _MPI_END = re.compile(
-    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w ]+)\)"
-    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|Process name: \[\[?[\d,]+\]?,(?P<rank2>\d+)\]|Exit code: +(?P<code>\d+)"
+    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w "
+    r"]+)\)"
+    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|Process name: \[\[?[\d,]+\]?,(?P<rank2>\d+)\]"
+    r"|Exit code: +(?P<code>\d+)"
 )
 _HPC_KIT_END = re.compile(r"^(?P<rank>\d+) (?P<host>\S+) (?P<code>\d+) ")
 _WATCHDOG = re.compile(
-    r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:.*?NumelIn=(?P<numel>\d+))?"
+    r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )"
+    r"?OpType=(?P<op>\w+)(?:.*?NumelIn=(?P<numel>\d+))?"
 )
 _ENQUEUED = re.compile(
-    r"[Rr]ank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)"
+    r"[Rr]ank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<c"
+    r"ompleted>-?\d+)"
 )
 _WORLD = re.compile(
-    r"\bworld[_ ]size[=: ]+(\d+)|\bnranks (\d+)|MEMBER: \d+/(\d+)|\bWORLD_SIZE=(\d+)|\bdistributed init \(rank \d+, world (\d+)\)",
+    r"\bworld[_ ]size[=: ]+(\d+)|\bnranks (\d+)|MEMBER: \d+/(\d+)|\bWORLD_SIZE=(\d+)"
+    r"|\bdistributed init \(rank \d+, world (\d+)\)",
     re.IGNORECASE,
 )
 _SUCCESS = re.compile(
-    r"(?i)\b(?:training|train|job|run|evaluation|finetuning|fine-tuning|experiment|script|all (?:ranks|epochs|steps))\b(?: \w+){0,2} (?:is )?(?:complete[d]?|finished|done|ended)(?: successfully)?\b(?!.*(?:fail|error code [1-9]))"
-    r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?(?:final |best |last )?(?:model|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
+    r"(?i)\b(?:training|train|job|run|evaluation|finetuning|fine-tuning|experiment|script|all (?:ranks|epochs"
+    r"|steps))\b(?: \w+){0,2} (?:is )?(?:complete[d]?|finished|done|ended)(?: successfully)?\b(?!.*(?:fail"
+    r"|error code [1-9]))"
+    r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)"
+    r"|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?(?:final |best |last )?(?:model"
+    r"|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
     r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
 )
 _FINISHED_RANK = re.compile(
-    r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b"
+    r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted"
+    r"|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b"
 )
 _END_OF_JOB = re.compile(r"PREEMPTION|NODE FAILURE")
 _NEW_ATTEMPT = re.compile(
-    r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)|will restart worker group|Restarting worker group|Requeu(?:e|ing) (?:the )?job|job requeued|restart(?:ing)? attempt \d+|=+ attempt \d+",
+    r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)|will restart worker group|Restarting worker group|Requeu(?:e"
+    r"|ing) (?:the )?job|job requeued|restart(?:ing)? attempt \d+|=+ attempt \d+",
     re.IGNORECASE,
 )
 
@@ -394,8 +412,7 @@ class _FileCollector:
             return
         if not traceback.exceptions:
             if traceback.frames:
-                line = self.before
-                assert line is not None
+                line = self.before or parse_line(self.log, self.labels, self.reader.lines, "")
                 self._add(Match(rule_named("cut-traceback"), {}), line, LINE, traceback)
             return
         best, line = _primary(traceback)
@@ -423,7 +440,7 @@ class _FileCollector:
             self.elastic = {}
             return True
         elif self.elastic is not None:
-            return self._elastic(line)
+            return self._elastic(line, self.elastic)
         return False
 
     def _mpi_end(self, found: re.Match[str], line: Line) -> None:
@@ -437,18 +454,17 @@ class _FileCollector:
         elif self.mpi_rank is not None:
             self.evidence.ends.append(TaskEnd((self.mpi_rank,), None, int(found["code"]), None, line, self.attempt))
 
-    def _elastic(self, line: Line) -> bool:
-        assert self.elastic is not None
+    def _elastic(self, line: Line, report: dict[str, str]) -> bool:
         if found := _ELASTIC.match(line.body):
-            self.elastic[found[1]] = found[2]
-        if "exitcode" not in self.elastic:
+            report[found[1]] = found[2]
+        if "exitcode" not in report:
             if line.body.startswith("===="):
                 self.elastic = None
             return self.elastic is not None
-        rank = re.match(r"\d+", self.elastic.get("rank", ""))
-        code = int((re.match(r"-?\d+", self.elastic["exitcode"]) or ["1"])[0])
-        time = parse_line(self.log, self.labels, 1, self.elastic.get("time", "").replace("_", " ")).time
-        host = self.elastic.get("host")
+        rank = re.match(r"\d+", report.get("rank", ""))
+        code = int((re.match(r"-?\d+", report["exitcode"]) or ["1"])[0])
+        time = parse_line(self.log, self.labels, 1, report.get("time", "").replace("_", " ")).time
+        host = report.get("host")
         ranks = (int(rank[0]),) if rank else ()
         if host:
             self.evidence.hosts.update((each, host) for each in ranks)
@@ -466,10 +482,7 @@ class _FileCollector:
             self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
         self._collective(line)
         exception = bool(_SYNTAX.match(body)) and self._follows_frame()
-        if _BARE_EXCEPTION.match(body) or exception:
-            matches = match_line(body, exception=True)
-        else:
-            matches = match_line(body)
+        matches = match_line(body, exception=exception or bool(_BARE_EXCEPTION.match(body)))
         if len(matches) > 1:
             matches = [match for match in matches if match.rule.name != "python-exception"]
         if not matches:
@@ -540,7 +553,15 @@ def _primary(traceback: Traceback) -> tuple[Match, Line]:
     )[0]
 
 
-_CODE_RULES = {"143": "terminated", "137": "killed", "139": "segfault", "134": "abort", "132": "illegal-instruction", "136": "floating-point-exception", "135": "bus-error"}
+_CODE_RULES = {
+    "143": "terminated",
+    "137": "killed",
+    "139": "segfault",
+    "134": "abort",
+    "132": "illegal-instruction",
+    "136": "floating-point-exception",
+    "135": "bus-error",
+}
 _CODE_MEANINGS = {
     "126": "the shell could not execute a file",
     "127": "the shell did not find a command",

@@ -26,10 +26,41 @@ LAST_LINES = 100
 MAX_SHAPES = 200_000
 _DIGITS = b"0123456789"
 _NOT_LOGS = frozenset(
-    [".json", ".jsonl", ".patch", ".md", ".toml", ".yaml", ".yml", ".csv", ".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npz", ".npy", ".pkl", ".pickle", ".so", ".o", ".pyc", ".png", ".jpg", ".pdf", ".zip", ".tar", ".whl", ".sif", ".h5", ".parquet"]
+    [
+        ".json",
+        ".jsonl",
+        ".patch",
+        ".md",
+        ".toml",
+        ".yaml",
+        ".yml",
+        ".csv",
+        ".pt",
+        ".pth",
+        ".bin",
+        ".ckpt",
+        ".safetensors",
+        ".npz",
+        ".npy",
+        ".pkl",
+        ".pickle",
+        ".so",
+        ".o",
+        ".pyc",
+        ".png",
+        ".jpg",
+        ".pdf",
+        ".zip",
+        ".tar",
+        ".whl",
+        ".sif",
+        ".h5",
+        ".parquet",
+    ]
 )
 _ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[]P^_X][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]"
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[]P^_X][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
+    r"|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]"
 )
 
 
@@ -253,7 +284,7 @@ class LogReader:
 def _open(path: Path) -> BinaryIO:
     if path.suffix == ".gz":
         return gzip.open(path)  # type: ignore[return-value]
-    return open(path, "rb", buffering=0)  # type: ignore[return-value] # noqa: PTH123 - unbuffered: large blocks
+    return open(path, "rb", buffering=0)  # noqa: PTH123 - unbuffered: large blocks
 
 
 def _decode_wide(data: bytes) -> bytes:
@@ -278,12 +309,14 @@ def clean_text(line: bytes) -> str:
 
 
 _RANK_PREFIX = re.compile(
-    r"\[[Rr]ank ?(?P<rank>\d+)\]: ?|\[(?:default|trainer|worker|role)_?(?P<local>\d+)\]: ?|\[\d+,(?P<mpi>\d+)\](?:<std\w+>)?: ?"
+    r"\[[Rr]ank ?(?P<rank>\d+)\]: ?|\[(?:default|trainer|worker|role)_?(?P<local>\d+)\]: ?"
+    r"|\[\d+,(?P<mpi>\d+)\](?:<std\w+>)?: ?"
     r"|\[(?P<bare>\d+)\]:? (?!NCCL)"
     r"|\((?:[\w.<>-]+ )?pid=\d+(?:, ip=(?P<host>[\d.]+))?\) ?"
 )
 _STAMP = re.compile(
-    r"[\[(]?(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<time>\d\d:\d\d:\d\d)(?P<fraction>[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?[\])]?:? ?"
+    r"[\[(]?(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<time>\d\d:\d\d:\d\d)(?P<fraction>[.,]\d+)?(?:Z"
+    r"|[+-]\d\d:?\d\d)?[\])]?:? ?"
 )
 _SYSLOG = re.compile(r"(?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<host>[\w.-]+) ")
 _GLOG = re.compile(r"\[?[EWIF](?P<month>\d{1,2}?)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?")
@@ -291,7 +324,9 @@ _IN_TEXT = re.compile(r"(?:CANCELLED AT |: )(?P<year>\d{4})-(?P<month>\d\d)-(?P<
 _HOST_IN_TEXT = re.compile(
     r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+\]"
 )
-_RANK_IN_TEXT = re.compile(r"\[(?:PG [^\]]*?)?Rank (\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\brank=(\d+)\b", re.IGNORECASE)
+_RANK_IN_TEXT = re.compile(
+    r"\[(?:PG [^\]]*?)?Rank (\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\brank=(\d+)\b", re.IGNORECASE
+)
 _SRUN_LABEL = re.compile(r"\s*(\d+): ?")
 _HOST_LABEL = re.compile(r"([a-z][a-z0-9-]*\d[\w.-]*|localhost): ")
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]

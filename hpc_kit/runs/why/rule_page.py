@@ -84,7 +84,9 @@ def why_page() -> str:
     for rule in all_rules():
         classes[rule.class_].append(rule)
     lines = [_HEAD, "| class | meaning |", "|---|---|"]
-    lines += [f"| [{name}](#{name}) | {_sentence(classes[name][0])} |" for name in sorted(classes) if name not in _ANSWERS]
+    lines += [
+        f"| [{name}](#{name}) | {_sentence(classes[name][0])} |" for name in sorted(classes) if name not in _ANSWERS
+    ]
     lines += [f"| {name} | {meaning} |" for name, meaning in _ANSWERS.items()]
     for name in sorted(set(classes) - set(_ANSWERS)):
         lines += ["", f"## {name}"]

@@ -36,7 +36,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     `consequence` is printed by victims. `end` is an end that Slurm ordered."""
     confidence: Confidence = "certain"
     scope: Literal["rank", "node", "job"] = "rank"
-    """Whether a rank, a node or the whole job is to blame."""
+    """The part of the job that is to blame."""
     explains: tuple[str, ...] = ()
     """Classes that follow from this failure."""
     warns: bool = False

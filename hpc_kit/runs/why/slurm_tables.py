@@ -37,7 +37,8 @@ class JobRow:
 
 
 _COLUMNS = {
-    "jobid": "job_id", "jobidraw": "job_id", "state": "raw_state", "st": "raw_state", "exitcode": "exit", "reason": "reason",
+    "jobid": "job_id", "jobidraw": "job_id", "state": "raw_state", "st": "raw_state", "exitcode": "exit",
+    "reason": "reason",
     "nodelist(reason)": "reason", "nodelist": "nodes", "maxrss": "max_rss", "reqmem": "req_mem", "user": "user",
     "timelimit": "time_limit", "time_limit": "time_limit", "elapsed": "elapsed", "time": "elapsed",
 }  # fmt: skip
