@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
-from hpc_kit.cli.output import print_line
+from hpc_kit.cli.output import print_line, short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError, UnknownJob
 
@@ -79,5 +79,5 @@ def _print(verdict: Verdict, *, as_json: bool) -> None:
     if as_json:
         echo(json.dumps(verdict_json(verdict), indent=2))
         return
-    for label, text in verdict_rows(verdict):
+    for label, text in verdict_rows(verdict, lambda path: short_path(Path(path))):
         print_line(label, text)
