@@ -63,6 +63,8 @@ class Traceback:
     message_lines: int = 0
     is_group: bool = False
     is_thread: bool = False
+    indent: int = 0
+    """Spaces that a report puts in front of each line."""
     is_nested: bool = False
     """The message of an exception contains the traceback of another process."""
     is_logged: bool = False
@@ -133,6 +135,7 @@ _CHAIN = (
     "The above exception was the direct cause",
     "The following exception",
 )
+_NESTED = re.compile(r"Original Traceback|-- Process \d|following error|^ray::|remote |[Ww]orker.*:$", re.MULTILINE)
 _NOT_MESSAGE = re.compile(
     r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored"
     r"|Error in atexit"
@@ -298,6 +301,8 @@ class _FileCollector:
         evidence.attempts = max(evidence.attempts, self.attempt + 1)
 
     def _start_attempt(self) -> None:
+        for rank in list(self.open):
+            self._close(rank)
         self.attempt, self.pending_attempt = self.attempt + 1, ""
 
     # ---- lines
@@ -330,11 +335,16 @@ class _FileCollector:
             before = self.before.body if self.before and self.before.number >= line.number - 1 else ""
             if _IGNORED.match(before):
                 traceback.state = "ignored"
+            traceback.indent = 2 if line.body.startswith("  traceback : ") else 0
             traceback.is_thread = bool(_THREAD.match(before))
             traceback.is_logged = bool(_LOGGED.search(before)) or bool(_LOGGED.search(line.body[:at]))
         elif traceback.state == "message" and not any(
-            chain in line for line in traceback.lines[-3:] for chain in _CHAIN
+            chain in text for text in traceback.lines[-3:] for chain in _CHAIN
         ):
+            if not _NESTED.search("\n".join([*traceback.lines[-2:], line.body])):
+                self._close(key)
+                self._open(line, at, None, key)
+                return
             traceback.is_nested = True
         if traceback.state != "ignored":
             traceback.state = "rich" if rich else "frames"
@@ -343,6 +353,8 @@ class _FileCollector:
     def _continue(self, traceback: Traceback, line: Line, key: int | None) -> bool:
         """Add a line to an open traceback. Return whether it belongs to it."""
         body = re.sub(r"^ *(?:\| ?|\+-[-+ \d]*$)", "", line.body) if traceback.is_group else line.body
+        if body[: traceback.indent].isspace():
+            body = body[traceback.indent :]
         if len(traceback.lines) > MAX_TRACEBACK_LINES:
             # A recursion prints thousands of frames: keep the first and the last ones.
             del traceback.lines[MAX_TRACEBACK_LINES // 2 : MAX_TRACEBACK_LINES // 2 + 50]
