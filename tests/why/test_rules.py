@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from hpc_kit.runs.why.reading import has_trigger
 from hpc_kit.runs.why.rules import Rule, all_rules, fill_template, match_line, required_literals
 
 RULES = pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.name)
@@ -34,6 +35,12 @@ def test_a_sentence_names_only_groups_of_its_patterns(rule: Rule) -> None:
 def test_advice_is_there_and_classes_are_identifiers(rule: Rule) -> None:
     assert len(rule.fix) > 10
     assert re.fullmatch(r"[a-z][a-z0-9-]+", rule.class_)
+
+
+@RULES
+def test_the_examples_of_a_rule_are_found_in_free_text(rule: Rule) -> None:
+    for example in rule.examples:
+        assert any(has_trigger(line.lower().encode()) for line in example.splitlines())
 
 
 def test_the_name_of_a_rule_is_unique() -> None:

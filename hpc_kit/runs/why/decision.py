@@ -105,13 +105,18 @@ class _Decision:
         self.events, self.ends = _last_attempt(evidence)
         self.events += self._state_events()
         self.completed = self.job is not None and self.job.state is JobState.COMPLETED
-        self.failed = any(end.code or end.signal for end in self.ends) or any(
-            row.state.failed for row in self.rows if not self.completed or not row.is_step
-        )
-        last_file_attempt = Counter[str]()
-        for attempt, line in evidence.success:
-            last_file_attempt[line.file] = max(last_file_attempt[line.file], attempt)
         self.success = [line for _, line in evidence.success]
+        self.failed = self._has_failed()
+
+    def _has_failed(self) -> bool:
+        """Return whether a state or the end of a task shows a failure, also behind a masked exit status."""
+        ended = any(end.code or end.signal for end in self.ends)
+        if not self.completed:
+            return ended or any(row.state.failed for row in self.rows)
+        steps = any(
+            row.state.failed for row in self.rows if row.is_step and not row.job_id.endswith((".batch", ".extern"))
+        )
+        return (ended or steps) and not any(map(_is_strong_success, self.success))
 
     # ---- the order of questions
 
@@ -123,7 +128,7 @@ class _Decision:
 
     def _answer(self) -> Verdict:
         fatal = self._fatal()
-        if self.job and self.completed and not fatal:
+        if self.job and self.completed and not fatal and not self.failed:
             return self._no_failure(self.job)
         culprit = self._first(fatal)
         ordered = self._first([event for event in self.events if event.rule.kind == "end"])
@@ -167,8 +172,8 @@ class _Decision:
             for event in self.events
             if event.rule.kind == "cause" and event.strength == LINE and not event.is_handled
         ]
-        if not self.failed and self.success:
-            lines = []
+        if not self.failed:
+            lines = [event for event in lines if not self._succeeded_after(event)]
         if direct := self._first([event for event in lines if event.rule.weight >= DIRECT]):
             return direct
         if self.failed or not self.success or self._has_unfinished_victims():
@@ -662,6 +667,10 @@ class _Decision:
             return f"{name} cannot be read as a log ({reason})"
         if not self.evidence.lines or not (self.evidence.last or self.rows):
             return "the logs are empty"
+        steps = [row for row in self.rows if row.is_step and row.state.failed]
+        if self.job is not None and self.completed and steps:
+            step = f"step {steps[0].job_id} is {steps[0].state}"
+            return f"{step}, although job {self.job.job_id} is COMPLETED; no line shows why"
         if self.job is not None and self.job.state.failed:
             code = f" with exit code {self.job.exit_code}" if self.job.exit_code else ""
             return f"job {self.job.job_id} is {self.job.state}{code}, and no line shows why"
@@ -760,7 +769,8 @@ def _odd_one(group: list[Waiting], value: Callable[[Waiting], str | None]) -> tu
 
 
 def _is_strong_success(line: Line) -> bool:
-    return re.search(r"(?i)train|successfully|\bjob\b|max_|finished|exit", line.body) is not None
+    """Return whether the program itself reports success: a batch script may print "job finished" whatever happened."""
+    return re.search(r"(?i)train|evaluation|fine-?tuning|successfully|max_|epochs|steps", line.body) is not None
 
 
 def _same_host(one: str, other: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_LINES = 30
 MAX_TRACEBACK_LINES = 200
+MAX_REPEATS = 300
+"""Lines of one shape that are read in one file, if a rule matches them."""
+
 MAX_EVENTS = 20_000
 HANDLED_AFTER = 3
 """Lines of progress after an error that show that the program went on."""
@@ -252,6 +256,7 @@ class _FileCollector:
         self.before: Line | None = None
         self.mpi_rank: int | None = None
         self.own: list[Event] = []
+        self.repeats: Counter[bytes] = Counter()
 
     def read(self) -> None:
         """Read the whole file."""
@@ -260,11 +265,18 @@ class _FileCollector:
             if number == 1 and stripped.startswith("#!") and self._is_script():
                 return
             if not stripped or self._examine(parse_line(self.log, self.labels, number, stripped)):
+                self._limit(shape)
                 continue
             self.memory.add(shape, has_digits=len(shape) != len(text))
         for rank in list(self.open):
             self._close(rank)
         self._finish()
+
+    def _limit(self, shape: bytes) -> None:
+        """Skip a message that a file repeats thousands of times, such as a retried connection."""
+        self.repeats[shape] += 1
+        if self.repeats[shape] > MAX_REPEATS and not self.open and _TRACEBACK.encode() not in shape:
+            self.reader.mute(shape)
 
     def _is_script(self) -> bool:
         """Keep a batch script apart: its text is no output."""

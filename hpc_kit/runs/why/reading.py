@@ -24,6 +24,18 @@ LAST_LINES = 100
 """Lines at the end of a file in which each rank's last line and reports of success are looked for."""
 
 MAX_SHAPES = 200_000
+MANY_SHAPES = 20_000
+"""Shapes after which a log counts as free text. New lines then matter only with a word of `_TRIGGERS`."""
+
+_TRIGGERS = (
+    b"rror", b"xcept", b"raceback", b"fail", b"fatal", b"kill", b"abort", b"annot", b"can't", b"not ", b"no ", b"denied",
+    b"exceed", b"invalid", b"mismatch", b"timed out", b"time", b"limit", b"memory", b"warn", b"srun", b"slurm", b"sbatch",
+    b"signal", b"segment", b"illegal", b"terminat", b"cancel", b"nan", b"inf", b"refused", b"closed", b"reset", b"lost",
+    b"rank", b"nccl", b"xid", b"mpi", b"pmi", b"quota", b"space", b"stale", b"module", b"conda", b"unbound", b"syntax",
+    b"container", b"pyxis", b"jobid", b"jobstate", b"exit", b"assert", b"root cause", b"free(", b"cuda", b"killed",
+    b"license", b"unable", b"unrecognized", b"file", b"batch", b"bus ", b"missing", b"shape", b"expected", b"require",
+    b"address", b"version", b"interrupt", b"attempt", b"done", b"finish", b"complet",
+)  # fmt: skip
 _DIGITS = b"0123456789"
 _NOT_LOGS = frozenset(
     [
@@ -111,6 +123,7 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
 _RANK_NAME = re.compile(
     r"(?:^|[^a-z])(?:rank|task|proc|worker)[-_.]?(\d+)(?!\d)|^\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$", re.IGNORECASE
 )
+_NOT_RANKS = re.compile(r"(?:^slurm-.*|node|host|attempt|epoch|step|job|part|chunk)[-_.]?$", re.IGNORECASE)
 _ELASTIC_NAME = re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$")
 _HOST_NAME = re.compile(r"^(?:node-|host-|log-|slurmd?-)?([a-z][a-z0-9-]*?\d+[a-z0-9-]*)\.(?:log|out|err|txt)$")
 _NOT_HOSTS = re.compile(
@@ -134,7 +147,8 @@ def _ranks_of_numbered(paths: list[Path]) -> dict[Path, int]:
     """Return the ranks of files that differ only in their last number, if the numbers count from 0 without a gap."""
     groups: dict[tuple[str, str, str], dict[int, Path]] = {}
     for path in paths:
-        if found := re.match(r"(.*?)(\d+)(\D*)$", path.name):
+        found = re.match(r"(.*?)(\d+)(\D*)$", path.name)
+        if found and not _NOT_RANKS.search(found[1]):
             groups.setdefault((str(path.parent), found[1], found[3]), {})[int(found[2])] = path
     counted = [group for group in groups.values() if len(group) > 1 and sorted(group) == list(range(len(group)))]
     return {path: rank for group in counted for rank, path in group.items()}
@@ -181,12 +195,17 @@ class LogReader:
         self.error: str | None = None
         self._memory = memory
         self._wants_all = wants_all
+        self._muted: set[bytes] = set()
         self._seen: set[bytes] = set()
         self._progress_shapes: set[bytes] | None = None
         self._progress = 0
         self._shapes: list[bytes] = []
         self._position = 0
         self._counted = 0
+
+    def mute(self, shape: bytes) -> None:
+        """Skip further lines of a shape in this file."""
+        self._muted.add(shape)
 
     def freeze(self) -> None:
         """Count progress from here on: lines whose shapes were printed before."""
@@ -239,7 +258,9 @@ class LogReader:
         first, self._counted, self._position = self.lines, 0, 0
         self.lines += len(shapes)
         distinct = set(shapes)
-        new = distinct - self._memory.plain
+        new = distinct - self._memory.plain - self._muted
+        if len(self._memory.plain) > MANY_SHAPES:
+            new = {shape for shape in new if has_trigger(shape.lower())}
         if new or self._wants_all():
             lines = block.split(b"\n")
             for index in self._indices(shapes, new):
@@ -260,7 +281,11 @@ class LogReader:
             while last + 1 < index and wants_all():
                 last += 1
                 yield last
-            if index > last and index < len(shapes) and (shapes[index] not in plain or wants_all()):
+            if (
+                index > last
+                and index < len(shapes)
+                and ((shapes[index] not in plain and shapes[index] not in self._muted) or wants_all())
+            ):
                 last = index
                 yield index
 
@@ -279,6 +304,11 @@ class LogReader:
         numbered = list(enumerate(lines, max(self.lines - len(lines) + 1, 1)))
         texts = ((number, clean_text(line.rstrip(b"\r").rpartition(b"\r")[2]).rstrip()) for number, line in numbered)
         self.last = [(number, text) for number, text in texts if text][-LAST_LINES:]
+
+
+def has_trigger(shape: bytes) -> bool:
+    """Return whether a lower-case line contains a word that messages about failures contain."""
+    return any(word in shape for word in _TRIGGERS)
 
 
 def _open(path: Path) -> BinaryIO:
