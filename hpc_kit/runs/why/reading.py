@@ -28,13 +28,13 @@ MANY_SHAPES = 20_000
 """Shapes after which a log counts as free text. New lines then matter only with a word of `_TRIGGERS`."""
 
 _TRIGGERS = (
-    b"rror", b"xcept", b"raceback", b"fail", b"fatal", b"kill", b"abort", b"annot", b"can't", b"not ", b"no ", b"denied",
-    b"exceed", b"invalid", b"mismatch", b"timed out", b"time", b"limit", b"memory", b"warn", b"srun", b"slurm", b"sbatch",
-    b"signal", b"segment", b"illegal", b"terminat", b"cancel", b"nan", b"inf", b"refused", b"closed", b"reset", b"lost",
+    b"rror", b"xcept", b"raceback", b"fail", b"fatal", b"kill", b"abort", b"annot", b"can't", b"not ", b"no ",
+    b"denied", b"exceed", b"invalid", b"mismatch", b"time", b"limit", b"memory", b"warn", b"srun", b"slurm", b"sbatch",
+    b"sig", b"segment", b"illegal", b"terminat", b"cancel", b"nan", b"inf", b"refused", b"closed", b"reset", b"lost",
     b"rank", b"nccl", b"xid", b"mpi", b"pmi", b"quota", b"space", b"stale", b"module", b"conda", b"unbound", b"syntax",
-    b"container", b"pyxis", b"jobid", b"jobstate", b"exit", b"assert", b"root cause", b"free(", b"cuda", b"killed",
-    b"license", b"unable", b"unrecognized", b"file", b"batch", b"bus ", b"missing", b"shape", b"expected", b"require",
-    b"address", b"version", b"interrupt", b"attempt", b"done", b"finish", b"complet",
+    b"container", b"pyxis", b"jobid", b"jobstate", b"exit", b"assert", b"root cause", b"free(", b"cuda", b"license",
+    b"unable", b"unrecognized", b"file", b"batch", b"bus ", b"missing", b"shape", b"expected", b"require", b"address",
+    b"version", b"interrupt", b"attempt", b"done", b"finish", b"complet", b"master",
 )  # fmt: skip
 _DIGITS = b"0123456789"
 _NOT_LOGS = frozenset(
