@@ -177,7 +177,16 @@ class _Decision:
         if direct := self._first([event for event in lines if event.rule.weight >= DIRECT]):
             return direct
         if self.failed or not self.success or self._has_unfinished_victims():
-            for events in (self._late(), lines, self._soft(), self._ended_ranks(), self._victims(), self._symptoms()):
+            for events in (
+                self._late(),
+                lines,
+                self._soft(),
+                self._ended_ranks("killed", "interrupted"),
+                self._reported_errors(),
+                self._ended_ranks("exit-code"),
+                self._victims(),
+                self._symptoms(),
+            ):
                 if found := self._first(events):
                     return found
         return None
@@ -208,7 +217,7 @@ class _Decision:
         return soft or threads or (handled if self.failed and not self._late() else [])
 
     def _symptoms(self) -> list[Event]:
-        return [event for event in self.events if event.rule.kind == "symptom"]
+        return [event for event in self.events if event.rule.kind == "symptom" and event.rule.class_ != "error-message"]
 
     def _victims(self) -> list[Event]:
         victims = [
@@ -218,14 +227,18 @@ class _Decision:
         ]
         return [event for event in victims if event.rule.class_ not in {"exit-code", "terminated"}] or victims
 
-    def _ended_ranks(self) -> list[Event]:
+    def _reported_errors(self) -> list[Event]:
+        """Return messages of the program about an error, if it ended soon after."""
+        messages = [event for event in self.events if event.rule.class_ == "error-message" and not event.is_handled]
+        return [event for event in messages if event.lines_after <= LAST_LINES and event.strength > WARNING]
+
+    def _ended_ranks(self, *classes: str) -> list[Event]:
         """Return the ends of ranks that report nothing else, such as a kill."""
         reporting = {
             event.rank for event in self.events if event.rule.class_ in {"collective-timeout", "connection-lost"}
         }
-        names = {"killed", "exit-code", "interrupted"}
-        ends = [event for event in self.events if event.rule.class_ in names and event.rank not in (reporting - {None})]
-        return sorted(ends, key=lambda event: (event.rule.class_ == "exit-code", event.order))
+        ends = [event for event in self.events if event.rule.class_ in classes]
+        return [event for event in ends if event.rank is None or event.rank not in reporting]
 
     # ---- order
 
