@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpc_kit.check.rule_docs import rules_page
 from hpc_kit.cli.job_arguments import JobRequest, render_shell
+from hpc_kit.runs.why.rule_page import why_page
 from hpc_kit.script.render import render_resolved, resolve_arguments
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.schema import schema_text
@@ -133,6 +134,7 @@ def documents() -> Iterator[tuple[Path, str]]:
     yield ROOT / "jobs" / "job.schema.json", schema_text("job")
     yield ROOT / "env" / "cluster.schema.json", schema_text("cluster")
     yield ROOT / "docs" / "rules.md", rules_page()
+    yield ROOT / "docs" / "why.md", why_page()
     yield ROOT / "docs" / "embedded-slurm.md", embedded_page()
     yield pictures.PAGE, pictures.page()
     yield from reference_pages.documents()

@@ -137,7 +137,8 @@ def print_outcome(outcome: Outcome) -> int:
     print_line("logs", f"{short_path(outcome.run)}/rank-*.log{batch}")
     if outcome.record:
         print_line("record", short_path(outcome.record))
-    print_next_steps(outcome.job_id, going=False, rank=outcome.failure.rank if outcome.failure else None)
+    rank = outcome.failure.rank if outcome.failure else None
+    print_next_steps(outcome.job_id, going=False, rank=rank, failed=outcome.exit_status != 0)
     return outcome.exit_status
 
 

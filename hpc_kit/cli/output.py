@@ -33,19 +33,21 @@ def print_line(label: str, text: str, *, right: str = "") -> None:
     echo(f"{body:<76}  {right}" if right else body)
 
 
-def print_next_steps(job_id: str, *, going: bool, rank: int | None = None) -> None:
+def print_next_steps(job_id: str, *, going: bool, rank: int | None = None, failed: bool = False) -> None:
     """Print the next commands to type, with the `--cluster` and `--runs` options of this command.
 
     Args:
         job_id: The job.
         going: The job has not ended.
         rank: The rank that failed first.
+        failed: The job failed.
     """
     cluster = click.get_current_context().params.get("cluster") or os.environ.get(VARIABLE)
     runs = runs_option()
     options = (f" --cluster {quote(cluster)}" if cluster else "") + (f" --runs {quote(runs)}" if runs else "")
     which = " -f" if going else " --all" if rank is None else f" --rank {rank}"
-    for label, step in (("status", ""), ("logs", which), *([("cancel", "")] if going else ())):
+    last = "cancel" if going else "why" if failed else ""
+    for label, step in (("status", ""), ("logs", which), *([(last, "")] if last else ())):
         print_line(label, f"{program_name()} {label} {job_id}{step}{options}")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
-from hpc_kit.cli.output import print_line
+from hpc_kit.cli.output import print_line, short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError, UnknownJob
 
@@ -66,9 +66,8 @@ def _explain_run(word: str | None, cluster: str | None) -> Verdict:
     run = find_run(session, word)
     status = None
     if run.record is None or may_belong_to(run, session.cluster.name, session.client):
-        client = client_for(run, session.client)
         try:
-            status = query_runs([run], client).get(run.job_id) if client is not None else None
+            status = query_runs([run], client_for(run, session.client)).get(run.job_id)
         except SlurmUnavailable as error:
             echo(f"hpc-kit: {error.what}: the answer comes from the job's own files", err=True)
     return explain_run(run, status)
@@ -80,5 +79,5 @@ def _print(verdict: Verdict, *, as_json: bool) -> None:
     if as_json:
         echo(json.dumps(verdict_json(verdict), indent=2))
         return
-    for label, text in verdict_rows(verdict):
+    for label, text in verdict_rows(verdict, lambda path: short_path(Path(path))):
         print_line(label, text)

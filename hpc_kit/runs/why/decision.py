@@ -17,17 +17,26 @@ from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.states import JobState, explain_reason, explain_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from hpc_kit.runs.why.events import Evidence, LastLine, Traceback, Waiting
+    from hpc_kit.runs.why.events import Evidence, Waiting
     from hpc_kit.runs.why.reading import Line
     from hpc_kit.runs.why.slurm_tables import JobRow
 
 DIRECT = 60
 """Weight from which a rule states a cause directly."""
 
+CLEAR = 55
+"""Weight from which a plain line proves a cause, if the job ended soon after it."""
+
+LAST_LINES = 15
+
 ORDER_GRACE = 30.0
 """Seconds before an ordered end in which errors are part of that end."""
+
+STATE_ORDER = 1 << 20
+ANALYSIS_ORDER = 1 << 30
+"""Orders of events that come from states of Slurm, and from a comparison of the ranks."""
 
 NO_FAILURE = "no-failure"
 UNKNOWN = "unknown"
@@ -56,7 +65,7 @@ class Verdict:
     fix: str = ""
     confidence: Confidence = "likely"
     also: list[str] = field(default_factory=list)
-    """What failed because of it."""
+    """Ranks that failed because of it."""
     earlier: list[str] = field(default_factory=list)
     """Causes of earlier attempts."""
 
@@ -74,8 +83,8 @@ _STATE_RULES = {
 _REASON_CLASSES = (
     (r"Dependency", "dependency"),
     (r"QOS|Assoc|Max|AccountingPolicy|PartitionTimeLimit|PartitionNodeLimit|JobArrayTaskLimit", "limit-reached"),
-    (r"JobHeld|held state|requeued held", "held"),
     (r"launch fail|JobLaunchFailure", "launch-failure"),
+    (r"JobHeld|held state|requeued held", "held"),
     (r"InvalidAccount|AccountNotAllowed", "invalid-account"),
     (r"InvalidQOS", "invalid-qos"),
     (r"BadConstraints|PartitionConfig", "invalid-request"),
@@ -96,13 +105,18 @@ class _Decision:
         self.events, self.ends = _last_attempt(evidence)
         self.events += self._state_events()
         self.completed = self.job is not None and self.job.state is JobState.COMPLETED
-        self.failed = any(end.code or end.signal for end in self.ends) or any(
-            row.state.failed for row in self.rows if not self.completed or not row.is_step
-        )
-        last_file_attempt = Counter[str]()
-        for attempt, line in evidence.success:
-            last_file_attempt[line.file] = max(last_file_attempt[line.file], attempt)
         self.success = [line for _, line in evidence.success]
+        self.failed = self._has_failed()
+
+    def _has_failed(self) -> bool:
+        """Return whether a state or the end of a task shows a failure, also behind a masked exit status."""
+        ended = any(end.code or end.signal for end in self.ends)
+        if not self.completed:
+            return ended or any(row.state.failed for row in self.rows)
+        steps = any(
+            row.state.failed for row in self.rows if row.is_step and not row.job_id.endswith((".batch", ".extern"))
+        )
+        return (ended or steps) and not any(map(_is_strong_success, self.success))
 
     # ---- the order of questions
 
@@ -114,14 +128,14 @@ class _Decision:
 
     def _answer(self) -> Verdict:
         fatal = self._fatal()
-        if self.completed and not fatal:
-            return self._no_failure()
+        if self.job and self.completed and not fatal and not self.failed:
+            return self._no_failure(self.job)
         culprit = self._first(fatal)
         ordered = self._first([event for event in self.events if event.rule.kind == "end"])
         if ordered and (culprit is None or self._comes_after(culprit, ordered)):
             culprit = ordered
-        if culprit is None and not self.failed and self._waits_or_runs():
-            return self._waiting_verdict()
+        if culprit is None and not self.failed and self.job and self._waits_or_runs():
+            return self._waiting_verdict(self.job)
         if culprit is None:
             culprit = self._weak_candidate()
         if culprit is not None:
@@ -129,7 +143,7 @@ class _Decision:
         return self._without_culprit()
 
     def _fatal(self) -> list[Event]:
-        """Return the events that end a program: exceptions that nobody caught, messages of Slurm and the kernel."""
+        """Return the events that end a program: uncaught exceptions, messages of Slurm and the kernel."""
         return [event for event in self.events if event.rule.kind == "cause" and self._is_fatal(event)]
 
     def _is_fatal(self, event: Event) -> bool:
@@ -158,12 +172,21 @@ class _Decision:
             for event in self.events
             if event.rule.kind == "cause" and event.strength == LINE and not event.is_handled
         ]
-        if not self.failed and self.success:
-            lines = []
+        if not self.failed:
+            lines = [event for event in lines if not self._succeeded_after(event)]
         if direct := self._first([event for event in lines if event.rule.weight >= DIRECT]):
             return direct
         if self.failed or not self.success or self._has_unfinished_victims():
-            for events in (self._late(), lines, self._soft(), self._ended_ranks(), self._victims(), self._symptoms()):
+            for events in (
+                self._late(),
+                lines,
+                self._soft(),
+                self._ended_ranks("killed", "interrupted"),
+                self._reported_errors(),
+                self._ended_ranks("exit-code"),
+                self._victims(),
+                self._symptoms(),
+            ):
                 if found := self._first(events):
                     return found
         return None
@@ -194,7 +217,7 @@ class _Decision:
         return soft or threads or (handled if self.failed and not self._late() else [])
 
     def _symptoms(self) -> list[Event]:
-        return [event for event in self.events if event.rule.kind == "symptom"]
+        return [event for event in self.events if event.rule.kind == "symptom" and event.rule.class_ != "error-message"]
 
     def _victims(self) -> list[Event]:
         victims = [
@@ -204,14 +227,18 @@ class _Decision:
         ]
         return [event for event in victims if event.rule.class_ not in {"exit-code", "terminated"}] or victims
 
-    def _ended_ranks(self) -> list[Event]:
+    def _reported_errors(self) -> list[Event]:
+        """Return messages of the program about an error, if it ended soon after."""
+        messages = [event for event in self.events if event.rule.class_ == "error-message" and not event.is_handled]
+        return [event for event in messages if event.lines_after <= LAST_LINES and event.strength > WARNING]
+
+    def _ended_ranks(self, *classes: str) -> list[Event]:
         """Return the ends of ranks that report nothing else, such as a kill."""
         reporting = {
             event.rank for event in self.events if event.rule.class_ in {"collective-timeout", "connection-lost"}
         }
-        names = {"killed", "exit-code", "interrupted"}
-        ends = [event for event in self.events if event.rule.class_ in names and event.rank not in (reporting - {None})]
-        return sorted(ends, key=lambda event: (event.rule.class_ == "exit-code", event.order))
+        ends = [event for event in self.events if event.rule.class_ in classes]
+        return [event for event in ends if event.rank is None or event.rank not in reporting]
 
     # ---- order
 
@@ -249,7 +276,7 @@ class _Decision:
 
     def _comes_after(self, culprit: Event, ordered: Event) -> bool:
         """Return whether an error is part of an end that Slurm ordered."""
-        if _explains(culprit, ordered) or culprit.rule.weight >= 85 and culprit.strength == SYSTEM:
+        if _explains(culprit, ordered) or (culprit.rule.weight >= 85 and culprit.strength == SYSTEM):
             return False
         if culprit.line.time is not None and ordered.line.time is not None:
             return culprit.line.time > ordered.line.time - ORDER_GRACE
@@ -263,7 +290,7 @@ class _Decision:
             behind = [
                 event
                 for event in self.events
-                if _explains(event, culprit)
+                if (_explains(event, culprit) or _states_cause_before(event, culprit))
                 and event.rule.kind != "consequence"
                 and not (event.is_handled and event.rule.kind == "cause")
                 and (event.line.file != culprit.line.file or event.order < culprit.order or event.strength == SYSTEM)
@@ -284,7 +311,7 @@ class _Decision:
         ]
         if not waits:
             return []
-        found = self._different_calls() or self._behind() or self._silent_rank(waits)
+        found = self._different_calls() or self._behind() or self._stuck() or self._silent_rank(waits)
         return [found] if found else []
 
     def _different_calls(self) -> Event | None:
@@ -318,6 +345,12 @@ class _Decision:
                 )
         return None
 
+    def _stuck(self) -> Event | None:
+        """Return a rank without a heartbeat that does not wait in a collective itself."""
+        waiting = {each.rank for each in self.evidence.waiting}
+        stuck = [event for event in self.events if event.rule.name == "nccl-heartbeat" and event.rank not in waiting]
+        return stuck[0] if stuck and waiting and len({event.rank for event in stuck}) == 1 else None
+
     def _behind(self) -> Event | None:
         """Return the rank that has called fewer collectives than the remaining ranks."""
         enqueued = {rank: count for rank, (count, _) in self.evidence.enqueued.items()}
@@ -331,17 +364,23 @@ class _Decision:
 
     def _silent_rank(self, waits: list[Event]) -> Event | None:
         evidence = self.evidence
+        timed_out = {
+            event.rank for event in waits if event.rule.class_ == "collective-timeout" and event.rank is not None
+        }
         reporting = {event.rank for event in waits if event.rank is not None}
+        if timed_out and len(timed_out) < len(reporting) and reporting >= evidence.ranks:
+            # The late rank came after the remaining ranks had given up: it met closed connections.
+            reporting = timed_out
         reporting |= {rank for end in self.ends if end.is_victim for rank in end.ranks}
         known = evidence.ranks | (set(range(evidence.world)) if evidence.world <= 4096 else set())
         silent = sorted(known - reporting)
         if not reporting or not silent or len(silent) * 2 > len(known):
             return None
-        rank = next((each for each in silent if each in evidence.last), silent[0])
+        by_rank = {key[1]: last for key, last in evidence.last.items()}
+        rank = next((each for each in silent if each in by_rank), silent[0])
         if self._ended(rank):
             return None
-        last = evidence.last.get(rank)
-        timed_out = any(event.rule.class_ == "collective-timeout" for event in waits)
+        last = by_rank.get(rank)
         line = waits[0].line
         if last is not None:
             line = line._replace(file=last.file, number=last.number, text=last.text, body=last.text, rank=rank)
@@ -352,7 +391,10 @@ class _Decision:
         return self._event("rank-vanished", line, rank)
 
     def _ended(self, rank: int) -> bool:
-        return any(rank in end.ranks and (end.code or end.signal) and not end.is_victim for end in self.ends)
+        lost = any(event.rank == rank and event.rule.class_ == "connection-lost" for event in self.events)
+        return not lost and any(
+            rank in end.ranks and (end.code or end.signal) and not end.is_victim for end in self.ends
+        )
 
     def _event(self, rule: str, line: Line, rank: int | None, **groups: str) -> Event:
         values = {name: value for name, value in {"rank": str(rank), **groups}.items() if value}
@@ -363,7 +405,7 @@ class _Decision:
             rank,
             self.evidence.hosts.get(rank) if rank is not None else None,
             0,
-            1 << 30,
+            ANALYSIS_ORDER,
             LINE,
         )
 
@@ -376,28 +418,25 @@ class _Decision:
             name = _STATE_RULES.get(row.state)
             if name is None or row.line is None:
                 if row.signal == 53 and row.line is not None:
-                    found.append(self._row_event("log-folder", row))
+                    found.append(self._row_event("log-folder", row, row.line))
                 continue
             if row.is_step and row.state is JobState.CANCELLED:
                 continue
-            found.append(self._row_event(name, row))
+            found.append(self._row_event(name, row, row.line))
         return found
 
-    def _row_event(self, name: str, row: JobRow) -> Event:
-        assert row.line is not None
+    def _row_event(self, name: str, row: JobRow, line: Line) -> Event:
         groups = {}
         if by := re.search(r"CANCELLED by (\S+)", row.raw_state):
             groups["user"] = f"user {by[1]}"
         hosts = expand(row.nodes) if row.nodes and "(" not in row.nodes else []
         host = hosts[0] if len(hosts) == 1 else None
-        return Event(rule_named(name), groups, row.line, None, host, 0, 1 << 20, SYSTEM)
+        return Event(rule_named(name), groups, line, None, host, 0, STATE_ORDER, SYSTEM)
 
     def _waits_or_runs(self) -> bool:
         return self.job is not None and not self.job.state.finished and self.job.state is not JobState.UNKNOWN
 
-    def _waiting_verdict(self) -> Verdict:
-        job = self.job
-        assert job is not None
+    def _waiting_verdict(self, job: JobRow) -> Verdict:
         proof = [_proof(job.line)] if job.line else []
         if job.state is not JobState.PENDING:
             sentence = _uncapitalised(explain_state(job.state))
@@ -491,12 +530,11 @@ class _Decision:
 
     def _ranks_with(self, event: Event) -> list[int]:
         """Return the ranks that failed in the same way."""
-        same = {
-            each.rank
-            for each in self.events
-            if each.rule is event.rule and each.strength >= LINE and each.rank is not None
-        }
-        return sorted(same)
+        kind = event.groups.get("exception")
+        same = [
+            each for each in self.events if each.rule is event.rule and each.strength >= LINE and not each.is_handled
+        ]
+        return sorted({each.rank for each in same if each.rank is not None and each.groups.get("exception") == kind})
 
     def _who(self, rank: int | None, host: str | None, ranks: list[int]) -> str:
         known = self.evidence.ranks
@@ -513,7 +551,8 @@ class _Decision:
             for each in self.events
             if each.rule.class_ == event.rule.class_ and each.rule.kind == event.rule.kind and each.strength >= LINE
         ]
-        lines += [end.line for end in self.ends if not end.is_victim and (end.code or end.signal)][:2]
+        ends = [end for end in self.ends if not end.is_victim and (end.code or end.signal)]
+        lines += [end.line for end in ends if event.rank is None or event.rank in end.ranks][:2]
         lines += [row.line for row in self.rows if row.line and not row.is_step and row.state.finished]
         return [_proof(line) for line in {(line.file, line.number): line for line in lines}.values()][:5]
 
@@ -556,11 +595,16 @@ class _Decision:
             return "likely"
         if event.strength in {SYSTEM, EXCEPTION}:
             return "likely" if self._is_contested(event) else "certain"
-        if event.order == 1 << 30:
+        if event.order == ANALYSIS_ORDER:
             return self._confidence_of_analysis(event)
-        return (
-            "certain" if rule.weight >= 70 and (self.failed or rule.scope == "job" or rule.kind == "end") else "likely"
+        if rule.weight < CLEAR:
+            return "likely"
+        ended = (
+            self.failed
+            or rule.scope == "job"
+            or (not event.progress and not self.success and event.lines_after <= LAST_LINES)
         )
+        return "certain" if ended else "likely"
 
     def _confidence_of_analysis(self, event: Event) -> Confidence:
         waiting = {each.rank for each in self.events if each.rule.class_ in {"collective-timeout", "connection-lost"}}
@@ -587,11 +631,9 @@ class _Decision:
             return False
         return any(each.line.time is None or event.line.time is None for each in others)
 
-    def _no_failure(self) -> Verdict:
+    def _no_failure(self, job: JobRow) -> Verdict:
         if (nan := self._first(self._symptoms())) and self._is_last(nan):
             return self._verdict_of(nan)
-        job = self.job
-        assert job is not None
         noise = [event for event in self.events if event.rule.kind != "symptom"][:1]
         more = (
             f"; {noise[0].line.file}:{noise[0].line.number} looks like an error, but the job went on" if noise else ""
@@ -613,7 +655,6 @@ class _Decision:
 
     def _without_culprit(self) -> Verdict:
         """Return the answer if no event is a cause."""
-        evidence = self.evidence
         if self.success and not self.failed:
             line = self.success[-1]
             return Verdict(
@@ -639,6 +680,10 @@ class _Decision:
             return f"{name} cannot be read as a log ({reason})"
         if not self.evidence.lines or not (self.evidence.last or self.rows):
             return "the logs are empty"
+        steps = [row for row in self.rows if row.is_step and row.state.failed]
+        if self.job is not None and self.completed and steps:
+            step = f"step {steps[0].job_id} is {steps[0].state}"
+            return f"{step}, although job {self.job.job_id} is COMPLETED; no line shows why"
         if self.job is not None and self.job.state.failed:
             code = f" with exit code {self.job.exit_code}" if self.job.exit_code else ""
             return f"job {self.job.job_id} is {self.job.state}{code}, and no line shows why"
@@ -648,7 +693,8 @@ class _Decision:
 
     def _advice(self) -> str:
         if self.job is None:
-            return "add the logs of all ranks and the output of sacct -j ID -P -o JobID,State,ExitCode,MaxRSS,ReqMem,NodeList"
+            columns = "JobID,State,ExitCode,MaxRSS,ReqMem,NodeList"
+            return f"add the logs of all ranks and the output of sacct -j ID -P -o {columns}"
         return "add the logs of all ranks; run with PYTHONUNBUFFERED=1 so that no output is lost"
 
     def _earlier_attempts(self) -> list[str]:
@@ -661,15 +707,15 @@ class _Decision:
                 for event in self.evidence.events
                 if event.attempt == attempt and event.rule.kind in {"cause", "end"} and event.strength >= LINE
             ]
-            if first := self._first(events):
-                found.append(
-                    f"attempt {attempt + 1}: {fill_template(first.rule.cause, {**first.groups, 'who': self._who(*self._place_of(first), [])})}"
-                )
+            causes = [event for event in events if event.rule.kind == "cause"]
+            if first := self._first(causes or events):
+                values = {**first.groups, "who": self._who(*self._place_of(first), [])}
+                found.append(f"attempt {attempt + 1}: {fill_template(first.rule.cause, values)}")
         return found
 
 
 def _main_row(rows: list[JobRow]) -> JobRow | None:
-    """Return the last job among rows of jobs and steps; of a finished job, the row that says so."""
+    """Return the last job among rows of jobs and steps; of a finished job, the row that is finished."""
     jobs = [row for row in rows if not row.is_step] or rows
     return jobs[-1] if jobs else None
 
@@ -711,13 +757,24 @@ def _explains(event: Event, other: Event) -> bool:
     )
 
 
+def _states_cause_before(event: Event, other: Event) -> bool:
+    """Return whether a line shortly before a generic error states its cause directly."""
+    return (
+        event.rule.kind == "cause"
+        and event.strength == LINE
+        and event.rule.weight >= 75
+        and other.rule.weight < DIRECT
+        and event.line.file == other.line.file
+        and 0 < other.line.number - event.line.number <= 60
+    )
+
+
 def _explains_rule(rule: Rule, other: Rule) -> bool:
     return other.class_ in rule.explains
 
 
-def _odd_one(group: list[Waiting], value: object) -> tuple[Waiting, Waiting]:
+def _odd_one(group: list[Waiting], value: Callable[[Waiting], str | None]) -> tuple[Waiting, Waiting]:
     """Return a rank with the rarest value, and one with the most common."""
-    assert callable(value)
     counts = Counter(value(each) for each in group)
     odd = min(group, key=lambda each: (counts[value(each)], -each.rank))
     other = next(each for each in sorted(group, key=lambda each: -counts[value(each)]) if value(each) != value(odd))
@@ -725,7 +782,8 @@ def _odd_one(group: list[Waiting], value: object) -> tuple[Waiting, Waiting]:
 
 
 def _is_strong_success(line: Line) -> bool:
-    return re.search(r"(?i)train|successfully|\bjob\b|max_|finished|exit", line.body) is not None
+    """Return whether the program itself reports success: a batch script may print "job finished" whatever happened."""
+    return re.search(r"(?i)train|evaluation|fine-?tuning|successfully|max_|epochs|steps", line.body) is not None
 
 
 def _same_host(one: str, other: str) -> bool:

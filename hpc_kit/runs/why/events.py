@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpc_kit.runs.why.reading import LogReader, ShapeMemory, detect_labels, parse_line
 from hpc_kit.runs.why.rules import Match, Rule, match_line, rule_named
@@ -16,14 +17,17 @@ if TYPE_CHECKING:
     from hpc_kit.runs.why.reading import Labels, Line, LogFile
 
 MAX_MESSAGE_LINES = 30
-MAX_TRACEBACK_LINES = 400
+MAX_TRACEBACK_LINES = 200
+MAX_REPEATS = 300
+"""Lines of one shape that are read in one file, if a rule matches them."""
+
 MAX_EVENTS = 20_000
 HANDLED_AFTER = 3
 """Lines of progress after an error that show that the program went on."""
 
 Strength = int
 EXCEPTION, SYSTEM, LINE, WARNING = 4, 3, 2, 1
-"""How sure a line ends something: an exception, a message of Slurm or the kernel, another line, a warning."""
+"""Strengths of events: an exception, a message of Slurm or the kernel, another line, a warning."""
 
 
 @dataclass(slots=True)
@@ -41,6 +45,8 @@ class Event:
     traceback: Traceback | None = None
     progress: int = 0
     """Lines of progress after it in its file."""
+    lines_after: int = 0
+    """Lines after it in its file."""
 
     @property
     def is_handled(self) -> bool:
@@ -61,6 +67,10 @@ class Traceback:
     message_lines: int = 0
     is_group: bool = False
     is_thread: bool = False
+    indent: int = 0
+    """Spaces that a report puts in front of each line."""
+    is_nested: bool = False
+    """The message of an exception contains the traceback of another process."""
     is_logged: bool = False
     """A line of a logger comes right before it."""
 
@@ -112,13 +122,15 @@ class LastLine(NamedTuple):
 
 
 _FOREIGN = re.compile(
-    r"site-packages|dist-packages|/lib/python\d|lib64/python\d|^<|/(?:usr/)?bin/(?:torchrun|accelerate|deepspeed)$|/torch/|runpy\.py"
+    r"site-packages|dist-packages|/lib/python\d|lib64/python\d|^<|/(?:usr/)?bin/(?:torchrun|accelerate|deepspeed)$"
+    r"|/torch/|runpy\.py"
 )
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?')
 _RICH_FRAME = re.compile(r"^[│|] (?P<file>\S+\.py):(?P<line>\d+) in (?P<name>\S+)")
 _EXCEPTION = re.compile(
-    r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Failure|Iteration|[A-Z]\w*)(?::|$)|^[a-z_][\w.]*\.[A-Z]\w*(?::|$)"
+    r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Failure|Iteration|[A-Z]\w*)(?::|$)"
+    r"|^[a-z_][\w.]*\.[A-Z]\w*(?::|$)"
 )
 _BARE_EXCEPTION = re.compile(r"^(?:[a-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?$")
 _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): ")
@@ -127,54 +139,72 @@ _CHAIN = (
     "The above exception was the direct cause",
     "The following exception",
 )
+_NESTED = re.compile(r"Original Traceback|-- Process \d|following error|^ray::|remote |[Ww]orker.*:$", re.MULTILINE)
 _NOT_MESSAGE = re.compile(
-    r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored|Error in atexit"
+    r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored"
+    r"|Error in atexit"
     r"|\*\*\*|={10}|-{10}|Traceback |WARNING|INFO|ERROR:|wandb:|\d{4}-\d\d-\d\d|\+ |[\w.-]+:\d+:\d+ \[\d\])"
 )
 _THREAD = re.compile(r"^Exception in thread |^Exception in default")
 _IGNORED = re.compile(r"^(?:Exception ignored |--- Logging error ---|Error in atexit|Error in sys\.excepthook)")
 _LOGGED = re.compile(
-    r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal|will continue))"
+    r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal"
+    r"|will continue))"
 )
 _SOFTENED = re.compile(
     r"\b(?:WARN(?:ING)?|[A-Z]\w*Warning|INFO|DEBUG|NOTE|NOTICE)\b(?! ?NET)|^\[?[WI]\d{3,4} |^\[[WI][ \d]|^[Ww]arning:"
-    r"|(?i:\bretry(?:ing)?\b|\battempt \d+ ?(?:/|of) ?\d+|will (?:try|retry)|try again|falling back|fallback|\bignor(?:ed|ing)\b"
+    r"|(?i:\bretry(?:ing)?\b|\battempt \d+ ?(?:/|of) ?\d+|will (?:try|retry)|try again|falling back|fallback"
+    r"|\bignor(?:ed|ing)\b"
     r"|\bskipp(?:ed|ing)\b|\brecovered\b|non-fatal|harmless|\bhandled\b)"
 )
 _SYSTEM = re.compile(
-    r"^(?:srun|slurmstepd\S*|sbatch|salloc|slurmd\S*|scancel): |\bkernel: |^\[ *\d+\.\d+\] |NVRM: |^FATAL: |Memory cgroup out of|oom-kill|invoked oom|NCCL WARN"
+    r"^(?:srun|slurmstepd\S*|sbatch|salloc|slurmd\S*|scancel): |\bkernel: |^\[ *\d+\.\d+\] |NVRM: |^FATAL: "
+    r"|Memory cgroup out of|oom-kill|invoked oom|NCCL WARN"
 )
 _QUIET = re.compile(r" NCCL (?:INFO|TRACE) |^\++ |^#")
 _TASK = re.compile(
-    r"^srun: error: (?P<host>[^\s:]+): tasks? (?P<tasks>\d[\d,-]*): (?:Exited with exit code (?P<code>\d+)|(?P<signal>[A-Z][\w ]+?)(?: \(core dumped\))?$)"
+    r"^srun: error: (?P<host>[^\s:]+): tasks? (?P<tasks>\d[\d,-]*): (?:Exited with exit code (?P<code>\d+)"
+    r"|(?P<signal>[A-Z][\w ]+?)(?: \(core dumped\))?$)"
 )
 _ELASTIC = re.compile(r"^\s*(time|host|rank|exitcode)\s*: (.+)")
 _MPI_END = re.compile(
-    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w ]+)\)"
-    r"|Process name: \[\[?[\d,]+\]?,(?P<rank2>\d+)\]|Exit code: +(?P<code>\d+)"
+    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w "
+    r"]+)\)"
+    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|Process name: \[\[?[\d,]+\]?,(?P<rank2>\d+)\]"
+    r"|Exit code: +(?P<code>\d+)"
 )
 _HPC_KIT_END = re.compile(r"^(?P<rank>\d+) (?P<host>\S+) (?P<code>\d+) ")
 _WATCHDOG = re.compile(
-    r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:.*?NumelIn=(?P<numel>\d+))?"
+    r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )"
+    r"?OpType=(?P<op>\w+)(?:.*?NumelIn=(?P<numel>\d+))?"
 )
 _ENQUEUED = re.compile(
-    r"[Rr]ank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)"
+    r"[Rr]ank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<c"
+    r"ompleted>-?\d+)"
 )
 _WORLD = re.compile(
-    r"\bworld[_ ]size[=: ]+(\d+)|\bnranks (\d+)|MEMBER: \d+/(\d+)|\bWORLD_SIZE=(\d+)|\bdistributed init \(rank \d+, world (\d+)\)",
-    re.I,
+    r"\bworld[_ ]size[=: ]+(\d+)|\bnranks (\d+)|MEMBER: \d+/(\d+)|\bWORLD_SIZE=(\d+)"
+    r"|\bdistributed init \(rank \d+, world (\d+)\)",
+    re.IGNORECASE,
 )
 _SUCCESS = re.compile(
-    r"(?i)\b(?:training|train|job|run|evaluation|finetuning|fine-tuning|experiment|script|all (?:ranks|epochs|steps))\b(?: \w+){0,2} (?:is )?(?:complete[d]?|finished|done|ended)(?: successfully)?\b(?!.*(?:fail|error code [1-9]))"
-    r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?(?:final |best |last )?(?:model|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
+    r"(?i)\b(?:training|train|job|run|evaluation|finetuning|fine-tuning|experiment|script|all (?:ranks|epochs"
+    r"|steps))\b(?: \w+){0,2} (?:is )?(?:complete[d]?|finished|done|ended)(?: successfully)?\b(?!.*(?:fail"
+    r"|error code [1-9]))"
+    r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)"
+    r"|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?(?:final |best |last )?(?:model"
+    r"|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
     r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
 )
 _FINISHED_RANK = re.compile(
-    r"(?i)\b(?:done|finished|complete[d]?|exhausted|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b"
+    r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted"
+    r"|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b"
 )
+_END_OF_JOB = re.compile(r"PREEMPTION|NODE FAILURE")
 _NEW_ATTEMPT = re.compile(
-    r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)|will restart worker group|Restarting worker group|Requeu(?:e|ing) (?:the )?job|job requeued|restart(?:ing)? attempt \d+|=+ attempt \d+",
-    re.I,
+    r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)|will restart worker group|Restarting worker group|Requeu(?:e"
+    r"|ing) (?:the )?job|job requeued|restart(?:ing)? attempt \d+|=+ attempt \d+",
+    re.IGNORECASE,
 )
 
 
@@ -189,7 +219,8 @@ class Evidence:
         self.enqueued: dict[int, tuple[int, Line]] = {}
         self.success: list[tuple[int, Line]] = []
         """Lines that report success, with their attempts."""
-        self.last: dict[int | None, LastLine] = {}
+        self.last: dict[tuple[str, int | None], LastLine] = {}
+        """The last line of each rank in each file."""
         self.hosts: dict[int, str] = {}
         self.ranks: set[int] = set()
         self.world = 0
@@ -220,10 +251,12 @@ class _FileCollector:
         self.tables = TableParser()
         self.elastic: dict[str, str] | None = None
         self.attempt = 0
-        self.pending_attempt = False
+        self.pending_attempt: Literal["", "any", "plain"] = ""
+        """Which next line begins another attempt: any line, or one that no rule matches."""
         self.before: Line | None = None
         self.mpi_rank: int | None = None
         self.own: list[Event] = []
+        self.repeats: Counter[bytes] = Counter()
 
     def read(self) -> None:
         """Read the whole file."""
@@ -232,11 +265,18 @@ class _FileCollector:
             if number == 1 and stripped.startswith("#!") and self._is_script():
                 return
             if not stripped or self._examine(parse_line(self.log, self.labels, number, stripped)):
+                self._limit(shape)
                 continue
             self.memory.add(shape, has_digits=len(shape) != len(text))
         for rank in list(self.open):
             self._close(rank)
         self._finish()
+
+    def _limit(self, shape: bytes) -> None:
+        """Skip a message that a file repeats thousands of times, such as a retried connection."""
+        self.repeats[shape] += 1
+        if self.repeats[shape] > MAX_REPEATS and not self.open and _TRACEBACK.encode() not in shape:
+            self.reader.mute(shape)
 
     def _is_script(self) -> bool:
         """Keep a batch script apart: its text is no output."""
@@ -257,15 +297,25 @@ class _FileCollector:
         if reader.is_binary or reader.error:
             evidence.unreadable.append((self.log.name, reader.error or "binary"))
         for event in self.own:
-            event.progress = reader.progress - event.progress
+            event.progress = reader.count_progress() - event.progress
+            event.lines_after = reader.lines - event.line.number
         for number, text in reader.last:
+            # Only a prefix makes a line another rank's: of other files, the very last line is enough.
+            finished = _FINISHED_RANK.search(text)
+            if not (finished or self.labels.pattern or text.startswith(("[", "(")) or number == reader.last[-1][0]):
+                continue
             line = parse_line(self.log, self.labels, number, text)
-            evidence.last[line.rank] = LastLine(number, line.text, self.log.name)
-            if _SUCCESS.search(line.body) and not _SOFTENED.search(line.body):
+            evidence.last[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
+            if finished and _SUCCESS.search(line.body) and not _SOFTENED.search(line.body):
                 evidence.success.append((self.attempt, line))
         if self.log.rank is not None:
             evidence.ranks.add(self.log.rank)
         evidence.attempts = max(evidence.attempts, self.attempt + 1)
+
+    def _start_attempt(self) -> None:
+        for rank in list(self.open):
+            self._close(rank)
+        self.attempt, self.pending_attempt = self.attempt + 1, ""
 
     # ---- lines
 
@@ -275,8 +325,8 @@ class _FileCollector:
             self.evidence.ranks.add(line.rank)
             if line.host:
                 self.evidence.hosts.setdefault(line.rank, line.host)
-        if self.pending_attempt and line.body and not _is_end_noise(line.body):
-            self.attempt, self.pending_attempt = self.attempt + 1, False
+        if self.pending_attempt == "any" and line.body and not _is_end_noise(line.body):
+            self._start_attempt()
         matters = self._in_traceback(line) or self._table(line) or self._report(line) or self._plain(line)
         self.before = line
         return matters
@@ -297,8 +347,17 @@ class _FileCollector:
             before = self.before.body if self.before and self.before.number >= line.number - 1 else ""
             if _IGNORED.match(before):
                 traceback.state = "ignored"
+            traceback.indent = 2 if line.body.startswith("  traceback : ") else 0
             traceback.is_thread = bool(_THREAD.match(before))
             traceback.is_logged = bool(_LOGGED.search(before)) or bool(_LOGGED.search(line.body[:at]))
+        elif traceback.state == "message" and not any(
+            chain in text for text in traceback.lines[-3:] for chain in _CHAIN
+        ):
+            if not _NESTED.search("\n".join([*traceback.lines[-2:], line.body])):
+                self._close(key)
+                self._open(line, at, None, key)
+                return
+            traceback.is_nested = True
         if traceback.state != "ignored":
             traceback.state = "rich" if rich else "frames"
         traceback.lines.append(line.body if rich else line.body[max(at - 9, 0) if "Original " in line.body else at :])
@@ -306,9 +365,12 @@ class _FileCollector:
     def _continue(self, traceback: Traceback, line: Line, key: int | None) -> bool:
         """Add a line to an open traceback. Return whether it belongs to it."""
         body = re.sub(r"^ *(?:\| ?|\+-[-+ \d]*$)", "", line.body) if traceback.is_group else line.body
+        if body[: traceback.indent].isspace():
+            body = body[traceback.indent :]
         if len(traceback.lines) > MAX_TRACEBACK_LINES:
-            self._close(key)
-            return False
+            # A recursion prints thousands of frames: keep the first and the last ones.
+            del traceback.lines[MAX_TRACEBACK_LINES // 2 : MAX_TRACEBACK_LINES // 2 + 50]
+            del traceback.frames[MAX_TRACEBACK_LINES // 4 : -20]
         if traceback.state == "ignored":
             if body.startswith(" "):
                 return True
@@ -374,11 +436,8 @@ class _FileCollector:
             return
         if not traceback.exceptions:
             if traceback.frames:
-                line = self.before
-                assert line is not None
-                text = "a traceback without its exception"
-                match = Match(rule_named("python-exception"), {"exception": text})
-                self._add(match, line, LINE, traceback)
+                line = self.before or parse_line(self.log, self.labels, self.reader.lines, "")
+                self._add(Match(rule_named("cut-traceback"), {}), line, LINE, traceback)
             return
         best, line = _primary(traceback)
         self._add(best, line, EXCEPTION, traceback)
@@ -405,30 +464,31 @@ class _FileCollector:
             self.elastic = {}
             return True
         elif self.elastic is not None:
-            return self._elastic(line)
+            return self._elastic(line, self.elastic)
         return False
 
     def _mpi_end(self, found: re.Match[str], line: Line) -> None:
         if found["rank"]:
             end = TaskEnd((int(found["rank"]),), found["host"].rstrip(","), None, found["signal"], line, self.attempt)
             self.evidence.ends.append(end)
+        elif found["rank3"]:
+            self.evidence.ends.append(TaskEnd((int(found["rank3"]),), None, 1, None, line, self.attempt))
         elif found["rank2"]:
             self.mpi_rank = int(found["rank2"])
         elif self.mpi_rank is not None:
             self.evidence.ends.append(TaskEnd((self.mpi_rank,), None, int(found["code"]), None, line, self.attempt))
 
-    def _elastic(self, line: Line) -> bool:
-        assert self.elastic is not None
+    def _elastic(self, line: Line, report: dict[str, str]) -> bool:
         if found := _ELASTIC.match(line.body):
-            self.elastic[found[1]] = found[2]
-        if "exitcode" not in self.elastic:
+            report[found[1]] = found[2]
+        if "exitcode" not in report:
             if line.body.startswith("===="):
                 self.elastic = None
             return self.elastic is not None
-        rank = re.match(r"\d+", self.elastic.get("rank", ""))
-        code = int((re.match(r"-?\d+", self.elastic["exitcode"]) or ["1"])[0])
-        time = parse_line(self.log, self.labels, 1, self.elastic.get("time", "").replace("_", " ")).time
-        host = self.elastic.get("host")
+        rank = re.match(r"\d+", report.get("rank", ""))
+        code = int((re.match(r"-?\d+", report["exitcode"]) or ["1"])[0])
+        time = parse_line(self.log, self.labels, 1, report.get("time", "").replace("_", " ")).time
+        host = report.get("host")
         ranks = (int(rank[0]),) if rank else ()
         if host:
             self.evidence.hosts.update((each, host) for each in ranks)
@@ -442,16 +502,17 @@ class _FileCollector:
             self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
         if _QUIET.search(body):
             return False
-        if _NEW_ATTEMPT.search(body):
-            self.pending_attempt = True
+        if found := _NEW_ATTEMPT.search(body):
+            self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
         self._collective(line)
         exception = bool(_SYNTAX.match(body)) and self._follows_frame()
-        if _BARE_EXCEPTION.match(body) or exception:
-            matches = match_line(body, exception=True)
-        else:
-            matches = match_line(body)
+        matches = match_line(body, exception=exception or bool(_BARE_EXCEPTION.match(body)))
+        if len(matches) > 1:
+            matches = [match for match in matches if match.rule.name != "python-exception"]
         if not matches:
-            return self.pending_attempt
+            if self.pending_attempt == "plain" and not _is_end_noise(body):
+                self._start_attempt()
+            return bool(self.pending_attempt)
         softened = bool(_SOFTENED.search(line.text)) and not matches[0].rule.warns
         strength = EXCEPTION if exception else SYSTEM if _SYSTEM.search(line.text) else WARNING if softened else LINE
         for match in matches[:3]:
@@ -476,6 +537,7 @@ class _FileCollector:
             return
         if not self.own:
             self.reader.freeze()
+        match = _specify_exit_code(match)
         groups = match.groups
         given = groups.get("rank") or groups.get("task")
         rank = int(given) if given else line.rank
@@ -492,10 +554,8 @@ class _FileCollector:
             len(evidence.events),
             strength,
             traceback,
-            self.reader.progress,
+            self.reader.count_progress(),
         )
-        if match.rule.kind == "end":
-            self.pending_attempt = True
         evidence.events.append(event)
         self.own.append(event)
 
@@ -510,9 +570,39 @@ def _primary(traceback: Traceback) -> tuple[Match, Line]:
     last = [pair for pair in traceback.matches if pair[1] is line]
     specific = [pair for pair in last if pair[0].rule.name != "python-exception"]
     victims = [pair for pair in traceback.matches if pair[0].rule.kind == "consequence"]
+    if traceback.is_nested:
+        victims = []
     return (
-        specific or victims or causes or last or [(Match(rule_named("python-exception"), {"exception": text}), line)]
+        specific or victims or last or causes or [(Match(rule_named("python-exception"), {"exception": text}), line)]
     )[0]
+
+
+_CODE_RULES = {
+    "143": "terminated",
+    "137": "killed",
+    "139": "segfault",
+    "134": "abort",
+    "132": "illegal-instruction",
+    "136": "floating-point-exception",
+    "135": "bus-error",
+}
+_CODE_MEANINGS = {
+    "126": "the shell could not execute a file",
+    "127": "the shell did not find a command",
+    "130": "SIGINT",
+    "143": "SIGTERM",
+    "120": "Python could not flush its output",
+}
+
+
+def _specify_exit_code(match: Match) -> Match:
+    """Return the rule of the signal that a shell's exit code means."""
+    code = match.groups.get("code", "")
+    if match.rule.name != "exit-code":
+        return match
+    if code in _CODE_RULES:
+        return Match(rule_named(_CODE_RULES[code]), match.groups)
+    return Match(match.rule, match.groups | {"meaning": _CODE_MEANINGS[code]}) if code in _CODE_MEANINGS else match
 
 
 def _is_end_noise(body: str) -> bool:

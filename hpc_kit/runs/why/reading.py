@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
+import itertools
 import os
 import re
 from pathlib import Path
@@ -12,17 +13,66 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-READ_BYTES = 1 << 20
+READ_BYTES = 1 << 16
+"""Bytes of one block. Blocks of this size stay in the cache of a CPU."""
+
 MAX_LINE = 1 << 16
 """Bytes of one line that are kept: a line without end must not fill the memory."""
 
+TAIL_BYTES = 1 << 14
+LAST_LINES = 100
+"""Lines at the end of a file in which each rank's last line and reports of success are looked for."""
+
 MAX_SHAPES = 200_000
+MANY_SHAPES = 20_000
+"""Shapes after which a log counts as free text. New lines then matter only with a word of `_TRIGGERS`."""
+
+_TRIGGERS = (
+    b"rror", b"xcept", b"raceback", b"fail", b"fatal", b"kill", b"abort", b"annot", b"can't", b"not ", b"no ",
+    b"denied", b"exceed", b"invalid", b"mismatch", b"time", b"limit", b"memory", b"warn", b"srun", b"slurm", b"sbatch",
+    b"sig", b"segment", b"illegal", b"terminat", b"cancel", b"nan", b"inf", b"refused", b"closed", b"reset", b"lost",
+    b"rank", b"nccl", b"xid", b"mpi", b"pmi", b"quota", b"space", b"stale", b"module", b"conda", b"unbound", b"syntax",
+    b"container", b"pyxis", b"jobid", b"jobstate", b"exit", b"assert", b"root cause", b"free(", b"cuda", b"license",
+    b"unable", b"unrecognized", b"file", b"batch", b"bus ", b"missing", b"shape", b"expected", b"require", b"address",
+    b"version", b"interrupt", b"attempt", b"done", b"finish", b"complet", b"master",
+)  # fmt: skip
 _DIGITS = b"0123456789"
 _NOT_LOGS = frozenset(
-    ".json .jsonl .patch .md .toml .yaml .yml .csv .pt .pth .bin .ckpt .safetensors .npz .npy .pkl .pickle .so .o .pyc .png .jpg .pdf .zip .tar .whl .sif .h5 .parquet".split()
+    [
+        ".json",
+        ".jsonl",
+        ".patch",
+        ".md",
+        ".toml",
+        ".yaml",
+        ".yml",
+        ".csv",
+        ".pt",
+        ".pth",
+        ".bin",
+        ".ckpt",
+        ".safetensors",
+        ".npz",
+        ".npy",
+        ".pkl",
+        ".pickle",
+        ".so",
+        ".o",
+        ".pyc",
+        ".png",
+        ".jpg",
+        ".pdf",
+        ".zip",
+        ".tar",
+        ".whl",
+        ".sif",
+        ".h5",
+        ".parquet",
+    ]
 )
 _ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[]P^_X][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]"
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[]P^_X][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
+    r"|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]"
 )
 
 
@@ -71,12 +121,13 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
 
 
 _RANK_NAME = re.compile(
-    r"(?:^|[^a-z])(?:rank|task|proc|worker)[-_.]?(\d+)(?!\d)|^\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$", re.I
+    r"(?:^|[^a-z])(?:rank|task|proc|worker)[-_.]?(\d+)(?!\d)|^\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$", re.IGNORECASE
 )
+_NOT_RANKS = re.compile(r"(?:^slurm-.*|node|host|attempt|epoch|step|job|part|chunk)[-_.]?$", re.IGNORECASE)
 _ELASTIC_NAME = re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$")
 _HOST_NAME = re.compile(r"^(?:node-|host-|log-|slurmd?-)?([a-z][a-z0-9-]*?\d+[a-z0-9-]*)\.(?:log|out|err|txt)$")
 _NOT_HOSTS = re.compile(
-    r"^(?:rank|task|job|slurm|out|log|err|train|test|step|proc|worker|stdout|stderr|attempt|run|node)[-_]?\d"
+    r"^(?:rank|task|job|slurm|out|log|err|train|test|step|proc|worker|stdout|stderr|attempt|run)[-_]?\d|^node[-_]\d"
 )
 
 
@@ -96,7 +147,8 @@ def _ranks_of_numbered(paths: list[Path]) -> dict[Path, int]:
     """Return the ranks of files that differ only in their last number, if the numbers count from 0 without a gap."""
     groups: dict[tuple[str, str, str], dict[int, Path]] = {}
     for path in paths:
-        if found := re.match(r"(.*?)(\d+)(\D*)$", path.name):
+        found = re.match(r"(.*?)(\d+)(\D*)$", path.name)
+        if found and not _NOT_RANKS.search(found[1]):
             groups.setdefault((str(path.parent), found[1], found[3]), {})[int(found[2])] = path
     counted = [group for group in groups.values() if len(group) > 1 and sorted(group) == list(range(len(group)))]
     return {path: rank for group in counted for rank, path in group.items()}
@@ -137,20 +189,38 @@ class LogReader:
     def __init__(self, log: LogFile, memory: ShapeMemory, wants_all: Callable[[], bool]) -> None:
         self.log = log
         self.lines = 0
-        self.progress = 0
-        """Lines since `freeze` whose shapes were printed before it: the program went on."""
         self.last: list[tuple[int, str]] = []
         """The last lines with their numbers."""
         self.is_binary = False
         self.error: str | None = None
         self._memory = memory
         self._wants_all = wants_all
+        self._muted: set[bytes] = set()
         self._seen: set[bytes] = set()
-        self._frozen = False
+        self._progress_shapes: set[bytes] | None = None
+        self._progress = 0
+        self._shapes: list[bytes] = []
+        self._position = 0
+        self._counted = 0
+
+    def mute(self, shape: bytes) -> None:
+        """Skip further lines of a shape in this file."""
+        self._muted.add(shape)
 
     def freeze(self) -> None:
-        """Count progress from here on."""
-        self._frozen = True
+        """Count progress from here on: lines whose shapes were printed before."""
+        if self._progress_shapes is None:
+            self._seen.update(self._shapes[: self._position])
+            self._progress_shapes = self._seen & self._memory.counting
+            self._counted = self._position
+
+    def count_progress(self) -> int:
+        """Return the lines since `freeze` whose shapes were printed before it: the program went on."""
+        if self._progress_shapes is not None:
+            lines = itertools.islice(self._shapes, self._counted, self._position)
+            self._progress += sum(map(self._progress_shapes.__contains__, lines))
+            self._counted = self._position
+        return self._progress
 
     def __iter__(self) -> Iterator[tuple[int, str, bytes]]:
         """Yield number, text and shape of each line that may matter."""
@@ -183,27 +253,41 @@ class LogReader:
         self._keep_last(tail)
 
     def _lines_of(self, block: bytes) -> Iterator[tuple[int, str, bytes]]:
-        shapes = block.translate(None, _DIGITS).split(b"\n")
-        distinct = set(shapes)
-        first = self.lines
+        """Yield the lines of a block whose shapes are new, and those that follow while the reader wants all."""
+        shapes = self._shapes = block.translate(None, _DIGITS).split(b"\n")
+        first, self._counted, self._position = self.lines, 0, 0
         self.lines += len(shapes)
-        if not self._frozen:
-            before = self._seen
-        if distinct <= self._memory.plain and not self._wants_all():
-            if self._frozen:
-                self.progress += sum(map((self._seen & self._memory.counting).__contains__, shapes))
-            else:
-                before |= distinct
-            return
-        plain, lines = self._memory.plain, block.split(b"\n")
-        for index, (shape, line) in enumerate(zip(shapes, lines, strict=True)):
-            if self._frozen:
-                self.progress += shape in self._seen and shape in self._memory.counting
-            elif len(self._seen) < MAX_SHAPES:
-                self._seen.add(shape)
-            if shape in plain and not self._wants_all():
-                continue
-            yield from self._segments(first + index + 1, line, shape)
+        distinct = set(shapes)
+        new = distinct - self._memory.plain - self._muted
+        if len(self._memory.plain) > MANY_SHAPES:
+            new = {shape for shape in new if has_trigger(shape.lower())}
+        if new or self._wants_all():
+            lines = block.split(b"\n")
+            for index in self._indices(shapes, new):
+                self._position = index
+                yield from self._segments(first + index + 1, lines[index], shapes[index])
+        self._position = len(shapes)
+        if self._progress_shapes is not None:
+            self.count_progress()
+        elif len(self._seen) < MAX_SHAPES:
+            self._seen |= distinct
+
+    def _indices(self, shapes: list[bytes], new: set[bytes]) -> Iterator[int]:
+        """Yield the indices of lines to read, in order. What the reader wants may change with each line."""
+        plain, wants_all = self._memory.plain, self._wants_all
+        last = -1
+        following = itertools.chain((index for index, shape in enumerate(shapes) if shape in new), [len(shapes)])
+        for index in following:
+            while last + 1 < index and wants_all():
+                last += 1
+                yield last
+            if (
+                index > last
+                and index < len(shapes)
+                and ((shapes[index] not in plain and shapes[index] not in self._muted) or wants_all())
+            ):
+                last = index
+                yield index
 
     def _segments(self, number: int, line: bytes, shape: bytes) -> Iterator[tuple[int, str, bytes]]:
         """Yield a line; each state of a progress bar apart."""
@@ -216,19 +300,21 @@ class LogReader:
                 yield number, clean_text(part), part_shape
 
     def _keep_last(self, tail: bytes) -> None:
-        lines = tail[-(1 << 16) :].split(b"\n")
-        numbered = enumerate(lines, self.lines - len(lines) + 1)
-        self.last = [
-            (max(number, 1), text)
-            for number, line in numbered
-            if (text := clean_text(line.rstrip(b"\r").rpartition(b"\r")[2]).rstrip())
-        ]
+        lines = tail[-TAIL_BYTES:].split(b"\n")
+        numbered = list(enumerate(lines, max(self.lines - len(lines) + 1, 1)))
+        texts = ((number, clean_text(line.rstrip(b"\r").rpartition(b"\r")[2]).rstrip()) for number, line in numbered)
+        self.last = [(number, text) for number, text in texts if text][-LAST_LINES:]
+
+
+def has_trigger(shape: bytes) -> bool:
+    """Return whether a lower-case line contains a word that messages about failures contain."""
+    return any(word in shape for word in _TRIGGERS)
 
 
 def _open(path: Path) -> BinaryIO:
     if path.suffix == ".gz":
         return gzip.open(path)  # type: ignore[return-value]
-    return open(path, "rb", buffering=0)  # type: ignore[return-value] # noqa: PTH123, SIM115 - unbuffered: large blocks
+    return open(path, "rb", buffering=0)  # noqa: PTH123 - unbuffered: large blocks
 
 
 def _decode_wide(data: bytes) -> bytes:
@@ -253,12 +339,14 @@ def clean_text(line: bytes) -> str:
 
 
 _RANK_PREFIX = re.compile(
-    r"\[[Rr]ank ?(?P<rank>\d+)\]: ?|\[(?:default|trainer|worker|role)_?(?P<local>\d+)\]: ?|\[\d+,(?P<mpi>\d+)\](?:<std\w+>)?: ?"
+    r"\[[Rr]ank ?(?P<rank>\d+)\]: ?|\[(?:default|trainer|worker|role)_?(?P<local>\d+)\]: ?"
+    r"|\[\d+,(?P<mpi>\d+)\](?:<std\w+>)?: ?"
     r"|\[(?P<bare>\d+)\]:? (?!NCCL)"
     r"|\((?:[\w.<>-]+ )?pid=\d+(?:, ip=(?P<host>[\d.]+))?\) ?"
 )
 _STAMP = re.compile(
-    r"[\[(]?(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<time>\d\d:\d\d:\d\d)(?P<fraction>[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?[\])]?:? ?"
+    r"[\[(]?(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<time>\d\d:\d\d:\d\d)(?P<fraction>[.,]\d+)?(?:Z"
+    r"|[+-]\d\d:?\d\d)?[\])]?:? ?"
 )
 _SYSLOG = re.compile(r"(?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<host>[\w.-]+) ")
 _GLOG = re.compile(r"\[?[EWIF](?P<month>\d{1,2}?)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?")
@@ -266,10 +354,12 @@ _IN_TEXT = re.compile(r"(?:CANCELLED AT |: )(?P<year>\d{4})-(?P<month>\d\d)-(?P<
 _HOST_IN_TEXT = re.compile(
     r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+\]"
 )
-_RANK_IN_TEXT = re.compile(r"\[(?:PG [^\]]*?)?Rank (\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\brank=(\d+)\b", re.I)
+_RANK_IN_TEXT = re.compile(
+    r"\[(?:PG [^\]]*?)?Rank (\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\brank=(\d+)\b", re.IGNORECASE
+)
 _SRUN_LABEL = re.compile(r"\s*(\d+): ?")
 _HOST_LABEL = re.compile(r"([a-z][a-z0-9-]*\d[\w.-]*|localhost): ")
-_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
 class Labels(NamedTuple):

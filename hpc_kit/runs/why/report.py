@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from hpc_kit.spec.secrets import MASK, looks_secret, mask_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from hpc_kit.runs.why.decision import Proof, Verdict
+    from hpc_kit.runs.why.decision import Verdict
 
 TRACEBACK_LINES = 30
 """Lines of the traceback on the page; the document has all."""
 
 _ASSIGNMENT = re.compile(
-    r"(?P<head>(?<![\w-])(?:--)?(?P<name>[A-Za-z][\w-]*)(?:=|: ?| (?=\S{16})))(?P<value>[^\s'\",;]{6,})"
+    r"(?P<head>(?<![\w-])(?P<name>[A-Za-z][\w-]*)(?:=|: ?)[\"']?|--(?P<option>[a-z][\w-]*) )(?P<value>[^\s'\",;]{6,})"
 )
 _BEARER = re.compile(r"(?i)(\b(?:bearer|basic) )[\w.~+/=-]{12,}")
 
@@ -28,7 +28,7 @@ def mask_secrets(text: str) -> str:
 
 
 def _mask_assignment(match: re.Match[str]) -> str:
-    name = match["name"].replace("-", "_")
+    name = (match["name"] or match["option"]).replace("-", "_")
     return f"{match['head']}{MASK}" if looks_secret(name, match["value"]) else match[0]
 
 
@@ -47,12 +47,17 @@ def verdict_json(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def verdict_rows(verdict: Verdict) -> Iterator[tuple[str, str]]:
-    """Yield the labels and texts of the page."""
+def verdict_rows(verdict: Verdict, show_path: Callable[[str], str] = str) -> Iterator[tuple[str, str]]:
+    """Yield the labels and texts of the page.
+
+    Args:
+        verdict: The answer.
+        show_path: Returns a path as the page shows it.
+    """
     uncertain = " (likely)" if verdict.confidence == "likely" and not verdict.cause.startswith("unknown") else ""
     yield "cause", mask_secrets(verdict.cause) + uncertain
     for label, proof in zip(["proof", *[""] * len(verdict.evidence)], verdict.evidence, strict=False):
-        yield label, f"{_place(proof)}  {mask_secrets(proof.text)}"
+        yield label, f"{show_path(proof.file)}:{proof.line}  {mask_secrets(proof.text)}"
     for text in verdict.also:
         yield "also", text
     for text in verdict.earlier:
@@ -62,7 +67,3 @@ def verdict_rows(verdict: Verdict) -> Iterator[tuple[str, str]]:
         shown = lines if len(lines) <= TRACEBACK_LINES else [lines[0], "  ...", *lines[2 - TRACEBACK_LINES :]]
         yield from (("trace" if number == 0 else "", line) for number, line in enumerate(shown))
     yield "fix", verdict.fix
-
-
-def _place(proof: Proof) -> str:
-    return f"{proof.file}:{proof.line}"

@@ -36,11 +36,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     `consequence` is printed by victims. `end` is an end that Slurm ordered."""
     confidence: Confidence = "certain"
     scope: Literal["rank", "node", "job"] = "rank"
-    """Whether a rank, a node or the whole job is to blame."""
+    """The part of the job that is to blame."""
     explains: tuple[str, ...] = ()
     """Classes that follow from this failure."""
     warns: bool = False
     """A warning with this text counts, too."""
+    alone: bool = False
+    """Counts only for a line that no other rule matches and that is no exception of a traceback."""
     exceptions_only: bool = False
     """Matches exceptions of tracebacks only, no other lines."""
 
@@ -98,6 +100,8 @@ def match_line(text: str, *, exception: bool = False) -> list[Match]:
             continue
         if match := _compiled(pattern.text).search(text):
             found[rule.name] = Match(rule, {k: v for k, v in match.groupdict().items() if v})
+    if exception or len(found) > 1:
+        found = {name: match for name, match in found.items() if not match.rule.alone}
     return sorted(found.values(), key=lambda match: -match.rule.weight)
 
 

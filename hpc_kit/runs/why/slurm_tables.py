@@ -37,10 +37,14 @@ class JobRow:
 
 
 _COLUMNS = {
-    "jobid": "job_id", "jobidraw": "job_id", "state": "raw_state", "st": "raw_state", "exitcode": "exit", "reason": "reason",
+    "jobid": "job_id", "jobidraw": "job_id", "state": "raw_state", "st": "raw_state", "exitcode": "exit",
+    "reason": "reason",
     "nodelist(reason)": "reason", "nodelist": "nodes", "maxrss": "max_rss", "reqmem": "req_mem", "user": "user",
     "timelimit": "time_limit", "time_limit": "time_limit", "elapsed": "elapsed", "time": "elapsed",
 }  # fmt: skip
+MAX_MISSES = 5
+"""Lines without a job after which a table counts as ended."""
+
 _JOB_ID = re.compile(r"\d+(?:_(?:\d+|\[[^\]]*\]))?(?:\+\d+)?(?:\.\w+)?")
 _SCONTROL_ID = re.compile(r"\bJobId=(\S+)")
 _SCONTROL = {
@@ -58,6 +62,7 @@ class TableParser:
         self._widths: list[tuple[int, int]] | None = None
         self._separator: str | None = None
         self._record: JobRow | None = None
+        self._misses = 0
 
     def parse(self, line: Line) -> list[JobRow]:
         """Return the rows that a line completes."""
@@ -73,7 +78,8 @@ class TableParser:
             return []
         cells = self._cells(text)
         row = self._row(dict(zip(self._names, cells, strict=False)), line)
-        if row is None and self._separator is None:
+        self._misses = 0 if row else self._misses + 1
+        if self._misses > MAX_MISSES or (row is None and self._separator is None):
             self.is_open = False
         return [row] if row else []
 

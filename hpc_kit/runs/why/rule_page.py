@@ -1,0 +1,118 @@
+"""The page docs/why.md, with a section for each class of failure."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from hpc_kit.runs.why.rules import Rule, all_rules
+
+_HEAD = """\
+# Why did a job fail?
+
+`hpc-kit why` names the cause, the rank that is to blame, and the fix. It reads logs offline and sends nothing anywhere.
+
+```console
+hpc-kit why                        # the latest run
+hpc-kit why 77                     # a run by id, or the latest run of a job: hpc-kit why ddp_4node
+hpc-kit why --log slurm-88.out     # any logs, also of jobs that hpc-kit did not submit
+hpc-kit why --log logs/ sacct.txt job.sbatch
+sacct -j 88 -P -o JobID,State,ExitCode,MaxRSS,ReqMem,NodeList > sacct.txt
+```
+
+```text
+cause   rank 5 on n3 ran out of host memory: the kernel killed it
+proof   slurm-77.out:1  slurmstepd-n3: error: Detected 1 oom_kill event in StepId=77.0.
+also    ranks 0-4, 6, 7 fell with it (lost connection)
+fix     ask for more memory (--mem, --mem-per-cpu), or lower what the ranks hold
+```
+
+`--log` takes output of jobs and ranks in any mix: `slurm-*.out`, logs of single ranks, submitit's `*_log.out` and
+`*_log.err`, `srun --label`, torchrun, mpirun and Ray prefixes, kernel messages, outputs of `sacct`, `squeue` and
+`scontrol show job`, a refusal of sbatch, the script, and folders. Secrets are masked, and terminal escapes are removed.
+
+| exit status | meaning |
+|---|---|
+| 0 | the job did not fail: it succeeded, waits or runs |
+| 1 | it failed, or the cause is unknown, or there is no such job |
+| 2 | wrong use |
+
+`--json` prints one document: `cause` (a sentence that begins with "unknown" or "did not fail" if that is the answer),
+`class`, `rank`, `host`, `evidence` (`file`, `line`, `text`), `traceback` (or null), `fix`, and `confidence`: `certain`
+if the evidence proves the cause, otherwise `likely`.
+
+## How the culprit is found
+
+1. **Lines become events.** The rules below match lines and the exceptions of tracebacks. Each event has a rank, a host,
+   a time and an attempt, as far as the prefix, the file name or the line gives them.
+2. **Handled errors do not count.** The program went on after an error if it printed more lines of a shape that it had
+   printed before, or if the job succeeded.
+3. **Victims do not count.** A lost connection, a collective that timed out and a step that Slurm ended are
+   consequences, unless nothing else is found.
+4. **The first cause wins.** Launchers' reports, the kind of the error and the time decide between several errors. A
+   direct statement, such as an out-of-memory kill, explains a vaguer one, such as a dead DataLoader worker.
+5. **Without a cause, the ranks are compared.** A rank that called another collective, or another shape, or that did
+   not come while the remaining ranks waited, is the culprit.
+6. **The last attempt counts.** The page names the causes of earlier attempts of a requeued job.
+
+A job that Slurm booked as COMPLETED failed if its training ended with an exception: the script hid the exit status.
+
+## Limits
+
+- A kill without a message has no proven cause: the answer is "killed", and not "out of memory".
+- Large logs are read once, at a fifth of the speed of `grep -c` or more and in less than 200 MB of memory
+  (`python bench/why.py`). Lines that differ from earlier lines only in their digits are skipped.
+
+## All classes
+
+This list is generated from the rules (`make golden`).
+"""
+
+_ANSWERS = {
+    "no-failure": "The job did not fail.",
+    "pending": "The job waits in the queue for a normal reason.",
+    "held": "The job is held in the queue.",
+    "nodes-unavailable": "The job waits for nodes that are down, drained or reserved.",
+    "running": "The job has not ended.",
+    "unknown": "The evidence does not decide.",
+}
+
+
+def why_page() -> str:
+    """Return the page in Markdown."""
+    classes: dict[str, list[Rule]] = defaultdict(list)
+    for rule in all_rules():
+        classes[rule.class_].append(rule)
+    lines = [_HEAD, "| class | meaning |", "|---|---|"]
+    lines += [
+        f"| [{name}](#{name}) | {_sentence(classes[name][0])} |" for name in sorted(classes) if name not in _ANSWERS
+    ]
+    lines += [f"| {name} | {meaning} |" for name, meaning in _ANSWERS.items()]
+    for name in sorted(set(classes) - set(_ANSWERS)):
+        lines += ["", f"## {name}"]
+        for rule in classes[name]:
+            lines += ["", f"{_sentence(rule)}{_remark(rule)}", "", f"Fix: {_plain(rule.fix)}.", "", "```text"]
+            lines += [*rule.examples, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _sentence(rule: Rule) -> str:
+    """Return the sentence of a rule, with words in place of its values and without its optional parts."""
+    text = re.sub(r"\[[^\[\]]*\{\w+\}[^\[\]]*\]", "", rule.cause).replace("{who}", "a rank")
+    text = _plain(text)
+    return text[:1].upper() + text[1:] + "."
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), text).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _remark(rule: Rule) -> str:
+    remarks = {
+        "consequence": " A consequence: it counts only if nothing else is found.",
+        "soft": " It counts if the job fails later.",
+        "symptom": " It counts only if nothing else is found.",
+        "end": " An error that came before it counts more.",
+        "cause": "",
+    }
+    return remarks[rule.kind]

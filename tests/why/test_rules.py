@@ -1,0 +1,78 @@
+"""Each rule: its examples match, its sentence can be filled, and its names exist."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hpc_kit.runs.why.reading import has_trigger
+from hpc_kit.runs.why.rules import Rule, all_rules, fill_template, match_line, required_literals
+
+RULES = pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.name)
+VALUES = {"who", "rank", "host", "meaning"}
+
+
+def groups_of(rule: Rule) -> set[str]:
+    return {name for text in rule.patterns for name in re.compile(text).groupindex}
+
+
+@RULES
+def test_the_examples_of_a_rule_match_it(rule: Rule) -> None:
+    assert rule.examples
+    for example in rule.examples:
+        found = {
+            match.rule.name for line in example.splitlines() for match in match_line(line, exception=not rule.alone)
+        }
+        assert rule.name in found
+
+
+@RULES
+def test_a_sentence_names_only_groups_of_its_patterns(rule: Rule) -> None:
+    named = set(re.findall(r"\{(\w+)\}", rule.cause + rule.fix))
+    assert named <= groups_of(rule) | VALUES
+
+
+@RULES
+def test_advice_is_there_and_classes_are_identifiers(rule: Rule) -> None:
+    assert len(rule.fix) > 10
+    assert re.fullmatch(r"[a-z][a-z0-9-]+", rule.class_)
+
+
+@RULES
+def test_the_examples_of_a_rule_are_found_in_free_text(rule: Rule) -> None:
+    for example in rule.examples:
+        assert any(has_trigger(line.lower().encode()) for line in example.splitlines())
+
+
+def test_the_name_of_a_rule_is_unique() -> None:
+    names = [rule.name for rule in all_rules()]
+    assert len(names) == len(set(names))
+
+
+def test_a_rule_explains_only_classes_that_exist() -> None:
+    classes = {rule.class_ for rule in all_rules()}
+    unknown = {(rule.name, name) for rule in all_rules() for name in rule.explains} - {
+        (rule.name, name) for rule in all_rules() for name in classes
+    }
+    assert not unknown
+
+
+@pytest.mark.parametrize(
+    ("pattern", "literals"),
+    [
+        ("Disk quota exceeded", ("disk quota exceeded",)),
+        (r"(?:rank|task) \d+ failed", (" failed",)),
+        (r"(?P<name>SIGKILL|SIGTERM)", ("sigkill", "sigterm")),
+        (r"a?b*", ()),
+        (r"x{2}yes(?!no)", ("yes",)),
+        (r"\[Errno 28\]", ("[errno 28]",)),
+        (r"(?i)Out Of Memory|oom_kill", ("out of memory", "oom_kill")),
+    ],
+)
+def test_literals_of_patterns(pattern: str, literals: tuple[str, ...]) -> None:
+    assert required_literals(pattern) == literals
+
+
+def test_parts_without_a_value_are_left_out() -> None:
+    assert fill_template("{who} failed[ in {path}][: {detail}]", {"who": "rank 1", "detail": "x"}) == "rank 1 failed: x"
