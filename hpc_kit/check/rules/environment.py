@@ -515,14 +515,17 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
     for command in script.commands:
         for name, index in secret_words(command.texts):
             value = command.texts[index].rpartition("=")[2]
+            # Variables and tokens of a known form follow below.
+            if not (name.startswith("-") or name == "a URL") or SHAPES.search(value) or "export" in name:
+                continue
             yield _fault(f"the value of {name}" if name.startswith("-") else name, command.words[index], value)
         if command.name == "curl":
             yield from _passwords_of_curl(command)
-    for each in script.directive_options:
-        for item in each.value.split(",") if each.name == "export" else ():
+    for option in script.directive_options:
+        for item in option.value.split(",") if option.name == "export" else ():
             name, equals, value = item.partition("=")
             if equals and is_secret(name, value):
-                yield _fault(name, each, value)
+                yield _fault(name, option, value)
     for number, line in enumerate(script.lines, start=1):
         for match in SHAPES.finditer(line):
             if number not in script.comments or not line.lstrip().startswith("#"):

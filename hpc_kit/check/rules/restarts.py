@@ -154,7 +154,7 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
             kept = _checkpoint_below(script, _resolve(script, target).rstrip("/*"), resumes=place is None)
             if kept is not None:
                 what = f"this deletes {kept}, which the next start of the job needs"
-                yield Problem(step, what, "delete it only after the training has succeeded", (place and place.line,))
+                yield Problem(step, what, "delete it only after the training has succeeded", (place.line if place is not None else None,))
                 break
 
 
