@@ -22,6 +22,7 @@ from hpc_kit.slurm.directives import (
 )
 from hpc_kit.slurm.sizes import UNKNOWN, JobSize, size_of_job, sum_sizes
 from hpc_kit.slurm.versions import SlurmVersion
+from hpc_kit.spec.cluster import Node
 
 CSH = frozenset({"csh", "tcsh"})
 
@@ -54,10 +55,12 @@ class Site(NamedTuple):
     Args:
         is_folder: Tests whether a path, relative to the folder of sbatch, is a folder; None: unknown.
         version: The Slurm release of the cluster; None: unknown.
+        node: Resources of one node; None: unknown.
     """
 
     is_folder: Callable[[str], bool] | None = None
     version: SlurmVersion | None = None
+    node: Node | None = None
 
 
 class BatchScript:
@@ -107,7 +110,7 @@ class BatchScript:
         """The options of all directives, in order."""
         return self._read.options
 
-    @property
+    @cached_property
     def is_heterogeneous(self) -> bool:
         """True if `#SBATCH hetjob` splits the job into components."""
         return len(self.directives.components()) > 1
@@ -145,8 +148,15 @@ class BatchScript:
         """The size that the job requests."""
         return UNKNOWN if self.is_heterogeneous else size_of_job(self.options)
 
+    @cached_property
+    def _sizes(self) -> dict[int, JobSize]:
+        return {id(launch): self._size_of(launch) for launch in self.launch_lines}
+
     def size_of(self, launch: LaunchLine) -> JobSize:
         """Return the size of a launch line."""
+        return self._sizes[id(launch)]
+
+    def _size_of(self, launch: LaunchLine) -> JobSize:
         if self.is_heterogeneous:
             components = [self.components[index] for index in self.components_of(launch)]
             jobs = [size_of_job({name: each.value for name, each in options.items()}) for options in components]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -47,6 +48,7 @@ class ExitStatusFlow(NamedTuple):
         return Problem(self.launch.stages[0], what, remedy, lines, certain=self.is_certain and not doubtful)
 
 
+@lru_cache(maxsize=2)
 def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
     """Trace the exit status of the last training; None if there is no training, or the way is unknown."""
     training = [launch for launch in script.launch_lines if launch.is_training and not launch.command.in_task]

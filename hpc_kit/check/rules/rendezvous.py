@@ -172,31 +172,24 @@ _HANDED_ON = (
 _READ_BY_PROGRAMS = re.compile(r"MASTER_(ADDR|PORT)\Z|WORLD_SIZE\Z|OMP_NUM_THREADS\Z|(NCCL|GLOO|TORCH)_\w+\Z")
 
 
+_JOB_IDS = range(1_001, 999_999_937, 41_666_622)
 _ANY_NUMBER = {
-    "SLURM_JOB_ID": (1_001, 999_999_937), "SLURM_JOBID": (1_001, 999_999_937),
-    "SLURM_ARRAY_JOB_ID": (1_001, 999_999_937), "RANDOM": (0, 32767), "SLURM_ARRAY_TASK_ID": (0, 1000),
+    "SLURM_JOB_ID": _JOB_IDS, "SLURM_JOBID": _JOB_IDS, "SLURM_ARRAY_JOB_ID": _JOB_IDS,
+    "RANDOM": range(0, 32767, 1365), "SLURM_ARRAY_TASK_ID": range(24),
 }  # fmt: skip
-"""Smallest and largest values of numbers from which ports are computed."""
+"""Samples of numbers from which ports are computed."""
 
 
 def _extremes(text: str) -> tuple[int, int] | None:
     """Return about the smallest and largest value of a port; None if it contains something unknown."""
     source = re.sub(r"\A\$\(\((.*)\)\)\Z", r"\1", text)
-    names = set(re.findall(r"\$?\{?([A-Za-z_]\w*)\}?", source))
+    names = set(re.findall(r"[A-Za-z_]\w*", source))
     if not names <= _ANY_NUMBER.keys():
         return None
-    values = []
-    for step in range(97):
-
-        def sample(match: re.Match[str], step: int = step) -> str:
-            low, high = _ANY_NUMBER[match[1]]
-            return str(low + (high - low) * step // 96)
-
-        value = evaluate_sum(re.sub(r"\$?\{?\b([A-Za-z_]\w*)\b\}?", sample, source))
-        if value is None:
-            return None
-        values.append(value)
-    return min(values), max(values)
+    source = re.sub(r"\$\{?(\w+)\}?", r"\1", source)
+    values = [evaluate_sum(source, names=_ANY_NUMBER, index=index) for index in range(24)]
+    known = [value for value in values if value is not None]
+    return (min(known), max(known)) if len(known) == len(values) else None
 
 
 @rule("KIT310")
