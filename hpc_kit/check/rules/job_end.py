@@ -19,9 +19,9 @@ from hpc_kit.slurm.option_values import SIGNALS, SignalSpec, parse_signal
 
 _KEEP = 'keep the status: srun ... || status=$?, and exit "$status" as the last line'
 _SHORT = frozenset({
-    "", ":", "cat", "cd", "conda", "cp", "curl", "date", "deactivate", "declare", "df", "echo", "export", "free", "hostname",
-    "ls", "mail", "mailx", "mkdir", "ml", "module", "mv", "nvidia-smi", "popd", "printf", "pushd", "pwd", "rm", "set", "shopt", "squeue",
-    "touch", "true", "ulimit", "unset",
+    "", ":", "cat", "cd", "conda", "cp", "curl", "date", "deactivate", "declare", "df", "echo", "export", "free",
+    "hostname", "ls", "mail", "mailx", "mkdir", "ml", "module", "mv", "nvidia-smi", "popd", "printf", "pushd",
+    "pwd", "rm", "set", "shopt", "squeue", "touch", "true", "ulimit", "unset",
 })  # fmt: skip
 _LOOPS = {"for", "while", "until", "select", "case"}
 
@@ -483,6 +483,7 @@ def _without_step(script: BatchScript) -> LaunchLine | None:
 
 
 def read_signal(script: BatchScript) -> SignalSpec | None:
+    """Return the value of --signal; None if there is none that can be read."""
     if "signal" not in script.options or script.is_heterogeneous or script.unread_part:
         return None
     try:

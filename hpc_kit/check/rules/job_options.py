@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.edits import Edit
 from hpc_kit.check.rules.finding import Problem, Severity, rule
 from hpc_kit.slurm.directives import MARK, DirectiveOption, find_directive_options, suggest_fix
 from hpc_kit.slurm.option_table import CPU_COUNT_OPTIONS, EXCLUSIVE_OPTIONS, SHARING_OPTIONS
@@ -40,9 +41,9 @@ def missing_interpreter(script: BatchScript) -> Iterator[Problem]:
     if not script.text.strip():
         yield Problem(Origin(), "the script is empty", "write #!/bin/bash in the first line, and a command")
     elif not script.lines[0].startswith("#!"):
-        yield Problem(
-            Origin(), "the first line names no interpreter: sbatch refuses it", "begin the file with #!/bin/bash"
-        )
+        what, remedy = "the first line names no interpreter: sbatch refuses it", "begin the file with #!/bin/bash"
+        edits = (Edit(1, 1, "", "#!/bin/bash\n"),) if script.lines[0].startswith("#SBATCH") else ()
+        yield Problem(Origin(), what, remedy, edits=edits)
 
 
 @rule("KIT102")
@@ -62,7 +63,12 @@ def line_breaks(script: BatchScript) -> Iterator[Problem]:
     for mark, what, remedy in marks:
         if mark in text:
             line = text[: text.index(mark)].count("\n") + 1
-            yield Problem(Origin(line), f"{what}: sbatch refuses the script", remedy)
+            edits = tuple(
+                Edit(number, len(each) + 1 - each.endswith("\r"), "\r\n", "\n")
+                for number, each in enumerate(text.split("\n"), start=1)
+                if mark == "\r\n" and each.endswith("\r")
+            )
+            yield Problem(Origin(line), f"{what}: sbatch refuses the script", remedy, edits=edits)
     if "\r" in text and "\n" not in text:
         yield Problem(Origin(), "line breaks of old Macs: the whole file is one line", "run tr '\\r' '\\n' <FILE >NEW")
 
@@ -87,7 +93,10 @@ def refused_directives(script: BatchScript) -> Iterator[Problem]:
         word = match[1] if match else MARK
         # `##SBATCH` (as `# SBATCH`) usually disables a directive on purpose.
         if word.lstrip("#") != "SBATCH" and get_close_matches(word.lstrip("#").upper(), ["SBATCH"], cutoff=0.8):
-            yield Problem(Origin(number), f"Slurm reads {word} as a comment", f"write {MARK}", certain=False)
+            edits = (Edit(number, 1, word, MARK),)
+            yield Problem(
+                Origin(number), f"Slurm reads {word} as a comment", f"write {MARK}", certain=False, edits=edits
+            )
         aside = re.match(r"#\s+SBATCH\s+(-\S.*)", line) if number in script.comments else None
         if aside is not None and (missed := _sizes(aside[1], script)):
             what = f"Slurm reads this as a comment, and no other line gives --{min(missed)}"
@@ -117,13 +126,16 @@ def directives_after_command(script: BatchScript) -> Iterator[Problem]:
         options = late.text[len(MARK) :].lstrip().startswith("-")
         if options and (late.line in script.comments or not script.is_shell):
             what = "Slurm silently ignores this directive: a command precedes it"
-            yield Problem(Origin(late.line), what, "move it above the first command", (first,))
+            yield Problem(
+                Origin(late.line), what, "move it above the first command", (first,), edits=_move(script, late.line)
+            )
     for number, line in enumerate(script.lines, start=1):
         if number in script.comments and re.match(rf"\s+{MARK}\s+-", line):
             yield Problem(
                 Origin(number),
                 f"Slurm silently ignores this directive: {MARK} does not begin the line",
                 "remove the spaces before it",
+                edits=(Edit(number, 1, line[: len(line) - len(line.lstrip())], ""),),
             )
     for step in script.commands:
         name = step.words[0].text if step.words and not step.in_task else ""
@@ -153,6 +165,13 @@ def values_cut_at_hash(script: BatchScript) -> Iterator[Problem]:
                 f'quote it: {kept.partition("=")[0]}="..."; or put a space before a comment',
                 certain=loses,
             )
+
+
+def _move(script: BatchScript, line: int) -> tuple[Edit, ...]:
+    """Return the edits that move a directive behind the last one that Slurm reads."""
+    last = max((each.line for each in script.directives.lines), default=1)
+    here = script.lines[line - 1] + "\n"
+    return (Edit(line, 1, here, ""), Edit(last + 1, 1, "", here))
 
 
 def _cut_at(text: str) -> int | None:
