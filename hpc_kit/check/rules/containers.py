@@ -107,8 +107,10 @@ def _outside_program(
         return stage, stage.name
     # The program of an image, `apptainer exec IMAGE scontrol`, has no stage of its own.
     texts = [word.text for word in container.stage.words]
-    if not container.is_pyxis and not inside:
-        _, image = _leading_options(texts, texts.index("exec") + 1 if "exec" in texts else len(texts))
+    if not container.is_pyxis:
+        _, image = _leading_options(
+            texts, next((index + 1 for index, text in enumerate(texts) if text in {"exec", "run"}), len(texts))
+        )
         if texts[image + 1 : image + 2] and texts[image + 1] in _OUTSIDE:
             return container.stage, texts[image + 1]
     for step in script.commands:

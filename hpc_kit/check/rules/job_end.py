@@ -119,8 +119,10 @@ def _comes_after(step: TracedCommand, launch: TracedCommand) -> bool:
     if step.in_task or _function_of(step) is not _function_of(launch):
         return False
     branches = {id(place.compound): place.role for place in launch.position.outward()}
+    pipes = {id(place.pipeline): place.pipeline_index for place in launch.position.outward()}
     for place in step.position.outward():
-        if place is launch.position:
+        # A command behind the pipe runs at the same time.
+        if place is launch.position or pipes.get(id(place.pipeline), place.pipeline_index) != place.pipeline_index:
             return False
         if place.compound is not None and branches.get(id(place.compound), place.role) != place.role:
             return False

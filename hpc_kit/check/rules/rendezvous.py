@@ -550,7 +550,8 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
     for each in script.assignments:
         if each.name not in {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"} or each.value.has_default:
             continue
-        names = each.value.text.lstrip("=").split(",")
+        # `^lo,docker0` excludes both.
+        names = each.value.text.lstrip("=").split(",") if not each.value.text.startswith("^") else []
         guess = next((name for name in names if re.fullmatch(r"eth\d?|en0|eno1|wlan\d|docker\d|virbr\d", name)), None)
         if guess is not None and script.size.has_several_nodes and not _has_comment(script, each.line):
             what = f"{guess} is a guess: few cluster nodes have an interface of this name between nodes"
