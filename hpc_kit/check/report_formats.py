@@ -52,7 +52,7 @@ def format_sarif(reports: Sequence[CheckReport], version: str) -> str:
     from hpc_kit.check.rule_docs import explained_codes
 
     found = {finding.code for report in reports for finding in report.findings}
-    rules = [
+    rules: list[dict[str, object]] = [
         {
             "id": topic.code,
             "shortDescription": {"text": topic.text.partition("\n")[0]},
@@ -69,7 +69,12 @@ def format_sarif(reports: Sequence[CheckReport], version: str) -> str:
     results = [
         _sarif_result(report.name, finding, index[finding.code]) for report in reports for finding in report.findings
     ]
-    driver = {"name": "hpc-kit check", "version": version, "semanticVersion": version, "rules": rules}
+    driver: dict[str, object] = {
+        "name": "hpc-kit check",
+        "version": version,
+        "semanticVersion": version,
+        "rules": rules,
+    }
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [_run(driver, results)]}, indent=2)
 
 

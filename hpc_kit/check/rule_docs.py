@@ -146,7 +146,13 @@ def _page_of(topic: ExplainedCode) -> str:
     # The page lies in a folder of its own, and its links start there.
     body = re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](../\1)", body)
     paragraphs = re.sub(r"(?m)^(Fix|Documented): ", r"\n**\1:** ", body)
-    lines = [f"# {topic.code}: {_title(topic)}", "", f"Usually: {topic.severity}. [All rules](../rules.md)", "", paragraphs]
+    lines = [
+        f"# {topic.code}: {_title(topic)}",
+        "",
+        f"Usually: {topic.severity}. [All rules](../rules.md)",
+        "",
+        paragraphs,
+    ]
     if topic.code in _examples():
         bad, good = example_of(topic.code)
         lines += ["", "## Example", "", "With the fault:", "", _block(bad), "", "Without it:", "", _block(good)]

@@ -97,6 +97,7 @@ def test_a_script_for_the_embedded_slurm_is_not_given_to_sbatch(environ: dict[st
 
 def test_shellchecks_findings_keep_their_codes(environ: dict[str, str]) -> None:
     comments = [
+        {"line": 2, "column": 3, "level": "warning", "code": 2115, "message": "Use ${var:?}"},
         {"line": 2, "column": 3, "level": "warning", "code": 2164, "message": "Use cd ... || exit"},
         {"line": 2, "column": 1, "level": "error", "code": 1020, "message": "You need a space"},
         {"line": 2, "column": 1, "level": "error", "code": 2068, "message": "Double quote"},
@@ -105,7 +106,7 @@ def test_shellchecks_findings_keep_their_codes(environ: dict[str, str]) -> None:
     found = outcomes(HEAD + "cd x\n", environ, Answers(**FINE | {"shellcheck": (1, json.dumps(comments), "")}))
     findings = found["shellcheck"].findings
     assert [(finding.code, finding.severity, finding.line, finding.column) for finding in findings] == [
-        ("SC2164", "warning", 2, 3),
+        ("SC2115", "warning", 2, 3),
         ("SC1020", "error", 2, 1),
         ("SC2068", "warning", 2, 1),
     ]

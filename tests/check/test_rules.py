@@ -12,9 +12,11 @@ from hpc_kit.check.rule_docs import example_of, explain, explained_codes
 from hpc_kit.check.rules import RULES, Finding, Rule, check
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm.versions import SlurmVersion, parse_version
+from hpc_kit.spec.cluster import Node
 from tests import golden
 
 HEAD = "#!/bin/bash\n"
+NODE = Node(cpus=128, gpus=8, mem="512G")
 FOUR = HEAD + "#SBATCH --nodes=4 --ntasks-per-node=2\n"
 HET = HEAD + "#SBATCH --nodes=1\n#SBATCH hetjob\n#SBATCH --nodes=2 --ntasks-per-node=4 -c6\n"
 ONE_A_NODE = HEAD + "#SBATCH --nodes=4 --ntasks-per-node=1\n"
@@ -22,7 +24,7 @@ ONE_A_NODE = HEAD + "#SBATCH --nodes=4 --ntasks-per-node=1\n"
 
 def find_faults(text: str, *, folders: set[str] | None = None) -> list[Finding]:
     is_folder = None if folders is None else folders.__contains__
-    return check(BatchScript(text, site=Site(is_folder, SlurmVersion(22, 5, 8))))
+    return check(BatchScript(text, site=Site(is_folder, SlurmVersion(22, 5, 8), NODE)))
 
 
 def find_code(text: str, code: str, *, folders: set[str] | None = None) -> list[Finding]:
@@ -42,6 +44,9 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad("KIT132", HEAD + "#SBATCH --ntasks-per-node=8 -c 32\n", 2, E, "256 CPUs per node, but a node has 128"),
+    Bad("KIT132", HEAD + "#SBATCH -N2 --gpus-per-node=16\n", 2, E, "16 GPUs per node, but a node has 8"),
+    Bad("KIT132", HEAD + "#SBATCH --mem-per-cpu=20G -c 64\n", 2, E, "MiB of memory per node"),
     Bad("KIT122", HEAD + "#SBATCH --time=24\n", 2, W, "--time=24 is 24 minutes"),
     Bad("KIT122", HEAD + "#SBATCH -t 48:00\n", 2, W, "--time=48:00 is 48 minutes"),
     Bad("KIT123", HEAD + "#SBATCH --mem=16\nsrun python t.py\n", 2, W, "--mem=16 is 16 MiB"),

@@ -11,9 +11,11 @@ from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.rules.finding import Problem, Severity, rule
+from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import MARK, DirectiveOption, find_directive_options, suggest_fix
 from hpc_kit.slurm.option_table import CPU_COUNT_OPTIONS, EXCLUSIVE_OPTIONS, SHARING_OPTIONS
-from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, count_gpus, count_gres_gpus
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, count_gpus, count_gres_gpus, size_of_job
+from hpc_kit.slurm.units import parse_memory
 from hpc_kit.slurm.versions import MIG_SHARED, first_release_with
 
 _LOOKS_LIKE_OPTIONS = re.compile(r"(#+\w+)\s+-{1,2}[A-Za-z]")
@@ -488,3 +490,43 @@ def memory_in_mib(script: BatchScript) -> Iterator[Problem]:
         if each.name in {"mem", "mem-per-cpu", "mem-per-gpu"} and each.value.isdigit() and 0 < int(each.value) < 200:
             what = f"--{each.name}={each.value} is {each.value} MiB"
             yield Problem(each, what, f"write --{each.name}={each.value}G")
+
+
+@rule("KIT132")
+def beyond_the_node(script: BatchScript) -> Iterator[Problem]:
+    """The job asks for more than a node of the cluster has.
+
+    sbatch refuses it ("Requested node configuration is not available"), or the job waits for ever. The sizes are those
+    of `[node]` in the cluster file: `hpc-kit check --cluster NAME FILE`. Without them, this rule finds nothing.
+
+    Fix: fewer tasks, CPUs, GPUs or memory per node, or more nodes.
+    Documented: sbatch(1), --ntasks-per-node, --cpus-per-task, --mem; docs/cluster-keys.md.
+    """
+    node = script.site.node
+    for part in script.components if node is not None else ():
+        if node is None:
+            break
+        options = {name: each.value for name, each in part.items()}
+        size = size_of_job(options)
+        tasks = size.tasks_per_node or (-(-size.ntasks // size.nodes) if size.ntasks and size.nodes else 1)
+        cpus = tasks * (size.cpus_per_task or 1)
+        memory = _memory(options.get("mem")) or (_memory(options.get("mem-per-cpu")) or 0) * cpus
+        most = _memory(str(node.mem)) if node.mem is not None else None
+        for count, limit, unit, names in (
+            (cpus, node.cpus, "CPUs", ("cpus-per-task", "ntasks-per-node", "ntasks")),
+            (size.gpus_per_node or 0, node.gpus, "GPUs", ("gpus-per-node", "gres", "gpus-per-task", "gpus")),
+            (memory, most, "MiB of memory", ("mem", "mem-per-cpu")),
+        ):
+            place = next((part[name] for name in names if name in part), None)
+            # A cluster without GPUs leaves such options out.
+            if place is not None and limit and count > limit:
+                what = f"{count} {unit} per node, but a node has {limit}"
+                yield Problem(place, what, f"use at most {limit} {unit} per node", (script.line_of("nodes"),))
+
+
+def _memory(text: str | None) -> int | None:
+    """Return a size of memory in MiB."""
+    try:
+        return parse_memory(text) if text else None
+    except HpcKitError:
+        return None

@@ -348,7 +348,7 @@ def foreign_commands(script: BatchScript) -> Iterator[Problem]:
             what = f"{step.name} is a command of csh, but this is {script.interpreter or 'sh'}"
             name, *value = [word.text for word in step.words[1:]] or ["NAME"]
             remedy = f"write export {name}={' '.join(value)}" if step.name == "setenv" else f"write unset {name}"
-            edits = ()
+            edits: tuple[Edit, ...] = ()
             if step.name == "setenv" and len(value) == 1 and step.texts[1].isidentifier():
                 first, last = step.syntax.words[1:3]
                 old = f"setenv {first.raw} {last.raw}"
@@ -390,7 +390,7 @@ def spaced_assignments(script: BatchScript) -> Iterator[Problem]:
         if assigns and (rest[0] == "=" or (re.match(r"=[^=]", rest[0]) and not name.endswith("="))):
             what = f"spaces around the =: {name} is not set"
             words = step.syntax.words[step.name in _DECLARING :]
-            edits = ()
+            edits: tuple[Edit, ...] = ()
             if len(words) == 3 and words[1].raw == "=":
                 edits = (Edit(words[0].line, words[0].column, f"{name} = ", f"{name}="),)
             yield Problem(step, what, f"write {name}={rest[0].lstrip('=') or ' '.join(rest[1:2])}", edits=edits)
@@ -399,8 +399,7 @@ def spaced_assignments(script: BatchScript) -> Iterator[Problem]:
         dollar = re.match(r"\$([A-Za-z_]\w*)=", first.raw) if first is not None else None
         if first is not None and dollar is not None and not step.in_task:
             what = f"the shell runs {first.raw} as a command: {dollar[1]} is not set"
-            edits = (Edit(first.line, first.column, "$", ""),)
-            yield Problem(first, what, f"write {first.raw[1:]}", edits=edits)
+            yield Problem(first, what, f"write {first.raw[1:]}", edits=(Edit(first.line, first.column, "$", ""),))
 
 
 def _is_variable(script: BatchScript, step: TracedCommand) -> bool:
