@@ -76,3 +76,6 @@ reader. A comment that silences nothing hides the fault that comes next.
 
 Fix: write the reason behind the bracket, or remove the comment.
 Documented: docs/rules.md."""
+
+
+IGNORE_COMMENTS = IgnoreComments()

@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Protocol
 
 from hpc_kit.check.external_checkers import CHECKERS
-from hpc_kit.check.ignored_rules import IgnoreComments
+from hpc_kit.check.ignored_rules import IGNORE_COMMENTS
 from hpc_kit.check.preflight import CHECKS
 from hpc_kit.check.rules import RULES
 from hpc_kit.errors import SpecError
@@ -107,7 +107,7 @@ def _examples() -> dict[str, dict[str, str]]:
 
 def explained_codes() -> Sequence[ExplainedCode]:
     """Return all codes: comments that silence rules, rules, preflight checks, and external checkers."""
-    return (IgnoreComments(), *RULES, *CHECKS, *CHECKERS)
+    return (IGNORE_COMMENTS, *RULES, *CHECKS, *CHECKERS)
 
 
 def explain(code: str) -> str:

@@ -17,30 +17,39 @@ def fix(text: str, code: str) -> str:
     return apply_edits(text, [edit for finding in findings for edit in finding.edits])
 
 
-@pytest.mark.parametrize(
-    ("code", "before", "after"),
-    [
-        ("KIT101", "#SBATCH -N1\nls\n", "#!/bin/bash\n#SBATCH -N1\nls\n"),
-        ("KIT102", "#!/bin/bash\r\nls\r\n", "#!/bin/bash\nls\n"),
-        ("KIT103", HEAD + "#SBACTH -N1\n", HEAD + "#SBATCH -N1\n"),
-        ("KIT104", HEAD + "  #SBATCH -N1\nls\n", HEAD + "#SBATCH -N1\nls\n"),
-        ("KIT104", HEAD + "#SBATCH -n1\nls\n#SBATCH -N1\n", HEAD + "#SBATCH -n1\n#SBATCH -N1\nls\n"),
-        ("KIT107", HEAD + "srun python t.py \\  \n  --a 1\n", HEAD + "srun python t.py \\\n  --a 1\n"),
-        ("KIT108", HEAD + 'setenv A "b c"\n', HEAD + 'export A="b c"\n'),
-        ("KIT110", HEAD + "srun \u2013n 8 python t.py\n", HEAD + "srun -n 8 python t.py\n"),
-        ("KIT120", HEAD + "lr = 0.1\npython t.py $lr\n", HEAD + "lr=0.1\npython t.py $lr\n"),
-        ("KIT120", HEAD + "$LR=0.1\n", HEAD + "LR=0.1\n"),
-        ("KIT121", "#!/bin/sh\nset -o pipefail\n", HEAD + "set -o pipefail\n"),
-        ("KIT128", HEAD + 'cd "~/x"\n', HEAD + 'cd "$HOME/x"\n'),
-        ("KIT205", HEAD + "#SBATCH -c 8\nsrun python t.py\n", HEAD + "#SBATCH -c 8\nsrun --cpus-per-task=8 python t.py\n"),
-        ("KIT302", HEAD + "export MASTER_PORT=29500\n", HEAD + "export MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))\n"),
-        ("KIT304", HEAD + "#SBATCH -n4\nMASTER_ADDR=n1\nsrun python t.py\n", HEAD + "#SBATCH -n4\nexport MASTER_ADDR=n1\nsrun python t.py\n"),
-        ("KIT312", HEAD + "export CUDA_LAUNCH_BLOCKING=1\npython t.py\n", HEAD + "python t.py\n"),
-        ("KIT413", HEAD + "#SBATCH --requeue\nsrun python t.py --resume\n", HEAD + "#SBATCH --requeue\n#SBATCH --open-mode=append\nsrun python t.py --resume\n"),
-        ("KIT424", HEAD + "while read h; do\n  ssh $h ls\ndone <f\n", HEAD + "while read h; do\n  ssh -n $h ls\ndone <f\n"),
-        ("KIT506", HEAD + "#SBATCH --gres=gpu:1\napptainer exec a.sif python t.py\n", HEAD + "#SBATCH --gres=gpu:1\napptainer exec --nv a.sif python t.py\n"),
-    ],
-)  # fmt: skip
+EDITS = [
+    ("KIT101", "#SBATCH -N1\nls\n", "#!/bin/bash\n#SBATCH -N1\nls\n"),
+    ("KIT102", "#!/bin/bash\r\nls\r\n", "#!/bin/bash\nls\n"),
+    ("KIT121", "#!/bin/sh\nset -o pipefail\n", HEAD + "set -o pipefail\n"),
+    *(
+        (code, HEAD + before, HEAD + after)
+        for code, before, after in [
+            ("KIT103", "#SBACTH -N1\n", "#SBATCH -N1\n"),
+            ("KIT104", "  #SBATCH -N1\nls\n", "#SBATCH -N1\nls\n"),
+            ("KIT104", "#SBATCH -n1\nls\n#SBATCH -N1\n", "#SBATCH -n1\n#SBATCH -N1\nls\n"),
+            ("KIT107", "srun python t.py \\  \n  --a 1\n", "srun python t.py \\\n  --a 1\n"),
+            ("KIT108", 'setenv A "b c"\n', 'export A="b c"\n'),
+            ("KIT110", "srun \u2013n 8 python t.py\n", "srun -n 8 python t.py\n"),
+            ("KIT120", "lr = 0.1\npython t.py $lr\n", "lr=0.1\npython t.py $lr\n"),
+            ("KIT120", "$LR=0.1\n", "LR=0.1\n"),
+            ("KIT128", 'cd "~/x"\n', 'cd "$HOME/x"\n'),
+            ("KIT205", "#SBATCH -c 8\nsrun python t.py\n", "#SBATCH -c 8\nsrun --cpus-per-task=8 python t.py\n"),
+            ("KIT302", "export MASTER_PORT=29500\n", "export MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))\n"),
+            ("KIT304", "#SBATCH -n4\nMASTER_ADDR=n1\nsrun ./t\n", "#SBATCH -n4\nexport MASTER_ADDR=n1\nsrun ./t\n"),
+            ("KIT312", "export CUDA_LAUNCH_BLOCKING=1\npython t.py\n", "python t.py\n"),
+            ("KIT413", "#SBATCH --requeue\nsrun ./t\n", "#SBATCH --requeue\n#SBATCH --open-mode=append\nsrun ./t\n"),
+            ("KIT424", "while read h; do\nssh $h ls\ndone <f\n", "while read h; do\nssh -n $h ls\ndone <f\n"),
+            (
+                "KIT506",
+                "#SBATCH --gres=gpu:1\napptainer exec a.sif python t.py\n",
+                "#SBATCH --gres=gpu:1\napptainer exec --nv a.sif python t.py\n",
+            ),
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "before", "after"), EDITS)
 def test_an_edit_fixes_its_finding(code: str, before: str, after: str) -> None:
     assert fix(before, code) == after
     assert code not in [finding.code for finding in check(BatchScript(after))]

@@ -488,17 +488,17 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
             yield Problem(local.value, what, remedy, (script.line_of("gpus-per-task"), launch.line), certain=False)
         if text is None or text.has_default or (match := re.fullmatch(r"(?:cuda:)?(\d+(?:,\d+)*)", text.text)) is None:
             continue
-        numbers, named = [int(each) for each in match[1].split(",")], text.text.startswith("cuda:")
+        numbers = [int(each) for each in match[1].split(",")]
         counted = launch.argument("gpus", "devices") is not None and len(numbers) == 1
         if size.gpus_per_node and not counted and max(numbers) >= size.gpus_per_node:
             what = f"there is no GPU {max(numbers)}: the node has {size.gpus_per_node}, from 0"
             yield Problem(text, what, "use the numbers of the GPUs that the job has", (launch.line,))
-        elif several and launch.multiplier and not (counted or bound or launch.agent or "gpus-per-task" in options):
-            if len(numbers) == 1 and (named or launch.argument("local-rank")):
-                what = f"all {size.tasks_per_node} tasks of a node use GPU {numbers[0]}"
-                yield Problem(
-                    text, what, "use the local rank, SLURM_LOCALID", (script.line_of("ntasks-per-node"), launch.line)
-                )
+        elif len(numbers) == 1 and several and (text.text.startswith("cuda:") or launch.argument("local-rank")):
+            if launch.multiplier is None or counted or bound or launch.agent or "gpus-per-task" in options:
+                continue
+            what = f"all {size.tasks_per_node} tasks of a node use GPU {numbers[0]}"
+            lines = (script.line_of("ntasks-per-node"), launch.line)
+            yield Problem(text, what, "use the local rank, SLURM_LOCALID", lines)
 
 
 _TRANSPORTS = {
