@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import SyntaxTree, parse
+from hpc_kit.check.bash_syntax import SyntaxProblem, SyntaxTree, parse
 from hpc_kit.check.command_trace import CommandTrace, TracedAssignment, TracedCommand, variables_at
 from hpc_kit.check.expansion import ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
@@ -25,6 +25,8 @@ from hpc_kit.slurm.versions import SlurmVersion
 from hpc_kit.spec.cluster import Node
 
 CSH = frozenset({"csh", "tcsh"})
+_MOST_LINES = 5000
+_MOST_STATEMENTS = 1500
 
 _CONTROL = re.compile(
     r"\s*((else\s+)?if\s*\(.*\)\s*then|else|endif|foreach\s+\w+\s*\(.*\)|while\s*\(.*\)|end|switch\s*\(.*\)|endsw|breaksw"
@@ -172,7 +174,16 @@ class BatchScript:
     def _parsed(self) -> SyntaxTree:
         if self.interpreter in CSH:
             return parse(convert_csh(self.lines))
-        return parse("\n".join(self.lines) if self.is_shell else "")
+        tree = parse("\n".join(self.lines[:_MOST_LINES]) if self.is_shell else "")
+        block, problem = tree.block, tree.problem
+        # Rules compare commands with each other, so that the time grows with the square of their number.
+        if len(block) > _MOST_STATEMENTS:
+            problem = SyntaxProblem(
+                block[_MOST_STATEMENTS].line, f"the script has more than {_MOST_STATEMENTS} commands"
+            )
+        elif problem is None and len(self.lines) > _MOST_LINES and self.is_shell:
+            problem = SyntaxProblem(_MOST_LINES + 1, f"the script has more than {_MOST_LINES} lines")
+        return SyntaxTree(block[:_MOST_STATEMENTS], tree.comments, problem)
 
     @property
     def comments(self) -> frozenset[int]:
