@@ -68,6 +68,8 @@ class Site(NamedTuple):
 class BatchScript:
     """A batch script. Reading runs nothing, and a fault in the script raises no exception.
 
+    `lines` are the first 5000 lines of a longer script.
+
     Args:
         text: The text of the script.
         name: Name of the script in messages.
@@ -78,7 +80,9 @@ class BatchScript:
         self.text = text
         self.name = name
         self.site = site
-        self.lines = text.replace("\r\n", "\n").split("\n")
+        lines = text.replace("\r\n", "\n").split("\n")
+        self.is_cut = len(lines) > _MOST_LINES
+        self.lines = lines[:_MOST_LINES]
 
     @cached_property
     def interpreter(self) -> str | None:
@@ -174,14 +178,14 @@ class BatchScript:
     def _parsed(self) -> SyntaxTree:
         if self.interpreter in CSH:
             return parse(convert_csh(self.lines))
-        tree = parse("\n".join(self.lines[:_MOST_LINES]) if self.is_shell else "")
+        tree = parse("\n".join(self.lines) if self.is_shell else "")
         block, problem = tree.block, tree.problem
         # Rules compare commands with each other, so that the time grows with the square of their number.
         if len(block) > _MOST_STATEMENTS:
             problem = SyntaxProblem(
                 block[_MOST_STATEMENTS].line, f"the script has more than {_MOST_STATEMENTS} commands"
             )
-        elif problem is None and len(self.lines) > _MOST_LINES and self.is_shell:
+        elif problem is None and self.is_cut and self.is_shell:
             problem = SyntaxProblem(_MOST_LINES + 1, f"the script has more than {_MOST_LINES} lines")
         return SyntaxTree(block[:_MOST_STATEMENTS], tree.comments, problem)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from hpc_kit.spec import search_path
 if TYPE_CHECKING:
     from hpc_kit.check.report_formats import CheckReport
     from hpc_kit.check.rules import Finding
+    from hpc_kit.slurm.versions import SlurmVersion
     from hpc_kit.spec.cluster import Cluster
 
 SUFFIXES = (".sbatch", ".slurm", ".sh", ".bash", ".job", ".sl", ".batch")
@@ -164,6 +166,13 @@ def _check_job(request: JobRequest, *, standalone: bool) -> CheckReport:
     return report._replace(findings=[*missing, *report.findings], checked=[*report.checked, "what must exist here"])
 
 
+@cache
+def _version_of(cluster: Cluster | None) -> SlurmVersion | None:
+    from hpc_kit.spec.cluster_client import slurm_version_of
+
+    return slurm_version_of(cluster, os.environ)
+
+
 def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None, alone: bool) -> CheckReport:
     from hpc_kit.check import external_checkers
     from hpc_kit.check.batch_script import BatchScript, Site
@@ -171,10 +180,9 @@ def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None, a
     from hpc_kit.check.rules import RULES, check
     from hpc_kit.slurm.client import run_command
     from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
-    from hpc_kit.spec.cluster_client import slurm_version_of
 
     embedded = cluster is not None and cluster.slurm == "embedded"
-    version = slurm_version_of(cluster, os.environ)
+    version = _version_of(cluster)
     # submit creates the log folder of a job. Another check finds out whether that is possible.
     node = cluster.node if cluster is not None else None
     script = BatchScript(text, name, Site(None if job else os.path.isdir, version, node))

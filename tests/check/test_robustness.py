@@ -19,7 +19,8 @@ SCRIPTS = [path.read_text() for path in sorted(CORPUS.glob("*/*.sbatch"))]
 FRAGMENTS = sorted({line for text in SCRIPTS for line in text.splitlines()})
 PIECES = [
     "$(", "`", "${", "$((", "))", "'", '"', "<<EOF\n", "EOF\n", "if ", "then ", "fi\n", "for x in ", "do ", "done\n",
-    "case x in ", "esac\n", "{ ", "}\n", "(", ")", "\\\n", "|", "&", ";;", "srun ", "bash -c '", "torchrun ", "#SBATCH ",
+    "case x in ", "esac\n", "{ ", "}\n", "(", ")", "\\\n", "|", "&", ";;", "srun ", "bash -c '", "torchrun ",
+    "#SBATCH ",
     "\x00", "\u2013", "\ufeff", "\r\n", "[[ ", " ]]", "$x", "=", "exit $?", "wait\n", "trap '", "set -e\n",
 ]  # fmt: skip
 
