@@ -111,7 +111,7 @@ class BatchScript:
         """The directives that sbatch would refuse."""
         return self._read.problems
 
-    @property
+    @cached_property
     def directive_options(self) -> tuple[DirectiveOption, ...]:
         """The options of all directives, in order."""
         return self._read.options
@@ -132,9 +132,13 @@ class BatchScript:
         lines = [each.line for each in self.directive_options if each.name in names and each.component in parts]
         return lines[-1] if lines else None
 
+    @cached_property
+    def _last_directives(self) -> dict[str, DirectiveOption]:
+        return {each.name: each for each in self.directive_options}
+
     def directive(self, name: str) -> DirectiveOption | None:
         """Return the last directive that gives an option."""
-        return next((each for each in reversed(self.directive_options) if each.name == name), None)
+        return self._last_directives.get(name)
 
     @cached_property
     def components(self) -> tuple[dict[str, DirectiveOption], ...]:
@@ -205,7 +209,7 @@ class BatchScript:
         trace.block(self._parsed.block)
         return trace, tuple(launches)
 
-    @property
+    @cached_property
     def commands(self) -> list[TracedCommand]:
         """Every command, in order, including those in the code of a `bash -c`."""
         return self._trace[0].commands
@@ -235,7 +239,7 @@ class BatchScript:
         name = "PET_" + option.upper().replace("-", "_")
         return name in self.assigned and agent.kind == "torchrun" and option not in agent.options
 
-    @property
+    @cached_property
     def launch_lines(self) -> tuple[LaunchLine, ...]:
         """Every command that starts a program, as a launch line."""
         return self._trace[1]
