@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hpc_kit.check.rule_docs import rules_page
+from hpc_kit.check.rule_docs import rule_pages
 from hpc_kit.cli.job_arguments import JobRequest, render_shell
 from hpc_kit.runs.why.rule_page import why_page
 from hpc_kit.script.render import render_resolved, resolve_arguments
@@ -133,7 +133,8 @@ def documents() -> Iterator[tuple[Path, str]]:
         yield SCRIPTS / f"{case}.sh", shell(case)
     yield ROOT / "jobs" / "job.schema.json", schema_text("job")
     yield ROOT / "env" / "cluster.schema.json", schema_text("cluster")
-    yield ROOT / "docs" / "rules.md", rules_page()
+    for name, page in rule_pages():
+        yield ROOT / "docs" / name, page
     yield ROOT / "docs" / "why.md", why_page()
     yield ROOT / "docs" / "embedded-slurm.md", embedded_page()
     yield pictures.PAGE, pictures.page()

@@ -8,7 +8,7 @@ valid. The contents of words are always taken from the original text.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -171,7 +171,12 @@ def parse_quoted(text: str) -> Node:
 
 def marked_nodes(root: Node, mark: str) -> list[Node]:
     """Return the nodes with a mark of the query, in the order of the text."""
-    return sorted(_grammar()[1].captures(root).get(mark, []), key=lambda node: node.start_byte)
+    return sorted(_captures(root).get(mark, []), key=lambda node: node.start_byte)
+
+
+@lru_cache(maxsize=1)
+def _captures(root: Node) -> dict[str, list[Node]]:
+    return _grammar()[1].captures(root)
 
 
 @cache

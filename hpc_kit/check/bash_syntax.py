@@ -175,7 +175,7 @@ def as_assignment(word: Word) -> Assignment | None:
     origin = head.origin._replace(column=head.origin.column + match.end() if head.origin.exact else head.origin.column)
     rest = head._replace(text=head.text[match.end() :], raw=head.raw[match.end() :], origin=origin)
     parts = (rest, *word.parts[1:]) if rest.text else word.parts[1:]
-    value = Word(parts, word.raw[match.end() :], word.line, word.column, word.elements)
+    value = Word(parts, word.raw[match.end() :], word.line, origin.column, word.elements)
     return Assignment(match[1], value, bool(match[3]), match[2] is not None)
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import SyntaxTree, parse
+from hpc_kit.check.bash_syntax import SyntaxProblem, SyntaxTree, parse
 from hpc_kit.check.command_trace import CommandTrace, TracedAssignment, TracedCommand, variables_at
 from hpc_kit.check.expansion import ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
@@ -21,9 +21,12 @@ from hpc_kit.slurm.directives import (
 )
 from hpc_kit.slurm.sizes import UNKNOWN, JobSize, size_of_job, sum_sizes
 from hpc_kit.slurm.versions import SlurmVersion
+from hpc_kit.spec.cluster import Node
 from hpc_kit.spec.shell_code import SHELLS
 
 CSH = frozenset({"csh", "tcsh"})
+_MOST_LINES = 5000
+_MOST_STATEMENTS = 1500
 
 _CONTROL = re.compile(
     r"\s*((else\s+)?if\s*\(.*\)\s*then|else|endif|foreach\s+\w+\s*\(.*\)|while\s*\(.*\)|end|switch\s*\(.*\)|endsw|breaksw"
@@ -54,14 +57,18 @@ class Site(NamedTuple):
     Args:
         is_folder: Tests whether a path, relative to the folder of sbatch, is a folder; None: unknown.
         version: The Slurm release of the cluster; None: unknown.
+        node: Resources of one node; None: unknown.
     """
 
     is_folder: Callable[[str], bool] | None = None
     version: SlurmVersion | None = None
+    node: Node | None = None
 
 
 class BatchScript:
     """A batch script. Reading runs nothing, and a fault in the script raises no exception.
+
+    `lines` are the first 5000 lines of a longer script.
 
     Args:
         text: The text of the script.
@@ -73,7 +80,9 @@ class BatchScript:
         self.text = text
         self.name = name
         self.site = site
-        self.lines = text.replace("\r\n", "\n").split("\n")
+        lines = text.replace("\r\n", "\n").split("\n")
+        self.is_cut = len(lines) > _MOST_LINES
+        self.lines = lines[:_MOST_LINES]
 
     @cached_property
     def interpreter(self) -> str | None:
@@ -102,12 +111,12 @@ class BatchScript:
         """The directives that sbatch would refuse."""
         return self._read.problems
 
-    @property
+    @cached_property
     def directive_options(self) -> tuple[DirectiveOption, ...]:
         """The options of all directives, in order."""
         return self._read.options
 
-    @property
+    @cached_property
     def is_heterogeneous(self) -> bool:
         """True if `#SBATCH hetjob` splits the job into components."""
         return len(self.directives.components()) > 1
@@ -123,9 +132,13 @@ class BatchScript:
         lines = [each.line for each in self.directive_options if each.name in names and each.component in parts]
         return lines[-1] if lines else None
 
+    @cached_property
+    def _last_directives(self) -> dict[str, DirectiveOption]:
+        return {each.name: each for each in self.directive_options}
+
     def directive(self, name: str) -> DirectiveOption | None:
         """Return the last directive that gives an option."""
-        return next((each for each in reversed(self.directive_options) if each.name == name), None)
+        return self._last_directives.get(name)
 
     @cached_property
     def components(self) -> tuple[dict[str, DirectiveOption], ...]:
@@ -145,8 +158,15 @@ class BatchScript:
         """The size that the job requests."""
         return UNKNOWN if self.is_heterogeneous else size_of_job(self.options)
 
+    @cached_property
+    def _sizes(self) -> dict[int, JobSize]:
+        return {id(launch): self._size_of(launch) for launch in self.launch_lines}
+
     def size_of(self, launch: LaunchLine) -> JobSize:
         """Return the size of a launch line."""
+        return self._sizes[id(launch)]
+
+    def _size_of(self, launch: LaunchLine) -> JobSize:
         if self.is_heterogeneous:
             components = [self.components[index] for index in self.components_of(launch)]
             jobs = [size_of_job({name: each.value for name, each in options.items()}) for options in components]
@@ -162,7 +182,16 @@ class BatchScript:
     def _parsed(self) -> SyntaxTree:
         if self.interpreter in CSH:
             return parse(convert_csh(self.lines))
-        return parse("\n".join(self.lines) if self.is_shell else "")
+        tree = parse("\n".join(self.lines) if self.is_shell else "")
+        block, problem = tree.block, tree.problem
+        # Rules compare commands with each other, so that the time grows with the square of their number.
+        if len(block) > _MOST_STATEMENTS:
+            problem = SyntaxProblem(
+                block[_MOST_STATEMENTS].line, f"the script has more than {_MOST_STATEMENTS} commands"
+            )
+        elif problem is None and self.is_cut and self.is_shell:
+            problem = SyntaxProblem(_MOST_LINES + 1, f"the script has more than {_MOST_LINES} lines")
+        return SyntaxTree(block[:_MOST_STATEMENTS], tree.comments, problem)
 
     @property
     def comments(self) -> frozenset[int]:
@@ -180,7 +209,7 @@ class BatchScript:
         trace.block(self._parsed.block)
         return trace, tuple(launches)
 
-    @property
+    @cached_property
     def commands(self) -> list[TracedCommand]:
         """Every command, in order, including those in the code of a `bash -c`."""
         return self._trace[0].commands
@@ -210,7 +239,7 @@ class BatchScript:
         name = "PET_" + option.upper().replace("-", "_")
         return name in self.assigned and agent.kind == "torchrun" and option not in agent.options
 
-    @property
+    @cached_property
     def launch_lines(self) -> tuple[LaunchLine, ...]:
         """Every command that starts a program, as a launch line."""
         return self._trace[1]

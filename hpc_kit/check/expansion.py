@@ -7,6 +7,7 @@ import operator
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from hpc_kit.check.bash_grammar import NAME
@@ -269,18 +270,38 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 
-def evaluate_sum(source: str) -> int | None:
-    """Return the value of an integer expression; None if it contains anything else."""
+def evaluate_sum(source: str, *, names: Mapping[str, Sequence[int]] | None = None, index: int = 0) -> int | None:
+    """Return the value of an integer expression; None if it contains anything else.
+
+    Args:
+        source: The expression.
+        names: The values of names in it.
+        index: Which of their values to take.
+    """
+    if source.isdigit():
+        return int(source)
+    if not names and not _SUM.fullmatch(source):
+        return None
     try:
-        return _evaluate(ast.parse(source.strip(), mode="eval").body)
+        return _evaluate(_parsed(source.strip()), names or {}, index)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, OverflowError):
         return None
 
 
-def _evaluate(node: ast.expr) -> int | None:
+_SUM = re.compile(r"[\s\d()+*/%-]+")
+
+
+@lru_cache(maxsize=64)
+def _parsed(source: str) -> ast.expr:
+    return ast.parse(source, mode="eval").body
+
+
+def _evaluate(node: ast.expr, names: Mapping[str, Sequence[int]], index: int) -> int | None:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        left, right = _evaluate(node.left), _evaluate(node.right)
+        left, right = _evaluate(node.left, names, index), _evaluate(node.right, names, index)
         return _OPERATORS[type(node.op)](left, right) if left is not None and right is not None else None
+    if isinstance(node, ast.Name) and node.id in names:
+        return names[node.id][index]
     return None

@@ -27,6 +27,8 @@ _BASH = {"bash", "sh", "dash", None}
 _SHELLCHECK = {"bash", "sh", "dash", "ksh"}
 _IGNORED = {1008, 1017, 1071, 1090, 1091, 1101, 1128, 1143, 2148, 2154, 2215, 2239}
 """Findings that our own rules replace, or that one file cannot decide: #!, line ends, sourced files, variables."""
+_HABITS = {1083, 2034, 2046, 2128, 2155, 2164, 2206, 2207}
+"""Findings about `export A=$(...)`, `nodes=($(...))` and `cd DIR`, which most working batch scripts contain."""
 _OWN_GRAMMAR = {1072, 1073, 1088, 1089}
 """Syntax that shellcheck cannot read. `bash -n` decides whether the shell can."""
 
@@ -67,7 +69,7 @@ def run_checkers(
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="hpc_kit.") as folder:
         file = Path(folder) / "script.sbatch"
-        file.write_text(script.text, encoding="utf-8")
+        file.write_bytes(script.text.encode("utf-8", errors="surrogateescape"))
         for checker in CHECKERS:
             if checker.code == "KIT902" and not real_slurm:
                 outcomes.append(CheckerResult(checker.name, skipped="the job is for the embedded Slurm"))
@@ -158,7 +160,9 @@ def _shellcheck(script: BatchScript, file: Path, runner: Runner, environ: Mappin
         comments = json.loads(answer.stdout)
     except ValueError:
         return "its answer is not valid JSON"
-    return iter([_from_shellcheck(comment, script) for comment in comments if comment["code"] not in _IGNORED])
+    return iter(
+        [_from_shellcheck(comment, script) for comment in comments if comment["code"] not in _IGNORED | _HABITS]
+    )
 
 
 def _from_shellcheck(comment: Mapping[str, object], script: BatchScript) -> Finding:

@@ -96,7 +96,7 @@ Split = tuple[LaunchStage, Words]
 
 def is_known_program(text: ExpandedText, *, alone: bool = False) -> bool:
     """Tell whether a word is a known program. `alone`: exclude names that are also subcommands of tools."""
-    name = PurePath(text.text).name
+    name = _name([text])
     known = name in MPIRUN or name in AGENTS or name in SHELLS
     if not alone:
         known = known or name == "srun" or name in REMOTE or name in WRAPPERS or name in CONTAINERS
@@ -120,7 +120,7 @@ def parse_launch(words: Sequence[ExpandedText]) -> tuple[LaunchStage, ...]:
 
 
 def _name(words: Sequence[ExpandedText]) -> str:
-    return PurePath(words[0].text).name
+    return words[0].text.rstrip("/").rpartition("/")[2]
 
 
 def _program(words: Words) -> Split:

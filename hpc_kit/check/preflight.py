@@ -412,6 +412,31 @@ def check_setup(setup: Sequence[str]) -> None:
         )
 
 
+def check_faults(text: str, resolved: Resolved) -> None:
+    """Refuse a script in which a rule finds an error.
+
+    Args:
+        text: The script of the job.
+        resolved: The job.
+
+    Raises:
+        SpecError: The job will fail or train wrong, as far as the script shows.
+    """
+    from hpc_kit.check.batch_script import BatchScript, Site
+    from hpc_kit.check.rules import check
+
+    name = resolved.job.name
+    script = BatchScript(text, name, Site(node=resolved.cluster.node))
+    errors = [finding for finding in check(script) if finding.severity == "error"]
+    for finding in errors[:1]:
+        lines = "".join(f"\n{line.line:>4} | {line.text}" for line in finding.evidence)
+        raise SpecError(
+            f"{name}: {finding.what} ({finding.code})",
+            found=f"{len(errors)} error{'s' * (len(errors) > 1)} in the script{lines}",
+            remedy=f"{finding.remedy}; hpc-kit check shows all, and --no-check submits the job as it is",
+        )
+
+
 def check_syntax(text: str) -> None:
     """Let bash read a script without running it; a few milliseconds.
 

@@ -62,7 +62,7 @@ PYTHON = re.compile(r"(?:python|pypy)[0-9.]*\Z")
 SHELL_BUILTINS = frozenset({
     ".", ":", "[", "alias", "bg", "break", "builtin", "cd", "continue", "declare", "dirs", "disown", "echo",
     "enable", "eval", "exit", "export", "false", "fc", "fg", "getopts", "hash", "help", "history", "jobs", "kill",
-    "let", "local", "logout", "mapfile", "module", "popd", "printf", "pushd", "pwd", "read", "readarray",
+    "let", "local", "logout", "mapfile", "ml", "module", "popd", "printf", "pushd", "pwd", "read", "readarray",
     "readonly", "return", "set", "shift", "shopt", "source", "suspend", "test", "times", "trap", "true", "type",
     "typeset", "ulimit", "umask", "unalias", "unset", "wait",
 })  # fmt: skip

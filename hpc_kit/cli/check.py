@@ -5,44 +5,59 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.job_arguments import JobCommand, JobRequest, job_arguments, parse_request, resolve_request
+from hpc_kit.cli.job_arguments import JobCommand, JobRequest, complete_job, job_options, parse_request, resolve_request
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import search_path
 
 if TYPE_CHECKING:
+    from hpc_kit.check.report_formats import CheckReport
     from hpc_kit.check.rules import Finding
+    from hpc_kit.slurm.versions import SlurmVersion
     from hpc_kit.spec.cluster import Cluster
 
 SUFFIXES = (".sbatch", ".slurm", ".sh", ".bash", ".job", ".sl", ".batch")
 _WIDTH = 150
 
 
-class CheckReport(NamedTuple):
-    """The findings for one script, and the checks that ran."""
-
-    name: str
-    findings: list[Finding]
-    checked: list[str]
-    not_checked: dict[str, str]
+FORMATS = ("text", "json", "sarif", "github")
+_SEVERAL = "several scripts; name one to run it"
 
 
 @click.command("check", cls=JobCommand)
-@job_arguments
+@click.argument("jobs", nargs=-1, metavar="[JOB]...", shell_complete=complete_job)
+@job_options
 @click.option("--standalone", is_flag=True, help="Check the script that needs no hpc_kit on the nodes.")
 @click.option("--strict", is_flag=True, help="Exit status 1 for warnings, too.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON document.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default=None, help="Form of the report [default: text].")
+@click.option("--json", "as_json", is_flag=True, help="A JSON document, as --format json.")
+@click.option("--diff", "show_diff", is_flag=True, help="Print the edits that --fix would make; write nothing.")
+@click.option("--fix", is_flag=True, help="Print the mechanical edits as a diff, and write them to the scripts.")
 @click.option("--explain", "code", metavar="CODE", help="Explain a code such as KIT203, and how to fix it.")
-def command(job: str | None, standalone: bool, strict: bool, as_json: bool, code: str | None, **_: object) -> int:
+def command(
+    jobs: tuple[str, ...],
+    standalone: bool,
+    strict: bool,
+    form: str | None,
+    as_json: bool,
+    show_diff: bool,
+    fix: bool,
+    code: str | None,
+    **_: object,
+) -> int:
     """Find faults in a job or in any sbatch script before submission.
 
-    JOB is the name or path of a job file, the path of a batch script, or - for a script on standard input.
-    Each finding has a code that --explain describes.
+    hpc-kit check old.sbatch  or  hpc-kit check --format github scripts/*.sbatch
+
+    JOB is the name or path of a job file, the path of a batch script, or - for a script on standard input. Several
+    are checked in one call, by the rules alone. Each finding has a code that --explain describes. A comment
+    `# kit: ignore[KIT302] the reason` in the line silences a rule.
 
     Exit status: 0 nothing found, or only warnings; 1 an error (with --strict, also a warning); 2 wrong use.
     """
@@ -51,14 +66,51 @@ def command(job: str | None, standalone: bool, strict: bool, as_json: bool, code
 
         echo(explain(code), nl=False)
         return 0
-    request = parse_request(job)
-    file = _script_path(request)
-    report = _check_job(request, standalone=standalone) if file is None else _check_file(request, file)
-    if as_json:
-        echo(_report_json(report))
+    form = form or ("json" if as_json else "text")
+    reports = []
+    for job in jobs or (None,):
+        request = parse_request(job)
+        file = _script_path(request)
+        if file is None:
+            if fix or show_diff:
+                raise SpecError("--fix edits batch scripts", found=f"a job: {job}", remedy="edit the job file")
+            reports.append(_check_job(request, standalone=standalone))
+            continue
+        report, text = _check_file(request, file, alone=len(jobs) == 1)
+        if fix or show_diff:
+            report = _apply_fixes(report, text, file, write=fix, form=form, request=request)
+        reports.append(report)
+    if form == "text":
+        echo("\n".join(map(_format_report, reports)))
     else:
-        echo(_format_report(report))
-    return int(any(strict or finding.severity == "error" for finding in report.findings))
+        from hpc_kit.check import report_formats
+
+        if form == "sarif":
+            from hpc_kit import __version__
+
+            echo(report_formats.format_sarif(reports, __version__))
+        elif form == "github":
+            echo(report_formats.format_github(reports), nl=any(report.findings for report in reports))
+        else:
+            echo(report_formats.format_json(reports))
+    return int(any(strict or finding.severity == "error" for report in reports for finding in report.findings))
+
+
+def _apply_fixes(
+    report: CheckReport, text: str, file: str, *, write: bool, form: str, request: JobRequest
+) -> CheckReport:
+    """Print the edits of a script as a diff, write them, and return the report of what is left."""
+    from hpc_kit.check.edits import apply_edits, format_diff
+
+    fixed = apply_edits(text, (edit for finding in report.findings for edit in finding.edits))
+    diff = format_diff(text, fixed, report.name)
+    if diff:
+        echo(diff, err=form != "text")
+    if not write or not diff or file == "-":
+        return report
+    # Bytes that are no UTF-8 would be lost.
+    Path(file).write_bytes(fixed.encode("utf-8", errors="surrogateescape"))
+    return _check_file(request, file, alone=True)[0]
 
 
 def _script_path(request: JobRequest) -> str | None:
@@ -84,7 +136,8 @@ def _script_path(request: JobRequest) -> str | None:
     return name
 
 
-def _check_file(request: JobRequest, name: str) -> CheckReport:
+def _check_file(request: JobRequest, name: str, *, alone: bool) -> tuple[CheckReport, str]:
+    """Check a script, and return the report and its text. `alone`: other programs check it, too."""
     shown = "stdin" if name == "-" else name
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
@@ -95,7 +148,8 @@ def _check_file(request: JobRequest, name: str) -> CheckReport:
         from hpc_kit.spec.load import load_cluster
 
         cluster = load_cluster(request.cluster, root=search_path.current_folder())
-    return _check_script(data.decode("utf-8", errors="replace"), shown, job=False, cluster=cluster)
+    text = data.decode("utf-8", errors="surrogateescape")
+    return _check_script(text, shown, job=False, cluster=cluster, alone=alone), text
 
 
 def _check_job(request: JobRequest, *, standalone: bool) -> CheckReport:
@@ -105,30 +159,40 @@ def _check_job(request: JobRequest, *, standalone: bool) -> CheckReport:
     root = search_path.current_folder()
     resolved = resolve_request(request, root)
     text = render_resolved(resolved, standalone=standalone, root=root)
-    report = _check_script(text, resolved.job.name, job=True, cluster=resolved.cluster)
+    report = _check_script(text, resolved.job.name, job=True, cluster=resolved.cluster, alone=True)
     missing = preflight.find_missing(
         resolved, root, elsewhere=external_checkers.NO_SLURM in report.not_checked.values()
     )
     return report._replace(findings=[*missing, *report.findings], checked=[*report.checked, "what must exist here"])
 
 
-def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None) -> CheckReport:
+@cache
+def _version_of(cluster: Cluster | None) -> SlurmVersion | None:
+    from hpc_kit.spec.cluster_client import slurm_version_of
+
+    return slurm_version_of(cluster, os.environ)
+
+
+def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None, alone: bool) -> CheckReport:
     from hpc_kit.check import external_checkers
     from hpc_kit.check.batch_script import BatchScript, Site
+    from hpc_kit.check.report_formats import CheckReport
     from hpc_kit.check.rules import RULES, check
     from hpc_kit.slurm.client import run_command
     from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
-    from hpc_kit.spec.cluster_client import slurm_version_of
 
     embedded = cluster is not None and cluster.slurm == "embedded"
-    version = slurm_version_of(cluster, os.environ)
+    version = _version_of(cluster)
     # submit creates the log folder of a job. Another check finds out whether that is possible.
-    script = BatchScript(text, name, Site(None if job else os.path.isdir, version))
+    node = cluster.node if cluster is not None else None
+    script = BatchScript(text, name, Site(None if job else os.path.isdir, version, node))
     found = check(script)
     checked, not_checked = [f"{len(RULES)} rules" + (f" for Slurm {version}" if version else "")], {}
     if script.unread_part:
         subject, _, reason = script.unread_part.partition(": ")
         not_checked[subject] = reason
+    if not alone:
+        return CheckReport(name, found, checked, {**not_checked, "bash, shellcheck, sbatch's parser": _SEVERAL})
     # Like submit: drop the variables that would override the directives of the script.
     environ = drop_overriding_variables(submit_environment(os.environ), text)[0] if job else os.environ
     for outcome in external_checkers.run_checkers(script, run_command, environ, real_slurm=not embedded):
@@ -166,12 +230,3 @@ def _format_finding(finding: Finding, name: str) -> list[str]:
 def _shorten(text: str) -> str:
     text = "".join(letter if letter.isprintable() or letter == "\t" else "?" for letter in text)
     return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
-
-
-def _report_json(report: CheckReport) -> str:
-    import json
-
-    findings = [
-        {**finding._asdict(), "evidence": [line._asdict() for line in finding.evidence]} for finding in report.findings
-    ]
-    return json.dumps({**report._asdict(), "findings": findings}, indent=2)

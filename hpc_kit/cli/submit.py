@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 from msgspec import structs
 
-from hpc_kit.check.preflight import check_program
+from hpc_kit.check.preflight import check_faults, check_program
 from hpc_kit.cli.job_arguments import (
     JobCommand,
     JobRequest,
@@ -72,7 +72,7 @@ class Order(NamedTuple):
 )
 @click.option("--wait/--no-wait", default=None, help="Follow the job to its end [default: on the embedded Slurm only].")
 @click.option("--standalone", is_flag=True, help="Submit a script that needs no hpc_kit on the nodes.")
-@click.option("--no-check", is_flag=True, help="Submit a job that seems unable to start, too.")
+@click.option("--no-check", is_flag=True, help="Submit a job with errors, or one that seems unable to start, too.")
 @click.option("--test-only", is_flag=True, help="Print the expected start of the job; submit nothing.")
 @click.option("--parsable", is_flag=True, help="Print only the job id, or ID;CLUSTER, as sbatch does.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object: id, name, run folder, cluster.")
@@ -104,7 +104,7 @@ def command(
     _check_submit_options(requests, chain, alone=test_only or save is not None)
     resolved = [resolve_request(request, root, require_answer=True, check=not no_check) for request in requests]
     for each in resolved if not no_check else ():
-        _check_job(each, root, ask_slurm=not test_only)
+        _check_job(each, root, ask_slurm=not test_only, standalone=standalone)
     order = Order(requests, resolved, root, chain, save, standalone=standalone, check=not no_check)
     if test_only:
         return _print_start(resolved[0], root, standalone=standalone, as_json=as_json)
@@ -142,9 +142,10 @@ def _submit_and_follow(order: Order, wait: bool | None) -> int:
     return 0
 
 
-def _check_job(resolved: Resolved, root: Path, *, ask_slurm: bool) -> None:
-    """Refuse a job that lacks its program, or that can never start."""
+def _check_job(resolved: Resolved, root: Path, *, ask_slurm: bool, standalone: bool) -> None:
+    """Refuse a job that lacks its program, whose script has an error, or that can never start."""
     check_program(resolved, root)
+    check_faults(render_resolved(resolved, standalone=standalone, root=root), resolved)
     if ask_slurm and resolved.cluster.slurm == "system":
         check_partition(resolved, open_client(resolved.cluster))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import DirectiveError
@@ -76,7 +77,12 @@ def parse_options(argv: Sequence[str], command: str = "sbatch") -> tuple[ParsedO
     Raises:
         GetoptError: An option is unknown or ambiguous, lacks its value, or has one that it does not take.
     """
-    return OptionParser(command, _TABLES[command].values()).parse(argv)
+    return _parser_of(command).parse(argv)
+
+
+@cache
+def _parser_of(command: str) -> OptionParser:
+    return OptionParser(command, _TABLES[command].values())
 
 
 class OptionParser:

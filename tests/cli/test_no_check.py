@@ -25,3 +25,14 @@ def test_submit_refuses_and_no_check_insists(slurm: FakeSlurm, kit: Kit, project
     sent = kit("submit", "--cluster", "real", "--no-check", "-j", "4x9", "--", "python", "train.py")
     assert sent.returncode == 0, sent.stderr
     assert submit(command=["python", "train.py"], cluster="real", nodes=5, root=project, check=False).job_id
+
+
+def test_submit_refuses_a_script_with_an_error(slurm: FakeSlurm, kit: Kit, project: Path) -> None:
+    (project / "train.py").write_text("")
+    words = ["--cluster", "fake", "-j", "2x2", "--signal", "B:USR1@60", "--", "python", "train.py"]
+    refused = kit("submit", *words)
+    assert refused.returncode == 2
+    assert "KIT411" in refused.stderr
+    assert "#SBATCH --signal=B:USR1@60" in refused.stderr
+    assert "--no-check" in refused.stderr
+    assert kit("submit", "--no-check", *words).returncode == 0

@@ -38,5 +38,6 @@ RULES: tuple[Rule, ...] = tuple(
 
 def check(script: BatchScript) -> list[Finding]:
     """Return the findings of all rules, in the order of the script."""
-    found = [finding for rule in RULES for finding in rule.findings(script)]
-    return sorted(found, key=lambda finding: (finding.line, finding.column, finding.code))
+    from hpc_kit.check.ignored_rules import drop_ignored
+
+    return drop_ignored(script, (finding for rule in RULES for finding in rule.findings(script)))

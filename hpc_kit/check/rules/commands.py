@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.bash_syntax import SimpleCommand
+from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, TracedCommand
+from hpc_kit.check.edits import Edit
 from hpc_kit.check.launch_lines import LaunchLine, is_known_program
 from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
@@ -95,19 +96,22 @@ def unreachable_training(script: BatchScript) -> Iterator[Problem]:
             what = f"the script ends here: line {later.line} never runs"
             yield Problem(step, what, f"remove {step.name}", (later.line,))
             return
-    if training or not script.is_readable:
+    yield from _only_printed(script)
+
+
+def _only_printed(script: BatchScript) -> Iterator[Problem]:
+    """Find the `echo` of a launch line in a script that starts nothing."""
+    if script.training or not script.is_readable:
         return
     if any(launch.program.name not in HELPER_PROGRAMS for launch in script.launch_lines):
         return
     for step in script.commands:
-        words = step.words[1:]
-        if step.name == "echo" and len(words) > 1 and _STARTERS.match(words[0].text) and not step.syntax.output:
-            if step.position.pipeline_index + 1 < len(step.position.pipeline.commands):
-                continue
-            if is_known_program(words[1]) or words[1].text.startswith("-"):
-                what = "echo prints the command, and the job runs nothing"
-                yield Problem(step, what, "remove echo")
-                return
+        words, behind = step.words[1:], step.position.pipeline.commands[step.position.pipeline_index + 1 :]
+        if step.name != "echo" or len(words) < 2 or not _STARTERS.match(words[0].text):
+            continue
+        if not behind and not step.syntax.output and (is_known_program(words[1]) or words[1].text.startswith("-")):
+            yield Problem(step, "echo prints the command, and the job runs nothing", "remove echo")
+            return
 
 
 def _runs(launch: LaunchLine, calls: set[str]) -> bool:
@@ -120,7 +124,7 @@ def _runs(launch: LaunchLine, calls: set[str]) -> bool:
 
 @rule("KIT424")
 def swallowed_input(script: BatchScript) -> Iterator[Problem]:
-    """srun or ssh in a `while read` loop reads the input of the loop.
+    """Srun or ssh in a `while read` loop reads the input of the loop.
 
     Both read their standard input to the end. The next `read` finds nothing, and the loop ends after its first line.
 
@@ -142,7 +146,8 @@ def swallowed_input(script: BatchScript) -> Iterator[Problem]:
         if not quiet and not any(re.search(r"(?<!\d)<", line) for line in script.lines[step.line - 1 : end]):
             what = f"{first.name} reads the remaining lines of the loop: it ends after the first"
             option = "-n" if first.name == "ssh" else "--input=none" if first.kind == "srun" else "</dev/null"
-            yield Problem(first, what, f"add {option}")
+            edits = (Edit(step.line, step.column, first.name, f"{first.name} {option}"),) if option[0] == "-" else ()
+            yield Problem(first, what, f"add {option}", edits=edits)
 
 
 def _reads_lines(place: BlockPosition) -> bool:
@@ -160,7 +165,7 @@ def _reads_lines(place: BlockPosition) -> bool:
 
 @rule("KIT425", "warning")
 def nested_submission(script: BatchScript) -> Iterator[Problem]:
-    """sbatch inside a job: once per task, or with the environment of this job.
+    """Sbatch inside a job: once per task, or with the environment of this job.
 
     Under srun, every task submits a job of its own (an error). A job that is submitted from inside a job inherits all
     SLURM_ variables that its own options do not replace: its srun then reads the CPUs and the memory of this job, and

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
@@ -65,7 +67,7 @@ def _leading_options(texts: list[str], start: int) -> tuple[tuple[str, ...], int
 
 def _values(texts: list[str], names: tuple[str, ...]) -> list[str]:
     """Return the values of an option, `--name VALUE` or `--name=VALUE`."""
-    values = [after for before, after in zip(texts, texts[1:], strict=False) if before in names]
+    values = [after for before, after in pairwise(texts) if before in names]
     return values + [text.partition("=")[2] for text in texts if text.partition("=")[0] in names and "=" in text]
 
 
@@ -105,8 +107,10 @@ def _outside_program(
         return stage, stage.name
     # The program of an image, `apptainer exec IMAGE scontrol`, has no stage of its own.
     texts = [word.text for word in container.stage.words]
-    if not container.is_pyxis and not inside:
-        _, image = _leading_options(texts, texts.index("exec") + 1 if "exec" in texts else len(texts))
+    if not container.is_pyxis:
+        _, image = _leading_options(
+            texts, next((index + 1 for index, text in enumerate(texts) if text in {"exec", "run"}), len(texts))
+        )
         if texts[image + 1 : image + 2] and texts[image + 1] in _OUTSIDE:
             return container.stage, texts[image + 1]
     for step in script.commands:
@@ -167,8 +171,8 @@ def _arguments(launch: LaunchLine, container: Container) -> list[ExpandedText]:
 def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
     """The container does not see the GPUs of the job.
 
-    Without --nv (NVIDIA) or --rocm (AMD), apptainer and singularity give the container no GPU: torch.cuda.is_available()
-    is False, and the training runs on the CPU or stops. Some sites make it the default.
+    Without --nv (NVIDIA) or --rocm (AMD), apptainer and singularity give the container no GPU. Then
+    torch.cuda.is_available() is False, and the training runs on the CPU or stops. Some sites make it the default.
 
     Fix: `apptainer exec --nv ...`.
     Documented: apptainer.org/docs, "GPU Support".
@@ -185,7 +189,10 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
             and launch.program.kind == "python"
         ):
             what = f"{container.stage.name} without --nv: the container has no GPU"
-            yield Problem(container.stage, what, f"write {container.stage.name} exec --nv ...", (launch.line,))
+            verb = next((word for word in container.stage.words[1:6] if word.text in {"exec", "run"}), None)
+            edits = (Edit(verb.line, verb.column, verb.text, f"{verb.text} --nv"),) if verb is not None else ()
+            remedy = f"write {container.stage.name} exec --nv ..."
+            yield Problem(container.stage, what, remedy, (launch.line,), edits=edits)
 
 
 @rule("KIT507", "warning")

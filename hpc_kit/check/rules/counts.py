@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.edits import Edit
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.errors import HpcKitError
@@ -206,8 +207,9 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
 def processes_of_mpirun(script: BatchScript) -> Iterator[Problem]:
     """More or fewer processes under mpirun than the job has tasks.
 
-    With fewer, the remaining tasks and their CPUs are idle. With more, Open MPI treats the tasks of a job as its slots and ends with "There are not enough slots available". Intel MPI and
-    MPICH start all processes, several on the CPUs of one task.
+    With fewer, the remaining tasks and their CPUs are idle. With more, Open MPI treats the tasks of a job as its slots
+    and ends with "There are not enough slots available". Intel MPI and MPICH start all processes, several on the CPUs
+    of one task.
 
     Fix: request as many tasks as processes (--ntasks, or --nodes and --ntasks-per-node); mpirun needs no -n then.
     Documented: docs.open-mpi.org, "Launching with Slurm".
@@ -379,7 +381,8 @@ def step_without_cpus(script: BatchScript) -> Iterator[Problem]:
         if option is not None and not srun.options.keys() & {"cpus-per-task", "cpus-per-gpu"}:
             name, releases = f"--cpus-per-task={option.value}", CPUS_NOT_HANDED_ON.releases
             what = f"{name} does not reach this step on Slurm {releases}: each task gets one CPU"
-            yield Problem(srun, what, f"write srun {name} ...", (option.line,))
+            edits = (Edit(srun.line, srun.column, "srun", f"srun {name}"),)
+            yield Problem(srun, what, f"write srun {name} ...", (option.line,), edits=edits)
 
 
 def _may_hide_options(srun: LaunchStage) -> bool:

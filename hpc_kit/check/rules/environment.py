@@ -9,9 +9,11 @@ from itertools import pairwise, takewhile
 from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.edits import Edit
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.programs import HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
 from hpc_kit.check.rules.finding import Place, Problem, rule
+from hpc_kit.check.rules.rendezvous import removal
 from hpc_kit.slurm.directives import LONG_DASHES, DirectiveOption
 from hpc_kit.spec.secrets import SHAPES, is_secret, secret_words
 from hpc_kit.spec.shell_code import CONTAINERS
@@ -119,7 +121,9 @@ def _only_talks(script: BatchScript, name: str) -> bool:
 
 def _typed(place: Place, letter: str) -> Problem:
     plain = "-" if letter in LONG_DASHES else "'" if letter in _QUOTES[:2] else '"'
-    return Problem(place, f"{letter} is not {plain}, and the shell treats it as a letter", f"type {plain} instead")
+    edits = (Edit(place.line, place.column, letter, plain),) if letter not in _QUOTES else ()
+    what = f"{letter} is not {plain}, and the shell treats it as a letter"
+    return Problem(place, what, f"type {plain} instead", edits=edits)
 
 
 _OWN_DISK = re.compile(r"(\$\{?(SLURM_TMPDIR|TMPDIR|LOCAL_?SCRATCH|TMP)\b\}?|/tmp|/dev/shm|/local)(?=/|\Z)")
@@ -361,7 +365,8 @@ def bash_in_sh(script: BatchScript) -> Iterator[Problem]:
         )
         if match is not None and (number in starts or match[1].startswith(("function", "(("))):
             what = f"{match[1].strip()} is syntax of bash, but this script is for {script.interpreter}"
-            yield Problem(Origin(number, match.start(1) + 1), what, "write #!/bin/bash in the first line")
+            edits = (Edit(1, 1, script.lines[0], "#!/bin/bash"),)
+            yield Problem(Origin(number, match.start(1) + 1), what, "write #!/bin/bash in the first line", edits=edits)
             return
 
 
@@ -435,7 +440,10 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
     for each in script.assignments:
         value, effect = _SLOW_SETTINGS.get(each.name, ("", ""))
         if value and each.value.text.upper() == value and not each.value.has_default:
-            yield Problem(each.value, f"{each.name}={each.value.text} {effect}", "remove it after debugging")
+            edits = removal(script, each)
+            yield Problem(
+                each.value, f"{each.name}={each.value.text} {effect}", "remove it after debugging", edits=edits
+            )
     for launch in script.training:
         fast = launch.argument("fast-dev-run")
         if fast is not None and fast.text.lower() not in {"false", "0"} and fast.is_known:
@@ -514,25 +522,27 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
         if each.is_literal and is_secret(each.name, value):
             yield _fault(each.name, each.value, value)
     for command in script.commands:
-        for name, index in secret_words(command.texts):
-            value = command.texts[index].rpartition("=")[2]
-            yield _fault(f"the value of {name}" if name.startswith("-") else name, command.words[index], value)
-        if command.name == "curl":
-            yield from _passwords_of_curl(command)
-    for each in script.directive_options:
-        for item in each.value.split(",") if each.name == "export" else ():
+        yield from _secrets_of_command(command)
+    for option in script.directive_options:
+        for item in option.value.split(",") if option.name == "export" else ():
             name, equals, value = item.partition("=")
             if equals and is_secret(name, value):
-                yield _fault(name, each, value)
+                yield _fault(name, option, value)
     for number, line in enumerate(script.lines, start=1):
         for match in SHAPES.finditer(line):
             if number not in script.comments or not line.lstrip().startswith("#"):
                 yield _fault("this", Origin(number, match.start() + 1), match[0])
 
 
-def _passwords_of_curl(step: TracedCommand) -> Iterator[Problem]:
-    """Find `curl -u NAME:PASSWORD` and headers with a token."""
-    for word, following in pairwise(step.words):
+def _secrets_of_command(command: TracedCommand) -> Iterator[Problem]:
+    """Find secrets among the arguments of a command: options, URLs, `curl -u NAME:PASSWORD`, headers with a token."""
+    for name, index in secret_words(command.texts):
+        value = command.texts[index].rpartition("=")[2]
+        # Variables and tokens of a known form follow below.
+        if not (name.startswith("-") or name == "a URL") or SHAPES.search(value) or "export" in name:
+            continue
+        yield _fault(f"the value of {name}" if name.startswith("-") else name, command.words[index], value)
+    for word, following in pairwise(command.words if command.name == "curl" else ()):
         pair = word.text in {"-u", "--user"} and re.fullmatch(r"[^\s:$]+:([^\s$]{4,})", following.text)
         header = re.match(r"(?:Authorization:\s*\w+|PRIVATE-TOKEN:)\s+([\w.-]{16,})\Z", following.text)
         match = pair or (header if word.text in {"-H", "--header"} else None)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, Protocol
 
 from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.edits import Edit
 
 Severity = Literal["error", "warning"]
 
@@ -29,6 +30,7 @@ class Finding(NamedTuple):
     remedy: str
     found: str | None = None
     evidence: tuple[SourceLine, ...] = ()
+    edits: tuple[Edit, ...] = ()
 
 
 class Place(Protocol):
@@ -56,6 +58,7 @@ class Problem(NamedTuple):
         certain: True makes it an error, False a warning; None: the severity of the rule.
         found: Further text for the message.
         secret: Text that messages must not repeat.
+        edits: The remedy as edits, if no decision is needed for it.
     """
 
     place: Place
@@ -65,6 +68,7 @@ class Problem(NamedTuple):
     certain: bool | None = None
     found: str | None = None
     secret: str | None = None
+    edits: tuple[Edit, ...] = ()
 
 
 Check = Callable[[BatchScript], Iterator[Problem]]
@@ -102,9 +106,8 @@ class Rule(NamedTuple):
             for number in sorted({number for number in (line, *problem.see) if number and number <= len(script.lines)}):
                 text = script.lines[number - 1]
                 evidence.append(SourceLine(number, text.replace(problem.secret, "***") if problem.secret else text))
-            yield Finding(
-                self.code, severity, line, column, problem.what, problem.remedy, problem.found, tuple(evidence)
-            )
+            shown = (problem.what, problem.remedy, problem.found, tuple(evidence))
+            yield Finding(self.code, severity, line, column, *shown, problem.edits)
 
 
 def rule(code: str, severity: Severity = "error") -> Callable[[Check], Rule]:

@@ -9,7 +9,6 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
-from hpc_kit.check.rules.launch_line import nothing_unknown
 
 
 @rule("KIT224", "warning")
@@ -80,12 +79,14 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
             line = script.line_of("gpus-per-node", "gres", "gpus", "gpus-per-task")
             yield Problem(count, what, f"write --num-gpus={have}", (line, launch.line))
         direct = launch.command is launch.inner_command and launch.stage("srun") is not None
-        if direct and "block" not in options and launch.program.words[-1].is_known:
+        if direct and "block" not in options and not any(word.is_unknown for word in launch.program.words):
             what = "ray start returns at once: the step ends, and Slurm ends Ray with it"
             yield Problem(launch.program, what, "write ray start --block, and end the line in &", (launch.line,))
     heads = [launch for launch, options in starts if "head" in options]
     joined = any("address" in options for _, options in starts) or any(_starts_more(each) for each in heads)
-    if heads and not joined and script.size.has_several_nodes and script.size.is_stated and nothing_unknown(script):
+    others = [launch for launch in script.launch_lines if launch.program.name != "ray"]
+    alone = not any(each.stage("srun", "ssh", "shell", "mpirun") or each.program.kind == "program" for each in others)
+    if heads and not joined and script.size.has_several_nodes and script.size.is_stated and alone:
         what = f"Ray runs on the first node only; the job has {script.size.min_nodes} nodes"
         remedy = "start ray start --address=HEAD:PORT --block on each further node, with srun"
         yield Problem(heads[0].program, what, remedy, (script.line_of("nodes"),))
@@ -98,7 +99,7 @@ def _starts_more(head: LaunchLine) -> bool:
 
 @rule("KIT226")
 def horovodrun_counts(script: BatchScript) -> Iterator[Problem]:
-    """horovodrun starts more processes than the job has, or only knows this host.
+    """Horovodrun starts more processes than the job has, or only knows this host.
 
     Without -H or --hostfile, horovodrun uses the host on which it runs, with one slot. It does not read the job of
     Slurm. With more processes than slots it stops ("Requested more processes than there are available slots").

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -18,9 +19,9 @@ from hpc_kit.slurm.option_values import SIGNALS, SignalSpec, parse_signal
 
 _KEEP = 'keep the status: srun ... || status=$?, and exit "$status" as the last line'
 _SHORT = frozenset({
-    "", ":", "cat", "cd", "conda", "cp", "curl", "date", "deactivate", "declare", "df", "echo", "export", "free", "hostname",
-    "ls", "mail", "mailx", "mkdir", "ml", "module", "mv", "nvidia-smi", "popd", "printf", "pushd", "pwd", "rm", "set", "shopt", "squeue",
-    "touch", "true", "ulimit", "unset",
+    "", ":", "cat", "cd", "conda", "cp", "curl", "date", "deactivate", "declare", "df", "echo", "export", "free",
+    "hostname", "ls", "mail", "mailx", "mkdir", "ml", "module", "mv", "nvidia-smi", "popd", "printf", "pushd",
+    "pwd", "rm", "set", "shopt", "squeue", "touch", "true", "ulimit", "unset",
 })  # fmt: skip
 _LOOPS = {"for", "while", "until", "select", "case"}
 
@@ -47,6 +48,7 @@ class ExitStatusFlow(NamedTuple):
         return Problem(self.launch.stages[0], what, remedy, lines, certain=self.is_certain and not doubtful)
 
 
+@lru_cache(maxsize=2)
 def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
     """Trace the exit status of the last training; None if there is no training, or the way is unknown."""
     training = [launch for launch in script.launch_lines if launch.is_training and not launch.command.in_task]
@@ -117,8 +119,10 @@ def _comes_after(step: TracedCommand, launch: TracedCommand) -> bool:
     if step.in_task or _function_of(step) is not _function_of(launch):
         return False
     branches = {id(place.compound): place.role for place in launch.position.outward()}
+    pipes = {id(place.pipeline): place.pipeline_index for place in launch.position.outward()}
     for place in step.position.outward():
-        if place is launch.position:
+        # A command behind the pipe runs at the same time.
+        if place is launch.position or pipes.get(id(place.pipeline), place.pipeline_index) != place.pipeline_index:
             return False
         if place.compound is not None and branches.get(id(place.compound), place.role) != place.role:
             return False
@@ -481,6 +485,7 @@ def _without_step(script: BatchScript) -> LaunchLine | None:
 
 
 def read_signal(script: BatchScript) -> SignalSpec | None:
+    """Return the value of --signal; None if there is none that can be read."""
     if "signal" not in script.options or script.is_heterogeneous or script.unread_part:
         return None
     try:

@@ -9,10 +9,13 @@ from pathlib import PurePath
 
 from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.edits import Edit
 from hpc_kit.check.rules.finding import Problem, Severity, rule
+from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import MARK, DirectiveOption, find_directive_options, suggest_fix
 from hpc_kit.slurm.option_table import CPU_COUNT_OPTIONS, EXCLUSIVE_OPTIONS, SHARING_OPTIONS
-from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, count_gpus, count_gres_gpus
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, count_gpus, count_gres_gpus, size_of_job
+from hpc_kit.slurm.units import parse_memory
 from hpc_kit.slurm.versions import MIG_SHARED, first_release_with
 
 _LOOKS_LIKE_OPTIONS = re.compile(r"(#+\w+)\s+-{1,2}[A-Za-z]")
@@ -40,9 +43,9 @@ def missing_interpreter(script: BatchScript) -> Iterator[Problem]:
     if not script.text.strip():
         yield Problem(Origin(), "the script is empty", "write #!/bin/bash in the first line, and a command")
     elif not script.lines[0].startswith("#!"):
-        yield Problem(
-            Origin(), "the first line names no interpreter: sbatch refuses it", "begin the file with #!/bin/bash"
-        )
+        what, remedy = "the first line names no interpreter: sbatch refuses it", "begin the file with #!/bin/bash"
+        edits = (Edit(1, 1, "", "#!/bin/bash\n"),) if script.lines[0].startswith("#SBATCH") else ()
+        yield Problem(Origin(), what, remedy, edits=edits)
 
 
 @rule("KIT102")
@@ -62,7 +65,12 @@ def line_breaks(script: BatchScript) -> Iterator[Problem]:
     for mark, what, remedy in marks:
         if mark in text:
             line = text[: text.index(mark)].count("\n") + 1
-            yield Problem(Origin(line), f"{what}: sbatch refuses the script", remedy)
+            edits = tuple(
+                Edit(number, len(each) + 1 - each.endswith("\r"), "\r\n", "\n")
+                for number, each in enumerate(text.split("\n"), start=1)
+                if mark == "\r\n" and each.endswith("\r")
+            )
+            yield Problem(Origin(line), f"{what}: sbatch refuses the script", remedy, edits=edits)
     if "\r" in text and "\n" not in text:
         yield Problem(Origin(), "line breaks of old Macs: the whole file is one line", "run tr '\\r' '\\n' <FILE >NEW")
 
@@ -87,7 +95,10 @@ def refused_directives(script: BatchScript) -> Iterator[Problem]:
         word = match[1] if match else MARK
         # `##SBATCH` (as `# SBATCH`) usually disables a directive on purpose.
         if word.lstrip("#") != "SBATCH" and get_close_matches(word.lstrip("#").upper(), ["SBATCH"], cutoff=0.8):
-            yield Problem(Origin(number), f"Slurm reads {word} as a comment", f"write {MARK}", certain=False)
+            edits = (Edit(number, 1, word, MARK),)
+            yield Problem(
+                Origin(number), f"Slurm reads {word} as a comment", f"write {MARK}", certain=False, edits=edits
+            )
         aside = re.match(r"#\s+SBATCH\s+(-\S.*)", line) if number in script.comments else None
         if aside is not None and (missed := _sizes(aside[1], script)):
             what = f"Slurm reads this as a comment, and no other line gives --{min(missed)}"
@@ -117,13 +128,16 @@ def directives_after_command(script: BatchScript) -> Iterator[Problem]:
         options = late.text[len(MARK) :].lstrip().startswith("-")
         if options and (late.line in script.comments or not script.is_shell):
             what = "Slurm silently ignores this directive: a command precedes it"
-            yield Problem(Origin(late.line), what, "move it above the first command", (first,))
+            yield Problem(
+                Origin(late.line), what, "move it above the first command", (first,), edits=_move(script, late.line)
+            )
     for number, line in enumerate(script.lines, start=1):
         if number in script.comments and re.match(rf"\s+{MARK}\s+-", line):
             yield Problem(
                 Origin(number),
                 f"Slurm silently ignores this directive: {MARK} does not begin the line",
                 "remove the spaces before it",
+                edits=(Edit(number, 1, line[: len(line) - len(line.lstrip())], ""),),
             )
     for step in script.commands:
         name = step.words[0].text if step.words and not step.in_task else ""
@@ -153,6 +167,13 @@ def values_cut_at_hash(script: BatchScript) -> Iterator[Problem]:
                 f'quote it: {kept.partition("=")[0]}="..."; or put a space before a comment',
                 certain=loses,
             )
+
+
+def _move(script: BatchScript, line: int) -> tuple[Edit, ...]:
+    """Return the edits that move a directive behind the last one that Slurm reads."""
+    last = max((each.line for each in script.directives.lines), default=1)
+    here = script.lines[line - 1] + "\n"
+    return (Edit(line, 1, here, ""), Edit(last + 1, 1, "", here))
 
 
 def _cut_at(text: str) -> int | None:
@@ -469,3 +490,43 @@ def memory_in_mib(script: BatchScript) -> Iterator[Problem]:
         if each.name in {"mem", "mem-per-cpu", "mem-per-gpu"} and each.value.isdigit() and 0 < int(each.value) < 200:
             what = f"--{each.name}={each.value} is {each.value} MiB"
             yield Problem(each, what, f"write --{each.name}={each.value}G")
+
+
+@rule("KIT132")
+def beyond_the_node(script: BatchScript) -> Iterator[Problem]:
+    """The job asks for more than a node of the cluster has.
+
+    sbatch refuses it ("Requested node configuration is not available"), or the job waits for ever. The sizes are those
+    of `[node]` in the cluster file: `hpc-kit check --cluster NAME FILE`. Without them, this rule finds nothing.
+
+    Fix: fewer tasks, CPUs, GPUs or memory per node, or more nodes.
+    Documented: sbatch(1), --ntasks-per-node, --cpus-per-task, --mem; docs/cluster-keys.md.
+    """
+    node = script.site.node
+    for part in script.components if node is not None else ():
+        if node is None:
+            break
+        options = {name: each.value for name, each in part.items()}
+        size = size_of_job(options)
+        tasks = size.tasks_per_node or (-(-size.ntasks // size.nodes) if size.ntasks and size.nodes else 1)
+        cpus = tasks * (size.cpus_per_task or 1)
+        memory = _memory(options.get("mem")) or (_memory(options.get("mem-per-cpu")) or 0) * cpus
+        most = _memory(str(node.mem)) if node.mem is not None else None
+        for count, limit, unit, names in (
+            (cpus, node.cpus, "CPUs", ("cpus-per-task", "ntasks-per-node", "ntasks")),
+            (size.gpus_per_node or 0, node.gpus, "GPUs", ("gpus-per-node", "gres", "gpus-per-task", "gpus")),
+            (memory, most, "MiB of memory", ("mem", "mem-per-cpu")),
+        ):
+            place = next((part[name] for name in names if name in part), None)
+            # A cluster without GPUs leaves such options out.
+            if place is not None and limit and count > limit:
+                what = f"{count} {unit} per node, but a node has {limit}"
+                yield Problem(place, what, f"use at most {limit} {unit} per node", (script.line_of("nodes"),))
+
+
+def _memory(text: str | None) -> int | None:
+    """Return a size of memory in MiB."""
+    try:
+        return parse_memory(text) if text else None
+    except HpcKitError:
+        return None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import TaskVariableUse
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import HELPER_PROGRAMS
@@ -306,7 +307,9 @@ def broken_lines(script: BatchScript) -> Iterator[Problem]:
         for word in step.syntax.words[1:] if not step.in_task else ():
             if word.raw in {"\\ ", "\\\t"} and not script.lines[word.line - 1][word.column + 1 :].strip():
                 what = "a space follows the backslash: the line ends here"
-                yield Problem(word, what, "remove the space", (word.line, word.line + 1))
+                rest = script.lines[word.line - 1][word.column - 1 :]
+                edits = (Edit(word.line, word.column, rest, "\\"),)
+                yield Problem(word, what, "remove the space", (word.line, word.line + 1), edits=edits)
     for number, line in enumerate(script.lines[1:], start=2):
         above = script.lines[number - 2]
         going_on = above.endswith("\\") and number - 1 not in script.comments
@@ -346,7 +349,12 @@ def foreign_commands(script: BatchScript) -> Iterator[Problem]:
             what = f"{step.name} is a command of csh, but this is {script.interpreter or 'sh'}"
             name, *value = [word.text for word in step.words[1:]] or ["NAME"]
             remedy = f"write export {name}={' '.join(value)}" if step.name == "setenv" else f"write unset {name}"
-            yield Problem(step, what, remedy, (), certain=not script.sources_files)
+            edits: tuple[Edit, ...] = ()
+            if step.name == "setenv" and len(value) == 1 and step.texts[1].isidentifier():
+                first, last = step.syntax.words[1:3]
+                old = f"setenv {first.raw} {last.raw}"
+                edits = (Edit(step.line, step.column, old, f"export {first.raw}={last.raw}"),)
+            yield Problem(step, what, remedy, (), certain=not script.sources_files, edits=edits)
 
 
 def _not_in_csh(script: BatchScript) -> Iterator[Problem]:
@@ -377,14 +385,22 @@ def spaced_assignments(script: BatchScript) -> Iterator[Problem]:
     for step in script.commands:
         texts = [word.text for word in step.words]
         name, *rest = (texts[1:] if step.name in _DECLARING else texts) or [""]
-        if re.fullmatch(r"[A-Za-z_]\w*=?", name) is None or not rest:
-            continue
-        if step.name not in _DECLARING and not _is_variable(script, step):
-            continue
+        assigns = re.fullmatch(r"[A-Za-z_]\w*=?", name) is not None and bool(rest)
+        assigns = assigns and (step.name in _DECLARING or _is_variable(script, step))
         # `NAME= value` is how a command is given an empty variable.
-        if rest[0] == "=" or (re.match(r"=[^=]", rest[0]) and not name.endswith("=")):
+        if assigns and (rest[0] == "=" or (re.match(r"=[^=]", rest[0]) and not name.endswith("="))):
             what = f"spaces around the =: {name} is not set"
-            yield Problem(step, what, f"write {name}={rest[0].lstrip('=') or ' '.join(rest[1:2])}")
+            words = step.syntax.words[step.name in _DECLARING :]
+            edits: tuple[Edit, ...] = ()
+            if len(words) == 3 and words[1].raw == "=":
+                edits = (Edit(words[0].line, words[0].column, f"{name} = ", f"{name}="),)
+            yield Problem(step, what, f"write {name}={rest[0].lstrip('=') or ' '.join(rest[1:2])}", edits=edits)
+        # `$NAME=value` runs the old value of the variable as a command.
+        first = step.syntax.words[0] if step.syntax.words else None
+        dollar = re.match(r"\$([A-Za-z_]\w*)=", first.raw) if first is not None else None
+        if first is not None and dollar is not None and not step.in_task:
+            what = f"the shell runs {first.raw} as a command: {dollar[1]} is not set"
+            yield Problem(first, what, f"write {first.raw[1:]}", edits=(Edit(first.line, first.column, "$", ""),))
 
 
 def _is_variable(script: BatchScript, step: TracedCommand) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hpc_kit.check.bash_syntax import Assignment, Origin, as_assignment
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
+from hpc_kit.check.edits import Edit, delete_line
 from hpc_kit.check.expansion import ExpandedText, evaluate_sum
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
@@ -102,7 +103,7 @@ def fixed_port(script: BatchScript) -> Iterator[Problem]:
     for text, port in _first_of_each(_ports(script)):
         if not EPHEMERAL[0] <= port <= EPHEMERAL[1]:
             what = f"port {port} is fixed: two jobs on one node use the same port"
-            yield Problem(text, what, "write MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
+            yield Problem(text, what, f"write MASTER_PORT={_OWN_PORT}", edits=_own_port(script, text, port))
 
 
 @rule("KIT303", "warning")
@@ -118,7 +119,30 @@ def ephemeral_port(script: BatchScript) -> Iterator[Problem]:
     for text, port in _first_of_each(_ports(script)):
         if EPHEMERAL[0] <= port <= EPHEMERAL[1]:
             what = f"port {port} is ephemeral: Linux assigns {EPHEMERAL[0]}-{EPHEMERAL[1]} to outgoing connections"
-            yield Problem(text, what, "write MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
+            yield Problem(text, what, f"write MASTER_PORT={_OWN_PORT}", edits=_own_port(script, text, port))
+
+
+_OWN_PORT = "$((10000 + SLURM_JOB_ID % 20000))"
+
+
+def _own_port(script: BatchScript, text: ExpandedText, port: int) -> tuple[Edit, ...]:
+    """Return the edit that derives the port of an assignment from the job id."""
+    before = script.lines[text.line - 1][: text.column - 1]
+    bare = re.fullmatch(r"\s*(export\s+)?MASTER_PORT=", before) and text.pieces[0].origin.exact
+    return (Edit(text.line, text.column, str(port), _OWN_PORT),) if bare else ()
+
+
+def removal(script: BatchScript, assignment: TracedAssignment) -> tuple[Edit, ...]:
+    """Return the edit that removes an assignment which is alone in its line."""
+    line = script.lines[assignment.line - 1]
+    alone = re.fullmatch(rf"\s*(export\s+)?{assignment.name}=[\w.^,\"']*\s*", line)
+    return (delete_line(script.lines, assignment.line),) if alone else ()
+
+
+def _first_host(each: Assignment) -> tuple[Edit, ...]:
+    """Return the edit that takes the address of the first host."""
+    exact = "\n" not in each.value.raw
+    return (Edit(each.value.line, each.value.column, each.value.raw, _FIRST),) if exact else ()
 
 
 def _first_of_each(ports: Iterator[tuple[ExpandedText, int]]) -> Iterator[tuple[ExpandedText, int]]:
@@ -172,31 +196,24 @@ _HANDED_ON = (
 _READ_BY_PROGRAMS = re.compile(r"MASTER_(ADDR|PORT)\Z|WORLD_SIZE\Z|OMP_NUM_THREADS\Z|(NCCL|GLOO|TORCH)_\w+\Z")
 
 
+_JOB_IDS = range(1_001, 999_999_937, 41_666_622)
 _ANY_NUMBER = {
-    "SLURM_JOB_ID": (1_001, 999_999_937), "SLURM_JOBID": (1_001, 999_999_937),
-    "SLURM_ARRAY_JOB_ID": (1_001, 999_999_937), "RANDOM": (0, 32767), "SLURM_ARRAY_TASK_ID": (0, 1000),
+    "SLURM_JOB_ID": _JOB_IDS, "SLURM_JOBID": _JOB_IDS, "SLURM_ARRAY_JOB_ID": _JOB_IDS,
+    "RANDOM": range(0, 32767, 1365), "SLURM_ARRAY_TASK_ID": range(24),
 }  # fmt: skip
-"""Smallest and largest values of numbers from which ports are computed."""
+"""Samples of numbers from which ports are computed."""
 
 
 def _extremes(text: str) -> tuple[int, int] | None:
     """Return about the smallest and largest value of a port; None if it contains something unknown."""
     source = re.sub(r"\A\$\(\((.*)\)\)\Z", r"\1", text)
-    names = set(re.findall(r"\$?\{?([A-Za-z_]\w*)\}?", source))
+    names = set(re.findall(r"[A-Za-z_]\w*", source))
     if not names <= _ANY_NUMBER.keys():
         return None
-    values = []
-    for step in range(97):
-
-        def sample(match: re.Match[str], step: int = step) -> str:
-            low, high = _ANY_NUMBER[match[1]]
-            return str(low + (high - low) * step // 96)
-
-        value = evaluate_sum(re.sub(r"\$?\{?\b([A-Za-z_]\w*)\b\}?", sample, source))
-        if value is None:
-            return None
-        values.append(value)
-    return min(values), max(values)
+    source = re.sub(r"\$\{?(\w+)\}?", r"\1", source)
+    values = [evaluate_sum(source, names=_ANY_NUMBER, index=index) for index in range(24)]
+    known = [value for value in values if value is not None]
+    return (min(known), max(known)) if len(known) == len(values) else None
 
 
 @rule("KIT310")
@@ -260,7 +277,8 @@ def unexported_variables(script: BatchScript) -> Iterator[Problem]:
         effect = f"in the tasks, ${name} expands to nothing" if in_tasks else "no program sees it"
         place = Origin(assignments[0].line, max(1, assignments[0].column - len(name) - 1))
         certain = in_tasks and not script.sources_files
-        yield Problem(place, f"{name} is not exported: {effect}", f"write export {name}=...", (), certain)
+        edits = (Edit(place.line, place.column, f"{name}=", f"export {name}="),)
+        yield Problem(place, f"{name} is not exported: {effect}", f"write export {name}=...", (), certain, edits=edits)
 
 
 @rule("KIT311", "warning")
@@ -337,7 +355,12 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
             # The effect of a program after the cut is unknown.
             doubtful = by_column or (cut and "|" in text[cut.end() :])
             yield Problem(
-                each.value, what, f"write {each.name}={_FIRST}", (script.line_of("nodes"),), certain=not doubtful
+                each.value,
+                what,
+                f"write {each.name}={_FIRST}",
+                (script.line_of("nodes"),),
+                certain=not doubtful,
+                edits=_first_host(each),
             )
 
 
@@ -375,7 +398,8 @@ def several_addresses(script: BatchScript) -> Iterator[Problem]:
     for each in _assignments(script):
         whole = re.fullmatch(r"[\"']?(\$\(|`)\s*hostname\s+(-I|--all-ip-addresses)\s*(\)|`)[\"']?", each.value.raw)
         if whole and _HOST.match(each.name.upper()):
-            yield Problem(each.value, "hostname -I prints all addresses of the node", f"write {each.name}={_FIRST}")
+            what, edits = "hostname -I prints all addresses of the node", _first_host(each)
+            yield Problem(each.value, what, f"write {each.name}={_FIRST}", edits=edits)
 
 
 _OTHER_HOST = re.compile(
@@ -383,7 +407,8 @@ _OTHER_HOST = re.compile(
 )
 _OTHER_ELEMENT = re.compile(r"\A[\"']?\$\{\w+\[(-\d+|[1-9]\d*)\]\}[\"']?\Z")
 _UNORDERED = re.compile(
-    r"\bsrun\b(?![^|]*\s(-w|--nodelist|-N\s*1|--nodes[= ]1|-n\s*1|--ntasks[= ]1|-r|-l\b|--label))[^|]*\bhostname\b[^|]*\|\s*head"
+    r"\bsrun\b(?![^|]*\s(-w|--nodelist|-N\s*1|--nodes[= ]1|-n\s*1|--ntasks[= ]1|-r|-l\b|--label))"
+    r"[^|]*\bhostname\b[^|]*\|\s*head"
 )
 
 
@@ -449,7 +474,7 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
             "tres-bind",
         }
         bound = bound or options.get("gpu-bind", "").startswith(("single:1", "per_task:1"))
-        several = (size.tasks_per_node or 1) > 1
+        several = (size.tasks_per_node or size.ntasks or 1) > 1
         text = launch.argument(*_DEVICE_OPTIONS)
         local = next((each for each in script.assignments if each.name == "LOCAL_RANK" and each.in_task), None)
         if text is not None and "SLURM_LOCALID" in text.text and bound and several:
@@ -463,17 +488,17 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
             yield Problem(local.value, what, remedy, (script.line_of("gpus-per-task"), launch.line), certain=False)
         if text is None or text.has_default or (match := re.fullmatch(r"(?:cuda:)?(\d+(?:,\d+)*)", text.text)) is None:
             continue
-        numbers, named = [int(each) for each in match[1].split(",")], text.text.startswith("cuda:")
+        numbers = [int(each) for each in match[1].split(",")]
         counted = launch.argument("gpus", "devices") is not None and len(numbers) == 1
         if size.gpus_per_node and not counted and max(numbers) >= size.gpus_per_node:
             what = f"there is no GPU {max(numbers)}: the node has {size.gpus_per_node}, from 0"
             yield Problem(text, what, "use the numbers of the GPUs that the job has", (launch.line,))
-        elif several and launch.multiplier and not counted and not bound and (named or launch.argument("local-rank")):
-            if len(numbers) == 1 and launch.agent is None and "gpus-per-task" not in options:
-                what = f"all {size.tasks_per_node} tasks of a node use GPU {numbers[0]}"
-                yield Problem(
-                    text, what, "use the local rank, SLURM_LOCALID", (script.line_of("ntasks-per-node"), launch.line)
-                )
+        elif len(numbers) == 1 and several and (text.text.startswith("cuda:") or launch.argument("local-rank")):
+            if launch.multiplier is None or counted or bound or launch.agent or "gpus-per-task" in options:
+                continue
+            what = f"all {size.tasks_per_node} tasks of a node use GPU {numbers[0]}"
+            lines = (script.line_of("ntasks-per-node"), launch.line)
+            yield Problem(text, what, "use the local rank, SLURM_LOCALID", lines)
 
 
 _TRANSPORTS = {
@@ -506,7 +531,8 @@ def disabled_transports(script: BatchScript) -> Iterator[Problem]:
             continue
         if each.name == "NCCL_IB_DISABLE" and not size.has_several_nodes:
             continue
-        yield Problem(each.value, f"{each.name}=1: {effect}", "remove it, or write the reason as a comment")
+        remedy, edits = "remove it, or write the reason as a comment", removal(script, each)
+        yield Problem(each.value, f"{each.name}=1: {effect}", remedy, edits=edits)
 
 
 @rule("KIT316", "warning")
@@ -517,13 +543,15 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
     connects containers of one host. A wrong name ends NCCL with "no socket interface found"; Gloo with "Unable to find
     address". The rule is silent if a comment at the line gives a reason.
 
-    Fix: remove the line: NCCL and Gloo find the interface themselves. Or exclude some: `NCCL_SOCKET_IFNAME=^lo,docker0`.
+    Fix: remove the line: NCCL and Gloo find the interface themselves. Or exclude some:
+    `NCCL_SOCKET_IFNAME=^lo,docker0`.
     Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
     """
     for each in script.assignments:
         if each.name not in {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"} or each.value.has_default:
             continue
-        names = each.value.text.lstrip("=").split(",")
+        # `^lo,docker0` excludes both.
+        names = each.value.text.lstrip("=").split(",") if not each.value.text.startswith("^") else []
         guess = next((name for name in names if re.fullmatch(r"eth\d?|en0|eno1|wlan\d|docker\d|virbr\d", name)), None)
         if guess is not None and script.size.has_several_nodes and not _has_comment(script, each.line):
             what = f"{guess} is a guess: few cluster nodes have an interface of this name between nodes"
@@ -568,10 +596,8 @@ def loopback_interface(script: BatchScript) -> Iterator[Problem]:
             continue
         # The virtual nodes of an embedded Slurm share one host, and have no GPUs.
         if each.name.startswith("NCCL") or script.size.has_gpus:
-            what = f"{each.name}=lo reaches no other node"
-            yield Problem(
-                each.value, what, "remove it, or name an interface of the network", (script.line_of("nodes"),)
-            )
+            what, remedy = f"{each.name}=lo reaches no other node", "remove it, or name an interface of the network"
+            yield Problem(each.value, what, remedy, (script.line_of("nodes"),), edits=removal(script, each))
 
 
 @rule("KIT306")

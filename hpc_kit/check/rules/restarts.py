@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.edits import Edit
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.job_end import read_signal, trace_exit_status, traps_for
 from hpc_kit.errors import HpcKitError
@@ -46,7 +47,9 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
         return
     if script.options.get("open-mode", "truncate").startswith("t"):
         what = "the log is overwritten when the job starts again"
-        yield Problem(place, what, "add #SBATCH --open-mode=append", (script.line_of("output"),))
+        last = max((each.line for each in script.directives.lines), default=1)
+        edits = (Edit(last + 1, 1, "", "#SBATCH --open-mode=append\n"),) if "open-mode" not in script.options else ()
+        yield Problem(place, what, "add #SBATCH --open-mode=append", (script.line_of("output"),), edits=edits)
     for launch in script.training:
         commands = launch.command.position.pipeline.commands[launch.command.position.pipeline_index + 1 :]
         files = [launch.command.syntax.output] if launch.command.syntax.output is not None else []
@@ -90,7 +93,9 @@ def signal_lead(script: BatchScript) -> Iterator[Problem]:
         yield Problem(directive, what, "write @120 or more", lines, certain=False)
 
 
-_RESUMES = re.compile(r"resum|restart|restor|ckpt|checkpoint|latest|\blast\b|continu|reload|load|snapshot|state", re.I)
+_RESUMES = re.compile(
+    r"resum|restart|restor|ckpt|checkpoint|latest|\blast\b|continu|reload|load|snapshot|state", re.IGNORECASE
+)
 _STARTS_ANEW = re.compile(
     r"--overwrite[-_]output[-_]dir(?!=(false|0))|--no[-_](resume|load)|--from[-_]scratch|--fresh(?![-_\w])"
     r"|[-\w.]*resume\w*=(false|no|none|never|0)\Z",
@@ -154,7 +159,12 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
             kept = _checkpoint_below(script, _resolve(script, target).rstrip("/*"), resumes=place is None)
             if kept is not None:
                 what = f"this deletes {kept}, which the next start of the job needs"
-                yield Problem(step, what, "delete it only after the training has succeeded", (place and place.line,))
+                yield Problem(
+                    step,
+                    what,
+                    "delete it only after the training has succeeded",
+                    (place.line if place is not None else None,),
+                )
                 break
 
 
@@ -176,7 +186,7 @@ def _resolve(script: BatchScript, text: str) -> str:
 
 
 def _checkpoint_below(script: BatchScript, folder: str, *, resumes: bool) -> str | None:
-    """Return the checkpoint folder of a training that lies in a folder. `resumes`: only if the program loads from it."""
+    """Return the checkpoint of a training that lies in a folder. `resumes`: only one that the program loads."""
     pattern = re.compile(r"resume|load|restore" if resumes else _SAVES.pattern, re.IGNORECASE)
     for launch in script.training if folder else ():
         before = ""

@@ -9,6 +9,7 @@ from difflib import SequenceMatcher, get_close_matches
 from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import TASK_VARIABLES
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.finding import Problem, rule
@@ -170,7 +171,10 @@ def quoted_tilde(script: BatchScript) -> Iterator[Problem]:
             if before == "" or before.endswith("="):
                 certain = step.name in {"cd", "source", ".", "pushd", "ls", "cp", "mkdir", "tar"}
                 what = f"the shell does not expand the ~ of {parts[first].text} in quotes"
-                yield Problem(parts[first].origin, what, 'write "$HOME/..."', certain=certain)
+                origin, text = parts[first].origin, parts[first].text
+                double = script.lines[origin.line - 1][origin.column - 2 : origin.column - 1] == '"'
+                edits = (Edit(origin.line, origin.column, text, f"$HOME{text[1:]}"),) if double else ()
+                yield Problem(origin, what, 'write "$HOME/..."', certain=certain, edits=edits)
 
 
 @rule("KIT129", "warning")

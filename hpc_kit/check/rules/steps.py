@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
@@ -21,7 +22,7 @@ _STARTS_A_FILE = frozenset({"env", "nice", "nohup", "numactl", "setsid", "stdbuf
 
 @rule("KIT218")
 def not_a_program(script: BatchScript) -> Iterator[Problem]:
-    """srun starts something that is no program.
+    """Srun starts something that is no program.
 
     srun, mpirun, nohup and timeout start files. A builtin (`source`, `cd`, `module`), a function of the script, an
     assignment, or a whole command in quotes is no file: the step ends with "No such file or directory".
@@ -31,7 +32,7 @@ def not_a_program(script: BatchScript) -> Iterator[Problem]:
     Documented: srun(1); bash(1), SHELL BUILTIN COMMANDS.
     """
     for launch in script.launch_lines:
-        for starter, stage in zip(launch.stages, launch.stages[1:], strict=False):
+        for starter, stage in pairwise(launch.stages):
             if starter.kind not in {"srun", "mpirun"} and starter.name not in _STARTS_A_FILE:
                 continue
             fault = _fault_of_program(script, stage)
@@ -97,8 +98,8 @@ def larger_step(script: BatchScript) -> Iterator[Problem]:
             continue
         for what, name, certain in _excess(script, job, srun):
             lines = (script.line_of("nodes", "ntasks", "ntasks-per-node", "gres", "gpus-per-node", "gpus"), launch.line)
-            certain = certain and not srun.options[name].has_default
-            yield Problem(srun.options[name], what, f"change #SBATCH --{name}, or this step", lines, certain)
+            fails = certain and not srun.options[name].has_default
+            yield Problem(srun.options[name], what, f"change #SBATCH --{name}, or this step", lines, fails)
             break
 
 
@@ -160,7 +161,7 @@ _CHANGES_FILES = {
 
 @rule("KIT222", "warning")
 def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
-    """srun starts a program several times that one process does.
+    """Srun starts a program several times that one process does.
 
     With N tasks, srun starts N servers, which compete for a port and for GPUs, or N `pip install` or `git clone`, which
     write the same files at the same time.

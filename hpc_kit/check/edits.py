@@ -1,0 +1,48 @@
+"""Edits that fix a finding: a text at a place of the script, and the text that replaces it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Edit(NamedTuple):
+    """Replace a text. An edit whose old text does not stand at its place has no effect.
+
+    Args:
+        line: Line of the old text, from 1.
+        column: Column of its first character, from 1.
+        old: The text to replace; empty to insert one. It may contain the line break at the end of the line.
+        new: The text that replaces it.
+    """
+
+    line: int
+    column: int
+    old: str
+    new: str
+
+
+def delete_line(lines: list[str], line: int) -> Edit:
+    """Return the edit that removes a line."""
+    return Edit(line, 1, lines[line - 1] + "\n", "")
+
+
+def apply_edits(text: str, edits: Iterable[Edit]) -> str:
+    """Return a text with all edits that apply, from its end to its beginning. Of two that overlap, the later wins."""
+    starts = [0]
+    for line in text.split("\n"):
+        starts.append(starts[-1] + len(line) + 1)
+    places = sorted({(starts[edit.line - 1] + edit.column - 1, edit.old, edit.new) for edit in edits if edit.line > 0})
+    limit = len(text) + 1
+    for start, old, new in reversed(places):
+        end = start + len(old)
+        if end <= limit and text.startswith(old, start):
+            text, limit = text[:start] + new + text[end:], start
+    return text
+
+
+def format_diff(before: str, after: str, name: str) -> str:
+    """Return the differences of two texts as a unified diff; an empty string if there are none."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, f"{name} (fixed)", lineterm="", n=1)
+    return "\n".join(lines)
