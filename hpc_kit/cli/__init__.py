@@ -25,6 +25,7 @@ COMMANDS = {
     "list": "list jobs, clusters and templates",
     "render": "print the sbatch script of a job",
     "check": "find faults in a job or a script before submission",
+    "import": "convert a hand-written sbatch script to a job file: import FILE.sbatch -o jobs/NAME.toml",
     "plan": "find the best layout: time and memory of every possible one",
     "submit": "submit a job, or any program: submit -j 4x2 -- python train.py",
     "launch": "start a job over ssh, without a scheduler: launch JOB --hosts a,b,c",
@@ -46,7 +47,7 @@ COMMANDS = {
 }
 """The commands with their lines in the help. The module of the same name is imported when a command is used."""
 
-MODULES = {"embedded": "pocketslurm"}
+MODULES = {"embedded": "pocketslurm", "import": "import_script"}
 """Modules with another name than their command."""
 
 
