@@ -36,7 +36,7 @@ COMMANDS = {
     "clean": "delete old runs: clean --older-than 30d",
     "report": "write runs and benchmarks to one HTML page that needs no network",
     "env": "show rank and world size of this process, and the variables they come from",
-    "doctor": "inside a step: show the placement of each rank and differences between nodes",
+    "doctor": "show what this machine has and lacks; inside a step, the placement of each rank",
     "cluster": "write a cluster file from what Slurm tells: cluster discover --write env/NAME.toml",
     "nodelist": "expand a Slurm host list, one host per line",
     "bench": "measure this machine: collectives, memory, pipelines, start-up",
