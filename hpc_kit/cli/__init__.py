@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from hpc_kit.cli.examples import epilog
 from hpc_kit.cli.groups import LazyGroup, ReaderGoneError
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import HpcKitError
@@ -66,6 +67,7 @@ register_backend("ssh", _ssh_backend)
     modules={name: f"hpc_kit.cli.{MODULES.get(name, name)}" for name in COMMANDS},
     lines=COMMANDS,
     invoke_without_command=True,
+    epilog=epilog(""),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(package_name="hpc_kit", message="hpc-kit %(version)s")
