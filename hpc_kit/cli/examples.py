@@ -4,7 +4,7 @@ from __future__ import annotations
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "": ("hpc-kit submit ddp_4node", "hpc-kit submit -j 4x2 -- python train.py", "hpc-kit logs -f"),
-    "init": ("hpc-kit init myproject", "hpc-kit init --job fsdp_4node --cluster env/mine.toml"),
+    "init": ("hpc-kit init myproject", "hpc-kit init --job fsdp_4node --discover --import old.sbatch"),
     "list": ("hpc-kit list",),
     "render": (
         "hpc-kit render ddp_4node",

@@ -22,7 +22,7 @@ _HELP = f"""The embedded Slurm: sbatch, srun, salloc, squeue, sacct, scancel, sc
 """
 
 
-@click.group("embedded", help=_HELP)
+@click.group("embedded", cls=OrderedGroup, help=_HELP)
 def command() -> None:
     """Run commands of the embedded Slurm."""
 
