@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_SCRIPTS = 5
-"""More batch scripts are a collection, about which nobody wants to be asked one by one."""
+"""A project with more batch scripts is not asked about each of them."""
 
 _PATTERNS = ("*.sbatch", "*.slurm", "*.sh")
 
 
 class Offers(NamedTuple):
-    """What to do beside copying files: write a cluster file, and convert these batch scripts."""
+    """Additional work of `init`: write a cluster file, and convert these batch scripts."""
 
     discover: bool
     scripts: tuple[Path, ...]

@@ -6,6 +6,7 @@ import os
 
 import click
 
+from hpc_kit.cli.groups import OrderedGroup
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError, page
 from hpc_kit.spec import search_path
