@@ -194,7 +194,8 @@ class _Importer:
         for other in rest:
             if other.command is not first.command:
                 self.note(other.line, "a job file starts one program; this one needs a job file of its own")
-        compound = first.command.position.compound
+        around = (place.compound for place in first.command.position.outward())
+        compound = next((each for each in around if each is not None and each.kind != "group"), None)
         if compound is not None:
             what = {"function": "a function"}.get(compound.kind, f"`{compound.kind}`")
             self.note(first.line, f"the program stands in {what}: the job starts it once")
@@ -311,7 +312,9 @@ class _Importer:
         program = program[1:] if program[:1] == ["-m"] else program
         kept = [word for name, words in found.words.items() if name not in _OWN_AGENT_OPTIONS for word in words]
         if found.prefix:
-            self.note(line, f"{shlex.join(found.prefix)} before {found.kind} is left out")
+            image = next((word for word in found.prefix if word.endswith((".sif", ".simg")) or "://" in word), None)
+            advice = f": set [environment] apptainer = '{image}' in the cluster file" if image else ""
+            self.note(line, f"{shlex.join(found.prefix)} before {found.kind} is left out{advice}")
         if each > 1 and ranks != each:
             self.note(
                 line,
@@ -345,17 +348,29 @@ class _Importer:
     def _words(self, words: Sequence[ExpandedText], launch: LaunchLine) -> tuple[str, ...]:
         """Return the command. Words with variables need a shell in each task."""
         words = [word for word in words if word.text not in {"$@", '"$@"', "${@}", "$*"}]
-        open_words = [word for word in words if not word.is_known]
-        if not open_words:
+        if all(word.is_known for word in words):
             return tuple(word.text for word in words)
-        names = sorted({name for word in open_words for name in _variables_in(word.text)})
+        sources = self._sources(words, launch)
+        shown_words = [source or word.text for word, source in zip(words, sources, strict=True) if not word.is_known]
+        names = sorted({name for text in shown_words for name in _variables_in(text)})
         shown = ", ".join(f"${name}" for name in names) or "a command substitution"
         if launch.agent is not None:
             self.note(launch.line, f"{shown} is not expanded in the command of a job file: write its value")
             return tuple(word.text for word in words)
         self.note(launch.line, f"a shell in each task expands {shown}, so that `python` is the one on PATH")
-        code = " ".join(_quote_open(word) if not word.is_known else shlex.quote(word.text) for word in words)
+        code = " ".join(
+            shlex.quote(word.text) if word.is_known else source or _quote_open(word)
+            for word, source in zip(words, sources, strict=True)
+        )
         return ("bash", "-c", f"exec {code}")
+
+    def _sources(self, words: Sequence[ExpandedText], launch: LaunchLine) -> list[str | None]:
+        """Return the words as the script has them; None where an array or an unquoted list became several words."""
+        step = launch.inner_command
+        if len(step.words) != len(step.syntax.words):
+            return [None] * len(words)
+        sources = {id(word): syntax.raw for word, syntax in zip(step.words, step.syntax.words, strict=True)}
+        return [sources.get(id(word)) for word in words]
 
     @cached_property
     def _groups(self) -> list[_Group]:

@@ -75,7 +75,7 @@ def test_an_environment_without_torch(bare: dict[str, str], monkeypatch: pytest.
             raise metadata.PackageNotFoundError(name)
         return "1.0"
 
-    monkeypatch.setattr(installation.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     assert part(bare, "torch").remedy == "pip install torch"
 
 

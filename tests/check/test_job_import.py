@@ -9,6 +9,7 @@ import pytest
 from hpc_kit.check.job_import import ImportedJob, import_script
 from hpc_kit.slurm.option_values import parse_gpus
 from hpc_kit.spec.job import Launch
+from tests.conftest import ROOT
 from tests.golden import render_job
 from tests.slurm.oracle import sbatch_defined_options
 
@@ -299,9 +300,34 @@ def test_local_variables_of_the_setup_reach_it(project: Path) -> None:
     job = imported("x", text).job
     assert job.setup == ("export ROOT=/data", "RUN=$ROOT/$SLURM_JOB_ID", "export RUN", "mkdir -p $RUN")
     assert job.command[:2] == ("bash", "-c")
-    assert job.command[2].endswith('--dir "/data/$SLURM_JOB_ID"')
+    assert job.command[2] == "exec ./a.out --dir $RUN"
 
 
 def test_the_words_before_the_program_on_its_line_are_kept(project: Path) -> None:
     job = imported("x", "#!/bin/bash\ncd /work && srun ./a.out\n").job
     assert (job.setup, job.command) == (("cd /work",), ("./a.out",))
+
+
+def test_the_result_of_a_command_reaches_the_program(project: Path) -> None:
+    text = "#!/bin/bash\n#SBATCH -a 1-9\nF=$(sed -n ${SLURM_ARRAY_TASK_ID}p list)\npython t.py \"$F\" --tag 'a b'\n"
+    job = imported("x", text).job
+    assert job.setup == ("F=$(sed -n ${SLURM_ARRAY_TASK_ID}p list)", "export F")
+    assert job.command == ("bash", "-c", "exec python t.py \"$F\" --tag 'a b'")
+
+
+def test_a_container_around_torchrun_is_named_with_its_image(project: Path) -> None:
+    text = "#!/bin/bash\n#SBATCH -N1\nsingularity exec --nv x.sif torchrun --nproc_per_node 4 t.py\n"
+    assert "set [environment] apptainer = 'x.sif' in the cluster file" in notes_of(imported("x", text))
+
+
+BY_HAND = (
+    "directives_everywhere", "head_and_workers", "hostfile_and_eval", "one_python_a_gpu", "submits_itself_again",
+    "torchrun_each_node", "who_is_the_head",
+)  # fmt: skip
+
+
+@pytest.mark.oracle("sbatch")
+@pytest.mark.parametrize("name", BY_HAND)
+def test_scripts_of_other_clusters_keep_their_resources(name: str, project: Path) -> None:
+    text = (ROOT / "tests" / "pocketslurm" / "by_hand" / f"{name}.sh").read_text()
+    assert ask(render_job(import_script(text, name).job, "slurm", {})) == ask(text)
