@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from hpc_kit.cli.examples import epilog
 from hpc_kit.cli.groups import LazyGroup, ReaderGoneError
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import HpcKitError
@@ -25,6 +26,7 @@ COMMANDS = {
     "list": "list jobs, clusters and templates",
     "render": "print the sbatch script of a job",
     "check": "find faults in a job or a script before submission",
+    "import": "convert a hand-written sbatch script to a job file: import FILE.sbatch -o jobs/NAME.toml",
     "plan": "find the best layout: time and memory of every possible one",
     "submit": "submit a job, or any program: submit -j 4x2 -- python train.py",
     "launch": "start a job over ssh, without a scheduler: launch JOB --hosts a,b,c",
@@ -39,7 +41,7 @@ COMMANDS = {
     "clean": "delete old runs: clean --older-than 30d",
     "report": "write runs and benchmarks to one HTML page that needs no network",
     "env": "show rank and world size of this process, and the variables they come from",
-    "doctor": "inside a step: show the placement of each rank and differences between nodes",
+    "doctor": "show what this machine has and lacks; inside a step, the placement of each rank",
     "cluster": "write a cluster file from what Slurm tells: cluster discover --write env/NAME.toml",
     "nodelist": "expand a Slurm host list, one host per line",
     "bench": "measure this machine: collectives, memory, pipelines, start-up",
@@ -50,7 +52,7 @@ COMMANDS = {
 }
 """The commands with their lines in the help. The module of the same name is imported when a command is used."""
 
-MODULES = {"embedded": "pocketslurm"}
+MODULES = {"embedded": "pocketslurm", "import": "import_script"}
 """Modules with another name than their command."""
 
 
@@ -69,6 +71,7 @@ register_backend("ssh", _ssh_backend)
     modules={name: f"hpc_kit.cli.{MODULES.get(name, name)}" for name in COMMANDS},
     lines=COMMANDS,
     invoke_without_command=True,
+    epilog=epilog(""),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(package_name="hpc_kit", message="hpc-kit %(version)s")

@@ -35,6 +35,15 @@ class OrderedGroup(click.Group):
         """Return the names in the order of the help."""
         return list(self.commands)
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command with its examples at the end of its help."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None and command.epilog is None:
+            from hpc_kit.cli.examples import epilog
+
+            command.epilog = epilog(f"{ctx.info_name} {cmd_name}" if ctx.parent else cmd_name)
+        return command
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -66,12 +75,11 @@ class LazyGroup(OrderedGroup):
         """Return the names in the order of the help."""
         return list(self.lines)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a command."""
-        if cmd_name not in self.modules:
-            return None
-        command: click.Command = import_module(self.modules[cmd_name]).command
-        return command
+        if cmd_name in self.modules and cmd_name not in self.commands:
+            self.add_command(import_module(self.modules[cmd_name]).command, cmd_name)
+        return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         """Write the list of commands without importing them."""

@@ -47,11 +47,36 @@ status logs cancel:
     "--job", "jobs", multiple=True, metavar="NAME", help="Copy only this job and the files it needs; repeatable."
 )
 @click.option("--minimal", is_flag=True, help="Copy one job with its program, and one cluster file; no templates.")
-def command(folder: Path, jobs: tuple[str, ...], minimal: bool) -> None:
+@click.option(
+    "--discover/--no-discover",
+    default=None,
+    help="Write env/default.toml from what Slurm tells; all commands use it [default: asked on a terminal].",
+)
+@click.option(
+    "--import",
+    "scripts",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Convert a batch script to a job file; repeatable [default: asked on a terminal].",
+)
+@click.pass_context
+def command(
+    context: click.Context,
+    folder: Path,
+    jobs: tuple[str, ...],
+    minimal: bool,
+    discover: bool | None,
+    scripts: tuple[Path, ...],
+) -> None:
     """Copy jobs, programs, templates, clusters and a Makefile into FOLDER [the current one], to read and change.
 
-    The files of the project have priority over the shipped ones. Existing files are not changed.
+    The files of the project have priority over the shipped ones. Existing files are not changed. On a terminal, the
+    command offers to write a cluster file if there is a Slurm, and to convert the batch scripts of FOLDER.
     """
+    from hpc_kit.cli.init_offers import ask, carry_out
+
+    offers = ask(folder, discover, scripts)
     shipped = search_path.shipped_folder("jobs").parent
     if minimal:
         jobs = jobs or ("ddp_1node",)
@@ -64,6 +89,7 @@ def command(folder: Path, jobs: tuple[str, ...], minimal: bool) -> None:
         texts[Path("Makefile")] = MAKEFILE.encode()
     for path, content in texts.items():
         _write_file(folder / path, content)
+    carry_out(context, folder, offers)
     name = jobs[0] if jobs else "ddp_4node"
     inside = "" if folder.resolve() == search_path.current_folder() else f"cd {shlex.quote(str(folder))} && "
     print_line("next", f"{inside}{'hpc-kit submit ' if minimal else 'make submit JOB='}{name}")

@@ -6,6 +6,7 @@ import os
 
 import click
 
+from hpc_kit.cli.groups import OrderedGroup
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError, page
 from hpc_kit.spec import search_path
@@ -22,7 +23,7 @@ _HELP = f"""The embedded Slurm: sbatch, srun, salloc, squeue, sacct, scancel, sc
 """
 
 
-@click.group("embedded", help=_HELP)
+@click.group("embedded", cls=OrderedGroup, help=_HELP)
 def command() -> None:
     """Run commands of the embedded Slurm."""
 

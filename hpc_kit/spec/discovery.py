@@ -1,7 +1,7 @@
 """Asks the Slurm of a login node for the facts of a cluster file, each with the command that gave it.
 
 Only explicit text formats are read, which all releases of Slurm print alike; the JSON of each release differs.
-A missing command, or one that fails, leaves a gap, and the other facts are found all the same.
+A command that is missing or fails leaves a gap; the remaining facts are still found.
 """
 
 from __future__ import annotations

@@ -171,15 +171,15 @@ def _exists(path: Path, option: str) -> SpecError:
     return SpecError(f"{path} exists", remedy=f"choose another name for {option}, or remove the file first")
 
 
-def save_job(job: Job, path: Path, option: str = "--save") -> None:
-    """Write a new job file. An existing file is never overwritten.
+def save_job(job: Job, path: Path, option: str = "--save", *, header: str = "") -> None:
+    """Write a new job file. An existing file is never overwritten. `header` are comments before the first key.
 
     Raises:
         SpecError: As `check_new`.
         RecordError: The file cannot be written.
     """
     check_new(path, option)
-    text = format_job(job)
+    text = header + format_job(job)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Mode "x" fails if another process has created the file since the check.

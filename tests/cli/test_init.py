@@ -139,3 +139,41 @@ def test_a_partly_written_file_is_not_taken_for_a_file_of_the_user(tmp_path: Pat
     again = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert (again.returncode, "kept" in again.stdout) == (0, False)
     assert (tmp_path / "mine/jobs/single.toml").read_bytes()
+
+
+SCRIPT = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4\nsrun python train.py\n"
+
+
+def test_flags_write_a_cluster_file_and_import_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.sbatch").write_text(SCRIPT)
+    output = init("--minimal", "--discover", "--import", "old.sbatch")
+    assert "written env/default.toml" in output
+    assert "ntasks_per_node = 4" in (tmp_path / "jobs" / "old.toml").read_text()
+    assert "kept    jobs/old.toml: yours" in init("--minimal", "--import", "old.sbatch")
+
+
+def test_nothing_is_asked_without_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.sbatch").write_text(SCRIPT)
+    init("--minimal")
+    assert not (tmp_path / "env" / "default.toml").exists()
+    assert not (tmp_path / "jobs" / "old.toml").exists()
+
+
+def test_a_terminal_is_asked_about_each_batch_script(tmp_path: Path) -> None:
+    (tmp_path / "old.sbatch").write_text(SCRIPT)
+    (tmp_path / "other.sh").write_text("echo no batch script\n")
+    (tmp_path / "new.slurm").write_text(SCRIPT)
+    reader, terminal = os.openpty()
+    argv = [sys.executable, "-m", "hpc_kit", "init", "--minimal"]
+    with subprocess.Popen(argv, cwd=tmp_path, stdin=terminal, stdout=terminal, stderr=terminal) as process:
+        os.write(reader, b"\nn\n")
+        assert process.wait(60) == 0
+    shown = os.read(reader, 100_000).decode()
+    assert "Convert old.sbatch to jobs/old.toml? [Y/n]" in shown
+    assert "other.sh" not in shown
+    assert (tmp_path / "jobs" / "old.toml").exists()
+    assert not (tmp_path / "jobs" / "new.toml").exists()
+    os.close(reader)
+    os.close(terminal)

@@ -1,0 +1,46 @@
+"""`hpc-kit import`: from a script to a job file that renders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.check.test_job_import import SCRIPTS
+from tests.cli.conftest import Kit
+
+
+def test_a_script_becomes_a_job_file_that_renders(kit: Kit, project: Path) -> None:
+    (project / "old.sbatch").write_text(SCRIPTS["torchrun"])
+    done = kit("import", "old.sbatch", "-o", "jobs/gpt.toml")
+    assert done.returncode == 0, done.stderr
+    assert "written jobs/gpt.toml" in done.stdout
+    assert "old.sbatch:27: a job file starts one program" in done.stderr
+    text = (project / "jobs" / "gpt.toml").read_text()
+    assert text.startswith(
+        "# Imported from old.sbatch by hpc-kit import.\n# Line 17: WANDB_API_KEY looks like a secret"
+    )
+    script = kit("render", "gpt", "--cluster", "slurm").stdout
+    assert "#SBATCH --gres=gpu:a100:4\n" in script
+    assert "--nproc-per-node=4" in script
+    again = kit("import", "old.sbatch", "-o", "jobs/gpt.toml")
+    assert again.returncode == 2
+    assert "jobs/gpt.toml exists" in again.stderr
+
+
+def test_without_output_the_job_file_is_printed(kit: Kit, project: Path) -> None:
+    (project / "old.sbatch").write_text(SCRIPTS["srun"])
+    assert "ntasks_per_node = 8" in kit("import", "old.sbatch").stdout
+    document = json.loads(kit("import", "old.sbatch", "--json").stdout)
+    assert document["job"]["resources"]["nodes"] == 2
+    assert {
+        "line": 15,
+        "text": "srun --cpu-bind=cores has no key: the job starts srun with its own options",
+    } in document["notes"]
+
+
+def test_a_job_that_needs_a_change_is_named(kit: Kit, project: Path) -> None:
+    (project / "old.sbatch").write_text("#!/bin/bash\n#SBATCH --ntasks=8\nsrun ./a.out\n")
+    done = kit("import", "old.sbatch")
+    assert done.returncode == 1
+    assert "before it can be rendered: the number of nodes for 8 tasks is missing" in " ".join(done.stderr.split())
+    assert kit("import", "missing.sbatch").returncode == 2
