@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.client import PROBE_SECONDS, find_slurm, is_embedded, run_command
-from hpc_kit.slurm.cluster_identity import find_program
+from hpc_kit.slurm.cluster_identity import find_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,7 +133,7 @@ def _slurm(environ: Mapping[str, str]) -> list[Part]:
     except SlurmUnavailable as error:
         return [Part("slurm", "broken", error.found or error.what, embedded, "scontrol ping")]
     if here is None:
-        lost = find_program("sbatch", environ) is not None
+        lost = find_command("sbatch", environ) is not None
         found = "its commands have no configuration here" if lost else "none here"
         return [Part("slurm", "none", f"{found}: jobs run on the embedded Slurm", embedded)]
     version = detect_version(environ)
@@ -158,7 +158,7 @@ def _gpus(environ: Mapping[str, str]) -> Part:
         ("rocm-smi", "--showproductname", "--csv"),
     )
     for argv in queries:
-        if find_program(argv[0], environ) is None:
+        if find_command(argv[0], environ) is None:
             continue
         answer = _run(argv, environ)
         if answer is None:
@@ -170,7 +170,7 @@ def _gpus(environ: Mapping[str, str]) -> Part:
 
 def _mpi(environ: Mapping[str, str]) -> Part:
     used = "launcher = 'mpirun'"
-    answer = _run(["mpirun", "--version"], environ) if find_program("mpirun", environ) else None
+    answer = _run(["mpirun", "--version"], environ) if find_command("mpirun", environ) else None
     if answer is None:
         return Part("mpirun", "none", "not on PATH; many sites have it as a module", used, "module avail openmpi mpich")
     first = next((line.strip() for line in answer.splitlines() if re.search(r"\d+\.\d+", line)), "mpirun")
@@ -178,8 +178,8 @@ def _mpi(environ: Mapping[str, str]) -> Part:
 
 
 def _containers(environ: Mapping[str, str]) -> Part:
-    tools = [name for name in ("apptainer", "singularity", "enroot", "podman") if find_program(name, environ)]
-    if find_program("srun", environ) and "--container-image" in (_run(["srun", "--help"], environ) or ""):
+    tools = [name for name in ("apptainer", "singularity", "enroot", "podman") if find_command(name, environ)]
+    if find_command("srun", environ) and "--container-image" in (_run(["srun", "--help"], environ) or ""):
         tools.append("pyxis")
     return Part(
         "containers", "ok" if tools else "none", ", ".join(tools) or "none on PATH", "[environment] of a cluster"
@@ -187,7 +187,7 @@ def _containers(environ: Mapping[str, str]) -> Part:
 
 
 def _program(environ: Mapping[str, str], name: str, used: str, remedy: str) -> Part:
-    path = find_program(name, environ)
+    path = find_command(name, environ)
     return Part(name, "ok", path, used) if path else Part(name, "missing", "not on PATH", used, remedy)
 
 

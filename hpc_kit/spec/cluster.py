@@ -67,7 +67,7 @@ class Embedded(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
 
 class Partition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One partition: its limits, what its nodes have in place of [node], and what its jobs need in place of the cluster's.
+    """One partition: its limits, its nodes where they differ from [node], and settings for its jobs only.
 
     None means unknown, unlimited, or as in the rest of the file.
     """

@@ -53,10 +53,10 @@ def test_a_foreign_program_survives_a_stop(slurm: Slurm, program: str, package: 
         "resources.ntasks_per_node": ranks, "resources.time": "10", "launch.bootstrap": ranks > 1,
     }  # fmt: skip
     (slurm.folder / "job.sbatch").write_text(render("single", "local", set=settings, root=slurm.folder))
-    job = slurm.said("sbatch", "--parsable", "job.sbatch").strip()
+    job = slurm.check_output("sbatch", "--parsable", "job.sbatch").strip()
     run, steps = slurm.folder / "runs" / "job" / job, slurm.folder / "steps"
     wait_for(lambda: steps.exists() and len(steps.read_text().split()) >= 15, seconds=120)
-    slurm.said("scancel", "--signal=USR1", "--batch", job)
+    slurm.check_output("scancel", "--signal=USR1", "--batch", job)
     wait_for(lambda: len(starts(run)) == 2, seconds=60)
     wait_for(lambda: (run / END).exists() and (run / END).read_text().split(), seconds=120)
     log = run.with_name(f"{job}.log").read_text() + (run / "rank-0.log").read_text()

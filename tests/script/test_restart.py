@@ -69,7 +69,7 @@ def submit(
     settings |= {**(changes or {}), **more}
     text = render("single", "local", set=settings, root=slurm.folder, standalone=standalone)
     (slurm.folder / "job.sbatch").write_text(text)
-    job_id = slurm.said("sbatch", "--parsable", *options, "job.sbatch").strip()
+    job_id = slurm.check_output("sbatch", "--parsable", *options, "job.sbatch").strip()
     return slurm.folder / "runs" / "job" / job_id
 
 
