@@ -40,7 +40,7 @@ def quiet_torch_import() -> Iterator[None]:
 
 @contextmanager
 def after_torch_import(action: Callable[[], None]) -> Iterator[None]:
-    """Call `action` once when torch is imported inside the `with` block; at once if torch is imported already.
+    """Call `action` once when torch is imported inside the `with` block; immediately if torch is imported already.
 
     Processes that the program forks do not call it.
     """
@@ -71,7 +71,7 @@ class _TorchFinder(MetaPathFinder):
         """Return torch's own spec with a loader that calls the action."""
         if fullname != "torch" or self._searching or os.getpid() != self._process:
             return None
-        self._searching = True  # the other finders know where torch is
+        self._searching = True  # the remaining finders find torch
         try:
             spec = find_spec(fullname)
         finally:
