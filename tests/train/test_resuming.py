@@ -1,4 +1,4 @@
-"""An interrupted training has bit for bit the losses of an uninterrupted one, however its ranks share the model."""
+"""An interrupted training has exactly the losses of an uninterrupted one, however its ranks share the model."""
 
 from __future__ import annotations
 

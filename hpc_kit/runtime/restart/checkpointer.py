@@ -40,6 +40,9 @@ T = TypeVar("T")
 LEAD_VARIABLE = "HPC_KIT_RESTART_LEAD"
 """Environment variable, set by the script: seconds between the stop signal and the end of the job."""
 
+_LONG_SAVE, _LARGE_SHARE = 1.0, 0.1
+"""Saves that take more than these seconds and more than this share of the time are reported."""
+
 _WRITE_TIMEOUT = timedelta(minutes=30)
 """Ranks may need very different times to write their parts to a busy disk."""
 
@@ -407,6 +410,7 @@ class Checkpointer:
         self.latest = written.path
         self._print(f"saved   {display_path(written.path)}")
         self._compare_with_lead(written.seconds)
+        self._compare_with_interval(written.seconds)
 
     def _compare_with_lead(self, seconds: float) -> None:
         """Warn if the time between the stop signal and the end of the job is too short for a save."""
@@ -421,6 +425,17 @@ class Checkpointer:
                 f"  found  a stop takes up to {needed:.0f} s: a save takes {seconds:.0f} s, the ranks notice the signal"
                 f" after {until_noticed:.0f} s; the lead is {lead:.0f} s\n"
                 f"  do     set lead = {int(needed * 1.5) + 1} in [restart]"
+            )
+
+    def _compare_with_interval(self, seconds: float) -> None:
+        """Report saves that take much of the time of a training."""
+        between = self.every * self._agreement.step_seconds
+        share = seconds / (seconds + between) if between else 1.0
+        is_reported = self.asynchronous or not between or "interval" in self._warned
+        if not is_reported and seconds > _LONG_SAVE and share > _LARGE_SHARE:
+            self._warned.add("interval")
+            self._print(
+                f"note    saves take {share:.0%} of the time; less with every={5 * self.every} or asynchronous=True"
             )
 
     def _mark_stop(self, done: int) -> None:

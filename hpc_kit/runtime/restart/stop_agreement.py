@@ -32,7 +32,8 @@ class StopAgreement:
 
     def __init__(self, every: int | None = None, group: dist.ProcessGroup | None = None) -> None:
         self.every, self.group = every, group
-        self._step_seconds = 0.0
+        self.step_seconds = 0.0
+        """Duration of the latest steps on the slowest rank; 0 before the second step."""
         self._steps, self._next = 0, 1
         self._sent: tuple[Any, torch.Tensor] | None = None
         self._last_message: tuple[int, float] | None = None
@@ -41,8 +42,8 @@ class StopAgreement:
     def seconds_late(self) -> float:
         """The longest time between a stop signal and the step that answers it."""
         if self.every:
-            return self.every * self._step_seconds
-        return self._step_seconds if self._is_slow else (self._interval + 1) * self._step_seconds
+            return self.every * self.step_seconds
+        return self.step_seconds if self._is_slow else (self._interval + 1) * self.step_seconds
 
     def is_stop(self, done: int, requested: bool) -> bool:
         """Return whether all ranks stop now. Each rank calls this once after each step.
@@ -67,13 +68,13 @@ class StopAgreement:
 
     @property
     def _is_slow(self) -> bool:
-        return self._step_seconds >= _SLOW_STEP or not self._step_seconds
+        return self.step_seconds >= _SLOW_STEP or not self.step_seconds
 
     @property
     def _interval(self) -> int:
-        if not self._step_seconds:
+        if not self.step_seconds:
             return 1
-        return max(1, min(int(_LATEST / self._step_seconds) - 1, _MOST_STEPS))
+        return max(1, min(int(_LATEST / self.step_seconds) - 1, _MOST_STEPS))
 
     def _send(self, requested: bool) -> None:
         now = time.monotonic()
@@ -91,6 +92,6 @@ class StopAgreement:
         self._sent = None
         if work is not None:
             work.wait()
-        requested, self._step_seconds = values.tolist()
+        requested, self.step_seconds = values.tolist()
         self._next = cast("tuple[int, float]", self._last_message)[0] + self._interval
         return bool(requested)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import resource
 import signal
 from collections.abc import Callable, Iterator
@@ -417,6 +418,15 @@ def test_a_lead_that_is_shorter_than_the_last_saves_is_reported_at_the_start(
         "warning: the lead may be too short for a save\n  found  a stop takes up to 120 s: "
     )
     assert slow.lines[1].endswith("\n  do     set lead = 181 in [restart]")
+
+
+def test_saves_that_take_much_of_the_time_are_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpointer, "_LONG_SAVE", 0.0)
+    training = Training(tmp_path, every=2)
+    training.run(8)
+    notes = [line for line in training.lines if not line.startswith("saved ")]
+    assert len(notes) == 1
+    assert re.fullmatch(r"note    saves take \d+% of the time; less with every=10 or asynchronous=True", notes[0])
 
 
 def hide_from_second_host(monkeypatch: pytest.MonkeyPatch) -> None:
