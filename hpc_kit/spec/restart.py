@@ -35,7 +35,7 @@ class Restart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     exit_codes: Annotated[
         tuple[ExitCode, ...],
         Meta(
-            description="Exit codes after which the job is tried again, besides a stop; 128 + N: signal N ended a rank"
+            description="Exit codes after which the job is tried again, as after a stop; 128 + N: signal N ended a rank"
         ),
     ] = (134, 137, 143)
     resume_args: Annotated[
@@ -74,7 +74,7 @@ class Restart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
 
 def check_restart(job: Job, origins: Origins) -> None:
-    """Check the table [restart] against the other options of the job.
+    """Check the table [restart] against the options of the job.
 
     Raises:
         SpecError: A value is wrong, or contradicts another option.
