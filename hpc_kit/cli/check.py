@@ -167,10 +167,11 @@ def _check_job(request: JobRequest, *, standalone: bool) -> CheckReport:
 
 
 @cache
-def _version_of(cluster: Cluster | None) -> SlurmVersion | None:
+def _local_version() -> SlurmVersion | None:
+    """Return the release of the Slurm on this machine, which is asked once for all scripts."""
     from hpc_kit.spec.cluster_client import slurm_version_of
 
-    return slurm_version_of(cluster, os.environ)
+    return slurm_version_of(None, os.environ)
 
 
 def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None, alone: bool) -> CheckReport:
@@ -180,9 +181,10 @@ def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None, a
     from hpc_kit.check.rules import RULES, check
     from hpc_kit.slurm.client import run_command
     from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
+    from hpc_kit.spec.cluster_client import slurm_version_of
 
     embedded = cluster is not None and cluster.slurm == "embedded"
-    version = _version_of(cluster)
+    version = slurm_version_of(cluster, os.environ) if cluster is not None else _local_version()
     # submit creates the log folder of a job. Another check finds out whether that is possible.
     node = cluster.node if cluster is not None else None
     script = BatchScript(text, name, Site(None if job else os.path.isdir, version, node))

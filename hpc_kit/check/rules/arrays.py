@@ -11,6 +11,7 @@ from hpc_kit.check.bash_syntax import Assignment, Origin, Word, as_assignment
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.expansion import evaluate_sum
 from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.restarts import overwritten_files
 
 _MOST_ELEMENTS = 20_000
 _INDEX = "SLURM_ARRAY_TASK_ID"
@@ -102,6 +103,7 @@ def _is_one_word(word: Word) -> bool:
 
 _LINE_OF_FILE = re.compile(
     rf"\bsed\s+-n\w*\s+(?:-e\s*)?[\"']?\$\{{?(?P<sed>{NAME})\}}?[\"']?p|NR\s*==\s*[\"']*\$\{{?(?P<awk>{NAME})"
+    rf"|\bhead\s+-n?\s*[\"']?\$\{{?(?P<head>{NAME})\}}?[\"']?\s[^|]*\|\s*tail\s"
 )
 _SHARDS = (
     "num-shards", "n-shards", "nshards", "num-chunks", "num-splits", "num-parts", "num-partitions", "total-shards",
@@ -131,15 +133,19 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
         if subscript is None or length is None or part.text in seen or not index.depends(subscript[1]):
             continue
         values = [index.compute(subscript[1], each) for each in array.indexes]
-        beyond = [
-            each for each, value in zip(array.indexes, values, strict=True) if value is not None and value >= length
-        ]
+        pairs = [(each, value) for each, value in zip(array.indexes, values, strict=True) if value is not None]
+        beyond = [each for each, value in pairs if value >= length]
+        negative = [each for each, value in pairs if value < 0]
         known = {value for value in values if value is not None}
         if beyond:
             seen.add(part.text)
             what = f"{part.text} has {length} elements, 0 to {length - 1}: index {beyond[-1]} selects nothing"
             remedy = f"change --array={directive.value}; bash counts from 0"
             yield Problem(part.origin, what, remedy, (directive.line,), certain=True)
+        elif negative:
+            seen.add(part.text)
+            what = f"index {negative[0]} selects an element from the end of {part.text}: bash counts from 0"
+            yield Problem(part.origin, what, f"change --array={directive.value}", (directive.line,), certain=True)
         elif None not in values and len(known) == length - 1 and known in ({*range(1, length)}, {*range(length - 1)}):
             seen.add(part.text)
             unused = length - 1 if 0 in known else 0
@@ -147,7 +153,7 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
             yield Problem(part.origin, what, f"write --array=0-{length - 1}", (directive.line,))
     for number, line in enumerate(script.code.split("\n"), start=1):
         match = _LINE_OF_FILE.search(line)
-        name = (match["sed"] or match["awk"]) if match else None
+        name = (match["sed"] or match["awk"] or match["head"]) if match else None
         if match and name and low == 0 and (name == _INDEX or index.compute(f"${name}", 0) == 0):
             what = "lines count from 1, but the array from 0: index 0 selects no line"
             remedy = f"write --array=1-{high + 1}"
@@ -216,13 +222,13 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
     remedy = "write $SLURM_ARRAY_TASK_ID in the name"
     for launch in script.training:
         file, folder = launch.argument(*_OUTPUTS), launch.argument(*_OUTPUT_FOLDERS)
-        output = launch.command.syntax.output
         if file is not None and _FILE.match(file.text):
             what = f"all elements of the array write {file.text}"
             yield Problem(file, what, remedy, (directive.line,))
         elif folder is not None and folder.is_known and folder.text:
             what = f"all elements of the array save their checkpoints in {folder.text}"
             yield Problem(folder, what, remedy, (directive.line,))
-        if output is not None and output.literal and not output.literal.startswith("/dev/"):
-            what = f"all elements of the array overwrite {output.literal}"
-            yield Problem(output, what, remedy, (directive.line,))
+        for output in overwritten_files(launch):
+            if output.literal and not output.literal.startswith("/dev/"):
+                what = f"all elements of the array overwrite {output.literal}"
+                yield Problem(output, what, remedy, (directive.line,))

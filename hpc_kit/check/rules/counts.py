@@ -248,7 +248,11 @@ def processes_of_mpirun(script: BatchScript) -> Iterator[Problem]:
 
 
 def _per_node(script: BatchScript, launch: LaunchLine, mpirun: LaunchStage) -> Iterator[Problem]:
-    """Find more processes on each node than the job has tasks there."""
+    """Find more processes on each node than the job has tasks there, or all processes on one node."""
+    host = mpirun.option("host", "H", "hosts")
+    if host is not None and host.text == "localhost" and script.size.has_several_nodes:
+        what = f"{mpirun.name} starts all processes on this node; the job has {script.size.min_nodes}"
+        yield Problem(host, what, f"remove the option: {mpirun.name} knows the nodes of the job", (launch.line,))
     placed, have = mpirun.option("npernode", "N", "ppn", "perhost", "map-by"), script.size.tasks_per_node
     match = re.fullmatch(r"(?:ppr:)?(\d+)(?::node.*)?", placed.text) if placed is not None else None
     oversubscribes = "oversubscribe" in " ".join(word.text for word in mpirun.words)
@@ -448,6 +452,19 @@ def step_inherits_all_gpus(script: BatchScript) -> Iterator[Problem]:
         yield Problem(place, what, remedy, (script.line_of("gpus"),))
 
 
+def _threads_of_one_cpu(script: BatchScript) -> Iterator[Problem]:
+    """Find many threads in a job whose tasks have one CPU each, because --cpus-per-task is missing."""
+    option = script.directive("ntasks-per-node") or script.directive("ntasks")
+    whole = script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
+    if option is None or whole or script.is_heterogeneous or (script.size.ntasks or 1) < 2:
+        return
+    for each in script.assignments:
+        threads = each.value.text
+        if each.name == "OMP_NUM_THREADS" and threads.isdigit() and int(threads) >= 4 and script.training:
+            what = f"{threads} threads, but the job does not give --cpus-per-task: each task has one CPU"
+            yield Problem(each.value, what, f"add #SBATCH --cpus-per-task={threads}", (option.line,))
+
+
 @rule("KIT217", "warning")
 def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
     """The number of threads or data loaders does not fit the CPUs of a task.
@@ -460,7 +477,10 @@ def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
     Documented: sbatch(1), --cpus-per-task; pytorch.org/docs/stable/elastic/run.html.
     """
     option = script.directive("cpus-per-task")
-    if option is None or not option.value.isdigit() or script.is_heterogeneous or "exclusive" in script.options:
+    if option is None:
+        yield from _threads_of_one_cpu(script)
+        return
+    if not option.value.isdigit() or script.is_heterogeneous or "exclusive" in script.options:
         return
     cpus = int(option.value)
     for each in script.assignments:

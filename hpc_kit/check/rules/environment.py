@@ -10,7 +10,7 @@ from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
-from hpc_kit.check.launch_lines import LaunchLine
+from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.rendezvous import removal
@@ -286,29 +286,38 @@ def environment_without_export(script: BatchScript) -> Iterator[Problem]:
         if "=" in directive.value and names.isdisjoint({"ALL", "NIL", "NONE", "PATH"}):
             what = f"--export={directive.value} passes on nothing else: the job has none of your variables"
             yield Problem(directive, what, f"write --export=ALL,{directive.value}", certain=False)
-    changed = "SLURM_EXPORT_ENV" in script.assigned or any(
-        command.name == "unset" and "SLURM_EXPORT_ENV" in command.texts for command in script.commands
-    )
     for launch in script.training:
         srun = launch.stage("srun")
         if srun is None or srun.may_hide_options or srun.error is not None:
             continue
-        export = srun.options.get("export")
-        if export is None:
-            cut_off = directive is not None and directive.value.upper() in {"NONE", "NIL"} and not changed
-            if directive is not None and cut_off and _sets_up_before(script, launch):
-                what = f"--export={directive.value}: the tasks get no variable of this script"
-                yield Problem(srun, what, "write srun --export=ALL ...", (directive.line, launch.line))
-        elif export.is_known:
-            names = {item.partition("=")[0].upper() for item in export.text.split(",")}
-            if names.isdisjoint({"ALL", "NIL", "NONE", "PATH"}):
-                what = f"--export={export.text} passes on nothing else: the tasks have no PATH"
-                yield Problem(export, what, f"write --export=ALL,{export.text}", certain=False)
-            cut = [item for item in export.text.split(",")[1:] if re.fullmatch(r"[a-z0-9.]+", item)]
-            if cut and "=" in export.text and cut[0] not in script.assigned:
-                what = f"--export ends a value at the comma: {cut[0]!r} is taken for a variable"
-                remedy = "export the variable before srun, and write --export=ALL"
-                yield Problem(export, what, remedy, (launch.line,), certain=False)
+        yield from _step_without_export(script, launch, srun)
+
+
+def _step_without_export(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> Iterator[Problem]:
+    """Find a step that gets less of the environment than its program needs."""
+    directive = script.directive("export")
+    changed = "SLURM_EXPORT_ENV" in script.assigned or any(
+        command.name == "unset" and "SLURM_EXPORT_ENV" in command.texts for command in script.commands
+    )
+    export = srun.options.get("export")
+    if export is not None and export.text.upper() in {"NONE", "NIL"} and _sets_up_before(script, launch):
+        what = f"--export={export.text}: the tasks get no variable of this script"
+        yield Problem(export, what, "write srun --export=ALL ...", (launch.line,))
+    elif export is None:
+        cut_off = directive is not None and directive.value.upper() in {"NONE", "NIL"} and not changed
+        if directive is not None and cut_off and _sets_up_before(script, launch):
+            what = f"--export={directive.value}: the tasks get no variable of this script"
+            yield Problem(srun, what, "write srun --export=ALL ...", (directive.line, launch.line))
+    elif export.is_known:
+        names = {item.partition("=")[0].upper() for item in export.text.split(",")}
+        if names.isdisjoint({"ALL", "NIL", "NONE", "PATH"}):
+            what = f"--export={export.text} passes on nothing else: the tasks have no PATH"
+            yield Problem(export, what, f"write --export=ALL,{export.text}", certain=False)
+        cut = [item for item in export.text.split(",")[1:] if re.fullmatch(r"[a-z0-9.]+", item)]
+        if cut and "=" in export.text and cut[0] not in script.assigned:
+            what = f"--export ends a value at the comma: {cut[0]!r} is taken for a variable"
+            remedy = "export the variable before srun, and write --export=ALL"
+            yield Problem(export, what, remedy, (launch.line,), certain=False)
 
 
 def _sets_up_before(script: BatchScript, launch: LaunchLine) -> bool:
@@ -338,9 +347,9 @@ def _cut_export(export: DirectiveOption) -> Iterator[Problem]:
 
 _BASH_ONLY = re.compile(
     r"\s*(?:(?:if|while|until|elif)\s+)?"
-    r"(\[\[\s|source\s|declare\s|\w+=\(|\w+\+=|function\s+\w+\s*\{|pushd\s|set\s+-\w*o\s+pipefail|\(\()"
+    r"(\[\[\s|source\s|declare\s|\w+=\(|\w+\+=|function\s+\w+\s*(?:\(\))?\s*\{|pushd\s|set\s+-\w*o\s+pipefail|\(\()"
 )
-_BASH_INSIDE = re.compile(r"(<<<|&>|\$\{\w+(?:\^|,|//|:\d|\[)|\s<\(|\{\d+\.\.\d+\}|\$RANDOM\b)")
+_BASH_INSIDE = re.compile(r"(\[ [^\]]+ ==(?= )|<<<|&>|\$\{\w+(?:\^|,|//|:\d|\[)|\s<\(|\{\d+\.\.\d+\}|\$RANDOM\b)")
 _IN_SH = re.compile(r"(?:\A|[;&|]\s*)(source|declare|pushd|\[\[)\s")
 
 
@@ -402,7 +411,7 @@ def conda_with_nounset(script: BatchScript) -> Iterator[Problem]:
         if command.in_task:
             continue
         if command.name == "set" and len(texts) > 1:
-            if re.match(r"-[a-z]*u", texts[1]) or texts[1:3] == ["-o", "nounset"]:
+            if re.match(r"-[a-z]*u", texts[1]) or "-o nounset" in " ".join(texts):
                 nounset = command.line
             elif re.match(r"\+[a-z]*u", texts[1]) or texts[1:3] == ["+o", "nounset"]:
                 nounset = None
@@ -473,6 +482,15 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     Documented: scancel(1).
     """
     alone = "exclusive" in script.options
+    for step in script.commands:
+        match = (
+            re.search(r"\b(pkill|killall)\b(?! -P)|\bscancel (-u|--user|--me)", step.texts[1])
+            if _is_trap(step)
+            else None
+        )
+        if match is not None and not (alone and match[1]):
+            what = f"{match[0].partition(' ')[0]} also ends processes or jobs that are not of this job"
+            yield Problem(step, what, 'end processes by their id: kill "$pid"')
     for launch in script.launch_lines:
         words = [word.text for word in launch.program.words]
         if launch.program.name == "scancel" and _cancels_all(words):
@@ -489,8 +507,12 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
 
 
 _SHARED_FOLDER = re.compile(
-    r"/(tmp|var/tmp|dev/shm|local|scratch|localscratch)(/\*|/(\$\{?USER\}?|ray|torch\S*\*))?/?\Z"
+    r"/(tmp|var/tmp|dev/shm|local|scratch|localscratch)(/\*|/(\$\{?USER\}?|ray|torch\S*\*)(/\*)?)?/?\Z"
 )
+
+
+def _is_trap(step: TracedCommand) -> bool:
+    return step.name == "trap" and len(step.words) > 2
 
 
 def _hits_others(words: list[str]) -> bool:
@@ -530,7 +552,7 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
                 yield _fault(name, option, value)
     for number, line in enumerate(script.lines, start=1):
         for match in SHAPES.finditer(line):
-            if number not in script.comments or not line.lstrip().startswith("#"):
+            if number not in script.comments or not line.lstrip().startswith("#") or line.startswith("#SBATCH"):
                 yield _fault("this", Origin(number, match.start() + 1), match[0])
 
 

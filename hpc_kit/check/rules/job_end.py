@@ -179,6 +179,11 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
             return
         behind = tuple(each for each in followers if shield.statement in [p.statement for p in each.position.outward()])
         followers = tuple(each for each in followers if each not in behind)
+        last_part = shield.chain.pipelines[-1].commands[-1]
+        name = last_part.words[0].plain if isinstance(last_part, SimpleCommand) and last_part.words else None
+        if shield.chain.operators[shield.chain_index :] == ("&&", "||") and name in {"true", ":", "echo", "printf"}:
+            yield flow.finding(f"'|| {name}' makes a failed training a COMPLETED job", _KEEP, doubtful=True)
+            return
         if shield.chain.operators[shield.chain_index] == "||":
             if behind and all(each.name in {"true", ":", "echo", "printf"} for each in behind):
                 what = f"'|| {behind[0].name}' makes a failed training a COMPLETED job"
@@ -348,7 +353,7 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
     ):
         return
     # With an `else`, the script handles the failure. After other work, the program may be an optional last step.
-    if any(role == "else" for each in conditions if each.compound for role, _ in each.compound.bodies):
+    if any(_handles_failure(each.compound) for each in conditions if each.compound):
         return
     if any(_is_unconditional(each) for each in script.training[:-1]):
         return
@@ -356,6 +361,16 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
     if all(_is_short(command) for command in script.commands[index + 1 :]):
         what = "the if uses the exit status: a failed training is COMPLETED"
         yield Problem(launch.stages[0], what, "write exit 1 in the branch of the failure", (launch.line,))
+
+
+def _handles_failure(compound: CompoundCommand) -> bool:
+    """Tell whether an `if` has an `else` that does more than print."""
+    for role, block in compound.bodies:
+        commands = [each for statement in block for pipe in statement.chain.pipelines for each in pipe.commands]
+        words = [each.words[0].plain if isinstance(each, SimpleCommand) and each.words else None for each in commands]
+        if role == "else" and not all(word in {"echo", "printf"} for word in words):
+            return True
+    return False
 
 
 def _is_unconditional(launch: LaunchLine) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from hpc_kit.check.bash_syntax import SimpleCommand, Word
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
+from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.job_end import read_signal, trace_exit_status, traps_for
 from hpc_kit.errors import HpcKitError
@@ -51,16 +53,21 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
         edits = (Edit(last + 1, 1, "", "#SBATCH --open-mode=append\n"),) if "open-mode" not in script.options else ()
         yield Problem(place, what, "add #SBATCH --open-mode=append", (script.line_of("output"),), edits=edits)
     for launch in script.training:
-        commands = launch.command.position.pipeline.commands[launch.command.position.pipeline_index + 1 :]
-        files = [launch.command.syntax.output] if launch.command.syntax.output is not None else []
-        for command in commands:
-            words = getattr(command, "words", ())
-            if words and words[0].plain == "tee" and not any((word.plain or "").startswith("-a") for word in words):
-                files += words[1:2]
-        for file in files:
+        for file in overwritten_files(launch):
             if not re.search(r"RESTART_COUNT|date|/dev/|\$\$", file.raw):
                 what = f"{file.raw} is overwritten when the job starts again"
                 yield Problem(file, what, "write >> or tee -a", (launch.line, place.line))
+
+
+def overwritten_files(launch: LaunchLine) -> list[Word]:
+    """Return the files of `>` and `tee` that a launch line overwrites."""
+    position, output = launch.command.position, launch.command.syntax.output
+    files = [output] if output is not None else []
+    for command in position.pipeline.commands[position.pipeline_index + 1 :]:
+        words = command.words if isinstance(command, SimpleCommand) else ()
+        if words and words[0].plain == "tee" and not any((word.plain or "").startswith("-a") for word in words):
+            files += words[1:2]
+    return files
 
 
 @rule("KIT414")
@@ -149,7 +156,8 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
     """
     place = _requeues(script)
     for step in script.commands:
-        if step.in_task or _under_condition(step):
+        before = bool(script.training) and step.line < script.training[0].line
+        if step.in_task or (_under_condition(step) and not (before and _tests_path(step))):
             continue
         trap = step.name == "trap" and len(step.words) > 1
         texts = _REMOVES.findall(step.words[1].text) if trap else []
@@ -166,6 +174,13 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
                     (place.line if place is not None else None,),
                 )
                 break
+
+
+def _tests_path(step: TracedCommand) -> bool:
+    """Tell whether the only condition of a command is that a file exists: `[ -d DIR ] && rm -r DIR`."""
+    first = step.position.chain.pipelines[0].commands[0]
+    words = [word.raw for word in getattr(first, "words", ())]
+    return step.position.chain_index == 1 and words[:2] in (["[", "-d"], ["[", "-e"], ["test", "-d"])
 
 
 def _under_condition(step: TracedCommand) -> bool:

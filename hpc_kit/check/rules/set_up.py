@@ -55,7 +55,7 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
         if (
             file is not None
             and later
-            and re.search(r"(\A|/)(activate|conda\.sh|load_modules\.sh|modules\.sh)\Z", file.text)
+            and re.search(r"(\A|/)(activate(\.sh)?|conda\.sh|load_modules\.sh|modules\.sh)\Z", file.text)
         ):
             what = f"{shell.name} runs {file.text} in a child: this shell does not get the environment"
             yield Problem(shell, what, f"write source {file.text}", (later[0].line,), certain=True)
