@@ -26,9 +26,19 @@ def command() -> None:
 
 @command.command("discover", short_help="ask Slurm for partitions, limits, accounts, MPI and containers")
 @click.option("--write", type=FILE, metavar="FILE", help="Write or update a cluster file: env/NAME.toml.")
+@click.option("--probe", is_flag=True, help="Ask a node, too, in a job of a minute: network cards, interfaces, NVLink.")
+@click.option(
+    "--srun",
+    "srun_options",
+    multiple=True,
+    metavar="OPTION",
+    help="Option of the job of --probe: --srun=--account=NAME.",
+)
 @CLUSTER_OPTION
 @JSON_OPTION
-def discover_command(write: Path | None, cluster: str | None, as_json: bool) -> None:
+def discover_command(
+    write: Path | None, probe: bool, srun_options: tuple[str, ...], cluster: str | None, as_json: bool
+) -> None:
     """Print a cluster file for the Slurm of this login node.
 
     The values come from sinfo, scontrol, sacctmgr, srun and the programs on PATH. A comment names the command of each
@@ -44,6 +54,10 @@ def discover_command(write: Path | None, cluster: str | None, as_json: bool) -> 
     session = open_session(cluster, require_answer=True)
     session.client.check_available(session.cluster.name)
     found = discover_cluster(session.client)
+    if probe:
+        from hpc_kit.spec.node_probe import probe_node
+
+        found = found._replace(facts=(*found.facts, *probe_node(session.client, srun_options)))
     name = file_name(found.cluster)
     if as_json:
         facts = [{"key": fact.name, "value": fact.value, "source": fact.source} for fact in found.facts]

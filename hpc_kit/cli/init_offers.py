@@ -64,7 +64,7 @@ def carry_out(context: click.Context, folder: Path, offers: Offers) -> None:
     from hpc_kit.cli import cluster, import_script
 
     if offers.discover:
-        context.invoke(cluster.discover_command, write=folder / "env" / "default.toml", cluster=None, as_json=False)
+        context.invoke(cluster.discover_command, write=folder / "env" / "default.toml")
     for script in offers.scripts:
         job = _job_of(folder, script)
         if job.exists():

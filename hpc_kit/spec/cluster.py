@@ -21,6 +21,8 @@ class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     fabric: Annotated[
         Literal["infiniband", "efa", "omnipath", "ethernet"], Meta(description="Kind of network between nodes")
     ] = "infiniband"
+    interfaces: Annotated[tuple[str, ...], Meta(description="Network interfaces of a node that are up")] = ()
+    nvlinks: Annotated[Number | None, Meta(description="NVLinks between two GPUs of a node")] = None
 
 
 class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

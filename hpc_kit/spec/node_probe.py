@@ -1,0 +1,92 @@
+"""Asks a node, in a small job, about its network cards and the links between its GPUs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from hpc_kit.errors import SlurmUnavailable
+from hpc_kit.spec.discovery import Fact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hpc_kit.slurm.client import SlurmClient
+
+SECONDS = 600.0
+"""Longest wait for the job, with its time in the queue."""
+
+SOURCE = "srun, on a node"
+
+PROGRAM = r"""
+import glob, json, os, re, subprocess
+
+def read(path):
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+interfaces = {}
+for path in glob.glob("/sys/class/net/*"):
+    if read(path + "/operstate") == "up":
+        speed = read(path + "/speed")
+        interfaces[os.path.basename(path)] = int(speed) if speed.isdigit() else None
+ports = []
+for path in glob.glob("/sys/class/infiniband/*/ports/*"):
+    if "ACTIVE" in read(path + "/state"):
+        rate = re.match(r"\d+", read(path + "/rate"))
+        ports.append([read(path + "/link_layer"), int(rate[0]) if rate else 0])
+try:
+    topology = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60).stdout
+except (OSError, subprocess.TimeoutExpired):
+    topology = ""
+nvlinks = [int(count) for count in re.findall(r"\bNV(\d+)\b", topology)]
+print(json.dumps({"interfaces": interfaces, "ports": ports, "nvlinks": max(nvlinks, default=0)}))
+"""
+"""Runs with any Python 3 of the node. A card without InfiniBand's driver, such as Slingshot's, is an interface."""
+
+
+def probe_node(client: SlurmClient, options: Sequence[str]) -> tuple[Fact, ...]:
+    """Run the probe on one node, and return its facts.
+
+    Args:
+        client: The Slurm.
+        options: Options of srun, such as `--partition=gpu`.
+
+    Raises:
+        SlurmUnavailable: The job did not run.
+    """
+    python = sys.executable if client.embedded else "python3"
+    argv = ["srun", "--nodes=1", "--ntasks=1", "--time=5", "--job-name=hpc-kit-probe", *options, python, "-c", PROGRAM]
+    answer = client.run(argv, timeout=SECONDS)
+    lines = answer.stdout.strip().splitlines()
+    try:
+        found = json.loads(lines[-1]) if answer.returncode == 0 and lines else None
+    except ValueError:
+        found = None
+    if found is None:
+        raise SlurmUnavailable(
+            "the probe did not run on a node",
+            found=answer.stderr.strip()[-500:] or f"srun ended with {answer.returncode}",
+            remedy="add the options that a job needs here: --srun=--account=NAME --srun=--partition=NAME",
+        )
+    return tuple(_facts(found))
+
+
+def _facts(found: dict[str, Any]) -> Iterator[Fact]:
+    interfaces = {name: speed for name, speed in found["interfaces"].items() if name != "lo"}
+    if interfaces:
+        yield Fact(("node", "interfaces"), sorted(interfaces), SOURCE)
+    ports = [(layer, rate) for layer, rate in found["ports"] if rate]
+    if ports:
+        infiniband = any(layer == "InfiniBand" for layer, _ in ports)
+        yield Fact(("node", "network"), sum(rate for _, rate in ports), SOURCE)
+        yield Fact(("node", "fabric"), "infiniband" if infiniband else "ethernet", SOURCE)
+    elif fastest := max((speed or 0 for speed in interfaces.values()), default=0) // 1000:
+        yield Fact(("node", "network"), fastest, SOURCE)
+        yield Fact(("node", "fabric"), "ethernet", SOURCE)
+    if found["nvlinks"]:
+        yield Fact(("node", "nvlinks"), found["nvlinks"], SOURCE)
