@@ -323,7 +323,7 @@ ANYWHERE = [
 
 EMBEDDED = [
     *ANYWHERE,
-    Kind("time limit", nothing, settings={"resources.time": "3", "restart.lead": 60}, attempts=0),
+    Kind("time limit", nothing, settings={"resources.time": "4", "restart.lead": 120}, attempts=0),
     Kind("time limit, the program ignores the signal", signal_batch, {"IGNORED": "1", "STEPS": "40"},
          settings={"restart.lead": 2}),
     Kind("kill -9 of a rank, with a spare node", kill_rank, settings={"restart.spares": 1}),
