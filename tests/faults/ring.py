@@ -221,7 +221,8 @@ class Trial:
             if Path(f"/proc/{self.process(rank)[0]}").exists():
                 raise self._failure(f"rank {rank} still runs")
         attempts = [event["attempt"] for event in self.history() if event["event"] == "start"]
-        later = [float(row[3]) for row in self._rows(0) if int(row[0]) == attempts[-1]]
+        rows_of_all = (row for rank in range(self.ranks) for row in self._rows(rank))
+        later = [float(row[3]) for row in rows_of_all if int(row[0]) == attempts[-1]]
         return Outcome(self.kind.name, min(later) - moment if later else None, repeated, attempts[-1])
 
 
