@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import gzip
 import itertools
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -427,8 +426,3 @@ def _seconds(stamp: re.Match[str]) -> float | None:
         return None
     fraction = stamp.groupdict().get("fraction") or ""
     return day.timetuple().tm_yday * 86400 + hours * 3600 + minutes * 60 + seconds + float(f"0.{fraction[1:] or 0}")
-
-
-def exists(path: Path) -> bool:
-    """Return whether a path can be read."""
-    return os.access(path, os.R_OK)
