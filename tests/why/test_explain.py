@@ -173,3 +173,10 @@ def test_a_repeated_message_is_read_a_limited_number_of_times(tmp_path: Path) ->
     )
     verdict = why(tmp_path, slurm_log=refused + TRACEBACK.format(error="KeyError: 'a'"))
     assert verdict.class_ == "python-exception"
+
+
+def test_the_record_of_the_first_failure_in_a_run_folder_decides(tmp_path: Path) -> None:
+    failed = TRACEBACK.format(error="KeyError: 'a'")
+    (tmp_path / "first-failure").write_text("1 n2 1 1700000000.0\n")
+    verdict = why(tmp_path, rank__0_log=failed, rank__1_log=failed)
+    assert (verdict.rank, verdict.host) == (1, "n2")
