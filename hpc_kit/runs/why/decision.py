@@ -599,6 +599,8 @@ class _Decision:
             return self._confidence_of_analysis(event)
         if rule.weight < CLEAR:
             return "likely"
+        if rule.kind == "soft" and not self.failed and event.lines_after:
+            return "likely"
         ended = (
             self.failed
             or rule.scope == "job"
