@@ -52,6 +52,8 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
         shell = launch.stages[0]
         file = shell.option("file") if shell.kind == "shell" else None
         later = [each for each in training if each.line > launch.line]
+        if shell.kind == "program" and shell.words[0].text.endswith("/bin/activate"):
+            file = shell.words[0]
         if (
             file is not None
             and later

@@ -255,7 +255,12 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
 
 
 def _never_ends(launch: LaunchLine) -> bool:
-    return runs_forever(launch.program.words)
+    shell = launch.stage("shell")
+    endless = shell is not None and shell.code is not None and _ENDLESS_LOOP.search(shell.code.text.text)
+    return bool(endless) or runs_forever(launch.program.words)
+
+
+_ENDLESS_LOOP = re.compile(r"\bwhile\s+(true|:|sleep\s|\[ 1 \])|\bfor\s*\(\(\s*;\s*;\s*\)\)")
 
 
 def _compete(script: BatchScript, first: LaunchLine, second: LaunchLine, nodes: int) -> bool:
