@@ -72,7 +72,7 @@ def _names_itself(host: str, *, in_task: bool) -> bool:
 def _default_host(agent: LaunchStage) -> str | None:
     """Return the host at which torchrun meets its peers by default. torchrun does not read MASTER_ADDR."""
     nodes, backend = agent.option("nnodes"), agent.option("rdzv-backend")
-    finds_address = any(word.text == "hpc_kit.runtime.torchrun" for word in agent.words[:3])
+    finds_address = any(word.text == "hpc_kit.runtime.torchrun" for word in agent.words[:4])
     if (
         agent.kind != "torchrun"
         or finds_address
