@@ -139,7 +139,8 @@ class _Decision:
         if culprit is None:
             culprit = self._weak_candidate()
         if culprit is not None:
-            return self._verdict_of(self._explain(culprit))
+            culprit = self._explain(culprit)
+            return self._verdict_of(self._absent_rank(culprit) or culprit)
         return self._without_culprit()
 
     def _fatal(self) -> list[Event]:
@@ -147,6 +148,8 @@ class _Decision:
         return [event for event in self.events if event.rule.kind == "cause" and self._is_fatal(event)]
 
     def _is_fatal(self, event: Event) -> bool:
+        if event.rule.class_ == "abort" and any(each.rule.class_ == "collective-timeout" for each in self.events):
+            return False  # NCCL's watchdog ends a rank like this after a time-out
         if event.strength == SYSTEM:
             return not self.completed or event.rule.weight >= DIRECT
         if event.strength != EXCEPTION or (event.traceback and event.traceback.is_thread):
@@ -389,6 +392,17 @@ class _Decision:
         if timed_out:
             return self._event("barrier-timeout-rank", line, rank)
         return self._event("rank-vanished", line, rank)
+
+    def _absent_rank(self, culprit: Event) -> Event | None:
+        """Return the only rank that did not come to a rendezvous, if it wrote a log, as an event."""
+        if culprit.rule.class_ != "rendezvous-timeout":
+            return None
+        came = {event.rank for event in self.events if event.rule.class_ == "rendezvous-timeout"}
+        absent = sorted(self.evidence.ranks - came)
+        last = {key[1]: line for key, line in self.evidence.last.items()}
+        if len(absent) != 1 or len(came - {None}) < len(self.evidence.ranks) - 1 or absent[0] not in last:
+            return None
+        return self._event("barrier-timeout-rank", last[absent[0]], absent[0])
 
     def _ended(self, rank: int) -> bool:
         lost = any(event.rank == rank and event.rule.class_ == "connection-lost" for event in self.events)
