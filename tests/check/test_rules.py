@@ -407,6 +407,13 @@ BAD = [
     Bad("KIT302", HEAD + "export MASTER_PORT=29500\n", 2, W, "port 29500 is fixed"),
     Bad("KIT302", HEAD + "srun python t.py --init_method=tcp://$HOST:3456 --size 4\n", 2, W, "port 3456 is fixed"),
     Bad("KIT302", HEAD + "srun python t.py --dist-url 'tcp://[fd00::1]:3456'\n", 2, W, "port 3456 is fixed"),
+    Bad(
+        "KIT302",
+        HEAD + "#SBATCH --gpus-per-node=4 --array=1-4\nexport MASTER_PORT=29500\n",
+        3,
+        W,
+        "port 29500 is fixed",
+    ),
     Bad("KIT302", HEAD + "MASTER_PORT=${MASTER_PORT:-12345}\n", 2, W, "port 12345 is fixed"),
     Bad("KIT302", HEAD + "srun accelerate launch --main_process_port 29500 t.py\n", 2, W, "29500"),
     Bad("KIT302", HEAD + "srun torchrun --rdzv_endpoint $HOST:29500 t.py\n", 2, W, "29500"),
@@ -520,13 +527,6 @@ BAD = [
         "each node trains a separate model",
     ),
     Bad("KIT207", ONE_A_NODE + "srun accelerate launch --num_machines 4 t.py\n", 3, E, "no --machine_rank"),
-    Bad(
-        "KIT207",
-        ONE_A_NODE + "srun accelerate launch --num_machines 4 --rdzv_backend c10d t.py\n",
-        3,
-        W,
-        "no --machine_rank",
-    ),
     Bad(
         "KIT210", FOUR + "export WORLD_SIZE=$SLURM_NNODES\nsrun python t.py\n", 3, E, "WORLD_SIZE=4, but srun starts 8"
     ),
@@ -885,7 +885,9 @@ GOOD = [
         "KIT302",
         HEAD + "export MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))\nsrun torchrun --rdzv-endpoint=$H:0 t.py\n",
     ),
+    ("KIT207", ONE_A_NODE + "srun accelerate launch --num_machines 4 --rdzv_backend c10d t.py\n"),
     ("KIT302", HEAD + "#SBATCH --exclusive\nexport MASTER_PORT=29500\n"),
+    ("KIT302", HEAD + "#SBATCH --gpus-per-node=4\nexport MASTER_PORT=29500\n"),
     ("KIT302", HEAD + "srun python t.py --dist-url tcp://$HOST:$((10000 + SLURM_JOB_ID % 20000)) http://h:80/x\n"),
     (
         "KIT302",

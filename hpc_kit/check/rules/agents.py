@@ -186,7 +186,7 @@ def _same_node_rank(script: BatchScript, launch: LaunchLine, agent: LaunchStage)
             return None
         what = f"{option}={rank.text} on each of the {size.min_nodes} nodes: they need different ranks"
         return what, f"write srun bash -c '{agent.name} ... {option}=$SLURM_NODEID ...' in single quotes", None
-    if agent.kind == "accelerate":
+    if agent.kind == "accelerate" and not _numbers_nodes(agent):
         what = "no --machine_rank: accelerate stops, or every node uses rank 0 of its default configuration"
         return what, "write srun bash -c 'accelerate launch --machine_rank=$SLURM_NODEID ...'", None
     if _numbers_nodes(agent) or not agent.options.keys() & {"master-addr", "rdzv-endpoint"}:

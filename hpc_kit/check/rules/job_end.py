@@ -259,8 +259,11 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
         wait = waits[-1]
         what = "wait without a process id always returns 0: a failed training is COMPLETED"
         remedy = 'write pid=$! after the &, and wait "$pid"'
-        many = flow.launch.multiplier or flow.launch.stage("ssh")
-        yield Problem(wait, what, remedy, (flow.launch.line,), certain=bool(flow.is_certain or many))
+        launch = flow.launch
+        # Of independent steps that a loop starts, some may fail. A loop over ssh starts the ranks of one job.
+        is_farm = launch.in_loop and not launch.stage("ssh")
+        is_certain = (flow.is_certain or launch.multiplier or launch.stage("ssh")) and not is_farm
+        yield Problem(wait, what, remedy, (launch.line,), certain=bool(is_certain))
 
 
 def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterator[Problem]:

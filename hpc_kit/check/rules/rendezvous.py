@@ -69,6 +69,9 @@ def _names_itself(host: str, *, in_task: bool) -> bool:
     return bool(_LOOPBACK.match(host) or (in_task and _THIS_HOST.match(host)))
 
 
+_GPUS_OF_SMALL_NODE = 4
+
+
 def _default_host(agent: LaunchStage) -> str | None:
     """Return the host at which torchrun meets its peers by default. torchrun does not read MASTER_ADDR."""
     nodes, backend = agent.option("nnodes"), agent.option("rdzv-backend")
@@ -93,17 +96,24 @@ def fixed_port(script: BatchScript) -> Iterator[Problem]:
     """The rendezvous port is fixed.
 
     Two jobs on one node use the same port. The result is "address already in use", or the ranks of one job join the
-    other. The remains of an earlier job have the same effect. Most scripts use 29500.
+    other. The remains of an earlier job have the same effect. Most scripts use 29500. A job that takes whole nodes is
+    alone on them: with --exclusive, or with four GPUs a node or more.
 
     Fix: derive a port below 32768 from the job id: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
     Documented: pytorch.org/docs/stable/distributed.html; NVIDIA/enroot issue 243 is one of many.
     """
-    if "exclusive" in script.options:
+    if "exclusive" in script.options or (_takes_whole_nodes(script) and "array" not in script.options):
         return
     for text, port in _first_of_each(_ports(script)):
         if not EPHEMERAL[0] <= port <= EPHEMERAL[1]:
             what = f"port {port} is fixed: two jobs on one node use the same port"
             yield Problem(text, what, f"write MASTER_PORT={_OWN_PORT}", edits=_own_port(script, text, port))
+
+
+def _takes_whole_nodes(script: BatchScript) -> bool:
+    """Tell whether the job has so many GPUs on each node that hardly another job fits beside it."""
+    gpus = script.size.gpus_per_node
+    return gpus is not None and gpus >= _GPUS_OF_SMALL_NODE
 
 
 @rule("KIT303", "warning")
