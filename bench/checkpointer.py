@@ -2,6 +2,8 @@
 
     python bench/checkpointer.py [--ranks 8] [--steps 200] [--megabytes 200]
 
+CPU is the processor time of the whole process, which other work on the machine hardly changes.
+
 The ranks sleep for 100 ms in each step, so that many ranks fit on few cores. Printed: the time in `saver.step` as a
 share of that step, on the slowest rank, with an agreement in every step and with agreements as the Checkpointer chooses
 them; and how long a save of a model of this size stops a training, synchronously and asynchronously.
@@ -26,20 +28,22 @@ import hpc_kit
 STEP = 0.1
 
 
-def measure_agreements(steps: int, agree_every: int | None) -> tuple[float, float]:
-    """Return the mean and the largest seconds in `saver.step`, of the slowest rank."""
+def measure_agreements(steps: int, agree_every: int | None) -> list[float]:
+    """Return the mean and the largest seconds in `saver.step`, and CPU seconds in a step, of the slowest rank."""
     with hpc_kit.Checkpointer(None, agree_every=agree_every) as saver:
         saver.restore(model=nn.Linear(1, 1))
         seconds = []
         dist.barrier()
+        used = time.process_time()
         for step in range(steps):
             time.sleep(STEP)
             begun = time.perf_counter()
             saver.step(step)
             seconds.append(time.perf_counter() - begun)
-    values = torch.tensor([statistics.fmean(seconds[5:]), max(seconds[5:])])
+        used = (time.process_time() - used) / steps
+    values = torch.tensor([statistics.fmean(seconds[5:]), max(seconds[5:]), used])
     dist.all_reduce(values, dist.ReduceOp.MAX)
-    return values[0].item(), values[1].item()
+    return list(values.tolist())
 
 
 def measure_save(folder: Path, megabytes: int, *, asynchronous: bool) -> tuple[float, float]:
@@ -61,9 +65,9 @@ def run_rank(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     with hpc_kit.distributed(backend="gloo") as world:
         for name, agree_every in (("in every step", 1), ("as chosen", None)):
-            mean, most = measure_agreements(options.steps, agree_every)
+            mean, most, used = measure_agreements(options.steps, agree_every)
             if world.is_main:
-                share = f"{mean / STEP:.2%} of a step of {STEP * 1000:.0f} ms"
+                share = f"{mean / STEP:.2%} of a step of {STEP * 1000:.0f} ms (CPU {used / STEP:.2%})"
                 print(
                     f"agreement {name}: {share} on {world.world_size} ranks, at most {most * 1000:.1f} ms", flush=True
                 )

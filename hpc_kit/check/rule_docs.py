@@ -10,9 +10,9 @@ from importlib.resources import files
 from typing import Protocol
 
 from hpc_kit.check.external_checkers import CHECKERS
-from hpc_kit.check.ignored_rules import IGNORE_COMMENTS
 from hpc_kit.check.preflight import CHECKS
 from hpc_kit.check.rules import RULES
+from hpc_kit.check.rules.ignored import IGNORE_COMMENTS
 from hpc_kit.errors import SpecError
 from hpc_kit.errors import page as page_of_docs
 

@@ -93,9 +93,8 @@ else:  # torch alone: no measurements, no restart, and rank 0 saves the paramete
             return 0
 
         def save(self, _):
-            named = (pair for module in self.modules for pair in module.named_parameters())
-            full = {name: getattr(each, "full_tensor", each.clone)() for name, each in named}
-            parts = gather({name: each.detach().cpu() for name, each in full.items()} if self.folder else {})
+            pairs = [pair for module in self.modules for pair in module.named_parameters()] if self.folder else []
+            parts = gather({name: getattr(each, "full_tensor", each.clone)().detach().cpu() for name, each in pairs})
             if self.folder and dist.get_rank() == 0:
                 torch.save({name: part[name] for part in parts for name in part}, f"{self.folder}.pt")
 

@@ -137,9 +137,12 @@ end_attempt() {
   elif [[ " $HPC_KIT_EXIT_CODES " = *" $status "* ]]; then
     reason="exit code $status"
   fi
-  [ -n "$reason" ] || { end_event "$([ "$status" = 0 ] && echo finished || echo failed)" && return; }
   local state
   state=$(job_state)
+  # srun returns 0 if it lost a node and the ranks of the remaining nodes ended with 0.
+  if [ -z "$reason" ] && { [ "$status" != 0 ] || [ "${state:-RUNNING}" = RUNNING ]; }; then
+    end_event "$([ "$status" = 0 ] && echo finished || echo failed)" && return
+  fi
   # Slurm ends the job itself: it was cancelled, preempted or requeued. Only Slurm knows whether it starts again.
   [ -z "$state" ] || [ "$state" = RUNNING ] || { end_event ended "$reason" state "$state" && exit "$status"; }
   [ "$status" != 0 ] || status=$HPC_KIT_STOP_CODE

@@ -170,3 +170,34 @@ def test_a_missing_shellcheck_is_named(kit: Kit, project: Path, tmp_path: Path) 
         "not checked: bash (not installed), shellcheck (not installed), sbatch's parser (this machine has no Slurm)"
         in done.stdout
     )
+
+
+BAD_PORT = "#!/bin/bash\nexport MASTER_PORT=29500\nsrun python train.py\n"
+
+
+def test_several_scripts_are_checked_in_one_call(kit: Kit, project: Path) -> None:
+    (project / "a.sbatch").write_text(BAD_PORT)
+    (project / "b.sbatch").write_text("#!/bin/bash\nsrun python train.py\n")
+    done = kit("check", "a.sbatch", "b.sbatch")
+    assert done.returncode == 0
+    assert "a.sbatch: 1 warning (" in done.stdout
+    assert "b.sbatch: no fault found (" in done.stdout
+    assert len(json.loads(kit("check", "a.sbatch", "b.sbatch", "--json").stdout)) == 2
+    sarif = json.loads(kit("check", "--format", "sarif", "a.sbatch", "b.sbatch").stdout)
+    assert [result["ruleId"] for result in sarif["runs"][0]["results"]] == ["KIT302"]
+    assert kit("check", "--format", "github", "a.sbatch", "b.sbatch").stdout.startswith(
+        "::warning file=a.sbatch,line=2,"
+    )
+
+
+def test_fix_shows_a_diff_and_writes_it(kit: Kit, project: Path) -> None:
+    script = project / "a.sbatch"
+    script.write_text(BAD_PORT)
+    shown = kit("check", "--diff", "a.sbatch")
+    assert "-export MASTER_PORT=29500" in shown.stdout.splitlines()
+    assert script.read_text() == BAD_PORT
+    fixed = kit("check", "--fix", "a.sbatch")
+    assert "+export MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))" in fixed.stdout.splitlines()
+    assert "29500" not in script.read_text()
+    assert fixed.stdout.splitlines()[-1].startswith("a.sbatch: no fault found")
+    assert kit("check", "--fix", "ddp_4node").returncode == 2

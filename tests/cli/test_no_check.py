@@ -29,7 +29,9 @@ def test_submit_refuses_and_no_check_insists(slurm: FakeSlurm, kit: Kit, project
 
 def test_submit_refuses_a_script_with_an_error(slurm: FakeSlurm, kit: Kit, project: Path) -> None:
     (project / "train.py").write_text("")
-    words = ["--cluster", "fake", "-j", "2x2", "--signal", "B:USR1@60", "--", "python", "train.py"]
+    (project / "env/real.toml").write_text('slurm = "system"\n[node]\ncpus = 8\n')
+    slurm.write("sinfo.out", "main*|4|8|1:00:00|1-infinite\n")
+    words = ["--cluster", "real", "-j", "2x2", "--signal", "B:USR1@60", "--", "python", "train.py"]
     refused = kit("submit", *words)
     assert refused.returncode == 2
     assert "KIT411" in refused.stderr

@@ -153,7 +153,6 @@ def test_with_report_rank_0_prints_the_table(
 def test_doctor_prints_the_same_table() -> None:
     done = CliRunner().invoke(doctor.command, ["--in-job", "--timeout", "60"])
     assert (done.exit_code, done.output.split()[: len(placement.COLUMNS)]) == (0, list(placement.COLUMNS))
-    assert CliRunner().invoke(doctor.command, []).exception is not None
 
 
 @pytest.mark.parametrize(

@@ -148,3 +148,35 @@ def test_the_document_has_exactly_its_keys_and_no_escapes(tmp_path: Path) -> Non
     assert list(document) == ["cause", "class", "rank", "host", "evidence", "traceback", "fix", "confidence"]
     assert "\x1b" not in str(document) and "\x07" not in str(document)
     assert [label for label, _ in verdict_rows(verdict)][:2] == ["cause", "proof"]
+
+
+def test_a_message_before_progress_is_no_cause(tmp_path: Path) -> None:
+    verdict = why(tmp_path, slurm_log="cache /scratch/x does not exist, creating it\n" + STEPS)
+    assert verdict.class_ == "unknown"
+
+
+def test_lines_of_remaining_ranks_do_not_make_an_error_handled(tmp_path: Path) -> None:
+    failed = "".join(f"[rank2]: {line}\n" for line in TRACEBACK.format(error="KeyError: 'a'").splitlines())
+    steps = "".join(f"[rank{rank}]: step {{}} loss 2.0\n" for rank in (0, 1, 3))
+    verdict = why(tmp_path, slurm_log=steps.format(1, 1, 1) + failed + steps.format(2, 2, 2))
+    assert (verdict.class_, verdict.rank) == ("python-exception", 2)
+
+
+def test_a_step_that_failed_behind_a_completed_job_is_reported(tmp_path: Path) -> None:
+    verdict = why(tmp_path, sacct_txt="JobID|State|ExitCode\n5|COMPLETED|0:0\n5.0|FAILED|1:0\n")
+    assert verdict.cause.startswith("unknown: step 5.0 is FAILED")
+
+
+def test_a_repeated_message_is_read_a_limited_number_of_times(tmp_path: Path) -> None:
+    refused = "".join(
+        f"WARNING connect to 10.0.0.1:29500: Connection refused, attempt {number}\n" for number in range(20_000)
+    )
+    verdict = why(tmp_path, slurm_log=refused + TRACEBACK.format(error="KeyError: 'a'"))
+    assert verdict.class_ == "python-exception"
+
+
+def test_the_record_of_the_first_failure_in_a_run_folder_decides(tmp_path: Path) -> None:
+    failed = TRACEBACK.format(error="KeyError: 'a'")
+    (tmp_path / "first-failure").write_text("1 n2 1 1700000000.0\n")
+    verdict = why(tmp_path, rank__0_log=failed, rank__1_log=failed)
+    assert (verdict.rank, verdict.host) == (1, "n2")

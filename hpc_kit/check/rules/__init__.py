@@ -21,6 +21,7 @@ from hpc_kit.check.rules import (
 )
 from hpc_kit.check.rules.finding import Finding as Finding
 from hpc_kit.check.rules.finding import Rule as Rule
+from hpc_kit.check.rules.ignored import drop_ignored
 
 _MODULES = (
     job_options, launch_line, steps, agents, frameworks, counts, arrays, rendezvous, set_up, environment, containers,
@@ -38,6 +39,4 @@ RULES: tuple[Rule, ...] = tuple(
 
 def check(script: BatchScript) -> list[Finding]:
     """Return the findings of all rules, in the order of the script."""
-    from hpc_kit.check.ignored_rules import drop_ignored
-
     return drop_ignored(script, (finding for rule in RULES for finding in rule.findings(script)))

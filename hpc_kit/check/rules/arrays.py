@@ -211,7 +211,7 @@ _FILE = re.compile(r"[^$`]*\.(pt|pth|ckpt|json|jsonl|csv|tsv|txt|log|npy|npz|pkl
 def shared_array_files(script: BatchScript) -> Iterator[Problem]:
     """All elements of an array write the same file.
 
-    The elements run at the same time. Each overwrites what the others wrote, so that one result of many remains.
+    The elements run at the same time. Each overwrites the previous result, so that one of many remains.
 
     Fix: `--output "results/$SLURM_ARRAY_TASK_ID.json"`.
     Documented: slurm.schedmd.com/job_array.html.

@@ -550,7 +550,15 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
             name, equals, value = item.partition("=")
             if equals and is_secret(name, value):
                 yield _fault(name, option, value)
+    yield from _secrets_of_lines(script)
+
+
+def _secrets_of_lines(script: BatchScript) -> Iterator[Problem]:
+    """Find tokens of a known form, and lines of ~/.netrc."""
     for number, line in enumerate(script.lines, start=1):
+        netrc = re.search(r"\bmachine\s+\S+\s+login\s+\S+\s+password\s+([^\s'\"$]{6,})", line)
+        if netrc is not None:
+            yield _fault("this", Origin(number, netrc.start(1) + 1), netrc[1])
         for match in SHAPES.finditer(line):
             if number not in script.comments or not line.lstrip().startswith("#") or line.startswith("#SBATCH"):
                 yield _fault("this", Origin(number, match.start() + 1), match[0])
@@ -564,6 +572,10 @@ def _secrets_of_command(command: TracedCommand) -> Iterator[Problem]:
         if not (name.startswith("-") or name == "a URL") or SHAPES.search(value) or "export" in name:
             continue
         yield _fault(f"the value of {name}" if name.startswith("-") else name, command.words[index], value)
+    for word in command.words[1:] if command.name in {"mysql", "mysqldump", "sshpass"} else ():
+        password = re.fullmatch(r"-p([^\s$]{4,})", word.text)
+        if password is not None:
+            yield _fault("this", word, password[1])
     for word, following in pairwise(command.words if command.name == "curl" else ()):
         pair = word.text in {"-u", "--user"} and re.fullmatch(r"[^\s:$]+:([^\s$]{4,})", following.text)
         header = re.match(r"(?:Authorization:\s*\w+|PRIVATE-TOKEN:)\s+([\w.-]{16,})\Z", following.text)

@@ -75,12 +75,12 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
     for launch, options in starts:
         count, have = options.get("num-gpus"), script.size.gpus_per_node
         if count is not None and count.text.isdigit() and have is not None and int(count.text) > have:
-            what = f"Ray is told of {count.text} GPUs, but the node has {have}"
+            what = f"Ray counts {count.text} GPUs, but the node has {have}"
             line = script.line_of("gpus-per-node", "gres", "gpus", "gpus-per-task")
             yield Problem(count, what, f"write --num-gpus={have}", (line, launch.line))
         direct = launch.command is launch.inner_command and launch.stage("srun") is not None
         if direct and "block" not in options and not any(word.is_unknown for word in launch.program.words):
-            what = "ray start returns at once: the step ends, and Slurm ends Ray with it"
+            what = "ray start returns immediately: the step ends, and Slurm ends Ray with it"
             yield Problem(launch.program, what, "write ray start --block, and end the line in &", (launch.line,))
     heads = [launch for launch, options in starts if "head" in options]
     joined = any("address" in options for _, options in starts) or any(_starts_more(each) for each in heads)

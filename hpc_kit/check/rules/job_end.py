@@ -19,9 +19,9 @@ from hpc_kit.slurm.option_values import SIGNALS, SignalSpec, parse_signal
 
 _KEEP = 'keep the status: srun ... || status=$?, and exit "$status" as the last line'
 _SHORT = frozenset({
-    "", ":", "cat", "cd", "conda", "cp", "curl", "date", "deactivate", "declare", "df", "echo", "export", "free",
-    "hostname", "ls", "mail", "mailx", "mkdir", "ml", "module", "mv", "nvidia-smi", "popd", "printf", "pushd",
-    "pwd", "rm", "set", "shopt", "squeue", "touch", "true", "ulimit", "unset",
+    "", ":", "cat", "cd", "conda", "cp", "curl", "date", "deactivate", "declare", "df", "disown", "echo", "export",
+    "free", "hostname", "ls", "mail", "mailx", "mkdir", "ml", "module", "mv", "nvidia-smi", "popd", "printf",
+    "pushd", "pwd", "rm", "set", "shopt", "squeue", "touch", "true", "ulimit", "unset",
 })  # fmt: skip
 _LOOPS = {"for", "while", "until", "select", "case"}
 
@@ -358,7 +358,8 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
     if any(_is_unconditional(each) for each in script.training[:-1]):
         return
     index = next(number for number, each in enumerate(script.commands) if each is launch.command)
-    if all(_is_short(command) for command in script.commands[index + 1 :]):
+    rest = [command for command in script.commands[index + 1 :] if command.texts not in (["exit"], ["exit", "0"])]
+    if all(map(_is_short, rest)):
         what = "the if uses the exit status: a failed training is COMPLETED"
         yield Problem(launch.stages[0], what, "write exit 1 in the branch of the failure", (launch.line,))
 

@@ -55,7 +55,7 @@ def missing_srun(script: BatchScript) -> Iterator[Problem]:
         request, options = f"{size.ntasks} tasks", ["nodes", "ntasks", "ntasks-per-node"]
     for launch in script.launch_lines:
         agent = launch.agent
-        if not launch.is_training or (agent is not None and (agent.kind == "deepspeed" or not size.has_several_nodes)):
+        if not launch.is_training or _shares_node(launch, size):
             continue
         stage = agent or launch.program
         what = f"{stage.name} is started once, on the first node; the job asks for {request}"
@@ -67,6 +67,13 @@ def missing_srun(script: BatchScript) -> Iterator[Problem]:
         # On one node the batch shell has the CPUs and GPUs of all tasks: some programs use them as they are.
         certain = size.has_several_nodes and not has_hostfile
         yield Problem(stage, what, remedy, tuple(map(script.line_of, options)), certain)
+
+
+def _shares_node(launch: LaunchLine, size: JobSize) -> bool:
+    """Tell whether the launch uses the CPUs and GPUs of its node as the tasks would. Another rule is for deepspeed."""
+    if launch.agent is not None and launch.agent.kind == "deepspeed":
+        return True
+    return not size.has_several_nodes and (launch.agent is not None or launch.command.in_background)
 
 
 def _idle_nodes(script: BatchScript) -> Iterator[Problem]:

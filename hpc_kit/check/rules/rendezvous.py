@@ -72,7 +72,7 @@ def _names_itself(host: str, *, in_task: bool) -> bool:
 def _default_host(agent: LaunchStage) -> str | None:
     """Return the host at which torchrun meets its peers by default. torchrun does not read MASTER_ADDR."""
     nodes, backend = agent.option("nnodes"), agent.option("rdzv-backend")
-    finds_address = any(word.text == "hpc_kit.runtime.torchrun" for word in agent.words[:3])
+    finds_address = any(word.text == "hpc_kit.runtime.torchrun" for word in agent.words[:4])
     if (
         agent.kind != "torchrun"
         or finds_address
@@ -265,13 +265,18 @@ def unexported_variables(script: BatchScript) -> Iterator[Problem]:
         part.text for launch in started for word in launch.command.syntax.words for part in word.parts if part.quoted
     ]
     agents = all(launch.agent for launch in started)
-    for name in dict.fromkeys(each.name for each in script.assignments if _READ_BY_PROGRAMS.match(each.name)):
+    for name in dict.fromkeys(each.name for each in script.assignments if not each.in_task):
+        by_name = bool(_READ_BY_PROGRAMS.match(name))
+        if not by_name and not any(f"${name}" in each or f"${{{name}" in each for each in quoted):
+            continue
         assignments = [each for each in script.assignments if each.name == name]
         exported = any(each.is_exported or each.in_task for each in assignments)
         if exported or any(re.search(each.format(name), text) for each in _HANDED_ON):
             continue
         mention = rf"\$\{{?{name}\b"
         in_tasks = any(re.search(mention, each) for each in quoted)
+        if not in_tasks and not by_name:
+            continue
         if not in_tasks and (agents or re.search(rf"^(?!\s*(echo|printf)\b).*{mention}", text, re.MULTILINE)):
             continue
         effect = f"in the tasks, ${name} expands to nothing" if in_tasks else "no program sees it"

@@ -38,7 +38,7 @@ def _requeues_in(step: TracedCommand) -> bool:
 def truncated_log(script: BatchScript) -> Iterator[Problem]:
     """A requeued job overwrites its log.
 
-    With --requeue, or `scontrol requeue` in the script, the second start opens the log anew: the output of the first
+    With --requeue, or `scontrol requeue` in the script, the second start opens a new log: the output of the first
     start, with its error, is lost. The same applies to a file of `>` or of `tee` without -a.
 
     Fix: `#SBATCH --open-mode=append`, `>> FILE`, `tee -a FILE`.
@@ -112,7 +112,7 @@ _STARTS_ANEW = re.compile(
 
 @rule("KIT415", "warning")
 def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
-    """A requeued job starts its training anew.
+    """A requeued job starts its training from the beginning.
 
     After --requeue or `scontrol requeue`, Slurm runs the script again from its first line. Without a checkpoint that
     the program loads, all work of the first start is lost. `--overwrite_output_dir` deletes the checkpoints even if
@@ -129,7 +129,7 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
         words = launch.program.words
         anew = next((word for word in words if _STARTS_ANEW.match(word.text)), None)
         if anew is not None:
-            what = f"{anew.text}: the second start of the job begins the training anew"
+            what = f"{anew.text}: the second start of the job begins the training from the start"
             yield Problem(anew, what, "remove it, and load the last checkpoint", (place.line,))
             return
     directives = {each.line for each in script.directive_options}
@@ -151,7 +151,7 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
     `rm -rf "$CKPT"` in a trap or at the top of the script runs at every end or start of the job, also when Slurm
     preempts or requeues it: the next start finds no checkpoint.
 
-    Fix: delete the folder only after the training has succeeded, or only files that nobody needs.
+    Fix: delete the folder only after the training has succeeded, or only files that no job needs.
     Documented: sbatch(1), --requeue; bash(1), trap.
     """
     place = _requeues(script)
@@ -221,7 +221,7 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
 
     With --no-requeue, `scontrol requeue` fails ("Requested operation is presently disabled"). A `scontrol requeue` or
     `sbatch "$0"` at the end of the script, without a condition, starts the job again also when its work is done, until
-    somebody cancels it (a warning). `scontrol requeue $SLURM_ARRAY_JOB_ID` restarts all elements (a warning).
+    you cancel it (a warning). `scontrol requeue $SLURM_ARRAY_JOB_ID` restarts all elements (a warning).
 
     Fix: requeue in the trap of the signal, or only while work remains: `[ -f done ] || scontrol requeue
     "$SLURM_JOB_ID"`.

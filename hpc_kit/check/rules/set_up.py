@@ -52,6 +52,8 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
         shell = launch.stages[0]
         file = shell.option("file") if shell.kind == "shell" else None
         later = [each for each in training if each.line > launch.line]
+        if shell.kind == "program" and shell.words[0].text.endswith("/bin/activate"):
+            file = shell.words[0]
         if (
             file is not None
             and later
@@ -94,7 +96,7 @@ def _purged(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem
 def login_shell_in_task(script: BatchScript) -> Iterator[Problem]:
     """The tasks start a login shell after the batch shell has set up the environment.
 
-    `bash -l` reads /etc/profile and ~/.bash_profile again. On many systems they set PATH anew and reset the modules, so
+    `bash -l` reads /etc/profile and ~/.bash_profile again. On many systems they reset PATH and the modules, so
     that the tasks run another Python than the one of the batch script.
 
     Fix: `srun bash -c '...'` without -l, or activate the environment inside.

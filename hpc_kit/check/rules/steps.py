@@ -62,7 +62,7 @@ def code_without_quotes(script: BatchScript) -> Iterator[Problem]:
     """`bash -c` gets a command without quotes.
 
     `bash -c python train.py` runs `python` alone; `train.py` is only $0. Python reads an empty standard input, and the
-    step ends at once with status 0.
+    step ends immediately with status 0.
 
     Fix: `bash -c 'python train.py'`, or no bash at all.
     Documented: bash(1), -c.
@@ -181,7 +181,7 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
         if words[0] in _SERVERS or (module is not None and _SERVER_MODULES.match(module.text)):
             what = f"srun starts {words[0]} {count} times: one process serves all"
         elif tuple(words[:2]) in _CHANGES_FILES and (size.tasks_per_node or 1) > 1:
-            what = f"srun runs {' '.join(words[:2])} {count} times at once, and all write the same files"
+            what = f"srun runs {' '.join(words[:2])} {count} times in parallel, and all write the same files"
         else:
             continue
         yield Problem(program, what, "write srun --ntasks=1 ..., or no srun", (launch.line,))
@@ -255,7 +255,12 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
 
 
 def _never_ends(launch: LaunchLine) -> bool:
-    return runs_forever(launch.program.words)
+    shell = launch.stage("shell")
+    endless = shell is not None and shell.code is not None and _ENDLESS_LOOP.search(shell.code.text.text)
+    return bool(endless) or runs_forever(launch.program.words)
+
+
+_ENDLESS_LOOP = re.compile(r"\bwhile\s+(true|:|sleep\s|\[ 1 \])|\bfor\s*\(\(\s*;\s*;\s*\)\)")
 
 
 def _compete(script: BatchScript, first: LaunchLine, second: LaunchLine, nodes: int) -> bool:

@@ -22,13 +22,18 @@ def explain(paths: Iterable[Path], rows: Iterable[JobRow] = ()) -> Verdict:
         paths: Logs of any kind, outputs of Slurm's commands, the script, or folders with such files.
         rows: States of the job that the scheduler has given.
     """
+    from hpc_kit.run_files import FIRST_FAILURE
     from hpc_kit.runs.why.decision import decide
     from hpc_kit.runs.why.events import Evidence
+    from hpc_kit.runs.why.of_run import add_first_failure
     from hpc_kit.runs.why.reading import find_logs
 
     evidence = Evidence()
     for log in find_logs(paths):
-        evidence.add_file(log)
+        if log.path.name == FIRST_FAILURE:
+            add_first_failure(log.path.parent, evidence)
+        else:
+            evidence.add_file(log)
     for row in rows:
         evidence.add_row(row)
     return decide(evidence)

@@ -139,12 +139,21 @@ class _Decision:
         if culprit is None:
             culprit = self._weak_candidate()
         if culprit is not None:
-            return self._verdict_of(self._explain(culprit))
+            culprit = self._explain(culprit)
+            return self._verdict_of(self._absent_rank(culprit) or culprit)
         return self._without_culprit()
 
     def _fatal(self) -> list[Event]:
         """Return the events that end a program: uncaught exceptions, messages of Slurm and the kernel."""
-        return [event for event in self.events if event.rule.kind == "cause" and self._is_fatal(event)]
+        return [
+            event
+            for event in self.events
+            if event.rule.kind == "cause" and not self._follows_time_out(event) and self._is_fatal(event)
+        ]
+
+    def _follows_time_out(self, event: Event) -> bool:
+        """Return whether NCCL's watchdog has aborted a rank, because a collective had timed out."""
+        return event.rule.class_ == "abort" and any(each.rule.class_ == "collective-timeout" for each in self.events)
 
     def _is_fatal(self, event: Event) -> bool:
         if event.strength == SYSTEM:
@@ -170,7 +179,10 @@ class _Decision:
         lines = [
             event
             for event in self.events
-            if event.rule.kind == "cause" and event.strength == LINE and not event.is_handled
+            if event.rule.kind == "cause"
+            and event.strength == LINE
+            and not event.is_handled
+            and not self._follows_time_out(event)
         ]
         if not self.failed:
             lines = [event for event in lines if not self._succeeded_after(event)]
@@ -354,13 +366,21 @@ class _Decision:
     def _behind(self) -> Event | None:
         """Return the rank that has called fewer collectives than the remaining ranks."""
         enqueued = {rank: count for rank, (count, _) in self.evidence.enqueued.items()}
+        lines = {rank: line for rank, (_, line) in self.evidence.enqueued.items()}
+        if not enqueued:
+            # The call in which each rank timed out is numbered, too.
+            waiting = [each for each in self.evidence.waiting if each.sequence is not None]
+            if len({each.operation for each in waiting}) != 1:
+                return None  # of several groups, whose numbers cannot be compared
+            enqueued = {each.rank: each.sequence or 0 for each in waiting}
+            lines = {each.rank: each.line for each in waiting}
         if len(enqueued) < 2 or len(set(enqueued.values())) < 2:
             return None
         least = min(enqueued.values())
         late = sorted(rank for rank, count in enqueued.items() if count == least)
         if len(late) * 2 > len(enqueued):
             return None
-        return self._event("barrier-timeout-rank", self.evidence.enqueued[late[0]][1], late[0])
+        return self._event("barrier-timeout-rank", lines[late[0]], late[0])
 
     def _silent_rank(self, waits: list[Event]) -> Event | None:
         evidence = self.evidence
@@ -389,6 +409,19 @@ class _Decision:
         if timed_out:
             return self._event("barrier-timeout-rank", line, rank)
         return self._event("rank-vanished", line, rank)
+
+    def _absent_rank(self, culprit: Event) -> Event | None:
+        """Return the only rank that did not come to a rendezvous, if it wrote a log, as an event."""
+        if culprit.rule.class_ != "rendezvous-timeout":
+            return None
+        came = {event.rank for event in self.events if event.rule.class_ == "rendezvous-timeout"}
+        absent = sorted(self.evidence.ranks - came)
+        last = {key[1]: line for key, line in self.evidence.last.items()}
+        if len(absent) != 1 or len(came - {None}) < len(self.evidence.ranks) - 1 or absent[0] not in last:
+            return None
+        end = last[absent[0]]
+        line = culprit.line._replace(file=end.file, number=end.number, text=end.text, body=end.text, rank=absent[0])
+        return self._event("barrier-timeout-rank", line, absent[0])
 
     def _ended(self, rank: int) -> bool:
         lost = any(event.rank == rank and event.rule.class_ == "connection-lost" for event in self.events)
@@ -598,6 +631,8 @@ class _Decision:
         if event.order == ANALYSIS_ORDER:
             return self._confidence_of_analysis(event)
         if rule.weight < CLEAR:
+            return "likely"
+        if rule.kind == "soft" and not self.failed and event.lines_after:
             return "likely"
         ended = (
             self.failed

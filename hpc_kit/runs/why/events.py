@@ -48,10 +48,13 @@ class Event:
     lines_after: int = 0
     """Lines after it in its file."""
 
+    ranks_in_file: int = 1
+    """Ranks that write to its file: after the error of one, the remaining ranks may print a few more lines."""
+
     @property
     def is_handled(self) -> bool:
         """The program went on after it."""
-        return self.strength != SYSTEM and self.progress >= HANDLED_AFTER
+        return self.strength != SYSTEM and self.progress >= HANDLED_AFTER * self.ranks_in_file
 
 
 @dataclass(slots=True)
@@ -173,7 +176,6 @@ _MPI_END = re.compile(
     r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|Process name: \[\[?[\d,]+\]?,(?P<rank2>\d+)\]"
     r"|Exit code: +(?P<code>\d+)"
 )
-_HPC_KIT_END = re.compile(r"^(?P<rank>\d+) (?P<host>\S+) (?P<code>\d+) ")
 _WATCHDOG = re.compile(
     r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )"
     r"?OpType=(?P<op>\w+)(?:.*?NumelIn=(?P<numel>\d+))?"
@@ -256,6 +258,7 @@ class _FileCollector:
         self.before: Line | None = None
         self.mpi_rank: int | None = None
         self.own: list[Event] = []
+        self.ranks: set[int] = set()
         self.repeats: Counter[bytes] = Counter()
 
     def read(self) -> None:
@@ -267,7 +270,7 @@ class _FileCollector:
             if not stripped or self._examine(parse_line(self.log, self.labels, number, stripped)):
                 self._limit(shape)
                 continue
-            self.memory.add(shape, has_digits=len(shape) != len(text))
+            self.memory.add(shape, text)
         for rank in list(self.open):
             self._close(rank)
         self._finish()
@@ -299,6 +302,7 @@ class _FileCollector:
         for event in self.own:
             event.progress = reader.count_progress() - event.progress
             event.lines_after = reader.lines - event.line.number
+            event.ranks_in_file = max(len(self.ranks), 1)
         for number, text in reader.last:
             # Only a prefix makes a line another rank's: of other files, the very last line is enough.
             finished = _FINISHED_RANK.search(text)
@@ -323,6 +327,7 @@ class _FileCollector:
         """Return whether a line matters: lines of its shape are then read again."""
         if line.rank is not None:
             self.evidence.ranks.add(line.rank)
+            self.ranks.add(line.rank)
             if line.host:
                 self.evidence.hosts.setdefault(line.rank, line.host)
         if self.pending_attempt == "any" and line.body and not _is_end_noise(line.body):

@@ -45,7 +45,7 @@ def explain_run(run: Run, status: JobStatus | None) -> Verdict:
         for path in run.rank_logs(rank)[:-1]:
             read(path, rank)
         read(run.rank_logs(rank)[-1])
-    _add_marker(run, evidence)
+    add_first_failure(run.folder, evidence)
     evidence.add_row(_row(run, status))
     verdict = decide(evidence)
     if verdict.class_ == UNKNOWN:
@@ -66,13 +66,13 @@ def _explain_full_disk(run: Run, verdict: Verdict) -> Verdict:
     )
 
 
-def _add_marker(run: Run, evidence: Evidence) -> None:
-    """Add the record of the rank that failed first."""
-    marker = read_first_failure(run.folder)
+def add_first_failure(folder: Path, evidence: Evidence) -> None:
+    """Add the record of the rank that failed first, from a run folder."""
+    marker = read_first_failure(folder)
     if marker is None or marker.exit_code == 0:
         return
     text = marker.reason or f"rank {marker.rank} on {marker.host} ended with exit code {marker.exit_code}"
-    line = Line(str(run.folder / FIRST_FAILURE), 1, text, text, marker.rank, marker.host, None)
+    line = Line(str(folder / FIRST_FAILURE), 1, text, text, marker.rank, marker.host, None)
     evidence.ends.insert(
         0, TaskEnd((marker.rank,), marker.host, marker.exit_code, None, line, evidence.attempts - 1, -1.0)
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import gzip
 import itertools
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -69,6 +68,10 @@ _NOT_LOGS = frozenset(
         ".h5",
         ".parquet",
     ]
+)
+_PROGRESS = re.compile(
+    r"(?i)step|epoch|\biter|it/s|s/it|loss|batch|train|eval|valid|progress|\d ?%|sample|token|\bacc|\blr\b"
+    r"|frame(?! #)|chunk|\d+/\d+"
 )
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[]P^_X][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
@@ -167,13 +170,13 @@ class ShapeMemory:
     def __init__(self) -> None:
         self.plain: set[bytes] = set()
         self.counting: set[bytes] = set()
-        """Shapes of lines with digits, such as steps and losses."""
+        """Shapes of progress, such as steps and losses."""
 
-    def add(self, shape: bytes, *, has_digits: bool) -> None:
-        """Remember a shape."""
+    def add(self, shape: bytes, text: str) -> None:
+        """Remember the shape of a line."""
         if len(self.plain) < MAX_SHAPES:
             self.plain.add(shape)
-            if has_digits:
+            if len(shape) != len(text) and _PROGRESS.search(text):
                 self.counting.add(shape)
 
 
@@ -215,10 +218,13 @@ class LogReader:
             self._counted = self._position
 
     def count_progress(self) -> int:
-        """Return the lines since `freeze` whose shapes were printed before it: the program went on."""
-        if self._progress_shapes is not None:
+        """Return the lines since `freeze` that repeat a shape of progress: the program went on."""
+        seen, counting = self._progress_shapes, self._memory.counting
+        if seen is not None:
             lines = itertools.islice(self._shapes, self._counted, self._position)
-            self._progress += sum(map(self._progress_shapes.__contains__, lines))
+            for shape in filter(counting.__contains__, lines):
+                self._progress += shape in seen
+                seen.add(shape)
             self._counted = self._position
         return self._progress
 
@@ -420,8 +426,3 @@ def _seconds(stamp: re.Match[str]) -> float | None:
         return None
     fraction = stamp.groupdict().get("fraction") or ""
     return day.timetuple().tm_yday * 86400 + hours * 3600 + minutes * 60 + seconds + float(f"0.{fraction[1:] or 0}")
-
-
-def exists(path: Path) -> bool:
-    """Return whether a path can be read."""
-    return os.access(path, os.R_OK)
