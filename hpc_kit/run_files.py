@@ -23,6 +23,9 @@ FIRST_FAILURE = "first-failure"
 STOPPED = "stopped"
 """`step unix_time`, written by rank 0 when the training left its loop because a stop was requested."""
 
+SAVED = "saved"
+"""`step unix_time` of the newest checkpoint, written by rank 0, or by any program."""
+
 END = "end"
 """`exit_code unix_time`, written by the batch script at its end."""
 

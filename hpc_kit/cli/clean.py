@@ -69,7 +69,7 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
         echo(f"{run.job_id:>8}  {run.name}  {dt.datetime.fromtimestamp(_submitted(run)):%Y-%m-%d}")  # noqa: DTZ006 - local time
     if not yes:
         if not sys.stdin.isatty():
-            raise SpecError("nobody can answer whether to delete these runs", remedy="add --yes")
+            raise SpecError("the deletion needs a confirmation, and there is no terminal to ask on", remedy="add --yes")
         click.confirm(f"delete these {len(runs)} runs ({_size(paths) / 1e6:,.1f} MB)?", abort=True)
     for path in paths:
         try:

@@ -80,11 +80,11 @@ def _select_runs(words: tuple[str, ...], index: RunIndex) -> list[Run]:
 def _format_history(run: Run, history: History) -> list[str]:
     count = len(history.attempts)
     lost = f", {format_duration(round(history.lost))} lost between them" if count > 1 else ""
-    lines = [f"{run.job_id} {run.name}: {count or 'no'} attempt{'s'[: count != 1]}{lost}"]
-    if count:
-        rows = [("", "start", "ran", "nodes", "step", "end"), *(_row(each) for each in history.attempts)]
-        lines += format_table(rows, "right", "left", "right", "left", "right", "left", first_width=4)
-    return lines
+    if not count:
+        return [f"{run.job_id} {run.name}: no attempts: only jobs with a table [restart] record them"]
+    rows = [("", "start", "ran", "nodes", "step", "end"), *(_row(each) for each in history.attempts)]
+    table = format_table(rows, "right", "left", "right", "left", "right", "left", first_width=4)
+    return [f"{run.job_id} {run.name}: {count} attempt{'s'[: count != 1]}{lost}", *table]
 
 
 def _row(attempt: Attempt) -> tuple[str, ...]:

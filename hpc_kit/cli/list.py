@@ -35,8 +35,9 @@ def command(as_json: bool) -> None:
         echo(title)
         for entry in entries:
             # Shipped files are found by their name. A file of the project is printed with its path.
-            own = f" ({entry['file']})" if in_project and entry["file"] and (root / entry["file"]).is_file() else ""
-            print_wrapped(f"  {entry['name']:<{width}}  {entry['description']}{own}", indent=width + 2)
+            own = f"({entry['file']})" if in_project and entry["file"] and (root / entry["file"]).is_file() else ""
+            text = " ".join(filter(None, (entry["description"], own)))
+            print_wrapped(f"  {entry['name']:<{width}}  {text}", indent=width + 2)
 
 
 def _list_files(kind: search_path.FileKind, suffix: str, root: Path) -> list[dict[str, str]]:

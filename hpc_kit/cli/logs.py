@@ -109,10 +109,16 @@ def _check_log_options(run: Run, rank: int | None, *, every: bool, batch: bool) 
     if sum((rank is not None, every, batch)) > 1:
         raise SpecError("--rank, --all and --batch exclude one another", remedy="keep one of them")
     if batch and not run.backend.has_batch_script:
-        raise UnknownJob(f"{run.job_id} is a launch over ssh: it has no batch script", remedy="--all, or --rank N")
+        raise UnknownJob(
+            f"{run.job_id} is a launch over ssh: it has no batch script", remedy="write --all, or --rank N"
+        )
     if rank is not None and run.record is not None and rank >= run.record.resolved.world_size:
         last = run.record.resolved.world_size - 1
-        raise UnknownJob(f"job {run.job_id} has no rank {rank}", found=f"its ranks are 0 to {last}", remedy="--all")
+        raise UnknownJob(
+            f"job {run.job_id} has no rank {rank}",
+            found=f"its ranks are 0 to {last}",
+            remedy=f"hpc-kit logs {run.job_id} --all",
+        )
 
 
 def _client_of_run(run: Run, session: Session, *, follow: bool) -> SlurmClient | None:

@@ -32,7 +32,8 @@ def command(word: str | None, last: bool, threads: bool, timeout: float, cluster
     """Print what the ranks of a running job are doing: their Python stacks, equal ones once.
 
     The ranks of `hpc_kit.distributed()` and `python -m hpc_kit.runtime` answer within about 5 seconds. They go on
-    afterwards. A rank that does not answer is stopped, has ended, or is in C code that keeps Python's lock.
+    afterwards. A rank that does not answer has not imported torch yet, is stopped, has ended, or is in C code
+    that keeps Python's lock.
 
     Exit status: 0 all ranks answered; 1 some did not, or there is no such job; 2 wrong use.
     """
@@ -84,7 +85,7 @@ def _print_stacks(answers: list[RankStack], silent: list[int], verdict: str | No
                 echo(text.rstrip("\n"))
     if silent:
         verb = "does" if len(silent) == 1 else "do"
-        reasons = "not started, stopped, ended, or in C code that keeps Python's lock"
+        reasons = "not started, torch not yet imported, stopped, ended, or in C code that keeps Python's lock"
         echo(f"{_name_ranks(silent)} {verb} not answer: {reasons}")
 
 

@@ -268,7 +268,7 @@ def _failure_of_batch_script(run: Run, batch: list[str], status: JobStatus | Non
     last = [_name_script_line(line, run) for line in _last_lines("\n".join(batch), TAIL_LINES)]
     messages = [line for line in last if _SLURM_MESSAGE.match(line)] or last
     # A full disk takes no message either. It may have been emptied since, then the cause is not known.
-    silent = "the disk of its logs is full" if _is_disk_full(log) else "the batch script failed without a message"
+    silent = "the disk of its logs is full" if is_disk_full(log) else "the batch script failed without a message"
     headline = messages[-1] if messages else silent
     return RankFailure(None, host, code, signal_name(code), headline, "\n".join(last), log)
 
@@ -285,7 +285,7 @@ def _name_script_line(line: str, run: Run) -> str:
     return f"`{text}`: {match['message']} ({SCRIPT}, line {match['line']})"
 
 
-def _is_disk_full(path: Path) -> bool:
+def is_disk_full(path: Path) -> bool:
     """Return whether a disk has no room for one more block. The reserve of root does not count."""
     try:
         disk = os.statvfs(path)

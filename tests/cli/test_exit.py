@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ def test_output_that_cannot_be_written_is_an_error(kit: Kit) -> None:
 
 
 def test_a_closed_pipe_prints_no_error(kit: Kit) -> None:
-    words = f"{sys.executable} -m hpc_kit list | head -n 1; exit ${{PIPESTATUS[0]}}"
+    words = f"{shlex.quote(sys.executable)} -m hpc_kit list | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
 
@@ -60,7 +61,8 @@ def test_a_deeply_nested_file_is_an_error_without_a_traceback(kit: Kit, project:
 
 
 def test_every_command_reports_a_removed_current_folder(kit: Kit, tmp_path: Path) -> None:
-    words = f"mkdir {tmp_path}/gone && cd {tmp_path}/gone && rmdir {tmp_path}/gone && {sys.executable} -m hpc_kit "
+    gone = tmp_path / "gone"
+    words = f"mkdir {gone} && cd {gone} && rmdir {gone} && {shlex.quote(sys.executable)} -m hpc_kit "
     for command in ("plan gpt2-xl", "list"):
         done = subprocess.run(["bash", "-c", words + command], capture_output=True, text=True, timeout=60)
         assert (done.returncode, "the current folder is gone" in done.stderr) == (2, True), done.stderr

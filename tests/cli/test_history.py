@@ -120,7 +120,11 @@ def test_a_resubmission_may_change_values_and_names_changed_files(kit: Kit, proj
     assert "#SBATCH --time=20\n" in (project / "runs/count/2/script.sbatch").read_text()
 
 
-def test_an_unknown_job_and_a_wrong_value_are_refused(kit: Kit) -> None:
+def test_an_unknown_job_and_a_wrong_value_are_refused(kit: Kit, project: Path) -> None:
     assert kit("history", "99").returncode == 1
     assert kit("resubmit", "99").returncode == 1
+    record = project / "runs" / "plain" / "7"
+    record.mkdir(parents=True)
+    (record / "end").write_text("0 1700000001\n")
+    assert kit("history", "7").stdout == "7 plain: no attempts: only jobs with a table [restart] record them\n"
     assert kit("history").stdout == "no attempts in runs: only jobs with a table [restart] record them\n"

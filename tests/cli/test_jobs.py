@@ -368,11 +368,11 @@ def test_a_log_whose_reader_leaves_is_no_missing_log(project: Path) -> None:
     run.mkdir(parents=True)
     (run / "rank-0.log").write_text("line\n" * 100_000)
     (run / "end").write_text("0 1.0\n")
-    kit = f"{sys.executable} -m hpc_kit logs 12"
+    kit = f"{shlex.quote(sys.executable)} -m hpc_kit logs 12"
     done = subprocess.run(["bash", "-c", f"{kit} | head -n 1"], cwd=project, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("line\n", "")
     with open("/dev/full", "wb") as full:
-        words = kit.split()
+        words = shlex.split(kit)
         done = subprocess.run(words, cwd=project, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert "No space left on device" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -48,7 +49,7 @@ def test_a_program_without_a_job_file_is_rendered(kit: Kit) -> None:
     assert {"#SBATCH --nodes=4", "#SBATCH --ntasks=8", "#SBATCH --ntasks-per-node=2", "#SBATCH --job-name=train"} <= {
         *lines
     }
-    assert f"  {sys.executable} -P -m hpc_kit.runtime train.py --steps 100 || status=$?" in lines
+    assert f"  {shlex.quote(sys.executable)} -P -m hpc_kit.runtime train.py --steps 100 || status=$?" in lines
     assert "hetjob" not in done.stdout
 
 
@@ -64,7 +65,7 @@ def test_a_program_without_a_job_file_is_rendered(kit: Kit) -> None:
 def test_programs_of_every_kind_are_rendered(kit: Kit, program: list[str], name: str, line: str) -> None:
     out = kit("render", "-j", "1x2", "--cluster", "slurm", "--", *program).stdout
     assert f"#SBATCH --job-name={name}" in out.splitlines()
-    assert f"  {line.format(python=sys.executable)} || status=$?" in out.splitlines()
+    assert f"  {line.format(python=shlex.quote(sys.executable))} || status=$?" in out.splitlines()
 
 
 def test_every_sbatch_option_is_accepted(kit: Kit) -> None:
@@ -179,7 +180,7 @@ def test_list_shows_jobs_clusters_and_templates(kit: Kit, project: Path) -> None
 
 
 def test_a_reader_that_leaves_early_is_no_error(project: Path) -> None:
-    line = f"{sys.executable} -m hpc_kit nodelist 'n[1-100000]' | head -1"
+    line = f"{shlex.quote(sys.executable)} -m hpc_kit nodelist 'n[1-100000]' | head -1"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, cwd=project, timeout=60
     )
@@ -188,7 +189,7 @@ def test_a_reader_that_leaves_early_is_no_error(project: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_an_output_that_cannot_be_written_is_an_error_without_a_traceback(project: Path) -> None:
-    line = f"{sys.executable} -m hpc_kit render ddp_4node --cluster local >/dev/full"
+    line = f"{shlex.quote(sys.executable)} -m hpc_kit render ddp_4node --cluster local >/dev/full"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=project, timeout=60)
     assert done.returncode == 1
     assert "hpc-kit: cannot write the output\n  found  No space left on device\n" in done.stderr

@@ -33,7 +33,7 @@ def test_ranks_find_one_another(engine: Engine) -> None:
         "from mpi4py import MPI\nw = MPI.COMM_WORLD\nn = w.Split_type(MPI.COMM_TYPE_SHARED)\n"
         "print(w.rank, w.size, w.allreduce(w.rank + 1), n.size, flush=True)\n"
     )
-    said = engine.run_job(f"srun -N2 -n4 --mpi=pmi2 {sys.executable} world.py", "-N2", "-n8", "--mem=400")
+    said = engine.run_job(f"srun -N2 -n4 --mpi=pmi2 {shlex.quote(sys.executable)} world.py", "-N2", "-n8", "--mem=400")
     assert sorted(said.splitlines()) == ["0 4 10 3", "1 4 10 3", "2 4 10 3", "3 4 10 1"]
 
 
@@ -49,7 +49,7 @@ def test_a_failed_mpi_rank_sets_the_exit_code_of_srun(engine: Engine, ends: str,
         + ("w.Barrier()\n" if "Abort" in ends else "print('goes on', flush=True)\n")
         + ("os._exit(0)\n" if "_exit" in ends else "")
     )
-    body = f"srun -N2 -n2 --mpi=pmi2 {sys.executable} ends.py; echo $?"
+    body = f"srun -N2 -n2 --mpi=pmi2 {shlex.quote(sys.executable)} ends.py; echo $?"
     said = engine.run_job(f"{{ {body}; }} 2>/dev/null", "-N2", "-n2", "--mem=200")
     assert said.splitlines() == [*(["goes on"] if status != 137 else []), str(status)]
 

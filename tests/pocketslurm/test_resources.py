@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 
@@ -28,7 +29,7 @@ def seconds(text: str) -> float:
 def test_a_step_accounts_for_its_tasks_and_the_script_for_itself(slurm: Slurm) -> None:
     (slurm.folder / "work.py").write_text(WORK)
     large = bytearray(400 << 20)  # the controller and the supervisor are copies of this process
-    job = slurm.ended(slurm.submit(f"srun {sys.executable} work.py", "-N2", "-o", "/dev/null")).job_id
+    job = slurm.ended(slurm.submit(f"srun {shlex.quote(sys.executable)} work.py", "-N2", "-o", "/dev/null")).job_id
     del large
     printed = cells(slurm, job, "UserCPU,SystemCPU,TotalCPU,MaxRSS")
     step, batch, whole = printed[f"{job}.0"], printed[f"{job}.batch"], printed[f"{job}"]
@@ -44,7 +45,7 @@ def test_a_step_accounts_for_its_tasks_and_the_script_for_itself(slurm: Slurm) -
 def test_a_script_without_steps_accounts_for_its_own_processes(slurm: Slurm) -> None:
     (slurm.folder / "work.py").write_text(WORK)
     # By the real command: this process, whose copies the daemons would be, may be as large as the work.
-    command = ["sbatch", "--parsable", "-o", "/dev/null", "--wrap", f"{sys.executable} work.py"]
+    command = ["sbatch", "--parsable", "-o", "/dev/null", "--wrap", f"{shlex.quote(sys.executable)} work.py"]
     output = subprocess.run(command, cwd=slurm.folder, env=slurm.environ, capture_output=True, text=True, check=True)
     job = slurm.ended(int(output.stdout)).job_id
     total, memory = cells(slurm, job, "TotalCPU,MaxRSS")[f"{job}.batch"]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from hpc_kit.runs.first_failure import exception_line, find_failure, last_traceback, signal_name
 from hpc_kit.runs.run_folders import Run, open_run
+from hpc_kit.runs.why.of_run import explain_run
 from hpc_kit.slurm.job_status import JobStatus
 from hpc_kit.slurm.states import JobState
 
@@ -237,6 +238,8 @@ def test_a_silent_script_on_a_full_disk_is_shown_with_the_disk(
     failure = find_failure(run, FAILED)
     assert failure is not None
     assert failure.headline.endswith(text)
+    verdict = explain_run(run, FAILED)
+    assert ("the disk of" in verdict.cause, verdict.class_ == "disk-full") == (free == 0, free == 0)
 
 
 def test_a_step_that_could_not_be_created_is_shown_by_sruns_message(run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -327,7 +328,7 @@ def test_each_task_makes_a_world_of_its_own_if_the_job_asks_for_it(launch: Launc
     code = "import os, sys; sys.stdout.write(os.environ['RANK'] + ' of ' + os.environ['WORLD_SIZE'] + '\\n')"
     program = launch.program(code)
     run = launch.folder / "run.sh"
-    run.write_text(f"exec {sys.executable} -m torch.distributed.run --nproc-per-node=2 {program}\n")
+    run.write_text(f"exec {shlex.quote(sys.executable)} -m torch.distributed.run --nproc-per-node=2 {program}\n")
     words = ["bash", str(run)] if words[0] == "bash" else [*words, program]
     launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", *words, HPC_KIT_LAUNCHER="torchrun")
     assert launch.wait() == [0, 0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -137,7 +138,7 @@ def test_a_job_submitted_inside_a_job_of_the_embedded_slurm_is_found_outside(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HPC_KIT_SLURM_STATE", str(tmp_path / "state"))
-    inner = f"{sys.executable} -m hpc_kit submit -j 1x1 --job-name inner --wait -- bash -c 'echo within'"
+    inner = f"{shlex.quote(sys.executable)} -m hpc_kit submit -j 1x1 --job-name inner --wait -- bash -c 'echo within'"
     argv = [sys.executable, "-m", "hpc_kit"]
     done = subprocess.run(
         [*argv, "submit", "--cluster", "local", "-j", "1x1", "--job-name", "outer", "--", "bash", "-c", inner],

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import FIRST_FAILURE, read_first_failure
+from hpc_kit.runs.first_failure import is_disk_full
 from hpc_kit.runs.outcome import read_state
-from hpc_kit.runs.why.decision import Verdict, decide
+from hpc_kit.runs.why.decision import UNKNOWN, Verdict, decide
 from hpc_kit.runs.why.events import Evidence, TaskEnd
 from hpc_kit.runs.why.reading import Line, LogFile
 from hpc_kit.runs.why.slurm_tables import JobRow
@@ -44,7 +47,23 @@ def explain_run(run: Run, status: JobStatus | None) -> Verdict:
         read(run.rank_logs(rank)[-1])
     add_first_failure(run.folder, evidence)
     evidence.add_row(_row(run, status))
-    return decide(evidence)
+    verdict = decide(evidence)
+    if verdict.class_ == UNKNOWN:
+        verdict = _explain_full_disk(run, verdict)
+    return replace(verdict, fix=verdict.fix.replace("-j ID", f"-j {run.job_id}"))
+
+
+def _explain_full_disk(run: Run, verdict: Verdict) -> Verdict:
+    """Return the full disk of the logs as the cause: no message about it could be written. Else, `verdict`."""
+    log = next((path for path in run.batch_logs() if is_disk_full(path)), None)
+    if log is None:
+        return verdict
+    return replace(
+        verdict,
+        cause=f"no message could be written: the disk of {log.parent} is full",
+        class_="disk-full",
+        fix=f"free space there (df -h {shlex.quote(str(log.parent))}), and submit again",
+    )
 
 
 def add_first_failure(folder: Path, evidence: Evidence) -> None:

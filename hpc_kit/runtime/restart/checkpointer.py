@@ -24,7 +24,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from hpc_kit.errors import HpcKitError, SpecError
-from hpc_kit.run_files import RUN_VARIABLE, STOPPED, write_whole
+from hpc_kit.run_files import RUN_VARIABLE, SAVED, STOPPED, write_whole
 from hpc_kit.runtime import shutdown
 from hpc_kit.runtime.first_failure import is_peer_loss
 from hpc_kit.runtime.restart import checkpoint_folder
@@ -206,7 +206,7 @@ class Checkpointer:
             except HpcKitError as error:
                 self._print(f"warning: step {done} is not saved\n{error}")
         if self.stopped:
-            self._mark_stop(done)
+            self._note_step(STOPPED, done)
         return self.stopped
 
     def save(self, step: int) -> None:
@@ -409,6 +409,7 @@ class Checkpointer:
             raise written.error
         self.latest = written.path
         self._print(f"saved   {display_path(written.path)}")
+        self._note_step(SAVED, written.done)
         self._compare_with_lead(written.seconds)
         self._compare_with_interval(written.seconds)
 
@@ -438,14 +439,14 @@ class Checkpointer:
                 f"note    saves take {share:.0%} of the time; less with every={5 * self.every} or asynchronous=True"
             )
 
-    def _mark_stop(self, done: int) -> None:
-        """Tell the batch script that the training stopped on request. torchrun hides the exit code of its workers."""
+    def _note_step(self, name: str, done: int) -> None:
+        """Tell the batch script about a stop or a save. torchrun hides the exit code of its workers."""
         run = os.environ.get(RUN_VARIABLE)
         if run and _rank() == 0:
             try:
-                write_whole(Path(run, STOPPED), f"{done} {time.time():.3f}\n".encode())
+                write_whole(Path(run, name), f"{done} {time.time():.3f}\n".encode())
             except OSError as error:
-                self._print(f"warning: {run}/{STOPPED} cannot be written: {error.strerror or error}")
+                self._print(f"warning: {run}/{name} cannot be written: {error.strerror or error}")
 
     def _print(self, line: str) -> None:
         if _rank() == 0:
@@ -456,6 +457,9 @@ class Written(NamedTuple):
     """The end of a save."""
 
     path: Path
+    done: int
+    """Steps of the training."""
+
     seconds: float
     error: Exception | None = None
 
@@ -523,8 +527,8 @@ class _Writer:
         try:
             self._write(path, checkpoint_folder.draft_path(self.folder, done), done, state, digests(state))
         except HpcKitError as error:
-            return Written(path, 0.0, error)
-        return Written(path, time.monotonic() - begun)
+            return Written(path, done, 0.0, error)
+        return Written(path, done, time.monotonic() - begun)
 
     def _write(self, path: Path, draft: Path, done: int, state: dict[str, Tensor], digests: dict[str, int]) -> None:
         from torch.distributed import checkpoint as dcp

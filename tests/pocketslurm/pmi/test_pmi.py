@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -149,7 +150,7 @@ def test_an_abort_of_less_than_the_world_ends_nothing(running_job: RunningJob) -
 
 
 def test_garbage_only_disconnects_its_writer(running_job: RunningJob) -> None:
-    client = f"exec {sys.executable} {CLIENT} '{TWO}' 'cmd=job-getid;'"
+    client = f"exec {shlex.quote(sys.executable)} {CLIENT} '{TWO}' 'cmd=job-getid;'"
     program = f"[ $PMI_RANK = 0 ] || {client}; echo '{TWO}' >&$PMI_FD; echo garbage >&$PMI_FD"
     output = running_job.srun("--mpi=pmi2", "-N2", "-n2", "bash", "-c", program)
     assert output.status == 0

@@ -104,6 +104,18 @@ def test_a_stop_request_saves_and_leaves_the_loop(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "stopped").read_text().startswith(f"{done} ")
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_run_folder_has_the_last_saved_step(
+    asynchronous: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
+    training = Training(tmp_path / "c", every=2, asynchronous=asynchronous)
+    training.run(5)
+    training.saver.close()
+    step, _ = (tmp_path / "saved").read_text().split()
+    assert f"step-{step}" in names(tmp_path / "c")
+
+
 def test_without_a_folder_a_stop_request_leaves_the_loop(tmp_path: Path) -> None:
     training = Training(None)
     os.kill(os.getpid(), signal.SIGUSR1)
