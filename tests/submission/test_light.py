@@ -24,10 +24,18 @@ def test_rendering_imports_nothing_that_queries_slurm(project: Path) -> None:
     assert not heavy & names
 
 
-def test_submitting_imports_neither_submitit_nor_the_rules_of_check(slurm: FakeSlurm, project: Path) -> None:
+def test_submitting_imports_neither_submitit_nor_what_follows_a_job(slurm: FakeSlurm, project: Path) -> None:
     (project / "train.py").touch()
     python = f"cluster.python={sys.executable}"
     names = list_imports("submit", "job", "--cluster", "fake", "--set", python, "--no-wait")
+    assert slurm.read("sbatch.argv")
+    assert not {"submitit", "torch", "hpc_kit.runs.follow", "hpc_kit.runs.run_folders"} & names
+
+
+def test_submitting_without_a_check_does_not_import_its_rules(slurm: FakeSlurm, project: Path) -> None:
+    (project / "train.py").touch()
+    python = f"cluster.python={sys.executable}"
+    names = list_imports("submit", "job", "--cluster", "fake", "--set", python, "--no-wait", "--no-check")
     assert slurm.read("sbatch.argv")
     assert not {"submitit", "torch", "tree_sitter", "hpc_kit.check.rules", "hpc_kit.runs.follow"} & names
     # What follows a job, what asks for its state, and what reads launch lines that are more than `python FILE`.
@@ -40,12 +48,3 @@ def test_submitting_imports_neither_submitit_nor_the_rules_of_check(slurm: FakeS
         }
         & names
     )
-
-
-def test_submitting_a_program_does_not_import_the_script_reader(slurm: FakeSlurm, project: Path) -> None:
-    (project / "train.py").touch()
-    python = f"cluster.python={sys.executable}"
-    own = ("--cluster", "fake", "--set", python, "--no-wait", "-j", "1x2")
-    names = list_imports("submit", *own, "--", "python", "train.py")
-    assert slurm.read("sbatch.argv")
-    assert "hpc_kit.check.launch_lines" not in names
