@@ -198,7 +198,8 @@ class _Importer:
         compound = next((each for each in around if each is not None and each.kind != "group"), None)
         if compound is not None:
             what = {"function": "a function"}.get(compound.kind, f"`{compound.kind}`")
-            self.note(first.line, f"the program stands in {what}: the job starts it once")
+            unset = f", and nothing sets ${compound.name}" if compound.kind == "for" and compound.name else ""
+            self.note(first.line, f"the program stands in {what}: the job starts it once{unset}")
         if len(first.command.position.pipeline.commands) > 1:
             self.note(first.line, "the output went into a pipe; the job writes a log for each rank")
         if first.command.in_background:

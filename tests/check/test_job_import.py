@@ -254,7 +254,10 @@ def test_options_of_accelerate_and_mpirun_become_variables(project: Path) -> Non
 @pytest.mark.parametrize(
     ("body", "note"),
     [
-        ("for seed in 1 2; do srun python t.py $seed; done", "3: the program stands in `for`: the job starts it once"),
+        (
+            "for seed in 1 2; do srun python t.py $seed; done",
+            "3: the program stands in `for`: the job starts it once, and nothing sets $seed",
+        ),
         ("srun python t.py | tee log", "3: the output went into a pipe"),
         ("srun python t.py &\nwait", "3: the program ran in the background"),
         ("trap 'scontrol requeue $SLURM_JOB_ID' USR1\nsrun python t.py", "3: a trap is left out"),

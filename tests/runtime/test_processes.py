@@ -289,7 +289,9 @@ def test_a_late_rank_is_named_before_an_unchanged_program_starts(launch: Launch,
 @pytest.mark.parametrize("start", ["a Slurm step", "plain variables"])
 def test_a_late_rank_0_is_the_first_failure(launch: Launch, start: str) -> None:
     environs = step_of(1, 1).environs() if start == "a Slurm step" else plain_variables()
-    launch.start(environs[1:], "-m", "hpc_kit.runtime", launch.program("import torch; print('started')"), HPC_KIT_TIMEOUT="1")
+    launch.start(
+        environs[1:], "-m", "hpc_kit.runtime", launch.program("import torch; print('started')"), HPC_KIT_TIMEOUT="1"
+    )
     assert launch.wait() == [1]
     first = read_first_failure(launch.run)
     assert first is not None
@@ -298,7 +300,13 @@ def test_a_late_rank_0_is_the_first_failure(launch: Launch, start: str) -> None:
 
 
 def test_a_late_agent_of_torchrun_is_the_first_failure(launch: Launch) -> None:
-    words = ("-m", "hpc_kit.runtime.torchrun", "--nnodes=2", "--nproc-per-node=2", launch.program("import torch; print('started')"))
+    words = (
+        "-m",
+        "hpc_kit.runtime.torchrun",
+        "--nnodes=2",
+        "--nproc-per-node=2",
+        launch.program("import torch; print('started')"),
+    )
     launch.start(step_of(1, 1).environs()[:1], *words, HPC_KIT_TIMEOUT="1")
     assert launch.wait() == [1]
     first = read_first_failure(launch.run)

@@ -669,7 +669,7 @@ class _Decision:
     def _no_failure(self, job: JobRow) -> Verdict:
         if (nan := self._first(self._symptoms())) and self._is_last(nan):
             return self._verdict_of(nan)
-        noise = [event for event in self.events if event.rule.kind != "symptom"][:1]
+        noise = [event for event in self.events if event.rule.kind not in {"symptom", "end"}][:1]
         more = (
             f"; {noise[0].line.file}:{noise[0].line.number} looks like an error, but the job went on" if noise else ""
         )
