@@ -347,7 +347,7 @@ class Training:
                 self.latest.append(step.loss)
                 end_profiled_step()
                 done = number + 1
-                progress(done, total=options.steps)
+                progress(number, total=options.steps)
                 if number == self.first:
                     self._count_kept_bytes()
                 if done % options.log_every == 0 or done == options.steps:
@@ -457,7 +457,7 @@ class Training:
         for number, loss in enumerate(losses, len(self.losses) + 1):
             self._require_finite(loss, "loss in", self.first + number)
         self.losses += losses
-        progress(done, total=self.options.steps, loss=losses[-1])
+        progress(done - 1, total=self.options.steps, loss=losses[-1])
         speed = self.timer.collect(self.options.global_batch * self.options.sequence)
         self.report(f"step {done}/{self.options.steps}   loss {losses[-1]:.2f}{speed}")
 

@@ -25,7 +25,7 @@ from torch import distributed as dist
 
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, SAVED, STOPPED, write_whole
-from hpc_kit.runtime import shutdown
+from hpc_kit.runtime import shutdown, watchdog
 from hpc_kit.runtime.first_failure import is_peer_loss
 from hpc_kit.runtime.restart import checkpoint_folder
 from hpc_kit.runtime.restart.all_ranks import gather, run_on_all
@@ -193,6 +193,7 @@ class Checkpointer:
             True if the training must leave its loop, because a stop was requested. The step is the same on all ranks.
         """
         state, done = self._opened(), step + 1
+        watchdog.progress(step)
         self._collect_write(wait=False)
         self.stopped = self._agreement.is_stop(done, self._signal.requested)
         if self.stopped or (self.every and done % self.every == 0):
@@ -219,9 +220,10 @@ class Checkpointer:
             SpecError: It cannot be written. The old checkpoint stays.
         """
         state = self._opened()
-        self._collect_write(wait=True)
-        if self._writer:
-            self._finish_write(self._writer.write(step + 1, state.collect(), state.digests))
+        with watchdog.phase("save"):  # a slow disk is no stall
+            self._collect_write(wait=True)
+            if self._writer:
+                self._finish_write(self._writer.write(step + 1, state.collect(), state.digests))
 
     def _opened(self) -> TrainingState:
         if self._state is None:
