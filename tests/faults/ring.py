@@ -319,6 +319,12 @@ ANYWHERE = [
     Kind("newest checkpoint overwritten", damage_save),
     Kind("newest checkpoint cut short", cut_save),
     Kind("requeue not allowed", signal_batch, options=("--no-requeue",)),
+    Kind(
+        "stop signal under mpirun",
+        signal_batch,
+        ALLOW_ROOT,
+        settings={"launch.launcher": "mpirun", "resources.nodes": 1, "resources.ntasks_per_node": 4},
+    ),
 ]  # fmt: skip
 """Faults that both Slurms have."""
 
@@ -365,12 +371,6 @@ def restart_controller(trial: Trial) -> None:
 
 REAL = [
     *ANYWHERE,
-    Kind(
-        "stop signal under mpirun",
-        signal_batch,
-        ALLOW_ROOT,
-        settings={"launch.launcher": "mpirun", "resources.nodes": 1, "resources.ntasks_per_node": 4},
-    ),
     Kind("time limit", nothing, {"SECONDS_A_STEP": "2"}, {"resources.time": "1", "restart.lead": 30}, attempts=0),
     Kind("preemption", preempt),
     Kind("loss of a node", lose_node, {"SECONDS_A_STEP": "0.4"}),
