@@ -50,7 +50,7 @@ def test_a_handler_that_was_installed_later_stays() -> None:
 @pytest.mark.parametrize(("text", "numbers"), [
     ("", [signal.SIGUSR1]),
     ("USR2", [signal.SIGUSR2]),
-    ("sigusr1, TERM", [signal.SIGUSR1, signal.SIGTERM]),
+    ("sigusr1, HUP", [signal.SIGUSR1, signal.SIGHUP]),
 ])  # fmt: skip
 def test_the_environment_names_the_signals(text: str, numbers: list[int]) -> None:
     environ = {"HPC_KIT_STOP_SIGNAL": text}
