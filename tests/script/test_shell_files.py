@@ -29,16 +29,26 @@ def read_contents(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
+def read_shipped() -> dict[str, str]:
+    """Return the shipped files of a job without [restart]."""
+    return {name: text for name, text in read_contents(SHIPPED).items() if name not in {"restart.sh", "spares.sh"}}
+
+
+def test_a_job_with_restart_gets_all_files(project: Path) -> None:
+    text = render("single", "slurm", set={"restart.max_attempts": 3}, root=project)
+    assert read_contents(project / find_folder(text)) == read_contents(SHIPPED)
+
+
 def test_render_writes_the_files_that_the_script_calls(project: Path) -> None:
     folder = project / find_folder(render("single", "slurm", root=project))
-    assert read_contents(folder) == read_contents(SHIPPED)
+    assert read_contents(folder) == read_shipped()
     assert folder.stat().st_mode & 0o777 == 0o755
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644}
 
 
 def test_the_command_render_writes_them_and_prints_the_same_script(project: Path) -> None:
     done = CliRunner().invoke(hpc_kit, ["render", "single", "--cluster", "slurm"], catch_exceptions=False)
-    assert read_contents(project / find_folder(done.stdout)) == read_contents(SHIPPED)
+    assert read_contents(project / find_folder(done.stdout)) == read_shipped()
     assert done.stdout == render("single", "slurm", root=project)
 
 
@@ -78,19 +88,19 @@ def test_an_incomplete_folder_is_completed_and_a_complete_one_is_unchanged(proje
     (folder / "worker.sh").unlink()
     times = (folder / "signals.sh").stat().st_mtime_ns
     render("single", "slurm", root=project)
-    assert read_contents(folder) == read_contents(SHIPPED)
+    assert read_contents(folder) == read_shipped()
     assert (folder / "signals.sh").stat().st_mtime_ns == times
 
 
 def _render_anew(project: Path) -> bool:
     text = render("single", "slurm", root=project)
-    return read_contents(project / find_folder(text)).items() >= read_contents(SHIPPED).items()
+    return read_contents(project / find_folder(text)).items() >= read_shipped().items()
 
 
 def test_simultaneous_renders_see_complete_files(project: Path) -> None:
     with ProcessPoolExecutor(4) as pool:
         assert all(pool.map(_render_anew, [project] * 12))
-    assert read_contents(project / find_folder(render("single", "slurm", root=project))) == read_contents(SHIPPED)
+    assert read_contents(project / find_folder(render("single", "slurm", root=project))) == read_shipped()
 
 
 def test_an_unwritable_project_is_refused_with_a_remedy(project: Path) -> None:
