@@ -207,7 +207,11 @@ class _Decision:
         """Return whether a rank lost another one before it reported success itself."""
         done = {(line.file, line.rank) for line in self.success}
         victims = [event for event in self.events if event.rule.kind == "consequence" and event.rule.weight >= 20]
-        return any(event.strength == EXCEPTION and (event.line.file, event.rank) not in done for event in victims)
+        return any(
+            (event.strength == EXCEPTION or (event.strength == LINE and not event.lines_after))
+            and (event.line.file, event.rank) not in done
+            for event in victims
+        )
 
     def _soft(self) -> list[Event]:
         """Return events that may be a cause, if the job failed: handled errors, warnings, errors of threads."""
