@@ -545,6 +545,14 @@ BAD = [
     Bad("KIT401", HEAD + "srun python t.py || true\n", 2, W, "'|| true'"),
     Bad("KIT401", HEAD + "set -e\nsrun python t.py && echo fine\ndate\n", 3, E, "'date' in line 4"),
     Bad("KIT401", HEAD + "for i in 1 2; do srun python t.py; done\ndate\n", 2, W, "'date' in line 3"),
+    Bad(
+        "KIT119",
+        HEAD + "#SBATCH --gres=gpu:2\n#SBATCH -N1 --gpus=4\nsrun python t.py\n",
+        3,
+        E,
+        "--gres=gpu:2 is 2 nodes",
+    ),
+    Bad("KIT502", HEAD + "#SBATCH --export=ALL,GPUS=a,b\nsrun python t.py\n", 2, E, "'b' is no variable"),
     Bad("KIT402", HEAD + "srun python a.py &\nsrun python b.py &\nwait\n", 4, E, "wait without a process id"),
     Bad(
         "KIT401",

@@ -110,12 +110,14 @@ def contradicting_gpu_counts(script: BatchScript) -> Iterator[Problem]:
         job = size_of_job({name: each.value for name, each in part.items()})
         nodes, tasks = job.nodes if "nodes" in part else None, job.ntasks if job.is_stated else None
         problems = []
-        for name, count, unit in (("gpus-per-task", tasks, "tasks"), ("gpus-per-node", nodes, "nodes")):
+        on_node = "gres" if "gres" in part and part["gres"].value.startswith("gpu") else "gpus-per-node"
+        for name, count, unit in (("gpus-per-task", tasks, "tasks"), (on_node, nodes, "nodes")):
             each = _gpus(part, name)
+            given = f"--{name}={part[name].value}" if name in part else ""
             if each is not None and total % each:
-                problems.append((name, f"--gpus={total} is not a multiple of --{name}={each}"))
+                problems.append((name, f"--gpus={total} is not a multiple of {given}"))
             elif each is not None and count is not None and total // each != count:
-                what = f"--gpus={total} with --{name}={each} is {total // each} {unit}, but the job has {count}"
+                what = f"--gpus={total} with {given} is {total // each} {unit}, but the job has {count}"
                 problems.append((name, what))
         if nodes is not None and total < nodes:
             problems.append(("nodes", f"--gpus={total} is fewer than one on each of {nodes} nodes"))
