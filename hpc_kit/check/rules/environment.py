@@ -341,8 +341,8 @@ def _cut_export(export: DirectiveOption) -> Iterator[Problem]:
     items = export.value.split(",")
     valued = next((index for index, item in enumerate(items) if "=" in item), len(items))
     for index, item in enumerate(items):
-        # Beside ALL, a name without a value has no purpose.
-        is_rest = "ALL" in items and index > valued and "=" not in item and item != "ALL"
+        # Beside ALL, a name without a value has no purpose. Variables usually have names in capitals.
+        is_rest = "ALL" in items and index > valued and "=" not in item and item != item.upper()
         if item and (is_rest or not re.match(r"[A-Za-z_]\w*(=|\Z)", item)):
             what = f"--export ends a value at the comma: {item!r} is no variable"
             yield Problem(export, what, "export the variable in the shell, and write --export=ALL")
