@@ -140,3 +140,60 @@ def claim_first_failure(run: Path, rank: int, host: str, exit_code: int, reason:
         with suppress(OSError):  # the error of the rank matters more than this one
             draft.unlink()
     return True
+
+
+class RankStack(NamedTuple):
+    """The Python stacks of one rank at one moment."""
+
+    rank: int
+    host: str
+    time: float
+    step: int | None
+    phase: str | None
+    line: str
+    """The innermost line of the program itself in the main thread: `train.py:52 in train`."""
+
+    call: str
+    """The innermost Python function of the main thread, such as `all_reduce`."""
+
+    waits: bool
+    """The main thread is inside a collective, or inside a backward pass, which waits for collectives."""
+
+    threads: dict[str, str]
+    """Traceback of each thread by its name, the main thread first."""
+
+    @property
+    def main(self) -> str:
+        """Traceback of the main thread."""
+        return next(iter(self.threads.values()), "")
+
+
+def read_stacks(run: Path, *, since: float = 0.0) -> list[RankStack]:
+    """Return the stacks that ranks have written since a moment, by rank. Incomplete files are skipped."""
+    import json
+
+    found = []
+    for path in (run / STACKS).glob("rank-*.json"):
+        with suppress(OSError, ValueError, TypeError):
+            stack = RankStack(**json.loads(path.read_bytes()))
+            if stack.time >= since:
+                found.append(stack)
+    return sorted(found, key=lambda stack: stack.rank)
+
+
+class Stall(NamedTuple):
+    """The watchdog's sentence about the latest stall."""
+
+    time: float
+    sentence: str
+
+
+def read_stall(run: Path) -> Stall | None:
+    """Return the latest stall of a run, or None if there was none."""
+    import json
+
+    try:
+        verdict = json.loads((run / STACKS / VERDICT).read_bytes())
+        return Stall(float(verdict["time"]), str(verdict["sentence"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

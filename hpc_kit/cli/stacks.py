@@ -12,10 +12,11 @@ from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_s
 from hpc_kit.cli.output import print_line
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import UnknownJob
+from hpc_kit.run_files import read_stacks, read_stall
 from hpc_kit.slurm.option_values import fold_indices
 
 if TYPE_CHECKING:
-    from hpc_kit.runs.stacks import RankStack
+    from hpc_kit.run_files import RankStack
 
 
 @click.command("stacks")
@@ -45,12 +46,10 @@ def command(word: str | None, last: bool, threads: bool, timeout: float, cluster
         raise UnknownJob(
             f"job {run.job_id} has ended", found=str(run.folder), remedy=f"hpc-kit stacks {run.job_id} --last"
         )
-    if last:
-        answers = stacks.read_stacks(run.folder)
-    else:
-        answers = stacks.request_stacks(run.folder, size or len(run.ranks()), timeout)
+    answers = read_stacks(run.folder) if last else stacks.request_stacks(run.folder, size or len(run.ranks()), timeout)
     silent = sorted(set(range(size or 0)) - {answer.rank for answer in answers})
-    verdict = stacks.read_verdict(run.folder)
+    stall = read_stall(run.folder)
+    verdict = stall.sentence if stall else None
     if as_json:
         document = {
             "job_id": run.job_id,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.run_files import STACKS, VERDICT, progress_file
+from hpc_kit.run_files import progress_file, read_stall
 from hpc_kit.slurm.start_forecast import format_duration
 
 if TYPE_CHECKING:
@@ -86,6 +85,7 @@ def read_progress(run: Run) -> RunProgress | None:
     """Return the progress of a run, or None if its program has noted none."""
     try:
         document = json.loads((run.folder / progress_file(0)).read_bytes())
+        stall = read_stall(run.folder)
         return RunProgress(
             step=int(document["step"]),
             total=document.get("total"),
@@ -94,16 +94,7 @@ def read_progress(run: Run) -> RunProgress | None:
             age=max(0.0, time.time() - float(document["time"])),
             numbers={name: float(value) for name, value in document["numbers"].items()},
             losses=[float(value) for value in document["losses"]],
-            stall=_read_stall(run, float(document["time"])),
+            stall=stall.sentence if stall and stall.time > float(document["time"]) else None,
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _read_stall(run: Run, noted: float) -> str | None:
-    """Return the verdict of the watchdog, unless the training has made progress since."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        verdict = json.loads((run.folder / STACKS / VERDICT).read_bytes())
-        if float(verdict["time"]) > noted:
-            return str(verdict["sentence"])
-    return None

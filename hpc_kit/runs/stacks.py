@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import RecordError
-from hpc_kit.run_files import STACKS, STACKS_REQUEST, VERDICT
+from hpc_kit.run_files import STACKS, STACKS_REQUEST, RankStack, read_stacks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _PAUSE = 0.2
-
-
-class RankStack(NamedTuple):
-    """The stacks of one rank."""
-
-    rank: int
-    host: str
-    time: float
-    step: int | None
-    line: str
-    """The innermost line of the program itself."""
-
-    threads: dict[str, str]
-    """Traceback of each thread by its name, the main thread first."""
-
-    @property
-    def main(self) -> str:
-        """Traceback of the main thread."""
-        return next(iter(self.threads.values()), "")
 
 
 class StackGroup(NamedTuple):
@@ -72,23 +51,6 @@ def request_stacks(run: Path, world_size: int, timeout: float) -> list[RankStack
         if len(answered) >= world_size or time.monotonic() > deadline:
             return answered
         time.sleep(_PAUSE)
-
-
-def read_stacks(run: Path) -> list[RankStack]:
-    """Return the latest stacks that the ranks have written, by rank. Incomplete files are skipped."""
-    found = []
-    for path in (run / STACKS).glob("rank-*.json"):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            document = json.loads(path.read_bytes())
-            found.append(RankStack(**{name: document[name] for name in RankStack._fields}))
-    return sorted(found)
-
-
-def read_verdict(run: Path) -> str | None:
-    """Return the sentence of the watchdog about the latest stall, or None."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads((run / STACKS / VERDICT).read_bytes())["sentence"])
-    return None
 
 
 def group_stacks(stacks: list[RankStack]) -> list[StackGroup]:

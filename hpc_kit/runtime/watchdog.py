@@ -17,7 +17,7 @@ import traceback
 from collections import Counter, deque
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SpecError
 from hpc_kit.run_files import (
@@ -25,9 +25,11 @@ from hpc_kit.run_files import (
     STACKS,
     STACKS_REQUEST,
     VERDICT,
+    RankStack,
     claim_first_failure,
     progress_file,
     rank_stacks,
+    read_stacks,
     write_whole,
 )
 from hpc_kit.runtime import first_failure, shutdown
@@ -56,27 +58,6 @@ _POLL_SECONDS = 5.0
 _WRITE_SECONDS = 10.0
 _COMPARE_SECONDS = 15.0
 """Time that ranks have to write their stacks before they are compared. A rank needs two polls to notice a stall."""
-
-
-class Stack(NamedTuple):
-    """The stacks of one rank at one moment."""
-
-    rank: int
-    host: str
-    time: float
-    step: int | None
-    phase: str | None
-    line: str
-    """The innermost line of the program itself in the main thread: `train.py:52 in train`."""
-
-    call: str
-    """The innermost Python function of the main thread, such as `all_reduce`."""
-
-    waits: bool
-    """The main thread is inside a collective, or inside a backward pass, which waits for collectives."""
-
-    threads: dict[str, str]
-    """Traceback of each thread by its name, the main thread first."""
 
 
 class Progress:
@@ -318,7 +299,7 @@ def first_host(world: World, rank: int) -> str | None:
 # Stacks
 
 
-def take_stacks(rank: int, host: str) -> Stack:
+def take_stacks(rank: int, host: str) -> RankStack:
     """Return the stacks of all threads of this process."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main, own = threading.main_thread().ident, threading.get_ident()
@@ -332,7 +313,7 @@ def take_stacks(rank: int, host: str) -> Stack:
     phase = _progress.phases[-1] if _progress.phases else None
     call = summary[-1].name if summary else ""
     waits = any(part in frame.filename for frame in summary for part in _WAITING)
-    return Stack(rank, host, time.time(), _progress.step, phase, line, call, waits, threads)
+    return RankStack(rank, host, time.time(), _progress.step, phase, line, call, waits, threads)
 
 
 _WAITING = ("/torch/distributed/", "/torch/autograd/")
@@ -354,18 +335,6 @@ def is_own(filename: str) -> bool:
     return not filename.startswith(("<", *_LIBRARIES, _OWN_PACKAGE)) and "site-packages" not in filename
 
 
-def read_stacks(run: Path, *, since: float = 0.0) -> list[Stack]:
-    """Return the stacks that ranks have written since a moment, by rank. Damaged files are skipped."""
-    found = []
-    for path in (run / STACKS).glob("rank-*.json"):
-        with suppress(OSError, ValueError, TypeError):
-            document: dict[str, Any] = json.loads(path.read_text())
-            stack = Stack(**document)
-            if stack.time >= since:
-                found.append(stack)
-    return sorted(found, key=lambda stack: stack.rank)
-
-
 class Verdict(NamedTuple):
     """The cause of a stall, as far as the stacks show it."""
 
@@ -376,7 +345,7 @@ class Verdict(NamedTuple):
     hosts: dict[int, str]
 
 
-def compare_stacks(stacks: list[Stack], world_size: int) -> Verdict:
+def compare_stacks(stacks: list[RankStack], world_size: int) -> Verdict:
     """Return which ranks the others wait for.
 
     Args:
@@ -400,7 +369,7 @@ def compare_stacks(stacks: list[Stack], world_size: int) -> Verdict:
     return Verdict(sentence, [stack.rank for stack in late], hosts)
 
 
-def find_late(stacks: list[Stack]) -> list[Stack]:
+def find_late(stacks: list[RankStack]) -> list[RankStack]:
     """Return the stacks of the ranks that the others wait for; empty if the stacks do not show it."""
     least = min((stack.step or 0 for stack in stacks), default=0)
     common = Counter(stack.line for stack in stacks).most_common(1)
@@ -415,7 +384,7 @@ def find_late(stacks: list[Stack]) -> list[Stack]:
     return []
 
 
-def describe_place(stacks: list[Stack], verbs: tuple[str, str] = ("is", "are")) -> str:
+def describe_place(stacks: list[RankStack], verbs: tuple[str, str] = ("is", "are")) -> str:
     """Return the lines in which ranks are, the most frequent first: `ranks 0, 1 are in train.py:52 (all_reduce)`."""
     by_place: dict[str, list[int]] = {}
     for stack in stacks:

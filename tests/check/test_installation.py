@@ -11,7 +11,7 @@ import pytest
 
 from hpc_kit.check import installation
 from hpc_kit.check.installation import Part, inspect_installation
-from tests.cli.conftest import kit
+from tests.cli.conftest import Kit, kit
 from tests.runs.conftest import slurm
 from tests.runs.fake import FakeSlurm
 
@@ -92,8 +92,8 @@ def test_a_slurm_that_answers(slurm: FakeSlurm) -> None:
     assert found["accounting"].state == "none"
 
 
-def test_the_command_prints_a_table_or_json(kit: object, project: Path) -> None:
-    done = kit("doctor", "--json")  # type: ignore[operator]
+def test_the_command_prints_a_table_or_json(kit: Kit, project: Path) -> None:
+    done = kit("doctor", "--json")
     names = {each["name"] for each in json.loads(done.stdout)}
     assert {"python", "torch", "slurm", "gpus", "mpirun", "containers", "shellcheck"} <= names
-    assert kit("doctor").stdout.startswith("python ")  # type: ignore[operator]
+    assert kit("doctor").stdout.startswith("python ")

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import SpecError
-from hpc_kit.run_files import read_first_failure
-from hpc_kit.runs.stacks import group_stacks, read_verdict, request_stacks
+from hpc_kit.run_files import RankStack, read_first_failure, read_stall
+from hpc_kit.runs.stacks import group_stacks, request_stacks
 from hpc_kit.runtime import watchdog
-from hpc_kit.runtime.watchdog import Progress, Stack, compare_stacks
+from hpc_kit.runtime.watchdog import Progress, compare_stacks
 from tests.runtime.launches import Step
 
 QUICK = """
@@ -74,8 +74,8 @@ def start(tmp_path: Path, run_folder: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def stack(rank: int, line: str, *, step: int = 7, waits: bool = False) -> Stack:
-    return Stack(rank, f"n{rank // 2 + 1}", 0.0, step, None, line, "all_reduce" if waits else "load", waits, {})
+def stack(rank: int, line: str, *, step: int = 7, waits: bool = False) -> RankStack:
+    return RankStack(rank, f"n{rank // 2 + 1}", 0.0, step, None, line, "all_reduce" if waits else "load", waits, {})
 
 
 # Verdicts
@@ -129,7 +129,7 @@ def test_a_healthy_training_is_left_alone(start: Start, run_folder: Path, act: s
     (rank,) = start(act, HPC_KIT_WATCHDOG="stop", HPC_KIT_WATCHDOG_TIMEOUT="3.5" if "4, 9" in act else "2")
     out, err = rank.communicate(timeout=60)
     assert (rank.returncode, out, err) == (0, "done\n", "")
-    assert read_verdict(run_folder) is None
+    assert read_stall(run_folder) is None
 
 
 def test_a_program_without_steps_gets_no_verdict() -> None:
@@ -156,7 +156,7 @@ def test_the_limit_follows_the_usual_step_and_the_longest_gap() -> None:
     ],
     ids=["it waits for nobody", "of two", "fewer steps", "another line", "all in one collective", "undecided"],
 )
-def test_the_late_rank_is_found_in_the_stacks(stacks: list[Stack], late: list[int]) -> None:
+def test_the_late_rank_is_found_in_the_stacks(stacks: list[RankStack], late: list[int]) -> None:
     assert compare_stacks(stacks, len(stacks)).late == late
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from hpc_kit.errors import SpecError
 from hpc_kit.spec.load import load
 from hpc_kit.spec.resolve import Resolved, resolve
+
+Fit = Callable[..., Resolved]
 
 CLUSTER = """
 python = "python"
@@ -37,7 +40,7 @@ qos = ["normal"]
 
 
 @pytest.fixture
-def fit(project: Path) -> object:
+def fit(project: Path) -> Fit:
     (project / "env" / "site.toml").write_text(CLUSTER)
     (project / "jobs" / "mine.toml").write_text('command = ["python", "train.py"]\n')
 
@@ -62,10 +65,10 @@ def fit(project: Path) -> object:
     ],
 )
 def test_a_job_that_the_cluster_can_never_start_is_refused(
-    fit: object, resources: dict[str, object], message: str
+    fit: Fit, resources: dict[str, object], message: str
 ) -> None:
     with pytest.raises(SpecError) as refused:
-        fit(**resources)  # type: ignore[operator]
+        fit(**resources)
     assert message in str(refused.value)
 
 
@@ -80,24 +83,24 @@ def test_a_job_that_the_cluster_can_never_start_is_refused(
         {"array": "0-99%4"},
     ],
 )
-def test_a_job_that_may_start_is_accepted(fit: object, resources: dict[str, object]) -> None:
-    fit(**resources)  # type: ignore[operator]
+def test_a_job_that_may_start_is_accepted(fit: Fit, resources: dict[str, object]) -> None:
+    fit(**resources)
 
 
-def test_gpu_options_stay_in_a_partition_with_gpus(fit: object) -> None:
-    there = fit(partition="gpu", gpus_per_node=4)  # type: ignore[operator]
+def test_gpu_options_stay_in_a_partition_with_gpus(fit: Fit) -> None:
+    there = fit(partition="gpu", gpus_per_node=4)
     assert there.job.resources.gpus_per_node == 4
     assert there.cluster.node.gpu == "a100"
-    without = fit(gpus_per_node=4)  # type: ignore[operator]
+    without = fit(gpus_per_node=4)
     assert without.job.resources.gpus_per_node is None
 
 
-def test_no_check_insists(fit: object) -> None:
-    assert fit(nodes=11, array="0-100", check=False).nodes == 11  # type: ignore[operator]
+def test_no_check_insists(fit: Fit) -> None:
+    assert fit(nodes=11, array="0-100", check=False).nodes == 11
 
 
-def test_unlisted_names_are_notes(fit: object) -> None:
-    notes = fit(partition="gpu", account="other", qos="long").notes  # type: ignore[operator]
+def test_unlisted_names_are_notes(fit: Fit) -> None:
+    notes = fit(partition="gpu", account="other", qos="long").notes
     assert "--account=other is not among those of cluster 'site': ours" in notes
     assert "--qos=long is not among those of cluster 'site': normal" in notes
-    assert not [note for note in fit(account="ours").notes if "account" in note]  # type: ignore[operator]
+    assert not [note for note in fit(account="ours").notes if "account" in note]
