@@ -337,29 +337,18 @@ class _Decision:
         for sequence, group in by_sequence.items():
             if sequence is None or len({each.rank for each in group}) < 2:
                 continue
-            operations = Counter(each.operation for each in group)
+            operations = {each.operation for each in group}
+            sizes = {each.elements for each in group}
             if len(operations) > 1:
-                odd, other = _odd_one(group, lambda each: each.operation)
-                return self._event(
-                    "collective-mismatch-order",
-                    odd.line,
-                    odd.rank,
-                    one=f"called {odd.operation}",
-                    rank2=str(other.rank),
-                    other=f"called {other.operation}",
-                )
-            sizes = Counter(each.elements for each in group)
-            if len(sizes) > 1 and None not in sizes and not {"SEND", "RECV", "COALESCED"} & set(operations):
-                odd, other = _odd_one(group, lambda each: each.elements)
-                return self._event(
-                    "collective-mismatch-shape",
-                    odd.line,
-                    odd.rank,
-                    one=f"{odd.elements} elements",
-                    rank2=str(other.rank),
-                    other=f"{other.elements} elements",
-                )
+                return self._mismatch("collective-mismatch-order", group, lambda each: f"called {each.operation}")
+            if len(sizes) > 1 and None not in sizes and not {"SEND", "RECV", "COALESCED"} & operations:
+                return self._mismatch("collective-mismatch-shape", group, lambda each: f"{each.elements} elements")
         return None
+
+    def _mismatch(self, rule: str, group: list[Waiting], describe: Callable[[Waiting], str]) -> Event:
+        """Return the rank whose call differs from that of most ranks, as an event."""
+        odd, other = _odd_one(group, describe)
+        return self._event(rule, odd.line, odd.rank, one=describe(odd), rank2=str(other.rank), other=describe(other))
 
     def _stuck(self) -> Event | None:
         """Return a rank without a heartbeat that does not wait in a collective itself."""
