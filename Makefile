@@ -47,8 +47,9 @@ cancel: venv ## cancel JOB (all of that name) or ID
 list: venv ## list jobs, clusters and templates
 	@$(KIT) list $(ARGS)
 
+# Four processes on two cores: the tests wait longer than they compute.
 test: dev ## the fast tests (under 5 minutes on 2 cores; no root, no network); see test-slow and test-slurm
-	@$(RUN) pytest -q -m 'not slow and not real' --ignore=tests/cluster --numprocesses=2 $(ARGS)
+	@$(RUN) pytest -q -m 'not slow and not real' --ignore=tests/cluster --numprocesses=4 $(ARGS)
 
 coverage: export COVERED = $(CURDIR)
 coverage: override ARGS += --cov --cov-report=term:skip-covered

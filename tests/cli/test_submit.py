@@ -49,6 +49,7 @@ def test_a_program_is_followed_to_its_end(kit: Kit, project: Path) -> None:
     assert kit("logs", "1", "-f").returncode == 0
 
 
+@pytest.mark.slow
 def test_torchrun_behind_the_dashes_is_one_world_with_the_exit_code_of_the_training(kit: Kit, project: Path) -> None:
     (project / "train.py").write_text(
         "import sys\nimport torch.distributed as dist\n"

@@ -195,7 +195,8 @@ def test_a_killed_rank_ends_all_ranks(launch: Launch) -> None:
     assert time.monotonic() - killed < ENDS_WITHIN
 
 
-@pytest.mark.parametrize("stopped", [2, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", [2, 0])
 def test_a_stopped_rank_is_the_cause_and_not_a_rank_that_waited_for_it(launch: Launch, stopped: int) -> None:
     words = ("-m", "hpc_kit.runtime", launch.program(STOPPING))
     launch.start(step_of(2, 1).environs(), *words, STOPPED=str(stopped))
@@ -214,6 +215,7 @@ def test_a_stopped_rank_is_the_cause_and_not_a_rank_that_waited_for_it(launch: L
     os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_stopped_process_of_the_same_node_is_named_with_its_number(launch: Launch) -> None:
     launch.start(step_of(2).environs(), launch.program(DISTRIBUTED, STOP_RANK_1), PATIENCE="12")
     assert launch.tasks[0].process.wait(100) == 1
@@ -223,6 +225,7 @@ def test_a_stopped_process_of_the_same_node_is_named_with_its_number(launch: Lau
     assert (first.rank, first.reason) == (1, f"rank 0 waited for it in vain: {state}")
 
 
+@pytest.mark.slow
 def test_a_rank_that_has_ended_too_early_is_the_cause(launch: Launch) -> None:
     launch.start(step_of(2).environs(), launch.program(DISTRIBUTED, "if world.rank == 1: os._exit(0)"))
     assert launch.wait() == [1, 0]
@@ -440,6 +443,7 @@ def test_torchrun_in_every_task_of_a_node_is_refused_before_training(launch: Lau
         assert task.err.startswith("hpc-kit: torchrun would be started 2 times on this node\n")
 
 
+@pytest.mark.slow
 def test_torchrun_in_one_task_a_node_becomes_one_world(launch: Launch) -> None:
     words = ("-m", "hpc_kit.runtime", "torchrun", "--nproc-per-node=2", launch.program(PLAIN))
     launch.start(step_of(1, 1).environs(), *words)

@@ -62,6 +62,7 @@ def test_a_program_that_starts_its_ranks_has_an_address_and_no_rank(tmp_path: Pa
 ENV_URL = "from torch import distributed as dist; dist.init_process_group('gloo'); print(dist.get_world_size())"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [ENV_URL, "import os; print(os.environ['WORLD_SIZE'])"], ids=["env://", "environ"])
 def test_a_missing_rank_names_the_setting_that_provides_it(tmp_path: Path, program: str) -> None:
     assert run(tmp_path, program)[:2] == (0, "1\n")
@@ -93,6 +94,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks_by", ["launcher", "program"])
 def test_mp_spawn_works_with_both_settings(tmp_path: Path, ranks_by: str) -> None:
     code, out, err = run(tmp_path, SPAWN, "--ranks-by", ranks_by)
@@ -111,6 +113,7 @@ print(f"{{fabric.global_rank}} of {{fabric.world_size}}: {{total.item()}}\\n", e
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_lightning_starts_its_own_processes(tmp_path: Path) -> None:
     pytest.importorskip("lightning_fabric")
@@ -119,6 +122,7 @@ def test_lightning_starts_its_own_processes(tmp_path: Path) -> None:
     assert sorted(out.split("\n"))[-2:] == ["0 of 2: 2.0", "1 of 2: 2.0"]
 
 
+@pytest.mark.slow
 def test_lightning_is_one_rank_of_the_launcher(tmp_path: Path) -> None:
     pytest.importorskip("lightning_fabric")
     code, out, err = run(tmp_path, FABRIC.format(devices=1, strategy="ddp"))
@@ -134,6 +138,7 @@ print(state.process_index, state.num_processes)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks_by", ["launcher", "program"])
 def test_accelerate_is_one_process_with_both_settings(tmp_path: Path, ranks_by: str) -> None:
     pytest.importorskip("accelerate")

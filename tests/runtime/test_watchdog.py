@@ -98,6 +98,7 @@ def test_a_rank_that_hangs_is_the_cause_and_the_job_ends(start: Start, run_folde
     assert "hpc-kit stacks run" in error
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_stopped_rank_is_the_cause(start: Start, run_folder: Path) -> None:
     act = "if step == 6 and world.rank == 1: os.kill(os.getpid(), signal.SIGSTOP)"
@@ -106,6 +107,7 @@ def test_a_stopped_rank_is_the_cause(start: Start, run_folder: Path) -> None:
     assert first.returncode == 124
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_without_the_action_stop_the_training_goes_on(start: Start, run_folder: Path) -> None:
     (rank,) = start("if step == 6: time.sleep(6)")
@@ -115,6 +117,7 @@ def test_without_the_action_stop_the_training_goes_on(start: Start, run_folder: 
     assert "rank 0 is in train.py:9" in err
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "act",
@@ -176,6 +179,7 @@ def test_settings_without_meaning_are_refused(environ: dict[str, str]) -> None:
 # Progress and stacks
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_the_progress_of_the_first_rank_of_a_node_is_noted(start: Start, run_folder: Path) -> None:
     for rank in start("time.sleep(0.02)", 2):

@@ -55,6 +55,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Trained:
     return train(tmp_path_factory.mktemp("trained"), RUNS, source, timeout=240)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["two", "four", "eight", "unwatched"])
 def test_the_loss_curve_does_not_depend_on_the_ranks(trained: Trained, name: str) -> None:
     one, many = trained.result_of("one"), trained.result_of(name)
@@ -233,6 +234,7 @@ def test_the_plain_program_does_not_import_hpc_kit(name: str) -> None:
         assert {module.partition(".")[0] for module in modules} <= allowed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [["plain_ddp.py"], ["ddp.py", "--layers", "1"]], ids=lambda command: str(command[0])
 )

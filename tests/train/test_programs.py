@@ -62,6 +62,7 @@ def run(folder: Path, environ: dict[str, str], *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_with_torch_only_a_program_trains_and_saves_one_file(
     tmp_path: Path, torch_alone: dict[str, str], source: Path
 ) -> None:

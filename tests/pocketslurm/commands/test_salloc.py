@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from hpc_kit.slurm.getopt import SALLOC
@@ -71,8 +74,10 @@ def test_killing_salloc_ends_the_job(slurm: Slurm) -> None:
     process = slurm.start("salloc", "sleep", "100")
     wait_for(lambda: slurm.check_output("squeue", "-h", "-o", "%T") == "RUNNING\n" or None)
     process.kill()
-    process.communicate()
+    process.wait()
     slurm.until(1, "COMPLETED", "FAILED", "CANCELLED")
+    os.killpg(process.pid, signal.SIGKILL)  # what the killed command has left
+    process.communicate()
 
 
 @pytest.mark.parametrize(

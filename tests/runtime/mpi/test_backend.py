@@ -70,6 +70,7 @@ def test_callbacks_wait_for_other_collectives() -> None:
     assert sorted(said.split("\n"))[1:] == [f"rank {rank} has trained" for rank in (0, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_collective_that_never_completes_ends_with_an_error() -> None:
     done = launch.run_ranks("Open MPI", 2, "ends.py", timeout=90)
@@ -78,6 +79,7 @@ def test_a_collective_that_never_completes_ends_with_an_error() -> None:
     assert "rank 1: \n" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_harmless_orders_of_collectives_end_successfully() -> None:
     said = launch.check_output(launch.run_ranks("Open MPI", 2, "patient.py", timeout=120))

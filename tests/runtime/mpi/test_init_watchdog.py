@@ -32,6 +32,7 @@ def find_marked_processes(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 @launch.both
 def test_a_rank_that_does_not_reach_mpi_ends_the_wait_at_the_timeout(mpi: str, tmp_path: Path) -> None:
@@ -47,6 +48,7 @@ def test_a_rank_that_does_not_reach_mpi_ends_the_wait_at_the_timeout(mpi: str, t
     assert not left
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_rank_that_ends_before_mpi_ends_the_wait(tmp_path: Path) -> None:
     done = launch.run_ranks("MPICH", 3, "late_rank.py", "ends", str(tmp_path), timeout=150)
@@ -54,6 +56,7 @@ def test_a_rank_that_ends_before_mpi_ends_the_wait(tmp_path: Path) -> None:
     assert "1 of 3 ranks did not come to MPI_Init within 8 s" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_simultaneous_launches_have_separate_watchdogs() -> None:
     """Without mpi4py: rank 0 of one launch and rank 1 of the other are early."""

@@ -50,6 +50,7 @@ def test_a_training_that_a_signal_to_one_rank_stops_continues_exactly(asynchrono
     assert not (tmp_path / "run" / "stopped").exists()
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_on_one_rank_keeps_the_old_checkpoint_and_the_training_goes_on(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     first = run_two(tmp_path, "first", steps=4, sharded=True, saver={"every": 4})
