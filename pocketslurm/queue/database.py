@@ -72,7 +72,8 @@ def connect(directory: Path, *, make: bool = True) -> sqlite3.Connection:
         os.umask(old)
     db.row_factory = sqlite3.Row
     # Committed means on its way to the disk: no process's death loses it, only the machine's may.
-    db.execute("PRAGMA synchronous = NORMAL")
+    # This reads the schema, so it can meet a lock as every query can.
+    retry(lambda: db.execute("PRAGMA synchronous = NORMAL"))
     if not _is_current(db):
         _make(db, directory)
     return db
