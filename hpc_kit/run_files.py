@@ -162,6 +162,9 @@ class RankStack(NamedTuple):
     threads: dict[str, str]
     """Traceback of each thread by its name, the main thread first."""
 
+    collectives: dict[str, tuple[int, str]] = {}  # noqa: RUF012 - a field of a NamedTuple
+    """The latest collective that the rank has begun in the default process group: its number and call, by backend."""
+
     @property
     def main(self) -> str:
         """Traceback of the main thread."""

@@ -77,6 +77,8 @@ def _print_stacks(answers: list[RankStack], silent: list[int], verdict: str | No
         where = ", ".join(group.hosts[:4]) + (f" and {len(group.hosts) - 4} more hosts" if len(group.hosts) > 4 else "")
         echo(f"{_name_ranks(group.ranks)} on {where}{step}:")
         echo(group.traceback.rstrip("\n"))
+        if group.collectives:
+            echo(f"  latest collective: {'; '.join(group.collectives[:3])}")
     if threads:
         for answer in answers:
             for name, text in list(answer.threads.items())[1:]:

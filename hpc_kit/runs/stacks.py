@@ -20,6 +20,9 @@ class StackGroup(NamedTuple):
     ranks: list[int]
     hosts: list[str]
     steps: list[int]
+    collectives: list[str]
+    """Their latest collectives, such as `57 of nccl, all_reduce of [8] Float`."""
+
     traceback: str
 
 
@@ -63,6 +66,13 @@ def group_stacks(stacks: list[RankStack]) -> list[StackGroup]:
             [stack.rank for stack in same],
             list(dict.fromkeys(stack.host for stack in same)),
             sorted({stack.step for stack in same if stack.step is not None}),
+            sorted(
+                {
+                    f"{number} of {backend}, {call}"
+                    for stack in same
+                    for backend, (number, call) in stack.collectives.items()
+                }
+            ),
             text,
         )
         for text, same in by_place.items()

@@ -32,7 +32,7 @@ from hpc_kit.run_files import (
     read_stacks,
     write_whole,
 )
-from hpc_kit.runtime import first_failure, shutdown
+from hpc_kit.runtime import first_failure, flight_recorder, shutdown
 from hpc_kit.runtime.rendezvous.sign_in import format_ranks
 
 if TYPE_CHECKING:
@@ -313,7 +313,8 @@ def take_stacks(rank: int, host: str) -> RankStack:
     phase = _progress.phases[-1] if _progress.phases else None
     call = summary[-1].name if summary else ""
     waits = any(part in frame.filename for frame in summary for part in _WAITING)
-    return RankStack(rank, host, time.time(), _progress.step, phase, line, call, waits, threads)
+    collectives = flight_recorder.latest_collectives()
+    return RankStack(rank, host, time.time(), _progress.step, phase, line, call, waits, threads, collectives)
 
 
 _WAITING = ("/torch/distributed/", "/torch/autograd/")
@@ -359,6 +360,8 @@ def compare_stacks(stacks: list[RankStack], world_size: int) -> Verdict:
         if stacks:
             sentence += f"; {describe_place(stacks)}"
         return Verdict(sentence, silent, hosts)
+    if mismatch := find_mismatch(stacks, hosts):
+        return mismatch
     late = find_late(stacks)
     if not late:
         return Verdict(describe_place(stacks), [], hosts)
@@ -375,6 +378,7 @@ def find_late(stacks: list[RankStack]) -> list[RankStack]:
     common = Counter(stack.line for stack in stacks).most_common(1)
     line = common[0][0] if common and common[0][1] > len(stacks) / 2 else None
     for late in (
+        find_behind(stacks),
         [stack for stack in stacks if (stack.step or 0) == least],
         [stack for stack in stacks if not stack.waits],
         [stack for stack in stacks if line is not None and stack.line != line],
@@ -382,6 +386,32 @@ def find_late(stacks: list[RankStack]) -> list[RankStack]:
         if 0 < len(late) < len(stacks):
             return late
     return []
+
+
+def find_behind(stacks: list[RankStack]) -> list[RankStack]:
+    """Return the ranks that have begun the fewest collectives; empty if all have begun as many."""
+    for backend in dict.fromkeys(backend for stack in stacks for backend in stack.collectives):
+        numbers = [stack.collectives.get(backend, (0, ""))[0] for stack in stacks]
+        if min(numbers) < max(numbers):
+            return [stack for stack, number in zip(stacks, numbers, strict=True) if number == min(numbers)]
+    return []
+
+
+def find_mismatch(stacks: list[RankStack], hosts: dict[int, str]) -> Verdict | None:
+    """Return the verdict about ranks whose latest collectives have the same number, and are different ones."""
+    if find_behind(stacks):
+        return None
+    for backend, (number, _) in (stacks[0].collectives if stacks else {}).items():
+        by_call: dict[str, list[int]] = {}
+        for stack in stacks:
+            by_call.setdefault(stack.collectives[backend][1], []).append(stack.rank)
+        if len(by_call) > 1:
+            calls = sorted(by_call.items(), key=lambda item: (-len(item[1]), item[1]))
+            parts = "; ".join(f"{format_ranks(ranks)} in {call}" for call, ranks in calls[:3])
+            # Of two ranks, either may be wrong.
+            few = calls[-1][1] if len(calls[-1][1]) < len(calls[0][1]) else []
+            return Verdict(f"the ranks differ in collective {number} of {backend}: {parts}", few, hosts)
+    return None
 
 
 def describe_place(stacks: list[RankStack], verbs: tuple[str, str] = ("is", "are")) -> str:

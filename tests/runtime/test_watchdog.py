@@ -74,8 +74,9 @@ def start(tmp_path: Path, run_folder: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def stack(rank: int, line: str, *, step: int = 7, waits: bool = False) -> RankStack:
-    return RankStack(rank, f"n{rank // 2 + 1}", 0.0, step, None, line, "all_reduce" if waits else "load", waits, {})
+def stack(rank: int, line: str, *, step: int = 7, waits: bool = False, number: int = 0) -> RankStack:
+    call, collectives = "all_reduce" if waits else "load", {"gloo": (number, "all_reduce of [8] Float")}
+    return RankStack(rank, f"n{rank // 2 + 1}", 0.0, step, None, line, call, waits, {}, collectives if number else {})
 
 
 # Verdicts
@@ -155,9 +156,18 @@ def test_the_limit_follows_the_usual_step_and_the_longest_gap() -> None:
         ([stack(0, "a:1"), stack(1, "a:1", step=5), stack(2, "a:1")], [1]),
         ([stack(0, "a:1"), stack(1, "a:2"), stack(2, "a:1")], [1]),
         ([stack(0, "a:1", waits=True), stack(1, "a:1", waits=True)], []),
+        ([stack(0, "a:1", number=5), stack(1, "a:1", number=5, step=6), stack(2, "a:1", number=4)], [2]),
         ([stack(0, "a:1"), stack(1, "a:2")], []),
     ],
-    ids=["it waits for nobody", "of two", "fewer steps", "another line", "all in one collective", "undecided"],
+    ids=[
+        "it waits for nobody",
+        "of two",
+        "fewer steps",
+        "another line",
+        "all in one collective",
+        "fewer collectives",
+        "undecided",
+    ],
 )
 def test_the_late_rank_is_found_in_the_stacks(stacks: list[RankStack], late: list[int]) -> None:
     assert compare_stacks(stacks, len(stacks)).late == late
@@ -166,6 +176,27 @@ def test_the_late_rank_is_found_in_the_stacks(stacks: list[RankStack], late: lis
 def test_a_verdict_without_a_late_rank_says_where_all_are() -> None:
     verdict = compare_stacks([stack(rank, "a:1", waits=True) for rank in range(4)], 4)
     assert verdict.sentence == "ranks 0, 1, 2, 3 are in a:1 (all_reduce)"
+
+
+def test_ranks_in_different_collectives_are_shown_with_their_calls() -> None:
+    stacks = [stack(rank, "a:1", waits=True, number=9) for rank in range(4)]
+    stacks[2] = stacks[2]._replace(collectives={"gloo": (9, "broadcast of [8] Float")})
+    verdict = compare_stacks(stacks, 4)
+    assert verdict.late == [2]
+    assert verdict.sentence == (
+        "the ranks differ in collective 9 of gloo: "
+        "ranks 0, 1, 3 in all_reduce of [8] Float; rank 2 in broadcast of [8] Float"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_flight_recorder_of_torch_shows_the_collective_of_each_rank(start: Start, run_folder: Path) -> None:
+    ranks = start("if step == 6 and world.rank == 1: dist.broadcast(ones(2, 3), src=1)", 2, HPC_KIT_WATCHDOG="stop")
+    errors = [rank.communicate(timeout=60)[1] for rank in ranks]
+    first = read_first_failure(run_folder)
+    assert first is not None, errors
+    assert "rank 0 in all_reduce of [1] Float; rank 1 in broadcast of [2, 3] Float" in first.reason
 
 
 @pytest.mark.parametrize(
@@ -203,6 +234,8 @@ def test_the_stacks_of_running_ranks_are_given_on_request(start: Start, run_fold
     assert (waiting.ranks, sleeping.ranks) == ([0], [1])
     assert "dist.all_reduce(ones(1))" in waiting.traceback
     assert "time.sleep(world.rank * 100)" in sleeping.traceback
+    (ahead,), (behind,) = waiting.collectives, sleeping.collectives
+    assert int(ahead.split()[0]) == int(behind.split()[0]) + 1
     assert all(rank.poll() is None for rank in ranks)
 
 
