@@ -1,8 +1,8 @@
-"""A real Slurm of several network hosts on one Debian machine, brought up and taken down by one command.
+"""A real Slurm with several network hosts on one Debian machine, started and stopped by one command.
 
-Each host is a network, UTS and mount namespace held by a sleeping process: nothing is visible outside them but
-processes and one directory, so taking the cluster down is ending the processes and removing the directory.
-Needs root and Debian's packages; `find_obstacle()` returns the reason where a cluster is impossible.
+Each host is a network, UTS and mount namespace that a sleeping process keeps open. Outside of the namespaces only the
+processes and one directory are visible. To stop the cluster is to end the processes and remove the directory.
+Needs root and Debian's packages. `find_obstacle()` returns the reason why a cluster is impossible.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bring a real Slurm of four hosts up and down: `python -m tests.cluster up|down|status|exec ...`."""
+"""Starts and stops a real Slurm of four hosts: `python -m tests.cluster up|down|status|exec ...`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .settings import CONTROLLER, Names, Settings, default_root, load, visible_p
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     top.add_argument("--name", default="ring", help="several clusters may stand side by side under different names")
     top.add_argument("--root", type=Path, help="directory for everything of it (default: below /var/tmp)")
@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_up(up: argparse.ArgumentParser) -> None:
-    """The variants of a cluster."""
+    """Add the options of `up`: the variants of a cluster."""
     default = Settings()
     up.add_argument("--work", type=Path, default=Path(), help="the shared directory (default: ROOT/work)")
     for option in ("nodes", "cpus", "memory", "gpus", "max_array_size"):
@@ -50,7 +50,7 @@ def add_up(up: argparse.ArgumentParser) -> None:
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    """The settings that the command line asks for."""
+    """Return the settings that the command line selects."""
     return Settings(
         name=args.name,
         root=args.root or default_root(args.name),
@@ -69,7 +69,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 
 def up(args: argparse.Namespace) -> int:
-    """Bring it up and say how to use it."""
+    """Start the cluster, and print how to use it."""
     began = time.monotonic()
     install_packages()
     settings = settings_of(args)
@@ -83,13 +83,13 @@ def up(args: argparse.Namespace) -> int:
 
 
 def load_cluster(args: argparse.Namespace) -> Cluster:
-    """The cluster that the command line names, as it was brought up."""
+    """Return the running cluster that the command line names."""
     root = args.root or default_root(args.name)
     return Cluster(load(root) or Settings(name=args.name, root=root))
 
 
 def status(args: argparse.Namespace) -> int:
-    """One line a host."""
+    """Print one line per host."""
     cluster = load_cluster(args)
     alive = cluster.alive()
     for host, address in cluster.settings.hosts.items():
@@ -99,7 +99,7 @@ def status(args: argparse.Namespace) -> int:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Become the command, on the chosen host."""
+    """Replace this process by the command, on the chosen host."""
     command = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
     if not command:
         raise ClusterError("exec needs a command: exec -- sinfo")

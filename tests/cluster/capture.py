@@ -1,6 +1,6 @@
-"""Capture what every process of a launch is told, on a real cluster: `python -m tests.cluster.capture [CASE...]`.
+"""Captures the environment of every process of a launch on a real cluster: `python -m tests.cluster.capture [CASE...]`.
 
-Writes one file a case into tests/runtime/environments/, in the shape {case, description, slurm_version, expect,
+Writes one file per case into tests/runtime/environments/, in the format {case, description, slurm_version, expect,
 truth_source, ranks: [{hostname, pid, env, truth}]}.
 """
 
@@ -28,7 +28,7 @@ Record = dict[str, Any]
 
 
 def main() -> None:
-    """Bring a cluster up, capture all cases or those named, take it down."""
+    """Start a cluster, capture all cases or the named ones, and stop the cluster."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.capture", description=__doc__)
     parser.add_argument("cases", nargs="*", help="beginnings of case names; all without")
     wanted = parser.parse_args().cases
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def write(case: Case, ranks: list[Record], version: str) -> None:
-    """One file a case, in the order of the ranks."""
+    """Write one file per case, in the order of the ranks."""
     name = f"{case.name}@{version.rpartition('.')[0]}"
     content = {
         "case": name,
@@ -62,7 +62,7 @@ def write(case: Case, ranks: list[Record], version: str) -> None:
 
 
 def capture(cluster: Cluster, case: Case) -> list[Record]:
-    """Launch the case and read what its processes wrote."""
+    """Launch the case, and read the files that its processes wrote."""
     folder = cluster.settings.work / case.name
     out = folder / "out"
     shutil.rmtree(folder, ignore_errors=True)  # of an earlier capture
@@ -85,7 +85,7 @@ def capture(cluster: Cluster, case: Case) -> list[Record]:
 
 
 def mpi_variables(mpi: Mpi, out: Path) -> dict[str, str]:
-    """MPIRUN, and MPIPROBE: the probe that asks MPI as well."""
+    """Return MPIRUN, and MPIPROBE: the probe that also queries MPI."""
     if missing := mpi.missing():
         raise RuntimeError(f"MPI is not installed: {missing}")
     return {"MPIRUN": str(mpi.mpirun), "MPIPROBE": f"{mpi.python} {HERE / 'probe.py'} --mpi {out}", **mpi.variables}
@@ -98,7 +98,7 @@ def _launch(case: Case) -> list[str]:
 
 
 def ranks_from_files(out: Path, case: Case) -> list[Record]:
-    """Rank, node index and host from the file's name, the local rank from slurmd."""
+    """Read rank, node index and host from the file's name, and the local rank from slurmd's answer."""
     named = {path: path.name.split(",") for path in out.iterdir()}
     tasks = Counter(host for _, _, host in named.values())
     first = next((host for rank, _, host in named.values() if rank == "0"), "")
@@ -114,13 +114,13 @@ def ranks_from_files(out: Path, case: Case) -> list[Record]:
 
 
 def single_rank(out: Path, case: Case) -> list[Record]:
-    """One process by itself, whatever its variables say."""
+    """Describe a single process, regardless of its variables."""
     record = json.loads((out / "one").read_text())
     return [finish(record, case, (0, 0, 0), (1, 1, 1), record["hostname"])]
 
 
 def ranks_from_labels(out: Path, case: Case) -> list[Record]:
-    """Rank from srun's label; local rank and node in the order of the ranks."""
+    """Read the rank from srun's label, and derive local rank and node from the order of the ranks."""
     lines = [line.split(": ", 1) for line in (out / "labels").read_text().splitlines()]
     files = [name for _, name in sorted((int(label), name) for label, name in lines)]
     records = [json.loads((out / name).read_text()) for name in files]
@@ -134,23 +134,23 @@ def ranks_from_labels(out: Path, case: Case) -> list[Record]:
 
 
 def ranks_from_mpi(out: Path, case: Case) -> list[Record]:
-    """All from MPI itself."""
+    """Read all values from MPI."""
     ranks = []
     for path in out.glob("*.json"):
         record = json.loads(path.read_text())
-        said = record.pop("mpi")
-        hosts = said["hosts"]
+        world = record.pop("mpi")
+        hosts = world["hosts"]
         nodes = list(dict.fromkeys(hosts))
-        place = (said["rank"], said["local"], nodes.index(record["hostname"]))
-        ranks.append(finish(record, case, place, (said["size"], said["local_size"], len(nodes)), hosts[0]))
-        ranks[-1]["library"] = said["library"]
+        place = (world["rank"], world["local"], nodes.index(record["hostname"]))
+        ranks.append(finish(record, case, place, (world["size"], world["local_size"], len(nodes)), hosts[0]))
+        ranks[-1]["library"] = world["library"]
     if ranks and len(ranks) != ranks[0]["truth"]["world_size"]:
         raise RuntimeError(f"{case.name}: {len(ranks)} processes in a world of {ranks[0]['truth']['world_size']}")
     return ranks
 
 
 def ranks_from_agents(out: Path, case: Case) -> list[Record]:
-    """Group rank and global ranks from each agent's log, the local rank from the worker's log directory."""
+    """Read group rank and global ranks from each agent's log, and the local rank from the worker's log directory."""
     agents = [(path.name.partition("-")[2], path.read_text()) for path in out.glob("agent-*")]
     groups = {host: int(_logged("group_rank", text)) for host, text in agents}
     totals = {host: json.loads(_logged("global_ranks", text)) for host, text in agents}
@@ -183,7 +183,7 @@ READERS[Truth.MPI] = ranks_from_mpi
 
 
 def finish(record: Record, case: Case, place: tuple[int, int, int], sizes: tuple[int, int, int], first: str) -> Record:
-    """Scrub the environment and add the truth."""
+    """Scrub the environment, and add the expected values."""
     rank, local, node = place
     world, local_world, nodes = sizes
     record["env"] = {name: scrub(value) for name, value in sorted(record["env"].items())}
@@ -201,7 +201,7 @@ def finish(record: Record, case: Case, place: tuple[int, int, int], sizes: tuple
 
 
 def scrub(value: str) -> str:
-    """Absolute paths of this machine, cut to their last part."""
+    """Return the environment with absolute paths of this machine cut to their last part."""
     return re.sub(r"(?<![\w/:.])/(?:[\w.+@~-]+/)+", "/SCRUBBED/", value)
 
 

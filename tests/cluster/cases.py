@@ -1,4 +1,4 @@
-"""The launches whose environments are captured, read from cases.toml beside this file."""
+"""The launches whose environments are captured, read from cases.toml in this folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Truth(Enum):
-    """Where the truth comes from: always the launch itself, never the variables."""
+    """The source of the expected values: always the launch itself, never the variables."""
 
     FILES = "task file names written by slurmstepd (%t %n %N) + scontrol listpids LOCALID/GLOBALID agree"
     ONE = "one process was started, by hand"
@@ -34,25 +34,25 @@ class Case:
     truth: Truth = Truth.FILES
     login: bool = False
     refused: bool = False
-    """Whether other launches have left variables that contradict this one."""
+    """Variables of other launches contradict this one."""
     mpi: str | None = None
-    """Whose launcher MPIRUN is, by its name in mpis.py."""
+    """The MPI whose launcher MPIRUN is, by its name in mpis.py."""
 
     @property
     def expect(self) -> str:
-        """What a mapping of the variables must come to."""
+        """Return the result that `resolve` must have for these variables."""
         if self.refused:
             return "refused"
         return "single" if self.truth is Truth.ONE else "ranks"
 
     @property
     def launcher(self) -> str:
-        """Who decides the rank."""
+        """Return the launcher that determines the rank."""
         return LAUNCHERS[self.truth]
 
 
 def load() -> list[Case]:
-    """All cases, in the file's order."""
+    """Return all cases in the order of the file."""
     table = tomllib.loads((Path(__file__).parent / "cases.toml").read_text())
     return [_case(**entry) for entry in table["case"]]
 

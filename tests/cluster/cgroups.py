@@ -1,4 +1,4 @@
-"""A part of the machine's freezer for each host: proctrack/cgroup, as clusters have it, where there is cgroup v1."""
+"""A freezer cgroup for each host, for proctrack/cgroup as on production clusters. Needs cgroup v1."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ MOUNT = Path("/sys/fs/cgroup/freezer")
 
 
 def available() -> bool:
-    """Whether hosts can have cgroups of their own here. A container without them tracks processes by linuxproc."""
+    """Return whether this machine allows a cgroup per host. Without cgroups, Slurm tracks processes by linuxproc."""
     return (MOUNT / "cgroup.procs").exists() and os.access(MOUNT, os.W_OK)
 
 
 def top(settings: Settings) -> Path:
-    """What holds the cgroups of one cluster, as seen from the machine: its directory's path, as one name."""
+    """Return the parent of the cluster's cgroups, seen from the machine; its name is the path of the cluster."""
     return MOUNT / "-".join(settings.root.parts[1:])
 
 
 def join_commands(settings: Settings, host: str) -> list[str]:
-    """Lines of shell by which a host's first process moves into the host's part."""
+    """Return shell commands that move a host's first process into the host's cgroup."""
     own = shlex.quote(str(top(settings) / host))
     return [f"mkdir -p {own}", f"echo $$ > {own}/cgroup.procs"] if available() else []
 
 
 def mount_commands(settings: Settings, host: str) -> list[str]:
-    """Lines of shell that show the host its own part only: steps of all hosts have the same names."""
+    """Return shell commands that show the host only its own cgroup: steps have the same names on all hosts."""
     return [f"mount --bind {shlex.quote(str(top(settings) / host))} {MOUNT}"] if available() else []
 
 
 def clear(settings: Settings, patience: float = 20.0) -> None:
-    """Remove the cluster's cgroups, when the last of their processes have gone."""
+    """Remove the cluster's cgroups after their last process has ended."""
     deadline = time.monotonic() + patience
     while top(settings).exists():
         folders = [Path(place) for place, _, _ in os.walk(top(settings), topdown=False)]

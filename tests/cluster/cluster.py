@@ -1,4 +1,4 @@
-"""One cluster: up, down, what is alive, and commands on its hosts."""
+"""One cluster: start, stop, its processes, and commands on its hosts."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ PACKAGES = {
     "sshd": "openssh-server",
     "ssh": "openssh-client",
 }
-"""Each program that is needed, and the Debian package that has it."""
+"""Each required program, and the Debian package that contains it."""
 
 LIBRARIES = {"pmix2/lib/libpmix.so": "libpmix-dev"}
-"""What Slurm's plugins open by name below /usr/lib/TRIPLET: the PMIx plugin wants the name without a version."""
+"""Libraries below /usr/lib/TRIPLET that Slurm's plug-ins open by name; the PMIx plug-in uses no version."""
 
 
 class ClusterError(Exception):
-    """The cluster cannot be brought up or used; the text says what to do."""
+    """The cluster cannot be started or used. The message contains the remedy."""
 
 
 def find_obstacle() -> str | None:
-    """Why there can be no cluster on this machine; None where nothing stands in the way."""
+    """Return why a cluster is impossible on this machine, or None if it is possible."""
     if os.geteuid() != 0:
         return "a real cluster needs root: hosts are network namespaces"
     absent = missing_packages()
@@ -56,7 +56,7 @@ def find_obstacle() -> str | None:
 
 
 def missing_packages() -> list[str]:
-    """Debian packages that are still to be installed."""
+    """Return the Debian packages that are not installed."""
     path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
     absent = {package for program, package in PACKAGES.items() if not shutil.which(program, path=path)}
     absent |= {package for name, package in LIBRARIES.items() if not any(Path("/usr/lib").glob(f"*/{name}"))}
@@ -64,11 +64,11 @@ def missing_packages() -> list[str]:
 
 
 def install_packages() -> None:
-    """Install what is missing, without starting the machine's own daemons."""
+    """Install the missing packages, without starting their daemons."""
     packages = missing_packages()
     if not packages or os.geteuid() != 0:
         return
-    # RUNLEVEL=1 tells Debian's invoke-rc.d that this is no time to start services.
+    # With RUNLEVEL=1, Debian's invoke-rc.d starts no services.
     environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     subprocess.run(["apt-get", "update", "--quiet"], check=True, env=environ)
     install = ["apt-get", "install", "--quiet", "--yes", "--no-install-recommends", *packages]
@@ -82,7 +82,7 @@ class Cluster:
         self.settings = settings
 
     def up(self) -> bool:
-        """Bring the cluster up; False where it was up already. Remains of a crash are cleared first."""
+        """Start the cluster. Return False if it was already running. Remains of a crash are removed first."""
         self._check()
         with self._alone():
             if self._stands():
@@ -91,45 +91,45 @@ class Cluster:
             try:
                 self._build()
             except BaseException:
-                processes.end_all(self.settings.own_directory)  # the logs stay, to say why
+                processes.end_all(self.settings.own_directory)  # the logs stay, because they contain the reason
                 raise
         return True
 
     def down(self) -> None:
-        """End every process of the cluster and remove its directory; nothing happens where there is none."""
+        """End every process of the cluster and remove its directory, if the cluster exists."""
         with self._alone():
             self._clear()
 
     def alive(self) -> list[processes.Member]:
-        """Every process of the cluster, with its host."""
+        """Return every process of the cluster, with its host."""
         return processes.members(self.settings.own_directory)
 
     def argv(self, command: Sequence[str], *, host: str = CONTROLLER, cwd: Path | None = None) -> list[str]:
-        """The command line that runs `command` on a host, the login host unless told otherwise."""
+        """Return the command line that runs `command` on a host; the login host by default."""
         pid = hosts.holder(self.settings, host)
         if pid is None:
             raise ClusterError(f"host {host} of cluster {self.settings.name} is not up; bring it up first")
         return hosts.enter(pid, command, cwd=cwd or Path.cwd())
 
     def environ(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-        """An ordinary environment that finds this cluster."""
+        """Return an ordinary environment for commands that use this cluster."""
         return {**(os.environ if environ is None else environ), "SLURM_CONF": str(self.settings.conf)}
 
     def run(
         self, command: Sequence[str], *, host: str = CONTROLLER, cwd: Path | None = None, check: bool = False
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on a host, in the shared directory unless told otherwise."""
+        """Run a command on a host; in the shared directory by default."""
         line = self.argv(command, host=host, cwd=cwd or self.settings.work)
         return subprocess.run(
             line, check=check, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=self.environ()
         )
 
     def stop(self, host: str, *names: str) -> list[int]:
-        """Kill the named daemons of one host, `slurmstepd` for the steps on it; the pids that were killed."""
+        """Kill the named daemons of one host (`slurmstepd`: its steps), and return the killed pids."""
         return self._kill([member for member in self.alive() if member.host == host and member.name in names])
 
     def lose(self, node: str) -> None:
-        """A node's power supply: its cable is dead, and all that ran on it gone, but for what makes it a host."""
+        """Simulate a power failure of a node: end its network and all its processes except its holder."""
         self.run(["ip", "link", "set", "eth0", "down"], host=node, check=True)
         held = hosts.holder(self.settings, node)
         self._kill([member for member in self.alive() if member.host == node and member.pid != held])
@@ -141,7 +141,7 @@ class Cluster:
                 os.kill(member.pid, number)
 
     def repair_daemons(self) -> None:
-        """Start again what does not run, and let go on what was stopped."""
+        """Start daemons that do not run, and continue stopped ones."""
         self.send_signal(CONTROLLER, "slurmctld", signal.SIGCONT)
         running = {(member.host, member.name) for member in self.alive()}
         starter = self.daemons()
@@ -150,7 +150,7 @@ class Cluster:
         starter.await_answers()
 
     def repair(self) -> None:
-        """After any of these faults: cables, daemons and nodes as they were, and no job."""
+        """Restore the network, the daemons and the nodes after a fault, and remove all jobs."""
         for node in self.settings.node_names:
             self.run(["ip", "link", "set", "eth0", "up"], host=node)
         self.repair_daemons()
@@ -167,12 +167,12 @@ class Cluster:
         return [member.pid for member in found]
 
     def daemons(self) -> daemons.Daemons:
-        """Means to start single daemons again, after `stop`."""
+        """Return an object that starts single daemons again after `stop`."""
         holders = {host: hosts.holder(self.settings, host) for host in self.settings.hosts}
         return daemons.Daemons(self.settings, {host: pid for host, pid in holders.items() if pid})
 
     def healthy(self) -> bool:
-        """Whether every host and every daemon is alive."""
+        """Return whether every host and every daemon is alive."""
         running = {(member.host, member.name) for member in self.alive()}
         held = all(hosts.holder(self.settings, host) for host in self.settings.hosts)
         return held and daemons.expected(self.settings) <= running
@@ -188,13 +188,13 @@ class Cluster:
         return True
 
     def _check(self) -> None:
-        """Refuse what cannot work, before anything is touched."""
+        """Refuse impossible settings before the first change."""
         settings = self.settings
         reason = find_obstacle()
         if reason:
             raise ClusterError(reason)
         if settings.gpus and not config.gpu_files(settings.gpus):
-            raise ClusterError(f"no {settings.gpus} device files to stand for GPUs; use --gpus 0")
+            raise ClusterError(f"no {settings.gpus} device files that represent GPUs; use --gpus 0")
         for path in (settings.root, settings.work):
             if not path.is_absolute() or path.is_relative_to("/tmp") or path.is_relative_to("/dev"):
                 raise ClusterError(f"{path} would not be shared: give an absolute path outside /tmp, which is private")
@@ -210,10 +210,10 @@ class Cluster:
         settings = self.settings
         if settings.work.exists():
             raise ClusterError(
-                f"{settings.work} exists; the shared directory is made anew and removed with the cluster"
+                f"{settings.work} exists; the shared directory is created again and removed with the cluster"
             )
         settings.root.mkdir(mode=0o755)
-        settings.save()  # from here on the directory is known as ours
+        settings.save()  # the marker shows that the directory belongs to a cluster
         for path in (settings.etc, settings.own_directory, settings.root / "hosts", settings.work):
             path.mkdir(mode=0o755)
         settings.work.chmod(0o1777)
@@ -243,7 +243,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """One up or down at a time; the lock is on a directory, so it leaves no file."""
+        """Allow one `up` or `down` at a time. The lock is on a directory, so it leaves no file."""
         parent = self.settings.root.parent
         parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)

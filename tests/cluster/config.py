@@ -1,4 +1,4 @@
-"""The text of the configuration files."""
+"""Writes the text of the configuration files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DATABASE_PORT = 3306
 
 
 def gpu_files(count: int) -> list[Path]:
-    """Device files that stand for GPUs: Slurm only wants them to be there, numbered ones for the numbers."""
+    """Return device files that represent GPUs. Slurm only needs existing files, with numbers for GPU indices."""
     consoles = [Path(f"/dev/tty{index}") for index in range(64)]
     others = [Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom")]
     for candidates in (consoles, others):
@@ -22,7 +22,7 @@ def gpu_files(count: int) -> list[Path]:
 
 
 def slurm_values(settings: Settings) -> dict[str, str]:
-    """slurm.conf, less the nodes and partitions."""
+    """Return the values of slurm.conf without nodes and partitions."""
     own = settings.own_directory
     values = {
         "ClusterName": settings.name,
@@ -30,7 +30,7 @@ def slurm_values(settings: Settings) -> dict[str, str]:
         "SlurmUser": "root",
         "SlurmdUser": "root",
         "AuthType": "auth/munge",
-        # A requeued job starts again when its old credential has expired: 120 s by default.
+        # A requeued job starts again after its old credential has expired: 120 s by default.
         "AuthInfo": f"socket={settings.munge_socket},cred_expire=10",
         "CryptoType": "crypto/munge",
         "StateSaveLocation": f"{own}/state",
@@ -65,20 +65,20 @@ def slurm_values(settings: Settings) -> dict[str, str]:
 
 
 def accounting_values(settings: Settings) -> dict[str, str]:
-    """Where slurmctld books its jobs."""
+    """Return the values of slurm.conf for the accounting."""
     if not settings.accounting:
         return {"AccountingStorageType": "accounting_storage/none"}
     return {
         "AccountingStorageType": "accounting_storage/slurmdbd",
         "AccountingStorageHost": settings.hosts[CONTROLLER],
-        "AccountingStoragePass": str(settings.munge_socket),  # the name is historical: the path of the socket
+        "AccountingStoragePass": str(settings.munge_socket),  # the path of the socket, despite the name of the option
         "AccountingStorageTRES": "gres/gpu",
         "AccountingStoreFlags": "job_comment",
     }
 
 
 def node_line(settings: Settings, node: str) -> str:
-    """One NodeName line; with an address of its own where the name does not lead to the host."""
+    """Return one NodeName line, with NodeAddr if the name does not resolve to the host."""
     words = [f"NodeName={node}", f"CPUs={settings.cpus}", f"RealMemory={settings.memory}", "State=UNKNOWN"]
     if settings.names is not Names.HOSTS:
         words.insert(1, f"NodeAddr={settings.hosts[node]}")
@@ -88,7 +88,7 @@ def node_line(settings: Settings, node: str) -> str:
 
 
 def slurm_conf(settings: Settings) -> str:
-    """slurm.conf: a default partition, and one that preempts it."""
+    """Return slurm.conf with a default partition and one that preempts it."""
     lines = [f"{key}={value}" for key, value in slurm_values(settings).items()]
     lines += [node_line(settings, node) for node in settings.node_names]
     nodes = ",".join(settings.node_names)
@@ -101,18 +101,18 @@ def slurm_conf(settings: Settings) -> str:
 
 
 def cgroup_conf() -> str:
-    """cgroup.conf: nothing is limited, processes are only found again."""
+    """Return cgroup.conf, which limits nothing and only tracks processes."""
     return "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
 
 
 def gres_conf(settings: Settings) -> str:
-    """gres.conf: any device file passes for a GPU, so tasks get a real CUDA_VISIBLE_DEVICES."""
+    """Return gres.conf. Slurm accepts any device file as a GPU, so tasks get a real CUDA_VISIBLE_DEVICES."""
     files = gpu_files(settings.gpus)
     return "".join(f"NodeName={node} Name=gpu File={path}\n" for node in settings.node_names for path in files)
 
 
 def slurmdbd_conf(settings: Settings) -> str:
-    """slurmdbd.conf, beside slurm.conf, where slurmdbd looks for it."""
+    """Return slurmdbd.conf, which slurmdbd reads from the directory of slurm.conf."""
     values = {
         "AuthType": "auth/munge",
         "AuthInfo": f"socket={settings.munge_socket}",
@@ -133,7 +133,7 @@ def slurmdbd_conf(settings: Settings) -> str:
 
 
 def hosts_file(settings: Settings, host: str) -> str:
-    """/etc/hosts as one host sees it."""
+    """Return the /etc/hosts of one host."""
     lines = ["127.0.0.1 localhost"]
     match settings.names:
         case Names.HOSTS:

@@ -1,4 +1,4 @@
-"""The real cluster, for this room's tests; at the end, how many of them ran on it."""
+"""Provides the real cluster to these tests, and prints at the end how many tests ran on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["_to_be_broken", "cluster", "faulty"]
 
 
 LAST = ("test_every_shipped_job_is_accepted", "test_faults.py", "test_a_shipped_job_succeeds")
-"""The shipped jobs, two cores' work, run while faults on another cluster, which are long waits, are played."""
+"""Tests that run last, in this order: the shipped jobs use both cores while tests of faults mostly wait."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

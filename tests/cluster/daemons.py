@@ -1,4 +1,4 @@
-"""The daemons, each started in the foreground on its host and left to the machine's init."""
+"""Starts the daemons in the foreground on their hosts, as children of init."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 
 def as_user(user: str) -> list[str]:
-    """The words that drop root."""
+    """Return the arguments that run a command as an unprivileged user."""
     return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
 
 
 def expected(settings: Settings) -> set[tuple[str, str]]:
-    """Which daemon must be alive on which host."""
+    """Return the daemons that must be alive on each host."""
     wanted = {(host, "munged") for host in settings.hosts} | {(CONTROLLER, "slurmctld")}
     wanted |= {(node, "slurmd") for node in settings.node_names}
     return wanted | ({(CONTROLLER, "mariadbd"), (CONTROLLER, "slurmdbd")} if settings.accounting else set())
 
 
 class Daemons:
-    """Starts the daemons of one cluster, also singly, for those who stop one to see what happens."""
+    """Starts the daemons of one cluster, together or one by one after a test has stopped one."""
 
     def __init__(self, settings: Settings, holders: dict[str, int]) -> None:
         self.settings = settings
         self.holders = holders
 
     def start_all(self) -> None:
-        """Everything, in an order that nobody has to wait in."""
+        """Start all daemons, in an order without waits."""
         self._munge_key()
         for host in self.settings.hosts:
             self.start_munged(host)
@@ -53,7 +53,7 @@ class Daemons:
             self.slurmd(node)
 
     def start_munged(self, host: str) -> None:
-        """munged, which insists on its own user and on directories nobody else can write to."""
+        """Start munged, which needs its own user and directories that no other user can write."""
         place = self.settings.own_directory / "munge"
         shutil.chown(self.settings.private(host) / "munge", "munge", "munge")
         files = {"pid-file": "pid", "log-file": "munged.log", "seed-file": "seed"}
@@ -63,7 +63,7 @@ class Daemons:
         self._start(host, "munged", [*as_user("munge"), "munged", "--foreground", key, *options])
 
     def database(self) -> None:
-        """A database of our own, on the controller's loopback."""
+        """Start a separate database on the controller's loopback interface."""
         data = self.settings.own_directory / "mysql"
         private = self.settings.private(CONTROLLER) / "mysql"
         private.mkdir()
@@ -84,7 +84,7 @@ class Daemons:
         self.call(CONTROLLER, [*client, "-e", account])
 
     def slurmdbd(self) -> None:
-        """The accounting daemon; the cluster is entered before slurmctld asks for it."""
+        """Start the accounting daemon, and register the cluster before slurmctld connects."""
         self._start(CONTROLLER, "slurmdbd", ["slurmdbd", "-D"])
         register = ["sacctmgr", "--immediate", "add", "cluster", self.settings.name]
         listed = ["sacctmgr", "--noheader", "--parsable2", "list", "cluster"]
@@ -92,15 +92,15 @@ class Daemons:
         self.call(CONTROLLER, register)
 
     def slurmctld(self) -> None:
-        """The controller; its state is kept between two starts."""
+        """Start the controller. Its state survives a restart."""
         self._start(CONTROLLER, "slurmctld", ["slurmctld", "-D", "-f", str(self.settings.conf)])
 
     def slurmd(self, node: str) -> None:
-        """The daemon of one node."""
+        """Start the daemon of one node."""
         self._start(node, "slurmd", ["slurmd", "-D", "-N", node, "-f", str(self.settings.conf)])
 
     def start(self, host: str, name: str) -> None:
-        """One daemon by its name; the database's are not among those that can be started again."""
+        """Start one daemon by its name. The database cannot be started again."""
         match name:
             case "munged":
                 self.start_munged(host)
@@ -113,17 +113,17 @@ class Daemons:
                 raise ValueError(f"{name} is not started singly")
 
     def await_answers(self) -> None:
-        """Until slurmctld takes requests."""
+        """Wait until slurmctld accepts requests."""
         self._until(lambda: self._answers(CONTROLLER, ["squeue"]), "slurmctld")
 
     def await_ready(self) -> None:
-        """Until every node takes jobs and the accounting knows its controller."""
+        """Wait until every node accepts jobs and the controller is registered in the accounting."""
         self._until(self._all_idle, "all nodes idle")
         if self.settings.accounting:
             self._until(self._registered, "slurmctld known to slurmdbd")
 
     def call(self, host: str, argv: Sequence[str]) -> str:
-        """Run a command on a host; its standard output."""
+        """Run a command on a host, and return its standard output."""
         line = enter(self.holders[host], argv)
         return subprocess.run(line, check=True, capture_output=True, text=True, env=self._environ()).stdout
 
@@ -131,7 +131,7 @@ class Daemons:
         return {"PATH": os.defpath + ":/usr/sbin:/sbin", "SLURM_CONF": str(self.settings.conf), "LANG": "C.UTF-8"}
 
     def _start(self, host: str, name: str, argv: Sequence[str]) -> None:
-        # setsid --fork: the daemon belongs to init, and nobody has to wait for it.
+        # setsid --fork: the daemon becomes a child of init, which reaps it.
         line = ["setsid", "--fork", *enter(self.holders[host], argv)]
         with (self.settings.private(host) / f"{name}.out").open("a") as out:
             subprocess.run(

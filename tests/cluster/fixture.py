@@ -1,4 +1,4 @@
-"""A pytest fixture for rooms that want the real cluster: `from tests.cluster.fixture import cluster`."""
+"""Pytest fixtures for tests that need the real cluster: `from tests.cluster.fixture import cluster`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def require_cluster() -> None:
-    """Skip visibly where there can be no cluster; where CI requires its oracles, missing packages are a failure."""
+    """Skip the test if a cluster is impossible. If CI requires the real Slurm, missing packages are a failure."""
     reason = find_obstacle()
     if reason is None:
         return
@@ -28,7 +28,7 @@ def require_cluster() -> None:
 
 @contextmanager
 def raised(settings: Settings) -> Iterator[Cluster]:
-    """A cluster of one's own, taken down in any case."""
+    """Start a separate cluster, and stop it in any case."""
     require_cluster()
     built = Cluster(settings)
     built.down()
@@ -41,7 +41,7 @@ def raised(settings: Settings) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """The cluster of `make slurm-up` where it stands as it comes by default; else one of this session's own."""
+    """The running cluster of `make slurm-up` if it has the default settings; otherwise a cluster for this session."""
     require_cluster()
     standing = Cluster(Settings(carry=visible_paths()))
     if load(standing.settings.root) == standing.settings and standing.healthy():
@@ -60,7 +60,7 @@ def _to_be_broken() -> Iterator[Cluster]:
 
 @pytest.fixture
 def faulty(_to_be_broken: Cluster) -> Iterator[Cluster]:
-    """A cluster without accounting to play faults on; after each test it is whole again."""
+    """A cluster without accounting for tests of faults. It is repaired after each test."""
     try:
         yield _to_be_broken
     finally:
@@ -68,19 +68,19 @@ def faulty(_to_be_broken: Cluster) -> Iterator[Cluster]:
 
 
 REAL = "real Slurm"
-"""The property of a test that wants one."""
+"""The property of a test that needs the real Slurm."""
 
 FIXTURES = {"cluster", "tracked", "other", "faulty", "munge"}
 
 
 def count(item: pytest.Item) -> None:
-    """Note that this test wants the real Slurm, where one of its fixtures is that."""
+    """Record that this test needs the real Slurm, if one of its fixtures is a cluster."""
     if FIXTURES & set(getattr(item, "fixturenames", ())):
         item.user_properties.append((REAL, True))
 
 
 def summary(reporter: pytest.TerminalReporter) -> str:
-    """How many tests ran on the real Slurm: what CI prints."""
+    """Return the line for CI with the number of tests that ran on the real Slurm."""
     ran = {
         outcome: sum(
             (REAL, True) in report.user_properties

@@ -1,4 +1,4 @@
-"""The hosts: namespaces held by a sleeping process, joined by a bridge inside the controller's."""
+"""The hosts: namespaces kept open by a sleeping process, connected by a bridge in the controller's namespace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOLDER = "holder.pid"
 
 
 def holder(settings: Settings, host: str) -> int | None:
-    """The process that holds the host's namespaces; None when the host is down."""
+    """Return the process that keeps the host's namespaces open, or None if the host is down."""
     try:
         pid = int((settings.private(host) / HOLDER).read_text())
     except (FileNotFoundError, ValueError):
@@ -28,16 +28,16 @@ def holder(settings: Settings, host: str) -> int | None:
 
 
 def enter(pid: int, argv: Sequence[str], *, cwd: Path | None = None) -> list[str]:
-    """The command line that runs `argv` on the host held by `pid`."""
+    """Return the command line that runs `argv` on the host whose holder is `pid`."""
     where = [] if cwd is None else [f"--wdns={cwd}"]
     return ["nsenter", f"--target={pid}", "--net", "--uts", "--mount", "--cgroup", *where, "--", *argv]
 
 
 def start_hosts(settings: Settings) -> dict[str, int]:
-    """Make all hosts and their network; the holder's pid of each."""
+    """Create all hosts and their network. Return the pid of each holder."""
     _hold(settings, CONTROLLER)
     pids = {CONTROLLER: _await_holder(settings, CONTROLLER)}
-    # A file system is shared by namespaces that were copied from the one where it was mounted.
+    # Namespaces copied from the one in which a file system was mounted share it.
     origin = ["nsenter", f"--target={pids[CONTROLLER]}", "--mount", "--"] if settings.small else []
     nodes = [host for host in settings.hosts if host != CONTROLLER]
     for host in nodes:
@@ -50,7 +50,7 @@ def start_hosts(settings: Settings) -> dict[str, int]:
 
 def _hold(settings: Settings, host: str, origin: Sequence[str] = ()) -> None:
     log = settings.private(host) / "host.log"
-    # Who moves into a cgroup first has it for the top of all that it sees.
+    # The cgroup of a process at the creation of its cgroup namespace becomes the root of that namespace.
     moved = "\n".join([*cgroups.join_commands(settings, host), 'exec unshare --net --uts --mount --cgroup "$@"'])
     argv = ["setsid", "--fork", *origin, "sh", "-euc", moved, "sh", "sh", "-euc", _setup(settings, host)]
     with log.open("w") as stream:
@@ -58,7 +58,7 @@ def _hold(settings: Settings, host: str, origin: Sequence[str] = ()) -> None:
 
 
 def _setup(settings: Settings, host: str) -> str:
-    """What the holder does before it sleeps: host name, loopback, and the host's own view of the files."""
+    """Return the commands of the holder: set the host name, start the loopback, mount the host's files, and sleep."""
     own = shlex.quote(str(settings.own_directory))
     lines = [
         f"hostname {host}",
@@ -78,14 +78,14 @@ def _setup(settings: Settings, host: str) -> str:
 
 
 def _private_tmp(settings: Settings) -> list[str]:
-    """A /tmp of the node's own, in which the visible_paths directories keep their paths."""
-    aside = [
+    """Return the commands that mount a private /tmp, in which the directories of visible_paths keep their paths."""
+    carried = [
         (shlex.quote(str(path)), shlex.quote(f"{settings.own_directory}/carry/{n}"))
         for n, path in enumerate(settings.carry)
     ]
-    lines = [line for path, kept in aside for line in (f"mkdir -p {kept}", f"mount --rbind {path} {kept}")]
+    lines = [line for path, kept in carried for line in (f"mkdir -p {kept}", f"mount --rbind {path} {kept}")]
     lines += ["mount -t tmpfs -o mode=1777 tmp /tmp"]
-    lines += [line for path, kept in aside for line in (f"mkdir -p {path}", f"mount --rbind {kept} {path}")]
+    lines += [line for path, kept in carried for line in (f"mkdir -p {path}", f"mount --rbind {kept} {path}")]
     return lines
 
 
@@ -100,7 +100,7 @@ def _await_holder(settings: Settings, host: str, patience: float = 30.0) -> int:
 
 
 def _connect(settings: Settings, host: str, pids: dict[str, int]) -> None:
-    """Give the host its address; a node's cable ends at the bridge, in the controller's namespace."""
+    """Give the host its address, and connect a node to the bridge in the controller's namespace."""
     address = f"{settings.hosts[host]}/{settings.prefix_length}"
     if host == CONTROLLER:
         device = "br0"

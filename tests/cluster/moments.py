@@ -1,4 +1,4 @@
-"""The jobs whose traces are recorded, read from moments.toml beside this file."""
+"""The jobs whose listings are recorded, read from moments.toml in this folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Job(NamedTuple):
-    """One job; moments.toml says what the words mean."""
+    """One job. moments.toml explains the fields."""
 
     name: str
     reaches: str
@@ -19,9 +19,9 @@ class Job(NamedTuple):
     when: str = "RUNNING"
 
     def argv(self, ids: dict[str, str]) -> list[str]:
-        """How it is submitted."""
+        """Return the command line of its submission."""
         options = shlex.split(self.options.format_map(ids))
-        if ":" in options:  # components are separated on the command line, and --wrap belongs to the first
+        if ":" in options:  # a colon separates components, and --wrap belongs to the first component
             at = options.index(":")
             return [*self._head(), *options[:at], f"--wrap={self.script}", *options[at:]]
         return [*self._head(), *options, f"--wrap={self.script}"]
@@ -31,6 +31,6 @@ class Job(NamedTuple):
 
 
 def load() -> dict[str, list[Job]]:
-    """The jobs of each moment."""
+    """Return the jobs of each moment."""
     table = tomllib.loads((Path(__file__).parent / "moments.toml").read_text())
     return {moment: [Job(**entry) for entry in entries] for moment, entries in table.items()}

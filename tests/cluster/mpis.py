@@ -1,4 +1,4 @@
-"""The MPI libraries whose launches are captured: Debian's, and PyPI's, each with mpi4py in an environment of its own.
+"""The MPI libraries whose launches are captured: Debian's and PyPI's, each with mpi4py in a separate environment.
 
 `python -m tests.cluster.mpis` installs them.
 """
@@ -20,17 +20,17 @@ _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
 
 @dataclass(frozen=True)
 class Mpi:
-    """One MPI: its launcher, and the Python whose mpi4py speaks to its library."""
+    """One MPI: its launcher, and the Python whose mpi4py uses its library."""
 
     package: str | None
-    """On PyPI; None is Debian's."""
+    """Name on PyPI; None for Debian's MPI."""
     launcher: str
-    """Below bin/ of the environment, or an absolute path."""
+    """File below bin/ of the environment, or an absolute path."""
     variables: dict[str, str] = field(default_factory=dict)
 
     @property
     def home(self) -> Path:
-        """Its environment; outside /tmp, which is private on the nodes."""
+        """Return its environment, outside of /tmp, which is private on the nodes."""
         base = Path(os.environ.get("HPC_KIT_CLUSTER_BASE", "/var/tmp"))
         return base / f"hpc_kit-mpi-{self.package or 'debian'}"
 
@@ -40,16 +40,16 @@ class Mpi:
 
     @property
     def mpirun(self) -> Path:
-        return self.home / "bin" / self.launcher  # an absolute launcher stays as it is
+        return self.home / "bin" / self.launcher  # an absolute launcher is unchanged
 
     def missing(self) -> str | None:
-        """What is not installed; None where all is there."""
+        """Return the missing file, or None if the MPI is installed."""
         absent = [str(path) for path in (self.python, self.mpirun) if not path.exists()]
         return f"{', '.join(absent)}: python -m tests.cluster.mpis installs it" if absent else None
 
 
 _OWN_NAMES = Path(os.environ.get("HPC_KIT_CLUSTER_BASE", "/var/tmp")) / "hpc_kit-mpi-debian" / "names"
-"""Where libmpich.so.12 has the name that mpi4py's wheel asks for."""
+"""Folder with a link to libmpich.so.12 under the name that mpi4py's wheel loads."""
 
 MPIS = {
     "openmpi4": Mpi(None, "/usr/bin/mpirun.openmpi", _AS_ROOT | {"MPI4PY_MPIABI": "openmpi"}),
@@ -61,7 +61,7 @@ MPIS = {
 
 
 def install() -> None:
-    """Debian's by apt, PyPI's by pip; what is there stays."""
+    """Install missing libraries: Debian's with apt, PyPI's with pip."""
     if any(mpi.missing() for mpi in MPIS.values() if mpi.package is None) and os.geteuid() == 0:
         options = ["-o", "DPkg::Lock::Timeout=300", "install", "--quiet", "--yes", "--no-install-recommends"]
         subprocess.run(["apt-get", *options, *_DEBIAN], check=True, env=os.environ | {"RUNLEVEL": "1"})

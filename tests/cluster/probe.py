@@ -1,6 +1,6 @@
-"""Run as a task, a shell's child or a torchrun worker: one JSON line of what this process was told by its launcher.
+"""Runs as a task, a child of a shell or a worker of torchrun, and prints the launcher's variables as one line of JSON.
 
-Only launchers' variables are ever printed, and what slurmd itself says of this process (`scontrol listpids`).
+Prints only the variables of launchers, and slurmd's entry of this process (`scontrol listpids`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ NAMES = {
 }  # fmt: skip
 
 OURS = ("MPIRUN", "MPIPROBE", "MPI4PY_", "I_MPI_INFO_")
-"""Left out: the script's own, and pages on the machine's processor."""
+"""Variables to omit: those of the script, and texts about the machine's processor."""
 
 
 def find_task_ids(step: str) -> dict[str, int] | None:
-    """This process as slurmd sees it: its local and global id in the step."""
+    """Return the local and the global task id of this process from slurmd."""
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:  # slurmd may answer before it has noted its last task
+    while time.monotonic() < deadline:  # slurmd may answer before it has registered its last task
         answer = subprocess.run(["scontrol", "listpids", step], check=False, capture_output=True, text=True)
         for line in answer.stdout.splitlines()[1:]:
             pid, _job, _step, local, total = line.split()
@@ -42,7 +42,7 @@ def find_task_ids(step: str) -> dict[str, int] | None:
 
 
 def communicator() -> dict[str, object]:
-    """What MPI itself says, asked after the variables have been read: MPI_Init may add some of its own."""
+    """Return the values of MPI. Call it after reading the variables, because MPI_Init may set more."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -59,9 +59,9 @@ def communicator() -> dict[str, object]:
 
 
 def main() -> None:
-    """Print the line; `--listed` asks slurmd as well, `--into DIR` writes it there and prints the file's name.
+    """Print the line. `--listed` also queries slurmd; `--into DIR` writes a file and prints its name.
 
-    The detour is for srun --label, which breaks lines of more than about a thousand characters. `--mpi DIR` asks MPI,
+    The file is for srun --label, which breaks lines of more than about a thousand characters. `--mpi DIR` queries MPI,
     too, and writes a file named by the rank in MPI_COMM_WORLD.
     """
     told = [name for name in os.environ if (name.startswith(PREFIXES) or name in NAMES) and not name.startswith(OURS)]

@@ -1,6 +1,6 @@
-"""The processes of a cluster, found by what no other process has: its directory mounted in their namespace.
+"""Finds the processes of a cluster by its directory, which is mounted only in their namespaces.
 
-No pid file is kept, so none can be stale, and a recycled pid is never taken for one of ours.
+There are no pid files that could be outdated or name a recycled pid.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
     except OSError:
-        return ""  # gone meanwhile
+        return ""  # the process has ended
 
 
 def host_of(pid: int, own: Path) -> str | None:
-    """The host whose private directory the process sees at `own`."""
+    """Return the host whose private directory the process sees at `own`."""
     mounted_at = str(own).replace(" ", "\\040")
     host = None
-    # Of several mounts on one another, the last is seen.
+    # The last of several mounts on one path is visible.
     for line in _read(Path(f"/proc/{pid}/mountinfo")).splitlines():
         _, _, _, source, target, *_ = line.split(" ")
         if target == mounted_at:
@@ -41,7 +41,7 @@ def host_of(pid: int, own: Path) -> str | None:
 
 
 def members(own: Path) -> list[Member]:
-    """Every living process of the cluster, whoever started it."""
+    """Return every running process of the cluster."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -53,7 +53,7 @@ def members(own: Path) -> list[Member]:
 
 
 def end_all(own: Path, *, patience: float = 20.0) -> None:
-    """End every process of the cluster, those that start meanwhile included."""
+    """End every process of the cluster, including those that start in the meantime."""
     deadline = time.monotonic() + patience
     while left := members(own):
         if time.monotonic() > deadline:
@@ -64,7 +64,7 @@ def end_all(own: Path, *, patience: float = 20.0) -> None:
 
 
 def kill(member: Member, own: Path) -> None:
-    """Kill one process, if it is still ours and alive."""
+    """Kill one process if it still runs and belongs to the cluster."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(member.pid)
         try:

@@ -1,4 +1,4 @@
-"""A user's project on the shared directory: what the Makefile, the command line and their programs do there."""
+"""A user's project in the shared directory, in which tests run the Makefile and hpc-kit."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ SHARED = ("Makefile", "env", "jobs", "templates", "pyproject.toml")
 
 
 class Project:
-    """A folder as a clone of the repository has it, with an environment as `env/make_venv.sh` leaves it.
+    """A folder like a clone of the repository, with an environment like that of `env/make_venv.sh`.
 
     Args:
-        cluster: Where its commands run: on the login host unless told otherwise.
-        name: How its folder in the cluster's shared directory begins.
+        cluster: The cluster on which commands run; on the login host by default.
+        name: Prefix of its folder in the cluster's shared directory.
     """
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster = cluster
         self.folder = folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=cluster.settings.work))
-        # Its person is root, whom Open MPI refuses unless told twice that it is meant.
+        # The user is root. Open MPI refuses root unless two variables allow it.
         self.environ = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         self._started: list[subprocess.Popen[str]] = []
         for name in SHARED:
-            # Links, and no copies: what the nodes read are the files under test.
+            # Links instead of copies: the nodes read the files under test.
             (folder / name).symlink_to(ROOT / name)
         self._venv()
 
@@ -49,7 +49,7 @@ class Project:
         place = self.folder / ".venv"
         interpreter(place, [str(ROOT)])
         kit = place / "bin" / "hpc-kit"
-        # As pip writes it where the path has a space: the kernel splits the first line there.
+        # pip writes this first line if the path has a space, at which the kernel would split it.
         start = f"#!/bin/sh\n'''exec' \"{place}/bin/python\" \"$0\" \"$@\"\n' '''\n"
         kit.write_text(f"{start}from hpc_kit.__main__ import main\n\nmain()\n")
         kit.chmod(0o755)
@@ -75,7 +75,7 @@ class Project:
     def start(
         self, argv: Sequence[str], *, host: str = CONTROLLER, environ: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        """As `run`, without waiting; both its streams come in one."""
+        """Like `run`, but does not wait. Both streams are one."""
         process = subprocess.Popen(
             self.cluster.argv(self._own(argv), host=host, cwd=self.folder),
             stdin=subprocess.DEVNULL,
@@ -88,44 +88,44 @@ class Project:
         return process
 
     def close(self) -> None:
-        """End what was started and still runs."""
+        """End started processes that still run."""
         for process in self._started:
             with process:
                 process.kill()
 
     def _own(self, argv: Sequence[str]) -> list[str]:
-        """The command line with a program of .venv by its path."""
+        """Return the command line with the path of a program of .venv."""
         own = self.folder / ".venv" / "bin" / argv[0]
         return [str(own) if own.exists() else argv[0], *argv[1:]]
 
     def env(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """The environment of a person on that host."""
+        """Return the environment of a user on that host."""
         own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         return self.cluster.environ({**own, **self.environ, **variables})
 
     def make(self, target: str, **values: str) -> subprocess.CompletedProcess[str]:
-        """`make submit JOB=...`."""
+        """Run `make submit JOB=...`."""
         return self.run(["make", "--no-print-directory", target, *(f"{name}={text}" for name, text in values.items())])
 
     def kit(self, *words: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """`hpc-kit ...`."""
+        """Run `hpc-kit ...`."""
         return self.run(["hpc-kit", *words], environ=environ)
 
     def submit(self, *words: str, environ: Mapping[str, str] | None = None) -> str:
-        """`hpc-kit submit ...`, which must succeed; the job's id."""
+        """Run `hpc-kit submit ...`, which must succeed. Return the job id."""
         done = self.run(["hpc-kit", "submit", *words], environ=environ)
         assert done.returncode == 0, done.stdout + done.stderr
         return job_id(done.stdout)
 
     def status(self, *ids: str) -> list[dict[str, Any]]:
-        """What `hpc-kit status --json` says."""
+        """Return the output of `hpc-kit status --json`."""
         done = self.kit("status", *ids, "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         found: list[dict[str, Any]] = json.loads(done.stdout)
         return found
 
     def await_state(self, job_id: str, *wanted: str, patience: float = 120) -> str:
-        """Ask Slurm, more often than a user should, until the job is in one of these states; which one."""
+        """Poll Slurm, more often than a user should, until the job is in one of these states. Return the state."""
         asked = ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T"]
         deadline = time.monotonic() + patience
         while True:
@@ -139,30 +139,30 @@ class Project:
             time.sleep(0.2)
 
     def _remembered(self, job_id: str) -> list[str]:
-        """The state of a job that squeue has forgotten, where there is accounting."""
+        """Return the state of a job that squeue no longer lists, from the accounting."""
         asked = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=State", f"--jobs={job_id}"]
         return [line.split()[0] for line in self.cluster.run(asked).stdout.splitlines() if line]
 
     def await_end(self, job_id: str, patience: float = 120) -> str:
-        """Its final state."""
+        """Wait for the end of the job, and return its state."""
         return self.await_state(job_id, *ENDED, patience=patience)
 
     def program(self, name: str, text: str) -> None:
-        """Write a program of the user's."""
+        """Write a program of the user."""
         (self.folder / name).write_text(text)
 
 
 def job_id(account: str) -> str:
-    """The id in what `hpc-kit submit` prints."""
+    """Return the job id from the output of `hpc-kit submit`."""
     words = [line.split() for line in account.splitlines() if line.startswith("job ")]
     assert words, account
     return words[0][1]
 
 
 def interpreter(place: Path, more: Sequence[str] = ()) -> Path:
-    """A Python of its own that sees the packages installed for this one, and the folders `more`.
+    """Create a separate Python that sees the packages of the running one, and the folders `more`.
 
-    What is installed for development by a `.pth` file, as hpc_kit is, it does not see.
+    It does not see packages that are installed through a `.pth` file, such as hpc_kit during development.
     """
     venv.create(place, symlinks=True, with_pip=False)
     packages = place / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"

@@ -1,7 +1,7 @@
-"""Record what squeue, sacct, scontrol and sinfo really print: `python -m tests.cluster.record`.
+"""Records the output of squeue, sacct, scontrol and sinfo: `python -m tests.cluster.record`.
 
-Writes one file a moment into tests/slurm/recorded/: {slurm_version, moment, jobs: {name: id}, answers: [{argv,
-returncode, stdout, stderr}]}, the output as lists of lines. A job's name says what was done to it.
+Writes one file per moment into tests/slurm/recorded/: {slurm_version, moment, jobs: {name: id}, answers: [{argv,
+returncode, stdout, stderr}]}, the output as lists of lines. A job's name describes the actions on it.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ FIXED = (
     ["scontrol", "show", "config"],
     ["scontrol", "ping"],
 )
-"""Asked once, while jobs wait and run and a node is drained."""
+"""Commands that run once, while jobs wait and run and a node is drained."""
 
 
 SHOWN = ("timeout", "completed", "array-exits-index", "het", "running", "running-array", "array-waiting")
-"""Jobs that scontrol is asked about one by one."""
+"""Jobs for which scontrol runs separately."""
 
 
 class Recorder:
-    """Plays the jobs of one moment after the other, and writes down the answers."""
+    """Runs the jobs of one moment after the other, and records the answers."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -49,11 +49,11 @@ class Recorder:
         self.version = self.call("sinfo", "--version").split()[1]
 
     def call(self, *argv: str) -> str:
-        """The output of a command that must succeed."""
+        """Return the output of a command that must succeed."""
         return self.cluster.run(argv, check=True).stdout
 
     def play(self, jobs: Sequence[Job]) -> None:
-        """Submit jobs and do to each what belongs to it."""
+        """Submit jobs, and apply the actions of each job."""
         for job in jobs:
             self.jobs[job.name] = self._submit(job)
         for job in jobs:
@@ -65,7 +65,7 @@ class Recorder:
             self._until(functools.partial(self._is, job.name, job.reaches), f"{job.name} {job.reaches}")
 
     def record(self, moment: str, ids: Sequence[str]) -> None:
-        """Ask everything about these jobs, and write it down."""
+        """Record all listings of these jobs."""
         listed = f"--jobs={','.join(ids)}"
         single = [job_id for name, job_id in self.jobs.items() if job_id in ids and name in SHOWN]
         questions = [
@@ -96,7 +96,7 @@ class Recorder:
         print(path.name, flush=True)
 
     def forget(self) -> None:
-        """Let slurmctld forget the jobs that have ended."""
+        """Make slurmctld remove the jobs that have ended."""
         conf = self.cluster.settings.conf
         conf.write_text(conf.read_text() + "MinJobAge=2\n")
         self.call("scontrol", "reconfigure")
@@ -106,12 +106,12 @@ class Recorder:
         return self.call(*job.argv(self.jobs)).strip()
 
     def _is(self, name: str, wanted: str) -> bool:
-        """Whether state and reason of the job, of one element of an array, begin as wanted."""
+        """Return whether state and reason of a job, or of one element of an array, begin with the expected text."""
         asked = ["squeue", "--noheader", "--states=all", f"--jobs={self.jobs[name]}", "--format=%T %r"]
         return any(row.startswith(wanted) for row in self.call(*asked).splitlines())
 
     def await_accounting(self) -> None:
-        """Until the accounting has caught up: it lags by seconds."""
+        """Wait until the accounting contains the jobs; it is seconds late."""
         ids = ",".join(self.jobs.values())
         listed = ("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={ids}", "--format=End,State")
         self._until(lambda: "Unknown|RUNNING" not in self.call(*listed), "jobs booked")
@@ -142,7 +142,7 @@ class Recorder:
 
 
 def main() -> None:
-    """Three moments: jobs that wait and run, jobs that have ended, and the same when slurmctld has forgotten them."""
+    """Record three moments: waiting and running jobs, ended jobs, and ended jobs that slurmctld has removed."""
     moments = load()
     cluster = Cluster(Settings(name="record"))
     cluster.down()

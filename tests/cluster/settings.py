@@ -1,4 +1,4 @@
-"""What one cluster is made of, and where its files lie."""
+"""The settings of one cluster, and the paths of its files."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 CONTROLLER = "ctl"
-"""The host of slurmctld, slurmdbd and the database; it is the login host as well."""
+"""The host of slurmctld, slurmdbd and the database. It is also the login host."""
 
 
 class Names(StrEnum):
-    """How the hosts know one another's names."""
+    """The host names that resolve on each host."""
 
     HOSTS = "hosts"
-    """Every name is in every host's /etc/hosts."""
+    """Each host's /etc/hosts contains all names."""
     ADDRESSES = "addresses"
-    """No name resolves, not even the own one."""
+    """No name resolves, including the host's own."""
     LOOPBACK = "loopback"
-    """The own name is 127.0.1.1, as Debian's installer writes it; the others' are right."""
+    """The own name is 127.0.1.1, as in Debian's installer; all other names are right."""
 
 
 def default_root(name: str) -> Path:
-    """The one directory below which everything of the cluster lies."""
+    """Return the directory that contains all files of the cluster."""
     base = Path(os.environ.get("HPC_KIT_CLUSTER_BASE", "/var/tmp"))
     return base / f"hpc_kit-cluster-{name}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The size and the variants of a cluster; the same settings give the same cluster."""
+    """The size and the variants of a cluster."""
 
     name: str = "ring"
     root: Path = Path()
     work: Path = Path()
-    """The shared directory; below `root` unless told otherwise."""
+    """The shared directory; below `root` by default."""
     nodes: int = 4
     cpus: int = 8
     memory: int = 16000
-    """Declared MiB a node."""
+    """Declared memory of a node, in MiB."""
     gpus: int = 2
     max_array_size: int = 20
     subnet: str = "10.77.0.0/24"
     accounting: bool = True
     names: Names = Names.HOSTS
     carry: tuple[Path, ...] = ()
-    """Directories under /tmp that the nodes see in spite of their private /tmp."""
+    """Directories below /tmp that the nodes see despite their private /tmp."""
     small: int = 0
-    """MiB of a file system of its own at `work/small`, shared as the rest is: a disk to be filled."""
+    """Size in MiB of a separate shared file system at `work/small`, for tests of a full disk."""
     slurm: dict[str, str] = field(default_factory=dict)
-    """Lines of slurm.conf put in place of ours."""
+    """Lines of slurm.conf that replace the default ones."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
@@ -71,7 +71,7 @@ class Settings:
 
     @property
     def hosts(self) -> dict[str, str]:
-        """Each host's address, the controller first."""
+        """Return the address of each host, the controller first."""
         network = ipaddress.ip_network(self.subnet)
         nodes = {f"n{index}": str(network[10 + index]) for index in range(1, self.nodes + 1)}
         return {CONTROLLER: str(network[1]), **nodes}
@@ -94,12 +94,12 @@ class Settings:
 
     @property
     def own_directory(self) -> Path:
-        """Where each host finds its private directory: the same path on all of them."""
+        """Return the path at which each host sees its private directory."""
         return self.root / "own"
 
     @property
     def small_disk(self) -> Path:
-        """Where the small file system is mounted."""
+        """Return the mount point of the small file system."""
         return self.work / "small"
 
     @property
@@ -107,12 +107,12 @@ class Settings:
         return self.own_directory / "munge" / "socket"
 
     def private(self, host: str) -> Path:
-        """The private directory of one host, as seen from the machine."""
+        """Return the private directory of one host, seen from the machine."""
         return self.root / "hosts" / host
 
     @property
     def marker(self) -> Path:
-        """Its presence says that `root` is a cluster's and may be removed."""
+        """Return the file that marks `root` as the directory of a cluster, which may be removed."""
         return self.root / "cluster.json"
 
     def save(self) -> None:
@@ -121,7 +121,7 @@ class Settings:
 
 
 def load(root: Path) -> Settings | None:
-    """The settings of the cluster in `root`; None where there is none, or only a half-written one."""
+    """Return the settings of the cluster in `root`, or None if they are missing or incomplete."""
     try:
         values = json.loads((root / "cluster.json").read_text())
         values |= {key: Path(values[key]) for key in ("root", "work")}
@@ -132,7 +132,7 @@ def load(root: Path) -> Settings | None:
 
 
 def visible_paths(wanted: Iterable[Path] = ()) -> tuple[Path, ...]:
-    """What nodes must see of /tmp: this Python and this repository if they lie there, and what is asked for."""
+    """Return the directories of /tmp that nodes must see: this Python, this repository and the requested ones."""
     repository = Path(__file__).resolve().parents[2]
     own = [path for path in (Path(sys.prefix), repository) if path.is_relative_to("/tmp")]
     return tuple(dict.fromkeys(path.absolute() for path in (*own, *wanted)))

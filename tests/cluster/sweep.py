@@ -1,8 +1,8 @@
-"""A program of a user's on the login host: functions sent into jobs by an Executor; what came back, as JSON.
+"""A user's program on the login host: submits functions with an Executor, and prints the results as JSON.
 
     python sweep.py FOLDER
 
-Everything is submitted before anything is waited for.
+The program submits everything before its first wait.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hpc_kit.spec.job import Job
 from hpc_kit.spec.resources import Resources
 
 MAPPED = 25
-"""More than MaxArraySize of the cluster, 20."""
+"""More elements than MaxArraySize of the cluster, which is 20."""
 
 
 def describe_rank(greeting: str) -> tuple[str, int, str]:
@@ -35,7 +35,7 @@ def square(number: int) -> int:
 
 
 def fail_on_rank(bad: int) -> int:
-    """One rank raises, the others would wait for it for an hour."""
+    """Raise on one rank, for which all other ranks would wait for an hour."""
     if int(os.environ["SLURM_PROCID"]) == bad:
         raise ValueError(f"bad sample on rank {bad}")
     time.sleep(3600)
@@ -43,11 +43,11 @@ def fail_on_rank(bad: int) -> int:
 
 
 ELEMENTS = 4_000_000
-"""Float numbers that the ranks add up: 16 MB."""
+"""Number of floats that the ranks add: 16 MB."""
 
 
 def summed() -> tuple[float, str, dict[str, int]]:
-    """The sum over all ranks, the address at which they met, and the bytes that each device has sent for it."""
+    """Return the sum over all ranks, their master address, and the bytes that each network device has sent."""
     import torch
     from torch import distributed as dist
 
@@ -61,13 +61,13 @@ def summed() -> tuple[float, str, dict[str, int]]:
 
 
 def bytes_sent() -> dict[str, int]:
-    """By each network device that this host has."""
+    """Return the sent bytes of each network device of this host."""
     lines = Path("/proc/net/dev").read_text().splitlines()[2:]
     return {name.strip(): int(fields.split()[8]) for name, fields in (line.split(":") for line in lines)}
 
 
 class Counter(Checkpointable):
-    """Sleeps until it is checkpointed; its second attempt goes on from the first."""
+    """Sleeps until its checkpoint. The second attempt continues from it."""
 
     def __init__(self) -> None:
         self.attempts = 0
@@ -80,7 +80,7 @@ class Counter(Checkpointable):
 
 
 def call_or_error(ask: Callable[[], Any]) -> Any:
-    """What a call gives, or what it raises."""
+    """Return the result of a call, or the exception that it raises."""
     try:
         return ask()
     except hpc_kit.errors.HpcKitError as error:
@@ -96,7 +96,7 @@ def wait_until(happened: Callable[[], bool], what: str) -> None:
 
 
 def has_begun(job: Any) -> bool:
-    """submitit's side has taken over the signals and calls the function."""
+    """Return whether submitit has installed its signal handlers and calls the function."""
     return "Starting with JobEnvironment" in (job.paths.stdout.read_text() + job.paths.stderr.read_text())
 
 

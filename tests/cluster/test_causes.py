@@ -1,4 +1,4 @@
-"""The cause that a failed job names: a launcher, a node, or a rank that hangs, and never an innocent rank."""
+"""The cause of a failed job is a launcher, a node or a rank that hangs, and never a waiting rank."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_an_unresolvable_master_is_named_within_the_time_out(project: Project) -
     start = time.monotonic()
     done = project.run(ours, host="n2", environ={**variables, "HPC_KIT_TIMEOUT": "15"})
     assert done.returncode == 1
-    assert time.monotonic() - start < 100  # importing torch on a busy machine comes on top
+    assert time.monotonic() - start < 100  # plus the import of torch on a busy machine
     assert "the name gpusvr03 of rank 0's host does not resolve on n2" in done.stderr
     assert "add a line to /etc/hosts on n2:  ADDRESS gpusvr03" in done.stderr
     assert "firewall" not in done.stderr

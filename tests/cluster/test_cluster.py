@@ -1,4 +1,4 @@
-"""The real cluster: it is four hosts, it comes up and goes down, and it leaves nothing behind."""
+"""The real cluster has four hosts, starts and stops, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def answer(cluster: Cluster, *command: str, host: str = "ctl") -> str:
 
 @pytest.fixture
 def other() -> Iterator[Cluster]:
-    """A second cluster, beside the session's, to be taken down or broken."""
+    """A second cluster that tests may stop or break."""
     require_cluster()
     cluster = Cluster(Settings(name="other", accounting=False, carry=visible_paths()))
     cluster.down()
@@ -119,7 +119,7 @@ def test_other_settings_are_refused_while_the_cluster_is_up(cluster: Cluster) ->
 
 
 def machine() -> dict[str, object]:
-    """What a cluster might leave behind on the machine."""
+    """Return everything that a cluster might leave behind on the machine."""
     mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
     return {
         "mounts": {mount for mount in mounts if "cluster-other" in mount},

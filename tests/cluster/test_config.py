@@ -1,4 +1,4 @@
-"""What the configuration files say, without starting anything."""
+"""The contents of the configuration files. No daemon starts."""
 
 from __future__ import annotations
 

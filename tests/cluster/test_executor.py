@@ -1,4 +1,4 @@
-"""Pickled functions on the real Slurm: `Executor` from the login host, results and exceptions back."""
+"""Pickled functions on the real Slurm: an `Executor` on the login host returns results and exceptions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .sweep import ELEMENTS, MAPPED
 
 @pytest.fixture(scope="module")
 def sweep(cluster: Cluster) -> dict[str, Any]:
-    """What `sweep.py` prints: all jobs were in the queue together."""
+    """Return the output of `sweep.py`, whose jobs were all in the queue together."""
     project = Project(cluster, "sweep")
     shutil.copy(Path(__file__).with_name("sweep.py"), project.folder)
     done = project.run(["python", "sweep.py", str(project.folder / "pickles")], timeout=590)
@@ -39,7 +39,7 @@ def test_four_hosts_communicate_over_their_own_addresses(sweep: dict[str, Any]) 
     totals, addresses, devices = zip(*sweep["torch"], strict=True)
     assert totals == (6, 6, 6, 6)
     assert set(addresses) <= {"n1", "10.77.0.11"}, addresses
-    # A ring sends each number 1.5 times; nothing of it goes over a loopback, which every host has alone.
+    # A ring sends each number 1.5 times. Nothing goes over a loopback interface, which is private to each host.
     for sent in devices:
         assert sent["eth0"] > 1.5 * 4 * ELEMENTS
         assert sent["lo"] < 100_000, devices

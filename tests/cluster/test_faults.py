@@ -1,4 +1,4 @@
-"""What goes wrong on clusters, played on the real one: a clear message; no job, log or record lost or made twice."""
+"""Faults on the real cluster: each has a clear message, and no job, log or record is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def project(faulty: Cluster) -> Iterator[Project]:
 
 
 class Munge(NamedTuple):
-    """What is asked of a cluster whose login host has no munge; Slurm's commands try for a minute."""
+    """Commands on a cluster whose login host has no munge. Slurm's commands retry for a minute."""
 
     project: Project
     asked: dict[str, subprocess.Popen[str]]
@@ -36,7 +36,7 @@ class Munge(NamedTuple):
 
 @pytest.fixture(scope="module", autouse=True)
 def munge() -> Iterator[Munge]:
-    """Asked before the other tests here, to be answered meanwhile."""
+    """Start the commands before the tests of this module, because their answers take a minute."""
     require_cluster()
     cluster = Cluster(Settings(name="munge", nodes=1, accounting=False, carry=visible_paths()))
     cluster.down()
@@ -59,7 +59,7 @@ def wait_until(happened: Callable[[], Any], what: str, patience: float = 120) ->
 
 
 def queued(project: Project) -> list[str]:
-    """The ids of all jobs that this project's scripts have become."""
+    """Return the ids of all jobs of this project."""
     rows = project.cluster.run(["squeue", "--noheader", "--states=all", "--format=%i %o"]).stdout.splitlines()
     return [row.split()[0] for row in rows if str(project.folder) in row]
 
@@ -85,12 +85,12 @@ def test_a_controller_outage_loses_no_job_and_ends_no_following(project: Project
     following = project.start(["hpc-kit", "logs", "-f", job])
     watching = project.start(["hpc-kit", "watch", job, "--interval", "1"])
     first = read_until(watching, f"{job}  bash")
-    # Ended as an administrator ends it, it writes down what it knows.
+    # After SIGTERM, as from an administrator, the controller saves its state.
     project.cluster.send_signal("ctl", "slurmctld", signal.SIGTERM)
     wait_until(lambda: not any(member.name == "slurmctld" for member in project.cluster.alive()), "slurmctld goes on")
     submitting = project.start(["hpc-kit", "submit", "-j", "1x1", "--", "true"])
     asking = project.start(["hpc-kit", "status", job])
-    refused, told = await_exit(submitting), await_exit(asking)
+    refused, answered = await_exit(submitting), await_exit(asking)
     away = read_until(watching, "Slurm does not answer"), read_until(following, "slurm ")
     project.cluster.repair_daemons()
     read_until(watching, "Slurm answers again")
@@ -98,10 +98,10 @@ def test_a_controller_outage_loses_no_job_and_ends_no_following(project: Project
     status, rest = await_exit(following)
     watched = await_exit(watching)
     assert "RUNNING" in first
-    assert refused[0] == told[0] == 1
+    assert refused[0] == answered[0] == 1
     assert "the job was not submitted" in refused[1]
-    assert "Unable to contact slurm controller" in told[1]
-    assert "Traceback" not in refused[1] + told[1] + rest + watched[1]
+    assert "Unable to contact slurm controller" in answered[1]
+    assert "Traceback" not in refused[1] + answered[1] + rest + watched[1]
     assert "asking on, the jobs go on" in away[0]
     assert "the job goes on, and hpc-kit keeps asking" in away[1]
     assert status == 0, rest
@@ -114,7 +114,7 @@ def test_a_controller_outage_loses_no_job_and_ends_no_following(project: Project
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> str:
-    """What it prints, up to the line with these words."""
+    """Return the output up to the line with this text."""
     assert process.stdout is not None
     seen = []
     for line in process.stdout:
@@ -130,10 +130,10 @@ def test_a_job_with_a_lost_answer_is_found_and_not_submitted_twice(project: Proj
     wait_until(lambda: sbatch_runs(project), "no sbatch")
     wait_until(lambda: not sbatch_runs(project), "sbatch waits for ever")
     project.cluster.send_signal("ctl", "slurmctld", signal.SIGCONT)
-    status, said = await_exit(submitting)
-    assert status == 0, said
-    assert queued(project) == [job_id(said)]
-    assert record(project, job_id(said))["job_id"] == job_id(said)
+    status, output = await_exit(submitting)
+    assert status == 0, output
+    assert queued(project) == [job_id(output)]
+    assert record(project, job_id(output))["job_id"] == job_id(output)
 
 
 def test_an_interrupted_submission_with_a_lost_answer_is_found_when_repeated(project: Project) -> None:
@@ -143,8 +143,8 @@ def test_an_interrupted_submission_with_a_lost_answer_is_found_when_repeated(pro
     wait_until(lambda: sbatch_runs(project), "no sbatch")
     wait_until(lambda: not sbatch_runs(project), "sbatch waits for ever")
     submitting.send_signal(signal.SIGINT)
-    status, said = await_exit(submitting)
-    assert (status, said.splitlines()[0]) == (1, "hpc-kit: sbatch did not tell whether it took sleep")
+    status, output = await_exit(submitting)
+    assert (status, output.splitlines()[0]) == (1, "hpc-kit: sbatch did not tell whether it took sleep")
     project.cluster.send_signal("ctl", "slurmctld", signal.SIGCONT)
     wait_until(lambda: queued(project), "Slurm did not take it")
     again = project.run(command)
@@ -227,7 +227,7 @@ def _reason(project: Project, job: str) -> str:
 
 @pytest.fixture
 def small_runs(project: Project) -> Iterator[Path]:
-    """A folder for runs on a disk that is soon full; the ballast that fills it is taken away at the end."""
+    """A folder for runs on an almost full disk. The file that fills the disk is removed at the end."""
     runs = project.cluster.settings.small_disk / "runs"
     yield runs
     project.run(["bash", "-c", f"rm -rf {project.cluster.settings.small_disk}/*"])
@@ -280,7 +280,7 @@ with hpc_kit.distributed(timeout=60) as world:
 
 @pytest.fixture
 def other() -> Iterator[Callable[[Names], Project]]:
-    """A project on a cluster whose hosts have odd names; taken down at the end."""
+    """A project on a cluster with unusual host names, which is stopped at the end."""
     require_cluster()
     built: list[Cluster] = []
 
@@ -298,7 +298,7 @@ def other() -> Iterator[Callable[[Names], Project]]:
 
 
 def run_training(project: Project, environ: dict[str, str] | None = None) -> tuple[str, str]:
-    """The state in which a training on two hosts ends, and what `logs` says of it."""
+    """Return the final state of a training on two hosts, and the output of `logs`."""
     job = project.submit("-j", "2x1", "--", "python", "train.py", environ=environ)
     return project.await_end(job), project.kit("logs", job).stdout
 
@@ -323,17 +323,17 @@ def test_clocks_of_login_and_nodes_may_differ_by_minutes(project: Project, skew:
     shell = "date +%s >clock-$SLURM_PROCID; if [ $SLURM_PROCID = 1 ]; then echo mine; exit 7; fi; sleep 100"
     program = ["-j", "2x1", "--", "bash", "-c", shell]
     clock = project.folder / "clock-1"
-    # First the processes of the job have another clock than all others, then hpc-kit and Slurm's commands.
+    # First the clock of the job's processes is wrong, then the clock of hpc-kit and of Slurm's commands.
     nodes = await_exit(project.start(["hpc-kit", "submit", "--wait", *on_nodes, *program]))
     skewed = abs(time.time() - int(clock.read_text()))
     kit = ["hpc-kit", "submit", "--wait", "--set=env.LD_PRELOAD=", *program]
     login = await_exit(project.start(kit, environ=late))
     right = abs(time.time() - int(clock.read_text()))
     assert right < 120 < 300 < skewed
-    for status, said in (nodes, login):
-        assert status == 7, said
-        assert "failed  rank 1 on n2: exit code 7" in said
-        assert "mine" in said
+    for status, output in (nodes, login):
+        assert status == 7, output
+        assert "failed  rank 1 on n2: exit code 7" in output
+        assert "mine" in output
     assert [line["state"] for line in project.status(*queued(project))] == ["FAILED", "FAILED"]
     for job in queued(project):
         assert record(project, job)["end"]["first_failure"]["rank"] == 1
@@ -344,11 +344,11 @@ def test_without_munge_nothing_is_submitted_and_the_error_names_it(munge: Munge)
         ("submit", "hpc-kit: Slurm does not answer, and the job was not submitted\n"),
         ("status", "hpc-kit: squeue does not show the state of the jobs\n"),
     ):
-        status, said = await_exit(munge.asked[name])
-        assert (status, beginning in said) == (1, True), said
-        assert "Munge encode failed" in said
-        assert "tell the administrators that munge, which authenticates users, does not run on this host" in said
-        assert "Traceback" not in said
+        status, output = await_exit(munge.asked[name])
+        assert (status, beginning in output) == (1, True), output
+        assert "Munge encode failed" in output
+        assert "tell the administrators that munge, which authenticates users, does not run on this host" in output
+        assert "Traceback" not in output
     assert [path.name for path in (munge.project.folder / "runs").iterdir()] == [".shell"]
     munge.project.cluster.repair_daemons()
     assert queued(munge.project) == []

@@ -20,7 +20,7 @@ JOBS = sorted(path.stem for path in (ROOT / "jobs").glob("*.toml"))
 ABSENT = set(filter(find_missing, JOBS))
 
 SMALL = ("--steps", "2")
-"""Added to the command of a job that trains: enough to see it train, and to end soon."""
+"""Arguments of a short training, added to the command of a job that trains."""
 
 SMALL_BENCH = {
     "bench_comm": ("--sizes", "4KiB,64KiB"),
@@ -30,11 +30,11 @@ SMALL_BENCH = {
     "bench_strategies": ("--only", "ddp,zero3", "--steps", "2", "--repeats", "1"),
     "bench_pipeline": ("--image", "33", "--batch", "4", "--splits", "2", "--repeats", "1", "--micro-batches", "2"),
 }
-"""The same for those that measure."""
+"""Arguments of a short measurement."""
 
 
 def command(job: str) -> list[str]:
-    """The command of a shipped job, its own or that of the job it extends."""
+    """Return the command of a shipped job, or of the job that it extends."""
     values = tomllib.loads((ROOT / "jobs" / f"{job}.toml").read_text())
     own: list[str] | None = values.get("command")
     return own if own is not None else command(values["extends"])
@@ -46,15 +46,15 @@ def checkout(cluster: Cluster) -> Project:
 
 
 class Sent(NamedTuple):
-    """What `make submit` did."""
+    """The result of `make submit`."""
 
     status: int
-    said: str
+    output: str
 
 
 @pytest.fixture(scope="session")
 def sent(cluster: Cluster) -> tuple[Project, dict[str, Sent]]:
-    """All at once, as a user does before lunch; they run while other tests wait for other things."""
+    """Submit all shipped jobs together. They run while other tests wait."""
     project = Project(cluster, "all jobs")
     found = {}
     for job in sorted(set(JOBS) - ABSENT):
@@ -65,7 +65,7 @@ def sent(cluster: Cluster) -> tuple[Project, dict[str, Sent]]:
 
 
 def test_every_shipped_job_is_accepted(sent: tuple[Project, dict[str, Sent]]) -> None:
-    assert {job: each.said for job, each in sent[1].items() if each.status} == {}
+    assert {job: each.output for job, each in sent[1].items() if each.status} == {}
 
 
 @pytest.mark.timeout(600)
@@ -73,8 +73,8 @@ def test_every_shipped_job_is_accepted(sent: tuple[Project, dict[str, Sent]]) ->
 def test_a_shipped_job_succeeds(sent: tuple[Project, dict[str, Sent]], job: str) -> None:
     require_installed(job)
     project, jobs = sent
-    assert jobs[job].status == 0, jobs[job].said
-    number = job_id(jobs[job].said)
+    assert jobs[job].status == 0, jobs[job].output
+    number = job_id(jobs[job].output)
     state = project.await_end(number, patience=590)
     told = project.kit("logs", number)
     assert state == "COMPLETED", told.stdout + told.stderr
@@ -82,7 +82,7 @@ def test_a_shipped_job_succeeds(sent: tuple[Project, dict[str, Sent]], job: str)
     run = project.folder / "runs" / job / number
     record = json.loads((run / "record.json").read_text())
     assert (record["slurm"], record["host"], record["end"]["state"]) == ("system", "ctl", "COMPLETED")
-    for path in run.glob("bench_*.json"):  # a bench goes on without what it could not measure
+    for path in run.glob("bench_*.json"):  # a benchmark continues after a measurement that fails
         assert [note for note in json.loads(path.read_text())["notes"] if " failed" in note] == []
 
 
@@ -93,8 +93,8 @@ def test_the_scheduler_estimates_the_start_of_a_job(checkout: Project) -> None:
     wait = dt.datetime.fromisoformat(start["start"]).timestamp() - time.time()
     assert 1.9 < wait / 3600 < 3
     assert (start["nodes"], start["partition"], start["cpus"]) == ("n[1-4]", "main", 8)
-    said = checkout.kit("submit", "ddp_4node", "--test-only").stdout
-    assert re.search(r"^start   about .*\d\d:\d\d, on n\[1-4\], partition main: 8 CPUs$", said, re.MULTILINE), said
+    output = checkout.kit("submit", "ddp_4node", "--test-only").stdout
+    assert re.search(r"^start   about .*\d\d:\d\d, on n\[1-4\], partition main: 8 CPUs$", output, re.MULTILINE), output
     refused = checkout.kit("submit", "ddp_4node", "--test-only", "--nodes=8")
     assert (refused.returncode, "asks for 8 nodes" in refused.stderr) == (1, True), refused.stderr
     after = checkout.cluster.run(["squeue", "--noheader", "--states=all", "--format=%i"]).stdout
@@ -110,8 +110,8 @@ def test_mpirun_reaches_all_nodes_with_export_none(checkout: Project) -> None:
     job = checkout.submit("-j", "2x1", "--time", "5", *changes, "--standalone", "--", *shown)
     state = checkout.await_end(job, patience=250)
     run = next(checkout.folder.glob(f"runs/*/{job}"))
-    said = [(run / f"rank-{rank}.log").read_text() for rank in (0, 1)]
-    assert (state, said) == ("COMPLETED", ["0 on n1\n", "1 on n2\n"]), (run.parent / f"{job}.log").read_text()
+    logs = [(run / f"rank-{rank}.log").read_text() for rank in (0, 1)]
+    assert (state, logs) == ("COMPLETED", ["0 on n1\n", "1 on n2\n"]), (run.parent / f"{job}.log").read_text()
 
 
 @pytest.mark.timeout(600)
@@ -123,15 +123,15 @@ def test_a_standalone_script_trains_without_hpc_kit_from_any_folder_on_fewer_nod
     script = checkout.kit(*words)
     assert script.returncode == 0, script.stderr
     checkout.program("by hand.sbatch", script.stdout)
-    # From another folder, and on half of the nodes.
+    # In another folder, on half of the nodes.
     sbatch = ["env", "--chdir=/", "sbatch", "--parsable", "--nodes=2", str(checkout.folder / "by hand.sbatch")]
     job = checkout.run(sbatch, environ={"PATH": "/usr/bin:/bin"}).stdout.strip()
     state = checkout.await_end(job, patience=590)
     run = checkout.folder / "runs" / "plain_ddp_4node"
-    said = (run / f"{job}.log").read_text()
+    output = (run / f"{job}.log").read_text()
     ranks = [(run / job / f"rank-{rank}.log").read_text().splitlines() for rank in range(4)]
-    assert state == "COMPLETED", (said, ranks)
-    for rank, lines in enumerate(ranks):  # above it, torch may warn that a name has no reverse entry
+    assert state == "COMPLETED", (output, ranks)
+    for rank, lines in enumerate(ranks):  # before this line, torch may warn that a name has no reverse entry
         assert f"rank {rank} of 4 on cpu" in lines
     assert ranks[0][-1].startswith("step 2/2   loss ")
 

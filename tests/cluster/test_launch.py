@@ -1,4 +1,4 @@
-"""`hpc-kit launch` to four hosts, each with a network, a name, a /tmp and an sshd of its own."""
+"""`hpc-kit launch` on four hosts, each with its own network, name, /tmp and sshd."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture
 def project(faulty: Cluster) -> Iterator[Project]:
-    """A project whose person reaches n1 to n4 by ssh."""
+    """A project whose user reaches n1 to n4 over ssh."""
     with contextlib.closing(Project(faulty, "launch")) as project:
         ssh = project.folder / "home" / ".ssh"
         ssh.mkdir(0o700, parents=True)
@@ -44,7 +44,7 @@ def project(faulty: Cluster) -> Iterator[Project]:
 
 
 def list_remains(project: Project, node: str) -> list[str]:
-    """What stays on a node of a launch, agents and what is below them; an agent sees that its connection is cut."""
+    """Wait for the end of agents on a node, which notice the lost connection, and list the remaining processes."""
     deadline = time.monotonic() + 10
     while (found := list_running(project, node)) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -52,7 +52,7 @@ def list_remains(project: Project, node: str) -> list[str]:
 
 
 def list_running(project: Project, node: str) -> list[str]:
-    """What runs there now."""
+    """List the agents that run on a node, and their children."""
     alive = [member for member in project.cluster.alive() if member.host == node]
     words = [Path(f"/proc/{member.pid}/cmdline") for member in alive]
     texts = [path.read_text().replace("\0", " ") for path in words if path.exists()]
@@ -91,7 +91,7 @@ def test_a_lost_host_ends_the_launch_and_is_named(project: Project) -> None:
 
 @pytest.fixture
 def own() -> Iterator[Path]:
-    """A folder that is another one on each node, whose /tmp is its own."""
+    """A folder below the private /tmp of each node, with different contents."""
     folder = Path("/tmp/hpc_kit-launch-own")
     folder.mkdir(exist_ok=True)
     yield folder

@@ -1,4 +1,4 @@
-"""Programs that know nothing of us, unchanged on two hosts; and what a network that is not there comes to."""
+"""Third-party programs run unchanged on two hosts, and a blocked network is reported."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ exec "$@"
 
 
 def run(cluster: Cluster, program: str, *before: str, name: str = "program.py", options: str = "") -> tuple[int, str]:
-    """A program on two hosts x two tasks: srun's status, and all that its tasks have printed, sorted."""
+    """Run a program on two hosts with two tasks each. Return srun's status and the sorted lines of all tasks."""
     path = cluster.settings.work / name
     path.write_text(program)
     argv = ["srun", "-wn[1-2]", "-N2", "-n4", "--ntasks-per-node=2", *options.split(), *before, str(path)]
@@ -61,15 +61,15 @@ def run(cluster: Cluster, program: str, *before: str, name: str = "program.py", 
 def test_a_third_party_program_runs_unchanged_on_two_hosts(program: str, start: str, cluster: Cluster) -> None:
     ours = [sys.executable, "-m", "hpc_kit.runtime"]
     before = ours if start == "runtime" else ["bash", "-c", STANDALONE, "task", sys.executable]
-    status, said = run(cluster, program, *before)
-    assert status == 0, said
-    told = [line for line in said.splitlines() if line[:1].isdigit()]
-    assert told == [f"{rank} 4 {rank % 2} n1" for rank in range(4)], said
+    status, output = run(cluster, program, *before)
+    assert status == 0, output
+    ranks = [line for line in output.splitlines() if line[:1].isdigit()]
+    assert ranks == [f"{rank} 4 {rank % 2} n1" for rank in range(4)], output
 
 
 @pytest.fixture
 def walled(cluster: Cluster) -> Iterator[Cluster]:
-    """n1 drops every call to a port on which ranks meet."""
+    """Make n1 drop every connection to a port of the rendezvous."""
     rule = ["INPUT", "-i", "eth0", "-p", "tcp", "--dport", "10000:32767", "-j", "DROP"]
     tried = cluster.run(["iptables", "-A", *rule], host="n1")
     if tried.returncode:
@@ -82,9 +82,9 @@ def walled(cluster: Cluster) -> Iterator[Cluster]:
 def test_behind_a_firewall_all_ranks_end_in_time_with_the_reason(walled: Cluster) -> None:
     start = time.monotonic()
     ours = [sys.executable, "-m", "hpc_kit.runtime", "--timeout", "20"]
-    status, said = run(walled, PLAIN, *ours, options="--kill-on-bad-exit=0 --wait=0")
+    status, output = run(walled, PLAIN, *ours, options="--kill-on-bad-exit=0 --wait=0")
     assert status == 1
-    assert time.monotonic() - start < 250  # importing torch on a busy machine comes on top
-    assert "did not find rank 0 on n1 within 20 s" in said
-    assert "a firewall drops what is sent" in said
-    assert "ranks did not come within 20 s" in said
+    assert time.monotonic() - start < 250  # plus the import of torch on a busy machine
+    assert "did not find rank 0 on n1 within 20 s" in output
+    assert "a firewall drops what is sent" in output
+    assert "ranks did not come within 20 s" in output

@@ -1,4 +1,4 @@
-"""What Slurm sends to a step reaches each program once, with its shell between them, and ends as the program likes."""
+"""Slurm's signals to a step reach each program once, through the shell of the task."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ CATCH = f"""
 import os, signal, sys, time
 from pathlib import Path
 
-class said:
+class note:
     rank = os.environ.get("RANK") or os.environ["SLURM_PROCID"]
-    file = os.open(f"said-{{rank}}", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-    write = lambda text: os.write(said.file, text.encode())
+    file = os.open(f"signals-{{rank}}", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    write = lambda text: os.write(note.file, text.encode())
 
 for name in ("SIGINT", "SIGQUIT"):
     if signal.getsignal(getattr(signal, name)) is signal.SIG_IGN:
-        said.write(f"ignores {{name}}\\n")
+        note.write(f"ignores {{name}}\\n")
 if os.path.samefile("/proc/self/fd/0", os.devnull):
-    said.write("no stdin\\n")
+    note.write("no stdin\\n")
 for name in {CAUGHT!r}:
-    signal.signal(getattr(signal, "SIG" + name), lambda number, _: said.write(signal.Signals(number).name[3:] + "\\n"))
-said.write("up\\n")
+    signal.signal(getattr(signal, "SIG" + name), lambda number, _: note.write(signal.Signals(number).name[3:] + "\\n"))
+note.write("up\\n")
 while not Path("over").exists():
     time.sleep(0.05)
 sys.exit(int(Path("over").read_text() or 0))
 """
-"""Notes each signal that comes until the file `over` tells the exit code."""
+"""Records each signal until the file `over` contains the exit code."""
 
 
 def by_cgroup(cluster: Cluster) -> Cluster:
@@ -54,7 +54,7 @@ def by_cgroup(cluster: Cluster) -> Cluster:
 
 @pytest.fixture(scope="module")
 def linuxproc() -> Iterator[Cluster]:
-    """A cluster that signals all processes of a step."""
+    """A cluster that sends signals to all processes of a step."""
     parents = {"ProctrackType": "proctrack/linuxproc"}
     with raised(Settings(name="linuxproc", nodes=2, accounting=False, carry=visible_paths(), slurm=parents)) as built:
         yield built
@@ -62,7 +62,7 @@ def linuxproc() -> Iterator[Cluster]:
 
 @pytest.fixture
 def project(request: pytest.FixtureRequest, tracked: str) -> Iterator[Project]:
-    """A project on the cluster that the test names: one that tracks processes by cgroups, or by their parents."""
+    """A project on the cluster that the test selects, which tracks processes by cgroups or by their parents."""
     cluster = request.getfixturevalue(tracked)
     made = Project(by_cgroup(cluster) if tracked == "cluster" else cluster, "signals")
     made.program("catch.py", CATCH)
@@ -80,18 +80,18 @@ def wait_until(true: Callable[[], bool], patience: float = 60.0) -> None:
 
 
 def read_notes(project: Project) -> list[list[str]]:
-    """What each of two ranks has noted."""
-    files = [project.folder / f"said-{rank}" for rank in (0, 1)]
+    """Return the signals that each of two ranks has recorded."""
+    files = [project.folder / f"signals-{rank}" for rank in (0, 1)]
     return [file.read_text().split("\n")[:-1] if file.exists() else [] for file in files]
 
 
 def have_noted(project: Project, count: int) -> bool:
-    """Whether each rank has noted so many things."""
+    """Return whether each rank has recorded this number of lines."""
     return all(len(lines) >= count for lines in read_notes(project))
 
 
 def start(project: Project, launcher: str, *, standalone: bool) -> str:
-    """A job of two ranks on two nodes, when both are up."""
+    """Start a job of two ranks on two nodes, and wait until both run."""
     words = ["-j", "2x1", "--set", f"launch.launcher={launcher}", "--time", "5"]
     job = project.submit(*words, *["--standalone"] * standalone, "--", "python", "catch.py")
     wait_until(lambda: all("up" in lines for lines in read_notes(project)))

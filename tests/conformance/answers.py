@@ -1,7 +1,7 @@
-"""Short questions to a Slurm, and its whole answers: what is refused, with which words and which exit status.
+"""Short queries to a Slurm and their complete answers: refusals with their messages and exit codes.
 
-`python -m tests.conformance.answers [--name CLUSTER]` asks the real one, and writes its answers to answers.json: both
-engines are held to those.
+`python -m tests.conformance.answers [--name CLUSTER]` queries the real Slurm, and writes its answers to answers.json.
+Both engines must give these answers.
 """
 
 from __future__ import annotations
@@ -86,16 +86,16 @@ LINES = [
 
 
 def questions() -> dict[str, str]:
-    """Command lines by what they are; `{script}` stands for a script's path."""
+    """Return command lines by name. `{script}` is replaced by the path of a script."""
     found = {f"sbatch {text.strip()}": f"sbatch {text.strip()} --wrap=true" for text in OPTIONS if text.strip()}
     found |= {f"script: {name}": f"script {name}" for name in SCRIPTS}
     return found | {line: line for line in LINES}
 
 
 def ask(engine: Engine, line: str) -> list[object]:
-    """Exit status, output and complaint, a job's number masked; a job that was taken is cancelled."""
+    """Return exit code, output and errors, with the job id masked. A job that was accepted is cancelled."""
     if line.startswith("srun"):
-        # The answer names a node. A job that is still ending would move the step to another one.
+        # The answer names a node. A completing job would move the step to another node.
         engine.wait_until(lambda: engine.output_of("squeue", "-h") == "")
     if line.startswith("script "):
         path = engine.folder / "asked.sh"
@@ -109,7 +109,7 @@ def ask(engine: Engine, line: str) -> list[object]:
 
 
 def masked(text: str) -> str:
-    """Without numbers of jobs and times, and without what says only how busy the cluster was; tasks in order."""
+    """Remove job ids, times and messages that depend on the load of the cluster, and sort the lines of tasks."""
     text = re.sub(r"(?i)(?<=job )\d+|(?<=jobid=)\d+|^\d+$|(?<=StepId=)\d+", "ID", text)
     text = re.sub(
         r"^srun: job ID (queued and waiting for|has been allocated) resources\n", "", text, flags=re.MULTILINE
@@ -119,7 +119,7 @@ def masked(text: str) -> str:
 
 
 def main() -> None:
-    """Ask the real one."""
+    """Record the answers of the real Slurm."""
     name = sys.argv[2] if sys.argv[1:2] == ["--name"] else "ring"
     engine = Real(Cluster(Settings(name=name, carry=visible_paths())))
     answers = {}

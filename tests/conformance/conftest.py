@@ -1,4 +1,4 @@
-"""The two engines: each test of this room runs on the embedded Slurm, and on the real one in the ring of its own."""
+"""The two engines: each test of this folder runs on the embedded Slurm, and, if marked `real`, on the real one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["cluster"]
 
 MINUTE = 3.0
-"""Seconds that a minute of a time limit lasts on the embedded engine."""
+"""Seconds per minute of a time limit on the embedded engine."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,7 +34,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     ],
 )
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """A Slurm to ask."""
+    """The Slurm under test."""
     if request.param == "real":
         yield Real(request.getfixturevalue("cluster"))
         return
@@ -50,7 +50,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(autouse=True, scope="module")
 def _empty_queue(engine: Engine) -> Iterator[None]:
-    """What a failed test leaves in the queue does not stand in the way of the next module."""
+    """Empty the queue after each module, so that a failed test does not affect the next one."""
     yield
     engine.run("scancel", "--user=root")
     engine.wait_until(lambda: engine.output_of("squeue", "-h") == "")

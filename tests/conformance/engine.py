@@ -1,4 +1,4 @@
-"""One way to speak to a Slurm, whichever it is: by its commands and their answers alone."""
+"""One interface to both Slurms, which uses only their commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE = 25.0
 
 
 class Ended(NamedTuple):
-    """How a job was booked."""
+    """State and exit code of a job in the accounting."""
 
     state: str
     code: str
@@ -33,7 +33,7 @@ class Ended(NamedTuple):
 
 
 class Engine:
-    """A Slurm of four nodes n1..n4, 8 CPUs, 16000 MiB and 2 GPUs each, and a folder that all of them see."""
+    """A Slurm of four nodes n1..n4 with 8 CPUs, 16000 MiB and 2 GPUs each, and a shared folder."""
 
     name: str
     folder: Path
@@ -43,24 +43,24 @@ class Engine:
         raise NotImplementedError
 
     def output_of(self, *argv: str, stdin: str = "", env: Mapping[str, str] | None = None) -> str:
-        """What a command prints; it must succeed and complain of nothing."""
+        """Return the output of a command, which must succeed without errors."""
         done = self.run(*argv, stdin=stdin, env=env)
         assert (done.returncode, done.stderr) == (0, ""), f"{argv}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
     def submit(self, body: str, *options: str, arguments: tuple[str, ...] = ()) -> str:
-        """Submit a script with this body; its id."""
+        """Submit a script with this body, and return the job id."""
         descriptor, path = tempfile.mkstemp(suffix=".sh", dir=self.folder)
         with os.fdopen(descriptor, "w") as file:
             file.write(body if body.startswith("#!") else f"#!/bin/bash\n{body}\n")
         return self.output_of("sbatch", "--parsable", *options, path, *arguments).strip()
 
     def show_job(self, job_id: str) -> dict[str, str]:
-        """The fields of `scontrol show job`."""
+        """Return the fields of `scontrol show job`."""
         return dict(re.findall(r"(\w[\w:/]*)=(\S*)", self.output_of("scontrol", "-o", "show", "job", job_id)))
 
     def await_end(self, job_id: str) -> Ended:
-        """A job when it is over, its processes too."""
+        """Wait until a job and its processes have ended, and return its state and exit code."""
         fields = self.wait_until(lambda: found if (found := self.show_job(job_id))["JobState"] in FINAL else None)
         return Ended(fields["JobState"], fields["ExitCode"])
 
@@ -75,7 +75,7 @@ class Engine:
         )
 
     def wait_until(self, what: Callable[[], T | None], *, seconds: float = PATIENCE) -> T:
-        """What the function gives as soon as it is true."""
+        """Call the function until its result is true, and return the result."""
         deadline = time.monotonic() + seconds
         while not (found := what()):
             if time.monotonic() > deadline:
@@ -84,11 +84,11 @@ class Engine:
         return found
 
     def read_text(self, name: str) -> str:
-        """A file of the folder."""
+        """Return the text of a file of the folder."""
         return (self.folder / name).read_text()
 
     def run_job(self, body: str, *options: str) -> str:
-        """What a job that must end well prints."""
+        """Run a job, which must succeed, and return its output."""
         job_id = self.submit(body, *options, "--output=of-%j")
         ended = self.await_end(job_id)
         text = self.read_text(f"of-{job_id}")
@@ -97,7 +97,7 @@ class Engine:
 
 
 class Embedded(Engine):
-    """The one of this package."""
+    """The embedded Slurm."""
 
     name = "embedded"
 
@@ -110,7 +110,7 @@ class Embedded(Engine):
 
 
 class Real(Engine):
-    """Slurm 22.05 on four hosts."""
+    """The real Slurm on four hosts."""
 
     name = "real"
 

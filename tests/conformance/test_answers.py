@@ -1,4 +1,4 @@
-"""Both engines give the answers recorded on the real one, word for word; what differs is listed with its reason."""
+"""Both engines give exactly the answers recorded on the real Slurm. Known differences are listed with their reasons."""
 
 from __future__ import annotations
 

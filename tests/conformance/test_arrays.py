@@ -1,4 +1,4 @@
-"""Job arrays: numbers, variables, logs, limits, and what is done to one element."""
+"""Job arrays: ids, variables, logs, limits, and actions on one element."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def test_elements_get_their_index(engine: Engine) -> None:
     body = "echo " + " ".join(f"$SLURM_ARRAY_{name}" for name in names.split())
     array = engine.submit(body, "--array=1-5:2%1", "--output=array-%A-%a")
     elements_end(engine, array)
-    said = {index: engine.read_text(f"array-{array}-{index}") for index in (1, 3, 5)}
-    assert said == {index: f"{index} 3 1 5 2\n" for index in (1, 3, 5)}
+    output = {index: engine.read_text(f"array-{array}-{index}") for index in (1, 3, 5)}
+    assert output == {index: f"{index} 3 1 5 2\n" for index in (1, 3, 5)}
 
 
 def test_the_last_element_has_the_job_id_of_the_array(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""Jobs that wait for jobs, for a time, or for a person."""
+"""Jobs that wait for other jobs, for resources, or for their release."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_waiting_job_is_held(engine: Engine) -> None:
     waiting = engine.submit("true", *QUIET, "--begin=now+1hour")
     engine.await_reason(waiting, "BeginTime")
     engine.output_of("scontrol", "hold", waiting)
-    # Of two reasons, the hold is named.
+    # If there are two reasons, Slurm lists the hold.
     engine.wait_until(
         lambda: engine.output_of("squeue", "-h", "-j", waiting, "-o", "%r").strip() in {"JobHeldUser", "JobHeldAdmin"}
     )

@@ -1,4 +1,4 @@
-"""Heterogeneous jobs: what their shells, steps and listings say, and how they end."""
+"""Heterogeneous jobs: variables, steps, listings and exit codes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ TWO = ("-n2", "--mem=100", ":", "-n1")
 
 
 def run_heterogeneous(engine: Engine, body: str) -> list[str]:
-    """What the script of a job of two components prints; it must end well."""
-    job_id = engine.submit(f"exec >said-$SLURM_JOB_ID 2>&1\n{body}", *TWO)
+    """Run a job of two components, which must succeed, and return its output."""
+    job_id = engine.submit(f"exec >output-$SLURM_JOB_ID 2>&1\n{body}", *TWO)
     ended = engine.await_end(f"{job_id}+0")
-    text = engine.read_text(f"said-{job_id}")
+    text = engine.read_text(f"output-{job_id}")
     assert ended.state == "COMPLETED", text
     return text.splitlines()
 
 
 def test_the_batch_shell_gets_the_variables_of_its_components(engine: Engine) -> None:
-    said = run_heterogeneous(engine, "env | grep -E '^SLURM_(HET_SIZE|NTASKS|JOB_NUM_NODES|MEM_PER_NODE)' | sort")
+    output = run_heterogeneous(engine, "env | grep -E '^SLURM_(HET_SIZE|NTASKS|JOB_NUM_NODES|MEM_PER_NODE)' | sort")
     groups = {"JOB_NUM_NODES": ("1", "1"), "MEM_PER_NODE": ("100", "100"), "NTASKS": ("2", "1")}
     told = {
         f"SLURM_{name}_{word}_GROUP_{number}={values[number]}"
@@ -27,7 +27,7 @@ def test_the_batch_shell_gets_the_variables_of_its_components(engine: Engine) ->
         for number in (0, 1)
     }
     plain = {"SLURM_HET_SIZE=2", "SLURM_NTASKS=2", "SLURM_JOB_NUM_NODES=1", "SLURM_MEM_PER_NODE=100"}
-    assert set(said) == told | plain
+    assert set(output) == told | plain
 
 
 def test_steps_span_components(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""Names of log files, and what is in them."""
+"""Names and contents of log files."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_an_existing_log_is_replaced_or_extended(engine: Engine, mode: str | Non
 
 
 def test_lines_of_tasks_are_labelled(engine: Engine) -> None:
-    said = engine.run_job("srun -n3 --label sh -c 'echo mine is $SLURM_PROCID'", "-n3")
-    assert sorted(said.splitlines()) == [f"{rank}: mine is {rank}" for rank in range(3)]
+    output = engine.run_job("srun -n3 --label sh -c 'echo mine is $SLURM_PROCID'", "-n3")
+    assert sorted(output.splitlines()) == [f"{rank}: mine is {rank}" for rank in range(3)]
 
 
 def test_every_task_reads_the_input_of_srun(engine: Engine) -> None:

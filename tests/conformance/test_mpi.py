@@ -1,4 +1,4 @@
-"""MPI programs under srun: PMI's words on the wire, and the worlds of MPICH's wheel."""
+"""MPI programs under srun: the PMI protocol, and programs of the MPICH wheel."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ def test_pmi_requests_are_answered(engine: Engine, talk: dict[str, str]) -> None
 
 
 @MPICH
-def test_ranks_find_one_another(engine: Engine) -> None:
+def test_ranks_communicate(engine: Engine) -> None:
     (engine.folder / "world.py").write_text(
         "from mpi4py import MPI\nw = MPI.COMM_WORLD\nn = w.Split_type(MPI.COMM_TYPE_SHARED)\n"
         "print(w.rank, w.size, w.allreduce(w.rank + 1), n.size, flush=True)\n"
     )
-    said = engine.run_job(f"srun -N2 -n4 --mpi=pmi2 {shlex.quote(sys.executable)} world.py", "-N2", "-n8", "--mem=400")
-    assert sorted(said.splitlines()) == ["0 4 10 3", "1 4 10 3", "2 4 10 3", "3 4 10 1"]
+    output = engine.run_job(
+        f"srun -N2 -n4 --mpi=pmi2 {shlex.quote(sys.executable)} world.py", "-N2", "-n8", "--mem=400"
+    )
+    assert sorted(output.splitlines()) == ["0 4 10 3", "1 4 10 3", "2 4 10 3", "3 4 10 1"]
 
 
 @MPICH
@@ -43,15 +45,15 @@ def test_ranks_find_one_another(engine: Engine) -> None:
     [("w.Abort(7)", 137), ("os._exit(3)", 3), ("raise SystemExit(5)", 5), ("os._exit(0)", 0)],
 )
 def test_a_failed_mpi_rank_sets_the_exit_code_of_srun(engine: Engine, ends: str, status: int) -> None:
-    """The status of srun; under MPI_Abort the others are killed, else they go on."""
+    """After MPI_Abort srun kills all ranks. After an ordinary exit the remaining ranks continue."""
     (engine.folder / "ends.py").write_text(
         f"import os\nfrom mpi4py import MPI\nw = MPI.COMM_WORLD\nw.Barrier()\nif w.rank == 1:\n    {ends}\n"
         + ("w.Barrier()\n" if "Abort" in ends else "print('goes on', flush=True)\n")
         + ("os._exit(0)\n" if "_exit" in ends else "")
     )
     body = f"srun -N2 -n2 --mpi=pmi2 {shlex.quote(sys.executable)} ends.py; echo $?"
-    said = engine.run_job(f"{{ {body}; }} 2>/dev/null", "-N2", "-n2", "--mem=200")
-    assert said.splitlines() == [*(["goes on"] if status != 137 else []), str(status)]
+    output = engine.run_job(f"{{ {body}; }} 2>/dev/null", "-N2", "-n2", "--mem=200")
+    assert output.splitlines() == [*(["goes on"] if status != 137 else []), str(status)]
 
 
 def test_the_plugin_is_named_and_none_removes_the_variable(engine: Engine) -> None:

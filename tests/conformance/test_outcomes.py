@@ -1,4 +1,4 @@
-"""How jobs end: states, exit codes, signals. All are submitted at once, so that they run side by side."""
+"""The end of jobs: states, exit codes, signals. All jobs are submitted together and run in parallel."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.conformance.engine import Ended, Engine
 
 
 class Case(NamedTuple):
-    """A job, and how it must be booked."""
+    """A job, with its expected state and exit code in the accounting."""
 
     name: str
     body: str
     ended: Ended
     options: tuple[str, ...] = ()
     says: str | None = None
-    """What its log says, where that is part of the behaviour."""
+    """Expected text of its log."""
 
 
 DONE = Ended("COMPLETED", "0:0")
@@ -49,13 +49,13 @@ CASES = [
     Case("a task ended by a signal", "srun sh -c 'kill -USR1 $$' 2>/dev/null; echo code $?", DONE, says="code 138\n"),
     Case("no such program", "srun /no/such/program 2>/dev/null; echo code $?", DONE, says="code 2\n"),
     Case(
-        "the others are killed with a bad one",
+        "all ranks are killed after a failed one",
         "srun -n2 --kill-on-bad-exit sh -c '[ $SLURM_PROCID = 0 ] && exit 8; sleep 300'; [ $? -ge 128 ]",
         DONE,
         ("-n2",),
     ),
     Case(
-        "the others go on without a bad one",
+        "all other ranks continue after a failed one",
         "srun -n2 sh -c '[ $SLURM_PROCID = 0 ] && exit 8; sleep 1; echo late' 2>/dev/null; exit 0",
         DONE,
         ("-n2",),
@@ -81,7 +81,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def jobs(engine: Engine) -> dict[str, str]:
-    """The id of each case's job."""
+    """Submit the job of each case, and return the job ids."""
     found = {}
     for case in CASES:
         output = () if any("--output" in option for option in case.options) else ("--output=outcome-%j",)

@@ -1,4 +1,4 @@
-"""Steps: where tasks go, what they are told, and how they share a job."""
+"""Steps: distribution of tasks, their variables, and the sharing of a job by several steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TELL = "sh -c 'echo $SLURM_PROCID:$SLURM_NODEID:$SLURM_LOCALID'"
 
 
 def places(text: str) -> dict[int, tuple[int, int]]:
-    """Node and local rank by rank."""
+    """Return node and local rank of each rank."""
     found = (tuple(map(int, line.split(":"))) for line in text.split())
     return {rank: (node, local) for rank, node, local in sorted(found)}
 
@@ -36,7 +36,7 @@ def places(text: str) -> dict[int, tuple[int, int]]:
     ],
 )
 def test_tasks_are_distributed_over_nodes(engine: Engine, job: str, step: str, nodes: str) -> None:
-    """The node of each rank; none where the step is refused."""
+    """`nodes` contains the node index of each rank, and is empty if the step is refused."""
     found = places(engine.run_job(f"srun {step} {TELL} 2>/dev/null || true", *job.split(), "--mem=200"))
     assert "".join(str(node) for node, _ in found.values()) == nodes
     for node in set(nodes):
@@ -58,8 +58,10 @@ def test_a_step_chooses_its_nodes(engine: Engine, step: str, chosen: str) -> Non
     nodes = "nodes=($(scontrol show hostnames))"
     for index in range(4):
         step = step.replace(f"{{{index}}}", f"${{nodes[{index}]}}")
-    said = engine.run_job(f"{nodes}\necho ${{nodes[@]}}\nsrun {step} sh -c 'echo $SLURMD_NODENAME'", "-N4", "--mem=200")
-    first, *rest = said.splitlines()
+    output = engine.run_job(
+        f"{nodes}\necho ${{nodes[@]}}\nsrun {step} sh -c 'echo $SLURMD_NODENAME'", "-N4", "--mem=200"
+    )
+    first, *rest = output.splitlines()
     names = first.split()
     assert sorted(rest) == [names[int(index)] for index in chosen]
 
@@ -76,8 +78,8 @@ def test_steps_run_side_by_side(engine: Engine) -> None:
 
 def test_a_step_waits_for_the_cpus_of_another(engine: Engine) -> None:
     body = "srun -n1 sh -c 'sleep 2; echo first' & sleep 0.7; srun -n1 echo second; wait"
-    said = engine.run_job(f"{{ {body}; }} 2>/dev/null", "-n1", "--mem=200")
-    assert said.split() == ["first", "second"]
+    output = engine.run_job(f"{{ {body}; }} 2>/dev/null", "-n1", "--mem=200")
+    assert output.split() == ["first", "second"]
 
 
 def test_a_step_that_overlaps_does_not_wait(engine: Engine) -> None:
@@ -86,7 +88,7 @@ def test_a_step_that_overlaps_does_not_wait(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "step", "said"),
+    ("options", "step", "output"),
     [
         ("", "", "yes outer"),
         ("--export=NONE", "", "no none"),
@@ -96,7 +98,7 @@ def test_a_step_that_overlaps_does_not_wait(engine: Engine) -> None:
         ("", "--export=KIT_B=step", "no step"),
     ],
 )
-def test_variables_are_passed_to_tasks(engine: Engine, options: str, step: str, said: str) -> None:
+def test_variables_are_passed_to_tasks(engine: Engine, options: str, step: str, output: str) -> None:
     body = f"srun {step} /bin/sh -c 'echo ${{KIT_A-no}} ${{KIT_B-none}}'"
     job_id = engine.output_of(
         "sbatch",
@@ -107,7 +109,7 @@ def test_variables_are_passed_to_tasks(engine: Engine, options: str, step: str, 
         env={"KIT_A": "yes", "KIT_B": "outer"},
     ).strip()
     engine.await_end(job_id)
-    assert engine.read_text(f"handed-{job_id}") == f"{said}\n"
+    assert engine.read_text(f"handed-{job_id}") == f"{output}\n"
 
 
 def test_gpus_are_numbered_for_their_tasks(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""Ends that come from outside: limits, signals, cancelling, requeueing."""
+"""Jobs ended from outside: time limits, signals, scancel, requeue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.conformance.engine import Ended, Engine
 
 
 def wait_loop(name: str) -> str:
-    """A script whose shell and whose step note signals in a file, and go on."""
+    """Return a script whose shell and step record signals in a file and continue."""
     return f"""
 trap 'echo batch-usr1 >> {name}' USR1
 srun bash -c 'trap "echo step-usr1 >> {name}" USR1; touch {name}.up; for i in {{1..3000}}; do sleep 0.1; done' &
@@ -85,7 +85,7 @@ def test_a_job_is_requeued(engine: Engine) -> None:
     job_id = engine.submit(body, "--output=again-%j", "--open-mode=append", "--requeue", "--mem=100")
     engine.await_file(job_id, "up-again")
     engine.output_of("scontrol", "requeue", job_id)
-    # Slurm makes it wait two minutes; refused where it has begun already.
+    # Slurm delays a requeued job by two minutes. A job that has already started cannot be held.
     engine.run("scontrol", "update", f"JobId={job_id}", "StartTime=now")
     assert engine.await_end(job_id) == Ended("COMPLETED", "0:0")
     assert engine.show_job(job_id)["Restarts"] == "1"
@@ -116,14 +116,14 @@ def test_an_ended_job_is_requeued_and_held(engine: Engine) -> None:
 
 
 def test_the_time_limit_ends_a_job(engine: Engine) -> None:
-    """One minute, four jobs side by side: none has a trap, two are warned, one does not go."""
+    """Four jobs run in parallel: one without a trap, two that continue after the warning signal, and one that exits."""
     plain = engine.submit("touch never; sleep 300", "--time=1", "--output=over-%j", "--mem=100")
     batch = engine.submit(wait_loop("over-batch"), "--time=1", "--signal=B:USR1@10", "--mem=100", "--output=/dev/null")
     steps = engine.submit(wait_loop("over-steps"), "--time=1", "--signal=USR1@10", "--mem=100", "--output=/dev/null")
     ends = "trap 'exit 0' USR1; sleep 300 & wait"
     early = engine.submit(ends, "--time=1", "--signal=B:USR1@10", "--mem=100", "--output=/dev/null")
     engine.wait_until(lambda: engine.show_job(plain)["JobState"] not in {"PENDING", "RUNNING"}, seconds=140)
-    # Slurm signals what the shell waits for first: where that is quick enough, the shell still ends with a code.
+    # Slurm first signals the child of the shell. If it ends quickly, the shell still exits with a code.
     assert engine.await_end(plain) in {Ended("TIMEOUT", "0:15"), Ended("TIMEOUT", "143:0")}
     assert "DUE TO TIME LIMIT" in engine.read_text(f"over-{plain}")
     assert engine.await_end(early) == Ended("COMPLETED", "0:0")

@@ -1,4 +1,4 @@
-"""Environments as launchers give them: captured ones, and made ones for layouts of any shape."""
+"""Environments of launchers: captured ones, and generated ones for any layout."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Case(TypedDict):
 
 
 def captured() -> list[Case]:
-    """Every case of environments/, of every Slurm."""
+    """Return all cases of environments/, of each Slurm release."""
     return [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))]
 
 
 def captured_case(name: str) -> list[Environ]:
-    """The variables of one case, a rank each."""
+    """Return the variables of one case, one mapping per rank."""
     (path,) = FOLDER.glob(f"{name}.json")
     case: Case = json.loads(path.read_text())
     return [rank["env"] for rank in case["ranks"]]
@@ -42,7 +42,7 @@ def captured_case(name: str) -> list[Environ]:
 
 @dataclass(frozen=True)
 class Step:
-    """A step whose ranks lie on its nodes as `placement` says: for each rank the index of its node."""
+    """A step; `placement` contains the node index of each rank."""
 
     placement: tuple[int, ...]
     hosts: tuple[str, ...]
@@ -52,7 +52,7 @@ class Step:
 
     @classmethod
     def of(cls, *tasks: int, distribution: str = "block", hosts: tuple[str, ...] = (), job: str = "1234") -> Step:
-        """So many tasks on each node, as srun lays them."""
+        """Return a step with these numbers of tasks per node, in srun's block distribution."""
         names = hosts or tuple(f"n{node + 1}" for node in range(len(tasks)))
         if distribution == "block":
             placement = [node for node, count in enumerate(tasks) for _ in range(count)]
@@ -66,7 +66,7 @@ class Step:
         return [self.placement.count(node) for node in range(len(self.hosts))]
 
     def environ(self, rank: int) -> Environ:
-        """The variables of one task."""
+        """Return the variables of one task."""
         node = self.placement[rank]
         local = self.placement[:rank].count(node)
         ids = ",".join(str(other) for other, its in enumerate(self.placement) if its == node)
@@ -93,12 +93,12 @@ class Step:
         }
 
     def environs(self) -> list[Environ]:
-        """The variables of all tasks."""
+        """Return the variables of all tasks."""
         return [self.environ(rank) for rank in range(len(self.placement))]
 
 
 def worker(rank: int = 5, *, agents: int = 2, per_agent: int = 4, **others: str) -> Environ:
-    """The variables of a worker of torchrun."""
+    """Return the variables of a worker of torchrun."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(agents * per_agent),

@@ -1,4 +1,4 @@
-"""Environments captured on real clusters, all ranks of each, against what the launch itself said."""
+"""Environments captured on real clusters: each rank's `World` has the values that the launch itself reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that is killed, or crashes in a library, is named although it can say nothing itself."""
+"""A killed or crashed rank is recorded, although it cannot record itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _first(folder: Path, end: str) -> FirstFailure | None:
     ("end", "codes"),
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", {137}),
-        # Whoever has started the rank may have taken its status before the witness looks.
+        # The parent may have reaped the rank before the watcher reads its status.
         ("ctypes.string_at(0)", {139, 137}),
         ("os._exit(5)", {5, 137}),
         ("raise RuntimeError", {1}),

@@ -1,4 +1,4 @@
-"""Which device, which backend, how many threads."""
+"""The device, the backend and the number of threads of a rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.runtime.launches import Environ, Step, captured_case, worker
 
 
 def node_of(tasks: int, rank: int) -> World:
-    """One of so many ranks on one node."""
+    """Return the World of one of several ranks on one node."""
     return resolve(Step.of(tasks).environ(rank))
 
 
@@ -50,7 +50,7 @@ PER_TASK = [
 def test_a_single_task_with_several_devices_uses_the_first(gpus: Environ) -> None:
     environ = Step.of(4).environ(3) | gpus
     assert devices.device_index(resolve(environ), 2, environ) == 0
-    assert devices.device_index(resolve(environ), 8, environ) == 3  # --gpu-bind=none shows all of the node's
+    assert devices.device_index(resolve(environ), 8, environ) == 3  # --gpu-bind=none shows all GPUs of the node
 
 
 @pytest.mark.parametrize("gpus", PER_TASK)
@@ -78,7 +78,7 @@ def test_a_rank_without_device_is_refused_with_both_counts() -> None:
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
-    """A node with two CUDA devices; the ones that were made current."""
+    """Simulate a node with two CUDA devices, and return the list of devices that were made current."""
     current: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

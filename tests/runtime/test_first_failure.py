@@ -1,4 +1,4 @@
-"""How a rank fails: who is first, with which code, and how the process ends."""
+"""Failures of ranks: the first one is recorded with its exit code, and the process ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Ended(BaseException):
-    """The process would have ended, with this code."""
+    """Raised in place of the end of the process, with its exit code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -126,7 +126,7 @@ def test_an_unwritable_file_system_adds_no_error(run: Path, monkeypatch: pytest.
     assert not claim_first_failure(run, 2, "n4", 9)
 
 
-def test_a_victim_lets_the_culprit_be_first(run: Path) -> None:
+def test_the_culprit_is_recorded_before_its_victim(run: Path) -> None:
     victim = threading.Thread(target=first_failure.record_failure, args=(GLOO, 1))
     victim.start()
     assert claim_first_failure(run, 2, "n4", 9)
@@ -155,7 +155,7 @@ def test_a_victim_without_a_culprit_is_recorded_itself(
     ],
     ids=["several", "one"],
 )
-def test_of_several_ranks_that_did_not_report_none_is_called_the_cause(
+def test_if_several_ranks_did_not_report_none_is_the_cause(
     reported: set[int], first: int, reason: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time-out of a pipeline's first stages begins later than that of its last one."""
@@ -207,17 +207,17 @@ def test_a_successful_end_removes_the_hook() -> None:
 
 
 def refusals(environs: Sequence[Mapping[str, str]]) -> list[str]:
-    """What each rank says of variables that contradict one another."""
-    said = []
+    """Return the error output of each rank for contradictory variables."""
+    errors = []
     for environ in environs:
         with pytest.raises(LauncherError) as refused:
             first_failure.resolve_or_record(environ)
-        said.append(str(refused.value))
-    return said
+        errors.append(str(refused.value))
+    return errors
 
 
 @pytest.mark.parametrize("stale", [{"WORLD_SIZE": "1"}, {"RANK": "0", "WORLD_SIZE": "1"}, worker(1, agents=1)])
-def test_if_all_ranks_are_refused_rank_0_prints_the_remedy_and_the_others_one_line(
+def test_if_all_ranks_are_refused_rank_0_prints_the_remedy_and_other_ranks_one_line(
     stale: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(RUN_VARIABLE, raising=False)
@@ -237,15 +237,15 @@ def test_a_refusal_of_unknown_ranks_is_printed_once(monkeypatch: pytest.MonkeyPa
 
 
 def test_if_only_some_ranks_are_refused_each_prints_the_whole_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RANK=$SLURM_PROCID on srun's own line is 0 everywhere: rank 0 agrees."""
+    """With RANK=$SLURM_PROCID on the command line of srun, RANK is 0 everywhere, which is right for rank 0."""
     monkeypatch.delenv(RUN_VARIABLE, raising=False)
     environs = [environ | {"RANK": "0", "WORLD_SIZE": "4"} for environ in Step.of(2, 2).environs()]
     assert first_failure.resolve_or_record(environs[0]).rank == 0
-    assert ["  do     unset RANK WORLD_SIZE" in said for said in refusals(environs[1:])] == [True] * 3
+    assert ["  do     unset RANK WORLD_SIZE" in error for error in refusals(environs[1:])] == [True] * 3
 
 
 def test_an_error_found_later_by_all_ranks_is_printed_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As that srun has started them without MPI, when the program asks for the backend mpi."""
+    """For example, srun has started them without MPI and the program asks for the backend mpi."""
 
     def print_refusal(rank: int, error: HpcKitError) -> str:
         with pytest.raises(type(error)) as raised, first_failure.recording_failures(rank):
@@ -275,9 +275,9 @@ def test_with_a_run_folder_the_first_refused_rank_prints_the_whole_error(
 ) -> None:
     monkeypatch.setenv(RUN_VARIABLE, str(tmp_path))
     environs = [environ | {"RANK": "0", "WORLD_SIZE": "4"} for environ in Step.of(2, 2).environs()]
-    said = refusals([environs[2], environs[1], environs[3]])
-    assert "\n  do     unset RANK WORLD_SIZE" in said[0]
-    assert [line.endswith("; rank 2 shows the remedy") for line in said[1:]] == [True, True]
+    errors = refusals([environs[2], environs[1], environs[3]])
+    assert "\n  do     unset RANK WORLD_SIZE" in errors[0]
+    assert [line.endswith("; rank 2 shows the remedy") for line in errors[1:]] == [True, True]
     first = read_first_failure(tmp_path)
     assert first is not None
     assert (first.rank, first.exit_code) == (2, 2)
@@ -302,7 +302,7 @@ def test_a_refused_process_is_identified_by_variables_of_its_launcher(
 
 @pytest.mark.parametrize(("ends", "code"), [("shutdown.exit_rank(3)", 3), ("", 1)], ids=["the quick end", "a good end"])
 def test_an_open_file_is_flushed_before_the_exit(ends: str, code: int, tmp_path: Path) -> None:
-    """Also one that a running thread keeps open. posix._exit, because coverage replaces os._exit."""
+    """Also one that a running thread keeps open. The program calls posix._exit, because coverage replaces os._exit."""
     program = (
         "import os, posix, sys, threading; from hpc_kit.runtime import shutdown; file = open(sys.argv[1], 'w');"
         "file.write('a line');"
@@ -319,7 +319,7 @@ def test_an_open_file_is_flushed_before_the_exit(ends: str, code: int, tmp_path:
 @pytest.mark.parametrize("ends", ["raise ValueError", "shutdown.exit_rank(1)"], ids=["its end", "the quick end"])
 @pytest.mark.parametrize("writer", ["thread", "file"])
 def test_a_blocked_pipe_does_not_prevent_the_exit(writer: str, ends: str) -> None:
-    """Neither where a thread is in the middle of a write, nor where a file has something left to be written."""
+    """Neither while a thread writes, nor with unwritten data in a file."""
     program = (
         "import os, sys, threading; from hpc_kit.runtime import shutdown; shutdown._EXIT_TIMEOUT = 0.5;"
         "r, w = os.pipe(); os.set_blocking(w, False);\n"

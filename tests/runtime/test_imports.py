@@ -1,4 +1,4 @@
-"""The runtime is light until it is used."""
+"""Importing the runtime imports no heavy package."""
 
 from __future__ import annotations
 

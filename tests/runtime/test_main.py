@@ -1,4 +1,4 @@
-"""`python -m hpc_kit.runtime`, in this process: options, logs, ends."""
+"""`python -m hpc_kit.runtime`, called in this process: options, logs, exit codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.runtime.launches import worker
 
 
 class Ended(BaseException):
-    """The process would have ended, with this code."""
+    """Raised in place of the end of the process, with its exit code."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,13 +45,13 @@ def _this_process_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def program(text: str) -> str:
-    """A program of this text."""
+    """Write a program with this text."""
     Path("train.py").write_text(text)
     return "train.py"
 
 
 def exit_code_of(words: list[str]) -> int:
-    """The exit code of a program that fails."""
+    """Return the exit code of a program that fails."""
     with pytest.raises(Ended) as end:
         main(words)
     code: int = end.value.args[0]
@@ -122,7 +122,7 @@ def test_the_traceback_begins_in_the_program(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--backed", "gloo", "x.py"], "hpc-kit: unknown option --backed\n"),
         (["--backend"], "hpc-kit: unknown option --backend\n"),
@@ -131,11 +131,11 @@ def test_the_traceback_begins_in_the_program(tmp_path: Path, capsys: pytest.Capt
     ],
 )
 def test_wrong_use_is_an_error_without_a_traceback(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert exit_code_of(words) == 2
-    assert capsys.readouterr().err.startswith(told)
-    assert read_first_failure(tmp_path / "run") is None, "nobody knows the rank yet"
+    assert capsys.readouterr().err.startswith(message)
+    assert read_first_failure(tmp_path / "run") is None, "the rank is not known yet"
 
 
 def test_options_become_defaults_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,6 +210,8 @@ def test_without_a_gpu_the_backend_of_the_job_replaces_nccl(capsys: pytest.Captu
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 @pytest.mark.parametrize("call", ["torch.cuda.set_device(0)", "torch.ones(1).cuda()"])
-def test_a_program_that_needs_a_gpu_is_told_that_there_is_none(call: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_that_needs_a_gpu_gets_the_error_that_there_is_none(
+    call: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert exit_code_of([program(f"import torch; {call}")]) == 1
     assert "hpc-kit: the program needs a GPU, and this process has none\n" in capsys.readouterr().err

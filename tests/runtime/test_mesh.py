@@ -1,4 +1,4 @@
-"""The job's layout, as the program in the job sees it."""
+"""The job's layout, read inside the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank says of its place, by recorded answers of torch and the kernel."""
+"""The placement that a rank reports, from recorded answers of torch and the kernel."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_memory_nodes_follow_from_the_cpus(tmp_path: Path) -> None:
     assert placement.numa_nodes([0], tmp_path / "none") == ()
 
 
-def test_numbers_are_folded_as_the_kernel_writes_them() -> None:
+def test_numbers_are_abbreviated_to_ranges_like_the_kernels() -> None:
     assert [placement.fold_numbers(numbers) for numbers in ([0, 1, 2, 8], [3], [], [0, 2])] == [
         "0-2,8",
         "3",
@@ -109,8 +109,8 @@ def test_the_table_has_one_line_per_rank_and_marks_differences() -> None:
 
 
 def test_if_nccl_uses_another_interface_the_report_names_the_variable_to_set() -> None:
-    said = placement.placement_table([rank(number, interface="eth0", nccl="ib0") for number in range(4)])
-    assert said.splitlines()[-2:] == [
+    table = placement.placement_table([rank(number, interface="eth0", nccl="ib0") for number in range(4)])
+    assert table.splitlines()[-2:] == [
         "NCCL takes ib0 by itself, and the ranks met on eth0 (n1, n2);",
         "if NCCL does not come up: export NCCL_SOCKET_IFNAME==eth0",
     ]
@@ -178,8 +178,8 @@ def test_ranks_with_one_cpu_and_different_nodes_are_a_warning(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("said", "variable", "with_table"),
+    ("requested", "variable", "with_table"),
     [(None, "", False), (None, "0", False), (None, "1", True), (True, "0", True), (False, "1", False)],
 )
-def test_the_program_decides_about_the_table(said: bool | None, variable: str, with_table: bool) -> None:
-    assert placement.is_requested(said, {"HPC_KIT_REPORT": variable}) is with_table
+def test_the_program_decides_about_the_table(requested: bool | None, variable: str, with_table: bool) -> None:
+    assert placement.is_requested(requested, {"HPC_KIT_REPORT": variable}) is with_table

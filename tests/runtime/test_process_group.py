@@ -89,7 +89,7 @@ def test_an_exception_is_recorded_before_the_group_is_destroyed(
     first = read_first_failure(tmp_path)
     assert first is not None
     assert (first.rank, first.exit_code) == (0, 7)
-    assert dist.is_initialized(), "a dying rank waits for nobody"
+    assert dist.is_initialized(), "a failing rank does not wait for other ranks"
     assert process_group.current_meeting() is None
 
 

@@ -1,4 +1,4 @@
-"""Ranks as real processes over gloo, on the nodes 127.0.0.1, 127.0.0.2, ...: started as srun would, without a Slurm."""
+"""Ranks as real processes over gloo on the nodes 127.0.0.1, 127.0.0.2, ..., with srun's variables but without Slurm."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NODES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 NUMBERS = itertools.count(os.getpid() * 1000 + 500)
 
 ENDS_WITHIN = 15.0
-"""Seconds in which a job ends when a rank fails; importing torch on a busy machine comes on top."""
+"""Seconds until a job ends after a rank has failed, plus the import of torch on a busy machine."""
 
 DISTRIBUTED = """
     import os, signal, sys
@@ -95,7 +95,7 @@ class Task:
 
 
 class Launch:
-    """Starts the tasks of a step, and ends them all at the end of the test."""
+    """Starts the tasks of a step, and kills them at the end of the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -104,13 +104,13 @@ class Launch:
         self.tasks: list[Task] = []
 
     def program(self, text: str, fail: str = "pass") -> str:
-        """A program of this text, with what one rank does to fail."""
+        """Write a program with this text and the code by which one rank fails."""
         path = self.folder / "train.py"
         path.write_text(textwrap.dedent(text).replace("FAIL", fail))
         return str(path)
 
     def start(self, environs: Sequence[Environ], *words: str, **variables: str) -> None:
-        """Start a task for each environment; all are ranks of one run."""
+        """Start one task per environment, as the ranks of one run."""
         common = os.environ | {"HPC_KIT_RUN": str(self.run), "OMP_NUM_THREADS": "1", **variables}
         for environ in environs:
             process = subprocess.Popen(
@@ -124,14 +124,14 @@ class Launch:
             self.tasks.append(Task(process))
 
     def wait(self, timeout: float = 120) -> list[int]:
-        """The exit codes of all tasks."""
+        """Wait for all tasks, and return their exit codes."""
         deadline = time.monotonic() + timeout
         for task in self.tasks:
             task.out, task.err = task.process.communicate(timeout=deadline - time.monotonic())
         return [task.process.returncode for task in self.tasks]
 
     def end(self) -> None:
-        """Leave no process behind."""
+        """Kill all processes."""
         for task in self.tasks:
             try:
                 os.killpg(task.process.pid, signal.SIGKILL)
@@ -149,7 +149,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 
 def step_of(*tasks: int) -> Step:
-    """A step of a job of its own."""
+    """Return a step of a new job."""
     return Step.of(*tasks, hosts=NODES[: len(tasks)], job=str(next(NUMBERS)))
 
 
@@ -208,7 +208,7 @@ def test_a_stopped_rank_is_the_cause_and_not_a_rank_that_waited_for_it(launch: L
     pid, node = launch.tasks[stopped].process.pid, NODES[stopped // 2]
     assert (first.rank, first.host, first.exit_code) == (stopped, node, 1)
     if stopped:
-        # This host has the name of a node only in its environment: rank 2's node is another one for ranks 0 and 1.
+        # The names of the nodes exist only in the environment. Ranks 0 and 1 see rank 2 on another node.
         assert first.reason == "ranks 0, 1 waited for it in vain: it is stopped, late, hangs or has ended"
     else:
         assert first.reason.endswith("waited for it in vain: its store does not answer")
@@ -318,7 +318,7 @@ def test_a_late_agent_of_torchrun_is_the_first_failure(launch: Launch) -> None:
 
 
 def test_the_time_out_of_the_job_is_that_of_groups_of_an_unchanged_program(launch: Launch) -> None:
-    """A stopped rank then ends the job after [launch] timeout, and not after the half hour of torch."""
+    """A stopped rank then ends the job after [launch] timeout instead of torch's 30 minutes."""
     code = """
 import time
 from datetime import timedelta
@@ -416,7 +416,7 @@ def test_a_plain_program_runs_unchanged_in_the_store_of_rank_0(launch: Launch) -
 
 
 def test_a_program_with_one_rank_may_start_other_processes(launch: Launch) -> None:
-    """As the tutorials do; also where they take the MASTER_PORT that they find."""
+    """As in torch's tutorials, also with the MASTER_PORT of the environment."""
     program = launch.program(SPAWNING)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "MASTER_"))}
     launch.start([environ], "-m", "hpc_kit.runtime", program)

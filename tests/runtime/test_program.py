@@ -1,4 +1,4 @@
-"""Somebody's program in this process, as python itself would run it."""
+"""A program runs in this process as under `python PROGRAM`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ print(__name__, __file__, sys.argv, sys.path[0], __spec__ is None, step.__annota
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a program, a module and a package, as the current one."""
+    """Create a current folder with a program, a module and a package."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "train.py").write_text(SHOW)
     (tmp_path / "tool.py").write_text(SHOW)

@@ -1,4 +1,4 @@
-"""`--ranks-by`: whether the launcher or the program starts the ranks of a process that runs alone."""
+"""`--ranks-by launcher|program` for a process that runs alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a rank ends, seen from outside: an error's text reaches the log, a good end leaves no running thread."""
+"""The end of a rank, observed from outside: an error is printed, and a normal end leaves no running thread."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_an_error_inside_the_process_group_is_printed() -> None:
-    """torch.distributed catches what its predecessor's hook writes; ours ends the process before it is printed."""
-    done = run("import hpc_kit\nwith hpc_kit.distributed():\n    raise ValueError('told')")
+    """torch's excepthook captures the stderr of the previous hook. Our hook ends the process before torch prints it."""
+    done = run("import hpc_kit\nwith hpc_kit.distributed():\n    raise ValueError('printed')")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "ValueError: told"
+    assert done.stderr.splitlines()[-1] == "ValueError: printed"
 
 
 def test_a_refusal_inside_the_process_group_has_no_traceback() -> None:
@@ -47,7 +47,7 @@ def test_without_torch_the_error_names_the_package_to_install(program: str) -> N
 
 
 def test_a_signal_does_not_interrupt_a_rank_that_ends() -> None:
-    """torchrun's handler raises: its traceback would be printed below the report of the failure."""
+    """torchrun's handler raises an exception, whose traceback would follow the report of the failure."""
     done = run(
         "import os, signal, sys\nfrom hpc_kit.runtime import shutdown\n"
         "def stop(*_): raise KeyboardInterrupt\n"

@@ -1,4 +1,4 @@
-"""What a training says of itself at its end."""
+"""The summary files that a training writes at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m hpc_kit.runtime.torchrun`: what it makes of the step and of failures, without starting anything."""
+"""`python -m hpc_kit.runtime.torchrun`: the options of torchrun and the report of failures, without processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RUNTIME = ["-u", "-P", "-m", "hpc_kit.runtime"]
 
 
 def failed(**exit_codes: int) -> ChildFailedError:
-    """What torchrun raises when workers have ended so; the first named was seen first."""
+    """Return the error that torchrun raises for these exit codes of workers; torchrun saw the first entry first."""
     failures = {}
     for place, (name, code) in enumerate(exit_codes.items()):
         rank = int(name.removeprefix("rank"))
@@ -37,7 +37,7 @@ def failed(**exit_codes: int) -> ChildFailedError:
 
 @pytest.fixture
 def options(monkeypatch: pytest.MonkeyPatch) -> list[Namespace]:
-    """The options with which torchrun would have run."""
+    """Record the options that torchrun receives."""
     seen: list[Namespace] = []
     monkeypatch.setattr(run, "run", seen.append)
     monkeypatch.setenv("SLURMD_NODENAME", "n2")
@@ -48,7 +48,7 @@ def options(monkeypatch: pytest.MonkeyPatch) -> list[Namespace]:
 
 
 def run_agent(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
-    """The exit code of an agent whose torchrun ends so."""
+    """Return the exit code of an agent whose torchrun raises this error."""
 
     def raise_error(_options: Namespace) -> None:
         raise error
@@ -132,7 +132,7 @@ def test_the_recorded_worker_counts_and_not_the_one_seen_first(
 
 
 @pytest.mark.usefixtures("options")
-def test_a_worker_for_which_the_others_waited_is_reported_with_their_reason(
+def test_a_worker_for_which_other_ranks_waited_is_reported_with_their_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
@@ -143,7 +143,7 @@ def test_a_worker_for_which_the_others_waited_is_reported_with_their_reason(
 
 
 @pytest.mark.usefixtures("options")
-def test_a_node_ended_by_another_is_no_first_failure(
+def test_an_agent_ended_by_another_node_is_no_first_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
@@ -166,24 +166,24 @@ while :; do wait; done
 """
 
 
-@pytest.mark.parametrize(("slurm_tells", "heard"), [("all", False), ("tasks", True), ("", True)])
+@pytest.mark.parametrize(("signalled", "received"), [("all", False), ("tasks", True), ("", True)])
 def test_user_signals_go_to_the_workers_of_torchrun(
-    options: list[Namespace], monkeypatch: pytest.MonkeyPatch, slurm_tells: str, heard: bool
+    options: list[Namespace], monkeypatch: pytest.MonkeyPatch, signalled: str, received: bool
 ) -> None:
-    monkeypatch.setenv("HPC_KIT_SIGNALS", slurm_tells)
-    said: list[str] = []
+    monkeypatch.setenv("HPC_KIT_SIGNALS", signalled)
+    lines: list[str] = []
 
     def run_one_worker(seen: Namespace) -> None:
         options.append(seen)
         argv = ["bash", "-c", WORKER]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as worker:
             assert worker.stdout is not None
-            said.append(worker.stdout.readline())
+            lines.append(worker.stdout.readline())
             os.kill(os.getpid(), signal.SIGUSR1)
-            if heard:
-                said.append(worker.stdout.readline())
+            if received:
+                lines.append(worker.stdout.readline())
             os.kill(worker.pid, signal.SIGTERM)
-            said.extend(worker.stdout)
+            lines.extend(worker.stdout)
 
     monkeypatch.setattr(run, "run", run_one_worker)
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2)}
@@ -192,7 +192,7 @@ def test_user_signals_go_to_the_workers_of_torchrun(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert said == ["up\n", *["worker\n"] * heard]
+    assert lines == ["up\n", *["worker\n"] * received]
 
 
 def test_agents_that_do_not_meet_are_an_error_without_a_traceback(

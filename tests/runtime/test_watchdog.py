@@ -1,4 +1,4 @@
-"""The watchdog: which standstill is a stall, which rank is its cause, and that healthy trainings are left alone."""
+"""The watchdog reports a stall and the rank that caused it, and does not stop a healthy training."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(tmp_path: Path, run_folder: Path) -> Iterator[Start]:
-    """Starts the ranks of one node; `act` is what each does at the begin of a step."""
+    """Starts the ranks of one node. Each rank calls `act` at the beginning of a step."""
     started: list[subprocess.Popen[str]] = []
 
     def launch(act: str, ranks: int = 1, **variables: str) -> list[subprocess.Popen[str]]:
@@ -88,7 +88,7 @@ def test_a_rank_that_hangs_is_the_cause_and_the_job_ends(start: Start, run_folde
     deadline = time.monotonic() + 60
     while 124 not in [rank.poll() for rank in ranks] and time.monotonic() < deadline:
         time.sleep(0.1)
-    (ended,) = [rank for rank in ranks if rank.returncode == 124]  # a launcher ends the other one
+    (ended,) = [rank for rank in ranks if rank.returncode == 124]  # the launcher ends the second rank
     error = ended.communicate()[1]
     first = read_first_failure(run_folder)
     assert first is not None
@@ -129,7 +129,7 @@ def test_without_the_action_stop_the_training_goes_on(start: Start, run_folder: 
     ],
     ids=["compilation", "evaluation", "gaps as before"],
 )
-def test_a_healthy_training_is_left_alone(start: Start, run_folder: Path, act: str) -> None:
+def test_a_healthy_training_is_not_stopped(start: Start, run_folder: Path, act: str) -> None:
     (rank,) = start(act, HPC_KIT_WATCHDOG="stop", HPC_KIT_WATCHDOG_TIMEOUT="3.5" if "4, 9" in act else "2")
     out, err = rank.communicate(timeout=60)
     assert (rank.returncode, out, err) == (0, "done\n", "")
@@ -160,7 +160,7 @@ def test_the_limit_follows_the_usual_step_and_the_longest_gap() -> None:
         ([stack(0, "a:1"), stack(1, "a:2")], []),
     ],
     ids=[
-        "it waits for nobody",
+        "it does not wait",
         "of two",
         "fewer steps",
         "another line",
@@ -173,7 +173,7 @@ def test_the_late_rank_is_found_in_the_stacks(stacks: list[RankStack], late: lis
     assert compare_stacks(stacks, len(stacks)).late == late
 
 
-def test_a_verdict_without_a_late_rank_says_where_all_are() -> None:
+def test_a_verdict_without_a_late_rank_lists_the_location_of_all_ranks() -> None:
     verdict = compare_stacks([stack(rank, "a:1", waits=True) for rank in range(4)], 4)
     assert verdict.sentence == "ranks 0, 1, 2, 3 are in a:1 (all_reduce)"
 
@@ -253,7 +253,7 @@ def test_a_forked_process_notes_no_steps(monkeypatch: pytest.MonkeyPatch) -> Non
     assert watchdog._progress.step is None
 
 
-def test_the_losses_that_are_kept_cover_the_whole_training() -> None:
+def test_the_sampled_losses_cover_the_whole_training() -> None:
     progress = Progress()
     for step in range(1000):
         progress.note(step, None, {"loss": float(step)})

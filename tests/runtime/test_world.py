@@ -1,4 +1,4 @@
-"""What `hpc-kit env` shows."""
+"""The output of `hpc-kit env`."""
 
 from __future__ import annotations
 

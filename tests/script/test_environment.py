@@ -1,4 +1,4 @@
-"""The environment of a job, as its script activates it: each step that fails ends the job with a line that says so."""
+"""The activation of a job's environment. A failed activation ends the job with a message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ echo 'conda() { echo "conda $*"; [ "$2" != gone ]; }'
 
 @pytest.fixture
 def tools(project: Path) -> Path:
-    """A PATH with a conda, a uv and an srun that only say what they are asked."""
+    """A PATH with a conda, a uv and an srun that only print their arguments."""
     folder = project / "tools"
     folder.mkdir()
     uv = '#!/bin/sh\necho "uv $*"; [ "$4" != gone ]\n'
@@ -125,7 +125,7 @@ def test_each_rank_enters_the_container(project: Path, tools: Path) -> None:
     done = run(project, tools, apptainer="torch 2.sif", mounts=["/data", "/scratch:/tmp"])
     output = "<exec><--nv><--bind></data><--bind></scratch:/tmp><torch 2.sif><python><train.py>"
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, output), done.stderr
-    # A folder of runs outside the project is seen from within, too.
+    # A runs folder outside of the project is also visible in the container.
     runs = project.resolve().parent / "elsewhere"
     (tools / "apptainer").write_text('#!/bin/sh\necho "$APPTAINER_BIND"\n')
     done = run(project, tools, runs=str(runs), apptainer="torch 2.sif")

@@ -1,4 +1,4 @@
-"""The head of a script: which ranks work together, and where."""
+"""The header of a script: the groups of ranks, and their nodes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_axes_that_communicate_in_every_layer_are_noted_with_their_place(layout:
     assert words in text if words else "tp and cp communicate" not in text
 
 
-def test_the_header_says_that_nodes_divide_the_stages_only_if_they_do() -> None:
+def test_the_header_mentions_that_nodes_divide_the_stages_only_if_they_do() -> None:
     output = "the nodes divide the stages"
     made = {name: fit({"pp": 2}, distribution=name) for name in ("block", "cyclic")}
     jobs = {name: structs.replace(each.job, template="pipeline") for name, each in made.items()}

@@ -1,4 +1,4 @@
-"""The plain shell script of a launch: kept whole, and read by bash and shellcheck."""
+"""The plain shell script of a launch, compared with the golden script and checked by bash and shellcheck."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_shell_script_is_the_golden_one(case: str) -> None:
     assert golden.shell(case) == (golden.SCRIPTS / f"{case}.sh").read_text()
 
 
-def test_no_golden_shell_script_is_left_over() -> None:
+def test_every_golden_shell_script_belongs_to_a_job() -> None:
     assert {path.stem for path in golden.SCRIPTS.glob("*.sh")} == set(golden.SHELL_CASES)
 
 

@@ -1,4 +1,4 @@
-"""The script of a job on Ray, executed: the program's status is the job's, and neither side outlives the other."""
+"""The script of a job on Ray, executed: the job has the program's exit code, and Ray ends with the program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hpc_kit.script.render import render
 
 SRUN = """#!/bin/bash
-# Runs the command on two nodes at once, and ends with the highest code; the first that fails ends both.
+# Runs the command on two nodes together, and ends with the highest code; the first that fails ends both.
 while [[ $1 == -* ]]; do shift; done
 for node in 0 1; do SLURM_NODEID=$node "$@" & echo $! >>nodes; done
 worst=0
@@ -40,7 +40,7 @@ exec $PROGRAM
 
 
 def executed(project: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The script on two nodes, with what it calls in place of Slurm and Ray."""
+    """Run the script on two nodes, with small programs in place of Slurm and Ray."""
     (project / "bin").mkdir()
     for name, text in (("srun", SRUN), ("scancel", SCANCEL), ("python", PYTHON)):
         (project / "bin" / name).write_text(text)

@@ -1,4 +1,4 @@
-"""A script is right when it is the golden one, when bash, shellcheck and the real sbatch say so, and when it runs."""
+"""Rendered scripts equal the golden ones, and are accepted by bash, shellcheck and the real sbatch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.slurm.oracle import sbatch_defined_options
 TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=40)
 
 REWORDED = {"open-mode"}
-"""Options that sbatch lists in words of its own (`a` for append)."""
+"""Options that sbatch lists in another form (`a` for append)."""
 
 TEMPLATES = sorted((ROOT / "templates").rglob("*.j2"))
 
@@ -114,7 +114,7 @@ def test_same_input_gives_same_bytes() -> None:
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
 def test_every_value_of_a_template_ends_in_a_quoting_filter(path: Path) -> None:
-    """A bare value is a quoting fault that waits for its day; only a macro's own text needs none."""
+    """An unquoted value is an error for some inputs. Only the text of a macro needs no quoting."""
     expressions = re.findall(r"\{\{-?(.*?)-?\}\}", path.read_text(), re.DOTALL)
     filters = "|".join(quoting.FILTERS)
     bare = [text for text in expressions if not re.search(rf"\|\s*({filters})(\(.*\))?\s*$", text)]
@@ -126,7 +126,7 @@ def test_a_template_contains_no_arithmetic_and_no_long_line(path: Path) -> None:
     text = path.read_text()
     code = [re.sub(r'"[^"]*"', "", each) for each in re.findall(r"\{[{%][-+]?(.*?)-?[%}]\}", text, re.DOTALL)]
     assert [each for each in code if re.search(r"[*/+]|\w - ", each)] == []
-    # What the number of nodes decides is computed when the job runs.
+    # The script computes values that depend on the number of nodes when the job runs.
     assert [each for each in re.findall(r"\$\(\((\w*)", text) if not each.startswith(("SLURM_JOB_", "WORLD_"))] == []
     assert [line for line in text.splitlines() if len(line) > 120] == []
 
@@ -139,7 +139,7 @@ def test_a_script_fits_on_a_screen(case: str) -> None:
     lines = golden.script(case).splitlines()
     assert len(lines) <= LIMITS.get(case, 115)
     long = [line for line in lines if len(line) > 120]
-    # A word of a command that is longer than a line.
+    # A single word of a command may be longer than a line.
     assert [line for line in long if len(shlex.split(line.strip("# \\"))) != 1] == []
 
 
@@ -165,7 +165,7 @@ def test_every_option_reaches_the_script(name: str) -> None:
     settings: dict[str, object] = {"resources.ntasks_per_node": 1, f"resources.{name}": value}
     settings |= {"layout.global_batch": 63}
     settings |= {"resources.nodes": 7} if name == "ntasks" else {}
-    # Else it would be asked for by node.
+    # Otherwise the script requests it per node.
     settings |= {"resources.gpu_bind": "none"} if name == "gpus_per_task" else {}
     job: str | Job = "single"
     if name == "ntasks_per_gpu":
@@ -314,14 +314,14 @@ def test_a_removed_current_folder_is_an_error(monkeypatch: pytest.MonkeyPatch, t
 
 
 def read_header(script: str, label: str) -> str:
-    """The value of a line of the header, which a backslash continues."""
+    """Return the value of a line of the header. A backslash continues the line."""
     found = re.search(rf"^# {label} +((?:.*\\\n# {{10,}})*.*)$", script, re.MULTILINE)
     assert found is not None
     return re.sub(r"\\\n# +", "", found[1])
 
 
 def split_with_bash(command: str) -> list[str]:
-    """What bash makes of a command line that was copied from a header."""
+    """Return the words into which bash splits a command line copied from a header."""
     done = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True)
     return done.stdout.decode().split("\0")[:-1]
 

@@ -1,4 +1,4 @@
-"""Jobs with [restart], on the embedded Slurm: each kind of end, and the attempt that follows it."""
+"""Jobs with [restart] on the embedded Slurm: the kinds of end, and the next attempt after each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if stopped and not os.environ.get("FORGETS"):
     file.write_text(str(step))
 sys.exit(int(os.environ.get("CODE", "138")) if step < last else 0)
 """
-"""Counts 40 steps, and saves the number when it gets USR1."""
+"""Counts 40 steps, and saves the number after SIGUSR1."""
 
 RESTART = {"resume_args": ["--resume"], "progress": "saved", "lead": 30}
 
@@ -80,23 +80,23 @@ def await_end(run: Path) -> int:
 
 
 def history(run: Path) -> list[dict[str, Any]]:
-    """The events of a job."""
+    """Return the events of a job."""
     return [json.loads(line) for line in (run / "history").read_text().splitlines()]
 
 
 def events(run: Path, *keys: str) -> list[tuple[Any, ...]]:
-    """Some values of each event."""
+    """Return some values of each event."""
     return [tuple(event.get(key) for key in ("event", "attempt", *keys)) for event in history(run)]
 
 
 def starts(run: Path) -> list[int]:
-    """The step from which rank 0 went on in each attempt."""
+    """Return the step at which rank 0 continued in each attempt."""
     lines = (run / "rank-0.log").read_text().splitlines()
     return [int(line.split()[3]) for line in lines if line.startswith("attempt")]
 
 
 def log(run: Path) -> str:
-    """The log of the batch script."""
+    """Return the log of the batch script."""
     return run.with_name(f"{run.name}.log").read_text()
 
 
@@ -138,7 +138,7 @@ def test_the_time_limit_is_the_end_of_an_attempt_only(tmp_path: Path) -> None:
     ],
     ids=["signal to the steps", "TERM to all", "a killed rank"],
 )
-def test_other_ends_that_are_tried_again(slurm: Slurm, command: str, reason: str) -> None:
+def test_other_ends_that_start_another_attempt(slurm: Slurm, command: str, reason: str) -> None:
     run = submit(slurm, env={"RUN": command, "HANDLED": "USR1 TERM"})
     assert await_end(run) == 0, log(run)
     assert [event["reason"] for event in history(run) if event.get("decision") == "requeue"] == [reason]

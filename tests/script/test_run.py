@@ -1,4 +1,4 @@
-"""Rendered scripts, executed: under an srun made of a few lines, all else real."""
+"""Rendered scripts, executed with a small srun and otherwise real programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpc_kit.script.render import render
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 SRUN = """#!/bin/bash
-# Runs the command once for each of $TASKS (on $NODES), in turn; gives the highest code. Options are noted only.
+# Runs the command once for each of $TASKS (on $NODES), one after the other. Exits with the highest code.
 options=()
 while [[ ${1-} == -* ]]; do options+=("$1"); shift; done
 printf '%s\\n' "${options[@]}" >srun-options
@@ -36,7 +36,7 @@ exit "${SRUN_STATUS:-$worst}"
 """
 
 SCONTROL = """#!/bin/bash
-# Tells one thing of the configuration.
+# Prints one line of the configuration.
 [ "$*" = "show config" ] && printf '%-23s = %s\\n' ${CONFIG-ProctrackType proctrack/cgroup}
 """
 
@@ -48,7 +48,7 @@ GETENT = """#!/bin/bash
 
 @pytest.fixture
 def run(project: Path) -> Run:
-    """Run a job's script under the fake srun; variables by keyword."""
+    """Run a job's script with the small srun, and with these variables."""
     (project / "bin").mkdir()
     srun = project / "bin" / "srun"
     srun.write_text(SRUN)
@@ -153,7 +153,7 @@ def test_a_standalone_script_gives_each_task_its_rank(run: Run, project: Path) -
 
 
 def read_masters(run: Run, project: Path, **variables: str) -> list[str]:
-    """Where the ranks of two nodes are told to meet."""
+    """Return the master address and port of the ranks on two nodes."""
     program = 'echo "$MASTER_ADDR $MASTER_PORT" >met-$RANK'
     shape: dict[str, object] = {"resources.nodes": 2, "resources.ntasks_per_node": 1}
     done = run("bash", "-c", program, standalone=True, set=shape, TASKS="0 1", NODES="0 1", **variables)

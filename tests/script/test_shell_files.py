@@ -1,4 +1,4 @@
-"""The shell files of a script are in the project before the script is, once, whole, and for all who may submit it."""
+"""`render` writes the shell files of a script into the project: once, complete, and readable for every submitter."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def test_an_incomplete_folder_is_completed_and_a_complete_one_is_unchanged(proje
     assert (folder / "signals.sh").stat().st_mtime_ns == times
 
 
-def _render_anew(project: Path) -> bool:
+def _render_again(project: Path) -> bool:
     text = render("single", "slurm", root=project)
     return read_contents(project / find_folder(text)).items() >= read_shipped().items()
 
 
 def test_simultaneous_renders_see_complete_files(project: Path) -> None:
     with ProcessPoolExecutor(4) as pool:
-        assert all(pool.map(_render_anew, [project] * 12))
+        assert all(pool.map(_render_again, [project] * 12))
     assert read_contents(project / find_folder(render("single", "slurm", root=project))) == read_shipped()
 
 
@@ -124,7 +124,7 @@ def test_a_read_only_project_with_the_files_is_enough(project: Path) -> None:
         project.chmod(0o700)
 
 
-def test_a_script_in_another_folder_says_what_is_missing(project: Path) -> None:
+def test_a_script_in_another_folder_names_the_missing_files(project: Path) -> None:
     text = render("single", "slurm", set={"command": ["true"]}, root=project)
     (project / "bin").mkdir()
     (project / "bin" / "srun").write_text('#!/bin/bash\nwhile [[ $1 == -* ]]; do shift; done\nexec "$@"\n')

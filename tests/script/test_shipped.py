@@ -1,4 +1,4 @@
-"""Every shipped job can be rendered, and check finds no fault in it."""
+"""Every shipped job renders, and `check` finds no fault in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rendered script is submitted with sbatch alone; it runs with the shell files that render has written."""
+"""A rendered script can be submitted with sbatch, and uses the shell files that `render` has written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
 
 
 def submit(slurm: Slurm, *options: str, **changes: object) -> Path:
-    """Render a job in the project, and submit the script; returns the folder of its run."""
+    """Render a job in the project, and submit the script. Return the folder of its run."""
     settings = {"name": "job", "resources.nodes": 2, "resources.ntasks_per_node": 2, **changes}
     standalone = bool(settings.pop("standalone", False))
     text = render("single", "local", set=settings, root=slurm.folder, standalone=standalone)
@@ -37,7 +37,7 @@ def submit(slurm: Slurm, *options: str, **changes: object) -> Path:
 
 
 def exit_code(run: Path) -> int:
-    """The exit code of the batch script, once it has ended."""
+    """Wait for the end of the batch script, and return its exit code."""
     wait_for(lambda: (run / END).is_file() and (run / END).read_text())
     return int((run / END).read_text().split()[0])
 
@@ -59,7 +59,7 @@ def test_a_new_release_does_not_change_a_waiting_job(slurm: Slurm) -> None:
     run = submit(slurm, "--hold", command=["true"])
     (slurm.folder / "templates" / "shell").mkdir(parents=True)
     (slurm.folder / "templates" / "shell" / "task.sh").write_text("exit 9\n")
-    # One rank: of several, srun kills the others at the first exit, and reports the highest code, 137.
+    # One rank, because srun would kill further ranks at the first exit and report the highest code, 137.
     other = submit(slurm, command=["true"], **{"resources.nodes": 1, "resources.ntasks_per_node": 1})
     slurm.check_output("scontrol", "release", run.name)
     assert (exit_code(run), exit_code(other)) == (0, 9)
@@ -106,5 +106,5 @@ def test_a_standalone_job_trains_under_a_python_without_hpc_kit(slurm: Slurm, tm
     log = (run / "rank-0.log").read_text()
     assert exit_code(run) == 0, log
     assert "done    validation loss 5.5" in log
-    assert "tokens/s" not in log  # hpc_kit would measure it
+    assert "tokens/s" not in log  # only hpc_kit measures it
     assert (run / "checkpoint.pt").is_file()

@@ -1,4 +1,4 @@
-"""A real sshd of this user on four loopback addresses: hosts n1, n2, n3 of a launch, and one that refuses sessions."""
+"""Starts sshd as this user on four loopback addresses: the hosts n1, n2, n3, and one that refuses sessions."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ AGENT = b"exec(s.read(int(s.readline())))"
 
 @dataclass
 class Hosts:
-    """The hosts, and a user's home whose ssh reaches them."""
+    """The hosts, and a home folder whose ssh configuration reaches them."""
 
     home: Path
     project: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """In the environment of every process that a launch starts."""
+    """Marker in the environment of every process that a launch starts."""
 
     @property
     def port(self) -> int:
@@ -38,7 +38,7 @@ class Hosts:
         return int((self.home / ".ssh" / "config").read_text().split("Port ")[1].split()[0])
 
     def launch(self, *words: str, **variables: str) -> subprocess.Popen[str]:
-        """Start `hpc-kit launch ...` with a mark by which its processes are found."""
+        """Start `hpc-kit launch ...` with a marker by which its processes are found."""
         return subprocess.Popen(
             [sys.executable, "-m", "hpc_kit", "launch", f"--export=PYTHONPATH,MARK={self.mark}", *words],
             cwd=self.project,
@@ -153,7 +153,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     blocks = [f"Host {host}\n  HostName {each}\n  Port {port}\n" for host, each in zip(HOSTS, addresses, strict=True)]
     write_home(ssh.parent, "".join(blocks), "".join(f"[{each}]:{port} {own}" for each in addresses))
     if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)  # Debian's makes it when it starts as a service
+        Path("/run/sshd").mkdir(exist_ok=True)  # Debian's service of sshd creates this folder
     with (folder / "log").open("w") as log:
         daemon = subprocess.Popen([SSHD, "-D", "-e", "-f", folder / "sshd_config"], stderr=log)
     try:
@@ -168,7 +168,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def hosts(home: Path, project: Path) -> Iterator[Hosts]:
-    """The hosts, for one test; nothing of it is left behind."""
+    """The hosts, for one test, which must leave no process."""
     found = Hosts(home, project)
     yield found
     for pid in found.list_processes():

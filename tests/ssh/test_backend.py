@@ -1,4 +1,4 @@
-"""Launches over ssh as the listing commands see them, without a host: by their folders alone."""
+"""Launches over ssh in the listing commands, which read only the folders of launches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ID = "20261123070121"
 
 
 def no_slurm(*_: object, **__: object) -> None:
-    """A launch is no question to any Slurm."""
+    """Fail if a command of Slurm is called."""
     raise AssertionError
 
 
@@ -32,7 +32,7 @@ NOWHERE = SlurmClient({}, embedded=False, runner=no_slurm)  # type: ignore[arg-t
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The folder of a launch that has begun."""
+    """Return the folder of a launch that has started."""
     found = tmp_path / "runs" / "j" / ID
     found.mkdir(parents=True)
     logs = {"batch": "%j.log", "ranks": "%j/rank-%t.log"}
@@ -42,13 +42,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def find_status(folder: Path) -> tuple[JobState, str]:
-    """What `status` says."""
+    """Return the output of `hpc-kit status`."""
     (line,) = list_jobs(JobSelection.from_words([ID]), RunIndex(folder.parents[1]), NOWHERE, cluster="local").lines
     return line.state, line.sentence
 
 
 def launcher(folder: Path, pid: int, host: str = os.uname().nodename) -> Run:
-    """Say that this process is the launcher."""
+    """Record this process as the launcher."""
     (folder / backend.LAUNCHER_FILE).write_text(f"{pid} {backend._start_time(pid) or 1} {host}\n")
     return open_run(folder)
 

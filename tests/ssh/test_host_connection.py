@@ -61,7 +61,7 @@ def test_more_ranks_than_cores_are_noted() -> None:
 
 
 def test_the_agent_runs_on_the_oldest_supported_python() -> None:
-    """It is read by the hosts' own Python."""
+    """The Python of each host runs it."""
     tree = ast.parse(Path(agent.__file__).read_text(), feature_version=(3, 7))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
 

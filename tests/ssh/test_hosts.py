@@ -1,4 +1,4 @@
-"""Hosts as people write them."""
+"""Lists of hosts on the command line and in host files."""
 
 from __future__ import annotations
 

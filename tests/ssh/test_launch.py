@@ -1,4 +1,4 @@
-"""Launches over a real sshd: output, ends, exit statuses, and nothing left on any host."""
+"""Launches over a real sshd: output, exit codes, and no remaining process on any host."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ dist.all_reduce(ones(2))
 
 
 def start_launch(hosts: Hosts, *words: str) -> subprocess.Popen[str]:
-    """A launch of two hosts with two ranks each, all of which have said that they are there."""
+    """Start a launch of two hosts with two ranks each, and wait until all ranks run."""
     process = hosts.launch("-j", "2x2", "--hosts", "n1,n2", "--", *(words or SLEEP))
     assert process.stdout is not None
     here = 0
@@ -78,7 +78,7 @@ def test_a_setup_line_that_reads_input_does_not_consume_the_script(hosts: Hosts)
     assert (status, "| ran" in out, err) == (3, True, ""), out
 
 
-def test_the_exit_code_is_that_of_the_first_failed_rank_and_all_others_end(hosts: Hosts) -> None:
+def test_the_exit_code_is_that_of_the_first_failed_rank_and_all_ranks_end(hosts: Hosts) -> None:
     code = 'echo here; [ "$RANK" = 3 ] && exit 7; exec sleep 600'
     status, out, _ = hosts.run_launch("-j", "2x2", "--hosts", "n1,n2", "--", "bash", "-c", code)
     assert (status, "failed  rank 3 on " in out) == (7, True), out
@@ -117,7 +117,7 @@ def test_a_launch_leaves_no_connection_and_no_socket(hosts: Hosts) -> None:
 
 
 def start_hpc_kit(hosts: Hosts, *words: str) -> subprocess.Popen[str]:
-    """`hpc-kit ...` beside a launch."""
+    """Run `hpc-kit ...` during a launch."""
     return subprocess.Popen(
         [sys.executable, "-m", "hpc_kit", *words],
         cwd=hosts.project,
@@ -192,7 +192,7 @@ def test_no_value_of_the_environment_is_on_a_command_line_or_in_a_file(hosts: Ho
 
 
 def test_problems_of_a_host_are_reported(hosts: Hosts, tmp_path: Path) -> None:
-    """A host key that nobody knows, no key of one's own, and a host that says nothing."""
+    """An unknown host key, a missing user key, and a host that does not answer."""
     ssh = hosts.home / ".ssh"
     bare = tmp_path / "home" / ".ssh"
     usual = (ssh / "config").read_text().partition("Host *")[0]

@@ -1,4 +1,4 @@
-"""Output that nobody takes, or more than anybody can: the ranks wait, live, and still obey."""
+"""Blocked or very fast output: the ranks wait, continue to run, and can still be stopped."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ agent.__file__, agent.ALIVE, agent.SILENCE = sys.argv.pop(1), 0.2, float(sys.arg
 main()
 """
 SILENCE = 8.0
-"""Seconds; a busy machine lets a process wait for three."""
+"""Seconds. On a busy machine a process may wait for three."""
 FLOOD = "echo here; exec yes $(printf %0999d 7)"
 
 
 def launch(hosts: Hosts, tmp_path: Path, code: str) -> subprocess.Popen[bytes]:
-    """A launch of two hosts whose two sides take one another for lost after SILENCE."""
+    """Start a launch of two hosts in which each side considers the other side lost after SILENCE."""
     carried = tmp_path / "agent.py"
     text = Path(agent.__file__).read_text()
     text = re.sub("(?m)^ALIVE = .*", "ALIVE = 0.2", re.sub("(?m)^SILENCE = .*", f"SILENCE = {SILENCE}", text))
@@ -50,7 +50,7 @@ def launch(hosts: Hosts, tmp_path: Path, code: str) -> subprocess.Popen[bytes]:
 
 
 def wait_until_stopped(hosts: Hosts) -> int:
-    """Wait until the logs grow no more, for all that the ranks would say; their bytes."""
+    """Wait until the logs no longer grow although the ranks print, and return their size."""
     sizes: list[int] = []
     deadline = time.monotonic() + 120
     while (len(sizes) < 8 or not sizes[-8] == sizes[-1] > 60_000) and time.monotonic() < deadline:
@@ -146,7 +146,7 @@ exit 5
 
 
 def test_an_agent_whose_ranks_have_ended_is_not_waited_for(hosts: Hosts) -> None:
-    """Torchrun waits for the other hosts' in a barrier, in which it hears no signal."""
+    """torchrun waits in a barrier for the agents of all hosts, in which it handles no signal."""
     words = ["-j", "2x1", "--hosts", "n1,n2", f"--export=PYTHONPATH,MARK={hosts.mark}", "--", "bash", "-c", LATER]
     done = subprocess.run(
         [sys.executable, "-c", PATIENT, "launch", *words],

@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 
 
 def place_ranks(job: Job, *hosts: LaunchHost) -> tuple[object, ...]:
-    """Nodes, tasks a node, tasks and CPUs of a task, of a job laid over hosts."""
+    """Return nodes, tasks per node, tasks and CPUs per task of a job on these hosts."""
     resources = place_job(job, hosts).resources
     return resources.nodes, resources.ntasks_per_node, resources.ntasks, resources.cpus_per_task
 
@@ -51,7 +51,7 @@ def test_jobs_that_only_slurm_can_start_are_refused(job: Job, what: str) -> None
 
 
 def resolved(**resources: object) -> Resolved:
-    """A job of two uneven hosts."""
+    """A job on two hosts with different numbers of slots."""
     loaded = load.load("ddp_1node", "hosts", set={f"resources.{name}": value for name, value in resources.items()})
     return fit(structs.replace(loaded, job=place_job(loaded.job, [LaunchHost("a", 1), LaunchHost("b", 3)])), root=ROOT)
 
@@ -59,9 +59,7 @@ def resolved(**resources: object) -> Resolved:
 def test_each_host_runs_one_agent_with_its_own_number_of_ranks() -> None:
     first, second = render_host_scripts(resolved(), (1, 3), ROOT)
     assert first.splitlines()[:2] == ["set -euo pipefail", f"cd {ROOT}"]
-    command = first.replace(
-        " \\\n  ", " "
-    )  # Lines break by their length, and thus by the length of the interpreter's path.
+    command = first.replace(" \\\n  ", " ")  # Line breaks depend on the length of the interpreter's path.
     assert "-P -m hpc_kit.runtime.torchrun --nnodes=2 --nproc-per-node=1 jobs/train/ddp.py" in command
     assert first.replace("node=1", "node=3") == second
 

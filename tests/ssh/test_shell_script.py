@@ -1,4 +1,4 @@
-"""The plain shell script of a launch, run as a person runs it: against a real sshd, or on this machine."""
+"""The plain shell script of a launch, run by hand with a real sshd or on this machine."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SPEAK = 'echo "rank $RANK of $WORLD_SIZE"; '
 
 @pytest.fixture
 def script(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """The script of a program with two ranks a host, on two of them; `ssh` reads the files of the test's own user."""
+    """Return the script of a program with two ranks per host on two hosts. Its `ssh` reads the test's configuration."""
     wrapper = hosts.project / "bin" / "ssh"
     wrapper.parent.mkdir()
-    # The profile of the hosts' shell greets whoever comes.
+    # The profile of the hosts' shell prints a greeting.
     wrapper.write_text(f'#!/bin/sh\nprintf Welcome\nexec {hosts.home}/bin/ssh "$@"\n')
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
@@ -73,9 +73,9 @@ STANDALONE = 'test -z "$HPC_KIT_SSH_HOSTS" && echo "at $MASTER_ADDR $MASTER_PORT
 def test_a_standalone_launch_needs_only_torch(
     hosts: Hosts, script: Callable[..., Path], nodes: int, status: int
 ) -> None:
-    """Every rank knows who it is and where to meet; the first that fails gives the status, and the others end."""
+    """Each rank has its rank and master address. The first failed rank sets the exit code, and all ranks end."""
     last = 2 * nodes - 1
-    # It fails when all have spoken: what a rank leaves that is ended before that is chance.
+    # Rank 1 fails after all ranks have printed, because the output of a rank killed earlier would depend on timing.
     spoken = f'[ "$(cat runs/bash/*/rank-*.log | grep -c "^at ")" -ge {2 * nodes} ]'
     fails = f"for i in $(seq 300); do {spoken} && break; sleep 0.1; done; exit {status}"
     code = f'[ "$RANK" = {last} ] && {{ {fails}; }}; [ {status} = 0 ] || exec sleep 600'
@@ -90,7 +90,7 @@ def test_a_standalone_launch_needs_only_torch(
         output = [f"rank {rank} of {2 * nodes}", place]
         assert lines[:2] == (
             output[: len(lines)] if status and rank != last else output
-        )  # one may be ended before that
+        )  # a rank may be killed before it prints this
     _, address, port = place.split()
     assert (address, 10000 <= int(port) < 30000) == ("127.0.0.1" if nodes == 1 else "127.0.77.1", True)
     assert hosts.await_none() == []

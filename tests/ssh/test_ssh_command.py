@@ -27,7 +27,7 @@ Ssh = Callable[..., Path]
 
 @pytest.fixture
 def ssh(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ssh:
-    """Make a home whose ssh reads other lines before and after the usual ones, and other lines of known_hosts."""
+    """Create a home whose ssh configuration and known_hosts have additional lines."""
     folder = tmp_path / "home"
     monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
@@ -78,7 +78,7 @@ def test_all_commands_share_one_connection(ssh: Ssh, tmp_path: Path) -> None:
     connection = SshConnection(LaunchHost("n1"), tmp_path / "socket")
     connection.open(20)
     assert (tmp_path / "socket").is_socket()
-    # The client's port is the same: there was no second connection.
+    # The same port of the client shows that there was no second connection.
     output = [connection.start("echo $SSH_CONNECTION; exit 3").communicate(timeout=30)[0] for _ in range(2)]
     assert output[0] == output[1]
     connection.close()
@@ -331,7 +331,7 @@ def test_a_host_that_refuses_sessions_is_named(ssh: Ssh) -> None:
 
 
 class Frozen(paramiko.ServerInterface):  # type: ignore[misc]
-    """A server that accepts any key, opens a session, and then says nothing."""
+    """A server that accepts any key, opens a session, and then sends nothing."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -354,7 +354,7 @@ class Frozen(paramiko.ServerInterface):  # type: ignore[misc]
 
 @pytest.fixture
 def frozen(ssh: Ssh) -> Iterator[Frozen]:
-    """Host `ice`, which freezes after the authentication."""
+    """The host `ice`, which sends nothing after the authentication."""
     server, key = Frozen(), paramiko.ECDSAKey.generate()
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What a rank has exported comes along to the jobs and steps that it starts, and misleads nobody there."""
+"""Jobs and steps started inside a rank inherit its exported variables, and the runtime ignores them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHELL = captured_case("10_batch_shell_8task_job@22.05")[0]
 
 
 def exported(environ: Environ) -> Environ:
-    """What a rank with this environment hands on."""
+    """Return the variables that a rank with this environment passes to its children."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER", "HPC_KIT", "GLOO", "OMPI", "PMIX")
     exports = command_variables(resolve(environ), environ) | {"GLOO_SOCKET_IFNAME": "lo"}
     whole = environ | exports | inherited_variables.export_marker(exports, environ)
@@ -101,7 +101,7 @@ def test_local_rank_0_of_a_task_that_sees_one_gpu_is_kept() -> None:
     assert world.agrees == ("RANK = 3", "WORLD_SIZE = 8")
     assert "LOCAL_RANK = 0 (the one GPU that this task sees)" in world.left
     assert command_variables(world, environ)["LOCAL_RANK"] == "0"
-    # By the user's choice of Slurm all of them are left aside.
+    # If the user chooses Slurm, all of them are ignored.
     assert command_variables(world, environ | {"HPC_KIT_LAUNCHER": "slurm"})["LOCAL_RANK"] == "3"
 
 
@@ -116,6 +116,6 @@ def test_an_mpirun_of_another_job_is_recognized_by_its_job_id() -> None:
     left = exported(rank)
     shell = SHELL | {"SLURM_JOB_ID": "4711"}
     assert resolve(shell | left).launcher == "single"
-    # A new mpirun has another, and its ranks carry the submitter's mark as well.
+    # A new mpirun has another one. Its ranks also carry the marker of the submitting rank.
     assert resolve(shell | left | {"PMIX_NAMESPACE": "5", "OMPI_MCA_ess_base_jobid": "5"}).launcher == "mpi"
     assert resolve(SHELL | {"SLURM_JOB_ID": rank["SLURM_JOB_ID"], "SLURM_STEP_ID": "9"} | left).launcher == "mpi"

@@ -1,4 +1,4 @@
-"""torchrun, MPI, plain variables, nobody: who answers, and when the whole is refused."""
+"""The order of the launchers (torchrun, MPI, plain variables, single process), and environments that are refused."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_worker_of_torchrun_does_not_depend_on_the_launcher_of_its_agent(aroun
 
 
 def test_more_ranks_of_mpirun_than_agents_of_torchrun_are_a_warning() -> None:
-    """`mpirun -n 2 torchrun --nproc-per-node 4`, without --nnodes: two trainings, each by itself."""
+    """`mpirun -n 2 torchrun --nproc-per-node 4` without --nnodes starts two separate trainings."""
     around = MPIRUN | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
     (warning,) = resolve(around | worker(1, agents=1)).warnings
     assert warning == (
@@ -288,7 +288,7 @@ def test_a_torchrun_on_nodes_of_another_job_is_ignored_if_the_host_name_is_certa
     shell = captured_case("10_batch_shell_8task_job@22.05")[0]
     shell |= {"SLURM_JOB_NODELIST": "n[3-4]", "SLURM_NODELIST": "n[3-4]", "SLURMD_NODENAME": "n3"}
     assert resolve(shell | worker(5, MASTER_ADDR=address) | {"SLURM_SUBMIT_HOST": "n1.example"}).launcher == launcher
-    # Submitted on the login host: nothing can have come along from a rank.
+    # A job submitted on the login host inherits nothing from a rank.
     assert resolve(shell | worker(5, MASTER_ADDR=address)).launcher == "torchrun"
 
 
@@ -303,7 +303,7 @@ def test_variables_ignored_as_those_of_another_job_are_listed_and_can_be_forced(
 
 
 def find_my_launcher(environ: Mapping[str, str]) -> World | None:
-    """A launcher of somebody's own."""
+    """A launcher of a plug-in."""
     return replace(resolve({}), launcher="mine", name="my launcher") if "MINE" in environ else None
 
 
@@ -354,7 +354,7 @@ def test_mpirun_counts_before_the_step_of_its_daemon() -> None:
 
 
 def test_a_step_with_the_same_ranks_adds_its_nodes() -> None:
-    """What a rank of Open MPI starts under `srun --mpi=pmix` carries the names that MPI_Init has set."""
+    """Children of a rank of Open MPI under `srun --mpi=pmix` inherit the variables that MPI_Init has set."""
     assert summarize(resolve(Step.of(4, 4).environ(5) | MPIRUN)) == ("slurm", 5, 1, 8, 4, 1, 2)
 
 
@@ -417,7 +417,7 @@ def test_an_impossible_choice_is_refused(choice: str, words: str) -> None:
 
 
 def pass_through_container(step: Environ, *names: str) -> Environ:
-    """What `docker run -e NAME ...` hands on of a step."""
+    """Return the variables of a step that `docker run -e NAME ...` passes on."""
     return {name: step[name] for name in ("SLURM_JOB_ID", "SLURM_PROCID", *names)}
 
 

@@ -1,4 +1,4 @@
-"""Every launcher of MPI programs by its own variables, all ranks of each layout; each case names its source."""
+"""Launchers of MPI programs, recognized by their variables. Each case names its source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAYOUTS = {
     "uneven": (0, 0, 0, 1, 2, 2),
     "one a node": (0, 1, 2),
 }
-"""For each rank the index of its node."""
+"""The node index of each rank."""
 
 
 class Rank(NamedTuple):
@@ -33,7 +33,7 @@ class Rank(NamedTuple):
 
 
 def ranks_of(layout: Sequence[int]) -> list[Rank]:
-    """All ranks of a layout."""
+    """Return all ranks of a layout."""
     return [
         Rank(rank, layout[:rank].count(node), layout.count(node), node, len(layout), len(set(layout)))
         for rank, node in enumerate(layout)
@@ -41,7 +41,7 @@ def ranks_of(layout: Sequence[int]) -> list[Rank]:
 
 
 def jsrun(rank: Rank) -> Environ:
-    """Jsrun of IBM's Job Step Manager under LSF.
+    """jsrun of IBM's Job Step Manager under LSF.
 
     Lightning's LSFEnvironment (JSM_NAMESPACE_RANK, _SIZE, _LOCAL_RANK) and Open MPI's own test programs
     (JSM_NAMESPACE_LOCAL_SIZE); LSB_MCPU_HOSTS: IBM Spectrum LSF, environment variables.
@@ -56,7 +56,7 @@ def jsrun(rank: Rank) -> Environ:
 
 
 def flux(rank: Rank) -> Environ:
-    """Flux-environment(7): FLUX_TASK_*, FLUX_JOB_SIZE, FLUX_JOB_NNODES, and PMI's beside them."""
+    """flux-environment(7): FLUX_TASK_*, FLUX_JOB_SIZE, FLUX_JOB_NNODES, and PMI's variables."""
     return {
         "FLUX_JOB_ID": "f2YPThUs",
         "FLUX_TASK_RANK": str(rank.rank),
@@ -71,12 +71,12 @@ def flux(rank: Rank) -> Environ:
 
 
 def flux_on_cray(rank: Rank) -> Environ:
-    """The same with flux-coral2's plugin cray-pals (its issue 6): no PALS_LOCAL_RANKID."""
+    """Flux with flux-coral2's plugin cray-pals (its issue 6), which sets no PALS_LOCAL_RANKID."""
     return flux(rank) | {"PALS_RANKID": str(rank.rank), "PALS_NODEID": str(rank.node), "PALS_APID": "f2YPThUs"}
 
 
 def pals(rank: Rank) -> Environ:
-    """PALS's mpiexec under PBS (Polaris, Derecho): PALS_*, and Cray PMI's beside them."""
+    """mpiexec of PALS under PBS (Polaris, Derecho): PALS_*, and the variables of Cray PMI."""
     return {
         "PALS_APID": "2c1c5ad0-9d3b-4a5b-8e6f-0a1b2c3d4e5f",
         "PALS_RANKID": str(rank.rank),
@@ -92,7 +92,7 @@ def pals(rank: Rank) -> Environ:
 
 
 def pals_with_pmix(rank: Rank) -> Environ:
-    """PALS where MPI asks PMIx (Aurora): no size, which job scripts export as WORLD_SIZE."""
+    """PALS with PMIx (Aurora) sets no size. Job scripts export it as WORLD_SIZE."""
     told = {name: value for name, value in pals(rank).items() if not name.startswith("PMI_")}
     return told | {"PMIX_RANK": str(rank.rank), "WORLD_SIZE": str(rank.size)}
 
@@ -104,7 +104,7 @@ def mvapich2(rank: Rank) -> Environ:
 
 
 def mpirun_rsh(rank: Rank) -> Environ:
-    """An mpirun_rsh that sets no MV2_COMM_WORLD_*: mpispawn.c of MVAPICH2 1.9."""
+    """An mpirun_rsh without MV2_COMM_WORLD_*: mpispawn.c of MVAPICH2 1.9."""
     return {
         "PMI_ID": str(rank.rank),
         "PMI_PORT": f"n{rank.node}:40001",
@@ -120,7 +120,7 @@ def mvapich(rank: Rank) -> Environ:
 
 
 def hydra_over_a_port(rank: Rank) -> Environ:
-    """`mpiexec -pmi-port` of MPICH 5.0.2, as it was seen: no PMI_RANK, no PMI_SIZE."""
+    """`mpiexec -pmi-port` of MPICH 5.0.2, as observed: no PMI_RANK, no PMI_SIZE."""
     return {
         "PMI_ID": str(rank.rank),
         "PMI_PORT": "n0:41231",
@@ -137,7 +137,7 @@ def fujitsu(rank: Rank) -> Environ:
 
 
 def alps(rank: Rank) -> Environ:
-    """Aprun: aprun(1), ALPS_APP_PE and no size."""
+    """aprun(1): ALPS_APP_PE and no size."""
     return {"ALPS_APP_PE": str(rank.rank), "ALPS_APP_ID": "99", "WORLD_SIZE": str(rank.size)}
 
 
@@ -170,7 +170,7 @@ TOLD: dict[Callable[[Rank], Environ], set[str]] = {
     alps: set(),
     horovodrun: PLACES,
 }
-"""What each tells besides rank and size, on any number of nodes."""
+"""The values that each launcher sets in addition to rank and size, on any number of nodes."""
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
@@ -188,7 +188,7 @@ def test_every_rank_gets_the_values_of_its_launcher_and_no_guess(
         }
         assert (world.launcher, world.rank, world.world_size) == ("mpi", rank.rank, rank.size)
         for name, value in truth.items():
-            # One node, and as many nodes as ranks, leave no choice.
+            # With one node, or as many nodes as ranks, only one value is possible.
             certain = name in TOLD[launcher]
             assert getattr(world, name) in ({value} if certain else {value, None}), name
 
@@ -217,7 +217,7 @@ def test_jobs_of_flux_have_separate_rendezvous() -> None:
 
 
 def test_jobs_of_flux_in_one_step_of_brokers_have_separate_rendezvous() -> None:
-    """`srun -N2 -n2 flux start`: the brokers' step has the numbers that a job of a task a node has."""
+    """`srun -N2 -n2 flux start`: the step of the brokers has the same numbers as a job with one task per node."""
     rank = ranks_of(LAYOUTS["one a node"][:2])[1]
     worlds = [resolve(Step.of(1, 1).environ(1) | flux(rank) | {"FLUX_JOB_ID": number}) for number in ("f2A", "f2B")]
     assert [(world.launcher, world.rank, world.world_size) for world in worlds] == [("mpi", 1, 2)] * 2
@@ -229,13 +229,13 @@ OF_OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_C
 
 @pytest.mark.parametrize("beside", [{}, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}])
 def test_open_mpi_variables_set_by_a_script_do_not_hide_the_nodes_of_the_step(beside: Environ) -> None:
-    """`srun bash -c 'export OMPI_COMM_WORLD_RANK=$SLURM_PROCID ...'`, for programs that read nothing else."""
+    """`srun bash -c 'export OMPI_COMM_WORLD_RANK=$SLURM_PROCID ...'`, for programs that read only these variables."""
     world = resolve(Step.of(2, 2).environ(3) | OF_OPEN_MPI | beside)
     assert (world.launcher, world.rank, world.node_rank, world.nnodes, world.master_addr) == ("slurm", 3, 1, 2, "n1")
 
 
 def test_a_program_started_by_a_rank_of_open_mpi_under_srun_belongs_to_the_step() -> None:
-    """Under `srun --mpi=pmix` MPI_Init sets Open MPI's names, which a process of that rank inherits."""
+    """Under `srun --mpi=pmix`, MPI_Init sets Open MPI's variables, and the children of the rank inherit them."""
     for rank, environ in enumerate(captured_case("16_srun_pmix@22.05")):
         bare = resolve(environ)
         names = {"RANK": bare.rank, "SIZE": bare.world_size, "LOCAL_RANK": bare.local_rank}
@@ -260,8 +260,8 @@ def test_jsrun_excludes_the_node_of_the_batch_script() -> None:
 
 
 @pytest.mark.parametrize("case", ["34_ompi4_mpirun@22.05", "37_ompi5_mpirun@22.05"])
-def test_ranks_that_mpirun_started_over_ssh_meet_the_others(case: str) -> None:
-    """A daemon that ssh has started hands on no variable of the job: Open MPI's plm rsh, where it knows no Slurm."""
+def test_ranks_that_mpirun_started_over_ssh_meet_the_ranks_of_its_own_node(case: str) -> None:
+    """A daemon started over ssh passes on no variable of the job (Open MPI built without Slurm, plm rsh)."""
     environs = captured_case(case)
     bare = [{name: value for name, value in each.items() if not name.startswith("SLURM")} for each in environs]
     worlds = [resolve(each) for each in (*environs[:4], *bare[4:])]
@@ -304,7 +304,7 @@ def test_a_world_size_left_by_a_login_profile_is_refused() -> None:
 
 @pytest.mark.parametrize("environ", [{"PMIX_NAMESPACE": "prte-n5-99@1"}, {"PMIX_NAMESPACE": "prterun-n5-99@1"}])
 def test_ranks_of_prun_in_a_job_are_not_separate_worlds(environ: Environ) -> None:
-    """PRRTE without Open MPI's personality sets PMIX_RANK alone; in a job srun's PMIx plug-in sets it as well."""
+    """PRRTE without Open MPI's personality sets only PMIX_RANK, which srun's PMIx plug-in sets in a job too."""
     shell = captured_case("10_batch_shell_8task_job@22.05")[0]
     with pytest.raises(IncompleteEnvironment, match="PMIX_RANK gives a rank"):
         resolve(shell | environ | {"PMIX_RANK": "1"})
@@ -312,7 +312,7 @@ def test_ranks_of_prun_in_a_job_are_not_separate_worlds(environ: Environ) -> Non
 
 
 def parastation(step: Step, rank: int) -> Environ:
-    """ParaStation's psslurm in place of slurmd (JUWELS, JURECA): Hydra's names in every step (psslurmenv.c, pspmi)."""
+    """ParaStation's psslurm (JUWELS, JURECA) sets Hydra's variables in every step (psslurmenv.c, pspmi)."""
     node = step.placement[rank]
     return step.environ(rank) | {
         "PMI_RANK": str(rank),
@@ -348,7 +348,7 @@ def test_torch_variables_set_by_a_wrapper_agree() -> None:
     rank = ranks_of(LAYOUTS["even"])[5]
     world: World = resolve(mvapich2(rank) | {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"})
     assert world.agrees == ("RANK = 5", "WORLD_SIZE = 8", "LOCAL_RANK = 1")
-    # What the launcher does not tell cannot be contradicted.
+    # A value that the launcher does not set cannot be contradicted.
     assert resolve(mpirun_rsh(rank) | {"LOCAL_RANK": "1"}).local_rank is None
 
 
@@ -361,7 +361,9 @@ def test_torch_variables_set_by_a_wrapper_agree() -> None:
         ("37_ompi5_mpirun@22.05", "OMPI_COMM_WORLD_SIZE"),
     ],
 )
-def test_a_rank_of_mpirun_with_a_missing_variable_is_not_taken_for_its_daemons_step(case: str, missing: str) -> None:
+def test_a_rank_of_mpirun_with_a_missing_variable_does_not_count_as_a_task_of_its_daemons_step(
+    case: str, missing: str
+) -> None:
     for environ in captured_case(case):
         with pytest.raises(IncompleteEnvironment, match=f"^{missing} is not set"):
             resolve({name: value for name, value in environ.items() if name != missing})
@@ -371,5 +373,5 @@ def test_a_missing_local_rank_stays_unknown_and_a_single_local_rank_is_no_mpirun
     for environ in captured_case("39_mpich4_mpiexec@22.05"):
         world = resolve({name: value for name, value in environ.items() if name != "MPI_LOCALRANKID"})
         assert (world.launcher, world.rank, world.local_rank) == ("mpi", int(environ["PMI_RANK"]), None)
-    # Some sites set it for their tools in every step of srun.
+    # Some sites set this variable for their tools in every step.
     assert resolve(Step.of(4, 4).environ(5) | {"MPI_LOCALRANKID": "1"}).launcher == "slurm"

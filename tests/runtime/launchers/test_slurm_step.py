@@ -1,4 +1,4 @@
-"""How Slurm's variables deceive, and how the srun step is read all the same."""
+"""The srun step is read correctly, although several of Slurm's variables describe the job or another process."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def test_without_a_number_of_nodes_the_lists_are_counted(missing: list[str]) -> 
 
 
 def add_container_variables(environ: Environ) -> Environ:
-    """What enroot's hook for PyTorch (50-slurm-pytorch.sh) adds, from the variables of a task or of a shell."""
+    """Return the variables of a task or shell with those that enroot's hook for PyTorch (50-slurm-pytorch.sh) adds."""
     names = {"WORLD_SIZE": "SLURM_NTASKS", "RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID"}
     added = {name: environ[of] for name, of in names.items() if of in environ} | {"MASTER_PORT": "62234"}
     if hosts := environ.get("SLURM_STEP_NODELIST"):
@@ -337,7 +337,7 @@ def test_a_container_hook_with_the_wrong_host_of_rank_0_is_corrected() -> None:
 
 
 def test_a_batch_shell_with_torch_variables_of_rank_0_gets_the_advice_to_use_srun() -> None:
-    """Also in the batch script: `export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS`, and no srun."""
+    """Also with `export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS` in the batch script and no srun."""
     for case in ("10_batch_shell_8task_job@22.05", "10_batch_shell_8task_job@26.05", "26_interactive_step@22.05"):
         shell = add_container_variables(captured_case(case)[0]) | {"MASTER_ADDR": "n1"}
         world = resolve(shell)

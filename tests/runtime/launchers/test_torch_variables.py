@@ -1,4 +1,4 @@
-"""Launchers that set torch's own names, by the variables that they set beside them; each case names its source."""
+"""Launchers that set torch's variables, recognized by their additional variables. Each case names its source."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CASES: dict[str, tuple[Environ, Told]] = {
         (5, 5, 8, 8, 0, 1),
     ),
     "one group": (plain(GROUP_WORLD_SIZE="1"), (5, 5, 8, 8, 0, 1)),
-    # Horovod's cross rank counts the nodes that have such a local rank: no node index.
+    # Horovod's cross rank counts only the nodes that have this local rank, so it is not a node index.
     "Horovod's names": (plain(LOCAL_RANK="1", CROSS_RANK="1", CROSS_SIZE="2"), (5, 1, 8, None, None, None)),
 }
 
@@ -69,7 +69,7 @@ def test_agents_may_be_tasks_of_a_step_or_of_an_mpirun(inner: Environ, around: E
     assert world.name in {"the launch by Ray Train", "the launch by deepspeed"}
 
 
-@pytest.mark.parametrize("inner", [RAY, DEEPSPEED, plain()], ids=["Ray Train", "deepspeed", "nobody"])
+@pytest.mark.parametrize("inner", [RAY, DEEPSPEED, plain()], ids=["Ray Train", "deepspeed", "unknown"])
 def test_torch_variables_in_a_step_of_several_tasks_per_node_are_ignored(inner: Environ) -> None:
     with pytest.raises(ContradictoryEnvironment, match="two launchers claim this process"):
         resolve(Step.of(4, 4).environ(2) | inner)
@@ -82,7 +82,7 @@ def test_half_set_torch_variables_are_no_launcher_inside_a_step() -> None:
 
 
 def test_a_pod_for_several_processes_is_refused_without_torchrun() -> None:
-    """kubeflow/trainer, issue 1790: RANK is the pod's number, WORLD_SIZE counts the processes."""
+    """kubeflow/trainer, issue 1790: RANK is the index of the pod, WORLD_SIZE is the number of processes."""
     with pytest.raises(ContradictoryEnvironment, match="RANK counts the pods, and WORLD_SIZE the processes") as refused:
         resolve(plain(RANK="1", PET_NNODES="2", PET_NODE_RANK="1", PET_NPROC_PER_NODE="4"))
     assert str(refused.value.remedy).startswith("torchrun PROGRAM.py")

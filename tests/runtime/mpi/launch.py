@@ -1,4 +1,4 @@
-"""Ranks under the MPIs that are here: Debian's Open MPI, and MPICH from the wheel of requirements-dev.txt."""
+"""Starts ranks under the installed MPIs: Debian's Open MPI, and the MPICH wheel of requirements-dev.txt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MPIS = {
     "Open MPI": ("mpirun.openmpi", ["--oversubscribe"]),
     "MPICH": (str(_BESIDE_PYTHON / "mpiexec.hydra"), []),
 }
-"""Launchers, with what lets them start more ranks than there are CPUs."""
+"""Launchers, with the options that allow more ranks than CPUs."""
 
 both = pytest.mark.parametrize("mpi", list(MPIS))
 
@@ -26,7 +26,7 @@ both = pytest.mark.parametrize("mpi", list(MPIS))
 def run_ranks(
     mpi: str, count: int, program: str, *words: str, timeout: float = 150, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program of this folder, or `-m MODULE`, as so many ranks."""
+    """Run a program of this folder, or `-m MODULE`, with this number of ranks."""
     process = start_ranks(mpi, count, program, *words, **environ)
     try:
         output, errors = process.communicate(timeout=timeout)
@@ -38,9 +38,9 @@ def run_ranks(
 
 
 def start_ranks(mpi: str, count: int, program: str, *words: str, **environ: str) -> subprocess.Popen[str]:
-    """The same, and do not wait.
+    """Like `run_ranks`, but do not wait.
 
-    Without that MPI the test is skipped; where oracles are required, it fails.
+    Without this MPI the test is skipped, or fails if CI requires it.
     """
     launcher, options = MPIS[mpi]
     found = shutil.which(launcher)
@@ -67,6 +67,6 @@ def start_ranks(mpi: str, count: int, program: str, *words: str, **environ: str)
 
 
 def check_output(done: subprocess.CompletedProcess[str]) -> str:
-    """The output of ranks that have all done well."""
+    """Return the output of ranks, which must all succeed."""
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -1,4 +1,4 @@
-"""`backend = "mpi"` among real ranks, under each MPI that is here."""
+"""`backend = "mpi"` with real ranks, under each installed MPI."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MOST = str(buffers.MAX_COUNT)
 
 @pytest.mark.timeout(300)
 def test_every_collective_returns_the_right_result() -> None:
-    said = launch.check_output(launch.run_ranks("Open MPI", 2, "collectives.py", "14", "7", MOST))
-    assert sorted(said.split("\n"))[1:] == [f"rank {rank} of 2: 14 cases on mpi" for rank in (0, 1)]
+    output = launch.check_output(launch.run_ranks("Open MPI", 2, "collectives.py", "14", "7", MOST))
+    assert sorted(output.split("\n"))[1:] == [f"rank {rank} of 2: 14 cases on mpi" for rank in (0, 1)]
 
 
 @pytest.mark.slow
@@ -26,8 +26,8 @@ def test_every_collective_returns_the_right_result() -> None:
 @launch.both
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_random_shapes_types_and_reductions(mpi: str, count: int) -> None:
-    said = launch.check_output(launch.run_ranks(mpi, count, "collectives.py", "420", str(count), MOST, timeout=500))
-    assert said.count("420 cases on mpi") == count
+    output = launch.check_output(launch.run_ranks(mpi, count, "collectives.py", "420", str(count), MOST, timeout=500))
+    assert output.count("420 cases on mpi") == count
 
 
 @pytest.mark.timeout(300)
@@ -35,9 +35,9 @@ def test_random_shapes_types_and_reductions(mpi: str, count: int) -> None:
     ("mpi", "cases"), [("Open MPI", 70), *(pytest.param(m, 420, marks=pytest.mark.slow) for m in launch.MPIS)]
 )
 def test_more_elements_than_an_mpi_count_are_transferred(mpi: str, cases: int) -> None:
-    """In pieces, and in types that hold many elements: here a call takes 5000."""
-    said = launch.check_output(launch.run_ranks(mpi, 2, "collectives.py", str(cases), "5", "5000", timeout=250))
-    assert said.count(f"{cases} cases on mpi") == 2
+    """Large messages are split and use derived types. In this test one call may transfer 5000 elements."""
+    output = launch.check_output(launch.run_ranks(mpi, 2, "collectives.py", str(cases), "5", "5000", timeout=250))
+    assert output.count(f"{cases} cases on mpi") == 2
 
 
 @pytest.mark.slow
@@ -66,8 +66,8 @@ def test_more_bytes_than_31_bits_count_are_transferred(mpi: str) -> None:
 @pytest.mark.timeout(200)
 def test_callbacks_wait_for_other_collectives() -> None:
     """On a bare future, and in torch's PowerSGD hook."""
-    said = launch.check_output(launch.run_ranks("Open MPI", 2, "callbacks.py", timeout=120))
-    assert sorted(said.split("\n"))[1:] == [f"rank {rank} has trained" for rank in (0, 1)]
+    output = launch.check_output(launch.run_ranks("Open MPI", 2, "callbacks.py", timeout=120))
+    assert sorted(output.split("\n"))[1:] == [f"rank {rank} has trained" for rank in (0, 1)]
 
 
 @pytest.mark.slow
@@ -82,8 +82,8 @@ def test_a_collective_that_never_completes_ends_with_an_error() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_harmless_orders_of_collectives_end_successfully() -> None:
-    said = launch.check_output(launch.run_ranks("Open MPI", 2, "patient.py", timeout=120))
-    assert sorted(said.split("\n"))[1:] == [f"rank {rank} ends well" for rank in (0, 1)]
+    output = launch.check_output(launch.run_ranks("Open MPI", 2, "patient.py", timeout=120))
+    assert sorted(output.split("\n"))[1:] == [f"rank {rank} ends well" for rank in (0, 1)]
 
 
 @pytest.mark.timeout(200)
@@ -92,7 +92,7 @@ def test_harmless_orders_of_collectives_end_successfully() -> None:
     [("Open MPI", 0), ("Open MPI", 7), *(pytest.param("MPICH", code, marks=pytest.mark.slow) for code in (0, 7))],
 )
 def test_the_end_of_a_broken_group_keeps_the_output(mpi: str, code: int, tmp_path: Path) -> None:
-    """Exit handlers of before and after it, a file, and the exit code."""
+    """The output includes those of exit handlers, a file, and the exit code."""
     done = launch.run_ranks(mpi, 2, "misfit.py", str(tmp_path), str(code), timeout=60)
     assert done.returncode == (code or 1), done.stderr
     told = (tmp_path / "metrics-0").read_text()
@@ -105,7 +105,7 @@ def test_the_end_of_a_broken_group_keeps_the_output(mpi: str, code: int, tmp_pat
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("mpi", [pytest.param("Open MPI", marks=pytest.mark.slow), "MPICH"])
 def test_a_launch_ends_with_the_exit_code_of_the_rank_that_failed(mpi: str) -> None:
-    """The other one has gone on, and is killed."""
+    """The launcher kills the second rank, which continues."""
     program = (
         "import signal, sys, hpc_kit\nwith hpc_kit.distributed(backend='gloo', timeout=60) as world:\n"
         "    sys.exit(7) if world.rank else signal.pause()"

@@ -1,4 +1,4 @@
-"""Ranks that never come to MPI_Init, and launches that could be taken for one another."""
+"""Ranks that never reach MPI_Init, and simultaneous launches with the same variables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.runtime.mpi import launch
 
 
 def find_marked_processes(mark: str) -> list[str]:
-    """Processes that have this mark among their variables."""
+    """Return the processes that have this marker in their environment."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -59,14 +59,14 @@ def test_a_rank_that_ends_before_mpi_ends_the_wait(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_simultaneous_launches_have_separate_watchdogs() -> None:
-    """Without mpi4py: rank 0 of one launch and rank 1 of the other are early."""
+    """Without mpi4py: rank 0 of one launch and rank 1 of a second launch are early."""
     started = [
         launch.start_ranks("MPICH", 2, "two_launches.py", name, late, MPI4PY_LIBMPI="/no/such/libmpi.so.12")
         for name, late in (("A", "1"), ("B", "0"))
     ]
-    said = [process.communicate(timeout=150)[0] for process in started]
+    outputs = [process.communicate(timeout=150)[0] for process in started]
     assert [process.returncode for process in started] == [0, 0]
-    assert [sorted(text.splitlines()) for text in said] == [[f"{name}: ['{name}', '{name}']"] * 2 for name in "AB"]
+    assert [sorted(text.splitlines()) for text in outputs] == [[f"{name}: ['{name}', '{name}']"] * 2 for name in "AB"]
 
 
 def make_watchdog(**named: Any) -> init_watchdog.InitWatchdog:

@@ -1,4 +1,4 @@
-"""Which MPI has started a process, and what is said where none has: nothing of MPI is imported here."""
+"""Detection of the MPI that started a process, and the errors without one. These tests import no MPI library."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_library_is_found_next_to_the_parent_launcher(tmp_path: Path, monkey
 
 
 def test_a_library_installed_by_pip_comes_before_another_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under srun no parent shows where MPI lies, and no loader knows of a wheel's library."""
+    """Under srun no parent process shows the prefix of MPI, and the loader does not search wheels."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libmpi.so.12").write_text("")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
@@ -121,7 +121,7 @@ def test_a_missing_mpi4py_names_the_package_to_install(monkeypatch: pytest.Monke
 
 
 def _finds(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """An mpi4py that cannot be imported."""
+    """Find an mpi4py that cannot be imported."""
 
     class Finder:
         @staticmethod
@@ -171,16 +171,16 @@ def test_an_mpi_other_than_that_of_the_launcher_is_a_contradiction(monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("said", "what"),
+    ("function", "what"),
     [
         ("Is_initialized", "MPI has not been started\n  found  mpi4py.rc.init"),
         ("Is_finalized", "MPI has ended already"),
     ],
 )
-def test_an_mpi_that_is_not_running_is_refused(said: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_mpi_that_is_not_running_is_refused(function: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = _mpi(1, 2)
-    before = getattr(module, said)()
-    setattr(module, said, lambda: not before)
+    before = getattr(module, function)()
+    setattr(module, function, lambda: not before)
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)
     with pytest.raises(SpecError, match=what):
         library.import_mpi4py(resolve(OPEN_MPI), OPEN_MPI)
@@ -208,11 +208,11 @@ def test_the_variables_are_unchanged_if_mpi_cannot_be_used(monkeypatch: pytest.M
 
 
 HOSTS = ("n7", "n7", "n3")
-"""Of each rank."""
+"""The host of each rank."""
 
 
 class Communicator(SimpleNamespace):
-    """MPI_COMM_WORLD of HOSTS, as one of its ranks sees it; what all would say is told beforehand."""
+    """MPI_COMM_WORLD of HOSTS for one rank. The values of all other ranks are given in advance."""
 
     def allgather(self, value: tuple[int, str]) -> list[tuple[int, str]]:
         ranks = [(HOSTS.index(host), host) for host in HOSTS]
@@ -255,7 +255,7 @@ def test_the_communicator_provides_the_hosts_and_the_address_of_rank_0(
 
 
 def test_installing_the_backend_makes_mpi_available() -> None:
-    """In a process of its own: the backend stays registered until the process ends."""
+    """This test uses a new process, because the backend stays registered until the process ends."""
     program = """
 from torch import distributed as dist
 from hpc_kit.runtime import devices

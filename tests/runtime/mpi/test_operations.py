@@ -1,4 +1,4 @@
-"""Operations of a group: one after the other, in the order asked for, by whoever waits or by their own thread."""
+"""Operations of a group run one at a time in the order of submission, in a waiting thread or the group's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpc_kit.runtime.mpi.operations import CallbackThreads, Deadline, OperationQ
 
 
 class Request:
-    """Done at its n-th test."""
+    """A request that completes at its n-th test."""
 
     def __init__(self, tests: float) -> None:
         self.tests = tests
@@ -52,7 +52,7 @@ def test_an_operation_without_a_wait_completes_its_future_in_a_thread() -> None:
 
 
 def test_a_callback_waits_for_another_operation() -> None:
-    """One asked for by the callback, one whose own callback waits in turn, and one done at once."""
+    """Three operations: submitted by the callback, with a callback that waits again, and already complete."""
     line, done = OperationQueue(lambda: None), list[int]()
 
     def ask(number: int) -> Callable[[object], None]:
@@ -73,7 +73,7 @@ def test_a_callback_waits_for_another_operation() -> None:
 
 
 def test_the_copying_thread_waits_for_the_streams_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Marked when asked, in the asking thread; a fake GPU."""
+    """The stream is recorded at submission, in the submitting thread; the GPU is a fake."""
     seen = list[object]()
 
     class Stream:
@@ -146,11 +146,11 @@ def test_an_unfinished_request_ends_at_the_timeout() -> None:
 
 
 def test_an_operation_without_a_timeout_gets_the_default() -> None:
-    assert run_with_timeout(lambda: 3, 5, "nobody") == 3
+    assert run_with_timeout(lambda: 3, 5, "no rank") == 3
     with pytest.raises(KeyError):
-        run_with_timeout(lambda: dict[int, int]()[1], 5, "nobody")
-    with pytest.raises(dist.DistBackendError, match=r"timed out waiting 0\.01 s for the others"):
-        run_with_timeout(lambda: time.sleep(0.2), 0.01, "the others")
+        run_with_timeout(lambda: dict[int, int]()[1], 5, "no rank")
+    with pytest.raises(dist.DistBackendError, match=r"timed out waiting 0\.01 s for other ranks"):
+        run_with_timeout(lambda: time.sleep(0.2), 0.01, "other ranks")
 
 
 def test_a_callback_thread_survives_a_failed_callback(capsys: pytest.CaptureFixture[str]) -> None:

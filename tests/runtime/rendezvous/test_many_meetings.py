@@ -1,4 +1,4 @@
-"""64 jobs at once on one node, whose ports collide: each meets its own ranks."""
+"""64 jobs run on one node with colliding ports, and each meets only its own ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.runtime.launches import Environ, Step
 
 JOBS, RANKS = 64, 2
 STARTS = 8
-"""So few first ports for so many jobs."""
+"""Number of different first ports of all jobs."""
 
 
 def choose_few_ports(start: int) -> list[int]:

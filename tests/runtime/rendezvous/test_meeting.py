@@ -1,4 +1,4 @@
-"""How ranks meet: each rank is a thread here, which is enough for stores, ports and names."""
+"""The rendezvous. Each rank is a thread, which is enough to test stores, ports and names."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ NUMBERS = itertools.count(os.getpid() * 1000)
 
 @pytest.fixture
 def job() -> str:
-    """A job id of this test's own, and with it ports of its own."""
+    """A job id, and with it ports, that no other test uses."""
     return str(next(NUMBERS))
 
 
 @pytest.fixture(autouse=True)
 def _no_scontrol(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Addresses by Slurm's own book only where a test wants them."""
+    """Prevent calls of scontrol, except in tests that need it."""
     monkeypatch.setattr(network, "slurm_address", lambda _host: None)
 
 
 @pytest.fixture
 def held() -> Iterator[ExitStack]:
-    """What a test holds until its end: sockets, stores."""
+    """Sockets and stores that stay open until the end of the test."""
     with ExitStack() as stack:
         yield stack
 
 
 def meet_all(environs: Sequence[Environ], timeout: float = 20, occasion: int = 0) -> list[Outcome]:
-    """What each rank gets of a meeting."""
+    """Return the meeting or the error of each rank."""
 
     def meet_one(environ: Environ) -> Outcome:
         try:
@@ -68,7 +68,7 @@ def meet_all(environs: Sequence[Environ], timeout: float = 20, occasion: int = 0
 
 
 def all_meetings(outcomes: Sequence[Outcome]) -> list[Meeting]:
-    """The meetings, where all have met."""
+    """Return the meetings of all ranks, which must all succeed."""
     for outcome in outcomes:
         if isinstance(outcome, HpcKitError):
             raise outcome
@@ -76,7 +76,7 @@ def all_meetings(outcomes: Sequence[Outcome]) -> list[Meeting]:
 
 
 def error_text(outcome: Outcome) -> str:
-    """The text of an error."""
+    """Return the text of an error."""
     assert isinstance(outcome, HpcKitError), outcome
     return str(outcome)
 
@@ -93,7 +93,7 @@ def test_all_ranks_meet_on_the_first_port_in_one_store(job: str) -> None:
 
 
 def test_a_rank_that_found_rank_0_waits_for_its_message(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They do not ask the store again and again, of which there is one for all of them."""
+    """It does not poll the store, which all ranks share."""
     real, asked = sign_in.wait_until, set[int]()
 
     def spy(is_done: Callable[[], bool], until: float, ranks: int) -> bool:
@@ -105,14 +105,14 @@ def test_a_rank_that_found_rank_0_waits_for_its_message(job: str, monkeypatch: p
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("said", [b"", b'["half a'])
-def test_a_rank_with_an_incomplete_message_queries_the_store(said: bytes) -> None:
-    """Where rank 0 may not open as many files, calls end early."""
+@pytest.mark.parametrize("message", [b"", b'["half a'])
+def test_a_rank_with_an_incomplete_message_queries_the_store(message: bytes) -> None:
+    """If rank 0 may not open enough files, connections end early."""
     bell, other = socket.socketpair()
     store = HashStore()
     store.set("complete", '["a difference"]')
     with bell, other:
-        other.sendall(said)
+        other.sendall(message)
         other.close()
         world = resolve(Step.of(2).environ(1))
         assert sign_in._wait_for_bell(store, world, time.monotonic() + 20, bell) == '["a difference"]'
@@ -209,7 +209,7 @@ def test_of_many_missing_ranks_the_first_are_named(job: str, monkeypatch: pytest
     assert "127.0.0.3: 0 of 1 came\n         and 1 hosts more" in error_text(outcome)
 
 
-def test_without_rank_0_the_others_list_where_they_looked(job: str) -> None:
+def test_without_rank_0_each_rank_lists_the_addresses_it_tried(job: str) -> None:
     environ = Step.of(1, 1, hosts=NODES[:2], job=job).environ(1)
     (outcome,) = meet_all([environ], timeout=0.4)
     text = error_text(outcome)
@@ -243,7 +243,7 @@ def test_a_wrong_address_set_by_the_job_costs_nothing(job: str) -> None:
 
 
 def replace_lookup(table: dict[str, str]) -> Callable[[str], list[str]]:
-    """A name service."""
+    """Replace the name service."""
 
     def lookup(host: str) -> list[str]:
         if host not in table:
@@ -298,7 +298,7 @@ def test_a_name_that_resolves_to_the_loopback_is_reported_with_the_line_to_fix(
 def test_on_rank_0s_node_its_full_name_may_mean_the_loopback(
     rank: int, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Debian writes it: 127.0.1.1 n1.example.org n1. torchrun sets MASTER_ADDR to the full name."""
+    """Debian's /etc/hosts has the line `127.0.1.1 n1.example.org n1`. torchrun sets MASTER_ADDR to the full name."""
     monkeypatch.setattr(network, "lookup", replace_lookup({"n1.example.org": "127.0.1.1"}))
     environ = Step.of(2, 1, job=job).environ(rank)
     resolver = master_host.HostResolver(resolve(environ), network.this_node_name(environ), 5, environ)
@@ -338,7 +338,7 @@ def test_the_misleading_line_of_etc_hosts_is_shown(tmp_path: Path) -> None:
 def test_the_store_listens_on_ipv6_only_where_other_nodes_may_need_it(
     job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it listens on IPv6, torch asks the name server for the name of each IPv4 client, one after the other."""
+    """torch looks up the name of each IPv4 client of a store that listens on IPv6, one client at a time."""
     monkeypatch.setattr(network, "own_addresses", lambda: ("10.0.0.1",))
     stores = []
     for step, addresses in (
@@ -364,17 +364,17 @@ def test_on_one_node_the_ranks_need_no_name(job: str, monkeypatch: pytest.Monkey
     assert {meeting.host for meeting in meetings} == {"127.0.0.1"}
 
 
-@pytest.mark.parametrize("told", ["SLURM_LAUNCH_NODE_IPADDR", "scontrol"])
+@pytest.mark.parametrize("source", ["SLURM_LAUNCH_NODE_IPADDR", "scontrol"])
 def test_without_host_names_rank_0_is_found_by_slurms_addresses(
-    told: str, job: str, monkeypatch: pytest.MonkeyPatch
+    source: str, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network, "lookup", replace_lookup({}))
     monkeypatch.setattr(network, "is_loopback", lambda _address: False)
-    if told == "scontrol":
+    if source == "scontrol":
         monkeypatch.setattr(network, "slurm_address", {"n1": "127.0.0.1"}.get)
     else:
-        monkeypatch.setenv(told, "127.0.0.1")
-    extra = {told: "127.0.0.1"} if told != "scontrol" else {}
+        monkeypatch.setenv(source, "127.0.0.1")
+    extra = {source: "127.0.0.1"} if source != "scontrol" else {}
     meetings = all_meetings(meet_all([environ | extra for environ in Step.of(1, 1, job=job).environs()]))
     assert {meeting.host for meeting in meetings} == {"127.0.0.1"}
 
@@ -429,7 +429,7 @@ def test_after_some_time_rank_0_is_sought_on_the_other_nodes(job: str, monkeypat
 def test_a_firewall_that_drops_packets_is_reported_within_the_timeout(
     job: str, held: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # 192.0.2.0/24 is nobody's; a call there ends in silence, or at once where there is no way at all.
+    # 192.0.2.0/24 is reserved for documentation (RFC 5737): a connection gets no answer, or fails without a route.
     monkeypatch.setattr(network, "lookup", replace_lookup({"n1": "192.0.2.1"}))
 
     def make_silent_call(_address: str, _port: int) -> socket.socket:
@@ -465,7 +465,7 @@ def test_if_the_host_of_rank_0_is_unknown_its_address_is_requested() -> None:
 
 
 def test_on_one_node_rank_0_needs_no_name() -> None:
-    """`mpiexec -n 2` of MPICH on a workstation, without mpi4py."""
+    """For example `mpiexec -n 2` of MPICH on a workstation without mpi4py."""
     ranks = {"PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "I_MPI_HYDRA_UUID": str(next(NUMBERS))}
     environs = [ranks | {"PMI_RANK": str(rank), "MPI_LOCALRANKID": str(rank)} for rank in range(2)]
     assert [meeting.world.rank for meeting in all_meetings(meet_all(environs))] == [0, 1]
@@ -485,8 +485,8 @@ def test_ranks_without_a_node_learn_it_at_the_rendezvous(job: str) -> None:
     with ThreadPoolExecutor(4) as threads:
         meetings = list(threads.map(meet_one, range(4)))
     found = [meeting.world for meeting in meetings]
-    told = [(world.local_rank, world.local_world_size, world.node_rank, world.nnodes) for world in found]
-    assert told == [(0, 2, 0, 2), (0, 2, 1, 2), (1, 2, 0, 2), (1, 2, 1, 2)]
+    values = [(world.local_rank, world.local_world_size, world.node_rank, world.nnodes) for world in found]
+    assert values == [(0, 2, 0, 2), (0, 2, 1, 2), (1, 2, 0, 2), (1, 2, 1, 2)]
     assert found[1].sources["node_rank"] == "the ranks' hosts, when they met"
 
 
@@ -509,9 +509,9 @@ def test_a_launcher_without_a_store_is_reported_within_the_timeout() -> None:
     )
 
 
-def test_rank_0_ends_after_the_others_or_if_the_store_is_unused(job: str) -> None:
+def test_rank_0_ends_after_all_other_ranks_or_if_the_store_is_unused(job: str) -> None:
     first, second = all_meetings(meet_all(Step.of(1, 1, hosts=NODES[:2], job=job).environs()))
-    first.leave()  # at once: nobody has used it
+    first.leave()  # without a wait, because no rank has used the store
     first.substore("program").set("used", "1")
     with ThreadPoolExecutor(1) as threads:
         last = threads.submit(first.leave)
@@ -528,23 +528,23 @@ def test_leaving_after_rank_0_has_ended_prints_nothing(
     assert capfd.readouterr().err == ""
 
 
-def test_the_node_of_rank_0_learns_its_address_from_the_others(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_node_of_rank_0_gets_its_address_from_other_nodes(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "is_loopback", lambda _address: False)
     monkeypatch.setattr(network, "source_address", lambda address: address)
     monkeypatch.setattr(network, "interface_with", {"127.0.1.1": "lo", "127.0.0.1": "eth0"}.get)
     monkeypatch.setattr(network, "lookup", replace_lookup({"n1": "127.0.0.1"}))
-    monkeypatch.setattr(network, "_address", lambda _host: "127.0.1.1")  # what rank 0's node itself finds
+    monkeypatch.setattr(network, "_address", lambda _host: "127.0.1.1")  # the address that rank 0's node finds itself
     meetings = all_meetings(meet_all(Step.of(1, 1, job=job).environs()))
     assert meetings[0].interface == "eth0"
 
 
 def test_worlds_of_one_have_separate_ports_without_a_listener() -> None:
     meetings = [rendezvous.meet(resolve({}), environ={}) for _ in range(40)]
-    told = {meeting.port for meeting in meetings}
-    assert len(told) == 40
+    ports = {meeting.port for meeting in meetings}
+    assert len(ports) == 40
     for _ in range(400):
         with socket.create_server(("127.0.0.1", 0)) as other:
-            assert other.getsockname()[1] not in told
+            assert other.getsockname()[1] not in ports
     with socket.create_server(("", meetings[0].port)):
         pass
     for meeting in meetings:

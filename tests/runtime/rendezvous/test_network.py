@@ -1,4 +1,4 @@
-"""Names, addresses, interfaces."""
+"""Host names, addresses and network interfaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is compared between the nodes before any process group is made."""
+"""Comparison of versions and code between the nodes, before the process group is created."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORLD = resolve(Step.of(2, 2).environ(0))
 
 
 def write_modules(folder: Path, **texts: str) -> Path:
-    """Modules of these names, `_` for a folder; train.py is the program."""
+    """Write modules with these names (`_` separates folders). The program is train.py."""
     for name, text in texts.items():
         path = folder / f"{name.replace('_', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)

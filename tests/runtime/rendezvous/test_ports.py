@@ -1,4 +1,4 @@
-"""Where a launch may meet."""
+"""Candidate ports of a launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rank 0 says where its store is, and the others tell it from whatever else listens."""
+"""Rank 0 announces the port of its store, and other ranks distinguish it from foreign programs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_port_of_the_store_is_sent_to_holders_of_the_token(listener: socket.
 
 
 def open_calls(port: int, number: int) -> list[socket.socket]:
-    """What so many callers hold in their hands."""
+    """Open this number of connections, and return them."""
     answers = [store_discovery.query("127.0.0.1", [port], TOKEN, 5) for _ in range(number)]
     found = [answer.bell for answer in answers if isinstance(answer, store_discovery.StoreAnswer)]
     assert len(found) == number
@@ -109,7 +109,7 @@ def test_a_busy_port_is_skipped() -> None:
 
 @pytest.mark.parametrize(("ranks", "soft", "after"), [(10, 300, 300), (500, 300, 1200), (5000, 300, 2000)])
 def test_the_limit_of_open_files_is_raised_for_many_ranks(ranks: int, soft: int, after: int) -> None:
-    """As many as they need, where the hard limit allows it; never fewer than before."""
+    """The soft limit rises as far as the hard limit allows, and never falls."""
     code = f"""
 import resource
 from hpc_kit.runtime.rendezvous import store_discovery
@@ -124,9 +124,9 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 def test_the_token_is_not_sent(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     with store_discovery.announce(listener, TOKEN, 4711, 2), socket.create_connection(("127.0.0.1", port)) as call:
-        said = call.recv(200).decode()
-    proof, number = said.split()
-    assert (number, TOKEN in said, proof.startswith("hpc_kit/")) == ("4711", False, True)
+        output = call.recv(200).decode()
+    proof, number = output.split()
+    assert (number, TOKEN in output, proof.startswith("hpc_kit/")) == ("4711", False, True)
     # A process that repeats the proof cannot name another port.
     with socket.create_server(("127.0.0.1", 0)) as false:
         answers: list[object] = []

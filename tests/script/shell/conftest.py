@@ -1,4 +1,4 @@
-"""Runs the files of templates/shell by themselves, as a task of a step does."""
+"""Runs the files of templates/shell alone, as in a task of a step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:
-    """The variables of rank 0 on node n1, with the commands of `folder`/bin before those of the machine."""
+    """Return the variables of rank 0 on node n1, with `folder`/bin first in PATH."""
     own = {"SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7"}
     own |= {"HPC_KIT_RUN": str(folder), "PATH": f"{folder}/bin:{os.environ['PATH']}"}
     return {**os.environ, **own, **variables}
@@ -26,7 +26,7 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs a file with arguments; variables by keyword."""
+    """Run a file with arguments, and with these variables."""
 
     def start(file: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         argv = ["bash", str(SHELL / file), *arguments]
@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Callable[[str, str], None]:
-    """Puts a command in front of those of the machine."""
+    """Install a command that precedes those of the machine."""
     (tmp_path / "bin").mkdir()
 
     def add(name: str, body: str) -> None:

@@ -1,4 +1,4 @@
-"""mpirun_words.sh: which mpirun a job starts, and with which options."""
+"""mpirun_words.sh: the mpirun that a job starts, and its options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERSIONS = {
 
 
 def install_mpirun(folder: Path, version: str) -> Path:
-    """Install an mpirun that knows its version only."""
+    """Install an mpirun that only prints its version."""
     folder.mkdir()
     program = folder / "mpirun"
     program.write_text(f"#!/bin/bash\n[ \"$1\" = --version ] && cat <<'end'\n{version}\nend\n")

@@ -1,4 +1,4 @@
-"""task.sh: signals, the first failure, and the exit code of one task; agent.sh, which does the first for torchrun."""
+"""task.sh: signals, the first failure and the exit code of one task. agent.sh: signals for torchrun."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.script.shell.conftest import SHELL, Run, await_file, await_state, env
 
 STOPS = ("TSTP", "TTIN", "TTOU")
 SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "ALRM", "TERM", "USR1", "USR2", "URG", "XCPU", *STOPS)
-"""What `--signal` takes by name, but for KILL and STOP, which nobody can catch, and CONT, which wakes."""
+"""Names that `--signal` accepts, without KILL and STOP, which cannot be caught, and CONT, which continues a process."""
 
 COUNTS = """
 count=0
-trap "count=\\$((count + 1)); touch heard" {name}
+trap "count=\\$((count + 1)); touch caught" {name}
 touch ready
 until [ -e over ]; do sleep 0.02; done
 exit $((count + 4))
@@ -32,10 +32,10 @@ exit $((count + 4))
 def start_program(
     folder: Path, file: str, *words: str, session: bool = True, env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A file that runs a program, once the program has made the file `ready`."""
+    """Start a shell file that runs a program, and wait until the program has created the file `ready`."""
     argv = ["bash", str(SHELL / file), *words]
     environ = environment(folder, **(env or {}))
-    # Without a session of its own, it has the session of a task: a group without a parent there cannot be stopped.
+    # The kernel does not stop an orphaned process group, so a shell to be stopped stays in its parent's session.
     process = subprocess.Popen(
         argv, env=environ, cwd=folder, start_new_session=session, process_group=None if session else 0
     )
@@ -51,12 +51,12 @@ def start_program(
 @pytest.mark.parametrize("signaled", ["tasks", "all"])
 @pytest.mark.parametrize("name", SIGNALS)
 def test_the_program_receives_a_signal_once_and_its_exit_code_counts(tmp_path: Path, name: str, signaled: str) -> None:
-    """By default Slurm signals the task, which is the shell around the program; else all processes of the step."""
+    """Depending on the configuration, Slurm signals only the task, which is the shell, or all processes of the step."""
     program = ("bash", "-c", COUNTS.format(name=name))
     with start_program(tmp_path, "task.sh", *program, env={"HPC_KIT_SIGNALS": signaled}) as process:
         send = os.kill if signaled == "tasks" else os.killpg
         send(process.pid, signal.Signals[f"SIG{name}"])
-        await_file(tmp_path / "heard")
+        await_file(tmp_path / "caught")
         if name in STOPS:
             await_state(process.pid, "T")
             send(process.pid, signal.SIGCONT)
@@ -67,7 +67,7 @@ def test_the_program_receives_a_signal_once_and_its_exit_code_counts(tmp_path: P
 
 @pytest.mark.parametrize("file", ["task.sh", "agent.sh"])
 def test_a_signal_sent_together_with_sigcont_is_not_lost(tmp_path: Path, file: str) -> None:
-    """Slurm wakes a process before it tells it to end; both may be pending when the shell gets to run."""
+    """Slurm sends SIGCONT before SIGTERM. Both may be pending when the shell runs."""
     program = 'trap "exit 5" TERM; touch ready; while :; do sleep 0.02; done'
     with start_program(tmp_path, file, "bash", "-c", program) as process:
         for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
@@ -92,19 +92,19 @@ TORCHRUN = """
 setsid bash -c 'trap : USR1 USR2; bash -c "$PROGRAM"; exit $?' &
 wait $!
 """
-"""As torchrun starts a worker: a shell that leads a process group, with the program as its child."""
+"""Starts a worker like torchrun: a shell that leads a process group, with the program as its child."""
 
 
 @pytest.mark.parametrize(("signaled", "code"), [("tasks", 5), ("all", 4)])
 @pytest.mark.parametrize("name", ["USR1", "USR2"])
 def test_user_signals_for_torchrun_reach_its_workers(tmp_path: Path, name: str, signaled: str, code: int) -> None:
-    # A shell cannot trap what its parent ignores, a Python program can.
+    # A shell cannot trap a signal that its parent ignores. A Python program can.
     program = f"""import os, signal, sys, time
 count = 4
 def handle(*_):
     global count
     count += 1
-    open("heard", "w").close()
+    open("caught", "w").close()
 signal.signal(signal.SIG{name}, handle)
 open("ready", "w").close()
 while not os.path.exists("over"):
@@ -115,9 +115,9 @@ sys.exit(count)
     with start_program(tmp_path, "agent.sh", "bash", "-c", TORCHRUN, env=own) as process:
         os.kill(process.pid, signal.Signals[f"SIG{name}"])
         if signaled == "tasks":
-            await_file(tmp_path / "heard")
+            await_file(tmp_path / "caught")
         else:
-            time.sleep(0.2)  # time for a signal that must not come
+            time.sleep(0.2)  # time in which no signal may arrive
         (tmp_path / "over").touch()
         assert process.wait(timeout=20) == code
     assert not (tmp_path / FIRST_FAILURE).exists()

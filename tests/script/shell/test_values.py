@@ -1,4 +1,4 @@
-"""The shell files that print a value, and the form of all of them."""
+"""The shell files that print a value, and rules for all shell files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_each_file_begins_with_its_purpose(path: Path) -> None:
     first, second, *_ = text.splitlines()
     assert first == "#!/bin/bash"
     assert re.match(r"# (Runs|Prints) .*[.:\]]", second)
-    # A standalone script has the text inside single quotes, but for the files that it sources.
+    # A standalone script contains the text in single quotes, except for the files that it sources.
     assert "'" not in text or path.name in {"restart.sh", "spares.sh"}
     assert max(map(len, text.splitlines())) <= 120
 

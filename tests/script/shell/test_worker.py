@@ -18,7 +18,7 @@ from tests.script.shell.conftest import SHELL, Run, await_file, environment
     [
         ({"OMPI_COMM_WORLD_RANK": "3"}, 3),
         ({"PMI_RANK": "4"}, 4),
-        # srun --mpi=pmi2 gives torchrun, and so its workers, the rank of the agent.
+        # srun --mpi=pmi2 sets the agent's rank, which torchrun's workers inherit.
         ({"HPC_KIT_RANK": "5", "PMI_RANK": "1"}, 5),
     ],
 )

@@ -1,4 +1,4 @@
-"""Callbacks that wait for another collective, as torch's PowerSGD hook has them, under DistributedDataParallel."""
+"""Callbacks under DistributedDataParallel that wait for another collective, as torch's PowerSGD hook does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import hpc_kit
 with hpc_kit.distributed(backend="mpi", timeout=30) as world:
 
     def add_results(future: torch.futures.Future[Any]) -> torch.Tensor:
-        """A collective waited for by its future, and one at once."""
+        """Wait for one collective through its future, and for a second one directly."""
         total: torch.Tensor = future.value()[0]
         second: Any = dist.all_reduce(total, async_op=True)
         second.get_future().wait()

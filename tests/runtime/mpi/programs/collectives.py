@@ -1,4 +1,4 @@
-"""Every collective over random shapes, types and reductions, against what each rank computes of all ranks' inputs."""
+"""Compares each collective, with random shapes, types and reductions, with a local computation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZES = [(), (0,), (1,), (7,), (3, 5), (2, 3, 4), (1000,), (70_000,), (300, 1100
 
 
 def make_input(case: int, rank: int, shape: tuple[int, ...], dtype: torch.dtype, part: int = 0) -> torch.Tensor:
-    """What a rank puts in, known to all."""
+    """Return the input of a rank, which every rank can compute."""
     numbers = torch.Generator().manual_seed(case * 1000 + rank * 10 + part)
     return torch.randint(0, 4, shape, generator=numbers).to(dtype)
 
@@ -43,7 +43,7 @@ def combine(name: str, tensors: list[torch.Tensor]) -> Any:
 
 def reductions(dtype: torch.dtype) -> list[str]:
     if dtype.is_complex:
-        return ["SUM"]  # torch itself refuses the others
+        return ["SUM"]  # torch itself refuses further ones
     names = ["SUM", "PRODUCT", "MIN", "MAX"]
     return [*names, "AVG"] if dtype.is_floating_point else [*names, "BAND", "BOR", "BXOR"]
 
@@ -53,7 +53,7 @@ def assert_same(got: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 class Case:
-    """One collective of one group, with what all ranks put in."""
+    """One collective of one group, with the inputs of all ranks."""
 
     def __init__(self, number: int, group: dist.ProcessGroup, chosen: random.Random) -> None:
         self.number, self.group = number, group
@@ -183,7 +183,7 @@ KINDS = [
 
 
 def coalesced(world: Group) -> None:
-    """Several at once, and functions that torch's compiler and DTensor call."""
+    """Run coalesced collectives, and the functions that torch's compiler and DTensor call."""
     from torch.distributed import _functional_collectives as functional
     from torch.distributed.distributed_c10d import _coalescing_manager
 
@@ -206,7 +206,7 @@ def coalesced(world: Group) -> None:
 
 
 def overlapping(world: Group) -> None:
-    """Many under way at once, waited for backwards and through their futures, on two groups."""
+    """Start many collectives on two groups, and wait for them in reverse order and through their futures."""
     second = dist.new_group(list(range(world.world_size)))
     tensors = [torch.full((30_000 * (1 + number % 3),), float(number)) for number in range(12)]
     works = [dist.all_reduce(each, group=(None, second)[i % 2], async_op=True) for i, each in enumerate(tensors)]
@@ -218,7 +218,7 @@ def overlapping(world: Group) -> None:
 
 
 def check_unusual_types(world: Group) -> None:
-    """Sparse tensors, alone and under DistributedDataParallel, and a type without arithmetic, a NaN."""
+    """Check sparse tensors, alone and under DistributedDataParallel, a type without arithmetic, and NaN."""
     rows = torch.tensor([[0, world.rank + 1], [0, 1]])
     mine = torch.sparse_coo_tensor(rows, [1.0, 2.0], (world.world_size + 1, 2))
     expected = torch.zeros(world.world_size + 1, 2)
@@ -262,12 +262,14 @@ def main(cases: int, seed: int, most: int) -> None:
             except Exception as error:
                 raise AssertionError(f"{kind.__name__}, {case}") from error
         if cases > len(KINDS):
-            coalesced(world)  # its functions bring half of torch with them
+            coalesced(world)  # importing its functions imports a large part of torch
         overlapping(world)
         check_unusual_types(world)
         dist.barrier()
         line = f"rank {world.rank} of {world.world_size}: {cases} cases on {dist.get_backend()}\n"
-        os.write(1, line.encode())  # whole: print() writes the end of the line apart, and another rank between
+        os.write(
+            1, line.encode()
+        )  # one write: print() writes the end of the line separately, and ranks could mix their lines
 
 
 if __name__ == "__main__":

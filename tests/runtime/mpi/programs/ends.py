@@ -1,4 +1,4 @@
-"""A message that never comes breaks its group; no rank waits for ever for one that does not end its group."""
+"""A message that never arrives breaks its group. No rank waits forever for a rank that does not destroy its group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two ranks move more bytes at once than 31 bits count."""
+"""Two ranks transfer more than 2**31 bytes in one call."""
 
 from __future__ import annotations
 

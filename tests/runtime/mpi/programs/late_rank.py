@@ -1,4 +1,4 @@
-"""The last rank does not come to MPI: it sleeps, or it has ended well. The others are there at the same time."""
+"""The last rank never calls MPI_Init: it sleeps, or it has exited with 0. All other ranks call it at the same time."""
 
 from __future__ import annotations
 

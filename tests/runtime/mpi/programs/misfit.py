@@ -1,4 +1,4 @@
-"""Rank 0 handles the failure of a group that tensors did not fit, and ends as a program does: with its last words."""
+"""Rank 0 catches the error of a group whose tensors did not match, and exits normally after its last output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with hpc_kit.distributed(backend="mpi", timeout=60):
         dist.all_reduce(torch.ones(1 << 20 if rank else 256), group=odd)
     if rank:
         dist.send(torch.zeros(100), 0)
-        dist.recv(torch.zeros(1), 0, tag=1)  # never comes: the end of rank 0 ends this one
+        dist.recv(torch.zeros(1), 0, tag=1)  # never arrives: the end of rank 0 ends this rank
     try:
         dist.recv(torch.zeros(10), 1)
     except dist.DistBackendError as error:

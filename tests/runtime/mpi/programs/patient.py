@@ -1,4 +1,4 @@
-"""What harms no group: a wait of one's own time, many groups, the abort of an idle one, inference, a wrong call."""
+"""Actions that break no group: waits with a time-out, many groups, the abort of an idle group, wrong calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program of plain torch that says `mpi`; `python -m hpc_kit.runtime` is all that it needs."""
+"""A program of plain torch with the backend `mpi`, for `python -m hpc_kit.runtime`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ numbers = torch.full((4,), float(dist.get_rank()))
 dist.all_reduce(numbers)
 beside = dist.new_group(backend="gloo")
 dist.all_reduce(numbers, group=beside)
-# One write a line: print makes several, and the ranks share the stream.
+# One write per line: print() needs several, and the ranks share the stream.
 sys.stdout.write(f"{dist.get_backend()} {dist.get_world_size()} {numbers.tolist()}\n")
 sys.stdout.flush()
 dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""The last rank stops in the middle: the others must not wait for it for ever."""
+"""The last rank stops in the middle of the program, and the waits of all other ranks end."""
 
 from __future__ import annotations
 

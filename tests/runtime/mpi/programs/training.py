@@ -1,4 +1,4 @@
-"""The same training on two backends: DistributedDataParallel, fully_shard, a mesh, a pipeline and checkpoints."""
+"""Trains with DistributedDataParallel, fully_shard, a mesh, a pipeline and checkpoints on a given backend."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(net: nn.Module, world: Group) -> list[float]:
-    """The losses, the mean of all ranks, of a few steps."""
+    """Return the losses of a few steps, averaged over all ranks."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     losses = []
     for step in range(STEPS):
@@ -50,7 +50,7 @@ def train(net: nn.Module, world: Group) -> list[float]:
 
 
 def ddp(world: Group, _folder: Path) -> list[float]:
-    # Small buckets: several are reduced while the backward pass goes on.
+    # With small buckets, several reductions overlap with the backward pass.
     return train(nn.parallel.DistributedDataParallel(model(), bucket_cap_mb=0.01), world)
 
 
@@ -72,7 +72,7 @@ def sharded(world: Group, folder: Path) -> list[float]:
 
 
 def meshed(world: Group, _folder: Path) -> list[float]:
-    """Data and tensor parallel on one mesh; ranks of one row see the same batch."""
+    """Train with data and tensor parallelism on one mesh. The ranks of a row get the same batch."""
     mesh = init_device_mesh("cpu", (world.world_size // 2, 2), mesh_dim_names=("dp", "tp"))
     net = parallelize_module(model(), mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
     losses = []

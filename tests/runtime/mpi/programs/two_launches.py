@@ -1,4 +1,4 @@
-"""One of two launches: one rank comes late, and all say of which launch they are."""
+"""One of two launches: one rank comes late, and each rank prints its launch."""
 
 from __future__ import annotations
 
