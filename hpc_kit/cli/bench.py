@@ -20,6 +20,7 @@ from hpc_kit.cli.options import CLUSTER_OPTION, FILE, FOLDER, JSON_OPTION, open_
 from hpc_kit.cli.output import short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import RecordError
+from hpc_kit.slurm.units import format_count
 from hpc_kit.spec import search_path
 
 if TYPE_CHECKING:
@@ -314,7 +315,7 @@ def _comparison_lines(comparison: Comparison, one: BenchResult) -> list[str]:
         ("B", comparison.only_second, comparison.labels_only_second),
     )
     unmatched = [
-        f"only in {name}: {number} row{'s' * (number > 1)}" + (f" ({names})" if names else "")
+        f"only in {name}: {format_count(number, 'row')}" + (f" ({names})" if names else "")
         for name, number, names in sides
         if number
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -273,6 +272,7 @@ def _load_cluster(name: str, root: Path) -> Cluster:
 def _submit_calibration(cluster: str, path: Path, root: Path) -> int:
     from hpc_kit.cli.outcomes import follow_run
     from hpc_kit.cli.output import print_next_steps
+    from hpc_kit.script.render import render_resolved
     from hpc_kit.spec import load
     from hpc_kit.spec.job import Job
     from hpc_kit.spec.resolve import resolve
@@ -286,7 +286,7 @@ def _submit_calibration(cluster: str, path: Path, root: Path) -> int:
         resources=Resources(nodes=1, ntasks_per_node=1, gpus_per_task="1", time="00:10:00"),
     )
     resolved = resolve(load.load(job, cluster, root=root), root=root)
-    submitted = submit.submit_resolved(resolved, root=root, command_line=sys.argv)
+    submitted = submit.submit_resolved(resolved, render_resolved(resolved, root=root), root=root)
     echo(f"job     {submitted.job_id} measures one GPU; its numbers go to {path}")
     if resolved.cluster.slurm != "embedded":
         print_next_steps(submitted.job_id, going=True)

@@ -163,8 +163,8 @@ def check_node(job: Job, cluster: Cluster, origins: Origins, nodes: int) -> None
     if per_node and node.cpus and per_node * cpus > node.cpus:
         raise SpecError(
             "the job asks for more CPUs than a node has",
-            found=f"{per_node} tasks x {cpus} CPUs = {per_node * cpus}; a node of {cluster.name} has {node.cpus}"
-            f" ({origins.of('resources.cpus_per_task')})",
+            found=f"{units.format_count(per_node, 'task')} x {units.format_count(cpus, 'CPU')} = {per_node * cpus};"
+            f" a node of {cluster.name} has {node.cpus} ({origins.of('resources.cpus_per_task')})",
             remedy="use more nodes with fewer tasks"
             + (f", or set cpus_per_task = {node.cpus // per_node}" if node.cpus >= per_node else ""),
         )
@@ -216,7 +216,7 @@ def _check_gpus(resources: Resources, cluster: Cluster, origins: Origins, nodes:
     }
     for name, gpus in asked.items():
         if gpus > there:
-            tasks = f" x {per_node} tasks" if name == "gpus_per_task" else ""
+            tasks = f" x {units.format_count(per_node, 'task')}" if name == "gpus_per_task" else ""
             raise SpecError(
                 "the job asks for more GPUs than a node has",
                 found=f"{name} = {getattr(resources, name)}{tasks} in {origins.of(f'resources.{name}')}"
