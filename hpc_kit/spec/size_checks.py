@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpc_kit.errors import SpecError, UnitError
-from hpc_kit.slurm import units
+from hpc_kit.errors import HpcKitError, SpecError, UnitError
+from hpc_kit.slurm import option_values, units
 from hpc_kit.slurm.sizes import count_gpus, count_gres_gpus
 from hpc_kit.spec.cluster import Cluster, Node
 from hpc_kit.spec.job import Job
@@ -154,6 +154,24 @@ def check_ranks(job: Job, nodes: int, ntasks: int, world_size: int, origins: Ori
         found=f"{origins.of('layout.dp')} [layout]: {job.layout} = {size} ranks; [resources]: {shape} = {world_size}",
         remedy=f"set {fitting}, or leave dp out, or ask for nodes and tasks for {size} ranks",
     )
+
+
+def check_array(job: Job, cluster: Cluster, origins: Origins) -> None:
+    """Check the indices of an array against the cluster's MaxArraySize.
+
+    Raises:
+        SpecError: An index is too large.
+    """
+    if job.resources.array is None or cluster.max_array_size is None:
+        return
+    try:
+        option_values.parse_array(str(job.resources.array), cluster.max_array_size)
+    except HpcKitError as error:
+        raise SpecError(
+            f"cluster {cluster.name} has no such array",
+            found=f"array = {job.resources.array!r} in {origins.of('resources.array')}; {error.found or error.what}",
+            remedy=error.remedy,
+        ) from error
 
 
 def check_node(job: Job, cluster: Cluster, origins: Origins, nodes: int) -> None:

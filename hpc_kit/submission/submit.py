@@ -20,12 +20,12 @@ from hpc_kit.script.render import render_resolved, resolve_arguments
 from hpc_kit.script.shell_files import write_shell_files
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
+from hpc_kit.spec import partition_checks
 from hpc_kit.spec.cluster_client import open_client, slurm_version_of
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.search_path import current_folder
 from hpc_kit.submission import sbatch
 from hpc_kit.submission.deferred_signals import defer_signals
-from hpc_kit.submission.partition_limits import check_partition
 from hpc_kit.submission.program_job import job_for_program
 from hpc_kit.submission.provenance import GitQuery, GitState, new_record
 from hpc_kit.submission.staging import STAGING, Staging, name_pickles
@@ -102,7 +102,7 @@ def check_submission(resolved: Resolved, text: str, root: Path, *, ask_slurm: bo
     check_program(resolved, root)
     check_faults(text, resolved)
     if ask_slurm and resolved.cluster.slurm == "system":
-        check_partition(resolved, open_client(resolved.cluster))
+        partition_checks.check_with_sinfo(resolved, open_client(resolved.cluster))
 
 
 def _job_to_submit(job: object, command: object) -> str | Path | Job:
