@@ -847,6 +847,7 @@ def test_ctrl_c_while_sbatch_is_ended_keeps_the_note_of_the_job(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm.write("sbatch.hook", "exec sleep 60")
+    monkeypatch.setattr(sbatch, "SLOW_SECONDS", 0.1)
     monkeypatch.setattr(sbatch, "SBATCH_SECONDS", 0.2)
     killed = sbatch._kill
 
@@ -878,6 +879,7 @@ def test_a_hanging_sbatch_is_ended_with_its_children(
 ) -> None:
     slurm.write("sbatch.hook", hook)
     monkeypatch.setattr(sbatch, "_KILLED_SECONDS", 30)
+    monkeypatch.setattr(sbatch, "SLOW_SECONDS", 0.1)
     monkeypatch.setattr(sbatch, "SBATCH_SECONDS", 0.2)
     with pytest.raises(AnswerLost, match="did not tell whether it took job"):
         submit("job", "fake")
