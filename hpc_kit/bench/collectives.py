@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import structs
 
 from hpc_kit.bench import local_ranks as ranks
-from hpc_kit.bench import memory_check
+from hpc_kit.bench import option_checks
 from hpc_kit.bench.results import Column, Plot, Value, format_quantity
 from hpc_kit.errors import SpecError
 from hpc_kit.runtime.mpi import library
@@ -104,7 +104,7 @@ class CommOptions(NamedTuple):
         _check_gpus(self, step_ranks)
         if step_ranks == 1 and set(self.backends) != {"nccl"}:
             check_host_memory(
-                self, self.ranks, network.this_node_name(os.environ), memory_check.free_memory(), PROCESS_BYTES
+                self, self.ranks, network.this_node_name(os.environ), option_checks.free_memory(), PROCESS_BYTES
             )
 
 
@@ -170,9 +170,7 @@ def parse_size(text: str) -> int:
 
 def _parse_names(text: str, known: Sequence[str], what: str, every: str | None = None) -> tuple[str, ...]:
     names = tuple(known) if text == every else tuple(dict.fromkeys(filter(None, text.split(","))))
-    for name in names:
-        if name not in known:
-            raise SpecError(f"unknown {what} {name!r}", found=text, remedy=f"one or more of {','.join(known)}")
+    option_checks.check_known_names(what, names, known)
     if not names:
         raise SpecError(f"no {what} is named", remedy=f"one or more of {','.join(known)}")
     return names
@@ -317,7 +315,7 @@ def check_sizes(options: CommOptions, hosts: Sequence[str], gpu: torch.device | 
 
     left: list[tuple[str, int | None, int | None]] = [("", None, None)] * len(hosts)
     on_gpu = None if gpu is None else torch.cuda.mem_get_info(gpu)[0]
-    dist.all_gather_object(left, (hosts[dist.get_rank()], memory_check.free_memory(), on_gpu))
+    dist.all_gather_object(left, (hosts[dist.get_rank()], option_checks.free_memory(), on_gpu))
     for host, bytes_left, of_gpu in left:
         if set(options.backends) != {"nccl"}:
             check_host_memory(options, hosts.count(host), host, bytes_left)
@@ -343,7 +341,7 @@ def check_host_memory(options: CommOptions, ranks: int, host: str, left: int | N
         return
     fits = (left - own * ranks) // (TENSORS_PER_RANK * ranks)
     if own and fits < 1 << 20:
-        memory_check.check_memory(
+        option_checks.check_memory(
             needed + own * ranks, f"bench comm on {ranks} ranks of {host}", "fewer --ranks", left=left
         )
     raise SpecError(

@@ -11,6 +11,7 @@ from hpc_kit.bench.machine import MeasuredMachine
 from hpc_kit.bench.results import SIGNIFICANT_ERRORS, BenchResult, Column, ResultRow, Value, format_label, median_error
 from hpc_kit.errors import AnswerNo, SpecError
 from hpc_kit.planner.calibration import LIBRARY
+from hpc_kit.slurm.units import format_count
 
 CONDITIONS = ("load", "machine")
 """Conditions that must match unless `--despite` allows a difference."""
@@ -182,7 +183,7 @@ def _check_machines(first: BenchResult, second: BenchResult, despite: Sequence[s
 
 
 def _format_host_kinds(kinds: Counter[str]) -> str:
-    return "; ".join(f"{number} host{'s' * (number > 1)} of {kind}" for kind, number in kinds.items())
+    return "; ".join(f"{format_count(number, 'host')} of {kind}" for kind, number in kinds.items())
 
 
 def _comparison_notes(first: BenchResult, second: BenchResult) -> tuple[str, ...]:

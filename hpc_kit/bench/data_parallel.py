@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_kit.bench import memory_check, training_runs
-from hpc_kit.bench.options import check_known_names
+from hpc_kit.bench import option_checks, training_runs
 from hpc_kit.bench.results import Column, Plot
 from hpc_kit.errors import JobFailed, SpecError
+from hpc_kit.run_files import RUN_VARIABLE
 from hpc_kit.runtime.launchers.agreement import CHOICE
 
 if TYPE_CHECKING:
@@ -63,14 +63,14 @@ class DataParallelOptions(NamedTuple):
         Raises:
             SpecError: A variant is unknown, the batch does not divide, or memory is too small.
         """
-        check_known_names("way", self.ways, VARIANTS)
+        option_checks.check_known_names("way", self.ways, VARIANTS)
         if self.global_batch % self.ranks:
             raise SpecError(
                 "the batch does not divide over the ranks",
                 found=f"--global-batch {self.global_batch}, --ranks {self.ranks}",
                 remedy=f"--global-batch {self.ranks * (self.global_batch // self.ranks + 1)}",
             )
-        memory_check.check_memory(self.ranks * _PROCESS_BYTES, f"{self.ranks} processes", "fewer --ranks")
+        option_checks.check_memory(self.ranks * _PROCESS_BYTES, f"{self.ranks} processes", "fewer --ranks")
 
 
 def measure_data_parallel(options: DataParallelOptions, recorder: Recorder, environ: Mapping[str, str]) -> None:
@@ -119,10 +119,10 @@ class VariantTimes(NamedTuple):
 
 def _measure_once(variant: str, options: DataParallelOptions, environ: Mapping[str, str], times: VariantTimes) -> None:
     """Run one training and one start."""
-    program = training_runs.find_training_program("dataparallel.py" if variant == DATAPARALLEL else "ddp.py")
+    program = "dataparallel.py" if variant == DATAPARALLEL else "ddp.py"
     words = ["--steps", str(options.steps), "--global-batch", str(options.global_batch)]
     with _temporary_folder() as name:
-        _run_variant(variant, options, environ, training_runs.python_command(program, *words), Path(name))
+        _run_variant(variant, options, environ, training_runs.training_command(program, *words), Path(name))
         times.summaries.append(training_runs.read_summary(Path(name)))
     if variant != DATAPARALLEL:
         times.starts.append(_measure_start(variant, options, environ))
@@ -148,13 +148,8 @@ def _measure_start(variant: str, options: DataParallelOptions, environ: Mapping[
     with _temporary_folder() as name:
         found = Path(name, "found.json")
         words = ["--submitted", repr(time.time()), "--to", str(found)]
-        _run_variant(
-            variant,
-            options,
-            environ,
-            training_runs.python_command(training_runs.find_training_program("first_step.py"), *words),
-            Path(name),
-        )
+        argv = training_runs.training_command("first_step.py", *words)
+        _run_variant(variant, options, environ, argv, Path(name))
         phases: dict[str, float] = json.loads(found.read_text())
         return sum(seconds for phase, seconds in phases.items() if phase != "clocks")
 
@@ -164,7 +159,7 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 
     Inside a job it lies in the run folder, which srun steps see on every node.
     """
-    return tempfile.TemporaryDirectory(dir=os.environ.get("HPC_KIT_RUN"))
+    return tempfile.TemporaryDirectory(dir=os.environ.get(RUN_VARIABLE))
 
 
 def _run_variant(
@@ -175,25 +170,19 @@ def _run_variant(
     Raises:
         JobFailed: The training failed.
     """
+    ranks = options.ranks
+    srun = ["srun", "--nodes=1", f"--ntasks={ranks}", f"--ntasks-per-node={ranks}", "--cpus-per-task=1"]
+    if "SLURM_JOB_ID" in os.environ:
+        # This process's own step already holds the job's CPUs and memory.
+        srun += ["--overlap", "--mem=0"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     lines = {
-        SPAWN: [sys.executable, "-m", "hpc_kit.bench.spawned_ranks", str(options.ranks), *argv[1:]],
-        TORCHRUN: [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.ranks}"],
-        SRUN: [
-            *(
-                "srun",
-                "--nodes=1",
-                f"--ntasks={options.ranks}",
-                f"--ntasks-per-node={options.ranks}",
-                "--cpus-per-task=1",
-            ),
-            # This process's own step already holds the job's CPUs and memory.
-            *(["--overlap", "--mem=0"] if "SLURM_JOB_ID" in os.environ else []),
-            *argv,
-        ],
+        SPAWN: [sys.executable, "-m", "hpc_kit.bench.spawned_ranks", str(ranks), *argv[1:]],
+        TORCHRUN: [*torchrun, *argv[1:]],
+        SRUN: [*srun, *argv],
     }
-    lines[TORCHRUN] += argv[1:]
     alone = variant in {SINGLE_PROCESS, DATAPARALLEL}
-    own = training_runs.program_environment(folder, threads=options.ranks if alone else 1)
+    own = training_runs.program_environment(folder, threads=ranks if alone else 1)
     if variant == SRUN:
         # srun starts a step in the surrounding job, but not with the variables of this step.
         job = {name: os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CONF") if name in os.environ}

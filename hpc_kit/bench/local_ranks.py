@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,11 +13,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from importlib import import_module
-from pathlib import Path
 from typing import IO, NamedTuple
 
 from hpc_kit.bench import processes
-from hpc_kit.bench.recorder import PipeRecorder, Recorder, apply_line
+from hpc_kit.bench.machine import find_program
+from hpc_kit.bench.recorder import Recorder, apply_line, pipe_recorder
+from hpc_kit.bench.training_runs import torch_variables_of_rank
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.runtime.launchers import resolve
 from hpc_kit.runtime.rendezvous import network
@@ -32,7 +32,7 @@ ERROR_PREFIX = "hpc_kit-refused "
 TIMEOUT = 4 * 3600.0
 """Seconds; the timeout of a process group ends a hanging collective much earlier."""
 
-_GRACE, _LAST_LINES = processes.GRACE + 5, 12
+_GRACE = processes.GRACE + 5
 """Seconds before ranks are killed: a rank first ends the program that it runs."""
 
 
@@ -42,11 +42,6 @@ class StartedProcess(NamedTuple):
     name: str
     process: subprocess.Popen[str]
     words: IO[str]
-
-    def tail(self) -> list[str]:
-        """Return the last lines of the output file."""
-        self.words.seek(0)
-        return [line for line in self.words.read().splitlines() if line.strip()][-_LAST_LINES:]
 
 
 def world_size() -> int:
@@ -127,9 +122,7 @@ def has_mpirun() -> bool:
 
 
 def _find_mpirun() -> str | None:
-    """Find mpirun on PATH or beside this Python."""
-    folders = os.pathsep.join((os.environ.get("PATH", ""), str(Path(sys.executable).parent)))
-    return next((path for name in ("mpirun", "mpiexec") if (path := shutil.which(name, path=folders))), None)
+    return find_program("mpirun") or find_program("mpiexec")
 
 
 def mpirun_command(ranks: int) -> list[str]:
@@ -161,11 +154,9 @@ def _rank_environment() -> dict[str, str]:
 
 def _rank_environments(ranks: int) -> Iterator[dict[str, str]]:
     """Yield the environment of each rank on this machine: its numbers and the meeting address."""
-    port = network.free_port()
+    master = ("127.0.0.1", network.free_port())
     for rank in range(ranks):
-        numbers = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "HPC_KIT_LAUNCHER": "env"}
-        yield _rank_environment() | {name: str(number) for name, number in numbers.items()} | place
+        yield _rank_environment() | torch_variables_of_rank(rank, ranks, (rank, ranks), master)
 
 
 @contextmanager
@@ -200,7 +191,7 @@ def _follow_ranks(started: Sequence[StartedProcess], recorder: Recorder, timeout
         first = started[failed]
         if not late.is_set():
             what, remedy = processes.describe_failure(f"{first.name} of the measurement", first.process.returncode)
-        words = others if failed == 0 else first.tail()
+        words = others if failed == 0 else processes.last_lines(first.words)
         raise JobFailed(what, found="\n".join(words) or "no output", remedy=remedy)
     if not result_lines:
         raise JobFailed(
@@ -212,7 +203,7 @@ def _follow_ranks(started: Sequence[StartedProcess], recorder: Recorder, timeout
 
 def _read_results(words: Iterable[str], recorder: Recorder) -> tuple[int, deque[str]]:
     """Apply rank 0's result lines; return their number and the last lines of other output."""
-    result_lines, others = 0, deque[str](maxlen=_LAST_LINES)
+    result_lines, others = 0, deque[str](maxlen=processes.LAST_LINES)
     for line in words:
         if line.startswith(ERROR_PREFIX):
             raise SpecError(**json.loads(line.removeprefix(ERROR_PREFIX)))
@@ -232,7 +223,7 @@ def _main(program: str, options: str) -> None:
         sys.stdout.flush()
 
     try:
-        import_module(program).main(json.loads(options), PipeRecorder(say))
+        import_module(program).main(json.loads(options), pipe_recorder(say))
     except SpecError as error:
         say(json.dumps({"what": error.what, "found": error.found, "remedy": error.remedy}), ERROR_PREFIX)
         raise

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from hpc_kit.runtime.rendezvous import network
-from hpc_kit.runtime.rendezvous import network as addresses
 
 if TYPE_CHECKING:
     from hpc_kit.runtime.process_group import Group
@@ -87,7 +86,7 @@ def describe_this_host(seconds: float = LOAD_SECONDS) -> MeasuredHost:
     """Describe this host; takes as long as `measure_load`."""
     gpus, pairs = _list_gpus()
     return MeasuredHost(
-        name=addresses.this_node_name(os.environ),
+        name=network.this_node_name(os.environ),
         cpu=parse_processor_name(_read_text(Path("/proc/cpuinfo"))),
         cores=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -169,10 +168,15 @@ def _read_text(path: Path) -> str:
     return ""
 
 
+def find_program(name: str) -> str | None:
+    """Find a program on PATH or beside this Python."""
+    folders = os.pathsep.join((os.environ.get("PATH", ""), str(Path(sys.executable).parent)))
+    return shutil.which(name, path=folders)
+
+
 def _command_output(*argv: str) -> str:
     """Return the output of a program; empty if it is missing or fails."""
-    folders = os.pathsep.join((os.environ.get("PATH", ""), str(Path(sys.executable).parent)))
-    program = shutil.which(argv[0], path=folders)
+    program = find_program(argv[0])
     if program is None:
         return ""
     with suppress(OSError, subprocess.TimeoutExpired):

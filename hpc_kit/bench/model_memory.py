@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.bench import local_ranks as ranks
-from hpc_kit.bench import memory_check
-from hpc_kit.bench.options import check_known_names
+from hpc_kit.bench import option_checks
 from hpc_kit.bench.results import Column, format_number
 from hpc_kit.errors import SpecError
 
@@ -51,7 +50,7 @@ class MemoryOptions(NamedTuple):
         Raises:
             SpecError: A variant is unknown, there is one rank only, or memory is too small.
         """
-        check_known_names("way", self.ways, FORMULAS)
+        option_checks.check_known_names("way", self.ways, FORMULAS)
         if self.ranks < 2:
             raise SpecError(
                 "one rank has no other rank to share with", found=f"--ranks {self.ranks}", remedy="--ranks 4"
@@ -64,7 +63,7 @@ class MemoryOptions(NamedTuple):
             )
         here = ranks.ranks_on_this_host(self.ranks)
         needed = max(state_bytes(strategy, self.parameters, self.ranks) for strategy in self.ways)
-        memory_check.check_memory(
+        option_checks.check_memory(
             here * 1.25 * needed,
             f"a model of {format_number(self.parameters / 1e6)} million parameters on {here} ranks of this host",
             "a smaller --layers or --width, or fewer ranks",

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
-from hpc_kit.bench import memory_check, rank_timing
+from hpc_kit.bench import option_checks, rank_timing
 from hpc_kit.bench.machine import gather_hosts
 from hpc_kit.bench.model_memory import MemoryOptions, formula_text, state_bytes
 from hpc_kit.bench.recorder import recorder_of_rank
@@ -46,7 +46,7 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
     options = MemoryOptions(**arguments)
     with distributed() as world:
         needed = max(state_bytes(strategy, options.parameters, world.world_size) for strategy in options.ways)
-        memory_check.check_gpu_memory(1.25 * needed, "the model", "a smaller --layers or --width", world)
+        option_checks.check_gpu_memory(1.25 * needed, "the model", "a smaller --layers or --width", world)
         meet = rank_timing.barrier_function(world)
         hosts, _ = gather_hosts(world)
         recorder = recorder_of_rank(recorder, world)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.bench import local_ranks as ranks
-from hpc_kit.bench import memory_check
-from hpc_kit.bench.options import check_known_names
+from hpc_kit.bench import option_checks
 from hpc_kit.bench.results import Column
 from hpc_kit.errors import SpecError
 
@@ -64,7 +63,7 @@ class PipelineOptions(NamedTuple):
         Raises:
             SpecError: A number is out of range, or the batch does not fit into memory.
         """
-        check_known_names("sweep", self.sweeps, SWEEPS)
+        option_checks.check_known_names("sweep", self.sweeps, SWEEPS)
         if self.ranks < 2:
             raise SpecError("a pipeline needs two ranks", found=f"--ranks {self.ranks}", remedy="--ranks 2")
         if SCHEDULES in self.sweeps and (few := min(self.micro_batches)) < self.ranks:
@@ -112,7 +111,7 @@ def _check_splits(options: PipelineOptions) -> None:
             found=f"--splits {largest}, --batch {options.batch}",
             remedy=f"splits of at most {options.batch}, or a larger --batch",
         )
-    memory_check.check_memory(
+    option_checks.check_memory(
         2 * batch_bytes(options),
         f"a batch of {options.batch} images of {options.image} x {options.image}",
         "a smaller --image or --batch",

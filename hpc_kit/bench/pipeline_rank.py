@@ -19,7 +19,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, ScheduleZBVZeroBubble, get_schedule_class
 from torch.nn import functional as F  # noqa: N812  torch's own habit
 
-from hpc_kit.bench import memory_check, rank_timing, resnet_halves
+from hpc_kit.bench import option_checks, rank_timing, resnet_halves
 from hpc_kit.bench.machine import gather_hosts
 from hpc_kit.bench.pipeline import SCHEDULES, SPLITS, PipelineOptions, batch_bytes
 from hpc_kit.bench.recorder import recorder_of_rank
@@ -48,7 +48,7 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
     torch.set_num_threads(1)
     with distributed() as world:
         if SPLITS in options.sweeps:
-            memory_check.check_gpu_memory(batch_bytes(options), "the batch", "a smaller --image or --batch", world)
+            option_checks.check_gpu_memory(batch_bytes(options), "the batch", "a smaller --image or --batch", world)
         meet = rank_timing.barrier_function(world)
         hosts, _ = gather_hosts(world)
         recorder = recorder_of_rank(recorder, world)

@@ -15,6 +15,9 @@ from typing import IO, NoReturn
 GRACE = 35.0
 """Seconds between SIGTERM and SIGKILL; torchrun gives its own workers 30."""
 
+LAST_LINES = 12
+"""Lines of output that explain a failure."""
+
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -104,6 +107,12 @@ class ExitOrder:
         failed = [place for place in self._order if self._processes[place].returncode]
         # Out of memory, the kernel kills one rank first, but its exit may be seen after those of its peers.
         return min(failed, key=lambda place: self._processes[place].returncode != -signal.SIGKILL, default=None)
+
+
+def last_lines(log: IO[str]) -> list[str]:
+    """Return the last lines of an output file that are not empty."""
+    log.seek(0)
+    return [line for line in log.read().splitlines() if line.strip()][-LAST_LINES:]
 
 
 def describe_failure(name: str, code: int) -> tuple[str, str]:

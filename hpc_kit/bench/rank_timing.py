@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 Name = TypeVar("Name", bound=Hashable)
+Value = TypeVar("Value")
 
+WARMUP_ROUNDS = 1
+"""Rounds that do not count."""
 ROUNDS, WARMUP_CALLS = 7, 2
 _FEW_ROUNDS, _LONG_SECONDS = 3, 0.5
 """Slow calls are repeated less often."""
@@ -66,20 +69,11 @@ def _choose_counts(once: Callable[[], None], seconds: float) -> tuple[int, int]:
     return min(_MAX_CALLS, max(1, int(seconds / each))), _FEW_ROUNDS if each > _LONG_SECONDS else ROUNDS
 
 
-WARMUP_ROUNDS = 1
-"""Rounds that do not count."""
-
-_Value = TypeVar("_Value")
-
-
 def barrier_function(world: Group) -> Callable[[], None]:
     """Return a function that waits for the GPU and then for all ranks, in a gloo group of its own.
 
     A waiting rank does not use its GPU, so another rank may use it meanwhile.
     """
-    import torch
-    from torch import distributed as dist
-
     group = dist.new_group(backend="gloo")
 
     def meet() -> None:
@@ -113,10 +107,8 @@ def time_interleaved(
     return seconds
 
 
-def broadcast_value(value: _Value, world: Group) -> _Value:
+def broadcast_value(value: Value, world: Group) -> Value:
     """Return rank 0's value on every rank."""
-    from torch import distributed as dist
-
     values = [value]
     dist.broadcast_object_list(values, src=0, device=world.device)
     return values[0]

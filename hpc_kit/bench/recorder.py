@@ -1,14 +1,13 @@
 """Collects the rows of a measurement, keeps its files up to date and reports progress.
 
-A benchmark fills in a `Recorder`: a `FileRecorder` in the process of the command line, or a `PipeRecorder` in a rank,
-which sends each call as a line of JSON to the `FileRecorder`.
+A benchmark fills in a `Recorder`: a `FileRecorder` in the process of the command line, or in a rank one that sends each
+call as a line of JSON to the `FileRecorder`.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +23,15 @@ if TYPE_CHECKING:
     from hpc_kit.runtime import Group
 
 
-class Recorder(ABC):
-    """Receives the results of a benchmark. Each method is one call of `record` with its name and its argument."""
+class Recorder:
+    """Receives the results of a benchmark. Each method is one call of `record`.
 
-    @abstractmethod
-    def record(self, kind: str, value: Any) -> None:
-        """Take in one call: the name of the method and its argument."""
+    Args:
+        record: Called with the name of the method and its argument.
+    """
+
+    def __init__(self, record: Callable[[str, Any], None]) -> None:
+        self.record = record
 
     def expect_rows(self, rows: int) -> None:
         """Announce how many times a row will be put."""
@@ -101,6 +103,7 @@ class FileRecorder(Recorder):
         tell: Callable[[str], None] = lambda _: None,
         look: float = machine.LOAD_SECONDS,
     ) -> None:
+        super().__init__(self._change)
         self._keep, self._tell, self._look = keep, tell, look
         self._expected: int | None = None
         self._puts = 0
@@ -121,7 +124,7 @@ class FileRecorder(Recorder):
         """Rows so far."""
         return self._document.results
 
-    def record(self, kind: str, value: Any) -> None:
+    def _change(self, kind: str, value: Any) -> None:
         """Change the result; save it after a row or a missing part."""
         document = self._document
         match kind:
@@ -161,31 +164,14 @@ class FileRecorder(Recorder):
         self._document = structs.replace(self._document, **fields)
 
 
-class PipeRecorder(Recorder):
-    """Recorder of a rank that writes each call as a line for `apply_line`.
-
-    Args:
-        write_line: Called with each line.
-    """
-
-    def __init__(self, write_line: Callable[[str], None]) -> None:
-        self._write_line = write_line
-
-    def record(self, kind: str, value: Any) -> None:
-        """Write a line."""
-        self._write_line(msgspec.json.encode([kind, value]).decode())
-
-
-class SilentRecorder(Recorder):
-    """Recorder of the ranks whose results are not read."""
-
-    def record(self, kind: str, value: Any) -> None:
-        """Ignore the call."""
+def pipe_recorder(write_line: Callable[[str], None]) -> Recorder:
+    """Return the recorder of a rank, which writes each call as a line for `apply_line`."""
+    return Recorder(lambda kind, value: write_line(msgspec.json.encode([kind, value]).decode()))
 
 
 def recorder_of_rank(recorder: Recorder, world: Group) -> Recorder:
-    """Return the recorder on rank 0, and a silent one on all other ranks."""
-    return recorder if world.is_main else SilentRecorder()
+    """Return the recorder on rank 0. On all other ranks, return one that ignores every call."""
+    return recorder if world.is_main else Recorder(lambda _kind, _value: None)
 
 
 _ARGUMENTS: dict[str, Any] = {
@@ -200,7 +186,7 @@ _ARGUMENTS: dict[str, Any] = {
 
 
 def apply_line(line: str, recorder: Recorder) -> None:
-    """Apply a line of a `PipeRecorder` to a recorder.
+    """Apply a line of a `pipe_recorder` to a recorder.
 
     Raises:
         msgspec.MsgspecError: The line is no such call.

@@ -16,8 +16,7 @@ from hpc_kit.runtime.rendezvous import network
 
 def run_rank(number: int, ranks: int, port: int, argv: list[str]) -> None:
     """Run the program as one rank, with torch's variables set."""
-    variables = training_runs.torch_variables_of_rank(number, ranks, (number, ranks), ("127.0.0.1", port))
-    os.environ.update({name: str(value) for name, value in variables.items()})
+    os.environ.update(training_runs.torch_variables_of_rank(number, ranks, (number, ranks), ("127.0.0.1", port)))
     sys.argv = argv
     sys.path.insert(0, str(Path(argv[0]).parent))
     runpy.run_path(argv[0], run_name="__main__")

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_kit.bench import slurm_job
-from hpc_kit.bench.options import check_known_names
+from hpc_kit.bench import option_checks, slurm_job
 from hpc_kit.bench.results import Column, Plot, format_quantity
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.slurm.client import SlurmClient
@@ -36,9 +35,6 @@ PHASES = ("queue", "srun", "imports", "rendezvous", "model", "data", "step")
 COLUMNS = {**{phase: Column(unit="s") for phase in PHASES}, "total": Column(unit="s")}
 COLUMNS["srun"] = Column(unit="s", title="srun (and torchrun)")
 START_VARIANTS = ("hpc-kit", "hpc-kit torchrun", "plain srun", "plain torchrun")
-
-PROGRAM = Path("train", "first_step.py")
-"""Path below the folder of the jobs."""
 
 
 class StartOptions(NamedTuple):
@@ -58,7 +54,7 @@ class StartOptions(NamedTuple):
         Raises:
             SpecError: A variant is unknown, or ranks do not divide over the nodes.
         """
-        check_known_names("way", self.ways, START_VARIANTS)
+        option_checks.check_known_names("way", self.ways, START_VARIANTS)
         for number in self.ranks:
             nodes = min(self.nodes, number)
             if number % nodes:

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.bench import local_ranks as ranks
-from hpc_kit.bench import memory_check
-from hpc_kit.bench.options import check_known_names
+from hpc_kit.bench import option_checks
 from hpc_kit.bench.results import SIGNIFICANT_ERRORS, Column, median_error, summarize
 from hpc_kit.errors import SpecError
 from hpc_kit.planner import advice
@@ -94,7 +93,7 @@ class StrategyOptions(NamedTuple):
         Raises:
             SpecError: A strategy is unknown, the model cannot be cut, or memory is too small.
         """
-        check_known_names("strategy", self.strategies, STRATEGIES)
+        option_checks.check_known_names("strategy", self.strategies, STRATEGIES)
         if self.ranks < 2:
             raise SpecError("nothing is split over one rank", found=f"--ranks {self.ranks}", remedy="--ranks 4")
         for name, number in (("layers", self.layers), ("heads", self.heads), ("global-batch", self.global_batch)):
@@ -105,7 +104,7 @@ class StrategyOptions(NamedTuple):
                     remedy=f"--{name} {self.ranks * (number // self.ranks + 1)}",
                 )
         here = ranks.ranks_on_this_host(self.ranks)
-        memory_check.check_memory(2 * here * _PROCESS_BYTES, f"{here} ranks of this host", "fewer ranks a host")
+        option_checks.check_memory(2 * here * _PROCESS_BYTES, f"{here} ranks of this host", "fewer ranks a host")
 
 
 def command_for(name: str, options: StrategyOptions, world_size: int) -> list[str] | None:

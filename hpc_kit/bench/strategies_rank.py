@@ -110,9 +110,10 @@ def run_strategy(name: str, line: list[str], world: Group, folder: Path, timeout
     fault = None
     if world.rank < number:
         local = (world.local_rank, min(world.local_world_size, number))
-        variables: dict[str, Any] = training_runs.torch_variables_of_rank(world.rank, number, local, master)
-        argv = training_runs.python_command(training_runs.find_training_program(STRATEGIES[name].program), *line)
-        fault = training_runs.run_program(argv, training_runs.program_environment(folder, **variables), timeout)
+        environ = training_runs.program_environment(folder)
+        environ |= training_runs.torch_variables_of_rank(world.rank, number, local, master)
+        argv = training_runs.training_command(STRATEGIES[name].program, *line)
+        fault = training_runs.run_program(argv, environ, timeout)
     faults: list[str | None] = [None] * world.world_size
     dist.all_gather_object(faults, fault)
     return next((f"rank {rank}: {words_}" for rank, words_ in enumerate(faults) if words_), "")

@@ -21,8 +21,6 @@ from hpc_kit.spec import search_path
 
 Summary: TypeAlias = dict[str, float | str]
 
-_LAST_LINES = 12
-
 
 def find_training_program(name: str) -> Path:
     """Find a program of jobs/train, first in the project, then among the shipped ones.
@@ -41,23 +39,31 @@ def find_training_program(name: str) -> Path:
     )
 
 
-def program_environment(run: Path, *, threads: int = 1, **variables: object) -> dict[str, str]:
+def training_command(name: str, *words: str) -> list[str]:
+    """Return the command line of a program of jobs/train.
+
+    Raises:
+        SpecError: There is no such program.
+    """
+    return [sys.executable, str(find_training_program(name)), *words]
+
+
+def program_environment(run: Path, *, threads: int = 1) -> dict[str, str]:
     """Return the environment of a program: without the surrounding job or step, but with its own run folder."""
     dropped = {LAYOUT_VARIABLE, CHOICE}
     own = {name: value for name, value in submit_environment(os.environ).items() if name not in dropped}
-    own |= {"OMP_NUM_THREADS": str(threads), RUN_VARIABLE: str(run)}
-    return own | {name: str(value) for name, value in variables.items()}
+    return own | {"OMP_NUM_THREADS": str(threads), RUN_VARIABLE: str(run)}
 
 
 def torch_variables_of_rank(
     rank: int, world_size: int, local: tuple[int, int], master: tuple[str, int]
-) -> dict[str, object]:
+) -> dict[str, str]:
     """Return the variables of one rank.
 
     `local` contains its rank and the number of ranks on its host, `master` the address of rank 0.
     """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", CHOICE)
-    return dict(zip(names, (rank, world_size, *local, *master, "env"), strict=True))
+    return dict(zip(names, map(str, (rank, world_size, *local, *master, "env")), strict=True))
 
 
 def run_program(argv: Sequence[str], environ: Mapping[str, str], timeout: float) -> str | None:
@@ -74,9 +80,7 @@ def run_program(argv: Sequence[str], environ: Mapping[str, str], timeout: float)
                 processes.end(process)
         if not ended:
             return None
-        log.seek(0)
-        lines = [line for line in log.read().splitlines() if line.strip()][-_LAST_LINES:]
-        return "\n".join([ended, *lines])
+        return "\n".join([ended, *processes.last_lines(log)])
 
 
 def read_summary(folder: Path) -> Summary:
@@ -90,8 +94,3 @@ def read_summary(folder: Path) -> Summary:
     except (OSError, ValueError) as error:
         raise JobFailed("the training left no summary", found=str(error), remedy="its output, above") from error
     return found
-
-
-def python_command(program: Path, *words: str) -> list[str]:
-    """Return the command line of a program."""
-    return [sys.executable, str(program), *words]

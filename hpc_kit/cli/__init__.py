@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from hpc_kit.cli.examples import epilog
-from hpc_kit.cli.groups import LazyGroup, ReaderGoneError
+from hpc_kit.cli.groups import LazyGroup, ReaderGoneError, epilog
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import HpcKitError
 from hpc_kit.runs.backend_registry import register_backend

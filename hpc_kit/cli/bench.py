@@ -14,13 +14,14 @@ import click
 from hpc_kit.bench import collectives, data_parallel, model_memory, pipeline, processes, startup, strategies
 from hpc_kit.bench.local_ranks import rank_count, world_size
 from hpc_kit.bench.results import format_label, format_number, format_quantity, read_result
+from hpc_kit.bench.training_runs import find_training_program
 from hpc_kit.cli.bench_output import parse_names, parse_numbers, run_bench
 from hpc_kit.cli.groups import OrderedGroup
 from hpc_kit.cli.options import CLUSTER_OPTION, FILE, FOLDER, JSON_OPTION, open_session
 from hpc_kit.cli.output import short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import RecordError
-from hpc_kit.spec import search_path
+from hpc_kit.slurm.units import format_count
 
 if TYPE_CHECKING:
     from hpc_kit.bench.comparison import Comparison, Ratio
@@ -219,12 +220,11 @@ def start_command(cluster: str | None, **values: Any) -> Measurement:
     options.check()
     session = open_session(cluster)
     session.client.check_available(session.cluster.name)
-    folders = search_path.search_folders("jobs", search_path.current_folder())
-    program = next(folder / startup.PROGRAM for folder in folders if (folder / startup.PROGRAM).is_file())
+    program = find_training_program("first_step.py")
     session.runs.mkdir(parents=True, exist_ok=True)
     gpus = session.cluster.node.gpus
     gpus = startup.gpus_per_node(session.client) if gpus is None else gpus
-    slurm = startup.SubmitSettings(cluster, session.client, program.resolve(), session.runs.resolve(), gpus)
+    slurm = startup.SubmitSettings(cluster, session.client, program, session.runs.resolve(), gpus)
     return options, partial(startup.measure_startup, options, slurm=slurm)
 
 
@@ -314,7 +314,7 @@ def _comparison_lines(comparison: Comparison, one: BenchResult) -> list[str]:
         ("B", comparison.only_second, comparison.labels_only_second),
     )
     unmatched = [
-        f"only in {name}: {number} row{'s' * (number > 1)}" + (f" ({names})" if names else "")
+        f"only in {name}: {format_count(number, 'row')}" + (f" ({names})" if names else "")
         for name, number, names in sides
         if number
     ]

@@ -16,6 +16,7 @@ from hpc_kit.runs.history import Attempt, History, read_history
 from hpc_kit.runs.run_folders import RECENT_RUNS, RunIndex
 from hpc_kit.slurm.job_ids import parse_job_ids
 from hpc_kit.slurm.start_forecast import format_duration
+from hpc_kit.slurm.units import format_count
 
 if TYPE_CHECKING:
     from hpc_kit.runs.run_folders import Run
@@ -84,7 +85,7 @@ def _format_history(run: Run, history: History) -> list[str]:
         return [f"{run.job_id} {run.name}: no attempts: only jobs with a table [restart] record them"]
     rows = [("", "start", "ran", "nodes", "step", "end"), *(_row(each) for each in history.attempts)]
     table = format_table(rows, "right", "left", "right", "left", "right", "left", first_width=4)
-    return [f"{run.job_id} {run.name}: {count} attempt{'s'[: count != 1]}{lost}", *table]
+    return [f"{run.job_id} {run.name}: {format_count(count, 'attempt')}{lost}", *table]
 
 
 def _row(attempt: Attempt) -> tuple[str, ...]:

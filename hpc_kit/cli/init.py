@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import os
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -13,6 +16,11 @@ from hpc_kit.cli.output import print_line
 from hpc_kit.errors import SpecError
 from hpc_kit.run_files import write_whole
 from hpc_kit.spec import search_path, toml_documents
+
+MOST_SCRIPTS = 5
+"""A project with more batch scripts is not asked about each of them."""
+
+_PATTERNS = ("*.sbatch", "*.slurm", "*.sh")
 
 MAKEFILE = """\
 # Submit, look at and follow the jobs of this project. `make help` lists the targets.
@@ -74,9 +82,7 @@ def command(
     The files of the project have priority over the shipped ones. Existing files are not changed. On a terminal, the
     command offers to write a cluster file if there is a Slurm, and to convert the batch scripts of FOLDER.
     """
-    from hpc_kit.cli.init_offers import ask, carry_out
-
-    offers = ask(folder, discover, scripts)
+    offers = _ask(folder, discover, scripts)
     shipped = search_path.shipped_folder("jobs").parent
     if minimal:
         jobs = jobs or ("ddp_1node",)
@@ -89,7 +95,7 @@ def command(
         texts[Path("Makefile")] = MAKEFILE.encode()
     for path, content in texts.items():
         _write_file(folder / path, content)
-    carry_out(context, folder, offers)
+    _carry_out(context, folder, offers)
     name = jobs[0] if jobs else "ddp_4node"
     inside = "" if folder.resolve() == search_path.current_folder() else f"cd {shlex.quote(str(folder))} && "
     print_line("next", f"{inside}{'hpc-kit submit ' if minimal else 'make submit JOB='}{name}")
@@ -176,3 +182,78 @@ def _write_file(path: Path, content: bytes) -> None:
         remedy = "free some space there, or another folder"
         raise SpecError(f"{path} cannot be written", found=str(error), remedy=remedy) from error
     print_line("written", str(path))
+
+
+class Offers(NamedTuple):
+    """Additional work of `init`: write a cluster file, and convert these batch scripts."""
+
+    discover: bool
+    scripts: tuple[Path, ...]
+
+
+def _ask(folder: Path, discover: bool | None, scripts: tuple[Path, ...]) -> Offers:
+    """Return the answers of the command line, and ask for the missing ones on a terminal.
+
+    Args:
+        folder: The project.
+        discover: The answer about the cluster file; None: ask.
+        scripts: The batch scripts to convert; none: ask for each that the project has.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return Offers(bool(discover), scripts)
+    if discover is None:
+        discover = not (folder / "env" / "default.toml").exists() and _offer_cluster()
+    if not scripts:
+        scripts = tuple(
+            script
+            for script in find_scripts(folder)
+            if not _job_of(folder, script).exists()
+            and click.confirm(f"Convert {script} to {_job_of(folder, script)}?", default=True)
+        )
+    return Offers(discover, scripts)
+
+
+def find_scripts(folder: Path) -> list[Path]:
+    """Return the batch scripts of a project; none if it has many."""
+    found = [
+        path
+        for pattern in _PATTERNS
+        for path in sorted(folder.glob(pattern))
+        if path.is_file() and b"#SBATCH" in path.read_bytes()[: 1 << 16]
+    ]
+    return found if len(found) <= MOST_SCRIPTS else []
+
+
+def _carry_out(context: click.Context, folder: Path, offers: Offers) -> None:
+    """Write the cluster file and the job files."""
+    from hpc_kit.cli import cluster, import_script
+
+    if offers.discover:
+        context.invoke(cluster.discover_command, write=folder / "env" / "default.toml")
+    for script in offers.scripts:
+        job = _job_of(folder, script)
+        if job.exists():
+            print_line("kept", f"{job}: yours")
+        else:
+            context.invoke(import_script.command, script=script, output=job, as_json=False)
+
+
+def _job_of(folder: Path, script: Path) -> Path:
+    return folder / "jobs" / f"{script.stem}.toml"
+
+
+def _offer_cluster() -> bool:
+    """Offer a cluster file if a Slurm of the system is here."""
+    from hpc_kit.errors import SlurmUnavailable
+    from hpc_kit.slurm.client import find_slurm, is_embedded
+    from hpc_kit.slurm.versions import detect_version
+
+    try:
+        here = not is_embedded(os.environ) and find_slurm(os.environ) is not None
+    except SlurmUnavailable:
+        return False
+    if not here:
+        return False
+    version = detect_version(os.environ)
+    name = f"Slurm {version}" if version else "A Slurm"
+    return click.confirm(f"{name} is here. Write env/default.toml with its partitions and limits?", default=True)

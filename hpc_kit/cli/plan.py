@@ -20,6 +20,7 @@ from hpc_kit.planner.search import PlanningTask, SearchResult
 from hpc_kit.planner.target import PlanningTarget, parse_framework, resolve_target
 from hpc_kit.spec import load
 from hpc_kit.spec.default_cluster import default_cluster_name
+from hpc_kit.spec.toml_documents import check_new
 
 if TYPE_CHECKING:
     from hpc_kit.planner.job_files import JobModel
@@ -188,7 +189,7 @@ def _search_layouts(name: str | None, options: PlanOptions, program: tuple[str, 
             remedy="name the job alone, or use --model and --nodes with the program",
         )
     if options.write is not None:
-        plan_files.check_job_file(options.write)
+        check_new(options.write, plan_files.WRITE_OPTION)
     job = None if name is None else load.load_job(name, root=root)
     task, target = _planning_task(job, options, root)
     result = search.search_layouts(task, target.fitted)

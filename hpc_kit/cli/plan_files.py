@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
+from hpc_kit.planner import calibration, explain, hardware, job_files
+from hpc_kit.planner.constants import memory_error
+from hpc_kit.planner.job_files import SupportedPlan
+from hpc_kit.planner.search import describe_layout, fastest_with_margin
+from hpc_kit.planner.target import measured_file
+from hpc_kit.spec import load
+from hpc_kit.spec.default_cluster import default_cluster_name
+from hpc_kit.spec.job import Job
+from hpc_kit.spec.resolve import resolve
+from hpc_kit.spec.resources import Resources
+from hpc_kit.spec.toml_documents import save_job
+from hpc_kit.submission.program_job import job_for_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from hpc_kit.planner.job_files import SupportedPlan
     from hpc_kit.planner.search import Plan, SearchResult
     from hpc_kit.spec.cluster import Cluster
-    from hpc_kit.spec.job import Job
 
-
-_WRITE_OPTION = "--write"
+WRITE_OPTION = "--write"
 _SHORT_TRAINING_DAYS = 0.25
 """Shorter trainings, in days, fit most time limits and get no note."""
 _MAX_SLOWDOWN = 0.03
 """A layout with a memory margin is preferred if it is at most this much slower."""
-
-
-def check_job_file(path: Path) -> None:
-    """Check before the search that the job file can be written.
-
-    Raises:
-        SpecError: The file exists, or does not end in .toml.
-    """
-    from hpc_kit.spec.toml_documents import check_new
-
-    check_new(path, _WRITE_OPTION)
 
 
 def write_job_file(
@@ -55,58 +52,64 @@ def write_job_file(
     Raises:
         SpecError: The programs support none of the plans.
     """
-    from hpc_kit.planner.job_files import job_from_plan, runs_shipped_program
-    from hpc_kit.spec.toml_documents import save_job
-    from hpc_kit.submission.program_job import job_for_program
-
+    root, only = Path.cwd(), bool(program)
     base = named or (job_for_program(program) if program else None)
-    if base is not None and not runs_shipped_program(base):
-        first, safe = answer.plans[0], next(iter(_plans_with_margin(answer, limit)), None)
-        instead = _safer_plan(first, safe, limit)
-        plan = instead or first
-        save_job(job_from_plan(plan, base, path.stem, Path.cwd()), path, _WRITE_OPTION)
-        _note_time_limit(plan, base, path, tokens)
+    # A program of the user may do anything.
+    own = base if base is not None and not job_files.runs_shipped_program(base) else None
+
+    def first_supported(plans: Iterable[Plan]) -> SupportedPlan | None:
+        if own is None:
+            return job_files.first_supported(plans, root, base, only=only)
+        return next((SupportedPlan(plan, own.name, own, 1) for plan in plans), None)
+
+    found = first_supported(answer.plans)
+    program_name = base.command[1] if base is not None and only else ""
+    if found is None:
+        raise _no_program_error(answer, program_name, path)
+    if found.rank > 1:
+        _note_rank_of_layout(answer, found, program_name)
+    safe = first_supported(_plans_with_margin(answer, limit))
+    if _prefers_margin(found.plan, safe.plan if safe else None, limit) and safe:
+        found = safe
+    steps = job_files.training_steps(found.base, root) if own is None else None
+    made = job_files.job_from_plan(found.plan, found.base, path.stem, root, steps=steps)
+    save_job(made, path, WRITE_OPTION)
+    if own is None:
+        _note_shipped_program(answer, found, made, path, steps=steps, only=only)
     else:
-        _write_shipped_program(answer, limit, base, path, only=bool(program))
+        _note_time_limit(found.plan, own, path, tokens)
     echo(f"written: {path}   submit with: hpc-kit submit {path}", err=True)
 
 
 def _plans_with_margin(answer: SearchResult, limit: float) -> Iterator[Plan]:
     """Yield the plans that fit even if they need more memory by the usual error of the prediction."""
-    from hpc_kit.planner.constants import memory_error
-    from hpc_kit.planner.search import fastest_with_margin
-
     error = memory_error(answer.plans[0].layout.framework)
     return (plan for plan in answer.plans if fastest_with_margin((plan,), limit, error))
 
 
-def _safer_plan(first: Plan, safe: Plan | None, limit: float) -> Plan | None:
-    """Return the plan to write instead of the first, or None. Print a warning if the first may not fit."""
-    from hpc_kit.planner.search import describe_layout
-
+def _prefers_margin(first: Plan, safe: Plan | None, limit: float) -> bool:
+    """Return whether to write the plan with a margin instead of the first. Print a warning if the first may not fit."""
     if safe is first:
-        return None
+        return False
     share = first.memory.total / limit
     full = f"{describe_layout(first.layout)} fills {share:.0%} of what can be filled of a GPU, and may not fit;\n"
     if safe is None:
         echo(f"warning: {full}it is written, for no layout leaves more room: try it before a long wait", err=True)
-        return None
+        return False
     more = safe.time.total / first.time.total - 1
     if more < _MAX_SLOWDOWN:
         echo(f"{full}written is {describe_layout(safe.layout)}, which surely does: {more:.1%} more time", err=True)
-        return safe
+        return True
     echo(
         f"warning: {full}it is written, for {describe_layout(safe.layout)}, which surely does, takes {more:.1%} more"
         " time",
         err=True,
     )
-    return None
+    return False
 
 
 def _note_time_limit(plan: Plan, base: Job, path: Path, tokens: float) -> None:
     """Print a note if the training takes longer than a job may run."""
-    from hpc_kit.planner import explain
-
     limit = (
         f"{base.resources.time}, the limit in its file" if base.resources.time is not None else "the cluster's limit"
     )
@@ -120,58 +123,41 @@ def _note_time_limit(plan: Plan, base: Job, path: Path, tokens: float) -> None:
     )
 
 
-def _write_shipped_program(answer: SearchResult, limit: float, base: Job | None, path: Path, *, only: bool) -> None:
-    from hpc_kit.planner import job_files
-    from hpc_kit.planner.job_files import job_from_plan
-    from hpc_kit.spec.toml_documents import save_job
-
-    best, root = answer.plans[0], Path.cwd()
-    found = job_files.first_supported(answer.plans, root, base, only=only)
-    if found is None:
-        raise _no_program_error(answer, base, path, only=only)
-    if found.rank > 1:
-        _note_rank_of_layout(answer, found, base, only=only)
-    safe = job_files.first_supported(_plans_with_margin(answer, limit), root, base, only=only)
-    if _safer_plan(found.plan, safe.plan if safe is not None else None, limit) and safe is not None:
-        found = safe
-    steps = job_files.training_steps(found.base, root)
-    made = job_from_plan(found.plan, found.base, path.stem, root, steps=steps)
-    save_job(made, path, _WRITE_OPTION)
+def _note_shipped_program(
+    answer: SearchResult, found: SupportedPlan, made: Job, path: Path, *, steps: int | None, only: bool
+) -> None:
+    """Print how the written job differs from the planned one: its command, its model, its time limit."""
+    model = answer.plans[0].layout.model
     lines = [] if only else [f"its command is that of job {found.name}: name your own behind --, or edit {path}"]
-    if made.model.parameters != best.layout.model.parameters:
+    if made.model.parameters != model.parameters:
         lines.append(
             f"its model has {made.model.parameters:.3g} parameters (a GPT of bytes, without grouped keys or SwiGLU): "
-            f"it is not {best.layout.model.name}"
+            f"it is not {model.name}"
         )
     if steps is not None:
         lines.append(f"its limit, {made.resources.time}, is for {steps} steps of {found.plan.time.total:.4g} s")
     echo(";\n".join(lines), err=True)
 
 
-def _no_program_error(answer: SearchResult, base: Job | None, path: Path, *, only: bool) -> SpecError:
-    from hpc_kit.planner.search import describe_layout
-
+def _no_program_error(answer: SearchResult, program: str, path: Path) -> SpecError:
     run = answer.plans[0].layout
-    own = base.command[1] if base is not None and only else ""
     return SpecError(
-        f"{own} can do none of these layouts" if own else "no program of jobs/train can do any of these layouts",
+        f"{program} can do none of these layouts"
+        if program
+        else "no program of jobs/train can do any of these layouts",
         found=f"{describe_layout(run)}, {run.precision}, and {len(answer.plans) - 1} others",
         remedy=f"your own behind --: hpc-kit plan ... --write {path} -- python train.py",
     )
 
 
-def _note_rank_of_layout(answer: SearchResult, found: SupportedPlan, base: Job | None, *, only: bool) -> None:
+def _note_rank_of_layout(answer: SearchResult, found: SupportedPlan, program: str) -> None:
     """Print which layout is the first that a program supports, and how much slower it is."""
-    from hpc_kit.planner.search import describe_layout
-
     best, plan = answer.plans[0], found.plan
-    own = base.command[1] if base is not None and only else ""
-    none = f"{own} cannot do" if own else "no program of jobs/train can do"
-    first = "the first that it can do" if own else "the first that one of them can do"
+    none = f"{program} cannot do" if program else "no program of jobs/train can do"
     more = plan.time.total / best.time.total - 1
     echo(
         f"{none} the first layout, {describe_layout(best.layout)};\n"
-        f"{first} is number {found.rank} of {len(answer.plans)}, "
+        f"the first that {'it' if program else 'one of them'} can do is number {found.rank} of {len(answer.plans)}, "
         f"{describe_layout(plan.layout)}: {plan.time.total:.4g} s a step, {more:.1%} more",
         err=True,
     )
@@ -188,11 +174,10 @@ def predict_cases(cases: Path, output: Path) -> int:
         SpecError: The file is not readable, or both paths are the same file.
     """
     from hpc_kit.planner import cases as batch
-    from hpc_kit.planner.cases import parse_case
 
     if output.exists() and cases.exists() and output.samefile(cases):
         raise SpecError(f"--output {output} is the file of --cases", remedy="--output predictions.csv")
-    found = [batch.predict_case(parse_case(row)) for row in batch.read_cases(cases)]
+    found = [batch.predict_case(batch.parse_case(row)) for row in batch.read_cases(cases)]
     batch.write_predictions(output, found)
     without = [one for one in found if one.step_time is None]
     notes: dict[str, list[str]] = {}
@@ -220,10 +205,6 @@ def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path 
     Raises:
         SpecError: The cluster does not exist, or the results are not readable.
     """
-    from hpc_kit.planner import calibration
-    from hpc_kit.planner.target import measured_file
-    from hpc_kit.spec.default_cluster import default_cluster_name
-
     root = Path.cwd()
     name = cluster or default_cluster_name(root, os.environ)
     profile = _load_cluster(name, root)
@@ -252,9 +233,6 @@ def _load_cluster(name: str, root: Path) -> Cluster:
     Raises:
         SpecError: No such file. For a machine of the catalogue, the message shows the file to write.
     """
-    from hpc_kit.planner import hardware
-    from hpc_kit.spec import load
-
     try:
         return load.load_cluster(name, root=root)
     except SpecError as error:
@@ -273,10 +251,7 @@ def _load_cluster(name: str, root: Path) -> Cluster:
 def _submit_calibration(cluster: str, path: Path, root: Path) -> int:
     from hpc_kit.cli.outcomes import follow_run
     from hpc_kit.cli.output import print_next_steps
-    from hpc_kit.spec import load
-    from hpc_kit.spec.job import Job
-    from hpc_kit.spec.resolve import resolve
-    from hpc_kit.spec.resources import Resources
+    from hpc_kit.script.render import render_resolved
     from hpc_kit.submission import submit
 
     job = Job(
@@ -286,7 +261,7 @@ def _submit_calibration(cluster: str, path: Path, root: Path) -> int:
         resources=Resources(nodes=1, ntasks_per_node=1, gpus_per_task="1", time="00:10:00"),
     )
     resolved = resolve(load.load(job, cluster, root=root), root=root)
-    submitted = submit.submit_resolved(resolved, root=root, command_line=sys.argv)
+    submitted = submit.submit_resolved(resolved, render_resolved(resolved, root=root), root=root)
     echo(f"job     {submitted.job_id} measures one GPU; its numbers go to {path}")
     if resolved.cluster.slurm != "embedded":
         print_next_steps(submitted.job_id, going=True)

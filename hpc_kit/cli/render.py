@@ -53,7 +53,8 @@ def command(
     JOB is the name or path of a job file. Without JOB, write a program after --:
     hpc-kit render -j 4x2 --time 2:00:00 -- python train.py --steps 100
 
-    Every option of sbatch works as well.
+    Every option of sbatch works as well. -o FILE is therefore the log of the job (sbatch's --output). To write the
+    script to a file: hpc-kit render JOB > FILE
     """
     root, request = search_path.current_folder(), parse_request(job)
     has_hosts = hosts is not None or hostfile is not None

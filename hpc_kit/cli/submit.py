@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 from msgspec import structs
 
-from hpc_kit.check.preflight import check_faults, check_program
 from hpc_kit.cli.job_arguments import (
     JobCommand,
     JobRequest,
@@ -27,11 +26,10 @@ from hpc_kit.cli.output import exit_interrupted, print_line, print_next_steps, s
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.script.render import render_resolved
+from hpc_kit.slurm.units import format_count
 from hpc_kit.spec import search_path
-from hpc_kit.spec.cluster_client import open_client
 from hpc_kit.submission import sbatch
-from hpc_kit.submission.partition_limits import check_partition
-from hpc_kit.submission.submit import submit_script
+from hpc_kit.submission.submit import check_submission, submit_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -47,10 +45,11 @@ CHAIN_KINDS = ("afterok", "afterany", "afternotok", "after", "aftercorr")
 
 
 class Order(NamedTuple):
-    """The jobs of one command, and its options."""
+    """The jobs of one command with their scripts, and its options."""
 
     requests: list[JobRequest]
     resolved: list[Resolved]
+    scripts: list[str]
     root: Path
     chain: str | None
     save: Path | None
@@ -103,11 +102,13 @@ def command(
     requests = parse_requests(jobs)
     _check_submit_options(requests, chain, alone=test_only or save is not None)
     resolved = [resolve_request(request, root, require_answer=True, check=not no_check) for request in requests]
-    for each in resolved if not no_check else ():
-        _check_job(each, root, ask_slurm=not test_only, standalone=standalone)
-    order = Order(requests, resolved, root, chain, save, standalone=standalone, check=not no_check)
+    scripts = [render_resolved(each, standalone=standalone, root=root) for each in resolved]
+    if not no_check:
+        for each, text in zip(resolved, scripts, strict=True):
+            check_submission(each, text, root, ask_slurm=not test_only)
+    order = Order(requests, resolved, scripts, root, chain, save, standalone=standalone, check=not no_check)
     if test_only:
-        return _print_start(resolved[0], root, standalone=standalone, as_json=as_json)
+        return _print_start(resolved[0], scripts[0], as_json=as_json)
     if parsable or as_json:
         if wait or (parsable and as_json):
             options = ("--wait" if wait else "--json", "--parsable" if parsable else "--json")
@@ -140,14 +141,6 @@ def _submit_and_follow(order: Order, wait: bool | None) -> int:
     for new in submitted:
         print_next_steps(new.job_id, going=True)
     return 0
-
-
-def _check_job(resolved: Resolved, root: Path, *, ask_slurm: bool, standalone: bool) -> None:
-    """Refuse a job that lacks its program, whose script has an error, or that can never start."""
-    check_program(resolved, root)
-    check_faults(render_resolved(resolved, standalone=standalone, root=root), resolved)
-    if ask_slurm and resolved.cluster.slurm == "system":
-        check_partition(resolved, open_client(resolved.cluster))
 
 
 def _submit_quietly(order: Order, *, as_json: bool) -> int:
@@ -199,20 +192,21 @@ def _submit_all(
     order: Order, submitted: list[Submission], print_job: Callable[[Submission, Resolved, str], None]
 ) -> None:
     """Submit the jobs in order and add each to `submitted`. If one is refused, print the jobs before it."""
-    for request, job in zip(order.requests, order.resolved, strict=True):
+    for request, job, text in zip(order.requests, order.resolved, order.scripts, strict=True):
         after = ""
         if order.chain is not None and submitted:
             own_options = job.job.resources.given()
             options = {**request.options, **chain_dependency(order.chain, submitted[-1].job_id, own_options)}
             chained = structs.replace(request, options=options)
-            job = resolve_request(chained, order.root, require_answer=True, check=order.check)  # noqa: PLW2901 - the same job with its dependency
+            # The same job with its dependency.
+            job = resolve_request(chained, order.root, require_answer=True, check=order.check)  # noqa: PLW2901
+            text = render_resolved(job, standalone=order.standalone, root=order.root)  # noqa: PLW2901
             after = f", {job.job.resources.dependency}"
 
         def announce(new: Submission, job: Resolved = job, after: str = after) -> None:
             submitted.append(new)
             print_job(new, job, after)
 
-        text = render_resolved(job, standalone=order.standalone, root=order.root)
         count = len(submitted)
         try:
             submit_script(
@@ -220,8 +214,8 @@ def _submit_all(
             )
         except HpcKitError:
             for earlier in submitted[:count]:
-                text = f"{earlier.job_id} is submitted and goes on; to end it: scancel {earlier.job_id}"
-                echo(f"job     {text}", err=print_job is not _print_submission)
+                sentence = f"{earlier.job_id} is submitted and goes on; to end it: scancel {earlier.job_id}"
+                echo(f"job     {sentence}", err=print_job is not _print_submission)
             raise
 
 
@@ -254,11 +248,11 @@ def _saved_job(order: Order) -> Iterator[None]:
         raise
 
 
-def _print_start(resolved: Resolved, root: Path, *, standalone: bool, as_json: bool) -> int:
+def _print_start(resolved: Resolved, text: str, *, as_json: bool) -> int:
     """Print the expected start of the job as text or JSON."""
     from hpc_kit.slurm.start_forecast import format_start
 
-    estimate = sbatch.estimate_start(resolved, root=root, standalone=standalone)
+    estimate = sbatch.estimate_start(resolved, text)
     if as_json:
         echo(json.dumps({**estimate._asdict(), "start": estimate.start.isoformat()}, indent=2))
         return 0
@@ -278,10 +272,9 @@ def describe_job(resolved: Resolved) -> str:
     """Return name, size and launcher of a job in one line."""
     job = resolved.job
     ranks, remainder = divmod(resolved.world_size, resolved.nodes)
-    each = "ranks uneven" if remainder else f"{ranks} rank{'s'[: ranks != 1]}"
-    nodes = f"{resolved.nodes} node{'s'[: resolved.nodes != 1]}"
+    each = "ranks uneven" if remainder else format_count(ranks, "rank")
     array = f", array {job.resources.array}" if job.resources.array is not None else ""
-    return f"{job.name}: {nodes} x {each} by {job.launch.launcher}{array}"
+    return f"{job.name}: {format_count(resolved.nodes, 'node')} x {each} by {job.launch.launcher}{array}"
 
 
 def chain_dependency(kind: str, previous_id: str, options: Mapping[str, object]) -> dict[str, object]:

@@ -138,4 +138,5 @@ def _machine_of_cluster(profile: Cluster, gpu: str | None, per_node: int | None)
         notes.append(f"{speed * 8 / 1e9:g} Gb/s of network a GPU are assumed: [node] network, or --network")
     else:
         speed = node.network * 1e9 / 8 / gpus
-    return Machine(gpu=card, gpus_per_node=gpus, network=speed, fabric=node.fabric), tuple(notes)
+    fabric = node.fabric or ("ethernet" if card.generation == "cpu" else "infiniband")
+    return Machine(gpu=card, gpus_per_node=gpus, network=speed, fabric=fabric), tuple(notes)

@@ -20,6 +20,7 @@ from hpc_kit.run_files import PATCH, RECORD, SCRIPT, STEPS
 from hpc_kit.runs.history import read_history
 from hpc_kit.runs.outcome import read_outcome
 from hpc_kit.slurm.start_forecast import format_duration
+from hpc_kit.slurm.units import format_count
 
 if TYPE_CHECKING:
     from hpc_kit.runs.outcome import Outcome
@@ -97,7 +98,7 @@ def _run_facts(run: Path, record: Mapping[str, Any], end: Outcome, status: JobSt
         "Submitted": record.get("submitted"),
         "Exit status": str(end.exit_status),
         "Cluster": f"{record.get('cluster')} ({slurm})" if record else None,
-        "Ranks": f"{ranks} on {nodes} node{'s' * (nodes != 1)}" if ranks and nodes else ranks,
+        "Ranks": f"{ranks} on {format_count(nodes, 'node')}" if ranks and nodes else ranks,
         "Nodes": where,
         "Attempts": _describe_attempts(run),
         "Submitted from": record.get("host"),

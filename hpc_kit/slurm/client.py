@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm import cluster_identity
 from hpc_kit.slurm.cluster_identity import find_command, find_configuration
-from hpc_kit.slurm.command_environment import query_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -111,6 +110,8 @@ class SlurmClient(NamedTuple):
 
     def run(self, argv: Sequence[str], *, timeout: float | None = QUERY_SECONDS) -> Completed:
         """Run a command of Slurm without the user's variables that filter or reshape its output."""
+        from hpc_kit.slurm.command_environment import query_environment
+
         return self.runner(argv, timeout=timeout, environ=query_environment(self.environ))
 
     def for_cluster(self, name: str | None) -> SlurmClient:

@@ -126,7 +126,8 @@ def find_obstacle(part: JobPart, partition: Partition, *, has_qos: bool) -> tupl
         return f"{part.nodes} nodes; the partition has {there}", f"ask for {there} nodes at most"
     if there and part.nodes > sum(kind.nodes for kind in partition.kinds if kind.cpus >= part.cpus_per_node):
         most = max(kind.cpus for kind in partition.kinds)
-        found = f"{part.cpus_per_node} CPUs on each of {part.nodes} nodes; the largest nodes have {most}"
+        nodes = units.format_count(part.nodes, "node")
+        found = f"{part.cpus_per_node} CPUs on each of {nodes}; the largest nodes have {most}"
         if most >= part.cpus_per_node:
             found += ", but fewer nodes have as many"
         return found, "ask for fewer tasks or CPUs on each node"

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.states import JobState, explain_reason, explain_state
-from hpc_kit.slurm.units import UNLIMITED
+from hpc_kit.slurm.units import UNLIMITED, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,7 +57,7 @@ class PendingQueue:
         parts = []
         reason = reason_name(status)
         if reason in QUEUE_REASONS and (count := self.count_jobs_ahead(status)):
-            parts.append(f"{count} {'' if self._others else 'of your own '}job{'s'[: count != 1]} ahead")
+            parts.append(f"{format_count(count, 'job' if self._others else 'of your own job')} ahead")
         if status.start is not None and status.start > now:
             parts.append(f"starts {'at' if reason == 'BeginTime' else 'about'} {format_start(status.start, now)}")
         return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""Parses and formats durations and memory sizes as Slurm does."""
+"""Parses and formats durations, memory sizes and counts as Slurm does."""
 
 from __future__ import annotations
 
@@ -72,6 +72,15 @@ def parse_memory(text: str) -> int:
     if unit == "K":
         return -(-int(number) // 1024)
     return int(number) * _MIB_PER_UNIT[unit]
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> format_count(1, "node"), format_count(2, "node"), format_count(0, "node")
+    ('1 node', '2 nodes', '0 nodes')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _is_number(text: str) -> bool:

@@ -19,8 +19,9 @@ class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
         None
     )
     fabric: Annotated[
-        Literal["infiniband", "efa", "omnipath", "ethernet"], Meta(description="Kind of network between nodes")
-    ] = "infiniband"
+        Literal["infiniband", "efa", "omnipath", "ethernet"] | None,
+        Meta(description="Kind of network between nodes (plan's default: infiniband for GPUs, ethernet for CPUs)"),
+    ] = None
     interfaces: Annotated[tuple[str, ...], Meta(description="Network interfaces of a node that are up")] = ()
     nvlinks: Annotated[Number | None, Meta(description="NVLinks between two GPUs of a node")] = None
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
 from hpc_kit.errors import HpcKitError, SpecError, UnitError
-from hpc_kit.slurm import versions
 from hpc_kit.slurm.getopt import SBATCH
 from hpc_kit.slurm.option_values import check_value
 from hpc_kit.spec.cluster import Cluster
@@ -211,6 +210,8 @@ def check_release(resources: Resources, cluster: Cluster, origins: Origins) -> N
     """Check that the cluster's release of Slurm has all options, if the release is known."""
     if cluster.slurm_version is None:
         return
+    from hpc_kit.slurm import versions  # most cluster files name no release
+
     try:
         version = versions.parse_version(cluster.slurm_version)
     except UnitError as error:
@@ -249,6 +250,27 @@ def check_container(job: Job, cluster: Cluster, origins: Origins) -> None:
             found=origins.cluster.origin_of("environment.pyxis"),
             remedy="apptainer, or a job without components",
         )
+
+
+def list_doubts(job: Job, cluster: Cluster) -> Iterator[str]:
+    """Yield notes about accounts, QOS and containers that the cluster file does not list.
+
+    They are no errors: the lists are those of one user and one login node.
+    """
+    resources = job.resources
+    partition = cluster.partition.get(resources.partition or "")
+    for name, value, lists in (
+        ("account", resources.account, [cluster.accounts, *([partition.accounts] if partition else [])]),
+        ("qos", resources.qos, [cluster.qos, *([partition.qos] if partition else [])]),
+    ):
+        short = next((known for known in lists if value is not None and known and value not in known), None)
+        if short:
+            yield f"--{name}={value} is not among those of cluster '{cluster.name}': {', '.join(short)}"
+    environment = cluster.environment
+    tools = {"apptainer": {"apptainer", "singularity"}, "pyxis": {"pyxis"}}
+    for name, tool in tools.items():
+        if getattr(environment, name) and cluster.containers and not tool & set(cluster.containers):
+            yield f"cluster '{cluster.name}' has no {name}; its containers: {', '.join(cluster.containers)}"
 
 
 def check_components(job: Job, origins: Origins, uneven: list[int]) -> None:

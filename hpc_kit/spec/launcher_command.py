@@ -17,6 +17,7 @@ from msgspec import structs
 from hpc_kit.errors import DirectiveError, SpecError
 from hpc_kit.slurm import option_values
 from hpc_kit.slurm.getopt import parse_options
+from hpc_kit.slurm.units import format_count
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.job_checks import Origins
@@ -390,7 +391,9 @@ def check_size(command: LauncherCommand, nodes: int, ranks: int) -> None:
         return
     names = (_NODES.get(command.kind, ""), *_RANKS_PER_NODE.get(command.kind, ()), *_RANKS.get(command.kind, ()))
     given = [" ".join(command.words[name]) for name in (*names, "standalone") if command.words.get(name)]
-    found = f"{' '.join([command.kind, *given])}; the job has {_ranks(nodes, ranks)}"
+    found = (
+        f"{' '.join([command.kind, *given])}; the job has {format_count(nodes, 'node')} x {format_count(ranks, 'rank')}"
+    )
     if apart:
         own_nodes = nodes
     own_nodes = own_nodes or (1 if total and total % nodes else nodes)
@@ -408,10 +411,6 @@ def _without_python(command: LauncherCommand) -> tuple[str, ...]:
     kept = [word for name, words in command.words.items() if name not in _OWN_RENDEZVOUS for word in words]
     program = command.program if "no-python" in command.options else command.program[1:]
     return (*kept, *(program[1:] if program[:1] == ("-m",) else program))
-
-
-def _ranks(nodes: int, ranks: int) -> str:
-    return f"{nodes} node{'s' * (nodes > 1)} x {ranks} rank{'s' * (ranks > 1)}"
 
 
 def _line(nodes: int, ranks: int, program: Sequence[str], *settings: str) -> str:
@@ -435,7 +434,7 @@ def _refusal(
     if command is not None and command.options.get("mixed-precision"):
         settings.append(f"env.ACCELERATE_MIXED_PRECISION={command.options['mixed-precision']}")
     return SpecError(
-        f"{launcher} in the command would not make one world of {nodes * ranks} rank{'s' * (nodes * ranks > 1)}",
+        f"{launcher} in the command would not make one world of {format_count(nodes * ranks, 'rank')}",
         found=reason,
         remedy=f"remove it, because hpc-kit starts the ranks: {_line(nodes, ranks, program, *settings)}",
     )

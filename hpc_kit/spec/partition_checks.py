@@ -8,24 +8,43 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import HpcKitError, SpecError, UnitError
-from hpc_kit.slurm import option_values, units
-from hpc_kit.slurm.partitions import JobPart, NodeKind, Partition, find_obstacle
+from hpc_kit.errors import SlurmUnavailable, SpecError, UnitError
+from hpc_kit.slurm import units
+from hpc_kit.slurm.partitions import SINFO_ARGV, JobPart, NodeKind, Partition, find_obstacle, parse_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from hpc_kit.slurm.client import SlurmClient
     from hpc_kit.spec.cluster import Cluster
-    from hpc_kit.spec.job import Job
-    from hpc_kit.spec.job_checks import Origins
     from hpc_kit.spec.resolve import Resolved
+
+_SINFO_SECONDS = 10.0
 
 _MANY = 10**9
 """CPUs of a node whose number is unknown."""
 
 
-def partitions_of(cluster: Cluster) -> list[Partition]:
-    """Return the partitions that a cluster file describes."""
+def check_with_file(resolved: Resolved) -> None:
+    """Refuse a job that no partition of its own list can ever start, as the cluster file describes them.
+
+    Raises:
+        SpecError: More nodes, more CPUs of a node, or more time than the partition has.
+    """
+    _check_limits(resolved, _partitions_of(resolved.cluster), {})
+
+
+def check_with_sinfo(resolved: Resolved, client: SlurmClient) -> None:
+    """Like `check_with_file`, with the partitions that sinfo prints. Without its answer nothing is refused."""
+    try:
+        answer = client.run(SINFO_ARGV, timeout=_SINFO_SECONDS)
+    except SlurmUnavailable:
+        return
+    if answer.returncode == 0:
+        _check_limits(resolved, parse_partitions(answer.stdout), client.environ)
+
+
+def _partitions_of(cluster: Cluster) -> list[Partition]:
     found = []
     for name, each in cluster.partition.items():
         cpus = each.cpus or cluster.node.cpus or _MANY
@@ -34,16 +53,10 @@ def partitions_of(cluster: Cluster) -> list[Partition]:
     return found
 
 
-def check_partitions(resolved: Resolved, known: Sequence[Partition], environ: Mapping[str, str]) -> None:
-    """Refuse a job that no partition of its own list can ever start.
+def _check_limits(resolved: Resolved, known: Sequence[Partition], environ: Mapping[str, str]) -> None:
+    """Compare the job with the known partitions; an unknown partition refuses nothing.
 
-    Args:
-        resolved: The job, fitted to its cluster.
-        known: The partitions of the cluster. An unknown partition refuses nothing.
-        environ: Environment of sbatch, whose SBATCH variables count if the job sets no option.
-
-    Raises:
-        SpecError: More nodes, more CPUs of a node, or more time than the partition has.
+    SBATCH variables of `environ` count where the job sets no option.
     """
     resources = resolved.job.resources
     # Another cluster has other partitions; a reservation may have its own limits.
@@ -64,45 +77,6 @@ def check_partitions(resolved: Resolved, known: Sequence[Partition], environ: Ma
             found=found,
             remedy=f"{remedy}; or submit it all the same with --no-check",
         )
-
-
-def check_array(job: Job, cluster: Cluster, origins: Origins) -> None:
-    """Check the indices of an array against the cluster's MaxArraySize.
-
-    Raises:
-        SpecError: An index is too large.
-    """
-    if job.resources.array is None or cluster.max_array_size is None:
-        return
-    try:
-        option_values.parse_array(str(job.resources.array), cluster.max_array_size)
-    except HpcKitError as error:
-        raise SpecError(
-            f"cluster {cluster.name} has no such array",
-            found=f"array = {job.resources.array!r} in {origins.of('resources.array')}; {error.found or error.what}",
-            remedy=error.remedy,
-        ) from error
-
-
-def list_doubts(job: Job, cluster: Cluster) -> Iterator[str]:
-    """Yield notes about accounts, QOS and containers that the cluster file does not list.
-
-    They are no errors: the lists are those of one user and one login node.
-    """
-    resources = job.resources
-    partition = cluster.partition.get(resources.partition or "")
-    for name, value, lists in (
-        ("account", resources.account, [cluster.accounts, *([partition.accounts] if partition else [])]),
-        ("qos", resources.qos, [cluster.qos, *([partition.qos] if partition else [])]),
-    ):
-        short = next((known for known in lists if value is not None and known and value not in known), None)
-        if short:
-            yield f"--{name}={value} is not among those of cluster '{cluster.name}': {', '.join(short)}"
-    environment = cluster.environment
-    tools = {"apptainer": {"apptainer", "singularity"}, "pyxis": {"pyxis"}}
-    for name, tool in tools.items():
-        if getattr(environment, name) and cluster.containers and not tool & set(cluster.containers):
-            yield f"cluster '{cluster.name}' has no {name}; its containers: {', '.join(cluster.containers)}"
 
 
 def _parts(resolved: Resolved, environ: Mapping[str, str]) -> Iterator[JobPart]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from msgspec import ValidationError, convert, structs
 
 from hpc_kit.errors import SpecError
+from hpc_kit.slurm.units import format_count
 from hpc_kit.spec import search_path
 from hpc_kit.spec.job import Job, Layout, Model, Program
 from hpc_kit.spec.job_checks import Origins
@@ -178,5 +179,5 @@ def _listed(program: Program, name: str) -> str:
 def _remedy(name: str, program: Program, ranks: int) -> str:
     if name == "dp":  # the ranks that the other degrees leave
         free = [axis for axis in ALL_RANKS_DEGREES if axis in program.names and axis not in program.only]
-        return f"{ranks} rank{'s' * (ranks > 1)} in [resources]" + "".join(f", or a larger {axis}" for axis in free)
+        return f"{format_count(ranks, 'rank')} in [resources]" + "".join(f", or a larger {axis}" for axis in free)
     return f"{name} = {_listed(program, name)}" if name in program.names else f"leave {name} out"

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm import option_values
 from hpc_kit.slurm.sizes import count_gres_gpus, is_gpu_item, spread_tasks
-from hpc_kit.spec import job_checks, layout_checks, partition_checks, program_options, search_path, size_checks
+from hpc_kit.spec import job_checks, layout_checks, program_options, search_path, size_checks
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job, format_layout
 from hpc_kit.spec.launcher_command import adopt_launcher
@@ -180,15 +180,18 @@ def resolve(
             *dict.fromkeys(note for fit in fits for note in fit.notes),
             *starter,
             *costs,
-            *partition_checks.list_doubts(job, cluster),
+            *job_checks.list_doubts(job, cluster),
         ),
         sources=loaded.sources,
         render_command=render_command,
         layout_text=format_layout(job.layout, job.model, program_defaults),
     )
+    if check and cluster.partition:
+        from hpc_kit.spec import partition_checks  # most cluster files list no partitions
+
+        partition_checks.check_with_file(resolved)
     if check:
-        partition_checks.check_partitions(resolved, partition_checks.partitions_of(cluster), {})
-        partition_checks.check_array(job, cluster, origins)
+        size_checks.check_array(job, cluster, origins)
     return resolved
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpc_kit.errors import SpecError, UnitError
-from hpc_kit.slurm import units
+from hpc_kit.errors import HpcKitError, SpecError, UnitError
+from hpc_kit.slurm import option_values, units
 from hpc_kit.slurm.sizes import count_gpus, count_gres_gpus
 from hpc_kit.spec.cluster import Cluster, Node
 from hpc_kit.spec.job import Job
@@ -156,6 +156,24 @@ def check_ranks(job: Job, nodes: int, ntasks: int, world_size: int, origins: Ori
     )
 
 
+def check_array(job: Job, cluster: Cluster, origins: Origins) -> None:
+    """Check the indices of an array against the cluster's MaxArraySize.
+
+    Raises:
+        SpecError: An index is too large.
+    """
+    if job.resources.array is None or cluster.max_array_size is None:
+        return
+    try:
+        option_values.parse_array(str(job.resources.array), cluster.max_array_size)
+    except HpcKitError as error:
+        raise SpecError(
+            f"cluster {cluster.name} has no such array",
+            found=f"array = {job.resources.array!r} in {origins.of('resources.array')}; {error.found or error.what}",
+            remedy=error.remedy,
+        ) from error
+
+
 def check_node(job: Job, cluster: Cluster, origins: Origins, nodes: int) -> None:
     """Check that the job asks for no more than a node has."""
     resources, node = job.resources, cluster.node
@@ -163,8 +181,8 @@ def check_node(job: Job, cluster: Cluster, origins: Origins, nodes: int) -> None
     if per_node and node.cpus and per_node * cpus > node.cpus:
         raise SpecError(
             "the job asks for more CPUs than a node has",
-            found=f"{per_node} tasks x {cpus} CPUs = {per_node * cpus}; a node of {cluster.name} has {node.cpus}"
-            f" ({origins.of('resources.cpus_per_task')})",
+            found=f"{units.format_count(per_node, 'task')} x {units.format_count(cpus, 'CPU')} = {per_node * cpus};"
+            f" a node of {cluster.name} has {node.cpus} ({origins.of('resources.cpus_per_task')})",
             remedy="use more nodes with fewer tasks"
             + (f", or set cpus_per_task = {node.cpus // per_node}" if node.cpus >= per_node else ""),
         )
@@ -216,7 +234,7 @@ def _check_gpus(resources: Resources, cluster: Cluster, origins: Origins, nodes:
     }
     for name, gpus in asked.items():
         if gpus > there:
-            tasks = f" x {per_node} tasks" if name == "gpus_per_task" else ""
+            tasks = f" x {units.format_count(per_node, 'task')}" if name == "gpus_per_task" else ""
             raise SpecError(
                 "the job asks for more GPUs than a node has",
                 found=f"{name} = {getattr(resources, name)}{tasks} in {origins.of(f'resources.{name}')}"

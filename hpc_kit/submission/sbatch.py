@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import AnswerNo, SlurmUnavailable, SubmitRefused
 from hpc_kit.script.quoting import copyable_command
-from hpc_kit.script.render import render_resolved
 from hpc_kit.slurm.client import Completed, SlurmClient
 from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
+from hpc_kit.slurm.units import format_count
 from hpc_kit.spec.cluster_client import open_client
 
 if TYPE_CHECKING:
@@ -335,8 +335,8 @@ def _list_time_limits(client: SlurmClient) -> str:
 def _compare_sizes(resolved: Resolved, client: SlurmClient) -> str:
     known = _sinfo(client, "%R: %D nodes of %c CPUs, %m MiB, gres %G")
     resources = resolved.job.resources
-    cpus = "the site's CPUs for their GPUs" if resolved.cpus_by_slurm else f"{resolved.cpus} CPUs"
-    size = f"{resolved.nodes} nodes, {resolved.ntasks} tasks x {cpus}"
+    cpus = "the site's CPUs for their GPUs" if resolved.cpus_by_slurm else format_count(resolved.cpus, "CPU")
+    size = f"{format_count(resolved.nodes, 'node')}, {format_count(resolved.ntasks, 'task')} x {cpus}"
     memory = [f"{name} {value}" for name, value in resources.given().items() if name.startswith("mem")]
     size = f"fit the job to the nodes. It asks for {', '.join([size, *memory])}"
     return "\n".join([size, *known[:8]]) if known else f"{size}; list the nodes: sinfo --format='%R %D %c %m %G'"
@@ -384,19 +384,17 @@ class StartEstimate(NamedTuple):
     """Jobs that it would preempt."""
 
 
-def estimate_start(resolved: Resolved, *, root: Path, standalone: bool = False) -> StartEstimate:
+def estimate_start(resolved: Resolved, text: str) -> StartEstimate:
     """Ask the scheduler when a job would start. Nothing is submitted, and no file of a run is written.
 
     Args:
         resolved: The job, fitted to its cluster.
-        root: The user's project.
-        standalone: Render the script that needs no hpc_kit on the nodes.
+        text: Its script.
 
     Raises:
         SubmitRefused: sbatch would refuse the job.
         SlurmUnavailable: There is no Slurm, or it does not answer.
     """
-    text = render_resolved(resolved, standalone=standalone, root=root)
     client = open_client(resolved.cluster)
     client.check_available(resolved.cluster.name)
     environ, _ = drop_overriding_variables(submit_environment(client.environ), text)

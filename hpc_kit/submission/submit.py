@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
-from hpc_kit.check.preflight import check_setup, check_syntax
+from hpc_kit.check.preflight import check_faults, check_program, check_setup, check_syntax
 from hpc_kit.errors import SpecError
 from hpc_kit.runs import cluster_match
 from hpc_kit.runs.logs import make_log_folders, remove_empty_folders
@@ -20,13 +20,12 @@ from hpc_kit.script.render import render_resolved, resolve_arguments
 from hpc_kit.script.shell_files import write_shell_files
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
+from hpc_kit.spec import partition_checks
 from hpc_kit.spec.cluster_client import open_client, slurm_version_of
 from hpc_kit.spec.job import Job
-from hpc_kit.spec.layout_checks import find_memory_shortage
 from hpc_kit.spec.search_path import current_folder
 from hpc_kit.submission import sbatch
 from hpc_kit.submission.deferred_signals import defer_signals
-from hpc_kit.submission.partition_limits import check_partition
 from hpc_kit.submission.program_job import job_for_program
 from hpc_kit.submission.provenance import GitQuery, GitState, new_record
 from hpc_kit.submission.staging import STAGING, Staging, name_pickles
@@ -66,7 +65,8 @@ def submit(
         set: Values that replace those of the files, by dotted key: {"resources.nodes": 2}.
         root: The user's project (default: the current folder).
         standalone: Render the script that needs no hpc_kit on the nodes.
-        check: Refuse a job that can never start, because it is larger than a node or its partition.
+        check: Refuse a job that `hpc-kit submit` refuses: its program is missing, its script has an error, or it is
+            larger than a node or its partition. False is `--no-check`.
 
     Returns:
         A submitit `Job`: `state`, `stdout()`, `wait()`, `result()`, `exception()`, `cancel()`.
@@ -81,11 +81,28 @@ def submit(
     shape = {"resources.nodes": nodes, "resources.ntasks_per_node": ranks_per_node}
     settings = {**{key: value for key, value in shape.items() if value is not None}, **(set or {})}
     resolved = resolve_arguments(_job_to_submit(job, command), cluster, settings, root, sure=True, check=check)
-    if check and (small := find_memory_shortage(resolved.job, resolved.cluster, resolved.world_size)):
-        raise small
-    if check and resolved.cluster.slurm == "system":
-        check_partition(resolved, open_client(resolved.cluster))
-    return submit_resolved(resolved, root=root, standalone=standalone)
+    text = render_resolved(resolved, standalone=standalone, root=root)
+    if check:
+        check_submission(resolved, text, root)
+    return submit_resolved(resolved, text, root=root)
+
+
+def check_submission(resolved: Resolved, text: str, root: Path, *, ask_slurm: bool = True) -> None:
+    """Refuse a job that lacks its program, whose script has an error, or that can never start.
+
+    Args:
+        resolved: The job, fitted to its cluster.
+        text: Its script.
+        root: The user's project.
+        ask_slurm: Also compare the job with its partition, as sinfo prints it.
+
+    Raises:
+        SpecError: The job would fail, or wait for ever.
+    """
+    check_program(resolved, root)
+    check_faults(text, resolved)
+    if ask_slurm and resolved.cluster.slurm == "system":
+        partition_checks.check_with_sinfo(resolved, open_client(resolved.cluster))
 
 
 def _job_to_submit(job: object, command: object) -> str | Path | Job:
@@ -109,23 +126,14 @@ def _job_to_submit(job: object, command: object) -> str | Path | Job:
     raise SpecError("neither a job nor the words of a command", found=f"submit({words!r})", remedy=example)
 
 
-def submit_resolved(
-    resolved: Resolved, *, root: Path, standalone: bool = False, command_line: Sequence[str] | None = None
-) -> ScriptJob:
-    """Like `submit`, for a job that is fitted to its cluster.
-
-    Args:
-        resolved: The job.
-        root: The user's project, in which sbatch runs.
-        standalone: Render the script that needs no hpc_kit on the nodes.
-        command_line: The command that the user typed, for the record (default: this process's).
-    """
+def submit_resolved(resolved: Resolved, text: str, *, root: Path) -> ScriptJob:
+    """Submit the script `text` of a job that is fitted to its cluster."""
     # The import of submitit takes as long as everything else together, so it happens while sbatch runs.
     done = submit_script(
         resolved,
-        render_resolved(resolved, standalone=standalone, root=root),
+        text,
         root=root,
-        command_line=sys.argv if command_line is None else command_line,
+        command_line=sys.argv,
         meanwhile=lambda: import_module("hpc_kit.submission.job_handles"),
     )
     from hpc_kit.submission.job_handles import ScriptJob

@@ -117,8 +117,8 @@ def test_without_srun_its_row_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_a_failed_command_is_shown_with_its_last_output(tmp_path: Path) -> None:
-    environ = training_runs.program_environment(tmp_path, RANK=1)
-    assert (environ["RANK"], environ[RUN_VARIABLE], environ["OMP_NUM_THREADS"]) == ("1", str(tmp_path), "1")
+    environ = training_runs.program_environment(tmp_path)
+    assert (environ[RUN_VARIABLE], environ["OMP_NUM_THREADS"]) == (str(tmp_path), "1")
     assert training_runs.run_program(["true"], environ, 10) is None
     assert (
         training_runs.run_program(["sh", "-c", "echo so; echo what >&2; exit 4"], environ, 10)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.bench import local_ranks
-from hpc_kit.bench.recorder import FileRecorder, PipeRecorder
+from hpc_kit.bench.recorder import FileRecorder, pipe_recorder
 from hpc_kit.bench.results import Column, Plot, ResultRow
 from hpc_kit.errors import JobFailed, SpecError
 
@@ -41,7 +41,7 @@ def launcher(tmp_path: Path, body: str) -> str:
 
 def test_rows_of_rank_0_are_read_among_other_output(tmp_path: Path, sheet: FileRecorder) -> None:
     lines: list[str] = []
-    printed = PipeRecorder(lines.append)
+    printed = pipe_recorder(lines.append)
     printed.expect_rows(2)
     printed.report_progress("a size")
     row = printed.add_row({"bytes": 4096}, warmup=1, seconds=[3.0, 1.0, 2.0])

@@ -110,15 +110,19 @@ def test_a_job_for_another_machine_is_checked(kit: Kit) -> None:
     assert "warning KIT601  the interpreter /there/python does not exist" in done.stdout
 
 
-def test_sbatch_tests_a_job_with_the_command_of_submit(kit: Kit, slurm: FakeSlurm, project: Path) -> None:
+def test_sbatch_tests_a_job_with_the_command_of_submit(
+    kit: Kit, slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (project / "slurm.conf").touch()
     own = {"SLURM_CONF": str(project / "slurm.conf"), "SBATCH_PARTITION": "debug", "SBATCH_ACCOUNT": "ada"}
-    done = kit("check", "-j", "2x2", "-p", "gpu", "--cluster", "fake", "--", "true", **own)
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    done = kit("check", "-j", "2x2", "-p", "gpu", "--cluster", "fake", "--", "true")
     assert "sbatch's parser" in done.stdout, done.stdout + done.stderr
     environ = slurm.sbatch_environ()
     assert (environ.get("SBATCH_PARTITION"), environ["SBATCH_ACCOUNT"]) == (None, "ada")
     (project / "own.sbatch").write_text("#!/bin/bash\n#SBATCH --partition=gpu\nsrun true\n")
-    kit("check", "own.sbatch", **own)
+    kit("check", "own.sbatch")
     assert slurm.sbatch_environ()["SBATCH_PARTITION"] == "debug"
 
 

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from hpc_kit.cli import root
-from hpc_kit.cli.examples import EXAMPLES
+from hpc_kit.cli.groups import EXAMPLES
 
 
 def commands(context: click.Context, path: str = "") -> Iterator[tuple[str, click.Command]]:

@@ -34,7 +34,7 @@ def test_a_closed_pipe_prints_no_error(kit: Kit) -> None:
 
 def test_ctrl_c_while_modules_load_prints_no_traceback(kit: Kit, tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    done = kit("list", PYTHONPATH=f"{tmp_path}:{os.environ['PYTHONPATH']}")
+    done = kit.process("list", PYTHONPATH=f"{tmp_path}:{os.environ['PYTHONPATH']}")
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 

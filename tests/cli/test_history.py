@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +27,12 @@ SECONDS_A_STEP = "0.05"
 """
 
 
+pytestmark = pytest.mark.usefixtures("own_slurm")
+
+
 @pytest.fixture(autouse=True)
-def _own_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kit: Kit, project: Path) -> Iterator[None]:
-    monkeypatch.setenv("HPC_KIT_SLURM_STATE", str(tmp_path / "slurm"))
-    monkeypatch.setenv("HPC_KIT_CLUSTER", "local")
+def _job(project: Path) -> None:
     (project / "jobs" / "count.toml").write_text(JOB)
-    yield
-    kit("embedded", "run", "scancel", "--me")
-    deadline = time.monotonic() + 60
-    while kit("embedded", "run", "squeue", "--noheader").stdout.strip():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def run_job(kit: Kit, *words: str) -> int:

@@ -248,3 +248,14 @@ def test_what_a_job_trains() -> None:
     assert "32000 words" in output.assumed and "2048 tokens a sequence" in output.assumed
     shipped = model_of_job(Job(name="s", command=("python", "jobs/train/ddp.py", "--layers=6", "--width", "256")), ROOT)
     assert shipped is not None and (shipped.model.layers, shipped.model.hidden, shipped.model.vocab) == (6, 256, 256)
+
+
+@pytest.mark.parametrize(
+    ("table", "fabric"), [("gpus = 0\ncpus = 8", "ethernet"), ('gpus = 8\ngpu = "h100"', "infiniband")]
+)
+def test_a_cluster_file_without_a_fabric_has_the_usual_one(tmp_path: Path, table: str, fabric: str) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env/mine.toml").write_text(f"[node]\n{table}\n")
+    assert resolve_target("mine", tmp_path, framework="torch").machine.fabric == fabric
+    (tmp_path / "env/mine.toml").write_text(f'[node]\n{table}\nfabric = "efa"\n')
+    assert resolve_target("mine", tmp_path, framework="torch").machine.fabric == "efa"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ def slurm(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fak
     fake = FakeSlurm(tmp_path / "slurm")
     for name, value in fake.environ(os.environ).items():
         monkeypatch.setenv(name, value)
-    (project / "env" / "fake.toml").write_text('slurm = "system"\npython = "/opt/python"\n')
+    (project / "env" / "fake.toml").write_text(f'slurm = "system"\npython = "{sys.executable}"\n')
+    (project / "train.py").touch()
     (project / "jobs" / "job.toml").write_text(
         'command = ["python", "train.py"]\n[resources]\nnodes = 2\nntasks_per_node = 2\ntime = "00:10:00"\n'
     )

@@ -155,7 +155,7 @@ def test_two_names_of_the_slurm_on_path_are_one_cluster(
     slurm: FakeSlurm, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLURM_CONF", raising=False)
-    (runs.parent / "env/site.toml").write_text('name = "the site"\nslurm = "system"\npython = "/opt/python"\n')
+    (runs.parent / "env/site.toml").write_text('name = "the site"\nslurm = "system"\n')
     submit("job", "site")
     slurm.queue("12 RUNNING")
     client = SlurmClient(slurm.environ(os.environ), embedded=False)

@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -72,7 +73,7 @@ def test_the_script_is_rendered_by_hpc_kit_and_keeps_submitits_protocol(
     assert "wckey" not in given
     assert "export SUBMITIT_EXECUTOR=slurm\n" in script
     assert f"--output={folder}/%j_%t_log.out --error={folder}/%j_%t_log.err --open-mode=append" in script
-    assert f"/opt/python -u -m submitit.core._submit {folder} ||" in script
+    assert f"{sys.executable} -u -m submitit.core._submit {folder} ||" in script
     assert (project / "runs/job/12/script.sbatch").read_text() == script
     assert job.paths.submission_file.read_text() == script
     assert job.paths.submitted_pickle.is_file()
@@ -257,7 +258,7 @@ def test_a_custom_python_command_is_used_unchanged(slurm: FakeSlurm) -> None:
 
 
 def test_the_default_cluster_fits_the_machine(slurm: FakeSlurm, project: Path) -> None:
-    (project / "env" / "default.toml").write_text('slurm = "system"\npython = "/opt/python"\n')
+    (project / "env" / "default.toml").write_text((project / "env" / "fake.toml").read_text())
     assert Executor(job="job", folder="pickles").submit(functions.add, 1, 1).job_id == "12"
     known = hpc_kit.submit("job").run.record
     assert known is not None

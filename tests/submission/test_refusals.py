@@ -124,6 +124,6 @@ def test_too_much_memory_is_refused_with_the_memory_of_the_nodes(slurm: FakeSlur
     slurm.write("sinfo.out", "main: 4 nodes of 8 CPUs, 16000 MiB, gres (null)\n")
     error = refusal_error(resolve(loaded, root=project), slurm.client(os.environ), answer(words))
     assert (error.remedy or "").splitlines() == [
-        "fit the job to the nodes. It asks for 2 nodes, 4 tasks x 1 CPUs, mem 900G",
+        "fit the job to the nodes. It asks for 2 nodes, 4 tasks x 1 CPU, mem 900G",
         "main: 4 nodes of 8 CPUs, 16000 MiB, gres (null)",
     ]

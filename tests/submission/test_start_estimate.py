@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.errors import SlurmUnavailable, SubmitRefused
+from hpc_kit.script.render import render_resolved
 from hpc_kit.spec import load
 from hpc_kit.spec.resolve import resolve
 from hpc_kit.submission.sbatch import StartEstimate, estimate_start, parse_start_estimate
@@ -44,7 +45,8 @@ def ask(slurm: FakeSlurm, project: Path, says: str, status: int = 0) -> StartEst
     slurm.write("sbatch.hook", SAYS)
     slurm.write("says", says)
     slurm.write("exit", str(status))
-    return estimate_start(resolve(load.load("job", "fake", root=project), root=project), root=project)
+    job = resolve(load.load("job", "fake", root=project), root=project)
+    return estimate_start(job, render_resolved(job, root=project))
 
 
 def test_the_estimate_uses_the_rendered_script_and_leaves_no_file(slurm: FakeSlurm, project: Path) -> None:

@@ -41,6 +41,9 @@ def tree(folder: Path) -> list[str]:
     )
 
 
+UNTOUCHED = ["env", "env/fake.toml", "jobs", "jobs/job.toml", "templates", "train.py"]
+
+
 def record_of(run: Path) -> dict[str, Any]:
     data: dict[str, Any] = json.loads((run / "record.json").read_text())
     return data
@@ -83,6 +86,22 @@ def test_a_wrong_argument_is_refused_with_the_call_that_works(arguments: dict[st
         submit(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"command": ["python", "missing.py"]}, "no program file missing.py"),
+        ({"setup": ["export MASTER_PORT=29500", "srun --ntasks=99 true"]}, r"\(KIT\d+\)"),
+    ],
+)
+def test_a_job_that_the_command_line_refuses_is_refused_unless_check_is_false(
+    slurm: FakeSlurm, project: Path, changes: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(SpecError, match=what):
+        submit("job", "fake", set=changes)
+    assert tree(project) == UNTOUCHED
+    assert submit("job", "fake", set=changes, check=False).job_id == "12"
+
+
 def test_sbatch_gets_only_the_script_in_the_folder_of_the_project(slurm: FakeSlurm, project: Path) -> None:
     submit("job", "fake")
     (argument,) = slurm.read("sbatch.argv").splitlines()
@@ -97,6 +116,8 @@ def test_the_log_folder_exists_before_sbatch_runs(slurm: FakeSlurm, project: Pat
 
 
 def test_chdir_moves_logs_and_runs(slurm: FakeSlurm, project: Path) -> None:
+    (project / "elsewhere").mkdir()
+    (project / "elsewhere/train.py").touch()
     job = submit("job", "fake", set={"resources.chdir": "elsewhere"})
     assert job.run.folder == project / "elsewhere/runs/job/12"
     assert job.run.batch_log == project / "elsewhere/runs/job/12.log"
@@ -115,7 +136,7 @@ def test_a_script_that_bash_cannot_read_is_refused(slurm: FakeSlurm, project: Pa
 def test_a_log_folder_named_by_the_jobs_id_is_refused(slurm: FakeSlurm, project: Path) -> None:
     with pytest.raises(SpecError, match="cannot exist when the job starts"):
         submit("job", "fake", set={"resources.output": "logs/%j/out.log"})
-    assert tree(project) == ["env", "env/fake.toml", "jobs", "jobs/job.toml", "templates"]
+    assert tree(project) == UNTOUCHED
 
 
 def test_a_log_folder_that_cannot_be_written_to_is_refused(
@@ -179,7 +200,7 @@ def test_the_record_contains_job_command_and_versions(slurm: FakeSlurm, project:
     assert (record["cluster"], record["slurm"], record["root"]) == ("fake", "system", str(project))
     assert record["command_line"] == sys.argv
     assert record["resolved"]["job"]["resources"]["nodes"] == 1
-    assert record["resolved"]["cluster"]["python"] == "/opt/python"
+    assert record["resolved"]["cluster"]["python"] == sys.executable
     assert record["logs"]["batch"] == "%j.log"
     assert record["environment"]["NCCL_DEBUG"] == "INFO"
     assert "geheim" not in (job.run.folder / "record.json").read_text()
@@ -275,7 +296,7 @@ def test_untracked_files_are_listed_without_runs(slurm: FakeSlurm, project: Path
     for name in ("new.py", "model.pt", "notes/a b.txt"):
         (project / name).touch()
     git(project, "init", "-q")
-    git(project, "add", "env", "jobs", ".gitignore")
+    git(project, "add", "env", "jobs", "train.py", ".gitignore")
     git(project, "commit", "-qm", "first")
     submit("job", "fake")
     kept = record_of(submit("job", "fake").run.folder)["git"]
@@ -386,7 +407,7 @@ def test_an_error_quotes_sbatch_first(slurm: FakeSlurm, project: Path, error: st
         submit("job", "fake", set={"resources.partition": "mian"})
     assert (refused.value.found, refused.value.remedy) == (found, remedy)
     assert refused.value.exit_status == 1
-    assert tree(project) == ["env", "env/fake.toml", "jobs", "jobs/job.toml", "templates"]
+    assert tree(project) == UNTOUCHED
 
 
 def test_a_refusal_leaves_earlier_files_unchanged(slurm: FakeSlurm, project: Path) -> None:
@@ -559,8 +580,10 @@ def test_without_slurm_no_file_is_created(project: Path, slurm: FakeSlurm, monke
 
 def test_an_impossible_runs_folder_is_refused_before_sbatch(slurm: FakeSlurm, project: Path) -> None:
     (project / "runs").write_text("")
-    with pytest.raises(RecordError, match="cannot make the folder"):
+    with pytest.raises(SpecError, match="cannot be created"):
         submit("job", "fake")
+    with pytest.raises(RecordError, match="cannot make the folder"):
+        submit("job", "fake", check=False)
     assert not (slurm.folder / "sbatch.argv").exists()
 
 
@@ -824,6 +847,7 @@ def test_ctrl_c_while_sbatch_is_ended_keeps_the_note_of_the_job(
     slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm.write("sbatch.hook", "exec sleep 60")
+    monkeypatch.setattr(sbatch, "SLOW_SECONDS", 0.1)
     monkeypatch.setattr(sbatch, "SBATCH_SECONDS", 0.2)
     killed = sbatch._kill
 
@@ -855,6 +879,7 @@ def test_a_hanging_sbatch_is_ended_with_its_children(
 ) -> None:
     slurm.write("sbatch.hook", hook)
     monkeypatch.setattr(sbatch, "_KILLED_SECONDS", 30)
+    monkeypatch.setattr(sbatch, "SLOW_SECONDS", 0.1)
     monkeypatch.setattr(sbatch, "SBATCH_SECONDS", 0.2)
     with pytest.raises(AnswerLost, match="did not tell whether it took job"):
         submit("job", "fake")
@@ -885,6 +910,6 @@ def test_submit_is_a_function_even_after_its_package_was_imported(slurm: FakeSlu
 
 @pytest.mark.parametrize("name", ["two words", "it's", "größe", "a#b", "100%", "$HOME"])
 def test_unusual_names_keep_their_logs(slurm: FakeSlurm, project: Path, name: str) -> None:
-    job = submit("job", "fake", set={"name": name, "cluster.runs": "my runs"})
+    job = submit("job", "fake", set={"name": name, "cluster.runs": "my runs"}, check=False)
     assert job.run.batch_log == project / "my runs" / name / "12.log"
     assert job.run.rank_log(3) == project / "my runs" / name / "12" / "rank-3.log"

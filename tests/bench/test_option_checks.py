@@ -10,28 +10,28 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from hpc_kit.bench import collectives, memory_check
+from hpc_kit.bench import collectives, option_checks
 from hpc_kit.errors import SpecError
 
 
 def test_the_smallest_limit_on_memory_counts(tmp_path: Path) -> None:
     meminfo, own, job = tmp_path / "meminfo", tmp_path / "cgroup", tmp_path / "cgroups" / "slurm" / "job_1"
-    assert memory_check.free_memory(meminfo, own, tmp_path) is None
+    assert option_checks.free_memory(meminfo, own, tmp_path) is None
     meminfo.write_text("MemTotal:  8000000 kB\nMemAvailable:    4000000 kB\n")
-    assert memory_check.free_memory(meminfo, own, tmp_path) == 4_096_000_000
+    assert option_checks.free_memory(meminfo, own, tmp_path) == 4_096_000_000
     job.mkdir(parents=True)
     own.write_text("0::/slurm/job_1\n")
     (job / "memory.max").write_text("max\n")
     (job / "memory.current").write_text("5\n")
     (job.parent / "memory.max").write_text("1000\n")
     (job.parent / "memory.current").write_text("400\n")
-    assert memory_check.free_memory(meminfo, own, tmp_path / "cgroups") == 600
+    assert option_checks.free_memory(meminfo, own, tmp_path / "cgroups") == 600
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
-    memory_check.check_memory(2**30, "a model", "a smaller one", left=2**30)
+    option_checks.check_memory(2**30, "a model", "a smaller one", left=2**30)
     with pytest.raises(SpecError, match=r"a model does not fit into memory\n.*about 2 GiB needed, 1 GiB available"):
-        memory_check.check_memory(2**31, "a model", "a smaller one", left=2**30)
+        option_checks.check_memory(2**31, "a model", "a smaller one", left=2**30)
 
 
 @pytest.fixture
@@ -49,15 +49,15 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("gpus")
 def test_the_gpu_with_the_least_memory_left_counts() -> None:
     world: Any = SimpleNamespace(world_size=2, device=torch.device("cuda"))
-    memory_check.check_gpu_memory(3 << 30, "the model", "less", world)
+    option_checks.check_gpu_memory(3 << 30, "the model", "less", world)
     with pytest.raises(SpecError, match=r"the model, on a GPU, does not fit into memory\n.*5 GiB needed, 4 GiB"):
-        memory_check.check_gpu_memory(5 << 30, "the model", "less", world)
-    memory_check.check_gpu_memory(5 << 30, "the model", "less", SimpleNamespace(device=torch.device("cpu")))  # type: ignore[arg-type]
+        option_checks.check_gpu_memory(5 << 30, "the model", "less", world)
+    option_checks.check_gpu_memory(5 << 30, "the model", "less", SimpleNamespace(device=torch.device("cpu")))  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("gpus")
 def test_sizes_of_nccl_must_fit_into_the_gpus_not_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_check, "free_memory", lambda: 1)
+    monkeypatch.setattr(option_checks, "free_memory", lambda: 1)
     asked, gpu = collectives.parse_comm_options("nccl", "all_reduce", 2, "1GiB"), torch.device("cuda")
     collectives.check_sizes(asked, ["n1", "n2"], gpu)
     with pytest.raises(SpecError, match="too many for the memory of a GPU of n2"):

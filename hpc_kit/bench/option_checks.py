@@ -1,8 +1,12 @@
-"""Checks that a benchmark fits into memory before it starts, because the kernel would kill it later."""
+"""Checks of the options of a benchmark: known names, and sizes that fit into memory.
+
+The kernel would kill a benchmark that is too large, after minutes and without a message.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +19,18 @@ if TYPE_CHECKING:
 
 _MEMINFO, _CGROUPS = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
+
+
+def check_known_names(kind: str, names: Sequence[str], known: Collection[str]) -> None:
+    """Check that all names are known.
+
+    Raises:
+        SpecError: A name is unknown; the error lists the known names.
+    """
+    if unknown := [name for name in names if name not in known]:
+        raise SpecError(
+            f"unknown {kind} {unknown[0]!r}", found=",".join(names), remedy=f"one or more of {','.join(known)}"
+        )
 
 
 def free_memory(meminfo: Path = _MEMINFO, own: Path = _OWN_CGROUP, cgroups: Path = _CGROUPS) -> int | None:
@@ -64,7 +80,7 @@ def check_memory(needed: float, what: str, remedy: str, *, left: int | None = No
         needed: Bytes, of all ranks on this machine together.
         what: What needs them.
         remedy: What to ask for instead.
-        left: Bytes that there are; default: `available()`.
+        left: Bytes that there are; default: `free_memory()`.
 
     Raises:
         SpecError: There is too little memory.

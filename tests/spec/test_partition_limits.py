@@ -10,9 +10,12 @@ from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.cluster_client import open_client
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.load import load
+from hpc_kit.spec.partition_checks import check_with_sinfo
 from hpc_kit.spec.resolve import Resolved, resolve
-from hpc_kit.submission.partition_limits import check_partition
+from tests.runs.conftest import slurm
 from tests.runs.fake import FakeSlurm
+
+__all__ = ["slurm"]
 
 SINFO = "main*|4|8|1:00:00|1-infinite\nbig|2|8|infinite|1-2\nbig|6|64|infinite|1-2\n"
 """`main` has 4 nodes of 8 CPUs for an hour. `big` has 2 + 6 nodes, of which a job may have 2."""
@@ -27,7 +30,7 @@ def resolved(**resources: object) -> Resolved:
 def check(slurm: FakeSlurm, **resources: object) -> None:
     slurm.write("sinfo.out", SINFO)
     job = resolved(**resources)
-    check_partition(job, open_client(job.cluster))
+    check_with_sinfo(job, open_client(job.cluster))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +38,7 @@ def check(slurm: FakeSlurm, **resources: object) -> None:
     [
         ({"nodes": 5, "ntasks_per_node": 2}, "5 nodes; the partition has 4", "4 nodes at most"),
         ({"nodes": 4, "ntasks_per_node": 9}, "9 CPUs on each of 4 nodes; the largest nodes have 8", "fewer tasks"),
-        ({"nodes": 1, "cpus_per_task": 16}, "16 CPUs on each of 1 nodes; the largest nodes have 8", "fewer tasks"),
+        ({"nodes": 1, "cpus_per_task": 16}, "16 CPUs on each of 1 node; the largest nodes have 8", "fewer tasks"),
         ({"time": "1:00:01"}, "--time=01:00:01; the partition allows 01:00:00", "--time=01:00:00 or less"),
         ({"time": "UNLIMITED"}, "--time=UNLIMITED; the partition allows 01:00:00", "or less"),
         ({"partition": "big", "nodes": 3}, "3 nodes; a job may have 2", "2 nodes"),
@@ -80,4 +83,4 @@ def test_options_of_the_shell_count(slurm: FakeSlurm, monkeypatch: pytest.Monkey
 def test_a_sinfo_without_an_answer_refuses_nothing(slurm: FakeSlurm) -> None:
     assert parse_partitions("error\nmain|x|8|1:00|1-2\n") == []
     job = resolved(nodes=500)
-    check_partition(job, open_client(job.cluster))
+    check_with_sinfo(job, open_client(job.cluster))
