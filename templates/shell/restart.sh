@@ -75,7 +75,7 @@ start_attempt() {
   HPC_KIT_ATTEMPT=$(count_attempts cat "$restart_history")
   export HPC_KIT_ATTEMPT=$((HPC_KIT_ATTEMPT + 1))
   rm -f "$HPC_KIT_RUN/stopped" "$HPC_KIT_RUN/summary.json"
-  restart_saved=$(list_saved | cksum)
+  restart_saved=$(list_saved | cksum) restart_start=$SECONDS
   record_event start nodes "$SLURM_JOB_NODELIST" requeues "${SLURM_RESTART_COUNT:-0}"
   # Slurm may have requeued the job after the last attempt.
   restart_count=$(count_attempts recent_events)
@@ -148,6 +148,10 @@ end_attempt() {
   elif [[ " $HPC_KIT_EXIT_CODES " = *" $status "* ]]; then
     reason="exit code $status"
   fi
+  # A signal soon after the start left no time to save, so that this attempt proves nothing.
+  if [[ $reason = "stopped by"* && $((SECONDS - restart_start)) -lt $HPC_KIT_RESTART_LEAD ]] && made_no_progress; then
+    restart_saved=unknown
+  fi
   local state
   state=$(job_state)
   # srun returns 0 if it lost a node and the ranks of the remaining nodes ended with 0.
@@ -173,7 +177,7 @@ find_hopeless() {
 
 # No saved file has changed since this attempt began.
 made_no_progress() { knows_progress && [ "$(list_saved | cksum)" = "$restart_saved" ]; }
-knows_progress() { [ -n "$HPC_KIT_PROGRESS" ] || [ -e "$restart_watched" ]; }
+knows_progress() { [ "$restart_saved" != unknown ] && { [ -n "$HPC_KIT_PROGRESS" ] || [ -e "$restart_watched" ]; }; }
 
 # Records the end of the attempt:  end_event DECISION [REASON] [KEY VALUE]...
 end_event() {

@@ -3,7 +3,8 @@
     python -m tests.faults --faults 200 --seed 1 --minutes 10 [--real] [--only WORDS]
 
 The seed decides the order of the faults. Each call goes on where the last call with this seed ended, until as many
-faults as requested are survived; a fault that was not survived is tried again. `--table` prints the sums over all seeds.
+faults as requested are survived. A fault that was not survived is tried again. `--table` prints the sums over all
+seeds.
 """
 
 from __future__ import annotations
@@ -70,9 +71,11 @@ class Tally:
         survived = {result.number for result in self.results if result.survived}
         return [number for number in range(len(self.chosen)) if number not in survived]
 
-    def longest(self) -> float:
-        """Return the seconds of the longest survived trial; 0 without one."""
-        return max((result.took for result in self.results if result.survived), default=0.0)
+    def longest(self, number: int) -> float:
+        """Return the seconds of the longest survived trial of the kind of a fault, or of any kind; 0 without one."""
+        survived = [result for result in self.results if result.survived]
+        alike = [result for result in survived if result.kind == self.chosen[number].name]
+        return max((result.took for result in alike or survived), default=0.0)
 
     def add(self, result: Result) -> None:
         """Count a trial."""
@@ -146,7 +149,7 @@ def run_missing(tally: Tally, *, seed: int, real: bool, at_once: int, deadline: 
     results: list[Result] = []
 
     def attempt(number: int) -> None:
-        if time.monotonic() + (1.5 * tally.longest() or FIRST_TRIAL[real]) < deadline:
+        if time.monotonic() + (1.5 * tally.longest(number) or FIRST_TRIAL[real]) < deadline:
             result = run_trial(queue, tally.chosen[number], seed, number)
             tally.add(result)
             results.append(result)

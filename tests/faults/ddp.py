@@ -50,7 +50,7 @@ class PlainSaver:
 
     def restore(self, *, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
         """Load the file; return the next step."""
-        self.state = {"model": model, "optimizer": optimizer}
+        self.state: dict[str, nn.Module | torch.optim.Optimizer] = {"model": model, "optimizer": optimizer}
         if not self.path.exists():
             return 0
         saved = torch.load(self.path, weights_only=True)
@@ -109,7 +109,7 @@ def train(rank: int) -> Saver:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            log.write(f"{os.environ['HPC_KIT_ATTEMPT']} {step + 1} {loss.item().hex()} {time.time():.2f}\n")
+            log.write(f"{os.environ['HPC_KIT_ATTEMPT']} {step + 1} {float(loss).hex()} {time.time():.2f}\n")
             if (step + 1) % 10 == 0:
                 evaluate(rank)
             if saver.step(step):

@@ -26,7 +26,7 @@ from tests.faults.queues import Queue, RealQueue
 
 STEPS = 40
 RENDERING = threading.Lock()
-PATIENCE = 150.0
+PATIENCE = 240.0
 
 Inject = Callable[["Trial"], object]
 
@@ -524,8 +524,8 @@ REAL = [
     Kind("restart of slurmctld during the requeue", restart_controller),
     Kind("ddp: loss of a node", lose_node, {"SECONDS_A_STEP": "0.4"}, program=DDP),
     *(
-        Kind(f"{program.name}: time limit", nothing, {"SECONDS_A_STEP": "1.5"},
-             {"resources.time": "1", "restart.lead": 30}, attempts=0, program=program)
+        Kind(f"{program.name}: time limit", nothing, {"SECONDS_A_STEP": "2"},
+             {"resources.time": "2", "restart.lead": 60}, attempts=0, program=program)
         for program in (DDP, TORCHRUN, PLAIN)
     ),
 ]  # fmt: skip

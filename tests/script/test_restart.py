@@ -192,6 +192,13 @@ def test_two_attempts_without_progress_end_the_job(slurm: Slurm) -> None:
     assert "two attempts without a new checkpoint in" in log(run)
 
 
+def test_signals_soon_after_the_start_are_no_attempts_without_progress(slurm: Slurm) -> None:
+    soon = "[ $HPC_KIT_ATTEMPT = 4 ] || scancel --signal=USR1 --batch $SLURM_JOB_ID; sleep 3"
+    run = submit(slurm, command=["bash", "-c", soon], restart={"progress": "saved", "lead": 30})
+    assert await_end(run) == 0
+    assert [event["decision"] for event in history(run) if event["event"] == "end"] == ["requeue"] * 3 + ["finished"]
+
+
 def test_a_program_without_a_handler_goes_on_from_its_last_save(slurm: Slurm) -> None:
     run = submit(slurm, env={"RUN": "sleep 1; scancel --signal=USR1 --batch $SLURM_JOB_ID", "HANDLED": "USR2"})
     assert await_end(run) == 0, log(run)
