@@ -126,7 +126,7 @@ def test_a_completed_job_is_reported_and_a_running_one_refused(kit: Kit) -> None
     assert again.returncode == 0, again.stderr
     assert "job 1 has completed: the new job may find nothing left to do" in again.stderr
     refused = kit("resubmit", "2")
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "job 2 has not ended, and two jobs must not write the same checkpoints" in refused.stderr
     assert "hpc-kit cancel 2" in refused.stderr
 

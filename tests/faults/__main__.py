@@ -30,8 +30,8 @@ from tests.faults.ring import EMBEDDED, REAL, FaultNotSurvived, Kind, Trial
 COUNTS = Path(__file__).parents[2] / "build" / "faults"
 """Folder of the counted faults: one file for each Slurm and seed, with a line of JSON for each trial."""
 
-FIRST_TRIAL = {False: 45.0, True: 100.0}
-"""Seconds that a trial may take on the embedded and on the real Slurm, as long as none has been measured."""
+FIRST_TRIAL = {False: 60.0, True: 150.0}
+"""Seconds that a trial may take on the embedded and on the real Slurm, as long as none of its kind was measured."""
 
 
 class Result(NamedTuple):
@@ -71,11 +71,10 @@ class Tally:
         survived = {result.number for result in self.results if result.survived}
         return [number for number in range(len(self.chosen)) if number not in survived]
 
-    def longest(self, number: int) -> float:
-        """Return the seconds of the longest survived trial of the kind of a fault, or of any kind; 0 without one."""
-        survived = [result for result in self.results if result.survived]
-        alike = [result for result in survived if result.kind == self.chosen[number].name]
-        return max((result.took for result in alike or survived), default=0.0)
+    def expected_seconds(self, number: int, *, default: float) -> float:
+        """Return the seconds that a fault may take: more than each survived trial of its kind, or the default."""
+        kind = self.chosen[number].name
+        return max((1.5 * each.took for each in self.results if each.survived and each.kind == kind), default=default)
 
     def add(self, result: Result) -> None:
         """Count a trial."""
@@ -149,7 +148,7 @@ def run_missing(tally: Tally, *, seed: int, real: bool, at_once: int, deadline: 
     results: list[Result] = []
 
     def attempt(number: int) -> None:
-        if time.monotonic() + (1.5 * tally.longest(number) or FIRST_TRIAL[real]) < deadline:
+        if time.monotonic() + tally.expected_seconds(number, default=FIRST_TRIAL[real]) < deadline:
             result = run_trial(queue, tally.chosen[number], seed, number)
             tally.add(result)
             results.append(result)

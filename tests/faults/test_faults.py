@@ -73,7 +73,7 @@ def test_a_later_call_goes_on_and_tries_lost_faults_again(tmp_path: Path) -> Non
     first.add(Result(1, "b", False, 150.0))
     second = Tally(path, chosen)
     assert second.missing() == [1, 2]
-    assert [second.longest(number) for number in (0, 1)] == [3.0, 3.0]
+    assert [second.expected_seconds(number, default=60.0) for number in (0, 1)] == [4.5, 60.0]
     second.add(Result(1, "b", True, 4.0))
     assert Tally(path, [*chosen, KINDS[1]]).missing() == [2, 3]
     assert Tally(path, [KINDS[1]]).missing() == [0]
