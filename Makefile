@@ -80,8 +80,8 @@ slurm-up: dev ## start a real Slurm of four hosts on this machine, for test-slur
 slurm-down: dev ## stop it and remove everything
 	@$(RUN) tests.cluster down
 
-test-faults: dev ## faults at random times on jobs with [restart]: FAULTS=25 SEED=1, REAL=1 for the real Slurm (root)
-	@$(RUN) tests.faults --faults $(or $(FAULTS),25) --seed $(or $(SEED),1) $(if $(REAL),--real) $(ARGS)
+test-faults: dev ## faults at random times on jobs with [restart]: FAULTS=25 SEED=1 MINUTES=10, REAL=1 for the real Slurm (root)
+	@$(RUN) tests.faults --faults $(or $(FAULTS),25) --seed $(or $(SEED),1) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(REAL),--real) $(ARGS)
 
 test-slurm: dev ## the tests on the real Slurm (root; skipped without)
 	@$(RUN) pytest -q -m 'not slow' tests/cluster tests/conformance $(ARGS)

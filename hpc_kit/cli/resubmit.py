@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,8 +11,15 @@ from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_s
 from hpc_kit.cli.output import print_line, print_next_steps, short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
+from hpc_kit.runs.history import read_history
 from hpc_kit.runs.run_folders import RunIndex
+from hpc_kit.runs.status import JobSelection, list_jobs
+from hpc_kit.slurm.states import JobState
 from hpc_kit.spec import search_path
+
+if TYPE_CHECKING:
+    from hpc_kit.runs.run_folders import Run
+    from hpc_kit.slurm.client import SlurmClient
 
 CHANGED_LINES = 12
 
@@ -25,8 +33,9 @@ CHANGED_LINES = 12
 def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """Submit a job again, with the script of its run. With --set, the recorded job is rendered again.
 
-    A job with [restart] goes on from its last checkpoint, and its history contains the earlier attempts. If files of
-    the project have changed since the job was submitted, the command prints which.
+    A job with [restart] goes on from its last checkpoint, and its history contains the earlier attempts. Such a job is
+    refused until it has ended. If files of the project have changed since the job was submitted, the command prints
+    which.
 
     Exit status: 0 submitted; 1 unknown job, or sbatch refuses; 2 wrong use.
     """
@@ -34,7 +43,10 @@ def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json
 
     session = open_session(cluster, require_answer=True)
     root = search_path.current_folder()
-    again = prepare_resubmission(RunIndex(session.runs).require(job_id), _parse_settings(settings), root)
+    index = RunIndex(session.runs)
+    run = index.require(job_id)
+    again = prepare_resubmission(run, _parse_settings(settings), root)
+    _check_end(run, index, session.client, restarts=again.resolved.job.restart is not None)
     if again.changes:
         shown = again.changes.splitlines()
         more = [f" ... {len(shown) - CHANGED_LINES} more lines"] * (len(shown) > CHANGED_LINES)
@@ -48,6 +60,26 @@ def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json
         return
     print_line("job", f"{done.job_id} {name}: continues job {job_id}", right=short_path(done.run_folder))
     print_next_steps(done.job_id, going=True)
+
+
+def _check_end(run: Run, index: RunIndex, client: SlurmClient, *, restarts: bool) -> None:
+    """Refuse a job that still uses its checkpoints, and report a job that has completed.
+
+    Raises:
+        SpecError: The job has a table [restart], and has not ended.
+    """
+    # Where Slurm refused a requeue, another job goes on with the run.
+    job_id = read_history(run.folder).next_job or run.job_id
+    states = [line.state for line in list_jobs(JobSelection((job_id,)), index, client).lines]
+    active = [state for state in states if not state.finished]
+    if active and restarts:
+        raise SpecError(
+            f"job {job_id} has not ended, and two jobs must not write the same checkpoints",
+            found=f"{job_id} is {active[0]}",
+            remedy=f"wait for its end, or cancel it first: hpc-kit cancel {job_id}",
+        )
+    if all(state is JobState.COMPLETED for state in states):
+        echo(f"hpc-kit: job {job_id} has completed: the new job may find nothing left to do", err=True)
 
 
 def _parse_settings(settings: tuple[str, ...]) -> dict[str, object]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, SpecError
-from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, rank_log
+from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, STOPPED, rank_log
 from hpc_kit.runtime import first_failure, process_group, program, shutdown
 from hpc_kit.runtime.launchers import inherited_variables
 from hpc_kit.runtime.launchers.agreement import CHOICE
@@ -37,6 +37,9 @@ USAGE = (
     "PROGRAM.py ARGS ... | -m MODULE ARGS ..."
 )
 
+STOP_CODE = "HPC_KIT_STOP_CODE"
+"""Environment variable, set by the script: the exit code of a program that the stop signal ends."""
+
 _OPTIONS = {"--backend": BACKEND, "--timeout": TIMEOUT}
 _RANKS_BY = ("launcher", "program")
 _OUR_FILES = {__file__, program.__file__, "<frozen runpy>"}
@@ -55,15 +58,32 @@ def main(words: list[str]) -> None:
         _write_own_log(world)
         _run(command, world, starts_ranks=_starts_ranks(world, ranks_by))
     except BaseException as error:  # noqa: BLE001 (whatever ends the program ends this process, with its code)
-        if rank is not None:
+        code = first_failure.exit_code(error)
+        is_stop = _record_stop(code)
+        if rank is not None and not is_stop:
             first_failure.record_failure(error, rank)
-        if first_failure.exit_code(error):
+        if code:
             _print_error(error if rank is None else first_failure.shorten_repeated(error, rank))
             if ranks_by == "program" and _misses_a_rank(error):
                 sys.stderr.write(_RANK_NOT_SET)
             elif any(text in str(error) for text in _NO_GPU_ERRORS):
                 sys.stderr.write(_NO_GPU)
-            shutdown.exit_rank(first_failure.exit_code(error))
+            shutdown.exit_rank(0 if is_stop else code)
+
+
+def _record_stop(code: int) -> bool:
+    """Return whether a rank of torchrun ended because of the stop signal, and tell the batch script.
+
+    Such a rank ends with 0 for torchrun, which would otherwise end ranks that still save.
+    """
+    run = os.environ.get(RUN_VARIABLE)
+    if not run or str(code) != os.environ.get(STOP_CODE) or not os.environ.get("TORCHELASTIC_RUN_ID"):
+        return False
+    try:
+        Path(run, STOPPED).touch()
+    except OSError:  # the exit code tells the same
+        return False
+    return True
 
 
 def _options(words: list[str]) -> tuple[list[str], str]:

@@ -17,7 +17,7 @@ from hpc_kit.spec.job import Job, format_layout
 from hpc_kit.spec.launcher_command import adopt_launcher
 from hpc_kit.spec.load import LoadedJob
 from hpc_kit.spec.resources import GPU_FIELDS, Resources, excluded_options
-from hpc_kit.spec.restart import check_restart
+from hpc_kit.spec.restart import check_restart, list_restart_doubts
 
 _THREADS = frozenset({"hint", "threads_per_core", "ntasks_per_core", "extra_node_info", "cores_per_socket"})
 """Options with which a step may have fewer CPUs than its job."""
@@ -181,6 +181,7 @@ def resolve(
             *starter,
             *costs,
             *job_checks.list_doubts(job, cluster),
+            *list_restart_doubts(job, cluster),
         ),
         sources=loaded.sources,
         render_command=render_command,

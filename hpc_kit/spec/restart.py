@@ -12,6 +12,9 @@ from hpc_kit.slurm.units import parse_time
 from hpc_kit.spec.resources import Count, Number, Resources
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpc_kit.spec.cluster import Cluster
     from hpc_kit.spec.job import Job
     from hpc_kit.spec.job_checks import Origins
 
@@ -20,6 +23,9 @@ LONGEST_LEAD = 65535
 
 UNCAUGHT = frozenset({"KILL", "STOP", "CONT"})
 """Signals that no shell can handle, and CONT, which Slurm sends before other signals."""
+
+NODE_FOLDERS = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - the beginnings of paths, nothing is written there
+"""Folders that are on the disk of each node on almost every cluster."""
 
 ExitCode = Annotated[int, Meta(ge=0, le=255)]
 
@@ -87,6 +93,20 @@ def check_restart(job: Job, origins: Origins) -> None:
     _check_paths(job.restart, origins)
     _check_options(job, origins)
     _check_spares(job, job.restart, origins)
+
+
+def list_restart_doubts(job: Job, cluster: Cluster) -> Iterator[str]:
+    """Yield notes about values of [restart] that work on some clusters only."""
+    if job.restart is None or cluster.slurm == "embedded":
+        return
+    for path in (job.restart.progress or "", *job.restart.resume_args):
+        if path.startswith(NODE_FOLDERS):
+            yield f"{path} is on the disk of one node: an attempt on other nodes does not find the checkpoints"
+    partitions = cluster.partition.items()
+    name = job.resources.partition or next((name for name, each in partitions if each.default), "")
+    limit = cluster.partition[name].default_time if name in cluster.partition else None
+    if job.resources.time is None and limit is not None and 0 < parse_time(str(limit)) <= job.restart.lead_seconds:
+        yield f"the time limit {limit} of partition {name} is not longer than lead = {job.restart.lead!r}: set time"
 
 
 def _check_signal(restart: Restart, origins: Origins) -> None:

@@ -177,4 +177,5 @@ def _fill(template: str, resolved: Resolved, root: Path, *, standalone: bool, **
     path = search_path.find_file("templates", template, root, suffix=".sh.j2")
     shell, shown = read_shell_files(resolved, root), search_path.display_path(path, root)
     common = template_values(resolved, template=shown, standalone=standalone, shell=shell)
-    return fill_template(path, {**common, "folder": working_folder(resolved, root), **values}, root)
+    common |= {"restart": None, "folder": working_folder(resolved, root)}  # without a scheduler, nothing is requeued
+    return fill_template(path, {**common, **values}, root)

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs the job again after a stop or a failure. The batch script sources this file, and calls:
 #
+#   trap restart_stop=S S         at its first line, for the stop signal and TERM
 #   trap stop_attempt SIGNAL      passes the stop signal on to the program
 #   start_attempt                 counts the attempt
 #   PROGRAM & watch_step "$!"     waits for the program; returns its exit status
@@ -15,7 +16,7 @@ HPC_KIT_STOP_CODE=$((128 + $(kill -l "$HPC_KIT_STOP_SIGNAL"))) && export HPC_KIT
 restart_history=$HPC_KIT_RUN/history
 restart_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 restart_job=${restart_job:-$SLURM_JOB_ID}
-restart_stop='' restart_step='' restart_limit='' restart_reminder='' restart_count=0
+restart_stop=${restart_stop-} restart_step='' restart_limit='' restart_reminder='' restart_killed='' restart_count=0
 case ${HPC_KIT_PROGRESS:-$HPC_KIT_RUN/saved} in
   /*) restart_watched=${HPC_KIT_PROGRESS:-$HPC_KIT_RUN/saved} ;;
   *) restart_watched=$PWD/$HPC_KIT_PROGRESS ;;
@@ -74,9 +75,7 @@ start_attempt() {
   HPC_KIT_ATTEMPT=$(count_attempts cat "$restart_history")
   export HPC_KIT_ATTEMPT=$((HPC_KIT_ATTEMPT + 1))
   rm -f "$HPC_KIT_RUN/stopped" "$HPC_KIT_RUN/summary.json"
-  # Slurm sends TERM to all processes of a job that it ends. The program may need the time until KILL.
-  [ "$HPC_KIT_STOP_SIGNAL" = TERM ] || trap 'restart_stop=TERM' TERM
-  restart_saved=$(list_saved | cksum)
+  restart_saved=$(list_saved | cksum) restart_start=$SECONDS
   record_event start nodes "$SLURM_JOB_NODELIST" requeues "${SLURM_RESTART_COUNT:-0}"
   # Slurm may have requeued the job after the last attempt.
   restart_count=$(count_attempts recent_events)
@@ -85,6 +84,17 @@ start_attempt() {
     give_up "max_attempts = $HPC_KIT_MAX_ATTEMPTS"
     exit "$status"
   fi
+  trap 'end_early "$?"' EXIT
+}
+
+# A line of the script failed before the program started, for example because a signal ended a command; or a script
+# that is sourced for the environment ended with `exit 0`, which is no success.
+# shellcheck disable=SC2317  # called by the trap
+end_early() {
+  status=$1
+  [ "$status" != 0 ] || { echo "hpc-kit: no rank was started: setup has ended the script" >&2 && status=1; }
+  end_attempt
+  exit "$status"
 }
 
 # shellcheck disable=SC2317  # called by the trap
@@ -124,6 +134,7 @@ watch_step() {
 }
 
 end_attempt() {
+  trap - EXIT
   trap '' "$HPC_KIT_STOP_SIGNAL" TERM
   local reason='' failure=$HPC_KIT_RUN/first-failure
   if [ "$status" = 0 ] && [ -s "$HPC_KIT_RUN/summary.json" ] && [ ! -e "$HPC_KIT_RUN/stopped" ]; then
@@ -136,6 +147,10 @@ end_attempt() {
     reason="stopped by $HPC_KIT_STOP_SIGNAL"
   elif [[ " $HPC_KIT_EXIT_CODES " = *" $status "* ]]; then
     reason="exit code $status"
+  fi
+  # A signal soon after the start left no time to save, so that this attempt proves nothing.
+  if [[ $reason = "stopped by"* && $((SECONDS - restart_start)) -lt $HPC_KIT_RESTART_LEAD ]] && made_no_progress; then
+    restart_saved=unknown
   fi
   local state
   state=$(job_state)
@@ -162,7 +177,7 @@ find_hopeless() {
 
 # No saved file has changed since this attempt began.
 made_no_progress() { knows_progress && [ "$(list_saved | cksum)" = "$restart_saved" ]; }
-knows_progress() { [ -n "$HPC_KIT_PROGRESS" ] || [ -e "$restart_watched" ]; }
+knows_progress() { [ "$restart_saved" != unknown ] && { [ -n "$HPC_KIT_PROGRESS" ] || [ -e "$restart_watched" ]; }; }
 
 # Records the end of the attempt:  end_event DECISION [REASON] [KEY VALUE]...
 end_event() {
@@ -186,10 +201,11 @@ give_up() {
 start_again() {
   # Slurm kills this script when it requeues the job: the history comes first.
   end_event requeue "$1"
-  trap 'exit "$status"' TERM
+  trap 'restart_killed=1' TERM
   local answer
   for _ in 1 2 3 4 5 6; do
-    ! answer=$(scontrol requeue "$restart_job" 2>&1) || await_kill
+    # One more signal to all processes must not end scontrol.
+    ! answer=$(trap '' TERM; exec scontrol requeue "$restart_job" 2>&1) || await_kill
     # Another process may have requeued the job, such as the training itself.
     case $(job_state) in '' | RUNNING) ;; *) await_kill ;; esac
     case $answer in *"nable to contact"* | *"try again"*) sleep 5 ;; *) break ;; esac
@@ -201,7 +217,7 @@ start_again() {
 # Waits for Slurm, which kills this script. If the script ended first, the job might count as finished.
 await_kill() {
   sleep 60 &
-  wait "$!"
+  [ -n "$restart_killed" ] || wait "$!" || true
   exit "$status"
 }
 

@@ -95,6 +95,22 @@ def test_a_job_is_checked_with_its_set_values(kit: Kit, project: Path) -> None:
     assert "KIT411" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("lead", "remedy"),
+    [
+        ("20", "do: set lead = 120 or more in [restart]"),
+        ("400", "do: use a longer time, or a shorter lead in [restart]"),
+    ],
+)
+def test_the_remedy_for_a_signal_of_a_job_file_is_a_value_of_the_job_file(
+    kit: Kit, project: Path, lead: str, remedy: str
+) -> None:
+    job = f'command = ["true"]\n[resources]\ntime = 10\n[restart]\nlead = {lead}\n'
+    (project / "jobs").mkdir(exist_ok=True)
+    (project / "jobs" / "mine.toml").write_text(job)
+    assert remedy in kit("check", "mine").stdout
+
+
 def test_a_missing_program_is_found_before_the_queue(kit: Kit, project: Path) -> None:
     (project / "train.py").write_text("")
     done = kit("check", "-j", "2x2", "--cluster", "local", "--", "python", "trian.py")

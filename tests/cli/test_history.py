@@ -114,6 +114,17 @@ def test_a_resubmission_may_change_values_and_names_changed_files(kit: Kit, proj
     assert "#SBATCH --time=20\n" in (project / "runs/count/2/script.sbatch").read_text()
 
 
+def test_a_completed_job_is_reported_and_a_running_one_refused(kit: Kit) -> None:
+    assert run_job(kit) == 0
+    again = kit("resubmit", "1", "--set", "env.SECONDS_A_STEP=30")
+    assert again.returncode == 0, again.stderr
+    assert "job 1 has completed: the new job may find nothing left to do" in again.stderr
+    refused = kit("resubmit", "2")
+    assert refused.returncode == 2
+    assert "job 2 has not ended, and two jobs must not write the same checkpoints" in refused.stderr
+    assert "hpc-kit cancel 2" in refused.stderr
+
+
 def test_an_unknown_job_and_a_wrong_value_are_refused(kit: Kit, project: Path) -> None:
     assert kit("history", "99").returncode == 1
     assert kit("resubmit", "99").returncode == 1

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from hpc_kit.run_files import END
+from hpc_kit.script.render import render
 from tests.faults.queues import RealQueue
 from tests.faults.ring import ANYWHERE, REAL, Kind, Trial
+from tests.faults.test_foreign import LOST, count_repeated, job_settings, require, starts
+from tests.pocketslurm.conftest import wait_for
 
 from . import Cluster
 
@@ -29,3 +33,32 @@ def queue(faulty: Cluster) -> Iterator[RealQueue]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_survives(queue: RealQueue, kind: Kind) -> None:
     Trial(queue, kind, random.Random(1), 1).survive()
+
+
+FOREIGN = {
+    "lightning_trainer": ("lightning", 2),
+    "accelerate_script": ("accelerate", LOST),
+    "hf_trainer": ("transformers", LOST),
+}
+"""Programs with their packages, and the steps that an attempt may compute again."""
+
+
+@pytest.mark.slow
+def test_foreign_trainers_survive_their_time_limit(queue: RealQueue) -> None:
+    runs: dict[str, Path] = {}
+    for program, (package, _) in FOREIGN.items():
+        require(package)
+        folder = queue.folder / program
+        (folder / "runs" / "job").mkdir(parents=True)
+        settings = {**job_settings(program, 2), "restart.lead": 60, "resources.time": "2", "env.SECONDS_A_STEP": "2"}
+        text = render("single", "slurm", set={**settings, "resources.chdir": str(folder)}, root=folder)
+        (folder / "job.sbatch").write_text(text)
+        done = queue.call("sbatch", "--parsable", str(folder / "job.sbatch"))
+        runs[program] = folder / "runs" / "job" / done.stdout.strip()
+    for program, run in runs.items():
+        wait_for((run / END).exists, seconds=380)
+        log = run.with_name(f"{run.name}.log").read_text() + (run / "rank-0.log").read_text()
+        assert (run / END).read_text().split()[0] == "0", log
+        attempts = len(starts(run))
+        assert attempts > 1, log
+        assert count_repeated(run.parents[2] / "steps") <= FOREIGN[program][1] * (attempts - 1), log

@@ -7,15 +7,18 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from hpc_kit.run_files import END
+from hpc_kit.runtime.restart import checkpoint_folder
 from hpc_kit.script.render import render
 from tests.cluster import Cluster
 from tests.faults import training
@@ -23,13 +26,66 @@ from tests.faults.queues import Queue, RealQueue
 
 STEPS = 40
 RENDERING = threading.Lock()
-PATIENCE = 150.0
+PATIENCE = 240.0
 
 Inject = Callable[["Trial"], object]
 
 
 class FaultNotSurvived(AssertionError):
     """The training did not reach its last step, or has wrong losses, or something is left over."""
+
+
+class Program(NamedTuple):
+    """A training that gets faults.
+
+    Attributes:
+        name: A short name.
+        file: The program. Each rank appends `attempt step loss time` to a file in `losses`.
+        ranks: Number of its ranks.
+        settings: Values of the job, by dotted key.
+        env: Variables of the training.
+        damaged: Returns the checkpoints in a folder that cannot be read.
+    """
+
+    name: str
+    file: str
+    ranks: int
+    settings: Mapping[str, object]
+    env: Mapping[str, str] = MappingProxyType({})
+    damaged: Callable[[Path], list[Path]] = lambda _: []
+
+
+def damaged_saves(folder: Path) -> list[Path]:
+    """Return the damaged files of the series."""
+    return [path for path in folder.glob("rank-*") if training.read_save(path) is None]
+
+
+def damaged_checkpoints(folder: Path) -> list[Path]:
+    """Return the damaged checkpoints of `hpc_kit.Checkpointer`."""
+    saved, damages = checkpoint_folder.list_checkpoints(folder)
+    wrong = [path for path, info in saved if checkpoint_folder.verify_checksums(path, info, 0, 1)]
+    return [*damages, *wrong]
+
+
+SERIES = Program(
+    "series",
+    training.__file__,
+    4,
+    {"resources.nodes": 2, "resources.ntasks_per_node": 2},
+    damaged=damaged_saves,
+)
+DDP = Program(
+    "ddp",
+    str(Path(__file__).with_name("ddp.py")),
+    2,
+    {"resources.nodes": 2, "resources.ntasks_per_node": 1},
+    damaged=damaged_checkpoints,
+)
+TORCHRUN = DDP._replace(
+    name="torchrun", ranks=4, settings={**DDP.settings, "launch.launcher": "torchrun", "launch.nproc_per_node": 2}
+)
+PLAIN = TORCHRUN._replace(name="plain", env={"SAVER": "plain"}, damaged=lambda _: [])
+"""A program of torchrun that saves on the signal, without `hpc_kit.Checkpointer`."""
 
 
 class Kind(NamedTuple):
@@ -41,8 +97,10 @@ class Kind(NamedTuple):
         env: Variables of the training.
         settings: Values of the job, by dotted key.
         options: Options of sbatch.
-        early: Inject as soon as the batch script runs.
-        attempts: Attempts that the job needs; 0: it depends on the speed of the machine.
+        early: Inject during the start of the program, at most this many seconds after that of the batch script.
+        attempts: Attempts that the job needs; 0: two or more, which depends on the speed of the machine.
+        program: The training.
+        small_disk: Its checkpoints have a file system of their own of 1 MiB (root).
     """
 
     name: str
@@ -50,8 +108,10 @@ class Kind(NamedTuple):
     env: Mapping[str, str] = MappingProxyType({})
     settings: Mapping[str, object] = MappingProxyType({})
     options: tuple[str, ...] = ()
-    early: bool = False
+    early: float = 0
     attempts: int = 2
+    program: Program = SERIES
+    small_disk: bool = False
 
 
 class Outcome(NamedTuple):
@@ -74,7 +134,7 @@ class Trial:
         self.queue, self.kind, self.chance = queue, kind, chance
         self.folder = queue.folder / f"trial{number}"
         self.job_id = self.run = ""
-        self.ranks = 4
+        self.ranks = kind.program.ranks
 
     def survive(self) -> Outcome:
         """Run the job with its fault, and again if the fault came after the last step.
@@ -82,8 +142,11 @@ class Trial:
         Raises:
             FaultNotSurvived: With the logs of the job.
         """
-        while (outcome := self._run_once()) is None:
-            pass
+        try:
+            while (outcome := self._run_once()) is None:
+                pass
+        finally:
+            self._unmount()
         return outcome
 
     def _run_once(self) -> Outcome | None:
@@ -91,7 +154,7 @@ class Trial:
         at_step = self.chance.randint(1, STEPS * 2 // 3)
         if self.kind.early:
             self._await((self.run_folder / "history").exists, "no attempt began")
-            time.sleep(self.chance.random() * 0.3)
+            time.sleep(self.chance.random() * self.kind.early)
         else:
             self._await(lambda: len(self._rows(0)) >= at_step, f"step {at_step} was not reached")
             time.sleep(self.chance.random() * 0.2)
@@ -102,9 +165,18 @@ class Trial:
         last = max(float(rows[-1][3]) for rank in range(self.ranks) if (rows := self._rows(rank)))
         if last < moment + 0.5 and len(self.history()) == 2 and self.kind.attempts > 1:
             return None
-        if self.kind.attempts and outcome.attempts != self.kind.attempts:
-            raise self._failure(f"{outcome.attempts} attempts instead of {self.kind.attempts}")
+        if outcome.attempts < 2 or self.kind.attempts not in {0, outcome.attempts}:
+            raise self._failure(f"{outcome.attempts} attempts instead of {self.kind.attempts or 'two or more'}")
         return outcome
+
+    def run_undisturbed(self) -> list[dict[int, str]]:
+        """Run the job without a fault; returns the losses of each rank, by step."""
+        self._submit()
+        self._await(self._has_ended, "the job did not end")
+        losses = [{int(row[1]): row[2] for row in self._rows(rank)} for rank in range(self.ranks)]
+        if any(len(each) != STEPS for each in losses):
+            raise self._failure("the undisturbed training left out steps")
+        return losses
 
     # What faults use
 
@@ -127,6 +199,10 @@ class Trial:
         self._await(lambda: self.saves(rank).files(), "nothing was saved")
         return self.saves(rank).files()[-1]
 
+    def checkpoints(self) -> list[Path]:
+        """Return the checkpoints of `hpc_kit.Checkpointer`, the newest first."""
+        return [saved.path for saved in checkpoint_folder.list_checkpoints(self.folder / "saved")[0]]
+
     def saves(self, rank: int) -> training.Saves:
         """Return the saves of a rank."""
         return training.Saves(self._file("saved"), rank)
@@ -137,20 +213,28 @@ class Trial:
 
     # The job
 
+    def _unmount(self) -> None:
+        if self.kind.small_disk:
+            subprocess.run(["umount", "--lazy", self.folder / "saved"], capture_output=True, check=False)
+
     def _submit(self) -> None:
+        self._unmount()
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self.kind.small_disk:
+            (self.folder / "saved").mkdir(parents=True)
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", self.folder / "saved"], check=True)
         (self.folder / "runs" / "job").mkdir(parents=True)
         (self.folder / "jobs").mkdir()
         (self.folder / "jobs" / "job.toml").write_text('command = ["true"]\n')
         restart = {"resume_args": ["--resume"], "progress": "saved", "lead": 60}
+        program = self.kind.program
         settings: dict[str, object] = {
-            "command": [sys.executable, training.__file__], "restart": restart,
-            "resources.nodes": 2, "resources.ntasks_per_node": 2, "resources.mem": "500M", "resources.time": "30",
-            "resources.cpus_per_task": 1,
-            "resources.chdir": str(self.folder), "env.STEPS": str(STEPS),
+            "command": [sys.executable, program.file], "restart": restart, "env.STEPS": str(STEPS),
+            "resources.mem": "2G", "resources.time": "30", "resources.cpus_per_task": 1,
+            "resources.chdir": str(self.folder),
         }  # fmt: skip
-        settings |= {f"env.{name}": value for name, value in self.kind.env.items()}
-        settings |= self.kind.settings
+        settings |= {f"env.{name}": value for name, value in {**program.env, **self.kind.env}.items()}
+        settings |= {**program.settings, **self.kind.settings}
         if "resources.array" in settings:
             settings["restart"] = {**restart, "progress": "saved0"}
         with RENDERING:
@@ -201,29 +285,49 @@ class Trial:
         parts.append(self.queue.call("scontrol", "show", "job", self.job_id).stdout)
         return FaultNotSurvived("\n".join(parts))
 
+    def _expected(self, rank: int) -> dict[int, str]:
+        """Return the losses of an undisturbed training, by step."""
+        if self.kind.program is not SERIES:
+            return undisturbed_losses(self.queue, self.kind.program)[rank]
+        loss, losses = training.first_loss(rank), {}
+        for step in range(1, STEPS + 1):
+            loss = training.next_loss(loss)
+            losses[step] = loss.hex()
+        return losses
+
     def _check(self, moment: float) -> Outcome:
         """Check the losses, the saves, the attempts and the processes."""
         repeated = 0
         for rank in range(self.ranks):
-            loss, expected = training.first_loss(rank), {}
-            for step in range(1, STEPS + 1):
-                loss = training.next_loss(loss)
-                expected[step] = loss.hex()
-            rows = self._rows(rank)
-            if wrong := [row for row in rows if expected[int(row[1])] != row[2]]:
+            expected, rows = self._expected(rank), self._rows(rank)
+            if wrong := [row for row in rows if expected.get(int(row[1])) != row[2]]:
                 raise self._failure(f"rank {rank} computed a wrong loss: {wrong[0]}")
             steps = [int(row[1]) for row in rows]
             if set(steps) != expected.keys():
                 raise self._failure(f"rank {rank} left out steps {sorted(expected.keys() - set(steps))}")
             repeated = max(repeated, len(steps) - len(expected))
-            if damaged := [path for path in self.saves(rank).files() if training.read_save(path) is None]:
-                raise self._failure(f"{damaged[0]} is damaged")
             if Path(f"/proc/{self.process(rank)[0]}").exists():
                 raise self._failure(f"rank {rank} still runs")
+        if damaged := self.kind.program.damaged(self._file("saved")):
+            raise self._failure(f"{damaged[0]} is damaged")
         attempts = [event["attempt"] for event in self.history() if event["event"] == "start"]
         rows_of_all = (row for rank in range(self.ranks) for row in self._rows(rank))
         later = [float(row[3]) for row in rows_of_all if int(row[0]) == attempts[-1]]
         return Outcome(self.kind.name, min(later) - moment if later else None, repeated, attempts[-1])
+
+
+UNDISTURBED = threading.Lock()
+_losses: dict[tuple[Path, str], list[dict[int, str]]] = {}
+
+
+def undisturbed_losses(queue: Queue, program: Program) -> list[dict[int, str]]:
+    """Return the losses of each rank, by step, of a job without a fault. It runs once for each queue and program."""
+    key = queue.folder, program.name
+    with UNDISTURBED:
+        if key not in _losses:
+            kind = Kind("none", nothing, program=program)
+            _losses[key] = Trial(queue, kind, random.Random(1), 10**6 + len(_losses)).run_undisturbed()
+        return _losses[key]
 
 
 # The kinds
@@ -285,6 +389,29 @@ def fill_disk(trial: Trial) -> None:
         draft.unlink(missing_ok=True)
 
 
+def signal_in_evaluation(trial: Trial) -> None:
+    trial.wait((trial.folder / "evaluating").exists, "no evaluation began")
+    signal_batch(trial)
+
+
+def cut_checkpoint(trial: Trial) -> None:
+    trial.wait(trial.checkpoints, "nothing was saved")
+    parts = [path for path in trial.checkpoints()[0].iterdir() if path.suffix == ".distcp"]
+    os.truncate(parts[0], parts[0].stat().st_size // 2)
+    kill_rank(trial)
+
+
+def fill_small_disk(trial: Trial) -> None:
+    """Fill the disk of the checkpoints, and free it after the attempt."""
+    ballast = trial.folder / "saved" / "ballast"
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    signal_batch(trial)
+    trial.wait(lambda: any(event["event"] == "end" for event in trial.history()), "the attempt did not end")
+    ballast.unlink()
+
+
 def call(*argv: str) -> Inject:
     """A fault that is a command of Slurm; JOB is the id of the job."""
     return lambda trial: trial.call(*argv)
@@ -303,7 +430,7 @@ ANYWHERE = [
     Kind("stop signal to the steps", call("scancel", "--signal=USR1", "JOB")),
     Kind("SIGTERM to all", call("scancel", "--signal=TERM", "--full", "JOB")),
     Kind("two stop signals in a row", signal_twice),
-    Kind("stop signal before the first step", signal_batch, early=True),
+    Kind("stop signal before the first step", signal_batch, early=0.3),
     Kind("stop signal during a save", signal_in_save, {"SAVE_SECONDS": "0.3"}),
     Kind("stop signal, no handler in the program", signal_batch, {"HANDLED": "USR2"}),
     Kind("stop signal, the program ends with 0", signal_batch, {"CODE": "0"}),
@@ -325,15 +452,30 @@ ANYWHERE = [
         ALLOW_ROOT,
         settings={"launch.launcher": "mpirun", "resources.nodes": 1, "resources.ntasks_per_node": 4},
     ),
+    Kind("ddp: stop signal to the batch shell", signal_batch, program=DDP),
+    Kind("ddp: stop signal to the steps", call("scancel", "--signal=USR1", "JOB"), program=DDP),
+    Kind("ddp: stop signal during the start", signal_batch, early=5, program=DDP),
+    Kind("ddp: stop signal during an evaluation", signal_in_evaluation, {"EVALUATION_SECONDS": "1"}, program=DDP),
+    Kind("ddp: SIGTERM to all", call("scancel", "--signal=TERM", "--full", "JOB"), program=DDP),
+    Kind("ddp: kill -9 of a rank", kill_rank, program=DDP),
+    Kind("ddp: newest checkpoint cut short", cut_checkpoint, program=DDP),
+    Kind("torchrun: stop signal to the batch shell", signal_batch, program=TORCHRUN),
+    Kind("torchrun: kill -9 of a rank", kill_rank, program=TORCHRUN),
+    Kind("torchrun: stop signal, without Checkpointer", signal_batch, program=PLAIN),
+    Kind("torchrun: stop signal to the steps, without Checkpointer", call("scancel", "--signal=USR1", "JOB"),
+         program=PLAIN),
 ]  # fmt: skip
 """Faults that both Slurms have."""
 
 EMBEDDED = [
     *ANYWHERE,
-    Kind("time limit", nothing, settings={"resources.time": "4", "restart.lead": 120}, attempts=0),
+    Kind("time limit", nothing, {"SECONDS_A_STEP": "0.2"}, {"resources.time": "4", "restart.lead": 120}, attempts=0),
     Kind("time limit, the program ignores the signal", signal_batch, {"IGNORED": "1", "STEPS": "40"},
          settings={"restart.lead": 2}),
     Kind("kill -9 of a rank, with a spare node", kill_rank, settings={"restart.spares": 1}),
+    Kind("ddp: time limit", nothing, {"SECONDS_A_STEP": "0.7"}, {"resources.time": "12", "restart.lead": 240},
+         attempts=0, program=DDP),
+    *[Kind("ddp: full disk", fill_small_disk, program=DDP, small_disk=True)] * (os.geteuid() == 0),
 ]  # fmt: skip
 
 
@@ -348,8 +490,8 @@ def preempt(trial: Trial) -> None:
     trial.queue.call("sbatch", *words)
 
 
-def lose_node(trial: Trial) -> None:
-    cluster, host = real_cluster(trial), trial.process(3)[2]
+def lose_node(trial: Trial, rank: int = -1) -> None:
+    cluster, host = real_cluster(trial), trial.process(rank % trial.ranks)[2]
     cluster.lose(host)
     trial.wait(lambda: any(event["attempt"] > 1 for event in trial.history()), "the job did not start again")
 
@@ -374,9 +516,16 @@ REAL = [
     Kind("time limit", nothing, {"SECONDS_A_STEP": "2"}, {"resources.time": "1", "restart.lead": 30}, attempts=0),
     Kind("preemption", preempt),
     Kind("loss of a node", lose_node, {"SECONDS_A_STEP": "0.4"}),
+    Kind("loss of the node of the batch script", lambda trial: lose_node(trial, 0), {"SECONDS_A_STEP": "0.4"}),
     Kind("loss of a node, with a spare node", lose_node, {"SECONDS_A_STEP": "0.4"}, {"restart.spares": 1}),
     Kind("kill -9 of a rank, with a spare node", kill_rank, settings={"restart.spares": 1}),
     Kind("kill -9 of slurmd and of a rank, with a spare node", kill_slurmd, settings={"restart.spares": 1}),
     Kind("kill -9 of slurmd and of a rank", kill_slurmd),
     Kind("restart of slurmctld during the requeue", restart_controller),
-]
+    Kind("ddp: loss of a node", lose_node, {"SECONDS_A_STEP": "0.4"}, program=DDP),
+    *(
+        Kind(f"{program.name}: time limit", nothing, {"SECONDS_A_STEP": "2"},
+             {"resources.time": "2", "restart.lead": 60}, attempts=0, program=program)
+        for program in (DDP, TORCHRUN, PLAIN)
+    ),
+]  # fmt: skip

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults import training
-from tests.faults.__main__ import choose_kinds, table
+from tests.faults.__main__ import Result, Tally, choose_kinds, main, table
 from tests.faults.queues import EmbeddedQueue
-from tests.faults.ring import EMBEDDED, FaultNotSurvived, Kind, Outcome, Trial, kill_rank
+from tests.faults.ring import EMBEDDED, FaultNotSurvived, Kind, Trial, kill_rank
 
 
 @pytest.fixture
@@ -53,9 +53,39 @@ def test_damaged_saves_are_skipped(tmp_path: Path) -> None:
     assert saves.read() == (5, 0.25)
 
 
-def test_the_table_counts_each_kind() -> None:
-    kinds = [Kind("a", lambda _: None), Kind("b", lambda _: None)]
-    chosen = choose_kinds(kinds, 5, random.Random(1))
+KINDS = [Kind("a", lambda _: None), Kind("b", lambda _: None)]
+
+
+def test_each_kind_comes_before_one_of_them_again() -> None:
+    chosen = choose_kinds(KINDS, 5, random.Random(1))
     assert [sorted(kind.name for kind in chosen[start : start + 2]) for start in (0, 2)] == [["a", "b"]] * 2
-    rows = [(kinds[0], Outcome("a", 2.0, 3), ""), (kinds[0], Outcome("a", 4.0, 1), ""), (kinds[1], None, "why")]
+
+
+def test_the_table_counts_each_kind() -> None:
+    rows = [Result(0, "a", True, 9.0, 2.0, 3), Result(1, "a", True, 9.0, 4.0, 1), Result(2, "b", False, 9.0)]
     assert table(rows).splitlines()[2:] == ["| a | 2 | 2 | 3.0 (at most 4.0) | 3 |", "| b | 1 | 0 |  | 0 |"]
+
+
+def test_a_later_call_goes_on_and_tries_lost_faults_again(tmp_path: Path) -> None:
+    path, chosen = tmp_path / "counts" / "embedded-1.jsonl", [KINDS[0], KINDS[1], KINDS[0]]
+    first = Tally(path, chosen)
+    first.add(Result(0, "a", True, 3.0))
+    first.add(Result(1, "b", False, 150.0))
+    second = Tally(path, chosen)
+    assert second.missing() == [1, 2]
+    assert [second.expected_seconds(number, default=60.0) for number in (0, 1)] == [4.5, 60.0]
+    second.add(Result(1, "b", True, 4.0))
+    assert Tally(path, [*chosen, KINDS[1]]).missing() == [2, 3]
+    assert Tally(path, [KINDS[1]]).missing() == [0]
+
+
+def test_a_finished_seed_begins_again(tmp_path: Path) -> None:
+    path = tmp_path / "embedded-1.jsonl"
+    Tally(path, KINDS[:1]).add(Result(0, "a", True, 3.0))
+    assert Tally(path, KINDS[:1]).missing() == [0]
+    assert not path.exists()
+
+
+def test_no_fault_is_begun_that_would_end_too_late(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--faults", "3", "--seed", "5", "--minutes", "0.1", "--counts", str(tmp_path)]) == 0
+    assert "seed 5: 0 of 3 faults survived, 3 to go; this call: 0 tried" in capsys.readouterr().out

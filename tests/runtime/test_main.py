@@ -168,6 +168,18 @@ def test_a_worker_of_torchrun_writes_its_log_and_uses_the_store_of_its_agent(
     assert (tmp_path / "run" / "rank-0.log").read_text() == "first attempt\nout\n0"
 
 
+@pytest.mark.parametrize(("launcher", "code"), [("torchrun", 0), ("", 138)])
+def test_a_worker_of_torchrun_that_stopped_ends_with_0_and_a_mark(
+    launcher: str, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HPC_KIT_STOP_CODE", "138")
+    if launcher:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "12")
+    assert exit_code_of([program("raise SystemExit(138)")]) == code
+    assert (tmp_path / "run" / "stopped").exists() == (code == 0)
+    assert (tmp_path / "run" / "first-failure").exists() == (code != 0)
+
+
 def test_a_command_replaces_the_process_with_torch_variables_set(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[dict[str, str]] = []
 

@@ -144,6 +144,31 @@ def test_other_ends_that_start_another_attempt(slurm: Slurm, command: str, reaso
     assert [event["reason"] for event in history(run) if event.get("decision") == "requeue"] == [reason]
 
 
+@pytest.mark.parametrize("name", ["USR1", "TERM"])
+def test_a_signal_in_the_first_lines_of_the_script_stops_the_attempt(slurm: Slurm, name: str) -> None:
+    command = slurm.folder / "bin" / "install"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/bash\n[ -e sent ] || kill -{name} $PPID; touch sent; exec /usr/bin/install "$@"\n')
+    command.chmod(0o755)
+    slurm.environ["PATH"] = f"{command.parent}:{slurm.environ['PATH']}"
+    run = submit(slurm, env={"STEPS": "5"})
+    assert await_end(run) == 0, log(run)
+    assert [event["reason"] for event in history(run) if event.get("decision") == "requeue"] == [f"stopped by {name}"]
+
+
+def test_a_signal_that_ends_a_setup_line_stops_the_attempt(slurm: Slurm) -> None:
+    setup = '[ "$HPC_KIT_ATTEMPT" != 1 ] || { kill -TERM $$; (exit 143); }'
+    run = submit(slurm, env={"STEPS": "5"}, setup=[setup])
+    assert await_end(run) == 0, log(run)
+    assert [event["reason"] for event in history(run) if event.get("decision") == "requeue"] == ["stopped by TERM"]
+
+
+def test_a_setup_line_that_fails_ends_the_job_with_its_code(slurm: Slurm) -> None:
+    run = submit(slurm, setup=["(exit 3)"])
+    slurm.until(int(run.name), "FAILED")
+    assert events(run, "decision", "exit_code") == [("start", 1, None, None), ("end", 1, "failed", 3)]
+
+
 def test_a_failure_is_not_tried_again(slurm: Slurm) -> None:
     run = submit(slurm, env={"RUN": "touch failed", "STEPS": "3"}, command=["false"])
     assert await_end(run) == 1
@@ -165,6 +190,13 @@ def test_two_attempts_without_progress_end_the_job(slurm: Slurm) -> None:
     assert await_end(run) == 75
     assert [event["decision"] for event in history(run) if event["event"] == "end"] == ["requeue", "gave_up"]
     assert "two attempts without a new checkpoint in" in log(run)
+
+
+def test_signals_soon_after_the_start_are_no_attempts_without_progress(slurm: Slurm) -> None:
+    soon = "[ $HPC_KIT_ATTEMPT = 4 ] || scancel --signal=USR1 --batch $SLURM_JOB_ID; sleep 3"
+    run = submit(slurm, command=["bash", "-c", soon], restart={"progress": "saved", "lead": 30})
+    assert await_end(run) == 0
+    assert [event["decision"] for event in history(run) if event["event"] == "end"] == ["requeue"] * 3 + ["finished"]
 
 
 def test_a_program_without_a_handler_goes_on_from_its_last_save(slurm: Slurm) -> None:

@@ -44,6 +44,30 @@ def test_a_wrong_value_is_refused_with_its_place(settings: dict[str, object], ex
         resolve_arguments("ddp_1node", "slurm", settings, ROOT)
 
 
+@pytest.mark.parametrize(
+    ("cluster", "restart", "notes"),
+    [
+        ("slurm", {"progress": "/tmp/saved", "resume_args": ["--resume", "/dev/shm/x"]}, ["/tmp/saved", "/dev/shm/x"]),
+        ("slurm", {"progress": "/home/me/saved"}, []),
+        ("local", {"progress": "/tmp/saved"}, []),
+    ],
+)
+def test_checkpoints_on_the_disk_of_a_node_are_noted(
+    cluster: str, restart: dict[str, object], notes: list[str]
+) -> None:
+    found = [
+        note for note in resolve_arguments("ddp_1node", cluster, {"restart": restart}, ROOT).notes if "disk" in note
+    ]
+    assert [note.partition(" ")[0] for note in found] == notes
+
+
+def test_a_lead_that_is_not_shorter_than_the_limit_of_the_partition_is_noted(project: Path) -> None:
+    (project / "env" / "mine.toml").write_text('slurm = "system"\n[partition.short]\ndefault_time = "1:00"\n')
+    changes = {"restart.lead": 120, "resources.partition": "short", "resources.time": None}
+    notes = resolve_arguments("ddp_1node", "mine", changes, project).notes
+    assert "the time limit 1:00 of partition short is not longer than lead = 120: set time" in notes
+
+
 @pytest.mark.parametrize("job", ["hetjob", "ray_4node"])
 def test_a_launch_that_cannot_be_watched_is_refused(job: str) -> None:
     with pytest.raises(SpecError, match="does not support"):

@@ -78,7 +78,8 @@ def signal_lead(script: BatchScript) -> Iterator[Problem]:
     the first minute, and the job saves and ends before it has done anything (an error). A few seconds are too short to
     save: Slurm itself may be that late. More than half of the limit is lost time.
 
-    Fix: `--signal=USR1@300`: as long as the program needs to save, and a minute more.
+    Fix: `--signal=USR1@300`, or `lead = 300` in [restart] of a job file: as long as the program needs to save, and a
+    minute more.
     Documented: sbatch(1), --signal.
     """
     signal, time, directive = read_signal(script), script.directive("time"), script.directive("signal")
@@ -89,15 +90,19 @@ def signal_lead(script: BatchScript) -> Iterator[Problem]:
     except HpcKitError:
         limit = 0
     lines = (time.line if time is not None else None,)
+    # A job file with [restart] sets the variable, and its signal.
+    is_job_file = any(each.name == "HPC_KIT_RESTART_LEAD" for each in script.assignments)
+    shorter = "a shorter lead in [restart]" if is_job_file else "fewer seconds"
     if 0 < limit <= signal.seconds:
         what = f"the signal comes {signal.seconds} s before the limit, which is {limit} s"
-        yield Problem(directive, what, "use a longer --time, or fewer seconds", lines)
+        yield Problem(directive, what, f"use a longer time, or {shorter}", lines)
     elif 0 < limit < 2 * signal.seconds:
         what = f"the signal comes {signal.seconds} s before the limit of {limit} s: more than half of the job is left"
-        yield Problem(directive, what, "use a longer --time, or fewer seconds", lines, certain=False)
+        yield Problem(directive, what, f"use a longer time, or {shorter}", lines, certain=False)
     elif signal.seconds < _SHORTEST_LEAD:
         what = f"{signal.seconds} s before the limit is too short to save a checkpoint"
-        yield Problem(directive, what, "write @120 or more", lines, certain=False)
+        longer = "set lead = 120 or more in [restart]" if is_job_file else "write @120 or more"
+        yield Problem(directive, what, longer, lines, certain=False)
 
 
 _RESUMES = re.compile(

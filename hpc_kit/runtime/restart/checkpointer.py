@@ -116,6 +116,7 @@ class Checkpointer:
         self._writer: _Writer | None = None
         self._lock: FolderLock | None = None
         self._is_open = False
+        self._save_seconds = 0.0
         self._warned: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -175,7 +176,8 @@ class Checkpointer:
             self._print(
                 f"note    {_ranks()} ranks instead of {found.info.get('ranks')}: random numbers start from new seeds"
             )
-        self._compare_with_lead(found.info.get("seconds", 0.0))
+        self._save_seconds = found.info.get("seconds", 0.0)
+        self._compare_with_lead()
         return step
 
     def step(self, step: int, check: Callable[[], object] | None = None) -> bool:
@@ -196,6 +198,7 @@ class Checkpointer:
         watchdog.progress(step)
         self._collect_write(wait=False)
         self.stopped = self._agreement.is_stop(done, self._signal.requested)
+        self._compare_with_lead()
         if self.stopped or (self.every and done % self.every == 0):
             if check:
                 run_on_all(cast("Callable[[], None]", check), self._group)
@@ -412,21 +415,22 @@ class Checkpointer:
         self.latest = written.path
         self._print(f"saved   {display_path(written.path)}")
         self._note_step(SAVED, written.done)
-        self._compare_with_lead(written.seconds)
+        self._save_seconds = written.seconds
+        self._compare_with_lead()
         self._compare_with_interval(written.seconds)
 
-    def _compare_with_lead(self, seconds: float) -> None:
-        """Warn if the time between the stop signal and the end of the job is too short for a save."""
+    def _compare_with_lead(self) -> None:
+        """Warn if the time between the stop signal and the end of the job is too short for a step and a save."""
         text = os.environ.get(LEAD_VARIABLE, "")
         lead = float(text) if text.isdigit() else 0.0
         until_noticed = self._agreement.seconds_late
-        needed = until_noticed + 1.5 * seconds  # a disk is slower on some days
+        needed = until_noticed + 1.5 * self._save_seconds  # a disk is slower on some days
         if lead and needed > lead and "lead" not in self._warned:
             self._warned.add("lead")
             self._print(
                 "warning: the lead may be too short for a save\n"
-                f"  found  a stop takes up to {needed:.0f} s: a save takes {seconds:.0f} s, the ranks notice the signal"
-                f" after {until_noticed:.0f} s; the lead is {lead:.0f} s\n"
+                f"  found  a stop takes up to {needed:.0f} s: a save takes {self._save_seconds:.0f} s, the ranks notice"
+                f" the signal after {until_noticed:.0f} s; the lead is {lead:.0f} s\n"
                 f"  do     set lead = {int(needed * 1.5) + 1} in [restart]"
             )
 

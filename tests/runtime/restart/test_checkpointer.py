@@ -20,6 +20,7 @@ import hpc_kit
 from hpc_kit.errors import SpecError
 from hpc_kit.runtime.restart import checkpoint_folder, checkpointer
 from hpc_kit.runtime.restart.checkpointer import format_option
+from hpc_kit.runtime.restart.stop_agreement import StopAgreement
 
 
 @pytest.fixture(autouse=True)
@@ -430,6 +431,18 @@ def test_a_lead_that_is_shorter_than_the_last_saves_is_reported_at_the_start(
         "warning: the lead may be too short for a save\n  found  a stop takes up to 120 s: "
     )
     assert slow.lines[1].endswith("\n  do     set lead = 181 in [restart]")
+
+
+def test_a_lead_that_is_shorter_than_a_step_is_reported_before_the_first_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPC_KIT_RESTART_LEAD", "60")
+    monkeypatch.setattr(StopAgreement, "seconds_late", 100.0)
+    slow = Training(tmp_path)
+    slow.run(3)
+    [warning] = slow.lines
+    assert "a save takes 0 s, the ranks notice the signal after 100 s; the lead is 60 s" in warning
+    assert warning.endswith("\n  do     set lead = 151 in [restart]")
 
 
 def test_saves_that_take_much_of_the_time_are_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
