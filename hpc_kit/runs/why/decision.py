@@ -615,7 +615,7 @@ class _Decision:
 
     def _confidence(self, event: Event) -> Confidence:
         rule = event.rule
-        if rule.confidence == "likely" or event.is_handled or event.strength == WARNING:
+        if rule.confidence == "likely" or event.is_hint or event.is_handled or event.strength == WARNING:
             return "likely"
         if rule.kind in {"consequence", "symptom"}:
             return "likely"

@@ -48,6 +48,8 @@ class Event:
     lines_after: int = 0
     """Lines after it in its file."""
 
+    is_hint: bool = False
+    """The line suggests the rule's sentence, but does not prove it."""
     ranks_in_file: int = 1
     """Ranks that write to its file: after the error of one, the remaining ranks may print a few more lines."""
 
@@ -560,6 +562,7 @@ class _FileCollector:
             strength,
             traceback,
             self.reader.count_progress(),
+            is_hint=match.is_hint,
         )
         evidence.events.append(event)
         self.own.append(event)
