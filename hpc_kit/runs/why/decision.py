@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hpc_kit.runs.why.events import EXCEPTION, LINE, SYSTEM, WARNING, Event, TaskEnd, reports_finish
+from hpc_kit.runs.why.events import EXCEPTION, LINE, SYSTEM, WARNING, Event, TaskEnd, Waiting, reports_end_of_inputs
 from hpc_kit.runs.why.rules import Confidence, Rule, fill_template, rule_named
 from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.states import JobState, explain_reason, explain_state
@@ -19,7 +19,7 @@ from hpc_kit.slurm.states import JobState, explain_reason, explain_state
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from hpc_kit.runs.why.events import Evidence, Waiting
+    from hpc_kit.runs.why.events import Evidence
     from hpc_kit.runs.why.reading import Line
     from hpc_kit.runs.why.slurm_tables import JobRow
 
@@ -30,6 +30,10 @@ CLEAR = 55
 """Weight from which a plain line proves a cause, if the job ended soon after it."""
 
 LAST_LINES = 15
+
+_EQUAL_SIZES = {"ALLREDUCE", "ALLREDUCE_COALESCED", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
+_EQUAL_SIZES |= {"ALLGATHER", "REDUCE_SCATTER"}
+"""Collectives to which all ranks pass tensors of one size."""
 
 ORDER_GRACE = 30.0
 """Seconds before an ordered end in which errors are part of that end."""
@@ -103,6 +107,8 @@ class _Decision:
         self.job = _main_row(evidence.rows)
         self.rows = [row for row in evidence.rows if self.job is None or _same_job(row, self.job)]
         self.events, self.ends = _last_attempt(evidence)
+        if sum(event.rule.name == "mpi-many-rank-0" for event in self.events) < 2:
+            self.events = [event for event in self.events if event.rule.name != "mpi-many-rank-0"]
         self.events += self._state_events()
         self.completed = self.job is not None and self.job.state is JobState.COMPLETED
         self.success = [line for _, line in evidence.success]
@@ -331,24 +337,53 @@ class _Decision:
         return [found] if found else []
 
     def _different_calls(self) -> Event | None:
-        by_sequence: dict[int | None, list[Waiting]] = {}
-        for waiting in self.evidence.waiting:
-            by_sequence.setdefault(waiting.sequence, []).append(waiting)
-        for sequence, group in by_sequence.items():
-            if sequence is None or len({each.rank for each in group}) < 2:
-                continue
+        """Return the mismatch of the calls in which the ranks of one process group waited."""
+        calls: dict[tuple[str | None, int], list[Waiting]] = {}
+        for waiting in self._calls():
+            if waiting.sequence is not None:
+                calls.setdefault((waiting.group, waiting.sequence), []).append(waiting)
+        for group in calls.values():
             operations = {each.operation for each in group}
             sizes = {each.elements for each in group}
+            # The two ends of a message have different names.
+            if len({each.rank for each in group}) < 2 or {"SEND", "RECV", "COALESCED"} & operations:
+                continue
             if len(operations) > 1:
                 return self._mismatch("collective-mismatch-order", group, lambda each: f"called {each.operation}")
-            if len(sizes) > 1 and None not in sizes and not {"SEND", "RECV", "COALESCED"} & operations:
+            if len(sizes) > 1 and None not in sizes and operations <= _EQUAL_SIZES:
                 return self._mismatch("collective-mismatch-shape", group, lambda each: f"{each.elements} elements")
-        return None
+        return self._different_functions()
+
+    def _calls(self) -> list[Waiting]:
+        """Return the calls of ranks, with the process group if there are several: each group counts its calls."""
+        waiting = self.evidence.waiting
+        if len({each.group for each in waiting} - {None}) > 1:
+            return [each for each in waiting if each.group]
+        return [each._replace(group=None) for each in waiting]
+
+    def _different_functions(self) -> Event | None:
+        """Return the ranks whose tracebacks end in different collectives, if every rank timed out in one."""
+        group = [
+            Waiting(event.rank, None, function, None, event.line)
+            for event in self.events
+            if event.rule.class_ == "collective-timeout" and event.traceback and event.rank is not None
+            for function in [event.traceback.collective]
+            if function
+        ]
+        if len({each.operation for each in group}) < 2 or {each.rank for each in group} != self.evidence.ranks:
+            return None
+        found = self._mismatch("collective-mismatch-order", group, lambda each: f"called {each.operation}")
+        found.is_hint = True
+        return found
 
     def _mismatch(self, rule: str, group: list[Waiting], describe: Callable[[Waiting], str]) -> Event:
         """Return the rank whose call differs from that of most ranks, as an event."""
         odd, other = _odd_one(group, describe)
-        return self._event(rule, odd.line, odd.rank, one=describe(odd), rank2=str(other.rank), other=describe(other))
+        values = Counter(map(describe, group))
+        rank = odd.rank if values[describe(odd)] < values[describe(other)] else None
+        found = self._event(rule, odd.line, rank, one=describe(odd), rank2=str(other.rank), other=describe(other))
+        found.groups["rank"] = str(odd.rank)
+        return found
 
     def _stuck(self) -> Event | None:
         """Return a rank without a heartbeat that does not wait in a collective itself."""
@@ -358,12 +393,15 @@ class _Decision:
 
     def _behind(self) -> Event | None:
         """Return the rank that has called fewer collectives than the remaining ranks."""
-        enqueued = {rank: count for rank, (count, _) in self.evidence.enqueued.items()}
-        lines = {rank: line for rank, (_, line) in self.evidence.enqueued.items()}
+        counted = list(self.evidence.enqueued.items())
+        groups = Counter(group for (group, _), _ in counted)
+        largest = max(groups, key=lambda group: groups[group], default=None)
+        enqueued = {rank: count for (group, rank), (count, _) in counted if group == largest}
+        lines = {rank: line for (group, rank), (_, line) in counted if group == largest}
         if not enqueued:
             # The call in which each rank timed out is numbered, too.
-            waiting = [each for each in self.evidence.waiting if each.sequence is not None]
-            if len({each.operation for each in waiting}) != 1:
+            waiting = [each for each in self._calls() if each.sequence is not None]
+            if len({(each.operation, each.group) for each in waiting}) != 1:
                 return None  # of several groups, whose numbers cannot be compared
             enqueued = {each.rank: each.sequence or 0 for each in waiting}
             lines = {each.rank: each.line for each in waiting}
@@ -397,11 +435,11 @@ class _Decision:
         line = waits[0].line
         if last is not None:
             line = line._replace(file=last.file, number=last.number, text=last.text, body=last.text, rank=rank)
-        if last is not None and reports_finish(last.text):
+        if last is not None and reports_end_of_inputs(last.text):
             return self._event("uneven-inputs", line, rank)
-        if timed_out:
-            return self._event("barrier-timeout-rank", line, rank)
-        return self._event("rank-vanished", line, rank)
+        found = self._event("barrier-timeout-rank" if timed_out else "rank-vanished", line, rank)
+        found.is_hint = last is None  # its log may not be among the files
+        return found
 
     def _absent_rank(self, culprit: Event) -> Event | None:
         """Return the only rank that did not come to a rendezvous, if it wrote a log, as an event."""
@@ -500,6 +538,7 @@ class _Decision:
         if event.traceback and (frame := event.traceback.own_frame):
             place = f"{frame[0].rpartition('/')[2]}:{frame[1]}"
             cause += f" ({place}{', in ' + frame[2] if frame[2] and frame[2] != '<module>' else ''})"
+        is_victim = rule.class_ in {"connection-lost", "collective-timeout"}
         if rule.class_ == "exit-code":
             cause = "unknown: " + cause
         if self.completed:
@@ -509,8 +548,8 @@ class _Decision:
         verdict = Verdict(
             cause,
             UNKNOWN if rule.class_ == "exit-code" else rule.class_,
-            rank if rule.scope != "job" or rule.class_.startswith("collective-") else None,
-            host if rule.scope != "job" else None,
+            None if is_victim or (rule.scope == "job" and not rule.class_.startswith("collective-")) else rank,
+            None if is_victim or rule.scope == "job" else host,
             self._proofs(event),
             self._traceback(event),
             fill_template(rule.fix, values | {"rank": values.get("rank", "")}),
@@ -538,6 +577,10 @@ class _Decision:
         """Return rank and host of an event, also by the launcher's report."""
         hosts = self.evidence.hosts
         rank, host = event.rank, event.host
+        if rank is None and event.rule.scope == "rank":
+            # A library prints the message, and the exception of the rank repeats it.
+            ranks = {each.rank for each in self.events if each.rule is event.rule}
+            rank = next(iter(ranks - {None})) if len(ranks - {None}) == 1 else None
         if rank is None and event.rule.scope == "rank" and event.rule.kind != "end":
             ends = sorted(
                 (end for end in self.ends if not end.is_victim and end.ranks and (end.code or end.signal)),
@@ -620,7 +663,7 @@ class _Decision:
         if rule.kind in {"consequence", "symptom"}:
             return "likely"
         if event.strength in {SYSTEM, EXCEPTION}:
-            return "likely" if self._is_contested(event) else "certain"
+            return "likely" if self._is_contested(event) or self._may_be_handled(event) else "certain"
         if event.order == ANALYSIS_ORDER:
             return self._confidence_of_analysis(event)
         if rule.weight < CLEAR:
@@ -658,6 +701,24 @@ class _Decision:
         if self._place_in_report(event) < 1e6 and self.ends:
             return False
         return any(each.line.time is None or event.line.time is None for each in others)
+
+    def _may_be_handled(self, event: Event) -> bool:
+        """Return whether the program may have gone on after an exception: a logger printed it, or another followed."""
+        traceback = event.traceback
+        if traceback is None or event.rule.weight >= DIRECT:
+            return False
+        if traceback.is_logged and not self.failed and event.lines_after > LAST_LINES:
+            return True
+        return any(
+            each.traceback
+            and each.rule.kind == "cause"
+            and each.order > event.order
+            and (each.line.file, each.rank) == (event.line.file, event.rank)
+            and not each.traceback.is_thread
+            and each.traceback.exceptions[-1:] != traceback.exceptions[-1:]
+            and (each.rule, each.groups) != (event.rule, event.groups)
+            for each in self.events
+        )
 
     def _no_failure(self, job: JobRow) -> Verdict:
         if (nan := self._first(self._symptoms())) and self._is_last(nan):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from hpc_kit.runs.why.reading import LogReader, ShapeMemory, detect_labels, parse_line
 from hpc_kit.runs.why.rules import Match, Rule, match_line, rule_named
 from hpc_kit.runs.why.slurm_tables import JobRow, TableParser
+from hpc_kit.runs.why.translations import translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,6 +91,12 @@ class Traceback:
         own = [frame for frame in self.frames if not _FOREIGN.search(frame[0])]
         return own[-1] if own else None
 
+    @property
+    def collective(self) -> str | None:
+        """The function of torch.distributed in which it ended."""
+        calls = [name for file, _, name in self.frames if file.endswith("/torch/distributed/distributed_c10d.py")]
+        return calls[-1] if calls else None
+
 
 class TaskEnd(NamedTuple):
     """The end of tasks or ranks, as a launcher reported it."""
@@ -116,6 +123,8 @@ class Waiting(NamedTuple):
     operation: str | None
     elements: str | None
     line: Line
+    group: str | None = None
+    """Name of its process group."""
 
 
 class LastLine(NamedTuple):
@@ -130,6 +139,7 @@ _FOREIGN = re.compile(
     r"site-packages|dist-packages|/lib/python\d|lib64/python\d|^<|/(?:usr/)?bin/(?:torchrun|accelerate|deepspeed)$"
     r"|/torch/|runpy\.py"
 )
+_LOADER = "/torch/utils/data/dataloader.py"
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?')
 _RICH_FRAME = re.compile(r"^[│|] (?P<file>\S+\.py):(?P<line>\d+) in (?P<name>\S+)")
@@ -182,10 +192,8 @@ _WATCHDOG = re.compile(
     r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )"
     r"?OpType=(?P<op>\w+)(?:.*?NumelIn=(?P<numel>\d+))?"
 )
-_ENQUEUED = re.compile(
-    r"[Rr]ank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<c"
-    r"ompleted>-?\d+)"
-)
+_ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+)")
+_GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\]]+?) Rank \d+\]")
 _WORLD = re.compile(
     r"\bworld[_ ]size[=: ]+(\d+)|\bnranks (\d+)|MEMBER: \d+/(\d+)|\bWORLD_SIZE=(\d+)"
     r"|\bdistributed init \(rank \d+, world (\d+)\)",
@@ -204,6 +212,12 @@ _FINISHED_RANK = re.compile(
     r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted"
     r"|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b"
 )
+_OUT_OF_INPUTS = re.compile(
+    r"(?i)\b(?:epoch|training|loop|data|batches|inputs|loader|rank \d+|worker \d+)\b:?(?: \S+){0,3} (?:is )?"
+    r"(?:done|finished|ended|complete[d]?|exhausted)\b"
+    r"|\b(?:finished|completed?) (?:the )?(?:training|epoch|all)|\bno more (?:data|batches)|\bout of (?:data|batches)"
+    r"|\bend of (?:epoch|training|data)|^(?:all )?done\b"
+)
 _END_OF_JOB = re.compile(r"PREEMPTION|NODE FAILURE")
 _NEW_ATTEMPT = re.compile(
     r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)|will restart worker group|Restarting worker group|Requeu(?:e"
@@ -220,7 +234,8 @@ class Evidence:
         self.ends: list[TaskEnd] = []
         self.rows: list[JobRow] = []
         self.waiting: list[Waiting] = []
-        self.enqueued: dict[int, tuple[int, Line]] = {}
+        self.enqueued: dict[tuple[str | None, int], tuple[int, Line]] = {}
+        """The number of the last collective that a rank of a process group has called."""
         self.success: list[tuple[int, Line]] = []
         """Lines that report success, with their attempts."""
         self.last: dict[tuple[str, int | None], LastLine] = {}
@@ -447,6 +462,8 @@ class _FileCollector:
                 self._add(Match(rule_named("cut-traceback"), {}), line, LINE, traceback)
             return
         best, line = _primary(traceback)
+        if best.rule.class_ == "connection-lost" and any(_LOADER in frame[0] for frame in traceback.frames):
+            best = Match(rule_named("dataloader-worker"), {})
         self._add(best, line, EXCEPTION, traceback)
 
     # ---- other lines
@@ -511,15 +528,17 @@ class _FileCollector:
             return False
         if found := _NEW_ATTEMPT.search(body):
             self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
-        self._collective(line)
+        is_call = self._collective(line)
         exception = bool(_SYNTAX.match(body)) and self._follows_frame()
         matches = match_line(body, exception=exception or bool(_BARE_EXCEPTION.match(body)))
+        if not matches and (english := translate(body)) != body:
+            matches = match_line(english)
         if len(matches) > 1:
             matches = [match for match in matches if match.rule.name != "python-exception"]
         if not matches:
             if self.pending_attempt == "plain" and not _is_end_noise(body):
                 self._start_attempt()
-            return bool(self.pending_attempt)
+            return bool(self.pending_attempt) or is_call
         softened = bool(_SOFTENED.search(line.text)) and not matches[0].rule.warns
         strength = EXCEPTION if exception else SYSTEM if _SYSTEM.search(line.text) else WARNING if softened else LINE
         for match in matches[:3]:
@@ -529,14 +548,18 @@ class _FileCollector:
     def _follows_frame(self) -> bool:
         return self.before is not None and self.before.body.startswith(" ")
 
-    def _collective(self, line: Line) -> None:
+    def _collective(self, line: Line) -> bool:
+        """Read in which collective a rank waits, and how many it has called."""
+        pg = _GROUP.search(line.body)
+        group = pg[1] if pg else None
         if found := _WATCHDOG.search(line.body):
             rank = int(found["rank"]) if found["rank"] else line.rank
             if rank is not None:
                 sequence = int(found["seq"]) if found["seq"] else None
-                self.evidence.waiting.append(Waiting(rank, sequence, found["op"], found["numel"], line))
-        if found := _ENQUEUED.search(line.body):
-            self.evidence.enqueued[int(found["rank"])] = (int(found["enqueued"]), line)
+                self.evidence.waiting.append(Waiting(rank, sequence, found["op"], found["numel"], line, group))
+        if counted := _ENQUEUED.search(line.body):
+            self.evidence.enqueued[group, int(counted["rank"])] = (int(counted["enqueued"]), line)
+        return bool(found or counted)
 
     def _add(self, match: Match, line: Line, strength: Strength, traceback: Traceback | None = None) -> None:
         evidence = self.evidence
@@ -637,6 +660,6 @@ def _signal(code: int) -> str | None:
     }.get(code)
 
 
-def reports_finish(text: str) -> bool:
-    """Return whether the last line of a rank says that it finished."""
-    return bool(_FINISHED_RANK.search(text))
+def reports_end_of_inputs(text: str) -> bool:
+    """Return whether the last line of a rank says that it has finished its batches."""
+    return bool(_OUT_OF_INPUTS.search(text))

@@ -117,8 +117,9 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
         else:
             files.append((path, str(path)))
     numbered = _ranks_of_numbered([path for path, _ in files])
+    hosts = _hosts_of_named([path for path, _ in files])
     return [
-        LogFile(path, name, _rank_in_name(path) if (rank := numbered.get(path)) is None else rank, _host_in_name(path))
+        LogFile(path, name, _rank_in_name(path) if (rank := numbered.get(path)) is None else rank, hosts.get(path))
         for path, name in sorted(files, key=lambda file: _natural(file[1]))
     ]
 
@@ -141,9 +142,13 @@ def _rank_in_name(path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _host_in_name(path: Path) -> str | None:
-    found = _HOST_NAME.match(path.name)
-    return found[1] if found and not _NOT_HOSTS.match(path.name) else None
+def _hosts_of_named(paths: list[Path]) -> dict[Path, str]:
+    """Return the hosts of files that are named like hosts of one cluster, `gpu03.log` and `gpu17.log`."""
+    groups: dict[tuple[Path, str], dict[Path, str]] = {}
+    for path in paths:
+        if (found := _HOST_NAME.match(path.name)) and not _NOT_HOSTS.match(path.name):
+            groups.setdefault((path.parent, re.sub(r"\d+", "", found[1])), {})[path] = found[1]
+    return {path: host for group in groups.values() if len(set(group.values())) > 1 for path, host in group.items()}
 
 
 def _ranks_of_numbered(paths: list[Path]) -> dict[Path, int]:
@@ -361,7 +366,7 @@ _HOST_IN_TEXT = re.compile(
     r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+\]"
 )
 _RANK_IN_TEXT = re.compile(
-    r"\[(?:PG [^\]]*?)?Rank (\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\brank=(\d+)\b", re.IGNORECASE
+    r"\[(?:PG [^\]]*?)?Rank ?(\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\brank=(\d+)\b", re.IGNORECASE
 )
 _SRUN_LABEL = re.compile(r"\s*(\d+): ?")
 _HOST_LABEL = re.compile(r"([a-z][a-z0-9-]*\d[\w.-]*|localhost): ")
