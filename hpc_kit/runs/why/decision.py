@@ -31,11 +31,17 @@ CLEAR = 55
 
 LAST_LINES = 15
 
+HANDLED_LINES = 3
+"""Lines after an exception that show that a killed program did not die of it."""
+
 _EQUAL_SIZES = {"ALLREDUCE", "ALLREDUCE_COALESCED", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
 _EQUAL_SIZES |= {"ALLGATHER", "REDUCE_SCATTER"}
 """Collectives to which all ranks pass tensors of one size."""
 
-ORDER_GRACE = 30.0
+_DEADLY = {"Killed", "Out Of Memory", "Segmentation fault", "Bus error", "Illegal instruction"}
+"""Ends of a process that no Python exception causes."""
+
+ORDER_GRACE = 60.0
 """Seconds before an ordered end in which errors are part of that end."""
 
 STATE_ORDER = 1 << 20
@@ -72,6 +78,10 @@ class Verdict:
     """Ranks that failed because of it."""
     earlier: list[str] = field(default_factory=list)
     """Causes of earlier attempts."""
+    exit_code: int | None = None
+    """Exit code of the rank, as a shell shows it."""
+    is_own_failure: bool = False
+    """The job itself failed: no command of Slurm, of its user or of an administrator ended it."""
 
 
 _STATE_RULES = {
@@ -166,13 +176,29 @@ class _Decision:
             return not self.completed or event.rule.weight >= DIRECT
         if event.strength != EXCEPTION or (event.traceback and event.traceback.is_thread):
             return False
-        if event.is_handled:
+        if event.is_handled or self._has_gone_on(event):
             return False
         if self.failed:
             return True
         if event.traceback is not None and event.traceback.is_logged and (self.completed or self.success):
             return False
         return not self._succeeded_after(event)
+
+    def _has_gone_on(self, event: Event) -> bool:
+        """Return whether the process went on after an exception: it reports another one, or a signal ended it later."""
+        ends = [end.signal for end in self.ends if event.rank in end.ranks]
+        if event.lines_after > HANDLED_LINES and event.rule.weight < DIRECT and not _DEADLY.isdisjoint(ends):
+            return True
+        return event.rank is not None and any(
+            other.order > event.order
+            and (other.line.file, other.rank) == (event.line.file, event.rank)
+            and other.strength == EXCEPTION
+            and other.rule.kind == "cause"
+            and not (other.traceback and other.traceback.is_thread)
+            and not _explains(event, other)
+            and (event.rule.weight < DIRECT or other.rule.weight >= DIRECT)
+            for other in self.events
+        )
 
     def _succeeded_after(self, event: Event) -> bool:
         return any(
@@ -231,7 +257,10 @@ class _Decision:
         threads = [
             event
             for event in self.events
-            if event.rule.kind == "cause" and event.strength == EXCEPTION and not event.is_handled
+            if event.rule.kind == "cause"
+            and event.strength == EXCEPTION
+            and not event.is_handled
+            and not self._has_gone_on(event)
         ]
         handled = [
             event for event in self.events if event.rule.kind in {"cause", "soft"} and event.rule.weight >= DIRECT
@@ -290,18 +319,26 @@ class _Decision:
 
     def _place_in_report(self, event: Event) -> float:
         """Return the position of a rank among the ranks that a launcher reported as failed; 0 if nothing is known."""
-        ends = [end for end in self.ends if not end.is_victim and end.ranks and (end.code or end.signal)]
+        ends = self._failed_ends()
         if not ends or event.rank is None or event.strength == SYSTEM:
             return 0
-        ends.sort(key=lambda end: end.time or 0)
         return next((place for place, end in enumerate(ends) if event.rank in end.ranks), 1e7)
+
+    def _failed_ends(self) -> list[TaskEnd]:
+        """Return the ends of ranks that failed by themselves, in the order of time."""
+        ends = [end for end in self.ends if end.has_failed and end.ranks]
+        return sorted(ends, key=lambda end: (not end.is_recorded_first, end.time or 0))
 
     def _comes_after(self, culprit: Event, ordered: Event) -> bool:
         """Return whether an error is part of an end that Slurm ordered."""
         if _explains(culprit, ordered) or (culprit.rule.weight >= 85 and culprit.strength == SYSTEM):
             return False
-        if culprit.line.time is not None and ordered.line.time is not None:
-            return culprit.line.time > ordered.line.time - ORDER_GRACE
+        ends = [end.time for end in self._failed_ends() if culprit.rank in end.ranks]
+        time = culprit.line.time if culprit.line.time is not None or not ends else ends[0]
+        orders = [each.line.time for each in self.events if each.rule.kind == "end" and each.order != STATE_ORDER]
+        ordered_at = next((each for each in orders if each is not None), ordered.line.time)
+        if time is not None and ordered_at is not None:
+            return time > ordered_at - ORDER_GRACE
         if culprit.line.file == ordered.line.file:
             return culprit.line.number > ordered.line.number
         return culprit.rule.weight < 40
@@ -456,9 +493,7 @@ class _Decision:
 
     def _ended(self, rank: int) -> bool:
         lost = any(event.rank == rank and event.rule.class_ == "connection-lost" for event in self.events)
-        return not lost and any(
-            rank in end.ranks and (end.code or end.signal) and not end.is_victim for end in self.ends
-        )
+        return not lost and any(rank in end.ranks and end.has_failed for end in self.ends)
 
     def _event(self, rule: str, line: Line, rank: int | None, **groups: str) -> Event:
         values = {name: value for name, value in {"rank": str(rank), **groups}.items() if value}
@@ -555,6 +590,8 @@ class _Decision:
             fill_template(rule.fix, values | {"rank": values.get("rank", "")}),
             self._confidence(event),
             self._also(event, rank),
+            exit_code=next((end.exit_code for end in self._failed_ends() if rank in end.ranks), None),
+            is_own_failure=rule.kind != "end",
         )
         if rule.class_ == "killed":
             self._use_memory_figures(verdict)
@@ -582,11 +619,9 @@ class _Decision:
             ranks = {each.rank for each in self.events if each.rule is event.rule}
             rank = next(iter(ranks - {None})) if len(ranks - {None}) == 1 else None
         if rank is None and event.rule.scope == "rank" and event.rule.kind != "end":
-            ends = sorted(
-                (end for end in self.ends if not end.is_victim and end.ranks and (end.code or end.signal)),
-                key=lambda end: end.time or 0,
-            )
-            matching = [end for end in ends if host is None or end.host is None or _same_host(host, end.host)]
+            matching = [
+                end for end in self._failed_ends() if host is None or end.host is None or _same_host(host, end.host)
+            ]
             if matching:
                 rank, host = matching[0].ranks[0], matching[0].host or host
         if host is None and rank is not None:
@@ -618,9 +653,12 @@ class _Decision:
         lines += [
             each.line
             for each in self.events
-            if each.rule.class_ == event.rule.class_ and each.rule.kind == event.rule.kind and each.strength >= LINE
+            if each.rule.class_ == event.rule.class_
+            and each.rule.kind == event.rule.kind
+            and each.strength >= LINE
+            and (event.rule.class_ != "exit-code" or each.rank == event.rank)
         ]
-        ends = [end for end in self.ends if not end.is_victim and (end.code or end.signal)]
+        ends = [end for end in self.ends if end.has_failed]
         lines += [end.line for end in ends if event.rank is None or event.rank in end.ranks][:2]
         lines += [row.line for row in self.rows if row.line and not row.is_step and row.state.finished]
         return [_proof(line) for line in {(line.file, line.number): line for line in lines}.values()][:5]
@@ -755,7 +793,7 @@ class _Decision:
             )
         tracebacks = [event for event in self.events if event.traceback]
         text = self._own_traceback([event for event in tracebacks if event.rule.kind != "consequence"] or tracebacks)
-        ends = [end for end in self.ends if not end.is_victim and (end.code or end.signal)]
+        ends = [end for end in self.ends if end.has_failed]
         rank = ends[0].ranks[0] if ends and ends[0].ranks else None
         host = ends[0].host if ends else None
         proofs = [_proof(end.line) for end in ends[:2]] + [_proof(row.line) for row in self.rows[:2] if row.line]
@@ -767,8 +805,6 @@ class _Decision:
         if self.evidence.unreadable:
             name, reason = self.evidence.unreadable[0]
             return f"{name} cannot be read as a log ({reason})"
-        if not self.evidence.lines or not (self.evidence.last or self.rows):
-            return "the logs are empty"
         steps = [row for row in self.rows if row.is_step and row.state.failed]
         if self.job is not None and self.completed and steps:
             step = f"step {steps[0].job_id} is {steps[0].state}"
@@ -776,6 +812,8 @@ class _Decision:
         if self.job is not None and self.job.state.failed:
             code = f" with exit code {self.job.exit_code}" if self.job.exit_code else ""
             return f"job {self.job.job_id} is {self.job.state}{code}, and no line shows why"
+        if not self.evidence.lines or not self.evidence.last:
+            return "the logs are empty"
         last = max(self.evidence.last.values(), key=lambda each: each.number, default=None)
         shown = f", which ends with: {last.text.strip()[:80]}" if last else ""
         return f"no line shows a failure or an end{shown}"
@@ -815,10 +853,14 @@ def _same_job(row: JobRow, job: JobRow) -> bool:
 
 def _last_attempt(evidence: Evidence) -> tuple[list[Event], list[TaskEnd]]:
     """Return what belongs to the last attempt of each file. In a file without marks, only a rank's last exception."""
+    requeued = [event for event in evidence.events if event.line.file in evidence.requeued]
+    later = [event for event in evidence.events if event.line.file not in evidence.requeued]
+    if later or any(end.line.file not in evidence.requeued for end in evidence.ends):
+        requeued = [event for event in requeued if event.rule.kind == "end"]
     latest: dict[str, int] = {}
     for event in evidence.events:
         latest[event.line.file] = max(latest.get(event.line.file, 0), event.attempt)
-    events = [event for event in evidence.events if event.attempt == latest[event.line.file]]
+    events = [event for event in (*requeued, *later) if event.attempt == latest[event.line.file]]
     if evidence.attempts > 1:
         marked = {name for name, attempt in latest.items() if attempt}
         last_of = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -108,11 +109,32 @@ class TaskEnd(NamedTuple):
     line: Line
     attempt: int
     time: float | None = None
+    is_recorded_first: bool = False
+    """The job recorded it as its first failure."""
+
+    @property
+    def has_failed(self) -> bool:
+        """It ended with a failure of its own."""
+        return bool(self.code or self.signal) and not self.is_victim
+
+    @property
+    def exit_code(self) -> int | None:
+        """The code as a shell shows it: 128 + signal."""
+        if self.code is not None:
+            return self.code if self.code >= 0 else 128 - self.code
+        text = "Killed" if self.signal == "Out Of Memory" else self.signal
+        return next((128 + number for number, name in _SIGNALS.items() if name == text), None)
 
     @property
     def is_victim(self) -> bool:
         """The launcher itself ended it, after another one failed."""
         return self.signal in {"Terminated", "SIGTERM"} or self.code in {-15, 143}
+
+
+_SIGNALS = {
+    **{int(each): signal.strsignal(each) or "" for each in signal.Signals},
+    signal.SIGFPE: "Floating point exception",
+}
 
 
 class Waiting(NamedTuple):
@@ -246,6 +268,8 @@ class Evidence:
         self.attempts = 1
         self.lines = 0
         self.unreadable: list[tuple[str, str]] = []
+        self.requeued: set[str] = set()
+        """Files that end with a requeue: what they contain belongs to an earlier attempt."""
         self.scripts: dict[str, list[str]] = {}
         """Lines of the batch scripts among the files."""
         self._memory = ShapeMemory()
@@ -331,6 +355,8 @@ class _FileCollector:
                 evidence.success.append((self.attempt, line))
         if self.log.rank is not None:
             evidence.ranks.add(self.log.rank)
+        if self.pending_attempt:
+            evidence.requeued.add(self.log.name)
         evidence.attempts = max(evidence.attempts, self.attempt + 1)
 
     def _start_attempt(self) -> None:
@@ -516,7 +542,7 @@ class _FileCollector:
         ranks = (int(rank[0]),) if rank else ()
         if host:
             self.evidence.hosts.update((each, host) for each in ranks)
-        self.evidence.ends.append(TaskEnd(ranks, host, code, _signal(code), line, self.attempt, time))
+        self.evidence.ends.append(TaskEnd(ranks, host, code, signal_text(code), line, self.attempt, time))
         self.elastic = None
         return True
 
@@ -567,7 +593,7 @@ class _FileCollector:
             return
         if not self.own:
             self.reader.freeze()
-        match = _specify_exit_code(match)
+        match = specify_exit_code(match)
         groups = match.groups
         given = groups.get("rank") or groups.get("task")
         rank = int(given) if given else line.rank
@@ -626,7 +652,7 @@ _CODE_MEANINGS = {
 }
 
 
-def _specify_exit_code(match: Match) -> Match:
+def specify_exit_code(match: Match) -> Match:
     """Return the rule of the signal that a shell's exit code means."""
     code = match.groups.get("code", "")
     if match.rule.name != "exit-code":
@@ -646,18 +672,9 @@ def _expand_tasks(text: str) -> Iterable[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-def _signal(code: int) -> str | None:
-    return {
-        -9: "Killed",
-        137: "Killed",
-        -15: "Terminated",
-        143: "Terminated",
-        -11: "Segmentation fault",
-        139: "Segmentation fault",
-        -6: "Aborted",
-        134: "Aborted",
-        -7: "Bus error",
-    }.get(code)
+def signal_text(code: int) -> str | None:
+    """Return the text of the signal that an exit code means; None for a code that the program chose."""
+    return _SIGNALS.get(-code if code < 0 else code - 128)
 
 
 def reports_end_of_inputs(text: str) -> bool:

@@ -87,6 +87,8 @@ class LogFile(NamedTuple):
     """The path as the user gave it."""
     rank: int | None = None
     host: str | None = None
+    skip: int = 0
+    """Bytes at its begin that are not read."""
 
 
 class Line(NamedTuple):
@@ -237,6 +239,8 @@ class LogReader:
         """Yield number, text and shape of each line that may matter."""
         try:
             with _open(self.log.path) as file:
+                if self.log.skip:
+                    file.seek(self.log.skip)
                 yield from self._blocks(file)
         except (OSError, EOFError, gzip.BadGzipFile) as error:
             self.error = (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -423,11 +427,17 @@ def parse_line(log: LogFile, labels: Labels, number: int, text: str) -> Line:
 
 def _seconds(stamp: re.Match[str]) -> float | None:
     """Return the seconds since the beginning of the year. Years are ignored, because some formats have none."""
-    month = stamp["month"]
-    hours, minutes, seconds = map(int, stamp["time"].split(":"))
+    name = stamp["month"]
+    month = _MONTHS.index(name) + 1 if name.isalpha() else int(name)
+    fraction = stamp.groupdict().get("fraction") or ""
     try:
-        day = dt.date(2024, _MONTHS.index(month) + 1 if month.isalpha() else int(month), int(stamp["day"]))
+        moment = dt.datetime.combine(dt.date(2024, month, int(stamp["day"])), dt.time.fromisoformat(stamp["time"]))
     except ValueError:
         return None
-    fraction = stamp.groupdict().get("fraction") or ""
-    return day.timetuple().tm_yday * 86400 + hours * 3600 + minutes * 60 + seconds + float(f"0.{fraction[1:] or 0}")
+    return seconds_of_year(moment) + float(f"0.{fraction[1:] or 0}")
+
+
+def seconds_of_year(moment: dt.datetime) -> float:
+    """Return the seconds since the beginning of the year, counted as in a leap year."""
+    day = dt.date(2024, moment.month, moment.day).timetuple().tm_yday
+    return day * 86400 + moment.hour * 3600 + moment.minute * 60 + moment.second

@@ -12,11 +12,14 @@ _MESSAGES = {
         "Kommando nicht gefunden", "Befehl nicht gefunden", "commande introuvable", "commande non trouvée",
         "orden no encontrada", "no se encontró la orden", "comando non trovato", "comando não encontrado",
         "opdracht niet gevonden", "nie znaleziono polecenia", "příkaz nenalezen", "команда не найдена",
-        "未找到命令", "找不到命令", "コマンドが見つかりません", "komut yok", "명령어를 찾을 수 없음", "명령을 찾을 수 없습니다",
+        "未找到命令", "找不到命令",
+        "コマンドが見つかりません", "komut yok", "명령어를 찾을 수 없음", "명령을 찾을 수 없습니다",
     ),
     "No such file or directory": (
-        "Datei oder Verzeichnis nicht gefunden", "Aucun fichier ou dossier de ce nom", "Aucun fichier ou dossier de ce type",
-        "No existe el archivo o el directorio", "No existe el fichero o el directorio", "File o directory non esistente",
+        "Datei oder Verzeichnis nicht gefunden", "Aucun fichier ou dossier de ce nom",
+        "Aucun fichier ou dossier de ce type",
+        "No existe el archivo o el directorio", "No existe el fichero o el directorio",
+        "File o directory non esistente",
         "Arquivo ou diretório inexistente", "Ficheiro ou diretoria inexistente", "Bestand of map bestaat niet",
         "Nie ma takiego pliku ani katalogu", "Adresář nebo soubor neexistuje", "Нет такого файла или каталога",
         "没有那个文件或目录", "そのようなファイルやディレクトリはありません", "Böyle bir dosya ya da dizin yok",
@@ -48,7 +51,9 @@ _MESSAGES = {
         "Speicherzugriffsfehler", "Erreur de segmentation", "Violación de segmento", "Errore di segmentazione",
         "Falha de segmentação", "Segmenteringsfout", "Naruszenie ochrony pamięci", "Ошибка сегментирования", "段错误",
     ),
-    "Killed ": ("Getötet ", "Processus arrêté ", "Tué ", "Terminado (killed) ", "Ucciso ", "Убито ", "已杀死 ", "強制終了 "),
+    "Killed ": (
+        "Getötet ", "Processus arrêté ", "Tué ", "Terminado (killed) ", "Ucciso ", "Убито ", "已杀死 ", "強制終了 ",
+    ),
     "unbound variable": (
         "ist nicht gesetzt", "variable sans liaison", "variable sin asignar", "variabile non assegnata",
         "variável não associada", "не заданная переменная", "未绑定的变量", "为绑定变量",
