@@ -14,7 +14,7 @@ from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError, UnknownJob
 
 if TYPE_CHECKING:
-    from hpc_kit.runs.why.decision import Verdict
+    from hpc_kit.runs.why.answers import Verdict
 
 
 @click.command("why")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpc_kit.runs.run_folders import Run
-    from hpc_kit.runs.why.decision import Verdict
+    from hpc_kit.runs.why.answers import Verdict
     from hpc_kit.slurm.job_status import JobStatus
 
 TAIL_LINES = 20

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import FIRST_FAILURE, SCRIPT, UNKNOWN_HOST, read_first_failure
-from hpc_kit.runs.why.decision import UNKNOWN, Verdict, decide
+from hpc_kit.runs.why.answers import UNKNOWN, Verdict
+from hpc_kit.runs.why.decision import decide
 from hpc_kit.runs.why.events import LINE, SYSTEM, Event, Evidence, TaskEnd, signal_text, specify_exit_code
 from hpc_kit.runs.why.reading import Line, LogFile, seconds_of_year
 from hpc_kit.runs.why.rules import match_line
