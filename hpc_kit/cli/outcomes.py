@@ -144,11 +144,11 @@ def print_outcome(outcome: Outcome) -> int:
 
 def print_failure(failure: RankFailure, element: str = "") -> None:
     """Print the first failed rank and its error. `element` is the prefix for an array element."""
-    end = failure.signal or (f"exit code {failure.exit_code}" if failure.exit_code is not None else "")
-    cause = failure.headline if not end or end in failure.headline else f"{failure.headline} ({end})"
-    print_line("failed", element + ": ".join(filter(None, (failure.process, cause))))
+    print_line("failed", element + failure.headline)
     for text in failure.text.splitlines():
         print_line("", text)
+    if failure.fix:
+        print_line("fix", failure.fix)
 
 
 def format_summary(values: dict[str, object]) -> str:

@@ -14,7 +14,7 @@ from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError, UnknownJob
 
 if TYPE_CHECKING:
-    from hpc_kit.runs.why.decision import Verdict
+    from hpc_kit.runs.why.answers import Verdict
 
 
 @click.command("why")
@@ -60,6 +60,7 @@ def _explain_run(word: str | None, cluster: str | None) -> Verdict:
     from hpc_kit.errors import SlurmUnavailable
     from hpc_kit.runs.backend import query_runs
     from hpc_kit.runs.cluster_match import client_for, may_belong_to
+    from hpc_kit.runs.outcome import read_state
     from hpc_kit.runs.why.of_run import explain_run
 
     session = open_session(cluster)
@@ -70,7 +71,7 @@ def _explain_run(word: str | None, cluster: str | None) -> Verdict:
             status = query_runs([run], client_for(run, session.client)).get(run.job_id)
         except SlurmUnavailable as error:
             echo(f"hpc-kit: {error.what}: the answer comes from the job's own files", err=True)
-    return explain_run(run, status)
+    return explain_run(run, status, read_state(run, status))
 
 
 def _print(verdict: Verdict, *, as_json: bool) -> None:

@@ -142,8 +142,7 @@ def _failure_text(end: Outcome) -> ReportText | None:
     failure = end.failure
     if failure is None:
         return None
-    process = failure.process or f"node {failure.unusable_nodes}"
-    return ReportText(f"The first failure: {process}", f"{failure.headline}\n{failure.text}")
+    return ReportText("The failure", f"{failure.headline}\n{failure.text}\n{failure.fix}")
 
 
 def _run_texts(run: Run, record: Mapping[str, Any]) -> list[ReportText]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import RecordError
 from hpc_kit.run_files import RECORD
 from hpc_kit.runs.cluster_match import is_same_job
-from hpc_kit.runs.first_failure import ENDED_BY_SLURM, RankFailure, find_failure
+from hpc_kit.runs.first_failure import RankFailure, find_failure
 from hpc_kit.runs.record import RecordedFailure, RecordedOutcome, add_outcomes
 from hpc_kit.runs.run_folders import open_run
 from hpc_kit.slurm.job_ids import array_index
-from hpc_kit.slurm.states import JobState, explain_state
+from hpc_kit.slurm.states import ENDED_BY_SLURM, JobState, explain_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,7 +64,7 @@ def read_outcome(run: Run, status: JobStatus | None) -> Outcome:
         state=state,
         sentence=_explain_end(state, status) if status else run.backend.describe_end(run, state, from_files=True),
         exit_status=_exit_status(run, state, status),
-        failure=find_failure(run, status) if state is not JobState.COMPLETED else None,
+        failure=find_failure(run, status, state),
         summary=run.summary(),
         run=run.folder,
         batch_log=run.batch_log if run.backend.has_batch_script else None,

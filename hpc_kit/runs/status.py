@@ -303,16 +303,13 @@ class _ListingQuery:
             if status is None and run is not None and not self._is_here(run):
                 return self._line_of_other_cluster(run, outcome)
             failure = outcome.failure
-            sentence = _describe_failure(failure.rank, failure.host, failure.headline) if failure else outcome.sentence
+            sentence = failure.headline if failure else outcome.sentence
             return JobLine(job_id, name, outcome.state, sentence, None, status, run)
         recorded = recorded_outcome(run) if run else None
         if run is None or recorded is None:
             return JobLine(job_id, name, JobState.UNKNOWN, explain_state(JobState.UNKNOWN), None, status, run)
         state, first = recorded_state(recorded), recorded.first_failure
-        if first:
-            sentence = _describe_failure(first.rank, first.host, first.headline)
-        else:
-            sentence = run.backend.describe_end(run, state).partition("\n")[0]
+        sentence = first.headline if first else run.backend.describe_end(run, state).partition("\n")[0]
         return JobLine(job_id, name, state, sentence, None, status, run)
 
     def _line_of_other_cluster(self, run: Run, outcome: Outcome) -> JobLine:
@@ -331,7 +328,3 @@ def _needs_outcome(run: Run, status: JobStatus | None) -> bool:
         return recorded is None and (status is None or status.state.finished)
     ended = status.end.isoformat() if status.end else None
     return status.state.finished and (str(status.state), ended) != (recorded.state, recorded.end)
-
-
-def _describe_failure(rank: int | None, host: str | None, headline: str) -> str:
-    return headline if rank is None else f"rank {rank} on {host}: {headline}"

@@ -54,6 +54,22 @@ class JobState(StrEnum):
         return self in _FINISHED and self is not JobState.COMPLETED
 
 
+ENDED_BY_SLURM = frozenset(
+    {
+        JobState.CANCELLED,
+        JobState.TIMEOUT,
+        JobState.PREEMPTED,
+        JobState.DEADLINE,
+        JobState.NODE_FAIL,
+        JobState.BOOT_FAIL,
+        JobState.LAUNCH_FAILED,
+        JobState.RECONFIG_FAIL,
+        JobState.REVOKED,
+    }
+)
+"""States of jobs that a command, a limit or a node ended, and not their program."""
+
+
 _FINISHED = frozenset({
     JobState.BOOT_FAIL, JobState.CANCELLED, JobState.COMPLETED, JobState.DEADLINE, JobState.FAILED,
     JobState.LAUNCH_FAILED, JobState.NODE_FAIL, JobState.OUT_OF_MEMORY, JobState.PREEMPTED, JobState.RECONFIG_FAIL,

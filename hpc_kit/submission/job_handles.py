@@ -18,7 +18,7 @@ from submitit.slurm.slurm import SlurmJob, SlurmJobEnvironment
 from hpc_kit.errors import JobFailed, SlurmUnavailable
 from hpc_kit.run_files import SCRIPT, read_first_failure
 from hpc_kit.runs.backend import SLURM
-from hpc_kit.runs.first_failure import RankFailure, exception_line
+from hpc_kit.runs.first_failure import RankFailure
 from hpc_kit.runs.follow import JobTracker
 from hpc_kit.runs.outcome import Outcome, read_state, record_outcome
 from hpc_kit.runs.run_folders import Run, open_run
@@ -49,8 +49,6 @@ class ScriptFailed(JobFailed, FailedJobError):
     def __init__(self, outcome: Outcome) -> None:
         failure = outcome.failure
         cause = failure.headline if failure else outcome.sentence
-        if failure and failure.rank is not None and failure.host:
-            cause = f"rank {failure.rank} on {failure.host}: {cause}"
         log = failure.log if failure and failure.log else outcome.batch_log
         super().__init__(
             f"job {outcome.job_id} {outcome.name} {outcome.state}: {cause}",
@@ -400,7 +398,8 @@ def _outcome_with_traceback(
     if result is None or result[0] != "error":
         return outcome
     text = str(result[1]).rstrip()
-    earlier = outcome.failure or RankFailure(rank, None, None, None, "", "", None)
+    last = text.splitlines()[-1] if text else "no message"
+    earlier = outcome.failure or RankFailure(rank, None, None, None, f"rank {rank} failed with {last}", "", None)
     state = outcome.state if outcome.state.failed else JobState.FAILED
-    failure = earlier._replace(rank=rank, headline=exception_line(text), text=text)
+    failure = earlier._replace(rank=rank, text=text)
     return outcome._replace(state=state, exit_status=outcome.exit_status or 1, failure=failure)

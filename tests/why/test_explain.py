@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.runs.why import explain
-from hpc_kit.runs.why.decision import Verdict
+from hpc_kit.runs.why.answers import Verdict
 from hpc_kit.runs.why.report import mask_secrets, verdict_json, verdict_rows
 
 TRACEBACK = """Traceback (most recent call last):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from hpc_kit.runs.why.decision import Verdict
+    from hpc_kit.runs.why.answers import Verdict
     from hpc_kit.runs.why.slurm_tables import JobRow
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from hpc_kit.runs.why.reading import LogReader, ShapeMemory, detect_labels, parse_line
 from hpc_kit.runs.why.rules import Match, Rule, match_line, rule_named
 from hpc_kit.runs.why.slurm_tables import JobRow, TableParser
+from hpc_kit.runs.why.translations import translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,6 +50,8 @@ class Event:
     lines_after: int = 0
     """Lines after it in its file."""
 
+    is_hint: bool = False
+    """The line suggests the rule's sentence, but does not prove it."""
     ranks_in_file: int = 1
     """Ranks that write to its file: after the error of one, the remaining ranks may print a few more lines."""
 
@@ -88,6 +92,12 @@ class Traceback:
         own = [frame for frame in self.frames if not _FOREIGN.search(frame[0])]
         return own[-1] if own else None
 
+    @property
+    def collective(self) -> str | None:
+        """The function of torch.distributed in which it ended."""
+        calls = [name for file, _, name in self.frames if file.endswith("/torch/distributed/distributed_c10d.py")]
+        return calls[-1] if calls else None
+
 
 class TaskEnd(NamedTuple):
     """The end of tasks or ranks, as a launcher reported it."""
@@ -99,11 +109,32 @@ class TaskEnd(NamedTuple):
     line: Line
     attempt: int
     time: float | None = None
+    is_recorded_first: bool = False
+    """The job recorded it as its first failure."""
+
+    @property
+    def has_failed(self) -> bool:
+        """It ended with a failure of its own."""
+        return bool(self.code or self.signal) and not self.is_victim
+
+    @property
+    def exit_code(self) -> int | None:
+        """The code as a shell shows it: 128 + signal."""
+        if self.code is not None:
+            return self.code if self.code >= 0 else 128 - self.code
+        text = "Killed" if self.signal == "Out Of Memory" else self.signal
+        return next((128 + number for number, name in _SIGNALS.items() if name == text), None)
 
     @property
     def is_victim(self) -> bool:
         """The launcher itself ended it, after another one failed."""
         return self.signal in {"Terminated", "SIGTERM"} or self.code in {-15, 143}
+
+
+_SIGNALS = {
+    **{int(each): signal.strsignal(each) or "" for each in signal.Signals},
+    signal.SIGFPE: "Floating point exception",
+}
 
 
 class Waiting(NamedTuple):
@@ -114,6 +145,8 @@ class Waiting(NamedTuple):
     operation: str | None
     elements: str | None
     line: Line
+    group: str | None = None
+    """Name of its process group."""
 
 
 class LastLine(NamedTuple):
@@ -128,6 +161,7 @@ _FOREIGN = re.compile(
     r"site-packages|dist-packages|/lib/python\d|lib64/python\d|^<|/(?:usr/)?bin/(?:torchrun|accelerate|deepspeed)$"
     r"|/torch/|runpy\.py"
 )
+_LOADER = "/torch/utils/data/dataloader.py"
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?')
 _RICH_FRAME = re.compile(r"^[│|] (?P<file>\S+\.py):(?P<line>\d+) in (?P<name>\S+)")
@@ -180,10 +214,8 @@ _WATCHDOG = re.compile(
     r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )"
     r"?OpType=(?P<op>\w+)(?:.*?NumelIn=(?P<numel>\d+))?"
 )
-_ENQUEUED = re.compile(
-    r"[Rr]ank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<c"
-    r"ompleted>-?\d+)"
-)
+_ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+)")
+_GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\]]+?) Rank \d+\]")
 _WORLD = re.compile(
     r"\bworld[_ ]size[=: ]+(\d+)|\bnranks (\d+)|MEMBER: \d+/(\d+)|\bWORLD_SIZE=(\d+)"
     r"|\bdistributed init \(rank \d+, world (\d+)\)",
@@ -202,6 +234,12 @@ _FINISHED_RANK = re.compile(
     r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted"
     r"|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b"
 )
+_OUT_OF_INPUTS = re.compile(
+    r"(?i)\b(?:epoch|training|loop|data|batches|inputs|loader|rank \d+|worker \d+)\b:?(?: \S+){0,3} (?:is )?"
+    r"(?:done|finished|ended|complete[d]?|exhausted)\b"
+    r"|\b(?:finished|completed?) (?:the )?(?:training|epoch|all)|\bno more (?:data|batches)|\bout of (?:data|batches)"
+    r"|\bend of (?:epoch|training|data)|^(?:all )?done\b"
+)
 _END_OF_JOB = re.compile(r"PREEMPTION|NODE FAILURE")
 _NEW_ATTEMPT = re.compile(
     r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)|will restart worker group|Restarting worker group|Requeu(?:e"
@@ -218,7 +256,8 @@ class Evidence:
         self.ends: list[TaskEnd] = []
         self.rows: list[JobRow] = []
         self.waiting: list[Waiting] = []
-        self.enqueued: dict[int, tuple[int, Line]] = {}
+        self.enqueued: dict[tuple[str | None, int], tuple[int, Line]] = {}
+        """The number of the last collective that a rank of a process group has called."""
         self.success: list[tuple[int, Line]] = []
         """Lines that report success, with their attempts."""
         self.last: dict[tuple[str, int | None], LastLine] = {}
@@ -229,6 +268,8 @@ class Evidence:
         self.attempts = 1
         self.lines = 0
         self.unreadable: list[tuple[str, str]] = []
+        self.requeued: set[str] = set()
+        """Files that end with a requeue: what they contain belongs to an earlier attempt."""
         self.scripts: dict[str, list[str]] = {}
         """Lines of the batch scripts among the files."""
         self._memory = ShapeMemory()
@@ -314,6 +355,8 @@ class _FileCollector:
                 evidence.success.append((self.attempt, line))
         if self.log.rank is not None:
             evidence.ranks.add(self.log.rank)
+        if self.pending_attempt:
+            evidence.requeued.add(self.log.name)
         evidence.attempts = max(evidence.attempts, self.attempt + 1)
 
     def _start_attempt(self) -> None:
@@ -445,6 +488,8 @@ class _FileCollector:
                 self._add(Match(rule_named("cut-traceback"), {}), line, LINE, traceback)
             return
         best, line = _primary(traceback)
+        if best.rule.class_ == "connection-lost" and any(_LOADER in frame[0] for frame in traceback.frames):
+            best = Match(rule_named("dataloader-worker"), {})
         self._add(best, line, EXCEPTION, traceback)
 
     # ---- other lines
@@ -497,7 +542,7 @@ class _FileCollector:
         ranks = (int(rank[0]),) if rank else ()
         if host:
             self.evidence.hosts.update((each, host) for each in ranks)
-        self.evidence.ends.append(TaskEnd(ranks, host, code, _signal(code), line, self.attempt, time))
+        self.evidence.ends.append(TaskEnd(ranks, host, code, signal_text(code), line, self.attempt, time))
         self.elastic = None
         return True
 
@@ -509,15 +554,17 @@ class _FileCollector:
             return False
         if found := _NEW_ATTEMPT.search(body):
             self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
-        self._collective(line)
+        is_call = self._collective(line)
         exception = bool(_SYNTAX.match(body)) and self._follows_frame()
         matches = match_line(body, exception=exception or bool(_BARE_EXCEPTION.match(body)))
+        if not matches and (english := translate(body)) != body:
+            matches = match_line(english)
         if len(matches) > 1:
             matches = [match for match in matches if match.rule.name != "python-exception"]
         if not matches:
             if self.pending_attempt == "plain" and not _is_end_noise(body):
                 self._start_attempt()
-            return bool(self.pending_attempt)
+            return bool(self.pending_attempt) or is_call
         softened = bool(_SOFTENED.search(line.text)) and not matches[0].rule.warns
         strength = EXCEPTION if exception else SYSTEM if _SYSTEM.search(line.text) else WARNING if softened else LINE
         for match in matches[:3]:
@@ -527,14 +574,18 @@ class _FileCollector:
     def _follows_frame(self) -> bool:
         return self.before is not None and self.before.body.startswith(" ")
 
-    def _collective(self, line: Line) -> None:
+    def _collective(self, line: Line) -> bool:
+        """Read in which collective a rank waits, and how many it has called."""
+        pg = _GROUP.search(line.body)
+        group = pg[1] if pg else None
         if found := _WATCHDOG.search(line.body):
             rank = int(found["rank"]) if found["rank"] else line.rank
             if rank is not None:
                 sequence = int(found["seq"]) if found["seq"] else None
-                self.evidence.waiting.append(Waiting(rank, sequence, found["op"], found["numel"], line))
-        if found := _ENQUEUED.search(line.body):
-            self.evidence.enqueued[int(found["rank"])] = (int(found["enqueued"]), line)
+                self.evidence.waiting.append(Waiting(rank, sequence, found["op"], found["numel"], line, group))
+        if counted := _ENQUEUED.search(line.body):
+            self.evidence.enqueued[group, int(counted["rank"])] = (int(counted["enqueued"]), line)
+        return bool(found or counted)
 
     def _add(self, match: Match, line: Line, strength: Strength, traceback: Traceback | None = None) -> None:
         evidence = self.evidence
@@ -542,7 +593,7 @@ class _FileCollector:
             return
         if not self.own:
             self.reader.freeze()
-        match = _specify_exit_code(match)
+        match = specify_exit_code(match)
         groups = match.groups
         given = groups.get("rank") or groups.get("task")
         rank = int(given) if given else line.rank
@@ -560,6 +611,7 @@ class _FileCollector:
             strength,
             traceback,
             self.reader.count_progress(),
+            is_hint=match.is_hint,
         )
         evidence.events.append(event)
         self.own.append(event)
@@ -600,7 +652,7 @@ _CODE_MEANINGS = {
 }
 
 
-def _specify_exit_code(match: Match) -> Match:
+def specify_exit_code(match: Match) -> Match:
     """Return the rule of the signal that a shell's exit code means."""
     code = match.groups.get("code", "")
     if match.rule.name != "exit-code":
@@ -620,20 +672,11 @@ def _expand_tasks(text: str) -> Iterable[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-def _signal(code: int) -> str | None:
-    return {
-        -9: "Killed",
-        137: "Killed",
-        -15: "Terminated",
-        143: "Terminated",
-        -11: "Segmentation fault",
-        139: "Segmentation fault",
-        -6: "Aborted",
-        134: "Aborted",
-        -7: "Bus error",
-    }.get(code)
+def signal_text(code: int) -> str | None:
+    """Return the text of the signal that an exit code means; None for a code that the program chose."""
+    return _SIGNALS.get(-code if code < 0 else code - 128)
 
 
-def reports_finish(text: str) -> bool:
-    """Return whether the last line of a rank says that it finished."""
-    return bool(_FINISHED_RANK.search(text))
+def reports_end_of_inputs(text: str) -> bool:
+    """Return whether the last line of a rank says that it has finished its batches."""
+    return bool(_OUT_OF_INPUTS.search(text))

@@ -2,68 +2,143 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import os
+import re
 import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hpc_kit.run_files import FIRST_FAILURE, read_first_failure
-from hpc_kit.runs.first_failure import is_disk_full
-from hpc_kit.runs.outcome import read_state
-from hpc_kit.runs.why.decision import UNKNOWN, Verdict, decide
-from hpc_kit.runs.why.events import Evidence, TaskEnd
-from hpc_kit.runs.why.reading import Line, LogFile
+from hpc_kit.run_files import FIRST_FAILURE, SCRIPT, UNKNOWN_HOST, read_first_failure
+from hpc_kit.runs.why.answers import UNKNOWN, Verdict
+from hpc_kit.runs.why.decision import decide
+from hpc_kit.runs.why.events import LINE, SYSTEM, Event, Evidence, TaskEnd, signal_text, specify_exit_code
+from hpc_kit.runs.why.reading import Line, LogFile, seconds_of_year
+from hpc_kit.runs.why.rules import match_line
 from hpc_kit.runs.why.slurm_tables import JobRow
-from hpc_kit.slurm.states import JobState
+from hpc_kit.slurm.nodelist import expand, fold
+from hpc_kit.slurm.states import ENDED_BY_SLURM, JobState
+from hpc_kit.slurm.versions import LOGLESS_JOBS_VANISH, parse_version
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from hpc_kit.run_files import FirstFailure
     from hpc_kit.runs.run_folders import Run
     from hpc_kit.slurm.job_status import JobStatus
 
 MAX_RANKS = 4096
+MIN_BYTES = 1 << 16
+"""Bytes that are read at least of the end of each log."""
+
+_BASH_MESSAGE = re.compile(r"\bline (?P<line>\d+)")
 
 
-def explain_run(run: Run, status: JobStatus | None) -> Verdict:
+def explain_run(run: Run, status: JobStatus | None, state: JobState, max_bytes: int = 0) -> Verdict:
     """Return the cause of the failure of a run.
 
     Args:
         run: The run.
         status: The scheduler's status of the job; None: its files and its record decide.
+        state: The state of the job.
+        max_bytes: Bytes of logs to read. Of larger logs, only the ends are read; 0: read everything.
     """
     evidence = Evidence()
-    seen: set[Path] = set()
-
-    def read(path: Path, rank: int | None = None) -> None:
-        if path.is_file() and path not in seen:
-            seen.add(path)
-            evidence.add_file(LogFile(path, str(path), rank))
-
-    for path in run.batch_logs():
-        read(path)
-    for rank in run.ranks()[:MAX_RANKS]:
-        for path in run.rank_logs(rank)[:-1]:
-            read(path, rank)
-        read(run.rank_logs(rank)[-1])
+    logs = list(_logs(run))
+    sizes = {path: path.stat().st_size for path, _ in logs}
+    share = max(max_bytes // max(len(logs), 1), MIN_BYTES) if max_bytes and sum(sizes.values()) > max_bytes else 0
+    for path, rank in logs:
+        skip = max(sizes[path] - share, 0) if share else 0
+        evidence.add_file(LogFile(path, str(path), rank, skip=skip))
+        if path in run.batch_logs():
+            _number_ranks(evidence, run.ranks_per_task)
     add_first_failure(run.folder, evidence)
-    evidence.add_row(_row(run, status))
+    evidence.add_row(_row(run, status, state))
     verdict = decide(evidence)
     if verdict.class_ == UNKNOWN:
-        verdict = _explain_full_disk(run, verdict)
-    return replace(verdict, fix=verdict.fix.replace("-j ID", f"-j {run.job_id}"))
+        verdict = _explain_silence(run, verdict)
+    if verdict.class_ == "launch-failure" and verdict.host:
+        verdict = _name_broken_nodes(run, evidence, verdict, verdict.host)
+    if verdict.class_ == "log-folder" and "/" not in verdict.cause:
+        verdict = replace(verdict, cause=f"{verdict.cause}: {run.batch_log}")
+    fix = verdict.fix.replace("-j ID", f"-j {run.job_id}")
+    return replace(verdict, fix=fix, cause=_name_script_line(run, verdict))
 
 
-def _explain_full_disk(run: Run, verdict: Verdict) -> Verdict:
-    """Return the full disk of the logs as the cause: no message about it could be written. Else, `verdict`."""
-    log = next((path for path in run.batch_logs() if is_disk_full(path)), None)
-    if log is None:
-        return verdict
-    return replace(
-        verdict,
-        cause=f"no message could be written: the disk of {log.parent} is full",
-        class_="disk-full",
-        fix=f"free space there (df -h {shlex.quote(str(log.parent))}), and submit again",
-    )
+def _logs(run: Run) -> Iterator[tuple[Path, int | None]]:
+    """Yield the logs of a run, with the rank that writes to each."""
+    seen: set[Path] = set()
+    pairs: list[tuple[Path, int | None]] = [(path, None) for path in run.batch_logs()]
+    for rank in run.ranks()[:MAX_RANKS]:
+        *own, agent = run.rank_logs(rank)
+        pairs += [*((path, rank) for path in own), (agent, None)]
+    for path, writer in pairs:
+        if path not in seen and path.is_file():
+            seen.add(path)
+            yield path, writer
+
+
+def _number_ranks(evidence: Evidence, ranks_per_task: int) -> None:
+    """Replace the numbers of srun's tasks by the first ranks that the tasks start."""
+    if ranks_per_task == 1:
+        return
+    evidence.ends = [end._replace(ranks=tuple(task * ranks_per_task for task in end.ranks)) for end in evidence.ends]
+    evidence.hosts = {task * ranks_per_task: host for task, host in evidence.hosts.items()}
+    evidence.ranks = {task * ranks_per_task for task in evidence.ranks}
+    for event in evidence.events:
+        if event.rank is not None and "task" in event.groups:
+            event.rank *= ranks_per_task
+
+
+def _explain_silence(run: Run, verdict: Verdict) -> Verdict:
+    """Return the disk or the missing log as the cause, if no message could be written. Else, `verdict`."""
+    log = next((path for path in run.batch_logs() if path.is_file()), None)
+    if log is not None and is_disk_full(log):
+        cause = f"no message could be written: the disk of {log.parent} is full"
+        fix = f"free space there (df -h {shlex.quote(str(log.parent))}), and submit again"
+        return replace(verdict, cause=cause, class_="disk-full", fix=fix)
+    if log is None and run.backend.has_batch_script and verdict.rank is None:
+        version = run.record.slurm_version if run.record else None
+        silent = LOGLESS_JOBS_VANISH.holds(parse_version(version) if version else None) is not False
+        why = f" (Slurm {LOGLESS_JOBS_VANISH.releases} gives no reason if it cannot open a log)" if silent else ""
+        fix = "check on the node that the folder exists and that you may write to it"
+        return replace(verdict, cause=f"unknown: its log was never written: {run.batch_log}{why}", fix=fix)
+    return verdict
+
+
+def is_disk_full(path: Path) -> bool:
+    """Return whether a disk has no room for one more block. The reserve of root does not count."""
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return False
+    return disk.f_bavail == 0
+
+
+def _name_broken_nodes(run: Run, evidence: Evidence, verdict: Verdict, host: str) -> Verdict:
+    """Return the verdict with all nodes that could not launch tasks, and the command to submit without them."""
+    words = run.record.command_line if run.record else []
+    excluded = (run.record.resolved.job.resources.exclude if run.record else None) or ""
+    earlier = expand(excluded) if "/" not in excluded else []  # with a slash, it is the path of a file
+    broken = [event.host for event in evidence.events if event.rule.class_ == "launch-failure" and event.host]
+    option = f"--exclude={fold(dict.fromkeys([*earlier, *broken]))}"
+    end = words.index("--") if "--" in words else len(words)
+    again = shlex.join([*words[:end], option, *words[end:]])
+    cause = verdict.cause.replace(f" on {host}", f" on {fold(dict.fromkeys(broken))}", 1)
+    return replace(verdict, cause=cause, fix=f"submit again without it: {again}")
+
+
+def _name_script_line(run: Run, verdict: Verdict) -> str:
+    """Return the cause with the line that the user wrote, instead of a place in Slurm's copy of the script."""
+    place = next((_BASH_MESSAGE.search(each.text) for each in verdict.evidence if "slurm_script: " in each.text), None)
+    if place is None:
+        return verdict.cause
+    try:
+        line = (run.folder / SCRIPT).read_text(encoding="utf-8").splitlines()[int(place["line"]) - 1].strip()
+    except (OSError, IndexError):
+        return verdict.cause
+    return f"{verdict.cause} (`{line}`, {SCRIPT}, line {place['line']})"
 
 
 def add_first_failure(folder: Path, evidence: Evidence) -> None:
@@ -71,20 +146,49 @@ def add_first_failure(folder: Path, evidence: Evidence) -> None:
     marker = read_first_failure(folder)
     if marker is None or marker.exit_code == 0:
         return
-    text = marker.reason or f"rank {marker.rank} on {marker.host} ended with exit code {marker.exit_code}"
-    line = Line(str(folder / FIRST_FAILURE), 1, text, text, marker.rank, marker.host, None)
-    evidence.ends.insert(
-        0, TaskEnd((marker.rank,), marker.host, marker.exit_code, None, line, evidence.attempts - 1, -1.0)
+    host = None if marker.host == UNKNOWN_HOST else marker.host
+    if marker.reason:
+        _add_awaited_rank(folder, marker, host, evidence)
+        return
+    text = f"rank {marker.rank} exited with code {marker.exit_code}"
+    line = _marker_line(folder, marker, host, text)
+    attempt = evidence.attempts - 1
+    match = specify_exit_code(match_line(text)[0])
+    evidence.events.append(
+        Event(match.rule, match.groups, line, marker.rank, host, attempt, len(evidence.events), LINE)
     )
-    evidence.hosts[marker.rank] = marker.host
-    evidence.ranks.add(marker.rank)
+    signal = signal_text(marker.exit_code)
+    evidence.ends.append(
+        TaskEnd((marker.rank,), host, marker.exit_code, signal, line, attempt, line.time, is_recorded_first=True)
+    )
+    _add_rank(evidence, marker.rank, host)
 
 
-def _row(run: Run, status: JobStatus | None) -> JobRow:
-    state = read_state(run, status)
+def _add_awaited_rank(folder: Path, marker: FirstFailure, host: str | None, evidence: Evidence) -> None:
+    """Add a rank for which other ranks waited in vain. It has no exit code of its own."""
+    line = _marker_line(folder, marker, host, f"hpc-kit: rank {marker.rank} was awaited: {marker.reason}")
+    match = match_line(line.body)[0]
+    attempt = evidence.attempts - 1
+    evidence.events.append(Event(match.rule, match.groups, line, marker.rank, host, attempt, -1, SYSTEM))
+    _add_rank(evidence, marker.rank, host)
+
+
+def _marker_line(folder: Path, marker: FirstFailure, host: str | None, text: str) -> Line:
+    time = seconds_of_year(dt.datetime.fromtimestamp(marker.time))  # noqa: DTZ006 - as Slurm prints it, local
+    return Line(str(folder / FIRST_FAILURE), 1, text, text, marker.rank, host, time)
+
+
+def _add_rank(evidence: Evidence, rank: int, host: str | None) -> None:
+    evidence.ranks.add(rank)
+    if host:
+        evidence.hosts[rank] = host
+
+
+def _row(run: Run, status: JobStatus | None, state: JobState) -> JobRow:
     nodes = status.nodelist if status else ""
     text = f"job {run.job_id}: {state}" + (f", exit code {status.exit_code}" if status and status.exit_code else "")
-    line = Line("slurm", 1, text, text, None, None, None)
+    time = seconds_of_year(status.end) if status and status.end and state in ENDED_BY_SLURM else None
+    line = Line("slurm", 1, text, text, None, None, time)
     row = JobRow(run.job_id, state, str(state), line, nodes=nodes)
     if status is not None:
         row.reason, row.exit_code, row.signal = status.reason or "", status.exit_code, status.signal

@@ -87,6 +87,8 @@ class LogFile(NamedTuple):
     """The path as the user gave it."""
     rank: int | None = None
     host: str | None = None
+    skip: int = 0
+    """Bytes at its begin that are not read."""
 
 
 class Line(NamedTuple):
@@ -117,8 +119,9 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
         else:
             files.append((path, str(path)))
     numbered = _ranks_of_numbered([path for path, _ in files])
+    hosts = _hosts_of_named([path for path, _ in files])
     return [
-        LogFile(path, name, _rank_in_name(path) if (rank := numbered.get(path)) is None else rank, _host_in_name(path))
+        LogFile(path, name, _rank_in_name(path) if (rank := numbered.get(path)) is None else rank, hosts.get(path))
         for path, name in sorted(files, key=lambda file: _natural(file[1]))
     ]
 
@@ -141,9 +144,13 @@ def _rank_in_name(path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _host_in_name(path: Path) -> str | None:
-    found = _HOST_NAME.match(path.name)
-    return found[1] if found and not _NOT_HOSTS.match(path.name) else None
+def _hosts_of_named(paths: list[Path]) -> dict[Path, str]:
+    """Return the hosts of files that are named like hosts of one cluster, `gpu03.log` and `gpu17.log`."""
+    groups: dict[tuple[Path, str], dict[Path, str]] = {}
+    for path in paths:
+        if (found := _HOST_NAME.match(path.name)) and not _NOT_HOSTS.match(path.name):
+            groups.setdefault((path.parent, re.sub(r"\d+", "", found[1])), {})[path] = found[1]
+    return {path: host for group in groups.values() if len(set(group.values())) > 1 for path, host in group.items()}
 
 
 def _ranks_of_numbered(paths: list[Path]) -> dict[Path, int]:
@@ -232,6 +239,8 @@ class LogReader:
         """Yield number, text and shape of each line that may matter."""
         try:
             with _open(self.log.path) as file:
+                if self.log.skip:
+                    file.seek(self.log.skip)
                 yield from self._blocks(file)
         except (OSError, EOFError, gzip.BadGzipFile) as error:
             self.error = (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -361,7 +370,7 @@ _HOST_IN_TEXT = re.compile(
     r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+\]"
 )
 _RANK_IN_TEXT = re.compile(
-    r"\[(?:PG [^\]]*?)?Rank (\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\brank=(\d+)\b", re.IGNORECASE
+    r"\[(?:PG [^\]]*?)?Rank ?(\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\brank=(\d+)\b", re.IGNORECASE
 )
 _SRUN_LABEL = re.compile(r"\s*(\d+): ?")
 _HOST_LABEL = re.compile(r"([a-z][a-z0-9-]*\d[\w.-]*|localhost): ")
@@ -418,11 +427,17 @@ def parse_line(log: LogFile, labels: Labels, number: int, text: str) -> Line:
 
 def _seconds(stamp: re.Match[str]) -> float | None:
     """Return the seconds since the beginning of the year. Years are ignored, because some formats have none."""
-    month = stamp["month"]
-    hours, minutes, seconds = map(int, stamp["time"].split(":"))
+    name = stamp["month"]
+    month = _MONTHS.index(name) + 1 if name.isalpha() else int(name)
+    fraction = stamp.groupdict().get("fraction") or ""
     try:
-        day = dt.date(2024, _MONTHS.index(month) + 1 if month.isalpha() else int(month), int(stamp["day"]))
+        moment = dt.datetime.combine(dt.date(2024, month, int(stamp["day"])), dt.time.fromisoformat(stamp["time"]))
     except ValueError:
         return None
-    fraction = stamp.groupdict().get("fraction") or ""
-    return day.timetuple().tm_yday * 86400 + hours * 3600 + minutes * 60 + seconds + float(f"0.{fraction[1:] or 0}")
+    return seconds_of_year(moment) + float(f"0.{fraction[1:] or 0}")
+
+
+def seconds_of_year(moment: dt.datetime) -> float:
+    """Return the seconds since the beginning of the year, counted as in a leap year."""
+    day = dt.date(2024, moment.month, moment.day).timetuple().tm_yday
+    return day * 86400 + moment.hour * 3600 + moment.minute * 60 + moment.second

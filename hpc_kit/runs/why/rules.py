@@ -26,7 +26,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The sentence. `{name}` is a group of the pattern; text in square brackets is left out if its group is."""
     fix: str
     """Advice that begins with an imperative. `{name}` as in the sentence."""
-    patterns: tuple[str, ...]
+    patterns: tuple[str, ...] = ()
+    """Lines that prove the sentence."""
+    hints: tuple[str, ...] = ()
+    """Lines that only suggest the sentence, because other failures print them, too: the answer is then `likely`."""
     examples: tuple[str, ...]
     """Real lines that a pattern matches: the tests and the documentation of the rule."""
     weight: int
@@ -56,12 +59,15 @@ class Match(NamedTuple):
 
     rule: Rule
     groups: dict[str, str]
+    is_hint: bool = False
+    """The line suggests the rule's sentence, but does not prove it."""
 
 
 class _Pattern(NamedTuple):
     text: str
     rule: Rule
     order: int
+    is_hint: bool
 
 
 @cache
@@ -99,7 +105,8 @@ def match_line(text: str, *, exception: bool = False) -> list[Match]:
         if literal not in lower or rule.name in found or (rule.exceptions_only and not exception):
             continue
         if match := _compiled(pattern.text).search(text):
-            found[rule.name] = Match(rule, {k: v for k, v in match.groupdict().items() if v})
+            groups = {name: value for name, value in match.groupdict().items() if value}
+            found[rule.name] = Match(rule, groups, pattern.is_hint)
     if exception or len(found) > 1:
         found = {name: match for name, match in found.items() if not match.rule.alone}
     return sorted(found.values(), key=lambda match: -match.rule.weight)
@@ -120,7 +127,8 @@ def fill_template(template: str, values: dict[str, str]) -> str:
 @cache
 def _pattern_index() -> dict[str, list[tuple[str, _Pattern]]]:
     """Return the patterns by a rare piece of each of their literals; those without a literal under ''."""
-    patterns = [_Pattern(text, rule, order) for order, (rule, text) in enumerate(_texts())]
+    texts = [(text, rule, text in rule.hints) for rule in all_rules() for text in (*rule.patterns, *rule.hints)]
+    patterns = [_Pattern(text, rule, order, is_hint) for order, (text, rule, is_hint) in enumerate(texts)]
     literals = [(literal, pattern) for pattern in patterns for literal in required_literals(pattern.text) or ("",)]
     uses = Counter(gram for literal, _ in literals for gram in _grams(literal))
     index: dict[str, list[tuple[str, _Pattern]]] = {"": []}
@@ -128,10 +136,6 @@ def _pattern_index() -> dict[str, list[tuple[str, _Pattern]]]:
         rarest = min(_grams(literal), key=lambda gram: uses[gram], default="")
         index.setdefault(rarest, []).append((literal, pattern))
     return index
-
-
-def _texts() -> list[tuple[Rule, str]]:
-    return [(rule, text) for rule in all_rules() for text in rule.patterns]
 
 
 def _grams(text: str) -> list[str]:

@@ -1,0 +1,296 @@
+"""The answer: the sentence about an event, its place, its proofs and its advice."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hpc_kit.runs.why.events import LINE
+from hpc_kit.runs.why.figures import add_figures, used_up_memory
+from hpc_kit.runs.why.rules import Confidence, fill_template, rule_named
+from hpc_kit.slurm.states import JobState, explain_reason, explain_state
+
+if TYPE_CHECKING:
+    from hpc_kit.runs.why.attempt import Attempt
+    from hpc_kit.runs.why.events import Event
+    from hpc_kit.runs.why.reading import Line
+    from hpc_kit.runs.why.slurm_tables import JobRow
+
+NO_FAILURE = "no-failure"
+UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Proof:
+    """A line that shows the cause."""
+
+    file: str
+    line: int
+    text: str
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The answer: what failed, where, and what to do."""
+
+    cause: str
+    """One sentence. It begins with "unknown" or "did not fail" if that is the answer."""
+    class_: str
+    rank: int | None = None
+    host: str | None = None
+    evidence: list[Proof] = field(default_factory=list)
+    traceback: str | None = None
+    fix: str = ""
+    confidence: Confidence = "likely"
+    also: list[str] = field(default_factory=list)
+    """Ranks that failed because of it."""
+    earlier: list[str] = field(default_factory=list)
+    """Causes of earlier attempts."""
+    exit_code: int | None = None
+    """Exit code of the rank, as a shell shows it."""
+    is_own_failure: bool = False
+    """The job itself failed: no command of Slurm, of its user or of an administrator ended it."""
+
+
+_REASON_CLASSES = (
+    (r"Dependency", "dependency"),
+    (r"QOS|Assoc|Max|AccountingPolicy|PartitionTimeLimit|PartitionNodeLimit|JobArrayTaskLimit", "limit-reached"),
+    (r"launch fail|JobLaunchFailure", "launch-failure"),
+    (r"JobHeld|held state|requeued held", "held"),
+    (r"InvalidAccount|AccountNotAllowed", "invalid-account"),
+    (r"InvalidQOS", "invalid-qos"),
+    (r"BadConstraints|PartitionConfig", "invalid-request"),
+    (r"ReqNodeNotAvail|Node|PartitionDown|PartitionInactive|unavailable", "nodes-unavailable"),
+)
+
+
+def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdict:
+    """Return the answer that an event is the cause."""
+    rule = event.rule
+    ranks = _ranks_with(attempt, event)
+    rank, host = place_of(attempt, event)
+    values = dict(event.groups)
+    if total := values.pop("total2", ""):
+        values["total"] = total
+    values["who"] = describe_rank(attempt, rank, host, ranks)
+    if host:
+        values.setdefault("host", host)
+    if rule.name == "python-exception":
+        values["exception"] = values.get("exception", "").rpartition(".")[2] or values.get("exception", "an exception")
+    cause = fill_template(rule.cause, values)
+    if event.traceback and (frame := event.traceback.own_frame):
+        place = f"{frame[0].rpartition('/')[2]}:{frame[1]}"
+        cause += f" ({place}{', in ' + frame[2] if frame[2] and frame[2] != '<module>' else ''})"
+    is_victim = rule.class_ in {"connection-lost", "collective-timeout"}
+    if rule.class_ == "exit-code":
+        cause = "unknown: " + cause
+    if attempt.completed:
+        cause += "; its script hid the exit status, so Slurm booked COMPLETED"
+    elif attempt.waits_or_runs():
+        cause += "; the job has not ended yet"
+    proofs = _proofs(attempt, event)
+    if rule.class_ == "killed" and (row := used_up_memory(attempt)) and row.line:
+        cause = f"{cause.partition(';')[0]}; it had used {row.max_rss} of {row.req_mem}: out of host memory"
+        rule = rule_named("kernel-oom-kill")
+        proofs.append(proof_of(row.line))
+    return Verdict(
+        cause,
+        UNKNOWN if rule.class_ == "exit-code" else rule.class_,
+        None if is_victim or (rule.scope == "job" and not rule.class_.startswith("collective-")) else rank,
+        None if is_victim or rule.scope == "job" else host,
+        proofs,
+        _traceback(attempt, event),
+        add_figures(attempt, rule.class_, fill_template(rule.fix, values | {"rank": values.get("rank", "")})),
+        confidence,
+        _also(attempt, event, rank),
+        exit_code=next((end.exit_code for end in attempt.failed_ends() if rank in end.ranks), None),
+        is_own_failure=rule.kind != "end",
+    )
+
+
+def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
+    """Return rank and host of an event, also by the launcher's report."""
+    hosts = attempt.evidence.hosts
+    rank, host = event.rank, event.host
+    if rank is None and event.rule.scope == "rank":
+        # A library prints the message, and the exception of the rank repeats it.
+        ranks = {each.rank for each in attempt.events if each.rule is event.rule}
+        rank = next(iter(ranks - {None})) if len(ranks - {None}) == 1 else None
+    if rank is None and event.rule.scope == "rank" and event.rule.kind != "end":
+        matching = [
+            end for end in attempt.failed_ends() if host is None or end.host is None or _same_host(host, end.host)
+        ]
+        if matching:
+            rank, host = matching[0].ranks[0], matching[0].host or host
+    if host is None and rank is not None:
+        host = hosts.get(rank)
+    if host is None and event.rule.scope != "job":
+        named = {end.host for end in attempt.ends if end.host} | set(hosts.values())
+        if rank is None and len(named) == 1:
+            host = next(iter(named))
+    return rank, host
+
+
+def _ranks_with(attempt: Attempt, event: Event) -> list[int]:
+    """Return the ranks that failed in the same way."""
+    kind = event.groups.get("exception")
+    same = [
+        each for each in attempt.events if each.rule is event.rule and each.strength >= LINE and not each.is_handled
+    ]
+    return sorted({each.rank for each in same if each.rank is not None and each.groups.get("exception") == kind})
+
+
+def describe_rank(attempt: Attempt, rank: int | None, host: str | None, ranks: list[int]) -> str:
+    """Return the words for the part of the job that failed."""
+    known = attempt.evidence.ranks
+    if len(ranks) > 1 and len(ranks) >= len(known) > 1:
+        return "every rank"
+    if rank is not None:
+        return f"rank {rank} on {host}" if host else f"rank {rank}"
+    return f"a process on {host}" if host else "the program"
+
+
+def _proofs(attempt: Attempt, event: Event) -> list[Proof]:
+    lines = [event.line]
+    lines += [
+        each.line
+        for each in attempt.events
+        if each.rule.class_ == event.rule.class_
+        and each.rule.kind == event.rule.kind
+        and each.strength >= LINE
+        and (event.rule.class_ != "exit-code" or each.rank == event.rank)
+    ]
+    ends = [end for end in attempt.ends if end.has_failed]
+    lines += [end.line for end in ends if event.rank is None or event.rank in end.ranks][:2]
+    lines += [row.line for row in attempt.rows if row.line and not row.is_step and row.state.finished]
+    return [proof_of(line) for line in {(line.file, line.number): line for line in lines}.values()][:5]
+
+
+def _traceback(attempt: Attempt, event: Event) -> str | None:
+    if event.traceback:
+        return event.traceback.text
+    related = [
+        each for each in attempt.events if each.traceback and each.rule.kind != "consequence" and not each.is_handled
+    ]
+    return _own_traceback(attempt, related)
+
+
+def _own_traceback(attempt: Attempt, events: list[Event]) -> str | None:
+    first = attempt.first(events)
+    return first.traceback.text if first and first.traceback else None
+
+
+def _also(attempt: Attempt, event: Event, rank: int | None) -> list[str]:
+    victims = {
+        each.rank
+        for each in attempt.events
+        if each.rule.kind == "consequence" and each.rule.weight > 5 and each.rank is not None
+    }
+    victims |= {each for end in attempt.ends if end.is_victim for each in end.ranks}
+    victims -= {rank}
+    if not victims or event.rule.kind == "consequence":
+        return []
+    classes = Counter(
+        each.rule.class_
+        for each in attempt.events
+        if each.rule.kind == "consequence" and each.rule.class_ in {"connection-lost", "collective-timeout"}
+    )
+    how = {"connection-lost": "lost connection", "collective-timeout": "collective timed out"}
+    kind = f" ({how[classes.most_common(1)[0][0]]})" if classes else ""
+    return [f"{format_ranks(sorted(victims))} fell with it{kind}"]
+
+
+def unknown_verdict(attempt: Attempt) -> Verdict:
+    """Return the answer if no event is a cause."""
+    if attempt.success and not attempt.failed:
+        line = attempt.success[-1]
+        return Verdict(
+            f"did not fail: the last lines report success ({line.body.strip()[:80]})",
+            NO_FAILURE,
+            evidence=[proof_of(line)],
+            fix="nothing to do",
+            confidence="certain",
+        )
+    tracebacks = [event for event in attempt.events if event.traceback]
+    text = _own_traceback(attempt, [event for event in tracebacks if event.rule.kind != "consequence"] or tracebacks)
+    ends = [end for end in attempt.ends if end.has_failed]
+    rank = ends[0].ranks[0] if ends and ends[0].ranks else None
+    host = ends[0].host if ends else None
+    proofs = [proof_of(end.line) for end in ends[:2]] + [proof_of(row.line) for row in attempt.rows[:2] if row.line]
+    return Verdict(
+        f"unknown: {_describe_nothing(attempt)}", UNKNOWN, rank, host, proofs, text, _advice(attempt), "likely"
+    )
+
+
+def _describe_nothing(attempt: Attempt) -> str:
+    if attempt.evidence.unreadable:
+        name, reason = attempt.evidence.unreadable[0]
+        return f"{name} cannot be read as a log ({reason})"
+    steps = [row for row in attempt.rows if row.is_step and row.state.failed]
+    if attempt.job is not None and attempt.completed and steps:
+        step = f"step {steps[0].job_id} is {steps[0].state}"
+        return f"{step}, although job {attempt.job.job_id} is COMPLETED; no line shows why"
+    if attempt.job is not None and attempt.job.state.failed:
+        code = f" with exit code {attempt.job.exit_code}" if attempt.job.exit_code else ""
+        return f"job {attempt.job.job_id} is {attempt.job.state}{code}, and no line shows why"
+    if not attempt.evidence.lines or not attempt.evidence.last:
+        return "the logs are empty"
+    last = max(attempt.evidence.last.values(), key=lambda each: each.number, default=None)
+    shown = f", which ends with: {last.text.strip()[:80]}" if last else ""
+    return f"no line shows a failure or an end{shown}"
+
+
+def _advice(attempt: Attempt) -> str:
+    if attempt.job is None:
+        columns = "JobID,State,ExitCode,MaxRSS,ReqMem,NodeList"
+        return f"add the logs of all ranks and the output of sacct -j ID -P -o {columns}"
+    return "add the logs of all ranks; run with PYTHONUNBUFFERED=1 so that no output is lost"
+
+
+def waiting_verdict(job: JobRow) -> Verdict:
+    """Return the answer about a job that has not ended."""
+    proof = [proof_of(job.line)] if job.line else []
+    if job.state is not JobState.PENDING:
+        sentence = _uncapitalised(explain_state(job.state))
+        return Verdict(
+            f"did not fail: job {job.job_id} has not ended ({job.state}: {sentence})",
+            str(job.state).lower(),
+            evidence=proof,
+            fix=f"follow it: hpc-kit logs {job.job_id} -f",
+            confidence="certain",
+        )
+    reason = explain_reason(job.reason, job.job_id)
+    class_ = next((name for pattern, name in _REASON_CLASSES if re.search(pattern, job.reason)), "pending")
+    cause = f"did not fail: job {job.job_id} waits in the queue ({job.reason or 'no reason yet'}): {reason.sentence}"
+    return Verdict(cause.rstrip("."), class_, evidence=proof, fix=reason.next_step, confidence="certain")
+
+
+def _same_host(one: str, other: str) -> bool:
+    return one.partition(".")[0] == other.partition(".")[0]
+
+
+def _uncapitalised(text: str) -> str:
+    return text[:1].lower() + text[1:].rstrip(".")
+
+
+def proof_of(line: Line) -> Proof:
+    """Return a line as a proof."""
+    return Proof(line.file, line.number, line.text.strip()[:500])
+
+
+def format_ranks(ranks: list[int]) -> str:
+    """Return `rank 3` or `ranks 0-4, 6`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    return "ranks " + ", ".join(
+        str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" if len(part) > 2 else f"{part[0]}, {part[1]}"
+        for part in parts
+    )

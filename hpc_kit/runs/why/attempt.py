@@ -1,0 +1,205 @@
+"""The last attempt of a job: its events, the ends of its ranks, its states, and the order in which they happened."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from hpc_kit.runs.why.events import EXCEPTION, SYSTEM, Event, TaskEnd
+from hpc_kit.runs.why.rules import rule_named
+from hpc_kit.slurm.nodelist import expand
+from hpc_kit.slurm.states import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hpc_kit.runs.why.events import Evidence
+    from hpc_kit.runs.why.reading import Line
+    from hpc_kit.runs.why.slurm_tables import JobRow
+
+DIRECT = 60
+"""Weight from which a rule states a cause directly."""
+
+HANDLED_LINES = 3
+"""Lines after an exception that show that a killed program did not die of it."""
+
+_DEADLY = {"Killed", "Out Of Memory", "Segmentation fault", "Bus error", "Illegal instruction"}
+"""Ends of a process that no Python exception causes."""
+
+STATE_ORDER = 1 << 20
+"""Order of events that come from states of Slurm."""
+
+_STATE_RULES = {
+    JobState.OUT_OF_MEMORY: "kernel-oom-kill",
+    JobState.TIMEOUT: "time-limit",
+    JobState.PREEMPTED: "preempted",
+    JobState.NODE_FAIL: "node-failure",
+    JobState.BOOT_FAIL: "node-failure",
+    JobState.CANCELLED: "job-cancelled",
+    JobState.DEADLINE: "job-cancelled",
+    JobState.LAUNCH_FAILED: "launch-failure",
+}
+
+
+class Attempt:
+    """What the evidence shows about the last attempt of a job."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self.job = _main_row(evidence.rows)
+        self.rows = [row for row in evidence.rows if self.job is None or _same_job(row, self.job)]
+        self.events, self.ends = _last_attempt(evidence)
+        if sum(event.rule.name == "mpi-many-rank-0" for event in self.events) < 2:
+            self.events = [event for event in self.events if event.rule.name != "mpi-many-rank-0"]
+        self.events += self._state_events()
+        self.completed = self.job is not None and self.job.state is JobState.COMPLETED
+        self.success = [line for _, line in evidence.success]
+        self.failed = self._has_failed()
+
+    def _has_failed(self) -> bool:
+        """Return whether a state or the end of a task shows a failure, also behind a masked exit status."""
+        ended = any(end.code or end.signal for end in self.ends)
+        if not self.completed:
+            return ended or any(row.state.failed for row in self.rows)
+        steps = any(
+            row.state.failed for row in self.rows if row.is_step and not row.job_id.endswith((".batch", ".extern"))
+        )
+        return (ended or steps) and not any(map(is_strong_success, self.success))
+
+    def has_gone_on(self, event: Event) -> bool:
+        """Return whether the process went on after an exception: it reports another one, or a signal ended it later."""
+        ends = [end.signal for end in self.ends if event.rank in end.ranks]
+        if event.lines_after > HANDLED_LINES and event.rule.weight < DIRECT and not _DEADLY.isdisjoint(ends):
+            return True
+        return event.rank is not None and any(
+            other.order > event.order
+            and (other.line.file, other.rank) == (event.line.file, event.rank)
+            and other.strength == EXCEPTION
+            and other.rule.kind == "cause"
+            and not (other.traceback and other.traceback.is_thread)
+            and not explains(event, other)
+            and (event.rule.weight < DIRECT or other.rule.weight >= DIRECT)
+            for other in self.events
+        )
+
+    def succeeded_after(self, event: Event) -> bool:
+        """Return whether the program reports success after an event."""
+        return any(
+            line.file == event.line.file and line.number > event.line.number and is_strong_success(line)
+            for line in self.success
+        )
+
+    def first(self, events: Iterable[Event]) -> Event | None:
+        """Return the first culprit: by the launcher's report, by kind of error, by time, by place."""
+        remaining = list(events)
+        explained = {id(each) for each in remaining for other in remaining if explains(other, each)}
+        remaining = [each for each in remaining if id(each) not in explained] or remaining
+        return min(remaining, key=self._order, default=None)
+
+    def _order(self, event: Event) -> tuple[float, ...]:
+        place = self.place_in_report(event)
+        logged = event.traceback is not None and event.traceback.is_logged
+        bucket = 0 if event.rule.weight >= DIRECT else 1
+        time = event.line.time if event.line.time is not None else 0.0
+        same_line = -event.rule.weight / 1000
+        return (
+            place > 1e6,
+            logged,
+            bucket,
+            place,
+            time,
+            event.order if event.traceback else event.line.number,
+            same_line,
+            event.order,
+        )
+
+    def place_in_report(self, event: Event) -> float:
+        """Return the position of a rank among the ranks that a launcher reported as failed; 0 if nothing is known."""
+        ends = self.failed_ends()
+        if not ends or event.rank is None or event.strength == SYSTEM:
+            return 0
+        return next((place for place, end in enumerate(ends) if event.rank in end.ranks), 1e7)
+
+    def failed_ends(self) -> list[TaskEnd]:
+        """Return the ends of ranks that failed by themselves, in the order of time."""
+        ends = [end for end in self.ends if end.has_failed and end.ranks]
+        return sorted(ends, key=lambda end: (not end.is_recorded_first, end.time or 0))
+
+    def waits_or_runs(self) -> bool:
+        """Return whether the job has not ended."""
+        return self.job is not None and not self.job.state.finished and self.job.state is not JobState.UNKNOWN
+
+    def _state_events(self) -> list[Event]:
+        """Return the states of the accounting as events."""
+        found = []
+        for row in self.rows:
+            name = _STATE_RULES.get(row.state)
+            if name is None or row.line is None:
+                if row.signal == 53 and row.line is not None:
+                    found.append(self._row_event("log-folder", row, row.line))
+                continue
+            if row.is_step and row.state is JobState.CANCELLED:
+                continue
+            found.append(self._row_event(name, row, row.line))
+        return found
+
+    def _row_event(self, name: str, row: JobRow, line: Line) -> Event:
+        groups = {}
+        if by := re.search(r"CANCELLED by (\S+)", row.raw_state):
+            groups["user"] = f"user {by[1]}"
+        hosts = expand(row.nodes) if row.nodes and "(" not in row.nodes else []
+        host = hosts[0] if len(hosts) == 1 else None
+        return Event(rule_named(name), groups, line, None, host, 0, STATE_ORDER, SYSTEM)
+
+
+def _main_row(rows: list[JobRow]) -> JobRow | None:
+    """Return the last job among rows of jobs and steps; of a finished job, the row that is finished."""
+    jobs = [row for row in rows if not row.is_step] or rows
+    return jobs[-1] if jobs else None
+
+
+def _same_job(row: JobRow, job: JobRow) -> bool:
+    return row.job_id.partition(".")[0] == job.job_id.partition(".")[0]
+
+
+def _last_attempt(evidence: Evidence) -> tuple[list[Event], list[TaskEnd]]:
+    """Return what belongs to the last attempt of each file. In a file without marks, only a rank's last exception."""
+    requeued = [event for event in evidence.events if event.line.file in evidence.requeued]
+    later = [event for event in evidence.events if event.line.file not in evidence.requeued]
+    if later or any(end.line.file not in evidence.requeued for end in evidence.ends):
+        requeued = [event for event in requeued if event.rule.kind == "end"]
+    latest: dict[str, int] = {}
+    for event in evidence.events:
+        latest[event.line.file] = max(latest.get(event.line.file, 0), event.attempt)
+    events = [event for event in (*requeued, *later) if event.attempt == latest[event.line.file]]
+    if evidence.attempts > 1:
+        marked = {name for name, attempt in latest.items() if attempt}
+        last_of = {
+            (event.line.file, event.rank): event
+            for event in events
+            if event.traceback and event.line.file not in marked
+        }
+        events = [
+            event
+            for event in events
+            if event.line.file in marked or not event.traceback or last_of[event.line.file, event.rank] is event
+        ]
+    final = max((end.attempt for end in evidence.ends), default=0)
+    return events, [
+        end for end in evidence.ends if end.attempt == final or end.attempt == latest.get(end.line.file, end.attempt)
+    ]
+
+
+def explains(event: Event, other: Event) -> bool:
+    """Return whether an event is a cause of another one."""
+    return (
+        event is not other
+        and other.rule.class_ in event.rule.explains
+        and other.rule.class_ != event.rule.class_
+        and not (other.rule.kind == "cause" and event.rule.class_ in other.rule.explains)
+    )
+
+
+def is_strong_success(line: Line) -> bool:
+    """Return whether the program itself reports success: a batch script may print "job finished" whatever happened."""
+    return re.search(r"(?i)train|evaluation|fine-?tuning|successfully|max_|epochs|steps", line.body) is not None

@@ -1,0 +1,186 @@
+"""Compares the ranks of a job: who waited for whom in a collective, and which rank called something else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from hpc_kit.runs.why.events import LINE, WARNING, Event, Waiting, reports_end_of_inputs
+from hpc_kit.runs.why.rules import rule_named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpc_kit.runs.why.attempt import Attempt
+    from hpc_kit.runs.why.reading import Line
+
+ANALYSIS_ORDER = 1 << 30
+"""Order of events that come from a comparison of the ranks."""
+
+_EQUAL_SIZES = {"ALLREDUCE", "ALLREDUCE_COALESCED", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
+_EQUAL_SIZES |= {"ALLGATHER", "REDUCE_SCATTER"}
+"""Collectives to which all ranks pass tensors of one size."""
+
+
+def find_late(attempt: Attempt) -> list[Event]:
+    """Return the rank for which the remaining ranks waited in a collective, as an event."""
+    waits = [
+        event
+        for event in attempt.events
+        if event.rule.class_ in {"collective-timeout", "connection-lost"} and event.strength > WARNING
+    ]
+    if not waits:
+        return []
+    found = _different_calls(attempt) or _behind(attempt) or _stuck(attempt) or _silent_rank(attempt, waits)
+    return [found] if found else []
+
+
+def _different_calls(attempt: Attempt) -> Event | None:
+    """Return the mismatch of the calls in which the ranks of one process group waited."""
+    calls: dict[tuple[str | None, int], list[Waiting]] = {}
+    for waiting in _calls(attempt):
+        if waiting.sequence is not None:
+            calls.setdefault((waiting.group, waiting.sequence), []).append(waiting)
+    for group in calls.values():
+        operations = {each.operation for each in group}
+        sizes = {each.elements for each in group}
+        # The two ends of a message have different names.
+        if len({each.rank for each in group}) < 2 or {"SEND", "RECV", "COALESCED"} & operations:
+            continue
+        if len(operations) > 1:
+            return _mismatch(attempt, "collective-mismatch-order", group, lambda each: f"called {each.operation}")
+        if len(sizes) > 1 and None not in sizes and operations <= _EQUAL_SIZES:
+            return _mismatch(attempt, "collective-mismatch-shape", group, lambda each: f"{each.elements} elements")
+    return _different_functions(attempt)
+
+
+def _calls(attempt: Attempt) -> list[Waiting]:
+    """Return the calls of ranks, with the process group if there are several: each group counts its calls."""
+    waiting = attempt.evidence.waiting
+    if len({each.group for each in waiting} - {None}) > 1:
+        return [each for each in waiting if each.group]
+    return [each._replace(group=None) for each in waiting]
+
+
+def _different_functions(attempt: Attempt) -> Event | None:
+    """Return the ranks whose tracebacks end in different collectives, if every rank timed out in one."""
+    group = [
+        Waiting(event.rank, None, function, None, event.line)
+        for event in attempt.events
+        if event.rule.class_ == "collective-timeout" and event.traceback and event.rank is not None
+        for function in [event.traceback.collective]
+        if function
+    ]
+    if len({each.operation for each in group}) < 2 or {each.rank for each in group} != attempt.evidence.ranks:
+        return None
+    found = _mismatch(attempt, "collective-mismatch-order", group, lambda each: f"called {each.operation}")
+    found.is_hint = True
+    return found
+
+
+def _mismatch(attempt: Attempt, rule: str, group: list[Waiting], describe: Callable[[Waiting], str]) -> Event:
+    """Return the rank whose call differs from that of most ranks, as an event."""
+    odd, other = _odd_one(group, describe)
+    values = Counter(map(describe, group))
+    rank = odd.rank if values[describe(odd)] < values[describe(other)] else None
+    found = _event(attempt, rule, odd.line, rank, one=describe(odd), rank2=str(other.rank), other=describe(other))
+    found.groups["rank"] = str(odd.rank)
+    return found
+
+
+def _stuck(attempt: Attempt) -> Event | None:
+    """Return a rank without a heartbeat that does not wait in a collective itself."""
+    waiting = {each.rank for each in attempt.evidence.waiting}
+    stuck = [event for event in attempt.events if event.rule.name == "nccl-heartbeat" and event.rank not in waiting]
+    return stuck[0] if stuck and waiting and len({event.rank for event in stuck}) == 1 else None
+
+
+def _behind(attempt: Attempt) -> Event | None:
+    """Return the rank that has called fewer collectives than the remaining ranks."""
+    counted = list(attempt.evidence.enqueued.items())
+    groups = Counter(group for (group, _), _ in counted)
+    largest = max(groups, key=lambda group: groups[group], default=None)
+    enqueued = {rank: count for (group, rank), (count, _) in counted if group == largest}
+    lines = {rank: line for (group, rank), (_, line) in counted if group == largest}
+    if not enqueued:
+        # The call in which each rank timed out is numbered, too.
+        waiting = [each for each in _calls(attempt) if each.sequence is not None]
+        if len({(each.operation, each.group) for each in waiting}) != 1:
+            return None  # of several groups, whose numbers cannot be compared
+        enqueued = {each.rank: each.sequence or 0 for each in waiting}
+        lines = {each.rank: each.line for each in waiting}
+    if len(enqueued) < 2 or len(set(enqueued.values())) < 2:
+        return None
+    least = min(enqueued.values())
+    late = sorted(rank for rank, count in enqueued.items() if count == least)
+    if len(late) * 2 > len(enqueued):
+        return None
+    return _event(attempt, "barrier-timeout-rank", lines[late[0]], late[0])
+
+
+def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
+    evidence = attempt.evidence
+    timed_out = {event.rank for event in waits if event.rule.class_ == "collective-timeout" and event.rank is not None}
+    reporting = {event.rank for event in waits if event.rank is not None}
+    if timed_out and len(timed_out) < len(reporting) and reporting >= evidence.ranks:
+        # The late rank came after the remaining ranks had given up: it met closed connections.
+        reporting = timed_out
+    reporting |= {rank for end in attempt.ends if end.is_victim for rank in end.ranks}
+    known = evidence.ranks | (set(range(evidence.world)) if evidence.world <= 4096 else set())
+    silent = sorted(known - reporting)
+    if not reporting or not silent or len(silent) * 2 > len(known):
+        return None
+    by_rank = {key[1]: last for key, last in evidence.last.items()}
+    rank = next((each for each in silent if each in by_rank), silent[0])
+    if _ended(attempt, rank):
+        return None
+    last = by_rank.get(rank)
+    line = waits[0].line
+    if last is not None:
+        line = line._replace(file=last.file, number=last.number, text=last.text, body=last.text, rank=rank)
+    if last is not None and reports_end_of_inputs(last.text):
+        return _event(attempt, "uneven-inputs", line, rank)
+    found = _event(attempt, "barrier-timeout-rank" if timed_out else "rank-vanished", line, rank)
+    found.is_hint = last is None  # its log may not be among the files
+    return found
+
+
+def find_absent(attempt: Attempt, culprit: Event) -> Event | None:
+    """Return the only rank that did not come to a rendezvous, if it wrote a log, as an event."""
+    if culprit.rule.class_ != "rendezvous-timeout":
+        return None
+    came = {event.rank for event in attempt.events if event.rule.class_ == "rendezvous-timeout"}
+    absent = sorted(attempt.evidence.ranks - came)
+    last = {key[1]: line for key, line in attempt.evidence.last.items()}
+    if len(absent) != 1 or len(came - {None}) < len(attempt.evidence.ranks) - 1 or absent[0] not in last:
+        return None
+    end = last[absent[0]]
+    line = culprit.line._replace(file=end.file, number=end.number, text=end.text, body=end.text, rank=absent[0])
+    return _event(attempt, "barrier-timeout-rank", line, absent[0])
+
+
+def _ended(attempt: Attempt, rank: int) -> bool:
+    lost = any(event.rank == rank and event.rule.class_ == "connection-lost" for event in attempt.events)
+    return not lost and any(rank in end.ranks and end.has_failed for end in attempt.ends)
+
+
+def _event(attempt: Attempt, rule: str, line: Line, rank: int | None, **groups: str) -> Event:
+    values = {name: value for name, value in {"rank": str(rank), **groups}.items() if value}
+    return Event(
+        rule_named(rule),
+        values,
+        line,
+        rank,
+        attempt.evidence.hosts.get(rank) if rank is not None else None,
+        0,
+        ANALYSIS_ORDER,
+        LINE,
+    )
+
+
+def _odd_one(group: list[Waiting], value: Callable[[Waiting], str | None]) -> tuple[Waiting, Waiting]:
+    """Return a rank with the rarest value, and one with the most common."""
+    counts = Counter(value(each) for each in group)
+    odd = min(group, key=lambda each: (counts[value(each)], -each.rank))
+    other = next(each for each in sorted(group, key=lambda each: -counts[value(each)]) if value(each) != value(odd))
+    return odd, other
