@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 from msgspec import structs
 
-from hpc_kit.check.preflight import check_faults, check_program
+from hpc_kit.check.prerequisites import check_faults, check_program
 from hpc_kit.cli.job_arguments import (
     JobCommand,
     JobRequest,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
-from hpc_kit.check.preflight import check_setup, check_syntax
+from hpc_kit.check.prerequisites import check_setup, check_syntax
 from hpc_kit.errors import SpecError
 from hpc_kit.runs import cluster_match
 from hpc_kit.runs.logs import make_log_folders, remove_empty_folders
