@@ -48,6 +48,9 @@ STACKS_REQUEST = "request"
 VERDICT = "verdict.json"
 """File in `STACKS`: the latest stall and the ranks that caused it. The first rank to create the file wins."""
 
+PREFLIGHT = "preflight"
+"""Folder of the measurements before the training: `node-<name>.json` of each node, `verdict.json` and `excluded`."""
+
 RECORD = "record.json"
 SCRIPT = "script.sbatch"
 PATCH = "git.patch"

@@ -134,7 +134,7 @@ def test_every_public_name_exists() -> None:
     assert done.stdout == "[]\n"
 
 
-ON_NODES = ("hpc_kit.runtime.", "hpc_kit.ssh.agent", "hpc_kit.bench.local_ranks")
+ON_NODES = ("hpc_kit.runtime.", "hpc_kit.ssh.agent", "hpc_kit.bench.local_ranks", "hpc_kit.bench.preflight")
 """They speak in a job's log, and end a rank that cannot end by itself."""
 
 
