@@ -95,6 +95,22 @@ def rank_stacks(rank: int) -> str:
     return f"rank-{rank}.json"
 
 
+class EndMarker(NamedTuple):
+    """The file that the batch script writes last."""
+
+    exit_code: int
+    time: float
+
+
+def read_end(run: Path) -> EndMarker | None:
+    """Return how the batch script of a run ended; None if it has not ended or was killed."""
+    try:
+        code, moment = (run / END).read_text().split()
+        return EndMarker(int(code), float(moment))
+    except (OSError, ValueError):
+        return None
+
+
 UNKNOWN_HOST = "?"
 """The host of a first failure of which only the rank is known."""
 

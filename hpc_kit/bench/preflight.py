@@ -79,7 +79,6 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     """Bits per second to and from other nodes."""
     all_reduce: float | None = None
     """Bits per second of the all-reduce over all nodes (bus bandwidth)."""
-    notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
     @property
@@ -147,16 +146,13 @@ def judge(nodes: Sequence[str], reports: Iterable[NodeReport], threshold: float 
             notes.append(f"{count} of {len(nodes)} nodes: {reason}")
     for node, report in found.items():
         broken[node] += report.gpu_errors
-    good = [report for report in found.values() if not broken[report.node]]
-    slow, not_compared = find_slow(good, threshold)
-    notes += [*not_compared, *_note_pairs(good, slow, threshold), *_note_names(found.values())]
-    notes += dict.fromkeys(note for report in found.values() for note in report.notes)
+    slow, not_compared = find_slow(list(found.values()), threshold)
+    good = [report for report in found.values() if not broken[report.node] and report.node not in slow]
+    notes += [*(not_compared or _note_pairs(good, threshold)), *_note_names(found.values())]
+    states: dict[str, State] = {node: "broken" if broken[node] else "slow" if node in slow else "ok" for node in nodes}
     return Verdict(
         nodes=tuple(
-            NodeVerdict(node=node, state="broken", reasons=tuple(broken[node]))
-            if broken[node]
-            else NodeVerdict(node=node, state="slow" if node in slow else "ok", reasons=tuple(slow.get(node, ())))
-            for node in nodes
+            NodeVerdict(node=node, state=states[node], reasons=(*broken[node], *slow.get(node, ()))) for node in nodes
         ),
         reports=tuple(found[node] for node in nodes if node in found),
         notes=tuple(notes),
@@ -222,7 +218,7 @@ def find_slow(reports: Sequence[NodeReport], threshold: float) -> tuple[dict[str
     """Return the slow nodes with their reasons, and notes about nodes that could not be compared.
 
     Args:
-        reports: Those of nodes that are not broken.
+        reports: The reports; rates that are missing are not compared.
         threshold: A node is slow below this part of the median.
     """
     slow: dict[str, list[str]] = defaultdict(list)
@@ -245,13 +241,11 @@ def find_slow(reports: Sequence[NodeReport], threshold: float) -> tuple[dict[str
     return slow, []
 
 
-def _note_pairs(reports: Sequence[NodeReport], slow: Mapping[str, object], threshold: float) -> list[str]:
-    """Return notes about slow pairs of nodes that are not slow themselves."""
+def _note_pairs(good: Sequence[NodeReport], threshold: float) -> list[str]:
+    """Return a note about slow pairs of good nodes."""
+    names = {each.node for each in good}
     rates = {
-        tuple(sorted((each.node, other))): rate
-        for each in reports
-        for other, rate in each.pairs.items()
-        if each.node not in slow and other not in slow
+        tuple(sorted((each.node, other))): rate for each in good for other, rate in each.pairs.items() if other in names
     }
     median = statistics.median(rates.values()) if len(rates) >= LEAST_NODES else 0.0
     late = [f"{one}-{other}" for (one, other), rate in rates.items() if rate < threshold * median]

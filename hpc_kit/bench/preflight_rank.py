@@ -122,7 +122,11 @@ def describe(node: Node) -> None:
 
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     cpu = machine.parse_processor_name(Path("/proc/cpuinfo").read_text(errors="replace"))
-    versions = {"python": sys.version.split()[0], "torch": torch.__version__.partition("+")[0], "driver": driver_version() or "none"}
+    versions = {
+        "python": sys.version.split()[0],
+        "torch": torch.__version__.partition("+")[0],
+        "driver": driver_version() or "none",
+    }
     torch.set_num_threads(min(cpus_per_task(os.environ) or 1, len(os.sched_getaffinity(0))))
     node.add(kind=", ".join([cpu, *sorted(set(gpus))]), gpus=len(gpus), versions=versions)
 
@@ -478,20 +482,23 @@ def _time_pair(link: BackendUnderTest, pair: RankPair, *, is_first: bool) -> flo
     from torch import distributed as dist
 
     link.ping_pong_call(pair, SMALLEST_MESSAGE)()  # connects the pair
-    size, best = torch.tensor([SMALLEST_MESSAGE]), 0.0
+    size = SMALLEST_MESSAGE
+    rates: dict[int, float] = {}
     for _ in range(MOST_MESSAGES):
-        message, begun = int(size.item()), time.perf_counter()
-        link.ping_pong_call(pair, message)()
+        begun = time.perf_counter()
+        link.ping_pong_call(pair, size)()
         seconds = time.perf_counter() - begun
-        best = max(best, 2 * 8 * message / seconds)
+        # Only the first rank sees the whole way of a message, there and back.
+        choice = torch.tensor([next_size(size, seconds), 2 * 8 * size / seconds], dtype=torch.float64)
         if is_first:
-            size[0] = next_size(message, seconds)
-            dist.send(size, dst=pair.second)
+            dist.send(choice, dst=pair.second)
         else:
-            dist.recv(size, src=pair.first)
-        if not size:
+            dist.recv(choice, src=pair.first)
+        rates[size] = max(rates.get(size, 0.0), float(choice[1]))
+        if not choice[0]:
             break
-    return best
+        size = int(choice[0])
+    return rates[max(rates)]
 
 
 def next_size(size: int, seconds: float) -> int:
