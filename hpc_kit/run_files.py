@@ -48,6 +48,9 @@ STACKS_REQUEST = "request"
 VERDICT = "verdict.json"
 """File in `STACKS`: the latest stall and the ranks that caused it. The first rank to create the file wins."""
 
+PREFLIGHT = "preflight"
+"""Folder of the measurements before the training: `node-<name>.json` of each node, `verdict.json` and `excluded`."""
+
 RECORD = "record.json"
 SCRIPT = "script.sbatch"
 PATCH = "git.patch"
@@ -90,6 +93,22 @@ def progress_file(node_rank: int) -> str:
 def rank_stacks(rank: int) -> str:
     """Return the name of the file with the stacks of a rank, in the folder `STACKS`."""
     return f"rank-{rank}.json"
+
+
+class EndMarker(NamedTuple):
+    """The file that the batch script writes last."""
+
+    exit_code: int
+    time: float
+
+
+def read_end(run: Path) -> EndMarker | None:
+    """Return how the batch script of a run ended; None if it has not ended or was killed."""
+    try:
+        code, moment = (run / END).read_text().split()
+        return EndMarker(int(code), float(moment))
+    except (OSError, ValueError):
+        return None
 
 
 UNKNOWN_HOST = "?"

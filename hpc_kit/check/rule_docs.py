@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Protocol
 
 from hpc_kit.check.external_checkers import CHECKERS
-from hpc_kit.check.preflight import CHECKS
+from hpc_kit.check.prerequisites import CHECKS
 from hpc_kit.check.rules import RULES
 from hpc_kit.check.rules.ignored import IGNORE_COMMENTS
 from hpc_kit.errors import SpecError
@@ -106,7 +106,7 @@ def _examples() -> dict[str, dict[str, str]]:
 
 
 def explained_codes() -> Sequence[ExplainedCode]:
-    """Return all codes: comments that silence rules, rules, preflight checks, and external checkers."""
+    """Return all codes: comments that silence rules, rules, checks of prerequisites, and external checkers."""
     return (IGNORE_COMMENTS, *RULES, *CHECKS, *CHECKERS)
 
 

@@ -153,14 +153,14 @@ def _check_file(request: JobRequest, name: str, *, alone: bool) -> tuple[CheckRe
 
 
 def _check_job(request: JobRequest, *, standalone: bool) -> CheckReport:
-    from hpc_kit.check import external_checkers, preflight
+    from hpc_kit.check import external_checkers, prerequisites
     from hpc_kit.script.render import render_resolved
 
     root = search_path.current_folder()
     resolved = resolve_request(request, root)
     text = render_resolved(resolved, standalone=standalone, root=root)
     report = _check_script(text, resolved.job.name, job=True, cluster=resolved.cluster, alone=True)
-    missing = preflight.find_missing(
+    missing = prerequisites.find_missing(
         resolved, root, elsewhere=external_checkers.NO_SLURM in report.not_checked.values()
     )
     return report._replace(findings=[*missing, *report.findings], checked=[*report.checked, "what must exist here"])

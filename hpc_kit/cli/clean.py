@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, open_session, parse_age
 from hpc_kit.cli.output import short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import RecordError, SpecError
@@ -25,20 +24,6 @@ if TYPE_CHECKING:
 
     from hpc_kit.cli.options import Session
     from hpc_kit.runs.run_folders import Run
-
-HOURS = {"h": 1, "d": 24, "w": 7 * 24}
-
-
-def parse_age(_context: object, _parameter: object, text: str) -> dt.timedelta:
-    """Parse an age such as 12h, 30d or 4w.
-
-    Raises:
-        click.BadParameter: It is none.
-    """
-    match = re.fullmatch(r"(\d+)([hdw])", text)
-    if not match:
-        raise click.BadParameter(f"{text!r} is not an age; write 12h, 30d or 4w")
-    return dt.timedelta(hours=int(match[1]) * HOURS[match[2]])
 
 
 @click.command("clean")

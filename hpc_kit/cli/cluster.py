@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import structs
 
 from hpc_kit.cli.groups import OrderedGroup
-from hpc_kit.cli.options import CLUSTER_OPTION, FILE, JSON_OPTION, open_session
-from hpc_kit.cli.output import print_line, print_wrapped, short_path
+from hpc_kit.cli.options import CLUSTER_OPTION, FILE, JSON_OPTION, open_session, parse_age
+from hpc_kit.cli.output import format_table, print_line, print_wrapped, short_path
 from hpc_kit.cli.terminal import echo
+from hpc_kit.errors import SpecError
+from hpc_kit.slurm import nodelist
+from hpc_kit.submission.exclusions import Exclusion, read_exclusions, write_exclusions
 
 if TYPE_CHECKING:
     from hpc_kit.spec.cluster_document import MergedFile
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.group("cluster", cls=OrderedGroup)
 def command() -> None:
-    """Write cluster files."""
+    """Write cluster files, and keep a list of nodes that no later job shall use."""
 
 
 @command.command("discover", short_help="ask Slurm for partitions, limits, accounts, MPI and containers")
@@ -97,3 +103,77 @@ def _print_changes(merged: MergedFile, name: str) -> None:
     )
     for line in lines:
         echo(line)
+
+
+@command.command("exclude", short_help="keep later jobs away from nodes, for some days")
+@click.argument("nodes")
+@click.option("--reason", required=True, metavar="TEXT", help="The reason, which later submissions print.")
+@click.option("--for", "age", callback=parse_age, default="7d", show_default=True, metavar="AGE", help="12h, 7d, 4w.")
+@CLUSTER_OPTION
+def exclude_command(nodes: str, reason: str, age: dt.timedelta, cluster: str | None) -> None:
+    """Exclude NODES, such as n3 or 'n[3,7]', from all later jobs that hpc-kit submits to this cluster.
+
+    The submission gives them to sbatch as --exclude, and prints them with their reason. The list belongs to this user.
+    """
+    session = open_session(cluster, require_answer=True)
+    names = nodelist.expand(nodes)
+    answer = session.client.run(["sinfo", "--noheader", "--Node", "--format=%N"])
+    known = answer.stdout.split()
+    if known and (unknown := [name for name in names if name not in known]):
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        raise SpecError(
+            f"cluster {session.cluster.name} has no node {unknown[0]}",
+            found=f"sinfo lists {nodelist.fold(sorted(set(known)))}"[:300],
+            remedy=f"did you mean {near[0]}?" if near else "use names that sinfo -N prints",
+        )
+    now = time.time()
+    new = [Exclusion(node=name, reason=reason, since=now, until=now + age.total_seconds()) for name in names]
+    kept = [each for each in read_exclusions(session.cluster.name) if each.node not in names]
+    write_exclusions(session.cluster.name, [*kept, *new])
+    _print_exclusions(session.cluster.name)
+
+
+@command.command("include", short_help="let later jobs use excluded nodes again")
+@click.argument("nodes")
+@CLUSTER_OPTION
+def include_command(nodes: str, cluster: str | None) -> None:
+    """Remove NODES from the list of excluded nodes.
+
+    Exit status 2 if a node is not in the list.
+    """
+    session, names = open_session(cluster), nodelist.expand(nodes)
+    known = read_exclusions(session.cluster.name)
+    listed = [each.node for each in known]
+    if missing := [name for name in names if name not in listed]:
+        found = f"excluded from cluster {session.cluster.name}: {', '.join(listed) or 'no node'}"
+        raise SpecError(f"node {missing[0]} is not excluded", found=found, remedy="hpc-kit cluster exclusions")
+    write_exclusions(session.cluster.name, [each for each in known if each.node not in names])
+    _print_exclusions(session.cluster.name)
+
+
+@command.command("exclusions", short_help="print the nodes that later jobs do not use")
+@CLUSTER_OPTION
+@JSON_OPTION
+def exclusions_command(cluster: str | None, as_json: bool) -> None:
+    """Print the excluded nodes of a cluster with reason and expiry. Exclusions that have expired are not printed."""
+    name = open_session(cluster).cluster.name
+    if as_json:
+        echo(json.dumps([structs.asdict(each) for each in read_exclusions(name)], indent=1))
+    else:
+        _print_exclusions(name)
+
+
+def _print_exclusions(cluster: str) -> None:
+    rows = [
+        (each.node, *(_date(moment) for moment in (each.since, each.until)), each.reason)
+        for each in read_exclusions(cluster)
+    ]
+    if not rows:
+        echo(f"no node of cluster {cluster} is excluded")
+        return
+    for line in format_table([("node", "since", "until", "reason"), *rows], "left", "left", "left", "left"):
+        echo(line)
+
+
+def _date(moment: float) -> str:
+    return f"{dt.datetime.fromtimestamp(moment):%Y-%m-%d %H:%M}"  # noqa: DTZ006 - local time, as Slurm's

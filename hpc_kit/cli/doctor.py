@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
+from typing import TYPE_CHECKING
 
 import click
 
+from hpc_kit.cli.job_arguments import JobCommand, job_arguments, parse_request
 from hpc_kit.cli.options import JSON_OPTION
-from hpc_kit.cli.output import format_table
+from hpc_kit.cli.output import format_table, print_line, print_wrapped, short_path
 from hpc_kit.cli.terminal import echo
+from hpc_kit.errors import SpecError
+
+if TYPE_CHECKING:
+    from hpc_kit.bench.preflight import Verdict
+    from hpc_kit.submission.submit import Submission
 
 
-@click.command("doctor")
+@click.command("doctor", cls=JobCommand)
+@job_arguments
 @click.option("--in-job", is_flag=True, help="One table of all ranks of this step: srun hpc-kit doctor --in-job")
 @click.option("--timeout", type=float, metavar="SECONDS", help="With --in-job: wait for all ranks.  [default: 300]")
 @JSON_OPTION
-def command(in_job: bool, timeout: float | None, as_json: bool) -> int:
+def command(job: str | None, in_job: bool, timeout: float | None, as_json: bool, **_: object) -> int:
     """Show Slurm, torch, GPUs, MPI and containers of this machine, and what is missing for which command.
+
+    With JOB: submit a job with the nodes of JOB that measures each node and its network in less than a minute, and
+    print the slow and the broken nodes.
 
     With --in-job: print host, device and UUID, CPUs, memory nodes, interface and versions of each rank, and mark
     differences.
 
-    Exit status 1 if something does not work. With --in-job: 1 if ranks are missing, 2 if two ranks use one GPU or
-    variables of the launcher contradict each other.
+    Exit status 1 if something does not work, or a node is slow or broken. With --in-job: 1 if ranks are missing, 2 if
+    two ranks use one GPU or variables of the launcher contradict each other.
     """
+    meta = click.get_current_context().meta
+    if job is not None or meta["program"] or meta["sbatch"]:
+        if in_job:
+            raise SpecError("--in-job takes no job", remedy="srun hpc-kit doctor --in-job, or hpc-kit doctor JOB")
+        return _measure_nodes(job, as_json=as_json)
     if in_job:
         _compare_ranks(timeout)
         return 0
+    return _print_installation(as_json=as_json)
+
+
+def _print_installation(*, as_json: bool) -> int:
     from hpc_kit.check.installation import inspect_installation
 
     parts = inspect_installation(os.environ)
     if as_json:
-        import json
-
         echo(json.dumps([part._asdict() for part in parts], indent=1))
     else:
         for line in format_table([part[:3] for part in parts], "left", "left", "left"):
@@ -52,3 +72,59 @@ def _compare_ranks(timeout: float | None) -> None:
     os.environ[node_comparison.COMPARE_VARIABLE] = "0"  # the table shows the differences
     with process_group.joined_ranks(resolve(os.environ), timeout) as meeting:
         placement.report_placement(meeting, devices.select_device("auto", meeting.world), with_table=True)
+
+
+def _measure_nodes(name: str | None, *, as_json: bool) -> int:
+    """Measure the nodes of a job, and print the verdict."""
+    import msgspec
+
+    from hpc_kit.bench.preflight_job import measure_nodes, measuring_job
+    from hpc_kit.cli.job_arguments import load_request
+    from hpc_kit.spec import search_path
+    from hpc_kit.spec.default_cluster import ClusterChoice, default_cluster
+    from hpc_kit.spec.resolve import resolve
+
+    root, request = search_path.current_folder(), parse_request(name)
+    cluster = request.cluster
+    choice = ClusterChoice(cluster, {}) if cluster else default_cluster(root, os.environ, require_answer=True)
+    resolved = resolve(measuring_job(load_request(request, root, choice)), root=root)
+    submitted: list[Submission] = []
+
+    def announce(new: Submission) -> None:
+        submitted.append(new)
+        if not as_json:
+            nodes = f"{resolved.nodes} node{'s'[: resolved.nodes != 1]}"
+            print_line("job", f"{new.job_id} {resolved.job.name}: {nodes}", right=short_path(new.run_folder))
+
+    verdict = measure_nodes(resolved, root, announce, lambda text: echo(f"        {text}", err=True))
+    if as_json:
+        job = {"job_id": submitted[0].job_id, "run": str(submitted[0].run_folder)}
+        echo(json.dumps({**job, **msgspec.to_builtins(verdict)}, indent=1))
+    else:
+        _print_verdict(verdict, name)
+    return int(bool(verdict.excluded) or not verdict.is_measured)
+
+
+def _print_verdict(verdict: Verdict, name: str | None) -> None:
+    from hpc_kit.bench.preflight import NETWORK, UNITS, format_rate
+    from hpc_kit.slurm import nodelist
+
+    rates = {report.node: report.all_rates for report in verdict.reports}
+    rows = [("node", "state", *UNITS)]
+    for node in verdict.nodes:
+        own = rates.get(node.node, {})
+        rows.append((node.node, node.state, *(format_rate(each, own[each]) if each in own else "-" for each in UNITS)))
+    for line in format_table(rows, "left", "left", "right", "right", "right", "right"):
+        echo(line)
+    totals = [report.all_reduce for report in verdict.reports if report.all_reduce is not None]
+    if totals:
+        echo(f"all-reduce over {len(totals)} nodes: {format_rate(NETWORK, min(totals))}")
+    for node in verdict.excluded:
+        print_wrapped(node.sentence)
+    for note in verdict.notes:
+        print_wrapped(f"note    {note}", indent=8)
+    if verdict.excluded:
+        listed = nodelist.fold([node.node for node in verdict.excluded])
+        reason = verdict.excluded[0].reasons[0].partition(",")[0]
+        print_line("do", f"hpc-kit submit {name or 'JOB'} --exclude={shlex.quote(listed)}")
+        print_line("", f"hpc-kit cluster exclude {shlex.quote(listed)} --reason {shlex.quote(reason)} --for 7d")

@@ -37,7 +37,7 @@ DECISIONS = {
 @RUNS_OPTION
 @JSON_OPTION
 def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
-    """Print the attempts of jobs with [restart]: nodes, ends, checkpoints, and the time that the restarts cost.
+    """Print the attempts of jobs with [restart] or [preflight]: nodes, ends, checkpoints, and the lost time.
 
     Without JOB or ID, the command prints the latest jobs. It reads files of the runs only, and does not ask Slurm.
 
@@ -55,7 +55,7 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     for run, history in histories:
         echo("\n".join(_format_history(run, history)))
     if not histories:
-        echo(f"no attempts in {short_path(session.runs)}: only jobs with a table [restart] record them")
+        echo(f"no attempts in {short_path(session.runs)}: only jobs with [restart] or [preflight] record them")
 
 
 def _select_runs(words: tuple[str, ...], index: RunIndex) -> list[Run]:
@@ -82,7 +82,7 @@ def _format_history(run: Run, history: History) -> list[str]:
     count = len(history.attempts)
     lost = f", {format_duration(round(history.lost))} lost between them" if count > 1 else ""
     if not count:
-        return [f"{run.job_id} {run.name}: no attempts: only jobs with a table [restart] record them"]
+        return [f"{run.job_id} {run.name}: no attempts: only jobs with [restart] or [preflight] record them"]
     rows = [("", "start", "ran", "nodes", "step", "end"), *(_row(each) for each in history.attempts)]
     table = format_table(rows, "right", "left", "right", "left", "right", "left", first_width=4)
     return [f"{run.job_id} {run.name}: {format_count(count, 'attempt')}{lost}", *table]

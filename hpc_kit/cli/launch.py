@@ -93,7 +93,7 @@ def command(job: str | None, hosts: str | None, hostfile: Path | None, connect_t
     The exit status is that of the rank that failed first. Ctrl-C asks all ranks to end; a second Ctrl-C kills them
     (130).
     """
-    from hpc_kit.check.preflight import check_program
+    from hpc_kit.check.prerequisites import check_program
     from hpc_kit.ssh.hosts import read_hosts
     from hpc_kit.ssh.launch import Launch
     from hpc_kit.ssh.rank_placement import agent_python, exported_variables

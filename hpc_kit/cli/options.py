@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,6 +36,21 @@ RUNS_OPTION = click.option(
     callback=lambda ctx, _, value: ctx.meta.update({RUNS_META: value} if value else {}),
     help="Folder of the runs [default: `runs` of the cluster file].",
 )
+
+
+HOURS = {"h": 1, "d": 24, "w": 7 * 24}
+
+
+def parse_age(_context: object, _parameter: object, text: str) -> dt.timedelta:
+    """Parse an age such as 12h, 30d or 4w.
+
+    Raises:
+        click.BadParameter: It is none.
+    """
+    match = re.fullmatch(r"(\d+)([hdw])", text)
+    if not match:
+        raise click.BadParameter(f"{text!r} is not an age; write 12h, 30d or 4w")
+    return dt.timedelta(hours=int(match[1]) * HOURS[match[2]])
 
 
 class Session(NamedTuple):

@@ -33,8 +33,28 @@ def best_time(work: Callable[[], object], settle: Callable[[], object], seconds:
     return best
 
 
-def measure_device(device: torch.device) -> Measurement:
-    """Measure one device."""
+def mean_time(work: Callable[[], object], settle: Callable[[], object], seconds: float = SECONDS) -> float:
+    """Return the mean seconds of the runs in a period, after one warm-up."""
+    work()
+    settle()
+    runs, begin = 0, time.perf_counter()
+    while not runs or time.perf_counter() - begin < seconds:
+        work()
+        settle()
+        runs += 1
+    return (time.perf_counter() - begin) / runs
+
+
+def measure_device(
+    device: torch.device, seconds: float = SECONDS, timer: Callable[..., float] = best_time
+) -> Measurement:
+    """Measure one device.
+
+    Args:
+        device: The device.
+        seconds: Duration of each measurement.
+        timer: `best_time`, for the rate that the device can reach, or `mean_time`, for the rate that it keeps up.
+    """
     import torch
 
     cuda = device.type == "cuda"
@@ -43,10 +63,10 @@ def measure_device(device: torch.device) -> Measurement:
     a = torch.randn(size, size, device=device, dtype=kind)
     b = torch.randn(size, size, device=device, dtype=kind)
     out = torch.empty_like(a)
-    flops = 2 * size**3 / best_time(lambda: torch.mm(a, b, out=out), settle)
+    flops = 2 * size**3 / timer(lambda: torch.mm(a, b, out=out), settle, seconds)
     many = torch.empty(2**30 if cuda else 2**26, device=device, dtype=torch.uint8)
     copy = torch.empty_like(many)
-    bandwidth = 2 * many.numel() / best_time(lambda: copy.copy_(many), settle)
+    bandwidth = 2 * many.numel() / timer(lambda: copy.copy_(many), settle, seconds)
     name = torch.cuda.get_device_name(device) if cuda else "cpu"
     memory = float(torch.cuda.get_device_properties(device).total_memory) if cuda else None
     return Measurement(gpu=name, flops=flops, bandwidth=bandwidth, memory=memory)

@@ -1,4 +1,4 @@
-"""The attempts of a job with [restart]. `shell/restart.sh` writes their events to the file `history` of the run."""
+"""The attempts of a job. `shell/restart.sh` and `shell/preflight.sh` write events to the file `history` of the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct, structs
 
-from hpc_kit.run_files import HISTORY
+from hpc_kit.run_files import HISTORY, read_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -88,12 +88,17 @@ class History(Struct, frozen=True):
 
 
 def read_history(run: Path) -> History:
-    """Return the attempts of a run; none for a job without [restart]. Incomplete lines are left out."""
+    """Return the attempts of a run; none without [restart] and [preflight]. Incomplete lines are left out."""
     try:
         lines = (run / HISTORY).read_bytes().splitlines()
     except OSError:
         return History()
-    return History(tuple(_collect_attempts(_parse_events(lines))))
+    attempts = _collect_attempts(_parse_events(lines))
+    if attempts and attempts[-1].end is None and (marker := read_end(run)):
+        # A job without [restart] records its preflight, and writes this file only at its end.
+        decision = "failed" if marker.exit_code else "finished"
+        attempts[-1] = structs.replace(attempts[-1], end=marker.time, exit_code=marker.exit_code, decision=decision)
+    return History(tuple(attempts))
 
 
 def _parse_events(lines: Iterable[bytes]) -> Iterable[Event]:

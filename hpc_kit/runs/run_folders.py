@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import UnknownJob
-from hpc_kit.run_files import END, RECORD, SUMMARY, rank_log
+from hpc_kit.run_files import RECORD, SUMMARY, EndMarker, rank_log, read_end
 from hpc_kit.runs.backend import backend_of
 from hpc_kit.runs.logs import LogPatterns, expand_pattern
 from hpc_kit.runs.record import RecordedLogs, RunRecord, read_record
@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from hpc_kit.runs.backend import Backend
 
 RECENT_RUNS = 5
-
-
-class EndMarker(NamedTuple):
-    """The file that the batch script writes last."""
-
-    exit_code: int
-    time: float
 
 
 class Run(NamedTuple):
@@ -80,11 +73,7 @@ class Run(NamedTuple):
 
     def end_marker(self) -> EndMarker | None:
         """Return how the batch script ended; None if it has not ended or was killed."""
-        try:
-            code, moment = (self.folder / END).read_text().split()
-            return EndMarker(int(code), float(moment))
-        except (OSError, ValueError):
-            return None
+        return read_end(self.folder)
 
     def summary(self) -> dict[str, object]:
         """Return the summary that the training wrote at its end; empty if it wrote none."""

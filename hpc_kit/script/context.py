@@ -12,7 +12,7 @@ from msgspec import structs
 from hpc_kit import __version__
 from hpc_kit.script.quoting import copyable_words
 from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
-from hpc_kit.spec.job import Axis
+from hpc_kit.spec.job import Axis, Job
 from hpc_kit.spec.layout_checks import node_of_rank
 from hpc_kit.spec.resolve import Resolved
 
@@ -39,6 +39,9 @@ AXIS_TITLES: dict[Axis, str] = {
 }
 
 _THREADS = "OMP_NUM_THREADS"
+
+PREFLIGHT_SECONDS = 56
+"""Time limit of the step that measures the nodes. Its processes end themselves some seconds before."""
 
 
 def template_values(
@@ -92,6 +95,10 @@ def template_values(
         "task_output": job.launch.output,
         "task_error": job.launch.error,
         "restart": job.restart,
+        "preflight": job.preflight if job.preflight.enabled else None,
+        "preflight_requeues": preflight_requeues(job),
+        "preflight_seconds": PREFLIGHT_SECONDS,
+        "container": container_command(resolved),
         "standalone": standalone,
         "simple": simple,
         "layout": job.layout,
@@ -165,6 +172,8 @@ def directives(resolved: Resolved, *, standalone: bool = False) -> list[Directiv
     given.setdefault("output", literal_pattern(resolved.log_folder) + ("/%A_%a.log" if array else "/%j.log"))
     if standalone and not nodes_are_fixed(resolved):
         given.pop("ntasks", None)
+    if preflight_requeues(job):
+        given["requeue"] = True
     if restart := job.restart:
         given |= {"signal": f"B:{restart.signal_name}@{restart.lead_seconds}", "requeue": True}
         if restart.spares and job.resources.ntasks_per_node is not None:
@@ -224,6 +233,13 @@ def script_exports(resolved: Resolved, *, standalone: bool) -> list[tuple[str, s
     if watchdog.timeout is not None:
         ours["HPC_KIT_WATCHDOG_TIMEOUT"] = watchdog.timeout
     return [(name, str(value)) for name, value in {**ours, **resolved.job.env}.items()]
+
+
+def preflight_requeues(job: Job) -> int:
+    """Return how often the job may be requeued without excluded nodes: never with --no-requeue or a list of nodes."""
+    resources = job.resources
+    fixed = resources.no_requeue or resources.nodelist is not None or resources.nodefile is not None
+    return 0 if fixed or not job.preflight.enabled else job.preflight.requeues
 
 
 def literal_pattern(path: str) -> str:

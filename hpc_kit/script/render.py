@@ -142,6 +142,12 @@ def _check_variant(resolved: Resolved, *, standalone: bool, simple: bool) -> Non
             found=f"[restart] spares = {resolved.job.restart.spares}",
             remedy="leave --standalone out, or set spares = 0",
         )
+    if (standalone or simple) and resolved.job.preflight.enabled:
+        raise SpecError(
+            f"a {'standalone' if standalone else 'simple'} script has no preflight",
+            found=f"[preflight] of job {resolved.job.name}: hpc_kit measures the nodes",
+            remedy=f"leave --{'standalone' if standalone else 'simple'} out, or add --set preflight.enabled=false",
+        )
     if simple and resolved.job.restart is not None:
         raise SpecError(
             "a simple script cannot start its job again",

@@ -44,9 +44,10 @@ def read_shell_files(resolved: Resolved, root: Path) -> ShellFiles:
     """Return the shell files for the script of a job; a file of the project replaces the shipped one of its name."""
     folders = [folder / "shell" for folder in reversed(search_path.search_folders("templates", root))]
     paths = {path.name: path for folder in folders for path in sorted(folder.glob("*.sh"))}
-    if resolved.job.restart is None:
-        # The scripts of other jobs stay as they are when these files change.
-        paths = {name: path for name, path in paths.items() if name not in {"restart.sh", "spares.sh"}}
+    # The scripts of other jobs stay as they are when these files change.
+    unused = {"restart.sh", "spares.sh"} if resolved.job.restart is None else set()
+    unused |= set() if resolved.job.preflight.enabled else {"preflight.sh"}
+    paths = {name: path for name, path in paths.items() if name not in unused}
     texts = {name: paths[name].read_text(encoding="utf-8") for name in sorted(paths)}
     digest = hashlib.sha256("\0".join(word for item in texts.items() for word in item).encode()).hexdigest()
     # The name starts with a letter, because folders below `runs` that are named by a number are jobs.

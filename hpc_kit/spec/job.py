@@ -1,4 +1,4 @@
-"""The structs of a job file: `Job`, `Launch`, `Watchdog`, `Component`, `Layout` and `Model`."""
+"""The structs of a job file: `Job`, `Launch`, `Watchdog`, `Preflight`, `Component`, `Layout` and `Model`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from hpc_kit.spec.resources import Count, Resources
+from hpc_kit.spec.resources import Count, Number, Resources
 from hpc_kit.spec.restart import Restart
 
 Degree = Annotated[int, Meta(ge=1)]
@@ -177,6 +177,22 @@ class Watchdog(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     ] = None
 
 
+class Preflight(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The measurement of all nodes before the training, which excludes slow and broken ones."""
+
+    enabled: Annotated[bool, Meta(description="Measure the nodes before the program starts")] = False
+    threshold: Annotated[
+        float, Meta(gt=0, lt=1, description="A node is slow if a rate is below this part of the median over the nodes")
+    ] = 0.7
+    requeues: Annotated[
+        Number,
+        Meta(
+            description="How often the job may be requeued without the excluded nodes if no spare node replaces them;"
+            " then it fails"
+        ),
+    ] = 2
+
+
 class Component(Resources, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One component of a heterogeneous job. Its sbatch options replace those of [resources]."""
 
@@ -243,6 +259,9 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     restart: Annotated[
         Restart | None, Meta(description="Start the job again after its time limit, a preemption or a failure")
     ] = None
+    preflight: Annotated[Preflight, Meta(description="Measure the nodes before the program starts")] = field(
+        default_factory=Preflight
+    )
     env: Annotated[dict[str, Value], Meta(description="Environment variables of the job; no secrets")] = field(
         default_factory=dict
     )

@@ -298,6 +298,16 @@ def check_components(job: Job, origins: Origins, uneven: list[int]) -> None:
         )
 
 
+def check_preflight(job: Job, origins: Origins) -> None:
+    """Check that one step can measure all nodes of the job."""
+    if job.preflight.enabled and job.component:
+        raise SpecError(
+            "[preflight] does not support heterogeneous jobs",
+            found=f"enabled = true in {origins.of('preflight.enabled')}; {origins.of('component')}",
+            remedy="leave [preflight] out, or use one set of resources",
+        )
+
+
 def check_options(resources: Resources, origins: Origins) -> None:
     """Check the values of all options, and that no two options exclude one another."""
     given = resources.given()

@@ -139,6 +139,7 @@ def resolve(
     uneven = [index for index, fit in enumerate(fits) if fit.job.resources.ntasks_per_node is None]
     job_checks.check_components(job, origins, uneven)
     job_checks.check_container(job, cluster, origins)
+    job_checks.check_preflight(job, origins)
     check_restart(job, origins)
     job = structs.replace(job, setup=(*cluster.setup, *job.setup))
     world_size = nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks

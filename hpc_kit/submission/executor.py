@@ -38,7 +38,7 @@ from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.cluster_client import open_client
 from hpc_kit.spec.default_cluster import ClusterChoice, default_cluster
-from hpc_kit.spec.job import Job
+from hpc_kit.spec.job import Job, Preflight
 from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Count, Number, Resources
 from hpc_kit.spec.search_path import current_folder
@@ -394,6 +394,7 @@ def add_submitit_protocol(job: Job, folder: Path, options: ExecutorOptions, arra
         job,
         env={**job.env, "SUBMITIT_EXECUTOR": "slurm"},
         restart=None,  # submitit requeues its jobs itself
+        preflight=Preflight(),
         setup=(*job.setup, *own_folder, *teardown),
         launch=structs.replace(job.launch, output=output, error=error if is_separate else None),
         resources=structs.replace(

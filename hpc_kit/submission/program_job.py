@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_kit.check.preflight import programs_of
+from hpc_kit.check.prerequisites import programs_of
 from hpc_kit.spec.job import Job, Launch
 
 if TYPE_CHECKING:

@@ -18,9 +18,10 @@ from hpc_kit.slurm.client import Completed, SlurmClient
 from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
 from hpc_kit.slurm.units import format_count
 from hpc_kit.spec.cluster_client import open_client
+from hpc_kit.submission.exclusions import exclude_option
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from hpc_kit.spec.resolve import Resolved
@@ -102,6 +103,7 @@ def run_sbatch(
     meanwhile: Callable[[], object],
     signals: DeferredSignals,
     on_slow: Callable[[], object] = lambda: None,
+    options: Sequence[str] = (),
 ) -> SbatchResult:
     """Submit a script.
 
@@ -113,13 +115,14 @@ def run_sbatch(
         meanwhile: Is called while sbatch runs, to import modules.
         signals: Deferred signals: none may get lost between the start of sbatch and its answer.
         on_slow: Is called if sbatch has not answered after SLOW_SECONDS.
+        options: Options of sbatch that are not in the script.
 
     Raises:
         SubmitRefused: sbatch refused the job.
         AnswerLost: It is unknown whether Slurm has the job.
         SlurmUnavailable: sbatch cannot run, or Slurm does not answer.
     """
-    argv = ["sbatch", str(script)]
+    argv = ["sbatch", *options, str(script)]
     process = _start(argv, client.environ, cwd)
     try:
         out, err, interrupted = _communicate(process, meanwhile, signals, on_slow)
@@ -403,7 +406,9 @@ def estimate_start(resolved: Resolved, text: str) -> StartEstimate:
     with tempfile.NamedTemporaryFile("w", prefix="hpc_kit.", suffix=".sbatch", encoding="utf-8") as script:
         script.write(text)
         script.flush()
-        answer = client.run(["sbatch", "--test-only", script.name], timeout=START_ESTIMATE_SECONDS)
+        answer = client.run(
+            ["sbatch", "--test-only", *exclude_option(resolved)[0], script.name], timeout=START_ESTIMATE_SECONDS
+        )
     if answer.returncode:
         raise refusal_error(resolved, client, answer)
     found = parse_start_estimate(answer.stderr)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
-from hpc_kit.check.preflight import check_faults, check_program, check_setup, check_syntax
+from hpc_kit.check.prerequisites import check_faults, check_program, check_setup, check_syntax
 from hpc_kit.errors import SpecError
 from hpc_kit.runs import cluster_match
 from hpc_kit.runs.logs import make_log_folders, remove_empty_folders
@@ -26,6 +26,7 @@ from hpc_kit.spec.job import Job
 from hpc_kit.spec.search_path import current_folder
 from hpc_kit.submission import sbatch
 from hpc_kit.submission.deferred_signals import defer_signals
+from hpc_kit.submission.exclusions import exclude_option
 from hpc_kit.submission.program_job import job_for_program
 from hpc_kit.submission.provenance import GitQuery, GitState, new_record
 from hpc_kit.submission.staging import STAGING, Staging, name_pickles
@@ -156,7 +157,7 @@ class Submission(NamedTuple):
     """An earlier submission, whose answer was lost, created the job. Nothing was submitted now."""
 
     notes: tuple[str, ...] = ()
-    """Variables that were removed from the environment of sbatch."""
+    """Variables that were removed from the environment of sbatch, and excluded nodes."""
 
 
 def submit_script(
@@ -205,7 +206,14 @@ def submit_script(
         signals.defer()
         try:
             result = sbatch.run_sbatch(
-                resolved, prepared.staging.script, prepared.sbatch_client, root, meanwhile, signals, on_slow
+                resolved,
+                prepared.staging.script,
+                prepared.sbatch_client,
+                root,
+                meanwhile,
+                signals,
+                on_slow,
+                prepared.options,
             )
         except (sbatch.AnswerLost, KeyboardInterrupt):
             # There may be a job: its record stays until that is known.
@@ -229,6 +237,9 @@ class _PreparedSubmission(NamedTuple):
     """The same client with the environment of sbatch."""
 
     slurm_cluster: str | None
+    options: list[str]
+    """Options of sbatch that are not in the script."""
+
     notes: tuple[str, ...]
 
 
@@ -251,6 +262,7 @@ def _prepare(
         check_setup((*resolved.cluster.setup, *resolved.job.setup))
         raise
     environ, notes = drop_overriding_variables(submit_environment(client.environ), text)
+    options, excluded = exclude_option(resolved)
     slurm_cluster = cluster_match.choose_submit_cluster(resolved.job.resources.clusters, environ, client)
     # Folders of functions are named by the job id, and two calls may have the same script.
     calls_functions = pickles is not None
@@ -271,7 +283,7 @@ def _prepare(
     # They stay if sbatch refuses the job: another submission may count on them by now.
     write_shell_files(text, resolved, root)
     sbatch_client = client._replace(environ=cluster_match.with_unused_job_id(folder, environ, client))
-    return _PreparedSubmission(staging, git, client, sbatch_client, slurm_cluster, notes)
+    return _PreparedSubmission(staging, git, client, sbatch_client, slurm_cluster, options, (*notes, *excluded))
 
 
 def _commit(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.slurm import option_values, units
 from hpc_kit.slurm.datetimes import error_position, parse_datetime
 from hpc_kit.slurm.errors import HpcKitError
+from hpc_kit.slurm.nodelist import expand
 from pocketslurm.errors import CommandError, PlainError
 from pocketslurm.queue import nodes
 from pocketslurm.queue.job_ids import FINISHED, find_jobs, own_record
@@ -124,6 +125,11 @@ def _node_count(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
     return {"request": encode_size(request)}
 
 
+def _excluded(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
+    _pending(job)
+    return {"request": encode_size(decode_size(job.request)._replace(exclude=tuple(expand(value)) if value else ()))}
+
+
 def _begin(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
     _pending(job)
     return {"begin_time": parse_datetime(value).timestamp()}
@@ -159,6 +165,7 @@ CHANGES: dict[str, Callable[[StateDirectory, Job, str], dict[str, object]]] = {
     "arraytaskthrottle": lambda _state, _job, value: {"array_at_once": int(value)},
     "comment": _plain("comment"),
     "dependency": _dependency,
+    "excnodelist": _excluded,
     "jobname": _plain("name"),
     "name": _plain("name"),
     "nice": _nice,

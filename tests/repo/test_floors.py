@@ -117,7 +117,7 @@ def test_there_is_no_import_cycle() -> None:
         ("import hpc_kit.runtime", ("jinja2", "submitit", "torch", "msgspec", "click")),
         ("import hpc_kit.script.render", ("torch", "submitit", "jinja2", "tomlkit", "tree_sitter")),
         ("import hpc_kit.spec.load", ("torch", "submitit", "jinja2", "tomlkit", "tree_sitter")),
-        ("import hpc_kit.check.preflight", ("torch", "submitit", "jinja2", "tree_sitter")),
+        ("import hpc_kit.check.prerequisites", ("torch", "submitit", "jinja2", "tree_sitter")),
         ("import hpc_kit.planner.cases, hpc_kit.planner.target", ("torch", "numpy", "submitit", "jinja2", "rich")),
         ("import hpc_kit.cli", ("torch", "submitit", "jinja2", "msgspec", "rich", "tree_sitter")),
     ],
@@ -134,7 +134,7 @@ def test_every_public_name_exists() -> None:
     assert done.stdout == "[]\n"
 
 
-ON_NODES = ("hpc_kit.runtime.", "hpc_kit.ssh.agent", "hpc_kit.bench.local_ranks")
+ON_NODES = ("hpc_kit.runtime.", "hpc_kit.ssh.agent", "hpc_kit.bench.local_ranks", "hpc_kit.bench.preflight")
 """They speak in a job's log, and end a rank that cannot end by itself."""
 
 

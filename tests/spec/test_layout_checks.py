@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_kit.check.preflight import find_missing
+from hpc_kit.check.prerequisites import find_missing
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster, Node

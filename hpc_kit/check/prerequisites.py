@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hpc_kit.check.rules.finding import Finding, Severity
 
 
-class PreflightCheck(NamedTuple):
+class PrerequisiteCheck(NamedTuple):
     """One check, with its code and the text that explains it."""
 
     code: str
@@ -465,12 +465,12 @@ def _syntax_error(text: str) -> str:
 
 
 CHECKS = (
-    PreflightCheck("KIT601", check_program_file),
-    PreflightCheck("KIT602", _chdir),
-    PreflightCheck("KIT603", _log_folder),
-    PreflightCheck("KIT604", _partition),
-    PreflightCheck("KIT605", _node_count),
-    PreflightCheck("KIT606", check_libraries),
-    PreflightCheck("KIT607", _memory, "warning"),
-    PreflightCheck("KIT608", check_mpi),
+    PrerequisiteCheck("KIT601", check_program_file),
+    PrerequisiteCheck("KIT602", _chdir),
+    PrerequisiteCheck("KIT603", _log_folder),
+    PrerequisiteCheck("KIT604", _partition),
+    PrerequisiteCheck("KIT605", _node_count),
+    PrerequisiteCheck("KIT606", check_libraries),
+    PrerequisiteCheck("KIT607", _memory, "warning"),
+    PrerequisiteCheck("KIT608", check_mpi),
 )

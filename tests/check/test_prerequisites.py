@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.check.preflight import check_program, find_missing
+from hpc_kit.check.prerequisites import check_program, find_missing
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import load
 from hpc_kit.spec.cluster import Cluster, Embedded

@@ -1,0 +1,314 @@
+"""Judges the nodes of a job by the reports of `preflight_rank`: which are slow, which are broken, which may be used.
+
+The batch script runs `python -m hpc_kit.bench.preflight THRESHOLD` after the step of the reports.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from collections import Counter, defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec import Struct
+
+from hpc_kit.bench.results import format_number
+from hpc_kit.run_files import PREFLIGHT, RUN_VARIABLE, write_whole
+from hpc_kit.slurm import nodelist
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+THRESHOLD = 0.7
+"""A node is slow below this part of the median."""
+
+DISK_THRESHOLD = 0.25
+"""The same for the disk, whose caches and other users make its rate vary."""
+
+LEAST_NODES = 3
+"""With fewer nodes, nothing shows which one is slow."""
+
+CLOCK_SECONDS = 5.0
+"""A clock that differs by more is wrong."""
+
+SECONDS = 50.0
+"""Time limit of the measurement on each node."""
+
+MATRIX, MEMORY, DISK, NETWORK = "matrix product", "memory", "disk", "network"
+UNITS = {MATRIX: (1e9, "GFLOP/s"), MEMORY: (1e9, "GB/s"), DISK: (1e6, "MB/s"), NETWORK: (1e9, "Gb/s")}
+"""Size and name of the unit of each rate."""
+
+COMPARED_VERSIONS = ("python", "torch", "driver")
+"""Versions that must be equal on all nodes."""
+
+VERDICT, EXCLUDED = "verdict.json", "excluded"
+"""Files in the folder `PREFLIGHT`: the verdict, and a line `NODE REASON` for each excluded node, for the script."""
+
+
+class NodeReport(Struct, frozen=True, kw_only=True):
+    """The measurements of one node."""
+
+    node: str
+    """Its name in Slurm."""
+    host: str = ""
+    """Its own name. Virtual nodes of one machine have the same."""
+    stage: str = ""
+    """The measurement that was running when the report was written; empty: the report is complete."""
+    error: str = ""
+    """The exception that ended the measurement."""
+    kind: str = ""
+    """Processor and GPUs. Only nodes of the same kind are compared."""
+    gpus: int = 0
+    versions: dict[str, str] = {}
+    rates: dict[str, float] = {}
+    """Operations, bytes or bits per second, by the names in `UNITS`; without the network."""
+    gpu_errors: tuple[str, ...] = ()
+    unresolved: tuple[str, ...] = ()
+    """Nodes whose names do not resolve on this node."""
+    misnamed: dict[str, str] = {}
+    """Nodes whose addresses have the name of another host on this node, with that name."""
+    unreachable: tuple[str, ...] = ()
+    """Nodes to which this node cannot connect."""
+    clock: float = 0.0
+    """Median of the seconds by which the clocks of the other nodes are ahead."""
+    pairs: dict[str, float] = {}
+    """Bits per second to and from other nodes."""
+    all_reduce: float | None = None
+    """Bits per second of the all-reduce over all nodes (bus bandwidth)."""
+    seconds: float = 0.0
+
+    @property
+    def all_rates(self) -> dict[str, float]:
+        """The rates with that of the network: the fastest pair, because a slow pair may be the other node's fault."""
+        return {**self.rates, **({NETWORK: max(self.pairs.values())} if self.pairs else {})}
+
+
+State = Literal["ok", "slow", "broken"]
+
+
+class NodeVerdict(Struct, frozen=True, kw_only=True):
+    """The verdict on one node, with the reasons."""
+
+    node: str
+    state: State = "ok"
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one line."""
+        return f"{self.node} is {self.state}: {'; '.join(self.reasons)}"
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """The verdict on all nodes of a job."""
+
+    nodes: tuple[NodeVerdict, ...]
+    reports: tuple[NodeReport, ...]
+    notes: tuple[str, ...] = ()
+    """Findings that are no single node's fault, and measurements that are missing."""
+    threshold: float = THRESHOLD
+
+    @property
+    def excluded(self) -> list[NodeVerdict]:
+        """The slow and the broken nodes."""
+        return [each for each in self.nodes if each.state != "ok"]
+
+    @property
+    def is_measured(self) -> bool:
+        """At least one node has completed its measurements."""
+        return any(not report.stage and not report.error for report in self.reports)
+
+
+def judge(nodes: Sequence[str], reports: Iterable[NodeReport], threshold: float = THRESHOLD) -> Verdict:
+    """Judge the nodes of a job.
+
+    A fault that more than half of the nodes have is no fault of a node, but one of the environment or of this
+    measurement itself. It is noted, and no node is excluded because of it.
+
+    Args:
+        nodes: All nodes of the job.
+        reports: Those that were written. A node without a report is broken.
+        threshold: A node is slow below this part of the median of a rate.
+    """
+    found = {report.node: report for report in reports if report.node in nodes}
+    broken: dict[str, list[str]] = defaultdict(list)
+    notes: list[str] = []
+    for faults in _list_faults(nodes, found):
+        if 2 * len(faults) <= len(nodes):
+            for node, reason in faults.items():
+                broken[node].append(reason)
+            continue
+        for reason, count in Counter(faults.values()).items():
+            notes.append(f"{count} of {len(nodes)} nodes: {reason}")
+    for node, report in found.items():
+        broken[node] += report.gpu_errors
+    slow, not_compared = find_slow(list(found.values()), threshold)
+    good = [report for report in found.values() if not broken[report.node] and report.node not in slow]
+    notes += [*(not_compared or _note_pairs(good, threshold)), *_note_names(found.values())]
+    states: dict[str, State] = {node: "broken" if broken[node] else "slow" if node in slow else "ok" for node in nodes}
+    return Verdict(
+        nodes=tuple(
+            NodeVerdict(node=node, state=states[node], reasons=(*broken[node], *slow.get(node, ()))) for node in nodes
+        ),
+        reports=tuple(found[node] for node in nodes if node in found),
+        notes=tuple(notes),
+        threshold=threshold,
+    )
+
+
+def _list_faults(nodes: Sequence[str], found: Mapping[str, NodeReport]) -> list[dict[str, str]]:
+    """Return the faulty nodes of each kind of fault, with the reasons."""
+    reports = list(found.values())
+    ended = [report for report in reports if not report.stage and not report.error]
+    faults = [
+        {node: "no report: the measurement did not start" for node in nodes if node not in found},
+        {each.node: f"no end of: {each.stage}" for each in reports if each.stage and not each.error},
+        {each.node: f"{each.stage}: {each.error}" for each in reports if each.error},
+        {each.node: f"its clock differs by {-each.clock:+.1f} s" for each in ended if abs(each.clock) > CLOCK_SECONDS},
+        _minority({each.node: str(each.gpus) for each in reports if each.kind}, "number of GPUs"),
+    ]
+    faults += [
+        _minority({each.node: each.versions[name] for each in reports if name in each.versions}, name)
+        for name in COMPARED_VERSIONS
+    ]
+    for problem, edges in (
+        ("names do not resolve: ", {each.node: each.unresolved for each in reports}),
+        ("no connection with ", {each.node: each.unreachable for each in reports}),
+    ):
+        culprits = find_culprits(edges)
+        faults.append({node: problem + _list_some(others) for node, others in culprits.items()})
+    return faults
+
+
+def _minority(values: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return the nodes that differ from most nodes; all nodes if no value is that of most."""
+    counts = Counter(values.values()).most_common()
+    if len(counts) < 2:
+        return {}
+    usual = counts[0][0] if 2 * counts[0][1] > len(values) else None
+    beside = f"; {usual} on most nodes" if usual is not None else ", and no version is that of most nodes"
+    return {node: f"{name} {value}{beside}" for node, value in values.items() if value != usual}
+
+
+def find_culprits(edges: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """Return the nodes that explain failures between two nodes, with the other nodes of these failures.
+
+    The node with the most failures is removed until none are left. Of two nodes alone, either may be the culprit.
+
+    Args:
+        edges: For each node, the nodes with which something failed.
+    """
+    pairs = {frozenset((node, other)) for node, others in edges.items() for other in others if node != other}
+    culprits: dict[str, list[str]] = {}
+    while pairs:
+        counts = Counter(node for pair in pairs for node in pair)
+        node, most = counts.most_common(1)[0]
+        worst = [each for each, count in counts.items() if count == most] if most == 1 else [node]
+        for each in worst:
+            culprits[each] = sorted(other for pair in pairs if each in pair for other in pair - {each})
+        pairs = {pair for pair in pairs if not pair & set(worst)}
+    return culprits
+
+
+def find_slow(reports: Sequence[NodeReport], threshold: float) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the slow nodes with their reasons, and notes about nodes that could not be compared.
+
+    Args:
+        reports: The reports; rates that are missing are not compared.
+        threshold: A node is slow below this part of the median.
+    """
+    slow: dict[str, list[str]] = defaultdict(list)
+    if len(reports) < LEAST_NODES:
+        return {}, [f"{len(reports)} nodes to compare: a slow node is found among {LEAST_NODES} or more"]
+    if len({report.host for report in reports}) < len(reports):
+        return {}, ["several nodes are on one machine: their rates are not compared"]
+    for name in UNITS:
+        by_kind: dict[str, dict[str, float]] = defaultdict(dict)
+        for report in reports:
+            if name in report.all_rates:
+                by_kind["" if name == NETWORK else report.kind][report.node] = report.all_rates[name]
+        for rates in by_kind.values():
+            median = statistics.median(rates.values())
+            limit = median * (min(threshold, DISK_THRESHOLD) if name == DISK else threshold)
+            for node, rate in rates.items():
+                if len(rates) >= LEAST_NODES and rate < limit:
+                    part = f"{format_number(rate / median, 2)} of the median {format_rate(name, median)}"
+                    slow[node].append(f"{name} {format_rate(name, rate)}, {part}")
+    return slow, []
+
+
+def _note_pairs(good: Sequence[NodeReport], threshold: float) -> list[str]:
+    """Return a note about slow pairs of good nodes."""
+    names = {each.node for each in good}
+    rates = {
+        tuple(sorted((each.node, other))): rate for each in good for other, rate in each.pairs.items() if other in names
+    }
+    median = statistics.median(rates.values()) if len(rates) >= LEAST_NODES else 0.0
+    late = [f"{one}-{other}" for (one, other), rate in rates.items() if rate < threshold * median]
+    return [f"slow pairs of nodes, below {threshold:g} of the median: {_list_some(late)}"] if late else []
+
+
+def _note_names(reports: Iterable[NodeReport]) -> list[str]:
+    wrong = [f"{node} is {name} on {each.node}" for each in reports for node, name in each.misnamed.items()]
+    return [f"addresses with other names: {_list_some(wrong)}"] if wrong else []
+
+
+def _list_some(items: Sequence[str], most: int = 4) -> str:
+    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
+
+
+def format_rate(name: str, rate: float) -> str:
+    """Return a rate with its unit."""
+    size, unit = UNITS[name]
+    return f"{format_number(rate / size, 3)} {unit}"
+
+
+def report_file(node: str) -> str:
+    """Return the name of the report of a node, in the folder `PREFLIGHT`."""
+    return f"node-{node}.json"
+
+
+def write_report(folder: Path, report: NodeReport) -> None:
+    """Write or replace the report of a node."""
+    write_whole(folder / report_file(report.node), msgspec.json.encode(report), lasting=False)
+
+
+def read_reports(folder: Path, nodes: Iterable[str]) -> list[NodeReport]:
+    """Return the reports of the nodes that have written one."""
+    found = []
+    for node in nodes:
+        with suppress(OSError, msgspec.MsgspecError):
+            found.append(msgspec.json.decode((folder / report_file(node)).read_bytes(), type=NodeReport))
+    return found
+
+
+def read_verdict(run: Path) -> Verdict | None:
+    """Return the verdict on the nodes of a run; None if there is none."""
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode((run / PREFLIGHT / VERDICT).read_bytes(), type=Verdict)
+    return None
+
+
+def main() -> None:
+    """Judge the nodes of this job, write the verdict into the run folder, and log it."""
+    folder = Path(os.environ[RUN_VARIABLE], PREFLIGHT)
+    nodes = nodelist.expand(os.environ["SLURM_JOB_NODELIST"])
+    verdict = judge(nodes, read_reports(folder, nodes), float(sys.argv[1]))
+    write_whole(folder / VERDICT, msgspec.json.encode(verdict))
+    lines = [f"{each.node} {each.sentence}\n" for each in verdict.excluded]
+    write_whole(folder / EXCLUDED, "".join(lines).encode())
+    count = len(verdict.excluded)
+    problem = f"{count} must not be used" if count else "none is slow or broken"
+    problem = problem if verdict.is_measured else "no node has completed its measurements"
+    seconds = max((report.seconds for report in verdict.reports), default=0.0)
+    said = [f"preflight of {len(nodes)} nodes in {seconds:.0f} s: {problem}"]
+    said += [f"  {each.sentence}" for each in verdict.excluded] + [f"  note   {note}" for note in verdict.notes]
+    sys.stderr.write("hpc-kit: " + "\n".join(said) + "\n")
+
+
+if __name__ == "__main__":
+    main()

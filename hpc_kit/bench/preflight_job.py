@@ -1,0 +1,88 @@
+"""Measures the nodes of an allocation without a training, for `hpc-kit doctor JOB`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from hpc_kit.bench.preflight import read_verdict
+from hpc_kit.bench.slurm_job import QUEUE_PAUSE, QueuedJob
+from hpc_kit.errors import JobFailed
+from hpc_kit.script.render import render_resolved
+from hpc_kit.submission.submit import submit_script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hpc_kit.bench.preflight import Verdict
+    from hpc_kit.spec.load import LoadedJob
+    from hpc_kit.spec.resolve import Resolved
+    from hpc_kit.submission.submit import Submission
+
+TIME_LIMIT = "00:05:00"
+
+
+def measuring_job(loaded: LoadedJob) -> LoadedJob:
+    """Return a job with the nodes of another job, spare nodes included, that only measures them."""
+    job, resources = loaded.job, loaded.job.resources
+    spares = job.restart.spares if job.restart else 0
+    if spares and resources.nodes is not None and resources.ntasks is None:
+        resources = structs.replace(resources, nodes=int(resources.nodes) + spares)
+    unrelated = ("array", "begin", "dependency", "error", "mail_type", "output", "signal", "time_min")
+    resources = structs.replace(resources, time=TIME_LIMIT, **dict.fromkeys(unrelated))
+    job = structs.replace(
+        job,
+        name=f"{job.name}-preflight",
+        template="preflight",
+        preflight=structs.replace(job.preflight, enabled=True, requeues=0),
+        restart=None,
+        resources=resources,
+    )
+    return structs.replace(loaded, job=job)
+
+
+def measure_nodes(
+    resolved: Resolved, root: Path, on_submitted: Callable[[Submission], object], on_wait: Callable[[str], object]
+) -> Verdict:
+    """Submit the job, wait for its end, and return the verdict. An exception, such as Ctrl-C, cancels the job.
+
+    Args:
+        resolved: A `measuring_job`, fitted to its cluster.
+        root: The user's project.
+        on_submitted: Is called with the job.
+        on_wait: Is called with a sentence when the state of the waiting job changes.
+
+    Raises:
+        JobFailed: The job ended without a verdict, or it can never start.
+        SubmitRefused: sbatch refused the job.
+        SlurmUnavailable: There is no Slurm, or it does not answer.
+    """
+    done = submit_script(
+        resolved, render_resolved(resolved, root=root), root=root, command_line=sys.argv, on_submitted=on_submitted
+    )
+    job, said = QueuedJob(done.job_id, done.client), ""
+    pause = min(QUEUE_PAUSE, done.client.poll_seconds)
+    try:
+        while not job.has_ended():
+            if job.is_pending and job.describe() != said:
+                said = job.describe()
+                on_wait(said)
+            job.check_can_start()
+            time.sleep(pause)
+    except BaseException:
+        done.client.run(["scancel", done.job_id])
+        raise
+    verdict = read_verdict(done.run_folder)
+    if verdict is None:
+        log = done.run_folder.with_name(f"{done.job_id}.log")
+        found = log.read_text(errors="replace")[-1500:].strip() if log.exists() else f"no log {log}"
+        raise JobFailed(
+            f"job {done.job_id} ended without a verdict on its nodes",
+            found=found or "its log is empty",
+            remedy=f"read the logs in {done.run_folder}/preflight",
+        )
+    return verdict

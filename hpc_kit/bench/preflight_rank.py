@@ -1,0 +1,512 @@
+"""Measures one node of a job before the training: a step with one task on each node runs this module.
+
+The report is written after each measurement, so that it names the measurement in which a node hangs. Nothing waits
+longer than its own time limit, and SIGALRM ends a process that hangs in C code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import structs
+
+from hpc_kit.bench import machine
+from hpc_kit.bench.collectives import BUS_FACTORS
+from hpc_kit.bench.preflight import DISK, MATRIX, MEMORY, SECONDS, NodeReport, find_culprits, write_report
+from hpc_kit.errors import RendezvousError
+from hpc_kit.run_files import PREFLIGHT, RUN_VARIABLE
+from hpc_kit.runtime import process_group
+from hpc_kit.runtime.launchers import resolve
+from hpc_kit.runtime.rendezvous import network, store
+from hpc_kit.runtime.rendezvous.master_host import HostResolver
+from hpc_kit.runtime.rendezvous.sign_in import wait_until
+from hpc_kit.runtime.rendezvous.store_search import StoreSearch
+from hpc_kit.runtime.variables import cpus_per_task
+
+if TYPE_CHECKING:
+    from hpc_kit.bench.collectives_rank import BackendUnderTest, RankPair
+    from hpc_kit.runtime.world import World
+
+SIGN_IN_SECONDS = 30.0
+"""Time after the start at which nodes that have not signed in count as missing. The import of torch may be slow."""
+
+CONNECT_SECONDS, NAME_SECONDS, GROUP_SECONDS = 3.0, 5.0, 10.0
+PAIR_SECONDS = 8.0
+"""Time for the rounds of all pairs."""
+
+WINDOWS, WINDOW_SECONDS = 3, 0.4
+"""Of several windows the fastest counts, so that a short disturbance makes no node slow."""
+
+MOST_PEERS = 64
+"""Other nodes whose names and connections each node tries; spread evenly."""
+
+DISK_BYTES, DISK_SECONDS = 64 << 20, 0.5
+SMALLEST_MESSAGE, LARGEST_MESSAGE = 1 << 10, 16 << 20
+MOST_MESSAGES = 8
+"""Messages that are timed between two nodes."""
+
+ALL_REDUCE_SECONDS = 0.05
+"""Intended time of one all-reduce."""
+
+
+class Node:
+    """The measurements of this node."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.start = folder, time.monotonic()
+        self.report = NodeReport(node=name, host=socket.gethostname())
+
+    def add(self, **values: Any) -> None:
+        """Add values to the report and write it."""
+        self.report = structs.replace(self.report, **values, seconds=time.monotonic() - self.start)
+        write_report(self.folder, self.report)
+
+    def time_left(self, seconds: float) -> float:
+        """Return the seconds until a moment after the start; 0 if the moment has passed."""
+        return max(0.0, self.start + seconds - time.monotonic())
+
+
+def main() -> None:
+    """Measure this node."""
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    world = resolve({**os.environ, "HPC_KIT_LAUNCHER": "slurm"})
+    node = Node(Path(os.environ[RUN_VARIABLE], PREFLIGHT), network.this_node_name(os.environ))
+    code = 0
+    stages: dict[str, Callable[[], None]] = {
+        "import of torch": lambda: describe(node),
+        "rates": lambda: measure_rates(node),
+        "GPU errors": lambda: node.add(gpu_errors=find_gpu_errors() if node.report.gpus else ()),
+        "names": lambda: check_names(node, world.hosts),
+        "network": lambda: measure_network(node, world),
+    }
+    try:
+        for stage, measure in stages.items():
+            node.add(stage=stage)
+            measure()
+        node.add(stage="")
+    except Exception as error:  # noqa: BLE001 - any fault of this node belongs in its report
+        code = 1
+        node.add(error=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300])
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads that still wait for a name server or a lost node would delay the end of the step.
+    os._exit(code)
+
+
+def describe(node: Node) -> None:
+    """Report versions, processor and GPUs."""
+    process_group.require_torch()
+    process_group.import_torch_quietly()
+    import torch
+
+    from hpc_kit.runtime.placement import driver_version
+
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    cpu = machine.parse_processor_name(Path("/proc/cpuinfo").read_text(errors="replace"))
+    versions = {
+        "python": sys.version.split()[0],
+        "torch": torch.__version__.partition("+")[0],
+        "driver": driver_version() or "none",
+    }
+    torch.set_num_threads(min(cpus_per_task(os.environ) or 1, len(os.sched_getaffinity(0))))
+    node.add(kind=", ".join([cpu, *sorted(set(gpus))]), gpus=len(gpus), versions=versions)
+
+
+# Rates of the node itself
+
+
+def measure_rates(node: Node) -> None:
+    """Measure matrix products and memory of each GPU, or of the processor, and the local disk.
+
+    The slowest GPU counts. A rate is that of a whole window and not that of its fastest run, because a processor with a
+    quota or a hot GPU is fast for a moment.
+    """
+    import torch
+
+    from hpc_kit.planner import measure
+
+    seconds = WINDOW_SECONDS / max(1, node.report.gpus)
+    devices = [torch.device("cuda", index) for index in range(node.report.gpus)] or [torch.device("cpu")]
+    best: dict[str, float] = {}
+    for _ in range(WINDOWS):
+        each = [measure.measure_device(device, seconds, measure.mean_time) for device in devices]
+        rates = {
+            MATRIX: min(found.flops or 0.0 for found in each),
+            MEMORY: min(found.bandwidth or 0.0 for found in each),
+        }
+        for name, rate in (rates | {DISK: measure_disk(Path(tempfile.gettempdir()))}).items():
+            best[name] = max(best.get(name, 0.0), rate)
+        node.add(rates=best)
+
+
+def measure_disk(folder: Path) -> float:
+    """Return the bytes per second of a file that is written and reaches the disk.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    block = os.urandom(1 << 20)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        begun = time.perf_counter()
+        while file.tell() < DISK_BYTES and time.perf_counter() - begun < DISK_SECONDS:
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+        return file.tell() / (time.perf_counter() - begun)
+
+
+_XID = re.compile(r"\[\s*(\d+)\.\d+\].*NVRM: Xid \(PCI:([\w:.]+)\): (\d+)")
+HARDWARE_XIDS = {48, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 140}
+"""Xids of memory errors, NVLink, and GPUs that are lost or do not answer; others may come from programs."""
+
+XID_SECONDS = 86400.0
+"""Older messages may be of a GPU that was repaired since."""
+
+
+def find_gpu_errors() -> tuple[str, ...]:
+    """Return errors of the GPUs: uncorrected memory errors, a pending repair, and Xids in the kernel's log.
+
+    Without permission to read the kernel's log, Xids are unknown.
+    """
+    query = "index,ecc.errors.uncorrected.volatile.total,remapped_rows.pending,retired_pages.pending"
+    errors = parse_gpu_query(_output("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"))
+    uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return (*errors, *parse_xids(_output("dmesg"), since=uptime - XID_SECONDS))
+
+
+def parse_gpu_query(text: str) -> list[str]:
+    """Return the errors in the answer of nvidia-smi, one line for each GPU. A GPU may support none of the values."""
+    errors = []
+    for line in text.splitlines():
+        index, *values = [word.strip() for word in line.split(",")]
+        uncorrected = values[0] if values and values[0].isdigit() else "0"
+        if int(uncorrected):
+            errors.append(f"GPU {index} has {uncorrected} uncorrected memory errors")
+        if any(value.lower() == "yes" for value in values[1:]):
+            errors.append(f"GPU {index} waits for a reset to repair its memory")
+    return errors
+
+
+def parse_xids(log: str, *, since: float) -> list[str]:
+    """Return the hardware Xids in the kernel's log, since a time in seconds after the boot."""
+    found = {
+        (int(xid), address)
+        for moment, address, xid in _XID.findall(log)
+        if int(xid) in HARDWARE_XIDS and float(moment) >= since
+    }
+    return [f"Xid {xid} of GPU {address}" for xid, address in sorted(found)]
+
+
+def _output(*argv: str) -> str:
+    """Return the output of a program; empty if it is missing, fails or does not answer."""
+    if shutil.which(argv[0]) is None:
+        return ""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, timeout=5)
+        return done.stdout if done.returncode == 0 else ""
+    return ""
+
+
+# Names and connections
+
+
+def choose_peers(node: str, hosts: Sequence[str]) -> list[str]:
+    """Return the other nodes that a node tries: all, or `MOST_PEERS` of them at even distances in the list."""
+    place = hosts.index(node) if node in hosts else 0
+    others = [*hosts[place + 1 :], *hosts[:place]]
+    step = max(1.0, len(others) / MOST_PEERS)
+    return [others[int(number * step)] for number in range(min(len(others), MOST_PEERS))]
+
+
+def check_names(node: Node, hosts: Sequence[str]) -> None:
+    """Report names of nodes that do not resolve here, and addresses that have the name of another host."""
+    peers = [peer for peer in choose_peers(node.report.node, hosts) if not _is_address(peer)]
+    answers = _ask_all(_look_up, peers, NAME_SECONDS)
+    names = {peer: answers.get(peer) for peer in peers}
+    node.add(
+        unresolved=tuple(peer for peer, name in names.items() if name is None),
+        misnamed={
+            peer: name for peer, name in names.items() if name and name.partition(".")[0] != peer.partition(".")[0]
+        },
+    )
+
+
+def _is_address(name: str) -> bool:
+    return name.replace(".", "").isdigit() or ":" in name
+
+
+def _look_up(name: str) -> str | None:
+    """Return the name of a host's address; empty if the address has no name, which is common, and None without one."""
+    try:
+        address = network.lookup(name)[0]
+    except OSError:
+        return None
+    with suppress(OSError):
+        return socket.gethostbyaddr(address)[0]
+    return ""
+
+
+def _ask_all(ask: Callable[[str], Any], peers: Sequence[str], seconds: float) -> dict[str, Any]:
+    """Return the answers about all peers that come in time."""
+    pool = ThreadPoolExecutor(max_workers=16)
+    futures = {peer: pool.submit(ask, peer) for peer in peers}
+    until, answers = time.monotonic() + seconds, {}
+    for peer, future in futures.items():
+        with suppress(TimeoutError):
+            answers[peer] = future.result(timeout=max(0.0, until - time.monotonic()))
+    pool.shutdown(wait=False, cancel_futures=True)
+    return answers
+
+
+@contextmanager
+def clock_server() -> Iterator[int]:
+    """Send the time of this node to every caller; yields the port."""
+    server = network.listen(0, network.ALL_ADDRESSES)
+    assert server is not None  # noqa: S101 (port 0 is any that is free)
+
+    def answer() -> None:
+        while True:
+            with server.accept()[0] as caller, suppress(OSError):
+                caller.sendall(f"{time.time()}\n".encode())
+
+    threading.Thread(target=answer, daemon=True).start()
+    yield server.getsockname()[1]
+
+
+def ask_clock(address: str, port: int) -> float | None:
+    """Return the seconds by which the clock at an address is ahead of this one; None without a connection."""
+    try:
+        before = time.time()
+        with socket.create_connection((address, port), timeout=CONNECT_SECONDS) as connection:
+            answer = float(connection.makefile().readline())
+            return answer - (before + time.time()) / 2
+    except (OSError, ValueError):
+        return None
+
+
+# The network
+
+
+class Peer(NamedTuple):
+    """What a node publishes about itself."""
+
+    node: str
+    port: int
+    gpus: int
+    addresses: tuple[str, ...]
+
+
+def measure_network(node: Node, world: World) -> None:
+    """Connect with the other nodes, and measure pairs of nodes and the all-reduce among those that are connected.
+
+    Nodes that do not come in time are left out, so that they disturb no other measurement.
+    """
+    if world.world_size == 1:
+        return
+    from torch import distributed as dist
+
+    token, timeout = store.launch_token(world, 0, os.environ), node.time_left(SIGN_IN_SECONDS) + 1
+    with ExitStack() as stack:
+        if world.rank == 0:
+            opened = stack.enter_context(store.serve_store(world, token, timeout, os.environ))
+        else:
+            resolver = HostResolver(world, node.report.node, timeout, os.environ)
+            try:
+                opened = StoreSearch(resolver, token).find()
+            except RendezvousError:
+                node.add(unreachable=world.hosts[:1])
+                return
+        board = dist.PrefixStore("preflight", opened.store)  # type: ignore[attr-defined]
+        port = stack.enter_context(clock_server())
+        # The address on the route to rank 0 comes first.
+        addresses = (network.source_address(opened.address) if opened.address else None, *network.own_addresses())
+        me = Peer(node.report.node, port, node.report.gpus, tuple(dict.fromkeys(filter(None, addresses))))
+        board.set(f"peer/{world.rank}", json.dumps(me))
+        peers = _collect_peers(node, world, board)
+        if world.rank not in peers:
+            node.add(error=f"came later than {SIGN_IN_SECONDS:.0f} s after its start")
+            return
+        _check_connections(node, world.hosts, peers)
+        members = _agree_on_members(node, world, board, peers)
+        if len(members) > 1 and world.rank in members:
+            interface = network.route_interface(world, opened.address) if opened.address else _interface(peers, world)
+            if interface:
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            group_store = dist.PrefixStore("group", opened.store)  # type: ignore[attr-defined]
+            _measure_group(node, group_store, members, peers, world.rank)
+        board.set(f"end/{world.rank}", "")
+        if world.rank == 0:
+            ends = [f"end/{rank}" for rank in peers]
+            wait_until(lambda: board.check(ends), time.monotonic() + CONNECT_SECONDS, len(ends))
+
+
+def _interface(peers: dict[int, Peer], world: World) -> str | None:
+    """Return the interface of rank 0 that leads to another node."""
+    other = next((peer for rank, peer in peers.items() if rank != world.rank and peer.addresses), None)
+    source = network.source_address(other.addresses[0]) if other else None
+    return network.interface_with(source) if source else None
+
+
+def _collect_peers(node: Node, world: World, board: Any) -> dict[int, Peer]:
+    """Return the nodes that came in time, by rank. Rank 0 decides, and notes the others."""
+    if world.rank == 0:
+        keys = {rank: f"peer/{rank}" for rank in range(world.world_size)}
+        until = time.monotonic() + node.time_left(SIGN_IN_SECONDS)
+        wait_until(lambda: board.check(list(keys.values())), until, world.world_size)
+        board.set(
+            "peers", json.dumps({rank: json.loads(board.get(key)) for rank, key in keys.items() if board.check([key])})
+        )
+    board.wait(["peers"], timedelta(seconds=node.time_left(SIGN_IN_SECONDS) + CONNECT_SECONDS))
+    found = json.loads(board.get("peers"))
+    return {int(rank): Peer(name, port, gpus, tuple(own)) for rank, (name, port, gpus, own) in found.items()}
+
+
+def _check_connections(node: Node, hosts: Sequence[str], peers: dict[int, Peer]) -> None:
+    """Report the nodes without a connection, and the difference of the clock to that of the others."""
+    by_name = {peer.node: peer for peer in peers.values()}
+    others = choose_peers(node.report.node, hosts)
+
+    def ask(name: str) -> float | None:
+        if (peer := by_name.get(name)) is None:
+            return None
+        answers = (ask_clock(address, peer.port) for address in peer.addresses or (network.LOOPBACK,))
+        return next((answer for answer in answers if answer is not None), None)
+
+    answers = _ask_all(ask, others, 2 * CONNECT_SECONDS)
+    clocks = [answer for answer in answers.values() if answer is not None]
+    node.add(
+        unreachable=tuple(name for name in others if answers.get(name) is None),
+        clock=statistics.median(clocks) if clocks else 0.0,
+    )
+
+
+def _agree_on_members(node: Node, world: World, board: Any, peers: dict[int, Peer]) -> list[int]:
+    """Return the ranks that can all connect with each other. Rank 0 decides."""
+    board.set(f"unreachable/{world.rank}", json.dumps(node.report.unreachable))
+    keys = {rank: f"unreachable/{rank}" for rank in peers}
+    if world.rank == 0:
+        wait_until(lambda: board.check(list(keys.values())), time.monotonic() + 3 * CONNECT_SECONDS, len(keys))
+        edges = {peers[rank].node: json.loads(board.get(key)) for rank, key in keys.items() if board.check([key])}
+        lost = find_culprits(edges).keys() | {peers[rank].node for rank in peers if peers[rank].node not in edges}
+        board.set("members", json.dumps([rank for rank, peer in peers.items() if peer.node not in lost]))
+    board.wait(["members"], timedelta(seconds=4 * CONNECT_SECONDS))
+    members: list[int] = json.loads(board.get("members"))
+    return members
+
+
+def _measure_group(node: Node, group_store: Any, members: list[int], peers: dict[int, Peer], rank: int) -> None:
+    """Measure all pairs in rounds, then the all-reduce; with NCCL if all nodes have GPUs, else with gloo."""
+    import torch
+    from torch import distributed as dist
+
+    from hpc_kit.bench import collectives_rank, rank_timing
+
+    timeout = timedelta(seconds=GROUP_SECONDS)
+    own = members.index(rank)
+    dist.init_process_group("gloo", store=group_store, rank=own, world_size=len(members), timeout=timeout)
+    on_gpus = all(peers[member].gpus for member in members) and dist.is_nccl_available()
+    device = torch.device("cuda", 0) if on_gpus else torch.device("cpu")
+    if on_gpus:
+        torch.cuda.set_device(device)
+    group = dist.new_group(backend="nccl", timeout=timeout) if on_gpus else dist.group.WORLD
+    length = LARGEST_MESSAGE // 4 + len(members)
+    tensors = torch.zeros(length, device=device), torch.zeros(length, device=device)
+    link = collectives_rank.BackendUnderTest("nccl" if on_gpus else "gloo", group, *tensors)
+    node.add(stage="pairs of nodes")
+    measured = _measure_pairs(link, own, len(members))
+    node.add(pairs={peers[members[other]].node: rate for other, rate in measured.items()}, stage="all-reduce")
+    slowest = torch.tensor(min(measured.values()), dtype=torch.float64)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MIN)
+    size = int(min(LARGEST_MESSAGE, max(SMALLEST_MESSAGE, slowest.item() / 8 * ALL_REDUCE_SECONDS)))
+    seconds = rank_timing.time_calls({"": link.collective_call("all_reduce", size)}, seconds=ALL_REDUCE_SECONDS)[""]
+    node.add(all_reduce=8 * size / statistics.median(seconds) * BUS_FACTORS["all_reduce"](len(members)))
+
+
+def pair_rounds(count: int) -> list[list[tuple[int, int]]]:
+    """Return all pairs of ranks in rounds: in each round, every rank has at most one partner (the circle method)."""
+    circle: list[int] = list(range(count + count % 2))
+    rounds = []
+    for _ in range(len(circle) - 1):
+        half = len(circle) // 2
+        pairs = zip(circle[:half], reversed(circle[half:]), strict=True)
+        rounds.append([(min(pair), max(pair)) for pair in pairs if max(pair) < count])
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return rounds
+
+
+def _measure_pairs(link: BackendUnderTest, own: int, count: int) -> dict[int, float]:
+    """Return the bits per second with each partner. The rounds end for all ranks when the time is used up."""
+    import torch
+    from torch import distributed as dist
+
+    from hpc_kit.bench.collectives_rank import ACROSS_NODES, RankPair
+
+    rounds, found = pair_rounds(count), {}
+    # Of many rounds, those at even distances come first.
+    order = sorted(range(len(rounds)), key=lambda number: (number * 0.6180339887) % 1.0)
+    until = time.monotonic() + PAIR_SECONDS
+    for number in order:
+        has_time = torch.tensor([int(time.monotonic() < until)])
+        dist.all_reduce(has_time, op=dist.ReduceOp.MIN)
+        if not has_time:
+            break
+        for first, second in rounds[number]:
+            if own in {first, second}:
+                pair = RankPair(first, second, ACROSS_NODES, "")
+                found[first + second - own] = _time_pair(link, pair, is_first=own == first)
+    return found
+
+
+def _time_pair(link: BackendUnderTest, pair: RankPair, *, is_first: bool) -> float:
+    """Return the bits per second between two ranks, each way. The first rank chooses sizes that take little time."""
+    import torch
+    from torch import distributed as dist
+
+    link.ping_pong_call(pair, SMALLEST_MESSAGE)()  # connects the pair
+    size = SMALLEST_MESSAGE
+    rates: dict[int, float] = {}
+    for _ in range(MOST_MESSAGES):
+        begun = time.perf_counter()
+        link.ping_pong_call(pair, size)()
+        seconds = time.perf_counter() - begun
+        # Only the first rank sees the whole way of a message, there and back.
+        choice = torch.tensor([next_size(size, seconds), 2 * 8 * size / seconds], dtype=torch.float64)
+        if is_first:
+            dist.send(choice, dst=pair.second)
+        else:
+            dist.recv(choice, src=pair.first)
+        rates[size] = max(rates.get(size, 0.0), float(choice[1]))
+        if not choice[0]:
+            break
+        size = int(choice[0])
+    return rates[max(rates)]
+
+
+def next_size(size: int, seconds: float) -> int:
+    """Return the size of the next message: larger after a fast one, the same otherwise; 0 after a very slow one."""
+    if seconds > 0.2:
+        return 0
+    return min(8 * size, LARGEST_MESSAGE) if seconds < 0.01 else size
+
+
+if __name__ == "__main__":
+    main()
