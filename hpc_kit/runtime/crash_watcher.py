@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure
 from hpc_kit.runtime import first_failure
+from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,7 @@ def record_crash_of(rank: int) -> Iterator[None]:
         "hpc_kit.runtime.crash_watcher",
         folder,
         str(rank),
-        first_failure.node_name(),
+        network.this_node_name(os.environ),
         str(os.getpid()),
     ]
     # A session of its own, so that signals to the rank's process group do not end it.

@@ -104,7 +104,7 @@ def record_failure(error: BaseException, rank: int) -> None:
         deadline = time.monotonic() + _PEER_LOSS_DELAY
         while time.monotonic() < deadline and not (run / FIRST_FAILURE).exists():
             time.sleep(0.02)
-    claim_first_failure(run, rank, node_name(), code)
+    claim_first_failure(run, rank, network.this_node_name(os.environ), code)
 
 
 def record_late_rank(run: Path, code: int, error: RendezvousError, ranks_per_process: int = 1) -> None:
@@ -185,7 +185,7 @@ def _describe_process(entry: RankEntry) -> str:
     """Return a remark on a process of this node that cannot run; empty for a process that can, or of another node."""
     states = {"T": "is stopped", "t": "is stopped by a debugger", "D": "waits for a disk or another device"}
     states |= dict.fromkeys("ZX", "has ended")
-    if entry.pid and entry.host == node_name():
+    if entry.pid and entry.host == network.this_node_name(os.environ):
         try:
             state = Path(f"/proc/{entry.pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
@@ -223,11 +223,6 @@ def _shorten_unless_reporter(error: LauncherError, rank: int) -> LauncherError:
     first = read_first_failure(Path(folder)) if folder else None
     reporter = first.rank if first else 0 if error.everywhere else rank
     return error if reporter == rank else error.shortened(reporter)
-
-
-def node_name() -> str:
-    """Return the name of this node, Slurm's if it is known."""
-    return network.this_node_name(os.environ)
 
 
 @contextmanager

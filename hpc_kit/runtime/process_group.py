@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, SpecError
-from hpc_kit.runtime import devices, first_failure, shutdown, watchdog
+from hpc_kit.runtime import devices, first_failure, mesh, shutdown, watchdog
 from hpc_kit.runtime.launchers.ignored_variables import MISSING_SRUN
 from hpc_kit.runtime.mpi import backend, library
 from hpc_kit.runtime.placement import is_requested, report_placement
@@ -33,14 +33,11 @@ from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
     from hpc_kit.runtime.rendezvous.meeting import Meeting
-    from hpc_kit.runtime.world import World
-
 
 BACKEND, TIMEOUT = backend.BACKEND_VARIABLE, backend.TIMEOUT_VARIABLE
 """Environment variables with the defaults of `backend` and `timeout`."""
@@ -75,8 +72,8 @@ class Group(World):
         Raises:
             SpecError: The product of the degrees is not the world size.
         """
-        job_degrees = {name: degree for name, degree in read_layout(os.environ).items() if name in DEGREE_NAMES}
-        return create_mesh(self, {**job_degrees, **degrees})
+        job_degrees = {name: size for name, size in mesh.read_layout(os.environ).items() if name in mesh.DEGREE_NAMES}
+        return mesh.create_mesh(self.world_size, self.device.type, {**job_degrees, **degrees}, self.timeout)
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -268,75 +265,6 @@ def joined_ranks(
     finally:
         _current.remove(meeting)
     meeting.leave()
-
-
-LAYOUT_VARIABLE = "HPC_KIT_LAYOUT"
-"""Environment variable with [layout] and [model] of the job, such as `dp=2 pp=2 tp=2 micro_batches=4 heads=8`."""
-
-INNER_DEGREES = ("pp", "dp_shard", "cp", "tp")
-"""Degrees whose product divides the ranks. dp takes the rest."""
-
-DEGREE_NAMES = ("dp", *INNER_DEGREES)
-
-
-def read_layout(environ: Mapping[str, str]) -> dict[str, int]:
-    """Return the job's layout and model; empty if the job has none.
-
-    Raises:
-        SpecError: The variable does not consist of pairs of name and number.
-    """
-    text = environ.get(LAYOUT_VARIABLE, "")
-    pairs = [word.partition("=") for word in text.split()]
-    if any(not (name.isidentifier() and number.isdigit()) for name, _, number in pairs):
-        raise SpecError(
-            f"{LAYOUT_VARIABLE} cannot be read", found=f"{LAYOUT_VARIABLE}={text}", remedy="pairs such as 'pp=2 tp=2'"
-        )
-    return {name: int(number) for name, _, number in pairs}
-
-
-def mesh_shape(world_size: int, degrees: Mapping[str, int]) -> dict[str, int]:
-    """Return the axes of the mesh and their sizes, slowest first. Neighbouring ranks, on one node, differ in tp.
-
-    `dp` takes the remaining ranks. With `dp_shard` it becomes two axes: replicas, and shards of a replica.
-
-    Raises:
-        SpecError: The product of the degrees is not the world size.
-    """
-    pp, shard, cp, tp = (degrees.get(name, 1) for name in INNER_DEGREES)
-    replicas, rest = divmod(world_size, pp * shard * cp * tp)
-    dp_degree = degrees.get("dp", replicas * shard)
-    if rest or not replicas or dp_degree != replicas * shard:
-        product = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if name in DEGREE_NAMES)
-        raise SpecError(
-            "the layout does not fill the world",
-            found=f"{product}; {world_size} ranks",
-            remedy="degrees whose product is that; dp may be left out: it takes what is left. dp_shard divides dp",
-        )
-    dp = {"dp_replicate": replicas, "dp_shard": shard} if "dp_shard" in degrees else {"dp": replicas}
-    return {"pp": pp, **dp, "cp": cp, "tp": tp}
-
-
-def create_mesh(group: Group, degrees: Mapping[str, int]) -> DeviceMesh:
-    """Create a DeviceMesh over all ranks whose groups have the time-out of the default group.
-
-    Raises:
-        SpecError: The product of the degrees is not the world size.
-    """
-    import torch
-    from torch import distributed as dist
-    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-
-    axes = mesh_shape(group.world_size, degrees)
-    if group.timeout is None:
-        return init_device_mesh(group.device.type, tuple(axes.values()), mesh_dim_names=tuple(axes))
-    # init_device_mesh gives its groups torch's default time-out of 30 minutes, so the groups are created here.
-    timeout = timedelta(seconds=group.timeout)
-    ranks = torch.arange(group.world_size).view(*axes.values())
-    groups = [
-        dist.new_subgroups_by_enumeration(ranks.movedim(axis, -1).reshape(-1, size).tolist(), timeout=timeout)[0]
-        for axis, size in enumerate(axes.values())
-    ]
-    return DeviceMesh.from_group(groups, group.device.type, mesh=ranks, mesh_dim_names=tuple(axes))
 
 
 def print_warnings(world: World) -> None:

@@ -10,14 +10,12 @@ import json
 import os
 import statistics
 import sys
-import sysconfig
 import threading
 import time
-import traceback
-from collections import Counter, deque
+from collections import deque
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from hpc_kit.errors import SpecError
 from hpc_kit.run_files import (
@@ -25,15 +23,15 @@ from hpc_kit.run_files import (
     STACKS,
     STACKS_REQUEST,
     VERDICT,
-    RankStack,
     claim_first_failure,
     progress_file,
     rank_stacks,
     read_stacks,
     write_whole,
 )
-from hpc_kit.runtime import first_failure, flight_recorder, shutdown
-from hpc_kit.runtime.rendezvous.sign_in import format_ranks
+from hpc_kit.runtime import shutdown
+from hpc_kit.runtime.rendezvous import network
+from hpc_kit.runtime.stack_comparison import StallCause, compare_stacks, take_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -186,10 +184,9 @@ class Watchdog:
 
     def __init__(self, world: World, run: Path, *, action: str, least: float) -> None:
         self.world, self.run, self.action, self.least = world, run, action, least
-        self.host = first_failure.node_name()
+        self.host = network.this_node_name(os.environ)
         self.thread = threading.Thread(target=self._watch, name="hpc_kit_watchdog", daemon=True)
         self._over = threading.Event()
-        self._began = time.time()
         self._written, self._written_step = 0.0, -1
         self._answered = self._requested()
         self._reported_step: int | None = None
@@ -254,7 +251,9 @@ class Watchdog:
     def _write_stacks(self) -> None:
         folder = self.run / STACKS
         folder.mkdir(mode=0o700, exist_ok=True)
-        self._write(folder / rank_stacks(self.world.rank), take_stacks(self.world.rank, self.host)._asdict())
+        phase = _progress.phases[-1] if _progress.phases else None
+        stacks = take_stacks(self.world.rank, self.host, step=_progress.step, phase=phase)
+        self._write(folder / rank_stacks(self.world.rank), stacks._asdict())
 
     def _conclude(self, quiet: float) -> None:
         """Compare the stacks of all ranks. The first rank that is ready reports, and ends the training if asked to."""
@@ -262,14 +261,14 @@ class Watchdog:
         if self._over.wait(_COMPARE_SECONDS) or _progress.step != step:
             return
         began = time.time() - quiet - _COMPARE_SECONDS
-        verdict = compare_stacks(read_stacks(self.run, since=began), self.world.world_size)
-        sentence = f"no step has ended for {quiet + _COMPARE_SECONDS:.0f} s after step {step}: {verdict.sentence}"
+        cause = compare_stacks(read_stacks(self.run, since=began), self.world.world_size)
+        sentence = f"no step has ended for {quiet + _COMPARE_SECONDS:.0f} s after step {step}: {cause.sentence}"
         path = self.run / STACKS / VERDICT
         with suppress(OSError):
             if path.stat().st_mtime < began:  # the verdict about an earlier stall
                 path.unlink()
         draft = path.with_name(f".{VERDICT}.{self.world.rank}")
-        self._write(draft, {"time": time.time(), "step": step, "sentence": sentence, "ranks": verdict.late})
+        self._write(draft, {"time": time.time(), "step": step, "sentence": sentence, "ranks": cause.late})
         try:
             path.hardlink_to(draft)
         except FileExistsError:
@@ -279,11 +278,11 @@ class Watchdog:
         sys.stderr.write(f"hpc-kit: {sentence}\n  do     read the stacks: hpc-kit stacks {self.run.name}\n")
         sys.stderr.flush()
         if self.action == "stop":
-            self._end_training(verdict, sentence)
+            self._end_training(cause, sentence)
 
-    def _end_training(self, verdict: Verdict, sentence: str) -> None:
-        late = verdict.late[0] if verdict.late else self.world.rank
-        host = verdict.hosts.get(late) or first_host(self.world, late) or self.host
+    def _end_training(self, cause: StallCause, sentence: str) -> None:
+        late = cause.late[0] if cause.late else self.world.rank
+        host = cause.hosts.get(late) or first_host(self.world, late) or self.host
         claim_first_failure(self.run, late, host, STALLED, sentence)
         shutdown.exit_rank(STALLED)
 
@@ -294,130 +293,3 @@ def first_host(world: World, rank: int) -> str | None:
     if not world.hosts or not per_node or per_node * len(world.hosts) != world.world_size:
         return None
     return world.hosts[rank // per_node]
-
-
-# Stacks
-
-
-def take_stacks(rank: int, host: str) -> RankStack:
-    """Return the stacks of all threads of this process."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    main, own = threading.main_thread().ident, threading.get_ident()
-    current = sys._current_frames()  # noqa: SLF001 - documented in spite of its name
-    frames = {ident: strip_start(traceback.extract_stack(frame)) for ident, frame in current.items() if ident != own}
-    ordered = sorted(frames, key=lambda ident: ident != main)
-    threads = {names.get(ident) or f"thread {ident}": "".join(frames[ident].format()) for ident in ordered}
-    summary = frames.get(main or 0) or traceback.StackSummary()
-    inner = next((frame for frame in reversed(summary) if is_own(frame.filename)), None)
-    line = f"{Path(inner.filename).name}:{inner.lineno} in {inner.name}" if inner else ""
-    phase = _progress.phases[-1] if _progress.phases else None
-    call = summary[-1].name if summary else ""
-    waits = any(part in frame.filename for frame in summary for part in _WAITING)
-    collectives = flight_recorder.latest_collectives()
-    return RankStack(rank, host, time.time(), _progress.step, phase, line, call, waits, threads, collectives)
-
-
-_WAITING = ("/torch/distributed/", "/torch/autograd/")
-"""Files of torch in whose functions a rank waits for others. Computing alone never takes as long as a stall."""
-
-
-def strip_start(stack: traceback.StackSummary) -> traceback.StackSummary:
-    """Remove the frames that start the program: those of runpy and of `python -m hpc_kit.runtime`."""
-    first = next((n for n, frame in enumerate(stack) if not frame.filename.startswith(("<frozen", _OWN_PACKAGE))), 0)
-    return traceback.StackSummary.from_list(stack[first:])
-
-
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-_OWN_PACKAGE = str(Path(__file__).parents[1])
-
-
-def is_own(filename: str) -> bool:
-    """Return whether a file is part of the program, and not of Python, of an installed package or of hpc_kit."""
-    return not filename.startswith(("<", *_LIBRARIES, _OWN_PACKAGE)) and "site-packages" not in filename
-
-
-class Verdict(NamedTuple):
-    """The cause of a stall, as far as the stacks show it."""
-
-    sentence: str
-    late: list[int]
-    """The ranks that the others wait for; empty if all ranks are in the same line."""
-
-    hosts: dict[int, str]
-
-
-def compare_stacks(stacks: list[RankStack], world_size: int) -> Verdict:
-    """Return which ranks the others wait for.
-
-    Args:
-        stacks: The stacks of the ranks that could write them.
-        world_size: The number of ranks.
-    """
-    hosts = {stack.rank: stack.host for stack in stacks}
-    if silent := sorted(set(range(world_size)) - set(hosts)):
-        verb = "does" if len(silent) == 1 else "do"
-        sentence = f"{format_ranks(silent)} {verb} not answer: stopped, ended, or in C code"
-        if stacks:
-            sentence += f"; {describe_place(stacks)}"
-        return Verdict(sentence, silent, hosts)
-    if mismatch := find_mismatch(stacks, hosts):
-        return mismatch
-    late = find_late(stacks)
-    if not late:
-        return Verdict(describe_place(stacks), [], hosts)
-    waiting = [stack for stack in stacks if stack not in late]
-    named = ", ".join(f"rank {stack.rank} on {stack.host} in {stack.line or stack.call}" for stack in late[:3])
-    more = f" and {len(late) - 3} more" if len(late) > 3 else ""
-    sentence = f"{describe_place(waiting, verbs=('waits', 'wait'))} for {named}{more}"
-    return Verdict(sentence, [stack.rank for stack in late], hosts)
-
-
-def find_late(stacks: list[RankStack]) -> list[RankStack]:
-    """Return the stacks of the ranks that the others wait for; empty if the stacks do not show it."""
-    least = min((stack.step or 0 for stack in stacks), default=0)
-    common = Counter(stack.line for stack in stacks).most_common(1)
-    line = common[0][0] if common and common[0][1] > len(stacks) / 2 else None
-    for late in (
-        find_behind(stacks),
-        [stack for stack in stacks if (stack.step or 0) == least],
-        [stack for stack in stacks if not stack.waits],
-        [stack for stack in stacks if line is not None and stack.line != line],
-    ):
-        if 0 < len(late) < len(stacks):
-            return late
-    return []
-
-
-def find_behind(stacks: list[RankStack]) -> list[RankStack]:
-    """Return the ranks that have begun the fewest collectives; empty if all have begun as many."""
-    for backend in dict.fromkeys(backend for stack in stacks for backend in stack.collectives):
-        numbers = [stack.collectives.get(backend, (0, ""))[0] for stack in stacks]
-        if min(numbers) < max(numbers):
-            return [stack for stack, number in zip(stacks, numbers, strict=True) if number == min(numbers)]
-    return []
-
-
-def find_mismatch(stacks: list[RankStack], hosts: dict[int, str]) -> Verdict | None:
-    """Return the verdict about ranks whose latest collectives have the same number, and are different ones."""
-    if find_behind(stacks):
-        return None
-    for backend, (number, _) in (stacks[0].collectives if stacks else {}).items():
-        by_call: dict[str, list[int]] = {}
-        for stack in stacks:
-            by_call.setdefault(stack.collectives[backend][1], []).append(stack.rank)
-        if len(by_call) > 1:
-            calls = sorted(by_call.items(), key=lambda item: (-len(item[1]), item[1]))
-            parts = "; ".join(f"{format_ranks(ranks)} in {call}" for call, ranks in calls[:3])
-            # Of two ranks, either may be wrong.
-            few = calls[-1][1] if len(calls[-1][1]) < len(calls[0][1]) else []
-            return Verdict(f"the ranks differ in collective {number} of {backend}: {parts}", few, hosts)
-    return None
-
-
-def describe_place(stacks: list[RankStack], verbs: tuple[str, str] = ("is", "are")) -> str:
-    """Return the lines in which ranks are, the most frequent first: `ranks 0, 1 are in train.py:52 (all_reduce)`."""
-    by_place: dict[str, list[int]] = {}
-    for stack in stacks:
-        by_place.setdefault(f"{stack.line} ({stack.call})" if stack.line else stack.call, []).append(stack.rank)
-    places = sorted(by_place.items(), key=lambda item: (-len(item[1]), item[1]))[:3]
-    return "; ".join(f"{format_ranks(ranks)} {verbs[len(ranks) > 1]} in {place}" for place, ranks in places)

@@ -53,7 +53,7 @@ class World:
     warnings: tuple[str, ...] = ()
     agrees: tuple[str, ...] = ()
     """Other variables that confirm the values."""
-    left: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
     """Variables that were ignored, each with the reason."""
     hosts: tuple[str, ...] = ()
     """Nodes of the launch, if known."""
@@ -128,8 +128,8 @@ def explain_world(world: World) -> str:
     ]
     if world.agrees:
         lines.append(f"agrees  {', '.join(world.agrees)}")
-    if world.left:
-        lines.append(f"left    {'; '.join(world.left)}")
+    if world.ignored:
+        lines.append(f"left    {'; '.join(world.ignored)}")
     lines += [f"warning: {warning}" for warning in world.warnings]
     return "\n".join(lines) + "\n"
 

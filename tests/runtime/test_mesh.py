@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime.process_group import mesh_shape, read_layout
+from hpc_kit.runtime.mesh import mesh_shape, read_layout
 
 
 def test_the_degrees_of_the_job_are_read() -> None:

@@ -18,7 +18,8 @@ from hpc_kit.errors import SpecError
 from hpc_kit.run_files import RankStack, read_first_failure, read_stall
 from hpc_kit.runs.stacks import group_stacks, request_stacks
 from hpc_kit.runtime import watchdog
-from hpc_kit.runtime.watchdog import Progress, compare_stacks
+from hpc_kit.runtime.stack_comparison import compare_stacks
+from hpc_kit.runtime.watchdog import Progress
 from tests.runtime.launches import Step
 
 QUICK = """

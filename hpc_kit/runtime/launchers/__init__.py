@@ -93,12 +93,12 @@ def plugin_launchers() -> dict[str, Launcher]:
             raise IncompleteEnvironment(
                 f"the launcher {point.name!r} cannot be loaded",
                 found=f"entry point {point.value} of {PLUGIN_GROUP}: {type(error).__name__}: {error}",
-                remedy="mend or uninstall the package that brings it",
+                remedy="fix or uninstall the package that provides it",
             ) from error
     return found
 
 
-def _candidate_launchers(environ: Mapping[str, str]) -> Iterator[tuple[str, Launcher]]:
+def _candidate_launchers(environ: Mapping[str, str]) -> Iterator[Launcher]:
     """Yield all launchers in order.
 
     Plug-ins come after the built-in launchers, because looking for them reads a file of every installed package.
@@ -106,23 +106,23 @@ def _candidate_launchers(environ: Mapping[str, str]) -> Iterator[tuple[str, Laun
     inside = inner_launcher(environ) is not None
     for name, launcher in LAUNCHERS.items():
         if name == "mpi" and inside:
-            yield "env", from_plain_variables
+            yield from_plain_variables
         if name == "env":
-            yield from plugin_launchers().items()
-        yield name, launcher
+            yield from plugin_launchers().values()
+        yield launcher
 
 
 _INSIDE_A_STEP = {"torchrun", "ssh", "mpi", "submitit", "env"}
 """Launchers that may run inside a step."""
 
 
-def _requested_launcher(choice: str) -> Iterator[tuple[str, Launcher]]:
+def _requested_launcher(choice: str) -> Launcher:
     launchers = LAUNCHERS if choice in LAUNCHERS else {**LAUNCHERS, **plugin_launchers()}
     if choice not in launchers:
         raise IncompleteEnvironment(
             f"{CHOICE} names no launcher", found=f"{CHOICE} = {choice}", remedy=f"one of {', '.join(launchers)}"
         )
-    yield choice, launchers[choice]
+    return launchers[choice]
 
 
 def guess_rank(environ: Mapping[str, str]) -> int | None:
@@ -146,16 +146,14 @@ def resolve(environ: Mapping[str, str]) -> World:
         ContradictoryEnvironment: Two launchers claim this process, or numbers contradict each other.
     """
     choice = environ.get(CHOICE, "").strip()
-    left = {} if choice == "env" else inherited_variables.inherited_exports(environ)
+    removed = {} if choice == "env" else inherited_variables.inherited_exports(environ)
     if choice in _INSIDE_A_STEP:
-        left |= {name: value for name, value in environ.items() if _SLURM_VARIABLES.fullmatch(name)}
-    environ = {name: value for name, value in environ.items() if name not in left}
-    for _, launcher in _requested_launcher(choice) if choice else _candidate_launchers(environ):
+        removed |= {name: value for name, value in environ.items() if _SLURM_VARIABLES.fullmatch(name)}
+    environ = {name: value for name, value in environ.items() if name not in removed}
+    for launcher in [_requested_launcher(choice)] if choice else _candidate_launchers(environ):
         world = launcher(environ)
         if world is not None:
-            return (
-                replace(world, left=world.left + ignored_variables.describe_inherited(left, choice)) if left else world
-            )
+            return replace(world, ignored=world.ignored + ignored_variables.describe_removed(removed, choice))
     raise IncompleteEnvironment(
         f"{CHOICE} = {choice}, but {choice} has not started this process",
         found="none of the variables that it sets",

@@ -80,7 +80,7 @@ def mpi_lookalikes(environ: Mapping[str, str]) -> tuple[str, ...]:
     return (f"{', '.join(found)} (set in every job by Slurm; no sign of MPI)",) if found else ()
 
 
-def describe_inherited(variables: Mapping[str, str], choice: str) -> tuple[str, ...]:
+def describe_removed(variables: Mapping[str, str], choice: str) -> tuple[str, ...]:
     """Describe variables that were removed before any launcher was asked.
 
     Variables of a step are removed because of HPC_KIT_LAUNCHER, variables of another launch because of its export

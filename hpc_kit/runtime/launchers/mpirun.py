@@ -48,8 +48,8 @@ def from_mpi(environ: Mapping[str, str]) -> World | None:
             raise _contradiction(environ, world, names)
         warnings = () if in_step else _more_ranks_than_tasks(environ, world, names)
         agrees = agreement.check_agreement(environ, world)
-        left = world.left + ignored_variables.compare_local_rank(environ, world)
-        return replace(world, warnings=warnings, agrees=agrees, left=left)
+        ignored = world.ignored + ignored_variables.compare_local_rank(environ, world)
+        return replace(world, warnings=warnings, agrees=agrees, ignored=ignored)
     _refuse_half_set(environ)
     return None
 
@@ -94,7 +94,7 @@ def _may_be_set_by_srun(environ: Mapping[str, str], name: str) -> bool:
 
 def _build_world(environ: Mapping[str, str], family: str, names: RankVariables) -> World:
     size, nodes = required_int(environ, names.size, beside=names.rank), optional_int(environ, names.nodes)
-    local_size, told_by = _local_size(environ, names, size, nodes)
+    local_size, source = _local_size(environ, names, size, nodes)
     key, job = mpi_launch_key(environ, names, size), batch_job_of(environ)
     one_node = nodes == 1 or size == local_size
     known = names.nodes if nodes else f"{names.local_size} = {names.size}"
@@ -117,13 +117,13 @@ def _build_world(environ: Mapping[str, str], family: str, names: RankVariables) 
             "rank": names.rank,
             "world_size": names.size,
             "local_rank": names.local_rank or unknown,
-            "local_world_size": told_by or unknown,
+            "local_world_size": source or unknown,
             "node_rank": known if one_node else names.node or unknown,
             "nnodes": known if one_node or nodes else unknown,
             "master_addr": "MASTER_ADDR, set by the job" if environ.get("MASTER_ADDR") else unknown,
             "master_port": f"from {key}",
         },
-        left=ignored_variables.ignored_by_mpi(environ),
+        ignored=ignored_variables.ignored_by_mpi(environ),
         hosts=hosts_of_job(environ),
     ).checked()
 

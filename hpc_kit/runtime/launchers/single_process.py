@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 def single_process(environ: Mapping[str, str]) -> World:
     """Return a World of one rank, with a warning if the surrounding job has room for more ranks."""
     job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
-    why = f"no launcher started this process: {_reason(environ)}" if job else "no launcher started this process"
+    why = (
+        f"no launcher started this process: {slurm_step.reason_not_in_step(environ) or 'no srun step'}"
+        if job
+        else "no launcher started this process"
+    )
     here = environ.get("SLURMD_NODENAME") or None
     return World(
         rank=0,
@@ -40,12 +44,8 @@ def single_process(environ: Mapping[str, str]) -> World:
             "master_port": "any free",
         },
         warnings=(*_unused_launch_warnings(environ), *_rejected_variables(environ)),
-        left=ignored_variables.ignored_by_single(environ),
+        ignored=ignored_variables.ignored_by_single(environ),
     )
-
-
-def _reason(environ: Mapping[str, str]) -> str:
-    return slurm_step.reason_not_in_step(environ) or "no srun step"
 
 
 def _unused_launch_warnings(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ def from_slurm_step(environ: Mapping[str, str]) -> World | None:
     beside = "SLURM_STEP_NUM_TASKS"
     node_rank = _node_rank(step, required_int(environ, "SLURM_NODEID", beside=beside), environ)
     key = step_key(environ, step)
-    local_world_size, told_by = _local_world_size(step, node_rank)
+    local_world_size, source = _local_world_size(step, node_rank)
     world = World(
         rank=required_int(environ, "SLURM_PROCID", beside=beside),
         world_size=step.ntasks,
@@ -110,14 +110,14 @@ def from_slurm_step(environ: Mapping[str, str]) -> World | None:
         launcher="slurm",
         name=f"the srun step {step.job}.{step.number}",
         key=key,
-        sources=_sources(key) | {"local_world_size": told_by},
+        sources=_sources(key) | {"local_world_size": source},
         hosts=step.hosts,
         tasks_per_node=step.tasks_per_node,
-        left=ignored_variables.ignored_by_step(environ),
+        ignored=ignored_variables.ignored_by_step(environ),
     ).checked()
-    agrees, left = ignored_variables.compare_pmi(environ, world)
-    left = (*world.left, *left, *ignored_variables.compare_local_rank(environ, world))
-    world = replace(world, agrees=agreement.check_agreement(environ, world) + agrees, left=left)
+    agrees, ignored = ignored_variables.compare_pmi(environ, world)
+    ignored = (*world.ignored, *ignored, *ignored_variables.compare_local_rank(environ, world))
+    world = replace(world, agrees=agreement.check_agreement(environ, world) + agrees, ignored=ignored)
     return with_master_address(environ, world, here=step.here, task_ids=step.task_ids)
 
 
@@ -259,12 +259,12 @@ def with_master_address(
     """
     host, why = _host_of_rank_0(environ, world, here, task_ids)
     given = environ.get("MASTER_ADDR", "").strip()
-    warnings, left, agrees = list(world.warnings), list(world.left), list(world.agrees)
+    warnings, ignored, agrees = list(world.warnings), list(world.ignored), list(world.agrees)
     if given and given == host:
         agrees.append(f"MASTER_ADDR = {given}")
     elif given and (wrong := _explain_wrong_address(given, host, world, environ)):
         warnings.append(f"MASTER_ADDR = {given} is not used: {wrong}")
-        left.append(f"MASTER_ADDR = {given} ({wrong})")
+        ignored.append(f"MASTER_ADDR = {given} ({wrong})")
     elif given:
         host, why = given, "MASTER_ADDR, set by the job"
     elif host is None and not world.hosts:
@@ -283,7 +283,7 @@ def with_master_address(
         master_port=store.candidate_ports(world.key, port)[0],
         sources=sources,
         warnings=tuple(warnings),
-        left=tuple(left),
+        ignored=tuple(ignored),
         agrees=tuple(agrees),
     )
 

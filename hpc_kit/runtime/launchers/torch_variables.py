@@ -100,7 +100,7 @@ def from_plain_variables(environ: Mapping[str, str]) -> World | None:
         key=f"env {address}:{port}, size {size}",
         sources=TORCH_SOURCES | sources | ({} if of_rank == "RANK" else {"rank": "LOCAL_RANK, on the first node"}),
         warnings=_shell_warnings(environ, rank, size),
-        left=ignored_variables.mpi_lookalikes(environ),
+        ignored=ignored_variables.mpi_lookalikes(environ),
     ).checked()
 
 

@@ -56,7 +56,7 @@ def from_torchrun(environ: Mapping[str, str]) -> World | None:
         key=f"run {run}, restart {restart}, {environ['MASTER_ADDR']}:{environ['MASTER_PORT']}",
         sources=dict(TORCH_SOURCES),
         warnings=warnings,
-        left=ignored_variables.ignored_by_worker(environ),
+        ignored=ignored_variables.ignored_by_worker(environ),
     ).checked()
 
 

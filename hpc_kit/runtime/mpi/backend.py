@@ -185,17 +185,18 @@ def create_group(module: ModuleType, ranks: Sequence[int], timeout: timedelta) -
         DistBackendError: Not all ranks came in time.
     """
     from hpc_kit.runtime.mpi.collectives import Collectives
-    from hpc_kit.runtime.mpi.operations import MpiErrors, OperationQueue, run_with_timeout
+    from hpc_kit.runtime.mpi.deadlines import MpiErrors, run_with_timeout
+    from hpc_kit.runtime.mpi.operation_queue import OperationQueue
     from hpc_kit.runtime.mpi.point_to_point import Messages
     from hpc_kit.runtime.mpi.process_group import MpiGroup
 
     comm, shared = run_with_timeout(
         lambda: _communicator(module, ranks), timeout.total_seconds(), "the ranks of a new group"
     )
-    types, faults = _datatypes(module), MpiErrors(module)
-    line = OperationQueue(lambda: shutdown.set_abort_function(module.COMM_WORLD.Abort, at_exit=True))
+    types, errors = _datatypes(module), MpiErrors(module)
+    queue = OperationQueue(lambda: shutdown.set_abort_function(module.COMM_WORLD.Abort, at_exit=True))
     collectives = Collectives(comm, types, module.IN_PLACE, shared)
-    return MpiGroup(collectives, Messages(comm, module, types, line, faults), line, faults, timeout=timeout)
+    return MpiGroup(collectives, Messages(comm, module, types, queue, errors), queue, errors, timeout=timeout)
 
 
 @functools.cache

@@ -100,7 +100,7 @@ class Datatypes:
             # Bytes with the values 0 and 1: a nonzero sum is true and stays 1.
             name = {"SUM": "MAX", "PRODUCT": "MIN"}.get(name, name)
         bits = name in {"BAND", "BOR", "BXOR"}
-        if name not in _IN_TORCH and not bits:
+        if name not in _TORCH_OPERATIONS and not bits:
             raise ValueError(f"the mpi backend has no reduction {name}")
         if (bits and dtype.is_floating_point) or (dtype.is_complex and name not in {"SUM", "PRODUCT"}):
             raise ValueError(f"{name} means nothing for {dtype}")
@@ -113,23 +113,23 @@ class Datatypes:
             combine(name, one, one, one)
         except RuntimeError as error:  # an exception inside MPI would end all ranks
             raise ValueError(f"torch has no {name} of {dtype} on the CPU: {error}") from error
-        return self._mpi.Op.Create(_in_torch(name, dtype), commute=True)
+        return self._mpi.Op.Create(_torch_reduction(name, dtype), commute=True)
 
 
-_IN_TORCH: dict[str, Any] = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
+_TORCH_OPERATIONS: dict[str, Any] = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
 
 
 def combine(name: str, left: Tensor, right: Tensor, out: Tensor) -> None:
     """Combine two operands of a reduction with torch's arithmetic."""
-    _IN_TORCH[name](left, right, out=out)
+    _TORCH_OPERATIONS[name](left, right, out=out)
 
 
-def in_torch(name: str) -> bool:
+def is_in_torch(name: str) -> bool:
     """Return whether torch can compute this reduction."""
-    return name in _IN_TORCH
+    return name in _TORCH_OPERATIONS
 
 
-def _in_torch(name: str, dtype: torch.dtype) -> Any:
+def _torch_reduction(name: str, dtype: torch.dtype) -> Any:
     """Return a reduction in torch's arithmetic for types that MPI lacks, such as bfloat16 and float16."""
 
     def reduce(arrived: Any, mine: Any, _datatype: Any) -> None:

@@ -17,15 +17,15 @@ from hpc_kit.runtime.mpi.buffers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor
 
-    from hpc_kit.runtime.mpi.operations import Deadline
+    from hpc_kit.runtime.mpi.deadlines import Deadline
     from hpc_kit.runtime.mpi.shared_memory import SharedMemory
 
 
-_AT_ONCE = 16
+_PIECES_IN_FLIGHT = 16
 """Number of pieces of a tensor that are reduced to one rank at the same time."""
 
 
@@ -62,8 +62,8 @@ class Reduction:
 _KNOWN: dict[Any, Reduction] = {}
 
 
-class Reductions:
-    """Reductions among the ranks of one communicator."""
+class Collectives:
+    """Collectives among the ranks of one communicator."""
 
     def __init__(self, comm: Any, types: Datatypes, in_place: Any, shared: SharedMemory | None) -> None:
         self.comm = comm
@@ -72,9 +72,6 @@ class Reductions:
         self._types = types
         self._in_place = in_place
         self._shared = shared
-
-    def _finish(self, clock: Deadline, start: Callable[..., Any], *words: Any, **named: Any) -> None:
-        clock.finish(start(*words, **named))
 
     def all_reduce(self, clock: Deadline, tensors: Sequence[Tensor], reduction: Reduction) -> None:
         """Reduce the tensors of all ranks; every rank receives the result."""
@@ -100,7 +97,7 @@ class Reductions:
                 shared.synchronize(clock, piece.nbytes)
                 self.comm.Allreduce(self._in_place, buffer, operation)
             else:
-                self._finish(clock, self.comm.Iallreduce, self._in_place, buffer, operation)
+                clock.finish(self.comm.Iallreduce(self._in_place, buffer, operation))
 
     def reduce(self, clock: Deadline, tensors: Sequence[Tensor], reduction: Reduction, root: int) -> None:
         """Reduce the tensors of all ranks; the root receives the result."""
@@ -121,7 +118,7 @@ class Reductions:
             buffer = self._types.reduction_type(piece)
             send, receive = (self._in_place, buffer) if is_root else (buffer, None)
             requests.append(self.comm.Ireduce(send, receive, operation, root))
-            if len(requests) == _AT_ONCE:
+            if len(requests) == _PIECES_IN_FLIGHT:
                 clock.finish(requests)
                 requests = []
         clock.finish(requests)
@@ -157,35 +154,25 @@ class Reductions:
                 self._reduce_to(clock, rank, out if rank == self.rank else part, operation)
         else:
             buffer, receive = self._types.reduction_type(send), self._types.reduction_type(out)
-            self._finish(clock, self.comm.Ireduce_scatter, buffer, receive, counts, operation)
+            clock.finish(self.comm.Ireduce_scatter(buffer, receive, counts, operation))
         reduction.post_scale(out, self.size)
-
-
-def split_into_pieces(tensor: Tensor, most: int | None = None) -> Sequence[Tensor]:
-    """Split a tensor into pieces of at most `most` elements, the limit of one MPI call."""
-    most = min(most or buffers.MAX_COUNT, buffers.MAX_COUNT)
-    return (tensor,) if tensor.numel() <= most else tensor.view(-1).split(most)
-
-
-class Collectives(Reductions):
-    """Collectives among the ranks of one communicator."""
 
     def broadcast(self, clock: Deadline, tensors: Sequence[Tensor], root: int) -> None:
         """Copy the root's tensors to every rank."""
         with copy_to_host(tensors, written=self.rank != root) as hosted:
             for tensor in hosted:
-                self._give(clock, tensor, root)
+                self._broadcast(clock, tensor, root)
 
-    def _give(self, clock: Deadline, tensor: Tensor, root: int) -> None:
+    def _broadcast(self, clock: Deadline, tensor: Tensor, root: int) -> None:
         for piece in split_into_pieces(tensor):
-            self._finish(clock, self.comm.Ibcast, self._types.transfer_type(piece), root)
+            clock.finish(self.comm.Ibcast(self._types.transfer_type(piece), root))
 
-    def _give_parts(self, clock: Deadline, parts: Sequence[Tensor], given: Tensor) -> None:
+    def _broadcast_parts(self, clock: Deadline, parts: Sequence[Tensor], given: Tensor) -> None:
         """Broadcast each rank's part in turn: an all-gather of more elements than MPI can count."""
         if parts[self.rank].data_ptr() != given.data_ptr():
             parts[self.rank].copy_(given.view(parts[self.rank].shape))
         for rank, part in enumerate(parts):
-            self._give(clock, part, rank)
+            self._broadcast(clock, part, rank)
 
     def all_gather_single(self, clock: Deadline, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Gather the inputs of all ranks, concatenated, into each output."""
@@ -197,7 +184,7 @@ class Collectives(Reductions):
             for out, given in zip(outputs, inputs, strict=True):
                 check_equal_size(out, given, self.size, "all_gather: output")
                 if out.numel() > buffers.MAX_COUNT:
-                    self._give_parts(clock, out.view(-1).split(given.numel()), given.view(-1))
+                    self._broadcast_parts(clock, out.view(-1).split(given.numel()), given.view(-1))
                     continue
                 own = given.data_ptr() == out.data_ptr() + self.rank * given.nbytes
                 send = self._in_place if own else self._types.transfer_type(given)
@@ -210,23 +197,23 @@ class Collectives(Reductions):
         counts = [out.numel() for out in outputs]
         if sum(counts) > buffers.MAX_COUNT:
             with copy_to_host([given], written=False) as (host,), copy_to_host(outputs, written=True) as parts:
-                self._give_parts(clock, parts, host)
+                self._broadcast_parts(clock, parts, host)
             return
         flat = torch.empty(sum(counts), dtype=given.dtype)
         with copy_to_host([given], written=False) as (host,):
-            self._finish(
-                clock, self.comm.Iallgatherv, self._types.transfer_type(host), self._types.transfer_type(flat, counts)
+            clock.finish(
+                self.comm.Iallgatherv(self._types.transfer_type(host), self._types.transfer_type(flat, counts))
             )
-        _spread(flat, outputs)
+        _copy_parts(flat, outputs)
 
     def all_to_all_single(
         self, clock: Deadline, out: Tensor, given: Tensor, out_rows: Sequence[int], given_rows: Sequence[int]
     ) -> None:
         """Exchange rows between all ranks. `*_rows` are the rows for and from each rank; empty for equal parts."""
         with copy_to_host([out], written=True) as (output,), copy_to_host([given], written=False) as (source,):
-            send = self._types.transfer_type(source, _counts(source, given_rows, self.size))
-            receive = self._types.transfer_type(output, _counts(output, out_rows, self.size))
-            self._finish(clock, self.comm.Ialltoallv, send, receive)
+            send = self._types.transfer_type(source, _element_counts(source, given_rows, self.size))
+            receive = self._types.transfer_type(output, _element_counts(output, out_rows, self.size))
+            clock.finish(self.comm.Ialltoallv(send, receive))
 
     def all_to_all(self, clock: Deadline, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         """Send one input to each rank and receive one output from each rank."""
@@ -234,39 +221,35 @@ class Collectives(Reductions):
         flat = torch.empty(sum(out.numel() for out in outputs), dtype=source.dtype)
         send = self._types.transfer_type(source, [tensor.numel() for tensor in inputs])
         receive = self._types.transfer_type(flat, [tensor.numel() for tensor in outputs])
-        self._finish(clock, self.comm.Ialltoallv, send, receive)
-        _spread(flat, outputs)
+        clock.finish(self.comm.Ialltoallv(send, receive))
+        _copy_parts(flat, outputs)
 
     def gather(self, clock: Deadline, outputs: Sequence[Tensor], given: Tensor, root: int) -> None:
         """Gather the inputs of all ranks at the root."""
         with copy_to_host([given], written=False) as (host,):
             if self.rank != root:
-                self._finish(clock, self.comm.Igatherv, self._types.transfer_type(host), None, root)
+                clock.finish(self.comm.Igatherv(self._types.transfer_type(host), None, root))
                 return
             flat = torch.empty(sum(out.numel() for out in outputs), dtype=given.dtype)
             counts = [out.numel() for out in outputs]
-            self._finish(
-                clock,
-                self.comm.Igatherv,
-                self._types.transfer_type(host),
-                self._types.transfer_type(flat, counts),
-                root,
+            clock.finish(
+                self.comm.Igatherv(self._types.transfer_type(host), self._types.transfer_type(flat, counts), root)
             )
-        _spread(flat, outputs)
+        _copy_parts(flat, outputs)
 
     def scatter(self, clock: Deadline, out: Tensor, inputs: Sequence[Tensor], root: int) -> None:
         """Receive this rank's input from the root."""
         with copy_to_host([out], written=True) as (host,):
             if self.rank != root:
-                self._finish(clock, self.comm.Iscatterv, None, self._types.transfer_type(host), root)
+                clock.finish(self.comm.Iscatterv(None, self._types.transfer_type(host), root))
                 return
             source = concatenate(inputs)
             send = self._types.transfer_type(source, [tensor.numel() for tensor in inputs])
-            self._finish(clock, self.comm.Iscatterv, send, self._types.transfer_type(host), root)
+            clock.finish(self.comm.Iscatterv(send, self._types.transfer_type(host), root))
 
     def barrier(self, clock: Deadline) -> None:
         """Wait for all ranks."""
-        self._finish(clock, self.comm.Ibarrier)
+        clock.finish(self.comm.Ibarrier())
 
     def close(self, clock: Deadline) -> None:
         """Free the communicator and the shared memory after all ranks have arrived."""
@@ -275,12 +258,18 @@ class Collectives(Reductions):
         self.comm.Free()
 
 
-def _spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+def split_into_pieces(tensor: Tensor, most: int | None = None) -> Sequence[Tensor]:
+    """Split a tensor into pieces of at most `most` elements, the limit of one MPI call."""
+    most = min(most or buffers.MAX_COUNT, buffers.MAX_COUNT)
+    return (tensor,) if tensor.numel() <= most else tensor.view(-1).split(most)
+
+
+def _copy_parts(flat: Tensor, tensors: Sequence[Tensor]) -> None:
     for part, tensor in zip(flat.split([tensor.numel() for tensor in tensors]), tensors, strict=True):
         tensor.detach().copy_(part.view(tensor.shape))
 
 
-def _counts(tensor: Tensor, rows: Sequence[int], ranks: int) -> list[int]:
+def _element_counts(tensor: Tensor, rows: Sequence[int], ranks: int) -> list[int]:
     """Return the number of elements for each rank from its number of rows."""
     length = tensor.shape[0] if tensor.dim() else 1
     if not rows:

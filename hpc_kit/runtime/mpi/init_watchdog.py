@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import RendezvousError
 from hpc_kit.runtime.rendezvous import network
-from hpc_kit.runtime.rendezvous.store import discovery_ports
+from hpc_kit.runtime.rendezvous.store import discovery_ports, launch_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,16 +31,15 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).parents[3]
 _PROGRAM = f"import sys; sys.path[:1] = []; sys.path.append({str(_ROOT)!r}); from {__name__} import main; main()"
 
-_TELLING = 3.0
+_REPORT_SECONDS = 3.0
 """Seconds of the time-out reserved for asking other hosts."""
-_ANSWER = 1.0
-_COUNTED = 0.2
+_ANSWER_SECONDS = 1.0
+_COUNT_VALID_SECONDS = 0.2
 """Seconds for which a host's count of ranks is reused, because all ranks of all hosts ask at the same moment."""
-_FIRST = 2.0
+_REPORTER_SECONDS = 2.0
 """Seconds that the reporting rank has before the remaining ranks print a line each."""
 _MOST_PORTS = 3
-_MOST_NAMED = 16
-_AT_ONCE = 64
+_QUERY_THREADS = 64
 
 
 @dataclass(frozen=True)
@@ -65,13 +64,13 @@ class InitWatchdog:
     def present(self) -> Iterator[None]:
         """Announce this rank by an abstract socket of the host, which leaves nothing on disk."""
         with ExitStack() as held:
-            for name in (str(self.rank), "speaker"):
+            for name in (str(self.rank), "answerer"):
                 mine = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
                 try:
                     mine.bind(self._name(name))
                 except OSError:
                     continue
-                if name == "speaker":
+                if name == "answerer":
                     self._listen(held)
             yield
 
@@ -80,25 +79,25 @@ class InitWatchdog:
         if listener is not None:
             held.enter_context(listener)
             held.callback(listener.shutdown, socket.SHUT_RDWR)  # wakes the thread
-            with suppress(
-                RuntimeError
-            ):  # this user may start no more threads: questions of other hosts stay unanswered
+            with suppress(RuntimeError):  # this user may start no more threads: other hosts get no answer
                 Thread(target=self._answer, args=(listener,), daemon=True).start()
 
     def absent_ranks(self) -> tuple[RendezvousError, bool]:
         """Return the absent ranks, and whether this rank is the first of the present ones."""
-        came = {self.here: (self.local_size, self._ranks_here())} | self._elsewhere()
+        from hpc_kit.runtime.rendezvous.sign_in import format_ranks
+
+        came = {self.here: (self.local_size, self._local_ranks())} | self._ranks_on_other_hosts()
         there = sorted({self.rank, *(rank for _, ranks in came.values() for rank in ranks)})
         absent = sorted(set(range(self.size)) - set(there))
-        lines = [line for host, (size, ranks) in came.items() if (line := _line(host, size, ranks))]
+        lines = [line for host, (size, ranks) in came.items() if (line := _host_line(host, size, ranks))]
         if not absent:
             what = f"MPI_Init did not end within {self.timeout:g} s, although all {self.size} ranks have come to it"
         elif self.hosts or self.local_size == self.size:
             what = f"{len(absent)} of {self.size} ranks did not come to MPI_Init within {self.timeout:g} s"
-            lines.insert(0, f"not there: {_numbers(absent)}")
+            lines.insert(0, f"not there: {format_ranks(absent)}")
         else:
             what = f"not all of {self.size} ranks came to MPI_Init within {self.timeout:g} s"
-            lines = [f"{self.here}: {_numbers(there)} came; the other hosts are not known here"]
+            lines = [f"{self.here}: {format_ranks(there)} came; the other hosts are not known here"]
         missing = tuple(absent) if self.hosts or self.local_size == self.size else ()
         if self.rank != there[0]:
             short = f"{what}: {lines[0]}" if absent else what
@@ -109,7 +108,7 @@ class InitWatchdog:
     def _name(self, what: str) -> str:
         return f"\0{self.token}/{what}"
 
-    def _ranks_here(self) -> list[int]:
+    def _local_ranks(self) -> list[int]:
         return [rank for rank in range(self.size) if _is_bound(self._name(str(rank)))]
 
     def _answer(self, listener: socket.socket) -> None:
@@ -121,25 +120,25 @@ class InitWatchdog:
                 return
             with suppress(OSError), call:
                 if time.monotonic() >= until:
-                    answer = f"{self.token}\n{json.dumps([self.local_size, self._ranks_here()])}\n".encode()
-                    until = time.monotonic() + _COUNTED
+                    answer = f"{self.token}\n{json.dumps([self.local_size, self._local_ranks()])}\n".encode()
+                    until = time.monotonic() + _COUNT_VALID_SECONDS
                 call.sendall(answer)
 
-    def _elsewhere(self) -> dict[str, tuple[int | None, list[int]]]:
+    def _ranks_on_other_hosts(self) -> dict[str, tuple[int | None, list[int]]]:
         from concurrent.futures import ThreadPoolExecutor
 
         others = [host for host in self.hosts if host != self.here]
-        mine = self._ranks_here()
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            found = dict(zip(others, pool.map(self._asked, others), strict=True))
+        mine = self._local_ranks()
+        with ThreadPoolExecutor(_QUERY_THREADS) as pool:
+            found = dict(zip(others, pool.map(self._query_host, others), strict=True))
         # Slurm's name of this node may differ from its host name.
         return {host: answer for host, answer in found.items() if not answer[1] or answer[1] != mine}
 
-    def _asked(self, host: str) -> tuple[int | None, list[int]]:
+    def _query_host(self, host: str) -> tuple[int | None, list[int]]:
         for port in self.ports:
             with (
                 suppress(OSError, ValueError),
-                socket.create_connection((host, port), timeout=_ANSWER) as call,
+                socket.create_connection((host, port), timeout=_ANSWER_SECONDS) as call,
                 call.makefile() as answer,
             ):
                 if answer.readline().strip() == self.token:
@@ -163,10 +162,8 @@ def mpi_init_deadline(world: World, timeout: float) -> Iterator[None]:
         return
     import subprocess
 
-    from hpc_kit.runtime.rendezvous import store
-
     watch = InitWatchdog(
-        token=store.launch_token(world),
+        token=launch_token(world),
         ports=discovery_ports(f"MPI_Init of {world.key}")[:_MOST_PORTS],
         rank=world.rank,
         size=world.world_size,
@@ -191,19 +188,19 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # these signals are for the rank
     watch = InitWatchdog(*json.loads(sys.argv[1]))
     with watch.present():
-        if _kill_rank_after(max(watch.timeout - _TELLING, 0.8 * watch.timeout)):
+        if _rank_continues_within(max(watch.timeout - _REPORT_SECONDS, 0.8 * watch.timeout)):
             return
-        goes_on = False
+        rank_continues = False
         try:
-            goes_on = _report(watch)
+            rank_continues = _report(watch)
         finally:  # also if reporting failed
-            if not goes_on and os.getppid() == watch.pid:
+            if not rank_continues and os.getppid() == watch.pid:
                 os.kill(watch.pid, signal.SIGKILL)
-        if goes_on:
+        if rank_continues:
             return
         # Ranks that look a moment later must still see this rank as present. mpirun waits for the end of stderr.
         os.close(2)
-        time.sleep(_TELLING)
+        time.sleep(_REPORT_SECONDS)
 
 
 def _report(watch: InitWatchdog) -> bool:
@@ -211,14 +208,14 @@ def _report(watch: InitWatchdog) -> bool:
     from hpc_kit.runtime import first_failure
 
     error, is_first = watch.absent_ranks()
-    if not is_first and _kill_rank_after(_FIRST):
+    if not is_first and _rank_continues_within(_REPORTER_SECONDS):
         return True
     os.write(2, f"hpc-kit: {error}\n".encode())
     first_failure.record_failure(error, watch.rank)
     return False
 
 
-def _kill_rank_after(seconds: float) -> bool:
+def _rank_continues_within(seconds: float) -> bool:
     """Return whether the rank continues or ends within this time."""
     return bool(select.select([0], [], [], seconds)[0])
 
@@ -228,17 +225,11 @@ def _is_bound(name: str) -> bool:
         return probe.connect_ex(name) == 0
 
 
-def _line(host: str, size: int | None, ranks: list[int]) -> str:
+def _host_line(host: str, size: int | None, ranks: list[int]) -> str:
     """Return a line for a host with missing ranks, or with possibly missing ones."""
     if not ranks:
         return f"{host}: no rank came"
     return "" if len(ranks) == size else f"{host}: {len(ranks)}{f' of {size}' if size else ''} came"
-
-
-def _numbers(ranks: list[int]) -> str:
-    from hpc_kit.runtime.rendezvous import node_comparison
-
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {node_comparison.list_some(ranks, _MOST_NAMED)}"
 
 
 def _remedy(absent: list[int]) -> str:

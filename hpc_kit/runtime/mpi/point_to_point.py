@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch import distributed as dist
 
 from hpc_kit.runtime.mpi.buffers import copy_to_device, host_copy, stream_events
-from hpc_kit.runtime.mpi.operations import NO_TIMEOUT, Deadline, Pending
+from hpc_kit.runtime.mpi.deadlines import Deadline
+from hpc_kit.runtime.mpi.work import NO_TIMEOUT, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hpc_kit.runtime.mpi.buffers import Datatypes
-    from hpc_kit.runtime.mpi.operations import MpiErrors, OperationQueue
+    from hpc_kit.runtime.mpi.deadlines import MpiErrors
+    from hpc_kit.runtime.mpi.operation_queue import OperationQueue
 
 _SEND, _RECEIVE = "a message to send", "a message to receive"
 _PAUSE = 0.0002
@@ -36,28 +38,28 @@ class PendingMessage(Pending):
         self._owner = owner
         self._request = request
         self._what = what
-        self._marks = [] if status is None else stream_events([tensor])
+        self._events = [] if status is None else stream_events([tensor])
         self._host = host
         self._status = status
         self._seconds = seconds
-        self._looking = threading.Lock()
+        self._testing = threading.Lock()
 
     def Test(self) -> bool:  # noqa: N802 (as an MPI.Request)
         """Return whether the message has been sent or received."""
         # One thread at a time may test an MPI request. A second thread returns and tests again later.
-        if not self.done and self._looking.acquire(blocking=False):
+        if not self.done and self._testing.acquire(blocking=False):
             try:
                 if not self.is_completed() and self._request.Test(self._status):
-                    self._over()
-            except self._owner.faults.mpi_error as error:
+                    self._complete_receive()
+            except self._owner.errors.mpi_error as error:
                 self.finished(self._owner.describe_error(self._what, error))
             finally:
-                self._looking.release()
+                self._testing.release()
         return self.done
 
-    def _over(self) -> None:
+    def _complete_receive(self) -> None:
         if self._status is not None:
-            for event in self._marks:
+            for event in self._events:
                 event.synchronize()
             copy_to_device(self._tensors[0], self._host)
         self.finished(None)
@@ -77,7 +79,7 @@ class PendingMessage(Pending):
                 if chosen <= 0:
                     self._owner.fail(error)
                 raise
-        self._is_told()
+        self.wait_for_future()
         if self.error is not None:
             raise self.error
         return True
@@ -93,13 +95,13 @@ class Messages:
     """Messages of one communicator."""
 
     def __init__(
-        self, comm: Any, module: ModuleType, types: Datatypes, line: OperationQueue, faults: MpiErrors
+        self, comm: Any, module: ModuleType, types: Datatypes, queue: OperationQueue, errors: MpiErrors
     ) -> None:
         self._comm = comm
         self._mpi = module
         self._types = types
-        self._line = line
-        self.faults = faults
+        self._queue = queue
+        self.errors = errors
         self._open: set[PendingMessage] = set()
         self._wake = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
@@ -129,22 +131,22 @@ class Messages:
         return self._track(PendingMessage(self, _RECEIVE, request, tensor, host, status, seconds))
 
     def _start(self, what: str, start: Callable[..., Any], *words: Any) -> Any:
-        self._line.raise_if_broken()
+        self._queue.raise_if_broken()
         try:
             return start(*words)
-        except self.faults.mpi_error as error:
+        except self.errors.mpi_error as error:
             raise self.describe_error(what, error) from error
 
     def describe_error(self, what: str, error: Exception) -> Exception:
         """Return the exception for a lost message, and make the group unusable."""
-        described = self.faults.describe(what, error)
+        described = self.errors.describe(what, error)
         if isinstance(described, dist.DistBackendError):
             self.fail(described)
         return described
 
     def fail(self, error: BaseException) -> None:
         """Make the messages of this group fail."""
-        self._line.fail(error)
+        self._queue.fail(error)
 
     def _track(self, message: PendingMessage) -> PendingMessage:
         if message.Test():

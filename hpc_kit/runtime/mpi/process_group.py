@@ -14,15 +14,17 @@ from torch import distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from hpc_kit.runtime.mpi.collectives import Collectives, Reduction, all_reduce_sparse
-from hpc_kit.runtime.mpi.operations import CombinedWork, Deadline, OperationQueue
+from hpc_kit.runtime.mpi.deadlines import Deadline
+from hpc_kit.runtime.mpi.operation_queue import OperationQueue
 from hpc_kit.runtime.mpi.point_to_point import Messages
+from hpc_kit.runtime.mpi.work import CombinedWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from hpc_kit.runtime.mpi.operations import MpiErrors
+    from hpc_kit.runtime.mpi.deadlines import MpiErrors
 
 _CLOSE_TIMEOUT = 5.0
 """Seconds that the end of a group waits for other ranks."""
@@ -39,20 +41,20 @@ class MpiGroup(dist.ProcessGroup):
         self,
         collectives: Collectives,
         messages: Messages,
-        line: OperationQueue,
-        faults: MpiErrors,
+        queue: OperationQueue,
+        errors: MpiErrors,
         *,
         timeout: timedelta,
     ) -> None:
         super().__init__(collectives.rank, collectives.size)  # type: ignore[call-arg]
-        self._do = collectives
+        self._collectives = collectives
         self._messages = messages
         self._seconds = timeout.total_seconds()
-        self._faults = faults
-        self._line = line
+        self._errors = errors
+        self._queue = queue
         self._done = CombinedWork()
-        self._together: list[dist.Work] | None = None
-        self._name = self._text = ""
+        self._coalesced: list[dist.Work] | None = None
+        self._name = self._description = ""
 
     def getBackendName(self) -> str:  # noqa: N802 (torch's name)
         """Return torch's name of the backend."""
@@ -62,8 +64,8 @@ class MpiGroup(dist.ProcessGroup):
     def _set_group_name(self, name: str) -> None:
         self._name = name
 
-    def _set_group_desc(self, text: str) -> None:
-        self._text = text
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
 
     def getGroupName(self) -> str:  # noqa: N802 (torch's name)
         """Return the name by which torch's operators find the group."""
@@ -71,7 +73,7 @@ class MpiGroup(dist.ProcessGroup):
 
     def getGroupDesc(self) -> str:  # noqa: N802 (torch's name)
         """Return the description of the group."""
-        return self._text
+        return self._description
 
     group_name = property(getGroupName)
     group_desc = property(getGroupDesc)
@@ -91,15 +93,15 @@ class MpiGroup(dist.ProcessGroup):
             clock = Deadline(name, tensors, self._seconds, options=options, eager=eager)
             try:
                 do(clock)
-            except self._faults.mpi_error as error:
-                raise self._faults.describe(clock.what, error) from error
+            except self._errors.mpi_error as error:
+                raise self._errors.describe(clock.what, error) from error
 
-        if self._together is None and not getattr(options, "asyncOp", True):
-            self._line.run_in_caller(run, tensors)
+        if self._coalesced is None and not getattr(options, "asyncOp", True):
+            self._queue.run_in_caller(run, tensors)
             return self._done
-        work = self._line.enqueue(run, list(tensors))
-        if self._together is not None:
-            self._together.append(work)
+        work = self._queue.enqueue(run, list(tensors))
+        if self._coalesced is not None:
+            self._coalesced.append(work)
         return work
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
@@ -108,9 +110,14 @@ class MpiGroup(dist.ProcessGroup):
         reduction = Reduction.of(opts.reduceOp)
         if any(tensor.is_sparse for tensor in tensors):
             return self._run(
-                "all_reduce", opts, tensors, lambda clock: all_reduce_sparse(self._do, clock, tensors, reduction)
+                "all_reduce",
+                opts,
+                tensors,
+                lambda clock: all_reduce_sparse(self._collectives, clock, tensors, reduction),
             )
-        return self._run("all_reduce", opts, tensors, lambda clock: self._do.all_reduce(clock, tensors, reduction))
+        return self._run(
+            "all_reduce", opts, tensors, lambda clock: self._collectives.all_reduce(clock, tensors, reduction)
+        )
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         """Reduce several tensors."""
@@ -119,13 +126,15 @@ class MpiGroup(dist.ProcessGroup):
     def reduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:
         """Reduce the tensors of all ranks; the root receives the result."""
         reduction, root = Reduction.of(opts.reduceOp), opts.rootRank
-        return self._run("reduce", opts, tensors, lambda clock: self._do.reduce(clock, tensors, reduction, root))
+        return self._run(
+            "reduce", opts, tensors, lambda clock: self._collectives.reduce(clock, tensors, reduction, root)
+        )
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         """Copy the root's tensor to every rank."""
         opts = opts or c10d.BroadcastOptions()
         root = opts.rootRank
-        return self._run("broadcast", opts, tensors, lambda clock: self._do.broadcast(clock, tensors, root))
+        return self._run("broadcast", opts, tensors, lambda clock: self._collectives.broadcast(clock, tensors, root))
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         """Gather one tensor of each rank."""
@@ -134,7 +143,7 @@ class MpiGroup(dist.ProcessGroup):
 
         def do(clock: Deadline) -> None:
             for outs, given in pairs:
-                self._do.all_gather(clock, outs, given)
+                self._collectives.all_gather(clock, outs, given)
 
         return self._run("all_gather", opts, [out for outs in outputs for out in outs], do)
 
@@ -150,7 +159,7 @@ class MpiGroup(dist.ProcessGroup):
         """Gather several tensors."""
         opts = opts or c10d.AllgatherOptions()
         pairs = list(zip(outputs, inputs, strict=True))
-        return self._run("all_gather", opts, outputs, lambda clock: self._do.all_gather_single(clock, pairs))
+        return self._run("all_gather", opts, outputs, lambda clock: self._collectives.all_gather_single(clock, pairs))
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:
         """Reduce the inputs of all ranks for this rank."""
@@ -160,7 +169,7 @@ class MpiGroup(dist.ProcessGroup):
 
         def do(clock: Deadline) -> None:
             for out, given in pairs:
-                self._do.reduce_scatter(clock, out, given, reduction)
+                self._collectives.reduce_scatter(clock, out, given, reduction)
 
         return self._run("reduce_scatter", opts, outputs, do)
 
@@ -176,7 +185,10 @@ class MpiGroup(dist.ProcessGroup):
         reduction = Reduction.of(opts.reduceOp)
         pairs = list(zip(outputs, inputs, strict=True))
         return self._run(
-            "reduce_scatter", opts, outputs, lambda clock: self._do.reduce_scatter_single(clock, pairs, reduction)
+            "reduce_scatter",
+            opts,
+            outputs,
+            lambda clock: self._collectives.reduce_scatter_single(clock, pairs, reduction),
         )
 
     def all_to_all_single(
@@ -188,27 +200,35 @@ class MpiGroup(dist.ProcessGroup):
             "all_to_all",
             opts,
             [output],
-            lambda clock: self._do.all_to_all_single(clock, output, given, output_rows or (), given_rows or ()),
+            lambda clock: self._collectives.all_to_all_single(
+                clock, output, given, output_rows or (), given_rows or ()
+            ),
         )
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         """Send a tensor to each rank and receive one from each."""
         opts = opts or c10d.AllToAllOptions()
-        return self._run("all_to_all", opts, outputs, lambda clock: self._do.all_to_all(clock, outputs, inputs))
+        return self._run(
+            "all_to_all", opts, outputs, lambda clock: self._collectives.all_to_all(clock, outputs, inputs)
+        )
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> dist.Work:
         """Gather the inputs of all ranks at the root."""
         outs, root = outputs[0] if outputs else [], opts.rootRank
-        return self._run("gather", opts, outs or inputs, lambda clock: self._do.gather(clock, outs, inputs[0], root))
+        return self._run(
+            "gather", opts, outs or inputs, lambda clock: self._collectives.gather(clock, outs, inputs[0], root)
+        )
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> dist.Work:
         """Receive this rank's input from the root."""
         ins, root = inputs[0] if inputs else [], opts.rootRank
-        return self._run("scatter", opts, outputs, lambda clock: self._do.scatter(clock, outputs[0], ins, root))
+        return self._run(
+            "scatter", opts, outputs, lambda clock: self._collectives.scatter(clock, outputs[0], ins, root)
+        )
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """Wait for all ranks."""
-        return self._run("barrier", opts or c10d.BarrierOptions(), (), self._do.barrier)
+        return self._run("barrier", opts or c10d.BarrierOptions(), (), self._collectives.barrier)
 
     # Names up to torch 2.10. Its C++ code and other packages may still use them.
     _allgather_base = all_gather_single
@@ -230,29 +250,29 @@ class MpiGroup(dist.ProcessGroup):
         return self._record_coalesced(self._messages.receive(tensors[0], None, tag, self._seconds))
 
     def _record_coalesced(self, work: dist.Work) -> dist.Work:
-        if self._together is not None:
-            self._together.append(work)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
         return work
 
     def _start_coalescing(self, _device: torch.device) -> None:
-        self._together = []
+        self._coalesced = []
 
     def _end_coalescing(self, _device: torch.device) -> dist.Work:
-        works, self._together = self._together or [], None
+        works, self._coalesced = self._coalesced or [], None
         return CombinedWork(works)
 
     def shutdown(self) -> None:
         """Complete queued operations. The group cannot be used afterwards."""
-        self._line.close()
+        self._queue.close()
         self._messages.close()
-        if self._line.broken is None:
+        if self._queue.broken is None:
             # A rank is late or absent. Memory that is not freed is better than a wait without end.
             with suppress(dist.DistBackendError):
-                self._do.close(Deadline("the end of a group", (), min(self._seconds, _CLOSE_TIMEOUT)))
+                self._collectives.close(Deadline("the end of a group", (), min(self._seconds, _CLOSE_TIMEOUT)))
 
     def abort(self) -> None:
         """Discard queued operations."""
-        idle = self._line.is_idle() and self._messages.is_idle()
-        self._line.fail(dist.DistBackendError("the group was aborted"), harmless=idle)
-        self._line.close()
+        idle = self._queue.is_idle() and self._messages.is_idle()
+        self._queue.fail(dist.DistBackendError("the group was aborted"), harmless=idle)
+        self._queue.close()
         self._messages.close()

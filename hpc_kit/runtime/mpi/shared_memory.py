@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import DistBackendError
 
-from hpc_kit.runtime.mpi.buffers import combine, in_torch
-from hpc_kit.runtime.mpi.operations import size_mismatch
+from hpc_kit.runtime.mpi.buffers import combine, is_in_torch
+from hpc_kit.runtime.mpi.deadlines import size_mismatch
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from torch import Tensor
 
-    from hpc_kit.runtime.mpi.operations import Deadline
+    from hpc_kit.runtime.mpi.deadlines import Deadline
 
 PIECE = 1 << 20
 """Bytes of one piece. Two pieces of each rank and their result should fit into the last-level cache."""
@@ -93,7 +93,7 @@ class SharedMemory:
 
     def supports(self, tensor: Tensor, name: str) -> bool:
         """Return whether a tensor is long enough and torch can add its type."""
-        return tensor.nbytes >= LONG and tensor.dtype in _NUMBERS and in_torch(name)
+        return tensor.nbytes >= LONG and tensor.dtype in _NUMBERS and is_in_torch(name)
 
     def close(self, clock: Deadline) -> None:
         """Free the memory after all ranks have arrived.

@@ -115,24 +115,24 @@ def meet(
         # Agents of torchrun and their workers meet in one store, and so do restarted workers.
         prefix = f"hpc_kit/{world.launcher}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{occasion}"
         notes = _prefix_store(opened.store, f"{prefix}/roster")
-        network.publish_address(notes, world, opened, node)
+        _publish_address(notes, world, opened, node)
         # This comes late, so that rank 0's store is open for the other ranks while rank 0 reads its program.
         facts = node_comparison.node_facts(world, program, environ)
         sign_in.sign_in(notes, world, sign_in.RankEntry(node, os.getpid(), facts=facts))
         sign_in.wait_for_all(notes, world, until, timeout, opened)
     whole = sign_in.fill_world(notes, world)
-    address = network.read_address(notes, whole, opened)
+    address = _read_address(notes, whole, opened)
     doors = _prefix_store(opened.store, f"{prefix}/doors")
     if opened.is_server:
         sign_in.open_exits(doors)
     meeting = Meeting(
         world=whole,
-        host=network.name_for(opened, address),
+        host=_host_for_libraries(opened, address),
         port=opened.port,
         server=opened.store,
         prefix=prefix,
         is_owner=opened.is_server,
-        interface=network.route_interface(whole, address),
+        interface=_route_interface(whole, address),
         keys=opened.store.num_keys() if opened.is_server else 0,
         reserved_port=opened.reserved_port,
     )
@@ -146,3 +146,40 @@ def _prefix_store(server: TCPStore, prefix: str) -> Store:
 
     part: Store = PrefixStore(prefix, server)
     return part
+
+
+_ADDRESS_KEY = "address of rank 0"
+
+
+def _publish_address(notes: Store, world: World, opened: store.OpenStore, here: str) -> None:
+    """Publish for rank 0's node the address by which this node reaches it."""
+    if opened.host != here and not world.local_rank and (address := opened.address or _first_address(opened.host)):
+        notes.set(_ADDRESS_KEY, address)
+
+
+def _read_address(notes: Store, world: World, opened: store.OpenStore) -> str:
+    """Return rank 0's address after all nodes have published one; on rank 0's node the one that the other nodes use."""
+    if world.nnodes != 1 and world.node_rank == 0 and notes.check([_ADDRESS_KEY]):
+        return notes.get(_ADDRESS_KEY).decode()
+    return opened.address or _first_address(opened.host)
+
+
+def _route_interface(world: World, address: str) -> str | None:
+    """Return the interface that leads to rank 0, or None if it is unknown; gloo then chooses one."""
+    if world.nnodes == 1:
+        return network.interface_with("127.0.0.1")
+    source = network.source_address(address) if address else None
+    return network.interface_with(source) if source else None
+
+
+def _host_for_libraries(opened: store.OpenStore, address: str) -> str:
+    """Return the host for libraries of this process: the name, or the address where the name does not resolve."""
+    leads_there = opened.bell is not None or _first_address(opened.host)
+    return opened.host if leads_there else address or "127.0.0.1"
+
+
+def _first_address(host: str) -> str:
+    try:
+        return network.lookup(host)[0]
+    except OSError:
+        return ""

@@ -16,11 +16,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torch._C._distributed_c10d import Store
-
-    from hpc_kit.runtime.rendezvous.store import OpenStore
-    from hpc_kit.runtime.world import World
-
 AGENT_HOSTS = "HPC_KIT_AGENT_HOSTS"
 """Environment variable of the workers of torchrun: the hosts of the agents, in the order of GROUP_RANK."""
 
@@ -211,40 +206,3 @@ def _ipv4_of(interface: str) -> str | None:
         except OSError:
             return None
     return socket.inet_ntoa(answer[20:24])
-
-
-_KEY = "address of rank 0"
-
-
-def publish_address(notes: Store, world: World, opened: OpenStore, here: str) -> None:
-    """Publish for rank 0's node the address by which this node reaches it."""
-    if opened.host != here and not world.local_rank and (address := opened.address or _address(opened.host)):
-        notes.set(_KEY, address)
-
-
-def read_address(notes: Store, world: World, opened: OpenStore) -> str:
-    """Return rank 0's address after all nodes have published one; on rank 0's node the one that the other nodes use."""
-    if world.nnodes != 1 and world.node_rank == 0 and notes.check([_KEY]):
-        return notes.get(_KEY).decode()
-    return opened.address or _address(opened.host)
-
-
-def route_interface(world: World, address: str) -> str | None:
-    """Return the interface that leads to rank 0, or None if it is unknown; gloo then chooses one."""
-    if world.nnodes == 1:
-        return interface_with("127.0.0.1")
-    source = source_address(address) if address else None
-    return interface_with(source) if source else None
-
-
-def name_for(opened: OpenStore, address: str) -> str:
-    """Return the host for libraries of this process: the name, or the address where the name does not resolve."""
-    leads_there = opened.bell is not None or _address(opened.host)
-    return opened.host if leads_there else address or "127.0.0.1"
-
-
-def _address(host: str) -> str:
-    try:
-        return lookup(host)[0]
-    except OSError:
-        return ""

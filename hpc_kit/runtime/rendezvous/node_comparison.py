@@ -115,17 +115,17 @@ def _files(start: Path, module: str) -> Iterator[Path]:
     """Return a module's file and those of its packages. Most modules lie elsewhere and have none here."""
     place = start
     for part in module.split("."):
-        if f"{part}.py" in _names(place):
+        if f"{part}.py" in _list_folder(place):
             yield place / f"{part}.py"
-        elif part not in _names(place):
+        elif part not in _list_folder(place):
             return
         place /= part
-        if "__init__.py" in _names(place):
+        if "__init__.py" in _list_folder(place):
             yield place / "__init__.py"
 
 
 @cache
-def _names(folder: Path) -> frozenset[str]:
+def _list_folder(folder: Path) -> frozenset[str]:
     """Return the names in a folder. One listing is faster than a question for each module."""
     try:
         return frozenset(os.listdir(folder))  # noqa: PTH208 - names alone

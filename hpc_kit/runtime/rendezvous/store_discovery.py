@@ -68,7 +68,7 @@ def announce(listener: socket.socket, token: str, port: int, ranks: int) -> Iter
         listener.shutdown(socket.SHUT_RDWR)
 
     # threading.Thread.start() waits until the thread runs, which takes long on a busy node.
-    start_new_thread(_answer, (listener, greeting, _pending_connections(ranks), last))
+    start_new_thread(_answer_queries, (listener, greeting, _pending_connections(ranks), last))
     try:
         yield ring
     finally:
@@ -92,14 +92,14 @@ def query(address: str, ports: Sequence[int], token: str, timeout: float) -> Sto
             except OSError as error:
                 answers[port] = error.strerror or str(error)
             else:
-                ready.register(call, selectors.EVENT_WRITE, port)
-        heard: dict[int, bytes] = dict.fromkeys(ports, b"")
+                ready.register(call, selectors.EVENT_WRITE, (port, call))
+        received: dict[int, bytes] = dict.fromkeys(ports, b"")
         while ready.get_map() and (left := deadline - time.monotonic()) > 0:
             for key, _ in ready.select(left):
-                port = int(key.data)
-                found = _read_answers(ready, key, heard, token)
+                port, call = key.data
+                found = _read_answer(ready, key, received, token)
                 if isinstance(found, int):
-                    return StoreAnswer(found, _query_bytes(key).dup())
+                    return StoreAnswer(found, call.dup())
                 answers |= {port: found} if found else {}
     return answers | dict.fromkeys((port for port in ports if port not in answers), "no answer")
 
@@ -118,36 +118,30 @@ def _connect(address: str, port: int) -> socket.socket:
     return call
 
 
-def _read_answers(
-    ready: selectors.BaseSelector, key: selectors.SelectorKey, heard: dict[int, bytes], token: str
+def _read_answer(
+    ready: selectors.BaseSelector, key: selectors.SelectorKey, received: dict[int, bytes], token: str
 ) -> int | str | None:
-    """Read one connection: a port, a problem, or None while it continues."""
-    call, port = _query_bytes(key), int(key.data)
+    """Read one connection. Return the store's port, a problem, or None while the answer is incomplete."""
+    port, call = key.data
     if key.events == selectors.EVENT_WRITE:
         if code := call.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             ready.unregister(call)
             return os.strerror(code)
-        ready.modify(call, selectors.EVENT_READ, port)
+        ready.modify(call, selectors.EVENT_READ, key.data)
         return None
     try:
-        received = call.recv(_LONGEST)
+        data = call.recv(_LONGEST)
     except OSError as error:
         ready.unregister(call)
         return error.strerror or str(error)
-    heard[port] += received
-    if received and b"\n" not in heard[port] and len(heard[port]) < _LONGEST:
+    received[port] += data
+    if data and b"\n" not in received[port] and len(received[port]) < _LONGEST:
         return None
     ready.unregister(call)
-    words = heard[port].decode(errors="replace").split()
+    words = received[port].decode(errors="replace").split()
     if len(words) == 2 and words[1].isdigit() and hmac.compare_digest(words[0], _proof(token, int(words[1]))):
         return int(words[1])
     return "another launch" if words and words[0].startswith("hpc_kit/") else "another program"
-
-
-def _query_bytes(key: selectors.SelectorKey) -> socket.socket:
-    if not isinstance(key.fileobj, socket.socket):
-        raise TypeError(f"no socket: {key.fileobj!r}")
-    return key.fileobj
 
 
 def allow_files(ranks: int) -> None:
@@ -168,7 +162,7 @@ def _pending_connections(ranks: int) -> int:
     return min(2 * ranks, max(0, files - ranks - _OTHER_FILES))
 
 
-def _answer(listener: socket.socket, greeting: bytes, most: int, last: list[bytes]) -> None:
+def _answer_queries(listener: socket.socket, greeting: bytes, most: int, last: list[bytes]) -> None:
     calls: deque[socket.socket] = deque()
     while True:
         try:

@@ -29,7 +29,7 @@ def exported(environ: Environ) -> Environ:
 def test_the_batch_shell_of_a_job_submitted_by_a_rank_is_no_rank() -> None:
     world = resolve(SHELL | exported(SUBMITTER))
     assert (world.launcher, world.world_size, len(world.warnings)) == ("single", 1, 1)
-    assert "RANK = 0 (exported by a rank of another launch, which has started this one)" in world.left
+    assert "RANK = 0 (exported by a rank of another launch, which has started this one)" in world.ignored
 
 
 @pytest.mark.parametrize("job", ["77", "78"])
@@ -99,7 +99,7 @@ def test_local_rank_0_of_a_task_that_sees_one_gpu_is_kept() -> None:
     world = resolve(environ)
     assert world.local_rank == 3
     assert world.agrees == ("RANK = 3", "WORLD_SIZE = 8")
-    assert "LOCAL_RANK = 0 (the one GPU that this task sees)" in world.left
+    assert "LOCAL_RANK = 0 (the one GPU that this task sees)" in world.ignored
     assert command_variables(world, environ)["LOCAL_RANK"] == "0"
     # If the user chooses Slurm, all of them are ignored.
     assert command_variables(world, environ | {"HPC_KIT_LAUNCHER": "slurm"})["LOCAL_RANK"] == "3"

@@ -172,7 +172,7 @@ def test_a_torchrun_without_address_is_refused(name: str) -> None:
 def test_a_run_id_without_other_variables_is_ignored() -> None:
     world = resolve(Step.of(2, 2).environ(3) | {"TORCHELASTIC_RUN_ID": "77"})
     assert world.launcher == "slurm"
-    assert "TORCHELASTIC_RUN_ID = 77 (left by a torchrun outside of this step)" in world.left
+    assert "TORCHELASTIC_RUN_ID = 77 (left by a torchrun outside of this step)" in world.ignored
 
 
 @pytest.mark.parametrize("environ", [MPIRUN, HYDRA], ids=["Open MPI", "Hydra"])
@@ -212,7 +212,7 @@ def test_pmi_without_a_local_rank_is_a_launch_with_unknown_nodes() -> None:
 def test_in_a_batch_shell_pmi_variables_come_from_the_step_of_the_submitter(left: Environ) -> None:
     world = resolve(captured_case("10_batch_shell_8task_job@22.05")[0] | left)
     assert world.launcher == "single"
-    assert any("PMI" in note for note in world.left) or left == PALS
+    assert any("PMI" in note for note in world.ignored) or left == PALS
 
 
 def test_in_a_step_pmi_variables_belong_to_the_step() -> None:
@@ -343,7 +343,7 @@ def test_a_launcher_plugin_that_cannot_be_loaded_is_named(monkeypatch: pytest.Mo
 def test_variables_that_slurm_sets_in_every_job_are_no_mpirun() -> None:
     names = ("OMPI_MCA_plm_slurm_args", "PRTE_MCA_plm_slurm_args", "HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP")
     world = resolve(Step.of(2, 2).environ(3) | dict.fromkeys(names, "slurm"))
-    assert (world.launcher, world.left) == (
+    assert (world.launcher, world.ignored) == (
         "slurm",
         (f"{', '.join(names)} (set in every job by Slurm; no sign of MPI)",),
     )
@@ -480,7 +480,7 @@ def test_the_chosen_launcher_has_priority_and_is_named_in_a_refusal(launcher: st
         resolve(environ)
     world = resolve(environ | {"HPC_KIT_LAUNCHER": launcher})
     assert (world.launcher, world.agrees) == (launcher, ())
-    left = any("not asked: HPC_KIT_LAUNCHER" in note for note in world.left)
+    left = any("not asked: HPC_KIT_LAUNCHER" in note for note in world.ignored)
     assert left == (launcher != "slurm")
 
 

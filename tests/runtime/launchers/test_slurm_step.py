@@ -159,7 +159,7 @@ def test_sizes_of_the_job_do_not_count_in_a_step() -> None:
     environ = captured_case("08_step_n3n4_in_4node_job@22.05")[4]
     world = resolve(environ)
     assert (world.master_addr, world.node_rank, world.nnodes) == ("n3", 1, 2)
-    assert "SLURM_JOB_NODELIST = n[1-4] (the job's, wider than this step)" in world.left
+    assert "SLURM_JOB_NODELIST = n[1-4] (the job's, wider than this step)" in world.ignored
 
 
 def test_components_with_separate_node_numbers_are_identified_by_host_name() -> None:
@@ -170,7 +170,7 @@ def test_components_with_separate_node_numbers_are_identified_by_host_name() -> 
 def test_pmi_of_the_step_agrees_and_pmi_of_another_launch_is_ignored() -> None:
     environ = Step.of(4, 4).environ(5)
     assert resolve(environ | {"PMI_RANK": "5", "PMI_SIZE": "8"}).agrees == ("PMI_RANK = 5", "PMI_SIZE = 8")
-    assert "PMI_RANK = 0 (left by another launch)" in resolve(environ | {"PMI_RANK": "0", "PMI_SIZE": "2"}).left
+    assert "PMI_RANK = 0 (left by another launch)" in resolve(environ | {"PMI_RANK": "0", "PMI_SIZE": "2"}).ignored
 
 
 def test_the_variables_of_the_standalone_script_agree() -> None:

@@ -86,7 +86,7 @@ def make_watchdog(**named: Any) -> init_watchdog.InitWatchdog:
 
 def test_the_error_lists_the_ranks_that_came_by_host(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: dict[str, tuple[int | None, list[int]]] = {"n2": (2, [3]), "n3": (None, [])}
-    monkeypatch.setattr(init_watchdog.InitWatchdog, "_asked", lambda _self, host: answers[host])
+    monkeypatch.setattr(init_watchdog.InitWatchdog, "_query_host", lambda _self, host: answers[host])
     mine = make_watchdog()
     with mine.present():
         error, is_first = mine.absent_ranks()
@@ -120,9 +120,9 @@ def test_a_query_of_another_host_is_answered() -> None:
     there = make_watchdog(ports=[port], rank=2, here="localhost")
     here = make_watchdog(token=there.token, ports=[port], hosts=["n1", "localhost"])
     with there.present():
-        assert here._asked("localhost") == (2, [2])
-        assert make_watchdog(ports=[port])._asked("localhost") == (None, [])  # another launch
-    assert here._asked("localhost") == (None, [])
+        assert here._query_host("localhost") == (2, [2])
+        assert make_watchdog(ports=[port])._query_host("localhost") == (None, [])  # another launch
+    assert here._query_host("localhost") == (None, [])
 
 
 def test_simultaneous_queries_count_the_ranks_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,11 +132,11 @@ def test_simultaneous_queries_count_the_ranks_once(monkeypatch: pytest.MonkeyPat
         counted.append(self.rank)
         return [self.rank]
 
-    monkeypatch.setattr(init_watchdog.InitWatchdog, "_ranks_here", ranks_here)
-    monkeypatch.setattr(init_watchdog, "_COUNTED", 600.0)
+    monkeypatch.setattr(init_watchdog.InitWatchdog, "_local_ranks", ranks_here)
+    monkeypatch.setattr(init_watchdog, "_COUNT_VALID_SECONDS", 600.0)
     there = make_watchdog(ports=[network.free_port(everywhere=True)], rank=2)
     with there.present():
-        assert [there._asked("localhost") for _ in range(3)] == [(2, [2])] * 3
+        assert [there._query_host("localhost") for _ in range(3)] == [(2, [2])] * 3
     assert counted == [2]
 
 
@@ -147,7 +147,7 @@ def test_a_host_without_a_free_thread_watches_without_answering(monkeypatch: pyt
     monkeypatch.setattr(threading.Thread, "start", raise_no_thread)
     mine = make_watchdog(ports=[network.free_port(everywhere=True)])
     with mine.present():
-        assert mine._ranks_here() == [0]
+        assert mine._local_ranks() == [0]
 
 
 @pytest.mark.parametrize("python", ["", "/no/such/python"])
@@ -181,7 +181,9 @@ def test_a_rank_is_ended_at_the_timeout_even_if_printing_fails(goes_on: bool, mo
     monkeypatch.setattr(sys, "argv", ["-c", json.dumps(astuple(mine))])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(os, "kill", lambda *killed: ended.append(killed))
-    monkeypatch.setattr(init_watchdog, "_kill_rank_after", lambda seconds: seconds == init_watchdog._FIRST)
+    monkeypatch.setattr(
+        init_watchdog, "_rank_continues_within", lambda seconds: seconds == init_watchdog._REPORTER_SECONDS
+    )
     monkeypatch.setattr(init_watchdog.InitWatchdog, "absent_ranks", raise_broken_pipe)
     if goes_on:
         init_watchdog.main()

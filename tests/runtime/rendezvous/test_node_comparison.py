@@ -54,7 +54,7 @@ def test_the_code_is_the_program_and_what_it_imports_from_its_own_folder(
     }
     here, there = write_modules(tmp_path / "here", **texts), write_modules(tmp_path / "there", **texts)
     assert program_hash(here) == program_hash(there)
-    node_comparison._names.cache_clear()
+    node_comparison._list_folder.cache_clear()
     write_modules(tmp_path / "there", **{changed: texts[changed] + "# newer\n"})
     assert (program_hash(here) != program_hash(there)) is counts
 

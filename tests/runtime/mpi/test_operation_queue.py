@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from hpc_kit.runtime.mpi.operations import CallbackThreads, Deadline, OperationQueue, run_with_timeout
+from hpc_kit.runtime.mpi.deadlines import Deadline, run_with_timeout
+from hpc_kit.runtime.mpi.operation_queue import OperationQueue
+from hpc_kit.runtime.mpi.work import CallbackThreads
 
 
 class Request:
@@ -154,13 +156,13 @@ def test_an_operation_without_a_timeout_gets_the_default() -> None:
 
 
 def test_a_callback_thread_survives_a_failed_callback(capsys: pytest.CaptureFixture[str]) -> None:
-    tellers, told = CallbackThreads(), threading.Event()
+    threads, called = CallbackThreads(), threading.Event()
 
     def fail() -> None:
         raise OSError("no such tensor")
 
-    tellers.submit(fail)
-    tellers.wait_until_idle(10)
-    tellers.submit(told.set)
-    assert told.wait(10)
+    threads.submit(fail)
+    threads.wait_until_idle(10)
+    threads.submit(called.set)
+    assert called.wait(10)
     assert "no such tensor" in capsys.readouterr().err
