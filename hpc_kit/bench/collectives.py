@@ -101,7 +101,7 @@ class CommOptions(NamedTuple):
                 raise error
         if elsewhere:
             return
-        _check_gpus(self, step_ranks)
+        _check_gpu_count(self, step_ranks)
         if step_ranks == 1 and set(self.backends) != {"nccl"}:
             check_host_memory(
                 self, self.ranks, network.this_node_name(os.environ), option_checks.free_memory(), PROCESS_BYTES
@@ -234,7 +234,7 @@ PROCESS_BYTES = 150 << 20
 """Memory of a rank before it allocates tensors."""
 
 
-def _check_gpus(options: CommOptions, step_ranks: int) -> None:
+def _check_gpu_count(options: CommOptions, step_ranks: int) -> None:
     """Check for one GPU for each rank with NCCL; in a step, other hosts have their own GPUs."""
     if "nccl" not in options.backends:
         return

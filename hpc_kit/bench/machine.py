@@ -87,7 +87,7 @@ def describe_this_host(seconds: float = LOAD_SECONDS) -> MeasuredHost:
     gpus, pairs = _list_gpus()
     return MeasuredHost(
         name=network.this_node_name(os.environ),
-        cpu=parse_processor_name(_read_text(Path("/proc/cpuinfo"))),
+        cpu=parse_processor_name(_read_if_readable(Path("/proc/cpuinfo"))),
         cores=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         gpus=gpus,
@@ -125,12 +125,12 @@ def list_interfaces(network: Path = _NETWORK, infiniband: Path = _INFINIBAND) ->
     """List active interfaces except the loopback, then InfiniBand ports."""
     found = []
     for folder in _entries(network):
-        if folder.name == "lo" or _read_text(folder / "operstate").strip() not in {"up", "unknown"}:
+        if folder.name == "lo" or _read_if_readable(folder / "operstate").strip() not in {"up", "unknown"}:
             continue
-        speed = _read_text(folder / "speed").strip()
+        speed = _read_if_readable(folder / "speed").strip()
         found.append(f"{folder.name} {speed} Mb/s" if speed.isdigit() else folder.name)
     for folder in _entries(infiniband):
-        rates = [_read_text(port / "rate").strip() for port in _entries(folder / "ports")]
+        rates = [_read_if_readable(port / "rate").strip() for port in _entries(folder / "ports")]
         found.append(" ".join([folder.name, *filter(None, rates)]))
     return tuple(found)
 
@@ -161,14 +161,14 @@ def _entries(folder: Path) -> list[Path]:
     return []
 
 
-def _read_text(path: Path) -> str:
+def _read_if_readable(path: Path) -> str:
     # The speed of an interface that is down cannot be read.
     with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace")
     return ""
 
 
-def find_program(name: str) -> str | None:
+def find_executable(name: str) -> str | None:
     """Find a program on PATH or beside this Python."""
     folders = os.pathsep.join((os.environ.get("PATH", ""), str(Path(sys.executable).parent)))
     return shutil.which(name, path=folders)
@@ -176,7 +176,7 @@ def find_program(name: str) -> str | None:
 
 def _command_output(*argv: str) -> str:
     """Return the output of a program; empty if it is missing or fails."""
-    program = find_program(argv[0])
+    program = find_executable(argv[0])
     if program is None:
         return ""
     with suppress(OSError, subprocess.TimeoutExpired):

@@ -111,14 +111,14 @@ def flatten_row(row: ResultRow) -> dict[str, Any]:
     return {**row.labels, **row.values, **spread}
 
 
-def encode(document: BenchResult) -> bytes:
+def encode_result(document: BenchResult) -> bytes:
     """Encode a result as JSON; nan and inf become null."""
     whole = msgspec.to_builtins(document)
     whole["results"] = [flatten_row(row) for row in document.results]
     return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
 
 
-def decode(data: bytes | str) -> BenchResult:
+def decode_result(data: bytes | str) -> BenchResult:
     """Decode a result.
 
     Raises:
@@ -147,7 +147,7 @@ def read_result(path: Path) -> BenchResult:
         SpecError: The file is missing, is not a result, or was written by a later hpc_kit.
     """
     try:
-        document = decode(path.read_bytes())
+        document = decode_result(path.read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
         raise SpecError(
             f"cannot read {path} as the result of a bench",

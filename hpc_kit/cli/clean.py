@@ -70,7 +70,7 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise SpecError("the deletion needs a confirmation, and there is no terminal to ask on", remedy="add --yes")
-        click.confirm(f"delete these {len(runs)} runs ({_size(paths) / 1e6:,.1f} MB)?", abort=True)
+        click.confirm(f"delete these {len(runs)} runs ({_total_bytes(paths) / 1e6:,.1f} MB)?", abort=True)
     for path in paths:
         try:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
@@ -113,7 +113,7 @@ def _paths_of(run: Run) -> Iterator[Path]:
     yield from (path for path in run.batch_logs() if path.parent == folder and path.is_file())
 
 
-def _size(paths: list[Path]) -> int:
+def _total_bytes(paths: list[Path]) -> int:
     files = [each for path in paths for each in (path.rglob("*") if path.is_dir() else [path])]
     return sum(each.lstat().st_size for each in files if not each.is_dir())
 
