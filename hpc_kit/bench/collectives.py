@@ -33,7 +33,10 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "broadcast": lambda _ranks: 1.0,
     "send_recv": lambda _ranks: 1.0,
 }
-"""Data that each rank's link carries, in units of the size, for each collective that can be measured."""
+"""Data that each rank's link carries, in units of the size, for each collective that can be measured.
+
+Source: doc/PERFORMANCE.md of nccl-tests.
+"""
 
 ALGORITHMS = ("ring", "star")
 """All-reduces made of plain messages; see `collectives_rank`."""

@@ -179,6 +179,7 @@ def _follow_ranks(started: Sequence[StartedProcess], recorder: Recorder, timeout
         late.set()
         processes.end(*all_of_them, grace=_GRACE)
 
+    # Reading the output blocks, so another thread ends ranks that hang.
     overdue = threading.Timer(timeout, give_up)
     overdue.start()
     try:

@@ -77,6 +77,7 @@ def measure_load(seconds: float = LOAD_SECONDS) -> HostLoad:
 def _processor_times() -> tuple[int, int]:
     """Return busy ticks, including stolen ones, and all ticks; (0, 0) if the kernel does not report them."""
     with suppress(OSError, ValueError):
+        # The first line has user, nice, system, idle, iowait, irq, softirq and steal, in this order: proc(5).
         ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
         return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
     return 0, 0
@@ -117,6 +118,7 @@ def parse_program_version(output: str) -> str:
 
 def parse_processor_name(cpuinfo: str) -> str:
     """Return the processor's name in /proc/cpuinfo, or the architecture if the file has none (ARM)."""
+    # `model name` on x86, `cpu` on POWER, `Model` on small ARM boards.
     found = re.search(r"^(?:model name|cpu|Model)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     return re.sub(r"\s+", " ", found[1]).strip() if found else platform.machine()
 
@@ -125,6 +127,7 @@ def list_interfaces(network: Path = _NETWORK, infiniband: Path = _INFINIBAND) ->
     """List active interfaces except the loopback, then InfiniBand ports."""
     found = []
     for folder in _entries(network):
+        # Virtual interfaces have the state `unknown` while they work.
         if folder.name == "lo" or _read_if_readable(folder / "operstate").strip() not in {"up", "unknown"}:
             continue
         speed = _read_if_readable(folder / "speed").strip()
@@ -145,6 +148,7 @@ def _list_gpus() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def parse_gpu_links(topology: str) -> tuple[str, ...]:
     """Parse the pairs of GPUs in the matrix of `nvidia-smi topo -m`: `GPU0-GPU1 NV12`."""
+    # nvidia-smi underlines the header with escape sequences, even in a pipe. Rows of network cards are skipped.
     rows = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in topology.splitlines()]
     table = {words[0]: words[1:] for words in rows if words and re.fullmatch(r"GPU\d+", words[0]) and "X" in words}
     names = list(table)

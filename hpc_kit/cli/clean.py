@@ -77,6 +77,7 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
         except OSError as error:
             raise RecordError(f"cannot delete {path}", found=error.strerror, remedy="ask its owner") from error
     for folder in {run.folder.parent for run in runs}:
+        # The last run of a job leaves a link `latest` to nothing.
         _remove_empty(folder)
     echo(f"deleted {len(runs)} runs")
 
@@ -115,6 +116,7 @@ def _paths_of(run: Run) -> Iterator[Path]:
 
 def _total_bytes(paths: list[Path]) -> int:
     files = [each for path in paths for each in (path.rglob("*") if path.is_dir() else [path])]
+    # lstat: a link to a data set is not deleted with the run.
     return sum(each.lstat().st_size for each in files if not each.is_dir())
 
 

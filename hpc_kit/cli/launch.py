@@ -132,6 +132,7 @@ def _run_launch(
     screen = LineWriter(launch.ending)
     logs = RankLogs(run, names, sum(ranks), screen.show)
     began = time.time()
+    # Run folders of two projects may have the same name.
     plan = LaunchPlan(f"{run.name}.{os.urandom(4).hex()}", root, run, scripts, values, ranks)
     try:
         result = launch.run(plan, logs.write)
