@@ -33,7 +33,10 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "broadcast": lambda _ranks: 1.0,
     "send_recv": lambda _ranks: 1.0,
 }
-"""Data that each rank's link carries, in units of the size, for each collective that can be measured."""
+"""Data that each rank's link carries, in units of the size, for each collective that can be measured.
+
+Source: doc/PERFORMANCE.md of nccl-tests.
+"""
 
 ALGORITHMS = ("ring", "star")
 """All-reduces made of plain messages; see `collectives_rank`."""
@@ -101,7 +104,7 @@ class CommOptions(NamedTuple):
                 raise error
         if elsewhere:
             return
-        _check_gpus(self, step_ranks)
+        _check_gpu_count(self, step_ranks)
         if step_ranks == 1 and set(self.backends) != {"nccl"}:
             check_host_memory(
                 self, self.ranks, network.this_node_name(os.environ), option_checks.free_memory(), PROCESS_BYTES
@@ -234,7 +237,7 @@ PROCESS_BYTES = 150 << 20
 """Memory of a rank before it allocates tensors."""
 
 
-def _check_gpus(options: CommOptions, step_ranks: int) -> None:
+def _check_gpu_count(options: CommOptions, step_ranks: int) -> None:
     """Check for one GPU for each rank with NCCL; in a step, other hosts have their own GPUs."""
     if "nccl" not in options.backends:
         return

@@ -209,6 +209,7 @@ class _CollectivesBench:
             todo = {side.backend: side.ping_pong_call(pair, size) for side in self.backends}
             for backend, times in time_calls(todo, seconds=_LINK_SECONDS, ranks=(pair.first, pair.second)).items():
                 labels = link_labels(backend, pair) | {"bytes": size}
+                # The message went there and back.
                 rows.append(self.recorder.add_row(labels, warmup=WARMUP_CALLS, seconds=[each / 2 for each in times]))
         if pairs:
             add_link_fits(rows, self.recorder)
@@ -286,9 +287,11 @@ def ring_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> No
     parts = tensor.chunk(ranks)
     right, left = (rank + 1) % ranks, (rank - 1) % ranks
     room = spare[: parts[0].numel()]
+    # Reduce-scatter: in the end, this rank has the sum of part rank + 1.
     for step in range(ranks - 1):
         messages.send_receive(parts[(rank - step) % ranks], right, room, left)
         parts[(rank - step - 1) % ranks].add_(room)
+    # All-gather: each finished part goes once around the ring.
     for step in range(ranks - 1):
         messages.send_receive(parts[(rank + 1 - step) % ranks], right, parts[(rank - step) % ranks], left)
 
@@ -412,6 +415,7 @@ def add_link_fits(rows: Iterable[ResultRow], recorder: Recorder) -> None:
         if line is None:
             flat[backend].append(str(link))
             continue
+        # The slope is in s/B: beta in ns/B, and the bandwidth in GB/s.
         values = {"alpha": line.start, "beta": line.slope * 1e9, "bandwidth": 1e-9 / line.slope}
         if line.start_error is not None and line.slope_error is not None:
             values |= {"alpha_error": line.start_error, "beta_error": line.slope_error * 1e9}

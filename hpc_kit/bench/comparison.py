@@ -114,6 +114,7 @@ def _ratios(first: ResultRow, second: ResultRow, columns: dict[str, Column]) -> 
         ratio, sure = other / one, 0.0 if column.kind == "counted" else None
         errors = [median_error(row.spread.get(name)) for row in (first, second)]
         if errors[0] is not None and errors[1] is not None and other:
+            # Relative errors of independent values add up in squares.
             sure = abs(ratio) * math.hypot(errors[0] / one, errors[1] / other)
         found.append(Ratio(first.labels, name, one, other, ratio, sure, _verdict(ratio, sure, column)))
     return found

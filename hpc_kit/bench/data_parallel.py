@@ -151,6 +151,7 @@ def _measure_start(variant: str, options: DataParallelOptions, environ: Mapping[
         argv = training_runs.training_command("first_step.py", *words)
         _run_variant(variant, options, environ, argv, Path(name))
         phases: dict[str, float] = json.loads(found.read_text())
+        # `clocks` is the difference of the ranks' clocks, and no phase.
         return sum(seconds for phase, seconds in phases.items() if phase != "clocks")
 
 

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import IO, NamedTuple
 
 from hpc_kit.bench import processes
-from hpc_kit.bench.machine import find_program
+from hpc_kit.bench.machine import find_executable
 from hpc_kit.bench.recorder import Recorder, apply_line, pipe_recorder
 from hpc_kit.bench.training_runs import torch_variables_of_rank
 from hpc_kit.errors import JobFailed, SpecError
@@ -122,7 +122,7 @@ def has_mpirun() -> bool:
 
 
 def _find_mpirun() -> str | None:
-    return find_program("mpirun") or find_program("mpiexec")
+    return find_executable("mpirun") or find_executable("mpiexec")
 
 
 def mpirun_command(ranks: int) -> list[str]:
@@ -179,6 +179,7 @@ def _follow_ranks(started: Sequence[StartedProcess], recorder: Recorder, timeout
         late.set()
         processes.end(*all_of_them, grace=_GRACE)
 
+    # Reading the output blocks, so another thread ends ranks that hang.
     overdue = threading.Timer(timeout, give_up)
     overdue.start()
     try:

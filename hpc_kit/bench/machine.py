@@ -77,6 +77,7 @@ def measure_load(seconds: float = LOAD_SECONDS) -> HostLoad:
 def _processor_times() -> tuple[int, int]:
     """Return busy ticks, including stolen ones, and all ticks; (0, 0) if the kernel does not report them."""
     with suppress(OSError, ValueError):
+        # The first line has user, nice, system, idle, iowait, irq, softirq and steal, in this order: proc(5).
         ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
         return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
     return 0, 0
@@ -87,7 +88,7 @@ def describe_this_host(seconds: float = LOAD_SECONDS) -> MeasuredHost:
     gpus, pairs = _list_gpus()
     return MeasuredHost(
         name=network.this_node_name(os.environ),
-        cpu=parse_processor_name(_read_text(Path("/proc/cpuinfo"))),
+        cpu=parse_processor_name(_read_if_readable(Path("/proc/cpuinfo"))),
         cores=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         gpus=gpus,
@@ -117,6 +118,7 @@ def parse_program_version(output: str) -> str:
 
 def parse_processor_name(cpuinfo: str) -> str:
     """Return the processor's name in /proc/cpuinfo, or the architecture if the file has none (ARM)."""
+    # `model name` on x86, `cpu` on POWER, `Model` on small ARM boards.
     found = re.search(r"^(?:model name|cpu|Model)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     return re.sub(r"\s+", " ", found[1]).strip() if found else platform.machine()
 
@@ -125,12 +127,13 @@ def list_interfaces(network: Path = _NETWORK, infiniband: Path = _INFINIBAND) ->
     """List active interfaces except the loopback, then InfiniBand ports."""
     found = []
     for folder in _entries(network):
-        if folder.name == "lo" or _read_text(folder / "operstate").strip() not in {"up", "unknown"}:
+        # Virtual interfaces have the state `unknown` while they work.
+        if folder.name == "lo" or _read_if_readable(folder / "operstate").strip() not in {"up", "unknown"}:
             continue
-        speed = _read_text(folder / "speed").strip()
+        speed = _read_if_readable(folder / "speed").strip()
         found.append(f"{folder.name} {speed} Mb/s" if speed.isdigit() else folder.name)
     for folder in _entries(infiniband):
-        rates = [_read_text(port / "rate").strip() for port in _entries(folder / "ports")]
+        rates = [_read_if_readable(port / "rate").strip() for port in _entries(folder / "ports")]
         found.append(" ".join([folder.name, *filter(None, rates)]))
     return tuple(found)
 
@@ -145,6 +148,7 @@ def _list_gpus() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def parse_gpu_links(topology: str) -> tuple[str, ...]:
     """Parse the pairs of GPUs in the matrix of `nvidia-smi topo -m`: `GPU0-GPU1 NV12`."""
+    # nvidia-smi underlines the header with escape sequences, even in a pipe. Rows of network cards are skipped.
     rows = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in topology.splitlines()]
     table = {words[0]: words[1:] for words in rows if words and re.fullmatch(r"GPU\d+", words[0]) and "X" in words}
     names = list(table)
@@ -161,14 +165,14 @@ def _entries(folder: Path) -> list[Path]:
     return []
 
 
-def _read_text(path: Path) -> str:
+def _read_if_readable(path: Path) -> str:
     # The speed of an interface that is down cannot be read.
     with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace")
     return ""
 
 
-def find_program(name: str) -> str | None:
+def find_executable(name: str) -> str | None:
     """Find a program on PATH or beside this Python."""
     folders = os.pathsep.join((os.environ.get("PATH", ""), str(Path(sys.executable).parent)))
     return shutil.which(name, path=folders)
@@ -176,7 +180,7 @@ def find_program(name: str) -> str | None:
 
 def _command_output(*argv: str) -> str:
     """Return the output of a program; empty if it is missing or fails."""
-    program = find_program(argv[0])
+    program = find_executable(argv[0])
     if program is None:
         return ""
     with suppress(OSError, subprocess.TimeoutExpired):

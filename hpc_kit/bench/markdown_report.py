@@ -37,6 +37,7 @@ def render_tables(document: BenchResult) -> list[str]:
     """Render one table for each kind of row, and the notes."""
     tables = [line for rows in group_rows(document) for line in (*render_table(*table_cells(document, rows)), "")]
     notes = [text for note in (*repeats_note(document), *document.notes) for text in (note, "")]
+    # Without the blank line behind the last table or note.
     return [*tables, *notes][:-1]
 
 
@@ -135,6 +136,7 @@ def format_cell(row: ResultRow, name: str, document: BenchResult) -> str:
     spread = row.spread.get(name)
     if spread is None or spread.repeats < 2:
         return text
+    # The quartiles get the unit of the median.
     factor = number / value if value else 1.0
     to = "-" if spread.low * factor >= 0 else " to "
     return f"{text} ({format_number(spread.low * factor, 3)}{to}{format_number(spread.high * factor, 3)})"

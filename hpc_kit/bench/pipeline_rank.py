@@ -45,6 +45,7 @@ MAX_ATTEMPTS = 2
 def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
     """Run both parts; rank 0 fills in the recorder."""
     options = PipelineOptions(**arguments)
+    # One rank is one core, so that two ranks have twice the power of one.
     torch.set_num_threads(1)
     with distributed() as world:
         if SPLITS in options.sweeps:
@@ -279,6 +280,7 @@ def pipelined_work(world: Group, name: str, micro_batches: int) -> Callable[[], 
     parts = nn.ModuleList(_layers(_LAYERS_PER_STAGE * STAGES_PER_RANK // each) for _ in numbers).to(world.device)
     stages = [PipelineStage(part, number, total, world.device) for part, number in zip(parts, numbers, strict=True)]
     try:
+        # The unsplit work does not divide its gradients by the micro-batches either.
         schedule = kind(stages if each > 1 else stages[0], micro_batches, loss_fn=_loss, scale_grads=False)
     except ValueError as error:
         raise SpecError(

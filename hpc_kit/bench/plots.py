@@ -152,6 +152,7 @@ def _draw_bars(axes: Axes, found: list[Curve], places: list[Any], plot: Plot) ->
         points = [by_place[place] for place in places if place in by_place]
         at = [places.index(point.x) for point in points]
         axes.bar(
+            # Side by side, the bars of one place are centred on it.
             [place if stacked else place + (number - (len(found) - 1) / 2) * width for place in at],
             [point.y for point in points],
             width * 0.92,
@@ -194,6 +195,7 @@ def _label_axes(axes: Axes, measured: PlotData, plot: Plot, *, numbers: bool) ->
     elif not any(point.y < 0 for point in points):
         axes.set_ylim(bottom=0)
         if unit == "B" and (most := max(point.high for point in points)) >= 8:
+            # Ticks at multiples of a power of two, about four of them.
             axes.yaxis.set_major_locator(ticker.MultipleLocator(2 ** (math.frexp(most / 4)[1] - 1)))
     if numbers and plot.x == "bytes":
         axes.xaxis.set_major_formatter(lambda value, _: format_quantity(value, "B", 3))

@@ -66,7 +66,7 @@ def end(*running: subprocess.Popen[str], grace: float = GRACE) -> None:
     alive = [process for process in running if process.poll() is None]
     try:
         for process in alive:
-            _send(process, signal.SIGTERM)
+            _signal_group(process, signal.SIGTERM)
         deadline = time.monotonic() + grace
         for process in alive:
             with suppress(subprocess.TimeoutExpired):
@@ -74,11 +74,11 @@ def end(*running: subprocess.Popen[str], grace: float = GRACE) -> None:
     finally:
         # Also kills processes left in their sessions, even if a second Ctrl-C interrupts the wait.
         for process in alive:
-            _send(process, signal.SIGKILL)
+            _signal_group(process, signal.SIGKILL)
             process.wait()
 
 
-def _send(process: subprocess.Popen[str], number: signal.Signals) -> None:
+def _signal_group(process: subprocess.Popen[str], number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
 

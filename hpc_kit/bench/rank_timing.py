@@ -45,6 +45,7 @@ def time_calls(
             calls, rounds = counts[name]
             if turn >= rounds:
                 continue
+            # Without a barrier, the late start of one rank would count as time of the others.
             dist.barrier()
             start = time.perf_counter()
             for _ in range(calls):
@@ -52,6 +53,7 @@ def time_calls(
             times[name].append((time.perf_counter() - start) / calls)
     counted = not ranks or dist.get_rank() in ranks
     for name, own in times.items():
+        # Ranks that do not count contribute 0, which never is the maximum.
         slowest = torch.tensor(own, dtype=torch.float64) * counted
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
         times[name] = slowest.tolist()

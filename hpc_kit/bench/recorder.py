@@ -136,6 +136,7 @@ class FileRecorder(Recorder):
             case "put_row":
                 rows = document.results
                 place = next((place for place, each in enumerate(rows) if each.labels == value.labels), len(rows))
+                # Replaces the row, or appends one at the end.
                 rows[place : place + 1] = [value]
                 self._puts += 1
                 self._keep(document)
@@ -154,6 +155,7 @@ class FileRecorder(Recorder):
 
     def close(self, *, interrupted: bool = False) -> BenchResult:
         """Measure the load again and return the finished result."""
+        # Only this host can be measured now: the ranks on the other hosts have ended.
         first, *others = self._document.machine.hosts
         self.set_hosts((structs.replace(first, after=machine.measure_load(self._look)), *others))
         self._set(ended=_now(), interrupted=interrupted)

@@ -111,14 +111,14 @@ def flatten_row(row: ResultRow) -> dict[str, Any]:
     return {**row.labels, **row.values, **spread}
 
 
-def encode(document: BenchResult) -> bytes:
+def encode_result(document: BenchResult) -> bytes:
     """Encode a result as JSON; nan and inf become null."""
     whole = msgspec.to_builtins(document)
     whole["results"] = [flatten_row(row) for row in document.results]
     return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
 
 
-def decode(data: bytes | str) -> BenchResult:
+def decode_result(data: bytes | str) -> BenchResult:
     """Decode a result.
 
     Raises:
@@ -147,7 +147,7 @@ def read_result(path: Path) -> BenchResult:
         SpecError: The file is missing, is not a result, or was written by a later hpc_kit.
     """
     try:
-        document = decode(path.read_bytes())
+        document = decode_result(path.read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
         raise SpecError(
             f"cannot read {path} as the result of a bench",
@@ -206,6 +206,7 @@ def scale_to_unit(value: float, unit: str) -> tuple[float, str]:
         size, shown = next(((size, name) for size, name in _SECOND_UNITS if abs(value) >= size), _SECOND_UNITS[-1])
         return (value / size, shown) if value else (value, unit)
     if unit == "B":
+        # frexp returns the exponent of two, without the rounding errors of a logarithm.
         power = min(len(_BYTE_UNITS) - 1, max(0, math.frexp(abs(value))[1] - 1) // 10) if math.isfinite(value) else 0
         return value / 1024**power, _BYTE_UNITS[power]
     return value, unit
@@ -213,6 +214,7 @@ def scale_to_unit(value: float, unit: str) -> tuple[float, str]:
 
 def format_number(number: float, digits: int = 4) -> str:
     """Format a number with `digits` digits, without an exponent unless needed: `0.0412`, `1234`."""
+    # Whole numbers, nan and inf have no decimals.
     if number == int(number) if math.isfinite(number) else True:
         return f"{number:.0f}"
     text = f"{number:.{digits}g}"

@@ -346,7 +346,7 @@ def render_plain_script(
     """Render a hand-written script.
 
     Args:
-        variant: Of `LINES`.
+        variant: A key of `PLAIN_COMMANDS`.
         nodes: Number of nodes.
         ranks_per_node: Number of ranks on each node.
         site: Settings of the site.

@@ -82,6 +82,7 @@ def options_of_class(options: Any, **fields: str | Callable[..., Any]) -> Callab
     """
 
     def decorate(function: Decorated) -> Decorated:
+        # Decorators add their option before the earlier ones: the help has the order of the fields.
         for name, default in reversed(options._field_defaults.items()):
             text = fields.get(name)
             if callable(text):

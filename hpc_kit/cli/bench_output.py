@@ -127,13 +127,13 @@ def _output_folder(bench: str, out: Path | None, *, as_json: bool) -> Path | Non
 
 
 def _write_json(document: BenchResult, folder: Path | None) -> None:
-    from hpc_kit.bench.results import encode
+    from hpc_kit.bench.results import encode_result
 
     if folder is not None:
-        _write(folder / f"bench_{document.bench}.json", encode(document))
+        _write_file(folder / f"bench_{document.bench}.json", encode_result(document))
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_file(path: Path, data: bytes) -> None:
     try:
         write_whole(path, data, 0o644)
     except OSError as error:
@@ -142,18 +142,18 @@ def _write(path: Path, data: bytes) -> None:
 
 def _print_result(document: BenchResult, folder: Path | None, *, as_json: bool) -> None:
     from hpc_kit.bench.markdown_report import render_result
-    from hpc_kit.bench.results import encode
+    from hpc_kit.bench.results import encode_result
 
     if folder is not None:
         report = folder / f"bench_{document.bench}.md"
         # Write the report before the plots, which take seconds: a job at its time limit may be killed.
-        _write(report, render_result(document).encode())
+        _write_file(report, render_result(document).encode())
         pictures = draw_plots(document, folder)
         text = render_result(document, [path.name for path in pictures if path.suffix == ".png"])
-        _write(report, text.encode())
+        _write_file(report, text.encode())
         files = f"bench_{document.bench}.{{json,md}}" + (f", {len(pictures)} pictures" if pictures else "")
         echo(f"bench   {short_path(folder)}/{files}", err=True)
-    echo(encode(document).decode() if as_json else render_result(document), nl=False)
+    echo(encode_result(document).decode() if as_json else render_result(document), nl=False)
 
 
 def draw_plots(document: BenchResult, folder: Path) -> list[Path]:

@@ -55,13 +55,14 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise SpecError("the deletion needs a confirmation, and there is no terminal to ask on", remedy="add --yes")
-        click.confirm(f"delete these {len(runs)} runs ({_size(paths) / 1e6:,.1f} MB)?", abort=True)
+        click.confirm(f"delete these {len(runs)} runs ({_total_bytes(paths) / 1e6:,.1f} MB)?", abort=True)
     for path in paths:
         try:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
         except OSError as error:
             raise RecordError(f"cannot delete {path}", found=error.strerror, remedy="ask its owner") from error
     for folder in {run.folder.parent for run in runs}:
+        # The last run of a job leaves a link `latest` to nothing.
         _remove_empty(folder)
     echo(f"deleted {len(runs)} runs")
 
@@ -98,8 +99,9 @@ def _paths_of(run: Run) -> Iterator[Path]:
     yield from (path for path in run.batch_logs() if path.parent == folder and path.is_file())
 
 
-def _size(paths: list[Path]) -> int:
+def _total_bytes(paths: list[Path]) -> int:
     files = [each for path in paths for each in (path.rglob("*") if path.is_dir() else [path])]
+    # lstat: a link to a data set is not deleted with the run.
     return sum(each.lstat().st_size for each in files if not each.is_dir())
 
 

@@ -83,12 +83,12 @@ def _format_history(run: Run, history: History) -> list[str]:
     lost = f", {format_duration(round(history.lost))} lost between them" if count > 1 else ""
     if not count:
         return [f"{run.job_id} {run.name}: no attempts: only jobs with [restart] or [preflight] record them"]
-    rows = [("", "start", "ran", "nodes", "step", "end"), *(_row(each) for each in history.attempts)]
+    rows = [("", "start", "ran", "nodes", "step", "end"), *(_attempt_cells(each) for each in history.attempts)]
     table = format_table(rows, "right", "left", "right", "left", "right", "left", first_width=4)
     return [f"{run.job_id} {run.name}: {format_count(count, 'attempt')}{lost}", *table]
 
 
-def _row(attempt: Attempt) -> tuple[str, ...]:
+def _attempt_cells(attempt: Attempt) -> tuple[str, ...]:
     start = f"{dt.datetime.fromtimestamp(attempt.start):%Y-%m-%d %H:%M:%S}"  # noqa: DTZ006 - local time, as Slurm's
     ran = format_duration(round(attempt.end - attempt.start)) if attempt.end is not None else ""
     decision = DECISIONS.get(attempt.decision, attempt.decision) or "no end was written"

@@ -110,6 +110,7 @@ def _is_minimal(path: Path) -> bool:
 
 def _all_files() -> Iterator[Path]:
     jobs, templates = search_path.shipped_folder("jobs"), search_path.shipped_folder("templates")
+    # base.toml and the shared modules come along, because other files need them.
     for folder, pattern in ((jobs, "*.toml"), (jobs / "train", "*.py"), (templates, "**/*.j2"), (templates, "**/*.sh")):
         yield from sorted(folder.glob(pattern))
 

@@ -108,12 +108,14 @@ def command(job: str | None, hosts: str | None, hostfile: Path | None, connect_t
     launch = Launch(all_hosts, agent_python(resolved, root), connect_timeout)
     try:
         launch.connect()
-        return _run(launch, resolved, root, all_hosts, values)
+        return _run_launch(launch, resolved, root, all_hosts, values)
     finally:
         launch.close()
 
 
-def _run(launch: Launch, resolved: Resolved, root: Path, hosts: Sequence[LaunchHost], values: Mapping[str, str]) -> int:
+def _run_launch(
+    launch: Launch, resolved: Resolved, root: Path, hosts: Sequence[LaunchHost], values: Mapping[str, str]
+) -> int:
     from hpc_kit.ssh.launch import LaunchPlan, RankLogs, begin_record, end_record
     from hpc_kit.ssh.rank_placement import count_ranks, render_host_scripts
     from hpc_kit.submission.staging import unwritable_folder_error
@@ -130,6 +132,7 @@ def _run(launch: Launch, resolved: Resolved, root: Path, hosts: Sequence[LaunchH
     screen = LineWriter(launch.ending)
     logs = RankLogs(run, names, sum(ranks), screen.show)
     began = time.time()
+    # Run folders of two projects may have the same name.
     plan = LaunchPlan(f"{run.name}.{os.urandom(4).hex()}", root, run, scripts, values, ranks)
     try:
         result = launch.run(plan, logs.write)

@@ -51,11 +51,11 @@ def _list_files(kind: search_path.FileKind, suffix: str, root: Path) -> list[dic
             entries.append({"name": name, "description": _description(path, shown, suffix), "file": shown})
         except (HpcKitError, OSError, UnicodeDecodeError) as error:
             # A broken link, or a private file of another user: the list continues.
-            entries.append({"name": name, "description": f"cannot be read: {_reason(error)}", "file": ""})
+            entries.append({"name": name, "description": f"cannot be read: {_unreadable_reason(error)}", "file": ""})
     return entries
 
 
-def _reason(error: Exception) -> str:
+def _unreadable_reason(error: Exception) -> str:
     if isinstance(error, HpcKitError):
         return error.what
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

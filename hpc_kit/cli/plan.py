@@ -114,6 +114,7 @@ def check_other_options(mode: str, allowed: frozenset[str]) -> None:
     """
     context = click.get_current_context()
     flags = {each.name: each.metadata["names"][0].partition("/")[0] for each in fields(PlanOptions)}
+    # An option that is given with its default value counts, too.
     typed = click.core.ParameterSource.COMMANDLINE
     refused = [
         flag for name, flag in flags.items() if name not in allowed and context.get_parameter_source(name) is typed

@@ -52,6 +52,7 @@ def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
         # The page contains the script and the environment of a run, whose folder only its owner can read.
         with open(out, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(text)
+        # The mode of `open` is ignored if the file exists.
         if Path(out).is_file():
             Path(out).chmod(0o600)
     except OSError as error:

@@ -81,6 +81,7 @@ def _print_stacks(answers: list[RankStack], silent: list[int], verdict: str | No
             echo(f"  latest collective: {'; '.join(group.collectives[:3])}")
     if threads:
         for answer in answers:
+            # The first thread is the main one, printed above.
             for name, text in list(answer.threads.items())[1:]:
                 echo(f"rank {answer.rank}, thread {name}:")
                 echo(text.rstrip("\n"))

@@ -132,6 +132,7 @@ def _render_listing(update: ListingUpdate, interval: float, height: int) -> Text
         losses = line.progress.losses if line.progress else []
         if bars := draw_line(losses):
             body.append(f"{line.job_id:>8}  loss {losses[0]:.3g} {bars} {losses[-1]:.3g}")
+    # Live cannot scroll: what does not fit would be printed again at each update.
     room = max(1, height - head.count("\n") - 3)
     if len(body) > room:
         body = [*body[: room - 1], f"... and {len(body) - room + 1} more lines: hpc-kit status"]

@@ -299,21 +299,6 @@ def training_values(plan: Plan, tokens: float, storage: float) -> dict[str, floa
     }
 
 
-TIME_TERMS = (
-    "compute",
-    "tensor",
-    "shard",
-    "launch",
-    "boundary",
-    "bubble",
-    "data",
-    "optimizer",
-    "offload",
-    "fixed",
-    "allocator",
-)
-
-
 def draw_plans(plans: Sequence[Plan], path: Path, limit: float) -> None:
     """Draw the step time and the memory of each layout as stacked bars; `limit` in bytes.
 
@@ -322,7 +307,7 @@ def draw_plans(plans: Sequence[Plan], path: Path, limit: float) -> None:
     """
     names = [describe_layout(plan.layout) for plan in plans][::-1]
     figure, (left, right) = pyplot().subplots(1, 2, sharey=True, figsize=(12, 1.2 + 0.45 * len(plans)))
-    for axes, parts, scale in ((left, TIME_TERMS, 1.0), (right, MEMORY_TERMS, GIB)):
+    for axes, parts, scale in ((left, StepTime.__struct_fields__, 1.0), (right, MEMORY_TERMS, GIB)):
         start = [0.0] * len(plans)
         for part in parts:
             width = [getattr(plan.time if axes is left else plan.memory, part) / scale for plan in plans][::-1]

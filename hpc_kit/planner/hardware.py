@@ -138,7 +138,7 @@ def matched_name(name: str, *, allow_similar: bool = False) -> str:
     """Describe the row that a name matches; "" if the table contains the name.
 
     Raises:
-        SpecError: As `gpu`.
+        SpecError: As `find_gpu`.
     """
     if ":" in name or _row_name(normalize_gpu_name(name), exact=allow_similar):
         return ""

@@ -212,7 +212,7 @@ def job_from_plan(plan: Plan, base: Job, name: str, root: Path, *, steps: int | 
     if layout.machine.gpu.generation != "cpu":
         resources = _with_gpu_options(resources, per_node, agents=agents)
     if steps is not None:
-        resources = structs.replace(resources, time=_time_limit(resources.time, steps * plan.time.total))
+        resources = structs.replace(resources, time=_limit_with_margin(resources.time, steps * plan.time.total))
     found = structs.replace(
         base,
         name=name,
@@ -291,7 +291,7 @@ def _with_gpu_options(resources: Resources, per_node: int, *, agents: bool) -> R
     return structs.replace(resources, **counts)
 
 
-def _time_limit(given: str | int | None, seconds: float) -> str | int:
+def _limit_with_margin(given: str | int | None, seconds: float) -> str | int:
     """Return the limit in whole minutes, or the base's own limit if that is longer."""
     needed = 60 * -(-int(TIME_MARGIN * seconds + START_SECONDS) // 60)
     with suppress(UnitError):

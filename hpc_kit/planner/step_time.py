@@ -262,7 +262,7 @@ def step_time(
         layout: The layout.
         fitted: The constants.
         filled: Peak memory as a share of the GPU's; a step that fills it waits for the allocator.
-        work: `layer(run, fitted)`, where it is known already: it is the same for many layouts.
+        work: `layer_time(layout, fitted)`, if it is known already: it is the same for many layouts.
     """
     model, m = layout.model, layout.micro_batches
     parts = split_stages(model, layout.pp, by_cost=bool(fitted.by_cost))

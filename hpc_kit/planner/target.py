@@ -65,7 +65,7 @@ def resolve_target(
     Args:
         cluster: A cluster file's name or path, or a machine of `hardware.toml`.
         root: The user's project.
-        framework: Whose calibrated constants hold, as `framework_of` gives it.
+        framework: Selects the calibrated constants; a name that `parse_framework` returns.
         gpu: Replaces the cluster's GPU.
         gpus_per_node: Replaces the cluster's number.
         network: Gb/s for each GPU; replaces the cluster's.

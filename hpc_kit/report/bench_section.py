@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from hpc_kit.bench import markdown_report
-from hpc_kit.bench.results import BenchResult, encode
+from hpc_kit.bench.results import BenchResult, encode_result
 from hpc_kit.report.page import ReportTable, ReportText, Section, draw_pictures
 
 
@@ -48,5 +48,5 @@ def build_bench_section(document: BenchResult, source: str, prefix: str) -> Sect
             ReportTable("Versions", ["software", "version"], versions, left=2),
         ],
         notes=[*markdown_report.repeats_note(document), *document.notes, *notes],
-        texts=[ReportText("The result as JSON", encode(document).decode())],
+        texts=[ReportText("The result as JSON", encode_result(document).decode())],
     )

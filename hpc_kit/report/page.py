@@ -36,6 +36,7 @@ def render_page(sections: Sequence[Section], made: str) -> str:
         lstrip_blocks=True,
     )
     environment.filters["code_markup"] = markup_code
+    # A set would lose the order.
     names = dict.fromkeys(section.name for section in sections)
     title = sections[0].title if len(sections) == 1 else ", ".join(names)
     return environment.get_template("page.html.j2").render(

@@ -119,6 +119,7 @@ def _run_facts(run: Path, record: Mapping[str, Any], end: Outcome, status: JobSt
 
 def _typed_command(words: list[str]) -> str:
     """Return the command as the user typed it, without the path of Python or of our program."""
+    # sys.argv[0] is the path of the program, or of __main__.py for `python -m hpc_kit`.
     own = bool(words) and Path(words[0]).name in {"hpc-kit", "__main__.py"}
     return shlex.join(["hpc-kit", *words[1:]] if own else words)
 
@@ -267,5 +268,6 @@ def _parse_step_lines(lines: Iterable[str]) -> list[ResultRow]:
         values = {name: float(re.sub(r"[ ,_]", "", match[1])) for name, match in found.items() if match}
         if step and values:
             rows.append(ResultRow(labels={"step": int(step[1])}, values=values))
+    # -(-a // b) rounds up. Lines of a log are sampled, steps.json is averaged.
     width = -(-len(rows) // MAX_POINTS) or 1
     return rows[::width]

@@ -95,7 +95,7 @@ def read_directives(script: str) -> Directives:
     Raises:
         DirectiveError: sbatch refuses the script, or a quote is never closed.
     """
-    _check_script(script)
+    _check_readable(script)
     directives = _scan(script.split("\n"))
     for line in directives.lines:
         if line.error is not None:
@@ -235,7 +235,7 @@ def _similarity(one: str, other: str) -> float:
     return SequenceMatcher(None, one, other).ratio()
 
 
-def _check_script(script: str) -> None:
+def _check_readable(script: str) -> None:
     """Refuse a script that sbatch does not read at all."""
     remedy = "begin the first line with #!/bin/bash"
     if not script.strip():

@@ -97,17 +97,17 @@ def status_of_job(statuses: Mapping[str, JobStatus], job_id: str) -> JobStatus |
 
 
 def parse_squeue(text: str) -> list[JobStatus]:
-    """Parse the output of `commands.squeue_argv`."""
+    """Parse the output of `squeue_argv`."""
     return [status for row in _split_rows(text, SQUEUE_FIELDS) for status in _statuses(row)]
 
 
 def parse_queue(text: str) -> list[JobStatus]:
-    """Parse the output of `commands.queue_argv`."""
+    """Parse the output of `queue_argv`."""
     return [status for row in _split_rows(text, QUEUE_FIELDS) for status in _statuses(row)]
 
 
 def parse_sacct(text: str) -> list[JobStatus]:
-    """Parse the output of `commands.sacct_argv`: jobs, and their steps where they were asked for."""
+    """Parse the output of `sacct_argv`: jobs, and their steps where they were asked for."""
     return [status for row in _split_rows(text, SACCT_FIELDS) for status in _statuses(row)]
 
 
@@ -156,18 +156,18 @@ def _statuses(row: dict[str, str]) -> Iterator[JobStatus]:
         state=state,
         raw_state=row["state"],
         reason=None if row["reason"] in _NOTHING else row["reason"],
-        exit_code=_number(exit_code) if ended else None,
-        signal=_number(signal) if ended else None,
+        exit_code=_parse_number(exit_code) if ended else None,
+        signal=_parse_number(signal) if ended else None,
         nodelist="" if row["nodelist"] in _NOTHING else row["nodelist"],
-        submit=_datetime(row["submit"]),
-        start=_datetime(row["start"]),
-        end=_datetime(row["end"]),
-        time_limit=_seconds(row["time_limit"]),
-        elapsed=_seconds(row["elapsed"]),
+        submit=_parse_moment(row["submit"]),
+        start=_parse_moment(row["start"]),
+        end=_parse_moment(row["end"]),
+        time_limit=_parse_seconds(row["time_limit"]),
+        elapsed=_parse_seconds(row["elapsed"]),
         user=row["user"],
         partition=row["partition"],
         raw_id=row["raw_id"].partition(".")[0],
-        priority=_number(priority),
+        priority=_parse_number(priority),
     )
     yield status
     # There may be ten thousand waiting tasks, so the other fields are parsed once.
@@ -175,7 +175,7 @@ def _statuses(row: dict[str, str]) -> Iterator[JobStatus]:
         yield status._replace(job_id=job_id)
 
 
-def _number(text: str) -> int | None:
+def _parse_number(text: str) -> int | None:
     """Return a number; None for a field that the accounting has cut."""
     return int(text) if text.isdecimal() else None
 
@@ -194,7 +194,7 @@ def _field(text: str, key: str) -> str:
 
 
 @cache
-def _datetime(text: str) -> dt.datetime | None:
+def _parse_moment(text: str) -> dt.datetime | None:
     import datetime as dt
 
     try:
@@ -204,7 +204,7 @@ def _datetime(text: str) -> dt.datetime | None:
 
 
 @cache
-def _seconds(text: str) -> int | None:
+def _parse_seconds(text: str) -> int | None:
     try:
         return units.parse_time(text.strip())
     except HpcKitError:

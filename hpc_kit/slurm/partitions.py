@@ -28,7 +28,7 @@ class NodeKind(NamedTuple):
     gpu: str | None = None
 
 
-class Partition(NamedTuple):
+class ListedPartition(NamedTuple):
     """A partition with its limits; times are in seconds, None for no limit."""
 
     name: str
@@ -53,9 +53,9 @@ class JobPart(NamedTuple):
     time: int | None
 
 
-def parse_partitions(text: str) -> list[Partition]:
+def parse_partitions(text: str) -> list[ListedPartition]:
     """Parse the lines of `SINFO_ARGV`: one for each kind of node of a partition."""
-    found: dict[str, Partition] = {}
+    found: dict[str, ListedPartition] = {}
     for line in text.splitlines():
         fields = line.strip().split("|")
         if len(fields) < 5 or not fields[1].isdigit() or not fields[2].isdigit():
@@ -63,7 +63,7 @@ def parse_partitions(text: str) -> list[Partition]:
         name, nodes, cpus, time, sizes, default_time, mem, gres, *_ = (*fields, "", "", "")
         most = sizes.rpartition("-")[2]
         kind = NodeKind(int(nodes), int(cpus), int(mem) if mem.isdigit() else None, *_parse_gpus(gres))
-        partition = Partition(
+        partition = ListedPartition(
             name.rstrip("*"),
             name.endswith("*"),
             (kind,),
@@ -76,7 +76,7 @@ def parse_partitions(text: str) -> list[Partition]:
     return list(found.values())
 
 
-def parse_scontrol_partitions(partitions: str, nodes: str) -> list[Partition]:
+def parse_scontrol_partitions(partitions: str, nodes: str) -> list[ListedPartition]:
     """Parse `scontrol --oneliner show partition` and `... show node`, for a site without sinfo."""
     kinds: dict[str, dict[NodeKind, int]] = {}
     for fields in scontrol_records(nodes):
@@ -91,7 +91,7 @@ def parse_scontrol_partitions(partitions: str, nodes: str) -> list[Partition]:
     for fields in scontrol_records(partitions):
         name, most = fields["PartitionName"], fields.get("MaxNodes", "")
         found.append(
-            Partition(
+            ListedPartition(
                 name,
                 fields.get("Default") == "YES",
                 tuple(kind._replace(nodes=count) for kind, count in kinds.get(name, {}).items()),
@@ -113,7 +113,7 @@ def scontrol_records(text: str) -> Iterator[Mapping[str, str]]:
             yield defaultdict(str, fields)
 
 
-def find_obstacle(part: JobPart, partition: Partition, *, has_qos: bool) -> tuple[str, str] | None:
+def find_obstacle(part: JobPart, partition: ListedPartition, *, has_qos: bool) -> tuple[str, str] | None:
     """Return the reason why a partition can never start a job, and the remedy; None if there is no reason.
 
     Args:

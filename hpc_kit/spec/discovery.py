@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from hpc_kit.slurm.client import SlurmClient
-    from hpc_kit.slurm.partitions import Partition
+    from hpc_kit.slurm.partitions import ListedPartition
 
 SECONDS = 20.0
 """Time limit of each command."""
@@ -116,7 +116,7 @@ def _words(argv: Sequence[str]) -> str:
     return " ".join(word for word in argv if word == "--mpi=list" or not word.startswith("-"))
 
 
-def _find_partitions(questions: _Questions, listed: str) -> tuple[list[Partition], str]:
+def _find_partitions(questions: _Questions, listed: str) -> tuple[list[ListedPartition], str]:
     if found := partitions.parse_partitions(questions.ask(partitions.SINFO_ARGV)):
         return found, "sinfo"
     nodes = questions.ask(NODE_ARGV) if listed else ""
@@ -180,7 +180,7 @@ def _software_facts(questions: _Questions, environ: Mapping[str, str]) -> Iterat
         yield Fact(("containers",), tools, "programs on PATH" + (", srun --help" if plugin else ""))
 
 
-def _usual_node(found: Sequence[Partition]) -> dict[str, str | int]:
+def _usual_node(found: Sequence[ListedPartition]) -> dict[str, str | int]:
     """Return the keys of [node]: the largest node of the default partition, else of the first one.
 
     A cluster with GPUs elsewhere gets no `gpus = 0` there: this would drop the GPU options of jobs without partition.
@@ -191,7 +191,7 @@ def _usual_node(found: Sequence[Partition]) -> dict[str, str | int]:
     return keys
 
 
-def _node_keys(partition: Partition) -> dict[str, str | int]:
+def _node_keys(partition: ListedPartition) -> dict[str, str | int]:
     """Return the largest number of each resource that a node of a partition has."""
     keys: dict[str, str | int] = {}
     kinds = partition.kinds
@@ -207,13 +207,13 @@ def _node_keys(partition: Partition) -> dict[str, str | int]:
     return keys
 
 
-def _node_facts(found: Sequence[Partition], source: str) -> Iterator[Fact]:
+def _node_facts(found: Sequence[ListedPartition], source: str) -> Iterator[Fact]:
     for key, value in _usual_node(found).items():
         yield Fact(("node", key), value, source)
 
 
 def _partition_facts(
-    partition: Partition, usual: Mapping[str, object], rules: Mapping[str, str], source: str
+    partition: ListedPartition, usual: Mapping[str, object], rules: Mapping[str, str], source: str
 ) -> Iterator[Fact]:
     """Yield the keys of one partition. Its nodes need a key only where they differ from [node]."""
     keys: dict[str, str | int | bool] = {"default": True} if partition.is_default else {}

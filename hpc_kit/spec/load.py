@@ -159,7 +159,7 @@ def _job(document: Document, settings: Settings | None, stem: str) -> tuple[Job,
     return (job if job.name else structs.replace(job, name=stem)), document
 
 
-def _partitions(document: Document) -> dict[str, Document]:
+def _partition_documents(document: Document) -> dict[str, Document]:
     """Return what each [partition.NAME] replaces in the rest of the cluster file.
 
     Raises:
@@ -185,7 +185,7 @@ def _cluster(
         if key.startswith(CLUSTER_PREFIX)
     }
     overrides = _overrides(own, Cluster, CLUSTER_PREFIX)
-    partitions = _partitions(document)
+    partitions = _partition_documents(document)
     cluster = convert(toml_documents.merge_documents(document, overrides), Cluster)
     if cluster.extends is not None:
         raise SpecError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnitError
 from hpc_kit.slurm import units
-from hpc_kit.slurm.partitions import SINFO_ARGV, JobPart, NodeKind, Partition, find_obstacle, parse_partitions
+from hpc_kit.slurm.partitions import SINFO_ARGV, JobPart, ListedPartition, NodeKind, find_obstacle, parse_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -44,16 +44,16 @@ def check_with_sinfo(resolved: Resolved, client: SlurmClient) -> None:
         _check_limits(resolved, parse_partitions(answer.stdout), client.environ)
 
 
-def _partitions_of(cluster: Cluster) -> list[Partition]:
+def _partitions_of(cluster: Cluster) -> list[ListedPartition]:
     found = []
     for name, each in cluster.partition.items():
         cpus = each.cpus or cluster.node.cpus or _MANY
         kinds = (NodeKind(each.nodes, cpus),) if each.nodes else ()
-        found.append(Partition(name, each.default, kinds, _seconds(each.max_time), each.max_nodes))
+        found.append(ListedPartition(name, each.default, kinds, _parse_duration(each.max_time), each.max_nodes))
     return found
 
 
-def _check_limits(resolved: Resolved, known: Sequence[Partition], environ: Mapping[str, str]) -> None:
+def _check_limits(resolved: Resolved, known: Sequence[ListedPartition], environ: Mapping[str, str]) -> None:
     """Compare the job with the known partitions; an unknown partition refuses nothing.
 
     SBATCH variables of `environ` count where the job sets no option.
@@ -87,10 +87,12 @@ def _parts(resolved: Resolved, environ: Mapping[str, str]) -> Iterator[JobPart]:
         cpus = 1 if resolved.cpus_by_slurm or resources.overcommit else resources.cpus_per_task or 1
         tasks = 1 if resources.overcommit else -(-ntasks // nodes)
         time = resources.time if resources.time is not None else environ.get("SBATCH_TIMELIMIT")
-        yield JobPart(resources.partition or environ.get("SBATCH_PARTITION"), nodes, tasks * cpus, _seconds(time))
+        yield JobPart(
+            resources.partition or environ.get("SBATCH_PARTITION"), nodes, tasks * cpus, _parse_duration(time)
+        )
 
 
-def _seconds(time: str | int | None) -> int | None:
+def _parse_duration(time: str | int | None) -> int | None:
     try:
         return None if time is None else units.parse_time(str(time))
     except UnitError:

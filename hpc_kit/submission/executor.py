@@ -466,7 +466,7 @@ def _signal_delay(job: Job, options: ExecutorOptions) -> int:
     """
     if options.signal_delay_s is not None:
         return options.signal_delay_s
-    limit = _time_limit(job)
+    limit = _limit_seconds(job)
     return SIGNAL_DELAY if limit is None or limit == UNLIMITED else min(SIGNAL_DELAY, limit // 4)
 
 
@@ -475,11 +475,11 @@ def timeout_minutes(job: Job) -> int:
 
     0 if it is unknown: each signal then counts as a time-out, so that no job is requeued for ever.
     """
-    limit = _time_limit(job)
+    limit = _limit_seconds(job)
     return 0 if limit is None else ENDLESS_MINUTES if limit == UNLIMITED else limit // 60
 
 
-def _time_limit(job: Job) -> int | None:
+def _limit_seconds(job: Job) -> int | None:
     limit = job.resources.time
     return None if limit is None else parse_time(str(limit))
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from msgspec import structs
 
 from hpc_kit.bench.comparison import compare_results
-from hpc_kit.bench.results import BenchResult, ResultRow, encode
+from hpc_kit.bench.results import BenchResult, ResultRow, encode_result
 from hpc_kit.cli.bench import command
 from hpc_kit.errors import AnswerNo, SpecError
 from tests.bench.papers import document, host, row
@@ -76,7 +76,7 @@ def test_rows_of_the_library_match_whether_other_algorithms_were_measured_or_not
         assert list_verdicts(first, second) == [("seconds", "same")]
     names = [str(tmp_path / name) for name in ("A.json", "B.json")]
     for name, each in zip(names, (without, beside), strict=True):
-        Path(name).write_bytes(encode(each))
+        Path(name).write_bytes(encode_result(each))
     text = CliRunner().invoke(command, ["compare", *names]).output
     assert text.endswith("\nonly in B: 2 rows (algorithm ring, star)\n")
 
@@ -118,7 +118,7 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
     for name, factor in zip(names, (1.0, 2.0), strict=True):
         measured = row(4096, scaled(factor))
         counted = structs.replace(measured, values=measured.values | {"total": 1024})
-        Path(name).write_bytes(encode(document([counted])))
+        Path(name).write_bytes(encode_result(document([counted])))
     text = CliRunner().invoke(command, ["compare", *names]).output
     lines = [re.sub(" +", " ", line) for line in text.splitlines()]
     assert "| gloo | 4 KiB | time | 1 s | 2 s | 2.000 +- 0.024 | worse |" in lines

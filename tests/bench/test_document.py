@@ -21,7 +21,7 @@ def two_sizes() -> BenchResult:
 
 
 def test_a_result_is_flat_and_reads_back(two_sizes: BenchResult) -> None:
-    data = results.encode(two_sizes)
+    data = results.encode_result(two_sizes)
     first = json.loads(data)["results"][0]
     assert {name: first[name] for name in ("backend", "bytes", "seconds")} == {
         "backend": "gloo",
@@ -29,12 +29,12 @@ def test_a_result_is_flat_and_reads_back(two_sizes: BenchResult) -> None:
         "seconds": 2e-6,
     }
     assert first["spread"]["seconds"]["repeats"] == 3
-    assert results.decode(data) == two_sizes
+    assert results.decode_result(data) == two_sizes
 
 
 def test_nan_is_omitted(two_sizes: BenchResult) -> None:
     two_sizes.results[0].values["algbw"] = float("nan")
-    assert list(results.decode(results.encode(two_sizes)).results[0].values) == ["seconds"]
+    assert list(results.decode_result(results.encode_result(two_sizes)).results[0].values) == ["seconds"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"results": []}', '{"columns": {}, "results": [1]}'])
@@ -131,6 +131,6 @@ def test_without_matplotlib_tables_are_still_printed(
 
 
 def test_a_result_of_a_later_version_is_refused(two_sizes: BenchResult, tmp_path: Path) -> None:
-    (tmp_path / "A.json").write_bytes(results.encode(structs.replace(two_sizes, format=results.FORMAT + 1)))
+    (tmp_path / "A.json").write_bytes(results.encode_result(structs.replace(two_sizes, format=results.FORMAT + 1)))
     with pytest.raises(SpecError, match="of a later hpc_kit"):
         results.read_result(tmp_path / "A.json")

@@ -213,12 +213,12 @@ def test_the_document_contains_the_last_lines_of_a_huge_log_and_a_mark(
 
 @pytest.mark.parametrize("which", [["--rank", "2"], ["--all"]])
 def test_printing_a_log_needs_little_memory(call: Call, failed: Run, which: list[str]) -> None:
-    size = 200 << 20
+    size = 100 << 20
     with failed.rank_log(2).open("wb") as log:
         log.truncate(size)
         log.seek(size)
         log.write("\ngrö".encode())
-    limited = "import resource, runpy; resource.setrlimit(resource.RLIMIT_DATA, (150 << 20,) * 2)"
+    limited = "import resource, runpy; resource.setrlimit(resource.RLIMIT_DATA, (80 << 20,) * 2)"
     words = [sys.executable, "-c", f"{limited}; runpy.run_module('hpc_kit', run_name='__main__')", "logs", "12", *which]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
         assert process.stdout

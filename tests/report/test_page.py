@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec import structs
 
-from hpc_kit.bench.results import encode
+from hpc_kit.bench.results import encode_result
 from hpc_kit.cli.report import command
 from hpc_kit.report import run_section
 from hpc_kit.report.page import Picture, ReportTable, ReportText, Section, markup_code, render_page
@@ -106,7 +106,7 @@ def test_the_page_is_readable_by_a_screen_reader_and_in_dark_mode() -> None:
 def test_benches_of_one_kind_are_named_after_their_files(tmp_path: Path) -> None:
     for name in ("busy", "idle"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "A.json").write_bytes(encode(papers.document([])))
+        (tmp_path / name / "A.json").write_bytes(encode_result(papers.document([])))
     done = CliRunner().invoke(command, [str(tmp_path / "busy/A.json"), str(tmp_path / "idle/A.json"), "--out", "-"])
     found = Page(done.stdout)
     titles = f"Collectives: {tmp_path}/busy/A.json", f"Collectives: {tmp_path}/idle/A.json"
@@ -120,7 +120,9 @@ def test_a_note_may_contain_code_and_lines() -> None:
 
 
 def test_missing_measurements_are_listed_at_the_top(tmp_path: Path) -> None:
-    (tmp_path / "A.json").write_bytes(encode(structs.replace(papers.document([]), missing=["2 ranks", "4 ranks"])))
+    (tmp_path / "A.json").write_bytes(
+        encode_result(structs.replace(papers.document([]), missing=["2 ranks", "4 ranks"]))
+    )
     found = Page(CliRunner().invoke(command, [str(tmp_path / "A.json"), "--out", "-"]).stdout)
     assert "Incomplete: without 2 ranks; 4 ranks." in found.texts_of("p")
 
@@ -135,7 +137,7 @@ def test_a_run_folder_and_a_bench_become_a_page(tmp_path: Path, monkeypatch: pyt
     (run / "rank-0.log").write_text("step 1/2   loss 5.00   1 200 tokens/s\n")
     (run / "record.json").write_text(json.dumps({"job_name": "train", "environment": {"LANG": "C"}, "host": "login1"}))
     bench = tmp_path / "A.json"
-    bench.write_bytes(encode(papers.document([papers.row(4096, [1e-3, 2e-3, 3e-3])])))
+    bench.write_bytes(encode_result(papers.document([papers.row(4096, [1e-3, 2e-3, 3e-3])])))
     done = CliRunner().invoke(command, [str(run), str(bench), "--out", "-"])
     found = Page(done.stdout)
     assert "train, job 7" in found.texts_of("h2")
@@ -168,7 +170,7 @@ def test_only_its_owner_can_read_a_page_and_secrets_are_masked(tmp_path: Path, m
 
 def test_an_unwritable_page_is_an_error(tmp_path: Path) -> None:
     bench = tmp_path / "A.json"
-    bench.write_bytes(encode(papers.document([])))
+    bench.write_bytes(encode_result(papers.document([])))
     done = CliRunner().invoke(command, [str(bench), "--out", str(tmp_path / "no/such/page.html")])
     assert "cannot write" in str(done.exception)
 
@@ -230,7 +232,7 @@ def test_reading_a_large_log_needs_little_memory(tmp_path: Path) -> None:
 def test_a_browser_shows_the_page_in_light_and_dark_mode(scheme: int, background: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     bench = tmp_path / "A.json"
-    bench.write_bytes(encode(papers.document([papers.row(size, [1e-3, 2e-3, 3e-3]) for size in (1024, 4096)])))
+    bench.write_bytes(encode_result(papers.document([papers.row(size, [1e-3, 2e-3, 3e-3]) for size in (1024, 4096)])))
     CliRunner().invoke(command, [str(bench), "--out", str(tmp_path / "page.html")])
     # The page itself runs no script; the one that looks is put in by the test, with leave to run.
     text = (tmp_path / "page.html").read_text().replace("default-src 'none'", "script-src 'unsafe-inline'")

@@ -6,14 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+MODULES = ("submitit.slurm.test_slurm", "submitit.auto.test_auto", "submitit.core.test_core")
 
 
-@pytest.mark.parametrize("module", ["slurm.test_slurm", "auto.test_auto", "core.test_core"])
-def test_the_tests_of_submitit_pass(module: str, tmp_path: Path) -> None:
+def test_the_tests_of_submitit_pass(tmp_path: Path) -> None:
     plugin = ("-p", "tests.submission.submitit_plugin", "-p", "no:cacheprovider", "--rootdir", str(tmp_path))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *plugin, "--pyargs", f"submitit.{module}"],
+        [sys.executable, "-m", "pytest", "-q", *plugin, "--pyargs", *MODULES],
         cwd=tmp_path,
         capture_output=True,
         text=True,
