@@ -230,7 +230,7 @@ class Trial:
         program = self.kind.program
         settings: dict[str, object] = {
             "command": [sys.executable, program.file], "restart": restart, "env.STEPS": str(STEPS),
-            "resources.mem": "2G", "resources.time": "30", "resources.cpus_per_task": 1,
+            "resources.mem": "2G", "resources.time": "300", "resources.cpus_per_task": 1,
             "resources.chdir": str(self.folder),
         }  # fmt: skip
         settings |= {f"env.{name}": value for name, value in {**program.env, **self.kind.env}.items()}
