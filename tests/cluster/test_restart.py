@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from hpc_kit.script.render import render
 from tests.faults.queues import RealQueue
 from tests.faults.ring import ANYWHERE, REAL, Kind, Trial
 from tests.faults.test_foreign import LOST, count_repeated, job_settings, require, starts
-from tests.pocketslurm.conftest import wait_for
 
 from . import Cluster
 
@@ -44,20 +44,28 @@ FOREIGN = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(500)
 def test_foreign_trainers_survive_their_time_limit(queue: RealQueue) -> None:
     runs: dict[str, Path] = {}
     for program, (package, _) in FOREIGN.items():
         require(package)
         folder = queue.folder / program
         (folder / "runs" / "job").mkdir(parents=True)
-        settings = {**job_settings(program, 2), "restart.lead": 60, "resources.time": "2", "env.SECONDS_A_STEP": "2"}
+        settings = {**job_settings(program, 2), "restart.lead": 60, "resources.time": "3", "env.SECONDS_A_STEP": "3"}
         text = render("single", "slurm", set={**settings, "resources.chdir": str(folder)}, root=folder)
         (folder / "job.sbatch").write_text(text)
         done = queue.call("sbatch", "--parsable", str(folder / "job.sbatch"))
         runs[program] = folder / "runs" / "job" / done.stdout.strip()
+    deadline = time.monotonic() + 430
+    while time.monotonic() < deadline and not all((run / END).exists() for run in runs.values()):
+        time.sleep(1)
     for program, run in runs.items():
-        wait_for((run / END).exists, seconds=380)
-        log = run.with_name(f"{run.name}.log").read_text() + (run / "rank-0.log").read_text()
+        log = (
+            (run / "history").read_text()
+            + run.with_name(f"{run.name}.log").read_text()
+            + (run / "rank-0.log").read_text()
+        )
+        assert (run / END).exists(), log
         assert (run / END).read_text().split()[0] == "0", log
         attempts = len(starts(run))
         assert attempts > 1, log

@@ -109,7 +109,7 @@ def train(rank: int) -> Saver:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            log.write(f"{os.environ['HPC_KIT_ATTEMPT']} {step + 1} {float(loss).hex()} {time.time():.2f}\n")
+            log.write(f"{os.environ['HPC_KIT_ATTEMPT']} {step + 1} {float(loss.detach()).hex()} {time.time():.2f}\n")
             if (step + 1) % 10 == 0:
                 evaluate(rank)
             if saver.step(step):

@@ -230,7 +230,7 @@ class Trial:
         program = self.kind.program
         settings: dict[str, object] = {
             "command": [sys.executable, program.file], "restart": restart, "env.STEPS": str(STEPS),
-            "resources.mem": "2G", "resources.time": "30", "resources.cpus_per_task": 1,
+            "resources.mem": "2G", "resources.time": "300", "resources.cpus_per_task": 1,
             "resources.chdir": str(self.folder),
         }  # fmt: skip
         settings |= {f"env.{name}": value for name, value in {**program.env, **self.kind.env}.items()}
@@ -457,9 +457,11 @@ ANYWHERE = [
     Kind("ddp: stop signal during the start", signal_batch, early=5, program=DDP),
     Kind("ddp: stop signal during an evaluation", signal_in_evaluation, {"EVALUATION_SECONDS": "1"}, program=DDP),
     Kind("ddp: SIGTERM to all", call("scancel", "--signal=TERM", "--full", "JOB"), program=DDP),
+    Kind("ddp: requeue by an administrator", call(*REQUEUE), program=DDP),
     Kind("ddp: kill -9 of a rank", kill_rank, program=DDP),
     Kind("ddp: newest checkpoint cut short", cut_checkpoint, program=DDP),
     Kind("torchrun: stop signal to the batch shell", signal_batch, program=TORCHRUN),
+    Kind("torchrun: SIGTERM to all", call("scancel", "--signal=TERM", "--full", "JOB"), program=TORCHRUN),
     Kind("torchrun: kill -9 of a rank", kill_rank, program=TORCHRUN),
     Kind("torchrun: stop signal, without Checkpointer", signal_batch, program=PLAIN),
     Kind("torchrun: stop signal to the steps, without Checkpointer", call("scancel", "--signal=USR1", "JOB"),

@@ -15,7 +15,7 @@ from tests.pocketslurm.conftest import Slurm, wait_for
 
 PROGRAM = """import os, pathlib, signal, sys, time
 
-rank, folder = int(os.environ.get("SLURM_PROCID", "0")), pathlib.Path("saved")
+rank, folder = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))), pathlib.Path("saved")
 folder.mkdir(exist_ok=True)
 file = folder / f"rank-{rank}"
 stopped = []
@@ -114,6 +114,28 @@ def test_a_stopped_job_is_requeued_and_goes_on(slurm: Slurm, *, standalone: bool
         ("end", 2, "finished", None, "made", 0),
     ]
     assert history(run)[2]["requeues"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("standalone", [False, True], ids=["kit", "standalone"])
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [("scancel --signal=USR1 --batch $SLURM_JOB_ID", "stopped by USR1"), ("kill -9 $PPID", "exit code 137")],
+    ids=["stop", "kill"],
+)
+def test_a_job_of_torchrun_is_requeued(tmp_path: Path, command: str, reason: str, *, standalone: bool) -> None:
+    own = Slurm(tmp_path / "own", gpus=0, nodes="127.0.0.[1-2]")
+    (own.folder / "runs" / "job").mkdir(parents=True)
+    (own.folder / "count.py").write_text(PROGRAM)
+    changes: dict[str, object] = {"launch.launcher": "torchrun", "launch.nproc_per_node": 2, "resources.nodes": 2}
+    changes |= {"resources.ntasks_per_node": 1}
+    try:
+        run = submit(own, env={"RUN": command}, standalone=standalone, changes=changes)
+        assert await_end(run) == 0, log(run)
+        assert [event["reason"] for event in history(run) if event.get("decision") == "requeue"] == [reason]
+        assert reason == "exit code 137" or starts(run)[1] >= 5
+    finally:
+        own.clear()
 
 
 def test_the_time_limit_is_the_end_of_an_attempt_only(tmp_path: Path) -> None:

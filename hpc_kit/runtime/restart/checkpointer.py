@@ -32,13 +32,10 @@ from hpc_kit.runtime.restart.all_ranks import gather, run_on_all
 from hpc_kit.runtime.restart.attempts import ATTEMPT_VARIABLE, FolderLock, is_restart, job_identity, write_error
 from hpc_kit.runtime.restart.checkpoint_folder import CheckpointInfo, Damage, Saved
 from hpc_kit.runtime.restart.stop_agreement import StopAgreement
-from hpc_kit.runtime.restart.stop_signal import StopSignal
+from hpc_kit.runtime.restart.stop_signal import LEAD_VARIABLE, StopSignal
 from hpc_kit.runtime.restart.training_state import Shape, TrainingState
 
 T = TypeVar("T")
-
-LEAD_VARIABLE = "HPC_KIT_RESTART_LEAD"
-"""Environment variable, set by the script: seconds between the stop signal and the end of the job."""
 
 _LONG_SAVE, _LARGE_SHARE = 1.0, 0.1
 """Saves that take more than these seconds and more than this share of the time are reported."""
@@ -61,7 +58,8 @@ class Checkpointer:
                     break
 
     All ranks must make the same calls. A program without a process group is one rank. From the constructor on, the stop
-    signal (SIGUSR1, or those of HPC_KIT_STOP_SIGNAL) does not end the process: `step` saves, and returns True.
+    signal does not end the process: `step` saves, and returns True. It is SIGUSR1, or those of HPC_KIT_STOP_SIGNAL; in
+    a job with [restart] also SIGTERM, which Slurm sends at a preemption.
 
     A checkpoint is a folder `step-N`, complete and on the disk before it gets this name. Only one training at a time
     can use a folder.

@@ -18,6 +18,10 @@ Handler = Callable[[int, FrameType | None], Any] | int | None
 STOP_SIGNAL_VARIABLE = "HPC_KIT_STOP_SIGNAL"
 """Environment variable, set by the script: the signals that ask for a stop, such as `USR1` or `USR1,TERM`."""
 
+LEAD_VARIABLE = "HPC_KIT_RESTART_LEAD"
+"""Environment variable, set by the script of a job with [restart]: seconds between the stop signal and the end of the
+job."""
+
 
 class TrainingStopped(JobFailed):
     """The training ended before its last step because it was asked to."""
@@ -36,7 +40,9 @@ class TrainingStopped(JobFailed):
 
 
 def stop_signals(environ: Mapping[str, str]) -> list[signal.Signals]:
-    """Return the signals that ask for a stop: those of HPC_KIT_STOP_SIGNAL, or SIGUSR1.
+    """Return the signals that ask for a stop: those of HPC_KIT_STOP_SIGNAL, or SIGUSR1; with [restart] SIGTERM, too.
+
+    Slurm sends SIGTERM to a job that it preempts or requeues, and SIGKILL after `KillWait`, by default 30 s later.
 
     Raises:
         SpecError: A name is unknown, or no program can handle the signal.
@@ -52,14 +58,14 @@ def stop_signals(environ: Mapping[str, str]) -> list[signal.Signals]:
                 remedy="a name such as USR1, or several: USR1,TERM",
             )
         numbers.append(number)
-    return numbers
+    return numbers if LEAD_VARIABLE not in environ else list(dict.fromkeys([*numbers, signal.SIGTERM]))
 
 
 class StopSignal:
     """A flag that is set when this process receives a stop signal.
 
     The handler only sets the flag, and calls the handler that was installed before. A forked process, such as a worker
-    of a DataLoader, inherits the handler: there, the signal has no effect.
+    of a DataLoader, inherits the handler: there, the signal has no effect, but for SIGTERM, which ends that process.
 
     Args:
         environ: Environment with HPC_KIT_STOP_SIGNAL.
@@ -68,7 +74,7 @@ class StopSignal:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.requested = False
         """True after the signal came. A plain attribute: a lock could block a handler that interrupts another one."""
-        self._numbers = stop_signals(environ)
+        self._numbers, self._pid = stop_signals(environ), os.getpid()
         self._previous: dict[int, Handler] = {}
 
     def __enter__(self) -> Self:
@@ -87,6 +93,9 @@ class StopSignal:
         self._previous.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGTERM and os.getpid() != self._pid:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         self.requested = True
         previous = self._previous.get(number)
         if callable(previous) and previous is not signal.default_int_handler:

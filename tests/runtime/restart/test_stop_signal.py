@@ -47,6 +47,19 @@ def test_a_handler_that_was_installed_later_stays() -> None:
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
 
 
+def test_in_a_job_with_restart_sigterm_asks_for_a_stop_too() -> None:
+    environ = {"HPC_KIT_STOP_SIGNAL": "USR1", "HPC_KIT_RESTART_LEAD": "60"}
+    assert stop_signals(environ) == [signal.SIGUSR1, signal.SIGTERM]
+    with StopSignal(environ) as stop:
+        child = multiprocessing.get_context("fork").Process(target=signal.pause)
+        child.start()
+        child.terminate()
+        child.join(10)
+        assert (child.exitcode, stop.requested) == (-signal.SIGTERM, False)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.requested
+
+
 @pytest.mark.parametrize(("text", "numbers"), [
     ("", [signal.SIGUSR1]),
     ("USR2", [signal.SIGUSR2]),
