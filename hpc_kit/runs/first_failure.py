@@ -7,7 +7,7 @@ import re
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.run_files import read_first_failure
+from hpc_kit.run_files import SCRIPT, read_first_failure
 from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.states import ENDED_BY_SLURM, JobState
 
@@ -27,6 +27,8 @@ MAX_BYTES = 1 << 26
 
 SHELL_MESSAGE = re.compile(r"(?:(?:.*/)?(?:task|worker|agent)(?:\.sh)?: line \d+: +\d+ [A-Z]\w+.*|Terminated|Killed)$")
 """Bash's message in a task's shell about a program that a signal ended; for SIGTERM it may be a single word."""
+
+_BASH_MESSAGE = re.compile(r"\S*/slurm_script: line (?P<line>\d+): (?P<message>.*)")
 
 
 class RankFailure(NamedTuple):
@@ -94,7 +96,20 @@ def _text_and_log(run: Run, verdict: Verdict) -> tuple[str, Path | None]:
         tail = tail.partition("Traceback (most recent call last)")[0].rpartition("\n")[0]
     last = _last_lines(tail, KILLED_LINES if killed else TAIL_LINES)
     proofs = [proof.text for proof in verdict.evidence if proof.file.endswith((".log", ".out", ".err"))]
-    return "\n".join([*last, *(text for text in dict.fromkeys(proofs) if text not in last)]), log
+    lines = [*last, *(text for text in dict.fromkeys(proofs) if text not in last)]
+    return "\n".join(_name_script_line(line, run) for line in lines), log
+
+
+def _name_script_line(line: str, run: Run) -> str:
+    """Return a message of bash with the line that the user wrote, instead of a place in Slurm's copy of the script."""
+    match = _BASH_MESSAGE.match(line)
+    if match is None:
+        return line
+    try:
+        text = (run.folder / SCRIPT).read_text(encoding="utf-8").splitlines()[int(match["line"]) - 1].strip()
+    except (OSError, IndexError):
+        return line
+    return f"`{text}`: {match['message']} ({SCRIPT}, line {match['line']})"
 
 
 def signal_name(exit_code: int | None) -> str | None:

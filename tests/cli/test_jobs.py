@@ -118,7 +118,7 @@ def test_status_without_a_controller_exits_with_1_and_names_its_source(
     (failed.folder / "end").write_text("1 1700000000\n")
     assert root.main(["status", "12"], standalone_mode=False) == 1
     told = capsys.readouterr()
-    assert "FAILED: rank 3 on n2: ValueError: bad" in told.out
+    assert "FAILED: rank 3 on n2 failed with ValueError: bad" in told.out
     assert "Unable to contact slurm controller" in told.err
     assert "the jobs' own files" in told.err
 
@@ -148,7 +148,7 @@ def test_watch_prints_json_lines(slurm: FakeSlurm, call: Call, failed: Run) -> N
     events = [json.loads(line) for line in text.splitlines()]
     assert (status, [event["event"] for event in events]) == (1, ["job", "over"])
     assert (events[0]["state"], events[0]["old"], events[1]["well"]) == ("FAILED", None, False)
-    assert events[0]["sentence"] == "rank 3 on n2: ValueError: bad"
+    assert events[0]["sentence"] == "rank 3 on n2 failed with ValueError: bad"
 
 
 def test_watch_without_jobs_prints_a_note(slurm: FakeSlurm, call: Call) -> None:
@@ -186,7 +186,7 @@ def test_watch_draws_in_place_on_a_terminal(slurm: FakeSlurm, project: Path, fai
     os.close(main)
     assert process.returncode == 1, drawn
     assert b"0 of 1 jobs not over, asked every 10 s; Ctrl-C leaves them alone" in drawn
-    assert re.search(rb"12  job +\d s +10 s  FAILED: rank 3 on n2: ValueError: bad", drawn)
+    assert re.search(rb"12  job +\d s +10 s  FAILED: rank 3 on n2 failed with ValueError: bad", drawn)
     assert b"\x1b[" in drawn
 
 

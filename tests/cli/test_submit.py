@@ -58,7 +58,7 @@ def test_the_first_failed_rank_is_shown_and_sets_the_exit_code(kit: Kit, project
     )
     done = kit("submit", "-j", "2x1", "--", "python", "-u", "train.py")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "failed  rank 1 on 127.0.0.2: ValueError: bad batch (exit code 1)" in done.stdout.splitlines()
+    assert "failed  rank 1 on 127.0.0.2 failed with ValueError: bad batch (train.py:3)" in done.stdout.splitlines()
     assert done.stdout.count("Traceback (most recent call last)") == 1
     status = json.loads(kit("status", "1", "--json").stdout)
     assert [(entry["job_id"], entry["state"]) for entry in status] == [("1", "FAILED")]
@@ -102,7 +102,7 @@ def test_an_array_is_followed_to_the_end_of_its_last_element(kit: Kit, project: 
     assert done.returncode == 5, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert {f"1_{index}     I am {index}" for index in range(3)} <= {*lines}
-    assert "failed  1_2, rank 0 on 127.0.0.1: exit code 5" in lines
+    assert "failed  1_2, unknown: rank 0 on 127.0.0.1 ended with exit code 5, and no line shows why" in lines
     assert "ended   2 of 3 elements completed" in lines
     assert "logs    runs/bash/1_*/rank-*.log, runs/bash/1_*.log" in lines
     told = kit("logs", "1").stdout.splitlines()

@@ -332,7 +332,7 @@ def test_clocks_of_login_and_nodes_may_differ_by_minutes(project: Project, skew:
     assert right < 120 < 300 < skewed
     for status, output in (nodes, login):
         assert status == 7, output
-        assert "failed  rank 1 on n2: exit code 7" in output
+        assert "rank 1 on n2 ended with exit code 7" in output
         assert "mine" in output
     assert [line["state"] for line in project.status(*queued(project))] == ["FAILED", "FAILED"]
     for job in queued(project):

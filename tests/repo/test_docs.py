@@ -125,7 +125,7 @@ def test_the_commands_of_getting_started_run(tmp_path: Path) -> None:
         )
         statuses.append((line, done.returncode))
         if number == 4:
-            assert "failed  rank 3 on 127.0.0.2: ValueError: no more data (exit code 1)" in done.stdout
+            assert "failed  rank 3 on 127.0.0.2 failed with ValueError: no more data (train.py:16)" in done.stdout
     assert [status for _, status in statuses] == [0, 0, 0, 2, 1, 0], statuses
 
 

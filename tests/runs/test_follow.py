@@ -125,7 +125,12 @@ def test_the_end_is_written_into_the_record(slurm: FakeSlurm, run: Run, client: 
         start="2026-01-01T12:00:01",
         end="2026-01-01T12:00:11",
         nodes="n[1-2]",
-        first_failure=record.RecordedFailure(rank=1, host="n1", exit_code=3, headline="exit code 3"),
+        first_failure=record.RecordedFailure(
+            rank=1,
+            host="n1",
+            exit_code=3,
+            headline="unknown: rank 1 on n1 ended with exit code 3, and no line shows why",
+        ),
     )
 
 

@@ -70,7 +70,7 @@ def test_a_failed_job_names_rank_and_exit_code_also_from_its_record(
     (run.folder / "first-failure").write_text("5 n3 1 100.0\n")
     run.rank_log(5).write_text("Traceback (most recent call last):\nValueError: bad\n")
     slurm.queue("12 FAILED")
-    expected = [("12", "FAILED", "rank 5 on n3: ValueError: bad")]
+    expected = [("12", "FAILED", "rank 5 on n3 failed with ValueError: bad")]
     assert summarize(statuses(["12"], runs, client)) == expected
     slurm.queue()
     run.rank_log(5).unlink()

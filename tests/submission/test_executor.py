@@ -375,7 +375,7 @@ def test_the_exception_of_the_first_failed_rank_is_raised(embedded: SlurmClient,
     assert time.monotonic() - started < 30
     assert isinstance(error.value, FailedJobError)
     assert str(error.value).startswith(
-        f"job {job.job_id} job FAILED: rank 2 on 127.0.0.2: ValueError: bad sample on rank 2"
+        f"job {job.job_id} job FAILED: rank 2 on 127.0.0.2 failed with ValueError: bad sample on rank 2"
     )
     assert job.task(0).exception() is not None
 
@@ -384,7 +384,7 @@ def test_a_killed_rank_is_reported_with_its_signal(embedded: SlurmClient, projec
     executor = Executor(job="job", folder="pickles", cluster="here", set={"resources.nodes": 1})
     error = executor.submit(functions.kill_itself).exception()
     assert error is not None
-    assert "rank 0 on 127.0.0.1: killed by SIGKILL" in str(error)
+    assert "rank 0 on 127.0.0.1 was killed by SIGKILL" in str(error)
 
 
 def test_elements_of_an_array_run_through_our_script(embedded: SlurmClient, project: Path) -> None:
@@ -437,7 +437,10 @@ def test_a_failed_program_is_reported_with_rank_host_and_its_output(embedded: Sl
     job = hpc_kit.submit("job", "here")
     error = job.exception()
     assert error is not None
-    assert error.what == f"job {job.job_id} job FAILED: rank 1 on 127.0.0.2: ValueError: bad sample"
+    assert (
+        error.what
+        == f"job {job.job_id} job FAILED: rank 1 on 127.0.0.2 failed with ValueError: bad sample (train.py:3)"
+    )
     assert error.found is not None
     assert error.found.splitlines()[0] == "Traceback (most recent call last):"
     assert error.outcome.exit_status == 1

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import re
 import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hpc_kit.run_files import FIRST_FAILURE, SCRIPT, UNKNOWN_HOST, read_first_failure
+from hpc_kit.run_files import FIRST_FAILURE, UNKNOWN_HOST, read_first_failure
 from hpc_kit.runs.why.answers import UNKNOWN, Verdict
 from hpc_kit.runs.why.decision import decide
 from hpc_kit.runs.why.events import LINE, SYSTEM, Event, Evidence, TaskEnd, signal_text, specify_exit_code
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 MAX_RANKS = 4096
 MIN_BYTES = 1 << 16
 """Bytes that are read at least of the end of each log."""
-
-_BASH_MESSAGE = re.compile(r"\bline (?P<line>\d+)")
 
 
 def explain_run(run: Run, status: JobStatus | None, state: JobState, max_bytes: int = 0) -> Verdict:
@@ -62,15 +59,15 @@ def explain_run(run: Run, status: JobStatus | None, state: JobState, max_bytes: 
         verdict = _name_broken_nodes(run, evidence, verdict, verdict.host)
     if verdict.class_ == "log-folder" and "/" not in verdict.cause:
         verdict = replace(verdict, cause=f"{verdict.cause}: {run.batch_log}")
-    fix = verdict.fix.replace("-j ID", f"-j {run.job_id}")
-    return replace(verdict, fix=fix, cause=_name_script_line(run, verdict))
+    return replace(verdict, fix=verdict.fix.replace("-j ID", f"-j {run.job_id}"))
 
 
 def _logs(run: Run) -> Iterator[tuple[Path, int | None]]:
     """Yield the logs of a run, with the rank that writes to each."""
     seen: set[Path] = set()
     pairs: list[tuple[Path, int | None]] = [(path, None) for path in run.batch_logs()]
-    for rank in run.ranks()[:MAX_RANKS]:
+    marker = read_first_failure(run.folder)
+    for rank in dict.fromkeys([*run.ranks()[:MAX_RANKS], *([marker.rank] if marker else [])]):
         *own, agent = run.rank_logs(rank)
         pairs += [*((path, rank) for path in own), (agent, None)]
     for path, writer in pairs:
@@ -127,18 +124,6 @@ def _name_broken_nodes(run: Run, evidence: Evidence, verdict: Verdict, host: str
     again = shlex.join([*words[:end], option, *words[end:]])
     cause = verdict.cause.replace(f" on {host}", f" on {fold(dict.fromkeys(broken))}", 1)
     return replace(verdict, cause=cause, fix=f"submit again without it: {again}")
-
-
-def _name_script_line(run: Run, verdict: Verdict) -> str:
-    """Return the cause with the line that the user wrote, instead of a place in Slurm's copy of the script."""
-    place = next((_BASH_MESSAGE.search(each.text) for each in verdict.evidence if "slurm_script: " in each.text), None)
-    if place is None:
-        return verdict.cause
-    try:
-        line = (run.folder / SCRIPT).read_text(encoding="utf-8").splitlines()[int(place["line"]) - 1].strip()
-    except (OSError, IndexError):
-        return verdict.cause
-    return f"{verdict.cause} (`{line}`, {SCRIPT}, line {place['line']})"
 
 
 def add_first_failure(folder: Path, evidence: Evidence) -> None:

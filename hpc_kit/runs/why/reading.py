@@ -88,7 +88,7 @@ class LogFile(NamedTuple):
     rank: int | None = None
     host: str | None = None
     skip: int = 0
-    """Bytes at its begin that are not read."""
+    """Bytes at its beginning that are not read."""
 
 
 class Line(NamedTuple):
