@@ -31,7 +31,6 @@ from msgspec import structs
 from hpc_kit.bench import machine
 from hpc_kit.bench.collectives import BUS_FACTORS
 from hpc_kit.bench.preflight import DISK, MATRIX, MEMORY, SECONDS, NodeReport, find_culprits, write_report
-from hpc_kit.errors import RendezvousError
 from hpc_kit.run_files import PREFLIGHT, RUN_VARIABLE
 from hpc_kit.runtime import process_group
 from hpc_kit.runtime.launchers import resolve
@@ -330,11 +329,7 @@ def measure_network(node: Node, world: World) -> None:
             opened = stack.enter_context(store.serve_store(world, token, timeout, os.environ))
         else:
             resolver = HostResolver(world, node.report.node, timeout, os.environ)
-            try:
-                opened = StoreSearch(resolver, token).find()
-            except RendezvousError:
-                node.add(unreachable=world.hosts[:1])
-                return
+            opened = StoreSearch(resolver, token).find()
         board = dist.PrefixStore("preflight", opened.store)  # type: ignore[attr-defined]
         port = stack.enter_context(clock_server())
         # The address on the route to rank 0 comes first.
@@ -345,7 +340,7 @@ def measure_network(node: Node, world: World) -> None:
         if world.rank not in peers:
             node.add(error=f"came later than {SIGN_IN_SECONDS:.0f} s after its start")
             return
-        _check_connections(node, world.hosts, peers)
+        _check_connections(node, {peer.node: peer for peer in peers.values()})
         members = _agree_on_members(node, world, board, peers)
         if len(members) > 1 and world.rank in members:
             interface = network.route_interface(world, opened.address) if opened.address else _interface(peers, world)
@@ -380,14 +375,12 @@ def _collect_peers(node: Node, world: World, board: Any) -> dict[int, Peer]:
     return {int(rank): Peer(name, port, gpus, tuple(own)) for rank, (name, port, gpus, own) in found.items()}
 
 
-def _check_connections(node: Node, hosts: Sequence[str], peers: dict[int, Peer]) -> None:
+def _check_connections(node: Node, peers: dict[str, Peer]) -> None:
     """Report the nodes without a connection, and the difference of the clock to that of the others."""
-    by_name = {peer.node: peer for peer in peers.values()}
-    others = choose_peers(node.report.node, hosts)
+    others = choose_peers(node.report.node, list(peers))
 
     def ask(name: str) -> float | None:
-        if (peer := by_name.get(name)) is None:
-            return None
+        peer = peers[name]
         answers = (ask_clock(address, peer.port) for address in peer.addresses or (network.LOOPBACK,))
         return next((answer for answer in answers if answer is not None), None)
 
