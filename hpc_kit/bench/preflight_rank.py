@@ -34,7 +34,7 @@ from hpc_kit.bench.preflight import DISK, MATRIX, MEMORY, SECONDS, NodeReport, f
 from hpc_kit.run_files import PREFLIGHT, RUN_VARIABLE
 from hpc_kit.runtime import process_group
 from hpc_kit.runtime.launchers import resolve
-from hpc_kit.runtime.rendezvous import network, store
+from hpc_kit.runtime.rendezvous import meeting, network, store
 from hpc_kit.runtime.rendezvous.master_host import HostResolver
 from hpc_kit.runtime.rendezvous.sign_in import wait_until
 from hpc_kit.runtime.rendezvous.store_search import StoreSearch
@@ -343,7 +343,7 @@ def measure_network(node: Node, world: World) -> None:
         _check_connections(node, {peer.node: peer for peer in peers.values()})
         members = _agree_on_members(node, world, board, peers)
         if len(members) > 1 and world.rank in members:
-            interface = network.route_interface(world, opened.address) if opened.address else _interface(peers, world)
+            interface = meeting.route_interface(world, opened.address) if opened.address else _interface(peers, world)
             if interface:
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
             group_store = dist.PrefixStore("group", opened.store)  # type: ignore[attr-defined]
