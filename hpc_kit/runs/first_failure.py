@@ -80,7 +80,9 @@ def find_failure(run: Run, status: JobStatus | None, state: JobState = JobState.
     if host is None and verdict.rank is None and status and status.nodelist:
         host = expand(status.nodelist)[0]  # the batch script runs on the first node
     headline = mask_secrets(verdict.cause)
-    return RankFailure(verdict.rank, host, code, signal_name(code), headline, text, log, verdict.fix)
+    # The traceback stands below this line, and the fix of an exception without a rule is to read it.
+    fix = "" if verdict.class_ == "python-exception" else verdict.fix
+    return RankFailure(verdict.rank, host, code, signal_name(code), headline, text, log, fix)
 
 
 def _text_and_log(run: Run, verdict: Verdict) -> tuple[str, Path | None]:
