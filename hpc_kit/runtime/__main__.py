@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, rank_log
-from hpc_kit.runtime import first_failure, process_group, program, shutdown
+from hpc_kit.runtime import first_failure, joined_ranks, program, shutdown
 from hpc_kit.runtime.launchers import inherited_variables
 from hpc_kit.runtime.launchers.agreement import CHOICE
 from hpc_kit.runtime.placement import REPORT
-from hpc_kit.runtime.process_group import BACKEND, TIMEOUT, timeout_seconds
 from hpc_kit.runtime.torch_environment import (
     RANK_VARIABLES,
     command_variables,
@@ -26,6 +25,7 @@ from hpc_kit.runtime.torch_environment import (
     set_variables,
     unset_rank_variables,
 )
+from hpc_kit.runtime.variables import BACKEND_VARIABLE, TIMEOUT_VARIABLE
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -37,7 +37,7 @@ USAGE = (
     "PROGRAM.py ARGS ... | -m MODULE ARGS ..."
 )
 
-_OPTIONS = {"--backend": BACKEND, "--timeout": TIMEOUT}
+_OPTIONS = {"--backend": BACKEND_VARIABLE, "--timeout": TIMEOUT_VARIABLE}
 _RANKS_BY = ("launcher", "program")
 _OUR_FILES = {__file__, program.__file__, "<frozen runpy>"}
 
@@ -152,22 +152,22 @@ def _run(command: program.ProgramCommand, world: World, *, starts_ranks: bool) -
         own = ("-P", "-m", "hpc_kit.runtime.torchrun", *command.arguments)
         program.ProgramCommand("command", sys.executable, own).replace_this_process()
     if command.kind == "command":
-        process_group.print_warnings(world)
+        joined_ranks.print_warnings(world)
         variables = command_variables(world, os.environ)
         set_variables(unset_rank_variables(variables) if starts_ranks else dict(variables))
         command.replace_this_process()
     # Lightning starts the other ranks of the first node from the program of rank 0, so they cannot meet before it runs.
     starts_others = world.launcher == "env" and not os.environ.get("RANK")
     if starts_others or find_spec("torch") is None:
-        process_group.print_warnings(world)
+        joined_ranks.print_warnings(world)
         exports = rank_variables(world, os.environ)
         met_at = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if os.environ.get(name)}
         exports |= inherited_variables.export_marker(exports | met_at, os.environ)
         set_variables(unset_rank_variables(exports) if starts_ranks else dict(exports))
         _run_program(command)
     else:
-        with process_group.ranks_joined_with_torch(
-            world, timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks
+        with joined_ranks.ranks_joined_with_torch(
+            world, joined_ranks.timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks
         ):
             _run_program(command)
 

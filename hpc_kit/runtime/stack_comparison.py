@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpc_kit.run_files import RankStack
-from hpc_kit.runtime.rendezvous.sign_in import format_ranks
+from hpc_kit.runtime.rank_lists import format_ranks
 
 _WAITING = ("/torch/distributed/", "/torch/autograd/")
 """Files of torch in whose functions a rank waits for other ranks. Computing alone never takes as long as a stall."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError, IncompleteEnvironment, SpecError
 from hpc_kit.runtime import shutdown
 from hpc_kit.runtime.launchers.mpi_variables import MPI_LAUNCHERS, MPICH, OPEN_MPI
+from hpc_kit.runtime.proc_stat import PARENT, read_stat
 from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
@@ -291,7 +292,7 @@ def _parents() -> Iterator[tuple[int, Path]]:
         folder = Path("/proc", str(pid))
         try:
             executable = (folder / "exe").readlink()
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parent = int(read_stat(folder)[PARENT])
         except (OSError, ValueError):
             return
         yield pid, executable

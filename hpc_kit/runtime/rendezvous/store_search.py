@@ -54,7 +54,9 @@ class StoreSearch:
                     if turn:
                         self._spread_connections()
                     name = host if resolver.resolved.get(host, [""])[0] == address else address
-                    return connect_store(name, address, answer.port, max(1.0, resolver.time_left()), answer.bell)
+                    return connect_store(
+                        name, address, answer.port, max(1.0, resolver.time_left()), answer.notification
+                    )
             # At first rank 0 may come at any moment. Later, a longer pause is a small part of the wait.
             time.sleep(min(_MAX_PAUSE, left, max(0.001, waited / 20, world.world_size / 5000)))
             turn += 1

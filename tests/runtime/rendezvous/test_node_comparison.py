@@ -54,7 +54,7 @@ def test_the_code_is_the_program_and_what_it_imports_from_its_own_folder(
     }
     here, there = write_modules(tmp_path / "here", **texts), write_modules(tmp_path / "there", **texts)
     assert program_hash(here) == program_hash(there)
-    node_comparison._names.cache_clear()
+    node_comparison._list_folder.cache_clear()
     write_modules(tmp_path / "there", **{changed: texts[changed] + "# newer\n"})
     assert (program_hash(here) != program_hash(there)) is counts
 
@@ -86,7 +86,7 @@ def test_nodes_that_differ_are_refused_by_all_ranks(monkeypatch: pytest.MonkeyPa
         environ = step.environ(rank) | {"MASTER_ADDR": "127.0.0.1"}
         world = dataclasses.replace(resolve(environ), master_addr="127.0.0.1", hosts=("127.0.0.1",), nnodes=1)
         try:
-            meeting.meet(world, timeout=20, environ=environ, occasion=77, program=(here, there)[rank])
+            meeting.meet(world, timeout=20, environ=environ, meeting_number=77, program=(here, there)[rank])
         except ContradictoryEnvironment as error:
             refused[rank] = error.what, error.found  # the error itself would keep rank 0's store alive
 
