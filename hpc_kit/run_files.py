@@ -48,6 +48,11 @@ STACKS_REQUEST = "request"
 VERDICT = "verdict.json"
 """File in `STACKS`: the latest stall and the ranks that caused it. The first rank to create the file wins."""
 
+ENDED_WITHOUT_TORCH = "ended-without-torch"
+"""JSON object with rank, host and launch of a rank that ended successfully before it imported torch, under
+`python -m hpc_kit.runtime`. Written by each such rank; the last one counts.
+"""
+
 RECORD = "record.json"
 SCRIPT = "script.sbatch"
 PATCH = "git.patch"

@@ -14,6 +14,7 @@ from hpc_kit.errors import SpecError
 from hpc_kit.runtime import first_failure, watchdog
 from hpc_kit.runtime.launchers.ignored_variables import MISSING_SRUN
 from hpc_kit.runtime.mpi import backend, library
+from hpc_kit.runtime.rendezvous.ended_without_torch import record_end_without_torch
 from hpc_kit.runtime.rendezvous.meeting import DEFAULT_TIMEOUT, meet
 from hpc_kit.runtime.torch_environment import (
     command_variables,
@@ -96,6 +97,8 @@ def ranks_joined_with_torch(
     try:
         with ExitStack() as stack, after_torch_import(_join_postponed):
             yield
+        if join in _postponed:
+            record_end_without_torch(world, os.environ)
     finally:
         if join in _postponed:
             _postponed.remove(join)

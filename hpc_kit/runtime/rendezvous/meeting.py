@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpc_kit.runtime.rendezvous import network, node_comparison, sign_in, store
+from hpc_kit.runtime.rendezvous.ended_without_torch import EndedRankCheck
 from hpc_kit.runtime.rendezvous.master_host import HostResolver
 from hpc_kit.runtime.rendezvous.store_search import StoreSearch
 
@@ -93,7 +94,8 @@ def meet(
         program: The program of this process; the running program by default.
 
     Raises:
-        RendezvousError: Not all ranks came in time. The message names the missing ones.
+        RendezvousError: Not all ranks came in time, or a rank has ended without importing torch. The message names the
+            missing ranks.
         ContradictoryEnvironment: Two processes have the same rank, or the nodes do not run the same code.
     """
     environ = os.environ if environ is None else environ
@@ -102,6 +104,7 @@ def meet(
     meeting_number = next(_meeting_numbers) if meeting_number is None else meeting_number
     node = network.this_node_name(environ)
     resolver = HostResolver(world, node, timeout, environ)
+    check_ended_ranks = EndedRankCheck(world, environ)
     with ExitStack() as until_all_have_come:
         if world.launcher in LAUNCHERS_WITH_STORE:
             opened = store.launcher_store(resolver)
@@ -109,7 +112,8 @@ def meet(
             token = store.launch_token(world, meeting_number, environ)
             opened = until_all_have_come.enter_context(store.serve_store(world, token, timeout, environ))
         else:
-            opened = StoreSearch(resolver, store.launch_token(world, meeting_number, environ)).find()
+            token = store.launch_token(world, meeting_number, environ)
+            opened = StoreSearch(resolver, token, check_ended_ranks).find()
         if opened.notification is not None:
             until_all_have_come.enter_context(opened.notification)
         # Agents of torchrun and their workers meet in one store, and so do restarted workers.
@@ -119,7 +123,7 @@ def meet(
         # This comes late, so that rank 0's store is open for the other ranks while rank 0 reads its program.
         facts = node_comparison.node_facts(world, program, environ)
         sign_in.sign_in(notes, world, sign_in.RankEntry(node, os.getpid(), facts=facts))
-        sign_in.wait_for_all(notes, world, until, timeout, opened)
+        sign_in.wait_for_all(notes, world, until, timeout, opened, check_ended_ranks)
     whole = sign_in.fill_world(notes, world)
     address = _read_address(notes, whole, opened)
     departures = _prefix_store(opened.store, f"{prefix}/departures")

@@ -76,7 +76,9 @@ def sign_in(store: Store, world: World, entry: RankEntry) -> None:
         )
 
 
-def wait_for_all(store: Store, world: World, until: float, timeout: float, opened: OpenStore) -> None:
+def wait_for_all(
+    store: Store, world: World, until: float, timeout: float, opened: OpenStore, check_ended_ranks: Callable[[], None]
+) -> None:
     """Wait until every rank has signed in.
 
     Args:
@@ -85,6 +87,7 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float, opene
         until: End of the wait, as time.monotonic().
         timeout: Length of the wait in seconds, for the error message.
         opened: The store with the connection on which rank 0 notifies this rank when all ranks have come.
+        check_ended_ranks: Raises an error if a rank can no longer come.
 
     Raises:
         RendezvousError: Some ranks did not come in time, or rank 0 is gone. The message names ranks and hosts.
@@ -92,9 +95,9 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float, opene
     """
     try:
         answer = (
-            _wait_for_answer(store, world, until, opened)
+            _wait_for_answer(store, world, until, opened, check_ended_ranks)
             if world.is_main
-            else _wait_for_notification(store, world, until, opened.notification)
+            else _wait_for_notification(store, world, until, opened.notification, check_ended_ranks)
         )
         if answer is not None:
             _check_nodes_equal(json.loads(answer), store, world)
@@ -108,13 +111,17 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float, opene
     raise _missing_ranks_error(store, world, timeout)
 
 
-def _wait_for_answer(store: Store, world: World, until: float, opened: OpenStore) -> str | None:
+def _wait_for_answer(
+    store: Store, world: World, until: float, opened: OpenStore, check_ended_ranks: Callable[[], None]
+) -> str | None:
     """Collect all entries on rank 0 and return the list of differences for all ranks; None after a time-out."""
     waiting = [_key(rank) for rank in range(world.world_size)]
 
     def have_come() -> bool:
         while waiting and store.check(waiting[:_AT_ONCE]):
             del waiting[:_AT_ONCE]
+        if waiting:
+            check_ended_ranks()
         return not waiting
 
     if not wait_until(have_come, until, 1):
@@ -128,7 +135,13 @@ def _wait_for_answer(store: Store, world: World, until: float, opened: OpenStore
     return differences
 
 
-def _wait_for_notification(store: Store, world: World, until: float, notification: socket.socket | None) -> str | None:
+def _wait_for_notification(
+    store: Store,
+    world: World,
+    until: float,
+    notification: socket.socket | None,
+    check_ended_ranks: Callable[[], None],
+) -> str | None:
     """Wait on the other ranks for rank 0's answer on the connection, which keeps the store idle, or in the store."""
     data = b""
     while notification is not None:
@@ -147,7 +160,14 @@ def _wait_for_notification(store: Store, world: World, until: float, notificatio
             return data.decode()
         if not received:
             break
-    come = wait_until(lambda: store.check([_COMPLETE]), until, world.world_size)
+
+    def is_complete() -> bool:
+        if store.check([_COMPLETE]):
+            return True
+        check_ended_ranks()
+        return False
+
+    come = wait_until(is_complete, until, world.world_size)
     return store.get(_COMPLETE).decode() if come else None
 
 

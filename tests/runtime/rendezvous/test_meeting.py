@@ -19,7 +19,15 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError, RendezvousError
 from hpc_kit.runtime import rank_lists, resolve
-from hpc_kit.runtime.rendezvous import master_host, network, sign_in, store, store_discovery, store_search
+from hpc_kit.runtime.rendezvous import (
+    ended_without_torch,
+    master_host,
+    network,
+    sign_in,
+    store,
+    store_discovery,
+    store_search,
+)
 from hpc_kit.runtime.rendezvous import (
     meeting as rendezvous,
 )
@@ -105,6 +113,10 @@ def test_a_rank_that_found_rank_0_waits_for_its_message(job: str, monkeypatch: p
     assert len(asked) == 1
 
 
+def no_check() -> None:
+    """Replace the check for ranks that have ended."""
+
+
 @pytest.mark.parametrize("message", [b"", b'["half a'])
 def test_a_rank_with_an_incomplete_message_queries_the_store(message: bytes) -> None:
     """If rank 0 may not open enough files, connections end early."""
@@ -115,8 +127,11 @@ def test_a_rank_with_an_incomplete_message_queries_the_store(message: bytes) -> 
         other.sendall(message)
         other.close()
         world = resolve(Step.of(2).environ(1))
-        assert sign_in._wait_for_notification(store, world, time.monotonic() + 20, notification) == '["a difference"]'
-    assert sign_in._wait_for_notification(store, world, time.monotonic() + 20, None) == '["a difference"]'
+        assert (
+            sign_in._wait_for_notification(store, world, time.monotonic() + 20, notification, no_check)
+            == '["a difference"]'
+        )
+    assert sign_in._wait_for_notification(store, world, time.monotonic() + 20, None, no_check) == '["a difference"]'
 
 
 def test_a_message_that_never_arrives_ends_at_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,9 +140,9 @@ def test_a_message_that_never_arrives_ends_at_the_timeout(monkeypatch: pytest.Mo
     store = HashStore()
     world = resolve(Step.of(2).environ(1))
     with notification, other:
-        assert sign_in._wait_for_notification(store, world, time.monotonic() + 0.1, notification) is None
+        assert sign_in._wait_for_notification(store, world, time.monotonic() + 0.1, notification, no_check) is None
         store.set("complete", "[]")
-        assert sign_in._wait_for_notification(store, world, time.monotonic() + 20, notification) == "[]"
+        assert sign_in._wait_for_notification(store, world, time.monotonic() + 20, notification, no_check) == "[]"
 
 
 def test_the_same_processes_can_meet_again(job: str) -> None:
@@ -211,6 +226,28 @@ def test_of_many_missing_ranks_the_first_are_named(job: str, monkeypatch: pytest
     (outcome,) = meet_all(environs[:1], timeout=0.3)
     assert "not there: ranks 1, 2 and 1 more\n" in error_text(outcome)
     assert "127.0.0.3: 0 of 1 came\n         and 1 hosts more" in error_text(outcome)
+
+
+@pytest.fixture
+def two_ranks_of_a_run(job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Environ]:
+    monkeypatch.setattr(ended_without_torch, "_POLL_SECONDS", 0.1)
+    return [environ | {"HPC_KIT_RUN": str(tmp_path)} for environ in Step.of(1, 1, hosts=NODES[:2], job=job).environs()]
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+def test_a_rank_that_ended_without_torch_ends_the_wait(ended: int, two_ranks_of_a_run: list[Environ]) -> None:
+    ended_environ, waiting_environ = two_ranks_of_a_run[ended], two_ranks_of_a_run[1 - ended]
+    ended_without_torch.record_end_without_torch(resolve(ended_environ), ended_environ)
+    (outcome,) = meet_all([waiting_environ], timeout=60)
+    assert f"rank {ended} has ended without importing torch, and rank {1 - ended} imports it" in error_text(outcome)
+    assert f"rank {ended} on {NODES[ended]} ended with exit code 0" in error_text(outcome)
+
+
+def test_a_rank_that_ended_in_an_earlier_attempt_does_not_count(two_ranks_of_a_run: list[Environ]) -> None:
+    first, second = two_ranks_of_a_run
+    ended_without_torch.record_end_without_torch(resolve(second), second)
+    (outcome,) = meet_all([first | {"SLURM_RESTART_COUNT": "1"}], timeout=0.5)
+    assert "1 of 2 ranks did not come" in error_text(outcome)
 
 
 def test_without_rank_0_each_rank_lists_the_addresses_it_tried(job: str) -> None:
