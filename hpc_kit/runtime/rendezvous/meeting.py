@@ -106,13 +106,12 @@ def meet(
     resolver = HostResolver(world, node, timeout, environ)
     check_ended_ranks = EndedRankCheck(world, environ)
     with ExitStack() as until_all_have_come:
+        token = store.launch_token(world, meeting_number, environ)
         if world.launcher in LAUNCHERS_WITH_STORE:
             opened = store.launcher_store(resolver)
         elif world.rank == 0:
-            token = store.launch_token(world, meeting_number, environ)
             opened = until_all_have_come.enter_context(store.serve_store(world, token, timeout, environ))
         else:
-            token = store.launch_token(world, meeting_number, environ)
             opened = StoreSearch(resolver, token, check_ended_ranks).find()
         if opened.notification is not None:
             until_all_have_come.enter_context(opened.notification)

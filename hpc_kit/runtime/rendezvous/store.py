@@ -45,7 +45,7 @@ class OpenStore(NamedTuple):
 
 
 SECRET = "HPC_KIT_SECRET"  # noqa: S105 - the name of a variable
-"""Environment variable that a job's script sets to random digits, so that nobody else can derive the token."""
+"""Environment variable that a job's script sets to random digits, so that no other user can derive the token."""
 
 
 def launch_token(world: World, meeting_number: int = 0, environ: Mapping[str, str] | None = None) -> str:
