@@ -77,9 +77,9 @@ def _join_postponed() -> None:
 def ranks_joined_with_torch(
     world: World, timeout: float | None, program: Path | None = None, *, starts_ranks: bool = False
 ) -> Iterator[None]:
-    """Like `joined_ranks`, but the ranks meet when the program imports torch. A program without torch
-    does not meet other ranks.
+    """Like `joined_ranks`, but the ranks meet when the program imports torch.
 
+    A rank without torch does not meet other ranks. It notes its end, so that no rank waits for it.
     Before the import, torch's variables have the values that are known; MASTER_PORT is the first port that rank 0 will
     try.
     """
