@@ -120,11 +120,9 @@ def _wait_for_answer(
     def have_come() -> bool:
         while waiting and store.check(waiting[:_AT_ONCE]):
             del waiting[:_AT_ONCE]
-        if waiting:
-            check_ended_ranks()
         return not waiting
 
-    if not wait_until(have_come, until, 1):
+    if not wait_until(have_come, until, 1, check_ended_ranks):
         return None
     differences = json.dumps(
         node_comparison.find_differences((each.host, each.facts) for each in read_entries(store, world))
@@ -161,13 +159,7 @@ def _wait_for_notification(
         if not received:
             break
 
-    def is_complete() -> bool:
-        if store.check([_COMPLETE]):
-            return True
-        check_ended_ranks()
-        return False
-
-    come = wait_until(is_complete, until, world.world_size)
+    come = wait_until(lambda: store.check([_COMPLETE]), until, world.world_size, check_ended_ranks)
     return store.get(_COMPLETE).decode() if come else None
 
 
@@ -189,13 +181,19 @@ def wait_for_departures(store: Store, stage: str, world: World, *, timeout: floa
     wait_until(lambda: len(store.get(stage)) >= world.world_size - 1, time.monotonic() + timeout, world.world_size)
 
 
-def wait_until(is_done: Callable[[], bool], until: float, ranks: int) -> bool:
-    """Poll `is_done` and return whether it became true in time.
+def wait_until(is_done: Callable[[], bool], until: float, ranks: int, check: Callable[[], None] | None = None) -> bool:
+    """Poll `is_done` and return whether it became true in time. A store's own wait would log an error at its time-out.
 
-    A store's own wait would log an error at its time-out.
+    Args:
+        is_done: The condition.
+        until: End of the wait, as time.monotonic().
+        ranks: Number of ranks that poll at the same time. With many ranks, the pauses are longer.
+        check: Called after each poll. Its errors end the wait.
     """
     start = time.monotonic()
     while not is_done():
+        if check is not None:
+            check()
         now = time.monotonic()
         if now >= until:
             return False

@@ -104,9 +104,9 @@ def test_a_rank_that_found_rank_0_waits_for_its_message(job: str, monkeypatch: p
     """It does not poll the store, which all ranks share."""
     real, asked = sign_in.wait_until, set[int]()
 
-    def spy(is_done: Callable[[], bool], until: float, ranks: int) -> bool:
+    def spy(is_done: Callable[[], bool], until: float, ranks: int, check: Callable[[], None] | None = None) -> bool:
         asked.add(threading.get_ident())
-        return real(is_done, until, ranks)
+        return real(is_done, until, ranks, check)
 
     monkeypatch.setattr(sign_in, "wait_until", spy)
     all_meetings(meet_all(Step.of(1, 1, 1, hosts=NODES[:3], job=job).environs()))
