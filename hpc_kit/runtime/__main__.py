@@ -41,19 +41,39 @@ _OPTIONS = {"--backend": BACKEND_VARIABLE, "--timeout": TIMEOUT_VARIABLE}
 _RANKS_BY = ("launcher", "program")
 _OUR_FILES = {__file__, program.__file__, "<frozen runpy>"}
 
+_RANK_NOT_SET = (
+    "hpc-kit: RANK, WORLD_SIZE and LOCAL_RANK are not set, because the program is to start its own ranks\n"
+    "  do     set [launch] ranks_by = 'launcher' in the job file, or give --ranks-by launcher\n"
+)
+
+_NO_GPU_ERRORS = (
+    "Torch not compiled with CUDA enabled",
+    "module 'torch._C' has no attribute '_cuda_",
+    "Found no NVIDIA driver",
+    "No CUDA GPUs are available",
+    "doesn't have NCCL built in",
+    "only supported with GPUs, no GPUs found",
+)
+"""torch's messages about a program that needs a GPU, also inside of the traceback of a spawned process."""
+
+_NO_GPU = (
+    "hpc-kit: the program needs a GPU, and this process has none\n"
+    "  do     run it on a cluster with GPUs, with --gpus-per-node=N, and a torch that was built for CUDA\n"
+)
+
 
 def main(words: list[str]) -> None:
     """Run the program that `words` names, and return after its normal end."""
     rank, ranks_by = None, "launcher"
     try:
-        words, ranks_by = _options(words)
+        words, ranks_by = _parse_options(words)
         command = program.ProgramCommand.read(words)
         if _makes_own_worlds(command):
             command.as_process().replace_this_process()
         world = first_failure.resolve_or_record(os.environ)
         rank = world.rank
         _write_own_log(world)
-        _run(command, world, starts_ranks=_starts_ranks(world, ranks_by))
+        _run_as_rank(command, world, starts_ranks=_starts_ranks(world, ranks_by))
     except BaseException as error:  # noqa: BLE001 (whatever ends the program ends this process, with its code)
         if rank is not None:
             first_failure.record_failure(error, rank)
@@ -66,7 +86,7 @@ def main(words: list[str]) -> None:
             shutdown.exit_rank(first_failure.exit_code(error))
 
 
-def _options(words: list[str]) -> tuple[list[str], str]:
+def _parse_options(words: list[str]) -> tuple[list[str], str]:
     """Parse the runtime's own options, and return the remaining words and the value of --ranks-by.
 
     The other options go into the environment, where the program's `distributed()` reads them.
@@ -124,29 +144,7 @@ def _misses_a_rank(error: BaseException) -> bool:
     )
 
 
-_RANK_NOT_SET = (
-    "hpc-kit: RANK, WORLD_SIZE and LOCAL_RANK are not set, because the program is to start its own ranks\n"
-    "  do     set [launch] ranks_by = 'launcher' in the job file, or give --ranks-by launcher\n"
-)
-
-
-_NO_GPU_ERRORS = (
-    "Torch not compiled with CUDA enabled",
-    "module 'torch._C' has no attribute '_cuda_",
-    "Found no NVIDIA driver",
-    "No CUDA GPUs are available",
-    "doesn't have NCCL built in",
-    "only supported with GPUs, no GPUs found",
-)
-"""torch's messages about a program that needs a GPU, also inside of the traceback of a spawned process."""
-
-_NO_GPU = (
-    "hpc-kit: the program needs a GPU, and this process has none\n"
-    "  do     run it on a cluster with GPUs, with --gpus-per-node=N, and a torch that was built for CUDA\n"
-)
-
-
-def _run(command: program.ProgramCommand, world: World, *, starts_ranks: bool) -> None:
+def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks: bool) -> None:
     if command.is_torchrun and world.launcher == "slurm" and world.world_size > 1:
         # Each task would train a model of its own. Ours makes the tasks agents of one world, or explains why it cannot.
         own = ("-P", "-m", "hpc_kit.runtime.torchrun", *command.arguments)
