@@ -55,7 +55,7 @@ def environ(rank: int, ranks: int, job: int, port: int) -> dict[str, str]:
 
 def ours(variables: dict[str, str]) -> Met:
     """Meet through hpc_kit. The store of the meeting serves the group."""
-    met = meeting.meet(resolve(variables), timeout=120, environ=variables, occasion=0)
+    met = meeting.meet(resolve(variables), timeout=120, environ=variables, meeting_number=0)
     return met, met.substore("group")
 
 

@@ -51,6 +51,11 @@ VERDICT = "verdict.json"
 PREFLIGHT = "preflight"
 """Folder of the measurements before the training: `node-<name>.json` of each node, `verdict.json` and `excluded`."""
 
+ENDED_WITHOUT_TORCH = "ended-without-torch"
+"""JSON object with rank, host and launch of a rank that ended successfully before it imported torch, under
+`python -m hpc_kit.runtime`. Written by each such rank; the last one counts.
+"""
+
 RECORD = "record.json"
 SCRIPT = "script.sbatch"
 PATCH = "git.patch"

@@ -65,12 +65,14 @@ def _print_installation(*, as_json: bool) -> int:
 
 def _compare_ranks(timeout: float | None) -> None:
     """Print the table of all ranks of this step."""
-    from hpc_kit.runtime import devices, placement, process_group, resolve
+    from hpc_kit.runtime import devices, placement, resolve
+    from hpc_kit.runtime.joined_ranks import joined_ranks
     from hpc_kit.runtime.rendezvous import node_comparison
+    from hpc_kit.runtime.torch_import import import_torch_quietly
 
-    process_group.import_torch_quietly()
+    import_torch_quietly()
     os.environ[node_comparison.COMPARE_VARIABLE] = "0"  # the table shows the differences
-    with process_group.joined_ranks(resolve(os.environ), timeout) as meeting:
+    with joined_ranks(resolve(os.environ), timeout) as meeting:
         placement.report_placement(meeting, devices.select_device("auto", meeting.world), with_table=True)
 
 

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, STOPPED, rank_log
-from hpc_kit.runtime import first_failure, process_group, program, shutdown
+from hpc_kit.runtime import first_failure, joined_ranks, program, shutdown
 from hpc_kit.runtime.launchers import inherited_variables
 from hpc_kit.runtime.launchers.agreement import CHOICE
 from hpc_kit.runtime.placement import REPORT
-from hpc_kit.runtime.process_group import BACKEND, TIMEOUT, timeout_seconds
 from hpc_kit.runtime.torch_environment import (
     RANK_VARIABLES,
     command_variables,
@@ -26,6 +25,7 @@ from hpc_kit.runtime.torch_environment import (
     set_variables,
     unset_rank_variables,
 )
+from hpc_kit.runtime.variables import BACKEND_VARIABLE, TIMEOUT_VARIABLE
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -40,23 +40,43 @@ USAGE = (
 STOP_CODE = "HPC_KIT_STOP_CODE"
 """Environment variable, set by the script: the exit code of a program that the stop signal ends."""
 
-_OPTIONS = {"--backend": BACKEND, "--timeout": TIMEOUT}
+_OPTIONS = {"--backend": BACKEND_VARIABLE, "--timeout": TIMEOUT_VARIABLE}
 _RANKS_BY = ("launcher", "program")
 _OUR_FILES = {__file__, program.__file__, "<frozen runpy>"}
+
+_RANK_NOT_SET = (
+    "hpc-kit: RANK, WORLD_SIZE and LOCAL_RANK are not set, because the program is to start its own ranks\n"
+    "  do     set [launch] ranks_by = 'launcher' in the job file, or give --ranks-by launcher\n"
+)
+
+_NO_GPU_ERRORS = (
+    "Torch not compiled with CUDA enabled",
+    "module 'torch._C' has no attribute '_cuda_",
+    "Found no NVIDIA driver",
+    "No CUDA GPUs are available",
+    "doesn't have NCCL built in",
+    "only supported with GPUs, no GPUs found",
+)
+"""torch's messages about a program that needs a GPU, also inside of the traceback of a spawned process."""
+
+_NO_GPU = (
+    "hpc-kit: the program needs a GPU, and this process has none\n"
+    "  do     run it on a cluster with GPUs, with --gpus-per-node=N, and a torch that was built for CUDA\n"
+)
 
 
 def main(words: list[str]) -> None:
     """Run the program that `words` names, and return after its normal end."""
     rank, ranks_by = None, "launcher"
     try:
-        words, ranks_by = _options(words)
+        words, ranks_by = _parse_options(words)
         command = program.ProgramCommand.read(words)
         if _makes_own_worlds(command):
             command.as_process().replace_this_process()
         world = first_failure.resolve_or_record(os.environ)
         rank = world.rank
         _write_own_log(world)
-        _run(command, world, starts_ranks=_starts_ranks(world, ranks_by))
+        _run_as_rank(command, world, starts_ranks=_starts_ranks(world, ranks_by))
     except BaseException as error:  # noqa: BLE001 (whatever ends the program ends this process, with its code)
         code = first_failure.exit_code(error)
         is_stop = _record_stop(code)
@@ -86,7 +106,7 @@ def _record_stop(code: int) -> bool:
     return True
 
 
-def _options(words: list[str]) -> tuple[list[str], str]:
+def _parse_options(words: list[str]) -> tuple[list[str], str]:
     """Parse the runtime's own options, and return the remaining words and the value of --ranks-by.
 
     The other options go into the environment, where the program's `distributed()` reads them.
@@ -144,50 +164,28 @@ def _misses_a_rank(error: BaseException) -> bool:
     )
 
 
-_RANK_NOT_SET = (
-    "hpc-kit: RANK, WORLD_SIZE and LOCAL_RANK are not set, because the program is to start its own ranks\n"
-    "  do     set [launch] ranks_by = 'launcher' in the job file, or give --ranks-by launcher\n"
-)
-
-
-_NO_GPU_ERRORS = (
-    "Torch not compiled with CUDA enabled",
-    "module 'torch._C' has no attribute '_cuda_",
-    "Found no NVIDIA driver",
-    "No CUDA GPUs are available",
-    "doesn't have NCCL built in",
-    "only supported with GPUs, no GPUs found",
-)
-"""torch's messages about a program that needs a GPU, also inside of the traceback of a spawned process."""
-
-_NO_GPU = (
-    "hpc-kit: the program needs a GPU, and this process has none\n"
-    "  do     run it on a cluster with GPUs, with --gpus-per-node=N, and a torch that was built for CUDA\n"
-)
-
-
-def _run(command: program.ProgramCommand, world: World, *, starts_ranks: bool) -> None:
+def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks: bool) -> None:
     if command.is_torchrun and world.launcher == "slurm" and world.world_size > 1:
         # Each task would train a model of its own. Ours makes the tasks agents of one world, or explains why it cannot.
         own = ("-P", "-m", "hpc_kit.runtime.torchrun", *command.arguments)
         program.ProgramCommand("command", sys.executable, own).replace_this_process()
     if command.kind == "command":
-        process_group.print_warnings(world)
+        joined_ranks.print_warnings(world)
         variables = command_variables(world, os.environ)
         set_variables(unset_rank_variables(variables) if starts_ranks else dict(variables))
         command.replace_this_process()
     # Lightning starts the other ranks of the first node from the program of rank 0, so they cannot meet before it runs.
     starts_others = world.launcher == "env" and not os.environ.get("RANK")
     if starts_others or find_spec("torch") is None:
-        process_group.print_warnings(world)
+        joined_ranks.print_warnings(world)
         exports = rank_variables(world, os.environ)
         met_at = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if os.environ.get(name)}
         exports |= inherited_variables.export_marker(exports | met_at, os.environ)
         set_variables(unset_rank_variables(exports) if starts_ranks else dict(exports))
         _run_program(command)
     else:
-        with process_group.ranks_joined_with_torch(
-            world, timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks
+        with joined_ranks.ranks_joined_with_torch(
+            world, joined_ranks.timeout_seconds(None, os.environ), command.file, starts_ranks=starts_ranks
         ):
             _run_program(command)
 

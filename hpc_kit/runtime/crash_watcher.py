@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure
 from hpc_kit.runtime import first_failure
+from hpc_kit.runtime.proc_stat import EXIT_STATUS, read_stat
 from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _FINISHED = b"over"
-_SIGNAL, _EXIT_CODE = 0x7F, 52
-"""The signal bits of a wait status, and the index of the wait status in /proc/PID/stat (proc(5))."""
 
 
 @contextmanager
@@ -71,12 +70,10 @@ def _release_pipe(process: subprocess.Popen[bytes]) -> None:
 def exit_code_of(pid: int) -> int:
     """Return the exit code of an ending process, as a shell reports it; 137 if the process is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        status = int(fields[_EXIT_CODE - 3])  # two fields precede the closing bracket
+        code = os.waitstatus_to_exitcode(int(read_stat(Path(f"/proc/{pid}"))[EXIT_STATUS]))
     except (OSError, ValueError, IndexError):
         return 128 + signal.SIGKILL
-    number = status & _SIGNAL
-    return 128 + number if number else status >> 8
+    return code if code >= 0 else 128 - code
 
 
 def main() -> None:

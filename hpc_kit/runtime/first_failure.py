@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import HpcKitError, LauncherError, RendezvousError
 from hpc_kit.run_files import FIRST_FAILURE, RUN_VARIABLE, UNKNOWN_HOST, claim_first_failure, read_first_failure
 from hpc_kit.runtime.launchers import guess_rank, resolve
+from hpc_kit.runtime.proc_stat import STATE, read_stat
+from hpc_kit.runtime.rank_lists import format_ranks
 from hpc_kit.runtime.rendezvous import network
-from hpc_kit.runtime.rendezvous.sign_in import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -160,19 +161,16 @@ def _exchange_reports(meeting: Meeting, marker: Path) -> set[int]:
         from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
         limit = timedelta(seconds=_ANSWER_SECONDS)
-        server = TCPStore(meeting.host, meeting.port, is_master=False, timeout=limit, wait_for_workers=False)
-        reports = PrefixStore(f"hpc_kit/lost/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)
-        reports.append("ranks", f"{meeting.world.rank} ")  # type: ignore[attr-defined]
-        while True:
-            reported.update(map(int, reports.get("ranks").split()))
-            time.sleep(0.05)
-
-    def quietly() -> None:
-        with suppress(RuntimeError):
-            exchange()
+        with suppress(RuntimeError):  # the store has gone
+            server = TCPStore(meeting.host, meeting.port, is_master=False, timeout=limit, wait_for_workers=False)
+            reports = PrefixStore(f"hpc_kit/lost/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)
+            reports.append("ranks", f"{meeting.world.rank} ")  # type: ignore[attr-defined]
+            while True:
+                reported.update(map(int, reports.get("ranks").split()))
+                time.sleep(0.05)
 
     # In a thread: the store of a stopped process never answers.
-    threading.Thread(target=quietly, daemon=True).start()
+    threading.Thread(target=exchange, daemon=True).start()
     deadline, count = time.monotonic() + _ANSWER_SECONDS, 0
     while time.monotonic() < deadline and len(reported) < meeting.world.world_size and not marker.exists():
         if len(reported) > count:
@@ -187,7 +185,7 @@ def _describe_process(entry: RankEntry) -> str:
     states |= dict.fromkeys("ZX", "has ended")
     if entry.pid and entry.host == network.this_node_name(os.environ):
         try:
-            state = Path(f"/proc/{entry.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            state = read_stat(Path(f"/proc/{entry.pid}"))[STATE]
         except OSError:
             state = "X"
         return f"its process {entry.pid} {states[state]}" if state in states else ""

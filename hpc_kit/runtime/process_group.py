@@ -4,43 +4,24 @@ from __future__ import annotations
 
 import atexit
 import os
-import shlex
-import socket
-import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import HpcKitError, SpecError
-from hpc_kit.runtime import devices, first_failure, mesh, shutdown, watchdog
-from hpc_kit.runtime.launchers.ignored_variables import MISSING_SRUN
-from hpc_kit.runtime.mpi import backend, library
+from hpc_kit.runtime import devices, first_failure, mesh, shutdown
+from hpc_kit.runtime.joined_ranks import current_meeting, joined_ranks, timeout_seconds
 from hpc_kit.runtime.placement import is_requested, report_placement
-from hpc_kit.runtime.rendezvous.meeting import DEFAULT_TIMEOUT, meet
-from hpc_kit.runtime.torch_environment import (
-    command_variables,
-    environment_set,
-    expected_address,
-    set_variables,
-    torch_variables,
-    unset_rank_variables,
-)
-from hpc_kit.runtime.torch_import import after_torch_import, quiet_torch_import
+from hpc_kit.runtime.variables import BACKEND_VARIABLE
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
     from hpc_kit.runtime.rendezvous.meeting import Meeting
-
-BACKEND, TIMEOUT = backend.BACKEND_VARIABLE, backend.TIMEOUT_VARIABLE
-"""Environment variables with the defaults of `backend` and `timeout`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,28 +93,9 @@ def distributed(
         world = outer.world if outer else first_failure.resolve_or_record(os.environ)
         stack.enter_context(first_failure.recording_failures(world.rank))
         meeting = outer or stack.enter_context(joined_ranks(world, seconds))
-        requested = backend or os.environ.get(BACKEND) or "auto"
+        requested = backend or os.environ.get(BACKEND_VARIABLE) or "auto"
         with_table = is_requested(report, os.environ)
         yield stack.enter_context(_initialized_group(meeting, requested, seconds, with_table=with_table))
-
-
-def timeout_seconds(timeout: float | timedelta | None, environ: Mapping[str, str]) -> float | None:
-    """Return a time-out in seconds: the argument, HPC_KIT_TIMEOUT, or None.
-
-    Raises:
-        SpecError: It is not a positive number.
-    """
-    if isinstance(timeout, timedelta):
-        timeout = timeout.total_seconds()
-    text = environ.get(TIMEOUT, "").strip()
-    try:
-        seconds = timeout if timeout is not None else float(text) if text else None
-    except ValueError:
-        seconds = 0.0
-    if seconds is not None and not 0 < seconds < float("inf"):
-        found = f"{TIMEOUT} = {text}" if timeout is None else f"timeout = {timeout}"
-        raise SpecError("the time-out is no number of seconds", found=found, remedy="a number above 0: 300")
-    return seconds
 
 
 @contextmanager
@@ -177,127 +139,3 @@ def _apply_thread_count() -> None:
     text = os.environ.get("OMP_NUM_THREADS", "")
     if text.isdigit() and int(text):
         torch.set_num_threads(int(text))
-
-
-_current: list[Meeting] = []
-
-
-def current_meeting() -> Meeting | None:
-    """Return the meeting of `python -m hpc_kit.runtime` or of an outer `distributed()`, or None.
-
-    The meeting that waits for the import of torch takes place now.
-    """
-    _join_postponed()
-    return _current[-1] if _current else None
-
-
-_postponed: list[Callable[[], None]] = []
-
-
-def _join_postponed() -> None:
-    if _postponed:
-        _postponed.pop()()
-
-
-@contextmanager
-def ranks_joined_with_torch(
-    world: World, timeout: float | None, program: Path | None = None, *, starts_ranks: bool = False
-) -> Iterator[None]:
-    """Like `joined_ranks`, but the ranks meet when the program imports torch. A program without torch meets nobody.
-
-    Before the import, torch's variables have the values that are known; MASTER_PORT is the first port that rank 0 will
-    try.
-    """
-    variables = command_variables(world, os.environ, expected_address(world, os.environ))
-    early = unset_rank_variables(variables) if starts_ranks else dict(variables)
-    before = {name: os.environ.get(name) for name in early}
-
-    def join() -> None:
-        by_program = {name: os.environ.get(name) for name, value in early.items() if os.environ.get(name) != value}
-        set_variables(before)
-        stack.enter_context(joined_ranks(world, timeout, program, starts_ranks=starts_ranks))
-        set_variables(by_program)
-
-    set_variables(early)
-    _postponed.append(join)
-    try:
-        with ExitStack() as stack, after_torch_import(_join_postponed):
-            yield
-    finally:
-        if join in _postponed:
-            _postponed.remove(join)
-        set_variables(before)
-
-
-@contextmanager
-def joined_ranks(
-    world: World, timeout: float | None, program: Path | None = None, *, starts_ranks: bool = False
-) -> Iterator[Meeting]:
-    """Meet the other ranks, with torch's variables set inside the `with` block.
-
-    After a normal end this rank leaves the meeting in order. After a failure it does not wait for other ranks.
-
-    Args:
-        world: This process.
-        timeout: Seconds to wait for the other ranks; 300 by default.
-        program: The program of this process; the running program by default.
-        starts_ranks: The program starts its own ranks. RANK, WORLD_SIZE and LOCAL_RANK are not set.
-
-    Raises:
-        HpcKitError: torch is not installed.
-        ContradictoryEnvironment: The nodes do not run the same code.
-        RendezvousError: Not all ranks came in time.
-    """
-    require_torch()
-    if world.world_size > 1:
-        import_torch_quietly()
-    print_warnings(world)
-    world = library.world_from_mpi(world, DEFAULT_TIMEOUT if timeout is None else timeout)
-    meeting = meet(world, timeout=timeout, program=program)
-    backend.install(current_meeting, started_by_mpi=world.launcher == "mpi")
-    _current.append(meeting)
-    first_failure.set_meeting(meeting)
-    try:
-        variables = torch_variables(meeting, os.environ)
-        exports = unset_rank_variables(variables) if starts_ranks else dict(variables)
-        with environment_set(exports), watchdog.watching(world, os.environ):
-            yield meeting
-    finally:
-        _current.remove(meeting)
-    meeting.leave()
-
-
-def print_warnings(world: World) -> None:
-    """Print the warnings of a World, on rank 0 only."""
-    if world.is_main:
-        for warning in world.warnings:
-            sys.stderr.write(f"hpc-kit: warning: {warning}\n")
-            if warning.endswith(MISSING_SRUN):
-                sys.stderr.write(f"  do     {prepend_srun(sys.orig_argv)}\n")
-        sys.stderr.flush()
-
-
-def import_torch_quietly() -> None:
-    """Import torch without the warnings of its C++ code: see `quiet_torch_import`."""
-    with quiet_torch_import():
-        import torch  # noqa: F401
-
-
-def require_torch() -> None:
-    """Raise an error with a remedy if torch is not installed.
-
-    Raises:
-        HpcKitError: This interpreter has no torch.
-    """
-    if find_spec("torch") is None:
-        raise HpcKitError(
-            "there is no torch for this Python",
-            found=f"{sys.executable} on {socket.gethostname()}",
-            remedy=f"{sys.executable} -m pip install torch; or python = '/path/to/python' in the cluster file",
-        )
-
-
-def prepend_srun(argv: list[str]) -> str:
-    """Return a command line with srun in front, and the interpreter by its short name."""
-    interpreter, *rest = argv or ["python"]
-    return shlex.join(["srun", Path(interpreter).name, *rest])

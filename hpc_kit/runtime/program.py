@@ -59,7 +59,7 @@ class ProgramCommand:
 
     @property
     def is_torchrun(self) -> bool:
-        """Whether the program is torchrun, by its own name or as a module of torch."""
+        """True if the program is torchrun, by its own name or as a module of torch."""
         return self.name in {"torch.distributed.run", "torch.distributed.launch"} or Path(self.name).name == "torchrun"
 
     def as_process(self) -> ProgramCommand:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hpc_kit.errors import HpcKitError
 from hpc_kit.runtime.first_failure import exit_code
+from hpc_kit.runtime.proc_stat import STATE, read_stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,7 +85,7 @@ def _thread_states() -> set[str]:
     for task in _TASKS.glob("*"):
         try:
             if (task / "comm").read_text().strip() == _THREAD:
-                states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+                states.add(read_stat(task)[STATE])
         except OSError:
             continue
     return states

@@ -1,4 +1,4 @@
-"""Takes the Python stacks of a rank, and finds in the stacks of all ranks the rank that the other ranks wait for."""
+"""Takes the Python stacks of a rank, and finds in the stacks of all ranks the ranks for which all other ranks wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hpc_kit.run_files import RankStack
 from hpc_kit.runtime.flight_recorder import latest_collectives
-from hpc_kit.runtime.rendezvous.sign_in import format_ranks
+from hpc_kit.runtime.rank_lists import format_ranks
 
 _WAITING = ("/torch/distributed/", "/torch/autograd/")
 """Files of torch in whose functions a rank waits for other ranks. Computing alone never takes as long as a stall."""
@@ -61,13 +61,13 @@ class StallCause(NamedTuple):
 
     sentence: str
     late: list[int]
-    """The ranks that the others wait for; empty if all ranks are in the same line."""
+    """Ranks for which all other ranks wait; empty if all ranks are in the same line."""
 
     hosts: dict[int, str]
 
 
 def compare_stacks(stacks: list[RankStack], world_size: int) -> StallCause:
-    """Return which ranks the others wait for.
+    """Return the ranks for which all other ranks wait.
 
     Args:
         stacks: The stacks of the ranks that could write them.
@@ -93,7 +93,7 @@ def compare_stacks(stacks: list[RankStack], world_size: int) -> StallCause:
 
 
 def find_late(stacks: list[RankStack]) -> list[RankStack]:
-    """Return the stacks of the ranks that the others wait for; empty if the stacks do not show it."""
+    """Return the stacks of the ranks for which all other ranks wait; empty if the stacks do not show it."""
     least = min((stack.step or 0 for stack in stacks), default=0)
     common = Counter(stack.line for stack in stacks).most_common(1)
     line = common[0][0] if common and common[0][1] > len(stacks) / 2 else None

@@ -29,29 +29,36 @@ class StepTimes:
     """Measurements of steps over all ranks, one entry per step."""
 
     seconds: list[float] = field(default_factory=list)
+    """Seconds of the step on the rank that needed most."""
     transfer: list[float] = field(default_factory=list)
+    """Seconds of communication: the shortest wait of a rank."""
     waiting: list[float] = field(default_factory=list)
+    """Seconds that the mean rank waited beyond `transfer`."""
     data: list[float] = field(default_factory=list)
+    """Seconds that the mean rank waited for data."""
     busy: list[list[float]] = field(default_factory=list)
     """Seconds that each rank did not wait, of the latest steps only: with many ranks these are many numbers."""
 
     @property
     def communication(self) -> float:
         """Share of the time that went into transfer."""
-        return sum(self.transfer) / (sum(self.seconds) or 1.0)
+        return self._share(self.transfer)
 
     @property
     def imbalance(self) -> float:
         """Share of the time that the mean rank waited for slower ranks."""
-        return sum(self.waiting) / (sum(self.seconds) or 1.0)
+        return self._share(self.waiting)
 
     @property
     def data_share(self) -> float:
         """Share of the time that the mean rank waited for data."""
-        return sum(self.data) / (sum(self.seconds) or 1.0)
+        return self._share(self.data)
+
+    def _share(self, seconds: list[float]) -> float:
+        return sum(seconds) / (sum(self.seconds) or 1.0)
 
     def slowest_rank(self) -> tuple[int, float]:
-        """Returns the rank that works longest, and by what share longer than the median rank."""
+        """Return the rank that works longest, and by what share longer than the median rank."""
         medians = [statistics.median(times) for times in zip(*self.busy, strict=True)]
         longest = max(medians)
         return medians.index(longest), longest / statistics.median(medians) - 1
@@ -89,7 +96,7 @@ class StepTimer:
             replica.register_comm_hook(None, lambda _, bucket: average(bucket))
 
     def mark(self) -> Mark:
-        """Returns the time: of the clock, or, on a GPU, when it comes to this point of its work."""
+        """Return the time of the clock, or an event that the GPU records at this point of its work."""
         if not self.is_cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -107,12 +114,12 @@ class StepTimer:
         self.blocked = -blocked_seconds()
 
     def end_backward(self) -> None:
-        """The gradients are averaged."""
+        """Record that the gradients are averaged."""
         if self.gradients_ready is not None:
             self.gpu_wait = (self.gradients_ready, self.mark())
 
     def end_step(self) -> None:
-        """The parameters are updated."""
+        """Record that the parameters are updated, which ends the step."""
         blocked = 0.0 if self.is_alone else self.blocked + blocked_seconds()
         self.finished.append(([*self.marks, self.mark()], self.gpu_wait if self.is_cuda else blocked))
 
@@ -148,7 +155,7 @@ class StepTimer:
 
 
 def blocked_seconds() -> float:
-    """Returns a clock that runs while this thread is blocked, from the kernel's accounting (schedstat)."""
+    """Return a clock that runs while this thread is blocked, from the kernel's accounting (schedstat)."""
     queued = 0.0
     with suppress(OSError):
         # On a shared machine a thread that is ready waits for a processor. That is not communication.
@@ -157,7 +164,7 @@ def blocked_seconds() -> float:
 
 
 def seconds_between(start: Mark, end: Mark) -> float:
-    """Returns the seconds between two marks; waits until a GPU has reached the second."""
+    """Return the seconds between two marks; waits until a GPU has reached the second."""
     if isinstance(start, float) or isinstance(end, float):
         return float(end) - float(start)  # type: ignore[arg-type]
     end.synchronize()

@@ -69,7 +69,7 @@ def command_variables(
     Args:
         world: This process.
         environ: Its environment.
-        address: MASTER_ADDR and MASTER_PORT, if they are to be set although nobody has tried them.
+        address: MASTER_ADDR and MASTER_PORT, if they are to be set although no rank has tried them.
     """
     exports = {**rank_variables(world, environ), **(address or {})}
     if world.world_size == 1:

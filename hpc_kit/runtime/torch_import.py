@@ -1,4 +1,4 @@
-"""Calls a function as soon as the program has imported torch.
+"""Imports torch without its warnings, and calls a function as soon as the program has imported torch.
 
 A program without torch needs no process group, and importing torch takes seconds. Python has no event for an import, so
 a finder on `sys.meta_path` watches for torch, and is removed by its first import.
@@ -7,11 +7,14 @@ a finder on `sys.meta_path` watches for torch, and is removed by its first impor
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
+
+from hpc_kit.errors import HpcKitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +22,26 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
+
+
+def require_torch() -> None:
+    """Raise an error with a remedy if torch is not installed.
+
+    Raises:
+        HpcKitError: This interpreter has no torch.
+    """
+    if find_spec("torch") is None:
+        raise HpcKitError(
+            "there is no torch for this Python",
+            found=f"{sys.executable} on {socket.gethostname()}",
+            remedy=f"{sys.executable} -m pip install torch; or python = '/path/to/python' in the cluster file",
+        )
+
+
+def import_torch_quietly() -> None:
+    """Import torch without the warnings of its C++ code; see `quiet_torch_import`."""
+    with quiet_torch_import():
+        import torch  # noqa: F401
 
 
 @contextmanager

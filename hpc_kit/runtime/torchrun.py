@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError, RendezvousError
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, rank_log, read_first_failure
-from hpc_kit.runtime import first_failure, process_group, shutdown, torch_environment
+from hpc_kit.runtime import first_failure, shutdown, torch_environment
+from hpc_kit.runtime.joined_ranks import print_warnings, timeout_seconds
 from hpc_kit.runtime.launchers import resolve, ssh
-from hpc_kit.runtime.process_group import timeout_seconds
 from hpc_kit.runtime.rendezvous import network
 from hpc_kit.runtime.rendezvous.meeting import meet
+from hpc_kit.runtime.torch_import import import_torch_quietly, require_torch
 from hpc_kit.runtime.variables import cpus_per_task
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ SIGNALS_VARIABLE = "HPC_KIT_SIGNALS"
 def main(words: list[str]) -> int:
     """Run the agent of this node. Its exit code is that of the worker that failed first on this node."""
     try:
-        process_group.require_torch()
+        require_torch()
         return _run_agent(words)
     except HpcKitError as error:
         sys.stderr.write(f"hpc-kit: {error}\n")
@@ -50,7 +51,7 @@ def main(words: list[str]) -> int:
 
 
 def _run_agent(words: list[str]) -> int:
-    process_group.import_torch_quietly()
+    import_torch_quietly()
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -59,7 +60,7 @@ def _run_agent(words: list[str]) -> int:
     try:
         options = torchrun.parse_args(words)
         world = agent_world(resolve(os.environ), options.nnodes)
-        process_group.print_warnings(world)
+        print_warnings(world)
         program = Path(options.training_script)
         _forward_user_signals()
         meeting = _meet(world, program, options.nproc_per_node)

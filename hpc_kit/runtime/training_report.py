@@ -101,23 +101,23 @@ def summarize_training(world: Group, seconds: Sequence[float], tokens: int, **fa
 
 
 def speed_of(seconds: Sequence[float], tokens: int) -> float:
-    """Returns tokens per second. The first step compiles, and allocates what later steps reuse; it does not count."""
+    """Return tokens per second. The first step compiles, and allocates what later steps reuse; it does not count."""
     counted = seconds[1:] or seconds
     return tokens * len(counted) / sum(counted)
 
 
 def peak_memory_mib(device: torch.device) -> float:
-    """Returns the most memory that torch had on the GPU, or else the whole process."""
+    """Return the most memory that torch had on the GPU, or else the whole process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Returns the values at a quarter, at the middle and at three quarters."""
+    """Return the values at a quarter, at the middle and at three quarters."""
     return quantile(values, 0.25), statistics.median(values), quantile(values, 0.75)
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Returns the smallest value that is not below this share of the values."""
+    """Return the smallest value that is not below this share of the values."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

@@ -10,6 +10,12 @@ from hpc_kit.slurm import nodelist
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+BACKEND_VARIABLE = "HPC_KIT_BACKEND"
+"""Environment variable with `launch.backend` of the job."""
+
+TIMEOUT_VARIABLE = "HPC_KIT_TIMEOUT"
+"""Environment variable with `launch.timeout` of the job, in seconds."""
+
 _MOST_DIGITS = 18
 _LAST_PORT = 65_535
 

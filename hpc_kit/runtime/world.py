@@ -116,7 +116,11 @@ class ExplainedValue(NamedTuple):
 
 def explained_values(world: World) -> list[ExplainedValue]:
     """Return the table of values, one row per value. `-` is an unknown value."""
-    return [ExplainedValue(name, _format_value(getattr(world, name)), world.sources.get(name, "")) for name in VALUES]
+    values = {name: getattr(world, name) for name in VALUES}
+    return [
+        ExplainedValue(name, "-" if value is None else str(value), world.sources.get(name, ""))
+        for name, value in values.items()
+    ]
 
 
 def explain_world(world: World) -> str:
@@ -148,7 +152,3 @@ def to_json(world: World) -> dict[str, object]:
         "sources": dict(world.sources),
         "warnings": list(world.warnings),
     }
-
-
-def _format_value(value: object) -> str:
-    return "-" if value is None else str(value)

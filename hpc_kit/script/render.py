@@ -222,7 +222,7 @@ def _bytecode_cache() -> FileSystemBytecodeCache | None:
         folder = Path(home) / "hpc_kit"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
-        # A cache contains code: nobody else may write to it.
+        # A cache contains code, so no other user may write to it.
         usable = found.st_uid == os.getuid() and not found.st_mode & 0o022 and os.access(folder, os.W_OK)
     except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
         return None

@@ -311,5 +311,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    # The normal end of the interpreter would wait for the receiving thread.
+    # At its normal end the interpreter takes the lock of stdin, which the receiving thread holds while it reads. The
+    # interpreter would abort ("could not acquire lock for <_io.BufferedReader name='<stdin>'>").
     os._exit(0)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import LaunchError
+from hpc_kit.runtime.proc_stat import START_TIME, STATE, read_stat
 from hpc_kit.slurm.job_status import JobStatus
 from hpc_kit.slurm.states import JobState
 
@@ -26,9 +27,6 @@ NAME = "ssh"
 
 LAUNCHER_FILE = "launcher"
 """Contains `pid start host` of the launching process, which locks the file for as long as it lives."""
-
-_START_FIELD = 19
-"""Index of the start time among the fields of /proc/PID/stat behind the name of the process."""
 
 
 class Launcher(NamedTuple):
@@ -170,8 +168,8 @@ def _is_alive(run: Run, launcher: Launcher) -> bool:
 def _start_time(pid: int) -> str:
     """Return when a process started, in clock ticks since boot; an empty string if it does not live."""
     with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        return fields[_START_FIELD] if fields[0] not in "ZX" else ""
+        fields = read_stat(Path(f"/proc/{pid}"))
+        return fields[START_TIME] if fields[STATE] not in "ZX" else ""
     return ""
 
 

@@ -14,7 +14,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hpc_kit.run_files import read_first_failure
 from hpc_kit.runtime import __main__ as main_module
-from hpc_kit.runtime import process_group, shutdown
+from hpc_kit.runtime import joined_ranks, shutdown
 from hpc_kit.runtime.__main__ import main
 from tests.runtime.launches import worker
 
@@ -75,7 +75,7 @@ def test_without_torch_there_is_no_rendezvous(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(main_module, "find_spec", lambda _name: None)
-    main([program("from hpc_kit.runtime import process_group; print(process_group.current_meeting())")])
+    main([program("from hpc_kit.runtime import joined_ranks; print(joined_ranks.current_meeting())")])
     assert capsys.readouterr().out == "None\n"
 
 
@@ -83,7 +83,7 @@ def test_a_program_that_uses_hpc_kit_joins_the_existing_group(capsys: pytest.Cap
     text = "import hpc_kit\nwith hpc_kit.distributed() as world: print(world.rank, world.world_size)"
     main([program(text)])
     assert capsys.readouterr().out == "0 1\n"
-    assert process_group.current_meeting() is None
+    assert joined_ranks.current_meeting() is None
 
 
 def test_exit_code_0_of_the_program_is_returned(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,9 +17,9 @@ import hpc_kit
 from hpc_kit.cli import doctor
 from hpc_kit.errors import IncompleteEnvironment, SpecError
 from hpc_kit.run_files import read_first_failure
-from hpc_kit.runtime import devices, placement, process_group, resolve
+from hpc_kit.runtime import devices, joined_ranks, placement, process_group, resolve
+from hpc_kit.runtime.joined_ranks import timeout_seconds
 from hpc_kit.runtime.launchers import inherited_variables
-from hpc_kit.runtime.process_group import timeout_seconds
 from hpc_kit.runtime.torch_environment import command_variables, environment_set
 from tests.runtime.launches import Step, captured_case
 
@@ -90,7 +90,7 @@ def test_an_exception_is_recorded_before_the_group_is_destroyed(
     assert first is not None
     assert (first.rank, first.exit_code) == (0, 7)
     assert dist.is_initialized(), "a failing rank does not wait for other ranks"
-    assert process_group.current_meeting() is None
+    assert joined_ranks.current_meeting() is None
 
 
 def test_an_environment_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def test_a_forgotten_srun_is_reported_with_the_command_to_type(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.orig_argv", ["/opt/venv/bin/python", "train.py", "--name", "a b"])
-    process_group.print_warnings(resolve(captured_case("10_batch_shell_8task_job@22.05")[0]))
+    joined_ranks.print_warnings(resolve(captured_case("10_batch_shell_8task_job@22.05")[0]))
     assert capsys.readouterr().err == (
         "hpc-kit: warning: this job has 8 tasks (SLURM_NTASKS), and this is one process outside of any step: put srun "
         "in front of the command\n"
@@ -185,7 +185,7 @@ def test_a_forgotten_srun_is_reported_with_the_command_to_type(
 
 def test_only_rank_0_prints(capsys: pytest.CaptureFixture[str]) -> None:
     environ = Step.of(1, 1).environ(1) | {"MASTER_ADDR": "localhost"}
-    process_group.print_warnings(resolve(environ))
+    joined_ranks.print_warnings(resolve(environ))
     assert capsys.readouterr().err == ""
 
 

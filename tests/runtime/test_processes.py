@@ -385,6 +385,13 @@ def test_ranks_without_torch_do_not_wait_for_each_other(launch: Launch) -> None:
     assert (launch.tasks[0].out, launch.tasks[0].err) == ("1 2 0 127.0.0.1 True\n", "")
 
 
+def test_a_rank_that_imports_torch_does_not_wait_for_one_that_ended_without_it(launch: Launch) -> None:
+    program = launch.program("import os\nif os.environ['RANK'] == '0':\n    import torch")
+    launch.start(step_of(1, 1).environs(), "-m", "hpc_kit.runtime", program)
+    assert launch.wait() == [1, 0]
+    assert "rank 1 has ended without importing torch, and rank 0 imports it" in launch.tasks[0].err
+
+
 LATE_TORCH = """
 import multiprocessing, os, time
 os.environ["MASTER_PORT"] = "set by the program"

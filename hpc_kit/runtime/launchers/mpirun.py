@@ -197,8 +197,7 @@ def _contradiction(environ: Mapping[str, str], world: World, names: RankVariable
     remedy += ";\nor HPC_KIT_LAUNCHER=slurm, or mpi: which of the two is right"
     return ContradictoryEnvironment(
         "two launchers claim this process",
-        found=f"the srun step says rank {environ.get('SLURM_PROCID')} of {environ.get('SLURM_STEP_NUM_TASKS')} "
-        "(SLURM_PROCID, SLURM_STEP_NUM_TASKS)\n"
+        found=f"{slurm_step.describe_claim(environ)}\n"
         f"MPI says rank {world.rank} of {world.world_size} ({names.rank}, {names.size})",
         remedy=remedy,
         everywhere=environ.get("SLURM_STEP_NUM_TASKS") != environ[names.size],

@@ -16,8 +16,6 @@ from hpc_kit.slurm import nodelist
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hpc_kit.runtime.world import World
-
 
 _NO_REAL_STEP = 0xFFFF_FFF0
 """Step ids from here up are those of batch, interactive and extern. Newer releases write them as -5, -6, ..."""
@@ -97,7 +95,7 @@ def from_slurm_step(environ: Mapping[str, str]) -> World | None:
     step = SlurmStep.read(environ)
     beside = "SLURM_STEP_NUM_TASKS"
     node_rank = _node_rank(step, required_int(environ, "SLURM_NODEID", beside=beside), environ)
-    key = step_key(environ, step)
+    key = _step_key(environ, step)
     local_world_size, source = _local_world_size(step, node_rank)
     world = World(
         rank=required_int(environ, "SLURM_PROCID", beside=beside),
@@ -118,7 +116,7 @@ def from_slurm_step(environ: Mapping[str, str]) -> World | None:
     agrees, ignored = ignored_variables.compare_pmi(environ, world)
     ignored = (*world.ignored, *ignored, *ignored_variables.compare_local_rank(environ, world))
     world = replace(world, agrees=agreement.check_agreement(environ, world) + agrees, ignored=ignored)
-    return with_master_address(environ, world, here=step.here, task_ids=step.task_ids)
+    return _with_master_address(environ, world, step)
 
 
 def reason_not_in_step(environ: Mapping[str, str]) -> str | None:
@@ -144,6 +142,12 @@ def _is_task(environ: Mapping[str, str]) -> bool:
     """Return whether this cannot be a shell of a job. Every such shell is rank 0 on node 0."""
     ids = [environ.get(name, "").strip() for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")]
     return any(ids[0] and text not in {"", "0"} for text in ids)
+
+
+def describe_claim(environ: Mapping[str, str]) -> str:
+    """Return the rank and the size that the step's variables claim, for the error about two launchers."""
+    claim = f"rank {environ.get('SLURM_PROCID')} of {environ.get('SLURM_STEP_NUM_TASKS')}"
+    return f"the srun step says {claim} (SLURM_PROCID, SLURM_STEP_NUM_TASKS)"
 
 
 def is_interactive_shell(environ: Mapping[str, str]) -> bool:
@@ -173,7 +177,7 @@ def _inherited_step_variables(environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def step_key(environ: Mapping[str, str], step: SlurmStep) -> str:
+def _step_key(environ: Mapping[str, str], step: SlurmStep) -> str:
     """Return a key that all tasks of this step share, and no other step, array element or restart."""
     parts = [
         f"job {step.job}",
@@ -249,15 +253,13 @@ def _sources(key: str) -> dict[str, str]:
     }
 
 
-def with_master_address(
-    environ: Mapping[str, str], world: World, *, here: str | None, task_ids: Sequence[str]
-) -> World:
+def _with_master_address(environ: Mapping[str, str], world: World, step: SlurmStep) -> World:
     """Return `world` with master_addr and master_port: those of the job script, or the step's own.
 
     Raises:
         IncompleteEnvironment: No variable names the node of rank 0.
     """
-    host, why = _host_of_rank_0(environ, world, here, task_ids)
+    host, why = _host_of_rank_0(environ, world, step)
     given = environ.get("MASTER_ADDR", "").strip()
     warnings, ignored, agrees = list(world.warnings), list(world.ignored), list(world.agrees)
     if given and given == host:
@@ -288,12 +290,12 @@ def with_master_address(
     )
 
 
-def _host_of_rank_0(
-    environ: Mapping[str, str], world: World, here: str | None, task_ids: Sequence[str]
-) -> tuple[str | None, str]:
+def _host_of_rank_0(environ: Mapping[str, str], world: World, step: SlurmStep) -> tuple[str | None, str]:
+    """Return the host of rank 0, or None if it is unknown, and the reason."""
+    here = step.here
     if here and (world.rank == 0 or world.nnodes == 1):
         return here, "SLURMD_NODENAME, this node"
-    if here and "0" in task_ids:
+    if here and "0" in step.task_ids:
         return here, f"SLURMD_NODENAME, this node: SLURM_GTIDS = {environ['SLURM_GTIDS']} holds rank 0"
     if not world.hosts:
         return None, "unknown"

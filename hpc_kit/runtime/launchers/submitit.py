@@ -30,8 +30,7 @@ def from_submitit(environ: Mapping[str, str]) -> World | None:
     if slurm_step.reason_not_in_step(environ) is None and not inside:
         raise ContradictoryEnvironment(
             "two launchers claim this process",
-            found=f"the srun step says rank {environ.get('SLURM_PROCID')} of {environ.get('SLURM_STEP_NUM_TASKS')} "
-            f"(SLURM_PROCID, SLURM_STEP_NUM_TASKS)\nsubmitit says rank {rank} of {size} ({_RANK}, {_SIZE})",
+            found=f"{slurm_step.describe_claim(environ)}\nsubmitit says rank {rank} of {size} ({_RANK}, {_SIZE})",
             remedy=f"unset SUBMITIT_EXECUTOR {_RANK} before srun",
         )
     key = f"submitit {environ.get('SUBMITIT_LOCAL_JOB_ID', '')}, size {size}"

@@ -16,11 +16,13 @@ import functools
 import inspect
 import os
 import sys
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from hpc_kit.errors import SpecError
 from hpc_kit.runtime import shutdown
+from hpc_kit.runtime.variables import BACKEND_VARIABLE, TIMEOUT_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,22 +35,20 @@ if TYPE_CHECKING:
 BACKEND = "mpi"
 """The name that programs and job files use."""
 
-BACKEND_VARIABLE = "HPC_KIT_BACKEND"
-"""Environment variable with `launch.backend` of the job."""
-
-TIMEOUT_VARIABLE = "HPC_KIT_TIMEOUT"
-"""Environment variable with `launch.timeout` of the job."""
-
 REGISTERED = "mpi4py"
 """The name under which torch knows the backend."""
 
 
+@dataclass
 class _Session:
     """The state of this process: the meeting that it is in, and whether MPI has started it."""
 
-    meeting: Callable[[], Meeting | None] | None = None
-    started_by_mpi = False
-    is_installed = False
+    meeting: Callable[[], Meeting | None] = lambda: None
+    started_by_mpi: bool = False
+    is_installed: bool = False
+
+
+_session = _Session()
 
 
 def install(meeting: Callable[[], Meeting | None] | None = None, *, started_by_mpi: bool = False) -> None:
@@ -61,18 +61,18 @@ def install(meeting: Callable[[], Meeting | None] | None = None, *, started_by_m
     """
     from torch import distributed as dist
 
-    _Session.meeting = meeting or _Session.meeting
-    _Session.started_by_mpi = _Session.started_by_mpi or started_by_mpi
-    if _Session.is_installed:
+    _session.meeting = meeting or _session.meeting
+    _session.started_by_mpi = _session.started_by_mpi or started_by_mpi
+    if _session.is_installed:
         return
-    _Session.is_installed = True
+    _session.is_installed = True
     for name in ("init_process_group", "new_group"):
         _replace(name, _translate_argument)
     if dist.is_mpi_available():
         return
     dist.Backend.register_backend(REGISTERED, _create, extended_api=True, devices=["cpu", "cuda"])
     _replace("get_backend", _translate_result)
-    _replace("is_mpi_available", lambda _: lambda: _Session.started_by_mpi)
+    _replace("is_mpi_available", lambda _: lambda: _session.started_by_mpi)
 
 
 def is_registered() -> bool:
@@ -137,7 +137,7 @@ def _without_gpu(backend: str) -> str | None:
             found=f"backend {backend!r}",
             remedy="--set launch.backend=gloo, which makes `python -m hpc_kit.runtime` replace it; or run on GPUs",
         )
-    meeting = _Session.meeting() if _Session.meeting is not None else None
+    meeting = _session.meeting()
     if meeting is None or meeting.world.is_main:
         sys.stderr.write(f"hpc-kit: {instead} replaces the backend {backend}, because this node has no GPU\n")
     return REGISTERED if instead == BACKEND and is_registered() else instead
@@ -167,7 +167,7 @@ def _create(options: Any, _backend_options: object) -> MpiGroup:
     from hpc_kit.runtime.launchers import resolve
     from hpc_kit.runtime.mpi import library
 
-    meeting = _Session.meeting() if _Session.meeting is not None else None
+    meeting = _session.meeting()
     module = library.import_mpi4py(meeting.world if meeting is not None else resolve(os.environ))
     library.check_thread_level(module)
     return create_group(module, options.global_ranks_in_group, options.timeout)

@@ -168,7 +168,7 @@ class Collectives:
             clock.finish(self.comm.Ibcast(self._types.transfer_type(piece), root))
 
     def _broadcast_parts(self, clock: Deadline, parts: Sequence[Tensor], given: Tensor) -> None:
-        """Broadcast each rank's part in turn: an all-gather of more elements than MPI can count."""
+        """Broadcast the part of each rank, one rank after the other: an all-gather of more than MAX_COUNT elements."""
         if parts[self.rank].data_ptr() != given.data_ptr():
             parts[self.rank].copy_(given.view(parts[self.rank].shape))
         for rank, part in enumerate(parts):

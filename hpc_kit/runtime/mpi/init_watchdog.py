@@ -20,6 +20,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import RendezvousError
+from hpc_kit.runtime.rank_lists import format_ranks
 from hpc_kit.runtime.rendezvous import network
 from hpc_kit.runtime.rendezvous.store import discovery_ports, launch_token
 
@@ -84,8 +85,6 @@ class InitWatchdog:
 
     def absent_ranks(self) -> tuple[RendezvousError, bool]:
         """Return the absent ranks, and whether this rank is the first of the present ones."""
-        from hpc_kit.runtime.rendezvous.sign_in import format_ranks
-
         came = {self.here: (self.local_size, self._local_ranks())} | self._ranks_on_other_hosts()
         there = sorted({self.rank, *(rank for _, ranks in came.values() for rank in ranks)})
         absent = sorted(set(range(self.size)) - set(there))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError, IncompleteEnvironment, SpecError
 from hpc_kit.runtime import shutdown
 from hpc_kit.runtime.launchers.mpi_variables import MPI_LAUNCHERS, MPICH, OPEN_MPI
+from hpc_kit.runtime.proc_stat import PARENT, read_stat
 from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def check_thread_level(module: ModuleType) -> None:
     names = {getattr(module, f"THREAD_{name}"): name for name in ("SINGLE", "FUNNELED", "SERIALIZED")}
     raise SpecError(
         "the backend mpi needs an MPI that takes calls of several threads (MPI_THREAD_MULTIPLE)",
-        found=f"MPI_THREAD_{names[level]} of {_name(module)}",
+        found=f"MPI_THREAD_{names[level]} of {_library_version(module)}",
         remedy="leave mpi4py.rc.threads and .thread_level, or MPI4PY_RC_*, as they are; who calls MPI_Init calls\n"
         "MPI_Init_thread with MPI_THREAD_MULTIPLE; Cray MPICH: export MPICH_MAX_THREAD_SAFETY=multiple;\n"
         "MVAPICH2: export MV2_ENABLE_AFFINITY=0; or take the backend gloo",
@@ -90,7 +91,7 @@ def _check_initialized(module: ModuleType) -> None:
         )
 
 
-def _name(module: ModuleType) -> str:
+def _library_version(module: ModuleType) -> str:
     first: str = module.Get_library_version().splitlines()[0]
     return first.strip("\0")
 
@@ -112,7 +113,7 @@ def _import_module(found: Evidence, environ: Mapping[str, str]) -> ModuleType:
             warnings.simplefilter("ignore", RuntimeWarning)
             from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise _no_library(found, environ, error) from error
+        raise _library_error(found, environ, error) from error
     return MPI
 
 
@@ -131,7 +132,7 @@ def _check_same_world(module: ModuleType, world: World, found: Evidence) -> None
         return
     raise ContradictoryEnvironment(
         f"MPI's own world is rank {comm.rank} of {comm.size}, but this is {world}",
-        found=f"{found.sources}; the library is {_name(module)}"
+        found=f"{found.sources}; the library is {_library_version(module)}"
         + (f" ({os.environ[LIBRARY_VARIABLE]})" if LIBRARY_VARIABLE in os.environ else ""),
         remedy=f"mpi4py has taken another MPI than the {found.families[0]} that started the ranks: export\n"
         f"{LIBRARY_VARIABLE}=/PATH/TO/{soname(found.families[0])} of that one",
@@ -172,7 +173,7 @@ def _kinds_of_mpi() -> str:
     return f"srun --mpi={best} (`srun --mpi=list` {here})"
 
 
-def _no_library(found: Evidence, environ: Mapping[str, str], error: Exception) -> SpecError:
+def _library_error(found: Evidence, environ: Mapping[str, str], error: Exception) -> SpecError:
     family = found.families[0]
     text = str(error).splitlines()
     chosen = environ.get(LIBRARY_VARIABLE, "")
@@ -204,9 +205,9 @@ def soname(family: str) -> str:
     return _SONAMES[family][0]
 
 
-_PROXY = "hydra_pmi_proxy"
+_HYDRA_PROXY = "hydra_pmi_proxy"
 
-_LAUNCHERS = {
+_LAUNCHER_PROGRAMS = {
     "mpirun": OPEN_MPI,
     "mpirun.openmpi": OPEN_MPI,
     "mpiexec.openmpi": OPEN_MPI,
@@ -218,7 +219,7 @@ _LAUNCHERS = {
     "mpiexec.hydra": MPICH,
     "mpiexec.mpich": MPICH,
     "mpirun.mpich": MPICH,
-    _PROXY: MPICH,
+    _HYDRA_PROXY: MPICH,
 }
 """Programs whose child processes are ranks and whose folder is beside that of the library."""
 
@@ -251,7 +252,7 @@ def libraries(evidence: Evidence) -> Iterator[str]:
 
     An MPI installed by pip beside this Python comes before other ones, because the loader does not find it.
     """
-    prefix = _prefix(evidence.families)
+    prefix = _installation_folder(evidence.families)
     for family in evidence.families:
         for name in _SONAMES[family]:
             if prefix is not None:
@@ -263,10 +264,10 @@ def libraries(evidence: Evidence) -> Iterator[str]:
         yield from (str(path) for name in _SONAMES[family][:1] if (path := Path(sys.prefix, "lib", name)).is_file())
 
 
-def _prefix(families: tuple[str, ...]) -> Path | None:
+def _installation_folder(families: tuple[str, ...]) -> Path | None:
     """Return the installation folder of the MPI whose launcher is a parent of this process, or None."""
-    for _, executable in _parents():
-        if _LAUNCHERS.get(executable.name) in families:
+    for _, executable in _parent_processes():
+        if _LAUNCHER_PROGRAMS.get(executable.name) in families:
             return executable.parent.parent
     return None
 
@@ -276,22 +277,22 @@ def mpiexec_of_proxy() -> str:
 
     It is equal on all ranks of a launch. No variable of MPICH distinguishes launches that run at the same time.
     """
-    for pid, executable in _parents():
-        if executable.name == _PROXY:
+    for pid, executable in _parent_processes():
+        if executable.name == _HYDRA_PROXY:
             with suppress(OSError):
                 words = Path("/proc", str(pid), "cmdline").read_bytes().decode(errors="replace").split("\0")
                 return next((after for word, after in pairwise(words) if word == "--control-port"), "")
     return ""
 
 
-def _parents() -> Iterator[tuple[int, Path]]:
+def _parent_processes() -> Iterator[tuple[int, Path]]:
     """Yield the parent processes and their executables, nearest first. Those of other users cannot be read."""
     pid = os.getppid()
     while pid > 1:
         folder = Path("/proc", str(pid))
         try:
             executable = (folder / "exe").readlink()
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parent = int(read_stat(folder)[PARENT])
         except (OSError, ValueError):
             return
         yield pid, executable

@@ -68,7 +68,7 @@ def needs_ipv6(world: World, environ: Mapping[str, str]) -> bool:
 def master_address(world: World, environ: Mapping[str, str]) -> str:
     """Return the address of this node, which has rank 0, at which all other ranks look for the store.
 
-    Where they may look elsewhere, it is ALL_ADDRESSES: a name may resolve to another address on another node.
+    Returns ALL_ADDRESSES if they may look elsewhere, because a name may resolve to another address on another node.
     """
     hosts = expected_hosts(world, environ)
     if world.nnodes == 1 and hosts[0] == network.LOOPBACK:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpc_kit.runtime.rendezvous import network, node_comparison, sign_in, store
+from hpc_kit.runtime.rendezvous.ended_without_torch import EndedRankCheck
 from hpc_kit.runtime.rendezvous.master_host import HostResolver
 from hpc_kit.runtime.rendezvous.store_search import StoreSearch
 
@@ -30,7 +31,7 @@ _LEAVE_TIMEOUT = 60.0
 LAUNCHERS_WITH_STORE = {"torchrun", "env"}
 """Launchers whose MASTER_ADDR and MASTER_PORT name an existing store."""
 
-_occasions = itertools.count()
+_meeting_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -65,14 +66,14 @@ class Meeting:
         """Leave the meeting. Rank 0 owns the store and waits until the other ranks no longer need it."""
         if self.reserved_port is not None:
             os.close(self.reserved_port)
-        doors = self.substore("doors")
+        departures = self.substore("departures")
         if self.is_owner:
-            sign_in.wait_for_departures(doors, sign_in.IN, self.world, timeout=_LEAVE_TIMEOUT)
+            sign_in.wait_for_departures(departures, sign_in.HAS_READ, self.world, timeout=_LEAVE_TIMEOUT)
             if self.server.num_keys() > self.keys:
-                sign_in.wait_for_departures(doors, sign_in.OUT, self.world, timeout=_LEAVE_TIMEOUT)
+                sign_in.wait_for_departures(departures, sign_in.IS_DONE, self.world, timeout=_LEAVE_TIMEOUT)
         # Rank 0 may have left long ago if the program did not use the store.
         elif network.is_reachable(self.host, self.port):
-            sign_in.depart(doors, sign_in.OUT)
+            sign_in.depart(departures, sign_in.IS_DONE)
 
 
 def meet(
@@ -80,7 +81,7 @@ def meet(
     *,
     timeout: float | None = None,
     environ: Mapping[str, str] | None = None,
-    occasion: int | None = None,
+    meeting_number: int | None = None,
     program: Path | None = None,
 ) -> Meeting:
     """Meet all ranks of `world`.
@@ -89,42 +90,44 @@ def meet(
         world: This process.
         timeout: Seconds to wait for the other ranks; 300 by default.
         environ: Environment with the node's name and torchrun's variables; `os.environ` by default.
-        occasion: Number of this meeting among those of these processes; counted by default.
+        meeting_number: Number of this meeting among those of these processes; counted by default.
         program: The program of this process; the running program by default.
 
     Raises:
-        RendezvousError: Not all ranks came in time. The message names the missing ones.
+        RendezvousError: Not all ranks came in time, or a rank has ended without importing torch. The message names the
+            missing ranks.
         ContradictoryEnvironment: Two processes have the same rank, or the nodes do not run the same code.
     """
     environ = os.environ if environ is None else environ
     timeout = DEFAULT_TIMEOUT if timeout is None else timeout
     until = time.monotonic() + timeout
-    occasion = next(_occasions) if occasion is None else occasion
+    meeting_number = next(_meeting_numbers) if meeting_number is None else meeting_number
     node = network.this_node_name(environ)
     resolver = HostResolver(world, node, timeout, environ)
+    check_ended_ranks = EndedRankCheck(world, environ)
     with ExitStack() as until_all_have_come:
+        token = store.launch_token(world, meeting_number, environ)
         if world.launcher in LAUNCHERS_WITH_STORE:
             opened = store.launcher_store(resolver)
         elif world.rank == 0:
-            token = store.launch_token(world, occasion, environ)
             opened = until_all_have_come.enter_context(store.serve_store(world, token, timeout, environ))
         else:
-            opened = StoreSearch(resolver, store.launch_token(world, occasion, environ)).find()
-        if opened.bell is not None:
-            until_all_have_come.enter_context(opened.bell)
+            opened = StoreSearch(resolver, token, check_ended_ranks).find()
+        if opened.notification is not None:
+            until_all_have_come.enter_context(opened.notification)
         # Agents of torchrun and their workers meet in one store, and so do restarted workers.
-        prefix = f"hpc_kit/{world.launcher}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{occasion}"
+        prefix = f"hpc_kit/{world.launcher}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}.{meeting_number}"
         notes = _prefix_store(opened.store, f"{prefix}/roster")
         _publish_address(notes, world, opened, node)
         # This comes late, so that rank 0's store is open for the other ranks while rank 0 reads its program.
         facts = node_comparison.node_facts(world, program, environ)
         sign_in.sign_in(notes, world, sign_in.RankEntry(node, os.getpid(), facts=facts))
-        sign_in.wait_for_all(notes, world, until, timeout, opened)
+        sign_in.wait_for_all(notes, world, until, timeout, opened, check_ended_ranks)
     whole = sign_in.fill_world(notes, world)
     address = _read_address(notes, whole, opened)
-    doors = _prefix_store(opened.store, f"{prefix}/doors")
+    departures = _prefix_store(opened.store, f"{prefix}/departures")
     if opened.is_server:
-        sign_in.open_exits(doors)
+        sign_in.count_departures(departures)
     meeting = Meeting(
         world=whole,
         host=_host_for_libraries(opened, address),
@@ -137,7 +140,7 @@ def meet(
         reserved_port=opened.reserved_port,
     )
     if not opened.is_server:
-        sign_in.depart(doors, sign_in.IN)
+        sign_in.depart(departures, sign_in.HAS_READ)
     return meeting
 
 
@@ -174,7 +177,7 @@ def route_interface(world: World, address: str) -> str | None:
 
 def _host_for_libraries(opened: store.OpenStore, address: str) -> str:
     """Return the host for libraries of this process: the name, or the address where the name does not resolve."""
-    leads_there = opened.bell is not None or _first_address(opened.host)
+    leads_there = opened.notification is not None or _first_address(opened.host)
     return opened.host if leads_there else address or "127.0.0.1"
 
 

@@ -38,15 +38,11 @@ def this_node_name(environ: Mapping[str, str]) -> str:
         return hosts[int(number)]
     # mpiexec of MPICH 4 and of Intel MPI passes the first node's variables to the ranks of all nodes.
     name = "" if environ.get("MPI_LOCALRANKID") else environ.get("SLURMD_NODENAME")
-    hosts, number = agent_hosts(environ), environ.get("GROUP_RANK", "")
-    if not name and number.isdigit() and int(number) < len(hosts):
+    # torchrun's agents; another torchrun than that of hpc_kit sets no list of them.
+    hosts, number = environ.get(AGENT_HOSTS, "").split(","), environ.get("GROUP_RANK", "")
+    if not name and number.isdigit() and int(number) < len(hosts) and hosts[int(number)]:
         return hosts[int(number)]
     return name or socket.gethostname()
-
-
-def agent_hosts(environ: Mapping[str, str]) -> list[str]:
-    """Return the hosts of torchrun's agents, in the order of GROUP_RANK; empty if another torchrun started them."""
-    return [host for host in environ.get(AGENT_HOSTS, "").split(",") if host]
 
 
 def lookup(host: str) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit import __version__
+from hpc_kit.runtime.rank_lists import list_some
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -31,7 +32,6 @@ _OTHERS = (Path(os.__file__).parent, Path(__file__).parents[2])
 """Folders of Python's standard library and of this package, which are not the program's own."""
 
 _MOST_FILES = 200
-_MOST_NAMED = 8
 _IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+\(?[ \t]*([\w, \t]*)|import[ \t]+([\w., \t]+))", re.MULTILINE
 )
@@ -140,9 +140,3 @@ def _running_program() -> Path | None:
     if path is None or "site-packages" in path.parts:
         return None
     return None if any(path.is_relative_to(folder) for folder in _OTHERS) else path
-
-
-def list_some(items: Iterable[object], most: int = _MOST_NAMED) -> str:
-    """Join hosts or ranks with commas; beyond `most` of them only their number follows."""
-    named = list(map(str, items))
-    return ", ".join(named[:most]) + (f" and {len(named) - most} more" if len(named) > most else "")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, RendezvousError
+from hpc_kit.runtime.rank_lists import format_ranks
 from hpc_kit.runtime.rendezvous import node_comparison
 
 if TYPE_CHECKING:
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.world import World
 
 _COMPLETE, _REFUSED, _ANSWERED = "complete", "refused", "answered"
-IN, OUT = "in", "out"
+HAS_READ, IS_DONE = "in", "out"
+"""Stages of a departure: the rank has read everything about the meeting, and it no longer needs the store."""
 _MAX_PAUSE = 0.1
-_WITH_BELL = 2.0
+_STORE_POLL_SECONDS = 2.0
 """Seconds. The end of a connection may be lost on the network, so waiting ranks also ask the store."""
 _LONGEST = 65_536
 _AT_ONCE = 64
@@ -74,7 +76,9 @@ def sign_in(store: Store, world: World, entry: RankEntry) -> None:
         )
 
 
-def wait_for_all(store: Store, world: World, until: float, timeout: float, opened: OpenStore) -> None:
+def wait_for_all(
+    store: Store, world: World, until: float, timeout: float, opened: OpenStore, check_ended_ranks: Callable[[], None]
+) -> None:
     """Wait until every rank has signed in.
 
     Args:
@@ -82,7 +86,8 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float, opene
         world: This process.
         until: End of the wait, as time.monotonic().
         timeout: Length of the wait in seconds, for the error message.
-        opened: The store with the bell that rank 0 rings when all ranks have come.
+        opened: The store with the connection on which rank 0 notifies this rank when all ranks have come.
+        check_ended_ranks: Raises an error if a rank can no longer come.
 
     Raises:
         RendezvousError: Some ranks did not come in time, or rank 0 is gone. The message names ranks and hosts.
@@ -90,9 +95,9 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float, opene
     """
     try:
         answer = (
-            _wait_for_answer(store, world, until, opened)
+            _wait_for_answer(store, world, until, opened, check_ended_ranks)
             if world.is_main
-            else _wait_for_bell(store, world, until, opened.bell)
+            else _wait_for_notification(store, world, until, opened.notification, check_ended_ranks)
         )
         if answer is not None:
             _check_nodes_equal(json.loads(answer), store, world)
@@ -106,7 +111,9 @@ def wait_for_all(store: Store, world: World, until: float, timeout: float, opene
     raise _missing_ranks_error(store, world, timeout)
 
 
-def _wait_for_answer(store: Store, world: World, until: float, opened: OpenStore) -> str | None:
+def _wait_for_answer(
+    store: Store, world: World, until: float, opened: OpenStore, check_ended_ranks: Callable[[], None]
+) -> str | None:
     """Collect all entries on rank 0 and return the list of differences for all ranks; None after a time-out."""
     waiting = [_key(rank) for rank in range(world.world_size)]
 
@@ -115,25 +122,31 @@ def _wait_for_answer(store: Store, world: World, until: float, opened: OpenStore
             del waiting[:_AT_ONCE]
         return not waiting
 
-    if not wait_until(have_come, until, 1):
+    if not wait_until(have_come, until, 1, check_ended_ranks):
         return None
     differences = json.dumps(
         node_comparison.find_differences((each.host, each.facts) for each in read_entries(store, world))
     )
     store.set(_COMPLETE, differences)
-    if opened.ring is not None:
-        opened.ring(differences)
+    if opened.notify is not None:
+        opened.notify(differences)
     return differences
 
 
-def _wait_for_bell(store: Store, world: World, until: float, bell: socket.socket | None) -> str | None:
-    """Wait on the other ranks for rank 0's answer: at the bell, to keep the store idle, or at the store."""
+def _wait_for_notification(
+    store: Store,
+    world: World,
+    until: float,
+    notification: socket.socket | None,
+    check_ended_ranks: Callable[[], None],
+) -> str | None:
+    """Wait on the other ranks for rank 0's answer on the connection, which keeps the store idle, or in the store."""
     data = b""
-    while bell is not None:
+    while notification is not None:
         left = until - time.monotonic()
-        bell.settimeout(max(0.01, min(_WITH_BELL, left)))
+        notification.settimeout(max(0.01, min(_STORE_POLL_SECONDS, left)))
         try:
-            received = bell.recv(_LONGEST)
+            received = notification.recv(_LONGEST)
         except TimeoutError:
             if left > 0 and not store.check([_COMPLETE]):
                 continue
@@ -145,35 +158,42 @@ def _wait_for_bell(store: Store, world: World, until: float, bell: socket.socket
             return data.decode()
         if not received:
             break
-    come = wait_until(lambda: store.check([_COMPLETE]), until, world.world_size)
+
+    come = wait_until(lambda: store.check([_COMPLETE]), until, world.world_size, check_ended_ranks)
     return store.get(_COMPLETE).decode() if come else None
 
 
-def open_exits(store: Store) -> None:
+def count_departures(store: Store) -> None:
     """Start counting departures. Rank 0 is not counted."""
-    for door in (IN, OUT):
-        store.append(door, "")  # type: ignore[attr-defined]
+    for stage in (HAS_READ, IS_DONE):
+        store.append(stage, "")  # type: ignore[attr-defined]
 
 
-def depart(store: Store, door: str) -> None:
-    """Count this rank: at IN it has read everything about the meeting, at OUT it no longer needs the store."""
+def depart(store: Store, stage: str) -> None:
+    """Count this rank at HAS_READ or IS_DONE."""
     with suppress(RuntimeError):
         # Unlike add(), this does not wait for an answer of the store.
-        store.append(door, ".")  # type: ignore[attr-defined]
+        store.append(stage, ".")  # type: ignore[attr-defined]
 
 
-def wait_for_departures(store: Store, door: str, world: World, *, timeout: float) -> None:
+def wait_for_departures(store: Store, stage: str, world: World, *, timeout: float) -> None:
     """Wait until all ranks but rank 0 have departed, for at most `timeout` seconds."""
-    wait_until(lambda: len(store.get(door)) >= world.world_size - 1, time.monotonic() + timeout, world.world_size)
+    wait_until(lambda: len(store.get(stage)) >= world.world_size - 1, time.monotonic() + timeout, world.world_size)
 
 
-def wait_until(is_done: Callable[[], bool], until: float, ranks: int) -> bool:
-    """Poll `is_done` and return whether it became true in time.
+def wait_until(is_done: Callable[[], bool], until: float, ranks: int, check: Callable[[], None] | None = None) -> bool:
+    """Poll `is_done` and return whether it became true in time. A store's own wait would log an error at its time-out.
 
-    A store's own wait would log an error at its time-out.
+    Args:
+        is_done: The condition.
+        until: End of the wait, as time.monotonic().
+        ranks: Number of ranks that poll at the same time. With many ranks, the pauses are longer.
+        check: Called after each poll. Its errors end the wait.
     """
     start = time.monotonic()
     while not is_done():
+        if check is not None:
+            check()
         now = time.monotonic()
         if now >= until:
             return False
@@ -269,11 +289,6 @@ def _hosts_without(world: World, signed: Counter[str]) -> list[str]:
         lines = [f"{host}: no rank came" for host in world.hosts if not signed[host]]
     more = len(lines) - _MOST_NAMED
     return lines[:_MOST_NAMED] + ([f"and {more} hosts more"] if more > 0 else [])
-
-
-def format_ranks(ranks: list[int]) -> str:
-    """Return `rank 3` or `ranks 0, 2`; of many ranks, the first ones and a number."""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {node_comparison.list_some(ranks, _MOST_NAMED)}"
 
 
 def _key(rank: int) -> str:

@@ -34,10 +34,10 @@ class OpenStore(NamedTuple):
     port: int
     address: str = ""
     """Address at which this process found the store."""
-    bell: socket.socket | None = None
+    notification: socket.socket | None = None
     """Connection that ends when all ranks have met."""
-    ring: Callable[[str], None] | None = None
-    """Sends a line to all ranks that wait for the bell."""
+    notify: Callable[[str], None] | None = None
+    """Sends a line to all ranks that wait for the notification."""
     reserved_port: int | None = None
     """Descriptor that reserves the port where no store listens."""
     is_server: bool = False
@@ -45,13 +45,13 @@ class OpenStore(NamedTuple):
 
 
 SECRET = "HPC_KIT_SECRET"  # noqa: S105 - the name of a variable
-"""Environment variable that a job's script sets to random digits, so that nobody else can derive the token."""
+"""Environment variable that a job's script sets to random digits, so that no other user can derive the token."""
 
 
-def launch_token(world: World, occasion: int = 0, environ: Mapping[str, str] | None = None) -> str:
+def launch_token(world: World, meeting_number: int = 0, environ: Mapping[str, str] | None = None) -> str:
     """Return the token that identifies rank 0 of this meeting among launches, users and earlier meetings."""
     secret = (environ or {}).get(SECRET, "")
-    text = f"{world.launcher}, {world.key}, {world.world_size} ranks, user {os.getuid()}, {occasion}, {secret}"
+    text = f"{world.launcher}, {world.key}, {world.world_size} ranks, user {os.getuid()}, {meeting_number}, {secret}"
     return f"hpc_kit/{blake2s(text.encode(), digest_size=16).hexdigest()}"
 
 
@@ -72,12 +72,12 @@ def serve_store(world: World, token: str, timeout: float, environ: Mapping[str, 
         # The port is bound before any rank learns of it, so no other program can take it.
         _listen_on_first_free(world, store_ports, address, ipv6=ipv6) as listener,
         _listen_on_first_free(world, discovery_ports(world.key), address, ipv6=True) as queries,
-        store_discovery.announce(queries, token, port := listener.getsockname()[1], world.world_size) as ring,
+        store_discovery.announce(queries, token, port := listener.getsockname()[1], world.world_size) as notify,
     ):
         on_one_node = world.nnodes == 1 and not environ.get("MASTER_ADDR")
         name = expected_hosts(world, environ)[0] if address else socket.gethostname()
         host = network.LOOPBACK if on_one_node else world.master_addr or name
-        yield OpenStore(_serve(listener, timeout), host, port, ring=ring, is_server=True)
+        yield OpenStore(_serve(listener, timeout), host, port, notify=notify, is_server=True)
 
 
 def _listen_on_first_free(world: World, ports: Sequence[int], address: str, *, ipv6: bool) -> socket.socket:
@@ -183,7 +183,9 @@ def _wait_for_listener(resolver: HostResolver, addresses: Sequence[str], port: i
     )
 
 
-def connect_store(host: str, address: str, port: int, timeout: float, bell: socket.socket | None = None) -> OpenStore:
+def connect_store(
+    host: str, address: str, port: int, timeout: float, notification: socket.socket | None = None
+) -> OpenStore:
     """Connect to the store of an owner that has answered at this address.
 
     Raises:
@@ -197,7 +199,7 @@ def connect_store(host: str, address: str, port: int, timeout: float, bell: sock
             found=f"its store was at {address}:{port}",
             remedy="read the log of rank 0, which shows the reason",
         ) from error
-    return OpenStore(store, host, port, address, bell)
+    return OpenStore(store, host, port, address, notification)
 
 
 def _connect(address: str, port: int, timeout: float, *, is_master: bool = False) -> TCPStore:

@@ -3,8 +3,8 @@
 Rank 0 listens on a second port and sends every caller the port of the store, with a proof that rank 0 has the token of
 this meeting. The token itself is not sent: a process that repeats the proof elsewhere names the same port. Callers only
 read, so a foreign program on that port is not disturbed, and one that sends nothing costs a moment. Connections stay
-open until all ranks have met. Their end is the bell for which the callers wait without asking the store, and the last
-line that they carry is rank 0's answer.
+open until all ranks have met, and carry rank 0's answer as their last line. So the callers wait for a notification and
+do not poll the store.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StoreAnswer(NamedTuple):
 
     port: int
     """Port of the store."""
-    bell: socket.socket
+    notification: socket.socket
     """Ends when all ranks have met, or earlier if rank 0 may not keep so many files open."""
 
 
@@ -57,12 +57,13 @@ def listen_for_queries(candidates: Sequence[int]) -> socket.socket | None:
 def announce(listener: socket.socket, token: str, port: int, ranks: int) -> Iterator[Callable[[str], None]]:
     """Answer all callers inside the `with` block.
 
-    Yields a function that rings the bell with a line for all callers. The bell rings at the end in any case.
+    Yields a function that sends a line to all callers and closes their connections. At the end they are closed in any
+    case.
     """
     greeting = f"{_proof(token, port)} {port}\n".encode()
     last: list[bytes] = []
 
-    def ring(line: str) -> None:
+    def notify(line: str) -> None:
         last.append(f"{line}\n".encode())
         # A thread in accept() does not notice that its socket is closed, so shutdown() wakes it.
         listener.shutdown(socket.SHUT_RDWR)
@@ -70,7 +71,7 @@ def announce(listener: socket.socket, token: str, port: int, ranks: int) -> Iter
     # threading.Thread.start() waits until the thread runs, which takes long on a busy node.
     start_new_thread(_answer_queries, (listener, greeting, _pending_connections(ranks), last))
     try:
-        yield ring
+        yield notify
     finally:
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hpc_kit.errors import RendezvousError
 from hpc_kit.runtime.rendezvous import store, store_discovery
 from hpc_kit.runtime.rendezvous.master_host import HostResolver, expected_hosts
 from hpc_kit.runtime.rendezvous.store import OpenStore, connect_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _ALL_NODES_AFTER = 5.0
 """Seconds until the search includes the other nodes of the launch."""
@@ -26,6 +30,8 @@ class StoreSearch:
 
     resolver: HostResolver
     token: str
+    check_ended_ranks: Callable[[], None]
+    """Raises an error if rank 0 can no longer come."""
     problems: dict[tuple[str, int], str] = field(default_factory=dict)
     """The last problem at each host and port."""
 
@@ -33,7 +39,8 @@ class StoreSearch:
         """Find the store that rank 0 opened. Only a process that sends the token is accepted.
 
         Raises:
-            RendezvousError: The store was not found in time, or the name of rank 0's host does not resolve.
+            RendezvousError: The store was not found in time, the name of rank 0's host does not resolve, or
+                a rank has ended without importing torch.
         """
         resolver, world = self.resolver, self.resolver.world
         expected = expected_hosts(world, resolver.environ)
@@ -41,6 +48,7 @@ class StoreSearch:
         other_nodes = [] if world.reach else [host for host in world.hosts if host not in expected]
         turn = 0
         while (left := resolver.time_left()) > 0:
+            self.check_ended_ranks()
             waited = resolver.timeout - left
             other = [other_nodes[turn % len(other_nodes)]] if other_nodes and waited > _ALL_NODES_AFTER else []
             addresses = {host: resolver.addresses(host) for host in [*expected, *other]}
@@ -54,7 +62,9 @@ class StoreSearch:
                     if turn:
                         self._spread_connections()
                     name = host if resolver.resolved.get(host, [""])[0] == address else address
-                    return connect_store(name, address, answer.port, max(1.0, resolver.time_left()), answer.bell)
+                    return connect_store(
+                        name, address, answer.port, max(1.0, resolver.time_left()), answer.notification
+                    )
             # At first rank 0 may come at any moment. Later, a longer pause is a small part of the wait.
             time.sleep(min(_MAX_PAUSE, left, max(0.001, waited / 20, world.world_size / 5000)))
             turn += 1

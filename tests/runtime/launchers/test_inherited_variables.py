@@ -86,7 +86,7 @@ def test_a_rank_of_a_launch_by_hand_exports_its_address_to_submitted_jobs(monkey
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(runtime_main, "_run_program", lambda _what: None)
     monkeypatch.setattr(runtime_main, "find_spec", lambda _name: None)
-    runtime_main._run(ProgramCommand.read(["-m", "train"]), resolve(os.environ), starts_ranks=False)
+    runtime_main._run_as_rank(ProgramCommand.read(["-m", "train"]), resolve(os.environ), starts_ranks=False)
     left = inherited_variables.inherited_exports(
         SHELL | {name: os.environ[name] for name in (*names, inherited_variables.EXPORT_MARKER)}
     )

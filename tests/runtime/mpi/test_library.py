@@ -58,7 +58,7 @@ def test_the_library_is_found_next_to_the_parent_launcher(tmp_path: Path, monkey
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libmpi.so.40").write_text("")
     parents = [Path("/usr/bin/bash"), tmp_path / "bin" / "orted", Path("/usr/sbin/slurmstepd")]
-    monkeypatch.setattr(library, "_parents", lambda: enumerate(parents))
+    monkeypatch.setattr(library, "_parent_processes", lambda: enumerate(parents))
     found = library.find_evidence(OPEN_MPI)
     assert found is not None
     assert list(library.libraries(found)) == [str(tmp_path / "lib" / "libmpi.so.40"), "libmpi.so.40"]
@@ -73,7 +73,7 @@ def test_a_library_installed_by_pip_comes_before_another_mpi(tmp_path: Path, mon
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libmpi.so.12").write_text("")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(library, "_parents", lambda: enumerate([Path("/usr/sbin/slurmstepd")]))
+    monkeypatch.setattr(library, "_parent_processes", lambda: enumerate([Path("/usr/sbin/slurmstepd")]))
     found = library.find_evidence({"PMI_RANK": "0", "PMI_SIZE": "2"})
     assert found is not None
     of_pip = str(tmp_path / "lib" / "libmpi.so.12")
@@ -81,7 +81,7 @@ def test_a_library_installed_by_pip_comes_before_another_mpi(tmp_path: Path, mon
 
 
 def test_the_parents_of_a_process_are_read() -> None:
-    names = [path.name for _, path in library._parents()]
+    names = [path.name for _, path in library._parent_processes()]
     assert all(names)
     assert not library.mpiexec_of_proxy()
 

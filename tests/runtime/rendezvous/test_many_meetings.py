@@ -39,7 +39,7 @@ def test_jobs_whose_ports_collide_meet_their_own_ranks(monkeypatch: pytest.Monke
     ]
 
     def meet_one(environ: Environ) -> Meeting:
-        return rendezvous.meet(resolve(environ), timeout=200, environ=environ, occasion=0)
+        return rendezvous.meet(resolve(environ), timeout=200, environ=environ, meeting_number=0)
 
     with ThreadPoolExecutor(len(environs)) as threads:
         meetings = list(threads.map(meet_one, environs))

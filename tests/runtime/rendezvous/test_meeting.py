@@ -18,8 +18,16 @@ import pytest
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
 from hpc_kit.errors import ContradictoryEnvironment, HpcKitError, RendezvousError
-from hpc_kit.runtime import resolve
-from hpc_kit.runtime.rendezvous import master_host, network, sign_in, store, store_discovery, store_search
+from hpc_kit.runtime import rank_lists, resolve
+from hpc_kit.runtime.rendezvous import (
+    ended_without_torch,
+    master_host,
+    network,
+    sign_in,
+    store,
+    store_discovery,
+    store_search,
+)
 from hpc_kit.runtime.rendezvous import (
     meeting as rendezvous,
 )
@@ -54,12 +62,12 @@ def held() -> Iterator[ExitStack]:
         yield stack
 
 
-def meet_all(environs: Sequence[Environ], timeout: float = 20, occasion: int = 0) -> list[Outcome]:
+def meet_all(environs: Sequence[Environ], timeout: float = 20, meeting_number: int = 0) -> list[Outcome]:
     """Return the meeting or the error of each rank."""
 
     def meet_one(environ: Environ) -> Outcome:
         try:
-            return rendezvous.meet(resolve(environ), timeout=timeout, environ=environ, occasion=occasion)
+            return rendezvous.meet(resolve(environ), timeout=timeout, environ=environ, meeting_number=meeting_number)
         except HpcKitError as error:
             return error
 
@@ -96,43 +104,53 @@ def test_a_rank_that_found_rank_0_waits_for_its_message(job: str, monkeypatch: p
     """It does not poll the store, which all ranks share."""
     real, asked = sign_in.wait_until, set[int]()
 
-    def spy(is_done: Callable[[], bool], until: float, ranks: int) -> bool:
+    def spy(is_done: Callable[[], bool], until: float, ranks: int, check: Callable[[], None] | None = None) -> bool:
         asked.add(threading.get_ident())
-        return real(is_done, until, ranks)
+        return real(is_done, until, ranks, check)
 
     monkeypatch.setattr(sign_in, "wait_until", spy)
     all_meetings(meet_all(Step.of(1, 1, 1, hosts=NODES[:3], job=job).environs()))
     assert len(asked) == 1
 
 
+def no_check() -> None:
+    """Replace the check for ranks that have ended."""
+
+
 @pytest.mark.parametrize("message", [b"", b'["half a'])
 def test_a_rank_with_an_incomplete_message_queries_the_store(message: bytes) -> None:
     """If rank 0 may not open enough files, connections end early."""
-    bell, other = socket.socketpair()
+    notification, other = socket.socketpair()
     store = HashStore()
     store.set("complete", '["a difference"]')
-    with bell, other:
+    with notification, other:
         other.sendall(message)
         other.close()
         world = resolve(Step.of(2).environ(1))
-        assert sign_in._wait_for_bell(store, world, time.monotonic() + 20, bell) == '["a difference"]'
-    assert sign_in._wait_for_bell(store, world, time.monotonic() + 20, None) == '["a difference"]'
+        assert (
+            sign_in._wait_for_notification(store, world, time.monotonic() + 20, notification, no_check)
+            == '["a difference"]'
+        )
+    assert sign_in._wait_for_notification(store, world, time.monotonic() + 20, None, no_check) == '["a difference"]'
 
 
 def test_a_message_that_never_arrives_ends_at_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sign_in, "_WITH_BELL", 0.01)
-    bell, other = socket.socketpair()
+    monkeypatch.setattr(sign_in, "_STORE_POLL_SECONDS", 0.01)
+    notification, other = socket.socketpair()
     store = HashStore()
     world = resolve(Step.of(2).environ(1))
-    with bell, other:
-        assert sign_in._wait_for_bell(store, world, time.monotonic() + 0.1, bell) is None
+    with notification, other:
+        assert sign_in._wait_for_notification(store, world, time.monotonic() + 0.1, notification, no_check) is None
         store.set("complete", "[]")
-        assert sign_in._wait_for_bell(store, world, time.monotonic() + 20, bell) == "[]"
+        assert sign_in._wait_for_notification(store, world, time.monotonic() + 20, notification, no_check) == "[]"
 
 
 def test_the_same_processes_can_meet_again(job: str) -> None:
     environs = Step.of(1, 1, hosts=NODES[:2], job=job).environs()
-    first, second = all_meetings(meet_all(environs, occasion=0)), all_meetings(meet_all(environs, occasion=1))
+    first, second = (
+        all_meetings(meet_all(environs, meeting_number=0)),
+        all_meetings(meet_all(environs, meeting_number=1)),
+    )
     assert {meeting.prefix for meeting in first}.isdisjoint({meeting.prefix for meeting in second})
 
 
@@ -203,10 +221,33 @@ def test_a_single_rank_in_an_interactive_shell_gets_a_hint(job: str, monkeypatch
 
 def test_of_many_missing_ranks_the_first_are_named(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sign_in, "_MOST_NAMED", 2)
+    monkeypatch.setattr(rank_lists, "_MOST_RANKS", 2)
     environs = Step.of(1, 1, 1, 1, hosts=NODES, job=job).environs()
     (outcome,) = meet_all(environs[:1], timeout=0.3)
     assert "not there: ranks 1, 2 and 1 more\n" in error_text(outcome)
     assert "127.0.0.3: 0 of 1 came\n         and 1 hosts more" in error_text(outcome)
+
+
+@pytest.fixture
+def two_ranks_of_a_run(job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Environ]:
+    monkeypatch.setattr(ended_without_torch, "_POLL_SECONDS", 0.1)
+    return [environ | {"HPC_KIT_RUN": str(tmp_path)} for environ in Step.of(1, 1, hosts=NODES[:2], job=job).environs()]
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+def test_a_rank_that_ended_without_torch_ends_the_wait(ended: int, two_ranks_of_a_run: list[Environ]) -> None:
+    ended_environ, waiting_environ = two_ranks_of_a_run[ended], two_ranks_of_a_run[1 - ended]
+    ended_without_torch.record_end_without_torch(resolve(ended_environ), ended_environ)
+    (outcome,) = meet_all([waiting_environ], timeout=60)
+    assert f"rank {ended} has ended without importing torch, and rank {1 - ended} imports it" in error_text(outcome)
+    assert f"rank {ended} on {NODES[ended]} ended with exit code 0" in error_text(outcome)
+
+
+def test_a_rank_that_ended_in_an_earlier_attempt_does_not_count(two_ranks_of_a_run: list[Environ]) -> None:
+    first, second = two_ranks_of_a_run
+    ended_without_torch.record_end_without_torch(resolve(second), second)
+    (outcome,) = meet_all([first | {"SLURM_RESTART_COUNT": "1"}], timeout=0.5)
+    assert "1 of 2 ranks did not come" in error_text(outcome)
 
 
 def test_without_rank_0_each_rank_lists_the_addresses_it_tried(job: str) -> None:
@@ -238,7 +279,7 @@ def test_a_wrong_address_set_by_the_job_costs_nothing(job: str) -> None:
     ]
     worlds = [replace(resolve(environ), master_addr=environ["MASTER_ADDR"]) for environ in environs]
     with ThreadPoolExecutor(2) as threads:
-        meetings = list(threads.map(lambda world: rendezvous.meet(world, timeout=20, occasion=0), worlds))
+        meetings = list(threads.map(lambda world: rendezvous.meet(world, timeout=20, meeting_number=0), worlds))
     assert len(meetings) == 2
 
 
@@ -461,7 +502,7 @@ def test_if_the_host_of_rank_0_is_unknown_its_address_is_requested() -> None:
         name="mpirun",
     )
     with pytest.raises(RendezvousError, match="no variable names the host of rank 0"):
-        rendezvous.meet(world, timeout=1, environ={}, occasion=0)
+        rendezvous.meet(world, timeout=1, environ={}, meeting_number=0)
 
 
 def test_on_one_node_rank_0_needs_no_name() -> None:
@@ -480,7 +521,7 @@ def test_ranks_without_a_node_learn_it_at_the_rendezvous(job: str) -> None:
     ]
 
     def meet_one(rank: int) -> Meeting:
-        return rendezvous.meet(worlds[rank], timeout=20, environ=environs[rank], occasion=0)
+        return rendezvous.meet(worlds[rank], timeout=20, environ=environs[rank], meeting_number=0)
 
     with ThreadPoolExecutor(4) as threads:
         meetings = list(threads.map(meet_one, range(4)))
@@ -533,7 +574,9 @@ def test_the_node_of_rank_0_gets_its_address_from_other_nodes(job: str, monkeypa
     monkeypatch.setattr(network, "source_address", lambda address: address)
     monkeypatch.setattr(network, "interface_with", {"127.0.1.1": "lo", "127.0.0.1": "eth0"}.get)
     monkeypatch.setattr(network, "lookup", replace_lookup({"n1": "127.0.0.1"}))
-    monkeypatch.setattr(network, "_address", lambda _host: "127.0.1.1")  # the address that rank 0's node finds itself
+    monkeypatch.setattr(
+        rendezvous, "_first_address", lambda _host: "127.0.1.1"
+    )  # the address that rank 0's node finds itself
     meetings = all_meetings(meet_all(Step.of(1, 1, job=job).environs()))
     assert meetings[0].interface == "eth0"
 

@@ -86,7 +86,7 @@ def test_nodes_that_differ_are_refused_by_all_ranks(monkeypatch: pytest.MonkeyPa
         environ = step.environ(rank) | {"MASTER_ADDR": "127.0.0.1"}
         world = dataclasses.replace(resolve(environ), master_addr="127.0.0.1", hosts=("127.0.0.1",), nnodes=1)
         try:
-            meeting.meet(world, timeout=20, environ=environ, occasion=77, program=(here, there)[rank])
+            meeting.meet(world, timeout=20, environ=environ, meeting_number=77, program=(here, there)[rank])
         except ContradictoryEnvironment as error:
             refused[rank] = error.what, error.found  # the error itself would keep rank 0's store alive
 

@@ -32,16 +32,16 @@ def test_the_port_of_the_store_is_sent_to_holders_of_the_token(listener: socket.
     assert store_discovery.query("127.0.0.1", [port], TOKEN, 5) == {port: "Connection refused"}
     for answer in answers:
         assert isinstance(answer, store_discovery.StoreAnswer)
-        answer.bell.close()
+        answer.notification.close()
 
 
 def open_calls(port: int, number: int) -> list[socket.socket]:
     """Open this number of connections, and return them."""
     answers = [store_discovery.query("127.0.0.1", [port], TOKEN, 5) for _ in range(number)]
-    found = [answer.bell for answer in answers if isinstance(answer, store_discovery.StoreAnswer)]
+    found = [answer.notification for answer in answers if isinstance(answer, store_discovery.StoreAnswer)]
     assert len(found) == number
-    for bell in found:
-        bell.settimeout(20)
+    for notification in found:
+        notification.settimeout(20)
     return found
 
 
@@ -57,9 +57,9 @@ def test_the_end_of_discovery_notifies_all_callers(listener: socket.socket) -> N
 
 
 def test_the_final_message_reaches_all_callers(listener: socket.socket) -> None:
-    with store_discovery.announce(listener, TOKEN, 4711, 3) as ring:
+    with store_discovery.announce(listener, TOKEN, 4711, 3) as notify:
         early, late = open_calls(listener.getsockname()[1], 2)
-        ring("all are here")
+        notify("all are here")
         with early, late:
             assert early.makefile().read() == late.makefile().read() == "all are here\n"
 
