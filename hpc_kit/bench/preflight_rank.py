@@ -32,7 +32,7 @@ from hpc_kit.bench import machine
 from hpc_kit.bench.collectives import BUS_FACTORS
 from hpc_kit.bench.preflight import DISK, MATRIX, MEMORY, SECONDS, NodeReport, find_culprits, write_report
 from hpc_kit.run_files import PREFLIGHT, RUN_VARIABLE
-from hpc_kit.runtime import process_group
+from hpc_kit.runtime import torch_import
 from hpc_kit.runtime.launchers import resolve
 from hpc_kit.runtime.rendezvous import meeting, network, store
 from hpc_kit.runtime.rendezvous.master_host import HostResolver
@@ -113,8 +113,8 @@ def main() -> None:
 
 def describe(node: Node) -> None:
     """Report versions, processor and GPUs."""
-    process_group.require_torch()
-    process_group.import_torch_quietly()
+    torch_import.require_torch()
+    torch_import.import_torch_quietly()
     import torch
 
     from hpc_kit.runtime.placement import driver_version
@@ -329,7 +329,7 @@ def measure_network(node: Node, world: World) -> None:
             opened = stack.enter_context(store.serve_store(world, token, timeout, os.environ))
         else:
             resolver = HostResolver(world, node.report.node, timeout, os.environ)
-            opened = StoreSearch(resolver, token).find()
+            opened = StoreSearch(resolver, token, lambda: None).find()
         board = dist.PrefixStore("preflight", opened.store)  # type: ignore[attr-defined]
         port = stack.enter_context(clock_server())
         # The address on the route to rank 0 comes first.
