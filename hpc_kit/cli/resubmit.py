@@ -6,10 +6,10 @@ import json
 
 import click
 
+from hpc_kit.cli.job_arguments import parse_settings
 from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
 from hpc_kit.cli.output import print_line, print_next_steps, short_path
 from hpc_kit.cli.terminal import echo
-from hpc_kit.errors import SpecError
 from hpc_kit.runs.run_folders import RunIndex
 from hpc_kit.spec import search_path
 
@@ -34,7 +34,7 @@ def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json
 
     session = open_session(cluster, require_answer=True)
     root = search_path.current_folder()
-    again = prepare_resubmission(RunIndex(session.runs).require(job_id), _parse_settings(settings), root)
+    again = prepare_resubmission(RunIndex(session.runs).require(job_id), parse_settings(settings), root)
     if again.changes:
         shown = again.changes.splitlines()
         more = [f" ... {len(shown) - CHANGED_LINES} more lines"] * (len(shown) > CHANGED_LINES)
@@ -48,10 +48,3 @@ def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json
         return
     print_line("job", f"{done.job_id} {name}: continues job {job_id}", right=short_path(done.run_folder))
     print_next_steps(done.job_id, going=True)
-
-
-def _parse_settings(settings: tuple[str, ...]) -> dict[str, object]:
-    pairs = [setting.partition("=") for setting in settings]
-    if wrong := next((key for key, equals, _ in pairs if not equals), None):
-        raise SpecError(f"--set {wrong} has no value", remedy="write --set KEY=VALUE, such as resources.time=2:00:00")
-    return {key: value for key, _, value in pairs}
