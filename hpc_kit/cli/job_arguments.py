@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -229,14 +229,24 @@ def _collect_settings(request: JobRequest) -> dict[str, object]:
         if (launcher := find_launcher(request.program or ())) and launcher.kind == "torchrun":
             check_size(launcher, int(shape[1]), int(shape[2]))
     settings |= {f"resources.{name}": value for name, value in request.options.items()}
-    for setting in request.settings:
+    return settings | parse_settings(request.settings)
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, object]:
+    """Return the values of `--set KEY=VALUE` by key.
+
+    Raises:
+        SpecError: One of them has no key or no value.
+    """
+    values: dict[str, object] = {}
+    for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
             raise SpecError(
                 f"--set {setting} sets nothing", found="a key without a value", remedy="--set resources.nodes=2"
             )
-        settings[key.strip()] = value
-    return settings
+        values[key.strip()] = value
+    return values
 
 
 def render_command(request: JobRequest, choice: ClusterChoice, *options: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpc_kit.cli.job_arguments import parse_settings
 from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
 from hpc_kit.cli.output import print_line, print_next_steps, short_path
 from hpc_kit.cli.terminal import echo
@@ -45,7 +46,7 @@ def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json
     root = search_path.current_folder()
     index = RunIndex(session.runs)
     run = index.require(job_id)
-    again = prepare_resubmission(run, _parse_settings(settings), root)
+    again = prepare_resubmission(run, parse_settings(settings), root)
     _check_end(run, index, session.client, restarts=again.resolved.job.restart is not None)
     if again.changes:
         shown = again.changes.splitlines()
@@ -80,10 +81,3 @@ def _check_end(run: Run, index: RunIndex, client: SlurmClient, *, restarts: bool
         )
     if all(state is JobState.COMPLETED for state in states):
         echo(f"hpc-kit: job {job_id} has completed: the new job may find nothing left to do", err=True)
-
-
-def _parse_settings(settings: tuple[str, ...]) -> dict[str, object]:
-    pairs = [setting.partition("=") for setting in settings]
-    if wrong := next((key for key, equals, _ in pairs if not equals), None):
-        raise SpecError(f"--set {wrong} has no value", remedy="write --set KEY=VALUE, such as resources.time=2:00:00")
-    return {key: value for key, _, value in pairs}

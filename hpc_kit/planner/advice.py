@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import combinations
 from typing import Literal, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpc_kit.planner.constants import Constants, time_error
 from hpc_kit.planner.hardware import GIB
@@ -113,15 +113,7 @@ def strategy_of(layout: TrainingLayout) -> str:
 
 def matching_rule(task: PlanningTask, fitted: Constants) -> AdviceRule:
     """Return the row of the table that applies."""
-    alone = TrainingLayout(
-        model=task.model,
-        machine=task.machine,
-        seq_len=task.seq_len,
-        global_batch=1,
-        recompute="full",
-        flash=task.flash,
-        framework=task.framework,
-    )
+    alone = structs.replace(task.layout(), global_batch=1, recompute="full", offload=False)
     limit = task.machine.gpu.memory * fitted.usable
     layer = 18.0 * task.model.largest_layer
     if layer > limit:

@@ -40,6 +40,24 @@ class PlanningTask(Struct, frozen=True, kw_only=True):
     flash: bool = True
     offload: bool = False
 
+    def layout(self, *, dp: int = 1, tp: int = 1, pp: int = 1, cp: int = 1) -> TrainingLayout:
+        """Return the layout of the task with these degrees."""
+        return TrainingLayout(
+            model=self.model,
+            machine=self.machine,
+            seq_len=self.seq_len,
+            global_batch=self.global_batch,
+            dp=dp,
+            tp=tp,
+            pp=pp,
+            cp=cp,
+            sequence_parallel=tp > 1,
+            flash=self.flash,
+            precision=self.precision,
+            framework=self.framework,
+            offload=self.offload,
+        )
+
 
 class Plan(Struct, frozen=True):
     """A layout that fits, with its memory and time."""
@@ -144,21 +162,7 @@ def _parallel_degrees(task: PlanningTask) -> Iterator[TrainingLayout]:
             for cp in divisors(task.gpus // tp // pp):
                 if cp > 1 and (cp & (cp - 1) or task.seq_len // cp < MIN_CONTEXT_TOKENS):
                     continue
-                yield TrainingLayout(
-                    model=task.model,
-                    machine=task.machine,
-                    seq_len=task.seq_len,
-                    global_batch=task.global_batch,
-                    dp=task.gpus // tp // pp // cp,
-                    tp=tp,
-                    pp=pp,
-                    cp=cp,
-                    sequence_parallel=tp > 1,
-                    flash=task.flash,
-                    precision=task.precision,
-                    framework=task.framework,
-                    offload=task.offload,
-                )
+                yield task.layout(dp=task.gpus // tp // pp // cp, tp=tp, pp=pp, cp=cp)
 
 
 def _illegal_reason(layout: TrainingLayout) -> str:

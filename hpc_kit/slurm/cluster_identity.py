@@ -12,10 +12,8 @@ if TYPE_CHECKING:
 
 CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 
-_NAME = re.compile(
-    rb'^[ \t]*ClusterName[ \t]*=[ \t]*(?:("?)([\w.-]+)\1(?=[\s#]|\Z))?',  # the value is on the same line
-    re.IGNORECASE | re.MULTILINE,
-)
+_NAME = rb'(?im)^[ \t]*ClusterName[ \t]*=[ \t]*(?:("?)([\w.-]+)\1(?=[\s#]|\Z))?'
+"""The entry in slurm.conf. Its value is on the same line."""
 
 
 class ClusterMatch(Enum):
@@ -112,7 +110,7 @@ def _configured_name(environ: Mapping[str, str]) -> str | None:
         return None
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib would cost every submission its import
-            found = _NAME.search(file.read())
+            found = re.search(_NAME, file.read())
     except OSError:
         return None
     return found[2].decode().lower() if found and found[2] else None

@@ -47,7 +47,7 @@ def load_job(name: str, *, set: Settings | None = None, root: Path | None = None
     Raises:
         SpecError: The file is missing or malformed, or has an unknown key or a wrong value.
     """
-    return _job(_job_document(name, root or search_path.current_folder()), set, Path(name).stem)[0]
+    return _job(_chain(name, root or search_path.current_folder(), ())[0], set, Path(name).stem)[0]
 
 
 def load_cluster(name: str, *, root: Path | None = None) -> Cluster:
@@ -97,10 +97,6 @@ def _document_of(value: Job | Cluster, shown: str) -> Document:
 
     table = msgspec.to_builtins(value)
     return Document(table, (toml_documents.Layer(shown, None, table),))
-
-
-def _job_document(name: str, root: Path) -> Document:
-    return _chain(name, root, ())[0]
 
 
 def _chain(

@@ -29,10 +29,9 @@ SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 _KEYWORDS = frozenset({"!", "{", "do", "elif", "else", "if", "then", "time", "until", "while"})
 _OPERATORS = ";&|()"
 _LIMIT = 1 << 18
-_HERE_DOCUMENT = re.compile(r"(<<-?[ \t]*['\"]?(\w+)['\"]?[^\n]*\n)(?:[^\n]*\n)*?[ \t]*\2[ \t]*(?=\n|\Z)")
-_RANK_TEST = re.compile(
-    r"(?:\[|\btest|\bcase|\(\()\s[^\n;]*\b(?:SLURM_(?:PROCID|LOCALID|NODEID)|(?:LOCAL_)?RANK)\b",
-)
+# Not compiled: every submission imports this module, and few commands contain shell code.
+_HERE_DOCUMENT = r"(<<-?[ \t]*['\"]?(\w+)['\"]?[^\n]*\n)(?:[^\n]*\n)*?[ \t]*\2[ \t]*(?=\n|\Z)"
+_RANK_TEST = r"(?:\[|\btest|\bcase|\(\()\s[^\n;]*\b(?:SLURM_(?:PROCID|LOCALID|NODEID)|(?:LOCAL_)?RANK)\b"
 
 
 class ShellCode(NamedTuple):
@@ -44,11 +43,11 @@ class ShellCode(NamedTuple):
     @property
     def tests_rank(self) -> bool:
         """True if the tasks decide by their rank what they start."""
-        return _RANK_TEST.search(self.text) is not None
+        return re.search(_RANK_TEST, self.text) is not None
 
     def commands(self) -> Iterator[tuple[str, ...]]:
         """Yield the words of each simple command, without keywords and assignments before it."""
-        text = _HERE_DOCUMENT.sub(r"\1", self.text.replace("\\\n", " ") + "\n")
+        text = re.sub(_HERE_DOCUMENT, r"\1", self.text.replace("\\\n", " ") + "\n")
         for line in text.split("\n"):
             for words in _split_line(line):
                 start = 0

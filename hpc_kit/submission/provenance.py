@@ -106,28 +106,24 @@ def _relative(logs: LogPatterns, folder: Path) -> RecordedLogs:
 
 
 class GitState(NamedTuple):
-    """The state of the code. `note` explains what is missing or masked."""
+    """The state of the code, as it is recorded, and the uncommitted changes."""
 
-    root: str | None = None
-    commit: str | None = None
-    branch: str | None = None
-    dirty: bool | None = None
+    recorded: RecordedGit
     patch: bytes = b""
-    untracked: tuple[str, ...] = ()
-    """Files and folders of the project that git neither tracks nor ignores: the patch does not contain them."""
-
-    note: str | None = None
 
 
 def add_git_state(record: NewRecord, git: GitState, folder: Path) -> NewRecord:
     """Return the record with the state of the code. The patch is written to the folder."""
+    recorded = git.recorded
     if git.patch:
         text = git.patch.decode(errors="surrogateescape")
         masked = mask_text(text)
-        if masked != text:
-            git = git._replace(note=f"{PATCH} contains {MASK} instead of secrets: git apply may refuse it")
+        note = (
+            f"{PATCH} contains {MASK} instead of secrets: git apply may refuse it" if masked != text else recorded.note
+        )
+        recorded = structs.replace(recorded, patch=PATCH, note=note)
         write_whole(folder / PATCH, masked.encode(errors="surrogateescape"))
-    return structs.replace(record, git=RecordedGit(**{**git._asdict(), "patch": PATCH if git.patch else None}))
+    return structs.replace(record, git=recorded)
 
 
 class GitQuery:
@@ -173,14 +169,21 @@ class GitQuery:
         # In a repository without a commit, rev-parse fails.
         lines = (head or b"").decode(errors="replace").splitlines()
         if len(lines) != 3:
-            return GitState(note=self._problem if self._head is None else "no commit here, or git did not answer")
+            note = self._problem if self._head is None else "no commit here, or git did not answer"
+            return GitState(RecordedGit(note=note))
         root, commit, branch = lines
-        untracked = tuple(filter(None, (others or b"").decode(errors="replace").split("\0")))
-        state = GitState(root=root, commit=commit, branch=None if branch == "HEAD" else branch, untracked=untracked)
+        recorded = RecordedGit(
+            root=root,
+            commit=commit,
+            branch=None if branch == "HEAD" else branch,
+            dirty=None if diff is None else bool(diff),
+            # Files that git neither tracks nor ignores: the patch does not contain them.
+            untracked=tuple(filter(None, (others or b"").decode(errors="replace").split("\0"))),
+        )
         if diff is None:
             note = f"git diff failed, took longer than {GIT_SECONDS:g} s, or differs by more than {MAX_PATCH} bytes"
-            return state._replace(note=note)
-        return state._replace(dirty=bool(diff), patch=diff)
+            return GitState(structs.replace(recorded, note=note))
+        return GitState(recorded, diff)
 
     def stop(self) -> None:
         """End git without reading its output."""

@@ -15,6 +15,7 @@ from hpc_kit.check.prerequisites import check_faults, check_program, check_setup
 from hpc_kit.errors import SpecError
 from hpc_kit.runs import cluster_match
 from hpc_kit.runs.logs import make_log_folders, remove_empty_folders
+from hpc_kit.runs.record import RecordedGit
 from hpc_kit.script.context import working_folder
 from hpc_kit.script.render import render_resolved, resolve_arguments
 from hpc_kit.script.shell_files import write_shell_files
@@ -316,4 +317,4 @@ def _read_git(git: GitQuery, signals: DeferredSignals) -> tuple[GitState, bool]:
             return git.state(), False
     except KeyboardInterrupt:
         git.stop()
-        return GitState(note="git was not waited for: Ctrl-C"), True
+        return GitState(RecordedGit(note="git was not waited for: Ctrl-C")), True

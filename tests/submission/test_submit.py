@@ -17,7 +17,7 @@ import pytest
 import hpc_kit
 from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError, SubmitRefused
 from hpc_kit.run_files import write_whole
-from hpc_kit.runs.record import encode_record
+from hpc_kit.runs.record import RecordedGit, encode_record
 from hpc_kit.script.render import render, render_resolved
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.spec import load
@@ -800,7 +800,7 @@ def test_a_job_id_is_printed_before_git_runs_and_recorded_even_if_printing_fails
     def state(git: provenance.GitQuery) -> provenance.GitState:
         output.append("git")
         git.stop()
-        return provenance.GitState()
+        return provenance.GitState(RecordedGit())
 
     monkeypatch.setattr(provenance.GitQuery, "state", state)
     submission.submit_script(resolved, text, root=project, on_submitted=lambda done: output.append(done.job_id))
