@@ -467,6 +467,7 @@ ANYWHERE = [
     Kind("ddp: SIGTERM to all", call("scancel", "--signal=TERM", "--full", "JOB"), program=DDP),
     Kind("ddp: requeue by an administrator", call(*REQUEUE), program=DDP),
     Kind("ddp: kill -9 of a rank", kill_rank, program=DDP),
+    Kind("ddp: kill -9 of a rank and its shell", kill_shell, program=DDP),
     Kind("ddp: newest checkpoint cut short", cut_checkpoint, program=DDP),
     Kind("torchrun: stop signal to the batch shell", signal_batch, program=TORCHRUN),
     Kind("torchrun: SIGTERM to all", call("scancel", "--signal=TERM", "--full", "JOB"), program=TORCHRUN),
