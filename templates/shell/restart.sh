@@ -147,6 +147,8 @@ end_attempt() {
     reason="stopped by $HPC_KIT_STOP_SIGNAL"
   elif [[ " $HPC_KIT_EXIT_CODES " = *" $status "* ]]; then
     reason="exit code $status"
+  elif [ "$status" != 0 ] && [ -n "$(missing_rank)" ]; then
+    reason="the loss of rank $(missing_rank)"
   fi
   # A signal soon after the start left no time to save, so that this attempt proves nothing.
   if [[ $reason = "stopped by"* && $((SECONDS - restart_start)) -lt $HPC_KIT_RESTART_LEAD ]] && made_no_progress; then
@@ -165,6 +167,10 @@ end_attempt() {
   hopeless=$(find_hopeless)
   if [ -n "$hopeless" ]; then give_up "$hopeless"; else start_again "$reason"; fi
 }
+
+# Prints the rank for which other ranks waited in vain: they have recorded it, with their reason. A rank that was killed
+# together with the shell around it cannot record its exit code.
+missing_rank() { [ ! -s "$HPC_KIT_RUN/first-failure" ] || awk 'NF > 4 { print $1 }' "$HPC_KIT_RUN/first-failure"; }
 
 # Prints why the job must not be tried again; nothing if it may.
 find_hopeless() {

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import shutil
 import statistics
 import sys
@@ -51,14 +52,14 @@ class Tally:
     """The trials of one seed, over several calls.
 
     Args:
-        path: The file of the trials. None: this call alone.
+        path: The file of the trials.
         chosen: The kinds of the faults, in their order.
     """
 
-    def __init__(self, path: Path | None, chosen: Sequence[Kind]) -> None:
+    def __init__(self, path: Path, chosen: Sequence[Kind]) -> None:
         self.path, self.chosen = path, chosen
-        self.results = [each for each in read_results(path) if self._is_chosen(each)] if path else []
-        if path and not self.missing():
+        self.results = [each for each in read_results(path) if self._is_chosen(each)]
+        if not self.missing():
             path.unlink(missing_ok=True)  # all faults are survived: begin again
             self.results = []
         self._lock = threading.Lock()
@@ -80,10 +81,9 @@ class Tally:
         """Count a trial."""
         with self._lock:
             self.results.append(result)
-            if self.path:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                with self.path.open("a") as file:
-                    file.write(json.dumps(result._asdict()) + "\n")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a") as file:
+                file.write(json.dumps(result._asdict()) + "\n")
 
 
 def read_results(path: Path) -> list[Result]:
@@ -179,9 +179,7 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--faults", type=int, default=25)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--real", action="store_true", help="on the real Slurm of four hosts (root)")
-    parser.add_argument(
-        "--only", default="", help="kinds whose name contains one of these texts, comma separated; they are not counted"
-    )
+    parser.add_argument("--only", default="", help="kinds whose name contains one of these texts, comma separated")
     parser.add_argument("--at-once", type=int, default=2, help="jobs at the same time on the embedded Slurm")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no fault that would end later")
     parser.add_argument(
@@ -201,7 +199,8 @@ def main(words: Sequence[str] | None = None) -> int:
     only = options.only.split(",")
     kinds = [kind for kind in (REAL if options.real else EMBEDDED) if any(text in kind.name for text in only)]
     chosen = choose_kinds(kinds, options.faults, random.Random(options.seed))
-    tally = Tally(None if options.only else options.counts / f"{slurm}-{options.seed}.jsonl", chosen)
+    name = "-".join([slurm, str(options.seed), *re.findall(r"\w+", options.only)])
+    tally = Tally(options.counts / f"{name}.jsonl", chosen)
     deadline = time.monotonic() + options.minutes * 60
     results = run_missing(tally, seed=options.seed, real=options.real, at_once=options.at_once, deadline=deadline)
     print(table(tally.results))

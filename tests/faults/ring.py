@@ -343,6 +343,13 @@ def signal_twice(trial: Trial) -> None:
     signal_batch(trial)
 
 
+def signal_often(trial: Trial) -> None:
+    """Send signals also during the requeue and the start of the next attempts."""
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        signal_batch(trial)
+
+
 def signal_in_save(trial: Trial) -> None:
     trial.wait(trial.saves(0).draft.exists, "no save began")
     signal_batch(trial)
@@ -430,6 +437,7 @@ ANYWHERE = [
     Kind("stop signal to the steps", call("scancel", "--signal=USR1", "JOB")),
     Kind("SIGTERM to all", call("scancel", "--signal=TERM", "--full", "JOB")),
     Kind("two stop signals in a row", signal_twice),
+    Kind("stop signals for four seconds", signal_often, attempts=0),
     Kind("stop signal before the first step", signal_batch, early=0.3),
     Kind("stop signal during a save", signal_in_save, {"SAVE_SECONDS": "0.3"}),
     Kind("stop signal, no handler in the program", signal_batch, {"HANDLED": "USR2"}),
@@ -459,6 +467,7 @@ ANYWHERE = [
     Kind("ddp: SIGTERM to all", call("scancel", "--signal=TERM", "--full", "JOB"), program=DDP),
     Kind("ddp: requeue by an administrator", call(*REQUEUE), program=DDP),
     Kind("ddp: kill -9 of a rank", kill_rank, program=DDP),
+    Kind("ddp: kill -9 of a rank and its shell", kill_shell, program=DDP),
     Kind("ddp: newest checkpoint cut short", cut_checkpoint, program=DDP),
     Kind("torchrun: stop signal to the batch shell", signal_batch, program=TORCHRUN),
     Kind("torchrun: SIGTERM to all", call("scancel", "--signal=TERM", "--full", "JOB"), program=TORCHRUN),

@@ -197,6 +197,13 @@ def test_a_failure_is_not_tried_again(slurm: Slurm) -> None:
     assert events(run, "decision") == [("start", 1, None), ("end", 1, "failed")]
 
 
+def test_the_loss_of_a_rank_that_the_other_ranks_recorded_is_tried_again(slurm: Slurm) -> None:
+    record = 'echo "1 n1 1 1700000000 rank 0 waited for it in vain" >"$HPC_KIT_RUN/first-failure"'
+    run = submit(slurm, command=["bash", "-c", f'[ "$HPC_KIT_ATTEMPT" = 2 ] || {{ {record}; exit 1; }}'])
+    assert await_end(run) == 0
+    assert [event["reason"] for event in history(run) if event.get("decision") == "requeue"] == ["the loss of rank 1"]
+
+
 def test_listed_exit_codes_are_tried_again_until_the_attempts_are_used_up(slurm: Slurm) -> None:
     run = submit(slurm, command=["bash", "-c", "exit 75"], restart={"exit_codes": [75], "max_attempts": 3})
     assert await_end(run) == 75
