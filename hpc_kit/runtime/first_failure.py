@@ -16,10 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, LauncherError, RendezvousError
-from hpc_kit.run_files import FIRST_FAILURE, RUN_VARIABLE, UNKNOWN_HOST, claim_first_failure, read_first_failure
+from hpc_kit.run_files import (
+    FIRST_FAILURE,
+    RUN_VARIABLE,
+    UNKNOWN_HOST,
+    claim_first_failure,
+    format_ranks,
+    read_first_failure,
+)
 from hpc_kit.runtime.launchers import guess_rank, resolve
 from hpc_kit.runtime.rendezvous import network
-from hpc_kit.runtime.rendezvous.sign_in import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -27,13 +27,13 @@ from hpc_kit.run_files import (
     VERDICT,
     RankStack,
     claim_first_failure,
+    format_ranks,
     progress_file,
     rank_stacks,
     read_stacks,
     write_whole,
 )
 from hpc_kit.runtime import first_failure, shutdown
-from hpc_kit.runtime.rendezvous.sign_in import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

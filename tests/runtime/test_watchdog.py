@@ -162,7 +162,7 @@ def test_the_late_rank_is_found_in_the_stacks(stacks: list[RankStack], late: lis
 
 def test_a_verdict_without_a_late_rank_says_where_all_are() -> None:
     verdict = compare_stacks([stack(rank, "a:1", waits=True) for rank in range(4)], 4)
-    assert verdict.sentence == "ranks 0, 1, 2, 3 are in a:1 (all_reduce)"
+    assert verdict.sentence == "ranks 0-3 are in a:1 (all_reduce)"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, RendezvousError
+from hpc_kit.run_files import format_ranks
 from hpc_kit.runtime.rendezvous import node_comparison
 
 if TYPE_CHECKING:
@@ -269,11 +270,6 @@ def _hosts_without(world: World, signed: Counter[str]) -> list[str]:
         lines = [f"{host}: no rank came" for host in world.hosts if not signed[host]]
     more = len(lines) - _MOST_NAMED
     return lines[:_MOST_NAMED] + ([f"and {more} hosts more"] if more > 0 else [])
-
-
-def format_ranks(ranks: list[int]) -> str:
-    """Return `rank 3` or `ranks 0, 2`; of many ranks, the first ones and a number."""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {node_comparison.list_some(ranks, _MOST_NAMED)}"
 
 
 def _key(rank: int) -> str:

@@ -183,7 +183,7 @@ def test_a_missing_rank_is_named_with_its_host_in_time(job: str) -> None:
     outcomes = meet_all([environ for rank, environ in enumerate(environs) if rank not in {3, 4, 5}], timeout=1)
     text = (
         "3 of 6 ranks did not come within 1 s\n"
-        "  found  not there: ranks 3, 4, 5\n"
+        "  found  not there: ranks 3-5\n"
         "         127.0.0.2: 1 of 2 came\n"
         "         127.0.0.3: 0 of 2 came\n"
         "  do     look at their logs: a rank that fails early never comes;\n"
@@ -205,7 +205,7 @@ def test_of_many_missing_ranks_the_first_are_named(job: str, monkeypatch: pytest
     monkeypatch.setattr(sign_in, "_MOST_NAMED", 2)
     environs = Step.of(1, 1, 1, 1, hosts=NODES, job=job).environs()
     (outcome,) = meet_all(environs[:1], timeout=0.3)
-    assert "not there: ranks 1, 2 and 1 more\n" in error_text(outcome)
+    assert "not there: ranks 1-3\n" in error_text(outcome)
     assert "127.0.0.3: 0 of 1 came\n         and 1 hosts more" in error_text(outcome)
 
 
