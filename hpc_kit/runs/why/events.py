@@ -74,6 +74,8 @@ class Traceback:
     message_lines: int = 0
     is_group: bool = False
     is_thread: bool = False
+    is_child: bool = False
+    """Of a process of multiprocessing: its parent may go on."""
     indent: int = 0
     """Spaces that a report puts in front of each line."""
     is_nested: bool = False
@@ -183,6 +185,7 @@ _NOT_MESSAGE = re.compile(
     r"|\*\*\*|={10}|-{10}|Traceback |WARNING|INFO|ERROR:|wandb:|\d{4}-\d\d-\d\d|\+ |[\w.-]+:\d+:\d+ \[\d\])"
 )
 _THREAD = re.compile(r"^Exception in thread |^Exception in default")
+_CHILD = re.compile(r"^Process \S+:$")
 _IGNORED = re.compile(r"^(?:Exception ignored |--- Logging error ---|Error in atexit|Error in sys\.excepthook)")
 _LOGGED = re.compile(
     r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal"
@@ -397,6 +400,7 @@ class _FileCollector:
                 traceback.state = "ignored"
             traceback.indent = 2 if line.body.startswith("  traceback : ") else 0
             traceback.is_thread = bool(_THREAD.match(before))
+            traceback.is_child = bool(_CHILD.match(before))
             traceback.is_logged = bool(_LOGGED.search(before)) or bool(_LOGGED.search(line.body[:at]))
         elif traceback.state == "message" and not any(
             chain in text for text in traceback.lines[-3:] for chain in _CHAIN
@@ -465,16 +469,20 @@ class _FileCollector:
         if traceback.message_lines > MAX_MESSAGE_LINES or _NOT_MESSAGE.match(body) or line.time is not None:
             self._close(key)
             return False
-        if self._looks_like_output(line):
+        if self._looks_like_output(traceback, line):
             self._close(key)
             return False
         traceback.lines.append(body)
         traceback.matches += [(match, line) for match in match_line(body) if not _SOFTENED.search(body)]
         return True
 
-    def _looks_like_output(self, line: Line) -> bool:
+    def _looks_like_output(self, traceback: Traceback, line: Line) -> bool:
         """Return whether a line after an exception is known output of the program, such as a step and its loss."""
         shape = line.text.encode().translate(None, b"0123456789")
+        last = traceback.lines[-1].encode().translate(None, b"0123456789")
+        repeats = line.body.encode().translate(None, b"0123456789") == last and line.body != traceback.lines[-1]
+        if repeats and not line.body.startswith((" ", "\t")):
+            return True
         return shape in self.memory.counting or bool(_SUCCESS.search(line.body))
 
     def _close(self, key: int | None) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpc_kit.run_files import FirstFailure
+    from hpc_kit.runs.record import RecordedResources
     from hpc_kit.runs.run_folders import Run
     from hpc_kit.slurm.job_status import JobStatus
 
@@ -183,6 +184,13 @@ def _add_rank(evidence: Evidence, rank: int, host: str | None) -> None:
         evidence.hosts[rank] = host
 
 
+def _requested_memory(resources: RecordedResources) -> str:
+    """Return the memory as sacct shows it: of the node, or with a `c` of one CPU. Numbers are MiB."""
+    memory = resources.mem or resources.mem_per_cpu
+    text = f"{memory}M" if str(memory).isdigit() else str(memory or "")
+    return text if resources.mem or not memory else f"{text}c"
+
+
 def _row(run: Run, status: JobStatus | None, state: JobState) -> JobRow:
     nodes = status.nodelist if status else ""
     text = f"job {run.job_id}: {state}" + (f", exit code {status.exit_code}" if status and status.exit_code else "")
@@ -193,8 +201,7 @@ def _row(run: Run, status: JobStatus | None, state: JobState) -> JobRow:
         row.reason, row.exit_code, row.signal = status.reason or "", status.exit_code, status.signal
         row.raw_state = status.raw_state
     if run.record is not None:
-        resources = run.record.resolved.job.resources
-        row.req_mem = str(resources.mem or "") or (f"{resources.mem_per_cpu}c" if resources.mem_per_cpu else "")
+        row.req_mem = _requested_memory(run.record.resolved.job.resources)
     if state is JobState.UNKNOWN:
         row.line = None
     return row

@@ -41,8 +41,8 @@ fix     ask for more memory (--mem, --mem-per-cpu), or lower what the ranks hold
 `class`, `rank`, `host`, `evidence` (`file`, `line`, `text`), `traceback` (or null), `fix`, and `confidence`: `certain`
 if the evidence proves the cause, otherwise `likely`.
 
-Of an array, `hpc-kit why JOB` prints each different cause once, with the elements that ended so; in the document they are
-the list `elements`, whose items have the key `jobs`, too.
+Of an array, `hpc-kit why JOB` prints each different cause once, with the elements that ended so. In the document, they
+are the list `elements`, whose items have the key `jobs`, too.
 
 The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit logs`, and the sentence of
 `hpc-kit status`, are the same answer.
