@@ -259,9 +259,10 @@ def _is_contested(attempt: Attempt, event: Event) -> bool:
     others = [
         each
         for each in others
-        if each.rank != event.rank and (each.rule.weight >= DIRECT) == (event.rule.weight >= DIRECT)
+        if (each.rank != event.rank or (event.rank is None and event.traceback and each.traceback))
+        and (each.rule.weight >= DIRECT) == (event.rule.weight >= DIRECT)
     ]
-    if attempt.place_in_report(event) < 1e6 and attempt.ends:
+    if event.rank is not None and attempt.place_in_report(event) < 1e6 and attempt.ends:
         return False
     return any(each.line.time is None or event.line.time is None for each in others)
 
