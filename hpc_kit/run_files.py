@@ -9,7 +9,10 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 RUN_VARIABLE = "HPC_KIT_RUN"
 """Environment variable, set by the script: the path of the run folder inside the job."""
@@ -118,6 +121,19 @@ def read_end(run: Path) -> EndMarker | None:
 
 UNKNOWN_HOST = "?"
 """The host of a first failure of which only the rank is known."""
+
+
+def format_ranks(ranks: Sequence[int], most: int = 16) -> str:
+    """Return `rank 3` or `ranks 0-4, 6`; beyond `most` such parts, only the number of the remaining ranks follows."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    named = [f"{part[0]}-{part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in parts[:most]]
+    more = sum(map(len, parts[most:]))
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(named)}" + (f" and {more} more" if more else "")
 
 
 class FirstFailure(NamedTuple):

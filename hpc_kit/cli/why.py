@@ -15,6 +15,11 @@ from hpc_kit.errors import SpecError, UnknownJob
 
 if TYPE_CHECKING:
     from hpc_kit.runs.why.answers import Verdict
+    from hpc_kit.slurm.job_status import JobStatus
+
+
+MAX_NAMED = 12
+"""Elements of an array that are named for one cause."""
 
 
 @click.command("why")
@@ -34,16 +39,17 @@ def command(words: tuple[str, ...], logs: tuple[Path, ...], cluster: str | None,
 
     Exit status: 0 the job did not fail; 1 a cause, unknown, or no such job; 2 wrong use.
     """
+    found: list[tuple[list[str], Verdict]]
     if logs:
-        verdict = _explain_files([*logs, *map(Path, words)])
+        found = [([], _explain_files([*logs, *map(Path, words)]))]
     elif len(words) > 1:
         raise SpecError(
             f"why takes one job, and not {len(words)}", remedy="name files after --log: hpc-kit why --log *.out"
         )
     else:
-        verdict = _explain_run(words[0] if words else None, cluster)
-    _print(verdict, as_json=as_json)
-    return 0 if verdict.cause.startswith("did not fail") else 1
+        found = _explain_run(words[0] if words else None, cluster)
+    _print(found, as_json=as_json)
+    return 0 if all(verdict.cause.startswith("did not fail") for _, verdict in found) else 1
 
 
 def _explain_files(paths: list[Path]) -> Verdict:
@@ -55,30 +61,40 @@ def _explain_files(paths: list[Path]) -> Verdict:
     return explain(paths)
 
 
-def _explain_run(word: str | None, cluster: str | None) -> Verdict:
+def _explain_run(word: str | None, cluster: str | None) -> list[tuple[list[str], Verdict]]:
+    """Return the answer about a run; of an array, the different answers with the ids of their elements."""
     from hpc_kit.cli.logs import find_run
     from hpc_kit.errors import SlurmUnavailable
     from hpc_kit.runs.backend import query_runs
     from hpc_kit.runs.cluster_match import client_for, may_belong_to
     from hpc_kit.runs.outcome import read_state
-    from hpc_kit.runs.why.of_run import explain_run
+    from hpc_kit.runs.why.of_run import explain_run, group_verdicts
 
     session = open_session(cluster)
     run = find_run(session, word)
-    status = None
+    elements = run.elements()
+    statuses: dict[str, JobStatus | None] = {}
     if run.record is None or may_belong_to(run, session.cluster.name, session.client):
         try:
-            status = query_runs([run], client_for(run, session.client)).get(run.job_id)
+            statuses.update(query_runs(elements or [run], client_for(run, session.client)))
         except SlurmUnavailable as error:
             echo(f"hpc-kit: {error.what}: the answer comes from the job's own files", err=True)
-    return explain_run(run, status, read_state(run, status))
+    answers = [(each, statuses.get(each.job_id)) for each in elements or [run]]
+    verdicts = [(each.job_id, explain_run(each, status, read_state(each, status))) for each, status in answers]
+    return group_verdicts(verdicts) if elements else [([], verdicts[0][1])]
 
 
-def _print(verdict: Verdict, *, as_json: bool) -> None:
+def _print(found: list[tuple[list[str], Verdict]], *, as_json: bool) -> None:
     from hpc_kit.runs.why.report import verdict_json, verdict_rows
 
     if as_json:
-        echo(json.dumps(verdict_json(verdict), indent=2))
+        answer = verdict_json(found[0][1])
+        if found[0][0]:
+            answer["elements"] = [{"jobs": jobs, **verdict_json(verdict)} for jobs, verdict in found]
+        echo(json.dumps(answer, indent=2))
         return
-    for label, text in verdict_rows(verdict, lambda path: short_path(Path(path))):
-        print_line(label, text)
+    for jobs, verdict in found:
+        if jobs:
+            print_line("jobs", f"{', '.join(jobs[:MAX_NAMED])}{' ...' * (len(jobs) > MAX_NAMED)} ({len(jobs)})")
+        for label, text in verdict_rows(verdict, lambda path: short_path(Path(path))):
+            print_line(label, text)

@@ -16,10 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, LauncherError, RendezvousError
-from hpc_kit.run_files import FIRST_FAILURE, RUN_VARIABLE, UNKNOWN_HOST, claim_first_failure, read_first_failure
+from hpc_kit.run_files import (
+    FIRST_FAILURE,
+    RUN_VARIABLE,
+    UNKNOWN_HOST,
+    claim_first_failure,
+    format_ranks,
+    read_first_failure,
+)
 from hpc_kit.runtime.launchers import guess_rank, resolve
 from hpc_kit.runtime.proc_stat import STATE, read_stat
-from hpc_kit.runtime.rank_lists import format_ranks
 from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment
-from hpc_kit.runtime.rank_lists import list_some
 from hpc_kit.runtime.rendezvous import network, sign_in
+from hpc_kit.runtime.rendezvous.node_comparison import list_some
 from hpc_kit.runtime.variables import cpus_per_task
 from hpc_kit.slurm import nodelist
 

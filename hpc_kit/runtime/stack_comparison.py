@@ -11,9 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from hpc_kit.run_files import RankStack
+from hpc_kit.run_files import RankStack, format_ranks
 from hpc_kit.runtime.flight_recorder import latest_collectives
-from hpc_kit.runtime.rank_lists import format_ranks
 
 _WAITING = ("/torch/distributed/", "/torch/autograd/")
 """Files of torch in whose functions a rank waits for other ranks. Computing alone never takes as long as a stall."""

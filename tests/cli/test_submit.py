@@ -108,6 +108,9 @@ def test_an_array_is_followed_to_the_end_of_its_last_element(kit: Kit, project: 
     told = kit("logs", "1").stdout.splitlines()
     assert [line for line in told if line.startswith("I am")] == ["I am 0", "I am 1", "I am 2"]
     assert "   0: I am 1" in kit("logs", "1", "--all").stdout.splitlines()
+    causes = json.loads(kit("why", "1", "--json").stdout)
+    assert [each["jobs"] for each in causes["elements"]] == [["1_2"], ["1_0", "1_1"]]
+    assert causes["cause"] == causes["elements"][0]["cause"]
     assert kit("logs", "1", "-f").returncode == 5
     ends = json.loads((project / "runs/bash/1/record.json").read_text())["elements"]
     assert {index: end["exit_status"] for index, end in ends.items()} == {"0": 0, "1": 0, "2": 5}

@@ -150,7 +150,7 @@ def test_a_victim_without_a_culprit_is_recorded_itself(
 @pytest.mark.parametrize(
     ("reported", "first", "reason"),
     [
-        ({3}, 0, "ranks 0, 1, 2 did not report; rank 3 waited in vain, for one of them or for several"),
+        ({3}, 0, "ranks 0-2 did not report; rank 3 waited in vain, for one of them or for several"),
         ({0, 1, 3}, 2, "ranks 0, 1, 3 waited for it in vain: it is stopped, late, hangs or has ended"),
     ],
     ids=["several", "one"],

@@ -176,7 +176,7 @@ def test_the_late_rank_is_found_in_the_stacks(stacks: list[RankStack], late: lis
 
 def test_a_verdict_without_a_late_rank_lists_the_location_of_all_ranks() -> None:
     verdict = compare_stacks([stack(rank, "a:1", waits=True) for rank in range(4)], 4)
-    assert verdict.sentence == "ranks 0, 1, 2, 3 are in a:1 (all_reduce)"
+    assert verdict.sentence == "ranks 0-3 are in a:1 (all_reduce)"
 
 
 def test_ranks_in_different_collectives_are_shown_with_their_calls() -> None:

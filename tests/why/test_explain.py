@@ -180,3 +180,96 @@ def test_the_record_of_the_first_failure_in_a_run_folder_decides(tmp_path: Path)
     (tmp_path / "first-failure").write_text("1 n2 1 1700000000.0\n")
     verdict = why(tmp_path, rank__0_log=failed, rank__1_log=failed)
     assert (verdict.rank, verdict.host) == (1, "n2")
+
+
+def test_a_line_that_other_failures_print_too_is_no_proof(tmp_path: Path) -> None:
+    verdict = why(tmp_path, slurm_log=TRACEBACK.format(error="json.decoder.JSONDecodeError: Expecting value"))
+    assert (verdict.class_, verdict.confidence) == ("corrupt-file", "likely")
+
+
+def test_the_last_exception_of_a_rank_ended_it(tmp_path: Path) -> None:
+    tried, died = TRACEBACK.format(error="OSError: tried again"), TRACEBACK.format(error="ValueError: the end")
+    verdict = why(tmp_path, rank__0_log=STEPS + tried + died, rank__1_log=STEPS + LOST)
+    assert "ValueError: the end" in verdict.cause
+
+
+def test_two_exceptions_of_unknown_ranks_leave_a_doubt(tmp_path: Path) -> None:
+    both = TRACEBACK.format(error="KeyError: 'a'") + TRACEBACK.format(error="ValueError: b")
+    assert why(tmp_path, slurm_log=both).confidence == "likely"
+
+
+def test_an_exception_before_a_kill_is_not_the_cause(tmp_path: Path) -> None:
+    caught = TRACEBACK.format(error="ValueError: bad sample") + "trying again\nloading\nreading the index\nwarm\n"
+    verdict = why(tmp_path, rank__0_log=caught, slurm_log="srun: error: n1: task 0: Killed\n")
+    assert (verdict.class_, verdict.rank, verdict.host) == ("killed", 0, "n1")
+
+
+WATCHDOG = (
+    "[rank{rank}]: [PG ID {group} PG GUID {group}({name}) Rank {rank}] Process group watchdog thread terminated with "
+    "exception: [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType={operation}, "
+    "NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600017 milliseconds before timing out.\n"
+)
+
+
+def test_calls_of_different_process_groups_are_not_compared(tmp_path: Path) -> None:
+    data = [WATCHDOG.format(rank=rank, group=0, name="default_pg", operation="ALLREDUCE") for rank in (0, 1)]
+    tensor = [WATCHDOG.format(rank=rank, group=1, name="tensor", operation="ALLGATHER") for rank in (2, 3)]
+    assert why(tmp_path, slurm_log="".join(data + tensor)).class_ == "collective-timeout"
+    one = [WATCHDOG.format(rank=rank, group=0, name="default_pg", operation="ALLGATHER") for rank in (2, 3)]
+    assert why(tmp_path, slurm_log="".join(data + one)).class_ == "collective-order"
+
+
+def test_of_two_ranks_that_disagree_neither_is_to_blame(tmp_path: Path) -> None:
+    calls = [
+        WATCHDOG.format(rank=rank, group=0, name="default_pg", operation=operation)
+        for rank, operation in enumerate(["ALLREDUCE", "ALLGATHER"])
+    ]
+    verdict = why(tmp_path, slurm_log="".join(calls))
+    assert (verdict.class_, verdict.rank) == ("collective-order", None)
+
+
+@pytest.mark.parametrize(
+    ("files", "advice"),
+    [
+        (
+            {
+                "slurm_log": "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n",
+                "sacct_txt": "JobID|State|ReqMem|MaxRSS\n7|OUT_OF_MEMORY|1G|\n7.0|OUT_OF_MEMORY|1G|880M\n",
+            },
+            "--mem=2G (peak 880 MiB, limit 1 GiB)",
+        ),
+        (
+            {"sacct_txt": "JobID|State|ReqMem|MaxRSS\n7|OUT_OF_MEMORY|4Gc|\n7.0|OUT_OF_MEMORY|4Gc|15G\n"},
+            "--mem-per-cpu=6G (peak 15 GiB, limit 4 GiB)",
+        ),
+        (
+            {"slurm_log": "slurmstepd: error: Step 7.0 exceeded memory limit (5242880 > 4194304), being killed\n"},
+            "--mem=8G (peak 5 GiB, limit 4 GiB)",
+        ),
+    ],
+)
+def test_the_advice_about_memory_contains_figures(tmp_path: Path, files: dict[str, str], advice: str) -> None:
+    verdict = why(tmp_path, **files)
+    assert verdict.class_ == "host-memory"
+    assert advice in verdict.fix
+
+
+@pytest.mark.parametrize(
+    ("line", "class_"),
+    [
+        ("slurm_script: Zeile 7: python3: Kommando nicht gefunden.", "command-not-found"),
+        ("slurm_script : ligne 9 : torchrun : commande introuvable", "command-not-found"),
+        ("cp: /data/x: Auf dem Gerät ist kein Speicherplatz mehr verfügbar", "disk-full"),
+        ("slurm_script: 第 12 行: DATA: 未绑定的变量", "unbound-variable"),
+        ("slurm_script: línea 3: error sintáctico cerca del elemento inesperado `fi'", "shell-syntax"),
+    ],
+)
+def test_messages_in_other_languages(tmp_path: Path, line: str, class_: str) -> None:
+    assert why(tmp_path, slurm_log=f"/var/spool/slurmd/job7/{line}\n").class_ == class_
+
+
+def test_the_elements_of_an_array_that_ended_alike_are_counted(tmp_path: Path) -> None:
+    rows = "JobID|State|ExitCode\n9_0|COMPLETED|0:0\n9_1|TIMEOUT|0:0\n9_2|TIMEOUT|0:0\n9_3|COMPLETED|0:0\n"
+    verdict = why(tmp_path, sacct_txt=rows)
+    assert verdict.class_ == "time-limit"
+    assert "2 of 4 elements of the array ended so: 9_1, 9_2" in verdict.cause

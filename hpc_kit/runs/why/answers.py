@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hpc_kit.run_files import format_ranks
 from hpc_kit.runs.why.events import LINE
 from hpc_kit.runs.why.figures import add_figures, used_up_memory
 from hpc_kit.runs.why.rules import Confidence, fill_template, rule_named
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 NO_FAILURE = "no-failure"
 UNKNOWN = "unknown"
+
+MAX_ELEMENTS = 12
+"""Elements of an array that a sentence names."""
 
 
 @dataclass(slots=True)
@@ -86,6 +90,12 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     is_victim = rule.class_ in {"connection-lost", "collective-timeout"}
     if rule.class_ == "exit-code":
         cause = "unknown: " + cause
+    elements = [row.job_id for row in attempt.evidence.rows if "_" in row.job_id and not row.is_step]
+    if attempt.job and len(set(elements)) > 1:
+        same = [row.job_id for row in attempt.evidence.rows if row.state is attempt.job.state and not row.is_step]
+        cause += (
+            f"; {len(same)} of {len(set(elements))} elements of the array ended so: {', '.join(same[:MAX_ELEMENTS])}"
+        )
     if attempt.completed:
         cause += "; its script hid the exit status, so Slurm booked COMPLETED"
     elif attempt.waits_or_runs():
@@ -278,19 +288,3 @@ def _uncapitalised(text: str) -> str:
 def proof_of(line: Line) -> Proof:
     """Return a line as a proof."""
     return Proof(line.file, line.number, line.text.strip()[:500])
-
-
-def format_ranks(ranks: list[int]) -> str:
-    """Return `rank 3` or `ranks 0-4, 6`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
-        else:
-            parts.append([rank])
-    return "ranks " + ", ".join(
-        str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" if len(part) > 2 else f"{part[0]}, {part[1]}"
-        for part in parts
-    )

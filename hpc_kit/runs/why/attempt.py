@@ -153,8 +153,11 @@ class Attempt:
 
 
 def _main_row(rows: list[JobRow]) -> JobRow | None:
-    """Return the last job among rows of jobs and steps; of a finished job, the row that is finished."""
+    """Return the last job among rows of jobs and steps; of an array, the last element that failed, if any."""
     jobs = [row for row in rows if not row.is_step] or rows
+    failed = [row for row in jobs if row.state.failed and "_" in row.job_id]
+    if failed and len({row.job_id for row in jobs}) > 1:
+        return failed[-1]
     return jobs[-1] if jobs else None
 
 

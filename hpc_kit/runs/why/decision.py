@@ -53,7 +53,8 @@ def _answer(attempt: Attempt) -> Verdict:
     ordered = attempt.first([event for event in attempt.events if event.rule.kind == "end"])
     if ordered and (culprit is None or _comes_after(attempt, culprit, ordered)):
         culprit = ordered
-    if culprit is None and not attempt.failed and attempt.job and attempt.waits_or_runs():
+    is_requeued = culprit is not None and culprit.rule.class_ == "requeued"
+    if (culprit is None or is_requeued) and not attempt.failed and attempt.job and attempt.waits_or_runs():
         return waiting_verdict(attempt.job)
     if culprit is None:
         culprit = _weak_candidate(attempt)
@@ -258,9 +259,10 @@ def _is_contested(attempt: Attempt, event: Event) -> bool:
     others = [
         each
         for each in others
-        if each.rank != event.rank and (each.rule.weight >= DIRECT) == (event.rule.weight >= DIRECT)
+        if (each.rank != event.rank or (event.rank is None and event.traceback and each.traceback))
+        and (each.rule.weight >= DIRECT) == (event.rule.weight >= DIRECT)
     ]
-    if attempt.place_in_report(event) < 1e6 and attempt.ends:
+    if event.rank is not None and attempt.place_in_report(event) < 1e6 and attempt.ends:
         return False
     return any(each.line.time is None or event.line.time is None for each in others)
 
@@ -270,7 +272,7 @@ def _may_be_handled(attempt: Attempt, event: Event) -> bool:
     traceback = event.traceback
     if traceback is None or event.rule.weight >= DIRECT:
         return False
-    if traceback.is_logged and not attempt.failed and event.lines_after > LAST_LINES:
+    if not attempt.failed and (traceback.is_child or (traceback.is_logged and event.lines_after > LAST_LINES)):
         return True
     return any(
         each.traceback

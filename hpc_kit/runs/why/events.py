@@ -74,6 +74,8 @@ class Traceback:
     message_lines: int = 0
     is_group: bool = False
     is_thread: bool = False
+    is_child: bool = False
+    """Of a process of multiprocessing: its parent may go on."""
     indent: int = 0
     """Spaces that a report puts in front of each line."""
     is_nested: bool = False
@@ -183,6 +185,7 @@ _NOT_MESSAGE = re.compile(
     r"|\*\*\*|={10}|-{10}|Traceback |WARNING|INFO|ERROR:|wandb:|\d{4}-\d\d-\d\d|\+ |[\w.-]+:\d+:\d+ \[\d\])"
 )
 _THREAD = re.compile(r"^Exception in thread |^Exception in default")
+_CHILD = re.compile(r"^Process \S+:$")
 _IGNORED = re.compile(r"^(?:Exception ignored |--- Logging error ---|Error in atexit|Error in sys\.excepthook)")
 _LOGGED = re.compile(
     r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal"
@@ -234,6 +237,12 @@ _FINISHED_RANK = re.compile(
     r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted"
     r"|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b"
 )
+_FINISHED_WORDS = (
+    *("done", "finish", "ended", "max_", "train_runtime", "success", "exit", "complete", "exhaust"),
+    *("no more", "saved model", "end of"),
+)
+"""Words of which each match of `_FINISHED_RANK` contains one: the search for words is faster."""
+
 _OUT_OF_INPUTS = re.compile(
     r"(?i)\b(?:epoch|training|loop|data|batches|inputs|loader|rank \d+|worker \d+)\b:?(?: \S+){0,3} (?:is )?"
     r"(?:done|finished|ended|complete[d]?|exhausted)\b"
@@ -346,7 +355,8 @@ class _FileCollector:
             event.ranks_in_file = max(len(self.ranks), 1)
         for number, text in reader.last:
             # Only a prefix makes a line another rank's: of other files, the very last line is enough.
-            finished = _FINISHED_RANK.search(text)
+            lower = text.lower()
+            finished = any(word in lower for word in _FINISHED_WORDS) and _FINISHED_RANK.search(text)
             if not (finished or self.labels.pattern or text.startswith(("[", "(")) or number == reader.last[-1][0]):
                 continue
             line = parse_line(self.log, self.labels, number, text)
@@ -397,6 +407,7 @@ class _FileCollector:
                 traceback.state = "ignored"
             traceback.indent = 2 if line.body.startswith("  traceback : ") else 0
             traceback.is_thread = bool(_THREAD.match(before))
+            traceback.is_child = bool(_CHILD.match(before))
             traceback.is_logged = bool(_LOGGED.search(before)) or bool(_LOGGED.search(line.body[:at]))
         elif traceback.state == "message" and not any(
             chain in text for text in traceback.lines[-3:] for chain in _CHAIN
@@ -465,16 +476,20 @@ class _FileCollector:
         if traceback.message_lines > MAX_MESSAGE_LINES or _NOT_MESSAGE.match(body) or line.time is not None:
             self._close(key)
             return False
-        if self._looks_like_output(line):
+        if self._looks_like_output(traceback, line):
             self._close(key)
             return False
         traceback.lines.append(body)
         traceback.matches += [(match, line) for match in match_line(body) if not _SOFTENED.search(body)]
         return True
 
-    def _looks_like_output(self, line: Line) -> bool:
+    def _looks_like_output(self, traceback: Traceback, line: Line) -> bool:
         """Return whether a line after an exception is known output of the program, such as a step and its loss."""
         shape = line.text.encode().translate(None, b"0123456789")
+        last = traceback.lines[-1].encode().translate(None, b"0123456789")
+        repeats = line.body.encode().translate(None, b"0123456789") == last and line.body != traceback.lines[-1]
+        if repeats and not line.body.startswith((" ", "\t")):
+            return True
         return shape in self.memory.counting or bool(_SUCCESS.search(line.body))
 
     def _close(self, key: int | None) -> None:

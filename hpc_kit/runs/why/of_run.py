@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import re
 import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,10 +21,11 @@ from hpc_kit.slurm.states import ENDED_BY_SLURM, JobState
 from hpc_kit.slurm.versions import LOGLESS_JOBS_VANISH, parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from hpc_kit.run_files import FirstFailure
+    from hpc_kit.runs.record import RecordedResources
     from hpc_kit.runs.run_folders import Run
     from hpc_kit.slurm.job_status import JobStatus
 
@@ -60,6 +62,19 @@ def explain_run(run: Run, status: JobStatus | None, state: JobState, max_bytes: 
     if verdict.class_ == "log-folder" and "/" not in verdict.cause:
         verdict = replace(verdict, cause=f"{verdict.cause}: {run.batch_log}")
     return replace(verdict, fix=verdict.fix.replace("-j ID", f"-j {run.job_id}"))
+
+
+def group_verdicts(verdicts: Iterable[tuple[str, Verdict]]) -> list[tuple[list[str], Verdict]]:
+    """Return the different answers about jobs, failures and large groups first, each with the ids of its jobs.
+
+    Answers are equal if they differ only in hosts and numbers.
+    """
+    groups: dict[tuple[str, str], tuple[list[str], Verdict]] = {}
+    for job_id, verdict in verdicts:
+        cause = verdict.cause.replace(verdict.host, "") if verdict.host else verdict.cause
+        jobs, _ = groups.setdefault((verdict.class_, re.sub(r"\d+", "", cause)), ([], verdict))
+        jobs.append(job_id)
+    return sorted(groups.values(), key=lambda group: (group[1].cause.startswith("did not fail"), -len(group[0])))
 
 
 def _logs(run: Run) -> Iterator[tuple[Path, int | None]]:
@@ -169,6 +184,13 @@ def _add_rank(evidence: Evidence, rank: int, host: str | None) -> None:
         evidence.hosts[rank] = host
 
 
+def _requested_memory(resources: RecordedResources) -> str:
+    """Return the memory as sacct shows it: of the node, or with a `c` of one CPU. Numbers are MiB."""
+    memory = resources.mem or resources.mem_per_cpu
+    text = f"{memory}M" if str(memory).isdigit() else str(memory or "")
+    return text if resources.mem or not memory else f"{text}c"
+
+
 def _row(run: Run, status: JobStatus | None, state: JobState) -> JobRow:
     nodes = status.nodelist if status else ""
     text = f"job {run.job_id}: {state}" + (f", exit code {status.exit_code}" if status and status.exit_code else "")
@@ -178,6 +200,8 @@ def _row(run: Run, status: JobStatus | None, state: JobState) -> JobRow:
     if status is not None:
         row.reason, row.exit_code, row.signal = status.reason or "", status.exit_code, status.signal
         row.raw_state = status.raw_state
+    if run.record is not None:
+        row.req_mem = _requested_memory(run.record.resolved.job.resources)
     if state is JobState.UNKNOWN:
         row.line = None
     return row

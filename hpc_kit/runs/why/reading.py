@@ -388,7 +388,7 @@ def detect_labels(path: Path) -> Labels:
     """Return whether most lines of a file begin with `3: ` (srun --label) or `n3: ` (pdsh, clush)."""
     try:
         with _open(path) as file:
-            lines = [line for line in file.read(1 << 15).decode(errors="replace").splitlines() if line.strip()]
+            lines = [line for line in file.read(1 << 14).decode(errors="replace").splitlines() if line.strip()]
     except (OSError, EOFError, gzip.BadGzipFile):
         return Labels(None)
     for pattern, is_rank in ((_SRUN_LABEL, True), (_HOST_LABEL, False)):

@@ -41,6 +41,12 @@ fix     ask for more memory (--mem, --mem-per-cpu), or lower what the ranks hold
 `class`, `rank`, `host`, `evidence` (`file`, `line`, `text`), `traceback` (or null), `fix`, and `confidence`: `certain`
 if the evidence proves the cause, otherwise `likely`.
 
+Of an array, `hpc-kit why JOB` prints each different cause once, with the elements that ended so. In the document, they
+are the list `elements`, whose items have the key `jobs`, too.
+
+The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit logs`, and the sentence of
+`hpc-kit status`, are the same answer.
+
 ## How the culprit is found
 
 1. **Lines become events.** The rules below match lines and the exceptions of tracebacks. Each event has a rank, a host,
@@ -53,7 +59,10 @@ if the evidence proves the cause, otherwise `likely`.
    direct statement, such as an out-of-memory kill, explains a vaguer one, such as a dead DataLoader worker.
 5. **Without a cause, the ranks are compared.** A rank that called another collective, or another shape, or that did
    not come while the remaining ranks waited, is the culprit.
-6. **The last attempt counts.** The page names the causes of earlier attempts of a requeued job.
+6. **A certain answer needs proof.** A rule has patterns that prove its sentence, and hints: lines that other failures
+   print, too. A hint, an error that may have been handled, and a comparison with ranks whose logs are missing are
+   `likely`.
+7. **The last attempt counts.** The page names the causes of earlier attempts of a requeued job.
 
 A job that Slurm booked as COMPLETED failed if its training ended with an exception: the script hid the exit status.
 

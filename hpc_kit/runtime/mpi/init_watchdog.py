@@ -20,7 +20,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import RendezvousError
-from hpc_kit.runtime.rank_lists import format_ranks
+from hpc_kit.run_files import format_ranks
 from hpc_kit.runtime.rendezvous import network
 from hpc_kit.runtime.rendezvous.store import discovery_ports, launch_token
 

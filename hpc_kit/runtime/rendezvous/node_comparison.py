@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit import __version__
-from hpc_kit.runtime.rank_lists import list_some
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -140,3 +139,9 @@ def _running_program() -> Path | None:
     if path is None or "site-packages" in path.parts:
         return None
     return None if any(path.is_relative_to(folder) for folder in _OTHERS) else path
+
+
+def list_some(items: Iterable[object], most: int = 8) -> str:
+    """Join hosts or ranks with commas; beyond `most` of them only their number follows."""
+    named = list(map(str, items))
+    return ", ".join(named[:most]) + (f" and {len(named) - most} more" if len(named) > most else "")

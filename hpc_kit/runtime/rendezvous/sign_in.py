@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, RendezvousError
-from hpc_kit.runtime.rank_lists import format_ranks
+from hpc_kit.run_files import format_ranks
 from hpc_kit.runtime.rendezvous import node_comparison
 
 if TYPE_CHECKING:
