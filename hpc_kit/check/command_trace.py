@@ -81,6 +81,14 @@ class TracedCommand(NamedTuple):
         return [word.text for word in self.words]
 
     @property
+    def is_conditional(self) -> bool:
+        """True if the command is behind a `&&` or `||`, or in a branch."""
+        return any(
+            place.chain_index > 0 or (place.compound is not None and place.compound.kind in {"if", "case"})
+            for place in self.position.outward()
+        )
+
+    @property
     def in_background(self) -> bool:
         """True if the command, or a block around it, ends in `&`."""
         return any(place.statement.background for place in self.position.outward())

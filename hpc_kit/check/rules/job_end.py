@@ -8,10 +8,11 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand
+from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand, parse
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.command_trace import BlockPosition, TracedCommand
-from hpc_kit.check.launch_lines import LaunchLine
+from hpc_kit.check.command_trace import BlockPosition, CommandTrace, TracedCommand
+from hpc_kit.check.expansion import ShellVariables
+from hpc_kit.check.launch_lines import LaunchLine, collect_launch_lines
 from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.errors import HpcKitError
@@ -134,16 +135,9 @@ def saves_status(followers: tuple[TracedCommand, ...]) -> bool:
     for step in followers:
         if step.name in {"exit", "return"} and len(step.words) > 1:
             text = step.words[1].text
-            if not text.isdigit() or (text != "0" and _under_condition(step)):
+            if not text.isdigit() or (text != "0" and step.is_conditional):
                 return True
     return False
-
-
-def _under_condition(step: TracedCommand) -> bool:
-    return any(
-        place.chain_index > 0 or (place.compound is not None and place.compound.kind in {"if", "case"})
-        for place in step.position.outward()
-    )
 
 
 def _last_word(followers: tuple[TracedCommand, ...]) -> TracedCommand | None:
@@ -161,12 +155,13 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
 
     Slurm records the status of the batch script, which is the status of its last command. With an `echo` or a copy
     after the launch line, a failed training is a COMPLETED job. Dependent jobs (afterok) then start without its
-    results. `|| true` has the same effect.
+    results. `|| true` has the same effect, and so has `NAME=$(srun ...)` in the middle of the script.
 
     Fix: `set -e` at the top; or keep the status: `srun ... || status=$?`, with `exit "$status"` as the last line.
     Documented: slurm.schedmd.com/job_exit_code.html.
     """
     yield from _thrown_away(script)
+    yield from _captured(script)
     flow = trace_exit_status(script)
     if flow is None or flow.piped_at is not None:
         return
@@ -210,6 +205,41 @@ def _thrown_away(script: BatchScript) -> Iterator[Problem]:
         if name in {"true", ":", "echo", "printf"}:
             what = f"'|| {name}' hides a failure: the script goes on, and the job is COMPLETED"
             yield Problem(launch.stages[0], what, f"write || {{ {name} ...; exit 1; }}", (launch.line,), certain=False)
+
+
+def _captured(script: BatchScript) -> Iterator[Problem]:
+    """Find a step in `NAME=$(srun ...)` whose failure has no effect."""
+    for index, step in enumerate(script.commands):
+        part = next((part for part in step.syntax.parts if part.kind == "command" and _runs_training(part.text)), None)
+        if part is None or step.in_task or any(place.role == "condition" for place in step.position.outward()):
+            continue
+        followers = script.commands[index + 1 :]
+        # The status of a plain assignment is that of the command. `export` and `echo` have a status of their own.
+        plain = not step.words
+        shielded = len(step.position.chain.pipelines) > 1
+        read = any(each.text == "?" for later in followers[:1] for each in later.syntax.parts) or "$?" in step.texts
+        if plain and (step.errexit or shielded or read or not followers or saves_status(tuple(followers))):
+            continue
+        effect = "the script goes on" if plain else f"{step.name} has a status of its own"
+        what = f"a failure in $(...) is lost: {effect}, and the job is COMPLETED"
+        remedy = "write NAME=$(...) || exit, without export in front"
+        yield Problem(part.origin, what, remedy, (step.line,), certain=not script.training)
+
+
+def _runs_training(code: str) -> bool:
+    """Tell whether code starts the work of a job under a launcher, rather than asks a node for its address."""
+    if not re.search(r"\b(srun|mpirun|mpiexec|torchrun|accelerate|deepspeed)\b", code):
+        return False
+    launches: list[LaunchLine] = []
+    trace = CommandTrace(ShellVariables({}), nested=lambda trace, step: collect_launch_lines(trace, step, launches))
+    trace.block(parse(code).block)
+    probes = {"nodelist", "relative", "nodefile"}
+    return any(
+        launch.is_training
+        and not (launch.program.kind == "python" and "code" in launch.program.options)
+        and not any(stage.options.keys() & probes for stage in launch.stages)
+        for launch in launches
+    )
 
 
 def _lost_behind_wait(flow: ExitStatusFlow) -> Iterator[Problem]:
@@ -402,7 +432,7 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
         if not any(part.kind == "variable" and part.text == "?" for part in step.syntax.parts):
             continue
         before = followers[index - 1] if index else None
-        if before is not None and before.words and not _under_condition(step) and before.name != "wait":
+        if before is not None and before.words and not step.is_conditional and before.name != "wait":
             what = f"$? is the status of '{before.name}' in line {before.line}, not of the training"
             yield Problem(step, what, "write status=$? in the line after the launch line", (flow.launch.line,))
         return
