@@ -50,6 +50,14 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad(
+        "KIT402",
+        HEAD + "for s in 1 2; do\n  srun python t.py $s &\n  p=$!\ndone\nwait $p\n",
+        6,
+        E,
+        "last process of the loop",
+    ),
+    Bad("KIT503", HEAD + "cd $W\nrm -rf *\n", 3, W, "if the cd in line 2 fails"),
     Bad("KIT132", HEAD + "#SBATCH -p short -N 8\n", 2, E, "partition short never starts this job: 8 nodes"),
     Bad("KIT132", HEAD + "#SBATCH -p short -t 2:00:00\n", 2, E, "the partition allows 01:00:00"),
     Bad("KIT132", HEAD + "#SBATCH -p short -n 1 -c 32\n", 2, E, "32 CPUs per node, but a node has 16"),
@@ -802,6 +810,15 @@ BAD = [
 ]
 
 GOOD = [
+    (
+        "KIT402",
+        HEAD
+        + "p=()\nfor s in 1 2; do\n  srun python t.py &\n  p+=($!)\ndone\nfor x in ${p[@]}; do wait $x || exit; done\n",
+    ),
+    ("KIT402", HEAD + "(srun python t.py || touch failed) &\nwait\n[ ! -e failed ]\n"),
+    ("KIT401", HEAD + "for i in 1 2; do srun python t.py && exit 0; done\nexit 1\n"),
+    ("KIT401", HEAD + "for i in 1 2; do\n  srun python t.py &\n  wait -n\ndone\nwait\n"),
+    ("KIT503", HEAD + "cd $W || exit\nrm -rf *\n"),
     ("KIT122", HEAD + "#SBATCH --time=0-12\n"),
     ("KIT109", HEAD + "module load anaconda\nconda activate x\n"),
     ("KIT132", HEAD + "#SBATCH -p long -N 50 -t 2-0\n#SBATCH --array=0-500:5%300\n"),

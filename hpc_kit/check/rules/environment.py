@@ -528,6 +528,10 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
         if launch.program.name in {"rm", "find"} and _hits_others(words):
             what = "this removes files of other jobs on the node"
             yield Problem(launch.program, what, "remove a folder of this job only, such as /tmp/$SLURM_JOB_ID")
+        cd = _unsafe_folder(script, launch) if launch.program.name == "rm" and {"*", "./*"} & set(words) else None
+        if cd is not None:
+            what = f"if the cd in line {cd.line} fails, this removes the files of the present folder"
+            yield Problem(launch.program, what, "write cd ... || exit, or set -e at the top", (cd.line,))
         for text in words[1:] if launch.program.name == "rm" and re.search(r"\s-\w*[rR]", " ".join(words)) else ():
             whole = re.fullmatch(r"\$\{?(\w+)\}?/\*?", text)
             if whole and whole[1] not in script.assigned and not re.search(r"set\s+-\w*u|nounset", script.code):
@@ -549,6 +553,15 @@ def _hits_others(words: list[str]) -> bool:
     if words[0].endswith("find") and "-delete" not in words and "rm" not in words:
         return False
     return any(_SHARED_FOLDER.match(text) for text in words[1:])
+
+
+def _unsafe_folder(script: BatchScript, launch: LaunchLine) -> TracedCommand | None:
+    """Return the `cd` right before a command that runs even if the `cd` fails."""
+    index = next(number for number, step in enumerate(script.commands) if step is launch.command)
+    step = script.commands[index - 1] if index else None
+    if step is None or step.name != "cd" or step.errexit or len(step.position.chain.pipelines) > 1:
+        return None
+    return step
 
 
 def _cancels_all(words: list[str]) -> bool:

@@ -131,13 +131,10 @@ def _comes_after(step: TracedCommand, launch: TracedCommand) -> bool:
 
 
 def saves_status(followers: tuple[TracedCommand, ...]) -> bool:
-    """Tell whether the script ends with a status that it chose: `exit "$status"`, or `exit 1` under a condition."""
-    for step in followers:
-        if step.name in {"exit", "return"} and len(step.words) > 1:
-            text = step.words[1].text
-            if not text.isdigit() or (text != "0" and step.is_conditional):
-                return True
-    return False
+    """Tell whether the script chooses its status: `exit "$status"`, `exit 1`, or a test as its last command."""
+    if followers and followers[-1].name in {"[", "test"}:
+        return True
+    return any(step.name in {"exit", "return"} and step.texts[1:2] not in ([], ["0"]) for step in followers)
 
 
 def _last_word(followers: tuple[TracedCommand, ...]) -> TracedCommand | None:
@@ -245,6 +242,7 @@ def _runs_training(code: str) -> bool:
 def _lost_behind_wait(flow: ExitStatusFlow) -> Iterator[Problem]:
     """Find commands that replace the status of `wait "$pid"`."""
     waits = [index for index, step in enumerate(flow.followers) if step.name == "wait" and len(step.words) > 1]
+    waits = [index for index in waits if "-n" not in flow.followers[index].texts]
     if not waits or flow.followers[waits[-1]].errexit or _shielded(flow.followers[waits[-1]]):
         return
     last = _last_word(flow.followers[waits[-1] + 1 :])
@@ -301,6 +299,14 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
     if not waits or saves_status(flow.followers):
         return
     wait = waits[-1]
+    name = re.fullmatch(r"\$\{?(\w+)\}?", wait.syntax.words[1].raw.strip('"')) if len(wait.words) == 2 else None
+    loop = next((place for place in flow.launch.command.position.outward() if place.role == "body"), None)
+    if name and loop and loop.compound not in [place.compound for place in wait.position.outward()]:
+        last = [each for step in flow.followers for each in step.syntax.assignments if each.value.raw == "$!"]
+        if any(each.name == name[1] and not each.append and each.value.elements is None for each in last):
+            what = f"${name[1]} is the last process of the loop: the job ends with it, and ends the remaining ones"
+            yield Problem(wait, what, f'collect all: {name[1]}s+=("$!"), and wait for each', (flow.launch.line,))
+            return
     in_loop = any(place.compound is not None and place.compound.kind == "for" for place in wait.position.outward())
     several = in_loop or len(wait.words) > 2
     if several and len(wait.words) > 1 and not wait.errexit and not _shielded(wait) and "-n" not in wait.texts:
