@@ -229,10 +229,18 @@ class BatchScript:
         """The shell functions of the script, each with its commands."""
         found: dict[str, list[TracedCommand]] = {}
         for step in self.commands:
-            for place in step.position.outward():
-                if place.compound is not None and place.compound.kind == "function":
-                    found.setdefault(place.compound.name, []).append(step)
+            for compound in step.compounds:
+                if compound.kind == "function":
+                    found.setdefault(compound.name, []).append(step)
         return found
+
+    def commands_before(self, step: TracedCommand) -> list[TracedCommand]:
+        """Return the commands above a command."""
+        return self.commands[: next(index for index, each in enumerate(self.commands) if each is step)]
+
+    def commands_after(self, step: TracedCommand) -> list[TracedCommand]:
+        """Return the commands below a command."""
+        return self.commands[len(self.commands_before(step)) + 1 :]
 
     @property
     def assignments(self) -> list[TracedAssignment]:
@@ -276,8 +284,7 @@ class BatchScript:
 
     def is_cut_short(self, launch: LaunchLine) -> bool:
         """Tell whether the next command is an option, so that the line was meant to continue."""
-        index = next(number for number, step in enumerate(self.commands) if step is launch.inner_command)
-        return index + 1 < len(self.commands) and bool(re.match(r"--?[A-Za-z]", self.commands[index + 1].name))
+        return any(re.match(r"--?[A-Za-z]", step.name) for step in self.commands_after(launch.inner_command)[:1])
 
     @property
     def sources_files(self) -> bool:

@@ -182,13 +182,8 @@ def _combinations_left(index: _Index, array: ArrayRange, lists: dict[str, tuple[
 
 def _branches_left(script: BatchScript, index: _Index, array: ArrayRange) -> Iterator[Problem]:
     """Find a `case` on the index that has a branch for many elements of the array, but not for all."""
-    compounds = {
-        id(place.compound): place.compound
-        for step in script.commands
-        for place in step.position.outward()
-        if place.compound is not None and place.compound.kind == "case"
-    }
-    for compound in compounds.values():
+    cases = {id(each): each for step in script.commands for each in step.compounds if each.kind == "case"}
+    for compound in cases.values():
         subject, *patterns = compound.words or ("",)
         if not index.depends(subject) or any("$" in pattern or "(" in pattern for pattern in patterns):
             continue

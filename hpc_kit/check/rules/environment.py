@@ -30,16 +30,8 @@ _LOGIN = re.compile(r"#!\s*\S+.*\s(-\w*[li]\w*|--login)\b")
 _QUOTES = "\u2018\u2019\u201c\u201d"
 _TYPOGRAPHIC = re.compile(rf"[{LONG_DASHES}][{LONG_DASHES}-]?\w|-[{LONG_DASHES}]\w|(?:\w+=)?[{_QUOTES}]")
 _TALKS = frozenset({"echo", "printf"})
-_KNOWN = (HELPER_PROGRAMS | SHELL_BUILTINS | WRAPPERS.keys() | CONTAINERS) - {
-    "[",
-    "awk",
-    "find",
-    "git",
-    "grep",
-    "sed",
-    "test",
-    "tr",
-}
+_SEARCHES = frozenset({"[", "awk", "find", "git", "grep", "sed", "test", "tr"})
+_KNOWN = (HELPER_PROGRAMS | SHELL_BUILTINS | WRAPPERS.keys() | CONTAINERS) - _SEARCHES
 """Programs for which a long dash or a curly quote is certainly a mistake."""
 
 
@@ -247,11 +239,8 @@ def _fills_here(step: TracedCommand) -> bool:
 def _leaves(script: BatchScript, entered: TracedCommand, first: TracedCommand, last: TracedCommand) -> bool:
     """Tell whether the shell changes the folder between two commands, or entered it only in a subshell."""
     between = [step for step in script.commands if first.line < step.line < last.line and step.name in _MOVES]
-    inside = {id(place.compound) for place in last.position.outward()}
-    alone = any(
-        place.compound is not None and place.compound.kind == "subshell" and id(place.compound) not in inside
-        for place in entered.position.outward()
-    )
+    inside = set(map(id, last.compounds))
+    alone = any(each.kind == "subshell" and id(each) not in inside for each in entered.compounds)
     return alone or any(_entered(step, "here") is None for step in between)
 
 
@@ -340,9 +329,9 @@ def _sets_up_before(script: BatchScript, launch: LaunchLine) -> bool:
     inside = [step for step in script.commands if launch.command.position in step.position.outward() and step.in_task]
     if any(step.name in _SETS_UP for step in inside):
         return False
-    index = next(number for number, step in enumerate(script.commands) if step is launch.command)
-    exported = any(each.is_exported and not each.in_task and each.number <= index for each in script.assignments)
-    return exported or any(step.name in _SETS_UP and not step.in_task for step in script.commands[:index])
+    before = script.commands_before(launch.command)
+    exported = any(each.is_exported and not each.in_task and each.number <= len(before) for each in script.assignments)
+    return exported or any(step.name in _SETS_UP and not step.in_task for step in before)
 
 
 def _cut_export(export: DirectiveOption) -> Iterator[Problem]:
@@ -381,8 +370,7 @@ def bash_in_sh(script: BatchScript) -> Iterator[Problem]:
         return
     # Lines of commands; the text of a here-document is none.
     commands = [command for command in script.commands if not command.in_task]
-    compounds = (place.compound for each in commands for place in each.position.outward())
-    starts = {each.line for each in commands} | {each.line for each in compounds if each is not None}
+    starts = {each.line for each in commands} | {each.line for step in commands for each in step.compounds}
     for number, line in enumerate(script.code.split("\n"), start=1):
         match = _BASH_ONLY.match(line) or (
             _BASH_INSIDE.search(re.sub(r"'[^']*'", "", line)) if number in starts else None
@@ -525,18 +513,25 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
         if launch.program.name in {"pkill", "killall"} and "-P" not in words:
             what = f"{launch.program.name} also ends processes of other jobs on the node"
             yield Problem(launch.program, what, 'end processes by their id: kill "$pid"')
-        if launch.program.name in {"rm", "find"} and _hits_others(words):
-            what = "this removes files of other jobs on the node"
-            yield Problem(launch.program, what, "remove a folder of this job only, such as /tmp/$SLURM_JOB_ID")
-        cd = _unsafe_folder(script, launch) if launch.program.name == "rm" and {"*", "./*"} & set(words) else None
-        if cd is not None:
-            what = f"if the cd in line {cd.line} fails, this removes the files of the present folder"
-            yield Problem(launch.program, what, "write cd ... || exit, or set -e at the top", (cd.line,))
-        for text in words[1:] if launch.program.name == "rm" and re.search(r"\s-\w*[rR]", " ".join(words)) else ():
-            whole = re.fullmatch(r"\$\{?(\w+)\}?/\*?", text)
-            if whole and whole[1] not in script.assigned and not re.search(r"set\s+-\w*u|nounset", script.code):
-                what = f"if ${whole[1]} is empty, this removes /*: the script does not set it"
-                yield Problem(launch.program, what, f"write ${{{whole[1]}:?}}, which stops the script then")
+        yield from _removals(script, launch, words)
+
+
+def _removals(script: BatchScript, launch: LaunchLine, words: list[str]) -> Iterator[Problem]:
+    """Find an rm or find that removes files of other jobs, or all files if something before it failed."""
+    if launch.program.name in {"rm", "find"} and _hits_others(words):
+        what = "this removes files of other jobs on the node"
+        yield Problem(launch.program, what, "remove a folder of this job only, such as /tmp/$SLURM_JOB_ID")
+    cd = _unsafe_folder(script, launch) if launch.program.name == "rm" and {"*", "./*"} & set(words) else None
+    if cd is not None:
+        what = f"if the cd in line {cd.line} fails, this removes the files of the present folder"
+        yield Problem(launch.program, what, "write cd ... || exit, or set -e at the top", (cd.line,))
+    for text in words[1:] if launch.program.name == "rm" and re.search(r"\s-\w*[rR]", " ".join(words)) else ():
+        whole = re.fullmatch(r"\$\{?(\w+)\}?/\*?", text)
+        # Slurm and its prologs set the variables of node-local folders.
+        known = whole and (whole[1] in script.assigned or whole[1].startswith("SLURM_") or OWN_DISK.match(text))
+        if whole and not known and not re.search(r"set\s+-\w*u|nounset", script.code):
+            what = f"if ${whole[1]} is empty, this removes /*: the script does not set it"
+            yield Problem(launch.program, what, f"write ${{{whole[1]}:?}}, which stops the script then")
 
 
 _SHARED_FOLDER = re.compile(
@@ -557,8 +552,7 @@ def _hits_others(words: list[str]) -> bool:
 
 def _unsafe_folder(script: BatchScript, launch: LaunchLine) -> TracedCommand | None:
     """Return the `cd` right before a command that runs even if the `cd` fails."""
-    index = next(number for number, step in enumerate(script.commands) if step is launch.command)
-    step = script.commands[index - 1] if index else None
+    step = next(reversed(script.commands_before(launch.command)), None)
     if step is None or step.name != "cd" or step.errexit or len(step.position.chain.pipelines) > 1:
         return None
     return step

@@ -47,15 +47,21 @@ def lightning_counts(script: BatchScript) -> Iterator[Problem]:
 
 def _ray_start(launch: LaunchLine) -> dict[str, ExpandedText] | None:
     """Return the options of `ray start`; None for another command."""
-    words = launch.program.words
-    if launch.program.name != "ray" or [word.text for word in words[1:2]] != ["start"]:
-        return None
-    options: dict[str, ExpandedText] = {}
-    for index, word in enumerate(words[2:], start=2):
-        name, equals, value = word.text.partition("=")
-        if name.startswith("--"):
-            following = words[index + 1] if index + 1 < len(words) else word._replace(text="")
-            options[name[2:]] = word.slice_of(len(word.text) - len(value), len(word.text)) if equals else following
+    starts = launch.program.name == "ray" and [word.text for word in launch.program.words[1:2]] == ["start"]
+    return _options(launch.program, 2) if starts else None
+
+
+def _options(program: LaunchStage, index: int) -> dict[str, ExpandedText]:
+    """Return the options from a word on, up to the first word that is none. A flag has an empty value."""
+    words, options = program.words, dict[str, ExpandedText]()
+    while index < len(words) and words[index].text.startswith("-"):
+        word = words[index]
+        name, equals, value = word.text.lstrip("-").partition("=")
+        following = words[index + 1] if index + 1 < len(words) else word
+        takes = not equals and not following.text.startswith("-")
+        shown = word.slice_of(len(word.text) - len(value), len(word.text)) if equals else word._replace(text="")
+        options[name] = following if takes else shown
+        index += 1 + takes
     return options
 
 
@@ -129,7 +135,7 @@ def horovodrun_counts(script: BatchScript) -> Iterator[Problem]:
     for launch in script.launch_lines:
         if launch.program.name != "horovodrun" or launch.stage("srun") is not None:
             continue
-        options = _horovod_options(launch.program)
+        options = _options(launch.program, 1)
         count, hosts = options.get("np"), options.get("H", options.get("hosts"))
         if count is None or not count.text.isdigit() or options.keys() & {"hostfile", "host-discovery-script"}:
             continue
@@ -150,19 +156,6 @@ def horovodrun_counts(script: BatchScript) -> Iterator[Problem]:
         elif slots and hosts is not None and hosts.is_known and sum(slots) < number:
             what = f"horovodrun starts {number} processes, but -H gives {sum(slots)} slots"
             yield Problem(count, what, "make -np the sum of the slots", lines)
-
-
-def _horovod_options(program: LaunchStage) -> dict[str, ExpandedText]:
-    words, options, index = program.words, dict[str, ExpandedText](), 1
-    while index < len(words) and words[index].text.startswith("-"):
-        name, equals, value = words[index].text.lstrip("-").partition("=")
-        if equals:
-            options[name] = words[index].slice_of(len(words[index].text) - len(value), len(words[index].text))
-        elif index + 1 < len(words) and not words[index + 1].text.startswith("-"):
-            options[name] = words[index + 1]
-            index += 1
-        index += 1
-    return options
 
 
 _FOREIGN = {

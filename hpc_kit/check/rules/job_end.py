@@ -84,8 +84,7 @@ def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
 
 def _function_of(step: TracedCommand) -> CompoundCommand | None:
     """Return the function that contains a command."""
-    compounds = (place.compound for place in step.position.outward())
-    return next((each for each in compounds if each is not None and each.kind == "function"), None)
+    return next((each for each in step.compounds if each.kind == "function"), None)
 
 
 def _call_of(script: BatchScript, step: TracedCommand) -> TracedCommand | None:
@@ -111,8 +110,7 @@ def _within_function(step: TracedCommand) -> list[BlockPosition]:
 
 
 def _followers(script: BatchScript, step: TracedCommand) -> list[TracedCommand]:
-    index = next(number for number, each in enumerate(script.commands) if each is step)
-    return [each for each in script.commands[index + 1 :] if _comes_after(each, step)]
+    return [each for each in script.commands_after(step) if _comes_after(each, step)]
 
 
 def _comes_after(step: TracedCommand, launch: TracedCommand) -> bool:
@@ -206,11 +204,11 @@ def _thrown_away(script: BatchScript) -> Iterator[Problem]:
 
 def _captured(script: BatchScript) -> Iterator[Problem]:
     """Find a step in `NAME=$(srun ...)` whose failure has no effect."""
-    for index, step in enumerate(script.commands):
+    for step in script.commands:
         part = next((part for part in step.syntax.parts if part.kind == "command" and _runs_training(part.text)), None)
         if part is None or step.in_task or any(place.role == "condition" for place in step.position.outward()):
             continue
-        followers = script.commands[index + 1 :]
+        followers = script.commands_after(step)
         # The status of a plain assignment is that of the command. `export` and `echo` have a status of their own.
         plain = not step.words
         shielded = len(step.position.chain.pipelines) > 1
@@ -301,14 +299,13 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
     wait = waits[-1]
     name = re.fullmatch(r"\$\{?(\w+)\}?", wait.syntax.words[1].raw.strip('"')) if len(wait.words) == 2 else None
     loop = next((place for place in flow.launch.command.position.outward() if place.role == "body"), None)
-    if name and loop and loop.compound not in [place.compound for place in wait.position.outward()]:
+    if name and loop and loop.compound not in wait.compounds:
         last = [each for step in flow.followers for each in step.syntax.assignments if each.value.raw == "$!"]
         if any(each.name == name[1] and not each.append and each.value.elements is None for each in last):
             what = f"${name[1]} is the last process of the loop: the job ends with it, and ends the remaining ones"
             yield Problem(wait, what, f'collect all: {name[1]}s+=("$!"), and wait for each', (flow.launch.line,))
             return
-    in_loop = any(place.compound is not None and place.compound.kind == "for" for place in wait.position.outward())
-    several = in_loop or len(wait.words) > 2
+    several = any(compound.kind == "for" for compound in wait.compounds) or len(wait.words) > 2
     if several and len(wait.words) > 1 and not wait.errexit and not _shielded(wait) and "-n" not in wait.texts:
         behind = flow.followers[next(i for i, each in enumerate(flow.followers) if each is wait) + 1 :]
         if not any("$?" in part.raw for each in behind for part in each.syntax.parts):
@@ -396,8 +393,7 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
         return
     if any(_is_unconditional(each) for each in script.training[:-1]):
         return
-    index = next(number for number, each in enumerate(script.commands) if each is launch.command)
-    rest = [command for command in script.commands[index + 1 :] if command.texts not in (["exit"], ["exit", "0"])]
+    rest = [each for each in script.commands_after(launch.command) if each.texts not in (["exit"], ["exit", "0"])]
     if all(map(_is_short, rest)):
         what = "the if uses the exit status: a failed training is COMPLETED"
         yield Problem(launch.stages[0], what, "write exit 1 in the branch of the failure", (launch.line,))

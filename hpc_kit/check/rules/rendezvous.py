@@ -341,11 +341,12 @@ def _numbers_of(each: TracedAssignment) -> set[int]:
     """Return the numbers that an assignment gives, also those of a loop over numbers; an empty set if unknown."""
     text = each.value.text
     variable = re.fullmatch(r"\$\{?(\w+)\}?", text)
-    places = each.position.outward() if each.position is not None else ()
-    loops = [place.compound for place in places if place.compound is not None and place.compound.kind == "for"]
-    for loop in loops:
-        if variable is not None and loop.name == variable[1]:
-            text = ",".join(_loop_words(loop.words))
+    for place in each.position.outward() if each.position is not None and variable is not None else ():
+        if place.compound is not None and (place.compound.kind, place.compound.name) == (
+            "for",
+            variable and variable[1],
+        ):
+            text = ",".join(_loop_words(place.compound.words))
             break
     return set(map(int, text.split(","))) if re.fullmatch(r"\d+(,\d+)*", text) else set()
 
@@ -505,17 +506,8 @@ def _lists_of_hosts(script: BatchScript) -> set[str]:
 
 
 _DEVICE_OPTIONS = (
-    "device",
-    "gpu",
-    "gpu-id",
-    "gpu-ids",
-    "gpus",
-    "devices",
-    "local-rank",
-    "device-id",
-    "device-ids",
-    "cuda",
-)
+    "device", "gpu", "gpu-id", "gpu-ids", "gpus", "devices", "local-rank", "device-id", "device-ids", "cuda",
+)  # fmt: skip
 
 
 @rule("KIT314")

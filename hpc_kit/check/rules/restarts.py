@@ -189,9 +189,7 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
         if step.in_task or (step.is_conditional and not (before and _tests_path(step))):
             continue
         trap = step.name == "trap" and len(step.words) > 1
-        in_handler = any(
-            place.compound is not None and place.compound.name in handlers for place in step.position.outward()
-        )
+        in_handler = any(compound.name in handlers for compound in step.compounds)
         texts = _REMOVES.findall(step.words[1].text) if trap else []
         if step.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in step.texts[1:]):
             texts = [text for text in step.texts[1:] if not text.startswith("-")]
@@ -293,7 +291,7 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
 
 
 def _is_unconditional(step: TracedCommand) -> bool:
-    return all(place.compound is None and place.chain_index == 0 for place in step.position.outward())
+    return not step.compounds and all(place.chain_index == 0 for place in step.position.outward())
 
 
 @rule("KIT418", "warning")
@@ -311,7 +309,7 @@ def interrupted_wait(script: BatchScript) -> Iterator[Problem]:
     if signal is None or not signal.batch_shell or flow is None or not flow.background:
         return
     waits = [step for step in flow.followers if step.name == "wait"]
-    if len(waits) != 1 or any(place.compound is not None for place in waits[0].position.outward()):
+    if len(waits) != 1 or waits[0].compounds:
         return
     names = {name for name, number in SIGNALS.items() if number == signal.number}
     for step in script.commands:
@@ -360,7 +358,6 @@ def swallowed_signal(script: BatchScript) -> Iterator[Problem]:
 
 def _goes_on(script: BatchScript, outer: TracedCommand, inner: TracedCommand) -> bool:
     """Tell whether the shell of a task runs further commands after the program, and traps nothing."""
-    index = next(number for number, step in enumerate(script.commands) if step is inner)
     inside = [step for step in script.commands if outer.position in step.position.outward() and step is not outer]
-    after = [step for step in script.commands[index + 1 :] if any(step is each for each in inside)]
+    after = [step for step in script.commands_after(inner) if any(step is each for each in inside)]
     return bool(after) and not any(step.name == "trap" for step in inside)

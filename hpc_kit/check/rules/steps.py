@@ -284,8 +284,6 @@ def _compete(script: BatchScript, first: LaunchLine, second: LaunchLine, nodes: 
 
 def _waits_inside(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether the loop around a command waits in its body."""
-    loops = {id(place.compound) for place in step.position.outward() if place.compound is not None}
-    return any(
-        other.name == "wait" and any(id(place.compound) in loops for place in other.position.outward())
-        for other in script.commands
-    )
+    loops = {id(compound) for compound in step.compounds}
+    waits = [other for other in script.commands if other.name == "wait"]
+    return any(id(compound) in loops for wait in waits for compound in wait.compounds)
