@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpc_kit.check.bash_grammar import NAME, BashGrammar, HereDocument, marked_nodes, parse_quoted
@@ -108,13 +108,15 @@ class SimpleCommand(NamedTuple):
 class CompoundCommand(NamedTuple):
     """`if`, `for`, `while`, `until`, `case`, `select`, `group`, `subshell`, `function`, `test` or `arithmetic`.
 
-    `bodies` are its blocks with their roles: `condition`, `then`, `else`, `body`.
+    `bodies` are its blocks with their roles: `condition`, `then`, `else`, `body`. `words` are, as written, the words
+    of a `for` loop, or the word of a `case` and its patterns.
     """
 
     kind: str
     bodies: tuple[tuple[str, Block], ...]
     line: int
     name: str = ""
+    words: tuple[str, ...] = ()
 
 
 Command = SimpleCommand | CompoundCommand
@@ -370,7 +372,13 @@ class _Reader:
             return CompoundCommand(kind, (), line)
         variable = node.child_by_field_name("variable") if kind in {"for", "select"} else None
         bodies = [(role, self._block(nodes)) for role, nodes in _sections(node)]
-        return CompoundCommand(kind, tuple(bodies), line, self._text(variable) if variable is not None else "")
+        written = [child for child in _named(node) if child.type not in {"case_item", "do_group", "compound_statement"}]
+        if kind == "case":
+            written += [each for item in node.children if item.type == "case_item" for each in _patterns(item)]
+        elif variable is None or node.type.startswith("c_style"):
+            written = []
+        words = tuple(self._text(each) for each in written if each != variable)
+        return CompoundCommand(kind, tuple(bodies), line, self._text(variable) if variable is not None else "", words)
 
     # Words
 
@@ -521,6 +529,13 @@ def _tokens(node: Node) -> Iterator[Node]:
 
 def _named(node: Node) -> list[Node]:
     return [child for child in node.children if child.is_named and child.type != "comment"]
+
+
+def _patterns(item: Node) -> Iterator[Node]:
+    """The patterns of one item of a `case`."""
+    return takewhile(
+        lambda child: child.type != ")", (child for child in item.children if child.type not in {"|", "("})
+    )
 
 
 def _unwrapped(node: Node) -> Iterator[Node]:

@@ -8,10 +8,11 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import SyntaxProblem, SyntaxTree, parse
+from hpc_kit.check.bash_syntax import Assignment, SyntaxProblem, SyntaxTree, as_assignment, parse
 from hpc_kit.check.command_trace import CommandTrace, TracedAssignment, TracedCommand, variables_at
 from hpc_kit.check.expansion import ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
+from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import (
     DirectiveOption,
     DirectiveProblem,
@@ -20,8 +21,9 @@ from hpc_kit.slurm.directives import (
     find_directive_options,
 )
 from hpc_kit.slurm.sizes import UNKNOWN, JobSize, size_of_job, sum_sizes
+from hpc_kit.slurm.units import parse_time
 from hpc_kit.slurm.versions import SlurmVersion
-from hpc_kit.spec.cluster import Node
+from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.shell_code import SHELLS
 
 CSH = frozenset({"csh", "tcsh"})
@@ -57,12 +59,12 @@ class Site(NamedTuple):
     Args:
         is_folder: Tests whether a path, relative to the folder of sbatch, is a folder; None: unknown.
         version: The Slurm release of the cluster; None: unknown.
-        node: Resources of one node; None: unknown.
+        cluster: The cluster file; None: unknown.
     """
 
     is_folder: Callable[[str], bool] | None = None
     version: SlurmVersion | None = None
-    node: Node | None = None
+    cluster: Cluster | None = None
 
 
 class BatchScript:
@@ -159,6 +161,14 @@ class BatchScript:
         return UNKNOWN if self.is_heterogeneous else size_of_job(self.options)
 
     @cached_property
+    def time_limit(self) -> int | None:
+        """The time limit in seconds, negative for no limit; None if it is unknown."""
+        try:
+            return parse_time(self.options["time"])
+        except (KeyError, HpcKitError):
+            return None
+
+    @cached_property
     def _sizes(self) -> dict[int, JobSize]:
         return {id(launch): self._size_of(launch) for launch in self.launch_lines}
 
@@ -219,15 +229,33 @@ class BatchScript:
         """The shell functions of the script, each with its commands."""
         found: dict[str, list[TracedCommand]] = {}
         for step in self.commands:
-            for place in step.position.outward():
-                if place.compound is not None and place.compound.kind == "function":
-                    found.setdefault(place.compound.name, []).append(step)
+            for compound in step.compounds:
+                if compound.kind == "function":
+                    found.setdefault(compound.name, []).append(step)
         return found
+
+    def commands_before(self, step: TracedCommand) -> list[TracedCommand]:
+        """Return the commands above a command."""
+        return self.commands[: next(index for index, each in enumerate(self.commands) if each is step)]
+
+    def commands_after(self, step: TracedCommand) -> list[TracedCommand]:
+        """Return the commands below a command."""
+        return self.commands[len(self.commands_before(step)) + 1 :]
 
     @property
     def assignments(self) -> list[TracedAssignment]:
         """Every assignment to a variable, in order."""
         return self._trace[0].assignments
+
+    @cached_property
+    def written_assignments(self) -> tuple[Assignment, ...]:
+        """Every assignment as it is written, before any expansion."""
+        found: list[Assignment] = []
+        for step in self.commands:
+            found += step.syntax.assignments
+            if step.name in {"export", "declare", "local", "readonly", "typeset"}:
+                found += filter(None, map(as_assignment, step.syntax.words[1:]))
+        return tuple(found)
 
     @cached_property
     def assigned(self) -> frozenset[str]:
@@ -256,8 +284,7 @@ class BatchScript:
 
     def is_cut_short(self, launch: LaunchLine) -> bool:
         """Tell whether the next command is an option, so that the line was meant to continue."""
-        index = next(number for number, step in enumerate(self.commands) if step is launch.inner_command)
-        return index + 1 < len(self.commands) and bool(re.match(r"--?[A-Za-z]", self.commands[index + 1].name))
+        return any(re.match(r"--?[A-Za-z]", step.name) for step in self.commands_after(launch.inner_command)[:1])
 
     @property
     def sources_files(self) -> bool:

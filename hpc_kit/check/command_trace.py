@@ -81,6 +81,17 @@ class TracedCommand(NamedTuple):
         return [word.text for word in self.words]
 
     @property
+    def compounds(self) -> list[CompoundCommand]:
+        """The compound commands around the command, the innermost first."""
+        return [place.compound for place in self.position.outward() if place.compound is not None]
+
+    @property
+    def is_conditional(self) -> bool:
+        """True if the command is behind a `&&` or `||`, or in a branch."""
+        branches = any(compound.kind in {"if", "case"} for compound in self.compounds)
+        return branches or any(place.chain_index > 0 for place in self.position.outward())
+
+    @property
     def in_background(self) -> bool:
         """True if the command, or a block around it, ends in `&`."""
         return any(place.statement.background for place in self.position.outward())

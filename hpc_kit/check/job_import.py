@@ -194,8 +194,7 @@ class _Importer:
         for other in rest:
             if other.command is not first.command:
                 self.note(other.line, "a job file starts one program; this one needs a job file of its own")
-        around = (place.compound for place in first.command.position.outward())
-        compound = next((each for each in around if each is not None and each.kind != "group"), None)
+        compound = next((each for each in first.command.compounds if each.kind != "group"), None)
         if compound is not None:
             what = {"function": "a function"}.get(compound.kind, f"`{compound.kind}`")
             unset = f", and nothing sets ${compound.name}" if compound.kind == "for" and compound.name else ""

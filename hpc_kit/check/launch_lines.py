@@ -11,15 +11,7 @@ from typing import NamedTuple
 
 from hpc_kit.check.command_trace import CommandTrace, TracedCommand
 from hpc_kit.check.expansion import ExpandedText, ShellVariables, TaskVariableUse, join_texts
-from hpc_kit.check.programs import (
-    AGENTS,
-    HELPER_PROGRAMS,
-    MULTIPLIERS,
-    PYTHON,
-    REMOTE,
-    SHELL_BUILTINS,
-    WRAPPERS,
-)
+from hpc_kit.check.programs import AGENTS, HELPER_PROGRAMS, MULTIPLIERS, PYTHON, REMOTE, SHELL_BUILTINS, WRAPPERS
 from hpc_kit.errors import DirectiveError
 from hpc_kit.slurm.directives import PLUGIN_OPTION
 from hpc_kit.slurm.getopt import parse_options
@@ -428,8 +420,7 @@ class LaunchLine(NamedTuple):
     @property
     def in_loop(self) -> bool:
         """True if the line is in a loop."""
-        kinds = {place.compound.kind for place in self.command.position.outward() if place.compound is not None}
-        return bool(kinds & LOOPS)
+        return any(compound.kind in LOOPS for compound in self.command.compounds)
 
     @property
     def is_training(self) -> bool:

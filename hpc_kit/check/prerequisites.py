@@ -426,7 +426,7 @@ def check_faults(text: str, resolved: Resolved) -> None:
     from hpc_kit.check.rules import check
 
     name = resolved.job.name
-    script = BatchScript(text, name, Site(node=resolved.cluster.node))
+    script = BatchScript(text, name, Site(cluster=resolved.cluster))
     errors = [finding for finding in check(script) if finding.severity == "error"]
     for finding in errors[:1]:
         lines = "".join(f"\n{line.line:>4} | {line.text}" for line in finding.evidence)

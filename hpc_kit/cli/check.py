@@ -180,20 +180,21 @@ def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None, a
     from hpc_kit.check.report_formats import CheckReport
     from hpc_kit.check.rules import RULES, check
     from hpc_kit.slurm.client import run_command
+    from hpc_kit.slurm.cluster_identity import find_command
     from hpc_kit.slurm.command_environment import drop_overriding_variables, submit_environment
     from hpc_kit.spec.cluster_client import slurm_version_of
 
     embedded = cluster is not None and cluster.slurm == "embedded"
     version = slurm_version_of(cluster, os.environ) if cluster is not None else _local_version()
-    # submit creates the log folder of a job. Another check finds out whether that is possible.
-    node = cluster.node if cluster is not None else None
-    script = BatchScript(text, name, Site(None if job else os.path.isdir, version, node))
+    # submit creates the log folder of a job. A foreign script is submitted here only if there is an sbatch.
+    submits_here = not job and find_command("sbatch", os.environ) is not None
+    script = BatchScript(text, name, Site(os.path.isdir if submits_here else None, version, cluster))
     found = check(script)
     checked, not_checked = [f"{len(RULES)} rules" + (f" for Slurm {version}" if version else "")], {}
     if script.unread_part:
         subject, _, reason = script.unread_part.partition(": ")
         not_checked[subject] = reason
-    if not alone:
+    if not alone and script.unread_part is None:
         return CheckReport(name, found, checked, {**not_checked, "bash, shellcheck, sbatch's parser": _SEVERAL})
     # Like submit: drop the variables that would override the directives of the script.
     environ = drop_overriding_variables(submit_environment(os.environ), text)[0] if job else os.environ

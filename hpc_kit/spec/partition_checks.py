@@ -65,18 +65,28 @@ def _check_limits(resolved: Resolved, known: Sequence[ListedPartition], environ:
     # A QOS may lift the limits of its partition, but it adds no nodes.
     has_qos = bool(resources.qos or environ.get("SBATCH_QOS"))
     for part in _parts(resolved, environ):
-        names = part.partition.split(",") if part.partition else []
-        usable = [each for each in known if (each.name in names if names else each.is_default)]
-        obstacles = [find_obstacle(part, each, has_qos=has_qos) for each in usable]
-        if not obstacles or not all(obstacles):
-            continue
-        found, remedy = obstacles[0] or ("", "")
-        where = f"partition {usable[0].name}" + ("" if names else ", the default one")
-        raise SpecError(
-            f"job {resolved.job.name} would wait for ever in {where}",
-            found=found,
-            remedy=f"{remedy}; or submit it all the same with --no-check",
-        )
+        obstacle = find_partition_obstacle(part, known, has_qos=has_qos)
+        if obstacle is not None:
+            where, found, remedy = obstacle
+            raise SpecError(
+                f"job {resolved.job.name} would wait for ever in {where}",
+                found=found,
+                remedy=f"{remedy}; or submit it all the same with --no-check",
+            )
+
+
+def find_partition_obstacle(part: JobPart, known: Sequence[Partition], *, has_qos: bool) -> tuple[str, str, str] | None:
+    """Return the first partition of a job, the reason why none of its partitions can start it, and the remedy.
+
+    None: one of them can start the job, or none of them is known.
+    """
+    names = part.partition.split(",") if part.partition else []
+    usable = [each for each in known if (each.name in names if names else each.is_default)]
+    obstacles = [find_obstacle(part, each, has_qos=has_qos) for each in usable]
+    if not obstacles or not all(obstacles):
+        return None
+    where = f"partition {usable[0].name}" + ("" if names else ", the default one")
+    return (where, *(obstacles[0] or ("", "")))
 
 
 def _parts(resolved: Resolved, environ: Mapping[str, str]) -> Iterator[JobPart]:

@@ -91,8 +91,12 @@ def _is_random(value: str) -> bool:
 
 def is_secret(name: str, value: str) -> bool:
     """Return whether a value in a script looks like a secret: no path or placeholder, and 4 characters or more."""
-    if len(value) < 4 or re.search(r"[\s/$]", value) or re.search(_PLACEHOLDER, value):
+    if len(value) < 4 or re.search(r"[\s$]", value) or re.search(_PLACEHOLDER, value):
         return False
+    # Base64 contains slashes, and so do paths. A path seldom has digits, capitals and small letters together.
+    if "/" in value:
+        random = re.fullmatch(r"(?=.*\d)(?=.*[a-z])(?=.*[A-Z])[A-Za-z0-9+][A-Za-z0-9+/]{31,}={0,2}", value)
+        return random is not None and re.search(_SURE, name.upper()) is not None
     return looks_secret(name, value)
 
 

@@ -12,16 +12,15 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 CONTAINERS = frozenset({
-    "apptainer", "catchsegv", "ch-run", "charliecloud", "conda", "gdb", "hatch", "mamba", "micromamba", "ncu", "nsys",
-    "pdm", "perf", "pipenv", "pixi", "podman-hpc", "poetry", "rocprof", "rye", "shifter", "singularity", "strace",
-    "taskset", "udocker", "uv", "xvfb-run",
+    "apptainer", "catchsegv", "ch-run", "charliecloud", "conda", "docker", "enroot", "gdb", "hatch", "mamba",
+    "micromamba", "ncu", "nsys", "pdm", "perf", "pipenv", "pixi", "podman", "podman-hpc", "poetry", "rocprof", "rye",
+    "sarus", "shifter", "singularity", "strace", "taskset", "udocker", "uv", "xvfb-run",
 })  # fmt: skip
 """Containers, environments and profilers: they start another program, after options that are not parsed."""
 
 PREFIXES = CONTAINERS | {
-    "chrt", "command", "direnv", "doas", "docker", "dotenv", "enroot", "env", "exec", "ionice", "ltrace", "nice",
-    "nohup", "numactl", "podman", "prlimit", "py-spy", "rocprofv3", "sarus", "setsid", "stdbuf", "sudo", "time",
-    "timeout", "unbuffer", "valgrind", "vtune",
+    "chrt", "command", "direnv", "doas", "dotenv", "env", "exec", "ionice", "ltrace", "nice", "nohup", "numactl",
+    "prlimit", "py-spy", "rocprofv3", "setsid", "stdbuf", "sudo", "time", "timeout", "unbuffer", "valgrind", "vtune",
 }  # fmt: skip
 """All programs that start the program behind their own words."""
 

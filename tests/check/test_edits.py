@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.batch_script import BatchScript, Site
 from hpc_kit.check.edits import Edit, apply_edits, format_diff
 from hpc_kit.check.rules import check
+from hpc_kit.slurm.versions import SlurmVersion
 
 HEAD = "#!/bin/bash\n"
 
 
 def fix(text: str, code: str) -> str:
-    findings = [finding for finding in check(BatchScript(text)) if finding.code == code]
+    findings = [
+        finding for finding in check(BatchScript(text, site=Site(version=SlurmVersion(22, 5)))) if finding.code == code
+    ]
     assert any(finding.edits for finding in findings), "no edit"
     return apply_edits(text, [edit for finding in findings for edit in finding.edits])
 

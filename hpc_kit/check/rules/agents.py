@@ -168,7 +168,7 @@ def _wrong_node_count(
 def _loops_over_nodes(launch: LaunchLine) -> bool:
     """Tell whether a loop over the nodes of the job starts one agent on each."""
     srun = launch.stage("srun")
-    loops = [place for place in launch.command.position.outward() if place.compound and place.compound.kind in LOOPS]
+    loops = [compound for compound in launch.command.compounds if compound.kind in LOOPS]
     return srun is not None and "nodelist" in srun.options and len(loops) == 1
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from hpc_kit.check.bash_grammar import NAME
-from hpc_kit.check.bash_syntax import Assignment, Origin, Word, as_assignment
+from hpc_kit.check.bash_syntax import Origin, Word
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.expansion import evaluate_sum
 from hpc_kit.check.rules.finding import Problem, rule
@@ -42,13 +43,6 @@ def _array_of(script: BatchScript) -> ArrayRange | None:
     return array if array is not None and len(array.indexes) > 1 else None
 
 
-def _assignments(script: BatchScript) -> Iterator[Assignment]:
-    for step in script.commands:
-        yield from step.syntax.assignments
-        if step.name in {"export", "declare", "local", "readonly", "typeset"}:
-            yield from filter(None, map(as_assignment, step.syntax.words[1:]))
-
-
 class _Index:
     """Computes subscripts that depend on the index of the array."""
 
@@ -56,7 +50,7 @@ class _Index:
         self.values: dict[str, str] = {}
         self.lengths: dict[str, int] = {}
         seen: set[str] = set()
-        for each in _assignments(script):
+        for each in script.written_assignments:
             # A variable with several values, or a list that grows, may be anything.
             if each.name in seen or each.append or each.indexed:
                 self.values.pop(each.name, None)
@@ -127,11 +121,13 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     index = _Index(script)
     low, high = min(array.indexes), max(array.indexes)
     seen: set[str] = set()
+    selected: dict[str, tuple[str, int]] = {}
     for part in [part for step in script.commands for part in step.syntax.parts]:
         subscript = re.fullmatch(r"\[(.+)\]", part.detail, re.DOTALL) if part.kind == "variable" else None
         length = index.lengths.get(part.text)
         if subscript is None or length is None or part.text in seen or not index.depends(subscript[1]):
             continue
+        selected[part.text] = (subscript[1], length)
         values = [index.compute(subscript[1], each) for each in array.indexes]
         pairs = [(each, value) for each, value in zip(array.indexes, values, strict=True) if value is not None]
         beyond = [each for each, value in pairs if value >= length]
@@ -151,6 +147,11 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
             unused = length - 1 if 0 in known else 0
             what = f"no index of --array={directive.value} selects element {unused} of {part.text}, which has {length}"
             yield Problem(part.origin, what, f"write --array=0-{length - 1}", (directive.line,))
+    if len(selected) > 1 and (missed := _combinations_left(index, array, selected)):
+        names, again = " and ".join(selected), "s" * (missed > 1)
+        what = f"{missed} combination{again} of {names} never run{'s' * (missed == 1)}: no index selects them"
+        yield Problem(directive, what, f"write --array={low}-{high + missed}", certain=False)
+    yield from _branches_left(script, index, array)
     for number, line in enumerate(script.code.split("\n"), start=1):
         match = _LINE_OF_FILE.search(line)
         name = (match["sed"] or match["awk"] or match["head"]) if match else None
@@ -159,6 +160,40 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
             remedy = f"write --array=1-{high + 1}"
             yield Problem(Origin(number, match.start() + 1), what, remedy, (directive.line,), certain=True)
     yield from _shard_counts(script, array, directive.line)
+
+
+def _combinations_left(index: _Index, array: ArrayRange, lists: dict[str, tuple[str, int]]) -> int:
+    """Return how many further indexes of a contiguous array would select a new combination from several lists."""
+
+    def select(number: int) -> tuple[int, ...] | None:
+        values = [(index.compute(subscript, number), length) for subscript, length in lists.values()]
+        chosen = tuple(value for value, length in values if value is not None and 0 <= value < length)
+        return chosen if len(chosen) == len(values) else None
+
+    seen, low, high = {select(number) for number in array.indexes}, min(array.indexes), max(array.indexes)
+    if None in seen or len(seen) < len(array.indexes) or len(array.indexes) != high - low + 1:
+        return 0
+    missed = 0
+    while missed < _MOST_ELEMENTS and (chosen := select(high + missed + 1)) is not None and chosen not in seen:
+        seen.add(chosen)
+        missed += 1
+    return missed
+
+
+def _branches_left(script: BatchScript, index: _Index, array: ArrayRange) -> Iterator[Problem]:
+    """Find a `case` on the index that has a branch for many elements of the array, but not for all."""
+    cases = {id(each): each for step in script.commands for each in step.compounds if each.kind == "case"}
+    for compound in cases.values():
+        subject, *patterns = compound.words or ("",)
+        if not index.depends(subject) or any("$" in pattern or "(" in pattern for pattern in patterns):
+            continue
+        values = [index.compute(subject, each) for each in array.indexes]
+        plain = [pattern.strip("\"'") for pattern in patterns]
+        left = [value for value in values if not any(fnmatchcase(str(value), pattern) for pattern in plain)]
+        if left and None not in values and len(left) < len(values):
+            what = f"no branch of this case is for element {left[-1]} of the array"
+            remedy = "change --array, or write a branch *)"
+            yield Problem(Origin(compound.line), what, remedy, (script.line_of("array"),), certain=False)
 
 
 def _shard_counts(script: BatchScript, array: ArrayRange, line: int) -> Iterator[Problem]:

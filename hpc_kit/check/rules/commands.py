@@ -41,7 +41,7 @@ def endless_command(script: BatchScript) -> Iterator[Problem]:
 
 def _is_on_the_way(step: TracedCommand, last: LaunchLine) -> bool:
     """Tell whether the shell runs the command before the training, whatever happens."""
-    around = [place.compound for place in last.command.position.outward() if place.compound is not None]
+    around = last.command.compounds
     return all(
         place.chain_index == 0 and (place.compound is None or any(place.compound is each for each in around))
         for place in step.position.outward()
@@ -116,10 +116,8 @@ def _only_printed(script: BatchScript) -> Iterator[Problem]:
 
 def _runs(launch: LaunchLine, calls: set[str]) -> bool:
     """Tell whether the launch is at the top level, or in a function that the script calls."""
-    for place in launch.command.position.outward():
-        if place.compound is not None and place.compound.kind == "function":
-            return place.compound.name in calls
-    return True
+    functions = [compound.name for compound in launch.command.compounds if compound.kind == "function"]
+    return not functions or functions[0] in calls
 
 
 @rule("KIT424")

@@ -10,11 +10,13 @@ from typing import NamedTuple
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
-from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
 
 _RUNTIMES = frozenset({"apptainer", "singularity"})
+_ENGINES = frozenset({"docker", "enroot", "podman", "podman-hpc"})
+"""Runtimes whose containers see no folder of the host by themselves."""
+
 _VALUED = frozenset({
     "-B", "--bind", "--env", "--env-file", "-H", "--home", "-W", "--workdir", "--pwd", "--cwd", "-o", "--overlay", "-S",
     "--scratch", "--mount", "--network", "--security", "--app", "--fusemount", "--hostname",
@@ -23,12 +25,16 @@ _VALUED = frozenset({
 
 
 class Container(NamedTuple):
-    """A container on a launch line: its stage, its options, and the binds as SOURCE:DESTINATION."""
+    """A container on a launch line: its stage, its options, and the binds as SOURCE:DESTINATION.
+
+    `is_isolated`: it sees no folder of the host but those of its binds.
+    """
 
     stage: LaunchStage
     options: tuple[str, ...]
     binds: tuple[str, ...]
     is_pyxis: bool
+    is_isolated: bool
 
     def has(self, *names: str) -> bool:
         """Tell whether the container has one of these options."""
@@ -46,14 +52,24 @@ def container_of(launch: LaunchLine) -> Container | None:
     for stage in launch.stages:
         texts = [word.text for word in stage.words]
         if stage.name in _RUNTIMES and {"exec", "run"} & set(texts[1:6]):
-            start = next(index for index, text in enumerate(texts) if text in {"exec", "run"}) + 1
+            start = texts.index(_verb(texts)) + 1
             options, end = _leading_options(texts, start)
-            binds = _values(texts[start:end], ("-B", "--bind", "--mount"))
-            return Container(stage, options, tuple(binds), is_pyxis=False)
+            isolated = any(option in {"-c", "--contain", "-C", "--containall"} for option in options)
+            binds = tuple(_values(texts[start:end], ("-B", "--bind")))
+            return Container(stage, options, binds, is_pyxis=False, is_isolated=isolated)
+        if stage.name in _ENGINES and {"run", "start"} & set(texts[1:3]):
+            options = tuple(text for text in texts if text.startswith("-"))
+            binds = tuple(_values(texts, ("-m", "--mount", "-v", "--volume")))
+            return Container(stage, options, binds, is_pyxis=False, is_isolated=True)
         if stage.kind == "srun" and any(re.match(r"--container-image(=|\Z)", text) for text in texts):
             options = tuple(text for text in texts if text.startswith("--container-"))
-            return Container(stage, options, tuple(_values(texts, ("--container-mounts",))), is_pyxis=True)
+            binds = tuple(_values(texts, ("--container-mounts",)))
+            return Container(stage, options, binds, is_pyxis=True, is_isolated=True)
     return None
+
+
+def _verb(texts: list[str]) -> str:
+    return next(text for text in texts if text in {"exec", "run"})
 
 
 def _leading_options(texts: list[str], start: int) -> tuple[tuple[str, ...], int]:
@@ -107,10 +123,8 @@ def _outside_program(
         return stage, stage.name
     # The program of an image, `apptainer exec IMAGE scontrol`, has no stage of its own.
     texts = [word.text for word in container.stage.words]
-    if not container.is_pyxis:
-        _, image = _leading_options(
-            texts, next((index + 1 for index, text in enumerate(texts) if text in {"exec", "run"}), len(texts))
-        )
+    if container.stage.name in _RUNTIMES:
+        _, image = _leading_options(texts, texts.index(_verb(texts)) + 1)
         if texts[image + 1 : image + 2] and texts[image + 1] in _OUTSIDE:
             return container.stage, texts[image + 1]
     for step in script.commands:
@@ -134,37 +148,39 @@ _HOST_PATH = re.compile(
 def missing_mount(script: BatchScript) -> Iterator[Problem]:
     """A path of the command is not mounted in the container.
 
-    pyxis mounts no folder of the host by itself, and `apptainer --contain` none but those of --bind. The program ends
-    with "No such file or directory".
+    pyxis and enroot mount no folder of the host by themselves. apptainer and singularity mount $HOME, the current
+    folder and /tmp, and with --contain nothing but --bind. Further folders such as /scratch need --bind, unless the
+    site adds them to apptainer.conf. The program ends with "No such file or directory".
 
     Fix: add the folder: `--container-mounts=/data:/data`, `--bind /data`.
     Documented: github.com/NVIDIA/pyxis, --container-mounts; apptainer.org/docs, "Bind Paths and Mounts".
     """
+    # A variable or a module of the site may bind further folders.
+    if script.sources_files or any(re.search("BIND|MOUNT", each.name) for each in script.assignments):
+        return
+    if any(step.name in {"module", "ml"} and re.search("(?i)bind", " ".join(step.texts)) for step in script.commands):
+        return
     for launch in script.launch_lines:
         container = container_of(launch)
-        if container is None or script.sources_files:
+        if container is None or launch.program is container.stage:
             continue
-        isolated = container.is_pyxis or container.has("-c", "--contain", "-C", "--containall", "--no-mount")
-        if not isolated or any("BIND" in each.name or "MOUNT" in each.name for each in script.assignments):
+        destinations = container.destinations
+        # A variable may stand for any folder.
+        if any(each.startswith("$") and not _USUAL_FOLDER.match(each) for each in destinations):
             continue
-        if any("$" in bind for bind in container.binds if not re.match(r"\$\{?(PWD|HOME|SLURM_SUBMIT_DIR)\b", bind)):
-            continue
-        home = container.has("--container-mount-home", "-H", "--home")
-        for word in _arguments(launch, container):
+        home = not container.is_isolated or container.has("--container-mount-home", "-H", "--home")
+        for word in launch.program.words:
             path = word.text.rpartition("=")[2]
             if not _HOST_PATH.match(path) or (home and re.match(r"/(home|users)/", path)):
                 continue
-            if not any(path == each or path.startswith(each + "/") for each in container.destinations):
+            if not any(path == each or path.startswith(each + "/") for each in destinations):
                 what = f"the container does not see {path}"
-                option = "--container-mounts" if container.is_pyxis else "--bind"
+                option = "--container-mounts" if container.is_pyxis else "--bind" if home else "the mounts"
                 yield Problem(word, what, f"add the folder to {option}", (launch.line,))
                 break
 
 
-def _arguments(launch: LaunchLine, container: Container) -> list[ExpandedText]:
-    """Return the words of the program in a container."""
-    program = launch.program
-    return list(program.words) if program is not container.stage else []
+_USUAL_FOLDER = re.compile(r"\$\{?(PWD|HOME|SLURM_SUBMIT_DIR|SLURM_TMPDIR|TMPDIR)\b")
 
 
 @rule("KIT506", "warning")
@@ -172,7 +188,8 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
     """The container does not see the GPUs of the job.
 
     Without --nv (NVIDIA) or --rocm (AMD), apptainer and singularity give the container no GPU. Then
-    torch.cuda.is_available() is False, and the training runs on the CPU or stops. Some sites make it the default.
+    torch.cuda.is_available() is False, and the training runs on the CPU or stops. Some sites make it the default, often
+    with images that a module names: the rule ignores images in a variable that the script does not set.
 
     Fix: `apptainer exec --nv ...`.
     Documented: apptainer.org/docs, "GPU Support".
@@ -180,17 +197,20 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
     set_outside = any(re.match(r"(APPTAINER|SINGULARITY)_(NV|ROCM)", each.name) for each in script.assignments)
     for launch in script.training if script.size.has_gpus and not set_outside else ():
         container = container_of(launch)
-        if container is None or container.is_pyxis or not container.stage.words[-1].text:
+        if container is None or container.stage.name not in _RUNTIMES or not container.stage.words[-1].text:
             continue
-        opaque = any("$" in word.text and " " not in word.text for word in container.stage.words[:4])
+        # The words up to the image. An unknown variable among them may hold options, or an image of the site.
+        texts = [word.text for word in container.stage.words]
+        _, image = _leading_options(texts, texts.index(_verb(texts)) + 1)
+        opaque = any(text.startswith("$") for text in (*container.options, *texts[image : image + 1]))
         if (
             not container.has("--nv", "--nvccli", "--rocm", "--nv-ccli")
             and not opaque
             and launch.program.kind == "python"
         ):
             what = f"{container.stage.name} without --nv: the container has no GPU"
-            verb = next((word for word in container.stage.words[1:6] if word.text in {"exec", "run"}), None)
-            edits = (Edit(verb.line, verb.column, verb.text, f"{verb.text} --nv"),) if verb is not None else ()
+            verb = container.stage.words[texts.index(_verb(texts))]
+            edits = (Edit(verb.line, verb.column, verb.text, f"{verb.text} --nv"),)
             remedy = f"write {container.stage.name} exec --nv ..."
             yield Problem(container.stage, what, remedy, (launch.line,), edits=edits)
 

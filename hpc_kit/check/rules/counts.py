@@ -8,6 +8,7 @@ from math import prod
 
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.edits import Edit
+from hpc_kit.check.expansion import FIRST_NODE
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.errors import HpcKitError
@@ -236,7 +237,9 @@ def processes_of_mpirun(script: BatchScript) -> Iterator[Problem]:
             threads = (script.size.cpus_per_task or 1) > 1 or any(
                 each.name == "OMP_NUM_THREADS" for each in script.assignments
             )
-            if launch.is_training and not placed and not threads:
+            # With one GPU for each task, the GPUs of the missing processes are idle, wherever the others run.
+            paired = script.size.gpus_per_node is not None and script.size.gpus_per_node == script.size.tasks_per_node
+            if launch.is_training and (paired or not (placed or threads)):
                 what = f"{mpirun.name} starts {count.text} processes, but the job has {tasks} tasks: the rest is idle"
                 lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.line)
                 yield Problem(count, what, "remove the option, or request fewer tasks", lines)
@@ -252,7 +255,8 @@ def processes_of_mpirun(script: BatchScript) -> Iterator[Problem]:
 def _per_node(script: BatchScript, launch: LaunchLine, mpirun: LaunchStage) -> Iterator[Problem]:
     """Find more processes on each node than the job has tasks there, or all processes on one node."""
     host = mpirun.option("host", "H", "hosts")
-    if host is not None and host.text == "localhost" and script.size.has_several_nodes:
+    one = host is not None and re.sub(r":\d+\Z", "", host.text) in {"localhost", FIRST_NODE}
+    if host is not None and one and script.size.has_several_nodes:
         what = f"{mpirun.name} starts all processes on this node; the job has {script.size.min_nodes}"
         yield Problem(host, what, f"remove the option: {mpirun.name} knows the nodes of the job", (launch.line,))
     placed, have = mpirun.option("npernode", "N", "ppn", "perhost", "map-by"), script.size.tasks_per_node
@@ -283,6 +287,11 @@ def count_processes(agent: LaunchStage) -> int | None:
         if text is None:
             return 1
         return int(text.text) if text.text.isdigit() else None
+    slots = agent.option("include", "i") if agent.kind == "deepspeed" else None
+    if slots is not None:
+        # `--include localhost:0,1`, or `node1:0,1@node2:0,1`
+        counts = {len(set(host.partition(":")[2].split(","))) for host in slots.text.split("@") if ":" in host}
+        return counts.pop() if len(counts) == 1 and slots.is_known else None
     text, machines = agent.option("num-processes", "num-gpus"), agent.option("num-machines")
     in_file = machines is None and "config-file" in agent.options
     if text is None or not text.text.isdigit() or in_file:
@@ -371,12 +380,13 @@ def step_without_cpus(script: BatchScript) -> Iterator[Problem]:
     """A launch line without --cpus-per-task in a job that requests several CPUs per task.
 
     In Slurm 22.05 and 23.02, srun no longer inherits --cpus-per-task from the job. Every task gets one CPU, which its
-    data loaders and threads share. Slurm prints no message.
+    data loaders and threads share. Slurm prints no message. The release is `slurm_version` of the cluster file, or else
+    the answer of `sinfo --version`. Without either, and on other releases, this rule finds nothing.
 
     Fix: repeat the option on the srun line: `srun --cpus-per-task=$SLURM_CPUS_PER_TASK ...`.
     Documented: Slurm release notes 22.05; srun(1), --cpus-per-task.
     """
-    if CPUS_NOT_HANDED_ON.holds(script.site.version) is False or "SRUN_CPUS_PER_TASK" in script.assigned:
+    if not CPUS_NOT_HANDED_ON.holds(script.site.version) or "SRUN_CPUS_PER_TASK" in script.assigned:
         return
     for launch in script.launch_lines:
         srun = launch.stage("srun")
@@ -467,6 +477,24 @@ def _threads_of_one_cpu(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each.value, what, f"add #SBATCH --cpus-per-task={threads}", (option.line,))
 
 
+def _more_threads_than_cpus(script: BatchScript, option: DirectiveOption, cpus: int) -> Iterator[Problem]:
+    """Find a fixed number of threads that exceeds the CPUs of a task, or the share of each process of an agent."""
+    agents = [launch.agent for launch in script.training if launch.agent is not None]
+    processes = (count_processes(agents[0]) or 1) if len(agents) == len(script.training) == 1 else 1
+    for each in script.assignments:
+        threads = each.value.text
+        if each.name not in {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} or not threads.isdigit():
+            continue
+        if int(threads) > cpus:
+            what = f"{threads} threads, but --cpus-per-task={cpus}"
+            remedy = f"write export {each.name}=$SLURM_CPUS_PER_TASK"
+            yield Problem(each.value, what, remedy, (option.line,))
+        elif int(threads) * processes > cpus and int(threads) > 1:
+            what = f"{processes} processes with {threads} threads each, but --cpus-per-task={cpus}"
+            remedy = f"write export {each.name}=$((SLURM_CPUS_PER_TASK / {processes}))"
+            yield Problem(each.value, what, remedy, (option.line, agents[0].line))
+
+
 @rule("KIT217", "warning")
 def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
     """The number of threads or data loaders does not fit the CPUs of a task.
@@ -485,12 +513,7 @@ def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
     if not option.value.isdigit() or script.is_heterogeneous or "exclusive" in script.options:
         return
     cpus = int(option.value)
-    for each in script.assignments:
-        threads = each.value.text
-        if each.name in {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} and threads.isdigit() and int(threads) > cpus:
-            what = f"{threads} threads, but --cpus-per-task={cpus}"
-            remedy = f"write export {each.name}=$SLURM_CPUS_PER_TASK"
-            yield Problem(each.value, what, remedy, (option.line,))
+    yield from _more_threads_than_cpus(script, option, cpus)
     for launch in script.training:
         workers, agent = launch.argument("num-workers", "workers", "dataloader-num-workers"), launch.agent
         if workers is not None and workers.text.isdigit() and int(workers.text) > cpus and not workers.has_default:

@@ -13,27 +13,25 @@ from hpc_kit.check.edits import Edit
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
 from hpc_kit.check.rules.finding import Place, Problem, rule
-from hpc_kit.check.rules.rendezvous import removal
+from hpc_kit.check.rules.rendezvous import has_comment, removal
 from hpc_kit.slurm.directives import LONG_DASHES, DirectiveOption
 from hpc_kit.spec.secrets import SHAPES, is_secret, secret_words
 from hpc_kit.spec.shell_code import CONTAINERS
 
 _CONDA = frozenset({"conda", "mamba", "micromamba"})
 _DEFINES_CONDA = frozenset({".", "source", "eval", "module", "ml", "spack", "use"})
+_WITHOUT_CONDA = re.compile(
+    r"(load|add|purge|list|use|unload|rm|restore|reset|-\S*|(cuda|cudnn|nccl|gcc|gnu|nvhpc|intel|oneapi|openmpi|mpich|cmake"
+    r"|git|rocm|slurm|apptainer|singularity)(/\S*)?)\Z",
+    re.IGNORECASE,
+)
+"""Words of a `module` command that surely brings no conda."""
 _LOGIN = re.compile(r"#!\s*\S+.*\s(-\w*[li]\w*|--login)\b")
 _QUOTES = "\u2018\u2019\u201c\u201d"
 _TYPOGRAPHIC = re.compile(rf"[{LONG_DASHES}][{LONG_DASHES}-]?\w|-[{LONG_DASHES}]\w|(?:\w+=)?[{_QUOTES}]")
 _TALKS = frozenset({"echo", "printf"})
-_KNOWN = (HELPER_PROGRAMS | SHELL_BUILTINS | WRAPPERS.keys() | CONTAINERS) - {
-    "[",
-    "awk",
-    "find",
-    "git",
-    "grep",
-    "sed",
-    "test",
-    "tr",
-}
+_SEARCHES = frozenset({"[", "awk", "find", "git", "grep", "sed", "test", "tr"})
+_KNOWN = (HELPER_PROGRAMS | SHELL_BUILTINS | WRAPPERS.keys() | CONTAINERS) - _SEARCHES
 """Programs for which a long dash or a curly quote is certainly a mistake."""
 
 
@@ -57,7 +55,10 @@ def conda_without_init(script: BatchScript) -> Iterator[Problem]:
             continue
         texts = [word.text for word in step.words]
         name, verb, *_ = [*(texts[1:] if step.name in {"builtin", "command"} else texts), "", ""]
-        learnt = learnt or name in _DEFINES_CONDA or any("BASH_ENV" in text for text in texts)
+        defines = name in _DEFINES_CONDA and not (
+            name in {"ml", "module"} and all(map(_WITHOUT_CONDA.match, texts[1:]))
+        )
+        learnt = learnt or defines or any("BASH_ENV" in text for text in texts)
         printing = name in _CONDA and verb.startswith("shell.")
         if printing and not _taken_up(step):
             what = f"{name} {verb} only prints shell code"
@@ -126,7 +127,7 @@ def _typed(place: Place, letter: str) -> Problem:
     return Problem(place, what, f"type {plain} instead", edits=edits)
 
 
-_OWN_DISK = re.compile(r"(\$\{?(SLURM_TMPDIR|TMPDIR|LOCAL_?SCRATCH|TMP)\b\}?|/tmp|/dev/shm|/local)(?=/|\Z)")
+OWN_DISK = re.compile(r"(\$\{?(SLURM_TMPDIR|TMPDIR|LOCAL_?SCRATCH|TMP)\b\}?|/tmp|/dev/shm|/local)(?=/|\Z)")
 _MOVES = frozenset({"cd", "popd", "pushd"})
 _SPREADERS = frozenset({"clush", "parallel-scp", "pdcp", "pscp", "sbcast", "scp"})
 _LOOKS = frozenset({"chmod", "df", "du", "ls", "mkdir", "rm", "stat", "test"})
@@ -219,7 +220,7 @@ def _entered(step: TracedCommand, before: str | None) -> str | None:
     if step.name == "popd":
         return None
     target = _plain(step.words[1].text) if len(step.words) > 1 else "~"
-    if _OWN_DISK.match(target):
+    if OWN_DISK.match(target):
         return target
     return None if target.startswith(("/", "$", "~", "-")) else before
 
@@ -238,11 +239,8 @@ def _fills_here(step: TracedCommand) -> bool:
 def _leaves(script: BatchScript, entered: TracedCommand, first: TracedCommand, last: TracedCommand) -> bool:
     """Tell whether the shell changes the folder between two commands, or entered it only in a subshell."""
     between = [step for step in script.commands if first.line < step.line < last.line and step.name in _MOVES]
-    inside = {id(place.compound) for place in last.position.outward()}
-    alone = any(
-        place.compound is not None and place.compound.kind == "subshell" and id(place.compound) not in inside
-        for place in entered.position.outward()
-    )
+    inside = set(map(id, last.compounds))
+    alone = any(each.kind == "subshell" and id(each) not in inside for each in entered.compounds)
     return alone or any(_entered(step, "here") is None for step in between)
 
 
@@ -261,7 +259,7 @@ def _filled(step: TracedCommand) -> str | None:
         places = [value for option, value in pairwise(rest) if option in {"-C", "--directory", "-d"}]
     elif name == "virtualenv" or rest[:2] == ["-m", "venv"] or (name, *rest[:1]) == ("uv", "venv"):
         places = rest[-1:]
-    match = _OWN_DISK.match(places[-1]) if places else None
+    match = OWN_DISK.match(places[-1]) if places else None
     return None if match is None else _plain(places[-1]).rstrip("/.")
 
 
@@ -308,7 +306,7 @@ def _step_without_export(script: BatchScript, launch: LaunchLine, srun: LaunchSt
         if directive is not None and cut_off and _sets_up_before(script, launch):
             what = f"--export={directive.value}: the tasks get no variable of this script"
             yield Problem(srun, what, "write srun --export=ALL ...", (directive.line, launch.line))
-    elif export.is_known:
+    elif not any("$" in item.partition("=")[0] for item in export.text.split(",")):
         names = {item.partition("=")[0].upper() for item in export.text.split(",")}
         if names.isdisjoint({"ALL", "NIL", "NONE", "PATH"}):
             what = f"--export={export.text} passes on nothing else: the tasks have no PATH"
@@ -331,9 +329,9 @@ def _sets_up_before(script: BatchScript, launch: LaunchLine) -> bool:
     inside = [step for step in script.commands if launch.command.position in step.position.outward() and step.in_task]
     if any(step.name in _SETS_UP for step in inside):
         return False
-    index = next(number for number, step in enumerate(script.commands) if step is launch.command)
-    exported = any(each.is_exported and not each.in_task and each.number <= index for each in script.assignments)
-    return exported or any(step.name in _SETS_UP and not step.in_task for step in script.commands[:index])
+    before = script.commands_before(launch.command)
+    exported = any(each.is_exported and not each.in_task and each.number <= len(before) for each in script.assignments)
+    return exported or any(step.name in _SETS_UP and not step.in_task for step in before)
 
 
 def _cut_export(export: DirectiveOption) -> Iterator[Problem]:
@@ -371,7 +369,8 @@ def bash_in_sh(script: BatchScript) -> Iterator[Problem]:
     if script.interpreter not in {"sh", "dash"} or script.unread_part:
         return
     # Lines of commands; the text of a here-document is none.
-    starts = {command.line for command in script.commands if not command.in_task}
+    commands = [command for command in script.commands if not command.in_task]
+    starts = {each.line for each in commands} | {each.line for step in commands for each in step.compounds}
     for number, line in enumerate(script.code.split("\n"), start=1):
         match = _BASH_ONLY.match(line) or (
             _BASH_INSIDE.search(re.sub(r"'[^']*'", "", line)) if number in starts else None
@@ -436,6 +435,8 @@ _SLOW_SETTINGS = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": ("0", "lets ranks wait for a failed one until the time limit"),
     "NCCL_ASYNC_ERROR_HANDLING": ("0", "lets ranks wait for a failed one until the time limit"),
 }
+_DEBUGGING_TIME = 3600
+"""Seconds. A shorter job is for debugging."""
 _DEBUGGERS = frozenset({"pdb", "ipdb", "debugpy", "pudb"})
 
 
@@ -445,14 +446,20 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
 
     CUDA_LAUNCH_BLOCKING=1 makes each kernel wait for the one before it. TORCH_DISTRIBUTED_DEBUG=DETAIL compares every
     collective between the ranks. NCCL_DEBUG=TRACE fills the log. Lightning's fast_dev_run ends after one batch. A
-    debugger waits for input that a batch job does not have (an error).
+    debugger waits for input that a batch job does not have (an error). The rule ignores settings with a comment that
+    gives the reason, and jobs of at most an hour.
 
     Fix: remove the line when the fault is found.
     Documented: pytorch.org/docs/stable/distributed.html, "Debugging torch.distributed applications".
     """
+    brief = 0 < (script.time_limit or 0) <= _DEBUGGING_TIME
     for each in script.assignments:
         value, effect = _SLOW_SETTINGS.get(each.name, ("", ""))
-        if value and each.value.text.upper() == value and not each.value.has_default:
+        if (
+            value
+            and each.value.text.upper() == value
+            and not (each.value.has_default or brief or has_comment(script, each.line))
+        ):
             edits = removal(script, each)
             yield Problem(
                 each.value, f"{each.name}={each.value.text} {effect}", "remove it after debugging", edits=edits
@@ -479,7 +486,8 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     """A clean-up that hits other jobs on the node.
 
     `pkill python` and `killall` end all matching processes of the user on the node, also those of other jobs.
-    `rm -rf /tmp/*` removes the files of other jobs.
+    `rm -rf /tmp/*` removes the files of other jobs. `rm -rf $DIR/*` removes /* if the variable is empty: the rule finds
+    variables that the script does not set.
 
     Fix: end the processes of this job by their id (`kill "$pid"`), and remove a folder of this job, such as
     `/tmp/$SLURM_JOB_ID`. Slurm itself ends all processes of a job at its end.
@@ -505,9 +513,25 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
         if launch.program.name in {"pkill", "killall"} and "-P" not in words:
             what = f"{launch.program.name} also ends processes of other jobs on the node"
             yield Problem(launch.program, what, 'end processes by their id: kill "$pid"')
-        if launch.program.name in {"rm", "find"} and _hits_others(words):
-            what = "this removes files of other jobs on the node"
-            yield Problem(launch.program, what, "remove a folder of this job only, such as /tmp/$SLURM_JOB_ID")
+        yield from _removals(script, launch, words)
+
+
+def _removals(script: BatchScript, launch: LaunchLine, words: list[str]) -> Iterator[Problem]:
+    """Find an rm or find that removes files of other jobs, or all files if something before it failed."""
+    if launch.program.name in {"rm", "find"} and _hits_others(words):
+        what = "this removes files of other jobs on the node"
+        yield Problem(launch.program, what, "remove a folder of this job only, such as /tmp/$SLURM_JOB_ID")
+    cd = _unsafe_folder(script, launch) if launch.program.name == "rm" and {"*", "./*"} & set(words) else None
+    if cd is not None:
+        what = f"if the cd in line {cd.line} fails, this removes the files of the present folder"
+        yield Problem(launch.program, what, "write cd ... || exit, or set -e at the top", (cd.line,))
+    for text in words[1:] if launch.program.name == "rm" and re.search(r"\s-\w*[rR]", " ".join(words)) else ():
+        whole = re.fullmatch(r"\$\{?(\w+)\}?/\*?", text)
+        # Slurm and its prologs set the variables of node-local folders.
+        known = whole and (whole[1] in script.assigned or whole[1].startswith("SLURM_") or OWN_DISK.match(text))
+        if whole and not known and not re.search(r"set\s+-\w*u|nounset", script.code):
+            what = f"if ${whole[1]} is empty, this removes /*: the script does not set it"
+            yield Problem(launch.program, what, f"write ${{{whole[1]}:?}}, which stops the script then")
 
 
 _SHARED_FOLDER = re.compile(
@@ -524,6 +548,14 @@ def _hits_others(words: list[str]) -> bool:
     if words[0].endswith("find") and "-delete" not in words and "rm" not in words:
         return False
     return any(_SHARED_FOLDER.match(text) for text in words[1:])
+
+
+def _unsafe_folder(script: BatchScript, launch: LaunchLine) -> TracedCommand | None:
+    """Return the `cd` right before a command that runs even if the `cd` fails."""
+    step = next(reversed(script.commands_before(launch.command)), None)
+    if step is None or step.name != "cd" or step.errexit or len(step.position.chain.pipelines) > 1:
+        return None
+    return step
 
 
 def _cancels_all(words: list[str]) -> bool:

@@ -47,15 +47,21 @@ def lightning_counts(script: BatchScript) -> Iterator[Problem]:
 
 def _ray_start(launch: LaunchLine) -> dict[str, ExpandedText] | None:
     """Return the options of `ray start`; None for another command."""
-    words = launch.program.words
-    if launch.program.name != "ray" or [word.text for word in words[1:2]] != ["start"]:
-        return None
-    options: dict[str, ExpandedText] = {}
-    for index, word in enumerate(words[2:], start=2):
-        name, equals, value = word.text.partition("=")
-        if name.startswith("--"):
-            following = words[index + 1] if index + 1 < len(words) else word._replace(text="")
-            options[name[2:]] = word.slice_of(len(word.text) - len(value), len(word.text)) if equals else following
+    starts = launch.program.name == "ray" and [word.text for word in launch.program.words[1:2]] == ["start"]
+    return _options(launch.program, 2) if starts else None
+
+
+def _options(program: LaunchStage, index: int) -> dict[str, ExpandedText]:
+    """Return the options from a word on, up to the first word that is none. A flag has an empty value."""
+    words, options = program.words, dict[str, ExpandedText]()
+    while index < len(words) and words[index].text.startswith("-"):
+        word = words[index]
+        name, equals, value = word.text.lstrip("-").partition("=")
+        following = words[index + 1] if index + 1 < len(words) else word
+        takes = not equals and not following.text.startswith("-")
+        shown = word.slice_of(len(word.text) - len(value), len(word.text)) if equals else word._replace(text="")
+        options[name] = following if takes else shown
+        index += 1 + takes
     return options
 
 
@@ -72,12 +78,15 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
     Documented: docs.ray.io, "Deploying on Slurm".
     """
     starts = [(launch, options) for launch in script.launch_lines if (options := _ray_start(launch)) is not None]
+    line = script.line_of("gpus-per-node", "gres", "gpus", "gpus-per-task")
     for launch, options in starts:
         count, have = options.get("num-gpus"), script.size.gpus_per_node
         if count is not None and count.text.isdigit() and have is not None and int(count.text) > have:
             what = f"Ray counts {count.text} GPUs, but the node has {have}"
-            line = script.line_of("gpus-per-node", "gres", "gpus", "gpus-per-task")
             yield Problem(count, what, f"write --num-gpus={have}", (line, launch.line))
+        elif count is not None and count.text.isdigit() and have is not None and 0 < int(count.text) < have:
+            what = f"Ray counts {count.text} of the {have} GPUs of the node: the rest is idle"
+            yield Problem(count, what, f"write --num-gpus={have}", (line, launch.line), certain=False)
         direct = launch.command is launch.inner_command and launch.stage("srun") is not None
         if direct and "block" not in options and not any(word.is_unknown for word in launch.program.words):
             what = "ray start returns immediately: the step ends, and Slurm ends Ray with it"
@@ -90,6 +99,20 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
         what = f"Ray runs on the first node only; the job has {script.size.min_nodes} nodes"
         remedy = "start ray start --address=HEAD:PORT --block on each further node, with srun"
         yield Problem(heads[0].program, what, remedy, (script.line_of("nodes"),))
+    yield from _idle_ray_nodes(script, [launch for launch, _ in starts])
+
+
+def _idle_ray_nodes(script: BatchScript, starts: list[LaunchLine]) -> Iterator[Problem]:
+    """Find a Ray cluster with fewer nodes than the job: each `ray start` is one node, or the nodes of its srun."""
+    nodes, sizes = script.size.nodes, [script.size_of(launch).nodes for launch in starts]
+    known = len(starts) > 1 and not any(launch.in_loop or launch.stage("ssh", "shell") for launch in starts)
+    if not known or nodes is None or not script.size.is_stated or None in sizes:
+        return
+    count = sum(size or 0 for size in sizes)
+    if count < nodes:
+        what = f"Ray runs on {count} of the {nodes} nodes of the job: the rest is idle"
+        lines = (script.line_of("nodes"), *(launch.line for launch in starts))
+        yield Problem(starts[-1].stages[0], what, "start ray start on each node", lines, certain=False)
 
 
 def _starts_more(head: LaunchLine) -> bool:
@@ -108,38 +131,31 @@ def horovodrun_counts(script: BatchScript) -> Iterator[Problem]:
     `scontrol show hostnames "$SLURM_JOB_NODELIST"` and their slots.
     Documented: horovod.readthedocs.io, "Run Horovod".
     """
+    alone = sum(launch.program.name == "horovodrun" for launch in script.launch_lines) == 1
     for launch in script.launch_lines:
         if launch.program.name != "horovodrun" or launch.stage("srun") is not None:
             continue
-        options = _horovod_options(launch.program)
+        options = _options(launch.program, 1)
         count, hosts = options.get("np"), options.get("H", options.get("hosts"))
         if count is None or not count.text.isdigit() or options.keys() & {"hostfile", "host-discovery-script"}:
             continue
         job, number = script.size, int(count.text)
+        gpus = (job.gpus_per_node or 0) * (job.nodes or 0)
         slots = [int(item) for item in re.findall(r":(\d+)", hosts.text)] if hosts is not None else []
         lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.line)
         if hosts is None and job.has_several_nodes and number > 1:
             what = f"horovodrun starts all {number} processes on this host: it does not read the nodes of the job"
             yield Problem(launch.program, what, "name the hosts with -H, or write srun python ...", lines)
-        elif job.is_stated and job.ntasks is not None and number > max(job.ntasks, job.cpus_per_task or 1):
+        elif gpus and (number > gpus or (number < gpus and alone)):
+            effect = "the rest is idle" if number < gpus else "some processes have no device"
+            what = f"horovodrun starts {number} processes, but the job has {gpus} GPUs: {effect}"
+            yield Problem(count, what, f"write -np {gpus}", lines, certain=number > gpus)
+        elif job.is_stated and job.ntasks and not gpus and number > max(job.ntasks, job.cpus_per_task or 1):
             what = f"horovodrun starts {number} processes, but the job has {job.ntasks} tasks"
             yield Problem(count, what, f"write -np {job.ntasks}, or request more tasks", lines)
         elif slots and hosts is not None and hosts.is_known and sum(slots) < number:
             what = f"horovodrun starts {number} processes, but -H gives {sum(slots)} slots"
             yield Problem(count, what, "make -np the sum of the slots", lines)
-
-
-def _horovod_options(program: LaunchStage) -> dict[str, ExpandedText]:
-    words, options, index = program.words, dict[str, ExpandedText](), 1
-    while index < len(words) and words[index].text.startswith("-"):
-        name, equals, value = words[index].text.lstrip("-").partition("=")
-        if equals:
-            options[name] = words[index].slice_of(len(words[index].text) - len(value), len(words[index].text))
-        elif index + 1 < len(words) and not words[index + 1].text.startswith("-"):
-            options[name] = words[index + 1]
-            index += 1
-        index += 1
-    return options
 
 
 _FOREIGN = {

@@ -8,10 +8,11 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand
+from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand, parse
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.command_trace import BlockPosition, TracedCommand
-from hpc_kit.check.launch_lines import LaunchLine
+from hpc_kit.check.command_trace import BlockPosition, CommandTrace, TracedCommand
+from hpc_kit.check.expansion import ShellVariables
+from hpc_kit.check.launch_lines import LaunchLine, collect_launch_lines
 from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.errors import HpcKitError
@@ -83,8 +84,7 @@ def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
 
 def _function_of(step: TracedCommand) -> CompoundCommand | None:
     """Return the function that contains a command."""
-    compounds = (place.compound for place in step.position.outward())
-    return next((each for each in compounds if each is not None and each.kind == "function"), None)
+    return next((each for each in step.compounds if each.kind == "function"), None)
 
 
 def _call_of(script: BatchScript, step: TracedCommand) -> TracedCommand | None:
@@ -110,8 +110,7 @@ def _within_function(step: TracedCommand) -> list[BlockPosition]:
 
 
 def _followers(script: BatchScript, step: TracedCommand) -> list[TracedCommand]:
-    index = next(number for number, each in enumerate(script.commands) if each is step)
-    return [each for each in script.commands[index + 1 :] if _comes_after(each, step)]
+    return [each for each in script.commands_after(step) if _comes_after(each, step)]
 
 
 def _comes_after(step: TracedCommand, launch: TracedCommand) -> bool:
@@ -130,20 +129,10 @@ def _comes_after(step: TracedCommand, launch: TracedCommand) -> bool:
 
 
 def saves_status(followers: tuple[TracedCommand, ...]) -> bool:
-    """Tell whether the script ends with a status that it chose: `exit "$status"`, or `exit 1` under a condition."""
-    for step in followers:
-        if step.name in {"exit", "return"} and len(step.words) > 1:
-            text = step.words[1].text
-            if not text.isdigit() or (text != "0" and _under_condition(step)):
-                return True
-    return False
-
-
-def _under_condition(step: TracedCommand) -> bool:
-    return any(
-        place.chain_index > 0 or (place.compound is not None and place.compound.kind in {"if", "case"})
-        for place in step.position.outward()
-    )
+    """Tell whether the script chooses its status: `exit "$status"`, `exit 1`, or a test as its last command."""
+    if followers and followers[-1].name in {"[", "test"}:
+        return True
+    return any(step.name in {"exit", "return"} and step.texts[1:2] not in ([], ["0"]) for step in followers)
 
 
 def _last_word(followers: tuple[TracedCommand, ...]) -> TracedCommand | None:
@@ -161,12 +150,13 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
 
     Slurm records the status of the batch script, which is the status of its last command. With an `echo` or a copy
     after the launch line, a failed training is a COMPLETED job. Dependent jobs (afterok) then start without its
-    results. `|| true` has the same effect.
+    results. `|| true` has the same effect, and so has `NAME=$(srun ...)` in the middle of the script.
 
     Fix: `set -e` at the top; or keep the status: `srun ... || status=$?`, with `exit "$status"` as the last line.
     Documented: slurm.schedmd.com/job_exit_code.html.
     """
     yield from _thrown_away(script)
+    yield from _captured(script)
     flow = trace_exit_status(script)
     if flow is None or flow.piped_at is not None:
         return
@@ -212,9 +202,45 @@ def _thrown_away(script: BatchScript) -> Iterator[Problem]:
             yield Problem(launch.stages[0], what, f"write || {{ {name} ...; exit 1; }}", (launch.line,), certain=False)
 
 
+def _captured(script: BatchScript) -> Iterator[Problem]:
+    """Find a step in `NAME=$(srun ...)` whose failure has no effect."""
+    for step in script.commands:
+        part = next((part for part in step.syntax.parts if part.kind == "command" and _runs_training(part.text)), None)
+        if part is None or step.in_task or any(place.role == "condition" for place in step.position.outward()):
+            continue
+        followers = script.commands_after(step)
+        # The status of a plain assignment is that of the command. `export` and `echo` have a status of their own.
+        plain = not step.words
+        shielded = len(step.position.chain.pipelines) > 1
+        read = any(each.text == "?" for later in followers[:1] for each in later.syntax.parts) or "$?" in step.texts
+        if plain and (step.errexit or shielded or read or not followers or saves_status(tuple(followers))):
+            continue
+        effect = "the script goes on" if plain else f"{step.name} has a status of its own"
+        what = f"a failure in $(...) is lost: {effect}, and the job is COMPLETED"
+        remedy = "write NAME=$(...) || exit, without export in front"
+        yield Problem(part.origin, what, remedy, (step.line,), certain=not script.training)
+
+
+def _runs_training(code: str) -> bool:
+    """Tell whether code starts the work of a job under a launcher, rather than asks a node for its address."""
+    if not re.search(r"\b(srun|mpirun|mpiexec|torchrun|accelerate|deepspeed)\b", code):
+        return False
+    launches: list[LaunchLine] = []
+    trace = CommandTrace(ShellVariables({}), nested=lambda trace, step: collect_launch_lines(trace, step, launches))
+    trace.block(parse(code).block)
+    probes = {"nodelist", "relative", "nodefile"}
+    return any(
+        launch.is_training
+        and not (launch.program.kind == "python" and "code" in launch.program.options)
+        and not any(stage.options.keys() & probes for stage in launch.stages)
+        for launch in launches
+    )
+
+
 def _lost_behind_wait(flow: ExitStatusFlow) -> Iterator[Problem]:
     """Find commands that replace the status of `wait "$pid"`."""
     waits = [index for index, step in enumerate(flow.followers) if step.name == "wait" and len(step.words) > 1]
+    waits = [index for index in waits if "-n" not in flow.followers[index].texts]
     if not waits or flow.followers[waits[-1]].errexit or _shielded(flow.followers[waits[-1]]):
         return
     last = _last_word(flow.followers[waits[-1] + 1 :])
@@ -271,8 +297,15 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
     if not waits or saves_status(flow.followers):
         return
     wait = waits[-1]
-    in_loop = any(place.compound is not None and place.compound.kind == "for" for place in wait.position.outward())
-    several = in_loop or len(wait.words) > 2
+    name = re.fullmatch(r"\$\{?(\w+)\}?", wait.syntax.words[1].raw.strip('"')) if len(wait.words) == 2 else None
+    loop = next((place for place in flow.launch.command.position.outward() if place.role == "body"), None)
+    if name and loop and loop.compound not in wait.compounds:
+        last = [each for step in flow.followers for each in step.syntax.assignments if each.value.raw == "$!"]
+        if any(each.name == name[1] and not each.append and each.value.elements is None for each in last):
+            what = f"${name[1]} is the last process of the loop: the job ends with it, and ends the remaining ones"
+            yield Problem(wait, what, f'collect all: {name[1]}s+=("$!"), and wait for each', (flow.launch.line,))
+            return
+    several = any(compound.kind == "for" for compound in wait.compounds) or len(wait.words) > 2
     if several and len(wait.words) > 1 and not wait.errexit and not _shielded(wait) and "-n" not in wait.texts:
         behind = flow.followers[next(i for i, each in enumerate(flow.followers) if each is wait) + 1 :]
         if not any("$?" in part.raw for each in behind for part in each.syntax.parts):
@@ -360,8 +393,7 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
         return
     if any(_is_unconditional(each) for each in script.training[:-1]):
         return
-    index = next(number for number, each in enumerate(script.commands) if each is launch.command)
-    rest = [command for command in script.commands[index + 1 :] if command.texts not in (["exit"], ["exit", "0"])]
+    rest = [each for each in script.commands_after(launch.command) if each.texts not in (["exit"], ["exit", "0"])]
     if all(map(_is_short, rest)):
         what = "the if uses the exit status: a failed training is COMPLETED"
         yield Problem(launch.stages[0], what, "write exit 1 in the branch of the failure", (launch.line,))
@@ -402,7 +434,7 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
         if not any(part.kind == "variable" and part.text == "?" for part in step.syntax.parts):
             continue
         before = followers[index - 1] if index else None
-        if before is not None and before.words and not _under_condition(step) and before.name != "wait":
+        if before is not None and before.words and not step.is_conditional and before.name != "wait":
             what = f"$? is the status of '{before.name}' in line {before.line}, not of the training"
             yield Problem(step, what, "write status=$? in the line after the launch line", (flow.launch.line,))
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import PurePath
 
@@ -14,9 +14,12 @@ from hpc_kit.check.rules.finding import Problem, Severity, rule
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import MARK, DirectiveOption, find_directive_options, suggest_fix
 from hpc_kit.slurm.option_table import CPU_COUNT_OPTIONS, EXCLUSIVE_OPTIONS, SHARING_OPTIONS
-from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, count_gpus, count_gres_gpus, size_of_job
+from hpc_kit.slurm.partitions import JobPart
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, JobSize, count_gpus, count_gres_gpus, size_of_job
 from hpc_kit.slurm.units import parse_memory
 from hpc_kit.slurm.versions import MIG_SHARED, first_release_with
+from hpc_kit.spec.cluster import Cluster
+from hpc_kit.spec.partition_checks import find_partition_obstacle, partitions_of
 
 _LOOKS_LIKE_OPTIONS = re.compile(r"(#+\w+)\s+-{1,2}[A-Za-z]")
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*")
@@ -289,12 +292,13 @@ def missing_log_folders(script: BatchScript) -> Iterator[Problem]:
     """The folder of a log file does not exist.
 
     Slurm does not create folders for --output and --error. It accepts the job, and the job ends within a second. Before
-    23.02 there is no message, only the state FAILED 0:53. `mkdir` in the script itself comes too late.
+    23.02 there is no message, only the state FAILED 0:53. `mkdir` in the script itself comes too late. The rule looks
+    for the folder where sbatch exists; elsewhere it only finds names that no folder can have before the job runs.
 
     Fix: create the folder before you call sbatch: `mkdir -p logs && sbatch FILE`.
     Documented: sbatch(1), --output and "filename pattern".
     """
-    if script.site.is_folder is None or _submits_itself(script):
+    if _submits_itself(script):
         return
     start = script.options.get("chdir", "")
     for each in script.directive_options:
@@ -305,7 +309,7 @@ def missing_log_folders(script: BatchScript) -> Iterator[Problem]:
         if "%" in folder:
             what = f"no folder has this name before the job runs: {folder}"
             yield Problem(each, what, "name a folder without %j, %A or %a, and use them in the file name")
-        elif not script.site.is_folder(path):
+        elif script.site.is_folder is not None and not script.site.is_folder(path):
             # Another machine's file systems are not seen from here.
             elsewhere = path.startswith("/") and not script.site.is_folder(_root_of(path))
             yield Problem(
@@ -415,13 +419,17 @@ def minutes_for_hours(script: BatchScript) -> Iterator[Problem]:
     """A time limit in minutes that was surely meant in hours.
 
     `--time=24` is 24 minutes, and `--time=24:00` is 24 minutes and no seconds. Slurm ends the job then. A comment that
-    speaks of hours or days settles what was meant.
+    speaks of hours or days settles what was meant. `--time=0` asks for no limit: in a partition with a limit, the job
+    waits for ever.
 
     Fix: `--time=24:00:00`, or `--time=1-0` for a day.
     Documented: sbatch(1), --time.
     """
     for each in script.directive_options:
         match = re.fullmatch(r"(\d{1,3})(?::(\d\d))?", each.value) if each.name == "time" else None
+        if each.name == "time" and re.fullmatch(r"[0:-]+", each.value):
+            what = f"--time={each.value} asks for no limit: in a partition with a limit, the job never starts"
+            yield Problem(each, what, "write a time limit, or remove the line for the default of the partition")
         if match is None or not int(match[1] + (match[2] or "")):
             continue
         minutes, comment = int(match[1]), script.lines[each.line - 1].partition(" #")[2]
@@ -493,21 +501,28 @@ def memory_in_mib(script: BatchScript) -> Iterator[Problem]:
 
 
 @rule("KIT132")
-def beyond_the_node(script: BatchScript) -> Iterator[Problem]:
-    """The job asks for more than a node of the cluster has.
+def beyond_the_cluster(script: BatchScript) -> Iterator[Problem]:
+    """The job asks for more than the cluster, its partition or one of its nodes has.
 
-    sbatch refuses it ("Requested node configuration is not available"), or the job waits for ever. The sizes are those
-    of `[node]` in the cluster file: `hpc-kit check --cluster NAME FILE`. Without them, this rule finds nothing.
+    sbatch refuses it ("Requested node configuration is not available", "Invalid job array specification"), or the job
+    waits for ever. The sizes are those of the cluster file, of its [partition.NAME] or else of [node]: `hpc-kit check
+    --cluster NAME FILE`. Without a file, the rule only compares an array with Slurm's default MaxArraySize, 1001, which
+    most sites raise or keep (a warning).
 
-    Fix: fewer tasks, CPUs, GPUs or memory per node, or more nodes.
-    Documented: sbatch(1), --ntasks-per-node, --cpus-per-task, --mem; docs/cluster-keys.md.
+    Fix: fewer tasks, CPUs, GPUs, memory or time, or another partition. For a long array, let each element do several
+    pieces of work.
+    Documented: sbatch(1), --ntasks-per-node, --cpus-per-task, --mem; slurm.conf(5), MaxArraySize; docs/cluster-keys.md.
     """
-    node = script.site.node
-    for part in script.components if node is not None else ():
-        if node is None:
+    cluster = script.site.cluster
+    yield from _large_array(script, cluster)
+    for part in script.components if cluster is not None else ():
+        if cluster is None:
             break
         options = {name: each.value for name, each in part.items()}
         size = size_of_job(options)
+        node = cluster.for_partition(options.get("partition")).node
+        if options.keys().isdisjoint({"clusters", "reservation"}):
+            yield from _beyond_partition(script, cluster, part, size)
         tasks = size.tasks_per_node or (-(-size.ntasks // size.nodes) if size.ntasks and size.nodes else 1)
         cpus = tasks * (size.cpus_per_task or 1)
         memory = _memory(options.get("mem")) or (_memory(options.get("mem-per-cpu")) or 0) * cpus
@@ -522,6 +537,36 @@ def beyond_the_node(script: BatchScript) -> Iterator[Problem]:
             if place is not None and limit and count > limit:
                 what = f"{count} {unit} per node, but a node has {limit}"
                 yield Problem(place, what, f"use at most {limit} {unit} per node", (script.line_of("nodes"),))
+
+
+def _large_array(script: BatchScript, cluster: Cluster | None) -> Iterator[Problem]:
+    array, known = script.directive("array"), cluster.max_array_size if cluster is not None else None
+    indexes = re.findall(r"\d+", re.sub(r"[:%]\d+", "", array.value)) if array is not None else []
+    most = max(map(int, indexes), default=0)
+    if array is not None and most >= (known or _MAX_ARRAY_SIZE):
+        what = f"index {most}, but " + (
+            f"MaxArraySize is {known}" if known else f"by default, MaxArraySize is {_MAX_ARRAY_SIZE}"
+        )
+        remedy = f"keep every index below {known or _MAX_ARRAY_SIZE}: let each element do several pieces of work"
+        yield Problem(array, what, remedy, certain=known is not None)
+
+
+_MAX_ARRAY_SIZE = 1001
+"""Slurm's default MaxArraySize."""
+
+
+def _beyond_partition(
+    script: BatchScript, cluster: Cluster, part: Mapping[str, DirectiveOption], size: JobSize
+) -> Iterator[Problem]:
+    """Find a job that its partition can never start."""
+    named = part.get("partition")
+    # KIT132 compares the CPUs of a node by itself.
+    job = JobPart(named.value if named is not None else None, size.nodes or size.min_nodes, 1, script.time_limit)
+    obstacle = find_partition_obstacle(job, partitions_of(cluster), has_qos="qos" in part)
+    place = part.get("time") if obstacle is not None and "--time" in obstacle[1] else part.get("nodes", named)
+    if obstacle is not None and place is not None:
+        where, found, remedy = obstacle
+        yield Problem(place, f"{where} never starts this job: {found}", remedy, (named.line if named else None,))
 
 
 def _memory(text: str | None) -> int | None:

@@ -190,6 +190,7 @@ def nodes_of_deepspeed(script: BatchScript) -> Iterator[Problem]:
     from RANK, WORLD_SIZE and LOCAL_RANK. Or call deepspeed once, with --hostfile and without srun.
     Documented: www.deepspeed.ai/getting-started, "Launching DeepSpeed Training".
     """
+    alone = len(script.training) == 1
     for launch in script.launch_lines:
         agent, size = launch.agent, script.size_of(launch)
         if agent is None or agent.kind != "deepspeed" or agent.may_hide_options:
@@ -198,6 +199,10 @@ def nodes_of_deepspeed(script: BatchScript) -> Iterator[Problem]:
         if nodes is not None and nodes.text.isdigit() and script.size.nodes and int(nodes.text) > script.size.nodes:
             what = f"deepspeed expects {nodes.text} nodes, but the job has {script.size.nodes}"
             yield Problem(nodes, what, "remove --num_nodes", (script.line_of("nodes"), launch.line))
+        elif nodes is not None and nodes.text.isdigit() and int(nodes.text) < (script.size.nodes or 0) and alone:
+            what = f"deepspeed uses {nodes.text} of the {script.size.nodes} nodes of the job: the rest is idle"
+            yield Problem(nodes, what, "remove --num_nodes", (script.line_of("nodes"), launch.line), certain=False)
+        yield from _slots(script, launch)
         if launch.stage("srun") is None:
             yield from _first_node_alone(script, launch, agent)
             continue
@@ -208,6 +213,20 @@ def nodes_of_deepspeed(script: BatchScript) -> Iterator[Problem]:
         yield Problem(
             agent, what, "write srun python ... with one task per GPU", (script.line_of("nodes"), launch.line)
         )
+
+
+def _slots(script: BatchScript, launch: LaunchLine) -> Iterator[Problem]:
+    """Find a file of hosts, written by the script, whose slots are not the GPUs of a node."""
+    gpus = script.size.gpus_per_node
+    for number, line in enumerate(script.code.split("\n"), start=1):
+        match = re.search(r"\bslots=(\d+)\b", line)
+        if match is not None and gpus and int(match[1]) != gpus and number < launch.line:
+            effect = "some processes have no device" if int(match[1]) > gpus else "the rest is idle"
+            what = f"the file of hosts gives {match[1]} slots per node, but a node has {gpus} GPUs: {effect}"
+            lines = (script.line_of("gpus-per-node", "gres", "gpus"), launch.line)
+            yield Problem(
+                Origin(number, match.start() + 1), what, f"write slots={gpus}", lines, certain=int(match[1]) > gpus
+            )
 
 
 def _first_node_alone(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> Iterator[Problem]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Assignment, Origin, as_assignment
+from hpc_kit.check.bash_syntax import Assignment, Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
 from hpc_kit.check.edits import Edit, delete_line
 from hpc_kit.check.expansion import ExpandedText, evaluate_sum
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.slurm.sizes import size_of_job
 
 EPHEMERAL = (32768, 60999)
 """Ports that Linux assigns to outgoing connections (net.ipv4.ip_local_port_range)."""
@@ -113,6 +114,9 @@ def fixed_port(script: BatchScript) -> Iterator[Problem]:
 def _takes_whole_nodes(script: BatchScript) -> bool:
     """Tell whether the job has so many GPUs on each node that hardly another job fits beside it."""
     gpus = script.size.gpus_per_node
+    if script.is_heterogeneous:
+        parts = [size_of_job({name: each.value for name, each in part.items()}) for part in script.components]
+        return all((part.gpus_per_node or 0) >= _GPUS_OF_SMALL_NODE for part in parts)
     return gpus is not None and gpus >= _GPUS_OF_SMALL_NODE
 
 
@@ -300,9 +304,9 @@ def unexported_variables(script: BatchScript) -> Iterator[Problem]:
 def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
     """The script sets CUDA_VISIBLE_DEVICES.
 
-    Slurm sets it to the GPUs of the job or task. Other numbers may name GPUs of another job, or none at all if cgroups
-    hide them. With one GPU per task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` leaves every task but the first without a
-    GPU.
+    Slurm sets it to the GPUs of the job or task. Numbers beyond them name no GPU, or one of another job. A list with
+    fewer GPUs than the job has leaves the rest idle. With one GPU per task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID`
+    leaves every task but the first without a GPU. The rule ignores a script that divides its GPUs among programs.
 
     Fix: remove the line. Request GPUs with --gpus-per-task or --gpus-per-node, and let the program use device
     `local_rank % torch.cuda.device_count()`.
@@ -317,15 +321,50 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
             continue
         bound = script.options.keys() & {"gpus-per-task", "gpu-bind", "tres-bind"}
         certain = each.in_task and "SLURM_LOCALID" in text and "gpus-per-task" in bound and len(bound) == 1
-        gpus, numbers = script.size.gpus_per_node, re.fullmatch(r"\d+(,\d+)*", text)
-        certain = certain or bool(numbers and gpus and max(map(int, text.split(","))) >= gpus)
-        yield Problem(
-            each.value,
-            f"Slurm sets {each.name}; {text} may name GPUs of another job",
-            "remove the line, and use the local rank as index of the visible devices",
-            (script.line_of("gpus-per-task", "gpus-per-node", "gres", "gpus"),),
-            certain=certain,
-        )
+        gpus, numbers = script.size.gpus_per_node, _numbers_of(each)
+        what = f"Slurm sets {each.name}; {text} may name GPUs of another job"
+        if numbers and gpus and max(numbers) >= gpus:
+            what, certain = f"there is no GPU {max(numbers)}: the job has {gpus} on the node, from 0", True
+        elif numbers and gpus:
+            if len(numbers) == gpus or not _is_alone(script, each):
+                continue
+            what = f"the program sees {len(numbers)} of the {gpus} GPUs of the node: the rest is idle"
+        elif not numbers and not certain and (each.in_task or "SLURM_" not in text):
+            # A variable from outside, or the local rank on a node whose GPUs all tasks see.
+            continue
+        remedy = "remove the line, and use the local rank as index of the visible devices"
+        lines = (script.line_of("gpus-per-task", "gpus-per-node", "gres", "gpus"),)
+        yield Problem(each.value, what, remedy, lines, certain=certain)
+
+
+def _numbers_of(each: TracedAssignment) -> set[int]:
+    """Return the numbers that an assignment gives, also those of a loop over numbers; an empty set if unknown."""
+    text = each.value.text
+    variable = re.fullmatch(r"\$\{?(\w+)\}?", text)
+    for place in each.position.outward() if each.position is not None and variable is not None else ():
+        if place.compound is not None and (place.compound.kind, place.compound.name) == (
+            "for",
+            variable and variable[1],
+        ):
+            text = ",".join(_loop_words(place.compound.words))
+            break
+    return set(map(int, text.split(","))) if re.fullmatch(r"\d+(,\d+)*", text) else set()
+
+
+def _loop_words(words: tuple[str, ...]) -> Iterator[str]:
+    """Yield the words of a `for` loop; ranges such as `{0..3}` and `$(seq 0 3)` one by one."""
+    for word in words:
+        span = re.fullmatch(r"\{(\d{1,3})\.\.(\d{1,3})\}|\$\(\s*seq\s+(?:(\d{1,3})\s+)?(\d{1,3})\s*\)", word)
+        if span is None:
+            yield word
+        else:
+            yield from map(str, range(int(span[1] or span[3] or 1), int(span[2] or span[4]) + 1))
+
+
+def _is_alone(script: BatchScript, each: TracedAssignment) -> bool:
+    """Tell whether all programs of the script see the same devices."""
+    once = sum(other.name == each.name for other in script.assignments) == 1
+    return once and len(script.training) == 1 and not script.training[0].in_loop
 
 
 _FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
@@ -355,7 +394,7 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
     """
     if not script.size.has_several_nodes:
         return
-    for each in _assignments(script):
+    for each in script.written_assignments:
         text = each.value.raw
         if not _HOST.match(each.name.upper()) or "scontrol" in text or _written_out(script, text):
             continue
@@ -392,14 +431,6 @@ def _taken_apart(script: BatchScript, name: str) -> bool:
     return any(reads.search(line) for line in script.lines if not line.lstrip().startswith("#"))
 
 
-def _assignments(script: BatchScript) -> Iterator[Assignment]:
-    """Yield the assignments of the script as they are written."""
-    for step in script.commands:
-        yield from step.syntax.assignments
-        if step.name in {"export", "declare", "local", "readonly"}:
-            yield from filter(None, map(as_assignment, step.syntax.words[1:]))
-
-
 @rule("KIT307")
 def several_addresses(script: BatchScript) -> Iterator[Problem]:
     """The address of the first node is the output of `hostname -I`.
@@ -410,9 +441,14 @@ def several_addresses(script: BatchScript) -> Iterator[Problem]:
     Fix: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
     Documented: hostname(1), -I.
     """
-    for each in _assignments(script):
+    for each in script.written_assignments:
         whole = re.fullmatch(r"[\"']?(\$\(|`)\s*hostname\s+(-I|--all-ip-addresses)\s*(\)|`)[\"']?", each.value.raw)
-        if whole and _HOST.match(each.name.upper()):
+        # `IP=${IP%% *}` takes the first one later.
+        later = re.compile(
+            rf"\$\{{{each.name}[%/:#]|\$\{{?{each.name}\}}?[\"']?\s*[|)]|<<<\s*[\"']?\$\{{?{each.name}\b"
+        )
+        named = _HOST.match(each.name.upper()) or re.search(r"(\A|_)IP(\Z|_)", each.name.upper())
+        if whole and named and not later.search(script.code):
             what, edits = "hostname -I prints all addresses of the node", _first_host(each)
             yield Problem(each.value, what, f"write {each.name}={_FIRST}", edits=edits)
 
@@ -420,7 +456,7 @@ def several_addresses(script: BatchScript) -> Iterator[Problem]:
 _OTHER_HOST = re.compile(
     r"\btail\s+(-n\s*)?-?1\b|\bsed\s+-n\s*['\"]?(\$|[2-9]|\d\d+)p|head\s+-n?\s*[2-9]\S*\s*\|\s*tail"
 )
-_OTHER_ELEMENT = re.compile(r"\A[\"']?\$\{\w+\[(-\d+|[1-9]\d*)\]\}[\"']?\Z")
+_OTHER_ELEMENT = re.compile(r"\A[\"']?\$\{(\w+)\[(-\d+|[1-9]\d*)\]\}[\"']?\Z")
 _UNORDERED = re.compile(
     r"\bsrun\b(?![^|]*\s(-w|--nodelist|-N\s*1|--nodes[= ]1|-n\s*1|--ntasks[= ]1|-r|-l\b|--label))"
     r"[^|]*\bhostname\b[^|]*\|\s*head"
@@ -443,11 +479,13 @@ def other_host(script: BatchScript) -> Iterator[Problem]:
         (each.option("rdzv-backend") or each.words[0]).text == "c10d" for each in agents
     ):
         return
-    for each in _assignments(script):
+    hosts = _lists_of_hosts(script)
+    for each in script.written_assignments:
         text = each.value.raw
         if not _HOST.match(each.name.upper()):
             continue
-        other = (_OTHER_HOST.search(text) and "NODELIST" in text) or _OTHER_ELEMENT.match(text)
+        element = _OTHER_ELEMENT.match(text)
+        other = (_OTHER_HOST.search(text) and "NODELIST" in text) or (element and element[1] in hosts)
         if other or _UNORDERED.search(text):
             what = "this is not the first host, on which rank 0 runs" if other else "this is any host of the job"
             yield Problem(
@@ -455,18 +493,21 @@ def other_host(script: BatchScript) -> Iterator[Problem]:
             )
 
 
+def _lists_of_hosts(script: BatchScript) -> set[str]:
+    """Return the variables with the hosts of the job, and arrays that are made of them."""
+    hosts: set[str] = set()
+    for each in script.written_assignments:
+        if re.search(r"NODELIST|show\s+hostname", each.value.raw) or any(
+            f"${name}" in each.value.raw for name in hosts
+        ):
+            hosts.add(each.name)
+    reads = [step.syntax for step in script.commands if step.name in {"mapfile", "readarray"}]
+    return hosts | {syntax.words[-1].raw for syntax in reads if "host" in script.lines[syntax.line - 1].lower()}
+
+
 _DEVICE_OPTIONS = (
-    "device",
-    "gpu",
-    "gpu-id",
-    "gpu-ids",
-    "gpus",
-    "devices",
-    "local-rank",
-    "device-id",
-    "device-ids",
-    "cuda",
-)
+    "device", "gpu", "gpu-id", "gpu-ids", "gpus", "devices", "local-rank", "device-id", "device-ids", "cuda",
+)  # fmt: skip
 
 
 @rule("KIT314")
@@ -492,7 +533,11 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
         several = (size.tasks_per_node or size.ntasks or 1) > 1
         text = launch.argument(*_DEVICE_OPTIONS)
         local = next((each for each in script.assignments if each.name == "LOCAL_RANK" and each.in_task), None)
-        if text is not None and "SLURM_LOCALID" in text.text and bound and several:
+        rank = next((each for each in (text, local and local.value) if each and _RANK_OF_JOB.search(each.text)), None)
+        if rank is not None and several and size.has_several_nodes:
+            what = "SLURM_PROCID counts the tasks of all nodes: beyond the first node, there is no such GPU"
+            yield Problem(rank, what, "write $SLURM_LOCALID", (script.line_of("nodes"), launch.line))
+        elif text is not None and "SLURM_LOCALID" in text.text and bound and several:
             what = "each task sees one GPU, which has the number 0"
             yield Problem(
                 text, what, "write cuda:0, or use --gpus-per-node", (script.line_of("gpus-per-task"), launch.line)
@@ -516,6 +561,8 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
             yield Problem(text, what, "use the local rank, SLURM_LOCALID", lines)
 
 
+_RANK_OF_JOB = re.compile(r"\$\{?SLURM_PROCID\}?\Z")
+
 _TRANSPORTS = {
     "NCCL_P2P_DISABLE": "GPUs of a node exchange data through the memory of the host",
     "NCCL_SHM_DISABLE": "processes of a node exchange data over the network",
@@ -523,7 +570,7 @@ _TRANSPORTS = {
 }
 
 
-def _has_comment(script: BatchScript, line: int) -> bool:
+def has_comment(script: BatchScript, line: int) -> bool:
     """Tell whether a comment in the line, or above it, gives a reason."""
     above = script.lines[line - 2].lstrip() if line > 1 else ""
     return line in script.comments or (above.startswith("#") and not above.startswith(("#SBATCH", "#!")))
@@ -542,7 +589,7 @@ def disabled_transports(script: BatchScript) -> Iterator[Problem]:
     size = script.size
     for each in script.assignments:
         effect = _TRANSPORTS.get(each.name)
-        if not effect or each.value.text != "1" or each.value.has_default or _has_comment(script, each.line):
+        if not effect or each.value.text != "1" or each.value.has_default or has_comment(script, each.line):
             continue
         if each.name == "NCCL_IB_DISABLE" and not size.has_several_nodes:
             continue
@@ -568,7 +615,7 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
         # `^lo,docker0` excludes both.
         names = each.value.text.lstrip("=").split(",") if not each.value.text.startswith("^") else []
         guess = next((name for name in names if re.fullmatch(r"eth\d?|en0|eno1|wlan\d|docker\d|virbr\d", name)), None)
-        if guess is not None and script.size.has_several_nodes and not _has_comment(script, each.line):
+        if guess is not None and script.size.has_several_nodes and not has_comment(script, each.line):
             what = f"{guess} is a guess: few cluster nodes have an interface of this name between nodes"
             yield Problem(each.value, what, "remove it, or name the interface that `ip -br addr` shows on a node")
 

@@ -9,12 +9,12 @@ from hpc_kit.check.bash_syntax import SimpleCommand, Word
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
+from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine
+from hpc_kit.check.rules.environment import OWN_DISK
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.job_end import read_signal, trace_exit_status, traps_for
-from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.option_values import SIGNALS
-from hpc_kit.slurm.units import parse_time
 
 _SHORTEST_LEAD = 30
 """Seconds. Slurm looks at the time limit about once in this time."""
@@ -85,10 +85,7 @@ def signal_lead(script: BatchScript) -> Iterator[Problem]:
     signal, time, directive = read_signal(script), script.directive("time"), script.directive("signal")
     if signal is None or directive is None:
         return
-    try:
-        limit = parse_time(time.value) if time is not None else 0
-    except HpcKitError:
-        limit = 0
+    limit = script.time_limit or 0
     lines = (time.line if time is not None else None,)
     # A job file with [restart] sets the variable, and its signal.
     is_job_file = any(each.name == "HPC_KIT_RESTART_LEAD" for each in script.assignments)
@@ -121,7 +118,8 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
 
     After --requeue or `scontrol requeue`, Slurm runs the script again from its first line. Without a checkpoint that
     the program loads, all work of the first start is lost. `--overwrite_output_dir` deletes the checkpoints even if
-    there are some. The rule finds scripts that mention neither a checkpoint nor a resume.
+    there are some. A checkpoint in /tmp or $TMPDIR stays on a node that the next start may not get. The rule finds
+    scripts that mention neither a checkpoint nor a resume.
 
     Fix: save checkpoints, and start with the option that loads the last one, such as `--resume auto`. Or
     `#SBATCH --no-requeue`.
@@ -137,6 +135,14 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
             what = f"{anew.text}: the second start of the job begins the training from the start"
             yield Problem(anew, what, "remove it, and load the last checkpoint", (place.line,))
             return
+    for launch in training:
+        local = next(
+            (word for option, word in _options_with_paths(launch) if _is_left_behind(script, option, word)), None
+        )
+        if local is not None:
+            what = "this folder is local to a node, or ends with the job: the next start does not find the checkpoint"
+            yield Problem(local, what, "name a folder that all nodes share", (place.line, launch.line))
+            return
     directives = {each.line for each in script.directive_options}
     code = [line for number, line in enumerate(script.lines, start=1) if number not in directives]
     known = all(launch.program.kind == "python" for launch in training)
@@ -145,8 +151,29 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
         yield Problem(place, what, "pass the option that resumes, or write --no-requeue", (training[-1].line,))
 
 
+def _is_left_behind(script: BatchScript, option: str, word: ExpandedText) -> bool:
+    """Tell whether an option names a checkpoint on a disk of the node that nothing in the script copies."""
+    disk = OWN_DISK.match(word.text.rpartition("=")[2])
+    if disk is None or not re.search(r"ckpt|checkpoint|save|resume|load", option, re.IGNORECASE):
+        return False
+    return not _copies_files(script)
+
+
+_COPIES = re.compile(r"\b(cp|mv|rsync|tar|rclone|scp|gsutil|s3|aws|zip|globus)\b")
+
+
+def _copies_files(script: BatchScript) -> bool:
+    """Tell whether a command of the script, or of a trap, copies files."""
+    return any(
+        _COPIES.search(step.texts[1] if step.name == "trap" else step.name)
+        for step in script.commands
+        if step.words[1:]
+    )
+
+
 _REMOVES = re.compile(r"\brm\s+(?:-\w+\s+)*-\w*[rR]\w*\s+(?:-\w+\s+)*[\"']?([^\s;&|\"']+)")
 _SAVES = re.compile(r"ckpt|checkpoint|save|resume|load|output|out|model|weights|run", re.IGNORECASE)
+_LOADS = re.compile(r"resume|load|restore", re.IGNORECASE)
 
 
 @rule("KIT416", "warning")
@@ -154,24 +181,31 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
     """A clean-up deletes the checkpoints that the next start needs.
 
     `rm -rf "$CKPT"` in a trap or at the top of the script runs at every end or start of the job, also when Slurm
-    preempts or requeues it: the next start finds no checkpoint.
+    preempts or requeues it: the next start finds no checkpoint. In a trap, or after the training, it also deletes the
+    only copy of the result, unless a command of the script copies files.
 
     Fix: delete the folder only after the training has succeeded, or only files that no job needs.
     Documented: sbatch(1), --requeue; bash(1), trap.
     """
-    place = _requeues(script)
+    place, copied = _requeues(script), _copies_files(script)
+    handlers = {step.texts[1] for step in script.commands if step.name == "trap" and len(step.words) > 1}
     for step in script.commands:
         before = bool(script.training) and step.line < script.training[0].line
-        if step.in_task or (_under_condition(step) and not (before and _tests_path(step))):
+        if step.in_task or (step.is_conditional and not (before and _tests_path(step))):
             continue
         trap = step.name == "trap" and len(step.words) > 1
+        in_handler = any(compound.name in handlers for compound in step.compounds)
         texts = _REMOVES.findall(step.words[1].text) if trap else []
         if step.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in step.texts[1:]):
             texts = [text for text in step.texts[1:] if not text.startswith("-")]
         for target in texts:
-            kept = _checkpoint_below(script, _resolve(script, target).rstrip("/*"), resumes=place is None)
+            ends = (trap or not before or in_handler) and not copied
+            folder = _resolve(script, target).rstrip("/*")
+            kept = _checkpoint_below(script, folder, _SAVES if place is not None or ends else _LOADS)
             if kept is not None:
                 what = f"this deletes {kept}, which the next start of the job needs"
+                if place is None:
+                    what = f"this deletes {kept}: the result of the training, or the checkpoint of the next start"
                 yield Problem(
                     step,
                     what,
@@ -188,13 +222,6 @@ def _tests_path(step: TracedCommand) -> bool:
     return step.position.chain_index == 1 and words[:2] in (["[", "-d"], ["[", "-e"], ["test", "-d"])
 
 
-def _under_condition(step: TracedCommand) -> bool:
-    return any(
-        place.chain_index > 0 or (place.compound is not None and place.compound.kind in {"if", "case"})
-        for place in step.position.outward()
-    )
-
-
 def _resolve(script: BatchScript, text: str) -> str:
     """Replace variables by their values, if the script sets them once."""
 
@@ -205,19 +232,25 @@ def _resolve(script: BatchScript, text: str) -> str:
     return re.sub(r"\$\{?(\w+)\}?", value, text)
 
 
-def _checkpoint_below(script: BatchScript, folder: str, *, resumes: bool) -> str | None:
-    """Return the checkpoint of a training that lies in a folder. `resumes`: only one that the program loads."""
-    pattern = re.compile(r"resume|load|restore" if resumes else _SAVES.pattern, re.IGNORECASE)
+def _checkpoint_below(script: BatchScript, folder: str, pattern: re.Pattern[str]) -> str | None:
+    """Return the file in a folder that a training names with an option of this pattern."""
     for launch in script.training if folder else ():
-        before = ""
-        for word in launch.program.words:
-            name, equals, value = word.text.partition("=")
-            option, path = (name, value) if equals else (before, word.text)
-            inside = path == folder or path.startswith(folder + "/")
-            if inside and option.startswith("-") and pattern.search(option):
+        for option, word in _options_with_paths(launch):
+            path = word.text.rpartition("=")[2]
+            if (path == folder or path.startswith(folder + "/")) and pattern.search(option):
                 return path
-            before = word.text
     return None
+
+
+def _options_with_paths(launch: LaunchLine) -> Iterator[tuple[str, ExpandedText]]:
+    """Yield each option of the program with the word of its value, `--NAME VALUE` or `--NAME=VALUE`."""
+    before = ""
+    for word in launch.program.words:
+        name, equals, _ = word.text.partition("=")
+        option = name if equals else before
+        if option.startswith("-"):
+            yield option, word
+        before = word.text
 
 
 @rule("KIT417")
@@ -246,6 +279,16 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
         elif requeue and "SLURM_ARRAY_JOB_ID" in " ".join(step.texts) and "TASK_ID" not in " ".join(step.texts):
             what = "this starts all elements of the array again"
             yield Problem(step, what, "write scontrol requeue $SLURM_JOB_ID", certain=False)
+        elif again and training and step.line < training[0].line and _is_unconditional(step):
+            stops = any(
+                each.name == "scancel" or (each.name == "exit" and each.is_conditional) for each in script.commands
+            )
+            if not stops and "afternotok" not in " ".join(step.texts):
+                what = "each job submits the next one, and nothing ends the chain"
+                remedy = (
+                    "write a condition before it, such as [ -f done ] || sbatch ...; or --dependency=afternotok:..."
+                )
+                yield Problem(step, what, remedy, (training[0].line,), certain=False)
         elif step.name != "trap" and training and step.line > training[-1].line and _is_unconditional(step):
             what = "the job starts again after each success: it never ends"
             remedy = 'write a condition before it, such as [ -f done ] || scontrol requeue "$SLURM_JOB_ID"'
@@ -253,7 +296,7 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
 
 
 def _is_unconditional(step: TracedCommand) -> bool:
-    return all(place.compound is None and place.chain_index == 0 for place in step.position.outward())
+    return not step.compounds and all(place.chain_index == 0 for place in step.position.outward())
 
 
 @rule("KIT418", "warning")
@@ -271,7 +314,7 @@ def interrupted_wait(script: BatchScript) -> Iterator[Problem]:
     if signal is None or not signal.batch_shell or flow is None or not flow.background:
         return
     waits = [step for step in flow.followers if step.name == "wait"]
-    if len(waits) != 1 or any(place.compound is not None for place in waits[0].position.outward()):
+    if len(waits) != 1 or waits[0].compounds:
         return
     names = {name for name, number in SIGNALS.items() if number == signal.number}
     for step in script.commands:
@@ -320,7 +363,6 @@ def swallowed_signal(script: BatchScript) -> Iterator[Problem]:
 
 def _goes_on(script: BatchScript, outer: TracedCommand, inner: TracedCommand) -> bool:
     """Tell whether the shell of a task runs further commands after the program, and traps nothing."""
-    index = next(number for number, step in enumerate(script.commands) if step is inner)
     inside = [step for step in script.commands if outer.position in step.position.outward() and step is not outer]
-    after = [step for step in script.commands[index + 1 :] if any(step is each for each in inside)]
+    after = [step for step in script.commands_after(inner) if any(step is each for each in inside)]
     return bool(after) and not any(step.name == "trap" for step in inside)

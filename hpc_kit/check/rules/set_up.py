@@ -66,12 +66,9 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
 
 def _outside(step: TracedCommand, training: list[LaunchLine]) -> LaunchLine | None:
     """Return a training after a command, outside of the subshell of the command."""
-    shells = [
-        place.compound for place in step.position.outward() if place.compound and place.compound.kind == "subshell"
-    ]
+    shells = [compound for compound in step.compounds if compound.kind == "subshell"]
     for launch in training if shells else ():
-        around = [place.compound for place in launch.command.position.outward()]
-        if launch.line > step.line and not any(shells[0] is each for each in around):
+        if launch.line > step.line and not any(shells[0] is each for each in launch.command.compounds):
             return launch
     return None
 
@@ -109,8 +106,7 @@ def login_shell_in_task(script: BatchScript) -> Iterator[Problem]:
         options = [word.text for word in shell.words[1:3]]
         if not any(re.fullmatch(r"-[a-z]*l[a-z]*|--login", text) for text in options):
             continue
-        index = next(number for number, step in enumerate(script.commands) if step is launch.command)
-        before = [step for step in script.commands[:index] if not step.in_task and sets_up(step)]
+        before = [step for step in script.commands_before(launch.command) if not step.in_task and sets_up(step)]
         inside = [
             step for step in script.commands if step.in_task and launch.command.position in step.position.outward()
         ]
@@ -137,9 +133,7 @@ def folder_of_the_copy(script: BatchScript) -> Iterator[Problem]:
     if not script.directives.lines or re.search(r"scontrol\s+show\s+job", script.code):
         return
     for step in script.commands:
-        if step.in_task or any(
-            place.compound is not None and place.compound.kind != "group" for place in step.position.outward()
-        ):
+        if step.in_task or any(compound.kind != "group" for compound in step.compounds):
             continue
         for part in step.syntax.parts:
             if part.kind in {"command", "variable"} and _OWN_FOLDER.search(part.raw):
@@ -212,23 +206,17 @@ def _reads(kind: str, text: str, detail: str, raw: str, origin: Origin) -> Itera
             yield match[1], False, origin
 
 
+_SETTERS = frozenset({
+    "read", "mapfile", "readarray", "getopts", "local", "declare", "export", "printf", "unset", "for",
+})  # fmt: skip
+
+
 def _set_by_commands(script: BatchScript) -> set[str]:
     """Return the variables that loops, `read` and similar commands set."""
     names: set[str] = set()
     for step in script.commands:
-        names |= {place.compound.name for place in step.position.outward() if place.compound is not None}
-        if step.name in {
-            "read",
-            "mapfile",
-            "readarray",
-            "getopts",
-            "local",
-            "declare",
-            "export",
-            "printf",
-            "unset",
-            "for",
-        }:
+        names |= {compound.name for compound in step.compounds}
+        if step.name in _SETTERS:
             names |= {word.partition("=")[0] for word in step.texts[1:]}
     # Trap code, here-documents and arithmetic set variables that the trace does not list.
     found = re.findall(r"\b([A-Za-z_]\w*)(?:\+\+|--|[-+*/]?=)|\bfor\s+([A-Za-z_]\w*)", script.code)

@@ -12,7 +12,7 @@ from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.programs import PYTHON, SHELL_BUILTINS
 from hpc_kit.check.rules.finding import Problem, rule
-from hpc_kit.slurm.sizes import JobSize, parse_count, read_gpu_counts
+from hpc_kit.slurm.sizes import JobSize, parse_count, read_gpu_counts, size_of_step
 
 _PROGRAMS_TOO = frozenset({"[", "echo", "false", "kill", "printf", "pwd", "test", "true"})
 """Builtins that are also programs."""
@@ -113,6 +113,12 @@ def _excess(script: BatchScript, job: JobSize, srun: LaunchStage) -> Iterator[tu
     for name, count in (("gpus-per-node", gpus.per_node), ("gres", gpus.per_node)):
         if name in options and count and job.gpus_per_node and count > job.gpus_per_node:
             yield f"the step asks for {count} GPUs per node, but the job has {job.gpus_per_node}", name, True
+    whole_job = job.gpus_per_node * job.nodes if job.gpus_per_node and job.nodes else None
+    step = size_of_step(job, options)
+    count = gpus.in_job(step.nodes or 0, step.ntasks) if gpus.per_task or gpus.total else None
+    if whole_job and count and count > whole_job:
+        name = "gpus-per-task" if gpus.total is None else "gpus"
+        yield f"the step asks for {count} GPUs, but the job has {whole_job}", name, name in options
     total = parse_count(options.get("ntasks"))
     per_task = parse_count(options.get("cpus-per-task")) or (1 if total else None)
     have, whole = job.ntasks, script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus", "ntasks-per-gpu"}
@@ -278,8 +284,6 @@ def _compete(script: BatchScript, first: LaunchLine, second: LaunchLine, nodes: 
 
 def _waits_inside(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether the loop around a command waits in its body."""
-    loops = {id(place.compound) for place in step.position.outward() if place.compound is not None}
-    return any(
-        other.name == "wait" and any(id(place.compound) in loops for place in other.position.outward())
-        for other in script.commands
-    )
+    loops = {id(compound) for compound in step.compounds}
+    waits = [other for other in script.commands if other.name == "wait"]
+    return any(id(compound) in loops for wait in waits for compound in wait.compounds)
