@@ -126,5 +126,5 @@ def test_an_unknown_job_and_a_wrong_value_are_refused(kit: Kit, project: Path) -
     record = project / "runs" / "plain" / "7"
     record.mkdir(parents=True)
     (record / "end").write_text("0 1700000001\n")
-    assert kit("history", "7").stdout == "7 plain: no attempts: only jobs with a table [restart] record them\n"
-    assert kit("history").stdout == "no attempts in runs: only jobs with a table [restart] record them\n"
+    assert kit("history", "7").stdout == "7 plain: no attempts: only jobs with [restart] or [preflight] record them\n"
+    assert kit("history").stdout == "no attempts in runs: only jobs with [restart] or [preflight] record them\n"
