@@ -98,7 +98,7 @@ def template_values(
         "preflight": job.preflight if job.preflight.enabled else None,
         "preflight_requeues": preflight_requeues(job),
         "preflight_seconds": PREFLIGHT_SECONDS,
-        "container": container_command(resolved),
+        "python_words": (*container_command(resolved), resolved.python),
         "standalone": standalone,
         "simple": simple,
         "layout": job.layout,

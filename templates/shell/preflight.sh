@@ -1,9 +1,10 @@
 #!/bin/bash
 # Acts on the verdict of the preflight. The batch script sources this file, after restart.sh, and calls:
 #
-#   start_preflight                 before the measurement: removes the files of an earlier one
-#   exclude_nodes SPARES REQUEUES   after the verdict: replaces the excluded nodes by SPARES spare nodes, or requeues
-#                                   the job without these nodes, at most REQUEUES times, or ends it
+#   start_preflight   before the measurement: removes the files of an earlier one
+#   exclude_nodes SPARES REQUEUES EXIT_CODE
+#                     after the measurement, which ended with EXIT_CODE: replaces the excluded nodes by SPARES spare
+#                     nodes, or requeues the job without these nodes, at most REQUEUES times, or ends it
 #
 # Events are lines of JSON in $HPC_KIT_RUN/history, as those of restart.sh.
 
@@ -33,7 +34,9 @@ count_events() { { [ ! -e "$HPC_KIT_RUN/history" ] || cat "$HPC_KIT_RUN/history"
 exclude_nodes() {
   local nodes reasons
   if [ ! -e "$HPC_KIT_RUN/preflight/excluded" ]; then
-    echo "hpc-kit: the preflight gave no verdict, and the job goes on: see $HPC_KIT_RUN/preflight/rank-*.log" >&2
+    echo "hpc-kit: the preflight gave no verdict, and the job goes on
+  found  the measurement ended with exit code $3
+  do     read $HPC_KIT_RUN/preflight/rank-*.log" >&2
     return
   fi
   mapfile -t nodes < <(cut -d' ' -f1 "$HPC_KIT_RUN/preflight/excluded")
