@@ -72,13 +72,16 @@ def measure_nodes(
     done = submit_script(
         resolved, render_resolved(resolved, root=root), root=root, command_line=sys.argv, on_submitted=on_submitted
     )
-    job, said = QueuedJob(done.job_id, done.client), ""
+    job, before, said = QueuedJob(done.job_id, done.client), "", ""
     pause = min(QUEUE_PAUSE, done.client.poll_seconds)
     try:
         while not job.has_ended():
-            if job.is_pending and job.describe() != said:
-                said = job.describe()
+            state = job.describe()
+            # At first, Slurm has no reason yet.
+            if job.is_pending and state == before and state != said:
+                said = state
                 on_wait(said)
+            before = state
             job.check_can_start()
             time.sleep(pause)
     except BaseException:

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -51,8 +52,7 @@ CONNECT_SECONDS, NAME_SECONDS, GROUP_SECONDS = 3.0, 5.0, 10.0
 PAIR_SECONDS = 8.0
 """Time for the rounds of all pairs."""
 
-WINDOWS, WINDOW_SECONDS = 3, 0.4
-"""Of several windows the fastest counts, so that a short disturbance makes no node slow."""
+PERIODS, PERIOD_SECONDS = 3, 0.4
 
 MOST_PEERS = 64
 """Other nodes whose names and connections each node tries; spread evenly."""
@@ -136,25 +136,25 @@ def describe(node: Node) -> None:
 def measure_rates(node: Node) -> None:
     """Measure matrix products and memory of each GPU, or of the processor, and the local disk.
 
-    The slowest GPU counts. A rate is that of a whole window and not that of its fastest run, because a processor with a
+    The slowest GPU counts. A rate is that of a whole period and not that of its fastest run, because a processor with a
     quota or a hot GPU is fast for a moment.
     """
     import torch
 
     from hpc_kit.planner import measure
 
-    seconds = WINDOW_SECONDS / max(1, node.report.gpus)
+    seconds = PERIOD_SECONDS / max(1, node.report.gpus)
     devices = [torch.device("cuda", index) for index in range(node.report.gpus)] or [torch.device("cpu")]
-    best: dict[str, float] = {}
-    for _ in range(WINDOWS):
-        each = [measure.measure_device(device, seconds, measure.mean_time) for device in devices]
-        rates = {
-            MATRIX: min(found.flops or 0.0 for found in each),
-            MEMORY: min(found.bandwidth or 0.0 for found in each),
-        }
-        for name, rate in (rates | {DISK: measure_disk(Path(tempfile.gettempdir()))}).items():
-            best[name] = max(best.get(name, 0.0), rate)
-        node.add(rates=best)
+    periods: dict[str, list[float]] = defaultdict(list)
+    for _ in range(PERIODS):
+        found = [measure.measure_device(device, seconds, measure.mean_time) for device in devices]
+        periods[MATRIX].append(min(each.flops or 0.0 for each in found))
+        periods[MEMORY].append(min(each.bandwidth or 0.0 for each in found))
+        periods[DISK].append(measure_disk(Path(tempfile.gettempdir())))
+        node.add(
+            rates={name: max(rates) for name, rates in periods.items()},
+            typical={name: statistics.median(rates) for name, rates in periods.items()},
+        )
 
 
 def measure_disk(folder: Path) -> float:

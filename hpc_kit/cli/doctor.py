@@ -120,6 +120,6 @@ def _print_verdict(verdict: Verdict, name: str | None) -> None:
         print_wrapped(f"note    {note}", indent=8)
     if verdict.excluded:
         listed = nodelist.fold([node.node for node in verdict.excluded])
-        reason = verdict.excluded[0].reasons[0].partition(",")[0]
+        reason = f"{verdict.excluded[0].state}: {verdict.excluded[0].reasons[0].partition(',')[0]}"
         print_line("do", f"hpc-kit submit {name or 'JOB'} --exclude={shlex.quote(listed)}")
         print_line("", f"hpc-kit cluster exclude {shlex.quote(listed)} --reason {shlex.quote(reason)} --for 7d")

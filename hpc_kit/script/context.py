@@ -95,6 +95,8 @@ def template_values(
         "task_output": job.launch.output,
         "task_error": job.launch.error,
         "restart": job.restart,
+        "spares": (spares := job.restart.spares if job.restart else 0),
+        "all_nodes": resolved.nodes + spares,
         "preflight": job.preflight if job.preflight.enabled else None,
         "preflight_requeues": preflight_requeues(job),
         "preflight_seconds": PREFLIGHT_SECONDS,

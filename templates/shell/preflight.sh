@@ -1,5 +1,5 @@
 #!/bin/bash
-# Acts on the verdict of the preflight. The batch script sources this file, after restart.sh, and calls:
+# Runs the job without slow and broken nodes. The batch script sources this file, after restart.sh, and calls:
 #
 #   start_preflight   before the measurement: removes the files of an earlier one
 #   exclude_nodes SPARES REQUEUES EXIT_CODE
@@ -64,8 +64,10 @@ requeue_without() {
   all=$(IFS=, && echo "${before:+$before,}$*")
   others=$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --format=%N | sort -u |
     grep -cvxFf <(scontrol show hostnames "$all")) || true
-  [ "$others" -ge "$SLURM_JOB_NUM_NODES" ] ||
-    end_without "$reasons" "partition $SLURM_JOB_PARTITION has $others other nodes; the job needs $SLURM_JOB_NUM_NODES" "$@"
+  if [ "$others" -lt "$SLURM_JOB_NUM_NODES" ]; then
+    answer="partition $SLURM_JOB_PARTITION has $others other nodes; the job needs $SLURM_JOB_NUM_NODES"
+    end_without "$reasons" "$answer" "$@"
+  fi
   record_preflight end "\"decision\": \"requeue\", \"exit_code\": 0, \"reason\": \"preflight: $reasons\""
   echo "hpc-kit: the job is requeued without $*" >&2
   # Slurm sends TERM to this script and its commands, and changes the list of a pending job only.
