@@ -79,13 +79,14 @@ requeue_without() {
 
 # Ends the job:  end_without REASONS CAUSE NODE...
 end_without() {
-  local reasons=$1 cause=$2
+  local reasons=$1 cause=$2 nodes
   shift 2
+  nodes=$(IFS=, && echo "$*")
   record_preflight end "\"decision\": \"failed\", \"exit_code\": 1, \"reason\": \"preflight: $reasons\""
-  echo "hpc-kit: the job cannot go on without ${*}
+  echo "hpc-kit: the job cannot go on without $nodes
   found  $reasons
          $cause
-  do     submit the job again with --exclude=$(IFS=, && echo "$*"), or set [preflight] enabled = false" >&2
+  do     submit the job again with --exclude=$nodes, or set [preflight] enabled = false" >&2
   echo "1 $(date +%s)" >"$HPC_KIT_RUN/end" || true
   exit 1
 }
