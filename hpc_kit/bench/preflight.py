@@ -225,7 +225,7 @@ def find_slow(reports: Sequence[NodeReport], threshold: float) -> tuple[dict[str
     """
     slow: dict[str, list[str]] = defaultdict(list)
     if len(reports) < LEAST_NODES:
-        return {}, [f"{len(reports)} nodes to compare: a slow node is found among {LEAST_NODES} or more"]
+        return {}, [f"a slow node is found among {LEAST_NODES} nodes or more; measured: {len(reports)}"]
     if len({report.host for report in reports}) < len(reports):
         return {}, ["several nodes are on one machine: their rates are not compared"]
     for name in UNITS:

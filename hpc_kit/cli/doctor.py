@@ -87,6 +87,8 @@ def _measure_nodes(name: str | None, *, as_json: bool) -> int:
 
     def announce(new: Submission) -> None:
         submitted.append(new)
+        for note in new.notes:
+            print_wrapped(f"note    {note}", indent=8, err=True)
         if not as_json:
             nodes = f"{resolved.nodes} node{'s'[: resolved.nodes != 1]}"
             print_line("job", f"{new.job_id} {resolved.job.name}: {nodes}", right=short_path(new.run_folder))

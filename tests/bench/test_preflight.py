@@ -84,7 +84,7 @@ def test_a_node_is_slow_if_its_fastest_period_is_slower_than_usual_ones() -> Non
 def test_two_nodes_cannot_be_compared() -> None:
     verdict = judged(("n1", "n2"), n2={"rates": {**RATES, MATRIX: 1e10}})
     assert excluded(verdict) == {}
-    assert verdict.notes == ("2 nodes to compare: a slow node is found among 3 or more",)
+    assert verdict.notes == ("a slow node is found among 3 nodes or more; measured: 2",)
 
 
 def test_only_nodes_of_the_same_kind_are_compared() -> None:
