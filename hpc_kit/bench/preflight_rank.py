@@ -176,8 +176,10 @@ def measure_disk(folder: Path) -> float:
 
 _XID = re.compile(r"\[\s*(\d+)\.\d+\].*NVRM: Xid \(PCI:([\w:.]+)\): (\d+)")
 HARDWARE_XIDS = {48, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 140}
-"""Xids of memory errors, NVLink, and GPUs that are lost or do not answer, by NVIDIA's list of Xid errors. Others may come
-from programs."""
+"""Xids of memory errors, NVLink, and GPUs that are lost or do not answer, by NVIDIA's list of Xid errors.
+
+Others may come from programs.
+"""
 
 XID_SECONDS = 86400.0
 """Older messages may be of a GPU that was repaired since."""
