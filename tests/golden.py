@@ -80,6 +80,8 @@ CASES: dict[str, tuple[str, str, dict[str, object], str]] = {
     ),
     "restart.spares": ("ddp_torchrun", "slurm", {"restart.spares": 1, "restart.resume_args": ["--resume"]}, ""),
     "restart.torchrun.standalone": ("ddp_torchrun", "slurm", {"restart": {"signal": "USR2"}, **PROJECT}, "standalone"),
+    "preflight": ("ddp_4node", "slurm", {"preflight": {"enabled": True}}, ""),
+    "preflight.spares": ("ddp_4node", "local", {"preflight.enabled": True, "restart.spares": 1}, ""),
     "special_characters": (
         "single",
         "slurm",

@@ -35,6 +35,7 @@ JOB_TABLES = {
     "Program": "[program]",
     "Launch": "[launch]",
     "Restart": "[restart]",
+    "Preflight": "[preflight]",
 }
 CLUSTER_TABLES = {
     "Cluster": "Top level",

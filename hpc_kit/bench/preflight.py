@@ -65,7 +65,9 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     gpus: int = 0
     versions: dict[str, str] = {}
     rates: dict[str, float] = {}
-    """Operations, bytes or bits per second, by the names in `UNITS`; without the network."""
+    """Operations or bytes per second in the fastest of some periods, by the names in `UNITS`; without the network."""
+    typical: dict[str, float] = {}
+    """The same in the median of these periods."""
     gpu_errors: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
     """Nodes whose names do not resolve on this node."""
@@ -223,21 +225,23 @@ def find_slow(reports: Sequence[NodeReport], threshold: float) -> tuple[dict[str
     """
     slow: dict[str, list[str]] = defaultdict(list)
     if len(reports) < LEAST_NODES:
-        return {}, [f"{len(reports)} nodes to compare: a slow node is found among {LEAST_NODES} or more"]
+        return {}, [f"a slow node is found among {LEAST_NODES} nodes or more; measured: {len(reports)}"]
     if len({report.host for report in reports}) < len(reports):
         return {}, ["several nodes are on one machine: their rates are not compared"]
     for name in UNITS:
-        by_kind: dict[str, dict[str, float]] = defaultdict(dict)
+        by_kind: dict[str, list[NodeReport]] = defaultdict(list)
         for report in reports:
             if name in report.all_rates:
-                by_kind["" if name == NETWORK else report.kind][report.node] = report.all_rates[name]
-        for rates in by_kind.values():
-            median = statistics.median(rates.values())
+                by_kind["" if name == NETWORK else report.kind].append(report)
+        for same in by_kind.values():
+            # A node with other work for a moment is not slow: its fastest period is compared with usual ones.
+            median = statistics.median(each.typical.get(name, each.all_rates[name]) for each in same)
             limit = median * (min(threshold, DISK_THRESHOLD) if name == DISK else threshold)
-            for node, rate in rates.items():
-                if len(rates) >= LEAST_NODES and rate < limit:
+            for each in same:
+                rate = each.all_rates[name]
+                if len(same) >= LEAST_NODES and rate < limit:
                     part = f"{format_number(rate / median, 2)} of the median {format_rate(name, median)}"
-                    slow[node].append(f"{name} {format_rate(name, rate)}, {part}")
+                    slow[each.node].append(f"{name} {format_rate(name, rate)}, {part}")
     return slow, []
 
 

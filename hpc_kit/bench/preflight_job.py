@@ -10,7 +10,7 @@ from msgspec import structs
 
 from hpc_kit.bench.preflight import read_verdict
 from hpc_kit.bench.slurm_job import QUEUE_PAUSE, QueuedJob
-from hpc_kit.errors import JobFailed
+from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.script.render import render_resolved
 from hpc_kit.submission.submit import submit_script
 
@@ -19,21 +19,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpc_kit.bench.preflight import Verdict
-    from hpc_kit.spec.load import LoadedJob
     from hpc_kit.spec.resolve import Resolved
     from hpc_kit.submission.submit import Submission
 
 TIME_LIMIT = "00:05:00"
 
 
-def measuring_job(loaded: LoadedJob) -> LoadedJob:
-    """Return a job with the nodes of another job, spare nodes included, that only measures them."""
-    job, resources = loaded.job, loaded.job.resources
-    spares = job.restart.spares if job.restart else 0
-    if spares and resources.nodes is not None and resources.ntasks is None:
-        resources = structs.replace(resources, nodes=int(resources.nodes) + spares)
-    unrelated = ("array", "begin", "dependency", "error", "mail_type", "output", "signal", "time_min")
-    resources = structs.replace(resources, time=TIME_LIMIT, **dict.fromkeys(unrelated))
+def measuring_job(resolved: Resolved) -> Resolved:
+    """Return a job with the nodes of another job, spare nodes included, that only measures them.
+
+    Raises:
+        SpecError: The job is heterogeneous.
+    """
+    if resolved.components:
+        raise SpecError(
+            "the nodes of a heterogeneous job cannot be measured",
+            found=f"job {resolved.job.name} has {len(resolved.components)} components",
+            remedy="measure the nodes of one component: hpc-kit doctor -j NODESx1 -- true",
+        )
+    job, per_node = resolved.job, resolved.job.resources.ntasks_per_node
+    nodes = resolved.nodes + (job.restart.spares if job.restart else 0)
+    ntasks = resolved.ntasks if per_node is None else nodes * per_node
+    unrelated = ("array", "begin", "dependency", "error", "mail_type", "no_kill", "output", "signal", "time_min")
+    resources = structs.replace(job.resources, nodes=nodes, ntasks=ntasks, time=TIME_LIMIT, **dict.fromkeys(unrelated))
     job = structs.replace(
         job,
         name=f"{job.name}-preflight",
@@ -42,7 +50,7 @@ def measuring_job(loaded: LoadedJob) -> LoadedJob:
         restart=None,
         resources=resources,
     )
-    return structs.replace(loaded, job=job)
+    return structs.replace(resolved, job=job, nodes=nodes, ntasks=ntasks, render_command=())
 
 
 def measure_nodes(
@@ -64,13 +72,16 @@ def measure_nodes(
     done = submit_script(
         resolved, render_resolved(resolved, root=root), root=root, command_line=sys.argv, on_submitted=on_submitted
     )
-    job, said = QueuedJob(done.job_id, done.client), ""
+    job, before, said = QueuedJob(done.job_id, done.client), "", ""
     pause = min(QUEUE_PAUSE, done.client.poll_seconds)
     try:
         while not job.has_ended():
-            if job.is_pending and job.describe() != said:
-                said = job.describe()
+            state = job.describe()
+            # At first, Slurm has no reason yet.
+            if job.is_pending and state == before and state != said:
+                said = state
                 on_wait(said)
+            before = state
             job.check_can_start()
             time.sleep(pause)
     except BaseException:

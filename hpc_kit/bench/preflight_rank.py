@@ -7,6 +7,7 @@ longer than its own time limit, and SIGALRM ends a process that hangs in C code.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -47,12 +49,11 @@ if TYPE_CHECKING:
 SIGN_IN_SECONDS = 30.0
 """Time after the start at which nodes that have not signed in count as missing. The import of torch may be slow."""
 
-CONNECT_SECONDS, NAME_SECONDS, GROUP_SECONDS = 3.0, 5.0, 10.0
+CONNECT_SECONDS, NAME_SECONDS, GROUP_SECONDS = 3.0, 5.0, 15.0
 PAIR_SECONDS = 8.0
 """Time for the rounds of all pairs."""
 
-WINDOWS, WINDOW_SECONDS = 3, 0.4
-"""Of several windows the fastest counts, so that a short disturbance makes no node slow."""
+PERIODS, PERIOD_SECONDS = 3, 0.4
 
 MOST_PEERS = 64
 """Other nodes whose names and connections each node tries; spread evenly."""
@@ -136,25 +137,25 @@ def describe(node: Node) -> None:
 def measure_rates(node: Node) -> None:
     """Measure matrix products and memory of each GPU, or of the processor, and the local disk.
 
-    The slowest GPU counts. A rate is that of a whole window and not that of its fastest run, because a processor with a
+    The slowest GPU counts. A rate is that of a whole period and not that of its fastest run, because a processor with a
     quota or a hot GPU is fast for a moment.
     """
     import torch
 
     from hpc_kit.planner import measure
 
-    seconds = WINDOW_SECONDS / max(1, node.report.gpus)
+    seconds = PERIOD_SECONDS / max(1, node.report.gpus)
     devices = [torch.device("cuda", index) for index in range(node.report.gpus)] or [torch.device("cpu")]
-    best: dict[str, float] = {}
-    for _ in range(WINDOWS):
-        each = [measure.measure_device(device, seconds, measure.mean_time) for device in devices]
-        rates = {
-            MATRIX: min(found.flops or 0.0 for found in each),
-            MEMORY: min(found.bandwidth or 0.0 for found in each),
-        }
-        for name, rate in (rates | {DISK: measure_disk(Path(tempfile.gettempdir()))}).items():
-            best[name] = max(best.get(name, 0.0), rate)
-        node.add(rates=best)
+    periods: dict[str, list[float]] = defaultdict(list)
+    for _ in range(PERIODS):
+        found = [measure.measure_device(device, seconds, measure.mean_time) for device in devices]
+        periods[MATRIX].append(min(each.flops or 0.0 for each in found))
+        periods[MEMORY].append(min(each.bandwidth or 0.0 for each in found))
+        periods[DISK].append(measure_disk(Path(tempfile.gettempdir())))
+        node.add(
+            rates={name: max(rates) for name, rates in periods.items()},
+            typical={name: statistics.median(rates) for name, rates in periods.items()},
+        )
 
 
 def measure_disk(folder: Path) -> float:
@@ -175,7 +176,10 @@ def measure_disk(folder: Path) -> float:
 
 _XID = re.compile(r"\[\s*(\d+)\.\d+\].*NVRM: Xid \(PCI:([\w:.]+)\): (\d+)")
 HARDWARE_XIDS = {48, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 140}
-"""Xids of memory errors, NVLink, and GPUs that are lost or do not answer; others may come from programs."""
+"""Xids of memory errors, NVLink, and GPUs that are lost or do not answer, by NVIDIA's list of Xid errors.
+
+Others may come from programs.
+"""
 
 XID_SECONDS = 86400.0
 """Older messages may be of a GPU that was repaired since."""
@@ -318,6 +322,10 @@ def measure_network(node: Node, world: World) -> None:
     """Connect with the other nodes, and measure pairs of nodes and the all-reduce among those that are connected.
 
     Nodes that do not come in time are left out, so that they disturb no other measurement.
+
+    Raises:
+        TimeoutError: This node did not come in time.
+        RendezvousError: The store of rank 0 was not found.
     """
     if world.world_size == 1:
         return
@@ -338,8 +346,7 @@ def measure_network(node: Node, world: World) -> None:
         board.set(f"peer/{world.rank}", json.dumps(me))
         peers = _collect_peers(node, world, board)
         if world.rank not in peers:
-            node.add(error=f"came later than {SIGN_IN_SECONDS:.0f} s after its start")
-            return
+            raise TimeoutError(f"this node came later than {SIGN_IN_SECONDS:.0f} s after the start")
         _check_connections(node, {peer.node: peer for peer in peers.values()})
         members = _agree_on_members(node, world, board, peers)
         if len(members) > 1 and world.rank in members:
@@ -427,7 +434,7 @@ def _measure_group(node: Node, group_store: Any, members: list[int], peers: dict
     node.add(stage="pairs of nodes")
     measured = _measure_pairs(link, own, len(members))
     node.add(pairs={peers[members[other]].node: rate for other, rate in measured.items()}, stage="all-reduce")
-    slowest = torch.tensor(min(measured.values()), dtype=torch.float64)
+    slowest = torch.tensor(min(measured.values(), default=math.inf), dtype=torch.float64)
     dist.all_reduce(slowest, op=dist.ReduceOp.MIN)
     size = int(min(LARGEST_MESSAGE, max(SMALLEST_MESSAGE, slowest.item() / 8 * ALL_REDUCE_SECONDS)))
     seconds = rank_timing.time_calls({"": link.collective_call("all_reduce", size)}, seconds=ALL_REDUCE_SECONDS)[""]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.job_arguments import JobCommand, job_arguments, parse_request
+from hpc_kit.cli.job_arguments import JobCommand, job_arguments, parse_request, resolve_request
 from hpc_kit.cli.options import JSON_OPTION
 from hpc_kit.cli.output import format_table, print_line, print_wrapped, short_path
 from hpc_kit.cli.terminal import echo
@@ -81,19 +81,16 @@ def _measure_nodes(name: str | None, *, as_json: bool) -> int:
     import msgspec
 
     from hpc_kit.bench.preflight_job import measure_nodes, measuring_job
-    from hpc_kit.cli.job_arguments import load_request
     from hpc_kit.spec import search_path
-    from hpc_kit.spec.default_cluster import ClusterChoice, default_cluster
-    from hpc_kit.spec.resolve import resolve
 
-    root, request = search_path.current_folder(), parse_request(name)
-    cluster = request.cluster
-    choice = ClusterChoice(cluster, {}) if cluster else default_cluster(root, os.environ, require_answer=True)
-    resolved = resolve(measuring_job(load_request(request, root, choice)), root=root)
+    root = search_path.current_folder()
+    resolved = measuring_job(resolve_request(parse_request(name), root, require_answer=True))
     submitted: list[Submission] = []
 
     def announce(new: Submission) -> None:
         submitted.append(new)
+        for note in new.notes:
+            print_wrapped(f"note    {note}", indent=8, err=True)
         if not as_json:
             nodes = f"{resolved.nodes} node{'s'[: resolved.nodes != 1]}"
             print_line("job", f"{new.job_id} {resolved.job.name}: {nodes}", right=short_path(new.run_folder))
@@ -127,6 +124,6 @@ def _print_verdict(verdict: Verdict, name: str | None) -> None:
         print_wrapped(f"note    {note}", indent=8)
     if verdict.excluded:
         listed = nodelist.fold([node.node for node in verdict.excluded])
-        reason = verdict.excluded[0].reasons[0].partition(",")[0]
+        reason = f"{verdict.excluded[0].state}: {verdict.excluded[0].reasons[0].partition(',')[0]}"
         print_line("do", f"hpc-kit submit {name or 'JOB'} --exclude={shlex.quote(listed)}")
         print_line("", f"hpc-kit cluster exclude {shlex.quote(listed)} --reason {shlex.quote(reason)} --for 7d")

@@ -54,6 +54,8 @@ def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json
         echo(f"hpc-kit: the code has changed since job {job_id} was submitted", err=True)
         echo("\n".join([*shown[:CHANGED_LINES], *more]), err=True)
     done = resubmit(again, root, lambda _: None)
+    for note in done.notes:
+        echo(f"hpc-kit: {note}", err=True)
     name = again.resolved.job.name
     if as_json:
         result = {"job_id": done.job_id, "name": name, "run": str(done.run_folder), "continues": job_id}

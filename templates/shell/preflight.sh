@@ -1,9 +1,10 @@
 #!/bin/bash
-# Acts on the verdict of the preflight. The batch script sources this file, after restart.sh, and calls:
+# Runs the job without slow and broken nodes. The batch script sources this file, after restart.sh, and calls:
 #
-#   start_preflight                 before the measurement: removes the files of an earlier one
-#   exclude_nodes SPARES REQUEUES   after the verdict: replaces the excluded nodes by SPARES spare nodes, or requeues
-#                                   the job without these nodes, at most REQUEUES times, or ends it
+#   start_preflight   before the measurement: removes the files of an earlier one
+#   exclude_nodes SPARES REQUEUES EXIT_CODE
+#                     after the measurement, which ended with EXIT_CODE: replaces the excluded nodes by SPARES spare
+#                     nodes, or requeues the job without these nodes, at most REQUEUES times, or ends it
 #
 # Events are lines of JSON in $HPC_KIT_RUN/history, as those of restart.sh.
 
@@ -33,7 +34,9 @@ count_events() { { [ ! -e "$HPC_KIT_RUN/history" ] || cat "$HPC_KIT_RUN/history"
 exclude_nodes() {
   local nodes reasons
   if [ ! -e "$HPC_KIT_RUN/preflight/excluded" ]; then
-    echo "hpc-kit: the preflight gave no verdict, and the job goes on: see $HPC_KIT_RUN/preflight/rank-*.log" >&2
+    echo "hpc-kit: the preflight gave no verdict, and the job goes on
+  found  the measurement ended with exit code $3
+  do     read $HPC_KIT_RUN/preflight/rank-*.log" >&2
     return
   fi
   mapfile -t nodes < <(cut -d' ' -f1 "$HPC_KIT_RUN/preflight/excluded")
@@ -61,8 +64,10 @@ requeue_without() {
   all=$(IFS=, && echo "${before:+$before,}$*")
   others=$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --format=%N | sort -u |
     grep -cvxFf <(scontrol show hostnames "$all")) || true
-  [ "$others" -ge "$SLURM_JOB_NUM_NODES" ] ||
-    end_without "$reasons" "partition $SLURM_JOB_PARTITION has $others other nodes; the job needs $SLURM_JOB_NUM_NODES" "$@"
+  if [ "$others" -lt "$SLURM_JOB_NUM_NODES" ]; then
+    answer="partition $SLURM_JOB_PARTITION has $others other nodes; the job needs $SLURM_JOB_NUM_NODES"
+    end_without "$reasons" "$answer" "$@"
+  fi
   record_preflight end "\"decision\": \"requeue\", \"exit_code\": 0, \"reason\": \"preflight: $reasons\""
   echo "hpc-kit: the job is requeued without $*" >&2
   # Slurm sends TERM to this script and its commands, and changes the list of a pending job only.
@@ -74,13 +79,14 @@ requeue_without() {
 
 # Ends the job:  end_without REASONS CAUSE NODE...
 end_without() {
-  local reasons=$1 cause=$2
+  local reasons=$1 cause=$2 nodes
   shift 2
+  nodes=$(IFS=, && echo "$*")
   record_preflight end "\"decision\": \"failed\", \"exit_code\": 1, \"reason\": \"preflight: $reasons\""
-  echo "hpc-kit: the job cannot go on without ${*}
+  echo "hpc-kit: the job cannot go on without $nodes
   found  $reasons
          $cause
-  do     submit the job again with --exclude=$(IFS=, && echo "$*"), or set [preflight] enabled = false" >&2
+  do     submit the job again with --exclude=$nodes, or set [preflight] enabled = false" >&2
   echo "1 $(date +%s)" >"$HPC_KIT_RUN/end" || true
   exit 1
 }

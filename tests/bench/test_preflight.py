@@ -74,10 +74,17 @@ def test_disks_vary_more() -> None:
     assert excluded(judged(n3={"rates": {**RATES, DISK: 0.2e9}})) == {"n3": "slow"}
 
 
+def test_a_node_is_slow_if_its_fastest_period_is_slower_than_usual_ones() -> None:
+    busy = {"rates": {**RATES, MATRIX: 0.9e12}, "typical": {**RATES, MATRIX: 0.5e12}}
+    lucky = {"rates": {**RATES, MATRIX: 2e12}, "typical": RATES}
+    assert excluded(judged(n1=lucky, n2=lucky, n3=busy)) == {}
+    assert excluded(judged(n1=lucky, n2=lucky, n3={"rates": {**RATES, MATRIX: 0.6e12}})) == {"n3": "slow"}
+
+
 def test_two_nodes_cannot_be_compared() -> None:
     verdict = judged(("n1", "n2"), n2={"rates": {**RATES, MATRIX: 1e10}})
     assert excluded(verdict) == {}
-    assert verdict.notes == ("2 nodes to compare: a slow node is found among 3 or more",)
+    assert verdict.notes == ("a slow node is found among 3 nodes or more; measured: 2",)
 
 
 def test_only_nodes_of_the_same_kind_are_compared() -> None:

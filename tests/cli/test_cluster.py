@@ -1,4 +1,4 @@
-"""`hpc-kit cluster discover` on the embedded Slurm."""
+"""`hpc-kit cluster` on the embedded Slurm."""
 
 from __future__ import annotations
 
@@ -39,3 +39,30 @@ def test_without_write_nothing_is_written(kit: Kit, project: Path) -> None:
     facts = json.loads(kit("cluster", "discover", "--json").stdout)["facts"]
     assert {"key": "max_array_size", "value": 1001, "source": "scontrol show config"} in facts
     assert list((project / "env").iterdir()) == []
+
+
+def test_later_jobs_do_not_use_excluded_nodes(kit: Kit, project: Path, tmp_path: Path) -> None:
+    state = {"XDG_STATE_HOME": str(tmp_path / "kept")}
+    (node, *_) = kit("nodelist", "127.0.0.[1-4]").stdout.split()
+    done = kit("cluster", "exclude", node, "--reason", "slow disk", "--for", "2d", **state)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1].startswith(node)
+    assert [each["reason"] for each in json.loads(kit("cluster", "exclusions", "--json", **state).stdout)] == [
+        "slow disk"
+    ]
+    program = ("--", "bash", "-c", "echo on $SLURMD_NODENAME")
+    done = kit("submit", "-j", "2x1", *program, **state)
+    assert f"note    excluding {node} until " in done.stdout
+    assert sorted(path.read_text() for path in project.glob("runs/bash/[0-9]*/rank-*.log")) == [
+        "on 127.0.0.2\n",
+        "on 127.0.0.3\n",
+    ]
+    assert kit("cluster", "include", node, **state).stdout == "no node of cluster local is excluded\n"
+
+
+def test_unknown_nodes_are_refused(kit: Kit, project: Path, tmp_path: Path) -> None:
+    state = {"XDG_STATE_HOME": str(tmp_path / "kept")}
+    done = kit("cluster", "exclude", "n9", "--reason", "slow", **state)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "hpc-kit: cluster local has no node n9")
+    done = kit("cluster", "include", "n9", **state)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "hpc-kit: node n9 is not excluded")

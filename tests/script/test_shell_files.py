@@ -30,13 +30,18 @@ def read_contents(folder: Path) -> dict[str, str]:
 
 
 def read_shipped() -> dict[str, str]:
-    """Return the shipped files of a job without [restart]."""
-    return {name: text for name, text in read_contents(SHIPPED).items() if name not in {"restart.sh", "spares.sh"}}
+    """Return the shipped files of a job without [restart] and [preflight]."""
+    optional = {"restart.sh", "spares.sh", "preflight.sh"}
+    return {name: text for name, text in read_contents(SHIPPED).items() if name not in optional}
 
 
-def test_a_job_with_restart_gets_all_files(project: Path) -> None:
-    text = render("single", "slurm", set={"restart.max_attempts": 3}, root=project)
+def test_a_job_gets_the_files_of_its_tables(project: Path) -> None:
+    restart: dict[str, object] = {"restart.max_attempts": 3}
+    both = restart | {"preflight.enabled": True}
+    text = render("single", "slurm", set=both, root=project)
     assert read_contents(project / find_folder(text)) == read_contents(SHIPPED)
+    text = render("single", "slurm", set=restart, root=project)
+    assert read_contents(SHIPPED).keys() - read_contents(project / find_folder(text)).keys() == {"preflight.sh"}
 
 
 def test_render_writes_the_files_that_the_script_calls(project: Path) -> None:
