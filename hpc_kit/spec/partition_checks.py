@@ -31,7 +31,7 @@ def check_with_file(resolved: Resolved) -> None:
     Raises:
         SpecError: More nodes, more CPUs of a node, or more time than the partition has.
     """
-    _check_limits(resolved, _partitions_of(resolved.cluster), {})
+    _check_limits(resolved, partitions_of(resolved.cluster), {})
 
 
 def check_with_sinfo(resolved: Resolved, client: SlurmClient) -> None:
@@ -44,7 +44,8 @@ def check_with_sinfo(resolved: Resolved, client: SlurmClient) -> None:
         _check_limits(resolved, parse_partitions(answer.stdout), client.environ)
 
 
-def _partitions_of(cluster: Cluster) -> list[ListedPartition]:
+def partitions_of(cluster: Cluster) -> list[ListedPartition]:
+    """Return the partitions that a cluster file describes."""
     found = []
     for name, each in cluster.partition.items():
         cpus = each.cpus or cluster.node.cpus or _MANY
@@ -75,7 +76,9 @@ def _check_limits(resolved: Resolved, known: Sequence[ListedPartition], environ:
             )
 
 
-def find_partition_obstacle(part: JobPart, known: Sequence[Partition], *, has_qos: bool) -> tuple[str, str, str] | None:
+def find_partition_obstacle(
+    part: JobPart, known: Sequence[ListedPartition], *, has_qos: bool
+) -> tuple[str, str, str] | None:
     """Return the first partition of a job, the reason why none of its partitions can start it, and the remedy.
 
     None: one of them can start the job, or none of them is known.

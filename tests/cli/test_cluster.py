@@ -42,27 +42,27 @@ def test_without_write_nothing_is_written(kit: Kit, project: Path) -> None:
 
 
 def test_later_jobs_do_not_use_excluded_nodes(kit: Kit, project: Path, tmp_path: Path) -> None:
-    state = {"XDG_STATE_HOME": str(tmp_path / "kept")}
+    state = str(tmp_path / "kept")
     (node, *_) = kit("nodelist", "127.0.0.[1-4]").stdout.split()
-    done = kit("cluster", "exclude", node, "--reason", "slow disk", "--for", "2d", **state)
+    done = kit("cluster", "exclude", node, "--reason", "slow disk", "--for", "2d", XDG_STATE_HOME=state)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[1].startswith(node)
-    assert [each["reason"] for each in json.loads(kit("cluster", "exclusions", "--json", **state).stdout)] == [
-        "slow disk"
-    ]
+    assert [
+        each["reason"] for each in json.loads(kit("cluster", "exclusions", "--json", XDG_STATE_HOME=state).stdout)
+    ] == ["slow disk"]
     program = ("--", "bash", "-c", "echo on $SLURMD_NODENAME")
-    done = kit("submit", "-j", "2x1", *program, **state)
+    done = kit("submit", "-j", "2x1", *program, XDG_STATE_HOME=state)
     assert f"note    excluding {node} until " in done.stdout
     assert sorted(path.read_text() for path in project.glob("runs/bash/[0-9]*/rank-*.log")) == [
         "on 127.0.0.2\n",
         "on 127.0.0.3\n",
     ]
-    assert kit("cluster", "include", node, **state).stdout == "no node of cluster local is excluded\n"
+    assert kit("cluster", "include", node, XDG_STATE_HOME=state).stdout == "no node of cluster local is excluded\n"
 
 
 def test_unknown_nodes_are_refused(kit: Kit, project: Path, tmp_path: Path) -> None:
-    state = {"XDG_STATE_HOME": str(tmp_path / "kept")}
-    done = kit("cluster", "exclude", "n9", "--reason", "slow", **state)
+    state = str(tmp_path / "kept")
+    done = kit("cluster", "exclude", "n9", "--reason", "slow", XDG_STATE_HOME=state)
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, "hpc-kit: cluster local has no node n9")
-    done = kit("cluster", "include", "n9", **state)
+    done = kit("cluster", "include", "n9", XDG_STATE_HOME=state)
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, "hpc-kit: node n9 is not excluded")
