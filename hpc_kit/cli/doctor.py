@@ -38,7 +38,8 @@ def command(job: str | None, in_job: bool, timeout: float | None, as_json: bool,
     two ranks use one GPU or variables of the launcher contradict each other.
     """
     meta = click.get_current_context().meta
-    if job is not None or meta["program"] or meta["sbatch"]:
+    values = click.get_current_context().params
+    if job is not None or meta["program"] or meta["sbatch"] or values["shape"] or values["settings"]:
         if in_job:
             raise SpecError("--in-job takes no job", remedy="srun hpc-kit doctor --in-job, or hpc-kit doctor JOB")
         return _measure_nodes(job, as_json=as_json)

@@ -52,3 +52,8 @@ def test_the_table_fits_a_terminal_and_ends_with_what_to_do(capsys: pytest.Captu
 def test_a_job_and_in_job_exclude_one_another(kit: Kit, project: Path) -> None:
     done = kit("doctor", "ddp_4node", "--in-job")
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, "hpc-kit: --in-job takes no job")
+
+
+def test_a_layout_without_a_program_is_refused(kit: Kit, project: Path) -> None:
+    done = kit("doctor", "-j", "4x2")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "hpc-kit: neither a job nor a program")
