@@ -402,7 +402,7 @@ def signal_in_evaluation(trial: Trial) -> None:
 
 
 def cut_checkpoint(trial: Trial) -> None:
-    trial.wait(trial.checkpoints, "nothing was saved")
+    trial.wait(lambda: len(trial.checkpoints()) > 1, "no second checkpoint was saved")
     parts = [path for path in trial.checkpoints()[0].iterdir() if path.suffix == ".distcp"]
     os.truncate(parts[0], parts[0].stat().st_size // 2)
     kill_rank(trial)
