@@ -36,7 +36,7 @@ from hpc_kit.bench.preflight import DISK, MATRIX, MEMORY, SECONDS, NodeReport, f
 from hpc_kit.run_files import PREFLIGHT, RUN_VARIABLE
 from hpc_kit.runtime import torch_import
 from hpc_kit.runtime.launchers import resolve
-from hpc_kit.runtime.rendezvous import meeting, network, store
+from hpc_kit.runtime.rendezvous import network, store
 from hpc_kit.runtime.rendezvous.master_host import HostResolver
 from hpc_kit.runtime.rendezvous.sign_in import wait_until
 from hpc_kit.runtime.rendezvous.store_search import StoreSearch
@@ -350,8 +350,7 @@ def measure_network(node: Node, world: World) -> None:
         _check_connections(node, {peer.node: peer for peer in peers.values()})
         members = _agree_on_members(node, world, board, peers)
         if len(members) > 1 and world.rank in members:
-            interface = meeting.route_interface(world, opened.address) if opened.address else _interface(peers, world)
-            if interface:
+            if interface := _find_interface(peers, world.rank):
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
             group_store = dist.PrefixStore("group", opened.store)  # type: ignore[attr-defined]
             _measure_group(node, group_store, members, peers, world.rank)
@@ -361,9 +360,9 @@ def measure_network(node: Node, world: World) -> None:
             wait_until(lambda: board.check(ends), time.monotonic() + CONNECT_SECONDS, len(ends))
 
 
-def _interface(peers: dict[int, Peer], world: World) -> str | None:
-    """Return the interface of rank 0 that leads to another node."""
-    other = next((peer for rank, peer in peers.items() if rank != world.rank and peer.addresses), None)
+def _find_interface(peers: dict[int, Peer], own: int) -> str | None:
+    """Return the interface that leads to another node; None on one machine."""
+    other = next((peer for rank, peer in peers.items() if rank != own and peer.addresses), None)
     source = network.source_address(other.addresses[0]) if other else None
     return network.interface_with(source) if source else None
 

@@ -123,7 +123,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "cluster discover": ("hpc-kit cluster discover", "hpc-kit cluster discover --write env/mine.toml"),
     "cluster exclude": ("hpc-kit cluster exclude n3 --reason 'slow network' --for 14d",),
     "cluster include": ("hpc-kit cluster include n3",),
-    "cluster exclusions": ("hpc-kit cluster exclusions --json",),
+    "cluster exclusions": ("hpc-kit cluster exclusions", "hpc-kit cluster exclusions --json"),
     "nodelist": ("hpc-kit nodelist 'n[01-04,7]'",),
     "bench": ("hpc-kit bench comm", "hpc-kit submit bench_comm"),
     "bench comm": ("srun -N 2 -n 8 hpc-kit bench comm",),

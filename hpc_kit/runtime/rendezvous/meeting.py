@@ -135,7 +135,7 @@ def meet(
         server=opened.store,
         prefix=prefix,
         is_owner=opened.is_server,
-        interface=route_interface(whole, address),
+        interface=_route_interface(whole, address),
         keys=opened.store.num_keys() if opened.is_server else 0,
         reserved_port=opened.reserved_port,
     )
@@ -167,7 +167,7 @@ def _read_address(notes: Store, world: World, opened: store.OpenStore) -> str:
     return opened.address or _first_address(opened.host)
 
 
-def route_interface(world: World, address: str) -> str | None:
+def _route_interface(world: World, address: str) -> str | None:
     """Return the interface that leads to rank 0, or None if it is unknown; gloo then chooses one."""
     if world.nnodes == 1:
         return network.interface_with("127.0.0.1")
