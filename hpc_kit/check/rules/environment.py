@@ -157,14 +157,15 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
             # A relative folder lies in the one that was entered before.
             entered = entered if target == "" else step if target else None
         folder = _filled(step)
-        launches = [each for each in wide if _follows(script, step, each)]
-        launch: LaunchLine | None = None
         if folder is not None:
-            launch = next((each for each in launches if _reaches(script, folder, each)), None)
+            using = (each for each in wide if _reaches(script, folder, each))
         elif entered is not None and _fills_here(step):
-            folder = _plain(entered.words[1].text)
-            launch = next((each for each in launches if not _leaves(script, entered, step, each.command)), None)
-        if folder is not None and launch is not None and not _spread(script, folder, launch):
+            folder, last = _plain(entered.words[1].text), entered
+            using = (each for each in wide if not _leaves(script, last, step, each.command))
+        else:
+            continue
+        launch = next((each for each in using if _follows(script, step, each)), None)
+        if launch is not None and not _spread(script, folder, launch):
             yield _first_only(folder, step, launch)
             return
 
