@@ -109,18 +109,18 @@ def find_late(stacks: list[RankStack]) -> list[RankStack]:
 
 def find_behind(stacks: list[RankStack]) -> list[RankStack]:
     """Return the ranks that have begun the fewest collectives; empty if all have begun as many."""
-    for backend in dict.fromkeys(backend for stack in stacks for backend in stack.collectives):
-        numbers = [stack.collectives.get(backend, (0, ""))[0] for stack in stacks]
+    for backend in _common_backends(stacks):
+        numbers = [stack.collectives[backend][0] for stack in stacks]
         if min(numbers) < max(numbers):
             return [stack for stack, number in zip(stacks, numbers, strict=True) if number == min(numbers)]
     return []
 
 
 def find_mismatch(stacks: list[RankStack], hosts: dict[int, str]) -> StallCause | None:
-    """Return the verdict about ranks whose latest collectives have the same number, and are different ones."""
+    """Return the cause if the latest collectives of the ranks have the same number, and are different ones."""
     if find_behind(stacks):
         return None
-    for backend, (number, _) in (stacks[0].collectives if stacks else {}).items():
+    for backend in _common_backends(stacks):
         by_call: dict[str, list[int]] = {}
         for stack in stacks:
             by_call.setdefault(stack.collectives[backend][1], []).append(stack.rank)
@@ -129,8 +129,15 @@ def find_mismatch(stacks: list[RankStack], hosts: dict[int, str]) -> StallCause 
             parts = "; ".join(f"{format_ranks(ranks)} in {call}" for call, ranks in calls[:3])
             # Of two ranks, either may be wrong.
             few = calls[-1][1] if len(calls[-1][1]) < len(calls[0][1]) else []
+            number = stacks[0].collectives[backend][0]
             return StallCause(f"the ranks differ in collective {number} of {backend}: {parts}", few, hosts)
     return None
+
+
+def _common_backends(stacks: list[RankStack]) -> list[str]:
+    """Return the backends with a collective on all ranks: many messages in other groups displace older entries."""
+    names = stacks[0].collectives if stacks else {}
+    return [name for name in names if all(name in stack.collectives for stack in stacks)]
 
 
 def describe_place(stacks: list[RankStack], verbs: tuple[str, str] = ("is", "are")) -> str:

@@ -11,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from hpc_kit.errors import SpecError
 from hpc_kit.run_files import RankStack, read_first_failure, read_stall
 from hpc_kit.runs.stacks import group_stacks, request_stacks
 from hpc_kit.runtime import watchdog
+from hpc_kit.runtime.flight_recorder import latest_collectives
 from hpc_kit.runtime.stack_comparison import compare_stacks
 from hpc_kit.runtime.watchdog import Progress
 from tests.runtime.launches import Step
@@ -188,6 +190,23 @@ def test_ranks_in_different_collectives_are_shown_with_their_calls() -> None:
         "the ranks differ in collective 9 of gloo: "
         "ranks 0, 1, 3 in all_reduce of [8] Float; rank 2 in broadcast of [8] Float"
     )
+
+
+def test_a_rank_whose_record_is_lost_is_not_late() -> None:
+    stacks = [stack(rank, "a:1", waits=True, number=9) for rank in range(3)]
+    stacks[1] = stacks[1]._replace(collectives={})
+    assert compare_stacks(stacks, 3).late == []
+
+
+def test_inputs_of_a_scatter_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {"process_group": ["0", "default_pg"], "is_p2p": False, "collective_seq_id": 3, "input_dtypes": ["Float"]}
+    found = []
+    for call, shapes in (("scatter", [[2, 4]]), ("scatter", []), ("all_reduce", [[8]])):
+        entries = {"entries": [{**entry, "profiling_name": f"gloo:{call}", "input_sizes": shapes}]}
+        recorder = SimpleNamespace(_dump_fr_trace_json=lambda entries=entries: json.dumps(entries))
+        monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", recorder)
+        found.append(latest_collectives())
+    assert found == [{"gloo": (3, "scatter")}] * 2 + [{"gloo": (3, "all_reduce of [8] Float")}]
 
 
 @pytest.mark.slow
