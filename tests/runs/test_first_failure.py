@@ -224,7 +224,6 @@ def test_a_script_that_fails_before_srun_is_shown_by_the_end_of_its_log(run: Run
         ("ValueError: Error: environment variable RANK expected, but not set", "launch.bootstrap=true"),
         ("KeyError: 'LOCAL_RANK'", "launch.bootstrap=true"),
         ("EOFError: EOF when reading a line", "pass the answer as an argument"),
-        ("KeyError: 'DATA'", "read the traceback"),
     ],
 )
 def test_advice_follows_an_exception_that_a_job_causes(run: Run, error: str, advice: str) -> None:

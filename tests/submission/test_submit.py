@@ -134,7 +134,7 @@ def test_a_script_that_bash_cannot_read_is_refused(slurm: FakeSlurm, project: Pa
 
 
 def test_a_log_folder_named_by_the_jobs_id_is_refused(slurm: FakeSlurm, project: Path) -> None:
-    with pytest.raises(SpecError, match="cannot exist when the job starts"):
+    with pytest.raises(SpecError, match="no folder has this name before the job runs"):
         submit("job", "fake", set={"resources.output": "logs/%j/out.log"})
     assert tree(project) == UNTOUCHED
 
