@@ -55,7 +55,7 @@ def test_a_node_that_cannot_launch_tasks_is_named_with_the_line_to_leave_it_out(
     shown = project.kit("status", job).stdout
     told = project.kit("logs", job).stdout
     assert state != "COMPLETED"
-    assert "n2 cannot launch tasks" in shown, shown + told
+    assert "Slurm could not start the tasks on n2: " in shown, shown + told
     assert "hpc-kit submit -j 4x1 --no-requeue --exclude=n2 -- sleep 60" in told, told
     assert "SIGKILL" not in shown
 
