@@ -55,7 +55,7 @@ recent_events() {
     /"progress": "made"/ { text = "" } END { printf "%s", text }' "$restart_history"
 }
 
-# The last attempt has ended without progress, and its event matches:  ended_before PATTERN
+# The last event of an end matches, and its attempt made no progress:  ended_before PATTERN
 ended_before() { recent_events | grep '"event": "end"' | tail -n 1 | grep -Eq "$1"; }
 
 count_attempts() { { [ ! -e "$restart_history" ] || "$@"; } | grep -c '"event": "start"' || true; }
