@@ -37,7 +37,7 @@ class Restart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     lead: Annotated[
         str | int, Meta(description="Seconds between the signal and the time limit, or a time such as '5:00'")
     ] = 120
-    max_attempts: Annotated[Count, Meta(description="Most attempts of the job, with the first")] = 20
+    max_attempts: Annotated[Count, Meta(description="Most attempts in a row without known progress")] = 20
     exit_codes: Annotated[
         tuple[ExitCode, ...],
         Meta(

@@ -49,10 +49,14 @@ can_resume() {
 # Prints the state of the job; nothing if Slurm does not answer.
 job_state() { squeue --noheader --jobs="$restart_job" --format=%T 2>/dev/null | head -n1 || true; }
 
-# Prints the events since the last `hpc-kit resubmit`, or all.
+# Prints the events since the last attempt that made progress and since the last `hpc-kit resubmit`, or all.
 recent_events() {
-  awk '/"event": "resubmitted"/ { text = "" } { text = text $0 "\n" } END { printf "%s", text }' "$restart_history"
+  awk '/"event": "resubmitted"/ { text = "" } { text = text $0 "\n" }
+    /"progress": "made"/ { text = "" } END { printf "%s", text }' "$restart_history"
 }
+
+# The last event of an end matches, and its attempt made no progress:  ended_before PATTERN
+ended_before() { recent_events | grep '"event": "end"' | tail -n 1 | grep -Eq "$1"; }
 
 count_attempts() { { [ ! -e "$restart_history" ] || "$@"; } | grep -c '"event": "start"' || true; }
 
@@ -81,7 +85,7 @@ start_attempt() {
   restart_count=$(count_attempts recent_events)
   if [ "$restart_count" -gt "$HPC_KIT_MAX_ATTEMPTS" ]; then
     status=1
-    give_up "max_attempts = $HPC_KIT_MAX_ATTEMPTS"
+    give_up "max_attempts = $HPC_KIT_MAX_ATTEMPTS without known progress"
     exit "$status"
   fi
   trap 'end_early "$?"' EXIT
@@ -147,8 +151,8 @@ end_attempt() {
     reason="stopped by $HPC_KIT_STOP_SIGNAL"
   elif [[ " $HPC_KIT_EXIT_CODES " = *" $status "* ]]; then
     reason="exit code $status"
-  elif [ "$status" != 0 ] && [ -n "$(missing_rank)" ]; then
-    reason="the loss of rank $(missing_rank)"
+  elif [ "$status" != 0 ]; then
+    reason=$(describe_loss)
   fi
   # A signal soon after the start left no time to save, so that this attempt proves nothing.
   if [[ $reason = "stopped by"* && $((SECONDS - restart_start)) -lt $HPC_KIT_RESTART_LEAD ]] && made_no_progress; then
@@ -164,26 +168,36 @@ end_attempt() {
   [ -z "$state" ] || [ "$state" = RUNNING ] || { end_event ended "$reason" state "$state" && exit "$status"; }
   [ "$status" != 0 ] || status=$HPC_KIT_STOP_CODE
   local hopeless
-  hopeless=$(find_hopeless)
+  hopeless=$(find_hopeless "${reason#stopped by }")
   if [ -n "$hopeless" ]; then give_up "$hopeless"; else start_again "$reason"; fi
 }
 
-# Prints the rank for which other ranks waited in vain: they have recorded it, with their reason. A rank that was killed
-# together with the shell around it cannot record its exit code.
-missing_rank() { [ ! -s "$HPC_KIT_RUN/first-failure" ] || awk 'NF > 4 { print $1 }' "$HPC_KIT_RUN/first-failure"; }
+# Prints how a rank was lost; nothing if no rank was. Ranks that waited for another one in vain have recorded it, with
+# their reason. A rank that was killed together with the shell around it cannot record its exit code.
+# 124: the watchdog has ended the ranks. Ranks in different collectives are an error of the program.
+describe_loss() {
+  [ ! -s "$HPC_KIT_RUN/first-failure" ] || awk 'NF > 4 && !($3 == 124 && /: the ranks differ in collective/) {
+    print $3 == 124 ? "a hang" : "the loss of rank " $1 }' "$HPC_KIT_RUN/first-failure"
+}
 
-# Prints why the job must not be tried again; nothing if it may.
+# Prints why the job must not be tried again; nothing if it may:  find_hopeless REASON
 find_hopeless() {
-  if [ "$restart_count" -ge "$HPC_KIT_MAX_ATTEMPTS" ]; then
-    echo "max_attempts = $HPC_KIT_MAX_ATTEMPTS"
-  elif made_no_progress && recent_events | grep '"event": "end"' | tail -n 1 | grep -q '"progress": "none"'; then
+  if knows_progress && ! made_no_progress; then
+    return
+  elif [ "$restart_count" -ge "$HPC_KIT_MAX_ATTEMPTS" ]; then
+    echo "max_attempts = $HPC_KIT_MAX_ATTEMPTS without known progress"
+  elif knows_progress && ended_before '"progress": "none"'; then
     echo "two attempts without a new checkpoint in $restart_watched"
+  elif ! watches_progress && [[ $1 = "a hang" || $1 = "the loss of rank "* ]] &&
+    ended_before "\"decision\": \"(requeue|spare)\".*\"reason\": \"(stopped by )?$1\""; then
+    echo "two attempts ended with $1, and saved no checkpoint that is known: set [restart] progress"
   fi
 }
 
 # No saved file has changed since this attempt began.
 made_no_progress() { knows_progress && [ "$(list_saved | cksum)" = "$restart_saved" ]; }
-knows_progress() { [ "$restart_saved" != unknown ] && { [ -n "$HPC_KIT_PROGRESS" ] || [ -e "$restart_watched" ]; }; }
+knows_progress() { [ "$restart_saved" != unknown ] && watches_progress; }
+watches_progress() { [ -n "$HPC_KIT_PROGRESS" ] || [ -e "$restart_watched" ]; }
 
 # Records the end of the attempt:  end_event DECISION [REASON] [KEY VALUE]...
 end_event() {
@@ -201,7 +215,7 @@ give_up() {
   end_event gave_up "$1"
   echo "hpc-kit: the job is not started again
   found  attempt $HPC_KIT_ATTEMPT ended with exit code $status; $1
-  do     read the logs in $HPC_KIT_RUN; then submit the job again, or set [restart] max_attempts" >&2
+  do     read the logs in $HPC_KIT_RUN; then submit the job again, or set [restart] progress or max_attempts" >&2
 }
 
 start_again() {

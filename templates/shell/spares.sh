@@ -53,21 +53,22 @@ list_lost_nodes() {
 }
 
 use_spares() {
-  local host='' reason='' lost
+  local host='' loss='' lost
   kill "$restart_monitor" 2>/dev/null || true
   [ -z "$restart_stop" ] || return 1
   [ "$status" = 0 ] || [ ! -s "$HPC_KIT_RUN/first-failure" ] ||
-    read -r _ host status _ reason <"$HPC_KIT_RUN/first-failure"
+    read -r _ host status _ <"$HPC_KIT_RUN/first-failure"
   mapfile -t lost < <(if [ "$status" = 0 ]; then list_marked_nodes down,fail; else list_lost_nodes; fi)
   if [ "${#lost[@]}" = 0 ] && [ "$status" != 0 ]; then
-    # Ranks that waited for another rank in vain record that one, with their reason.
-    [[ " $HPC_KIT_EXIT_CODES " != *" $status "* && -z $reason ]] || lost=(${host:+"$host"})
+    [[ " $HPC_KIT_EXIT_CODES " = *" $status "* ]] || loss=$(describe_loss)
+    [[ " $HPC_KIT_EXIT_CODES " != *" $status "* && -z $loss ]] || lost=(${host:+"$host"})
   fi
   [ "${#lost[@]}" -gt 0 ] || return 1
   # From here on nodes are lost: with too few spare nodes, the job is requeued.
-  restart_stop="the loss of ${lost[*]}"
+  restart_stop=${loss:-the loss of ${lost[*]}}
   restart_lost+=("${lost[@]}")
-  if [ "${#restart_lost[@]}" -gt "$1" ] || [ -n "$(find_hopeless)" ] || [ "$(job_state)" != RUNNING ]; then return 1; fi
+  [ "${#restart_lost[@]}" -le "$1" ] && [ -z "$(find_hopeless "$restart_stop")" ] || return 1
+  [ "$(job_state)" = RUNNING ] || return 1
   end_event spare "$restart_stop"
   record_event node nodes "$(join_names "${lost[@]}")"
   restart_stop=''

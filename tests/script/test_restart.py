@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from hpc_kit.run_files import END
+from hpc_kit.run_files import END, RankStack
+from hpc_kit.runtime.stack_comparison import compare_stacks
 from hpc_kit.script.render import render
 from tests.pocketslurm.conftest import Slurm, wait_for
 
@@ -219,6 +220,78 @@ def test_two_attempts_without_progress_end_the_job(slurm: Slurm) -> None:
     assert await_end(run) == 75
     assert [event["decision"] for event in history(run) if event["event"] == "end"] == ["requeue", "gave_up"]
     assert "two attempts without a new checkpoint in" in log(run)
+
+
+def lose_rank(code: int, rank: str, reason: str) -> str:
+    """Return shell code that ends a rank as the ranks do that waited for another one."""
+    record = f'echo "{rank} 127.0.0.1 {code} 1700000000 {reason}" >"$HPC_KIT_RUN/first-failure"'
+    return f"{record}; exit {code}"
+
+
+def decisions(run: Path) -> list[str]:
+    """Return the decisions at the ends of the attempts."""
+    return [event["decision"] for event in history(run) if event["event"] == "end"]
+
+
+HANG = "no step has ended for 615 s after step 5: ranks 0, 1 are in train.py:15 in <module> (all_reduce)"
+
+
+def test_two_hangs_end_a_job_without_known_progress(slurm: Slurm) -> None:
+    # If no rank is late, any rank may be the first to report the hang.
+    run = submit(slurm, command=["bash", "-c", lose_rank(124, "$HPC_KIT_ATTEMPT", HANG)], restart={})
+    assert await_end(run) == 124
+    assert decisions(run) == ["requeue", "gave_up"]
+    assert "two attempts ended with a hang, and saved no checkpoint that is known" in log(run)
+
+
+def test_the_loss_of_the_same_rank_again_ends_a_job_without_known_progress(slurm: Slurm) -> None:
+    lost = lose_rank(1, "$((HPC_KIT_ATTEMPT < 3 ? HPC_KIT_ATTEMPT : 2))", "rank 0 waited for it in vain")
+    run = submit(slurm, command=["bash", "-c", lost], restart={})
+    assert await_end(run) == 1
+    assert decisions(run) == ["requeue", "requeue", "gave_up"]
+    assert "two attempts ended with the loss of rank 2" in log(run)
+
+
+def test_a_hang_does_not_replace_one_spare_node_after_the_other(tmp_path: Path) -> None:
+    own = Slurm(tmp_path / "own", gpus=0, nodes="127.0.0.[1-4]")
+    (own.folder / "runs" / "job").mkdir(parents=True)
+    # The embedded Slurm has no slurmd, for which spares.sh looks.
+    slurmd_answers = own.folder / "bin" / "timeout"
+    slurmd_answers.parent.mkdir()
+    slurmd_answers.write_text("#!/bin/bash\n")
+    slurmd_answers.chmod(0o755)
+    own.environ["PATH"] = f"{slurmd_answers.parent}:{own.environ['PATH']}"
+    hang = lose_rank(124, "0", HANG).replace("127.0.0.1", "$SLURMD_NODENAME")
+    try:
+        run = submit(own, command=["bash", "-c", hang], restart={"spares": 3}, changes={"resources.nodes": 1})
+        assert await_end(run) == 124, log(run)
+        assert decisions(run) == ["spare", "gave_up"]
+        assert "two attempts ended with a hang" in log(run)
+    finally:
+        own.clear()
+
+
+def test_ranks_in_different_collectives_are_a_failure(slurm: Slurm) -> None:
+    calls = ["all_reduce of [8] Float", "all_reduce of [8] Float", "broadcast of [8] Float"]
+    stacks = [
+        RankStack(
+            rank, "n1", 0.0, 5, None, "train.py:15", call, waits=True, threads={}, collectives={"gloo": (7, call)}
+        )
+        for rank, call in enumerate(calls)
+    ]
+    sentence = f"no step has ended for 615 s after step 5: {compare_stacks(stacks, 3).sentence}"
+    run = submit(slurm, command=["bash", "-c", lose_rank(124, "2", sentence)], restart={})
+    assert await_end(run) == 124
+    assert decisions(run) == ["failed"]
+
+
+@pytest.mark.parametrize("end", ["exit 137", lose_rank(124, "0", HANG)], ids=["exit code", "hang"])
+def test_attempts_that_make_progress_do_not_count(slurm: Slurm, end: str) -> None:
+    save = 'echo "$HPC_KIT_ATTEMPT $(date +%s)" >"$HPC_KIT_RUN/saved"'
+    command = f"[ $HPC_KIT_ATTEMPT -gt 3 ] || {{ {save}; {end}; }}; [ $HPC_KIT_ATTEMPT -gt 4 ] || exit 137"
+    run = submit(slurm, command=["bash", "-c", command], restart={"max_attempts": 2})
+    assert await_end(run) == 0, log(run)
+    assert decisions(run) == ["requeue"] * 4 + ["finished"]
 
 
 def test_signals_soon_after_the_start_are_no_attempts_without_progress(slurm: Slurm) -> None:

@@ -249,6 +249,32 @@ def test_a_rank_that_ended_in_an_earlier_attempt_does_not_count(two_ranks_of_a_r
     assert "1 of 2 ranks did not come" in error_text(outcome)
 
 
+def set_by_hand(environs: list[Environ]) -> list[Environ]:
+    """Return environments with RANK and WORLD_SIZE alone: two launches with the same address look the same."""
+    plain = {"WORLD_SIZE": str(len(environs)), "MASTER_ADDR": NODES[0], "MASTER_PORT": "29500"}
+    return [plain | {"RANK": str(rank), "HPC_KIT_RUN": environ["HPC_KIT_RUN"]} for rank, environ in enumerate(environs)]
+
+
+@pytest.mark.parametrize("launch", [list, set_by_hand], ids=["a step", "variables set by hand"])
+def test_the_end_of_an_earlier_program_without_torch_does_not_count(
+    launch: Callable[[list[Environ]], list[Environ]],
+    two_ranks_of_a_run: list[Environ],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ended_without_torch, "_POLL_SECONDS", 0)
+    monkeypatch.setattr(ended_without_torch, "_CHECKS_PER_SECOND", float("inf"))
+    (first, environ), (second, other) = [(resolve(each), each) for each in launch(two_ranks_of_a_run)]
+    ended_without_torch.record_end_without_torch(first, environ)
+    check = ended_without_torch.EndedRankCheck(first, environ)
+    # The slower rank ends the first program while the other one waits in the second.
+    ended_without_torch.record_end_without_torch(second, other)
+    check()
+    ended_without_torch.EndedRankCheck(second, other)()
+    ended_without_torch.record_end_without_torch(second, other)
+    with pytest.raises(RendezvousError, match="rank 1 has ended without importing torch"):
+        check()
+
+
 def test_without_rank_0_each_rank_lists_the_addresses_it_tried(job: str) -> None:
     environ = Step.of(1, 1, hosts=NODES[:2], job=job).environ(1)
     (outcome,) = meet_all([environ], timeout=0.4)
