@@ -18,7 +18,7 @@ from hpc_kit.cli.output import format_table, print_line, print_wrapped, short_pa
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm import nodelist
-from hpc_kit.submission.exclusions import Exclusion, read_exclusions, write_exclusions
+from hpc_kit.submission.exclusions import Exclusion, changed_exclusions, cluster_key, known_nodes, read_exclusions
 
 if TYPE_CHECKING:
     from hpc_kit.spec.cluster_document import MergedFile
@@ -117,20 +117,20 @@ def exclude_command(nodes: str, reason: str, age: dt.timedelta, cluster: str | N
     """
     session = open_session(cluster, require_answer=True)
     names = nodelist.expand(nodes)
-    answer = session.client.run(["sinfo", "--noheader", "--Node", "--format=%N"])
-    known = answer.stdout.split()
+    known = known_nodes(session.client)
     if known and (unknown := [name for name in names if name not in known]):
         near = difflib.get_close_matches(unknown[0], known, n=1)
         raise SpecError(
             f"cluster {session.cluster.name} has no node {unknown[0]}",
-            found=f"sinfo lists {nodelist.fold(sorted(set(known)))}"[:300],
+            found=f"sinfo lists {nodelist.fold(sorted(known))}"[:300],
             remedy=f"did you mean {near[0]}?" if near else "use names that sinfo -N prints",
         )
     now = time.time()
     new = [Exclusion(node=name, reason=reason, since=now, until=now + age.total_seconds()) for name in names]
-    kept = [each for each in read_exclusions(session.cluster.name) if each.node not in names]
-    write_exclusions(session.cluster.name, [*kept, *new])
-    _print_exclusions(session.cluster.name)
+    key = cluster_key(session.cluster, session.client)
+    with changed_exclusions(key) as exclusions:
+        exclusions[:] = [*(each for each in exclusions if each.node not in names), *new]
+    _print_exclusions(key)
 
 
 @command.command("include", short_help="let later jobs use excluded nodes again")
@@ -142,13 +142,14 @@ def include_command(nodes: str, cluster: str | None) -> None:
     Exit status 2 if a node is not in the list.
     """
     session, names = open_session(cluster), nodelist.expand(nodes)
-    known = read_exclusions(session.cluster.name)
-    listed = [each.node for each in known]
-    if missing := [name for name in names if name not in listed]:
-        found = f"excluded from cluster {session.cluster.name}: {', '.join(listed) or 'no node'}"
-        raise SpecError(f"node {missing[0]} is not excluded", found=found, remedy="hpc-kit cluster exclusions")
-    write_exclusions(session.cluster.name, [each for each in known if each.node not in names])
-    _print_exclusions(session.cluster.name)
+    key = cluster_key(session.cluster, session.client)
+    with changed_exclusions(key) as exclusions:
+        listed = [each.node for each in exclusions]
+        if missing := [name for name in names if name not in listed]:
+            found = f"excluded from cluster {key}: {', '.join(listed) or 'no node'}"
+            raise SpecError(f"node {missing[0]} is not excluded", found=found, remedy="hpc-kit cluster exclusions")
+        exclusions[:] = [each for each in exclusions if each.node not in names]
+    _print_exclusions(key)
 
 
 @command.command("exclusions", short_help="print the nodes that later jobs do not use")
@@ -156,7 +157,8 @@ def include_command(nodes: str, cluster: str | None) -> None:
 @JSON_OPTION
 def exclusions_command(cluster: str | None, as_json: bool) -> None:
     """Print the excluded nodes of a cluster with reason and expiry. Exclusions that have expired are not printed."""
-    name = open_session(cluster).cluster.name
+    session = open_session(cluster)
+    name = cluster_key(session.cluster, session.client)
     if as_json:
         echo(json.dumps([structs.asdict(each) for each in read_exclusions(name)], indent=1))
     else:

@@ -101,13 +101,12 @@ def _measure_nodes(name: str | None, *, as_json: bool) -> int:
         job = {"job_id": submitted[0].job_id, "run": str(submitted[0].run_folder)}
         echo(json.dumps({**job, **msgspec.to_builtins(verdict)}, indent=1))
     else:
-        _print_verdict(verdict, name)
+        _print_verdict(verdict, name, resolved.job.resources.exclude)
     return int(bool(verdict.excluded) or not verdict.is_measured)
 
 
-def _print_verdict(verdict: Verdict, name: str | None) -> None:
+def _print_verdict(verdict: Verdict, name: str | None, own_exclude: str | None) -> None:
     from hpc_kit.bench.preflight import NETWORK, UNITS, format_rate
-    from hpc_kit.slurm import nodelist
 
     rates = {report.node: report.all_rates for report in verdict.reports}
     rows = [("node", "state", *UNITS)]
@@ -124,7 +123,20 @@ def _print_verdict(verdict: Verdict, name: str | None) -> None:
     for note in verdict.notes:
         print_wrapped(f"note    {note}", indent=8)
     if verdict.excluded:
-        listed = nodelist.fold([node.node for node in verdict.excluded])
-        reason = f"{verdict.excluded[0].state}: {verdict.excluded[0].reasons[0].partition(',')[0]}"
-        print_line("do", f"hpc-kit submit {name or 'JOB'} --exclude={shlex.quote(listed)}")
-        print_line("", f"hpc-kit cluster exclude {shlex.quote(listed)} --reason {shlex.quote(reason)} --for 7d")
+        _print_commands(verdict, name, own_exclude)
+
+
+def _print_commands(verdict: Verdict, name: str | None, own_exclude: str | None) -> None:
+    """Print the commands that keep jobs away from the excluded nodes."""
+    from hpc_kit.slurm import nodelist
+    from hpc_kit.submission.exclusions import expand_option
+
+    by_reason: dict[str, list[str]] = {}
+    for node in verdict.excluded:
+        by_reason.setdefault(f"{node.state}: {node.reasons[0].partition(',')[0]}", []).append(node.node)
+    # The option replaces that of the job.
+    names = sorted({*expand_option(own_exclude), *(node.node for node in verdict.excluded)})
+    print_line("do", f"hpc-kit submit {name or 'JOB'} --exclude={shlex.quote(nodelist.fold(names))}")
+    for reason, nodes in by_reason.items():
+        listed = shlex.quote(nodelist.fold(nodes))
+        print_line("", f"hpc-kit cluster exclude {listed} --reason {shlex.quote(reason)} --for 7d")

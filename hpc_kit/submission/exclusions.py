@@ -1,26 +1,31 @@
 """The user's exclusions: nodes that no later job of a cluster shall use, each with a reason and an expiry.
 
-They are in one file for each cluster, `$XDG_STATE_HOME/hpc_kit/exclusions/<cluster>.json`. sbatch gets them as its
-option --exclude, so that scripts stay as they are.
+They are in one file for each cluster, `$XDG_STATE_HOME/hpc_kit/exclusions/<cluster>.json`, with Slurm's own name of the
+cluster. sbatch gets them as its option --exclude, so that scripts stay as they are.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
+from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
-from hpc_kit.errors import HostlistError, RecordError
+from hpc_kit.errors import HostlistError, RecordError, SlurmUnavailable
 from hpc_kit.run_files import write_whole
-from hpc_kit.slurm import nodelist
+from hpc_kit.slurm.cluster_identity import is_one, submit_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterator, Mapping
 
+    from hpc_kit.slurm.client import SlurmClient
+    from hpc_kit.spec.cluster import Cluster
     from hpc_kit.spec.resolve import Resolved
 
 
@@ -60,16 +65,22 @@ def read_exclusions(
     return sorted((each for each in found if each.until > now), key=lambda each: each.node)
 
 
-def write_exclusions(cluster: str, exclusions: Iterable[Exclusion], environ: Mapping[str, str] | None = None) -> None:
-    """Replace the exclusions of a cluster.
+@contextmanager
+def changed_exclusions(cluster: str, environ: Mapping[str, str] | None = None) -> Iterator[list[Exclusion]]:
+    """Yield the exclusions of a cluster for a change, and write them; no other process writes them meanwhile.
 
     Raises:
-        RecordError: The file cannot be written.
+        RecordError: The file cannot be read or written.
     """
     path = exclusions_file(cluster, os.environ if environ is None else environ)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(path, msgspec.json.format(msgspec.json.encode(list(exclusions)), indent=1) + b"\n")
+        with path.with_suffix(".lock").open("w") as lock:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            exclusions = read_exclusions(cluster, environ)
+            yield exclusions
+            write_whole(path, msgspec.json.format(msgspec.json.encode(exclusions), indent=1) + b"\n")
     except OSError as error:
         raise RecordError(
             "the excluded nodes cannot be written",
@@ -78,36 +89,69 @@ def write_exclusions(cluster: str, exclusions: Iterable[Exclusion], environ: Map
         ) from error
 
 
-def exclude_option(resolved: Resolved) -> tuple[list[str], list[str]]:
+def cluster_key(cluster: Cluster, client: SlurmClient, option: str | None = None) -> str:
+    """Return the name under which the exclusions of a cluster are kept: Slurm's own, or that of the cluster file.
+
+    Args:
+        cluster: The cluster file.
+        client: Its Slurm.
+        option: The job's --clusters.
+    """
+    name = None if client.embedded else submit_cluster(client.environ, option)
+    return name if name is not None and is_one(name) else cluster.name
+
+
+def known_nodes(client: SlurmClient) -> set[str]:
+    """Return the nodes that sinfo lists; nothing if it does not answer."""
+    with suppress(SlurmUnavailable):
+        return set(client.run(["sinfo", "--all", "--noheader", "--Node", "--format=%N"]).stdout.split())
+    return set()
+
+
+def exclude_option(resolved: Resolved, client: SlurmClient) -> tuple[list[str], list[str]]:
     """Return sbatch's option with the exclusions of the job and of the user, and a note about each of the user's.
 
-    Nodes that the job itself excludes or demands are left out. sbatch cannot exclude nodes from all components of a
-    heterogeneous job at once.
+    Nodes that the job itself excludes or demands are left out, and those that Slurm does not know: it would refuse the
+    job. sbatch cannot exclude nodes from all components of a heterogeneous job at once.
 
     Raises:
         RecordError: The user's exclusions cannot be read.
     """
-    exclusions = read_exclusions(resolved.cluster.name)
+    exclusions = read_exclusions(cluster_key(resolved.cluster, client, resolved.job.resources.clusters))
     if not exclusions:
         return [], []
     if resolved.components:
         return [], ["the user's exclusions are not applied to a heterogeneous job: hpc-kit cluster exclusions"]
-    own, demanded = (_expand(option) for option in (resolved.job.resources.exclude, resolved.job.resources.nodelist))
-    used = [each for each in exclusions if each.node not in {*own, *demanded}]
+    resources = resolved.job.resources
+    own, *demanded = (
+        expand_option(each) for each in (resources.exclude, resources.nodelist, _in_file(resources.nodefile))
+    )
+    rest = [each for each in exclusions if each.node not in {*own, *chain(*demanded)}]
+    known = known_nodes(client) if rest else set()
+    used = [each for each in rest if not known or each.node in known]
     notes = [
         f"excluding {each.node} until {time.strftime('%Y-%m-%d %H:%M', time.localtime(each.until))}: {each.reason}"
-        for each in used
+        if each in used
+        else f"excluded node {each.node} is not in this cluster: hpc-kit cluster include {each.node}"
+        for each in rest
     ]
     return [f"--exclude={','.join([*own, *(each.node for each in used)])}"] * bool(used), notes
 
 
-def _expand(option: str | None) -> list[str]:
+def _in_file(path: str | None) -> str | None:
+    """Return the path of a file so that `expand_option` takes it for one: with a slash."""
+    return path if path is None or "/" in path else f"./{path}"
+
+
+def expand_option(option: str | None) -> list[str]:
     """Return the nodes of an option: a list, or the path of a file, which contains a slash.
 
     A list that only Slurm can read stays as it is.
     """
     if not option:
         return []
+    from hpc_kit.slurm import nodelist
+
     try:
         text = ",".join(Path(option).read_text(encoding="utf-8").split()) if "/" in option else option
         return nodelist.expand(text)

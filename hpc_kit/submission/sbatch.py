@@ -407,7 +407,7 @@ def estimate_start(resolved: Resolved, text: str) -> StartEstimate:
         script.write(text)
         script.flush()
         answer = client.run(
-            ["sbatch", "--test-only", *exclude_option(resolved)[0], script.name], timeout=START_ESTIMATE_SECONDS
+            ["sbatch", "--test-only", *exclude_option(resolved, client)[0], script.name], timeout=START_ESTIMATE_SECONDS
         )
     if answer.returncode:
         raise refusal_error(resolved, client, answer)

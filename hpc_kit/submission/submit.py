@@ -263,7 +263,7 @@ def _prepare(
         check_setup((*resolved.cluster.setup, *resolved.job.setup))
         raise
     environ, notes = drop_overriding_variables(submit_environment(client.environ), text)
-    options, excluded = exclude_option(resolved)
+    options, excluded = exclude_option(resolved, client)
     slurm_cluster = cluster_match.choose_submit_cluster(resolved.job.resources.clusters, environ, client)
     # Folders of functions are named by the job id, and two calls may have the same script.
     calls_functions = pickles is not None

@@ -29,7 +29,25 @@ start_preflight() {
   fi
 }
 
-count_events() { { [ ! -e "$HPC_KIT_RUN/history" ] || cat "$HPC_KIT_RUN/history"; } | grep -c "$1" || true; }
+# Counts the events since the last `hpc-kit resubmit`:  count_events PATTERN
+count_events() {
+  { [ ! -e "$HPC_KIT_RUN/history" ] || cat "$HPC_KIT_RUN/history"; } |
+    awk -v pattern="$1" '/"event": "resubmitted"/ { n = 0 } $0 ~ pattern { n++ } END { print n + 0 }'
+}
+
+# Prints a field of squeue about this job:  ask_job FORMAT. Fails if Slurm does not answer.
+ask_job() {
+  local answer
+  answer=$(squeue --noheader --jobs="$preflight_job" --format="$1" 2>/dev/null) || return 1
+  echo "${answer%%[[:space:]]*}"
+}
+
+# Fails if Slurm is ending the job.
+is_running() {
+  local state
+  state=$(ask_job %T) || true
+  [ "${state:-RUNNING}" = RUNNING ]
+}
 
 exclude_nodes() {
   local nodes reasons
@@ -41,6 +59,8 @@ exclude_nodes() {
   fi
   mapfile -t nodes < <(cut -d' ' -f1 "$HPC_KIT_RUN/preflight/excluded")
   [ "${#nodes[@]}" -gt 0 ] || return 0
+  # A job that is being stopped is not requeued. Nodes that the signal has reached have no report.
+  if [ -n "${restart_stop-}" ] || ! is_running; then return 0; fi
   reasons=$(cut -d' ' -f2- "$HPC_KIT_RUN/preflight/excluded" | tr -d '\\"' | paste -sd'|' | sed 's/|/; /g')
   if [ "${#nodes[@]}" -le "$1" ]; then
     echo "hpc-kit: spare nodes replace ${nodes[*]}" >&2
@@ -49,32 +69,79 @@ exclude_nodes() {
     restart_lost+=("${nodes[@]}")
   elif [ "$(count_events '"decision": "requeue".*"reason": "preflight:')" -ge "$2" ]; then
     end_without "$reasons" "the job was requeued $2 times because of its nodes" "${nodes[@]}"
+  elif [ -n "${SLURM_JOB_RESERVATION-}" ]; then
+    end_without "$reasons" "a job in reservation $SLURM_JOB_RESERVATION is not requeued" "${nodes[@]}"
   else
     requeue_without "$reasons" "${nodes[@]}"
   fi
 }
 
-# Requeues the job:  requeue_without REASONS NODE...
+# Requeues the job, or returns if Slurm does not answer:  requeue_without REASONS NODE...
 requeue_without() {
-  local reasons=$1 answer before all others
+  local reasons=$1 answer all others
   shift
-  # The job may exclude nodes already.
-  before=$(squeue --noheader --jobs="$preflight_job" --format=%x | tr -d '[:space:]') || true
-  [[ $before != *null* ]] || before=''
-  all=$(IFS=, && echo "${before:+$before,}$*")
-  others=$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --format=%N | sort -u |
-    grep -cvxFf <(scontrol show hostnames "$all")) || true
+  if ! all=$(list_exclusions "$@") || ! others=$(count_others "$all"); then
+    echo "hpc-kit: the job goes on with $*: squeue or sinfo gave no answer, so that it is not requeued" >&2
+    return 0
+  fi
   if [ "$others" -lt "$SLURM_JOB_NUM_NODES" ]; then
-    answer="partition $SLURM_JOB_PARTITION has $others other nodes; the job needs $SLURM_JOB_NUM_NODES"
-    end_without "$reasons" "$answer" "$@"
+    answer="partition $SLURM_JOB_PARTITION has $others other usable nodes like those of the job"
+    end_without "$reasons" "$answer, which needs $SLURM_JOB_NUM_NODES" "$@"
   fi
   record_preflight end "\"decision\": \"requeue\", \"exit_code\": 0, \"reason\": \"preflight: $reasons\""
   echo "hpc-kit: the job is requeued without $*" >&2
-  # Slurm sends TERM to this script and its commands, and changes the list of a pending job only.
-  trap '' TERM
-  answer=$(scontrol requeue "$preflight_job" 2>&1) || end_without "$reasons" "scontrol requeue: $answer" "$@"
-  scontrol update JobId="$preflight_job" ExcNodeList="$all" || true
+  # This is the end of the attempt, also for restart.sh. Slurm sends TERM to this script and to its commands.
+  trap - EXIT
+  trap '' "${HPC_KIT_STOP_SIGNAL:-TERM}"
+  trap 'preflight_killed=1' TERM
+  if ! answer=$(trap '' TERM && ask_controller requeue "$preflight_job") && is_running; then
+    end_without "$reasons" "$answer" "$@"
+  fi
+  # Slurm changes the list of a pending job only.
+  answer=$(trap '' TERM && ask_controller update JobId="$preflight_job" ExcNodeList="$all") ||
+    echo "hpc-kit: the job may get the nodes $* again: $answer" >&2
+  # If this script ended before Slurm kills it, the job might count as finished.
+  if [ -z "${preflight_killed-}" ]; then
+    sleep 60 &
+    wait "$!" || true
+  fi
   exit 1
+}
+
+# Prints these nodes and those that the job excludes already:  list_exclusions NODE...
+list_exclusions() {
+  local before IFS=,
+  before=$(ask_job %x) || return 1
+  [[ $before != *null* ]] || before=''
+  echo "${before:+$before,}$*"
+}
+
+# Counts the usable nodes that are like one of the job's nodes, and thus fit its requests:  count_others EXCLUDED
+count_others() {
+  local features all
+  features=$(ask_job %f) || return 1
+  all=$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --format='%N %t %c %m %G %f') || return 1
+  [ -n "$all" ] || return 1
+  awk -v features="$features" '
+    FILENAME == ARGV[1] { own[$1]; next }
+    FILENAME == ARGV[2] { excluded[$1]; next }
+    { kind[$1] = $3 " " $4 " " $5 (features ~ /^$|null/ ? "" : " " $6) }
+    $1 in own { wanted[kind[$1]] }
+    # No node that is down, drained, reserved or in maintenance, or does not answer.
+    $2 ~ /^(idle|mix|alloc|comp|plnd)[^*$]?$/ && !($1 in excluded) { usable[$1] }
+    END { for (node in usable) count += (kind[node] in wanted); print count + 0 }
+  ' <(scontrol show hostnames "$SLURM_JOB_NODELIST") <(scontrol show hostnames "$1") - <<<"$all"
+}
+
+# Runs scontrol, again while the controller does not answer, and prints why it failed:  ask_controller WORD...
+ask_controller() {
+  local answer
+  for _ in 1 2 3 4 5 6; do
+    ! answer=$(scontrol "$@" 2>&1) || return 0
+    case $answer in *"nable to contact"* | *"try again"*) sleep 5 ;; *) break ;; esac
+  done
+  echo "scontrol $1: $answer"
+  return 1
 }
 
 # Ends the job:  end_without REASONS CAUSE NODE...
@@ -82,6 +149,8 @@ end_without() {
   local reasons=$1 cause=$2 nodes
   shift 2
   nodes=$(IFS=, && echo "$*")
+  # restart.sh must not record another end.
+  trap - EXIT
   record_preflight end "\"decision\": \"failed\", \"exit_code\": 1, \"reason\": \"preflight: $reasons\""
   echo "hpc-kit: the job cannot go on without $nodes
   found  $reasons

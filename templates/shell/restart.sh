@@ -243,10 +243,13 @@ await_kill() {
 
 # Submits this script again, with the log and the run folder of this job.
 submit_again() {
-  local log id
+  local log id excluded
   log=$(readlink /proc/self/fd/1)
+  # The script does not contain the nodes that the user excludes from all jobs.
+  excluded=$(squeue --noheader --jobs="$restart_job" --format=%x 2>/dev/null | tr -d '[:space:]') || true
+  [[ $excluded != *null* ]] || excluded=''
   id=$(sbatch --parsable --output="${log//%/%%}" ${SLURM_ARRAY_TASK_ID:+--array="$SLURM_ARRAY_TASK_ID"} \
-    "$0" "${HPC_KIT_RUN##*/}") || return
+    ${excluded:+--exclude="$excluded"} "$0" "${HPC_KIT_RUN##*/}") || return
   id=${id%%;*}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
   # The commands of hpc-kit find the run by the new id, too.
   ln -s "${HPC_KIT_RUN##*/}" "${HPC_KIT_RUN%/*}/$id" || true

@@ -40,13 +40,20 @@ def test_the_table_fits_a_terminal_and_ends_with_what_to_do(capsys: pytest.Captu
         )
         for number in range(1, 6)
     ]
-    doctor._print_verdict(judge([report.node for report in reports] + ["gpu-a-006"], reports), "train")
+    doctor._print_verdict(
+        judge([report.node for report in reports] + ["gpu-a-006"], reports), "train", "gpu-a-[006,009]"
+    )
     out = capsys.readouterr().out
     table, _, rest = out.partition("all-reduce over 5 nodes: 350 Gb/s\n")
     assert max(map(len, table.splitlines())) <= 80, table
     assert "gpu-a-003 is slow: matrix product 1000 GFLOP/s, 0.0081 of the median" in " ".join(rest.split())
     assert "gpu-a-006 is broken: no report" in rest
-    assert "do      hpc-kit submit train --exclude='gpu-a-[003,006]'" in rest
+    assert rest.endswith(
+        "do      hpc-kit submit train --exclude='gpu-a-[003,006,009]'\n"
+        "        hpc-kit cluster exclude gpu-a-003 --reason 'slow: matrix product 1000 GFLOP/s' --for 7d\n"
+        "        hpc-kit cluster exclude gpu-a-006 "
+        "--reason 'broken: no report: the measurement did not start' --for 7d\n"
+    )
 
 
 def test_a_job_and_in_job_exclude_one_another(kit: Kit, project: Path) -> None:

@@ -80,9 +80,12 @@ def test_a_node_with_a_slow_network_is_left_to_a_spare_one(project: Project) -> 
     assert "preflight" in (run / "history").read_text()
 
 
-def test_without_spare_nodes_the_job_is_requeued_without_the_slow_one(project: Project) -> None:
+@pytest.mark.parametrize("settings", [(), ("--set", "restart.progress=saved")], ids=["", "restart"])
+def test_without_spare_nodes_the_job_is_requeued_without_the_slow_one(
+    settings: tuple[str, ...], project: Project
+) -> None:
     with slow_network(project.cluster, "n2"):
-        done = project.kit("submit", *SHAPE, "--wait", *PROGRAM)
+        done = project.kit("submit", *SHAPE, *settings, "--wait", *PROGRAM)
     assert done.returncode == 0, done.stdout + done.stderr
     run = run_of(project, done.stdout)
     assert placed(run) == ["on n1", "on n3", "on n4"]

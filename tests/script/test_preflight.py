@@ -88,14 +88,14 @@ def test_without_a_verdict_the_training_starts(slurm: Slurm) -> None:
 def test_a_spare_node_replaces_a_slow_one(slurm: Slurm) -> None:
     run = submit(slurm, "n1 n1 is slow: disk\n", restart={"spares": 1})
     assert await_end(run) == 0, log(run)
-    assert nodes_of(run) == "on n2\non n3\n"
+    assert nodes_of(run) == "on n2\non n3\n", log(run)
     assert read_history(run).attempts[0].excluded == ("n1",)
 
 
 def test_without_a_spare_node_the_job_is_requeued_without_the_slow_one(slurm: Slurm) -> None:
     run = submit(slurm, 'n1 n1 is slow: disk "a"\n', "")
     assert await_end(run) == 0, log(run)
-    assert nodes_of(run) == "on n2\non n3\n"
+    assert nodes_of(run) == "on n2\non n3\n", log(run)
     first, second = read_history(run).attempts
     assert (first.decision, first.reason) == ("requeue", "preflight: n1 is slow: disk a")
     assert (second.nodes, second.decision) == ("n[2-3]", "finished")
@@ -106,12 +106,19 @@ def test_a_job_with_restart_is_requeued_too_and_its_history_has_all_attempts(slu
     assert await_end(run) == 0, log(run)
     assert nodes_of(run) == "on n1\non n3\n"
     assert [attempt.decision for attempt in read_history(run).attempts] == ["requeue", "finished"]
+    assert [event["decision"] for event in events(run) if event["event"] == "end"] == ["requeue", "finished"]
+
+
+def test_a_job_with_restart_that_fails_because_of_its_nodes_has_one_end(slurm: Slurm) -> None:
+    run = submit(slurm, "n2 n2 is broken: clock\n", restart={}, **{"preflight.requeues": 0})
+    assert await_end(run) == 1
+    assert [event["decision"] for event in events(run) if event["event"] == "end"] == ["failed"]
 
 
 def test_later_exclusions_keep_the_earlier_ones(slurm: Slurm) -> None:
     run = submit(slurm, "n1 n1 is slow: disk\n", "n3 n3 is slow: disk\n", "", **{"resources.exclude": "n4"})
     assert await_end(run) == 1, log(run)
-    assert "partition local has 1 other nodes; the job needs 2" in log(run)
+    assert "partition local has 1 other usable nodes like those of the job, which needs 2" in log(run)
 
 
 def test_the_number_of_requeues_is_limited(slurm: Slurm) -> None:

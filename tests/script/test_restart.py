@@ -343,7 +343,8 @@ def test_elements_of_an_array_are_requeued_alone(slurm: Slurm) -> None:
 
 
 def test_a_job_that_may_not_be_requeued_is_submitted_again_with_one_record(slurm: Slurm) -> None:
-    run = submit(slurm, "--no-requeue", env={"RUN": "scancel --signal=USR1 --batch $SLURM_JOB_ID"})
+    options = ("--no-requeue", "--exclude=n[3-4]")
+    run = submit(slurm, *options, env={"RUN": "scancel --signal=USR1 --batch $SLURM_JOB_ID"})
     wait_for(lambda: "submitted" in (run / "history").read_text() if (run / "history").exists() else False, seconds=60)
     submitted = next(event for event in history(run) if event["event"] == "submitted")
     following = run.with_name(str(submitted["next"]))
