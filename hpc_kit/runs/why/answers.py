@@ -15,7 +15,7 @@ from hpc_kit.slurm.states import JobState, explain_reason, explain_state
 
 if TYPE_CHECKING:
     from hpc_kit.runs.why.attempt import Attempt
-    from hpc_kit.runs.why.events import Event
+    from hpc_kit.runs.why.events import Event, TaskEnd
     from hpc_kit.runs.why.reading import Line
     from hpc_kit.runs.why.slurm_tables import JobRow
 
@@ -87,6 +87,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     if event.traceback and (frame := event.traceback.own_frame):
         place = f"{frame[0].rpartition('/')[2]}:{frame[1]}"
         cause += f" ({place}{', in ' + frame[2] if frame[2] and frame[2] != '<module>' else ''})"
+    is_mismatch = rule.class_.startswith("collective-")
     is_victim = rule.class_ in {"connection-lost", "collective-timeout"}
     if rule.class_ == "exit-code":
         cause = "unknown: " + cause
@@ -108,8 +109,8 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     return Verdict(
         cause,
         UNKNOWN if rule.class_ == "exit-code" else rule.class_,
-        None if is_victim or (rule.scope == "job" and not rule.class_.startswith("collective-")) else rank,
-        None if is_victim or rule.scope == "job" else host,
+        None if is_victim or (rule.scope == "job" and not is_mismatch) else rank,
+        None if is_victim or (rule.scope == "job" and (rank is None or not is_mismatch)) else host,
         proofs,
         _traceback(attempt, event),
         add_figures(attempt, rule.class_, fill_template(rule.fix, values | {"rank": values.get("rank", "")})),
@@ -132,15 +133,35 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
         matching = [
             end for end in attempt.failed_ends() if host is None or end.host is None or _same_host(host, end.host)
         ]
-        if matching:
-            rank, host = matching[0].ranks[0], matching[0].host or host
+        if end := _fitting_end(attempt, event, matching):
+            rank, host = end.ranks[0], end.host or host
+    if event.rule.scope == "node":
+        stated = {each.groups.get("host") for each in attempt.events if each.rule is event.rule} - {None}
+        host = host or (stated.pop() if len(stated) == 1 else None)
+        fallen = {each for end in attempt.failed_ends() if host and _is_on(end, host) for each in end.ranks}
+        rank = fallen.pop() if rank is None and len(fallen) == 1 and event.rule.kind != "end" else rank
     if host is None and rank is not None:
         host = hosts.get(rank)
-    if host is None and event.rule.scope != "job":
+    if host is None and event.rule.scope != "job" and event.rule.kind != "end":
         named = {end.host for end in attempt.ends if end.host} | set(hosts.values())
         if rank is None and len(named) == 1:
             host = next(iter(named))
-    return rank, host
+    short = host.partition(".")[0] if host else None
+    return rank, short if any(end.host == short for end in attempt.ends) else host
+
+
+def _is_on(end: TaskEnd, host: str) -> bool:
+    return end.host is not None and _same_host(end.host, host)
+
+
+def _fitting_end(attempt: Attempt, event: Event, ends: list[TaskEnd]) -> TaskEnd | None:
+    """Return the end of a rank that an event without a rank fits best: not that of a victim."""
+    killed = [end for end in ends if end.signal in {"Killed", "Out Of Memory"} or end.exit_code == 137]
+    if killed and event.rule.class_ in {"host-memory", "killed"}:
+        return killed[0]
+    lost = {each.rank for each in attempt.events if each.rule.class_ in {"connection-lost", "collective-timeout"}}
+    own = [end for end in ends if end.ranks[0] not in lost]
+    return next(iter(own or ends), None)
 
 
 def _ranks_with(attempt: Attempt, event: Event) -> list[int]:

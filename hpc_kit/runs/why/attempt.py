@@ -49,6 +49,10 @@ class Attempt:
         self.job = _main_row(evidence.rows)
         self.rows = [row for row in evidence.rows if self.job is None or _same_job(row, self.job)]
         self.events, self.ends = _last_attempt(evidence)
+        if evidence.has_agents:
+            self.ends = [end._replace(ranks=()) if end.reporter == "srun" else end for end in self.ends]
+            for event in self.events:
+                event.rank = None if "task" in event.groups and event.line.body.startswith("srun: ") else event.rank
         if sum(event.rule.name == "mpi-many-rank-0" for event in self.events) < 2:
             self.events = [event for event in self.events if event.rule.name != "mpi-many-rank-0"]
         self.events += self._state_events()

@@ -21,7 +21,7 @@ from hpc_kit.runs.why.answers import (
 )
 from hpc_kit.runs.why.attempt import DIRECT, STATE_ORDER, Attempt, explains
 from hpc_kit.runs.why.events import EXCEPTION, LINE, SYSTEM, WARNING, Event
-from hpc_kit.runs.why.late_ranks import ANALYSIS_ORDER, find_absent, find_late
+from hpc_kit.runs.why.late_ranks import ANALYSIS_ORDER, find_absent, find_late, find_odd_rank
 from hpc_kit.runs.why.rules import Confidence, fill_template
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ def _answer(attempt: Attempt) -> Verdict:
     if culprit is not None:
         culprit = _explain(attempt, culprit)
         culprit = find_absent(attempt, culprit) or culprit
+        if "rank2" in culprit.groups and culprit.order != ANALYSIS_ORDER:
+            culprit.rank = find_odd_rank(attempt, culprit)
         return verdict_of(attempt, culprit, _confidence(attempt, culprit))
     return unknown_verdict(attempt)
 
@@ -81,7 +83,7 @@ def _follows_time_out(attempt: Attempt, event: Event) -> bool:
 
 def _is_fatal(attempt: Attempt, event: Event) -> bool:
     if event.strength == SYSTEM:
-        return not attempt.completed or event.rule.weight >= DIRECT
+        return not attempt.completed or (event.rule.weight >= DIRECT and not attempt.succeeded_after(event))
     if event.strength != EXCEPTION or (event.traceback and event.traceback.is_thread):
         return False
     if event.is_handled or attempt.has_gone_on(event):
@@ -195,8 +197,9 @@ def _comes_after(attempt: Attempt, culprit: Event, ordered: Event) -> bool:
     ordered_at = next((each for each in orders if each is not None), ordered.line.time)
     if time is not None and ordered_at is not None:
         return time > ordered_at - ORDER_GRACE
-    if culprit.line.file == ordered.line.file:
-        return culprit.line.number > ordered.line.number
+    lines = [each.line for each in attempt.events if each.rule.kind == "end" and each.line.file == culprit.line.file]
+    if lines:
+        return any(culprit.line.number > line.number for line in lines)
     return culprit.rule.weight < 40
 
 
@@ -206,10 +209,15 @@ def _explain(attempt: Attempt, culprit: Event) -> Event:
         behind = [
             event
             for event in attempt.events
-            if (explains(event, culprit) or _states_cause_before(event, culprit))
+            if (explains(event, culprit) or _states_cause_before(event, culprit) or _failed_above(event, culprit))
             and event.rule.kind != "consequence"
             and not (event.is_handled and event.rule.kind == "cause")
-            and (event.line.file != culprit.line.file or event.order < culprit.order or event.strength == SYSTEM)
+            and (
+                event.line.file != culprit.line.file
+                or event.order < culprit.order
+                or event.strength == SYSTEM
+                or culprit.rule.confidence == "likely"
+            )
         ]
         if not behind:
             break
@@ -219,7 +227,9 @@ def _explain(attempt: Attempt, culprit: Event) -> Event:
 
 def _confidence(attempt: Attempt, event: Event) -> Confidence:
     rule = event.rule
-    if rule.confidence == "likely" or event.is_hint or event.is_handled or event.strength == WARNING:
+    if rule.confidence == "likely" or event.is_handled or event.strength == WARNING or attempt.evidence.has_later_step:
+        return "likely"
+    if event.is_hint and not _is_proved(attempt, event):
         return "likely"
     if rule.kind in {"consequence", "symptom"}:
         return "likely"
@@ -237,6 +247,14 @@ def _confidence(attempt: Attempt, event: Event) -> Confidence:
         or (not event.progress and not attempt.success and event.lines_after <= LAST_LINES)
     )
     return "certain" if ended else "likely"
+
+
+def _is_proved(attempt: Attempt, hint: Event) -> bool:
+    """Return whether another line proves what a line suggests."""
+    return any(
+        each.rule is hint.rule and not each.is_hint and not each.is_handled and each.strength > WARNING
+        for each in attempt.events
+    )
 
 
 def _confidence_of_analysis(attempt: Attempt, event: Event) -> Confidence:
@@ -334,4 +352,17 @@ def _states_cause_before(event: Event, other: Event) -> bool:
         and other.rule.weight < DIRECT
         and event.line.file == other.line.file
         and 0 < other.line.number - event.line.number <= 60
+        and event.progress == other.progress
+    )
+
+
+def _failed_above(event: Event, other: Event) -> bool:
+    """Return whether an error about a folder came before that of a file which was missing there."""
+    above, path = event.groups.get("path", ""), other.groups.get("path", "")
+    return (
+        other.rule.class_ == "missing-file"
+        and event.rule.class_ != "missing-file"
+        and event.rule.kind == "cause"
+        and above.startswith("/")
+        and path.startswith(above.rstrip("/") + "/")
     )

@@ -113,6 +113,8 @@ class TaskEnd(NamedTuple):
     time: float | None = None
     is_recorded_first: bool = False
     """The job recorded it as its first failure."""
+    reporter: Literal["srun", "torchrun", ""] = ""
+    """The launcher that reported it. If torchrun starts the ranks, the tasks of srun are its agents."""
 
     @property
     def has_failed(self) -> bool:
@@ -194,9 +196,14 @@ _LOGGED = re.compile(
 _SOFTENED = re.compile(
     r"\b(?:WARN(?:ING)?|[A-Z]\w*Warning|INFO|DEBUG|NOTE|NOTICE)\b(?! ?NET)|^\[?[WI]\d{3,4} |^\[[WI][ \d]|^[Ww]arning:"
     r"|(?i:\bretry(?:ing)?\b|\battempt \d+ ?(?:/|of) ?\d+|will (?:try|retry)|try again|falling back|fallback"
-    r"|\bignor(?:ed|ing)\b"
+    r"|\bcontinuing\b|\bignor(?:ed|ing)\b"
     r"|\bskipp(?:ed|ing)\b|\brecovered\b|non-fatal|harmless|\bhandled\b)"
 )
+_FALLS_BACK = re.compile(r"(?i)\b(?:going to|using|trying|loading) \S+ instead\b|^(?:srun: )?(?:will )?retry(?:ing)?\b")
+"""The program, or Slurm itself, goes on in another way."""
+
+_RETRIES = re.compile(r"(?i)\bretry(?:ing)?\b|\btry(?:ing)? again\b")
+
 _SYSTEM = re.compile(
     r"^(?:srun|slurmstepd\S*|sbatch|salloc|slurmd\S*|scancel): |\bkernel: |^\[ *\d+\.\d+\] |NVRM: |^FATAL: "
     r"|Memory cgroup out of|oom-kill|invoked oom|NCCL WARN"
@@ -211,13 +218,20 @@ _MPI_END = re.compile(
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w "
     r"]+)\)"
     r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|Process name: \[\[?[\d,]+\]?,(?P<rank2>\d+)\]"
-    r"|Exit code: +(?P<code>\d+)"
+    r"|(?:RANK (?P<rank4>\d+) )?PID \d+ RUNNING AT (?P<host4>\S+)"
+    r"|E(?:xit code|XIT CODE): +(?P<code>\d+)"
 )
 _WATCHDOG = re.compile(
     r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )"
     r"?OpType=(?P<op>\w+)(?:.*?NumelIn=(?P<numel>\d+))?"
 )
 _ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+)")
+_PLACE_OF_RANK = re.compile(
+    r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] NCCL INFO comm \S+ rank (?P<rank>\d+) n[Rr]anks"
+    r"|\bhostname=(?P<host2>[\w.-]+), .*global_rank=(?P<rank2>\d+)"
+)
+"""The line of NCCL or of submitit that states the host of a rank."""
+
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\]]+?) Rank \d+\]")
 _WORLD = re.compile(
     r"\bworld[_ ]size[=: ]+(\d+)|\bnranks (\d+)|MEMBER: \d+/(\d+)|\bWORLD_SIZE=(\d+)"
@@ -249,6 +263,9 @@ _OUT_OF_INPUTS = re.compile(
     r"|\b(?:finished|completed?) (?:the )?(?:training|epoch|all)|\bno more (?:data|batches)|\bout of (?:data|batches)"
     r"|\bend of (?:epoch|training|data)|^(?:all )?done\b"
 )
+_CONTINUES = re.compile(r"nccl\w+Error: |Last error:|  what\(\): |\w+\(\d+\)\.*: ")
+"""Further lines of a message of torch's C++ library or of MPICH. Only the first line names the rank."""
+
 _END_OF_JOB = re.compile(r"PREEMPTION|NODE FAILURE")
 _NEW_ATTEMPT = re.compile(
     r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)|will restart worker group|Restarting worker group|Requeu(?:e"
@@ -272,6 +289,10 @@ class Evidence:
         self.last: dict[tuple[str, int | None], LastLine] = {}
         """The last line of each rank in each file."""
         self.hosts: dict[int, str] = {}
+        self.has_agents = False
+        """torchrun reported the ends of ranks."""
+        self.has_later_step = False
+        """A batch script went on with another step after a step had failed, and did not call that a retry."""
         self.ranks: set[int] = set()
         self.world = 0
         self.attempts = 1
@@ -307,6 +328,11 @@ class _FileCollector:
         """Which next line begins another attempt: any line, or one that no rule matches."""
         self.before: Line | None = None
         self.mpi_rank: int | None = None
+        self.mpi_host: str | None = None
+        self.output_line = self.retry_line = 0
+        """The last line that the program printed, and the last one that announced another try."""
+        self.first_failure = 0
+        """Position of the first end that the current report of torchrun lists."""
         self.own: list[Event] = []
         self.ranks: set[int] = set()
         self.repeats: Counter[bytes] = Counter()
@@ -378,16 +404,28 @@ class _FileCollector:
 
     def _examine(self, line: Line) -> bool:
         """Return whether a line matters: lines of its shape are then read again."""
+        if line.rank is None and self.before and self.before.rank is not None and self._continues_message(line):
+            line = line._replace(rank=self.before.rank)
         if line.rank is not None:
             self.evidence.ranks.add(line.rank)
             self.ranks.add(line.rank)
             if line.host:
                 self.evidence.hosts.setdefault(line.rank, line.host)
+        if not _is_end_noise(line.body):
+            self.output_line = line.number
+            if _RETRIES.search(line.body):
+                self.retry_line = line.number
+        if _FALLS_BACK.match(line.body) and self.own and self.own[-1].line.number == line.number - 1:
+            self.own[-1].strength = WARNING
         if self.pending_attempt == "any" and line.body and not _is_end_noise(line.body):
             self._start_attempt()
         matters = self._in_traceback(line) or self._table(line) or self._report(line) or self._plain(line)
         self.before = line
         return matters
+
+    def _continues_message(self, line: Line) -> bool:
+        before = self.before
+        return before is not None and bool(_CONTINUES.match(line.body) or before.body.startswith("Last error:"))
 
     def _in_traceback(self, line: Line) -> bool:
         at = line.body.find(_TRACEBACK)
@@ -412,7 +450,8 @@ class _FileCollector:
         elif traceback.state == "message" and not any(
             chain in text for text in traceback.lines[-3:] for chain in _CHAIN
         ):
-            if not _NESTED.search("\n".join([*traceback.lines[-2:], line.body])):
+            nested = traceback.is_group and line.body.lstrip().startswith("|")
+            if not nested and not _NESTED.search("\n".join([*traceback.lines[-2:], line.body])):
                 self._close(key)
                 self._open(line, at, None, key)
                 return
@@ -519,18 +558,40 @@ class _FileCollector:
         body = line.body
         if found := _TASK.match(body):
             ranks = tuple(_expand_tasks(found["tasks"]))
-            self.evidence.hosts.update((rank, found["host"]) for rank in ranks)
-            self.evidence.ranks.update(ranks)
+            if not self.evidence.has_agents:
+                self.evidence.hosts.update((rank, found["host"]) for rank in ranks)
+                self.evidence.ranks.update(ranks)
+            self._begin_later_step(found["host"], ranks)
             code = int(found["code"]) if found["code"] else None
-            self.evidence.ends.append(TaskEnd(ranks, found["host"], code, found["signal"], line, self.attempt))
+            end = TaskEnd(ranks, found["host"], code, found["signal"], line, self.attempt, reporter="srun")
+            self.evidence.ends.append(end)
         elif found := _MPI_END.search(body):
             self._mpi_end(found, line)
-        elif "Root Cause (first observed failure)" in body:
-            self.elastic = {}
+        elif body == "Failures:" or "Root Cause (first observed failure)" in body:
+            if body == "Failures:":
+                self.first_failure = len(self.evidence.ends)
+            self.elastic = {} if body == "Failures:" else {"is_root": body}
             return True
         elif self.elastic is not None:
             return self._elastic(line, self.elastic)
         return False
+
+    def _begin_later_step(self, host: str, ranks: tuple[int, ...]) -> None:
+        """Separate an earlier step of the job: a task that ends again after output is of a later one."""
+        earlier = [
+            end
+            for end in self.evidence.ends
+            if (end.reporter, end.host, end.attempt) == ("srun", host, self.attempt)
+            and not {*ranks}.isdisjoint(end.ranks)
+        ]
+        if not earlier or earlier[-1].line.file != self.log.name or earlier[-1].line.number >= self.output_line:
+            return
+        boundary = earlier[-1].line.number
+        self._start_attempt()
+        self.evidence.has_later_step |= self.retry_line < boundary
+        for event in self.own:
+            if event.line.number > boundary:
+                event.attempt = self.attempt
 
     def _mpi_end(self, found: re.Match[str], line: Line) -> None:
         if found["rank"]:
@@ -538,16 +599,19 @@ class _FileCollector:
             self.evidence.ends.append(end)
         elif found["rank3"]:
             self.evidence.ends.append(TaskEnd((int(found["rank3"]),), None, 1, None, line, self.attempt))
+        elif found["host4"]:
+            self.mpi_rank, self.mpi_host = (int(found["rank4"]) if found["rank4"] else None), found["host4"]
         elif found["rank2"]:
             self.mpi_rank = int(found["rank2"])
-        elif self.mpi_rank is not None:
-            self.evidence.ends.append(TaskEnd((self.mpi_rank,), None, int(found["code"]), None, line, self.attempt))
+        elif self.mpi_rank is not None or self.mpi_host:
+            ranks = () if self.mpi_rank is None else (self.mpi_rank,)
+            self.evidence.ends.append(TaskEnd(ranks, self.mpi_host, int(found["code"]), None, line, self.attempt))
 
     def _elastic(self, line: Line, report: dict[str, str]) -> bool:
         if found := _ELASTIC.match(line.body):
             report[found[1]] = found[2]
         if "exitcode" not in report:
-            if line.body.startswith("===="):
+            if line.body.startswith("====") or "<NO_OTHER_FAILURES>" in line.body:
                 self.elastic = None
             return self.elastic is not None
         rank = re.match(r"\d+", report.get("rank", ""))
@@ -557,14 +621,21 @@ class _FileCollector:
         ranks = (int(rank[0]),) if rank else ()
         if host:
             self.evidence.hosts.update((each, host) for each in ranks)
-        self.evidence.ends.append(TaskEnd(ranks, host, code, signal_text(code), line, self.attempt, time))
-        self.elastic = None
+        end = TaskEnd(ranks, host, code, signal_text(code), line, self.attempt, time, reporter="torchrun")
+        # torchrun lists the first failure last.
+        ends = self.evidence.ends
+        ends.insert(self.first_failure if "is_root" in report else len(ends), end)
+        self.evidence.has_agents = True
+        self.elastic = None if "is_root" in report else {}
         return True
 
     def _plain(self, line: Line) -> bool:
         body = line.body
         if found := _WORLD.search(body):
             self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
+        if found := _PLACE_OF_RANK.search(line.text):
+            host = found["host"] or found["host2"]
+            self.evidence.hosts.setdefault(int(found["rank"] or found["rank2"]), host)
         if _QUIET.search(body):
             return False
         if found := _NEW_ATTEMPT.search(body):
@@ -580,8 +651,7 @@ class _FileCollector:
             if self.pending_attempt == "plain" and not _is_end_noise(body):
                 self._start_attempt()
             return bool(self.pending_attempt) or is_call
-        softened = bool(_SOFTENED.search(line.text)) and not matches[0].rule.warns
-        strength = EXCEPTION if exception else SYSTEM if _SYSTEM.search(line.text) else WARNING if softened else LINE
+        strength = EXCEPTION if exception else _strength(line, matches[0].rule)
         for match in matches[:3]:
             self._add(match, line, strength)
         return True
@@ -630,6 +700,14 @@ class _FileCollector:
         )
         evidence.events.append(event)
         self.own.append(event)
+
+
+def _strength(line: Line, rule: Rule) -> Strength:
+    if _FALLS_BACK.search(line.body):
+        return WARNING
+    if _SYSTEM.search(line.text):
+        return SYSTEM
+    return WARNING if _SOFTENED.search(line.text) and not rule.warns else LINE
 
 
 def _primary(traceback: Traceback) -> tuple[Match, Line]:

@@ -125,7 +125,7 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
     if timed_out and len(timed_out) < len(reporting) and reporting >= evidence.ranks:
         # The late rank came after the remaining ranks had given up: it met closed connections.
         reporting = timed_out
-    reporting |= {rank for end in attempt.ends if end.is_victim for rank in end.ranks}
+    reporting |= {rank for end in attempt.ends if end.is_victim and end.reporter == "srun" for rank in end.ranks}
     known = evidence.ranks | (set(range(evidence.world)) if evidence.world <= 4096 else set())
     silent = sorted(known - reporting)
     if not reporting or not silent or len(silent) * 2 > len(known):
@@ -157,6 +157,21 @@ def find_absent(attempt: Attempt, culprit: Event) -> Event | None:
     end = last[absent[0]]
     line = culprit.line._replace(file=end.file, number=end.number, text=end.text, body=end.text, rank=absent[0])
     return _event(attempt, "barrier-timeout-rank", line, absent[0])
+
+
+def find_odd_rank(attempt: Attempt, mismatch: Event) -> int | None:
+    """Return the rank that called something else than most ranks, by torch's messages about a mismatch.
+
+    A message names the rank that prints it and the first rank that differs: the ranks before that one agree.
+    """
+    pairs = {
+        (int(event.groups["rank"]), int(event.groups["rank2"]))
+        for event in attempt.events
+        if event.rule is mismatch.rule and {"rank", "rank2"} <= event.groups.keys()
+    }
+    world = max([attempt.evidence.world, len(attempt.evidence.ranks), *(max(pair) + 1 for pair in pairs)])
+    votes = Counter(other for _, other in pairs)
+    return next((other for own, other in sorted(pairs) if 2 * other > world > own < other or votes[other] > 1), None)
 
 
 def _ended(attempt: Attempt, rank: int) -> bool:

@@ -127,7 +127,8 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
 
 
 _RANK_NAME = re.compile(
-    r"(?:^|[^a-z])(?:rank|task|proc|worker)[-_.]?(\d+)(?!\d)|^\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$", re.IGNORECASE
+    r"(?:^|[^a-z])(?:rank|task|proc|worker)[-_.]?(\d+)(?!\d)|(?:^|[a-z]-)\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$",
+    re.IGNORECASE,
 )
 _NOT_RANKS = re.compile(r"(?:^slurm-.*|node|host|attempt|epoch|step|job|part|chunk)[-_.]?$", re.IGNORECASE)
 _ELASTIC_NAME = re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$")
@@ -229,9 +230,11 @@ class LogReader:
         seen, counting = self._progress_shapes, self._memory.counting
         if seen is not None:
             lines = itertools.islice(self._shapes, self._counted, self._position)
-            for shape in filter(counting.__contains__, lines):
-                self._progress += shape in seen
-                seen.add(shape)
+            for line in lines:
+                # All states of a progress bar are one line, which counts once.
+                shapes = counting.intersection(line.split(b"\r")) if b"\r" in line else {line} & counting
+                self._progress += not seen.isdisjoint(shapes)
+                seen |= shapes
             self._counted = self._position
         return self._progress
 
