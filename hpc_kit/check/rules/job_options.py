@@ -293,7 +293,8 @@ def missing_log_folders(script: BatchScript) -> Iterator[Problem]:
 
     Slurm does not create folders for --output and --error. It accepts the job, and the job ends within a second. Before
     23.02 there is no message, only the state FAILED 0:53. `mkdir` in the script itself comes too late. The rule looks
-    for the folder where sbatch exists; elsewhere it only finds names that no folder can have before the job runs.
+    for the folder where sbatch and the file system exist; elsewhere it only finds names that no folder can have before
+    the job runs.
 
     Fix: create the folder before you call sbatch: `mkdir -p logs && sbatch FILE`.
     Documented: sbatch(1), --output and "filename pattern".
@@ -310,14 +311,9 @@ def missing_log_folders(script: BatchScript) -> Iterator[Problem]:
             what = f"no folder has this name before the job runs: {folder}"
             yield Problem(each, what, "name a folder without %j, %A or %a, and use them in the file name")
         elif script.site.is_folder is not None and not script.site.is_folder(path):
-            # Another machine's file systems are not seen from here.
-            elsewhere = path.startswith("/") and not script.site.is_folder(_root_of(path))
-            yield Problem(
-                each,
-                f"the log folder does not exist: {path}",
-                f"run mkdir -p {path} before sbatch",
-                certain=not elsewhere,
-            )
+            # The file systems of another cluster are not seen from here.
+            if not path.startswith("/") or script.site.is_folder(_root_of(path)):
+                yield Problem(each, f"the log folder does not exist: {path}", f"run mkdir -p {path} before sbatch")
 
 
 def _root_of(path: str) -> str:

@@ -71,6 +71,7 @@ def _names_itself(host: str, *, in_task: bool) -> bool:
 
 
 _GPUS_OF_SMALL_NODE = 4
+_CPUS_OF_SMALL_NODE = 48
 
 
 def _default_host(agent: LaunchStage) -> str | None:
@@ -98,7 +99,7 @@ def fixed_port(script: BatchScript) -> Iterator[Problem]:
 
     Two jobs on one node use the same port. The result is "address already in use", or the ranks of one job join the
     other. The remains of an earlier job have the same effect. Most scripts use 29500. A job that takes whole nodes is
-    alone on them: with --exclusive, or with four GPUs a node or more.
+    alone on them: with --exclusive or --mem=0, with four GPUs or 48 CPUs a node, or if it counts only nodes.
 
     Fix: derive a port below 32768 from the job id: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
     Documented: pytorch.org/docs/stable/distributed.html; NVIDIA/enroot issue 243 is one of many.
@@ -112,8 +113,13 @@ def fixed_port(script: BatchScript) -> Iterator[Problem]:
 
 
 def _takes_whole_nodes(script: BatchScript) -> bool:
-    """Tell whether the job has so many GPUs on each node that hardly another job fits beside it."""
-    gpus = script.size.gpus_per_node
+    """Tell whether the job has so much of each node that hardly another job fits beside it."""
+    size, gpus = script.size, script.size.gpus_per_node
+    # A site that accepts a job of several nodes without a count of anything else gives whole nodes.
+    whole = size.has_several_nodes and script.counts_only_nodes
+    cpus = (size.tasks_per_node or 1) * (size.cpus_per_task or 1)
+    if whole or script.options.get("mem") == "0" or cpus >= _CPUS_OF_SMALL_NODE:
+        return True
     if script.is_heterogeneous:
         parts = [size_of_job({name: each.value for name, each in part.items()}) for part in script.components]
         return all((part.gpus_per_node or 0) >= _GPUS_OF_SMALL_NODE for part in parts)

@@ -119,7 +119,8 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     After --requeue or `scontrol requeue`, Slurm runs the script again from its first line. Without a checkpoint that
     the program loads, all work of the first start is lost. `--overwrite_output_dir` deletes the checkpoints even if
     there are some. A checkpoint in /tmp or $TMPDIR stays on a node that the next start may not get. The rule finds
-    scripts that mention neither a checkpoint nor a resume.
+    scripts that mention neither a checkpoint nor a resume. Lightning needs no option: on the signal of --signal, it
+    saves a checkpoint, requeues the job, and loads it.
 
     Fix: save checkpoints, and start with the option that loads the last one, such as `--resume auto`. Or
     `#SBATCH --no-requeue`.
@@ -130,7 +131,9 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
         return
     for launch in training:
         words = launch.program.words
+        start = launch.argument("init-from")
         anew = next((word for word in words if _STARTS_ANEW.match(word.text)), None)
+        anew = start if start is not None and start.text == "scratch" else anew
         if anew is not None:
             what = f"{anew.text}: the second start of the job begins the training from the start"
             yield Problem(anew, what, "remove it, and load the last checkpoint", (place.line,))
@@ -146,6 +149,9 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     directives = {each.line for each in script.directive_options}
     code = [line for number, line in enumerate(script.lines, start=1) if number not in directives]
     known = all(launch.program.kind == "python" for launch in training)
+    trainer = any(re.match(r"[-+]*trainer\.", word.text) for launch in training for word in launch.program.words)
+    if trainer and "signal" in script.options:
+        return
     if known and not _RESUMES.search(_REQUEUES.sub("", "\n".join(code))):
         what = "the job starts again, but the script mentions no checkpoint that the program loads"
         yield Problem(place, what, "pass the option that resumes, or write --no-requeue", (training[-1].line,))
