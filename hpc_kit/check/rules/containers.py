@@ -200,12 +200,11 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
         container = container_of(launch)
         if container is None or container.stage.name not in _RUNTIMES or not container.stage.words[-1].text:
             continue
-        # An unknown variable may hold options, or an image of the site. An image with ROCm needs no library of the host.
+        # An unknown variable may hold options, or an image of the site. An image with ROCm needs nothing of the host.
         texts = [word.text for word in container.stage.words]
         _, image = _leading_options(texts, texts.index(_verb(texts)) + 1)
-        opaque = any(
-            re.match(r"\$[^/]*\Z|.*rocm", text, re.I) for text in (*container.options, *texts[image : image + 1])
-        )
+        unsure = re.compile(r"\$[^/]*\Z|.*rocm", re.IGNORECASE)
+        opaque = any(unsure.match(text) for text in (*container.options, *texts[image : image + 1]))
         if (
             not container.has("--nv", "--nvccli", "--rocm", "--nv-ccli")
             and not opaque

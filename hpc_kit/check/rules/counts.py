@@ -206,6 +206,35 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each, what, remedy, lines, certain=not each.value.has_default)
 
 
+_FOLDED = re.compile(r"(?<!\w)SLURM_(?:STEP_)?TASKS_PER_NODE(?![\w%:/#])|(?<!\w)SLURM_JOB_CPUS_PER_NODE(?![\w%:/#])")
+
+
+@rule("KIT228")
+def folded_counts(script: BatchScript) -> Iterator[Problem]:
+    """A list of counts is used as a number.
+
+    With several nodes, Slurm folds the counts of all nodes into one text: SLURM_TASKS_PER_NODE is `4(x2)`, and
+    SLURM_JOB_CPUS_PER_NODE is `64(x2)`. Arithmetic with it is a syntax error, and no program reads it as a number.
+
+    Fix: SLURM_NTASKS for all tasks; SLURM_NTASKS_PER_NODE and SLURM_CPUS_ON_NODE for one node.
+    Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+    """
+    remedy = "use SLURM_NTASKS, SLURM_NTASKS_PER_NODE or SLURM_CPUS_ON_NODE"
+    if not script.size.has_several_nodes:
+        return
+    for part in (part for step in script.commands for part in step.syntax.parts if part.kind == "arithmetic"):
+        folded = _FOLDED.search(part.text)
+        if folded is not None and folded[0] not in script.assigned:
+            what = f"{folded[0]} is no number, but a list such as 4(x{script.size.min_nodes})"
+            yield Problem(part.origin, what, remedy, (script.line_of("nodes"),))
+    for launch in script.training:
+        text = launch.agent.option("nproc-per-node", "num-processes") if launch.agent is not None else None
+        folded = _FOLDED.search(text.text) if text is not None and "$((" not in text.text else None
+        if text is not None and folded is not None and folded[0] not in script.assigned:
+            what = f"{folded[0]} is no number, but a list such as 4(x{script.size.min_nodes})"
+            yield Problem(text, what, remedy, (script.line_of("nodes"), launch.line))
+
+
 @rule("KIT213", "warning")
 def processes_of_mpirun(script: BatchScript) -> Iterator[Problem]:
     """More or fewer processes under mpirun than the job has tasks.
