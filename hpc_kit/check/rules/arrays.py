@@ -258,10 +258,12 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
     remedy = "write $SLURM_ARRAY_TASK_ID in the name"
     for launch in script.training:
         file, folder = launch.argument(*_OUTPUTS), launch.argument(*_OUTPUT_FOLDERS)
+        name = launch.argument("name", "run-name", "exp-name", "experiment", "experiment-name", "run-id", "tag")
+        names_run = name is not None and "$" in name.text
         if file is not None and _FILE.match(file.text):
             what = f"all elements of the array write {file.text}"
             yield Problem(file, what, remedy, (directive.line,))
-        elif folder is not None and folder.text and not _SAME_FOR_ALL.sub("", folder.text).count("$"):
+        elif folder is not None and folder.text and not names_run and not _SAME_FOR_ALL.sub("", folder.text).count("$"):
             what = f"all elements of the array save their checkpoints in {folder.text}"
             yield Problem(folder, what, remedy, (directive.line,))
         for output in overwritten_files(launch):

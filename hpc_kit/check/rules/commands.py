@@ -230,7 +230,7 @@ def _calls(step: TracedCommand, pattern: str) -> bool:
     return any(part.kind == "command" and re.search(pattern, part.text) for part in step.syntax.parts)
 
 
-@rule("KIT427")
+@rule("KIT427", "warning")
 def replaced_shell(script: BatchScript) -> Iterator[Problem]:
     """`exec` replaces the shell that has a trap.
 
@@ -244,8 +244,9 @@ def replaced_shell(script: BatchScript) -> Iterator[Problem]:
     for step in script.commands:
         if step.in_task or any(compound.kind in {"subshell", "function"} for compound in step.compounds):
             continue
-        if step.name == "trap" and len(step.words) > 2 and step.words[1].text not in {"", "-", "--"}:
-            traps.append(step)
+        if step.name == "trap" and len(step.words) > 2:
+            kept = step.words[1].text not in {"", "-", "--"} and not {*step.texts[2:]} <= {"ERR", "DEBUG", "RETURN"}
+            traps = [step] if kept else []
         elif step.name == "exec" and len(step.words) > 1 and traps and not step.in_background:
             what = f"exec replaces the shell: the trap of line {traps[-1].line} never runs"
             edits = (Edit(step.line, step.column, "exec ", ""),)

@@ -390,7 +390,9 @@ def options_too_new(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each, what, f"remove {shown}")
 
 
-_GPU_PARTITION = re.compile(r"(?:.*[-_])?(?:n?gpus?|[avhl]\d{2,3}s?|mi\d{3}\w?|gh200)(?:[-_.].*|\d*)?\Z", re.IGNORECASE)
+_GPU_PARTITION = re.compile(
+    r"(?:.*[-_])?(?:gpus?|a100|a[1-4]0|v100|h[12]00|l40s?|b200|gh200|mi\d{3}\w?)(?:[-_.].*|\d*)?\Z", re.IGNORECASE
+)
 
 
 @rule("KIT133", "warning")

@@ -134,7 +134,7 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
         words = launch.program.words
         start = launch.argument("init-from")
         anew = next((word for word in words if _STARTS_ANEW.match(word.text)), None)
-        anew = start if start is not None and start.text == "scratch" else anew
+        anew = anew or (start if start is not None and start.text == "scratch" else None)
         if anew is not None:
             what = f"{anew.text}: the second start of the job begins the training from the start"
             yield Problem(anew, what, "remove it, and load the last checkpoint", (place.line,))
@@ -317,7 +317,8 @@ def _starts_beside(script: BatchScript, step: TracedCommand, *, again: bool) -> 
 
     `again`: it names this script. Otherwise, a counter in --export shows the chain: `N=$((N+1))`.
     """
-    if step.name != "sbatch" or script.options.keys() & {"dependency", "begin"}:
+    in_function = any(compound.kind == "function" for compound in step.compounds)
+    if step.name != "sbatch" or in_function or script.options.keys() & {"dependency", "begin"}:
         return False
     if re.search(r"\s(-d|--dependency|-b|--begin|-H|--hold)\b", " ".join(step.texts)):
         return False
@@ -401,7 +402,7 @@ def _goes_on(script: BatchScript, outer: TracedCommand, inner: TracedCommand) ->
 
 
 _RESULTS = re.compile(
-    r"-+\w*[-_.]?(out|output|save|ckpt|checkpoints?|results?|default[-_]root)([-_](dir|path|folder))?=?\Z"
+    r"-+\w*[-_.]?(?:(?:out|output|save|results?)(?:[-_](?:dir|path|folder))?|(?:ckpt|checkpoints?|default[-_]root)[-_]dir)\Z"
 )
 
 
