@@ -160,6 +160,11 @@ class BatchScript:
         """The size that the job requests."""
         return UNKNOWN if self.is_heterogeneous else size_of_job(self.options)
 
+    @property
+    def counts_only_nodes(self) -> bool:
+        """True if the job asks for no share of a node: no tasks, CPUs, memory or GPUs."""
+        return not any(re.match(r"ntasks|cpus|cores|mincpus|mem|gres|gpus|exclusive", name) for name in self.options)
+
     @cached_property
     def time_limit(self) -> int | None:
         """The time limit in seconds, negative for no limit; None if it is unknown."""

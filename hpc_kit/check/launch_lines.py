@@ -105,7 +105,7 @@ def parse_launch(words: Sequence[ExpandedText]) -> tuple[LaunchStage, ...]:
         variable = re.fullmatch(r"\$\{?(\w+)(\[[@*]\])?\}?", name)
         if variable and variable[1].lower() in {"srun", *MPIRUN}:
             name = variable[1].lower()
-        parse = _python if PYTHON.match(name) else _PARSERS.get(name, _program)
+        parse = _python if PYTHON.match(name) or _starts_agent(rest) else _PARSERS.get(name, _program)
         stage, rest = parse(rest)
         stages.append(stage._replace(may_hide_options=stage.may_hide_options or variable is not None))
     return tuple(stages)
@@ -113,6 +113,11 @@ def parse_launch(words: Sequence[ExpandedText]) -> tuple[LaunchStage, ...]:
 
 def _name(words: Sequence[ExpandedText]) -> str:
     return words[0].text.rstrip("/").rpartition("/")[2]
+
+
+def _starts_agent(words: Sequence[ExpandedText]) -> bool:
+    """Tell whether the first word is a Python of any name: `conda-python -m torch.distributed.run`."""
+    return len(words) > 2 and words[1].text == "-m" and words[2].text in AGENT_MODULES
 
 
 def _program(words: Words) -> Split:
@@ -145,7 +150,8 @@ def _wrapper(words: Words) -> Split:
 
 def _container(words: Words) -> Split:
     """Split a container or environment tool from its program, the first word that is a known program."""
-    index = next((index for index in range(1, len(words)) if is_known_program(words[index], alone=True)), None)
+    starts = (n for n in range(1, len(words)) if is_known_program(words[n], alone=True) or _starts_agent(words[n:]))
+    index = next(starts, None)
     if index is None:
         return _program(words)
     rest = words[index:]
@@ -227,20 +233,24 @@ def _srun(words: Words) -> Split:
 
 
 def _without_plugins(words: Words) -> tuple[Words, bool]:
-    """Remove options of plugins that many sites add (`--container-image`, `--environment`, ...)."""
+    """Remove options of plugins that many sites add (`--container-image`, `--environment`, ...).
+
+    Returns the other words, and whether a removed option may stand for further ones. Those of pyxis do not.
+    """
     kept: Words = []
-    before_program, index = True, 0
+    before_program, index, opaque = True, 0, False
     while index < len(words):
         text = words[index].text
         # An option behind the program belongs to the program, unless it is certainly one of pyxis.
         before_program = before_program and not is_known_program(words[index])
         if re.match(r"--(no-)?container-", text) or (before_program and PLUGIN_OPTION.match(text)):
+            opaque = opaque or "container-" not in text
             takes_next = "=" not in text and not re.search(r"writable|readonly|entrypoint|home|root|ccm", text)
             index += 2 if takes_next else 1
         else:
             kept.append(words[index])
             index += 1
-    return kept, len(kept) < len(words)
+    return kept, opaque
 
 
 def _value(word: ExpandedText, value: str | None) -> ExpandedText:

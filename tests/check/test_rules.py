@@ -50,6 +50,37 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad("KIT228", FOUR + 'srun torchrun --nproc-per-node="$SLURM_TASKS_PER_NODE" t.py\n', 3, E, "4(x4)"),
+    Bad(
+        "KIT417", GPUS + "if [ $N -lt 5 ]; then sbatch --export=ALL,N=$((N+1)) a.sh; fi\npython t.py\n", 3, W, "at once"
+    ),
+    Bad("KIT426", GPUS + "sbatch --wait a.sbatch\npython t.py\n", 3, W, "idle until"),
+    Bad("KIT501", HEAD + "python t.py --hf_token $(cat token)\n", 2, W, "ps"),
+    Bad(
+        "KIT314",
+        GPUS2 + "srun bash -c 'export CUDA_VISIBLE_DEVICES=$SLURM_LOCALID; LOCAL_RANK=$SLURM_LOCALID python t.py'\n",
+        3,
+        W,
+        "one GPU",
+    ),
+    Bad("KIT315", GPUS2 + "srun python t.py --backend gloo\n", 3, W, "gloo"),
+    Bad("KIT115", HEAD + "#SBATCH --gres=gpu:1g.10gb:2\ntorchrun --nproc-per-node=2 t.py\n", 3, W, "NCCL"),
+    Bad(
+        "KIT217",
+        HEAD + "#SBATCH --exclusive --ntasks-per-node=8 -c 16\nexport OMP_NUM_THREADS=128\nsrun python t.py\n",
+        3,
+        W,
+        "128 threads",
+    ),
+    Bad(
+        "KIT216",
+        ONE_A_NODE
+        + "srun torchrun --nnodes=4 --nproc-per-node=8 t.py --parallelism.tensor_parallel_degree 4"
+        + " --parallelism.data_parallel_shard_degree 16\n",
+        3,
+        W,
+        "data 16",
+    ),
     Bad(
         "KIT402",
         HEAD + "for s in 1 2; do\n  srun python t.py $s &\n  p=$!\ndone\nwait $p\n",
@@ -278,9 +309,6 @@ BAD = [
     Bad("KIT113", HEAD + "#SBATCH --output=logs/%j.log\n", 2, E, "does not exist: logs"),
     Bad("KIT113", HEAD + "#SBATCH -J a -D there -e logs/%x/%j.err\n", 2, E, "does not exist: there/logs/a"),
     Bad("KIT113", HEAD + "#SBATCH --output=logs/%j/out.log\n", 2, E, "before the job runs"),
-    Bad("KIT113", HEAD + "#SBATCH --output=/elsewhere/x/%j.log\n", 2, W, "does not exist: /elsewhere/x"),
-    Bad("KIT113", HEAD + "#SBATCH --output=/home/me/x/%j.log\n", 2, W, "does not exist: /home/me/x"),
-    Bad("KIT113", HEAD + "#SBATCH --output=/there/%j.log\n", 2, W, "does not exist: /there"),
     Bad("KIT114", HEAD + "#SBATCH --tres-per-task=gres/gpu:1\n", 2, E, "came with Slurm 23.11, but this is 22.05.8"),
     Bad("KIT115", HEAD + "#SBATCH --gpus-per-task=1g.10gb:1\n", 2, W, "the same MIG device"),
     Bad("KIT201", HEAD + "#SBATCH -N2\n#SBATCH --ntasks=16 --ntasks-per-node=4\n", 3, E, "2 nodes x 4 tasks = 8"),
@@ -810,6 +838,29 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT133", HEAD + "#SBATCH -p gpu --exclusive -n 1\npython t.py\n"),
+    ("KIT133", HEAD + "#SBATCH -p gpu -n 1\npython t.py --device cpu\n"),
+    ("KIT134", HEAD + "A=1\ncat > x.yaml <<'E'\na: ${A}\nb: $B\nE\npython t.py\n"),
+    ("KIT134", HEAD + "A=1\ncat > x.sh <<'E'\necho $A\nE\n"),
+    ("KIT228", FOUR + "N=$((${SLURM_TASKS_PER_NODE%%(*} * SLURM_NNODES))\nsrun python t.py\n"),
+    ("KIT228", HEAD + "#SBATCH -N 1\nN=$((SLURM_TASKS_PER_NODE * 2))\n"),
+    ("KIT302", HEAD + "#SBATCH -N 32\nexport MASTER_PORT=3442\nsrun -n 256 python t.py\n"),
+    ("KIT220", HEAD + "#SBATCH -N 32\nsrun -n 256 -c 7 python t.py\n"),
+    (
+        "KIT208",
+        GPUS2 + "export NP=8\nsrun -n 2 bash -c 'accelerate launch --num_machines $N --num_processes $NP t.py'\n",
+    ),
+    ("KIT415", HEAD + "#SBATCH --requeue --signal=USR1@90\nsrun python t.py --trainer.devices 4\n"),
+    ("KIT417", HEAD + 'again() { sbatch --export=ALL,N=$((N+1)) "$0"; }\ntrap again USR1\npython t.py &\nwait\n'),
+    ("KIT417", HEAD + 'if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0"; exit; fi\npython t.py\n'),
+    ("KIT426", GPUS + 'python t.py &\nwhile squeue -h -j "$A" | grep -q .; do sleep 9; done\nsbatch b.sbatch\nwait\n'),
+    ("KIT427", HEAD + "trap 'rm x' EXIT\nexec > log 2>&1\npython t.py\n"),
+    ("KIT427", HEAD + "trap 'rm x' EXIT\ntrap - EXIT\nexec python t.py\n"),
+    ("KIT428", HEAD + 'save() { cp -r "$TMPDIR/o" .; }\ntrap save EXIT\npython t.py --out "$TMPDIR/o"\n'),
+    ("KIT428", HEAD + 'cp base.pt "$TMPDIR"\npython t.py --checkpoint "$TMPDIR/base.pt" --root /tmp/data --out out\n'),
+    ("KIT501", HEAD + "python t.py --max-tokens $N --tokenizer $T\n"),
+    ("KIT506", GPUS + "srun singularity exec /scratch/pytorch_rocm.sif python t.py\n"),
+    ("KIT253", HEAD + "#SBATCH -a 0-3\npython t.py --save-dir ckpt --name run$SLURM_ARRAY_TASK_ID\n"),
     (
         "KIT402",
         HEAD
@@ -966,6 +1017,8 @@ GOOD = [
     ),
     ("KIT113", HEAD + "#SBATCH -o logs/%x-%j.log -e %j.err\n"),
     ("KIT113", HEAD + "#SBATCH -o %u/%x.log\n"),
+    ("KIT113", HEAD + "#SBATCH --output=/elsewhere/x/%j.log\n"),
+    ("KIT113", HEAD + "#SBATCH --output=/home/me/x/%j.log\n"),
     ("KIT113", HEAD + "#SBATCH -o new/%j.log\nif [ -z $SLURM_JOB_ID ]; then mkdir -p new; sbatch $0; exit; fi\n"),
     ("KIT114", HEAD + "#SBATCH --prefer=a100 --requeue\n"),
     ("KIT115", HEAD + "#SBATCH --gpus-per-task=a100:1 --gres=gpu:1g.10gb:2\n"),

@@ -239,6 +239,7 @@ _OUTPUTS = (
     "results-file", "csv", "metrics", "metrics-file", "predictions", "pred-file",
 )  # fmt: skip
 _OUTPUT_FOLDERS = ("ckpt-dir", "checkpoint-dir", "save-dir", "default-root-dir")
+_SAME_FOR_ALL = re.compile(r"\$\{?(SLURM_ARRAY_JOB_ID|SLURM_JOB_NAME|SLURM_SUBMIT_DIR|USER|HOME|PWD|WORK|SCRATCH)\b")
 _FILE = re.compile(r"[^$`]*\.(pt|pth|ckpt|json|jsonl|csv|tsv|txt|log|npy|npz|pkl|h5|hdf5|parquet|safetensors|onnx)\Z")
 
 
@@ -257,10 +258,12 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
     remedy = "write $SLURM_ARRAY_TASK_ID in the name"
     for launch in script.training:
         file, folder = launch.argument(*_OUTPUTS), launch.argument(*_OUTPUT_FOLDERS)
+        name = launch.argument("name", "run-name", "exp-name", "experiment", "experiment-name", "run-id", "tag")
+        names_run = name is not None and "$" in name.text
         if file is not None and _FILE.match(file.text):
             what = f"all elements of the array write {file.text}"
             yield Problem(file, what, remedy, (directive.line,))
-        elif folder is not None and folder.is_known and folder.text:
+        elif folder is not None and folder.text and not names_run and not _SAME_FOR_ALL.sub("", folder.text).count("$"):
             what = f"all elements of the array save their checkpoints in {folder.text}"
             yield Problem(folder, what, remedy, (directive.line,))
         for output in overwritten_files(launch):

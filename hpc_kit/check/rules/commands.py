@@ -193,3 +193,61 @@ def nested_submission(script: BatchScript) -> Iterator[Problem]:
         if launch.multiplier is None and wrap is not None and "--wrap" in " ".join(texts) and not clean:
             what = "this srun inherits the SLURM_ variables of the present job"
             yield Problem(program, what, "write sbatch --export=NONE ..., or unset SLURM_... before", (launch.line,))
+
+
+@rule("KIT426", "warning")
+def waits_for_job(script: BatchScript) -> Iterator[Problem]:
+    """A job with GPUs waits for another job.
+
+    A loop around squeue or sacct, or `sbatch --wait`, holds the GPUs of this job idle while the other one is in the
+    queue. If both need the same nodes, it waits for ever.
+
+    Fix: end the job, and submit what follows with `sbatch --dependency=afterok:...`; or run the work here, with srun.
+    Documented: sbatch(1), --dependency and --wait.
+    """
+    busy = any(launch.command.in_background for launch in script.training)
+    submits = any("sbatch" in step.texts[:1] or _calls(step, r"\bsbatch\b") for step in script.commands)
+    if not script.size.has_gpus or busy or not submits:
+        return
+    for step in script.commands:
+        if step.in_task or step.in_background:
+            continue
+        looks = step.name in {"squeue", "sacct"} or _calls(step, r"\b(squeue|sacct)\b")
+        condition = any(
+            place.role == "condition" and place.compound is not None and place.compound.kind in {"while", "until"}
+            for place in step.position.outward()
+        )
+        waits = step.name == "sbatch" and bool({"-W", "--wait"} & {*step.texts})
+        itself = "SLURM_JOB_ID" in " ".join(word.raw for word in step.syntax.words)
+        waits = waits or _calls(step, r"\bsbatch\b[^|;]*\s(-W|--wait)\s") or (looks and condition)
+        if waits and not itself:
+            what = "the GPUs of this job are idle until the other job has ended"
+            yield Problem(step, what, "write sbatch --dependency=afterok:..., and end this job")
+
+
+def _calls(step: TracedCommand, pattern: str) -> bool:
+    """Tell whether a `$(...)` of a command contains a pattern."""
+    return any(part.kind == "command" and re.search(pattern, part.text) for part in step.syntax.parts)
+
+
+@rule("KIT427", "warning")
+def replaced_shell(script: BatchScript) -> Iterator[Problem]:
+    """`exec` replaces the shell that has a trap.
+
+    After `exec python train.py` there is no batch shell: the trap for EXIT or for a signal never runs, and its clean-up
+    or copy is missing.
+
+    Fix: remove `exec`.
+    Documented: bash(1), exec and trap.
+    """
+    traps: list[TracedCommand] = []
+    for step in script.commands:
+        if step.in_task or any(compound.kind in {"subshell", "function"} for compound in step.compounds):
+            continue
+        if step.name == "trap" and len(step.words) > 2:
+            kept = step.words[1].text not in {"", "-", "--"} and not {*step.texts[2:]} <= {"ERR", "DEBUG", "RETURN"}
+            traps = [step] if kept else []
+        elif step.name == "exec" and len(step.words) > 1 and traps and not step.in_background:
+            what = f"exec replaces the shell: the trap of line {traps[-1].line} never runs"
+            edits = (Edit(step.line, step.column, "exec ", ""),)
+            yield Problem(step, what, "remove exec", (traps[-1].line,), edits=edits)

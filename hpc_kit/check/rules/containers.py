@@ -189,7 +189,8 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
 
     Without --nv (NVIDIA) or --rocm (AMD), apptainer and singularity give the container no GPU. Then
     torch.cuda.is_available() is False, and the training runs on the CPU or stops. Some sites make it the default, often
-    with images that a module names: the rule ignores images in a variable that the script does not set.
+    with images that a module names: the rule ignores images in a variable that the script does not set, and images
+    with ROCm in their name, which need only the devices of the host.
 
     Fix: `apptainer exec --nv ...`.
     Documented: apptainer.org/docs, "GPU Support".
@@ -199,10 +200,11 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
         container = container_of(launch)
         if container is None or container.stage.name not in _RUNTIMES or not container.stage.words[-1].text:
             continue
-        # The words up to the image. An unknown variable among them may hold options, or an image of the site.
+        # An unknown variable may hold options, or an image of the site. An image with ROCm needs nothing of the host.
         texts = [word.text for word in container.stage.words]
         _, image = _leading_options(texts, texts.index(_verb(texts)) + 1)
-        opaque = any(text.startswith("$") for text in (*container.options, *texts[image : image + 1]))
+        unsure = re.compile(r"\$[^/]*\Z|.*rocm", re.IGNORECASE)
+        opaque = any(unsure.match(text) for text in (*container.options, *texts[image : image + 1]))
         if (
             not container.has("--nv", "--nvccli", "--rocm", "--nv-ccli")
             and not opaque

@@ -206,6 +206,35 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each, what, remedy, lines, certain=not each.value.has_default)
 
 
+_FOLDED = re.compile(r"(?<!\w)SLURM_(?:STEP_)?TASKS_PER_NODE(?![\w%:/#])|(?<!\w)SLURM_JOB_CPUS_PER_NODE(?![\w%:/#])")
+
+
+@rule("KIT228")
+def folded_counts(script: BatchScript) -> Iterator[Problem]:
+    """A list of counts is used as a number.
+
+    With several nodes, Slurm folds the counts of all nodes into one text: SLURM_TASKS_PER_NODE is `4(x2)`, and
+    SLURM_JOB_CPUS_PER_NODE is `64(x2)`. Arithmetic with it is a syntax error, and no program reads it as a number.
+
+    Fix: SLURM_NTASKS for all tasks; SLURM_NTASKS_PER_NODE and SLURM_CPUS_ON_NODE for one node.
+    Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+    """
+    remedy = "use SLURM_NTASKS, SLURM_NTASKS_PER_NODE or SLURM_CPUS_ON_NODE"
+    if not script.size.has_several_nodes:
+        return
+    for part in (part for step in script.commands for part in step.syntax.parts if part.kind == "arithmetic"):
+        folded = _FOLDED.search(part.text)
+        if folded is not None and folded[0] not in script.assigned:
+            what = f"{folded[0]} is no number, but a list such as 4(x{script.size.min_nodes})"
+            yield Problem(part.origin, what, remedy, (script.line_of("nodes"),))
+    for launch in script.training:
+        text = launch.agent.option("nproc-per-node", "num-processes") if launch.agent is not None else None
+        folded = _FOLDED.search(text.text) if text is not None and "$((" not in text.text else None
+        if text is not None and folded is not None and folded[0] not in script.assigned:
+            what = f"{folded[0]} is no number, but a list such as 4(x{script.size.min_nodes})"
+            yield Problem(text, what, remedy, (script.line_of("nodes"), launch.line))
+
+
 @rule("KIT213", "warning")
 def processes_of_mpirun(script: BatchScript) -> Iterator[Problem]:
     """More or fewer processes under mpirun than the job has tasks.
@@ -294,7 +323,7 @@ def count_processes(agent: LaunchStage) -> int | None:
         return counts.pop() if len(counts) == 1 and slots.is_known else None
     text, machines = agent.option("num-processes", "num-gpus"), agent.option("num-machines")
     in_file = machines is None and "config-file" in agent.options
-    if text is None or not text.text.isdigit() or in_file:
+    if text is None or not text.text.isdigit() or in_file or (machines is not None and not machines.text.isdigit()):
         return None
     nodes = int(machines.text) if machines and machines.text.isdigit() else 1
     return max(1, int(text.text) // max(1, nodes)) if agent.kind == "accelerate" else int(text.text)
@@ -305,7 +334,8 @@ _DEGREES = {
     "pipeline": ("pipeline-model-parallel-size", "pipeline-parallel-size", "pipeline-parallel-degree", "pp", "pp-size"),
     "context": ("context-parallel-size", "context-parallel-degree", "cp", "cp-size"),
 }
-_DATA = ("dp", "dp-size", "data-parallel-size", "data-parallel-degree")
+_DATA = ("dp", "dp-size", "data-parallel-size", "data-parallel-degree", "data-parallel-shard-degree")
+_REPLICAS = ("data-parallel-replicate-degree",)
 """Options of Megatron-LM, NeMo, torchtitan and programs after them."""
 
 
@@ -329,9 +359,13 @@ def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
         if nodes is None or per_node is None or launch.multiplier is None or launch.has_default_count:
             continue
         degrees = {axis: launch.argument(*names) for axis, names in _DEGREES.items()}
-        data = launch.argument(*_DATA)
+        data, replicas = launch.argument(*_DATA), launch.argument(*_REPLICAS)
         known = {axis: text for axis, text in degrees.items() if text is not None}
         if not known or any(not text.text.isdigit() or text.has_default for text in known.values()):
+            continue
+        if replicas is not None:
+            known["replicas"] = replicas
+        if not all(text.text.isdigit() for text in known.values()):
             continue
         product, world = prod(int(text.text) for text in known.values()), nodes * per_node
         # vLLM, SGLang and Ray start the workers of the remaining GPUs themselves.
@@ -510,7 +544,9 @@ def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
     if option is None:
         yield from _threads_of_one_cpu(script)
         return
-    if not option.value.isdigit() or script.is_heterogeneous or "exclusive" in script.options:
+    # One task alone may use a whole node that it has for itself.
+    alone = "exclusive" in script.options and (script.size.tasks_per_node or 1) == 1
+    if not option.value.isdigit() or script.is_heterogeneous or alone:
         return
     cpus = int(option.value)
     yield from _more_threads_than_cpus(script, option, cpus)

@@ -587,7 +587,26 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
             name, equals, value = item.partition("=")
             if equals and is_secret(name, value):
                 yield _fault(name, option, value)
+    for launch in script.training if "exclusive" not in script.options else ():
+        yield from _secrets_shown(launch)
     yield from _secrets_of_lines(script)
+
+
+_SECRET_OPTION = re.compile(
+    r"--(token|(\w+[-_])?((hf|hub|auth|access|api|github|wandb|user)[-_]token|api[-_]?key|password|secret))(=|\Z)"
+)
+
+
+def _secrets_shown(launch: LaunchLine) -> Iterator[Problem]:
+    """Find secrets from a variable or a file among the arguments of the training, which `ps` shows."""
+    words = launch.program.words
+    for word, following in pairwise((*words, words[-1])):
+        option = _SECRET_OPTION.match(word.text)
+        value = word.text if "=" in word.text else following.text
+        if option and re.search(r"[$`]", value):
+            what = f"every user of the node can read the value of {option[0].rstrip('=')} while the program runs (ps)"
+            remedy = "export it as a variable that the program reads, such as HF_TOKEN"
+            yield Problem(word, what, remedy, (launch.line,), certain=False)
 
 
 def _secrets_of_lines(script: BatchScript) -> Iterator[Problem]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.expansion import ExpandedText
+from hpc_kit.check.expansion import ExpandedText, evaluate_sum
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
 
@@ -100,6 +101,29 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
         remedy = "start ray start --address=HEAD:PORT --block on each further node, with srun"
         yield Problem(heads[0].program, what, remedy, (script.line_of("nodes"),))
     yield from _idle_ray_nodes(script, [launch for launch, _ in starts])
+    yield from _short_ray_loop(script, [launch for launch, options in starts if "address" in options])
+
+
+_LOOP = re.compile(r"\bfor\s*\(\(\s*(\w+)\s*=\s*(\d+)\s*;\s*\1\s*(<=?)\s*([^;]+);")
+_NODES = re.compile(r"\$?\{?\b(SLURM_(JOB_NUM_NODES|NNODES))\b\}?|\$\{#\w+\[[@*]\]\}")
+
+
+def _short_ray_loop(script: BatchScript, workers: list[LaunchLine]) -> Iterator[Problem]:
+    """Find a loop over the further nodes of the job that starts fewer workers of Ray than there are."""
+    loops = {place.compound.line for launch in workers for place in launch.command.position.outward() if place.compound}
+    for line in loops if len(workers) == 1 and script.size.nodes else ():
+        match, nodes = _LOOP.search(script.lines[line - 1]), script.size.nodes or 0
+        last = evaluate_sum(_NODES.sub(str(nodes), match[4])) if match else None
+        if match is None or last is None:
+            continue
+        count = last - int(match[2]) + (match[3] == "<=")
+        if 0 <= count < nodes - 1:
+            what = (
+                f"the loop starts {count} workers of Ray, but the job has {nodes - 1} further nodes: the rest is idle"
+            )
+            yield Problem(
+                Origin(line), what, f"write {match[1]} < SLURM_NNODES", (script.line_of("nodes"),), certain=False
+            )
 
 
 def _idle_ray_nodes(script: BatchScript, starts: list[LaunchLine]) -> Iterator[Problem]:

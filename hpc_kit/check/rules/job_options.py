@@ -10,6 +10,7 @@ from pathlib import PurePath
 from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.edits import Edit
+from hpc_kit.check.rules.counts import count_processes
 from hpc_kit.check.rules.finding import Problem, Severity, rule
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import MARK, DirectiveOption, find_directive_options, suggest_fix
@@ -293,7 +294,8 @@ def missing_log_folders(script: BatchScript) -> Iterator[Problem]:
 
     Slurm does not create folders for --output and --error. It accepts the job, and the job ends within a second. Before
     23.02 there is no message, only the state FAILED 0:53. `mkdir` in the script itself comes too late. The rule looks
-    for the folder where sbatch exists; elsewhere it only finds names that no folder can have before the job runs.
+    for the folder where sbatch and the file system exist; elsewhere it only finds names that no folder can have before
+    the job runs.
 
     Fix: create the folder before you call sbatch: `mkdir -p logs && sbatch FILE`.
     Documented: sbatch(1), --output and "filename pattern".
@@ -310,14 +312,10 @@ def missing_log_folders(script: BatchScript) -> Iterator[Problem]:
             what = f"no folder has this name before the job runs: {folder}"
             yield Problem(each, what, "name a folder without %j, %A or %a, and use them in the file name")
         elif script.site.is_folder is not None and not script.site.is_folder(path):
-            # Another machine's file systems are not seen from here.
+            # The file systems of another cluster are not seen from here.
             elsewhere = path.startswith("/") and not script.site.is_folder(_root_of(path))
-            yield Problem(
-                each,
-                f"the log folder does not exist: {path}",
-                f"run mkdir -p {path} before sbatch",
-                certain=not elsewhere,
-            )
+            if not elsewhere:
+                yield Problem(each, f"the log folder does not exist: {path}", f"run mkdir -p {path} before sbatch")
 
 
 def _root_of(path: str) -> str:
@@ -392,15 +390,54 @@ def options_too_new(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each, what, f"remove {shown}")
 
 
+_GPU_PARTITION = re.compile(
+    r"(?:.*[-_])?(?:gpus?|a100|a[1-4]0|v100|h[12]00|l40s?|b200|gh200|mi\d{3}\w?)(?:[-_.].*|\d*)?\Z", re.IGNORECASE
+)
+
+
+@rule("KIT133", "warning")
+def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
+    """A partition with GPUs, but no GPU.
+
+    The partition only selects the nodes. Slurm gives a job the GPUs that it asks for, and hides the others: without
+    --gpus, --gpus-per-node or --gres, torch.cuda.is_available() is False. The rule goes by the name of the partition,
+    and ignores jobs that take whole nodes.
+
+    Fix: `#SBATCH --gpus-per-node=1`.
+    Documented: slurm.schedmd.com/gres.html.
+    """
+    directive = script.directive("partition")
+    whole = "exclusive" in script.options or script.options.get("mem") == "0" or script.counts_only_nodes
+    if directive is None or whole or script.is_heterogeneous or not script.training:
+        return
+    steps = [srun for launch in script.launch_lines if (srun := launch.stage("srun")) is not None]
+    asks = any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for each in steps for name in each.options)
+    asks = asks or any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for name in script.options)
+    on_cpus = any(re.search(r"\bcpu\b", word.text) for launch in script.training for word in launch.program.words)
+    python = all(launch.program.kind == "python" for launch in script.training)
+    if not asks and not on_cpus and python and all(map(_GPU_PARTITION.match, directive.value.split(","))):
+        what = f"the job asks for no GPU: the partition {directive.value} alone gives none"
+        yield Problem(directive, what, "add #SBATCH --gpus-per-node=..., or --gres=gpu:...")
+
+
 @rule("KIT115", "warning")
 def shared_mig_devices(script: BatchScript) -> Iterator[Problem]:
-    """--gpus-per-task with MIG devices.
+    """MIG devices that the tasks share, or that one training cannot use together.
 
-    Before Slurm 23.11.4, all tasks of a node silently get the same MIG device and share its memory.
+    Before Slurm 23.11.4, all tasks of a node silently get the same MIG device of --gpus-per-task and share its memory.
+    CUDA shows a process one MIG device, the first, and NCCL connects no two of one GPU: a training with several
+    processes ends with "Duplicate GPU detected".
 
-    Fix: request them per node: `--gpus-per-node`.
-    Documented: Slurm's release notes, 23.11.4.
+    Fix: request them per node (`--gpus-per-node`) for independent tasks; one larger device, or whole GPUs, for a
+    training.
+    Documented: Slurm's release notes, 23.11.4; NVIDIA's MIG User Guide, "CUDA Visible Devices".
     """
+    sliced = next((each for each in script.directive_options if _MIG.search(each.value)), None)
+    for launch in script.training if sliced is not None else ():
+        count = count_processes(launch.agent) if launch.agent is not None else None
+        if sliced is not None and launch.agent is not None and (count or 1) > 1:
+            what = f"{count} processes train together on MIG devices, which NCCL cannot connect"
+            yield Problem(launch.agent, what, "request one larger device, or whole GPUs", (sliced.line, launch.line))
     asked = [each for each in script.directive_options if each.name == "gpus-per-task" and _MIG.search(each.value)]
     for each in asked if MIG_SHARED.holds(script.site.version) is not False else ():
         what = f"{MIG_SHARED.releases}, all tasks of a node get the same MIG device: {each.value}"

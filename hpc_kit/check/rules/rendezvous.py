@@ -71,6 +71,7 @@ def _names_itself(host: str, *, in_task: bool) -> bool:
 
 
 _GPUS_OF_SMALL_NODE = 4
+_CPUS_OF_SMALL_NODE = 48
 
 
 def _default_host(agent: LaunchStage) -> str | None:
@@ -98,7 +99,7 @@ def fixed_port(script: BatchScript) -> Iterator[Problem]:
 
     Two jobs on one node use the same port. The result is "address already in use", or the ranks of one job join the
     other. The remains of an earlier job have the same effect. Most scripts use 29500. A job that takes whole nodes is
-    alone on them: with --exclusive, or with four GPUs a node or more.
+    alone on them: with --exclusive or --mem=0, with four GPUs or 48 CPUs a node, or if it counts only nodes.
 
     Fix: derive a port below 32768 from the job id: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
     Documented: pytorch.org/docs/stable/distributed.html; NVIDIA/enroot issue 243 is one of many.
@@ -112,8 +113,13 @@ def fixed_port(script: BatchScript) -> Iterator[Problem]:
 
 
 def _takes_whole_nodes(script: BatchScript) -> bool:
-    """Tell whether the job has so many GPUs on each node that hardly another job fits beside it."""
-    gpus = script.size.gpus_per_node
+    """Tell whether the job has so much of each node that hardly another job fits beside it."""
+    size, gpus = script.size, script.size.gpus_per_node
+    # A site that accepts a job of several nodes without a count of anything else gives whole nodes.
+    whole = size.has_several_nodes and script.counts_only_nodes
+    cpus = (size.tasks_per_node or 1) * (size.cpus_per_task or 1)
+    if whole or script.options.get("mem") == "0" or cpus >= _CPUS_OF_SMALL_NODE:
+        return True
     if script.is_heterogeneous:
         parts = [size_of_job({name: each.value for name, each in part.items()}) for part in script.components]
         return all((part.gpus_per_node or 0) >= _GPUS_OF_SMALL_NODE for part in parts)
@@ -515,7 +521,8 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
     """An option of the program names a GPU that the process does not have.
 
     Device numbers count the visible GPUs from 0. With --gpus-per-task=1, each task sees one GPU, number 0:
-    `cuda:$SLURM_LOCALID` is an "invalid device ordinal" in all tasks but the first. If the tasks see all GPUs of the
+    `cuda:$SLURM_LOCALID` is an "invalid device ordinal" in all tasks but the first. CUDA_VISIBLE_DEVICES=$SLURM_LOCALID
+    has the same effect. If the tasks see all GPUs of the
     node, `--device cuda:0` puts all of them on the same one. LOCAL_RANK=$SLURM_LOCALID with one visible GPU is a
     warning: the program may reduce it.
 
@@ -530,6 +537,7 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
             "tres-bind",
         }
         bound = bound or options.get("gpu-bind", "").startswith(("single:1", "per_task:1"))
+        bound = bound or any(_shows_one_device(each) for each in script.assignments)
         several = (size.tasks_per_node or size.ntasks or 1) > 1
         text = launch.argument(*_DEVICE_OPTIONS)
         local = next((each for each in script.assignments if each.name == "LOCAL_RANK" and each.in_task), None)
@@ -544,7 +552,7 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
             )
         elif local is not None and bound and several and re.fullmatch(r"\$\{?SLURM_LOCALID\}?", local.value.text):
             what = "LOCAL_RANK is the number of a GPU for most programs, but each task sees one GPU, number 0"
-            remedy = "use --gpus-per-node instead of --gpus-per-task, or let the program reduce the local rank"
+            remedy = "let each task see all GPUs (--gpus-per-node), or let the program reduce the local rank"
             yield Problem(local.value, what, remedy, (script.line_of("gpus-per-task"), launch.line), certain=False)
         if text is None or text.has_default or (match := re.fullmatch(r"(?:cuda:)?(\d+(?:,\d+)*)", text.text)) is None:
             continue
@@ -559,6 +567,12 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
             what = f"all {size.tasks_per_node} tasks of a node use GPU {numbers[0]}"
             lines = (script.line_of("ntasks-per-node"), launch.line)
             yield Problem(text, what, "use the local rank, SLURM_LOCALID", lines)
+
+
+def _shows_one_device(each: TracedAssignment) -> bool:
+    """Tell whether a task hides all GPUs but its own."""
+    own = re.fullmatch(r"\$\{?SLURM_LOCALID\}?", each.value.text)
+    return each.in_task and each.name in {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"} and own is not None
 
 
 _RANK_OF_JOB = re.compile(r"\$\{?SLURM_PROCID\}?\Z")
@@ -581,12 +595,21 @@ def disabled_transports(script: BatchScript) -> Iterator[Problem]:
     """NCCL's fast transports are switched off.
 
     These settings help to find the cause of a hang. Left in the script, they make every all-reduce slower, often five
-    times. The rule is silent if a comment at the line gives a reason.
+    times. `--backend gloo` sends the gradients of GPUs through the memory of the host. The rule is silent if a comment
+    at the line gives a reason.
 
-    Fix: remove the line; or keep it, with the reason as a comment.
-    Documented: NCCL documentation, "Environment Variables".
+    Fix: remove the line; or keep it, with the reason as a comment. `--backend nccl` for GPUs.
+    Documented: NCCL documentation, "Environment Variables"; pytorch.org/docs/stable/distributed.html, "Which backend to
+    use?".
     """
     size = script.size
+    for launch in script.training if size.has_gpus else ():
+        backend = launch.argument("backend", "dist-backend", "ddp-backend", "distributed-backend")
+        on_cpus = any(re.search(r"\bcpu\b", word.text) for word in launch.program.words)
+        if backend is None or backend.text != "gloo" or on_cpus or has_comment(script, launch.line):
+            continue
+        what = "gloo sends the gradients of the GPUs through the memory of the host"
+        yield Problem(backend, what, "write nccl", (launch.line,))
     for each in script.assignments:
         effect = _TRANSPORTS.get(each.name)
         if not effect or each.value.text != "1" or each.value.has_default or has_comment(script, each.line):

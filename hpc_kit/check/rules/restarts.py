@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from hpc_kit.check.bash_syntax import SimpleCommand, Word
 from hpc_kit.check.batch_script import BatchScript
@@ -119,7 +120,8 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     After --requeue or `scontrol requeue`, Slurm runs the script again from its first line. Without a checkpoint that
     the program loads, all work of the first start is lost. `--overwrite_output_dir` deletes the checkpoints even if
     there are some. A checkpoint in /tmp or $TMPDIR stays on a node that the next start may not get. The rule finds
-    scripts that mention neither a checkpoint nor a resume.
+    scripts that mention neither a checkpoint nor a resume. Lightning needs no option: on the signal of --signal, it
+    saves a checkpoint, requeues the job, and loads it.
 
     Fix: save checkpoints, and start with the option that loads the last one, such as `--resume auto`. Or
     `#SBATCH --no-requeue`.
@@ -130,7 +132,9 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
         return
     for launch in training:
         words = launch.program.words
+        start = launch.argument("init-from")
         anew = next((word for word in words if _STARTS_ANEW.match(word.text)), None)
+        anew = anew or (start if start is not None and start.text == "scratch" else None)
         if anew is not None:
             what = f"{anew.text}: the second start of the job begins the training from the start"
             yield Problem(anew, what, "remove it, and load the last checkpoint", (place.line,))
@@ -146,6 +150,9 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     directives = {each.line for each in script.directive_options}
     code = [line for number, line in enumerate(script.lines, start=1) if number not in directives]
     known = all(launch.program.kind == "python" for launch in training)
+    trainer = any(re.match(r"[-+]*trainer\.", word.text) for launch in training for word in launch.program.words)
+    if trainer and "signal" in script.options:
+        return
     if known and not _RESUMES.search(_REQUEUES.sub("", "\n".join(code))):
         what = "the job starts again, but the script mentions no checkpoint that the program loads"
         yield Problem(place, what, "pass the option that resumes, or write --no-requeue", (training[-1].line,))
@@ -259,7 +266,8 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
 
     With --no-requeue, `scontrol requeue` fails ("Requested operation is presently disabled"). A `scontrol requeue` or
     `sbatch "$0"` at the end of the script, without a condition, starts the job again also when its work is done, until
-    you cancel it (a warning). `scontrol requeue $SLURM_ARRAY_JOB_ID` restarts all elements (a warning).
+    you cancel it (a warning). A chain that submits its next job before the training, without --dependency, runs all its
+    jobs side by side (a warning). `scontrol requeue $SLURM_ARRAY_JOB_ID` restarts all elements (a warning).
 
     Fix: requeue in the trap of the signal, or only while work remains: `[ -f done ] || scontrol requeue
     "$SLURM_JOB_ID"`.
@@ -270,7 +278,12 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
     training = script.training
     for step in script.commands:
         requeue = _requeues_in(step)
-        again = step.name == "sbatch" and any(re.match(r"\$\{?(0|BASH_SOURCE)\b", text) for text in step.texts[1:])
+        again = step.name == "sbatch" and any(_is_this_script(script, text) for text in step.texts[1:])
+        if training and step.line < training[0].line and _starts_beside(script, step, again=again):
+            what = "the next job of the chain starts at once, beside this one: both write the same checkpoints"
+            remedy = 'write sbatch --dependency=afterok:"$SLURM_JOB_ID" ..., or submit it after the training'
+            yield Problem(step, what, remedy, (training[0].line,), certain=False)
+            continue
         if step.in_task or not (requeue or again):
             continue
         if requeue and forbidden is not None and (allowed is None or allowed.line < forbidden.line):
@@ -293,6 +306,26 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
             what = "the job starts again after each success: it never ends"
             remedy = 'write a condition before it, such as [ -f done ] || scontrol requeue "$SLURM_JOB_ID"'
             yield Problem(step, what, remedy, (training[-1].line,), certain=False)
+
+
+def _is_this_script(script: BatchScript, text: str) -> bool:
+    return bool(re.match(r"\$\{?(0|BASH_SOURCE)\b", text)) or PurePath(text).name == PurePath(script.name).name
+
+
+def _starts_beside(script: BatchScript, step: TracedCommand, *, again: bool) -> bool:
+    """Tell whether a command before the training submits the next job of a chain, which does not wait for this one.
+
+    `again`: it names this script. Otherwise, a counter in --export shows the chain: `N=$((N+1))`.
+    """
+    in_function = any(compound.kind == "function" for compound in step.compounds)
+    if step.name != "sbatch" or in_function or script.options.keys() & {"dependency", "begin"}:
+        return False
+    if re.search(r"\s(-d|--dependency|-b|--begin|-H|--hold)\b", " ".join(step.texts)):
+        return False
+    counts = any(re.search(r"\b(\w+)=\$\(\(\s*[${]*\1\b", word.raw) for word in step.syntax.words)
+    # `[ -z "$SLURM_JOB_ID" ] && sbatch "$0" && exit` runs outside of a job.
+    leaves = any(each.name == "exit" and each.position.block is step.position.block for each in script.commands)
+    return (counts or (again and step.is_conditional)) and not leaves
 
 
 def _is_unconditional(step: TracedCommand) -> bool:
@@ -366,3 +399,41 @@ def _goes_on(script: BatchScript, outer: TracedCommand, inner: TracedCommand) ->
     inside = [step for step in script.commands if outer.position in step.position.outward() and step is not outer]
     after = [step for step in script.commands_after(inner) if any(step is each for each in inside)]
     return bool(after) and not any(step.name == "trap" for step in inside)
+
+
+_RESULTS = re.compile(
+    r"-+\w*[-_.]?(?:(?:out|output|save|results?)(?:[-_](?:dir|path|folder))?|(?:ckpt|checkpoints?|default[-_]root)[-_]dir)\Z"
+)
+
+
+@rule("KIT428", "warning")
+def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
+    """The result of the training stays on the disk of the node.
+
+    $TMPDIR and /tmp belong to the node, and many sites empty them when the job ends. The rule finds options for
+    results with such a folder, if no later command, function or trap names it.
+
+    Fix: copy the result after the training, or in `trap '...' EXIT`: `rsync -a "$TMPDIR/out/" results/`.
+    Documented: slurm.schedmd.com/job_container_tmpfs.html.
+    """
+    if _requeues(script) is not None or script.sources_files:
+        return
+    for launch in script.training:
+        for option, word in _options_with_paths(launch):
+            disk = OWN_DISK.match(word.text.rpartition("=")[2])
+            if disk is None or not _RESULTS.match(option) or _is_named_again(script, launch, disk[0].strip("${}")):
+                continue
+            what = f"{word.text.rpartition('=')[2]} is on the disk of the node, and nothing copies it"
+            yield Problem(word, what, "copy it after the training, or name a shared folder", (launch.line,))
+            break
+
+
+def _is_named_again(script: BatchScript, launch: LaunchLine, folder: str) -> bool:
+    """Tell whether a later command, a function, a trap, or a copy beside the training names a folder."""
+    for step in script.commands:
+        texts = step.texts + [word.raw for word in step.syntax.words]
+        functions = any(compound.kind == "function" for compound in step.compounds)
+        late = functions or step.name in {"trap", "cd"} or step.line > launch.line or step.in_background
+        if late and step.name not in {"rm", "echo"} and any(folder in text for text in texts):
+            return True
+    return False

@@ -238,3 +238,30 @@ def _resembling(name: str, known: set[str]) -> str | None:
         if not at_end and not any(re.search(r"[\d_]", text) for text in changed) and max(map(len, changed)) <= 2:
             return other
     return None
+
+
+_CONFIGURATION = re.compile(r".*\.(json|ya?ml|toml|ini|cfg|conf|config)\Z")
+
+
+@rule("KIT134", "warning")
+def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
+    r"""A quoted here-document contains a variable of the script.
+
+    After `<<'END'`, bash expands nothing: the file contains the characters `$OUT`. Programs that read JSON, YAML or
+    TOML take them for the name of a folder.
+
+    Fix: `<<END` without quotes, and `\$` for each `$` that must stay.
+    Documented: bash(1), Here Documents.
+    """
+    if re.search(r"\b(envsubst|expandvars)\b|\bsed\b|\bperl\b", script.code):
+        return
+    for step in script.commands:
+        output, parts = step.syntax.output, step.syntax.document or ()
+        quoted = re.search(r"<<-?\s*[\"'\\]", script.lines[step.line - 1])
+        if output is None or quoted is None or step.in_task or not _CONFIGURATION.match(output.raw.strip("\"'")):
+            continue
+        text = "".join(part.text for part in parts)
+        name = next((name for name in re.findall(r"(?<![\\$])\$(\w+)", text) if name in script.assigned), None)
+        if name is not None:
+            what = f"${name} stays as it is in {output.raw}: the here-document is quoted"
+            yield Problem(step, what, "remove the quotes around the word behind <<", (step.line,))

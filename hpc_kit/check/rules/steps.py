@@ -121,7 +121,9 @@ def _excess(script: BatchScript, job: JobSize, srun: LaunchStage) -> Iterator[tu
         yield f"the step asks for {count} GPUs, but the job has {whole_job}", name, name in options
     total = parse_count(options.get("ntasks"))
     per_task = parse_count(options.get("cpus-per-task")) or (1 if total else None)
-    have, whole = job.ntasks, script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus", "ntasks-per-gpu"}
+    have, whole = job.ntasks, bool(script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus", "ntasks-per-gpu"})
+    # A job that counts nodes alone has whole ones where the partition gives no others.
+    whole = whole or script.counts_only_nodes
     if total and per_task and have and not whole and not options.keys() & {"overcommit", "exclusive"}:
         cpus = have * (job.cpus_per_task or 1)
         if total * per_task > cpus:
