@@ -42,7 +42,19 @@ MATRIX, MEMORY, DISK, NETWORK = "matrix product", "memory", "disk", "network"
 UNITS = {MATRIX: (1e9, "GFLOP/s"), MEMORY: (1e9, "GB/s"), DISK: (1e6, "MB/s"), NETWORK: (1e9, "Gb/s")}
 """Size and name of the unit of each rate."""
 
-COMPARED_VERSIONS = ("python", "torch", "driver")
+LEAST_PAIRS = 2
+"""With fewer measured pairs, the other node of the pair may be the slow one."""
+
+HANG_SECONDS = 20.0
+"""A measurement that went on for less time when the time was up may have started late."""
+
+MOST_PEERS = 64
+"""Other nodes whose names and connections each node tries; spread evenly."""
+
+IMPORT, RATES, GPU_ERRORS, NAMES = "import of torch", "rates", "GPU errors", "names"
+"""The measurements that need no other node. The others are between nodes."""
+
+COMPARED_VERSIONS = ("python", "torch")
 """Versions that must be equal on all nodes."""
 
 VERDICT, EXCLUDED = "verdict.json", "excluded"
@@ -69,6 +81,11 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     typical: dict[str, float] = {}
     """The same in the median of these periods."""
     gpu_errors: tuple[str, ...] = ()
+    """Errors of the job's GPUs that need a repair."""
+    warnings: tuple[str, ...] = ()
+    """Messages about GPUs that do not show whether they need a repair."""
+    late: bool = False
+    """The node came too late for the measurement of the network."""
     unresolved: tuple[str, ...] = ()
     """Nodes whose names do not resolve on this node."""
     misnamed: dict[str, str] = {}
@@ -125,29 +142,33 @@ class Verdict(Struct, frozen=True, kw_only=True):
         return any(not report.stage and not report.error for report in self.reports)
 
 
-def judge(nodes: Sequence[str], reports: Iterable[NodeReport], threshold: float = THRESHOLD) -> Verdict:
+def judge(
+    nodes: Sequence[str],
+    reports: Iterable[NodeReport],
+    threshold: float = THRESHOLD,
+    gpus_per_node: int | None = None,
+) -> Verdict:
     """Judge the nodes of a job.
 
-    A fault that more than half of the nodes have is no fault of a node, but one of the environment or of this
-    measurement itself. It is noted, and no node is excluded because of it.
+    A node is broken only by what is surely its own fault. Faults between two nodes and late nodes are noted. A fault
+    that more than half of the nodes have is one of the environment or of this measurement itself, and is noted, too.
 
     Args:
         nodes: All nodes of the job.
         reports: Those that were written. A node without a report is broken.
         threshold: A node is slow below this part of the median of a rate.
+        gpus_per_node: GPUs that Slurm gave to the job on each node; None: not the same number on each node, or unknown.
     """
     found = {report.node: report for report in reports if report.node in nodes}
     broken: dict[str, list[str]] = defaultdict(list)
     notes: list[str] = []
-    for faults in _list_faults(nodes, found):
+    for faults in _list_faults(nodes, found, gpus_per_node):
         if 2 * len(faults) <= len(nodes):
             for node, reason in faults.items():
                 broken[node].append(reason)
-            continue
-        for reason, count in Counter(faults.values()).items():
-            notes.append(f"{count} of {len(nodes)} nodes: {reason}")
-    for node, report in found.items():
-        broken[node] += report.gpu_errors
+        else:
+            notes += [f"{count} of {len(nodes)} nodes: {reason}" for reason, count in Counter(faults.values()).items()]
+    notes += _list_doubts(nodes, found)
     slow, not_compared = find_slow(list(found.values()), threshold)
     good = [report for report in found.values() if not broken[report.node] and report.node not in slow]
     notes += [*(not_compared or _note_pairs(good, threshold)), *_note_names(found.values())]
@@ -162,28 +183,84 @@ def judge(nodes: Sequence[str], reports: Iterable[NodeReport], threshold: float 
     )
 
 
-def _list_faults(nodes: Sequence[str], found: Mapping[str, NodeReport]) -> list[dict[str, str]]:
-    """Return the faulty nodes of each kind of fault, with the reasons."""
+def _list_faults(
+    nodes: Sequence[str], found: Mapping[str, NodeReport], gpus_per_node: int | None
+) -> list[dict[str, str]]:
+    """Return the nodes with a fault of their own, for each kind of fault, with the reasons."""
     reports = list(found.values())
-    ended = [report for report in reports if not report.stage and not report.error]
+    own = [each for each in reports if each.stage and _is_own_fault(each, nodes, found)]
+    ended = [each for each in reports if not each.stage]
     faults = [
         {node: "no report: the measurement did not start" for node in nodes if node not in found},
-        {each.node: f"no end of: {each.stage}" for each in reports if each.stage and not each.error},
-        {each.node: f"{each.stage}: {each.error}" for each in reports if each.error},
+        {each.node: _describe_end(each) for each in own if not each.error},
+        {each.node: _describe_end(each) for each in own if each.error},
         {each.node: f"its clock differs by {-each.clock:+.1f} s" for each in ended if abs(each.clock) > CLOCK_SECONDS},
-        _minority({each.node: str(each.gpus) for each in reports if each.kind}, "number of GPUs"),
+        {each.node: "; ".join(each.gpu_errors) for each in reports if each.gpu_errors},
     ]
+    if gpus_per_node is not None:
+        few = [each for each in reports if each.kind and each.gpus < gpus_per_node]
+        faults.append({each.node: f"torch sees {each.gpus} of {gpus_per_node} GPUs" for each in few})
     faults += [
         _minority({each.node: each.versions[name] for each in reports if name in each.versions}, name)
         for name in COMPARED_VERSIONS
     ]
-    for problem, edges in (
-        ("names do not resolve: ", {each.node: each.unresolved for each in reports}),
-        ("no connection with ", {each.node: each.unreachable for each in reports}),
-    ):
-        culprits = find_culprits(edges)
-        faults.append({node: problem + _list_some(others) for node, others in culprits.items()})
+    for problem, culprits in _failures_between(reports).items():
+        isolated = _find_isolated(culprits, nodes)
+        faults.append({node: f"{problem}: {_list_some(others)}" for node, others in isolated.items()})
     return faults
+
+
+def _is_own_fault(report: NodeReport, nodes: Sequence[str], found: Mapping[str, NodeReport]) -> bool:
+    """Return whether a report that is not complete shows a fault of its node, and not of another or of a slow start."""
+    if report.stage == IMPORT:
+        return bool(report.error)
+    if report.stage in {RATES, GPU_ERRORS, NAMES}:
+        return bool(report.error) or report.seconds <= SECONDS - HANG_SECONDS
+    # All others have measured each other, so that only this node can have failed.
+    others = [found.get(node) for node in nodes if node != report.node]
+    return bool(report.error) and len(others) >= LEAST_PAIRS and all(other and other.pairs for other in others)
+
+
+def _describe_end(report: NodeReport) -> str:
+    return f"{report.stage}: {report.error}" if report.error else f"no end of: {report.stage}"
+
+
+def _list_doubts(nodes: Sequence[str], found: Mapping[str, NodeReport]) -> list[str]:
+    """Return notes about what may be the fault of another node, of a slow start, or of nothing."""
+    reports = list(found.values())
+    doubts: list[tuple[str, str]] = [
+        (_describe_end(each), each.node) for each in reports if each.stage and not _is_own_fault(each, nodes, found)
+    ]
+    doubts += [("came too late for the measurement of the network", each.node) for each in reports if each.late]
+    doubts += [(warning, each.node) for each in reports for warning in each.warnings]
+    drivers = {each.node: each.versions["driver"] for each in reports if "driver" in each.versions}
+    doubts += [(reason, node) for node, reason in _minority(drivers, "driver").items()]
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for reason, node in doubts:
+        by_reason[reason].append(node)
+    notes = [f"{_list_some(each)}: {reason}" for reason, each in by_reason.items()]
+    for problem, culprits in _failures_between(reports).items():
+        isolated = _find_isolated(culprits, nodes)
+        pairs = {tuple(sorted((node, other))) for node in culprits.keys() - isolated for other in culprits[node]}
+        if pairs:
+            notes.append(f"{problem}: {_list_some(['-'.join(pair) for pair in sorted(pairs)])}")
+    return notes
+
+
+def _failures_between(reports: Iterable[NodeReport]) -> dict[str, dict[str, list[str]]]:
+    """Return the culprits of each kind of failure between two nodes, with the other nodes."""
+    return {
+        "names do not resolve": find_culprits({each.node: each.unresolved for each in reports}),
+        "no connection": find_culprits({each.node: each.unreachable for each in reports}),
+    }
+
+
+def _find_isolated(culprits: Mapping[str, list[str]], nodes: Sequence[str]) -> dict[str, list[str]]:
+    """Return the culprits that fail with most of the nodes that they have tried, if most nodes are no culprits."""
+    if 2 * len(culprits) >= len(nodes):
+        return {}
+    most = min(MOST_PEERS, len(nodes) - 1) / 2
+    return {node: others for node, others in culprits.items() if len(others) > most}
 
 
 def _minority(values: Mapping[str, str], name: str) -> dict[str, str]:
@@ -231,7 +308,7 @@ def find_slow(reports: Sequence[NodeReport], threshold: float) -> tuple[dict[str
     for name in UNITS:
         by_kind: dict[str, list[NodeReport]] = defaultdict(list)
         for report in reports:
-            if name in report.all_rates:
+            if name in report.all_rates and (name != NETWORK or len(report.pairs) >= LEAST_PAIRS):
                 by_kind["" if name == NETWORK else report.kind].append(report)
         for same in by_kind.values():
             # A node with other work for a moment is not slow: its fastest period is compared with usual ones.
@@ -301,7 +378,10 @@ def main() -> None:
     """Judge the nodes of this job, write the verdict into the run folder, and log it."""
     folder = Path(os.environ[RUN_VARIABLE], PREFLIGHT)
     nodes = nodelist.expand(os.environ["SLURM_JOB_NODELIST"])
-    verdict = judge(nodes, read_reports(folder, nodes), float(sys.argv[1]))
+    # Slurm sets the variable if the job asks for the same number on each node: 4, or a100:4.
+    gpus = os.environ.get("SLURM_GPUS_PER_NODE", "").rpartition(":")[2]
+    gpus_per_node = int(gpus) if gpus.isdigit() else None
+    verdict = judge(nodes, read_reports(folder, nodes), float(sys.argv[1]), gpus_per_node)
     write_whole(folder / VERDICT, msgspec.json.encode(verdict))
     lines = [f"{each.node} {each.sentence}\n" for each in verdict.excluded]
     write_whole(folder / EXCLUDED, "".join(lines).encode())

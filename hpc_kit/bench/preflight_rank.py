@@ -32,7 +32,20 @@ from msgspec import structs
 
 from hpc_kit.bench import machine
 from hpc_kit.bench.collectives import BUS_FACTORS
-from hpc_kit.bench.preflight import DISK, MATRIX, MEMORY, SECONDS, NodeReport, find_culprits, write_report
+from hpc_kit.bench.preflight import (
+    DISK,
+    GPU_ERRORS,
+    IMPORT,
+    MATRIX,
+    MEMORY,
+    MOST_PEERS,
+    NAMES,
+    RATES,
+    SECONDS,
+    NodeReport,
+    find_culprits,
+    write_report,
+)
 from hpc_kit.run_files import PREFLIGHT, RUN_VARIABLE
 from hpc_kit.runtime import torch_import
 from hpc_kit.runtime.launchers import resolve
@@ -54,9 +67,6 @@ PAIR_SECONDS = 8.0
 """Time for the rounds of all pairs."""
 
 PERIODS, PERIOD_SECONDS = 3, 0.4
-
-MOST_PEERS = 64
-"""Other nodes whose names and connections each node tries; spread evenly."""
 
 DISK_BYTES, DISK_SECONDS = 64 << 20, 0.5
 SMALLEST_MESSAGE, LARGEST_MESSAGE = 1 << 10, 16 << 20
@@ -91,10 +101,10 @@ def main() -> None:
     node = Node(Path(os.environ[RUN_VARIABLE], PREFLIGHT), network.this_node_name(os.environ))
     code = 0
     stages: dict[str, Callable[[], None]] = {
-        "import of torch": lambda: describe(node),
-        "rates": lambda: measure_rates(node),
-        "GPU errors": lambda: node.add(gpu_errors=find_gpu_errors() if node.report.gpus else ()),
-        "names": lambda: check_names(node, world.hosts),
+        IMPORT: lambda: describe(node),
+        RATES: lambda: measure_rates(node),
+        GPU_ERRORS: lambda: find_gpu_errors(node),
+        NAMES: lambda: check_names(node, world.hosts),
         "network": lambda: measure_network(node, world),
     }
     try:
@@ -151,19 +161,21 @@ def measure_rates(node: Node) -> None:
         found = [measure.measure_device(device, seconds, measure.mean_time) for device in devices]
         periods[MATRIX].append(min(each.flops or 0.0 for each in found))
         periods[MEMORY].append(min(each.bandwidth or 0.0 for each in found))
-        periods[DISK].append(measure_disk(Path(tempfile.gettempdir())))
+        periods[DISK].append(measure_disk())
         node.add(
             rates={name: max(rates) for name, rates in periods.items()},
             typical={name: statistics.median(rates) for name, rates in periods.items()},
         )
 
 
-def measure_disk(folder: Path) -> float:
-    """Return the bytes per second of a file that is written and reaches the disk.
+def measure_disk() -> float:
+    """Return the bytes per second of a file in $TMPDIR or /tmp that is written and reaches the disk.
 
     Raises:
         OSError: The file cannot be written.
     """
+    # tempfile.gettempdir() would choose another folder if this one is full.
+    folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
     block = os.urandom(1 << 20)
     with tempfile.TemporaryFile(dir=folder) as file:
         begun = time.perf_counter()
@@ -175,48 +187,76 @@ def measure_disk(folder: Path) -> float:
 
 
 _XID = re.compile(r"\[\s*(\d+)\.\d+\].*NVRM: Xid \(PCI:([\w:.]+)\): (\d+)")
-HARDWARE_XIDS = {48, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 140}
+HARDWARE_XIDS = {48, 64, 74, 79, 95, 110, 119, 120, 140}
 """Xids of memory errors, NVLink, and GPUs that are lost or do not answer, by NVIDIA's list of Xid errors.
 
-Others may come from programs.
+Others may come from programs, or report a repair.
 """
 
 XID_SECONDS = 86400.0
 """Older messages may be of a GPU that was repaired since."""
 
 
-def find_gpu_errors() -> tuple[str, ...]:
-    """Return errors of the GPUs: uncorrected memory errors, a pending repair, and Xids in the kernel's log.
+def find_gpu_errors(node: Node) -> None:
+    """Report the job's GPUs that wait for a repair, and warn of memory errors and Xids in the kernel's log.
 
     Without permission to read the kernel's log, Xids are unknown.
     """
-    query = "index,ecc.errors.uncorrected.volatile.total,remapped_rows.pending,retired_pages.pending"
-    errors = parse_gpu_query(_output("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"))
+    if not node.report.gpus:
+        return
+    import torch
+
+    from hpc_kit.runtime.placement import device_uuid
+
+    own = {device_uuid(torch.device("cuda", index), os.environ) for index in range(node.report.gpus)}
+    query = "uuid,pci.bus_id,ecc.errors.uncorrected.volatile.total,remapped_rows.pending,retired_pages.pending"
+    states = parse_gpu_query(_output("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"))
+    states = [state for state in states if state.uuid in own]
     uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-    return (*errors, *parse_xids(_output("dmesg"), since=uptime - XID_SECONDS))
+    xids = parse_xids(_output("dmesg"), since=uptime - XID_SECONDS)
+    node.add(
+        gpu_errors=tuple(f"GPU {each.address} waits for a reset to repair its memory" for each in states if each.waits),
+        warnings=(
+            *(f"GPU {each.address} has {each.errors} uncorrected memory errors" for each in states if each.errors),
+            *(f"Xid {xid} of GPU {address}" for each in states for xid, address in xids if address == each.address),
+        ),
+    )
 
 
-def parse_gpu_query(text: str) -> list[str]:
-    """Return the errors in the answer of nvidia-smi, one line for each GPU. A GPU may support none of the values."""
-    errors = []
+class GpuState(NamedTuple):
+    """What nvidia-smi says about a GPU."""
+
+    uuid: str
+    address: str
+    """Its PCI address as the kernel's log has it, without the function: `0000:3b:00`."""
+    errors: int
+    waits: bool
+    """A reset is necessary to repair its memory."""
+
+
+def parse_gpu_query(text: str) -> list[GpuState]:
+    """Return the answer of nvidia-smi, one line for each GPU. A GPU may support none of the values."""
+    states = []
     for line in text.splitlines():
-        index, *values = [word.strip() for word in line.split(",")]
-        uncorrected = values[0] if values and values[0].isdigit() else "0"
-        if int(uncorrected):
-            errors.append(f"GPU {index} has {uncorrected} uncorrected memory errors")
-        if any(value.lower() == "yes" for value in values[1:]):
-            errors.append(f"GPU {index} waits for a reset to repair its memory")
-    return errors
+        uuid, address, errors, *pending = [word.strip() for word in line.split(",")] + [""] * 3
+        count = int(errors) if errors.isdigit() else 0
+        states.append(GpuState(uuid, short_address(address), count, any(each.lower() == "yes" for each in pending)))
+    return states
 
 
-def parse_xids(log: str, *, since: float) -> list[str]:
-    """Return the hardware Xids in the kernel's log, since a time in seconds after the boot."""
+def short_address(address: str) -> str:
+    """Return `0000:3b:00` for `00000000:3B:00.0`: with a domain of four digits, and without the function."""
+    return address.lower().partition(".")[0][-10:]
+
+
+def parse_xids(log: str, *, since: float) -> list[tuple[int, str]]:
+    """Return the hardware Xids in the kernel's log with the addresses, since a time in seconds after the boot."""
     found = {
-        (int(xid), address)
+        (int(xid), short_address(address))
         for moment, address, xid in _XID.findall(log)
         if int(xid) in HARDWARE_XIDS and float(moment) >= since
     }
-    return [f"Xid {xid} of GPU {address}" for xid, address in sorted(found)]
+    return sorted(found)
 
 
 def _output(*argv: str) -> str:
@@ -324,10 +364,12 @@ def measure_network(node: Node, world: World) -> None:
     Nodes that do not come in time are left out, so that they disturb no other measurement.
 
     Raises:
-        TimeoutError: This node did not come in time.
         RendezvousError: The store of rank 0 was not found.
     """
     if world.world_size == 1:
+        return
+    if not node.time_left(SIGN_IN_SECONDS):
+        node.add(late=True)
         return
     from torch import distributed as dist
 
@@ -346,7 +388,8 @@ def measure_network(node: Node, world: World) -> None:
         board.set(f"peer/{world.rank}", json.dumps(me))
         peers = _collect_peers(node, world, board)
         if world.rank not in peers:
-            raise TimeoutError(f"this node came later than {SIGN_IN_SECONDS:.0f} s after the start")
+            node.add(late=True)
+            return
         _check_connections(node, {peer.node: peer for peer in peers.values()})
         members = _agree_on_members(node, world, board, peers)
         if len(members) > 1 and world.rank in members:
@@ -430,9 +473,9 @@ def _measure_group(node: Node, group_store: Any, members: list[int], peers: dict
     length = LARGEST_MESSAGE // 4 + len(members)
     tensors = torch.zeros(length, device=device), torch.zeros(length, device=device)
     link = collectives_rank.BackendUnderTest("nccl" if on_gpus else "gloo", group, *tensors)
-    node.add(stage="pairs of nodes")
-    measured = _measure_pairs(link, own, len(members))
-    node.add(pairs={peers[members[other]].node: rate for other, rate in measured.items()}, stage="all-reduce")
+    names = [peers[member].node for member in members]
+    measured = _measure_pairs(link, own, names, lambda other: node.add(stage=f"pairs of nodes, first with {other}"))
+    node.add(pairs={names[other]: rate for other, rate in measured.items()}, stage="all-reduce")
     slowest = torch.tensor(min(measured.values(), default=math.inf), dtype=torch.float64)
     dist.all_reduce(slowest, op=dist.ReduceOp.MIN)
     size = int(min(LARGEST_MESSAGE, max(SMALLEST_MESSAGE, slowest.item() / 8 * ALL_REDUCE_SECONDS)))
@@ -452,14 +495,24 @@ def pair_rounds(count: int) -> list[list[tuple[int, int]]]:
     return rounds
 
 
-def _measure_pairs(link: BackendUnderTest, own: int, count: int) -> dict[int, float]:
-    """Return the bits per second with each partner. The rounds end for all ranks when the time is used up."""
+def _measure_pairs(
+    link: BackendUnderTest, own: int, names: Sequence[str], on_first: Callable[[str], None]
+) -> dict[int, float]:
+    """Return the bits per second with each partner. The rounds end for all ranks when the time is used up.
+
+    Args:
+        link: The transport.
+        own: This rank.
+        names: The node of each rank.
+        on_first: Is called with the first partner. A transport that does not work hangs there.
+    """
     import torch
     from torch import distributed as dist
 
     from hpc_kit.bench.collectives_rank import ACROSS_NODES, RankPair
 
-    rounds, found = pair_rounds(count), {}
+    rounds = pair_rounds(len(names))
+    found: dict[int, float] = {}
     # Of many rounds, those at even distances come first.
     order = sorted(range(len(rounds)), key=lambda number: (number * 0.6180339887) % 1.0)
     until = time.monotonic() + PAIR_SECONDS
@@ -471,6 +524,8 @@ def _measure_pairs(link: BackendUnderTest, own: int, count: int) -> dict[int, fl
         for first, second in rounds[number]:
             if own in {first, second}:
                 pair = RankPair(first, second, ACROSS_NODES, "")
+                if not found:
+                    on_first(names[first + second - own])
                 found[first + second - own] = _time_pair(link, pair, is_first=own == first)
     return found
 

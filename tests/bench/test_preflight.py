@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from hpc_kit.bench import preflight_rank
 from hpc_kit.bench.preflight import (
     CLOCK_SECONDS,
     DISK,
+    IMPORT,
     MATRIX,
     MEMORY,
+    MOST_PEERS,
     NodeReport,
     Verdict,
     find_culprits,
@@ -21,7 +24,7 @@ from hpc_kit.bench.preflight import (
     read_reports,
     write_report,
 )
-from hpc_kit.bench.preflight_rank import MOST_PEERS, choose_peers, next_size, pair_rounds, parse_gpu_query, parse_xids
+from hpc_kit.bench.preflight_rank import choose_peers, next_size, pair_rounds, parse_gpu_query, parse_xids
 
 NODES = ("n1", "n2", "n3", "n4")
 RATES = {MATRIX: 1e12, MEMORY: 1e11, DISK: 1e9}
@@ -40,12 +43,13 @@ def judged(
     changes: Mapping[str, dict[str, Any]] | None = None,
     *,
     missing: str = "",
+    gpus_per_node: int | None = None,
     **more: Any,
 ) -> Verdict:
     """Judge good nodes, but for the changes of some of them."""
     changes = {**(changes or {}), **more}
     reports = [report(node, nodes=nodes, **changes.get(node, {})) for node in nodes if node != missing]
-    return judge(nodes, reports)
+    return judge(nodes, reports, gpus_per_node=gpus_per_node)
 
 
 def excluded(verdict: Verdict) -> dict[str, str]:
@@ -137,10 +141,17 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "fails": ({"stage": "rates", "error": "OSError: No space left", "rates": {}}, "rates: OSError: No space left"),
     "clock": ({"clock": -100.0}, "its clock differs by +100.0 s"),
     "torch": ({"versions": {**VERSIONS, "torch": "2.8.0"}}, "torch 2.8.0; 2.9.0 on most nodes"),
-    "gpus": ({"gpus": 3}, "number of GPUs 3; 0 on most nodes"),
-    "ecc": ({"gpu_errors": ("Xid 79 of GPU 0000:3b:00",)}, "Xid 79 of GPU 0000:3b:00"),
+    "library": (
+        {"stage": IMPORT, "error": "ImportError: libcudart.so.12"},
+        "import of torch: ImportError: libcudart.so.12",
+    ),
+    "memory": ({"gpu_errors": ("GPU 3b waits for a reset",)}, "GPU 3b waits for a reset"),
     "names": ({"unresolved": ("n1", "n2", "n4")}, "names do not resolve: n1, n2, n4"),
-    "unreachable": ({"unreachable": ("n1", "n2", "n4"), "pairs": {}}, "no connection with n1, n2, n4"),
+    "no way to rank 0": (
+        {"stage": "network", "error": "RendezvousError: no rank 0"},
+        "network: RendezvousError: no rank 0",
+    ),
+    "unreachable": ({"unreachable": ("n1", "n2", "n4"), "pairs": {}}, "no connection: n1, n2, n4"),
 }
 
 
@@ -151,7 +162,76 @@ def test_a_fault_of_one_node_is_named(values: dict[str, Any], reason: str) -> No
     assert verdict.excluded[0].reasons == (reason,)
 
 
-@pytest.mark.parametrize("fault", ["hangs", "fails", "clock"])
+NETWORK_ERROR = {"stage": "network", "error": "RendezvousError: rank 1 did not find rank 0", "pairs": {}}
+
+DOUBTS: dict[str, tuple[dict[str, Any], str]] = {
+    "slow import": ({"stage": IMPORT, "rates": {}, "pairs": {}}, "n3: no end of: import of torch"),
+    "late": ({"late": True, "pairs": {}}, "n3: came too late for the measurement of the network"),
+    "late rates": ({"stage": "rates", "seconds": 45.0, "pairs": {}}, "n3: no end of: rates"),
+    "hanging network": ({"stage": "network", "pairs": {}}, "n3: no end of: network"),
+    "one connection": ({"unreachable": ("n1",)}, "no connection: n1-n3"),
+    "one name": ({"unresolved": ("n1",)}, "names do not resolve: n1-n3"),
+    "driver": ({"versions": {**VERSIONS, "driver": "580.2"}}, "n3: driver 580.2; 570.1 on most nodes"),
+    "Xid": ({"warnings": ("Xid 79 of GPU 3b",)}, "n3: Xid 79 of GPU 3b"),
+}
+
+
+@pytest.mark.parametrize(("values", "note"), DOUBTS.values(), ids=DOUBTS)
+def test_what_may_be_no_fault_of_the_node_is_noted(values: dict[str, Any], note: str) -> None:
+    verdict = judged(n3=values)
+    assert excluded(verdict) == {}
+    assert note in verdict.notes
+
+
+@pytest.mark.parametrize("cause", ["no report", "no end", "error"])
+def test_a_node_that_waits_in_vain_for_another_one_is_good(cause: str) -> None:
+    hangs = {"n1": {"stage": "rates", "pairs": {}}} if cause == "no end" else {}
+    fails = {"n1": {"stage": "rates", "error": "OSError: disk", "pairs": {}}} if cause == "error" else {}
+    missing = "n1" if cause == "no report" else ""
+    verdict = judged(("n1", "n2"), {**hangs, **fails, "n2": NETWORK_ERROR}, missing=missing)
+    assert excluded(verdict) == {"n1": "broken"}
+    assert "n2: network: RendezvousError: rank 1 did not find rank 0" in verdict.notes
+
+
+def test_the_late_rank_0_and_those_that_wait_for_it_are_good() -> None:
+    late = {"late": True, "pairs": {}}
+    assert excluded(judged(("n1", "n2", "n3"), n1=late, n2=late, n3=NETWORK_ERROR)) == {}
+
+
+def test_a_node_that_hangs_in_its_first_message_excludes_nobody() -> None:
+    nodes = tuple(f"n{number}" for number in range(1, 9))
+    waiting = {"stage": "pairs of nodes, first with n1", "error": "RuntimeError: time-out", "pairs": {}}
+    hanging = {other: {"stage": f"pairs of nodes, first with {first}"} for first, other in (("n3", "n5"), ("n5", "n3"))}
+    verdict = judged(nodes, {**dict.fromkeys(nodes, waiting), **hanging})
+    assert excluded(verdict) == {}
+    assert "n3: no end of: pairs of nodes, first with n5" in verdict.notes
+
+
+def test_one_failed_connection_of_many_excludes_nobody() -> None:
+    nodes = tuple(f"n{number}" for number in range(1, 9))
+    assert excluded(judged(nodes, n3={"unreachable": ("n5", "n6", "n7")})) == {}
+    assert excluded(judged(nodes, n3={"unreachable": ("n5", "n6", "n7", "n8")})) == {"n3": "broken"}
+
+
+def test_two_halves_without_a_connection_exclude_nobody() -> None:
+    verdict = judged(n1={"unreachable": ("n3", "n4")}, n2={"unreachable": ("n3", "n4")})
+    assert excluded(verdict) == {}
+    assert "no connection: n1-n3, n1-n4, n2-n3, n2-n4" in verdict.notes
+
+
+def test_one_measured_pair_shows_no_slow_network() -> None:
+    pairs = {"n1": {"n4": 1e10}, "n4": {"n1": 1e10}, "n2": {"n3": 1e8}, "n3": {"n2": 1e8}}
+    assert excluded(judged(NODES, {node: {"pairs": own} for node, own in pairs.items()})) == {}
+
+
+def test_numbers_of_gpus_count_if_slurm_gives_each_node_the_same() -> None:
+    gpus = {"n1": {"gpus": 4}, "n2": {"gpus": 4}, "n3": {"gpus": 2}, "n4": {"gpus": 4}}
+    assert excluded(judged(NODES, gpus)) == {}
+    verdict = judged(NODES, gpus, gpus_per_node=4)
+    assert [node.sentence for node in verdict.excluded] == ["n3 is broken: torch sees 2 of 4 GPUs"]
+
+
+@pytest.mark.parametrize("fault", ["hangs", "fails", "clock", "memory"])
 def test_a_fault_of_most_nodes_is_no_fault_of_a_node(fault: str) -> None:
     values, reason = BROKEN[fault]
     verdict = judged(n1=values, n2=values, n3=values)
@@ -229,10 +309,15 @@ def test_a_node_of_many_tries_some_others() -> None:
 
 
 def test_errors_of_gpus_are_read() -> None:
-    answer = "0, 0, No, No\n1, 2, No, [N/A]\n2, [N/A], Yes, [N/A]\n3, [N/A], [N/A], [N/A]\n"
+    answer = (
+        "GPU-a, 00000000:3B:00.0, 0, No, No\nGPU-b, 00000000:5E:00.0, 2, No, [N/A]\n"
+        "GPU-c, 00000000:86:00.0, [N/A], Yes, [N/A]\nGPU-d, 00000000:AF:00.0, [N/A], [N/A], [N/A]\n"
+    )
     assert parse_gpu_query(answer) == [
-        "GPU 1 has 2 uncorrected memory errors",
-        "GPU 2 waits for a reset to repair its memory",
+        ("GPU-a", "0000:3b:00", 0, False),
+        ("GPU-b", "0000:5e:00", 2, False),
+        ("GPU-c", "0000:86:00", 0, True),
+        ("GPU-d", "0000:af:00", 0, False),
     ]
 
 
@@ -240,6 +325,28 @@ def test_xids_of_the_hardware_since_a_moment_are_errors() -> None:
     log = (
         "[  100.000001] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
         "[ 5000.000001] NVRM: Xid (PCI:0000:3b:00): 31, pid=1, name=python, MMU Fault\n"
+        "[ 5000.500001] NVRM: Xid (PCI:0000:3b:00): 94, pid=1, Contained ECC error\n"
         "[ 5001.000001] NVRM: Xid (PCI:0000:5e:00): 74, pid=1, NVLink error\n"
     )
-    assert parse_xids(log, since=1000) == ["Xid 74 of GPU 0000:5e:00"]
+    assert parse_xids(log, since=1000) == [(74, "0000:5e:00")]
+
+
+def test_only_the_gpus_of_the_job_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    answers = {
+        "nvidia-smi": "GPU-a, 00000000:3B:00.0, 2, No, No\nGPU-b, 00000000:5E:00.0, 7, Yes, No\n",
+        "dmesg": "[999999999.1] NVRM: Xid (PCI:0000:3b:00): 79, x\n[999999999.1] NVRM: Xid (PCI:0000:5e:00): 79, x\n",
+    }
+    monkeypatch.setattr(preflight_rank, "_output", lambda program, *_: answers[program])
+    monkeypatch.setattr("hpc_kit.runtime.placement.device_uuid", lambda *_: "GPU-a")
+    node = preflight_rank.Node(tmp_path, "n1")
+    node.add(gpus=1)
+    preflight_rank.find_gpu_errors(node)
+    assert node.report.gpu_errors == ()
+    assert node.report.warnings == ("GPU 0000:3b:00 has 2 uncorrected memory errors", "Xid 79 of GPU 0000:3b:00")
+
+
+def test_the_disk_of_the_job_is_measured_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "full"))
+    with pytest.raises(FileNotFoundError):
+        preflight_rank.measure_disk()
