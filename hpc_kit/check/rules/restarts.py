@@ -350,8 +350,9 @@ def interrupted_wait(script: BatchScript) -> Iterator[Problem]:
     if len(waits) != 1 or waits[0].compounds:
         return
     names = {name for name, number in SIGNALS.items() if number == signal.number}
+    lines = {*traps_for(script, signal.number)}
     for step in script.commands:
-        if step.line not in traps_for(script, signal.number) or step.name != "trap":
+        if step.line not in lines or step.name != "trap":
             continue
         handler = step.words[1].text
         inside = script.functions.get(handler.strip(), [])
