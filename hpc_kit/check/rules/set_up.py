@@ -262,7 +262,8 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
         if output is None or quoted is None or step.in_task or not _CONFIGURATION.match(output.raw.strip("\"'")):
             continue
         text = "".join(part.text for part in parts)
-        name = next((name for name in re.findall(r"(?<![\\$])\$(\w+)", text) if name in script.assigned), None)
+        names = re.findall(r"(?<![\\$])\$(\w+)", text)
+        name = next((name for name in names if name in script.assigned or name.startswith("SLURM_")), None)
         if name is not None:
             what = f"${name} stays as it is in {output.raw}: the here-document is quoted"
             yield Problem(step, what, "remove the quotes around the word behind <<", (step.line,))
