@@ -408,7 +408,8 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
     """
     directive = script.directive("partition")
     whole = "exclusive" in script.options or script.options.get("mem") == "0" or script.counts_only_nodes
-    if whole or script.is_heterogeneous:
+    # `--constraint=gpu` selects whole nodes where jobs get no others.
+    if whole or script.is_heterogeneous or "gpu" in script.options.get("constraint", "").lower():
         return
     steps = [srun for launch in script.launch_lines if (srun := launch.stage("srun")) is not None]
     asks = any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for each in steps for name in each.options)
