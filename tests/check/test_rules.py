@@ -50,6 +50,9 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad("KIT402", HEAD + "nohup python t.py &\ndisown\nexit 0\n", 2, E, "without a wait"),
+    Bad("KIT222", GPUS2 + "srun wget https://host/data.tar\nsrun python t.py\n", 3, W, "wget"),
+    Bad("KIT506", GPUS + "docker run --rm image python t.py\n", 3, W, "docker run without --gpus"),
     Bad("KIT133", HEAD + "#SBATCH -p batch -n 1 --mem=9G\npython t.py --device cuda:0\n", 3, W, "needs a GPU"),
     Bad("KIT134", HEAD + "cat > x.yaml <<'E'\na: $SLURM_JOB_ID\nE\npython t.py\n", 2, W, "$SLURM_JOB_ID stays"),
     Bad("KIT428", HEAD + "cd $TMPDIR\npython t.py --output_dir results\n", 3, W, "results is on the disk"),
@@ -845,6 +848,8 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT506", GPUS + "podman run --device nvidia.com/gpu=all image python t.py\n"),
+    ("KIT222", GPUS2 + "srun --ntasks-per-node=1 -n 2 tar xf d.tar -C /tmp\nsrun python t.py\n"),
     ("KIT133", HEAD + "#SBATCH -C gpu -N 2 --ntasks-per-node=1\nsrun python t.py --device cuda\n"),
     ("KIT217", GPUS2 + "export OMP_NUM_THREADS=$((SLURM_CPUS_ON_NODE / 4))\nsrun python t.py\n"),
     ("KIT428", HEAD + "cd $TMPDIR\npython t.py --output_dir results\ncp -r results ~/results\n"),

@@ -424,6 +424,8 @@ def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
         for option, word in _options_with_paths(launch):
             path = word.text.rpartition("=")[2]
             local = OWN_DISK.match(path) or (inside and not path.startswith(("/", "$", "~", ".")))
+            # What is for debugging may be lost.
+            local = local and re.search(r"debug|test|bench", path) is None
             if not local or not path or not _RESULTS.match(option) or _is_named_again(script, launch, path):
                 continue
             what = f"{path} is on the disk of the node, and nothing copies it"
