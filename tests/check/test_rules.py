@@ -848,6 +848,8 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT428", HEAD + "trap 'rm -rf $TMPDIR/o' EXIT\npython t.py --out $TMPDIR/o\ncp -r $TMPDIR/o .\n"),
+    ("KIT115", HEAD + "#SBATCH -J 1g.10gb --gpus=2\ntorchrun --nproc-per-node=2 t.py\n"),
     ("KIT506", GPUS + "podman run --device nvidia.com/gpu=all image python t.py\n"),
     ("KIT222", GPUS2 + "srun --ntasks-per-node=1 -n 2 tar xf d.tar -C /tmp\nsrun python t.py\n"),
     ("KIT133", HEAD + "#SBATCH -C gpu -N 2 --ntasks-per-node=1\nsrun python t.py --device cuda\n"),

@@ -441,7 +441,8 @@ def shared_mig_devices(script: BatchScript) -> Iterator[Problem]:
     training.
     Documented: Slurm's release notes, 23.11.4; NVIDIA's MIG User Guide, "CUDA Visible Devices".
     """
-    sliced = next((each for each in script.directive_options if _MIG.search(each.value)), None)
+    requests = [each for each in script.directive_options if each.name in {"gres", *GPU_COUNT_OPTIONS}]
+    sliced = next((each for each in requests if _MIG.search(each.value)), None)
     for launch in script.training if sliced is not None else ():
         count = count_processes(launch.agent) if launch.agent is not None else None
         if launch.agent is None and {"MASTER_ADDR", "MASTER_PORT"} & script.assigned:

@@ -445,10 +445,12 @@ def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:
     names = {PurePath(path).name, *([disk[0].strip("${}")] if disk else [])}
     for step in script.commands:
         texts = step.texts + [word.raw for word in step.syntax.words]
-        functions = any(compound.kind == "function" for compound in step.compounds)
-        late = functions or step.name == "trap" or step.line > launch.line or step.in_background
-        if late and step.name not in {"rm", "echo"} and any(name in text for name in names for text in texts):
-            return step.name != "trap" or _COPIES.search(step.texts[1]) is not None or len(step.texts[1].split()) == 1
+        in_function = any(compound.kind == "function" for compound in step.compounds)
+        trap = step.name == "trap" and len(step.words) > 1
+        late = trap or in_function or step.line > launch.line or step.in_background
+        uses = _COPIES.search(step.texts[1]) is not None if trap else step.name not in {"rm", "echo"}
+        if late and uses and any(name in text for name in names for text in texts):
+            return True
         if late and _COPIES.match(step.name) and any(text in {".", "*", "./"} for text in texts):
             return True
     return False
