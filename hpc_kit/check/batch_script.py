@@ -239,13 +239,17 @@ class BatchScript:
                     found.setdefault(compound.name, []).append(step)
         return found
 
+    @cached_property
+    def _numbers(self) -> dict[int, int]:
+        return {id(step): number for number, step in enumerate(self.commands)}
+
     def commands_before(self, step: TracedCommand) -> list[TracedCommand]:
         """Return the commands above a command."""
-        return self.commands[: next(index for index, each in enumerate(self.commands) if each is step)]
+        return self.commands[: self._numbers[id(step)]]
 
     def commands_after(self, step: TracedCommand) -> list[TracedCommand]:
         """Return the commands below a command."""
-        return self.commands[len(self.commands_before(step)) + 1 :]
+        return self.commands[self._numbers[id(step)] + 1 :]
 
     @property
     def assignments(self) -> list[TracedAssignment]:

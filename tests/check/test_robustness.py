@@ -88,6 +88,15 @@ def test_a_script_of_fifty_thousand_lines_takes_seconds() -> None:
     assert time.process_time() - start < 60
 
 
+def test_eight_hundred_steps_in_branches_take_seconds() -> None:
+    start = time.process_time()
+    branch = "if [ $X = {0} ]; then srun python t.py | tee a; else srun python u.py | tee b; fi\n"
+    findings, unread = read(HEAD + "".join(map(branch.format, range(400))))
+    assert "KIT403" in {finding.code for finding in findings}
+    assert unread is None
+    assert time.process_time() - start < 20
+
+
 @pytest.mark.slow
 @settings(max_examples=4000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.sampled_from(FRAGMENTS + PIECES) | st.text(string.printable, max_size=12), max_size=25))

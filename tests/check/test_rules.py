@@ -50,6 +50,16 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad("KIT402", HEAD + "nohup python t.py &\ndisown\nexit 0\n", 2, E, "without a wait"),
+    Bad("KIT222", GPUS2 + "srun wget https://host/data.tar\nsrun python t.py\n", 3, W, "wget"),
+    Bad("KIT506", GPUS + "docker run --rm image python t.py\n", 3, W, "docker run without --gpus"),
+    Bad("KIT133", HEAD + "#SBATCH -p batch -n 1 --mem=9G\npython t.py --device cuda:0\n", 3, W, "needs a GPU"),
+    Bad("KIT134", HEAD + "cat > x.yaml <<'E'\na: $SLURM_JOB_ID\nE\npython t.py\n", 2, W, "$SLURM_JOB_ID stays"),
+    Bad("KIT428", HEAD + "cd $TMPDIR\npython t.py --output_dir results\n", 3, W, "results is on the disk"),
+    Bad("KIT428", HEAD + "O=/dev/shm/o\npython t.py output_dir=$O\nrm -rf $O\n", 3, W, "/dev/shm/o is on the disk"),
+    Bad("KIT217", GPUS2 + "export OMP_NUM_THREADS=$SLURM_CPUS_ON_NODE\nsrun python t.py\n", 3, W, "each of 4 tasks"),
+    Bad("KIT315", GPUS2 + "export DIST_BACKEND=gloo\nsrun python t.py\n", 3, W, "gloo"),
+    Bad("KIT228", FOUR + "export WORLD_SIZE=$SLURM_TASKS_PER_NODE\nsrun python t.py\n", 3, E, "a list such as"),
     Bad("KIT228", FOUR + 'srun torchrun --nproc-per-node="$SLURM_TASKS_PER_NODE" t.py\n', 3, E, "4(x4)"),
     Bad(
         "KIT417", GPUS + "if [ $N -lt 5 ]; then sbatch --export=ALL,N=$((N+1)) a.sh; fi\npython t.py\n", 3, W, "at once"
@@ -838,6 +848,13 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT428", HEAD + "trap 'rm -rf $TMPDIR/o' EXIT\npython t.py --out $TMPDIR/o\ncp -r $TMPDIR/o .\n"),
+    ("KIT115", HEAD + "#SBATCH -J 1g.10gb --gpus=2\ntorchrun --nproc-per-node=2 t.py\n"),
+    ("KIT506", GPUS + "podman run --device nvidia.com/gpu=all image python t.py\n"),
+    ("KIT222", GPUS2 + "srun --ntasks-per-node=1 -n 2 tar xf d.tar -C /tmp\nsrun python t.py\n"),
+    ("KIT133", HEAD + "#SBATCH -C gpu -N 2 --ntasks-per-node=1\nsrun python t.py --device cuda\n"),
+    ("KIT217", GPUS2 + "export OMP_NUM_THREADS=$((SLURM_CPUS_ON_NODE / 4))\nsrun python t.py\n"),
+    ("KIT428", HEAD + "cd $TMPDIR\npython t.py --output_dir results\ncp -r results ~/results\n"),
     ("KIT133", HEAD + "#SBATCH -p gpu --exclusive -n 1\npython t.py\n"),
     ("KIT133", HEAD + "#SBATCH -p gpu -n 1\npython t.py --device cpu\n"),
     ("KIT134", HEAD + "A=1\ncat > x.yaml <<'E'\na: ${A}\nb: $B\nE\npython t.py\n"),

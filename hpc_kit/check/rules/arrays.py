@@ -258,6 +258,11 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
     remedy = "write $SLURM_ARRAY_TASK_ID in the name"
     for launch in script.training:
         file, folder = launch.argument(*_OUTPUTS), launch.argument(*_OUTPUT_FOLDERS)
+        if folder is None and any(
+            re.match(r"--(do|per[-_]device)[-_]train", word.text) for word in launch.program.words
+        ):
+            # Hugging Face's Trainer saves its checkpoints there.
+            folder = launch.argument("output-dir")
         name = launch.argument("name", "run-name", "exp-name", "experiment", "experiment-name", "run-id", "tag")
         names_run = name is not None and "$" in name.text
         if file is not None and _FILE.match(file.text):

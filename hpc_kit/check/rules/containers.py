@@ -192,12 +192,20 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
     with images that a module names: the rule ignores images in a variable that the script does not set, and images
     with ROCm in their name, which need only the devices of the host.
 
-    Fix: `apptainer exec --nv ...`.
-    Documented: apptainer.org/docs, "GPU Support".
+    docker and podman need --gpus or --device.
+
+    Fix: `apptainer exec --nv ...`, `docker run --gpus all ...`.
+    Documented: apptainer.org/docs, "GPU Support"; docs.docker.com, "docker run --gpus".
     """
     set_outside = any(re.match(r"(APPTAINER|SINGULARITY)_(NV|ROCM)", each.name) for each in script.assignments)
     for launch in script.training if script.size.has_gpus and not set_outside else ():
         container = container_of(launch)
+        if container is not None and container.stage.name in {"docker", "podman"} and not container.is_pyxis:
+            gives = any(re.match(r"--(gpus?|device|runtime|privileged)\b", option) for option in container.options)
+            if not gives and not any(word.text.startswith("$") for word in container.stage.words[1:4]):
+                what = f"{container.stage.name} run without --gpus: the container has no GPU"
+                yield Problem(container.stage, what, "write --gpus all, or --device nvidia.com/gpu=all", (launch.line,))
+            continue
         if container is None or container.stage.name not in _RUNTIMES or not container.stage.words[-1].text:
             continue
         # An unknown variable may hold options, or an image of the site. An image with ROCm needs nothing of the host.

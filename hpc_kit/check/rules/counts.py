@@ -227,12 +227,14 @@ def folded_counts(script: BatchScript) -> Iterator[Problem]:
         if folded is not None and folded[0] not in script.assigned:
             what = f"{folded[0]} is no number, but a list such as 4(x{script.size.min_nodes})"
             yield Problem(part.origin, what, remedy, (script.line_of("nodes"),))
-    for launch in script.training:
-        text = launch.agent.option("nproc-per-node", "num-processes") if launch.agent is not None else None
+    agents = [launch.agent for launch in script.training if launch.agent is not None]
+    texts = [agent.option("nproc-per-node", "num-processes") for agent in agents]
+    texts += [each.value for each in script.assignments if each.name in {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}]
+    for text in texts:
         folded = _FOLDED.search(text.text) if text is not None and "$((" not in text.text else None
         if text is not None and folded is not None and folded[0] not in script.assigned:
             what = f"{folded[0]} is no number, but a list such as 4(x{script.size.min_nodes})"
-            yield Problem(text, what, remedy, (script.line_of("nodes"), launch.line))
+            yield Problem(text, what, remedy, (script.line_of("nodes"),))
 
 
 @rule("KIT213", "warning")
@@ -511,6 +513,16 @@ def _threads_of_one_cpu(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each.value, what, f"add #SBATCH --cpus-per-task={threads}", (option.line,))
 
 
+def _threads_of_all_cpus(script: BatchScript) -> Iterator[Problem]:
+    """Find a number of threads that is the number of CPUs of the node, for each of several tasks there."""
+    tasks = {script.size_of(launch).tasks_per_node or 1 for launch in script.training if launch.multiplier is not None}
+    for each in script.assignments if tasks and min(tasks) > 1 else ():
+        all_cpus = re.fullmatch(r"\$\{?SLURM_CPUS_ON_NODE\}?|\$\(nproc(\.\.\.)?\)", each.value.text)
+        if each.name in {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} and all_cpus is not None and not each.in_task:
+            what = f"each of {min(tasks)} tasks gets as many threads as the job has CPUs on the node"
+            yield Problem(each.value, what, f"write export {each.name}=$SLURM_CPUS_PER_TASK")
+
+
 def _more_threads_than_cpus(script: BatchScript, option: DirectiveOption, cpus: int) -> Iterator[Problem]:
     """Find a fixed number of threads that exceeds the CPUs of a task, or the share of each process of an agent."""
     agents = [launch.agent for launch in script.training if launch.agent is not None]
@@ -540,6 +552,7 @@ def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
     Fix: `export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK`, divided by the processes that torchrun starts in the task.
     Documented: sbatch(1), --cpus-per-task; pytorch.org/docs/stable/elastic/run.html.
     """
+    yield from _threads_of_all_cpus(script)
     option = script.directive("cpus-per-task")
     if option is None:
         yield from _threads_of_one_cpu(script)

@@ -295,16 +295,17 @@ def environment_without_export(script: BatchScript) -> Iterator[Problem]:
 def _step_without_export(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> Iterator[Problem]:
     """Find a step that gets less of the environment than its program needs."""
     directive = script.directive("export")
-    changed = "SLURM_EXPORT_ENV" in script.assigned or any(
-        command.name == "unset" and "SLURM_EXPORT_ENV" in command.texts for command in script.commands
-    )
     export = srun.options.get("export")
     if export is not None and export.text.upper() in {"NONE", "NIL"} and _sets_up_before(script, launch):
         what = f"--export={export.text}: the tasks get no variable of this script"
         yield Problem(export, what, "write srun --export=ALL ...", (launch.line,))
     elif export is None:
-        cut_off = directive is not None and directive.value.upper() in {"NONE", "NIL"} and not changed
-        if directive is not None and cut_off and _sets_up_before(script, launch):
+        if directive is None or directive.value.upper() not in {"NONE", "NIL"}:
+            return
+        changed = "SLURM_EXPORT_ENV" in script.assigned or any(
+            command.name == "unset" and "SLURM_EXPORT_ENV" in command.texts for command in script.commands
+        )
+        if not changed and _sets_up_before(script, launch):
             what = f"--export={directive.value}: the tasks get no variable of this script"
             yield Problem(srun, what, "write srun --export=ALL ...", (directive.line, launch.line))
     elif not any("$" in item.partition("=")[0] for item in export.text.split(",")):

@@ -104,25 +104,36 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
     yield from _short_ray_loop(script, [launch for launch, options in starts if "address" in options])
 
 
-_LOOP = re.compile(r"\bfor\s*\(\(\s*(\w+)\s*=\s*(\d+)\s*;\s*\1\s*(<=?)\s*([^;]+);")
+_LOOP = re.compile(
+    r"\bfor\s*\(\(\s*(?P<name>\w+)\s*=\s*(?P<first>\d+)\s*;\s*\w+\s*(?P<than><=?)\s*(?P<last>[^;]+);"
+    r"|\bfor\s+\w+\s+in\s+\$\(\s*seq\s+(?P<from>\d+)\s+(?P<to>[^;]+)\)\s*(;|\Z)"
+)
 _NODES = re.compile(r"\$?\{?\b(SLURM_(JOB_NUM_NODES|NNODES))\b\}?|\$\{#\w+\[[@*]\]\}")
 
 
 def _short_ray_loop(script: BatchScript, workers: list[LaunchLine]) -> Iterator[Problem]:
     """Find a loop over the further nodes of the job that starts fewer workers of Ray than there are."""
     loops = {place.compound.line for launch in workers for place in launch.command.position.outward() if place.compound}
+    known = {each.name: each.value.text for each in script.assignments if each.value.text.isdigit()}
     for line in loops if len(workers) == 1 and script.size.nodes else ():
         match, nodes = _LOOP.search(script.lines[line - 1]), script.size.nodes or 0
-        last = evaluate_sum(_NODES.sub(str(nodes), match[4])) if match else None
-        if match is None or last is None:
+        if match is None:
             continue
-        count = last - int(match[2]) + (match[3] == "<=")
+        bound = _NODES.sub(str(nodes), match["last"] or match["to"]).replace("$((", "(").replace("))", ")")
+        last = evaluate_sum(re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: known.get(name[1], name[0]), bound))
+        if last is None:
+            continue
+        count = last - int(match["first"] or match["from"]) + (match["than"] != "<")
         if 0 <= count < nodes - 1:
             what = (
                 f"the loop starts {count} workers of Ray, but the job has {nodes - 1} further nodes: the rest is idle"
             )
             yield Problem(
-                Origin(line), what, f"write {match[1]} < SLURM_NNODES", (script.line_of("nodes"),), certain=False
+                Origin(line),
+                what,
+                "end it at the last index of the hosts, SLURM_NNODES - 1",
+                (script.line_of("nodes"),),
+                certain=False,
             )
 
 

@@ -277,7 +277,7 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
     yield from _last_of_several(flow, waits)
     if not waits:
         # Whatever is not known may wait in its own way.
-        if all(_is_short(step) for step in flow.followers):
+        if all(_is_short(step) or step.name == "exit" for step in flow.followers):
             what = "this runs in the background without a wait: the job ends immediately"
             yield flow.finding(what, 'remove the &; or write pid=$! after it, and wait "$pid"')
         return

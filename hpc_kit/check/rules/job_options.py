@@ -397,27 +397,36 @@ _GPU_PARTITION = re.compile(
 
 @rule("KIT133", "warning")
 def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
-    """A partition with GPUs, but no GPU.
+    """A training on GPUs in a job that asks for none.
 
     The partition only selects the nodes. Slurm gives a job the GPUs that it asks for, and hides the others: without
-    --gpus, --gpus-per-node or --gres, torch.cuda.is_available() is False. The rule goes by the name of the partition,
-    and ignores jobs that take whole nodes.
+    --gpus, --gpus-per-node or --gres, torch.cuda.is_available() is False. The rule goes by the name of the partition
+    and by `--device cuda`, and ignores jobs that take whole nodes.
 
     Fix: `#SBATCH --gpus-per-node=1`.
     Documented: slurm.schedmd.com/gres.html.
     """
     directive = script.directive("partition")
     whole = "exclusive" in script.options or script.options.get("mem") == "0" or script.counts_only_nodes
-    if directive is None or whole or script.is_heterogeneous or not script.training:
+    # `--constraint=gpu` selects whole nodes where jobs get no others.
+    if whole or script.is_heterogeneous or "gpu" in script.options.get("constraint", "").lower():
         return
     steps = [srun for launch in script.launch_lines if (srun := launch.stage("srun")) is not None]
     asks = any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for each in steps for name in each.options)
     asks = asks or any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for name in script.options)
     on_cpus = any(re.search(r"\bcpu\b", word.text) for launch in script.training for word in launch.program.words)
     python = all(launch.program.kind == "python" for launch in script.training)
-    if not asks and not on_cpus and python and all(map(_GPU_PARTITION.match, directive.value.split(","))):
+    if asks or on_cpus or not python:
+        return
+    remedy = "add #SBATCH --gpus-per-node=..., or --gres=gpu:..."
+    if directive is not None and all(map(_GPU_PARTITION.match, directive.value.split(","))):
         what = f"the job asks for no GPU: the partition {directive.value} alone gives none"
-        yield Problem(directive, what, "add #SBATCH --gpus-per-node=..., or --gres=gpu:...")
+        yield Problem(directive, what, remedy)
+        return
+    for launch in script.training:
+        device = launch.argument("device", "accelerator")
+        if device is not None and re.match(r"(cuda|gpu)\b", device.text) and not device.has_default:
+            yield Problem(device, "the program needs a GPU, but the job asks for none", remedy, (launch.line,))
 
 
 @rule("KIT115", "warning")
@@ -432,12 +441,19 @@ def shared_mig_devices(script: BatchScript) -> Iterator[Problem]:
     training.
     Documented: Slurm's release notes, 23.11.4; NVIDIA's MIG User Guide, "CUDA Visible Devices".
     """
-    sliced = next((each for each in script.directive_options if _MIG.search(each.value)), None)
+    requests = [each for each in script.directive_options if each.name in {"gres", *GPU_COUNT_OPTIONS}]
+    sliced = next((each for each in requests if _MIG.search(each.value)), None)
     for launch in script.training if sliced is not None else ():
         count = count_processes(launch.agent) if launch.agent is not None else None
-        if sliced is not None and launch.agent is not None and (count or 1) > 1:
+        if launch.agent is None and {"MASTER_ADDR", "MASTER_PORT"} & script.assigned:
+            count = script.size_of(launch).tasks_per_node
+        each_device = launch.agent.option("nproc-per-node") if launch.agent is not None else None
+        if sliced is not None and each_device is not None and each_device.text in {"gpu", "auto"}:
+            count = int(sliced.value.rpartition(":")[2]) if sliced.value.rpartition(":")[2].isdigit() else 1
+        if sliced is not None and (count or 1) > 1:
+            place = launch.agent or launch.program
             what = f"{count} processes train together on MIG devices, which NCCL cannot connect"
-            yield Problem(launch.agent, what, "request one larger device, or whole GPUs", (sliced.line, launch.line))
+            yield Problem(place, what, "request one larger device, or whole GPUs", (sliced.line, launch.line))
     asked = [each for each in script.directive_options if each.name == "gpus-per-task" and _MIG.search(each.value)]
     for each in asked if MIG_SHARED.holds(script.site.version) is not False else ():
         what = f"{MIG_SHARED.releases}, all tasks of a node get the same MIG device: {each.value}"

@@ -411,10 +411,10 @@ def spaced_assignments(script: BatchScript) -> Iterator[Problem]:
     for step in script.commands:
         texts = [word.text for word in step.words]
         name, *rest = (texts[1:] if step.name in _DECLARING else texts) or [""]
-        assigns = re.fullmatch(r"[A-Za-z_]\w*=?", name) is not None and bool(rest)
-        assigns = assigns and (step.name in _DECLARING or _is_variable(script, step))
+        named = re.fullmatch(r"[A-Za-z_]\w*=?", name) is not None and bool(rest)
         # `NAME= value` is how a command is given an empty variable.
-        if assigns and (rest[0] == "=" or (re.match(r"=[^=]", rest[0]) and not name.endswith("="))):
+        spaced = named and (rest[0] == "=" or (re.match(r"=[^=]", rest[0]) and not name.endswith("=")))
+        if spaced and (step.name in _DECLARING or _is_variable(script, step)):
             what = f"spaces around the =: {name} is not set"
             words = step.syntax.words[step.name in _DECLARING :]
             edits: tuple[Edit, ...] = ()

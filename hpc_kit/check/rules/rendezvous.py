@@ -584,6 +584,9 @@ _TRANSPORTS = {
 }
 
 
+_GLOO = "gloo sends the gradients of the GPUs through the memory of the host"
+
+
 def has_comment(script: BatchScript, line: int) -> bool:
     """Tell whether a comment in the line, or above it, gives a reason."""
     above = script.lines[line - 2].lstrip() if line > 1 else ""
@@ -603,13 +606,15 @@ def disabled_transports(script: BatchScript) -> Iterator[Problem]:
     use?".
     """
     size = script.size
+    for each in script.assignments if size.has_gpus and script.training else ():
+        if each.name.endswith("BACKEND") and each.value.text == "gloo" and not has_comment(script, each.line):
+            yield Problem(each.value, _GLOO, "write nccl")
     for launch in script.training if size.has_gpus else ():
         backend = launch.argument("backend", "dist-backend", "ddp-backend", "distributed-backend")
         on_cpus = any(re.search(r"\bcpu\b", word.text) for word in launch.program.words)
         if backend is None or backend.text != "gloo" or on_cpus or has_comment(script, launch.line):
             continue
-        what = "gloo sends the gradients of the GPUs through the memory of the host"
-        yield Problem(backend, what, "write nccl", (launch.line,))
+        yield Problem(backend, _GLOO, "write nccl", (launch.line,))
     for each in script.assignments:
         effect = _TRANSPORTS.get(each.name)
         if not effect or each.value.text != "1" or each.value.has_default or has_comment(script, each.line):

@@ -255,7 +255,7 @@ def _options_with_paths(launch: LaunchLine) -> Iterator[tuple[str, ExpandedText]
     for word in launch.program.words:
         name, equals, _ = word.text.partition("=")
         option = name if equals else before
-        if option.startswith("-"):
+        if option.startswith("-") or (equals and name.replace(".", "").isidentifier()):
             yield option, word
         before = word.text
 
@@ -350,8 +350,9 @@ def interrupted_wait(script: BatchScript) -> Iterator[Problem]:
     if len(waits) != 1 or waits[0].compounds:
         return
     names = {name for name, number in SIGNALS.items() if number == signal.number}
+    lines = {*traps_for(script, signal.number)}
     for step in script.commands:
-        if step.line not in traps_for(script, signal.number) or step.name != "trap":
+        if step.line not in lines or step.name != "trap":
             continue
         handler = step.words[1].text
         inside = script.functions.get(handler.strip(), [])
@@ -402,7 +403,7 @@ def _goes_on(script: BatchScript, outer: TracedCommand, inner: TracedCommand) ->
 
 
 _RESULTS = re.compile(
-    r"-+\w*[-_.]?(?:(?:out|output|save|results?)(?:[-_](?:dir|path|folder))?|(?:ckpt|checkpoints?|default[-_]root)[-_]dir)\Z"
+    r"-*(?:\w*[-_.])?(?:(?:out|output|save|results?)(?:[-_](?:dir|path|folder))?|(?:ckpt|checkpoints?|default[-_]root)[-_]dir)\Z"
 )
 
 
@@ -419,21 +420,37 @@ def result_left_on_node(script: BatchScript) -> Iterator[Problem]:
     if _requeues(script) is not None or script.sources_files:
         return
     for launch in script.training:
+        inside = _is_on_own_disk(script, launch)
         for option, word in _options_with_paths(launch):
-            disk = OWN_DISK.match(word.text.rpartition("=")[2])
-            if disk is None or not _RESULTS.match(option) or _is_named_again(script, launch, disk[0].strip("${}")):
+            path = word.text.rpartition("=")[2]
+            local = OWN_DISK.match(path) or (inside and not path.startswith(("/", "$", "~", ".")))
+            # What is for debugging may be lost.
+            local = local and re.search(r"debug|test|bench", path) is None
+            if not local or not path or not _RESULTS.match(option) or _is_named_again(script, launch, path):
                 continue
-            what = f"{word.text.rpartition('=')[2]} is on the disk of the node, and nothing copies it"
+            what = f"{path} is on the disk of the node, and nothing copies it"
             yield Problem(word, what, "copy it after the training, or name a shared folder", (launch.line,))
             break
 
 
-def _is_named_again(script: BatchScript, launch: LaunchLine, folder: str) -> bool:
+def _is_on_own_disk(script: BatchScript, launch: LaunchLine) -> bool:
+    """Tell whether the last `cd` before a launch line goes to the disk of the node."""
+    moves = [step for step in script.commands_before(launch.command) if step.name == "cd" and not step.in_task]
+    return bool(moves) and len(moves[-1].words) > 1 and OWN_DISK.match(moves[-1].texts[1]) is not None
+
+
+def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:
     """Tell whether a later command, a function, a trap, or a copy beside the training names a folder."""
+    disk = OWN_DISK.match(path)
+    names = {PurePath(path).name, *([disk[0].strip("${}")] if disk else [])}
     for step in script.commands:
         texts = step.texts + [word.raw for word in step.syntax.words]
-        functions = any(compound.kind == "function" for compound in step.compounds)
-        late = functions or step.name in {"trap", "cd"} or step.line > launch.line or step.in_background
-        if late and step.name not in {"rm", "echo"} and any(folder in text for text in texts):
+        in_function = any(compound.kind == "function" for compound in step.compounds)
+        trap = step.name == "trap" and len(step.words) > 1
+        late = trap or in_function or step.line > launch.line or step.in_background
+        uses = _COPIES.search(step.texts[1]) is not None if trap else step.name not in {"rm", "echo"}
+        if late and uses and any(name in text for name in names for text in texts):
+            return True
+        if late and _COPIES.match(step.name) and any(text in {".", "*", "./"} for text in texts):
             return True
     return False

@@ -28,6 +28,9 @@ def sets_up(step: TracedCommand) -> bool:
     return step.name in {"conda", "mamba", "micromamba"} and second == "activate"
 
 
+_SET_UP_FILE = re.compile(r"(\A|/)(activate(\.sh)?|conda\.sh|load_modules\.sh|modules\.sh)\Z")
+
+
 @rule("KIT125", "warning")
 def lost_set_up(script: BatchScript) -> Iterator[Problem]:
     """Modules or an environment that the training does not get.
@@ -51,16 +54,14 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
     for launch in script.launch_lines:
         shell = launch.stages[0]
         file = shell.option("file") if shell.kind == "shell" else None
-        later = [each for each in training if each.line > launch.line]
         if shell.kind == "program" and shell.words[0].text.endswith("/bin/activate"):
             file = shell.words[0]
-        if (
-            file is not None
-            and later
-            and re.search(r"(\A|/)(activate(\.sh)?|conda\.sh|load_modules\.sh|modules\.sh)\Z", file.text)
-        ):
+        if file is None or not _SET_UP_FILE.search(file.text):
+            continue
+        later = next((each for each in training if each.line > launch.line), None)
+        if later is not None:
             what = f"{shell.name} runs {file.text} in a child: this shell does not get the environment"
-            yield Problem(shell, what, f"write source {file.text}", (later[0].line,), certain=True)
+            yield Problem(shell, what, f"write source {file.text}", (later.line,), certain=True)
     yield from _purged(script, training)
 
 
@@ -261,7 +262,8 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
         if output is None or quoted is None or step.in_task or not _CONFIGURATION.match(output.raw.strip("\"'")):
             continue
         text = "".join(part.text for part in parts)
-        name = next((name for name in re.findall(r"(?<![\\$])\$(\w+)", text) if name in script.assigned), None)
+        names = re.findall(r"(?<![\\$])\$(\w+)", text)
+        name = next((name for name in names if name in script.assigned or name.startswith("SLURM_")), None)
         if name is not None:
             what = f"${name} stays as it is in {output.raw}: the here-document is quoted"
             yield Problem(step, what, "remove the quotes around the word behind <<", (step.line,))

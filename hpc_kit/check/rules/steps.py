@@ -167,12 +167,15 @@ _CHANGES_FILES = {
 }  # fmt: skip
 
 
+_FILLS_FOLDERS = frozenset({"rsync", "tar", "unzip", "wget"})
+
+
 @rule("KIT222", "warning")
 def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
     """Srun starts a program several times that one process does.
 
-    With N tasks, srun starts N servers, which compete for a port and for GPUs, or N `pip install` or `git clone`, which
-    write the same files at the same time.
+    With N tasks, srun starts N servers, which compete for a port and for GPUs, or N `pip install`, `wget` or `tar`,
+    which write the same files at the same time.
 
     Fix: start it without srun, or with `srun --ntasks=1`, or once per node: `--ntasks-per-node=1`.
     Documented: srun(1), DESCRIPTION.
@@ -188,7 +191,7 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
         count = size.ntasks or "several"
         if words[0] in _SERVERS or (module is not None and _SERVER_MODULES.match(module.text)):
             what = f"srun starts {words[0]} {count} times: one process serves all"
-        elif tuple(words[:2]) in _CHANGES_FILES and (size.tasks_per_node or 1) > 1:
+        elif (tuple(words[:2]) in _CHANGES_FILES or words[0] in _FILLS_FOLDERS) and (size.tasks_per_node or 1) > 1:
             what = f"srun runs {' '.join(words[:2])} {count} times in parallel, and all write the same files"
         else:
             continue
