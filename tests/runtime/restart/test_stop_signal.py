@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -51,8 +52,11 @@ def test_in_a_job_with_restart_sigterm_asks_for_a_stop_too() -> None:
     environ = {"HPC_KIT_STOP_SIGNAL": "USR1", "HPC_KIT_RESTART_LEAD": "60"}
     assert stop_signals(environ) == [signal.SIGUSR1, signal.SIGTERM]
     with StopSignal(environ) as stop:
-        child = multiprocessing.get_context("fork").Process(target=signal.pause)
+        fork = multiprocessing.get_context("fork")
+        ready = fork.Event()
+        child = fork.Process(target=lambda: (ready.set(), time.sleep(60)))
         child.start()
+        assert ready.wait(60)  # Python drops a signal that comes before a new process has begun
         child.terminate()
         child.join(10)
         assert (child.exitcode, stop.requested) == (-signal.SIGTERM, False)
