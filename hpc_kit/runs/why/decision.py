@@ -86,7 +86,7 @@ def _is_fatal(attempt: Attempt, event: Event) -> bool:
         return not attempt.completed or (event.rule.weight >= DIRECT and not attempt.succeeded_after(event))
     if event.strength != EXCEPTION or (event.traceback and event.traceback.is_thread):
         return False
-    if event.is_handled or attempt.has_gone_on(event):
+    if event.is_handled or attempt.has_gone_on(event) or attempt.was_handled_before(event):
         return False
     if attempt.failed:
         return True

@@ -73,6 +73,7 @@ class Traceback:
     state: str = "frames"
     message_lines: int = 0
     is_group: bool = False
+    """An exception group. Its cause is the first exception in it that is no group and no cancellation."""
     is_thread: bool = False
     is_child: bool = False
     """Of a process of multiprocessing: its parent may go on."""
@@ -87,6 +88,11 @@ class Traceback:
     def text(self) -> str:
         """The traceback as Python printed it."""
         return "\n".join(self.lines).rstrip()
+
+    @property
+    def has_cause_of_group(self) -> bool:
+        """An exception group already contains the exception that caused it."""
+        return self.is_group and any(not _GROUP_NOISE.match(text) for text, _ in self.exceptions)
 
     @property
     def own_frame(self) -> tuple[str, int, str] | None:
@@ -174,6 +180,7 @@ _EXCEPTION = re.compile(
     r"|^[a-z_][\w.]*\.[A-Z]\w*(?::|$)"
 )
 _BARE_EXCEPTION = re.compile(r"^(?:[a-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?$")
+_GROUP_NOISE = re.compile(r"[\w.]*(?:ExceptionGroup|CancelledError)\b")
 _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): ")
 _CHAIN = (
     "During handling of the above exception",
@@ -219,7 +226,7 @@ _MPI_END = re.compile(
     r"]+)\)"
     r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|Process name: \[\[?[\d,]+\]?,(?P<rank2>\d+)\]"
     r"|(?:RANK (?P<rank4>\d+) )?PID \d+ RUNNING AT (?P<host4>\S+)"
-    r"|E(?:xit code|XIT CODE): +(?P<code>\d+)"
+    r"|E(?:xit code|XIT CODE): +(?P<code>\d+)|KILL SIGNAL: +\d+ \((?P<signal2>[\w ]+)\)"
 )
 _WATCHDOG = re.compile(
     r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )"
@@ -263,7 +270,7 @@ _OUT_OF_INPUTS = re.compile(
     r"|\b(?:finished|completed?) (?:the )?(?:training|epoch|all)|\bno more (?:data|batches)|\bout of (?:data|batches)"
     r"|\bend of (?:epoch|training|data)|^(?:all )?done\b"
 )
-_CONTINUES = re.compile(r"nccl\w+Error: |Last error:|  what\(\): |\w+\(\d+\)\.*: ")
+_CONTINUES = re.compile(r"nccl\w+Error: |Last error:|  what\(\): |\w+\(\d+\)\.*:(?: |$)")
 """Further lines of a message of torch's C++ library or of MPICH. Only the first line names the rank."""
 
 _END_OF_JOB = re.compile(r"PREEMPTION|NODE FAILURE")
@@ -289,8 +296,8 @@ class Evidence:
         self.last: dict[tuple[str, int | None], LastLine] = {}
         """The last line of each rank in each file."""
         self.hosts: dict[int, str] = {}
-        self.has_agents = False
-        """torchrun reported the ends of ranks."""
+        self.has_agents = self.has_torchrun = False
+        """torchrun reported the ends of ranks, or at least started them."""
         self.has_later_step = False
         """A batch script went on with another step after a step had failed, and did not call that a retry."""
         self.ranks: set[int] = set()
@@ -319,7 +326,7 @@ class _FileCollector:
     def __init__(self, evidence: Evidence, log: LogFile, memory: ShapeMemory) -> None:
         self.evidence, self.log, self.memory = evidence, log, memory
         self.labels: Labels = detect_labels(log.path)
-        self.reader = LogReader(log, memory, lambda: bool(self.open) or self.tables.is_open or self.elastic is not None)
+        self.reader = LogReader(log, memory, self._wants_all)
         self.open: dict[int | None, Traceback] = {}
         self.tables = TableParser()
         self.elastic: dict[str, str] | None = None
@@ -329,6 +336,8 @@ class _FileCollector:
         self.before: Line | None = None
         self.mpi_rank: int | None = None
         self.mpi_host: str | None = None
+        self.reported_rank: int | None = None
+        """The rank whose error torchrun's report shows: the lines after its exit code."""
         self.output_line = self.retry_line = 0
         """The last line that the program printed, and the last one that announced another try."""
         self.first_failure = 0
@@ -350,6 +359,9 @@ class _FileCollector:
         for rank in list(self.open):
             self._close(rank)
         self._finish()
+
+    def _wants_all(self) -> bool:
+        return bool(self.open) or self.tables.is_open or self.elastic is not None or self.reported_rank is not None
 
     def _limit(self, shape: bytes) -> None:
         """Skip a message that a file repeats thousands of times, such as a retried connection."""
@@ -404,8 +416,8 @@ class _FileCollector:
 
     def _examine(self, line: Line) -> bool:
         """Return whether a line matters: lines of its shape are then read again."""
-        if line.rank is None and self.before and self.before.rank is not None and self._continues_message(line):
-            line = line._replace(rank=self.before.rank)
+        if line.rank is None:
+            line = line._replace(rank=self._rank_of_message(line))
         if line.rank is not None:
             self.evidence.ranks.add(line.rank)
             self.ranks.add(line.rank)
@@ -415,6 +427,8 @@ class _FileCollector:
             self.output_line = line.number
             if _RETRIES.search(line.body):
                 self.retry_line = line.number
+        if "torch.distributed.run" in line.text or "torch/distributed/run.py" in line.text:
+            self.evidence.has_torchrun = True
         if _FALLS_BACK.match(line.body) and self.own and self.own[-1].line.number == line.number - 1:
             self.own[-1].strength = WARNING
         if self.pending_attempt == "any" and line.body and not _is_end_noise(line.body):
@@ -423,9 +437,15 @@ class _FileCollector:
         self.before = line
         return matters
 
-    def _continues_message(self, line: Line) -> bool:
+    def _rank_of_message(self, line: Line) -> int | None:
+        """Return the rank that a line without a rank belongs to: a report about it, or a message, goes on."""
+        if self.reported_rank is not None:
+            if not line.body.startswith(("[", "---", "===")):
+                return self.reported_rank
+            self.reported_rank = None
         before = self.before
-        return before is not None and bool(_CONTINUES.match(line.body) or before.body.startswith("Last error:"))
+        goes_on = before and (_CONTINUES.match(line.body) or before.body.startswith("Last error:"))
+        return before.rank if before and goes_on else None
 
     def _in_traceback(self, line: Line) -> bool:
         at = line.body.find(_TRACEBACK)
@@ -488,15 +508,16 @@ class _FileCollector:
     def _frame(self, traceback: Traceback, line: Line, body: str, key: int | None) -> bool:
         if not body or body.startswith((" ", "\t")):
             traceback.lines.append(body)
-            if found := _FRAME.match(body):
+            if (found := _FRAME.match(body)) and not traceback.has_cause_of_group:
                 traceback.frames.append((found["file"], int(found["line"]), found["name"] or ""))
             return True
         if not _EXCEPTION.match(body):
             # Output of another process in the middle of the frames, or a cut log.
             return self._is_noise_in_frames(traceback, key)
         traceback.lines.append(body)
-        traceback.exceptions.append((body, line))
-        traceback.matches += [(match, line) for match in match_line(body, exception=True)]
+        if not traceback.has_cause_of_group:
+            traceback.exceptions.append((body, line))
+            traceback.matches += [(match, line) for match in match_line(body, exception=True)]
         traceback.state, traceback.message_lines = "message", 0
         return True
 
@@ -605,15 +626,17 @@ class _FileCollector:
             self.mpi_rank = int(found["rank2"])
         elif self.mpi_rank is not None or self.mpi_host:
             ranks = () if self.mpi_rank is None else (self.mpi_rank,)
-            self.evidence.ends.append(TaskEnd(ranks, self.mpi_host, int(found["code"]), None, line, self.attempt))
+            code = int(found["code"]) if found["code"] else None
+            self.evidence.ends.append(TaskEnd(ranks, self.mpi_host, code, found["signal2"], line, self.attempt))
 
     def _elastic(self, line: Line, report: dict[str, str]) -> bool:
-        if found := _ELASTIC.match(line.body):
+        found = _ELASTIC.match(line.body)
+        if found:
             report[found[1]] = found[2]
         if "exitcode" not in report:
             if line.body.startswith("====") or "<NO_OTHER_FAILURES>" in line.body:
                 self.elastic = None
-            return self.elastic is not None
+            return found is not None
         rank = re.match(r"\d+", report.get("rank", ""))
         code = int((re.match(r"-?\d+", report["exitcode"]) or ["1"])[0])
         time = parse_line(self.log, self.labels, 1, report.get("time", "").replace("_", " ")).time
@@ -626,6 +649,7 @@ class _FileCollector:
         ends = self.evidence.ends
         ends.insert(self.first_failure if "is_root" in report else len(ends), end)
         self.evidence.has_agents = True
+        self.reported_rank = ranks[0] if ranks else None
         self.elastic = None if "is_root" in report else {}
         return True
 
