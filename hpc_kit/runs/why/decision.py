@@ -21,7 +21,7 @@ from hpc_kit.runs.why.answers import (
 )
 from hpc_kit.runs.why.attempt import DIRECT, STATE_ORDER, Attempt, explains
 from hpc_kit.runs.why.events import EXCEPTION, LINE, SYSTEM, WARNING, Event
-from hpc_kit.runs.why.late_ranks import ANALYSIS_ORDER, find_absent, find_late, find_odd_rank
+from hpc_kit.runs.why.late_ranks import ANALYSIS_ORDER, find_absent, find_late, find_missing_tasks, find_odd_rank
 from hpc_kit.runs.why.rules import Confidence, fill_template
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _answer(attempt: Attempt) -> Verdict:
         culprit = _weak_candidate(attempt)
     if culprit is not None:
         culprit = _explain(attempt, culprit)
-        culprit = find_absent(attempt, culprit) or culprit
+        culprit = find_absent(attempt, culprit) or find_missing_tasks(attempt, culprit) or culprit
         if "rank2" in culprit.groups and culprit.order != ANALYSIS_ORDER:
             culprit.rank = find_odd_rank(attempt, culprit)
         return verdict_of(attempt, culprit, _confidence(attempt, culprit))
@@ -259,7 +259,7 @@ def _is_proved(attempt: Attempt, hint: Event) -> bool:
 
 def _confidence_of_analysis(attempt: Attempt, event: Event) -> Confidence:
     waiting = {each.rank for each in attempt.events if each.rule.class_ in {"collective-timeout", "connection-lost"}}
-    certain = event.rule.name.startswith("collective-mismatch") or (
+    certain = event.rule.name.startswith(("collective-mismatch", "world-size")) or (
         event.rule.name == "barrier-timeout-rank" and len(waiting - {None}) >= 2
     )
     return "certain" if certain else "likely"
