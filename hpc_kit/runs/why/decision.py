@@ -212,6 +212,7 @@ def _explain(attempt: Attempt, culprit: Event) -> Event:
             if (explains(event, culprit) or _states_cause_before(event, culprit) or _failed_above(event, culprit))
             and event.rule.kind != "consequence"
             and not (event.is_handled and event.rule.kind == "cause")
+            and not (culprit.rule.name == "python-exception" and _had_progress_between(event, culprit))
             and (
                 event.line.file != culprit.line.file
                 or event.order < culprit.order
@@ -352,7 +353,17 @@ def _states_cause_before(event: Event, other: Event) -> bool:
         and other.rule.weight < DIRECT
         and event.line.file == other.line.file
         and 0 < other.line.number - event.line.number <= 60
-        and event.progress == other.progress
+        and not _had_progress_between(event, other)
+    )
+
+
+def _had_progress_between(event: Event, other: Event) -> bool:
+    """Return whether the program went on between a line and a later error in its file."""
+    return (
+        event.line.file == other.line.file
+        and event.strength not in {SYSTEM, EXCEPTION}
+        and event.order < other.order
+        and (event.progress > other.progress or event.line.number < other.progress_line)
     )
 
 

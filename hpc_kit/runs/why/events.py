@@ -49,6 +49,8 @@ class Event:
     """Lines of progress after it in its file."""
     lines_after: int = 0
     """Lines after it in its file."""
+    progress_line: int = 0
+    """The last line before it that began a new kind of progress."""
 
     is_hint: bool = False
     """The line suggests the rule's sentence, but does not prove it."""
@@ -338,8 +340,8 @@ class _FileCollector:
         self.mpi_host: str | None = None
         self.reported_rank: int | None = None
         """The rank whose error torchrun's report shows: the lines after its exit code."""
-        self.output_line = self.retry_line = 0
-        """The last line that the program printed, and the last one that announced another try."""
+        self.output_line = self.retry_line = self.progress_line = 0
+        """The last line of the program, of an announcement of another try, and of a new kind of progress."""
         self.first_failure = 0
         """Position of the first end that the current report of torchrun lists."""
         self.own: list[Event] = []
@@ -355,7 +357,8 @@ class _FileCollector:
             if not stripped or self._examine(parse_line(self.log, self.labels, number, stripped)):
                 self._limit(shape)
                 continue
-            self.memory.add(shape, text)
+            if self.memory.add(shape, text):
+                self.progress_line = number
         for rank in list(self.open):
             self._close(rank)
         self._finish()
@@ -720,6 +723,7 @@ class _FileCollector:
             strength,
             traceback,
             self.reader.count_progress(),
+            progress_line=self.progress_line,
             is_hint=match.is_hint,
         )
         evidence.events.append(event)
@@ -743,7 +747,7 @@ def _primary(traceback: Traceback) -> tuple[Match, Line]:
     text, line = traceback.exceptions[-1]
     last = [pair for pair in traceback.matches if pair[1] is line]
     specific = [pair for pair in last if pair[0].rule.name != "python-exception"]
-    victims = [pair for pair in traceback.matches if pair[0].rule.kind == "consequence"]
+    victims = [pair for pair in traceback.matches if pair[0].rule.kind == "consequence" and pair[0].rule.weight > 5]
     if traceback.is_nested:
         victims = []
     return (

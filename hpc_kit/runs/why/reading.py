@@ -180,12 +180,14 @@ class ShapeMemory:
         self.counting: set[bytes] = set()
         """Shapes of progress, such as steps and losses."""
 
-    def add(self, shape: bytes, text: str) -> None:
-        """Remember the shape of a line."""
+    def add(self, shape: bytes, text: str) -> bool:
+        """Remember the shape of a line. Return whether it is a new shape of progress."""
         if len(self.plain) < MAX_SHAPES:
             self.plain.add(shape)
             if len(shape) != len(text) and _PROGRESS.search(text):
                 self.counting.add(shape)
+                return True
+        return False
 
 
 class LogReader:
