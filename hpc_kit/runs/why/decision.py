@@ -33,6 +33,9 @@ CLEAR = 55
 
 LAST_LINES = 15
 
+_UNREACHED = {"unreachable-host", "rendezvous-timeout"}
+"""Classes of errors of ranks that wait for another one."""
+
 ORDER_GRACE = 60.0
 """Seconds before an ordered end in which errors are part of that end."""
 
@@ -69,11 +72,14 @@ def _answer(attempt: Attempt) -> Verdict:
 
 def _fatal(attempt: Attempt) -> list[Event]:
     """Return the events that end a program: uncaught exceptions, messages of Slurm and the kernel."""
-    return [
+    fatal = [
         event
         for event in attempt.events
         if event.rule.kind == "cause" and not _follows_time_out(attempt, event) and _is_fatal(attempt, event)
     ]
+    # A rank that reached no other rank is a victim if another one has an error of its own.
+    own = {event.rank for event in fatal if event.rule.class_ not in _UNREACHED and event.rank is not None}
+    return [event for event in fatal if event.rule.class_ not in _UNREACHED or not own - {event.rank}]
 
 
 def _follows_time_out(attempt: Attempt, event: Event) -> bool:
@@ -279,11 +285,18 @@ def _is_contested(attempt: Attempt, event: Event) -> bool:
         each
         for each in others
         if (each.rank != event.rank or (event.rank is None and event.traceback and each.traceback))
-        and (each.rule.weight >= DIRECT) == (event.rule.weight >= DIRECT)
+        and ((each.rule.weight >= DIRECT) == (event.rule.weight >= DIRECT) or _is_elsewhere(attempt, event, each))
     ]
     if event.rank is not None and attempt.place_in_report(event) < 1e6 and attempt.ends:
         return False
     return any(each.line.time is None or event.line.time is None for each in others)
+
+
+def _is_elsewhere(attempt: Attempt, event: Event, other: Event) -> bool:
+    """Return whether a message is about one host, and a rank of another host failed by itself."""
+    host = attempt.evidence.hosts.get(other.rank) if other.rank is not None else None
+    killed = any(end.signal for end in attempt.failed_ends())
+    return event.rank is None and None not in {event.host, host} and event.host != host and not killed
 
 
 def _may_be_handled(attempt: Attempt, event: Event) -> bool:

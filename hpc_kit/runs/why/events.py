@@ -238,8 +238,15 @@ _ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*[Ll]ast enqueued (?:NCCL )?wor
 _PLACE_OF_RANK = re.compile(
     r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] NCCL INFO comm \S+ rank (?P<rank>\d+) n[Rr]anks"
     r"|\bhostname=(?P<host2>[\w.-]+), .*global_rank=(?P<rank2>\d+)"
+    r"|\b[Rr]ank[ =:]+(?P<rank3>\d+)(?: ?/ ?\d+| of \d+)?,? (?:is |runs |running )?"
+    r"(?:on |@ ?|host(?:name)?[ =:]+|node[ =:]+)"
+    r"(?:host |node )?(?P<host3>(?!cuda|gpu\d\b|device|rank|step)[a-z][a-z-]*\d[\w.-]*)"
 )
-"""The line of NCCL or of submitit that states the host of a rank."""
+"""A line of NCCL, submitit or the program that states the host of a rank."""
+
+_NODE_LIST = re.compile(
+    r"\b(?:SLURM_(?:JOB_)?NODELIST|SLURM_NODELIST|[Nn]ode_?[Ll]ist) ?[=:] ?(?P<nodes>[a-z][\w.,\[\]-]*)"
+)
 
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\]]+?) Rank \d+\]")
 _WORLD = re.compile(
@@ -298,6 +305,8 @@ class Evidence:
         self.last: dict[tuple[str, int | None], LastLine] = {}
         """The last line of each rank in each file."""
         self.hosts: dict[int, str] = {}
+        self.node_lists: set[str] = set()
+        """Lists of the nodes of the job that a program printed."""
         self.has_agents = self.has_torchrun = False
         """torchrun reported the ends of ranks, or at least started them."""
         self.has_later_step = False
@@ -658,11 +667,7 @@ class _FileCollector:
 
     def _plain(self, line: Line) -> bool:
         body = line.body
-        if found := _WORLD.search(body):
-            self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
-        if found := _PLACE_OF_RANK.search(line.text):
-            host = found["host"] or found["host2"]
-            self.evidence.hosts.setdefault(int(found["rank"] or found["rank2"]), host)
+        self._note_job(line)
         if _QUIET.search(body):
             return False
         if found := _NEW_ATTEMPT.search(body):
@@ -682,6 +687,17 @@ class _FileCollector:
         for match in matches[:3]:
             self._add(match, line, strength)
         return True
+
+    def _note_job(self, line: Line) -> None:
+        """Note the size of the job and the places of its ranks, if a line states them."""
+        body = line.body
+        if found := _WORLD.search(body):
+            self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
+        if found := _PLACE_OF_RANK.search(line.text):
+            host = found["host"] or found["host2"] or found["host3"]
+            self.evidence.hosts.setdefault(int(found["rank"] or found["rank2"] or found["rank3"]), host)
+        if found := _NODE_LIST.search(body):
+            self.evidence.node_lists.add(found["nodes"])
 
     def _follows_frame(self) -> bool:
         return self.before is not None and self.before.body.startswith(" ")
