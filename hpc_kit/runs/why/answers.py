@@ -173,11 +173,12 @@ def _fitting_end(attempt: Attempt, event: Event, ends: list[TaskEnd]) -> TaskEnd
 
 def _ranks_with(attempt: Attempt, event: Event) -> list[int]:
     """Return the ranks that failed in the same way."""
-    kind = event.groups.get("exception")
+    kind = (event.groups.get("exception"), event.groups.get("message"))
     same = [
         each for each in attempt.events if each.rule is event.rule and each.strength >= LINE and not each.is_handled
     ]
-    return sorted({each.rank for each in same if each.rank is not None and each.groups.get("exception") == kind})
+    alike = [each for each in same if (each.groups.get("exception"), each.groups.get("message")) == kind]
+    return sorted({each.rank for each in alike if each.rank is not None})
 
 
 def describe_rank(attempt: Attempt, rank: int | None, host: str | None, ranks: list[int]) -> str:
