@@ -347,6 +347,8 @@ class _FileCollector:
         self.before: Line | None = None
         self.mpi_rank: int | None = None
         self.mpi_host: str | None = None
+        self.ended: dict[tuple[str, int], int] = {}
+        """Lines of the ends of the current step's tasks, by host and task."""
         self.reported_rank: int | None = None
         """The rank whose error torchrun's report shows: the lines after its exit code."""
         self.output_line = self.retry_line = self.progress_line = 0
@@ -423,6 +425,7 @@ class _FileCollector:
         for rank in list(self.open):
             self._close(rank)
         self.attempt, self.pending_attempt = self.attempt + 1, ""
+        self.ended.clear()
 
     # ---- lines
 
@@ -594,7 +597,7 @@ class _FileCollector:
             if not self.evidence.has_agents:
                 self.evidence.hosts.update((rank, found["host"]) for rank in ranks)
                 self.evidence.ranks.update(ranks)
-            self._begin_later_step(found["host"], ranks)
+            self._note_end(found["host"], ranks, line.number)
             code = int(found["code"]) if found["code"] else None
             end = TaskEnd(ranks, found["host"], code, found["signal"], line, self.attempt, reporter="srun")
             self.evidence.ends.append(end)
@@ -609,22 +612,16 @@ class _FileCollector:
             return self._elastic(line, self.elastic)
         return False
 
-    def _begin_later_step(self, host: str, ranks: tuple[int, ...]) -> None:
-        """Separate an earlier step of the job: a task that ends again after output is of a later one."""
-        earlier = [
-            end
-            for end in self.evidence.ends
-            if (end.reporter, end.host, end.attempt) == ("srun", host, self.attempt)
-            and not {*ranks}.isdisjoint(end.ranks)
-        ]
-        if not earlier or earlier[-1].line.file != self.log.name or earlier[-1].line.number >= self.output_line:
-            return
-        boundary = earlier[-1].line.number
-        self._start_attempt()
-        self.evidence.has_later_step |= self.retry_line < boundary
-        for event in self.own:
-            if event.line.number > boundary:
-                event.attempt = self.attempt
+    def _note_end(self, host: str, tasks: tuple[int, ...], number: int) -> None:
+        """Note the line of the ends of tasks. A task that ends again after output belongs to a later step."""
+        boundary = max((self.ended.get((host, task), 0) for task in tasks), default=0)
+        if 0 < boundary < self.output_line:
+            self._start_attempt()
+            self.evidence.has_later_step |= self.retry_line < boundary
+            for event in self.own:
+                if event.line.number > boundary:
+                    event.attempt = self.attempt
+        self.ended.update(((host, task), number) for task in tasks)
 
     def _mpi_end(self, found: re.Match[str], line: Line) -> None:
         if found["rank"]:
