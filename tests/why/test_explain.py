@@ -211,6 +211,32 @@ WATCHDOG = (
 )
 
 
+def test_an_error_that_was_skipped_before_is_no_cause_when_slurm_ends_the_job(tmp_path: Path) -> None:
+    skipped = STEPS + TRACEBACK.format(error="ValueError: bad sample")
+    end = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-01-01T08:00:00 DUE TO TIME LIMIT ***\n"
+    assert why(tmp_path, slurm_log=skipped + skipped + "step 18 loss 1.00\n" + end).class_ == "time-limit"
+
+
+@pytest.mark.parametrize(
+    ("message", "confidence"), [("training", "likely"), ("it failed, retrying with 2 workers", "certain")]
+)
+def test_the_last_step_of_a_job_counts(tmp_path: Path, message: str, confidence: str) -> None:
+    first = "srun: error: n1: task 0: Out Of Memory\n"
+    second = TRACEBACK.format(error="FileNotFoundError: [Errno 2] No such file or directory: '/data/x.bin'")
+    verdict = why(tmp_path, slurm_log=f"{first}{message}\n{second}srun: error: n1: task 0: Exited with exit code 1\n")
+    assert (verdict.class_, verdict.confidence) == ("missing-file", confidence)
+    assert "out of host memory" in verdict.earlier[0]
+
+
+def test_a_rendezvous_of_more_ranks_than_the_script_starts(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH --ntasks=4\nexport WORLD_SIZE=8\nsrun python train.py\n"
+    error = TRACEBACK.format(
+        error="DistStoreError: Timed out after 601 seconds waiting for clients. 4/8 clients joined."
+    )
+    verdict = why(tmp_path, job_log=script, rank__0_log=error)
+    assert (verdict.class_, verdict.evidence[0].text) == ("world-size", "export WORLD_SIZE=8")
+
+
 def test_calls_of_different_process_groups_are_not_compared(tmp_path: Path) -> None:
     data = [WATCHDOG.format(rank=rank, group=0, name="default_pg", operation="ALLREDUCE") for rank in (0, 1)]
     tensor = [WATCHDOG.format(rank=rank, group=1, name="tensor", operation="ALLGATHER") for rank in (2, 3)]

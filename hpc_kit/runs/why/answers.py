@@ -144,10 +144,17 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
         host = hosts.get(rank)
     if host is None and event.rule.scope != "job" and event.rule.kind != "end":
         named = {end.host for end in attempt.ends if end.host} | set(hosts.values())
-        if rank is None and len(named) == 1:
-            host = next(iter(named))
+        if (only := _only_node(attempt)) or (rank is None and len(named) == 1):
+            host = only or next(iter(named))
     short = host.partition(".")[0] if host else None
     return rank, short if any(end.host == short for end in attempt.ends) else host
+
+
+def _only_node(attempt: Attempt) -> str | None:
+    """Return the node of a job that has one."""
+    lists = {row.nodes for row in attempt.rows if row.nodes.lower().partition(" ")[0] not in {"", "none", "(null)"}}
+    nodes = lists | attempt.evidence.node_lists
+    return nodes.pop() if len(nodes) == 1 and not any(set("[,( ") & set(each) for each in nodes) else None
 
 
 def _is_on(end: TaskEnd, host: str) -> bool:
@@ -166,11 +173,12 @@ def _fitting_end(attempt: Attempt, event: Event, ends: list[TaskEnd]) -> TaskEnd
 
 def _ranks_with(attempt: Attempt, event: Event) -> list[int]:
     """Return the ranks that failed in the same way."""
-    kind = event.groups.get("exception")
+    kind = (event.groups.get("exception"), event.groups.get("message"))
     same = [
         each for each in attempt.events if each.rule is event.rule and each.strength >= LINE and not each.is_handled
     ]
-    return sorted({each.rank for each in same if each.rank is not None and each.groups.get("exception") == kind})
+    alike = [each for each in same if (each.groups.get("exception"), each.groups.get("message")) == kind]
+    return sorted({each.rank for each in alike if each.rank is not None})
 
 
 def describe_rank(attempt: Attempt, rank: int | None, host: str | None, ranks: list[int]) -> str:

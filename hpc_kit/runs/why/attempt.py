@@ -49,16 +49,25 @@ class Attempt:
         self.job = _main_row(evidence.rows)
         self.rows = [row for row in evidence.rows if self.job is None or _same_job(row, self.job)]
         self.events, self.ends = _last_attempt(evidence)
-        if evidence.has_agents:
-            self.ends = [end._replace(ranks=()) if end.reporter == "srun" else end for end in self.ends]
-            for event in self.events:
-                event.rank = None if "task" in event.groups and event.line.body.startswith("srun: ") else event.rank
+        if evidence.has_agents or evidence.has_torchrun:
+            self._separate_agents()
         if sum(event.rule.name == "mpi-many-rank-0" for event in self.events) < 2:
             self.events = [event for event in self.events if event.rule.name != "mpi-many-rank-0"]
         self.events += self._state_events()
         self.completed = self.job is not None and self.job.state is JobState.COMPLETED
         self.success = [line for _, line in evidence.success]
         self.failed = self._has_failed()
+
+    def _separate_agents(self) -> None:
+        """Remove the ranks of tasks that are agents of torchrun: it reported ranks, or a signal ended the task."""
+        agents = [
+            end for end in self.ends if end.reporter == "srun" and (self.evidence.has_agents or end.signal is not None)
+        ]
+        lines = {end.line for end in agents}
+        self.ends = [end._replace(ranks=()) if end.line in lines else end for end in self.ends]
+        for event in self.events:
+            if event.line in lines:
+                event.rank = None
 
     def _has_failed(self) -> bool:
         """Return whether a state or the end of a task shows a failure, also behind a masked exit status."""
@@ -83,6 +92,18 @@ class Attempt:
             and not (other.traceback and other.traceback.is_thread)
             and not explains(event, other)
             and (event.rule.weight < DIRECT or other.rule.weight >= DIRECT)
+            for other in self.events
+        )
+
+    def was_handled_before(self, event: Event) -> bool:
+        """Return whether the program went on after an equal exception, and did not end by itself after this one."""
+        ordered = any(each.rule.kind == "end" for each in self.events)
+        return (bool(event.progress) or ordered) and any(
+            other.is_handled
+            and (other.line.file, other.rank, other.rule) == (event.line.file, event.rank, event.rule)
+            and other.traceback is not None
+            and event.traceback is not None
+            and other.traceback.own_frame == event.traceback.own_frame
             for other in self.events
         )
 

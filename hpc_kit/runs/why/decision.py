@@ -21,7 +21,7 @@ from hpc_kit.runs.why.answers import (
 )
 from hpc_kit.runs.why.attempt import DIRECT, STATE_ORDER, Attempt, explains
 from hpc_kit.runs.why.events import EXCEPTION, LINE, SYSTEM, WARNING, Event
-from hpc_kit.runs.why.late_ranks import ANALYSIS_ORDER, find_absent, find_late, find_odd_rank
+from hpc_kit.runs.why.late_ranks import ANALYSIS_ORDER, find_absent, find_late, find_missing_tasks, find_odd_rank
 from hpc_kit.runs.why.rules import Confidence, fill_template
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ CLEAR = 55
 """Weight from which a plain line proves a cause, if the job ended soon after it."""
 
 LAST_LINES = 15
+
+_UNREACHED = {"unreachable-host", "rendezvous-timeout"}
+"""Classes of errors of ranks that wait for another one."""
 
 ORDER_GRACE = 60.0
 """Seconds before an ordered end in which errors are part of that end."""
@@ -60,7 +63,7 @@ def _answer(attempt: Attempt) -> Verdict:
         culprit = _weak_candidate(attempt)
     if culprit is not None:
         culprit = _explain(attempt, culprit)
-        culprit = find_absent(attempt, culprit) or culprit
+        culprit = find_absent(attempt, culprit) or find_missing_tasks(attempt, culprit) or culprit
         if "rank2" in culprit.groups and culprit.order != ANALYSIS_ORDER:
             culprit.rank = find_odd_rank(attempt, culprit)
         return verdict_of(attempt, culprit, _confidence(attempt, culprit))
@@ -69,11 +72,14 @@ def _answer(attempt: Attempt) -> Verdict:
 
 def _fatal(attempt: Attempt) -> list[Event]:
     """Return the events that end a program: uncaught exceptions, messages of Slurm and the kernel."""
-    return [
+    fatal = [
         event
         for event in attempt.events
         if event.rule.kind == "cause" and not _follows_time_out(attempt, event) and _is_fatal(attempt, event)
     ]
+    # A rank that reached no other rank is a victim if another one has an error of its own.
+    own = {event.rank for event in fatal if event.rule.class_ not in _UNREACHED and event.rank is not None}
+    return [event for event in fatal if event.rule.class_ not in _UNREACHED or not own - {event.rank}]
 
 
 def _follows_time_out(attempt: Attempt, event: Event) -> bool:
@@ -86,7 +92,7 @@ def _is_fatal(attempt: Attempt, event: Event) -> bool:
         return not attempt.completed or (event.rule.weight >= DIRECT and not attempt.succeeded_after(event))
     if event.strength != EXCEPTION or (event.traceback and event.traceback.is_thread):
         return False
-    if event.is_handled or attempt.has_gone_on(event):
+    if event.is_handled or attempt.has_gone_on(event) or attempt.was_handled_before(event):
         return False
     if attempt.failed:
         return True
@@ -212,6 +218,7 @@ def _explain(attempt: Attempt, culprit: Event) -> Event:
             if (explains(event, culprit) or _states_cause_before(event, culprit) or _failed_above(event, culprit))
             and event.rule.kind != "consequence"
             and not (event.is_handled and event.rule.kind == "cause")
+            and not (culprit.rule.name == "python-exception" and _had_progress_between(event, culprit))
             and (
                 event.line.file != culprit.line.file
                 or event.order < culprit.order
@@ -259,7 +266,7 @@ def _is_proved(attempt: Attempt, hint: Event) -> bool:
 
 def _confidence_of_analysis(attempt: Attempt, event: Event) -> Confidence:
     waiting = {each.rank for each in attempt.events if each.rule.class_ in {"collective-timeout", "connection-lost"}}
-    certain = event.rule.name.startswith("collective-mismatch") or (
+    certain = event.rule.name.startswith(("collective-mismatch", "world-size")) or (
         event.rule.name == "barrier-timeout-rank" and len(waiting - {None}) >= 2
     )
     return "certain" if certain else "likely"
@@ -278,11 +285,18 @@ def _is_contested(attempt: Attempt, event: Event) -> bool:
         each
         for each in others
         if (each.rank != event.rank or (event.rank is None and event.traceback and each.traceback))
-        and (each.rule.weight >= DIRECT) == (event.rule.weight >= DIRECT)
+        and ((each.rule.weight >= DIRECT) == (event.rule.weight >= DIRECT) or _is_elsewhere(attempt, event, each))
     ]
     if event.rank is not None and attempt.place_in_report(event) < 1e6 and attempt.ends:
         return False
     return any(each.line.time is None or event.line.time is None for each in others)
+
+
+def _is_elsewhere(attempt: Attempt, event: Event, other: Event) -> bool:
+    """Return whether a message is about one host, and a rank of another host failed by itself."""
+    host = attempt.evidence.hosts.get(other.rank) if other.rank is not None else None
+    killed = any(end.signal for end in attempt.failed_ends())
+    return event.rank is None and None not in {event.host, host} and event.host != host and not killed
 
 
 def _may_be_handled(attempt: Attempt, event: Event) -> bool:
@@ -352,7 +366,17 @@ def _states_cause_before(event: Event, other: Event) -> bool:
         and other.rule.weight < DIRECT
         and event.line.file == other.line.file
         and 0 < other.line.number - event.line.number <= 60
-        and event.progress == other.progress
+        and not _had_progress_between(event, other)
+    )
+
+
+def _had_progress_between(event: Event, other: Event) -> bool:
+    """Return whether the program went on between a line and a later error in its file."""
+    return (
+        event.line.file == other.line.file
+        and event.strength not in {SYSTEM, EXCEPTION}
+        and event.order < other.order
+        and (event.progress > other.progress or event.line.number < other.progress_line)
     )
 
 

@@ -49,6 +49,8 @@ class Event:
     """Lines of progress after it in its file."""
     lines_after: int = 0
     """Lines after it in its file."""
+    progress_line: int = 0
+    """The last line before it that began a new kind of progress."""
 
     is_hint: bool = False
     """The line suggests the rule's sentence, but does not prove it."""
@@ -73,6 +75,7 @@ class Traceback:
     state: str = "frames"
     message_lines: int = 0
     is_group: bool = False
+    """An exception group. Its cause is the first exception in it that is no group and no cancellation."""
     is_thread: bool = False
     is_child: bool = False
     """Of a process of multiprocessing: its parent may go on."""
@@ -87,6 +90,11 @@ class Traceback:
     def text(self) -> str:
         """The traceback as Python printed it."""
         return "\n".join(self.lines).rstrip()
+
+    @property
+    def has_cause_of_group(self) -> bool:
+        """An exception group already contains the exception that caused it."""
+        return self.is_group and any(not _GROUP_NOISE.match(text) for text, _ in self.exceptions)
 
     @property
     def own_frame(self) -> tuple[str, int, str] | None:
@@ -174,6 +182,7 @@ _EXCEPTION = re.compile(
     r"|^[a-z_][\w.]*\.[A-Z]\w*(?::|$)"
 )
 _BARE_EXCEPTION = re.compile(r"^(?:[a-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?$")
+_GROUP_NOISE = re.compile(r"[\w.]*(?:ExceptionGroup|CancelledError)\b")
 _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): ")
 _CHAIN = (
     "During handling of the above exception",
@@ -219,7 +228,7 @@ _MPI_END = re.compile(
     r"]+)\)"
     r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|Process name: \[\[?[\d,]+\]?,(?P<rank2>\d+)\]"
     r"|(?:RANK (?P<rank4>\d+) )?PID \d+ RUNNING AT (?P<host4>\S+)"
-    r"|E(?:xit code|XIT CODE): +(?P<code>\d+)"
+    r"|E(?:xit code|XIT CODE): +(?P<code>\d+)|KILL SIGNAL: +\d+ \((?P<signal2>[\w ]+)\)"
 )
 _WATCHDOG = re.compile(
     r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )"
@@ -229,8 +238,15 @@ _ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*[Ll]ast enqueued (?:NCCL )?wor
 _PLACE_OF_RANK = re.compile(
     r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] NCCL INFO comm \S+ rank (?P<rank>\d+) n[Rr]anks"
     r"|\bhostname=(?P<host2>[\w.-]+), .*global_rank=(?P<rank2>\d+)"
+    r"|\b[Rr]ank[ =:]+(?P<rank3>\d+)(?: ?/ ?\d+| of \d+)?,? (?:is |runs |running )?"
+    r"(?:on |@ ?|host(?:name)?[ =:]+|node[ =:]+)"
+    r"(?:host |node )?(?P<host3>(?!cuda|gpu\d\b|device|rank|step)[a-z][a-z-]*\d[\w.-]*)"
 )
-"""The line of NCCL or of submitit that states the host of a rank."""
+"""A line of NCCL, submitit or the program that states the host of a rank."""
+
+_NODE_LIST = re.compile(
+    r"\b(?:SLURM_(?:JOB_)?NODELIST|SLURM_NODELIST|[Nn]ode_?[Ll]ist) ?[=:] ?(?P<nodes>[a-z][\w.,\[\]-]*)"
+)
 
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\]]+?) Rank \d+\]")
 _WORLD = re.compile(
@@ -263,7 +279,7 @@ _OUT_OF_INPUTS = re.compile(
     r"|\b(?:finished|completed?) (?:the )?(?:training|epoch|all)|\bno more (?:data|batches)|\bout of (?:data|batches)"
     r"|\bend of (?:epoch|training|data)|^(?:all )?done\b"
 )
-_CONTINUES = re.compile(r"nccl\w+Error: |Last error:|  what\(\): |\w+\(\d+\)\.*: ")
+_CONTINUES = re.compile(r"nccl\w+Error: |Last error:|  what\(\): |\w+\(\d+\)\.*:(?: |$)")
 """Further lines of a message of torch's C++ library or of MPICH. Only the first line names the rank."""
 
 _END_OF_JOB = re.compile(r"PREEMPTION|NODE FAILURE")
@@ -289,8 +305,10 @@ class Evidence:
         self.last: dict[tuple[str, int | None], LastLine] = {}
         """The last line of each rank in each file."""
         self.hosts: dict[int, str] = {}
-        self.has_agents = False
-        """torchrun reported the ends of ranks."""
+        self.node_lists: set[str] = set()
+        """Lists of the nodes of the job that a program printed."""
+        self.has_agents = self.has_torchrun = False
+        """torchrun reported the ends of ranks, or at least started them."""
         self.has_later_step = False
         """A batch script went on with another step after a step had failed, and did not call that a retry."""
         self.ranks: set[int] = set()
@@ -319,7 +337,7 @@ class _FileCollector:
     def __init__(self, evidence: Evidence, log: LogFile, memory: ShapeMemory) -> None:
         self.evidence, self.log, self.memory = evidence, log, memory
         self.labels: Labels = detect_labels(log.path)
-        self.reader = LogReader(log, memory, lambda: bool(self.open) or self.tables.is_open or self.elastic is not None)
+        self.reader = LogReader(log, memory, self._wants_all)
         self.open: dict[int | None, Traceback] = {}
         self.tables = TableParser()
         self.elastic: dict[str, str] | None = None
@@ -329,8 +347,12 @@ class _FileCollector:
         self.before: Line | None = None
         self.mpi_rank: int | None = None
         self.mpi_host: str | None = None
-        self.output_line = self.retry_line = 0
-        """The last line that the program printed, and the last one that announced another try."""
+        self.ended: dict[tuple[str, int], int] = {}
+        """Lines of the ends of the current step's tasks, by host and task."""
+        self.reported_rank: int | None = None
+        """The rank whose error torchrun's report shows: the lines after its exit code."""
+        self.output_line = self.retry_line = self.progress_line = 0
+        """The last line of the program, of an announcement of another try, and of a new kind of progress."""
         self.first_failure = 0
         """Position of the first end that the current report of torchrun lists."""
         self.own: list[Event] = []
@@ -346,10 +368,14 @@ class _FileCollector:
             if not stripped or self._examine(parse_line(self.log, self.labels, number, stripped)):
                 self._limit(shape)
                 continue
-            self.memory.add(shape, text)
+            if self.memory.add(shape, text):
+                self.progress_line = number
         for rank in list(self.open):
             self._close(rank)
         self._finish()
+
+    def _wants_all(self) -> bool:
+        return bool(self.open) or self.tables.is_open or self.elastic is not None or self.reported_rank is not None
 
     def _limit(self, shape: bytes) -> None:
         """Skip a message that a file repeats thousands of times, such as a retried connection."""
@@ -399,13 +425,14 @@ class _FileCollector:
         for rank in list(self.open):
             self._close(rank)
         self.attempt, self.pending_attempt = self.attempt + 1, ""
+        self.ended.clear()
 
     # ---- lines
 
     def _examine(self, line: Line) -> bool:
         """Return whether a line matters: lines of its shape are then read again."""
-        if line.rank is None and self.before and self.before.rank is not None and self._continues_message(line):
-            line = line._replace(rank=self.before.rank)
+        if line.rank is None:
+            line = line._replace(rank=self._rank_of_message(line))
         if line.rank is not None:
             self.evidence.ranks.add(line.rank)
             self.ranks.add(line.rank)
@@ -415,6 +442,8 @@ class _FileCollector:
             self.output_line = line.number
             if _RETRIES.search(line.body):
                 self.retry_line = line.number
+        if "torch.distributed.run" in line.text or "torch/distributed/run.py" in line.text:
+            self.evidence.has_torchrun = True
         if _FALLS_BACK.match(line.body) and self.own and self.own[-1].line.number == line.number - 1:
             self.own[-1].strength = WARNING
         if self.pending_attempt == "any" and line.body and not _is_end_noise(line.body):
@@ -423,9 +452,15 @@ class _FileCollector:
         self.before = line
         return matters
 
-    def _continues_message(self, line: Line) -> bool:
+    def _rank_of_message(self, line: Line) -> int | None:
+        """Return the rank that a line without a rank belongs to: a report about it, or a message, goes on."""
+        if self.reported_rank is not None:
+            if not line.body.startswith(("[", "---", "===")):
+                return self.reported_rank
+            self.reported_rank = None
         before = self.before
-        return before is not None and bool(_CONTINUES.match(line.body) or before.body.startswith("Last error:"))
+        goes_on = before and (_CONTINUES.match(line.body) or before.body.startswith("Last error:"))
+        return before.rank if before and goes_on else None
 
     def _in_traceback(self, line: Line) -> bool:
         at = line.body.find(_TRACEBACK)
@@ -488,15 +523,16 @@ class _FileCollector:
     def _frame(self, traceback: Traceback, line: Line, body: str, key: int | None) -> bool:
         if not body or body.startswith((" ", "\t")):
             traceback.lines.append(body)
-            if found := _FRAME.match(body):
+            if (found := _FRAME.match(body)) and not traceback.has_cause_of_group:
                 traceback.frames.append((found["file"], int(found["line"]), found["name"] or ""))
             return True
         if not _EXCEPTION.match(body):
             # Output of another process in the middle of the frames, or a cut log.
             return self._is_noise_in_frames(traceback, key)
         traceback.lines.append(body)
-        traceback.exceptions.append((body, line))
-        traceback.matches += [(match, line) for match in match_line(body, exception=True)]
+        if not traceback.has_cause_of_group:
+            traceback.exceptions.append((body, line))
+            traceback.matches += [(match, line) for match in match_line(body, exception=True)]
         traceback.state, traceback.message_lines = "message", 0
         return True
 
@@ -561,7 +597,7 @@ class _FileCollector:
             if not self.evidence.has_agents:
                 self.evidence.hosts.update((rank, found["host"]) for rank in ranks)
                 self.evidence.ranks.update(ranks)
-            self._begin_later_step(found["host"], ranks)
+            self._note_end(found["host"], ranks, line.number)
             code = int(found["code"]) if found["code"] else None
             end = TaskEnd(ranks, found["host"], code, found["signal"], line, self.attempt, reporter="srun")
             self.evidence.ends.append(end)
@@ -576,22 +612,16 @@ class _FileCollector:
             return self._elastic(line, self.elastic)
         return False
 
-    def _begin_later_step(self, host: str, ranks: tuple[int, ...]) -> None:
-        """Separate an earlier step of the job: a task that ends again after output is of a later one."""
-        earlier = [
-            end
-            for end in self.evidence.ends
-            if (end.reporter, end.host, end.attempt) == ("srun", host, self.attempt)
-            and not {*ranks}.isdisjoint(end.ranks)
-        ]
-        if not earlier or earlier[-1].line.file != self.log.name or earlier[-1].line.number >= self.output_line:
-            return
-        boundary = earlier[-1].line.number
-        self._start_attempt()
-        self.evidence.has_later_step |= self.retry_line < boundary
-        for event in self.own:
-            if event.line.number > boundary:
-                event.attempt = self.attempt
+    def _note_end(self, host: str, tasks: tuple[int, ...], number: int) -> None:
+        """Note the line of the ends of tasks. A task that ends again after output belongs to a later step."""
+        boundary = max((self.ended.get((host, task), 0) for task in tasks), default=0)
+        if 0 < boundary < self.output_line:
+            self._start_attempt()
+            self.evidence.has_later_step |= self.retry_line < boundary
+            for event in self.own:
+                if event.line.number > boundary:
+                    event.attempt = self.attempt
+        self.ended.update(((host, task), number) for task in tasks)
 
     def _mpi_end(self, found: re.Match[str], line: Line) -> None:
         if found["rank"]:
@@ -605,15 +635,17 @@ class _FileCollector:
             self.mpi_rank = int(found["rank2"])
         elif self.mpi_rank is not None or self.mpi_host:
             ranks = () if self.mpi_rank is None else (self.mpi_rank,)
-            self.evidence.ends.append(TaskEnd(ranks, self.mpi_host, int(found["code"]), None, line, self.attempt))
+            code = int(found["code"]) if found["code"] else None
+            self.evidence.ends.append(TaskEnd(ranks, self.mpi_host, code, found["signal2"], line, self.attempt))
 
     def _elastic(self, line: Line, report: dict[str, str]) -> bool:
-        if found := _ELASTIC.match(line.body):
+        found = _ELASTIC.match(line.body)
+        if found:
             report[found[1]] = found[2]
         if "exitcode" not in report:
             if line.body.startswith("====") or "<NO_OTHER_FAILURES>" in line.body:
                 self.elastic = None
-            return self.elastic is not None
+            return found is not None
         rank = re.match(r"\d+", report.get("rank", ""))
         code = int((re.match(r"-?\d+", report["exitcode"]) or ["1"])[0])
         time = parse_line(self.log, self.labels, 1, report.get("time", "").replace("_", " ")).time
@@ -626,16 +658,13 @@ class _FileCollector:
         ends = self.evidence.ends
         ends.insert(self.first_failure if "is_root" in report else len(ends), end)
         self.evidence.has_agents = True
+        self.reported_rank = ranks[0] if ranks else None
         self.elastic = None if "is_root" in report else {}
         return True
 
     def _plain(self, line: Line) -> bool:
         body = line.body
-        if found := _WORLD.search(body):
-            self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
-        if found := _PLACE_OF_RANK.search(line.text):
-            host = found["host"] or found["host2"]
-            self.evidence.hosts.setdefault(int(found["rank"] or found["rank2"]), host)
+        self._note_job(line)
         if _QUIET.search(body):
             return False
         if found := _NEW_ATTEMPT.search(body):
@@ -655,6 +684,17 @@ class _FileCollector:
         for match in matches[:3]:
             self._add(match, line, strength)
         return True
+
+    def _note_job(self, line: Line) -> None:
+        """Note the size of the job and the places of its ranks, if a line states them."""
+        body = line.body
+        if found := _WORLD.search(body):
+            self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
+        if found := _PLACE_OF_RANK.search(line.text):
+            host = found["host"] or found["host2"] or found["host3"]
+            self.evidence.hosts.setdefault(int(found["rank"] or found["rank2"] or found["rank3"]), host)
+        if found := _NODE_LIST.search(body):
+            self.evidence.node_lists.add(found["nodes"])
 
     def _follows_frame(self) -> bool:
         return self.before is not None and self.before.body.startswith(" ")
@@ -696,6 +736,7 @@ class _FileCollector:
             strength,
             traceback,
             self.reader.count_progress(),
+            progress_line=self.progress_line,
             is_hint=match.is_hint,
         )
         evidence.events.append(event)
@@ -719,7 +760,7 @@ def _primary(traceback: Traceback) -> tuple[Match, Line]:
     text, line = traceback.exceptions[-1]
     last = [pair for pair in traceback.matches if pair[1] is line]
     specific = [pair for pair in last if pair[0].rule.name != "python-exception"]
-    victims = [pair for pair in traceback.matches if pair[0].rule.kind == "consequence"]
+    victims = [pair for pair in traceback.matches if pair[0].rule.kind == "consequence" and pair[0].rule.weight > 5]
     if traceback.is_nested:
         victims = []
     return (

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.events import LINE, WARNING, Event, Waiting, reports_end_of_inputs
 from hpc_kit.runs.why.rules import rule_named
+from hpc_kit.slurm.directives import find_directive_options
+from hpc_kit.slurm.sizes import size_of_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,6 +160,22 @@ def find_absent(attempt: Attempt, culprit: Event) -> Event | None:
     end = last[absent[0]]
     line = culprit.line._replace(file=end.file, number=end.number, text=end.text, body=end.text, rank=absent[0])
     return _event(attempt, "barrier-timeout-rank", line, absent[0])
+
+
+def find_missing_tasks(attempt: Attempt, culprit: Event) -> Event | None:
+    """Return the batch script as the cause, if all of its tasks came to a rendezvous of more ranks."""
+    joined, size = culprit.groups.get("joined"), culprit.groups.get("size")
+    for name, lines in attempt.evidence.scripts.items():
+        text = "\n".join(lines)
+        if joined is None or size is None or re.search(r"torchrun|torch\.distributed|accelerate|deepspeed|nproc", text):
+            continue
+        tasks = size_of_job({each.name: each.value for each in find_directive_options(lines).options}).ntasks
+        if str(tasks) != joined or joined == size:
+            continue
+        number = next((at for at, each in enumerate(lines, 1) if re.search(rf"=[\"']?{size}\b", each)), 1)
+        line = culprit.line._replace(file=name, number=number, text=lines[number - 1], body=lines[number - 1])
+        return _event(attempt, "world-size", line, None, detail=f"the ranks wait for {size}, the script starts {tasks}")
+    return None
 
 
 def find_odd_rank(attempt: Attempt, mismatch: Event) -> int | None:

@@ -180,12 +180,14 @@ class ShapeMemory:
         self.counting: set[bytes] = set()
         """Shapes of progress, such as steps and losses."""
 
-    def add(self, shape: bytes, text: str) -> None:
-        """Remember the shape of a line."""
+    def add(self, shape: bytes, text: str) -> bool:
+        """Remember the shape of a line. Return whether it is a new shape of progress."""
         if len(self.plain) < MAX_SHAPES:
             self.plain.add(shape)
             if len(shape) != len(text) and _PROGRESS.search(text):
                 self.counting.add(shape)
+                return True
+        return False
 
 
 class LogReader:
@@ -373,7 +375,8 @@ _HOST_IN_TEXT = re.compile(
     r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+\]"
 )
 _RANK_IN_TEXT = re.compile(
-    r"\[(?:PG [^\]]*?)?Rank ?(\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\brank=(\d+)\b", re.IGNORECASE
+    r"\[(?:PG [^\]]*?)?Rank ?(\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\(rank (\d+) in comm \d|\brank=(\d+)\b",
+    re.IGNORECASE,
 )
 _SRUN_LABEL = re.compile(r"\s*(\d+): ?")
 _HOST_LABEL = re.compile(r"([a-z][a-z0-9-]*\d[\w.-]*|localhost): ")

@@ -52,17 +52,22 @@ The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit 
 1. **Lines become events.** The rules below match lines and the exceptions of tracebacks. Each event has a rank, a host,
    a time and an attempt, as far as the prefix, the file name or the line gives them.
 2. **Handled errors do not count.** The program went on after an error if it printed more lines of a shape that it had
-   printed before, or if the job succeeded.
+   printed before, or if the job succeeded. The same holds for an error before "retrying", and for one that was handled
+   before and is followed by Slurm's order to end.
 3. **Victims do not count.** A lost connection, a collective that timed out and a step that Slurm ended are
-   consequences, unless nothing else is found.
+   consequences, unless nothing else is found. So is a rank that reached no other rank, if that one has an error of its
+   own. If torchrun starts the ranks, its report says which one failed: the tasks of srun are only its agents.
 4. **The first cause wins.** Launchers' reports, the kind of the error and the time decide between several errors. A
-   direct statement, such as an out-of-memory kill, explains a vaguer one, such as a dead DataLoader worker.
+   direct statement, such as an out-of-memory kill, explains a vaguer one, such as a dead DataLoader worker. A line
+   explains a later exception only if the program printed no progress in between.
 5. **Without a cause, the ranks are compared.** A rank that called another collective, or another shape, or that did
    not come while the remaining ranks waited, is the culprit.
 6. **A certain answer needs proof.** A rule has patterns that prove its sentence, and hints: lines that other failures
    print, too. A hint, an error that may have been handled, and a comparison with ranks whose logs are missing are
    `likely`.
-7. **The last attempt counts.** The page names the causes of earlier attempts of a requeued job.
+7. **The last attempt counts.** The page names the causes of earlier attempts of a requeued job. If a
+   batch script goes on with another step after a step has failed, that step counts. The answer is `likely` unless the
+   script announced a retry.
 
 A job that Slurm booked as COMPLETED failed if its training ended with an exception: the script hid the exit status.
 

@@ -1,0 +1,4 @@
+#!/bin/bash
+#SBATCH -N1 --ntasks=4
+export TORCH_DISTRIBUTED_DEBUG=DETAIL
+srun python t.py
