@@ -131,13 +131,15 @@ def test_a_template_contains_no_arithmetic_and_no_long_line(path: Path) -> None:
     assert [line for line in text.splitlines() if len(line) > 120] == []
 
 
-LIMITS = {"single": 40, "ddp_1node": 42, "ddp_4node": 50, "ddp_4node.simple": 36, "restart.torchrun.standalone": 355}
+LIMITS = {"single": 40, "ddp_1node": 42, "ddp_4node": 50, "ddp_4node.simple": 36}
+INLINED = {"restart.torchrun.standalone": (ROOT / "templates/shell/restart.sh").read_text().count("\n")}
+"""Lines of a shell file that a standalone script contains in whole."""
 
 
 @pytest.mark.parametrize("case", golden.CASES)
 def test_a_script_fits_on_a_screen(case: str) -> None:
     lines = golden.script(case).splitlines()
-    assert len(lines) <= LIMITS.get(case, 115)
+    assert len(lines) - INLINED.get(case, 0) <= LIMITS.get(case, 115)
     long = [line for line in lines if len(line) > 120]
     # A single word of a command may be longer than a line.
     assert [line for line in long if len(shlex.split(line.strip("# \\"))) != 1] == []
