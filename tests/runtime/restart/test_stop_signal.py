@@ -54,7 +54,12 @@ def test_in_a_job_with_restart_sigterm_asks_for_a_stop_too() -> None:
     with StopSignal(environ) as stop:
         fork = multiprocessing.get_context("fork")
         ready = fork.Event()
-        child = fork.Process(target=lambda: (ready.set(), time.sleep(60)))
+
+        def wait() -> None:
+            ready.set()
+            time.sleep(60)
+
+        child = fork.Process(target=wait)
         child.start()
         assert ready.wait(60)  # Python drops a signal that comes before a new process has begun
         child.terminate()
