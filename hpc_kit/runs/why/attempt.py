@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.events import EXCEPTION, SYSTEM, Event, TaskEnd
@@ -178,12 +179,20 @@ class Attempt:
 
 
 def _main_row(rows: list[JobRow]) -> JobRow | None:
-    """Return the last job among rows of jobs and steps; of an array, the last element that failed, if any."""
+    """Return the job that most tables name, as the last one; of an array, the last element that failed, if any."""
     jobs = [row for row in rows if not row.is_step] or rows
+    # The user's other jobs stand in the output of squeue only.
+    tables = Counter(job for job, _ in {(_base_id(row), row.line and row.line.file) for row in jobs})
+    jobs = [row for row in jobs if tables[_base_id(row)] == max(tables.values())]
     failed = [row for row in jobs if row.state.failed and "_" in row.job_id]
     if failed and len({row.job_id for row in jobs}) > 1:
         return failed[-1]
     return jobs[-1] if jobs else None
+
+
+def _base_id(row: JobRow) -> str:
+    """Return the ID of a job without its element, component or step."""
+    return re.split(r"[_+.]", row.job_id, maxsplit=1)[0]
 
 
 def _same_job(row: JobRow, job: JobRow) -> bool:
