@@ -332,3 +332,10 @@ def test_of_the_jobs_of_a_user_the_one_that_more_tables_name_is_meant(tmp_path: 
     record = "JobId=71 JobName=a\n   JobState=PENDING Reason=Priority Dependency=(null)\n"
     verdict = why(tmp_path, squeue_txt=table + "70 gpu b u R 1:00 1 c1\n", scontrol_txt=record)
     assert "job 71 waits" in verdict.cause
+
+
+def test_of_the_jobs_of_a_user_the_one_after_which_a_log_is_named_is_meant(tmp_path: Path) -> None:
+    table = (
+        "JOBID PARTITION NAME USER ST TIME NODES NODELIST(REASON)\n7001 gpu a u R 9:00 1 c1\n7000 gpu b u PD 0:00 1\n"
+    )
+    assert "job 7001 has not ended" in why(tmp_path, squeue_txt=table, slurm__7001_log=STEPS).cause

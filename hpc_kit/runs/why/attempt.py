@@ -47,7 +47,7 @@ class Attempt:
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
-        self.job = _main_row(evidence.rows)
+        self.job = _main_row(evidence)
         self.rows = [row for row in evidence.rows if self.job is None or _same_job(row, self.job)]
         self.events, self.ends = _last_attempt(evidence)
         if evidence.has_agents or evidence.has_torchrun:
@@ -178,16 +178,23 @@ class Attempt:
         return Event(rule_named(name), groups, line, None, host, 0, STATE_ORDER, SYSTEM)
 
 
-def _main_row(rows: list[JobRow]) -> JobRow | None:
-    """Return the job that most tables name, as the last one; of an array, the last element that failed, if any."""
-    jobs = [row for row in rows if not row.is_step] or rows
-    # The user's other jobs stand in the output of squeue only.
-    tables = Counter(job for job, _ in {(_base_id(row), row.line and row.line.file) for row in jobs})
-    jobs = [row for row in jobs if tables[_base_id(row)] == max(tables.values())]
+def _main_row(evidence: Evidence) -> JobRow | None:
+    """Return the job that the logs belong to, as the last row; of an array, the last element that failed, if any."""
+    jobs = [row for row in evidence.rows if not row.is_step] or evidence.rows
+    if len({_base_id(row) for row in jobs}) > 1:
+        jobs = _own_rows(evidence, jobs)
     failed = [row for row in jobs if row.state.failed and "_" in row.job_id]
     if failed and len({row.job_id for row in jobs}) > 1:
         return failed[-1]
     return jobs[-1] if jobs else None
+
+
+def _own_rows(evidence: Evidence, rows: list[JobRow]) -> list[JobRow]:
+    """Return the rows of the job after which a log is named, or that most tables name: squeue shows other jobs, too."""
+    numbers = {number for file, _ in evidence.last for number in re.findall(r"\d{4,}", file.rpartition("/")[2])}
+    named = [row for row in rows if _base_id(row) in numbers]
+    tables = Counter(job for job, _ in {(_base_id(row), row.line and row.line.file) for row in rows})
+    return named or [row for row in rows if tables[_base_id(row)] == max(tables.values())]
 
 
 def _base_id(row: JobRow) -> str:
