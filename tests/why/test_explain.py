@@ -301,10 +301,17 @@ def test_the_elements_of_an_array_that_ended_alike_are_counted(tmp_path: Path) -
     assert "2 of 4 elements of the array ended so: 9_1, 9_2" in verdict.cause
 
 
-def test_one_traceback_of_each_rank_without_labels_is_an_error_of_every_rank(tmp_path: Path) -> None:
-    failed = TRACEBACK.format(error="KeyError: 'head'")
+@pytest.mark.parametrize(
+    "error",
+    [
+        "KeyError: 'head'",
+        "RuntimeError: Failed to import transformers.a because of the following error (look up):\ncannot import name 'x'",
+    ],
+)
+def test_one_traceback_of_each_rank_without_labels_is_an_error_of_every_rank(tmp_path: Path, error: str) -> None:
+    failed = TRACEBACK.format(error=error)
     ends = "srun: error: c1: tasks 0-1: Exited with exit code 1\n"
-    assert why(tmp_path, slurm_log=STEPS + failed + failed + ends).cause.startswith("every rank failed")
+    assert "every rank" in why(tmp_path, slurm_log=STEPS + failed + failed + ends).cause
     assert "every rank" not in why(tmp_path, slurm_log=STEPS + failed + ends).cause
 
 

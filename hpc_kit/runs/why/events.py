@@ -189,7 +189,9 @@ _CHAIN = (
     "The above exception was the direct cause",
     "The following exception",
 )
-_NESTED = re.compile(r"Original Traceback|-- Process \d|following error|^ray::|remote |[Ww]orker.*:$", re.MULTILINE)
+_NESTED = re.compile(
+    r"Original Traceback|-- Process \d|following error(?! \(look up)|^ray::|remote |[Ww]orker.*:$", re.MULTILINE
+)
 _NOT_MESSAGE = re.compile(
     r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored"
     r"|Error in atexit"
