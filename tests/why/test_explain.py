@@ -305,7 +305,7 @@ def test_the_elements_of_an_array_that_ended_alike_are_counted(tmp_path: Path) -
     "error",
     [
         "KeyError: 'head'",
-        "RuntimeError: Failed to import transformers.a because of the following error (look up):\ncannot import name 'x'",
+        "RuntimeError: Failed to import transformers.a because of the following error (look up):\nno x",
     ],
 )
 def test_one_traceback_of_each_rank_without_labels_is_an_error_of_every_rank(tmp_path: Path, error: str) -> None:
