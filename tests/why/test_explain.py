@@ -299,3 +299,50 @@ def test_the_elements_of_an_array_that_ended_alike_are_counted(tmp_path: Path) -
     verdict = why(tmp_path, sacct_txt=rows)
     assert verdict.class_ == "time-limit"
     assert "2 of 4 elements of the array ended so: 9_1, 9_2" in verdict.cause
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "KeyError: 'head'",
+        "RuntimeError: Failed to import transformers.a because of the following error (look up):\nno x",
+    ],
+)
+def test_one_traceback_of_each_rank_without_labels_is_an_error_of_every_rank(tmp_path: Path, error: str) -> None:
+    failed = TRACEBACK.format(error=error)
+    ends = "srun: error: c1: tasks 0-1: Exited with exit code 1\n"
+    assert "every rank" in why(tmp_path, slurm_log=STEPS + failed + failed + ends).cause
+    assert "every rank" not in why(tmp_path, slurm_log=STEPS + failed + ends).cause
+
+
+def test_sizes_of_which_no_two_agree_prove_no_mismatch(tmp_path: Path) -> None:
+    call = WATCHDOG.replace("NumelIn=4, NumelOut=4", "NumelIn={size}, NumelOut={size}")
+    lines = [
+        call.format(rank=rank, group=0, name="default_pg", operation="ALLREDUCE", size=size)
+        for rank, size in enumerate([10, 20, 30])
+    ]
+    assert why(tmp_path, slurm_log="".join(lines)).confidence == "likely"
+    lines[1] = lines[1].replace("=20,", "=10,")
+    assert why(tmp_path, slurm_log="".join(lines)).confidence == "certain"
+
+
+@pytest.mark.parametrize(("after", "confidence"), [("port active", "likely"), ("client reregistration", "certain")])
+def test_a_link_that_came_back_is_no_certain_cause(tmp_path: Path, after: str, confidence: str) -> None:
+    event = "c1:81:92 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : "
+    lines = event + "port error\n" + event + after + "\n"
+    call = WATCHDOG.format(rank=0, group=0, name="default_pg", operation="ALLREDUCE")
+    assert why(tmp_path, slurm_log=STEPS + lines + STEPS + call).confidence == confidence
+
+
+def test_of_the_jobs_of_a_user_the_one_that_more_tables_name_is_meant(tmp_path: Path) -> None:
+    table = "JOBID PARTITION NAME USER ST TIME NODES NODELIST(REASON)\n71 gpu a u PD 0:00 2 (Priority)\n"
+    record = "JobId=71 JobName=a\n   JobState=PENDING Reason=Priority Dependency=(null)\n"
+    verdict = why(tmp_path, squeue_txt=table + "70 gpu b u R 1:00 1 c1\n", scontrol_txt=record)
+    assert "job 71 waits" in verdict.cause
+
+
+def test_of_the_jobs_of_a_user_the_one_after_which_a_log_is_named_is_meant(tmp_path: Path) -> None:
+    table = (
+        "JOBID PARTITION NAME USER ST TIME NODES NODELIST(REASON)\n7001 gpu a u R 9:00 1 c1\n7000 gpu b u PD 0:00 1\n"
+    )
+    assert "job 7001 has not ended" in why(tmp_path, squeue_txt=table, slurm__7001_log=STEPS).cause

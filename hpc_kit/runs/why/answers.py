@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import format_ranks
-from hpc_kit.runs.why.events import LINE
+from hpc_kit.runs.why.events import LINE, WARNING
 from hpc_kit.runs.why.figures import add_figures, used_up_memory
 from hpc_kit.runs.why.rules import Confidence, fill_template, rule_named
 from hpc_kit.slurm.states import JobState, explain_reason, explain_state
@@ -78,7 +78,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     values = dict(event.groups)
     if total := values.pop("total2", ""):
         values["total"] = total
-    values["who"] = describe_rank(attempt, rank, host, ranks)
+    values["who"] = "every rank" if _is_of_all(attempt, event) else describe_rank(attempt, rank, host, ranks)
     if host:
         values.setdefault("host", host)
     if rule.name == "python-exception":
@@ -136,7 +136,8 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
         if end := _fitting_end(attempt, event, matching):
             rank, host = end.ranks[0], end.host or host
     if event.rule.scope == "node":
-        stated = {each.groups.get("host") for each in attempt.events if each.rule is event.rule} - {None}
+        same = [each for each in attempt.events if each.rule is event.rule and each.strength > WARNING]
+        stated = {each.groups.get("host") or each.host for each in same} - {None}
         host = host or (stated.pop() if len(stated) == 1 else None)
         fallen = {each for end in attempt.failed_ends() if host and _is_on(end, host) for each in end.ranks}
         rank = fallen.pop() if rank is None and len(fallen) == 1 and event.rule.kind != "end" else rank
@@ -144,7 +145,8 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
         host = hosts.get(rank)
     if host is None and event.rule.scope != "job" and event.rule.kind != "end":
         named = {end.host for end in attempt.ends if end.host} | set(hosts.values())
-        if (only := _only_node(attempt)) or (rank is None and len(named) == 1):
+        is_all = event.rule.scope == "rank" or not attempt.evidence.node_lists
+        if (only := _only_node(attempt)) or (rank is None and len(named) == 1 and is_all):
             host = only or next(iter(named))
     short = host.partition(".")[0] if host else None
     return rank, short if any(end.host == short for end in attempt.ends) else host
@@ -179,6 +181,15 @@ def _ranks_with(attempt: Attempt, event: Event) -> list[int]:
     ]
     alike = [each for each in same if (each.groups.get("exception"), each.groups.get("message")) == kind]
     return sorted({each.rank for each in alike if each.rank is not None})
+
+
+def _is_of_all(attempt: Attempt, event: Event) -> bool:
+    """Return whether lines without ranks contain one traceback at least once for each rank."""
+    size = max([attempt.evidence.world, *(rank + 1 for rank in attempt.evidence.ranks)])
+    if event.rank is not None or event.traceback is None or size < 2:
+        return False
+    texts = [each.traceback.text for each in attempt.events if each.traceback and each.rank is None]
+    return texts.count(event.traceback.text) >= size
 
 
 def describe_rank(attempt: Attempt, rank: int | None, host: str | None, ranks: list[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.events import EXCEPTION, SYSTEM, Event, TaskEnd
@@ -46,7 +47,7 @@ class Attempt:
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
-        self.job = _main_row(evidence.rows)
+        self.job = _main_row(evidence)
         self.rows = [row for row in evidence.rows if self.job is None or _same_job(row, self.job)]
         self.events, self.ends = _last_attempt(evidence)
         if evidence.has_agents or evidence.has_torchrun:
@@ -177,13 +178,28 @@ class Attempt:
         return Event(rule_named(name), groups, line, None, host, 0, STATE_ORDER, SYSTEM)
 
 
-def _main_row(rows: list[JobRow]) -> JobRow | None:
-    """Return the last job among rows of jobs and steps; of an array, the last element that failed, if any."""
-    jobs = [row for row in rows if not row.is_step] or rows
+def _main_row(evidence: Evidence) -> JobRow | None:
+    """Return the job that the logs belong to, as the last row; of an array, the last element that failed, if any."""
+    jobs = [row for row in evidence.rows if not row.is_step] or evidence.rows
+    if len({_base_id(row) for row in jobs}) > 1:
+        jobs = _own_rows(evidence, jobs)
     failed = [row for row in jobs if row.state.failed and "_" in row.job_id]
     if failed and len({row.job_id for row in jobs}) > 1:
         return failed[-1]
     return jobs[-1] if jobs else None
+
+
+def _own_rows(evidence: Evidence, rows: list[JobRow]) -> list[JobRow]:
+    """Return the rows of the job after which a log is named, or that most tables name: squeue shows other jobs, too."""
+    numbers = {number for file, _ in evidence.last for number in re.findall(r"\d{4,}", file.rpartition("/")[2])}
+    named = [row for row in rows if _base_id(row) in numbers]
+    tables = Counter(job for job, _ in {(_base_id(row), row.line and row.line.file) for row in rows})
+    return named or [row for row in rows if tables[_base_id(row)] == max(tables.values())]
+
+
+def _base_id(row: JobRow) -> str:
+    """Return the ID of a job without its element, component or step."""
+    return re.split(r"[_+.]", row.job_id, maxsplit=1)[0]
 
 
 def _same_job(row: JobRow, job: JobRow) -> bool:

@@ -189,7 +189,9 @@ _CHAIN = (
     "The above exception was the direct cause",
     "The following exception",
 )
-_NESTED = re.compile(r"Original Traceback|-- Process \d|following error|^ray::|remote |[Ww]orker.*:$", re.MULTILINE)
+_NESTED = re.compile(
+    r"Original Traceback|-- Process \d|following error(?! \(look up)|^ray::|remote |[Ww]orker.*:$", re.MULTILINE
+)
 _NOT_MESSAGE = re.compile(
     r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored"
     r"|Error in atexit"
@@ -210,6 +212,9 @@ _SOFTENED = re.compile(
 )
 _FALLS_BACK = re.compile(r"(?i)\b(?:going to|using|trying|loading) \S+ instead\b|^(?:srun: )?(?:will )?retry(?:ing)?\b")
 """The program, or Slurm itself, goes on in another way."""
+
+_LINK_UP = re.compile(r"(?i)^(?P<link>.*(?:NET/IB|mlx\d|\bib\d).*?)(?:port active|link (?:is )?up)\b")
+"""A network link works again. The line about its failure begins in the same way."""
 
 _RETRIES = re.compile(r"(?i)\bretry(?:ing)?\b|\btry(?:ing)? again\b")
 
@@ -444,13 +449,21 @@ class _FileCollector:
                 self.retry_line = line.number
         if "torch.distributed.run" in line.text or "torch/distributed/run.py" in line.text:
             self.evidence.has_torchrun = True
-        if _FALLS_BACK.match(line.body) and self.own and self.own[-1].line.number == line.number - 1:
-            self.own[-1].strength = WARNING
+        self._take_back(line)
         if self.pending_attempt == "any" and line.body and not _is_end_noise(line.body):
             self._start_attempt()
         matters = self._in_traceback(line) or self._table(line) or self._report(line) or self._plain(line)
         self.before = line
         return matters
+
+    def _take_back(self, line: Line) -> None:
+        """Make errors before a line mere warnings, if it says that the program goes on or that the link is back."""
+        if _FALLS_BACK.match(line.body) and self.own and self.own[-1].line.number == line.number - 1:
+            self.own[-1].strength = WARNING
+        if found := _LINK_UP.match(line.body):
+            for event in self.own:
+                if event.host == line.host and event.line.body.startswith(found["link"]):
+                    event.strength = WARNING
 
     def _rank_of_message(self, line: Line) -> int | None:
         """Return the rank that a line without a rank belongs to: a report about it, or a message, goes on."""

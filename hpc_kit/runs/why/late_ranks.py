@@ -88,6 +88,8 @@ def _mismatch(attempt: Attempt, rule: str, group: list[Waiting], describe: Calla
     rank = odd.rank if values[describe(odd)] < values[describe(other)] else None
     found = _event(attempt, rule, odd.line, rank, one=describe(odd), rank2=str(other.rank), other=describe(other))
     found.groups["rank"] = str(odd.rank)
+    # If no two of many ranks agree, they may be in collectives of different process groups.
+    found.is_hint = len(values) > 2 and len(values) == len({each.rank for each in group})
     return found
 
 
