@@ -52,7 +52,7 @@ MOST_PEERS = 64
 """Other nodes whose names and connections each node tries; spread evenly."""
 
 IMPORT, RATES, GPU_ERRORS, NAMES = "import of torch", "rates", "GPU errors", "names"
-"""The measurements that need no other node. The others are between nodes."""
+"""The measurements that need no other node. All further ones are between nodes."""
 
 COMPARED_VERSIONS = ("python", "torch")
 """Versions that must be equal on all nodes."""
@@ -216,7 +216,7 @@ def _is_own_fault(report: NodeReport, nodes: Sequence[str], found: Mapping[str, 
         return bool(report.error)
     if report.stage in {RATES, GPU_ERRORS, NAMES}:
         return bool(report.error) or report.seconds <= SECONDS - HANG_SECONDS
-    # All others have measured each other, so that only this node can have failed.
+    # All remaining nodes have measured each other, so that only this node can have failed.
     others = [found.get(node) for node in nodes if node != report.node]
     return bool(report.error) and len(others) >= LEAST_PAIRS and all(other and other.pairs for other in others)
 

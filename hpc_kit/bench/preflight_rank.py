@@ -224,7 +224,7 @@ def find_gpu_errors(node: Node) -> None:
 
 
 class GpuState(NamedTuple):
-    """What nvidia-smi says about a GPU."""
+    """The state of one GPU, from nvidia-smi."""
 
     uuid: str
     address: str
@@ -350,7 +350,7 @@ def ask_clock(address: str, port: int) -> float | None:
 
 
 class Peer(NamedTuple):
-    """What a node publishes about itself."""
+    """A node, as the other nodes need to know it."""
 
     node: str
     port: int
@@ -411,7 +411,7 @@ def _find_interface(peers: dict[int, Peer], own: int) -> str | None:
 
 
 def _collect_peers(node: Node, world: World, board: Any) -> dict[int, Peer]:
-    """Return the nodes that came in time, by rank. Rank 0 decides, and notes the others."""
+    """Return the nodes that came in time, by rank. Rank 0 decides for all nodes."""
     if world.rank == 0:
         keys = {rank: f"peer/{rank}" for rank in range(world.world_size)}
         until = time.monotonic() + node.time_left(SIGN_IN_SECONDS)
