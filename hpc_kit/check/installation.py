@@ -10,6 +10,7 @@ import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from hpc_kit import __version__
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.slurm.client import PROBE_SECONDS, find_slurm, is_embedded, run_command
 from hpc_kit.slurm.cluster_identity import find_command
@@ -71,8 +72,7 @@ _PACKAGES = (
 
 
 def _python() -> Part:
-    own = metadata.version("hpc_kit")
-    return Part("python", "ok", f"{platform.python_version()}, {sys.executable}; hpc_kit {own}", "everything")
+    return Part("python", "ok", f"{platform.python_version()}, {sys.executable}; hpc_kit {__version__}", "everything")
 
 
 def _start_torch(environ: Mapping[str, str]) -> subprocess.Popen[str] | None:
