@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_kit.cli.output import print_line
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
 from hpc_kit.planner import calibration, explain, hardware, job_files
@@ -266,4 +267,10 @@ def _submit_calibration(cluster: str, path: Path, root: Path) -> int:
     if resolved.cluster.slurm != "embedded":
         print_next_steps(submitted.job_id, going=True)
         return 0
-    return follow_run(submitted.run, submitted.client)
+    status = follow_run(submitted.run, submitted.client)
+    if status == 0:
+        found = calibration.read_measurement(path)
+        memory = f", {found.memory / 1e9:.3g} GB of memory" if found.memory else ""
+        flops, bandwidth = found.flops or 0.0, found.bandwidth or 0.0
+        print_line("result", f"{found.gpu}: {flops / 1e12:.3g} TFLOP/s in 16 bits, {bandwidth / 1e9:.3g} GB/s{memory}")
+    return status
