@@ -79,7 +79,7 @@ def find_failure(run: Run, status: JobStatus | None, state: JobState = JobState.
     host = verdict.host
     if host is None and verdict.rank is None and status and status.nodelist:
         host = expand(status.nodelist)[0]  # the batch script runs on the first node
-    if status is None and verdict.cause.startswith("unknown") and not text:
+    if status is None and marker is None and verdict.cause.startswith("unknown") and not text:
         return None  # the sentence about the state of the run contains more
     headline = mask_secrets(verdict.cause)
     # The traceback stands below this line, and the fix of an exception without a rule is to read it.

@@ -65,7 +65,7 @@ def _split_line(line: str) -> Iterator[list[str]]:
         for word in lexer:
             if word.startswith("#"):
                 break
-            if word[0] in _OPERATORS:
+            if word and word[0] in _OPERATORS:
                 yield words
                 words = []
             else:

@@ -315,6 +315,8 @@ def test_a_program_taken_for_a_value_is_refused() -> None:
         ("for x in 1; do torchrun t.py; done", True),
         ("A=1 exec torchrun t.py", True),
         ("module load x\ntorchrun t.py", True),
+        ("trap '' TERM; python t.py", False),
+        ("trap '' TERM; torchrun t.py", True),
     ],
 )
 def test_shell_code_with_a_launcher_as_a_command_is_refused(code: str, refused: bool) -> None:
