@@ -6,15 +6,17 @@ The batch script runs `python -m hpc_kit.bench.preflight THRESHOLD` after the st
 from __future__ import annotations
 
 import os
+import socket
 import statistics
 import sys
+import time
 from collections import Counter, defaultdict
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpc_kit.bench.results import format_number
 from hpc_kit.run_files import PREFLIGHT, RUN_VARIABLE, write_whole
@@ -356,6 +358,23 @@ def report_file(node: str) -> str:
 def write_report(folder: Path, report: NodeReport) -> None:
     """Write or replace the report of a node."""
     write_whole(folder / report_file(report.node), msgspec.json.encode(report), lasting=False)
+
+
+class Node:
+    """The report of this node while it is measured."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.start = folder, time.monotonic()
+        self.report = NodeReport(node=name, host=socket.gethostname())
+
+    def add(self, **values: Any) -> None:
+        """Add values to the report and write it."""
+        self.report = structs.replace(self.report, **values, seconds=time.monotonic() - self.start)
+        write_report(self.folder, self.report)
+
+    def time_left(self, seconds: float) -> float:
+        """Return the seconds until a moment after the start; 0 if the moment has passed."""
+        return max(0.0, self.start + seconds - time.monotonic())
 
 
 def read_reports(folder: Path, nodes: Iterable[str]) -> list[NodeReport]:

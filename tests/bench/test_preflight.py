@@ -17,6 +17,7 @@ from hpc_kit.bench.preflight import (
     MATRIX,
     MEMORY,
     MOST_PEERS,
+    Node,
     NodeReport,
     Verdict,
     find_culprits,
@@ -24,7 +25,8 @@ from hpc_kit.bench.preflight import (
     read_reports,
     write_report,
 )
-from hpc_kit.bench.preflight_rank import choose_peers, next_size, pair_rounds, parse_gpu_query, parse_xids
+from hpc_kit.bench.preflight_network import choose_peers, next_size, pair_rounds
+from hpc_kit.bench.preflight_rank import parse_gpu_query, parse_xids
 
 NODES = ("n1", "n2", "n3", "n4")
 RATES = {MATRIX: 1e12, MEMORY: 1e11, DISK: 1e9}
@@ -339,7 +341,7 @@ def test_only_the_gpus_of_the_job_are_reported(tmp_path: Path, monkeypatch: pyte
     }
     monkeypatch.setattr(preflight_rank, "_output", lambda program, *_: answers[program])
     monkeypatch.setattr("hpc_kit.runtime.placement.device_uuid", lambda *_: "GPU-a")
-    node = preflight_rank.Node(tmp_path, "n1")
+    node = Node(tmp_path, "n1")
     node.add(gpus=1)
     preflight_rank.find_gpu_errors(node)
     assert node.report.gpu_errors == ()
