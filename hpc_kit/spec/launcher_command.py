@@ -212,7 +212,8 @@ def _launcher_of_python(words: Sequence[str]) -> tuple[str, ...] | None:
     file = PurePath(words[index])
     if file.name in _LAUNCHERS:
         return (file.name, *words[index + 1 :])
-    return _launcher_of_module(".".join(file.with_suffix("").parts[-3:]), words[index + 1 :])
+    parts = PurePath(words[index].removesuffix(".py")).parts
+    return _launcher_of_module(".".join(parts[-3:]), words[index + 1 :])
 
 
 def _launcher_of_module(module: str, rest: Sequence[str]) -> tuple[str, ...] | None:

@@ -383,3 +383,8 @@ def test_one_agent_per_node_that_ignores_the_other_nodes_is_refused(project: Pat
 
 def test_a_shell_script_in_one_task_may_start_a_launcher(project: Path) -> None:
     assert in_script("torchrun --nproc-per-node=4 train.py\n", project).job.command == ("bash", "run.sh")
+
+
+@pytest.mark.parametrize("program", [".", "''", "src/", "archive.zip"])
+def test_a_program_that_is_no_module_is_no_launcher(program: str) -> None:
+    assert resolved(f"python {program} --steps 5").job.command == ("python", *shlex.split(program), "--steps", "5")
