@@ -83,6 +83,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         values.setdefault("host", host)
     if rule.name == "python-exception":
         values["exception"] = values.get("exception", "").rpartition(".")[2] or values.get("exception", "an exception")
+    remedy = _add_own_error(attempt, event, values)
     cause = fill_template(rule.cause, values)
     if event.traceback and (frame := event.traceback.own_frame):
         place = f"{frame[0].rpartition('/')[2]}:{frame[1]}"
@@ -113,12 +114,25 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         None if is_victim or (rule.scope == "job" and (rank is None or not is_mismatch)) else host,
         proofs,
         _traceback(attempt, event),
-        add_figures(attempt, rule.class_, fill_template(rule.fix, values | {"rank": values.get("rank", "")})),
+        remedy
+        or add_figures(attempt, rule.class_, fill_template(rule.fix, values | {"rank": values.get("rank", "")})),
         confidence,
         _also(attempt, event, rank),
         exit_code=next((end.exit_code for end in attempt.failed_ends() if rank in end.ranks), None),
         is_own_failure=rule.kind != "end",
     )
+
+
+def _add_own_error(attempt: Attempt, event: Event, values: dict[str, str]) -> str:
+    """Complete the values of an error that hpc-kit printed. Return its advice, which another rank may show."""
+    if not event.line.body.startswith("hpc-kit: "):
+        return ""
+    text = values.get("what", "")
+    same = [event, *(each for each in attempt.events if text.startswith(each.groups.get("what", "\n")))]
+    if found := values.get("found"):
+        values["what"] = f"{text} ({found})"
+        values.setdefault("detail", found)
+    return next((each.groups["remedy"] for each in same if "remedy" in each.groups), "")
 
 
 def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:

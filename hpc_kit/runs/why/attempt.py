@@ -52,6 +52,7 @@ class Attempt:
         self.events, self.ends = _last_attempt(evidence)
         if evidence.has_agents or evidence.has_torchrun:
             self._separate_agents()
+        self._assign_processes()
         if sum(event.rule.name == "mpi-many-rank-0" for event in self.events) < 2:
             self.events = [event for event in self.events if event.rule.name != "mpi-many-rank-0"]
         self.events += self._state_events()
@@ -67,8 +68,17 @@ class Attempt:
         lines = {end.line for end in agents}
         self.ends = [end._replace(ranks=()) if end.line in lines else end for end in self.ends]
         for event in self.events:
-            if event.line in lines:
+            if event.line in lines or (self.evidence.has_agents and "/task_" in event.line.body):
                 event.rank = None
+
+    def _assign_processes(self) -> None:
+        """Give the ranks of processes to the messages of the kernel that name a process."""
+        for event in self.events:
+            known = self.evidence.processes.get(int(event.groups.get("pid", -1)), set())
+            places = {(rank, host) for rank, host in known if None in {host, event.host} or host == event.host}
+            if event.rule.class_ == "host-memory" and len(places) == 1:
+                event.rank, host = next(iter(places))
+                event.host = event.host or host
 
     def _has_failed(self) -> bool:
         """Return whether a state or the end of a task shows a failure, also behind a masked exit status."""

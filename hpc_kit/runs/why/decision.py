@@ -64,7 +64,7 @@ def _answer(attempt: Attempt) -> Verdict:
     if culprit is not None:
         culprit = _explain(attempt, culprit)
         culprit = find_absent(attempt, culprit) or find_missing_tasks(attempt, culprit) or culprit
-        if "rank2" in culprit.groups and culprit.order != ANALYSIS_ORDER:
+        if culprit.rule.class_.startswith("collective-") and "rank2" in culprit.groups and culprit.order != ANALYSIS_ORDER:
             culprit.rank = find_odd_rank(attempt, culprit)
         return verdict_of(attempt, culprit, _confidence(attempt, culprit))
     return unknown_verdict(attempt)

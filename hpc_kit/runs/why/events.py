@@ -195,7 +195,7 @@ _NESTED = re.compile(
 _NOT_MESSAGE = re.compile(
     r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored"
     r"|Error in atexit"
-    r"|\*\*\*|={10}|-{10}|Traceback |WARNING|INFO|ERROR:|wandb:|\d{4}-\d\d-\d\d|\+ |[\w.-]+:\d+:\d+ \[\d\])"
+    r"|hpc-kit: |\*\*\*|={10}|-{10}|Traceback |WARNING|INFO|ERROR:|wandb:|\d{4}-\d\d-\d\d|\+ |[\w.-]+:\d+:\d+ \[\d\])"
 )
 _THREAD = re.compile(r"^Exception in thread |^Exception in default")
 _CHILD = re.compile(r"^Process \S+:$")
@@ -231,6 +231,7 @@ _ELASTIC = re.compile(r"^\s*(time|host|rank|exitcode)\s*: (.+)")
 _MPI_END = re.compile(
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w "
     r"]+)\)"
+    r"|exited due to process rank (?P<rank5>\d+) with PID \d+ on$"
     r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|Process name: \[\[?[\d,]+\]?,(?P<rank2>\d+)\]"
     r"|(?:RANK (?P<rank4>\d+) )?PID \d+ RUNNING AT (?P<host4>\S+)"
     r"|E(?:xit code|XIT CODE): +(?P<code>\d+)|KILL SIGNAL: +\d+ \((?P<signal2>[\w ]+)\)"
@@ -239,6 +240,21 @@ _WATCHDOG = re.compile(
     r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )"
     r"?OpType=(?P<op>\w+)(?:.*?NumelIn=(?P<numel>\d+))?"
 )
+_OWN_PART = re.compile(r"^(?:  (?P<label>found|do) {2,5}| {9})(?P<text>\S.*)")
+"""A further line of an error of hpc-kit, as `HpcKitError` prints it."""
+
+_REFERS = re.compile(r"^hpc-kit: .*; rank \d+ shows the remedy$")
+"""An error of hpc-kit that another rank prints completely."""
+
+_TORCH = re.compile(r"\b(?:py)?torch(?:[ _]version)?(?: is|:|=| ==)? ?v?(?P<version>\d+\.\d+\.\d+(?:\+\w+)?)(?![\w.-])", re.IGNORECASE)
+"""A rank states its version of torch."""
+
+_WANTED_NODES = re.compile(r"\bmin_nodes +: (?P<nodes>\d+)")
+"""torchrun's number of nodes, in the configuration that it logs."""
+
+_C10D = re.compile(r"ProcessGroup\w+\.cpp:\d+\]|\[c10d\]|^frame #\d+|^Exception raised from |^(?:terminate called|  what\(\))")
+"""Lines that torch's C++ library prints about a collective: not output of the program."""
+
 _ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+)")
 _PLACE_OF_RANK = re.compile(
     r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] NCCL INFO comm \S+ rank (?P<rank>\d+) n[Rr]anks"
@@ -287,6 +303,9 @@ _OUT_OF_INPUTS = re.compile(
 _CONTINUES = re.compile(r"nccl\w+Error: |Last error:|  what\(\): |\w+\(\d+\)\.*:(?: |$)")
 """Further lines of a message of torch's C++ library or of MPICH. Only the first line names the rank."""
 
+_MPI_NODE = re.compile(r"^node (?P<host>[\w.-]+) exiting (?:improperly|without)")
+"""The second line of Open MPI's message about the rank that ended first."""
+
 _END_OF_JOB = re.compile(r"PREEMPTION|NODE FAILURE")
 _NEW_ATTEMPT = re.compile(
     r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)|will restart worker group|Restarting worker group|Requeu(?:e"
@@ -303,6 +322,12 @@ class Evidence:
         self.ends: list[TaskEnd] = []
         self.rows: list[JobRow] = []
         self.waiting: list[Waiting] = []
+        self.processes: dict[int, set[tuple[int, str | None]]] = {}
+        """Ranks and hosts of process ids. Processes of several hosts may have one id."""
+        self.torch: dict[int, tuple[str, Line]] = {}
+        """The version of torch that a rank stated."""
+        self.wanted_nodes: tuple[int, Line] | None = None
+        """The number of nodes that torchrun waits for."""
         self.enqueued: dict[tuple[str | None, int], tuple[int, Line]] = {}
         """The number of the last collective that a rank of a process group has called."""
         self.success: list[tuple[int, Line]] = []
@@ -361,6 +386,8 @@ class _FileCollector:
         self.first_failure = 0
         """Position of the first end that the current report of torchrun lists."""
         self.own: list[Event] = []
+        self.errors: dict[int | None, Event] = {}
+        """Errors of hpc-kit of which further lines may follow, by rank."""
         self.ranks: set[int] = set()
         self.repeats: Counter[bytes] = Counter()
 
@@ -417,7 +444,8 @@ class _FileCollector:
             if not (finished or self.labels.pattern or text.startswith(("[", "(")) or number == reader.last[-1][0]):
                 continue
             line = parse_line(self.log, self.labels, number, text)
-            evidence.last[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
+            if not _C10D.search(line.body) or (self.log.name, line.rank) not in evidence.last:
+                evidence.last[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
             if finished and _SUCCESS.search(line.body) and not _SOFTENED.search(line.body):
                 evidence.success.append((self.attempt, line))
         if self.log.rank is not None:
@@ -452,7 +480,8 @@ class _FileCollector:
         self._take_back(line)
         if self.pending_attempt == "any" and line.body and not _is_end_noise(line.body):
             self._start_attempt()
-        matters = self._in_traceback(line) or self._table(line) or self._report(line) or self._plain(line)
+        matters = self._own_error(line) or self._in_traceback(line) or self._table(line)
+        matters = matters or self._report(line) or self._plain(line)
         self.before = line
         return matters
 
@@ -597,6 +626,19 @@ class _FileCollector:
 
     # ---- other lines
 
+    def _own_error(self, line: Line) -> bool:
+        """Read what an error of hpc-kit found and what it advises. Return whether a line belongs to one."""
+        event, part = self.errors.get(line.rank), _OWN_PART.match(line.body)
+        if event is None or part is None:
+            self.errors.pop(line.rank, None)
+            return False
+        groups = event.groups
+        label = part["label"] or ("do" if "remedy" in groups else "found")
+        name = "remedy" if label == "do" else "found"
+        groups[name] = f"{groups[name]} {part['text']}" if name in groups else part["text"]
+        event.strength = max(event.strength, LINE)
+        return True
+
     def _table(self, line: Line) -> bool:
         rows = self.tables.parse(line)
         self.evidence.rows += rows
@@ -616,6 +658,8 @@ class _FileCollector:
             self.evidence.ends.append(end)
         elif found := _MPI_END.search(body):
             self._mpi_end(found, line)
+        elif self.mpi_rank is not None and (found := _MPI_NODE.match(body)):
+            self.evidence.hosts.setdefault(self.mpi_rank, found["host"])
         elif body == "Failures:" or "Root Cause (first observed failure)" in body:
             if body == "Failures:":
                 self.first_failure = len(self.evidence.ends)
@@ -644,8 +688,8 @@ class _FileCollector:
             self.evidence.ends.append(TaskEnd((int(found["rank3"]),), None, 1, None, line, self.attempt))
         elif found["host4"]:
             self.mpi_rank, self.mpi_host = (int(found["rank4"]) if found["rank4"] else None), found["host4"]
-        elif found["rank2"]:
-            self.mpi_rank = int(found["rank2"])
+        elif found["rank2"] or found["rank5"]:
+            self.mpi_rank = int(found["rank2"] or found["rank5"])
         elif self.mpi_rank is not None or self.mpi_host:
             ranks = () if self.mpi_rank is None else (self.mpi_rank,)
             code = int(found["code"]) if found["code"] else None
@@ -664,8 +708,14 @@ class _FileCollector:
         time = parse_line(self.log, self.labels, 1, report.get("time", "").replace("_", " ")).time
         host = report.get("host")
         ranks = (int(rank[0]),) if rank else ()
-        if host:
-            self.evidence.hosts.update((each, host) for each in ranks)
+        local = re.search(r"\(local_rank: (\d+)\)", report.get("rank", ""))
+        if host and ranks:
+            # The ranks of a node are numbered one after the other, from local rank 0.
+            for each in range(ranks[0] - int(local[1] if local else 0), ranks[0]):
+                self.evidence.hosts.setdefault(each, host)
+            self.evidence.hosts[ranks[0]] = host
+        if ranks and (number := re.search(r"\(pid: (\d+)\)", report["exitcode"])):
+            self.evidence.processes.setdefault(int(number[1]), set()).add((ranks[0], host))
         end = TaskEnd(ranks, host, code, signal_text(code), line, self.attempt, time, reporter="torchrun")
         # torchrun lists the first failure last.
         ends = self.evidence.ends
@@ -696,6 +746,10 @@ class _FileCollector:
         strength = EXCEPTION if exception else _strength(line, matches[0].rule)
         for match in matches[:3]:
             self._add(match, line, strength)
+        if body.startswith("hpc-kit: ") and self.own and self.own[-1].line is line:
+            self.errors[line.rank] = event = self.own[-1]
+            if event.rule.name == "hpc-kit-error" and not _REFERS.match(body):
+                event.strength = WARNING  # a note, until a line says what to do
         return True
 
     def _note_job(self, line: Line) -> None:
@@ -705,9 +759,16 @@ class _FileCollector:
             self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
         if found := _PLACE_OF_RANK.search(line.text):
             host = found["host"] or found["host2"] or found["host3"]
-            self.evidence.hosts.setdefault(int(found["rank"] or found["rank2"] or found["rank3"]), host)
+            rank = int(found["rank"] or found["rank2"] or found["rank3"])
+            self.evidence.hosts.setdefault(rank, host)
+            if number := re.match(r"[\w.-]+:(\d+):", line.body):
+                self.evidence.processes.setdefault(int(number[1]), set()).add((rank, host))
         if found := _NODE_LIST.search(body):
             self.evidence.node_lists.add(found["nodes"])
+        if line.rank is not None and (found := _TORCH.search(body)):
+            self.evidence.torch.setdefault(line.rank, (found["version"], line))
+        if found := _WANTED_NODES.search(body):
+            self.evidence.wanted_nodes = (int(found["nodes"]), line)
 
     def _follows_frame(self) -> bool:
         return self.before is not None and self.before.body.startswith(" ")
