@@ -141,6 +141,7 @@ class Attempt:
         return (
             place > 1e6,
             logged,
+            event.is_hint,
             bucket,
             place,
             time,
@@ -183,6 +184,7 @@ class Attempt:
         groups = {}
         if by := re.search(r"CANCELLED by (\S+)", row.raw_state):
             groups["user"] = f"user {by[1]}"
+            name = "job-cancelled-by-root" if by[1] in {"0", "root"} else name
         hosts = expand(row.nodes) if row.nodes and "(" not in row.nodes else []
         host = hosts[0] if len(hosts) == 1 else None
         return Event(rule_named(name), groups, line, None, host, 0, STATE_ORDER, SYSTEM)

@@ -246,13 +246,20 @@ _OWN_PART = re.compile(r"^(?:  (?P<label>found|do) {2,5}| {9})(?P<text>\S.*)")
 _REFERS = re.compile(r"^hpc-kit: .*; rank \d+ shows the remedy$")
 """An error of hpc-kit that another rank prints completely."""
 
-_TORCH = re.compile(r"\b(?:py)?torch(?:[ _]version)?(?: is|:|=| ==)? ?v?(?P<version>\d+\.\d+\.\d+(?:\+\w+)?)(?![\w.-])", re.IGNORECASE)
+_TORCH = re.compile(
+    r"\b(?:py)?torch(?:[ _]version)?(?: is|:|=| ==)? ?v?(?P<version>\d+\.\d+\.\d+(?:\+\w+)?)(?![\w.-])", re.IGNORECASE
+)
 """A rank states its version of torch."""
 
 _WANTED_NODES = re.compile(r"\bmin_nodes +: (?P<nodes>\d+)")
 """torchrun's number of nodes, in the configuration that it logs."""
 
-_C10D = re.compile(r"ProcessGroup\w+\.cpp:\d+\]|\[c10d\]|^frame #\d+|^Exception raised from |^(?:terminate called|  what\(\))")
+_GPU_PROCESS = re.compile(r"^\|\s+\d+\s+\S+\s+\S+\s+(?P<other>\d+)\s+\S+\s+(?P<name>\S+)\s+(?P<held>\d+)MiB \|$")
+"""A process in the table of nvidia-smi."""
+
+_C10D = re.compile(
+    r"ProcessGroup\w+\.cpp:\d+\]|\[c10d\]|^frame #\d+|^Exception raised from |^(?:terminate called|  what\(\))"
+)
 """Lines that torch's C++ library prints about a collective: not output of the program."""
 
 _ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+)")
@@ -328,6 +335,8 @@ class Evidence:
         """The version of torch that a rank stated."""
         self.wanted_nodes: tuple[int, Line] | None = None
         """The number of nodes that torchrun waits for."""
+        self.gpu_processes: dict[int, tuple[str, int]] = {}
+        """Name and GPU memory (MiB) of the processes in a table of nvidia-smi."""
         self.enqueued: dict[tuple[str | None, int], tuple[int, Line]] = {}
         """The number of the last collective that a rank of a process group has called."""
         self.success: list[tuple[int, Line]] = []
@@ -352,6 +361,12 @@ class Evidence:
         """Lines of the batch scripts among the files."""
         self._memory = ShapeMemory()
 
+    def last_of(self, rank: int | None) -> LastLine | None:
+        """Return the last line that the program of a rank printed."""
+        lines = [line for (_, owner), line in self.last.items() if owner == rank and rank is not None]
+        own = [line for line in lines if not _C10D.search(line.text)]
+        return next(reversed(own or lines), None)
+
     def add_file(self, log: LogFile) -> None:
         """Read one file."""
         _FileCollector(self, log, self._memory).read()
@@ -374,6 +389,9 @@ class _FileCollector:
         self.attempt = 0
         self.pending_attempt: Literal["", "any", "plain"] = ""
         """Which next line begins another attempt: any line, or one that no rule matches."""
+        self.attempt_kind: Literal["", "any", "plain"] = ""
+        self.progress_at_start = 0
+        """Lines of progress before the current attempt."""
         self.before: Line | None = None
         self.mpi_rank: int | None = None
         self.mpi_host: str | None = None
@@ -452,11 +470,26 @@ class _FileCollector:
             evidence.ranks.add(self.log.rank)
         if self.pending_attempt:
             evidence.requeued.add(self.log.name)
+        self._merge_last_words()
         evidence.attempts = max(evidence.attempts, self.attempt + 1)
+
+    def _merge_last_words(self) -> None:
+        """Add what victims print after the end of an attempt to it: a new attempt would report progress."""
+        last = [event for event in self.own if event.attempt == self.attempt]
+        went_on = self.reader.count_progress() > self.progress_at_start or self.attempt_kind != "plain"
+        if not self.attempt or not last or went_on or any(event.rule.kind != "consequence" for event in last):
+            return
+        self.attempt -= 1
+        for event in last:
+            event.attempt = self.attempt
+        ends = self.evidence.ends
+        moved = {end.line for end in ends if end.line.file == self.log.name and end.attempt == self.attempt + 1}
+        self.evidence.ends = [end._replace(attempt=self.attempt) if end.line in moved else end for end in ends]
 
     def _start_attempt(self) -> None:
         for rank in list(self.open):
             self._close(rank)
+        self.attempt_kind, self.progress_at_start = self.pending_attempt, self.reader.count_progress()
         self.attempt, self.pending_attempt = self.attempt + 1, ""
         self.ended.clear()
 
@@ -727,9 +760,9 @@ class _FileCollector:
 
     def _plain(self, line: Line) -> bool:
         body = line.body
-        self._note_job(line)
+        is_statement = self._note_job(line)
         if _QUIET.search(body):
-            return False
+            return is_statement
         if found := _NEW_ATTEMPT.search(body):
             self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
         is_call = self._collective(line)
@@ -742,7 +775,7 @@ class _FileCollector:
         if not matches:
             if self.pending_attempt == "plain" and not _is_end_noise(body):
                 self._start_attempt()
-            return bool(self.pending_attempt) or is_call
+            return bool(self.pending_attempt) or is_call or is_statement
         strength = EXCEPTION if exception else _strength(line, matches[0].rule)
         for match in matches[:3]:
             self._add(match, line, strength)
@@ -752,23 +785,29 @@ class _FileCollector:
                 event.strength = WARNING  # a note, until a line says what to do
         return True
 
-    def _note_job(self, line: Line) -> None:
-        """Note the size of the job and the places of its ranks, if a line states them."""
-        body = line.body
+    def _note_job(self, line: Line) -> bool:
+        """Note the size of the job, and places and versions of its ranks. Return whether a line is about a rank."""
+        body, is_of_rank = line.body, False
         if found := _WORLD.search(body):
             self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
         if found := _PLACE_OF_RANK.search(line.text):
             host = found["host"] or found["host2"] or found["host3"]
             rank = int(found["rank"] or found["rank2"] or found["rank3"])
             self.evidence.hosts.setdefault(rank, host)
+            is_of_rank = True
             if number := re.match(r"[\w.-]+:(\d+):", line.body):
                 self.evidence.processes.setdefault(int(number[1]), set()).add((rank, host))
         if found := _NODE_LIST.search(body):
             self.evidence.node_lists.add(found["nodes"])
         if line.rank is not None and (found := _TORCH.search(body)):
             self.evidence.torch.setdefault(line.rank, (found["version"], line))
+            is_of_rank = True
+        if found := _GPU_PROCESS.match(body):
+            self.evidence.gpu_processes[int(found["other"])] = (found["name"], int(found["held"]))
+            return True
         if found := _WANTED_NODES.search(body):
             self.evidence.wanted_nodes = (int(found["nodes"]), line)
+        return is_of_rank
 
     def _follows_frame(self) -> bool:
         return self.before is not None and self.before.body.startswith(" ")
@@ -796,7 +835,8 @@ class _FileCollector:
         groups = match.groups
         given = groups.get("rank") or groups.get("task")
         rank = int(given) if given else line.rank
-        host = groups.get("host") or line.host
+        is_about_another = None not in {rank, line.rank} and rank != line.rank
+        host = groups.get("host") or (None if is_about_another else line.host)
         if rank is not None and host:
             evidence.hosts.setdefault(rank, host)
         event = Event(
