@@ -168,6 +168,7 @@ def _weak_candidate(attempt: Attempt) -> Event | None:
             _soft(attempt),
             _ended_ranks(attempt, "killed", "interrupted"),
             _reported_errors(attempt),
+            _last_messages(attempt),
             _ended_ranks(attempt, "exit-code"),
             _victims(attempt),
             _symptoms(attempt),
@@ -206,7 +207,9 @@ def _soft(attempt: Attempt) -> list[Event]:
         and not attempt.has_gone_on(event)
     ]
     handled = [
-        event for event in attempt.events if event.rule.kind in {"cause", "soft"} and event.rule.weight >= DIRECT
+        event
+        for event in attempt.events
+        if event.rule.kind in {"cause", "soft"} and event.rule.weight >= DIRECT and not event.rule.alone
     ]
     return soft or threads or (handled if attempt.failed and not find_late(attempt) else [])
 
@@ -228,6 +231,12 @@ def _reported_errors(attempt: Attempt) -> list[Event]:
     """Return messages of the program about an error, if it ended soon after."""
     messages = [event for event in attempt.events if event.rule.class_ == "error-message" and not event.is_handled]
     return [event for event in messages if event.lines_after <= LAST_LINES and event.strength > WARNING]
+
+
+def _last_messages(attempt: Attempt) -> list[Event]:
+    """Return messages of hpc-kit without advice after which their ranks printed nothing."""
+    messages = [event for event in attempt.events if event.rule.name == "hpc-kit-error" and not event.is_handled]
+    return [event for event in messages if attempt.failed and event.lines_after <= 2]
 
 
 def _ended_ranks(attempt: Attempt, *classes: str) -> list[Event]:
@@ -268,6 +277,7 @@ def _explain(attempt: Attempt, culprit: Event) -> Event:
                 or _left_value_missing(event, culprit)
             )
             and event.rule.kind != "consequence"
+            and not (event.rule.alone and event.strength == WARNING)
             and not (event.is_handled and event.rule.kind == "cause")
             and not (culprit.rule.name == "python-exception" and _had_progress_between(event, culprit))
             and (

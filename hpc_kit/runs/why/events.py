@@ -243,7 +243,7 @@ _WATCHDOG = re.compile(
 _OWN_PART = re.compile(r"^(?:  (?P<label>found|do) {2,5}| {9})(?P<text>\S.*)")
 """A further line of an error of hpc-kit, as `HpcKitError` prints it."""
 
-_REFERS = re.compile(r"^hpc-kit: .*; rank \d+ shows the remedy$")
+_REFERS = re.compile(r"^hpc-kit: .*[;:] rank \d+ (?:shows the remedy|lists them)$")
 """An error of hpc-kit that another rank prints completely."""
 
 _TORCH = re.compile(
