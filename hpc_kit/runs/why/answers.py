@@ -11,6 +11,7 @@ from hpc_kit.run_files import format_ranks
 from hpc_kit.runs.why.events import LINE, WARNING
 from hpc_kit.runs.why.figures import add_figures, foreign_gpu_process, used_up_memory
 from hpc_kit.runs.why.rules import Confidence, fill_template, rule_named
+from hpc_kit.slurm.directives import find_directive_options
 from hpc_kit.slurm.states import JobState, explain_reason, explain_state
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ _REASON_CLASSES = (
     (r"BadConstraints|PartitionConfig", "invalid-request"),
     (r"ReqNodeNotAvail|Node|PartitionDown|PartitionInactive|unavailable", "nodes-unavailable"),
 )
+
+
+_REFUSED_OPTIONS = {"invalid-account": "account", "invalid-partition": "partition", "invalid-qos": "qos"}
+"""The option of the script that Slurm refused."""
 
 
 def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdict:
@@ -137,6 +142,10 @@ def _values_of(attempt: Attempt, event: Event) -> dict[str, str]:
     values = {name: value for name, value in values.items() if value and name not in about} | event.groups
     if total := values.pop("total2", ""):
         values["total"] = total
+    scripts = list(attempt.evidence.scripts.values())
+    if (option := _REFUSED_OPTIONS.get(event.rule.class_)) and "name" not in values and len(scripts) == 1:
+        found = {each.name: each.value for each in find_directive_options(scripts[0]).options}
+        values |= {"name": str(found[option])} if found.get(option) else {}
     if event.rule.name == "python-exception":
         values["exception"] = values.get("exception", "").rpartition(".")[2] or values.get("exception", "an exception")
     return values
@@ -228,7 +237,8 @@ def _is_of_all(attempt: Attempt, event: Event) -> bool:
 def describe_rank(attempt: Attempt, rank: int | None, host: str | None, ranks: list[int]) -> str:
     """Return the words for the part of the job that failed."""
     known = attempt.evidence.ranks
-    if len(ranks) > 1 and len(ranks) >= len(known) > 1:
+    size = max([len(known), attempt.evidence.world, *(each + 1 for each in known)])
+    if len(ranks) > 1 and len(ranks) >= size:
         return "every rank"
     if rank is not None:
         return f"rank {rank} on {host}" if host else f"rank {rank}"

@@ -50,8 +50,11 @@ _LAUNCHERS = re.compile(
 _SAYS_FAILED = re.compile(r"\b(?:ERROR|FATAL|CRITICAL)\b|(?i:\b(?:failed|aborting|giving up|fatal)\b)|can't open file")
 """A program or a shell says that its work failed."""
 
-_VALUE_MISSING = re.compile(r"NoneType|UnboundLocalError|referenced before assignment|cannot access local variable")
-"""Python's messages about a value that an earlier step has not set."""
+_VALUE_MISSING = re.compile(
+    r"NoneType|UnboundLocalError|referenced before assignment|cannot access local variable"
+    r"|num_samples=0|empty (?:sequence|dataset|list|iterable)|division by zero"
+)
+"""Messages of Python and torch about a value or about data that an earlier step has not set."""
 
 _UNREACHED = {"unreachable-host", "rendezvous-timeout"}
 """Classes of errors of ranks that wait for another one."""

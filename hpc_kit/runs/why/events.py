@@ -72,6 +72,8 @@ class Traceback:
     """Rules that match its exceptions and their messages."""
     exceptions: list[tuple[str, Line]] = field(default_factory=list)
     frames: list[tuple[str, int, str]] = field(default_factory=list)
+    frames_before: list[int] = field(default_factory=list)
+    """The number of frames up to each exception."""
     state: str = "frames"
     message_lines: int = 0
     is_group: bool = False
@@ -101,6 +103,14 @@ class Traceback:
         """The last frame outside of installed packages."""
         own = [frame for frame in self.frames if not _FOREIGN.search(frame[0])]
         return own[-1] if own else None
+
+    def keep_frames_of(self, line: Line) -> None:
+        """Keep the frames of the exception to which a line belongs, if the program itself is among them."""
+        place = sum(each.number <= line.number for _, each in self.exceptions)
+        ends = [0, *self.frames_before]
+        frames = self.frames[ends[max(place - 1, 0)] : ends[place]]
+        if any(not _FOREIGN.search(file) for file, _, _ in frames):
+            self.frames = frames
 
     @property
     def collective(self) -> str | None:
@@ -171,7 +181,7 @@ class LastLine(NamedTuple):
 
 _FOREIGN = re.compile(
     r"site-packages|dist-packages|/lib/python\d|lib64/python\d|^<|/(?:usr/)?bin/(?:torchrun|accelerate|deepspeed)$"
-    r"|/torch/|runpy\.py"
+    r"|/torch/|runpy\.py|\.p(?:yx|xi|xd)$"
 )
 _LOADER = "/torch/utils/data/dataloader.py"
 _TRACEBACK = "Traceback (most recent call last)"
@@ -216,6 +226,9 @@ _FALLS_BACK = re.compile(r"(?i)\b(?:going to|using|trying|loading) \S+ instead\b
 _LINK_UP = re.compile(r"(?i)^(?P<link>.*(?:NET/IB|mlx\d|\bib\d).*?)(?:port active|link (?:is )?up)\b")
 """A network link works again. The line about its failure begins in the same way."""
 
+_MOUNT_UP = re.compile(r"Lustre: (?P<target>[\w.-]+).*: Connection restored\b")
+"""A file system is back."""
+
 _RETRIES = re.compile(r"(?i)\bretry(?:ing)?\b|\btry(?:ing)? again\b")
 
 _SYSTEM = re.compile(
@@ -247,7 +260,9 @@ _REFERS = re.compile(r"^hpc-kit: .*[;:] rank \d+ (?:shows the remedy|lists them)
 """An error of hpc-kit that another rank prints completely."""
 
 _TORCH = re.compile(
-    r"\b(?:py)?torch(?:[ _]version)?(?: is|:|=| ==)? ?v?(?P<version>\d+\.\d+\.\d+(?:\+\w+)?)(?![\w.-])", re.IGNORECASE
+    r"\b(?:py)?torch(?:\.__version__|[ _-]?version)?\s*(?:is|:|==?)?\s*v?"
+    r"(?P<version>\d+\.\d+\.\d+(?:\+\w+)?)(?![\w.-])",
+    re.IGNORECASE,
 )
 """A rank states its version of torch."""
 
@@ -519,12 +534,16 @@ class _FileCollector:
         return matters
 
     def _take_back(self, line: Line) -> None:
-        """Make errors before a line mere warnings, if it says that the program goes on or that the link is back."""
+        """Make errors before a line mere warnings, if it says that the program goes on, or that a link is back."""
         if _FALLS_BACK.match(line.body) and self.own and self.own[-1].line.number == line.number - 1:
             self.own[-1].strength = WARNING
         if found := _LINK_UP.match(line.body):
             for event in self.own:
                 if event.host == line.host and event.line.body.startswith(found["link"]):
+                    event.strength = WARNING
+        if found := _MOUNT_UP.search(line.body):
+            for event in self.own:
+                if event.is_hint and event.host == line.host and found["target"] in event.line.body:
                     event.strength = WARNING
 
     def _rank_of_message(self, line: Line) -> int | None:
@@ -607,6 +626,7 @@ class _FileCollector:
         traceback.lines.append(body)
         if not traceback.has_cause_of_group:
             traceback.exceptions.append((body, line))
+            traceback.frames_before.append(len(traceback.frames))
             traceback.matches += [(match, line) for match in match_line(body, exception=True)]
         traceback.state, traceback.message_lines = "message", 0
         return True
@@ -653,6 +673,7 @@ class _FileCollector:
                 self._add(Match(rule_named("cut-traceback"), {}), line, LINE, traceback)
             return
         best, line = _primary(traceback)
+        traceback.keep_frames_of(line)
         if best.rule.class_ == "connection-lost" and any(_LOADER in frame[0] for frame in traceback.frames):
             best = Match(rule_named("dataloader-worker"), {})
         self._add(best, line, EXCEPTION, traceback)

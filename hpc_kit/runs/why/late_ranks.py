@@ -207,9 +207,19 @@ def find_versions(attempt: Attempt, culprit: Event) -> Event | None:
     return _event(attempt, "torch-versions", line, odd, detail=detail)
 
 
+def _nodes_in_script(attempt: Attempt, line: Line) -> tuple[int, Line] | None:
+    """Return the number of nodes that the only script gives to torchrun, and its line in the form of another line."""
+    scripts = list(attempt.evidence.scripts.items())
+    for name, lines in scripts if len(scripts) == 1 else []:
+        for at, text in enumerate(lines, 1):
+            if found := re.search(r"--nnodes[= ][\"']?(\d+)\b(?!:)", text):
+                return int(found[1]), line._replace(file=name, number=at, text=text, body=text, rank=None)
+    return None
+
+
 def find_missing_nodes(attempt: Attempt, culprit: Event) -> Event | None:
     """Return torchrun's number of nodes as the cause of a failed rendezvous, if the job has fewer nodes."""
-    wanted = attempt.evidence.wanted_nodes
+    wanted = attempt.evidence.wanted_nodes or _nodes_in_script(attempt, culprit.line)
     lists = {row.nodes for row in attempt.rows if row.nodes} | attempt.evidence.node_lists
     if culprit.rule.class_ != "rendezvous-timeout" or wanted is None or len(lists) != 1:
         return None
