@@ -346,3 +346,102 @@ def test_of_the_jobs_of_a_user_the_one_after_which_a_log_is_named_is_meant(tmp_p
         "JOBID PARTITION NAME USER ST TIME NODES NODELIST(REASON)\n7001 gpu a u R 9:00 1 c1\n7000 gpu b u PD 0:00 1\n"
     )
     assert "job 7001 has not ended" in why(tmp_path, squeue_txt=table, slurm__7001_log=STEPS).cause
+
+
+def test_an_error_of_hpc_kit_is_the_cause_and_its_remedy_is_the_fix(tmp_path: Path) -> None:
+    error = (
+        "hpc-kit: a server needs a worker\n  found  1 rank\n  do     2 ranks or more:\n         ntasks_per_node = 2\n"
+    )
+    verdict = why(tmp_path, rank__0_log=error, slurm_log="srun: error: n1: task 0: Exited with exit code 2\n")
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("hpc-kit-error", 0, "certain")
+    assert "a server needs a worker (1 rank)" in verdict.cause
+    assert verdict.fix == "2 ranks or more: ntasks_per_node = 2"
+
+
+def test_the_remedy_may_be_in_the_log_of_another_rank(tmp_path: Path) -> None:
+    short = "hpc-kit: MPI makes 2 worlds: no PMI; rank 1 shows the remedy\n"
+    whole = "hpc-kit: MPI makes 2 worlds\n  found  no PMI\n  do     srun --mpi=pmi2\n"
+    verdict = why(tmp_path, rank__0_log=short, rank__1_log=whole)
+    assert verdict.cause == "every rank stopped with an error of hpc-kit: MPI makes 2 worlds: no PMI"
+    assert verdict.fix == "srun --mpi=pmi2"
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "hpc-kit: gloo replaces the backend nccl, because this node has no GPU\n",
+        "hpc-kit: warning: rank 0 has one CPU\n  found  1 CPU\n  do     set cpus_per_task\n",
+        "hpc-kit: the job is not started again\n  found  attempt 2 ended with exit code 3\n  do     read the logs\n",
+    ],
+)
+def test_a_note_of_hpc_kit_is_no_cause(tmp_path: Path, note: str) -> None:
+    end = "srun: error: n1: task 0: Exited with exit code 3\n"
+    assert why(tmp_path, rank__0_log=note + STEPS, slurm_log=end).class_ == "unknown"
+
+
+COMPLETED = "JobID|State|ExitCode|NodeList\n7|COMPLETED|0:0|n1\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "class_"),
+    [
+        ("slurm_script: line 9: accelerate: command not found\ndone\n", "command-not-found"),
+        ("ERROR main: run failed: CUDA out of memory. Tried to allocate 2.00 GiB\nwriting the summary\n", "gpu-memory"),
+        ("ERROR main: run failed\n" + TRACEBACK.format(error="KeyError: 'x'") + "bye\n", "python-exception"),
+    ],
+)
+def test_a_completed_job_that_did_nothing_after_an_error_is_likely_failed(
+    tmp_path: Path, log: str, class_: str
+) -> None:
+    verdict = why(tmp_path, slurm_log=log, sacct_txt=COMPLETED)
+    assert (verdict.class_, verdict.confidence) == (class_, "likely")
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "slurm_script: line 9: nvcc: command not found\n" + STEPS,
+        STEPS + "ERROR wandb: the upload failed: No space left on device\nTraining finished after 9 steps\n",
+    ],
+)
+def test_a_completed_job_that_went_on_after_an_error_did_not_fail(tmp_path: Path, log: str) -> None:
+    assert why(tmp_path, slurm_log=log, sacct_txt=COMPLETED).class_ == "no-failure"
+
+
+def test_a_warning_about_a_failed_step_is_the_likely_cause_of_a_missing_value(tmp_path: Path) -> None:
+    warning = "WARNING data: no index, continuing without: Unable to allocate 122. GiB for an array with shape (9, 4)\n"
+    error = TRACEBACK.format(error="TypeError: object of type 'NoneType' has no len()")
+    verdict = why(tmp_path, slurm_log=warning + error + "srun: error: n1: task 0: Exited with exit code 1\n")
+    assert (verdict.class_, verdict.confidence) == ("host-memory", "likely")
+
+
+def test_the_kernel_names_a_process_and_torchrun_its_rank(tmp_path: Path) -> None:
+    report = (
+        "torchrun train.py FAILED\nRoot Cause (first observed failure):\n[0]:\n  time      : 2025-03-12_09:31:07\n"
+        "  host      : n3\n  rank      : 6 (local_rank: 2)\n  exitcode  : -9 (pid: 118302)\n"
+    )
+    kernel = (
+        "[1.0] oom-kill:constraint=CONSTRAINT_NONE,task_memcg=/slurm/job_9/step_0/user/task_0,task=python,pid=118302\n"
+    )
+    verdict = why(tmp_path, dmesg__n3_log=kernel, slurm_log=report)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("host-memory", 6, "n3")
+
+
+def test_what_victims_print_after_a_node_failure_is_no_new_attempt(tmp_path: Path) -> None:
+    failure = (
+        "srun: error: Node failure on n4\n"
+        "slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2025-03-13T05:12:50 DUE TO NODE FAILURE ***\n"
+    )
+    victim = "3: ncclRemoteError: A call failed\n3: Last error:\n3: socketProgressOpt: Connection reset by peer\n"
+    verdict = why(tmp_path, slurm_log=STEPS + failure + victim)
+    assert (verdict.class_, verdict.host, verdict.earlier) == ("node-failure", "n4", [])
+
+
+def test_the_frame_is_that_of_the_exception_which_shows_the_cause(tmp_path: Path) -> None:
+    cause = TRACEBACK.format(error="OSError: [Errno 122] Disk quota exceeded")
+    later = cause.replace("line 9, in main", "line 30, in save").replace(
+        "OSError: [Errno 122] Disk", "RuntimeError: disk"
+    )
+    chain = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    verdict = why(tmp_path, slurm_log=cause + chain + later.replace("disk quota exceeded", "unexpected pos"))
+    assert verdict.cause.endswith("(train.py:9, in main)")

@@ -19,7 +19,7 @@ from hpc_kit.runs.why.answers import (
     verdict_of,
     waiting_verdict,
 )
-from hpc_kit.runs.why.attempt import DIRECT, STATE_ORDER, Attempt, explains
+from hpc_kit.runs.why.attempt import DIRECT, STATE_ORDER, Attempt, explains, is_strong_success
 from hpc_kit.runs.why.events import EXCEPTION, LINE, SYSTEM, WARNING, Event
 from hpc_kit.runs.why.late_ranks import (
     ANALYSIS_ORDER,
@@ -136,17 +136,24 @@ def _is_fatal(attempt: Attempt, event: Event) -> bool:
 
 def _hidden_failures(attempt: Attempt) -> list[Event]:
     """Return errors after which a job with exit code 0 did nothing: its program or its script hid the failure."""
-    if attempt.success:
+    if any(map(is_strong_success, attempt.success)):
         return []
-    return [
+    last = [
         event
         for event in attempt.events
         if event.rule.kind in {"cause", "soft"}
-        and event.rule.weight >= DIRECT
-        and event.strength == LINE
+        and event.strength > WARNING
         and not (event.is_hint or event.progress)
         and event.lines_after <= LAST_LINES
-        and (_LAUNCHERS.fullmatch(event.groups.get("command", "")) or _SAYS_FAILED.search(event.line.text))
+    ]
+    return [
+        event
+        for event in last
+        if _LAUNCHERS.fullmatch(event.groups.get("command", ""))
+        or (
+            not attempt.success
+            and _SAYS_FAILED.search(event.traceback.logged_as if event.traceback else event.line.text)
+        )
     ]
 
 

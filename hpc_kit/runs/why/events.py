@@ -87,6 +87,8 @@ class Traceback:
     """The message of an exception contains the traceback of another process."""
     is_logged: bool = False
     """A line of a logger comes right before it."""
+    logged_as: str = ""
+    """The line right before it."""
 
     @property
     def text(self) -> str:
@@ -575,6 +577,7 @@ class _FileCollector:
             traceback.indent = 2 if line.body.startswith("  traceback : ") else 0
             traceback.is_thread = bool(_THREAD.match(before))
             traceback.is_child = bool(_CHILD.match(before))
+            traceback.logged_as = before
             traceback.is_logged = bool(_LOGGED.search(before)) or bool(_LOGGED.search(line.body[:at]))
         elif traceback.state == "message" and not any(
             chain in text for text in traceback.lines[-3:] for chain in _CHAIN
