@@ -416,13 +416,13 @@ def test_a_warning_about_a_failed_step_is_the_likely_cause_of_a_missing_value(tm
 
 
 def test_the_kernel_names_a_process_and_torchrun_its_rank(tmp_path: Path) -> None:
-    report = (
-        "torchrun train.py FAILED\nRoot Cause (first observed failure):\n[0]:\n  time      : 2025-03-12_09:31:07\n"
-        "  host      : n3\n  rank      : 6 (local_rank: 2)\n  exitcode  : -9 (pid: 118302)\n"
+    entry = (
+        "[{index}]:\n  time      : 2025-03-12_09:31:07\n  host      : n3\n  rank      : {rank} (local_rank: {local})\n"
     )
-    kernel = (
-        "[1.0] oom-kill:constraint=CONSTRAINT_NONE,task_memcg=/slurm/job_9/step_0/user/task_0,task=python,pid=118302\n"
-    )
+    entry += "  exitcode  : -9 (pid: {pid})\n"
+    report = "Failures:\n" + entry.format(index=1, rank=6, local=2, pid=118302)
+    report += "Root Cause (first observed failure):\n" + entry.format(index=0, rank=5, local=1, pid=118301)
+    kernel = "[1.0] oom-kill:constraint=CONSTRAINT_NONE,task_memcg=/slurm/job_9/step_0/task_0,task=python,pid=118302\n"
     verdict = why(tmp_path, dmesg__n3_log=kernel, slurm_log=report)
     assert (verdict.class_, verdict.rank, verdict.host) == ("host-memory", 6, "n3")
 
