@@ -122,7 +122,8 @@ def _follows_time_out(attempt: Attempt, event: Event) -> bool:
 
 def _is_fatal(attempt: Attempt, event: Event) -> bool:
     if event.strength == SYSTEM:
-        return not attempt.completed or (event.rule.weight >= DIRECT and not attempt.succeeded_after(event))
+        is_direct = event.rule.weight >= DIRECT and not event.is_hint
+        return not attempt.completed or (is_direct and not attempt.succeeded_after(event))
     if event.strength != EXCEPTION or (event.traceback and event.traceback.is_thread):
         return False
     if event.is_handled or attempt.has_gone_on(event) or attempt.was_handled_before(event):
