@@ -445,3 +445,36 @@ def test_the_frame_is_that_of_the_exception_which_shows_the_cause(tmp_path: Path
     chain = "\nDuring handling of the above exception, another exception occurred:\n\n"
     verdict = why(tmp_path, slurm_log=cause + chain + later.replace("disk quota exceeded", "unexpected pos"))
     assert verdict.cause.endswith("(train.py:9, in main)")
+
+
+XID = "NVRM: Xid (PCI:0000:8b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+OOM_KILL = (
+    "oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/slurm/uid_1/job_999/step_0/task_0,task=python,pid=77,uid=1\n"
+    "Memory cgroup out of memory: Killed process 77 (python) total-vm:1kB, anon-rss:1kB\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "class_"),
+    [
+        ("[Wed Mar 12 09:30:55 2025] " + XID, "python-exception"),
+        ("Mar 12 09:30:55 n1 kernel: " + XID, "python-exception"),
+        ("[Sun Mar 16 10:00:30 2025] " + XID, "gpu-xid"),
+        ("".join(f"[55.1] {line}" for line in OOM_KILL.splitlines(keepends=True)), "python-exception"),
+        ("".join(f"[55.1] {line.replace('999', '118')}" for line in OOM_KILL.splitlines(keepends=True)), "host-memory"),
+    ],
+)
+def test_of_the_kernels_log_only_what_is_about_the_job_counts(tmp_path: Path, kernel: str, class_: str) -> None:
+    failed = "2025-03-16 10:00:00 start\n" + TRACEBACK.format(error="KeyError: 'x'")
+    end = "srun: error: n1: task 0: Exited with exit code 1\nsrun: Terminating StepId=118.0\n"
+    assert why(tmp_path, dmesg__n1_log=kernel, slurm_log=failed + end).class_ == class_
+
+
+@pytest.mark.parametrize(("node", "rank"), [(0, 1), (1, 5)])
+def test_deepspeed_numbers_the_processes_of_its_node(tmp_path: Path, node: int, rank: int) -> None:
+    log = (
+        f"[launch.py:152:main] nnodes=2, num_local_procs=4, node_rank={node}\n"
+        "[launch.py:325:sigkill_handler] ['python', '-u', 't.py', '--local_rank=1'] exits with return code = -11\n"
+    )
+    verdict = why(tmp_path, slurm_log=STEPS + log)
+    assert (verdict.class_, verdict.rank) == ("segfault", rank)

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hpc_kit.runs.why.events import EXCEPTION, SYSTEM, Event, TaskEnd
+from hpc_kit.runs.why.events import EXCEPTION, KERNEL, SYSTEM, Event, TaskEnd
 from hpc_kit.runs.why.rules import rule_named
 from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.states import JobState
@@ -23,6 +23,17 @@ DIRECT = 60
 
 HANDLED_LINES = 3
 """Lines after an exception that show that a killed program did not die of it."""
+
+LINES_OF_KILL = 100
+"""Lines of the kernel's message about a process that it killed."""
+
+MAX_HOURS_BEFORE = 15.0
+"""Hours by which a message of the kernel may be older than the job: clocks may differ by a time zone."""
+
+YEAR = 366 * 86400.0
+
+_JOB_OF_KERNEL = re.compile(r"/job_(\d+)\b")
+"""The job in the path of a control group."""
 
 _DEADLY = {"Killed", "Out Of Memory", "Segmentation fault", "Bus error", "Illegal instruction"}
 """Ends of a process that no Python exception causes."""
@@ -50,6 +61,7 @@ class Attempt:
         self.job = _main_row(evidence)
         self.rows = [row for row in evidence.rows if self.job is None or _same_job(row, self.job)]
         self.events, self.ends = _last_attempt(evidence)
+        self._drop_foreign_kernel_lines()
         if evidence.has_agents or evidence.has_torchrun:
             self._separate_agents()
         self._assign_processes()
@@ -70,6 +82,33 @@ class Attempt:
         for event in self.events:
             if event.line in lines or (self.evidence.has_agents and "/task_" in event.line.body):
                 event.rank = None
+
+    def _drop_foreign_kernel_lines(self) -> None:
+        """Drop messages of the kernel about other jobs and earlier days; those of an earlier hour are only hints."""
+        known = self.evidence.job_ids | {_base_id(row) for row in self.evidence.rows}
+        foreign = [
+            event.line
+            for event in self.events
+            if known and (found := _JOB_OF_KERNEL.search(event.line.body)) and found[1] not in known
+        ]
+        kept = []
+        for event in self.events:
+            hours = self._hours_before(event.line) if KERNEL.search(event.line.text) else 0.0
+            is_foreign = event.rule.class_ == "host-memory" and any(
+                line.file == event.line.file and abs(line.number - event.line.number) < LINES_OF_KILL
+                for line in foreign
+            )
+            if not is_foreign and hours < MAX_HOURS_BEFORE:
+                event.is_hint |= hours > 1
+                kept.append(event)
+        self.events = kept
+
+    def _hours_before(self, line: Line) -> float:
+        """Return the hours by which a line is older than the logs of the job. Their last lines may have no time."""
+        if line.time is None or self.evidence.began is None:
+            return 0.0
+        seconds = (self.evidence.began - line.time) % YEAR
+        return seconds / 3600 if seconds < YEAR / 2 else 0.0
 
     def _assign_processes(self) -> None:
         """Give the ranks of processes to the messages of the kernel that name a process."""

@@ -247,7 +247,7 @@ _MPI_END = re.compile(
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w "
     r"]+)\)"
     r"|exited due to process rank (?P<rank5>\d+) with PID \d+ on$"
-    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|Process name: \[\[?[\d,]+\]?,(?P<rank2>\d+)\]"
+    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|Process name: \[(?:[\w.-]+@)?\[?[\d,]+\]?,(?P<rank2>\d+)\]"
     r"|(?:RANK (?P<rank4>\d+) )?PID \d+ RUNNING AT (?P<host4>\S+)"
     r"|E(?:xit code|XIT CODE): +(?P<code>\d+)|KILL SIGNAL: +\d+ \((?P<signal2>[\w ]+)\)"
 )
@@ -270,6 +270,17 @@ _TORCH = re.compile(
 
 _WANTED_NODES = re.compile(r"\bmin_nodes +: (?P<nodes>\d+)")
 """torchrun's number of nodes, in the configuration that it logs."""
+
+_JOB_ID = re.compile(r"\bStepId=(\d+)\.|\*\*\* (?:JOB|STEP) (\d+)[. ]|/job0*(\d+)/slurm_script|\bSLURM_JOB_ID=(\d+)")
+"""A message of the job itself contains its id."""
+
+KERNEL = re.compile(
+    r"\bkernel: |^\[[A-Z][a-z]{2} [A-Z][a-z]{2} |^\[ *\d+\.\d+\] |NVRM: Xid|\boom-kill:|invoked oom-killer"
+)
+"""A line of the kernel's log, which also contains other jobs and other days."""
+
+_NODE_OF_LAUNCHER = re.compile(r"\bnnodes=\d+, num_local_procs=(?P<size>\d+), node_rank=(?P<node>\d+)")
+"""DeepSpeed's launcher states the number of its node."""
 
 _GPU_PROCESS = re.compile(r"^\|\s+\d+\s+\S+\s+\S+\s+(?P<other>\d+)\s+\S+\s+(?P<name>\S+)\s+(?P<held>\d+)MiB \|$")
 """A process in the table of nvidia-smi."""
@@ -350,6 +361,10 @@ class Evidence:
         """Ranks and hosts of process ids. Processes of several hosts may have one id."""
         self.torch: dict[int, tuple[str, Line]] = {}
         """The version of torch that a rank stated."""
+        self.job_ids: set[str] = set()
+        """Ids of the job that its own messages name."""
+        self.began: float | None = None
+        """The earliest time in the logs of the program."""
         self.wanted_nodes: tuple[int, Line] | None = None
         """The number of nodes that torchrun waits for."""
         self.gpu_processes: dict[int, tuple[str, int]] = {}
@@ -409,6 +424,8 @@ class _FileCollector:
         self.attempt_kind: Literal["", "any", "plain"] = ""
         self.progress_at_start = 0
         """Lines of progress before the current attempt."""
+        self.first_rank = 0
+        """The rank of the first process of the node, if a launcher numbers the processes of each node."""
         self.before: Line | None = None
         self.mpi_rank: int | None = None
         self.mpi_host: str | None = None
@@ -521,6 +538,7 @@ class _FileCollector:
             self.ranks.add(line.rank)
             if line.host:
                 self.evidence.hosts.setdefault(line.rank, line.host)
+        self._note_time(line)
         if not _is_end_noise(line.body):
             self.output_line = line.number
             if _RETRIES.search(line.body):
@@ -534,6 +552,12 @@ class _FileCollector:
         matters = matters or self._report(line) or self._plain(line)
         self.before = line
         return matters
+
+    def _note_time(self, line: Line) -> None:
+        """Note the time of a line that the job itself printed."""
+        if line.time is not None and not KERNEL.search(line.text):
+            began = self.evidence.began
+            self.evidence.began = line.time if began is None else min(began, line.time)
 
     def _take_back(self, line: Line) -> None:
         """Make errors before a line mere warnings, if it says that the program goes on, or that a link is back."""
@@ -826,6 +850,10 @@ class _FileCollector:
         if line.rank is not None and (found := _TORCH.search(body)):
             self.evidence.torch.setdefault(line.rank, (found["version"], line))
             is_of_rank = True
+        if found := _JOB_ID.search(body):
+            self.evidence.job_ids.add(next(filter(None, found.groups())))
+        if found := _NODE_OF_LAUNCHER.search(body):
+            self.first_rank = int(found["size"]) * int(found["node"])
         if found := _GPU_PROCESS.match(body):
             self.evidence.gpu_processes[int(found["other"])] = (found["name"], int(found["held"]))
             return True
@@ -858,6 +886,8 @@ class _FileCollector:
         match = specify_exit_code(match)
         groups = match.groups
         given = groups.get("rank") or groups.get("task")
+        if local := groups.get("local"):
+            given = str(self.first_rank + int(local))
         rank = int(given) if given else line.rank
         is_about_another = None not in {rank, line.rank} and rank != line.rank
         host = groups.get("host") or (None if is_about_another else line.host)
@@ -929,6 +959,9 @@ def specify_exit_code(match: Match) -> Match:
     code = match.groups.get("code", "")
     if match.rule.name != "exit-code":
         return match
+    if code.startswith("-"):  # Python's form of a signal
+        code = str(128 - int(code))
+        match = Match(match.rule, match.groups | {"code": code})
     if code in _CODE_RULES:
         return Match(rule_named(_CODE_RULES[code]), match.groups)
     return Match(match.rule, match.groups | {"meaning": _CODE_MEANINGS[code]}) if code in _CODE_MEANINGS else match

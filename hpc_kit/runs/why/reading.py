@@ -377,6 +377,11 @@ _STAMP = re.compile(
     r"|[+-]\d\d:?\d\d)?[\])]?:? ?"
 )
 _SYSLOG = re.compile(r"(?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<host>[\w.-]+) ")
+_DMESG = re.compile(
+    r"\[[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<year>\d{4})\] "
+)
+"""The time in `dmesg -T`."""
+
 _GLOG = re.compile(r"\[?[EWIF](?P<month>\d{1,2}?)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?")
 _IN_TEXT = re.compile(r"(?:CANCELLED AT |: )(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T_ ](?P<time>\d\d:\d\d:\d\d)")
 _HOST_IN_TEXT = re.compile(
@@ -430,7 +435,7 @@ def parse_line(log: LogFile, labels: Labels, number: int, text: str) -> Line:
         else:
             break
         body = body[prefix.end() :]
-    if time is None and (stamp := _GLOG.match(body) or _IN_TEXT.search(body)):
+    if time is None and (stamp := _DMESG.match(body) or _GLOG.match(body) or _IN_TEXT.search(body)):
         time = _seconds(stamp)
     if found := _HOST_IN_TEXT.match(body):
         host = found["host"] or found["host2"] or found["host3"] or host
