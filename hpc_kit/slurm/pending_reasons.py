@@ -85,6 +85,10 @@ REASONS: dict[str, tuple[str, str]] = {
     "Reservation": ("It waits for its reservation to begin.", "scontrol show reservation"),
     "ReservationDeleted": ("The reservation that it asked for was deleted.", _UNRESERVE),
     "ReservationInvalid": ("The reservation that it asks for cannot be used.", "scontrol show reservation"),
+    "Reserved for maintenance": (
+        "Its time limit reaches into a maintenance, so that it starts after it.",
+        "Submit with a --time that ends before the maintenance begins: scontrol show reservation",
+    ),
     "Resources": ("It is next in line and waits for nodes to become free.", _WAIT),
     "SchedDefer": ("The site starts no jobs at the moment of submission.", _WAIT),
     "SystemFailure": ("Slurm, a file system or the network failed.", _ADMIN),
@@ -116,6 +120,7 @@ _PHRASES = (
     ("nodes required for job are down", "ReqNodeNotAvail"),
     ("nodes required for job not available", "ReqNodeNotAvail"),
     ("never satisfied", "DependencyNeverSatisfied"),
+    ("reserved for maintenance", "Reserved for maintenance"),
 )
 
 _NEEDS_INTERVENTION = frozenset({
@@ -173,7 +178,7 @@ def _bare(reason: str) -> str:
 
 
 def _phrase(bare: str) -> str | None:
-    return next((known for words, known in _PHRASES if words in bare.lower()), None)
+    return next((known for words, known in _PHRASES if words in bare.lower().replace("_", " ")), None)
 
 
 def _reason_name(reason: str) -> str:

@@ -91,6 +91,7 @@ def test_every_reason_has_a_sentence_and_a_next_step_with_the_id(name: str) -> N
             "sinfo",
         ),
         ("ReqNodeNotAvail, UnavailableNodes:", "A node that it needs is down, drained or reserved.", "sinfo"),
+        ("ReqNodeNotAvail,_Reserved_for_maintenance", "so that it starts after it.", "--time"),
         ("QOSMaxCpuPerUserLimit", "than its QOS allows (QOSMaxCpuPerUserLimit).", "sacctmgr show qos"),
         ("QOSGrpGRES", "have reached a limit (QOSGrpGRES).", "sacctmgr show qos"),
         ("QOSMinGRES", "the least that its QOS wants (QOSMinGRES).", "sacctmgr show qos"),

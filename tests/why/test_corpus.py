@@ -1,7 +1,7 @@
 """The labelled failing jobs: right in 95 of 100 cases, sure in 80, and never sure and wrong.
 
-`run/` are jobs that really ran (`make_cases.py`), `written/` follow public error texts, and `unseen/` were written
-without a look at the rules.
+`run/` are jobs that really ran (`make_cases.py`), `gpu/` ran on H100 GPUs (torch 2.11, NCCL 2.28), `written/` follow
+public error texts, and `unseen/` were written without a look at the rules.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def answers(*parts: str) -> Iterator[Answer]:
 
 @pytest.fixture(scope="module")
 def known() -> list[Answer]:
-    return list(answers("run", "written"))
+    return list(answers("run", "gpu", "written"))
 
 
 @pytest.fixture(scope="module")

@@ -346,3 +346,135 @@ def test_of_the_jobs_of_a_user_the_one_after_which_a_log_is_named_is_meant(tmp_p
         "JOBID PARTITION NAME USER ST TIME NODES NODELIST(REASON)\n7001 gpu a u R 9:00 1 c1\n7000 gpu b u PD 0:00 1\n"
     )
     assert "job 7001 has not ended" in why(tmp_path, squeue_txt=table, slurm__7001_log=STEPS).cause
+
+
+def test_an_error_of_hpc_kit_is_the_cause_and_its_remedy_is_the_fix(tmp_path: Path) -> None:
+    error = (
+        "hpc-kit: a server needs a worker\n  found  1 rank\n  do     2 ranks or more:\n         ntasks_per_node = 2\n"
+    )
+    verdict = why(tmp_path, rank__0_log=error, slurm_log="srun: error: n1: task 0: Exited with exit code 2\n")
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("hpc-kit-error", 0, "certain")
+    assert "a server needs a worker (1 rank)" in verdict.cause
+    assert verdict.fix == "2 ranks or more: ntasks_per_node = 2"
+
+
+def test_the_remedy_may_be_in_the_log_of_another_rank(tmp_path: Path) -> None:
+    short = "hpc-kit: MPI makes 2 worlds: no PMI; rank 1 shows the remedy\n"
+    whole = "hpc-kit: MPI makes 2 worlds\n  found  no PMI\n  do     srun --mpi=pmi2\n"
+    verdict = why(tmp_path, rank__0_log=short, rank__1_log=whole)
+    assert verdict.cause == "every rank stopped with an error of hpc-kit: MPI makes 2 worlds: no PMI"
+    assert verdict.fix == "srun --mpi=pmi2"
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "hpc-kit: gloo replaces the backend nccl, because this node has no GPU\n",
+        "hpc-kit: warning: rank 0 has one CPU\n  found  1 CPU\n  do     set cpus_per_task\n",
+        "hpc-kit: the job is not started again\n  found  attempt 2 ended with exit code 3\n  do     read the logs\n",
+    ],
+)
+def test_a_note_of_hpc_kit_is_no_cause(tmp_path: Path, note: str) -> None:
+    end = "srun: error: n1: task 0: Exited with exit code 3\n"
+    assert why(tmp_path, rank__0_log=note + STEPS, slurm_log=end).class_ == "unknown"
+
+
+COMPLETED = "JobID|State|ExitCode|NodeList\n7|COMPLETED|0:0|n1\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "class_"),
+    [
+        ("slurm_script: line 9: accelerate: command not found\ndone\n", "command-not-found"),
+        ("ERROR main: run failed: CUDA out of memory. Tried to allocate 2.00 GiB\nwriting the summary\n", "gpu-memory"),
+        ("ERROR main: run failed\n" + TRACEBACK.format(error="KeyError: 'x'") + "bye\n", "python-exception"),
+    ],
+)
+def test_a_completed_job_that_did_nothing_after_an_error_is_likely_failed(
+    tmp_path: Path, log: str, class_: str
+) -> None:
+    verdict = why(tmp_path, slurm_log=log, sacct_txt=COMPLETED)
+    assert (verdict.class_, verdict.confidence) == (class_, "likely")
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "slurm_script: line 9: nvcc: command not found\n" + STEPS,
+        STEPS + "ERROR wandb: the upload failed: No space left on device\nTraining finished after 9 steps\n",
+    ],
+)
+def test_a_completed_job_that_went_on_after_an_error_did_not_fail(tmp_path: Path, log: str) -> None:
+    assert why(tmp_path, slurm_log=log, sacct_txt=COMPLETED).class_ == "no-failure"
+
+
+def test_a_warning_about_a_failed_step_is_the_likely_cause_of_a_missing_value(tmp_path: Path) -> None:
+    warning = "WARNING data: no index, continuing without: Unable to allocate 122. GiB for an array with shape (9, 4)\n"
+    error = TRACEBACK.format(error="TypeError: object of type 'NoneType' has no len()")
+    verdict = why(tmp_path, slurm_log=warning + error + "srun: error: n1: task 0: Exited with exit code 1\n")
+    assert (verdict.class_, verdict.confidence) == ("host-memory", "likely")
+
+
+def test_the_kernel_names_a_process_and_torchrun_its_rank(tmp_path: Path) -> None:
+    entry = (
+        "[{index}]:\n  time      : 2025-03-12_09:31:07\n  host      : n3\n  rank      : {rank} (local_rank: {local})\n"
+    )
+    entry += "  exitcode  : -9 (pid: {pid})\n"
+    report = "Failures:\n" + entry.format(index=1, rank=6, local=2, pid=118302)
+    report += "Root Cause (first observed failure):\n" + entry.format(index=0, rank=5, local=1, pid=118301)
+    kernel = "[1.0] oom-kill:constraint=CONSTRAINT_NONE,task_memcg=/slurm/job_9/step_0/task_0,task=python,pid=118302\n"
+    verdict = why(tmp_path, dmesg__n3_log=kernel, slurm_log=report)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("host-memory", 6, "n3")
+
+
+def test_what_victims_print_after_a_node_failure_is_no_new_attempt(tmp_path: Path) -> None:
+    failure = (
+        "srun: error: Node failure on n4\n"
+        "slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2025-03-13T05:12:50 DUE TO NODE FAILURE ***\n"
+    )
+    victim = "3: ncclRemoteError: A call failed\n3: Last error:\n3: socketProgressOpt: Connection reset by peer\n"
+    verdict = why(tmp_path, slurm_log=STEPS + failure + victim)
+    assert (verdict.class_, verdict.host, verdict.earlier) == ("node-failure", "n4", [])
+
+
+def test_the_frame_is_that_of_the_exception_which_shows_the_cause(tmp_path: Path) -> None:
+    cause = TRACEBACK.format(error="OSError: [Errno 122] Disk quota exceeded")
+    later = cause.replace("line 9, in main", "line 30, in save").replace(
+        "OSError: [Errno 122] Disk", "RuntimeError: disk"
+    )
+    chain = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    verdict = why(tmp_path, slurm_log=cause + chain + later.replace("disk quota exceeded", "unexpected pos"))
+    assert verdict.cause.endswith("(train.py:9, in main)")
+
+
+XID = "NVRM: Xid (PCI:0000:8b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+OOM_KILL = (
+    "oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/slurm/uid_1/job_999/step_0/task_0,task=python,pid=77,uid=1\n"
+    "Memory cgroup out of memory: Killed process 77 (python) total-vm:1kB, anon-rss:1kB\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "class_"),
+    [
+        ("[Wed Mar 12 09:30:55 2025] " + XID, "python-exception"),
+        ("Mar 12 09:30:55 n1 kernel: " + XID, "python-exception"),
+        ("[Sun Mar 16 10:00:30 2025] " + XID, "gpu-xid"),
+        ("".join(f"[55.1] {line}" for line in OOM_KILL.splitlines(keepends=True)), "python-exception"),
+        ("".join(f"[55.1] {line.replace('999', '118')}" for line in OOM_KILL.splitlines(keepends=True)), "host-memory"),
+    ],
+)
+def test_of_the_kernels_log_only_what_is_about_the_job_counts(tmp_path: Path, kernel: str, class_: str) -> None:
+    failed = "2025-03-16 10:00:00 start\n" + TRACEBACK.format(error="KeyError: 'x'")
+    end = "srun: error: n1: task 0: Exited with exit code 1\nsrun: Terminating StepId=118.0\n"
+    assert why(tmp_path, dmesg__n1_log=kernel, slurm_log=failed + end).class_ == class_
+
+
+@pytest.mark.parametrize(("node", "rank"), [(0, 1), (1, 5)])
+def test_deepspeed_numbers_the_processes_of_its_node(tmp_path: Path, node: int, rank: int) -> None:
+    log = (
+        f"[launch.py:152:main] nnodes=2, num_local_procs=4, node_rank={node}\n"
+        "[launch.py:325:sigkill_handler] ['python', '-u', 't.py', '--local_rank=1'] exits with return code = -11\n"
+    )
+    verdict = why(tmp_path, slurm_log=STEPS + log)
+    assert (verdict.class_, verdict.rank) == ("segfault", rank)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import format_ranks
 from hpc_kit.runs.why.events import LINE, WARNING
-from hpc_kit.runs.why.figures import add_figures, used_up_memory
+from hpc_kit.runs.why.figures import add_figures, foreign_gpu_process, used_up_memory
 from hpc_kit.runs.why.rules import Confidence, fill_template, rule_named
+from hpc_kit.slurm.directives import find_directive_options
 from hpc_kit.slurm.states import JobState, explain_reason, explain_state
 
 if TYPE_CHECKING:
@@ -70,19 +71,22 @@ _REASON_CLASSES = (
 )
 
 
+_REFUSED_OPTIONS = {"invalid-account": "account", "invalid-partition": "partition", "invalid-qos": "qos"}
+"""The option of the script that Slurm refused."""
+
+
 def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdict:
     """Return the answer that an event is the cause."""
     rule = event.rule
     ranks = _ranks_with(attempt, event)
     rank, host = place_of(attempt, event)
-    values = dict(event.groups)
-    if total := values.pop("total2", ""):
-        values["total"] = total
+    values = _values_of(attempt, event)
     values["who"] = "every rank" if _is_of_all(attempt, event) else describe_rank(attempt, rank, host, ranks)
     if host:
         values.setdefault("host", host)
-    if rule.name == "python-exception":
-        values["exception"] = values.get("exception", "").rpartition(".")[2] or values.get("exception", "an exception")
+    if rule.class_ == "gpu-memory" and (holder := foreign_gpu_process(attempt)):
+        rule, values = rule_named("gpu-memory-of-others"), values | holder
+    remedy = _add_own_error(attempt, event, values)
     cause = fill_template(rule.cause, values)
     if event.traceback and (frame := event.traceback.own_frame):
         place = f"{frame[0].rpartition('/')[2]}:{frame[1]}"
@@ -113,12 +117,50 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         None if is_victim or (rule.scope == "job" and (rank is None or not is_mismatch)) else host,
         proofs,
         _traceback(attempt, event),
-        add_figures(attempt, rule.class_, fill_template(rule.fix, values | {"rank": values.get("rank", "")})),
+        remedy or add_figures(attempt, rule.class_, fill_template(rule.fix, values | {"rank": values.get("rank", "")})),
         confidence,
         _also(attempt, event, rank),
         exit_code=next((end.exit_code for end in attempt.failed_ends() if rank in end.ranks), None),
         is_own_failure=rule.kind != "end",
     )
+
+
+def _values_of(attempt: Attempt, event: Event) -> dict[str, str]:
+    """Return the values of a message, with those that further lines of it state without contradiction."""
+    values: dict[str, str] = {}
+    for other in attempt.events:
+        if (
+            other.rule.class_ == event.rule.class_
+            and other.rule.kind == event.rule.kind
+            and other.rank == event.rank
+            and other.strength > WARNING
+            and not other.is_handled
+        ):
+            for name, value in other.groups.items():
+                values[name] = "" if values.get(name, value) != value else value
+    about = {"rank", "rank2", "task", "host", "pid"}  # the place is that of the event itself
+    values = {name: value for name, value in values.items() if value and name not in about} | event.groups
+    if total := values.pop("total2", ""):
+        values["total"] = total
+    scripts = list(attempt.evidence.scripts.values())
+    if (option := _REFUSED_OPTIONS.get(event.rule.class_)) and "name" not in values and len(scripts) == 1:
+        found = {each.name: each.value for each in find_directive_options(scripts[0]).options}
+        values |= {"name": str(found[option])} if found.get(option) else {}
+    if event.rule.name == "python-exception":
+        values["exception"] = values.get("exception", "").rpartition(".")[2] or values.get("exception", "an exception")
+    return values
+
+
+def _add_own_error(attempt: Attempt, event: Event, values: dict[str, str]) -> str:
+    """Complete the values of an error that hpc-kit printed. Return its advice, which another rank may show."""
+    if not event.line.body.startswith("hpc-kit: "):
+        return ""
+    text = values.get("what", "")
+    same = [event, *(each for each in attempt.events if text.startswith(each.groups.get("what", "\n")))]
+    if found := values.get("found"):
+        values["what"] = f"{text} ({found})"
+        values.setdefault("detail", found)
+    return next((each.groups["remedy"] for each in same if "remedy" in each.groups), "")
 
 
 def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
@@ -195,7 +237,8 @@ def _is_of_all(attempt: Attempt, event: Event) -> bool:
 def describe_rank(attempt: Attempt, rank: int | None, host: str | None, ranks: list[int]) -> str:
     """Return the words for the part of the job that failed."""
     known = attempt.evidence.ranks
-    if len(ranks) > 1 and len(ranks) >= len(known) > 1:
+    size = max([len(known), attempt.evidence.world, *(each + 1 for each in known)])
+    if len(ranks) > 1 and len(ranks) >= size:
         return "every rank"
     if rank is not None:
         return f"rank {rank} on {host}" if host else f"rank {rank}"
@@ -299,8 +342,13 @@ def _advice(attempt: Attempt) -> str:
     return "add the logs of all ranks; run with PYTHONUNBUFFERED=1 so that no output is lost"
 
 
-def waiting_verdict(job: JobRow) -> Verdict:
-    """Return the answer about a job that has not ended."""
+def waiting_verdict(job: JobRow, earlier: Verdict | None = None) -> Verdict:
+    """Return the answer about a job that has not ended.
+
+    Args:
+        job: The job.
+        earlier: The failure of a job that it depends on.
+    """
     proof = [proof_of(job.line)] if job.line else []
     if job.state is not JobState.PENDING:
         sentence = _uncapitalised(explain_state(job.state))
@@ -314,7 +362,13 @@ def waiting_verdict(job: JobRow) -> Verdict:
     reason = explain_reason(job.reason, job.job_id)
     class_ = next((name for pattern, name in _REASON_CLASSES if re.search(pattern, job.reason)), "pending")
     cause = f"did not fail: job {job.job_id} waits in the queue ({job.reason or 'no reason yet'}): {reason.sentence}"
-    return Verdict(cause.rstrip("."), class_, evidence=proof, fix=reason.next_step, confidence="certain")
+    found = Verdict(cause.rstrip("."), class_, evidence=proof, fix=reason.next_step, confidence="certain")
+    if earlier is not None:
+        found.cause += f"; the job before it: {earlier.cause.partition('; the job has not')[0]}"
+        found.fix = f"{earlier.fix}; submit that job again, then this one ({_uncapitalised(reason.next_step)})"
+        found.evidence += earlier.evidence
+        found.traceback = earlier.traceback
+    return found
 
 
 def _same_host(one: str, other: str) -> bool:

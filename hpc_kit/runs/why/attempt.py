@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hpc_kit.runs.why.events import EXCEPTION, SYSTEM, Event, TaskEnd
+from hpc_kit.runs.why.events import EXCEPTION, KERNEL, SYSTEM, Event, TaskEnd
 from hpc_kit.runs.why.rules import rule_named
 from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.states import JobState
@@ -23,6 +23,17 @@ DIRECT = 60
 
 HANDLED_LINES = 3
 """Lines after an exception that show that a killed program did not die of it."""
+
+LINES_OF_KILL = 100
+"""Lines of the kernel's message about a process that it killed."""
+
+MAX_HOURS_BEFORE = 15.0
+"""Hours by which a message of the kernel may be older than the job: clocks may differ by a time zone."""
+
+YEAR = 366 * 86400.0
+
+_JOB_OF_KERNEL = re.compile(r"/job_(\d+)\b")
+"""The job in the path of a control group."""
 
 _DEADLY = {"Killed", "Out Of Memory", "Segmentation fault", "Bus error", "Illegal instruction"}
 """Ends of a process that no Python exception causes."""
@@ -50,8 +61,10 @@ class Attempt:
         self.job = _main_row(evidence)
         self.rows = [row for row in evidence.rows if self.job is None or _same_job(row, self.job)]
         self.events, self.ends = _last_attempt(evidence)
+        self._drop_foreign_kernel_lines()
         if evidence.has_agents or evidence.has_torchrun:
             self._separate_agents()
+        self._assign_processes()
         if sum(event.rule.name == "mpi-many-rank-0" for event in self.events) < 2:
             self.events = [event for event in self.events if event.rule.name != "mpi-many-rank-0"]
         self.events += self._state_events()
@@ -67,8 +80,44 @@ class Attempt:
         lines = {end.line for end in agents}
         self.ends = [end._replace(ranks=()) if end.line in lines else end for end in self.ends]
         for event in self.events:
-            if event.line in lines:
+            if event.line in lines or (self.evidence.has_agents and "/task_" in event.line.body):
                 event.rank = None
+
+    def _drop_foreign_kernel_lines(self) -> None:
+        """Drop messages of the kernel about other jobs and earlier days; those of an earlier hour are only hints."""
+        known = self.evidence.job_ids | {_base_id(row) for row in self.evidence.rows}
+        foreign = [
+            event.line
+            for event in self.events
+            if known and (found := _JOB_OF_KERNEL.search(event.line.body)) and found[1] not in known
+        ]
+        kept = []
+        for event in self.events:
+            hours = self._hours_before(event.line) if KERNEL.search(event.line.text) else 0.0
+            is_foreign = event.rule.class_ == "host-memory" and any(
+                line.file == event.line.file and abs(line.number - event.line.number) < LINES_OF_KILL
+                for line in foreign
+            )
+            if not is_foreign and hours < MAX_HOURS_BEFORE:
+                event.is_hint |= hours > 1
+                kept.append(event)
+        self.events = kept
+
+    def _hours_before(self, line: Line) -> float:
+        """Return the hours by which a line is older than the logs of the job. Their last lines may have no time."""
+        if line.time is None or self.evidence.began is None:
+            return 0.0
+        seconds = (self.evidence.began - line.time) % YEAR
+        return seconds / 3600 if seconds < YEAR / 2 else 0.0
+
+    def _assign_processes(self) -> None:
+        """Give the ranks of processes to the messages of the kernel that name a process."""
+        for event in self.events:
+            known = self.evidence.processes.get(int(event.groups.get("pid", -1)), set())
+            places = {(rank, host) for rank, host in known if None in {host, event.host} or host == event.host}
+            if event.rule.class_ == "host-memory" and len(places) == 1:
+                event.rank, host = next(iter(places))
+                event.host = event.host or host
 
     def _has_failed(self) -> bool:
         """Return whether a state or the end of a task shows a failure, also behind a masked exit status."""
@@ -131,6 +180,7 @@ class Attempt:
         return (
             place > 1e6,
             logged,
+            event.is_hint,
             bucket,
             place,
             time,
@@ -173,6 +223,7 @@ class Attempt:
         groups = {}
         if by := re.search(r"CANCELLED by (\S+)", row.raw_state):
             groups["user"] = f"user {by[1]}"
+            name = "job-cancelled-by-root" if by[1] in {"0", "root"} else name
         hosts = expand(row.nodes) if row.nodes and "(" not in row.nodes else []
         host = hosts[0] if len(hosts) == 1 else None
         return Event(rule_named(name), groups, line, None, host, 0, STATE_ORDER, SYSTEM)

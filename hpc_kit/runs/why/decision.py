@@ -19,10 +19,19 @@ from hpc_kit.runs.why.answers import (
     verdict_of,
     waiting_verdict,
 )
-from hpc_kit.runs.why.attempt import DIRECT, STATE_ORDER, Attempt, explains
+from hpc_kit.runs.why.attempt import DIRECT, STATE_ORDER, Attempt, explains, is_strong_success
 from hpc_kit.runs.why.events import EXCEPTION, LINE, SYSTEM, WARNING, Event
-from hpc_kit.runs.why.late_ranks import ANALYSIS_ORDER, find_absent, find_late, find_missing_tasks, find_odd_rank
+from hpc_kit.runs.why.late_ranks import (
+    ANALYSIS_ORDER,
+    find_absent,
+    find_late,
+    find_missing_nodes,
+    find_missing_tasks,
+    find_odd_rank,
+    find_versions,
+)
 from hpc_kit.runs.why.rules import Confidence, fill_template
+from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
     from hpc_kit.runs.why.events import Evidence
@@ -32,6 +41,20 @@ CLEAR = 55
 """Weight from which a plain line proves a cause, if the job ended soon after it."""
 
 LAST_LINES = 15
+
+_LAUNCHERS = re.compile(
+    r"(?:\S*/)?(?:torchrun|python[\d.]*|srun|mpirun|mpiexec|accelerate|deepspeed|ray|apptainer|singularity)"
+)
+"""Commands that start a training: without them, a script has done nothing."""
+
+_SAYS_FAILED = re.compile(r"\b(?:ERROR|FATAL|CRITICAL)\b|(?i:\b(?:failed|aborting|giving up|fatal)\b)|can't open file")
+"""A program or a shell says that its work failed."""
+
+_VALUE_MISSING = re.compile(
+    r"NoneType|UnboundLocalError|referenced before assignment|cannot access local variable"
+    r"|num_samples=0|empty (?:sequence|dataset|list|iterable)|division by zero"
+)
+"""Messages of Python and torch about a value or about data that an earlier step has not set."""
 
 _UNREACHED = {"unreachable-host", "rendezvous-timeout"}
 """Classes of errors of ranks that wait for another one."""
@@ -51,8 +74,13 @@ def decide(evidence: Evidence) -> Verdict:
 def _answer(attempt: Attempt) -> Verdict:
     fatal = _fatal(attempt)
     if attempt.job and attempt.completed and not fatal and not attempt.failed:
-        return _no_failure(attempt, attempt.job)
+        if (hidden := attempt.first(_hidden_failures(attempt))) is None:
+            return _no_failure(attempt, attempt.job)
+        return verdict_of(attempt, _explain(attempt, hidden), "likely")
     culprit = attempt.first(fatal)
+    if culprit and attempt.job and attempt.job.state is JobState.PENDING and "Dependency" in attempt.job.reason:
+        cause = verdict_of(attempt, _explain(attempt, culprit), "likely")
+        return waiting_verdict(attempt.job, cause)
     ordered = attempt.first([event for event in attempt.events if event.rule.kind == "end"])
     if ordered and (culprit is None or _comes_after(attempt, culprit, ordered)):
         culprit = ordered
@@ -63,8 +91,13 @@ def _answer(attempt: Attempt) -> Verdict:
         culprit = _weak_candidate(attempt)
     if culprit is not None:
         culprit = _explain(attempt, culprit)
-        culprit = find_absent(attempt, culprit) or find_missing_tasks(attempt, culprit) or culprit
-        if "rank2" in culprit.groups and culprit.order != ANALYSIS_ORDER:
+        for find in (find_absent, find_missing_tasks, find_missing_nodes, find_versions):
+            culprit = find(attempt, culprit) or culprit
+        if (
+            culprit.rule.class_.startswith("collective-")
+            and "rank2" in culprit.groups
+            and culprit.order != ANALYSIS_ORDER
+        ):
             culprit.rank = find_odd_rank(attempt, culprit)
         return verdict_of(attempt, culprit, _confidence(attempt, culprit))
     return unknown_verdict(attempt)
@@ -89,7 +122,8 @@ def _follows_time_out(attempt: Attempt, event: Event) -> bool:
 
 def _is_fatal(attempt: Attempt, event: Event) -> bool:
     if event.strength == SYSTEM:
-        return not attempt.completed or (event.rule.weight >= DIRECT and not attempt.succeeded_after(event))
+        is_direct = event.rule.weight >= DIRECT and not event.is_hint
+        return not attempt.completed or (is_direct and not attempt.succeeded_after(event))
     if event.strength != EXCEPTION or (event.traceback and event.traceback.is_thread):
         return False
     if event.is_handled or attempt.has_gone_on(event) or attempt.was_handled_before(event):
@@ -99,6 +133,29 @@ def _is_fatal(attempt: Attempt, event: Event) -> bool:
     if event.traceback is not None and event.traceback.is_logged and (attempt.completed or attempt.success):
         return False
     return not attempt.succeeded_after(event)
+
+
+def _hidden_failures(attempt: Attempt) -> list[Event]:
+    """Return errors after which a job with exit code 0 did nothing: its program or its script hid the failure."""
+    if any(map(is_strong_success, attempt.success)):
+        return []
+    last = [
+        event
+        for event in attempt.events
+        if event.rule.kind in {"cause", "soft"}
+        and event.strength > WARNING
+        and not (event.is_hint or event.progress)
+        and event.lines_after <= LAST_LINES
+    ]
+    return [
+        event
+        for event in last
+        if _LAUNCHERS.fullmatch(event.groups.get("command", ""))
+        or (
+            not attempt.success
+            and _SAYS_FAILED.search(event.traceback.logged_as if event.traceback else event.line.text)
+        )
+    ]
 
 
 def _weak_candidate(attempt: Attempt) -> Event | None:
@@ -122,6 +179,7 @@ def _weak_candidate(attempt: Attempt) -> Event | None:
             _soft(attempt),
             _ended_ranks(attempt, "killed", "interrupted"),
             _reported_errors(attempt),
+            _last_messages(attempt),
             _ended_ranks(attempt, "exit-code"),
             _victims(attempt),
             _symptoms(attempt),
@@ -160,7 +218,9 @@ def _soft(attempt: Attempt) -> list[Event]:
         and not attempt.has_gone_on(event)
     ]
     handled = [
-        event for event in attempt.events if event.rule.kind in {"cause", "soft"} and event.rule.weight >= DIRECT
+        event
+        for event in attempt.events
+        if event.rule.kind in {"cause", "soft"} and event.rule.weight >= DIRECT and not event.rule.alone
     ]
     return soft or threads or (handled if attempt.failed and not find_late(attempt) else [])
 
@@ -182,6 +242,12 @@ def _reported_errors(attempt: Attempt) -> list[Event]:
     """Return messages of the program about an error, if it ended soon after."""
     messages = [event for event in attempt.events if event.rule.class_ == "error-message" and not event.is_handled]
     return [event for event in messages if event.lines_after <= LAST_LINES and event.strength > WARNING]
+
+
+def _last_messages(attempt: Attempt) -> list[Event]:
+    """Return messages of hpc-kit without advice after which their ranks printed nothing."""
+    messages = [event for event in attempt.events if event.rule.name == "hpc-kit-error" and not event.is_handled]
+    return [event for event in messages if attempt.failed and event.lines_after <= 2]
 
 
 def _ended_ranks(attempt: Attempt, *classes: str) -> list[Event]:
@@ -215,8 +281,14 @@ def _explain(attempt: Attempt, culprit: Event) -> Event:
         behind = [
             event
             for event in attempt.events
-            if (explains(event, culprit) or _states_cause_before(event, culprit) or _failed_above(event, culprit))
+            if (
+                explains(event, culprit)
+                or _states_cause_before(event, culprit)
+                or _failed_above(event, culprit)
+                or _left_value_missing(event, culprit)
+            )
             and event.rule.kind != "consequence"
+            and not (event.rule.alone and event.strength == WARNING)
             and not (event.is_handled and event.rule.kind == "cause")
             and not (culprit.rule.name == "python-exception" and _had_progress_between(event, culprit))
             and (
@@ -367,6 +439,20 @@ def _states_cause_before(event: Event, other: Event) -> bool:
         and event.line.file == other.line.file
         and 0 < other.line.number - event.line.number <= 60
         and not _had_progress_between(event, other)
+    )
+
+
+def _left_value_missing(event: Event, other: Event) -> bool:
+    """Return whether a warning about a failed step comes before an error about a value that is missing."""
+    return (
+        event.rule.kind == "cause"
+        and event.strength == WARNING
+        and event.rule.weight >= 75
+        and not event.is_hint
+        and (event.line.file, event.rank or other.rank) == (other.line.file, other.rank)
+        and event.order < other.order
+        and other.traceback is not None
+        and any(_VALUE_MISSING.search(text) for text, _ in other.traceback.exceptions)
     )
 
 

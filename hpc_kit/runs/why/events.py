@@ -72,6 +72,8 @@ class Traceback:
     """Rules that match its exceptions and their messages."""
     exceptions: list[tuple[str, Line]] = field(default_factory=list)
     frames: list[tuple[str, int, str]] = field(default_factory=list)
+    frames_before: list[int] = field(default_factory=list)
+    """The number of frames up to each exception."""
     state: str = "frames"
     message_lines: int = 0
     is_group: bool = False
@@ -85,6 +87,8 @@ class Traceback:
     """The message of an exception contains the traceback of another process."""
     is_logged: bool = False
     """A line of a logger comes right before it."""
+    logged_as: str = ""
+    """The line right before it."""
 
     @property
     def text(self) -> str:
@@ -101,6 +105,14 @@ class Traceback:
         """The last frame outside of installed packages."""
         own = [frame for frame in self.frames if not _FOREIGN.search(frame[0])]
         return own[-1] if own else None
+
+    def keep_frames_of(self, line: Line) -> None:
+        """Keep the frames of the exception to which a line belongs, if the program itself is among them."""
+        place = sum(each.number <= line.number for _, each in self.exceptions)
+        ends = [0, *self.frames_before]
+        frames = self.frames[ends[max(place - 1, 0)] : ends[place]]
+        if any(not _FOREIGN.search(file) for file, _, _ in frames):
+            self.frames = frames
 
     @property
     def collective(self) -> str | None:
@@ -171,7 +183,7 @@ class LastLine(NamedTuple):
 
 _FOREIGN = re.compile(
     r"site-packages|dist-packages|/lib/python\d|lib64/python\d|^<|/(?:usr/)?bin/(?:torchrun|accelerate|deepspeed)$"
-    r"|/torch/|runpy\.py"
+    r"|/torch/|runpy\.py|\.p(?:yx|xi|xd)$"
 )
 _LOADER = "/torch/utils/data/dataloader.py"
 _TRACEBACK = "Traceback (most recent call last)"
@@ -195,7 +207,7 @@ _NESTED = re.compile(
 _NOT_MESSAGE = re.compile(
     r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored"
     r"|Error in atexit"
-    r"|\*\*\*|={10}|-{10}|Traceback |WARNING|INFO|ERROR:|wandb:|\d{4}-\d\d-\d\d|\+ |[\w.-]+:\d+:\d+ \[\d\])"
+    r"|hpc-kit: |\*\*\*|={10}|-{10}|Traceback |WARNING|INFO|ERROR:|wandb:|\d{4}-\d\d-\d\d|\+ |[\w.-]+:\d+:\d+ \[\d\])"
 )
 _THREAD = re.compile(r"^Exception in thread |^Exception in default")
 _CHILD = re.compile(r"^Process \S+:$")
@@ -216,6 +228,9 @@ _FALLS_BACK = re.compile(r"(?i)\b(?:going to|using|trying|loading) \S+ instead\b
 _LINK_UP = re.compile(r"(?i)^(?P<link>.*(?:NET/IB|mlx\d|\bib\d).*?)(?:port active|link (?:is )?up)\b")
 """A network link works again. The line about its failure begins in the same way."""
 
+_MOUNT_UP = re.compile(r"Lustre: (?P<target>[\w.-]+).*: Connection restored\b")
+"""A file system is back."""
+
 _RETRIES = re.compile(r"(?i)\bretry(?:ing)?\b|\btry(?:ing)? again\b")
 
 _SYSTEM = re.compile(
@@ -231,7 +246,8 @@ _ELASTIC = re.compile(r"^\s*(time|host|rank|exitcode)\s*: (.+)")
 _MPI_END = re.compile(
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w "
     r"]+)\)"
-    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|Process name: \[\[?[\d,]+\]?,(?P<rank2>\d+)\]"
+    r"|exited due to process rank (?P<rank5>\d+) with PID \d+ on$"
+    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|Process name: \[(?:[\w.-]+@)?\[?[\d,]+\]?,(?P<rank2>\d+)\]"
     r"|(?:RANK (?P<rank4>\d+) )?PID \d+ RUNNING AT (?P<host4>\S+)"
     r"|E(?:xit code|XIT CODE): +(?P<code>\d+)|KILL SIGNAL: +\d+ \((?P<signal2>[\w ]+)\)"
 )
@@ -239,6 +255,41 @@ _WATCHDOG = re.compile(
     r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )"
     r"?OpType=(?P<op>\w+)(?:.*?NumelIn=(?P<numel>\d+))?"
 )
+_OWN_PART = re.compile(r"^(?:  (?P<label>found|do) {2,5}| {9})(?P<text>\S.*)")
+"""A further line of an error of hpc-kit, as `HpcKitError` prints it."""
+
+_REFERS = re.compile(r"^hpc-kit: .*[;:] rank \d+ (?:shows the remedy|lists them)$")
+"""An error of hpc-kit that another rank prints completely."""
+
+_TORCH = re.compile(
+    r"\b(?:py)?torch(?:\.__version__|[ _-]?version)?\s*(?:is|:|==?)?\s*v?"
+    r"(?P<version>\d+\.\d+\.\d+(?:\+\w+)?)(?![\w.-])",
+    re.IGNORECASE,
+)
+"""A rank states its version of torch."""
+
+_WANTED_NODES = re.compile(r"\bmin_nodes +: (?P<nodes>\d+)")
+"""torchrun's number of nodes, in the configuration that it logs."""
+
+_JOB_ID = re.compile(r"\bStepId=(\d+)\.|\*\*\* (?:JOB|STEP) (\d+)[. ]|/job0*(\d+)/slurm_script|\bSLURM_JOB_ID=(\d+)")
+"""A message of the job itself contains its id."""
+
+KERNEL = re.compile(
+    r"\bkernel: |^\[[A-Z][a-z]{2} [A-Z][a-z]{2} |^\[ *\d+\.\d+\] |NVRM: Xid|\boom-kill:|invoked oom-killer"
+)
+"""A line of the kernel's log, which also contains other jobs and other days."""
+
+_NODE_OF_LAUNCHER = re.compile(r"\bnnodes=\d+, num_local_procs=(?P<size>\d+), node_rank=(?P<node>\d+)")
+"""DeepSpeed's launcher states the number of its node."""
+
+_GPU_PROCESS = re.compile(r"^\|\s+\d+\s+\S+\s+\S+\s+(?P<other>\d+)\s+\S+\s+(?P<name>\S+)\s+(?P<held>\d+)MiB \|$")
+"""A process in the table of nvidia-smi."""
+
+_C10D = re.compile(
+    r"ProcessGroup\w+\.cpp:\d+\]|\[c10d\]|^frame #\d+|^Exception raised from |^(?:terminate called|  what\(\))"
+)
+"""Lines that torch's C++ library prints about a collective: not output of the program."""
+
 _ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+)")
 _PLACE_OF_RANK = re.compile(
     r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] NCCL INFO comm \S+ rank (?P<rank>\d+) n[Rr]anks"
@@ -287,6 +338,9 @@ _OUT_OF_INPUTS = re.compile(
 _CONTINUES = re.compile(r"nccl\w+Error: |Last error:|  what\(\): |\w+\(\d+\)\.*:(?: |$)")
 """Further lines of a message of torch's C++ library or of MPICH. Only the first line names the rank."""
 
+_MPI_NODE = re.compile(r"^node (?P<host>[\w.-]+) exiting (?:improperly|without)")
+"""The second line of Open MPI's message about the rank that ended first."""
+
 _END_OF_JOB = re.compile(r"PREEMPTION|NODE FAILURE")
 _NEW_ATTEMPT = re.compile(
     r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)|will restart worker group|Restarting worker group|Requeu(?:e"
@@ -303,6 +357,18 @@ class Evidence:
         self.ends: list[TaskEnd] = []
         self.rows: list[JobRow] = []
         self.waiting: list[Waiting] = []
+        self.processes: dict[int, set[tuple[int, str | None]]] = {}
+        """Ranks and hosts of process ids. Processes of several hosts may have one id."""
+        self.torch: dict[int, tuple[str, Line]] = {}
+        """The version of torch that a rank stated."""
+        self.job_ids: set[str] = set()
+        """Ids of the job that its own messages name."""
+        self.began: float | None = None
+        """The earliest time in the logs of the program."""
+        self.wanted_nodes: tuple[int, Line] | None = None
+        """The number of nodes that torchrun waits for."""
+        self.gpu_processes: dict[int, tuple[str, int]] = {}
+        """Name and GPU memory (MiB) of the processes in a table of nvidia-smi."""
         self.enqueued: dict[tuple[str | None, int], tuple[int, Line]] = {}
         """The number of the last collective that a rank of a process group has called."""
         self.success: list[tuple[int, Line]] = []
@@ -327,6 +393,12 @@ class Evidence:
         """Lines of the batch scripts among the files."""
         self._memory = ShapeMemory()
 
+    def last_of(self, rank: int | None) -> LastLine | None:
+        """Return the last line that the program of a rank printed."""
+        lines = [line for (_, owner), line in self.last.items() if owner == rank and rank is not None]
+        own = [line for line in lines if not _C10D.search(line.text)]
+        return next(reversed(own or lines), None)
+
     def add_file(self, log: LogFile) -> None:
         """Read one file."""
         _FileCollector(self, log, self._memory).read()
@@ -349,6 +421,11 @@ class _FileCollector:
         self.attempt = 0
         self.pending_attempt: Literal["", "any", "plain"] = ""
         """Which next line begins another attempt: any line, or one that no rule matches."""
+        self.attempt_kind: Literal["", "any", "plain"] = ""
+        self.progress_at_start = 0
+        """Lines of progress before the current attempt."""
+        self.first_rank = 0
+        """The rank of the first process of the node, if a launcher numbers the processes of each node."""
         self.before: Line | None = None
         self.mpi_rank: int | None = None
         self.mpi_host: str | None = None
@@ -361,6 +438,8 @@ class _FileCollector:
         self.first_failure = 0
         """Position of the first end that the current report of torchrun lists."""
         self.own: list[Event] = []
+        self.errors: dict[int | None, Event] = {}
+        """Errors of hpc-kit of which further lines may follow, by rank."""
         self.ranks: set[int] = set()
         self.repeats: Counter[bytes] = Counter()
 
@@ -417,18 +496,34 @@ class _FileCollector:
             if not (finished or self.labels.pattern or text.startswith(("[", "(")) or number == reader.last[-1][0]):
                 continue
             line = parse_line(self.log, self.labels, number, text)
-            evidence.last[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
+            if not _C10D.search(line.body) or (self.log.name, line.rank) not in evidence.last:
+                evidence.last[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
             if finished and _SUCCESS.search(line.body) and not _SOFTENED.search(line.body):
                 evidence.success.append((self.attempt, line))
         if self.log.rank is not None:
             evidence.ranks.add(self.log.rank)
         if self.pending_attempt:
             evidence.requeued.add(self.log.name)
+        self._merge_last_words()
         evidence.attempts = max(evidence.attempts, self.attempt + 1)
+
+    def _merge_last_words(self) -> None:
+        """Add what victims print after the end of an attempt to it: a new attempt would report progress."""
+        last = [event for event in self.own if event.attempt == self.attempt]
+        went_on = self.reader.count_progress() > self.progress_at_start or self.attempt_kind != "plain"
+        if not self.attempt or not last or went_on or any(event.rule.kind != "consequence" for event in last):
+            return
+        self.attempt -= 1
+        for event in last:
+            event.attempt = self.attempt
+        ends = self.evidence.ends
+        moved = {end.line for end in ends if end.line.file == self.log.name and end.attempt == self.attempt + 1}
+        self.evidence.ends = [end._replace(attempt=self.attempt) if end.line in moved else end for end in ends]
 
     def _start_attempt(self) -> None:
         for rank in list(self.open):
             self._close(rank)
+        self.attempt_kind, self.progress_at_start = self.pending_attempt, self.reader.count_progress()
         self.attempt, self.pending_attempt = self.attempt + 1, ""
         self.ended.clear()
 
@@ -443,6 +538,7 @@ class _FileCollector:
             self.ranks.add(line.rank)
             if line.host:
                 self.evidence.hosts.setdefault(line.rank, line.host)
+        self._note_time(line)
         if not _is_end_noise(line.body):
             self.output_line = line.number
             if _RETRIES.search(line.body):
@@ -452,17 +548,28 @@ class _FileCollector:
         self._take_back(line)
         if self.pending_attempt == "any" and line.body and not _is_end_noise(line.body):
             self._start_attempt()
-        matters = self._in_traceback(line) or self._table(line) or self._report(line) or self._plain(line)
+        matters = self._own_error(line) or self._in_traceback(line) or self._table(line)
+        matters = matters or self._report(line) or self._plain(line)
         self.before = line
         return matters
 
+    def _note_time(self, line: Line) -> None:
+        """Note the time of a line that the job itself printed."""
+        if line.time is not None and not KERNEL.search(line.text):
+            began = self.evidence.began
+            self.evidence.began = line.time if began is None else min(began, line.time)
+
     def _take_back(self, line: Line) -> None:
-        """Make errors before a line mere warnings, if it says that the program goes on or that the link is back."""
+        """Make errors before a line mere warnings, if it says that the program goes on, or that a link is back."""
         if _FALLS_BACK.match(line.body) and self.own and self.own[-1].line.number == line.number - 1:
             self.own[-1].strength = WARNING
         if found := _LINK_UP.match(line.body):
             for event in self.own:
                 if event.host == line.host and event.line.body.startswith(found["link"]):
+                    event.strength = WARNING
+        if found := _MOUNT_UP.search(line.body):
+            for event in self.own:
+                if event.is_hint and event.host == line.host and found["target"] in event.line.body:
                     event.strength = WARNING
 
     def _rank_of_message(self, line: Line) -> int | None:
@@ -494,6 +601,7 @@ class _FileCollector:
             traceback.indent = 2 if line.body.startswith("  traceback : ") else 0
             traceback.is_thread = bool(_THREAD.match(before))
             traceback.is_child = bool(_CHILD.match(before))
+            traceback.logged_as = before
             traceback.is_logged = bool(_LOGGED.search(before)) or bool(_LOGGED.search(line.body[:at]))
         elif traceback.state == "message" and not any(
             chain in text for text in traceback.lines[-3:] for chain in _CHAIN
@@ -545,6 +653,7 @@ class _FileCollector:
         traceback.lines.append(body)
         if not traceback.has_cause_of_group:
             traceback.exceptions.append((body, line))
+            traceback.frames_before.append(len(traceback.frames))
             traceback.matches += [(match, line) for match in match_line(body, exception=True)]
         traceback.state, traceback.message_lines = "message", 0
         return True
@@ -591,11 +700,25 @@ class _FileCollector:
                 self._add(Match(rule_named("cut-traceback"), {}), line, LINE, traceback)
             return
         best, line = _primary(traceback)
+        traceback.keep_frames_of(line)
         if best.rule.class_ == "connection-lost" and any(_LOADER in frame[0] for frame in traceback.frames):
             best = Match(rule_named("dataloader-worker"), {})
         self._add(best, line, EXCEPTION, traceback)
 
     # ---- other lines
+
+    def _own_error(self, line: Line) -> bool:
+        """Read what an error of hpc-kit found and what it advises. Return whether a line belongs to one."""
+        event, part = self.errors.get(line.rank), _OWN_PART.match(line.body)
+        if event is None or part is None:
+            self.errors.pop(line.rank, None)
+            return False
+        groups = event.groups
+        label = part["label"] or ("do" if "remedy" in groups else "found")
+        name = "remedy" if label == "do" else "found"
+        groups[name] = f"{groups[name]} {part['text']}" if name in groups else part["text"]
+        event.strength = max(event.strength, LINE)
+        return True
 
     def _table(self, line: Line) -> bool:
         rows = self.tables.parse(line)
@@ -616,6 +739,8 @@ class _FileCollector:
             self.evidence.ends.append(end)
         elif found := _MPI_END.search(body):
             self._mpi_end(found, line)
+        elif self.mpi_rank is not None and (found := _MPI_NODE.match(body)):
+            self.evidence.hosts.setdefault(self.mpi_rank, found["host"])
         elif body == "Failures:" or "Root Cause (first observed failure)" in body:
             if body == "Failures:":
                 self.first_failure = len(self.evidence.ends)
@@ -644,8 +769,8 @@ class _FileCollector:
             self.evidence.ends.append(TaskEnd((int(found["rank3"]),), None, 1, None, line, self.attempt))
         elif found["host4"]:
             self.mpi_rank, self.mpi_host = (int(found["rank4"]) if found["rank4"] else None), found["host4"]
-        elif found["rank2"]:
-            self.mpi_rank = int(found["rank2"])
+        elif found["rank2"] or found["rank5"]:
+            self.mpi_rank = int(found["rank2"] or found["rank5"])
         elif self.mpi_rank is not None or self.mpi_host:
             ranks = () if self.mpi_rank is None else (self.mpi_rank,)
             code = int(found["code"]) if found["code"] else None
@@ -664,8 +789,14 @@ class _FileCollector:
         time = parse_line(self.log, self.labels, 1, report.get("time", "").replace("_", " ")).time
         host = report.get("host")
         ranks = (int(rank[0]),) if rank else ()
-        if host:
-            self.evidence.hosts.update((each, host) for each in ranks)
+        local = re.search(r"\(local_rank: (\d+)\)", report.get("rank", ""))
+        if host and ranks:
+            # The ranks of a node are numbered one after the other, from local rank 0.
+            for each in range(ranks[0] - int(local[1] if local else 0), ranks[0]):
+                self.evidence.hosts.setdefault(each, host)
+            self.evidence.hosts[ranks[0]] = host
+        if ranks and (number := re.search(r"\(pid: (\d+)\)", report["exitcode"])):
+            self.evidence.processes.setdefault(int(number[1]), set()).add((ranks[0], host))
         end = TaskEnd(ranks, host, code, signal_text(code), line, self.attempt, time, reporter="torchrun")
         # torchrun lists the first failure last.
         ends = self.evidence.ends
@@ -677,9 +808,9 @@ class _FileCollector:
 
     def _plain(self, line: Line) -> bool:
         body = line.body
-        self._note_job(line)
+        is_statement = self._note_job(line)
         if _QUIET.search(body):
-            return False
+            return is_statement
         if found := _NEW_ATTEMPT.search(body):
             self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
         is_call = self._collective(line)
@@ -692,22 +823,43 @@ class _FileCollector:
         if not matches:
             if self.pending_attempt == "plain" and not _is_end_noise(body):
                 self._start_attempt()
-            return bool(self.pending_attempt) or is_call
+            return bool(self.pending_attempt) or is_call or is_statement
         strength = EXCEPTION if exception else _strength(line, matches[0].rule)
         for match in matches[:3]:
             self._add(match, line, strength)
+        if body.startswith("hpc-kit: ") and self.own and self.own[-1].line is line:
+            self.errors[line.rank] = event = self.own[-1]
+            if event.rule.name == "hpc-kit-error" and not _REFERS.match(body):
+                event.strength = WARNING  # a note, until a line says what to do
         return True
 
-    def _note_job(self, line: Line) -> None:
-        """Note the size of the job and the places of its ranks, if a line states them."""
-        body = line.body
+    def _note_job(self, line: Line) -> bool:
+        """Note the size of the job, and places and versions of its ranks. Return whether a line is about a rank."""
+        body, is_of_rank = line.body, False
         if found := _WORLD.search(body):
             self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
         if found := _PLACE_OF_RANK.search(line.text):
             host = found["host"] or found["host2"] or found["host3"]
-            self.evidence.hosts.setdefault(int(found["rank"] or found["rank2"] or found["rank3"]), host)
+            rank = int(found["rank"] or found["rank2"] or found["rank3"])
+            self.evidence.hosts.setdefault(rank, host)
+            is_of_rank = True
+            if number := re.match(r"[\w.-]+:(\d+):", line.body):
+                self.evidence.processes.setdefault(int(number[1]), set()).add((rank, host))
         if found := _NODE_LIST.search(body):
             self.evidence.node_lists.add(found["nodes"])
+        if line.rank is not None and (found := _TORCH.search(body)):
+            self.evidence.torch.setdefault(line.rank, (found["version"], line))
+            is_of_rank = True
+        if found := _JOB_ID.search(body):
+            self.evidence.job_ids.add(next(filter(None, found.groups())))
+        if found := _NODE_OF_LAUNCHER.search(body):
+            self.first_rank = int(found["size"]) * int(found["node"])
+        if found := _GPU_PROCESS.match(body):
+            self.evidence.gpu_processes[int(found["other"])] = (found["name"], int(found["held"]))
+            return True
+        if found := _WANTED_NODES.search(body):
+            self.evidence.wanted_nodes = (int(found["nodes"]), line)
+        return is_of_rank
 
     def _follows_frame(self) -> bool:
         return self.before is not None and self.before.body.startswith(" ")
@@ -734,8 +886,11 @@ class _FileCollector:
         match = specify_exit_code(match)
         groups = match.groups
         given = groups.get("rank") or groups.get("task")
+        if local := groups.get("local"):
+            given = str(self.first_rank + int(local))
         rank = int(given) if given else line.rank
-        host = groups.get("host") or line.host
+        is_about_another = None not in {rank, line.rank} and rank != line.rank
+        host = groups.get("host") or (None if is_about_another else line.host)
         if rank is not None and host:
             evidence.hosts.setdefault(rank, host)
         event = Event(
@@ -804,6 +959,9 @@ def specify_exit_code(match: Match) -> Match:
     code = match.groups.get("code", "")
     if match.rule.name != "exit-code":
         return match
+    if code.startswith("-"):  # Python's form of a signal
+        code = str(128 - int(code))
+        match = Match(match.rule, match.groups | {"code": code})
     if code in _CODE_RULES:
         return Match(rule_named(_CODE_RULES[code]), match.groups)
     return Match(match.rule, match.groups | {"meaning": _CODE_MEANINGS[code]}) if code in _CODE_MEANINGS else match

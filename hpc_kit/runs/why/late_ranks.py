@@ -6,9 +6,11 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hpc_kit.runs.why.events import LINE, WARNING, Event, Waiting, reports_end_of_inputs
+from hpc_kit.errors import HostlistError
+from hpc_kit.runs.why.events import LINE, WARNING, Event, LastLine, Waiting, reports_end_of_inputs
 from hpc_kit.runs.why.rules import rule_named
 from hpc_kit.slurm.directives import find_directive_options
+from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.sizes import size_of_job
 
 if TYPE_CHECKING:
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 ANALYSIS_ORDER = 1 << 30
 """Order of events that come from a comparison of the ranks."""
+
+_NOT_MET = {"rendezvous-timeout", "connection-lost", "collective-timeout", "late-rank", "unreachable-host"}
+"""Classes of failures that ranks with different versions of torch have when they meet."""
 
 _EQUAL_SIZES = {"ALLREDUCE", "ALLREDUCE_COALESCED", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
 _EQUAL_SIZES |= {"ALLGATHER", "REDUCE_SCATTER"}
@@ -53,8 +58,29 @@ def _different_calls(attempt: Attempt) -> Event | None:
         if len(operations) > 1:
             return _mismatch(attempt, "collective-mismatch-order", group, lambda each: f"called {each.operation}")
         if len(sizes) > 1 and None not in sizes and operations <= _EQUAL_SIZES:
-            return _mismatch(attempt, "collective-mismatch-shape", group, lambda each: f"{each.elements} elements")
+            return _different_sizes(attempt, group, sizes)
     return _different_functions(attempt)
+
+
+def _different_sizes(attempt: Attempt, group: list[Waiting], sizes: set[str | None]) -> Event:
+    """Return the cause of calls of one collective with different sizes: a barrier and a scalar have one element."""
+    found = _mismatch(
+        attempt, "collective-mismatch-shape", group, lambda each: f"{each.operation} of {each.elements} elements"
+    )
+    if "1" not in sizes:
+        return found
+    last = attempt.evidence.last_of(found.rank)
+    if last is not None and reports_end_of_inputs(last.text):
+        return _event(attempt, "uneven-inputs", _at(found.line, last, found.rank), found.rank)
+    order = _event(attempt, "collective-mismatch-order", found.line, found.rank)
+    order.groups.update(found.groups)
+    order.is_hint = True
+    return order
+
+
+def _at(line: Line, last: LastLine, rank: int | None) -> Line:
+    """Return the last line of a rank in the form of another line."""
+    return line._replace(file=last.file, number=last.number, text=last.text, body=last.text, rank=rank)
 
 
 def _calls(attempt: Attempt) -> list[Waiting]:
@@ -120,7 +146,11 @@ def _behind(attempt: Attempt) -> Event | None:
     late = sorted(rank for rank, count in enqueued.items() if count == least)
     if len(late) * 2 > len(enqueued):
         return None
-    return _event(attempt, "barrier-timeout-rank", lines[late[0]], late[0])
+    most = max(enqueued.values())
+    last = attempt.evidence.last_of(late[0])
+    line = lines[late[0]] if last is None else _at(lines[late[0]], last, late[0])
+    detail = f"its last collective had the number {least}, that of other ranks {most}"
+    return _event(attempt, "barrier-timeout-rank", line, late[0], detail=detail)
 
 
 def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
@@ -142,7 +172,7 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
     last = by_rank.get(rank)
     line = waits[0].line
     if last is not None:
-        line = line._replace(file=last.file, number=last.number, text=last.text, body=last.text, rank=rank)
+        line = _at(line, last, rank)
     if last is not None and reports_end_of_inputs(last.text):
         return _event(attempt, "uneven-inputs", line, rank)
     found = _event(attempt, "barrier-timeout-rank" if timed_out else "rank-vanished", line, rank)
@@ -160,8 +190,49 @@ def find_absent(attempt: Attempt, culprit: Event) -> Event | None:
     if len(absent) != 1 or len(came - {None}) < len(attempt.evidence.ranks) - 1 or absent[0] not in last:
         return None
     end = last[absent[0]]
-    line = culprit.line._replace(file=end.file, number=end.number, text=end.text, body=end.text, rank=absent[0])
-    return _event(attempt, "barrier-timeout-rank", line, absent[0])
+    return _event(attempt, "barrier-timeout-rank", _at(culprit.line, end, absent[0]), absent[0])
+
+
+def find_versions(attempt: Attempt, culprit: Event) -> Event | None:
+    """Return the rank whose torch differs from that of the remaining ranks, if the ranks did not find each other."""
+    stated = attempt.evidence.torch
+    versions = Counter(version for version, _ in stated.values())
+    if culprit.rule.class_ not in _NOT_MET or len(versions) < 2:
+        return None
+    usual = max(versions, key=lambda version: (versions[version], version == stated.get(0, ("",))[0]))
+    odd = min(rank for rank, (version, _) in stated.items() if version != usual)
+    other = min(rank for rank, (version, _) in stated.items() if version == usual)
+    version, line = stated[odd]
+    detail = f"rank {odd} {version}, rank {other} {usual}"
+    return _event(attempt, "torch-versions", line, odd, detail=detail)
+
+
+def _nodes_in_script(attempt: Attempt, line: Line) -> tuple[int, Line] | None:
+    """Return the number of nodes that the only script gives to torchrun, and its line in the form of another line."""
+    scripts = list(attempt.evidence.scripts.items())
+    for name, lines in scripts if len(scripts) == 1 else []:
+        for at, text in enumerate(lines, 1):
+            if found := re.search(r"--nnodes[= ][\"']?(\d+)\b(?!:)", text):
+                return int(found[1]), line._replace(file=name, number=at, text=text, body=text, rank=None)
+    return None
+
+
+def find_missing_nodes(attempt: Attempt, culprit: Event) -> Event | None:
+    """Return torchrun's number of nodes as the cause of a failed rendezvous, if the job has fewer nodes."""
+    wanted = attempt.evidence.wanted_nodes or _nodes_in_script(attempt, culprit.line)
+    lists = {row.nodes for row in attempt.rows if row.nodes} | attempt.evidence.node_lists
+    if culprit.rule.class_ != "rendezvous-timeout" or wanted is None or len(lists) != 1:
+        return None
+    try:
+        number = len(expand(lists.pop()))
+    except HostlistError:
+        return None
+    if number >= wanted[0]:
+        return None
+    nodes = "1 node" if number == 1 else f"{number} nodes"
+    return _event(
+        attempt, "world-size", wanted[1], None, detail=f"torchrun waits for {wanted[0]} nodes, and the job has {nodes}"
+    )
 
 
 def find_missing_tasks(attempt: Attempt, culprit: Event) -> Event | None:
@@ -190,6 +261,15 @@ def find_odd_rank(attempt: Attempt, mismatch: Event) -> int | None:
         for event in attempt.events
         if event.rule is mismatch.rule and {"rank", "rank2"} <= event.groups.keys()
     }
+    calls = {
+        int(event.groups[rank]): event.groups[call]
+        for event in attempt.events
+        if event.rule is mismatch.rule and {"rank", "rank2", "one", "other"} <= event.groups.keys()
+        for rank, call in (("rank", "one"), ("rank2", "other"))
+    }
+    rare = [rank for rank, call in calls.items() if list(calls.values()).count(call) == 1]
+    if len(calls) > 2 and len(rare) == 1 and len(set(calls.values())) == 2:
+        return rare[0]
     world = max([attempt.evidence.world, len(attempt.evidence.ranks), *(max(pair) + 1 for pair in pairs)])
     votes = Counter(other for _, other in pairs)
     return next((other for own, other in sorted(pairs) if 2 * other > world > own < other or votes[other] > 1), None)

@@ -133,6 +133,12 @@ _RANK_NAME = re.compile(
 _NOT_RANKS = re.compile(r"(?:^slurm-.*|node|host|attempt|epoch|step|job|part|chunk)[-_.]?$", re.IGNORECASE)
 _ELASTIC_NAME = re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$")
 _HOST_NAME = re.compile(r"^(?:node-|host-|log-|slurmd?-)?([a-z][a-z0-9-]*?\d+[a-z0-9-]*)\.(?:log|out|err|txt)$")
+_HOST_OF_SYSTEM_LOG = re.compile(
+    r"^(?:slurmd|dmesg|kern|kernel|journal|journalctl|syslog|messages)[-_.]([a-z][a-z0-9-]*?\d+[a-z0-9-]*)(?:\.\w+)?$"
+    r"|^([a-z][a-z0-9-]*?\d+[a-z0-9-]*)[-_.](?:slurmd|dmesg|kern|kernel|journal|syslog|messages)(?:\.\w+)?$"
+)
+"""A log of the operating system that is named after its host."""
+
 _NOT_HOSTS = re.compile(
     r"^(?:rank|task|job|slurm|out|log|err|train|test|step|proc|worker|stdout|stderr|attempt|run)[-_]?\d|^node[-_]\d"
 )
@@ -146,12 +152,14 @@ def _rank_in_name(path: Path) -> int | None:
 
 
 def _hosts_of_named(paths: list[Path]) -> dict[Path, str]:
-    """Return the hosts of files that are named like hosts of one cluster, `gpu03.log` and `gpu17.log`."""
+    """Return the hosts of files that are named like hosts of one cluster (`gpu03.log`), or like `dmesg-gpu03.log`."""
     groups: dict[tuple[Path, str], dict[Path, str]] = {}
     for path in paths:
         if (found := _HOST_NAME.match(path.name)) and not _NOT_HOSTS.match(path.name):
             groups.setdefault((path.parent, re.sub(r"\d+", "", found[1])), {})[path] = found[1]
-    return {path: host for group in groups.values() if len(set(group.values())) > 1 for path, host in group.items()}
+    hosts = {path: host for group in groups.values() if len(set(group.values())) > 1 for path, host in group.items()}
+    system = {path: found[1] or found[2] for path in paths if (found := _HOST_OF_SYSTEM_LOG.match(path.name))}
+    return hosts | system
 
 
 def _ranks_of_numbered(paths: list[Path]) -> dict[Path, int]:
@@ -369,6 +377,11 @@ _STAMP = re.compile(
     r"|[+-]\d\d:?\d\d)?[\])]?:? ?"
 )
 _SYSLOG = re.compile(r"(?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<host>[\w.-]+) ")
+_DMESG = re.compile(
+    r"\[[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<time>\d\d:\d\d:\d\d) (?P<year>\d{4})\] "
+)
+"""The time in `dmesg -T`."""
+
 _GLOG = re.compile(r"\[?[EWIF](?P<month>\d{1,2}?)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?")
 _IN_TEXT = re.compile(r"(?:CANCELLED AT |: )(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T_ ](?P<time>\d\d:\d\d:\d\d)")
 _HOST_IN_TEXT = re.compile(
@@ -422,7 +435,7 @@ def parse_line(log: LogFile, labels: Labels, number: int, text: str) -> Line:
         else:
             break
         body = body[prefix.end() :]
-    if time is None and (stamp := _GLOG.match(body) or _IN_TEXT.search(body)):
+    if time is None and (stamp := _DMESG.match(body) or _GLOG.match(body) or _IN_TEXT.search(body)):
         time = _seconds(stamp)
     if found := _HOST_IN_TEXT.match(body):
         host = found["host"] or found["host2"] or found["host3"] or host

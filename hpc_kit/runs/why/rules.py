@@ -108,7 +108,9 @@ def match_line(text: str, *, exception: bool = False) -> list[Match]:
             groups = {name: value for name, value in match.groupdict().items() if value}
             found[rule.name] = Match(rule, groups, pattern.is_hint)
     if exception or len(found) > 1:
-        found = {name: match for name, match in found.items() if not match.rule.alone}
+        others = {name: match for name, match in found.items() if not match.rule.alone}
+        heaviest = max(found, key=lambda name: found[name].rule.weight, default="")
+        found = others if others or exception else {heaviest: found[heaviest]}
     return sorted(found.values(), key=lambda match: -match.rule.weight)
 
 
