@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import PurePath
 from typing import NamedTuple
 
 from hpc_kit.check.bash_syntax import Assignment, SyntaxProblem, SyntaxTree, as_assignment, parse
-from hpc_kit.check.command_trace import CommandTrace, TracedAssignment, TracedCommand, variables_at
+from hpc_kit.check.command_trace import CommandTrace, FunctionCalls, TracedAssignment, TracedCommand, variables_at
 from hpc_kit.check.expansion import ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
 from hpc_kit.errors import HpcKitError
@@ -215,11 +215,18 @@ class BatchScript:
 
     @cached_property
     def _trace(self) -> tuple[CommandTrace, tuple[LaunchLine, ...]]:
+        trace, launches = self._trace_with(None)
+        # The second trace knows how each function is called.
+        return self._trace_with(trace.calls) if trace.has_functions else (trace, launches)
+
+    def _trace_with(self, calls: Mapping[str, FunctionCalls] | None) -> tuple[CommandTrace, tuple[LaunchLine, ...]]:
         launches: list[LaunchLine] = []
+        sizes = variables_at(self.size.variables(), 1)
         trace = CommandTrace(
-            ShellVariables(variables_at(self.size.variables(), 1)),
+            ShellVariables(sizes, exported=sizes),
             errexit=bool(re.match(r"#!\S+\s+-\w*e", self.lines[0])),
             nested=lambda trace, step: collect_launch_lines(trace, step, launches),
+            calls=calls,
         )
         trace.block(self._parsed.block)
         return trace, tuple(launches)

@@ -358,6 +358,11 @@ COUNTS = frozenset({
 })  # fmt: skip
 """Options that say how many nodes, tasks or processes there are."""
 
+_STEP_SIZES = frozenset({
+    "gpus", "gpus-per-node", "gpus-per-task", "gres", "het-group", "nodelist", "nodes", "ntasks", "ntasks-per-node",
+})  # fmt: skip
+"""Options of srun that give the size of a step."""
+
 _PREPARES = frozenset({"add", "cache", "export", "install", "lock", "pip", "python", "sync", "venv"})
 """Subcommands of uv and similar tools that run no program."""
 
@@ -481,6 +486,9 @@ def collect_launch_lines(
         uses = written if stages[-1].code else (*written, *code.text.task_variables)
         in_task = any(stage.kind in MULTIPLIERS for stage in stages)
         variables = trace.variables.child(code.arguments, task=in_task)
+        if any(stage.kind == "mpirun" or stage.options.keys() & _STEP_SIZES for stage in stages):
+            # Slurm sets the sizes of the step, which may be smaller than the job.
+            variables.forget([name for name in variables.values if name.startswith("SLURM_")])
         nested = partial(collect_launch_lines, launches=launches, outer=stages, root=root, written=uses)
         trace.code(code.text, ShellVariables({}, task=True) if code.remote else variables, command.position, nested)
 
