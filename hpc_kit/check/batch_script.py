@@ -22,7 +22,7 @@ from hpc_kit.slurm.directives import (
 )
 from hpc_kit.slurm.sizes import UNKNOWN, JobSize, size_of_job, sum_sizes
 from hpc_kit.slurm.units import parse_time
-from hpc_kit.slurm.versions import SlurmVersion
+from hpc_kit.slurm.versions import SlurmVersion, parse_version
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.shell_code import SHELLS
 
@@ -51,6 +51,13 @@ def convert_csh(lines: list[str]) -> str:
         return _SET.sub(lambda match: match[1] + f"{match[3]}=".rjust(len(match[0]) - len(match[1])), line)
 
     return "\n".join("" if _CONTROL.match(line) else convert(line) for line in lines)
+
+
+_NAMED_VERSION = re.compile(
+    r"(?i)(?<!since )(?<!before )(?<!after )(?<!until )(?<!than )(?<!from )"
+    r"\bslurm(?:-wlm)?(?:\s+(?:version|release))?[-_ /:=]*v?(\d\d\.\d\d(?:\.\d+)?)\b(?!\s*(?:\+|(?:or|and) (?:new|lat)er))"
+)
+"""A release that a script names: `# Slurm 23.02`, `module load slurm/22.05.8`."""
 
 
 class Site(NamedTuple):
@@ -98,6 +105,12 @@ class BatchScript:
     def is_shell(self) -> bool:
         """True if the script is for a shell that this module can read, or names no interpreter."""
         return self.interpreter is None or self.interpreter in SHELLS
+
+    @cached_property
+    def slurm_version(self) -> SlurmVersion | None:
+        """The release of Slurm at the place of submission, or else the one that a comment or module names."""
+        named = _NAMED_VERSION.search(self.text) if self.site.version is None else None
+        return parse_version(named[1]) if named else self.site.version
 
     @cached_property
     def _read(self) -> DirectiveReport:

@@ -20,6 +20,7 @@ from hpc_kit.check.bash_syntax import (
     Word,
     as_assignment,
     parse,
+    simple_commands,
 )
 from hpc_kit.check.expansion import ExpandedText, ShellVariables, common_variables, expand_value, expand_word, join_texts
 
@@ -269,7 +270,7 @@ class CommandTrace:
         inside = outer.copy()
         several = any(word.is_unknown or word.text in {"$@", "$*"} for word in step.words[1:])
         inside.positional = None if several else step.words[1:]
-        calls = self.calls.setdefault(step.name, FunctionCalls([], any(map(_runs_arguments, _commands(function)))))
+        calls = self.calls.setdefault(step.name, FunctionCalls([], any(map(_runs_arguments, _commands_of(function)))))
         calls.variables.append(inside.copy())
         known = (self._known_calls or {}).get(step.name)
         again = self._known_calls is None or (known is not None and known.runs_arguments)
@@ -356,15 +357,8 @@ class CommandTrace:
                 setattr(self, option, on)
 
 
-def _commands(compound: CompoundCommand) -> Iterator[SimpleCommand]:
-    """Yield all commands of a compound command."""
-    for _, block in compound.bodies:
-        for pipeline in (each for statement in block for each in statement.chain.pipelines):
-            for command in pipeline.commands:
-                if isinstance(command, SimpleCommand):
-                    yield command
-                else:
-                    yield from _commands(command)
+def _commands_of(function: CompoundCommand) -> list[SimpleCommand]:
+    return [command for _, block in function.bodies for command in simple_commands(block)]
 
 
 def _runs_arguments(command: SimpleCommand) -> bool:
@@ -373,7 +367,7 @@ def _runs_arguments(command: SimpleCommand) -> bool:
 
 def _local_names(function: CompoundCommand) -> set[str]:
     """Return the variables that end with a function."""
-    local = [each for each in _commands(function) if each.words and each.words[0].plain in {"local", "declare"}]
+    local = [each for each in _commands_of(function) if each.words and each.words[0].plain in {"local", "declare"}]
     return {word.raw.partition("=")[0] for each in local for word in each.words[1:]}
 
 

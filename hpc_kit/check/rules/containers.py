@@ -156,7 +156,7 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
     Documented: github.com/NVIDIA/pyxis, --container-mounts; apptainer.org/docs, "Bind Paths and Mounts".
     """
     # A variable or a module of the site may bind further folders.
-    if script.sources_files or any(re.search("BIND|MOUNT", each.name) for each in script.assignments):
+    if script.sources_files or any(_BINDS.match(each.name) for each in script.assignments):
         return
     if any(step.name in {"module", "ml"} and re.search("(?i)bind", " ".join(step.texts)) for step in script.commands):
         return
@@ -180,6 +180,7 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
                 break
 
 
+_BINDS = re.compile(r"(APPTAINER|SINGULARITY|ENROOT|PYXIS|SARUS|PODMAN)_\w*(BIND|MOUNT)")
 _USUAL_FOLDER = re.compile(r"\$\{?(PWD|HOME|SLURM_SUBMIT_DIR|SLURM_TMPDIR|TMPDIR)\b")
 
 

@@ -417,12 +417,13 @@ def step_without_cpus(script: BatchScript) -> Iterator[Problem]:
 
     In Slurm 22.05 and 23.02, srun no longer inherits --cpus-per-task from the job. Every task gets one CPU, which its
     data loaders and threads share. Slurm prints no message. The release is `slurm_version` of the cluster file, or else
-    the answer of `sinfo --version`. Without either, and on other releases, this rule finds nothing.
+    the answer of `sinfo --version`, or the one that a comment names: `# Slurm 23.02`. Without any of them, and on other
+    releases, this rule finds nothing.
 
     Fix: repeat the option on the srun line: `srun --cpus-per-task=$SLURM_CPUS_PER_TASK ...`.
     Documented: Slurm release notes 22.05; srun(1), --cpus-per-task.
     """
-    if not CPUS_NOT_HANDED_ON.holds(script.site.version) or "SRUN_CPUS_PER_TASK" in script.assigned:
+    if not CPUS_NOT_HANDED_ON.holds(script.slurm_version) or "SRUN_CPUS_PER_TASK" in script.assigned:
         return
     for launch in script.launch_lines:
         srun = launch.stage("srun")

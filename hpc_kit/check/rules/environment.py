@@ -10,6 +10,7 @@ from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
+from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
 from hpc_kit.check.rules.finding import Place, Problem, rule
@@ -290,6 +291,10 @@ def environment_without_export(script: BatchScript) -> Iterator[Problem]:
         if srun is None or srun.may_hide_options or srun.error is not None:
             continue
         yield from _step_without_export(script, launch, srun)
+    for launch in script.launch_lines:
+        if launch.program.name == "sbatch":
+            export = launch.argument("export")
+            yield from _cut_values(script, launch, export) if export is not None else ()
 
 
 def _step_without_export(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> Iterator[Problem]:
@@ -313,11 +318,16 @@ def _step_without_export(script: BatchScript, launch: LaunchLine, srun: LaunchSt
         if names.isdisjoint({"ALL", "NIL", "NONE", "PATH"}):
             what = f"--export={export.text} passes on nothing else: the tasks have no PATH"
             yield Problem(export, what, f"write --export=ALL,{export.text}", certain=False)
-        cut = [item for item in export.text.split(",")[1:] if re.fullmatch(r"[a-z0-9.]+", item)]
-        if cut and "=" in export.text and cut[0] not in script.assigned:
-            what = f"--export ends a value at the comma: {cut[0]!r} is taken for a variable"
-            remedy = "export the variable before srun, and write --export=ALL"
-            yield Problem(export, what, remedy, (launch.line,), certain=False)
+        yield from _cut_values(script, launch, export)
+
+
+def _cut_values(script: BatchScript, launch: LaunchLine, export: ExpandedText) -> Iterator[Problem]:
+    """Find a value with a comma in the --export of a command."""
+    cut = [item for item in export.text.split(",")[1:] if re.fullmatch(r"[a-z0-9.:/_-]+", item)]
+    if cut and "=" in export.text and cut[0] not in script.assigned:
+        what = f"--export ends a value at the comma: {cut[0]!r} is taken for a variable"
+        remedy = "export the variable before this line, and write --export=ALL"
+        yield Problem(export, what, remedy, (launch.line,), certain=False)
 
 
 def _sets_up_before(script: BatchScript, launch: LaunchLine) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Origin
+from hpc_kit.check.bash_syntax import Origin, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.expansion import ExpandedText, evaluate_sum
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
@@ -197,7 +197,7 @@ _FOREIGN = {
     "jsrun": "LSF", "lrun": "LSF", "bsub": "LSF", "aprun": "ALPS", "qsub": "PBS or Grid Engine",
 }  # fmt: skip
 _FOREIGN_VARIABLE = re.compile(
-    r"(PBS_(O_WORKDIR|NODEFILE|JOBID|ARRAY\w*)|LSB_\w+|SGE_TASK_ID|PE_HOSTFILE|COBALT_\w+)\Z"
+    r"(PBS_\w+|LSB_\w+|LS_SUBCWD|SGE_\w+|NSLOTS|PE_HOSTFILE|COBALT_\w+|OAR_\w+)\Z"
 )
 
 
@@ -218,7 +218,7 @@ def foreign_scheduler(script: BatchScript) -> Iterator[Problem]:
         scheduler = _FOREIGN.get(step.name)
         if scheduler is not None and step.name not in script.functions and not step.in_task:
             yield Problem(step, f"{step.name} is a command of {scheduler}", "write srun, or sbatch")
-        for part in step.syntax.parts:
+        for part in with_nested_parts((*step.syntax.parts, *(step.syntax.document or ()))):
             match = _FOREIGN_VARIABLE.match(part.text) if part.kind == "variable" else None
             if match is not None and not part.detail and part.text not in script.assigned:
                 what = f"Slurm does not set ${part.text}"

@@ -455,7 +455,7 @@ def shared_mig_devices(script: BatchScript) -> Iterator[Problem]:
             what = f"{count} processes train together on MIG devices, which NCCL cannot connect"
             yield Problem(place, what, "request one larger device, or whole GPUs", (sliced.line, launch.line))
     asked = [each for each in script.directive_options if each.name == "gpus-per-task" and _MIG.search(each.value)]
-    for each in asked if MIG_SHARED.holds(script.site.version) is not False else ():
+    for each in asked if MIG_SHARED.holds(script.slurm_version) is not False else ():
         what = f"{MIG_SHARED.releases}, all tasks of a node get the same MIG device: {each.value}"
         yield Problem(each, what, "use --gpus-per-node with all devices of a node")
 

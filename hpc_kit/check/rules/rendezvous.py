@@ -282,7 +282,10 @@ def unexported_variables(script: BatchScript) -> Iterator[Problem]:
         # The exported names are unknown.
         return
     quoted = [
-        part.text for launch in started for word in launch.command.syntax.words for part in word.parts if part.quoted
+        part.text
+        for launch in started
+        for part in (part for word in launch.command.syntax.words for part in word.parts)
+        if part.quoted and part.kind == "text"
     ]
     agents = all(launch.agent for launch in started)
     for name in dict.fromkeys(each.name for each in script.assignments if not each.in_task):
@@ -400,8 +403,10 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
     """
     if not script.size.has_several_nodes:
         return
+    copies = {each.name for each in script.written_assignments if _WHOLE.match(each.value.raw)}
+    copied = re.compile(rf"\$(\{{?)({'|'.join(copies)})\b") if copies else None
     for each in script.written_assignments:
-        text = each.value.raw
+        text = copied.sub(r"$\1SLURM_JOB_NODELIST", each.value.raw) if copied is not None else each.value.raw
         if not _HOST.match(each.name.upper()) or "scontrol" in text or _written_out(script, text):
             continue
         by_column, whole = _BY_COLUMN.search(text), _WHOLE.match(text)

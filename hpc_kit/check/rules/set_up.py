@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from difflib import SequenceMatcher, get_close_matches
 
-from hpc_kit.check.bash_syntax import Origin
+from hpc_kit.check.bash_syntax import with_nested_parts
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
@@ -187,24 +187,15 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
         return
     known = set(script.assigned) | _set_by_commands(script)
     seen: set[str] = set()
-    for step in script.commands:
-        for part in step.syntax.parts:
-            for name, guarded, place in _reads(part.kind, part.text, part.detail, part.raw, part.origin):
-                if name in known or name in seen or guarded or len(name) < 6:
-                    continue
-                match = _resembling(name, known)
-                if match is not None:
-                    seen.add(name)
-                    yield Problem(place, f"nothing sets ${name}; there is ${match}", f"write ${match}", (step.line,))
-
-
-def _reads(kind: str, text: str, detail: str, raw: str, origin: Origin) -> Iterator[tuple[str, bool, Origin]]:
-    """Yield the variables that a part of a word reads, whether they have a default, and their place."""
-    if kind == "variable" and text.isidentifier():
-        yield text, bool(re.match(r":?[-+?=]", detail)), origin
-    elif kind == "command" and "'" not in raw:
-        for match in re.finditer(r"\$\{?([A-Za-z_]\w*)(\}|\b(?![\[:#%/+=?-]))", raw):
-            yield match[1], False, origin
+    for part in with_nested_parts(part for step in script.commands for part in step.syntax.parts):
+        name = part.text
+        if part.kind != "variable" or not name.isidentifier() or len(name) < 6 or name in known or name in seen:
+            continue
+        match = _resembling(name, known) if not re.match(r":?[-+?=]", part.detail) else None
+        if match is not None:
+            seen.add(name)
+            what = f"nothing sets ${name}; there is ${match}"
+            yield Problem(part.origin, what, f"write ${match}", (part.origin.line,))
 
 
 _SETTERS = frozenset({
