@@ -55,7 +55,8 @@ def convert_csh(lines: list[str]) -> str:
 
 _NAMED_VERSION = re.compile(
     r"(?i)(?<!since )(?<!before )(?<!after )(?<!until )(?<!than )(?<!from )"
-    r"\bslurm(?:-wlm)?(?:\s+(?:version|release))?[-_ /:=]*v?(\d\d\.\d\d(?:\.\d+)?)\b(?!\s*(?:\+|(?:or|and) (?:new|lat)er))"
+    r"\bslurm(?:-wlm)?(?:\s+(?:version|release))?[-_ /:=]*v?(\d\d\.\d\d(?:\.\d+)?)\b"
+    r"(?!\s*(?:\+|(?:or|and) (?:new|lat)er))"
 )
 """A release that a script names: `# Slurm 23.02`, `module load slurm/22.05.8`."""
 
@@ -290,6 +291,15 @@ class BatchScript:
     def assigned(self) -> frozenset[str]:
         """The names of all variables that the script sets."""
         return frozenset(each.name for each in self.assignments)
+
+    def resolve(self, text: str) -> str:
+        """Replace variables by their values, if the script sets them once."""
+
+        def value(match: re.Match[str]) -> str:
+            values = [each.value.text for each in self.assignments if each.name == match[1]]
+            return values[0] if len(values) == 1 else match[0]
+
+        return re.sub(r"\$\{?(\w+)\}?", value, text)
 
     def sets_torchrun_option(self, agent: LaunchStage, option: str) -> bool:
         """Tell whether a variable sets an option that torchrun's line does not have: PET_NNODES for --nnodes."""

@@ -22,7 +22,14 @@ from hpc_kit.check.bash_syntax import (
     parse,
     simple_commands,
 )
-from hpc_kit.check.expansion import ExpandedText, ShellVariables, common_variables, expand_value, expand_word, join_texts
+from hpc_kit.check.expansion import (
+    ExpandedText,
+    ShellVariables,
+    common_variables,
+    expand_value,
+    expand_word,
+    join_texts,
+)
 
 _DECLARING = {"export", "declare", "typeset", "local", "readonly"}
 _READING = {"read", "mapfile", "readarray", "getopts"}
@@ -245,22 +252,37 @@ class CommandTrace:
         self.commands.append(step)
         if not words:
             return
-        if step.name in _DECLARING:
-            self._declare(step)
-        elif step.name in _READING:
-            self._read(step)
-        elif step.name == "unset":
-            for text in words[1:]:
-                environment.values.pop(text.text, None)
-        elif step.name == "set":
-            self._set(step)
-        elif step.name == "shift" and environment.positional is not None:
-            count = int(words[1].text) if len(words) > 1 and words[1].text.isdigit() else 1
-            environment.positional = environment.positional[count:]
+        builtin = self._builtins().get(step.name)
+        if builtin is not None:
+            builtin(step)
         elif step.name in self._functions:
             self._call(step)
-        elif step.name == "eval" and not any(word.is_unknown for word in words):
-            self.code(join_texts(words[1:], separator=" "), environment, place)
+        elif self._nested is not None:
+            self._nested(self, step)
+
+    def _builtins(self) -> dict[str, Callable[[TracedCommand], None]]:
+        """Return the commands that change the shell itself."""
+        return {
+            **dict.fromkeys(_DECLARING, self._declare),
+            **dict.fromkeys(_READING, self._read),
+            "unset": self._unset,
+            "set": self._set,
+            "shift": self._shift,
+            "eval": self._eval,
+        }
+
+    def _unset(self, step: TracedCommand) -> None:
+        for word in step.words[1:]:
+            self.variables.values.pop(word.text, None)
+
+    def _shift(self, step: TracedCommand) -> None:
+        count = int(step.texts[1]) if len(step.words) > 1 and step.texts[1].isdigit() else 1
+        if self.variables.positional is not None:
+            self.variables.positional = self.variables.positional[count:]
+
+    def _eval(self, step: TracedCommand) -> None:
+        if not any(word.is_unknown for word in step.words):
+            self.code(join_texts(step.words[1:], separator=" "), self.variables, step.position)
         elif self._nested is not None:
             self._nested(self, step)
 

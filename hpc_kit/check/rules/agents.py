@@ -87,6 +87,8 @@ def _accepted_nodes(agent: LaunchStage) -> tuple[int, int] | None:
     if "standalone" in agent.options:
         return 1, 1
     text = agent.node_count
+    if agent.kind == "composer":
+        return None if agent.options.keys() & {"world-size", "node-rank"} else (1, 1)
     if text is None:
         alone = agent.kind == "accelerate" and "config-file" not in agent.options and "num-processes" in agent.options
         return (1, 1) if agent.kind == "torchrun" or alone else None
@@ -175,7 +177,13 @@ def _loops_over_nodes(launch: LaunchLine) -> bool:
 def _same_node_rank(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int | None] | None:
     """Find agents that have the same rank on all nodes."""
     nodes, size, rank = agent.node_count, script.size_of(launch), agent.node_rank
-    if agent.kind == "deepspeed" or nodes is None or nodes.text in {"1", "1:1"} or _may_be_configured(script, agent):
+    counted = nodes is not None or agent.kind == "composer"
+    if (
+        agent.kind == "deepspeed"
+        or not counted
+        or (nodes and nodes.text in {"1", "1:1"})
+        or _may_be_configured(script, agent)
+    ):
         return None
     if not size.has_several_nodes or size.tasks_per_node != 1:
         return None
@@ -204,6 +212,7 @@ def _numbers_nodes(agent: LaunchStage) -> bool:
 def _may_be_configured(script: BatchScript, agent: LaunchStage) -> bool:
     """Tell whether a file or the environment may set options of the agent."""
     configured = any(each.name.startswith(("PET_", "ACCELERATE_")) for each in script.assignments)
+    configured = configured or (agent.kind == "composer" and "NODE_RANK" in script.assigned)
     return configured or "config-file" in agent.options or "standalone" in agent.options
 
 

@@ -8,7 +8,7 @@ from math import prod
 
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.edits import Edit
-from hpc_kit.check.expansion import FIRST_NODE
+from hpc_kit.check.expansion import FIRST_NODE, ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.errors import HpcKitError
@@ -162,7 +162,11 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
         yield Problem(place, what, "start one process per GPU", lines, certain)
     elif agent is not None:
         what = f"{processes} process{'es' * (processes > 1)} per node, but {count}: the remaining GPUs are idle"
-        yield Problem(place, what, f"start {gpus} processes per node, or request fewer GPUs", lines, certain=False)
+        remedy = f"start {gpus} processes per node, or request fewer GPUs"
+        total = agent.word_of("num-processes") if agent.kind == "accelerate" and size.has_several_nodes else None
+        if total is not None and size.nodes:
+            remedy = f"write --num_processes={size.nodes * gpus}, which counts the processes of all nodes"
+        yield Problem(total or place, what, remedy, (*lines, place.line), certain=False)
     elif any(each.name == "WORLD_SIZE" and each.value.text == str(size.ntasks) for each in script.assignments):
         # A program that starts processes of its own has a larger WORLD_SIZE.
         what = f"{processes} task{'s' * (processes > 1)} per node, as WORLD_SIZE says, but {count}: the rest is idle"
@@ -181,6 +185,8 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
     Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
     """
     launch = script.training[0] if len(script.training) == 1 else None
+    if launch is not None and launch.agent is not None:
+        yield from _world_of_composer(script, launch, launch.agent)
     if launch is None or launch.agent is not None or launch.multiplier is None or launch.in_loop:
         return
     size = script.size_of(launch)
@@ -204,6 +210,17 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
             lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.line)
             remedy = "write export WORLD_SIZE=$SLURM_NTASKS"
             yield Problem(each, what, remedy, lines, certain=not each.value.has_default)
+
+
+def _world_of_composer(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> Iterator[Problem]:
+    """Find a --world_size of composer that is not the processes of all nodes."""
+    world, each, nodes = agent.option("world-size"), count_processes(agent), script.size_of(launch).nodes
+    if agent.kind != "composer" or world is None or not world.text.isdigit() or not each or not nodes:
+        return
+    if int(world.text) != each * nodes:
+        what = f"world size {world.text}, but composer starts {each} processes on each of {nodes} nodes"
+        lines = (script.line_of("nodes"), launch.line)
+        yield Problem(agent, what, f"write --world_size={each * nodes}", lines, certain=not launch.has_default_count)
 
 
 _FOLDED = re.compile(r"(?<!\w)SLURM_(?:STEP_)?TASKS_PER_NODE(?![\w%:/#])|(?<!\w)SLURM_JOB_CPUS_PER_NODE(?![\w%:/#])")
@@ -323,6 +340,9 @@ def count_processes(agent: LaunchStage) -> int | None:
         # `--include localhost:0,1`, or `node1:0,1@node2:0,1`
         counts = {len(set(host.partition(":")[2].split(","))) for host in slots.text.split("@") if ":" in host}
         return counts.pop() if len(counts) == 1 and slots.is_known else None
+    if agent.kind == "composer":
+        text = agent.option("nproc", "n")
+        return int(text.text) if text is not None and text.text.isdigit() else None
     text, machines = agent.option("num-processes", "num-gpus"), agent.option("num-machines")
     in_file = machines is None and "config-file" in agent.options
     if text is None or not text.text.isdigit() or in_file or (machines is not None and not machines.text.isdigit()):
@@ -353,7 +373,6 @@ def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
     Fix: change the degrees or the size of the job. Keep the tensor parallel degree within a node.
     Documented: Megatron-LM, "Parallelism Strategies Guide".
     """
-    yield from _degrees_of_vllm(script)
     for launch in script.training:
         size, agent = script.size_of(launch), launch.agent
         per_node = count_processes(agent) if agent is not None else size.tasks_per_node
@@ -385,30 +404,39 @@ def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
         elif "tensor" in known and int(known["tensor"].text) > per_node:
             what = f"tensor parallel degree {known['tensor'].text} spans nodes of {per_node} ranks"
             yield Problem(known["tensor"], what, f"use at most {per_node}, and pipeline stages", lines, certain=False)
+    yield from _degrees_of_workers(script)
 
 
-def _degrees_of_vllm(script: BatchScript) -> Iterator[Problem]:
-    """Find a server of vLLM with more workers than the node has GPUs. It starts all workers itself."""
+def _degrees_of_workers(script: BatchScript) -> Iterator[Problem]:
+    """Find a program that starts its own workers, such as vLLM, with more of them than the job has GPUs."""
+    if any(launch.program.name == "ray" for launch in script.launch_lines):
+        return
     for launch in script.launch_lines:
         program, gpus = launch.program, script.size_of(launch).gpus_per_node or script.size.gpus_per_node
         module = program.options.get("module") if program.kind == "python" else None
         serves = program.name == "vllm" or (module is not None and module.text.startswith("vllm."))
-        tensor, pipeline = (
-            launch.argument("tensor-parallel-size", "tp"),
-            launch.argument("pipeline-parallel-size", "pp"),
-        )
-        if not serves or not gpus or tensor is None or not tensor.text.isdigit() or pipeline is not None:
+        degrees = [
+            launch.argument(*_DEGREES["tensor"]) or _nested_degree(launch),
+            launch.argument(*_DEGREES["pipeline"]),
+        ]
+        known = [text for text in degrees if text is not None]
+        if not (serves or launch.is_training) or not gpus or not known or not all(t.text.isdigit() for t in known):
             continue
-        if int(tensor.text) > gpus * (script.size.nodes or 1) and not any(
-            _is_ray(each) for each in script.launch_lines
-        ):
-            what = f"tensor parallel degree {tensor.text}, but the job has {gpus} GPUs per node"
+        product, total = prod(int(text.text) for text in known), gpus * (script.size.nodes or 1)
+        if product > total and not known[0].has_default:
+            shown = " x ".join(text.text for text in known)
+            what = f"parallel degree {shown}, but the job has {total} GPU{'s' * (total > 1)}"
             lines = (script.line_of("gpus-per-node", "gres", "gpus"), launch.line)
-            yield Problem(tensor, what, f"use at most {gpus}", lines)
+            yield Problem(known[0], what, f"use at most {total}", lines, certain=serves)
 
 
-def _is_ray(launch: LaunchLine) -> bool:
-    return launch.program.name == "ray"
+def _nested_degree(launch: LaunchLine) -> ExpandedText | None:
+    """Return the degree in a list of settings: `--model_args pretrained=X,tensor_parallel_size=4`."""
+    for word in launch.program.words:
+        match = re.search(r"\btensor_parallel_size=(\d+)", word.text)
+        if match is not None:
+            return word.slice_of(match.start(1), match.end(1))
+    return None
 
 
 @rule("KIT205", "warning")

@@ -52,7 +52,9 @@ def conda_without_init(script: BatchScript) -> Iterator[Problem]:
         not script.is_shell or bool(_LOGIN.match(script.lines[0])) or "BASH_ENV" in script.options.get("export", "")
     )
     for step in script.commands:
-        if step.in_task or step.name in script.functions or _in_login_shell(script, step):
+        # A function of that name passes its arguments on: `conda() { micromamba "$@"; }`.
+        own = step.name in script.functions or any(compound.name in _CONDA for compound in step.compounds)
+        if step.in_task or own or _in_login_shell(script, step):
             continue
         texts = [word.text for word in step.words]
         name, verb, *_ = [*(texts[1:] if step.name in {"builtin", "command"} else texts), "", ""]

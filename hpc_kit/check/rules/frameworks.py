@@ -196,9 +196,7 @@ def horovodrun_counts(script: BatchScript) -> Iterator[Problem]:
 _FOREIGN = {
     "jsrun": "LSF", "lrun": "LSF", "bsub": "LSF", "aprun": "ALPS", "qsub": "PBS or Grid Engine",
 }  # fmt: skip
-_FOREIGN_VARIABLE = re.compile(
-    r"(PBS_\w+|LSB_\w+|LS_SUBCWD|SGE_\w+|NSLOTS|PE_HOSTFILE|COBALT_\w+|OAR_\w+)\Z"
-)
+_FOREIGN_VARIABLE = re.compile(r"(PBS_\w+|LSB_\w+|LS_SUBCWD|SGE_\w+|NSLOTS|PE_HOSTFILE|COBALT_\w+|OAR_\w+)\Z")
 
 
 @rule("KIT227", "warning")

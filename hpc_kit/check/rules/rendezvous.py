@@ -384,7 +384,8 @@ _LIST = r"\$\{?SLURM_(?:JOB_)?NODELIST\b"
 _SENT = rf"(\$\(|`)\s*(echo|printf)\b[^|\[\]]*{_LIST}[^|\[\]]*\|\s*"
 """The list as the input of a program that does not know its brackets."""
 _WHOLE = re.compile(rf"[\"']?{_LIST}\}}?[\"']?(:\S*)?\Z")
-_AT_COMMA = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST%%?,\*\}}|{_SENT}(cut\s[^|\[\]]*-d\W*,|awk\s+-F\W*,)")
+_CUTS = r"(?:cut\s[^|\[\]]*-d\W*,|awk\s+-F\W*,|tr\s+\W*,|sed\s+\S*s/,)"
+_AT_COMMA = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST%%?,\*\}}|{_SENT}{_CUTS}|\b{_CUTS}[^|]*<<<\s*\"?{_LIST}")
 _BY_COLUMN = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST:\s*\d|{_SENT}(cut\s+-[bc]|head\s+-c)")
 _DRAWN = re.compile(r"\bRANDOM\b|\bshuf\b|/dev/urandom|\buuidgen\b|\.bind\(\(")
 _RANK = re.compile(r"PROCID|LOCALID|NODEID|RANK|hostname|HOSTNAME")
@@ -403,7 +404,9 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
     """
     if not script.size.has_several_nodes:
         return
-    copies = {each.name for each in script.written_assignments if _WHOLE.match(each.value.raw)}
+    written = script.written_assignments
+    copies = {each.name for each in written if _WHOLE.match(each.value.raw)}
+    copies -= {each.name for each in written if each.name in copies and not _WHOLE.match(each.value.raw)}
     copied = re.compile(rf"\$(\{{?)({'|'.join(copies)})\b") if copies else None
     for each in script.written_assignments:
         text = copied.sub(r"$\1SLURM_JOB_NODELIST", each.value.raw) if copied is not None else each.value.raw
@@ -680,16 +683,19 @@ def port_of_an_array(script: BatchScript) -> Iterator[Problem]:
 def loopback_interface(script: BatchScript) -> Iterator[Problem]:
     """NCCL or Gloo uses the loopback interface, and the job has several nodes.
 
-    `lo` connects the processes of one node only. Ranks of other nodes time out, or connect to themselves.
+    `lo` connects the processes of one node only. Ranks of other nodes time out, or connect to themselves. The virtual
+    nodes of the embedded Slurm are one host: the rule is silent if the cluster file says slurm = "embedded".
 
     Fix: remove the line, or name the interface of the cluster's network (`ip -br addr` on a node).
     Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
     """
     wide = any(script.size_of(launch).has_several_nodes for launch in script.training)
-    for each in script.assignments if wide else ():
+    cluster = script.site.cluster
+    one_host = cluster is not None and cluster.slurm == "embedded"
+    for each in script.assignments if wide and not one_host else ():
         if each.name not in {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} or each.value.text.lstrip("=") != "lo":
             continue
-        # The virtual nodes of an embedded Slurm share one host, and have no GPUs.
+        # Without a cluster file, a job without GPUs may be for the embedded Slurm.
         if each.name.startswith("NCCL") or script.size.has_gpus:
             what, remedy = f"{each.name}=lo reaches no other node", "remove it, or name an interface of the network"
             yield Problem(each.value, what, remedy, (script.line_of("nodes"),), edits=removal(script, each))

@@ -35,8 +35,8 @@ _SET_UP_FILE = re.compile(r"(\A|/)(activate(\.sh)?|conda\.sh|load_modules\.sh|mo
 def lost_set_up(script: BatchScript) -> Iterator[Problem]:
     """Modules or an environment that the training does not get.
 
-    A subshell, `( module load cuda )`, and a child, `bash venv/bin/activate`, set up only themselves. `module purge`
-    after `module load` removes what was loaded.
+    A subshell, `( module load cuda )`, a pipe, `module load cuda | tee log`, and a child, `bash venv/bin/activate`, set
+    up only themselves. `module purge` after `module load` removes what was loaded, and so does `conda deactivate`.
 
     Fix: `source venv/bin/activate` without parentheses, and `module purge` as the first command.
     Documented: bash(1), Command Execution Environment; lmod.readthedocs.io.
@@ -50,6 +50,10 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
         if not step.in_task and sets_up(step) and (launch := _outside(step, training)) is not None:
             what = f"the parentheses end the effect of {step.name} {step.texts[1]}: line {launch.line} does not get it"
             yield Problem(step, what, "remove the parentheses, or put the training inside", (launch.line,))
+            break
+        if not step.in_task and sets_up(step) and len(step.position.pipeline.commands) > 1 and training:
+            what = f"the pipe ends the effect of {step.name} {step.texts[1]}: each part of a pipe runs in a subshell"
+            yield Problem(step, what, "remove the pipe", (training[-1].line,))
             break
     for launch in script.launch_lines:
         shell = launch.stages[0]
@@ -75,19 +79,35 @@ def _outside(step: TracedCommand, training: list[LaunchLine]) -> LaunchLine | No
 
 
 def _purged(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem]:
+    """Find a command that takes back the last set-up before the training."""
     loaded: TracedCommand | None = None
-    purge: TracedCommand | None = None
+    undone: tuple[TracedCommand, TracedCommand] | None = None
     for step in script.commands:
-        if step.in_task or step.name not in _MODULES:
+        if step.in_task or any(compound.kind == "subshell" for compound in step.compounds):
             continue
-        if {"purge", "reset"} & set(step.texts[1:2]):
-            purge = step if loaded is not None else None
-        elif sets_up(step) or "restore" in step.texts[1:2]:
-            loaded, purge = step, None
-    after = [launch for launch in training if purge is not None and launch.line > purge.line]
-    if purge is not None and loaded is not None and after and purge.position.block is loaded.position.block:
-        what = f"this removes the modules of line {loaded.line}"
-        yield Problem(purge, what, "move it above the first module load", (loaded.line, after[0].line))
+        if loaded is not None and _takes_back(step, loaded):
+            undone = step, loaded
+        elif sets_up(step) or (step.name in _MODULES and "restore" in step.texts[1:2]):
+            loaded, undone = step, None
+    if undone is None:
+        return
+    step, loaded = undone
+    after = next((launch for launch in training if launch.command in script.commands_after(step)), None)
+    if after is not None and (step.position.block is loaded.position.block or not step.is_conditional):
+        what = f"this takes back {' '.join(loaded.texts[:2])} of line {loaded.line}"
+        remedy = f"move it above line {loaded.line}, or behind the training"
+        yield Problem(step, what, remedy, (loaded.line, after.line))
+
+
+def _takes_back(step: TracedCommand, loaded: TracedCommand) -> bool:
+    """Tell whether a command undoes the set-up of another one."""
+    verbs = [text for text in step.texts[1:] if not text.startswith("-")]
+    if step.name in _MODULES and loaded.name in _MODULES:
+        gone = {*verbs[1:]} if verbs[:1] in (["unload"], ["rm"], ["del"]) else set()
+        return verbs[:1] in (["purge"], ["reset"]) or bool(gone & {*loaded.texts[1:]})
+    if loaded.name in _MODULES:
+        return False
+    return step.name == "deactivate" or (step.name in {"conda", "mamba", "micromamba"} and verbs[:1] == ["deactivate"])
 
 
 @rule("KIT126", "warning")
