@@ -20,6 +20,7 @@ from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, JobSize, count_gpus, count_gr
 from hpc_kit.slurm.units import parse_memory
 from hpc_kit.slurm.versions import MIG_SHARED, first_release_with
 from hpc_kit.spec.cluster import Cluster
+from hpc_kit.spec.job_checks import find_unlisted
 from hpc_kit.spec.partition_checks import find_partition_obstacle, partitions_of
 
 _LOOKS_LIKE_OPTIONS = re.compile(r"(#+\w+)\s+-{1,2}[A-Za-z]")
@@ -559,8 +560,8 @@ def beyond_the_cluster(script: BatchScript) -> Iterator[Problem]:
 
     sbatch refuses it ("Requested node configuration is not available", "Invalid job array specification"), or the job
     waits for ever. The sizes are those of the cluster file, of its [partition.NAME] or else of [node]: `hpc-kit check
-    --cluster NAME FILE`. Without a file, the rule only compares an array with Slurm's default MaxArraySize, 1001, which
-    most sites raise or keep (a warning).
+    --cluster NAME FILE`. A partition, account or QOS that the file does not list is a warning. Without a file, the rule
+    only compares an array with Slurm's default MaxArraySize, 1001, which most sites raise or keep (a warning).
 
     Fix: fewer tasks, CPUs, GPUs, memory or time, or another partition. For a long array, let each element do several
     pieces of work.
@@ -576,6 +577,8 @@ def beyond_the_cluster(script: BatchScript) -> Iterator[Problem]:
         node = cluster.for_partition(options.get("partition")).node
         if options.keys().isdisjoint({"clusters", "reservation"}):
             yield from _beyond_partition(script, cluster, part, size)
+        if "clusters" not in options:
+            yield from _unlisted(cluster, part, options)
         tasks = size.tasks_per_node or (-(-size.ntasks // size.nodes) if size.ntasks and size.nodes else 1)
         cpus = tasks * (size.cpus_per_task or 1)
         memory = _memory(options.get("mem")) or (_memory(options.get("mem-per-cpu")) or 0) * cpus
@@ -586,10 +589,25 @@ def beyond_the_cluster(script: BatchScript) -> Iterator[Problem]:
             (memory, most, "MiB of memory", ("mem", "mem-per-cpu")),
         ):
             place = next((part[name] for name in names if name in part), None)
-            # A cluster without GPUs leaves such options out.
-            if place is not None and limit and count > limit:
-                what = f"{count} {unit} per node, but a node has {limit}"
-                yield Problem(place, what, f"use at most {limit} {unit} per node", (script.line_of("nodes"),))
+            # The embedded Slurm ignores GPUs. A partition without GPUs never starts the job.
+            lacks = limit == 0 and "partition" in options and cluster.slurm != "embedded"
+            if place is not None and limit is not None and count > limit and (limit or lacks):
+                what = f"{count} {unit} per node, but a node has {limit or 'none'}"
+                remedy = f"use at most {limit} {unit} per node" if limit else "use a partition that has some"
+                yield Problem(place, what, remedy, (script.line_of("nodes"), script.line_of("partition")))
+
+
+def _unlisted(cluster: Cluster, part: Mapping[str, DirectiveOption], options: Mapping[str, str]) -> Iterator[Problem]:
+    """Find a partition, account or QOS that the cluster file does not list."""
+    doubts = list(find_unlisted(cluster, options.get("partition"), options.get("account"), options.get("qos")))
+    known = tuple(cluster.partition)
+    names = options.get("partition", "").split(",") if known else []
+    doubts += [("partition", name, known) for name in names if name and name not in known]
+    for option, value, listed in doubts:
+        near = get_close_matches(value, listed, n=1)
+        what = f"--{option}={value} is not in the file of cluster '{cluster.name}'"
+        remedy = f"write {near[0]}" if near else f"use one of {', '.join(listed)}; or add it to the file"
+        yield Problem(part[option], what, remedy, certain=False)
 
 
 def _large_array(script: BatchScript, cluster: Cluster | None) -> Iterator[Problem]:
