@@ -420,7 +420,7 @@ def _degrees_of_workers(script: BatchScript) -> Iterator[Problem]:
             launch.argument(*_DEGREES["pipeline"]),
         ]
         known = [text for text in degrees if text is not None]
-        if not (serves or launch.is_training) or not gpus or not known or not all(t.text.isdigit() for t in known):
+        if not gpus or not known or not all(t.text.isdigit() for t in known):
             continue
         product, total = prod(int(text.text) for text in known), gpus * (script.size.nodes or 1)
         if product > total and not known[0].has_default:

@@ -9,6 +9,7 @@ from hpc_kit.check.bash_syntax import Origin, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.expansion import ExpandedText, evaluate_sum
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
+from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
 
 
@@ -94,7 +95,7 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
             yield Problem(launch.program, what, "write ray start --block, and end the line in &", (launch.line,))
     heads = [launch for launch, options in starts if "head" in options]
     joined = any("address" in options for _, options in starts) or any(_starts_more(each) for each in heads)
-    others = [launch for launch in script.launch_lines if launch.program.name != "ray"]
+    others = [launch for launch in script.launch_lines if launch.program.name not in HELPER_PROGRAMS]
     alone = not any(each.stage("srun", "ssh", "shell", "mpirun") or each.program.kind == "program" for each in others)
     if heads and not joined and script.size.has_several_nodes and script.size.is_stated and alone:
         what = f"Ray runs on the first node only; the job has {script.size.min_nodes} nodes"

@@ -12,7 +12,7 @@ from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand, pa
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, CommandTrace, TracedCommand
 from hpc_kit.check.expansion import ShellVariables
-from hpc_kit.check.launch_lines import LaunchLine, collect_launch_lines
+from hpc_kit.check.launch_lines import LOOPS, LaunchLine, collect_launch_lines
 from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.errors import HpcKitError
@@ -298,7 +298,8 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
         return
     wait = waits[-1]
     name = re.fullmatch(r"\$\{?(\w+)\}?", wait.syntax.words[1].raw.strip('"')) if len(wait.words) == 2 else None
-    loop = next((place for place in flow.launch.command.position.outward() if place.role == "body"), None)
+    around = flow.launch.command.position.outward()
+    loop = next((place for place in around if place.compound is not None and place.compound.kind in LOOPS), None)
     if name and loop and loop.compound not in wait.compounds:
         last = [each for step in flow.followers for each in step.syntax.assignments if each.value.raw == "$!"]
         if any(each.name == name[1] and not each.append and each.value.elements is None for each in last):

@@ -404,6 +404,7 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
     """
     if not script.size.has_several_nodes:
         return
+    yield from _cut_elsewhere(script)
     written = script.written_assignments
     copies = {each.name for each in written if _WHOLE.match(each.value.raw)}
     copies -= {each.name for each in written if each.name in copies and not _WHOLE.match(each.value.raw)}
@@ -430,6 +431,26 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
                 certain=not doubtful,
                 edits=_first_host(each),
             )
+
+
+def _cut_elsewhere(script: BatchScript) -> Iterator[Problem]:
+    """Find a folded list that `read` or `${...//,/ }` cuts at its commas, or that is the address of an agent."""
+    what, line = "this is no host name: the node list looks like gpu[01-04]", script.line_of("nodes")
+    for launch in script.training:
+        address = launch.agent.option(*_ADDRESS_OPTIONS) if launch.agent is not None else None
+        if address is not None and (_AT_COMMA.search(address.text) or _WHOLE.match(address.text)):
+            yield Problem(address, what, f"write HEAD={_FIRST} before, and use it here", (line, launch.line))
+    for step in script.commands:
+        text = script.lines[step.line - 1]
+        commas = any(each.name == "IFS" and "," in each.value.raw for each in step.syntax.assignments)
+        read = step.name in {"read", "readarray", "mapfile"} and (commas or re.search(r"-d\s*['\"]?,", text))
+        if read and re.search(rf"<<<\s*\"?{_LIST}", text) and not _written_out(script, text):
+            yield Problem(step, what, f"write MASTER_ADDR={_FIRST}", (line,))
+    for each in script.written_assignments:
+        parts = each.value.elements or ()
+        cut = next((word for word in parts if re.match(r"[\"']?\$\{SLURM_(JOB_)?NODELIST//,", word.raw)), None)
+        if cut is not None and not _written_out(script, cut.raw):
+            yield Problem(cut, what, 'write mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")', (line,))
 
 
 def _written_out(script: BatchScript, text: str) -> bool:

@@ -205,6 +205,8 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
         texts = _REMOVES.findall(step.words[1].text) if trap else []
         if step.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in step.texts[1:]):
             texts = [text for text in step.texts[1:] if not text.startswith("-")]
+        if step.name == "find" and {"-delete", "rm"} & {*step.texts}:
+            texts = step.texts[1:2]
         for target in texts:
             ends = (trap or not before or in_handler) and not copied
             folder = script.resolve(target).rstrip("/*")

@@ -47,7 +47,7 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
     if not training and script.launch_lines:
         training = [script.launch_lines[-1]]
     for step in script.commands:
-        if not step.in_task and sets_up(step) and (launch := _outside(step, training)) is not None:
+        if not step.in_task and sets_up(step) and (launch := _outside(script, step, training)) is not None:
             what = f"the parentheses end the effect of {step.name} {step.texts[1]}: line {launch.line} does not get it"
             yield Problem(step, what, "remove the parentheses, or put the training inside", (launch.line,))
             break
@@ -69,9 +69,12 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
     yield from _purged(script, training)
 
 
-def _outside(step: TracedCommand, training: list[LaunchLine]) -> LaunchLine | None:
+def _outside(script: BatchScript, step: TracedCommand, training: list[LaunchLine]) -> LaunchLine | None:
     """Return a training after a command, outside of the subshell of the command."""
     shells = [compound for compound in step.compounds if compound.kind == "subshell"]
+    # A subshell that runs a program has its set-up for itself.
+    if any(launch.command.compounds[:1] == shells[:1] for launch in script.launch_lines):
+        return None
     for launch in training if shells else ():
         if launch.line > step.line and not any(shells[0] is each for each in launch.command.compounds):
             return launch
@@ -79,24 +82,25 @@ def _outside(step: TracedCommand, training: list[LaunchLine]) -> LaunchLine | No
 
 
 def _purged(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem]:
-    """Find a command that takes back the last set-up before the training."""
-    loaded: TracedCommand | None = None
-    undone: tuple[TracedCommand, TracedCommand] | None = None
+    """Find a command that takes back modules, or an environment, before the training."""
+    loaded: dict[bool, TracedCommand] = {}
+    undone: dict[bool, tuple[TracedCommand, TracedCommand]] = {}
     for step in script.commands:
         if step.in_task or any(compound.kind == "subshell" for compound in step.compounds):
             continue
-        if loaded is not None and _takes_back(step, loaded):
-            undone = step, loaded
-        elif sets_up(step) or (step.name in _MODULES and "restore" in step.texts[1:2]):
-            loaded, undone = step, None
-    if undone is None:
-        return
-    step, loaded = undone
-    after = next((launch for launch in training if launch.command in script.commands_after(step)), None)
-    if after is not None and (step.position.block is loaded.position.block or not step.is_conditional):
-        what = f"this takes back {' '.join(loaded.texts[:2])} of line {loaded.line}"
-        remedy = f"move it above line {loaded.line}, or behind the training"
-        yield Problem(step, what, remedy, (loaded.line, after.line))
+        of_modules = step.name in _MODULES
+        before = loaded.get(of_modules)
+        if before is not None and _takes_back(step, before):
+            undone[of_modules] = step, before
+        elif sets_up(step) or (of_modules and "restore" in step.texts[1:2]):
+            loaded[of_modules] = step
+            undone.pop(of_modules, None)
+    for step, before in undone.values():
+        after = next((launch for launch in training if launch.command in script.commands_after(step)), None)
+        if after is not None and (step.position.block is before.position.block or not step.is_conditional):
+            what = f"this takes back {' '.join(before.texts[:2])} of line {before.line}"
+            remedy = f"move it above line {before.line}, or behind the training"
+            yield Problem(step, what, remedy, (before.line, after.line))
 
 
 def _takes_back(step: TracedCommand, loaded: TracedCommand) -> bool:
