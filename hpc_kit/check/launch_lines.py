@@ -165,7 +165,7 @@ def _wrapper(words: Words) -> Split:
 def _container(words: Words) -> Split:
     """Split a container or environment tool from its program, the first word that is a known program."""
     starts = (n for n in range(1, len(words)) if is_known_program(words[n], alone=True) or _starts_agent(words[n:]))
-    index = next(starts, None) or _after_image(words)
+    index = _after_image(words) or next(starts, None)
     if index is None:
         return _program(words)
     rest = words[index:]

@@ -428,9 +428,9 @@ def conda_with_nounset(script: BatchScript) -> Iterator[Problem]:
         if command.in_task:
             continue
         if command.name == "set" and len(texts) > 1:
-            if re.match(r"-[a-z]*u", texts[1]) or "-o nounset" in " ".join(texts):
+            if re.match(r"-[A-Za-z]*u", texts[1]) or "-o nounset" in " ".join(texts):
                 nounset = command.line
-            elif re.match(r"\+[a-z]*u", texts[1]) or texts[1:3] == ["+o", "nounset"]:
+            elif re.match(r"\+[A-Za-z]*u", texts[1]) or texts[1:3] == ["+o", "nounset"]:
                 nounset = None
         activates = texts[:2] in (["conda", "activate"], ["mamba", "activate"], ["source", "activate"])
         file = command.name in {"source", "."} and len(texts) > 1 and _SYSTEM_FILE.match(texts[1])

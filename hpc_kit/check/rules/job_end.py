@@ -110,7 +110,9 @@ def _within_function(step: TracedCommand) -> list[BlockPosition]:
 
 
 def _followers(script: BatchScript, step: TracedCommand) -> list[TracedCommand]:
-    return [each for each in script.commands_after(step) if _comes_after(each, step)]
+    # An option at the beginning of a line is the rest of a broken one.
+    after = [each for each in script.commands_after(step) if not re.match(r"--?[A-Za-z]", each.name)]
+    return [each for each in after if _comes_after(each, step)]
 
 
 def _comes_after(step: TracedCommand, launch: TracedCommand) -> bool:

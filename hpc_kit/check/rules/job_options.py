@@ -91,6 +91,7 @@ def refused_directives(script: BatchScript) -> Iterator[Problem]:
     Fix: follow the message. Write an option and its value as `--name=value`, without spaces around the `=`.
     Documented: sbatch(1), OPTIONS.
     """
+    yield from _misspelt_gres(script)
     for problem in script.problems:
         error = problem.error
         remedy, certain = suggest_fix(error)
@@ -110,6 +111,16 @@ def refused_directives(script: BatchScript) -> Iterator[Problem]:
             yield Problem(
                 Origin(number), what, f"write {MARK} without a space, or ##SBATCH for a comment", certain=False
             )
+
+
+def _misspelt_gres(script: BatchScript) -> Iterator[Problem]:
+    """Find a generic resource whose name is nearly `gpu`."""
+    for each in script.directive_options:
+        for item in each.value.split(",") if each.name == "gres" else ():
+            name = item.removeprefix("gres/").partition(":")[0]
+            if name != "gpu" and (name.lower() in {"gpu", "gpus"} or get_close_matches(name.lower(), ["gpu"], cutoff=0.6)):
+                what = f"Slurm's name for GPUs is gpu, not {name}: sbatch refuses the job"
+                yield Problem(each, what, f"write --gres=gpu{item[len(name) :]}", certain=False)
 
 
 def _sizes(text: str, script: BatchScript) -> set[str]:

@@ -489,7 +489,7 @@ def several_addresses(script: BatchScript) -> Iterator[Problem]:
 
 
 _OTHER_HOST = re.compile(
-    r"\btail\s+(-n\s*)?-?1\b|\bsed\s+-n\s*['\"]?(\$|[2-9]|\d\d+)p|head\s+-n?\s*[2-9]\S*\s*\|\s*tail"
+    r"\btail\s+(-n\s*)?-?1\b|\bsort\s+-\w*[rR]|\bshuf\b|\bsed\s+-n\s*['\"]?(\$|[2-9]|\d\d+)p|head\s+-n?\s*[2-9]\S*\s*\|\s*tail"
 )
 _OTHER_ELEMENT = re.compile(r"\A[\"']?\$\{(\w+)\[(-\d+|[1-9]\d*)\]\}[\"']?\Z")
 _UNORDERED = re.compile(

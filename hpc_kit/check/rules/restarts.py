@@ -25,7 +25,9 @@ _REQUEUES = re.compile(r"\bscontrol\s+(?:-\w+\s+)*requeue\b")
 
 def _requeues(script: BatchScript) -> Place | None:
     """Return the place where a script asks to be started again: an option, a command, or a trap."""
-    option = script.directive("requeue")
+    option, forbidden = script.directive("requeue"), script.directive("no-requeue")
+    if forbidden is not None and (option is None or option.line < forbidden.line):
+        return None
     return option or next((step for step in script.commands if _requeues_in(step)), None)
 
 
