@@ -20,7 +20,7 @@ from hpc_kit.slurm.directives import (
     Directives,
     find_directive_options,
 )
-from hpc_kit.slurm.sizes import UNKNOWN, JobSize, size_of_job, sum_sizes
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, UNKNOWN, JobSize, size_of_job, sum_sizes
 from hpc_kit.slurm.units import parse_time
 from hpc_kit.slurm.versions import SlurmVersion, parse_version
 from hpc_kit.spec.cluster import Cluster
@@ -235,7 +235,7 @@ class BatchScript:
 
     def _trace_with(self, calls: Mapping[str, FunctionCalls] | None) -> tuple[CommandTrace, tuple[LaunchLine, ...]]:
         launches: list[LaunchLine] = []
-        sizes = variables_at(self.size.variables(), 1)
+        sizes = variables_at(self._size_variables(), 1)
         trace = CommandTrace(
             ShellVariables(sizes, exported=sizes),
             errexit=bool(re.match(r"#!\S+\s+-\w*e", self.lines[0])),
@@ -244,6 +244,15 @@ class BatchScript:
         )
         trace.block(self._parsed.block)
         return trace, tuple(launches)
+
+    def _size_variables(self) -> dict[str, str]:
+        """Return the variables with sizes that Slurm sets in the batch shell."""
+        sizes = self.size.variables()
+        if sizes and self.options.get("gpus", "").isdigit():
+            sizes["SLURM_GPUS"] = self.options["gpus"]
+        # `--gpus-per-node=a100:4` sets SLURM_GPUS_PER_NODE to `a100:4`.
+        typed = {f"SLURM_{name.upper().replace('-', '_')}": self.options.get(name, "") for name in GPU_COUNT_OPTIONS}
+        return sizes | {name: value for name, value in typed.items() if ":" in value}
 
     @cached_property
     def commands(self) -> list[TracedCommand]:

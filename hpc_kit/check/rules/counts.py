@@ -13,7 +13,7 @@ from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import DirectiveOption, suggest_fix
-from hpc_kit.slurm.sizes import JobSize, count_nodes, size_of_job
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, JobSize, count_nodes, size_of_job
 from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
 
 _OWN_HOSTS = frozenset({"H", "host", "hosts", "hostfile", "machinefile", "f", "rf", "rankfile"})
@@ -151,7 +151,9 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
     gpus, processes = size.gpus_per_node, _processes_on_node(launch, size)
     if agent is not None and script.sets_torchrun_option(agent, "nproc-per-node"):
         return
-    if not gpus or processes is None or processes == gpus or "gpus-per-task" in script.options:
+    # Each of several tasks sees the GPUs of its own.
+    bound = "gpus-per-task" in script.options and (agent is None or size.tasks_per_node != 1)
+    if not gpus or processes is None or processes == gpus or bound:
         return
     place = agent or launch.multiplier or launch.program
     lines = (script.line_of("gpus-per-node", "gres", "gpus-per-task", "gpus"), launch.line)
@@ -223,35 +225,58 @@ def _world_of_composer(script: BatchScript, launch: LaunchLine, agent: LaunchSta
         yield Problem(agent, what, f"write --world_size={each * nodes}", lines, certain=not launch.has_default_count)
 
 
-_FOLDED = re.compile(r"(?<!\w)SLURM_(?:STEP_)?TASKS_PER_NODE(?![\w%:/#])|(?<!\w)SLURM_JOB_CPUS_PER_NODE(?![\w%:/#])")
+_FOLDED = re.compile(r"SLURM_(?:STEP_)?TASKS_PER_NODE|SLURM_JOB_CPUS_PER_NODE")
 
 
 @rule("KIT228")
 def folded_counts(script: BatchScript) -> Iterator[Problem]:
-    """A list of counts is used as a number.
+    """A list of counts, or a count with a type, is used as a number.
 
     With several nodes, Slurm folds the counts of all nodes into one text: SLURM_TASKS_PER_NODE is `4(x2)`, and
-    SLURM_JOB_CPUS_PER_NODE is `64(x2)`. Arithmetic with it is a syntax error, and no program reads it as a number.
+    SLURM_JOB_CPUS_PER_NODE is `64(x2)`. With `--gpus-per-node=a100:4`, SLURM_GPUS_PER_NODE is `a100:4`. Arithmetic with
+    such a text is a syntax error, and no program reads it as a number.
 
-    Fix: SLURM_NTASKS for all tasks; SLURM_NTASKS_PER_NODE and SLURM_CPUS_ON_NODE for one node.
-    Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+    Fix: SLURM_NTASKS for all tasks; SLURM_NTASKS_PER_NODE, SLURM_CPUS_ON_NODE and SLURM_GPUS_ON_NODE for one node.
+    Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES; awslabs/awsome-distributed-ai issue 71.
     """
-    remedy = "use SLURM_NTASKS, SLURM_NTASKS_PER_NODE or SLURM_CPUS_ON_NODE"
-    if not script.size.has_several_nodes:
-        return
-    for part in (part for step in script.commands for part in step.syntax.parts if part.kind == "arithmetic"):
-        folded = _FOLDED.search(part.text)
-        if folded is not None and folded[0] not in script.assigned:
-            what = f"{folded[0]} is no number, but a list such as 4(x{script.size.min_nodes})"
-            yield Problem(part.origin, what, remedy, (script.line_of("nodes"),))
+    parts = [part for step in script.commands for part in step.syntax.parts if part.kind == "arithmetic"]
+    for part in parts:
+        name = _no_number(script, part.text)
+        if name is not None:
+            yield _folded(script, part.origin, name)
     agents = [launch.agent for launch in script.training if launch.agent is not None]
-    texts = [agent.option("nproc-per-node", "num-processes") for agent in agents]
-    texts += [each.value for each in script.assignments if each.name in {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}]
-    for text in texts:
-        folded = _FOLDED.search(text.text) if text is not None and "$((" not in text.text else None
-        if text is not None and folded is not None and folded[0] not in script.assigned:
-            what = f"{folded[0]} is no number, but a list such as 4(x{script.size.min_nodes})"
-            yield Problem(text, what, remedy, (script.line_of("nodes"),))
+    given: list[tuple[ExpandedText | None, Place]] = [
+        (agent.option("nproc-per-node", "num-processes"), agent) for agent in agents
+    ]
+    given += [(each.value, each) for each in script.assignments if each.name in {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}]
+    for text, place in ((text, place) for text, place in given if text is not None and "$((" not in text.text):
+        typed = re.fullmatch(r"[A-Za-z]\w*:\d+", text.text)
+        name = "SLURM_GPUS_PER_NODE" if typed else _no_number(script, text.text)
+        if name is not None:
+            yield _folded(script, place, name)
+
+
+def _no_number(script: BatchScript, text: str) -> str | None:
+    """Return the variable in an expression whose value is no number in this job."""
+    for name in re.findall(r"(?<!\w)SLURM_\w+(?![\w%:/#])", text):
+        folded = script.size.has_several_nodes and _FOLDED.fullmatch(name)
+        option = name.removeprefix("SLURM_").lower().replace("_", "-")
+        typed = option in GPU_COUNT_OPTIONS and ":" in script.options.get(option, "")
+        if (folded or typed) and name not in script.assigned:
+            return name
+    return None
+
+
+def _folded(script: BatchScript, place: Place, name: str) -> Problem:
+    if "GPUS" not in name:
+        what, remedy = (
+            f"a list such as 4(x{script.size.min_nodes})",
+            "use SLURM_NTASKS, SLURM_NTASKS_PER_NODE or SLURM_CPUS_ON_NODE",
+        )
+        return Problem(place, f"{name} is no number, but {what}", remedy, (script.line_of("nodes"),))
+    option = name.removeprefix("SLURM_").lower().replace("_", "-")
+    what = f"{name} is no number, but {script.options.get(option, 'a type and a number')}"
+    return Problem(place, what, "use SLURM_GPUS_ON_NODE", (script.line_of(option),))
 
 
 @rule("KIT213", "warning")

@@ -37,13 +37,14 @@ _HARMLESS = frozenset({"comment", "job-name", "mail-user", "wckey"})
 
 @rule("KIT101")
 def missing_interpreter(script: BatchScript) -> Iterator[Problem]:
-    """The first line names no interpreter.
+    """The first line names no interpreter, or one that the system does not find.
 
     sbatch refuses a script that does not begin with `#!` ("This does not look like a batch script"). An empty line or a
-    byte order mark before it is enough.
+    byte order mark before it is enough. A path without a leading `/` leads nowhere, and Linux hands all words behind
+    `env` over as one: `#!/usr/bin/env bash -e` looks for a program of that name.
 
     Fix: make `#!/bin/bash` the very first line.
-    Documented: sbatch(1), DESCRIPTION.
+    Documented: sbatch(1), DESCRIPTION; execve(2), Interpreter scripts.
     """
     if not script.text.strip():
         yield Problem(Origin(), "the script is empty", "write #!/bin/bash in the first line, and a command")
@@ -51,6 +52,14 @@ def missing_interpreter(script: BatchScript) -> Iterator[Problem]:
         what, remedy = "the first line names no interpreter: sbatch refuses it", "begin the file with #!/bin/bash"
         edits = (Edit(1, 1, "", "#!/bin/bash\n"),) if script.lines[0].startswith("#SBATCH") else ()
         yield Problem(Origin(), what, remedy, edits=edits)
+        return
+    words = script.lines[0].removeprefix("#!").split() if script.lines else []
+    if words and not words[0].startswith("/"):
+        what = "the path of the interpreter does not begin with /: the job ends with 'bad interpreter'"
+        yield Problem(Origin(), what, f"write #!/bin/{PurePath(words[0]).name}")
+    elif len(words) > 2 and PurePath(words[0]).name == "env" and not words[1].startswith("-"):
+        what = f"env gets '{' '.join(words[1:])}' as the name of one program"
+        yield Problem(Origin(), what, f"write #!/bin/{words[1]} {' '.join(words[2:])}, or env -S")
 
 
 @rule("KIT102")
@@ -118,7 +127,9 @@ def _misspelt_gres(script: BatchScript) -> Iterator[Problem]:
     for each in script.directive_options:
         for item in each.value.split(",") if each.name == "gres" else ():
             name = item.removeprefix("gres/").partition(":")[0]
-            if name != "gpu" and (name.lower() in {"gpu", "gpus"} or get_close_matches(name.lower(), ["gpu"], cutoff=0.6)):
+            if name != "gpu" and (
+                name.lower() in {"gpu", "gpus"} or get_close_matches(name.lower(), ["gpu"], cutoff=0.6)
+            ):
                 what = f"Slurm's name for GPUs is gpu, not {name}: sbatch refuses the job"
                 yield Problem(each, what, f"write --gres=gpu{item[len(name) :]}", certain=False)
 
@@ -474,6 +485,8 @@ def shared_mig_devices(script: BatchScript) -> Iterator[Problem]:
 
 _HOURS = frozenset({12, 24, 36, 48, 72, 96, 120, 168})
 _SHORT_TIME = re.compile(r"0?[1-4]:00|0?0:\d\d")
+_RATHER_HOURS = re.compile(r"0?[68]:00|1[68]:00")
+_BRIEF = re.compile(r"(?i)test|debug|short|quick|smoke|dev|express|minute|\bmin\b|benchmark|bench")
 _UNITS = re.compile(
     r"(?i)\b\d*\s*(h|hrs?|hours?|d|days?)\b|\b(one|two|three|four|five|six|eight|ten|twelve)\s+(hours?|days?)"
 )
@@ -504,7 +517,10 @@ def minutes_for_hours(script: BatchScript) -> Iterator[Problem]:
                 f" and {match[2]} seconds" if match[2] not in {None, "00"} else ""
             )
             yield Problem(each, what, f"write --time={match[1]}:{match[2] or '00'}:00 for hours")
-        elif _SHORT_TIME.fullmatch(each.value) and script.training:
+        elif script.training and (
+            _SHORT_TIME.fullmatch(each.value)
+            or (_RATHER_HOURS.fullmatch(each.value) and not _BRIEF.search(script.text))
+        ):
             shown = f"{minutes} minute{'s' * (minutes > 1)}" if minutes else f"{match[2]} seconds"
             yield Problem(
                 each, f"--time={each.value} is {shown}", f"write --time={each.value}:00 for hours and minutes"
@@ -559,8 +575,11 @@ def memory_in_mib(script: BatchScript) -> Iterator[Problem]:
     Fix: write the unit, `--mem=16G`. `--mem=0` is all memory of the node.
     Documented: sbatch(1), --mem.
     """
+    # CUDA alone takes some hundreds of MiB.
+    least = 1000 if script.size.has_gpus else 200
     for each in script.directive_options if script.training else ():
-        if each.name in {"mem", "mem-per-cpu", "mem-per-gpu"} and each.value.isdigit() and 0 < int(each.value) < 200:
+        bound = 200 if each.name == "mem-per-cpu" else least
+        if each.name in {"mem", "mem-per-cpu", "mem-per-gpu"} and each.value.isdigit() and 0 < int(each.value) < bound:
             what = f"--{each.name}={each.value} is {each.value} MiB"
             yield Problem(each, what, f"write --{each.name}={each.value}G")
 

@@ -262,7 +262,11 @@ def unwritten_hostfile(script: BatchScript) -> Iterator[Problem]:
         for number, line in enumerate(script.code.split("\n"), start=1)
         for match in _WRITES.finditer(line)
     ]
-    hosts = [(number, path) for number, path in written if re.search(r"(host|machine|node)[-_]?(file|list|s?(?![a-z]))", path)]
+    hosts = [
+        (number, path)
+        for number, path in written
+        if re.search(r"(host|machine|node)[-_]?(file|list|s?(?![a-z]))", path)
+    ]
     for launch in script.launch_lines if hosts else ():
         stages = [stage for stage in launch.stages if stage.kind in {"deepspeed", "mpirun"}]
         text = stages[0].option(*_HOST_OPTIONS) if stages else None

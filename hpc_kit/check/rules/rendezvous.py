@@ -387,7 +387,7 @@ _WHOLE = re.compile(rf"[\"']?{_LIST}\}}?[\"']?(:\S*)?\Z")
 _CUTS = r"(?:cut\s[^|\[\]]*-d\W*,|awk\s+-F\W*,|tr\s+\W*,|sed\s+\S*s/,)"
 _AT_COMMA = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST%%?,\*\}}|{_SENT}{_CUTS}|\b{_CUTS}[^|]*<<<\s*\"?{_LIST}")
 _BY_COLUMN = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST:\s*\d|{_SENT}(cut\s+-[bc]|head\s+-c)")
-_DRAWN = re.compile(r"\bRANDOM\b|\bshuf\b|/dev/urandom|\buuidgen\b|\.bind\(\(")
+_DRAWN = re.compile(r"\bRANDOM\b|\$\$|\bBASHPID\b|\bshuf\b|/dev/urandom|\buuidgen\b|\.bind\(\(")
 _RANK = re.compile(r"PROCID|LOCALID|NODEID|RANK|hostname|HOSTNAME")
 _SAME = ("rdzv-id", "rdzv-endpoint", "master-port", "main-process-port")
 
@@ -450,7 +450,9 @@ def _cut_elsewhere(script: BatchScript) -> Iterator[Problem]:
         parts = each.value.elements or ()
         cut = next((word for word in parts if re.match(r"[\"']?\$\{SLURM_(JOB_)?NODELIST//,", word.raw)), None)
         if cut is not None and not _written_out(script, cut.raw):
-            yield Problem(cut, what, 'write mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")', (line,))
+            yield Problem(
+                cut, what, 'write mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")', (line,)
+            )
 
 
 def _written_out(script: BatchScript, text: str) -> bool:
@@ -741,6 +743,11 @@ def random_value_per_task(script: BatchScript) -> Iterator[Problem]:
         if any((piece.origin.line, piece.origin.column) in places for piece in text.pieces):
             what = "each task draws its own value, so that all differ"
             yield Problem(text, what, "draw it once in the batch script, or use $SLURM_JOB_ID")
+    together = any(each.name == "MASTER_ADDR" and not _LOOPBACK.match(each.value.text) for each in script.assignments)
+    for each in script.assignments if wide and together else ():
+        if each.in_task and each.name == "MASTER_PORT" and re.search("SLURM_(PROC|LOCAL|NODE)ID", each.value.text):
+            what = "this port depends on the rank: the tasks never meet"
+            yield Problem(each.value, what, "compute it from $SLURM_JOB_ID alone")
 
 
 def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:

@@ -67,6 +67,18 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
             what = f"{shell.name} runs {file.text} in a child: this shell does not get the environment"
             yield Problem(shell, what, f"write source {file.text}", (later.line,), certain=True)
     yield from _purged(script, training)
+    yield from _too_late(script, training)
+
+
+def _too_late(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem]:
+    """Find a set-up behind the only training, in a script without one before."""
+    set_ups = [step for step in script.commands if not step.in_task and sets_up(step)]
+    if len(training) != 1 or not set_ups or script.launch_lines[-1] is not training[0]:
+        return
+    inside = training[0].command.position in set_ups[0].position.outward()
+    if set_ups[0] in script.commands_after(training[0].command) and not inside and not set_ups[0].is_conditional:
+        what = f"the training in line {training[0].line} runs before this"
+        yield Problem(set_ups[0], what, "move it above the training", (training[0].line,))
 
 
 def _outside(script: BatchScript, step: TracedCommand, training: list[LaunchLine]) -> LaunchLine | None:
@@ -112,6 +124,24 @@ def _takes_back(step: TracedCommand, loaded: TracedCommand) -> bool:
     if loaded.name in _MODULES:
         return False
     return step.name == "deactivate" or (step.name in {"conda", "mamba", "micromamba"} and verbs[:1] == ["deactivate"])
+
+
+@rule("KIT135")
+def replaced_path(script: BatchScript) -> Iterator[Problem]:
+    """PATH is replaced instead of extended.
+
+    After `export PATH=$HOME/venv/bin`, the shell finds no other program: srun, mkdir and nvidia-smi are "command not
+    found".
+
+    Fix: `export PATH=$HOME/venv/bin:$PATH`.
+    Documented: bash(1), PATH.
+    """
+    for each in script.assignments:
+        whole = re.search(r"PATH\b|(\A|:)(/usr)?/bin(:|/?\Z)|\$\(", each.value.text)
+        later = any(launch.line > each.line for launch in script.launch_lines)
+        if each.name == "PATH" and each.position is not None and not whole and each.value.text and later:
+            what = f"PATH has only {each.value.text}: the shell does not find srun, mkdir or nvidia-smi"
+            yield Problem(each.value, what, f"write PATH={each.value.text}:$PATH")
 
 
 @rule("KIT126", "warning")
