@@ -165,6 +165,29 @@ def parse(text: str, pieces: Sequence[Piece] = WHOLE_FILE) -> SyntaxTree:
     return _Reader(text, pieces).tree()
 
 
+def simple_commands(block: Block) -> Iterator[SimpleCommand]:
+    """Yield the simple commands of a block, also those in compound commands."""
+    for pipeline in (each for statement in block for each in statement.chain.pipelines):
+        for command in pipeline.commands:
+            if isinstance(command, SimpleCommand):
+                yield command
+            else:
+                for _, inner in command.bodies:
+                    yield from simple_commands(inner)
+
+
+def with_nested_parts(parts: Iterable[Part]) -> Iterator[Part]:
+    """Yield parts of words, and behind each `$(...)` the parts of the commands in it."""
+    for part in parts:
+        yield part
+        if part.kind in {"command", "process"}:
+            start = part.origin
+            if start.exact:
+                start = start._replace(column=start.column + max(0, part.raw.find(part.text)))
+            for command in simple_commands(parse(part.text, (Piece(0, start),)).block):
+                yield from with_nested_parts((*command.parts, *(command.document or ())))
+
+
 _ASSIGNMENT = re.compile(rf"({NAME})(\[[^\]]*\])?(\+?)=")
 
 

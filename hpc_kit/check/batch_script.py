@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import PurePath
 from typing import NamedTuple
 
 from hpc_kit.check.bash_syntax import Assignment, SyntaxProblem, SyntaxTree, as_assignment, parse
-from hpc_kit.check.command_trace import CommandTrace, TracedAssignment, TracedCommand, variables_at
+from hpc_kit.check.command_trace import CommandTrace, FunctionCalls, TracedAssignment, TracedCommand, variables_at
 from hpc_kit.check.expansion import ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
 from hpc_kit.errors import HpcKitError
@@ -20,9 +20,9 @@ from hpc_kit.slurm.directives import (
     Directives,
     find_directive_options,
 )
-from hpc_kit.slurm.sizes import UNKNOWN, JobSize, size_of_job, sum_sizes
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, UNKNOWN, JobSize, size_of_job, sum_sizes
 from hpc_kit.slurm.units import parse_time
-from hpc_kit.slurm.versions import SlurmVersion
+from hpc_kit.slurm.versions import SlurmVersion, parse_version
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.shell_code import SHELLS
 
@@ -51,6 +51,14 @@ def convert_csh(lines: list[str]) -> str:
         return _SET.sub(lambda match: match[1] + f"{match[3]}=".rjust(len(match[0]) - len(match[1])), line)
 
     return "\n".join("" if _CONTROL.match(line) else convert(line) for line in lines)
+
+
+_NAMED_VERSION = re.compile(
+    r"(?i)(?<!since )(?<!before )(?<!after )(?<!until )(?<!than )(?<!from )"
+    r"\bslurm(?:-wlm)?(?:\s+(?:version|release))?[-_ /:=]*v?(\d\d\.\d\d(?:\.\d+)?)\b"
+    r"(?!\s*(?:\+|(?:or|and) (?:new|lat)er))"
+)
+"""A release that a script names: `# Slurm 23.02`, `module load slurm/22.05.8`."""
 
 
 class Site(NamedTuple):
@@ -98,6 +106,12 @@ class BatchScript:
     def is_shell(self) -> bool:
         """True if the script is for a shell that this module can read, or names no interpreter."""
         return self.interpreter is None or self.interpreter in SHELLS
+
+    @cached_property
+    def slurm_version(self) -> SlurmVersion | None:
+        """The release of Slurm at the place of submission, or else the one that a comment or module names."""
+        named = _NAMED_VERSION.search(self.text) if self.site.version is None else None
+        return parse_version(named[1]) if named else self.site.version
 
     @cached_property
     def _read(self) -> DirectiveReport:
@@ -215,14 +229,30 @@ class BatchScript:
 
     @cached_property
     def _trace(self) -> tuple[CommandTrace, tuple[LaunchLine, ...]]:
+        trace, launches = self._trace_with(None)
+        # The second trace knows how each function is called.
+        return self._trace_with(trace.calls) if trace.has_functions else (trace, launches)
+
+    def _trace_with(self, calls: Mapping[str, FunctionCalls] | None) -> tuple[CommandTrace, tuple[LaunchLine, ...]]:
         launches: list[LaunchLine] = []
+        sizes = variables_at(self._size_variables(), 1)
         trace = CommandTrace(
-            ShellVariables(variables_at(self.size.variables(), 1)),
+            ShellVariables(sizes, exported=sizes),
             errexit=bool(re.match(r"#!\S+\s+-\w*e", self.lines[0])),
             nested=lambda trace, step: collect_launch_lines(trace, step, launches),
+            calls=calls,
         )
         trace.block(self._parsed.block)
         return trace, tuple(launches)
+
+    def _size_variables(self) -> dict[str, str]:
+        """Return the variables with sizes that Slurm sets in the batch shell."""
+        sizes = self.size.variables()
+        if sizes and self.options.get("gpus", "").isdigit():
+            sizes["SLURM_GPUS"] = self.options["gpus"]
+        # `--gpus-per-node=a100:4` sets SLURM_GPUS_PER_NODE to `a100:4`.
+        typed = {f"SLURM_{name.upper().replace('-', '_')}": self.options.get(name, "") for name in GPU_COUNT_OPTIONS}
+        return sizes | {name: value for name, value in typed.items() if ":" in value}
 
     @cached_property
     def commands(self) -> list[TracedCommand]:
@@ -270,6 +300,15 @@ class BatchScript:
     def assigned(self) -> frozenset[str]:
         """The names of all variables that the script sets."""
         return frozenset(each.name for each in self.assignments)
+
+    def resolve(self, text: str) -> str:
+        """Replace variables by their values, if the script sets them once."""
+
+        def value(match: re.Match[str]) -> str:
+            values = [each.value.text for each in self.assignments if each.name == match[1]]
+            return values[0] if len(values) == 1 else match[0]
+
+        return re.sub(r"\$\{?(\w+)\}?", value, text)
 
     def sets_torchrun_option(self, agent: LaunchStage, option: str) -> bool:
         """Tell whether a variable sets an option that torchrun's line does not have: PET_NNODES for --nnodes."""

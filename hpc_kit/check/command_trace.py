@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -20,8 +20,16 @@ from hpc_kit.check.bash_syntax import (
     Word,
     as_assignment,
     parse,
+    simple_commands,
 )
-from hpc_kit.check.expansion import ExpandedText, ShellVariables, expand_value, expand_word, join_texts
+from hpc_kit.check.expansion import (
+    ExpandedText,
+    ShellVariables,
+    common_variables,
+    expand_value,
+    expand_word,
+    join_texts,
+)
 
 _DECLARING = {"export", "declare", "typeset", "local", "readonly"}
 _READING = {"read", "mapfile", "readarray", "getopts"}
@@ -125,13 +133,24 @@ class TracedAssignment(NamedTuple):
         )
 
 
+class FunctionCalls(NamedTuple):
+    """The calls of a shell function: the variables at each call, and whether the function runs its arguments."""
+
+    variables: list[ShellVariables]
+    runs_arguments: bool
+
+
 class CommandTrace:
-    """The commands and assignments of a script, in order.
+    """The commands and assignments of a script, in the order in which they run.
+
+    The commands of a function stand where it is called first. A function that runs its arguments is traced at each
+    call.
 
     Args:
         environment: Variables at the beginning.
         errexit: Whether the shell was started with -e.
         nested: Called with each command, to trace shell code that its words start (`bash -c`).
+        calls: The calls of each function, from an earlier trace. A function without a call is traced at its definition.
     """
 
     def __init__(
@@ -140,6 +159,7 @@ class CommandTrace:
         *,
         errexit: bool = False,
         nested: Callable[[CommandTrace, TracedCommand], None] | None = None,
+        calls: Mapping[str, FunctionCalls] | None = None,
     ) -> None:
         self.variables = environment
         self.commands: list[TracedCommand] = []
@@ -149,7 +169,16 @@ class CommandTrace:
         self.allexport = False
         self.files: dict[str, ExpandedText] = {}
         self.depth = 0
+        self.calls: dict[str, FunctionCalls] = {}
+        self._functions: dict[str, CompoundCommand] = {}
+        self._traced: dict[str, set[str]] = {}
+        self._known_calls = calls
         self._nested = nested
+
+    @property
+    def has_functions(self) -> bool:
+        """True if the script defines a function."""
+        return bool(self._functions)
 
     def block(
         self, block: Block, role: str = "", parent: BlockPosition | None = None, compound: CompoundCommand | None = None
@@ -192,6 +221,11 @@ class CommandTrace:
         if command.kind == "group" and len(place.pipeline.commands) == 1:
             self.block(command.bodies[0][1], "body", place, command)
             return
+        if command.kind == "function":
+            self._functions[command.name] = command
+            if self._known_calls is None or command.name in self._known_calls:
+                return
+            self._traced.setdefault(command.name, set())
         outer = self.variables
         self.variables = outer.copy()
         if command.kind in {"for", "select"}:
@@ -218,19 +252,63 @@ class CommandTrace:
         self.commands.append(step)
         if not words:
             return
-        if step.name in _DECLARING:
-            self._declare(step)
-        elif step.name in _READING:
-            self._read(step)
-        elif step.name == "unset":
-            for text in words[1:]:
-                environment.values.pop(text.text, None)
-        elif step.name == "set":
-            self._set(step)
-        elif step.name == "eval" and not any(word.is_unknown for word in words):
-            self.code(join_texts(words[1:], separator=" "), environment, place)
+        builtin = self._builtins().get(step.name)
+        if builtin is not None:
+            builtin(step)
+        elif step.name in self._functions:
+            self._call(step)
         elif self._nested is not None:
             self._nested(self, step)
+
+    def _builtins(self) -> dict[str, Callable[[TracedCommand], None]]:
+        """Return the commands that change the shell itself."""
+        return {
+            **dict.fromkeys(_DECLARING, self._declare),
+            **dict.fromkeys(_READING, self._read),
+            "unset": self._unset,
+            "set": self._set,
+            "shift": self._shift,
+            "eval": self._eval,
+        }
+
+    def _unset(self, step: TracedCommand) -> None:
+        for word in step.words[1:]:
+            self.variables.values.pop(word.text, None)
+
+    def _shift(self, step: TracedCommand) -> None:
+        count = int(step.texts[1]) if len(step.words) > 1 and step.texts[1].isdigit() else 1
+        if self.variables.positional is not None:
+            self.variables.positional = self.variables.positional[count:]
+
+    def _eval(self, step: TracedCommand) -> None:
+        if not any(word.is_unknown for word in step.words):
+            self.code(join_texts(step.words[1:], separator=" "), self.variables, step.position)
+        elif self._nested is not None:
+            self._nested(self, step)
+
+    def _call(self, step: TracedCommand) -> None:
+        """Trace the body of a function at its first call, with the variables that are equal at all calls."""
+        function, outer = self._functions[step.name], self.variables
+        inside = outer.copy()
+        several = any(word.is_unknown or word.text in {"$@", "$*"} for word in step.words[1:])
+        inside.positional = None if several else step.words[1:]
+        calls = self.calls.setdefault(step.name, FunctionCalls([], any(map(_runs_arguments, _commands_of(function)))))
+        calls.variables.append(inside.copy())
+        known = (self._known_calls or {}).get(step.name)
+        again = self._known_calls is None or (known is not None and known.runs_arguments)
+        if known is not None and not known.runs_arguments:
+            inside = common_variables(known.variables, task=inside.task)
+        if (again or step.name not in self._traced) and self.depth < _MAX_NESTING:
+            self._traced[step.name] = set()
+            number, self.variables = len(self.assignments), inside
+            self.depth += 1
+            for role, block in function.bodies:
+                self.block(block, role, step.position, function)
+            self.depth -= 1
+            self.variables = outer
+            names = {each.name for each in self.assignments[number:] if each.in_task == outer.task}
+            self._traced[step.name] = names - _local_names(function)
+        outer.take(inside, self._traced[step.name])
 
     def _read(self, step: TracedCommand) -> None:
         self.variables.forget(text.text for text in step.words[1:] if text.text.isidentifier())
@@ -299,6 +377,20 @@ class CommandTrace:
                 names.append(name.text)
             for option in {"errexit", "pipefail", "allexport"}.intersection(names):
                 setattr(self, option, on)
+
+
+def _commands_of(function: CompoundCommand) -> list[SimpleCommand]:
+    return [command for _, block in function.bodies for command in simple_commands(block)]
+
+
+def _runs_arguments(command: SimpleCommand) -> bool:
+    return bool(command.words) and any(word.raw.strip('"') in {"$@", "$*", "${@}"} for word in command.words)
+
+
+def _local_names(function: CompoundCommand) -> set[str]:
+    """Return the variables that end with a function."""
+    local = [each for each in _commands_of(function) if each.words and each.words[0].plain in {"local", "declare"}]
+    return {word.raw.partition("=")[0] for each in local for word in each.words[1:]}
 
 
 def variables_at(values: dict[str, str], line: int) -> dict[str, ExpandedText | None]:

@@ -141,10 +141,39 @@ class ShellVariables:
             self.values.pop(name, None)
             self.arrays[name] = value
 
+    def take(self, other: ShellVariables, names: Iterable[str]) -> None:
+        """Take the values of some variables from another shell."""
+        for name in names:
+            self.set(name, other.arrays.get(name) or other.values.get(name))
+            self.exported |= {name} & other.exported
+
     def forget(self, names: Iterable[str]) -> None:
         """Make variables unknown."""
         for name in names:
             self.set(name, None)
+
+
+def common_variables(shells: Sequence[ShellVariables], *, task: bool) -> ShellVariables:
+    """Return the variables that have the same value in all shells. The others are unknown."""
+    first, *others = shells
+    common = first.copy()
+    common.task = task
+    for other in others:
+        for name, value in first.values.items():
+            if _text(other.values.get(name)) != _text(value):
+                common.values[name] = None
+        for name, elements in first.arrays.items():
+            if [*map(_text, other.arrays.get(name, ()))] != [*map(_text, elements)]:
+                common.set(name, None)
+        common.exported &= other.exported
+        mine, theirs = common.positional, other.positional
+        if mine is None or theirs is None or [*map(_text, mine)] != [*map(_text, theirs)]:
+            common.positional = None
+    return common
+
+
+def _text(value: ExpandedText | None) -> str | None:
+    return value.text if value is not None else None
 
 
 def expand_value(word: Word, environment: ShellVariables) -> ExpandedText:
@@ -230,7 +259,8 @@ def _lookup(part: Part, environment: ShellVariables) -> ExpandedText | None:
         return environment.positional[index] if 0 <= index < len(environment.positional) else None
     value = environment.values.get(name)
     default = re.fullmatch(r":?-([\w./:,@%+=-]*)", detail)
-    if not detail or (default and value is not None):
+    # `${NAME:?message}` is the value, or the end of the script.
+    if not detail or re.match(r":?\?", detail) or (default and value is not None):
         return value
     # A job needs no default for a variable of Slurm. The default serves runs outside a job.
     if default and name not in environment.values and not name.startswith(_SET_BY_SLURM):

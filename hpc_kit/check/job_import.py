@@ -220,7 +220,7 @@ class _Importer:
         found = find_launcher(texts) if texts else None
         if multiplier is not None and multiplier.kind == "mpirun":
             job = self._after_mpirun(job, launch, multiplier)
-        if found is not None and found.kind in AGENTS:
+        if found is not None and found.kind in AGENTS and found.kind != "composer":
             job, kept = self._after_agent(job, launch, found)
             words = words[len(texts) - len(kept) :] if kept != texts else words
             words = self._starting_with_python(words, found)

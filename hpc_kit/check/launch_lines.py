@@ -11,7 +11,16 @@ from typing import NamedTuple
 
 from hpc_kit.check.command_trace import CommandTrace, TracedCommand
 from hpc_kit.check.expansion import ExpandedText, ShellVariables, TaskVariableUse, join_texts
-from hpc_kit.check.programs import AGENTS, HELPER_PROGRAMS, MULTIPLIERS, PYTHON, REMOTE, SHELL_BUILTINS, WRAPPERS
+from hpc_kit.check.programs import (
+    AGENTS,
+    CONTAINER_VALUED,
+    HELPER_PROGRAMS,
+    MULTIPLIERS,
+    PYTHON,
+    REMOTE,
+    SHELL_BUILTINS,
+    WRAPPERS,
+)
 from hpc_kit.errors import DirectiveError
 from hpc_kit.slurm.directives import PLUGIN_OPTION
 from hpc_kit.slurm.getopt import parse_options
@@ -69,6 +78,11 @@ class LaunchStage(NamedTuple):
     def option(self, *names: str) -> ExpandedText | None:
         """Return the value of the first of these options that the stage has."""
         return next((self.options[name] for name in names if name in self.options), None)
+
+    def word_of(self, name: str) -> ExpandedText | None:
+        """Return the word that gives an option."""
+        texts = ((word, word.text.partition("=")[0].lstrip("-").replace("_", "-")) for word in self.words)
+        return next((word for word, text in texts if text == name and word.text.startswith("-")), None)
 
     @property
     def node_count(self) -> ExpandedText | None:
@@ -151,7 +165,7 @@ def _wrapper(words: Words) -> Split:
 def _container(words: Words) -> Split:
     """Split a container or environment tool from its program, the first word that is a known program."""
     starts = (n for n in range(1, len(words)) if is_known_program(words[n], alone=True) or _starts_agent(words[n:]))
-    index = next(starts, None)
+    index = _after_image(words) or next(starts, None)
     if index is None:
         return _program(words)
     rest = words[index:]
@@ -159,6 +173,25 @@ def _container(words: Words) -> Split:
     if _name(words) == "uv" and rest[0].text.endswith(".py"):
         rest = [rest[0]._replace(text="python"), *rest]
     return LaunchStage("wrapper", tuple(words)), rest
+
+
+def _after_image(words: Words) -> int | None:
+    """Return the index of the program of `apptainer exec IMAGE program`; None if the program is unknown."""
+    texts = [word.text for word in words]
+    verb = next((index for index, text in enumerate(texts[:6]) if text == "exec"), None)
+    if _name(words) not in {"apptainer", "singularity"} or verb is None:
+        return None
+    index = verb + 1
+    while index < len(texts) and texts[index].startswith("-"):
+        index += 2 if texts[index] in CONTAINER_VALUED else 1
+    # An unknown variable in front of the image may contain options.
+    while index + 1 < len(texts) and words[index].is_unknown and _IMAGE.search(texts[index + 1]):
+        index += 1
+    known = index + 1 < len(texts) and not words[index + 1].is_unknown
+    return index + 1 if known else None
+
+
+_IMAGE = re.compile(r"\.(sif|simg|img)\Z|\A(docker|oras|library|shub)://|(?i:(sif|image|img|container)\}?\Z)")
 
 
 def _remote(words: Words) -> Split:
@@ -292,6 +325,11 @@ def _agent(words: Words) -> Split:
         if not rest or rest[0].text != "launch":
             return _program(words)
         rest = rest[1:]
+    if name == "tune":
+        # torchtune's `tune run` has the options of torchrun.
+        if not rest or rest[0].text != "run":
+            return _program(words)
+        name, rest = "torchrun", rest[1:]
     return _argparse(name, words, rest)
 
 
@@ -343,7 +381,7 @@ def _each(names: Iterable[str], parse: Callable[[Words], Split]) -> dict[str, Ca
 
 _PARSERS = (
     _each(MPIRUN, _mpirun)
-    | _each(AGENTS, _agent)
+    | _each({*AGENTS, "tune"}, _agent)
     | _each(SHELLS, _shell)
     | _each(REMOTE, _remote)
     | _each(CONTAINERS, _container)
@@ -357,6 +395,14 @@ COUNTS = frozenset({
     "num-processes", "num-gpus",
 })  # fmt: skip
 """Options that say how many nodes, tasks or processes there are."""
+
+_TRAINS = re.compile(r"(train|finetune)(?!.*\.(py|\w?sh)\Z)")
+"""Names of programs that train: nnUNetv2_train, fairseq-train."""
+
+_STEP_SIZES = frozenset({
+    "gpus", "gpus-per-node", "gpus-per-task", "gres", "het-group", "nodelist", "nodes", "ntasks", "ntasks-per-node",
+})  # fmt: skip
+"""Options of srun that give the size of a step."""
 
 _PREPARES = frozenset({"add", "cache", "export", "install", "lock", "pip", "python", "sync", "venv"})
 """Subcommands of uv and similar tools that run no program."""
@@ -446,6 +492,8 @@ class LaunchLine(NamedTuple):
             return False
         if self.multiplier is not None:
             return program.kind != "srun" and program.words[-1].text not in {"--version", "-V", "--help"}
+        if program.kind == "program":
+            return _TRAINS.search(program.name) is not None
         return program.kind == "python" and bool(program.options.keys() & {"file", "module"})
 
 
@@ -481,6 +529,9 @@ def collect_launch_lines(
         uses = written if stages[-1].code else (*written, *code.text.task_variables)
         in_task = any(stage.kind in MULTIPLIERS for stage in stages)
         variables = trace.variables.child(code.arguments, task=in_task)
+        if any(stage.kind == "mpirun" or stage.options.keys() & _STEP_SIZES for stage in stages):
+            # Slurm sets the sizes of the step, which may be smaller than the job.
+            variables.forget([name for name in variables.values if name.startswith("SLURM_")])
         nested = partial(collect_launch_lines, launches=launches, outer=stages, root=root, written=uses)
         trace.code(code.text, ShellVariables({}, task=True) if code.remote else variables, command.position, nested)
 

@@ -23,8 +23,16 @@ AGENTS = {
     "torchrun": AgentOptions("nnodes", "node-rank", "master-addr", "master-port", "nproc-per-node"),
     "accelerate": AgentOptions("num-machines", "machine-rank", "main-process-ip", "main-process-port", "num-processes"),
     "deepspeed": AgentOptions("num-nodes", "node-rank", "master-addr", "master-port", "num-gpus"),
+    # composer counts no nodes, but the processes of all nodes: --world_size.
+    "composer": AgentOptions("", "node-rank", "master-addr", "master-port", "nproc"),
 }
 """Launchers that start several processes on their own node. accelerate alone counts the processes of all nodes."""
+
+CONTAINER_VALUED = frozenset({
+    "-B", "--bind", "--env", "--env-file", "-H", "--home", "-W", "--workdir", "--pwd", "--cwd", "-o", "--overlay", "-S",
+    "--scratch", "--mount", "--network", "--security", "--app", "--fusemount", "--hostname",
+})  # fmt: skip
+"""Options of apptainer with a value."""
 
 
 class WrapperOptions(NamedTuple):

@@ -258,19 +258,27 @@ def list_doubts(job: Job, cluster: Cluster) -> Iterator[str]:
     They are no errors: the lists are those of one user and one login node.
     """
     resources = job.resources
-    partition = cluster.partition.get(resources.partition or "")
-    for name, value, lists in (
-        ("account", resources.account, [cluster.accounts, *([partition.accounts] if partition else [])]),
-        ("qos", resources.qos, [cluster.qos, *([partition.qos] if partition else [])]),
-    ):
-        short = next((known for known in lists if value is not None and known and value not in known), None)
-        if short:
-            yield f"--{name}={value} is not among those of cluster '{cluster.name}': {', '.join(short)}"
+    for name, value, known in find_unlisted(cluster, resources.partition, resources.account, resources.qos):
+        yield f"--{name}={value} is not among those of cluster '{cluster.name}': {', '.join(known)}"
     environment = cluster.environment
     tools = {"apptainer": {"apptainer", "singularity"}, "pyxis": {"pyxis"}}
     for name, tool in tools.items():
         if getattr(environment, name) and cluster.containers and not tool & set(cluster.containers):
             yield f"cluster '{cluster.name}' has no {name}; its containers: {', '.join(cluster.containers)}"
+
+
+def find_unlisted(
+    cluster: Cluster, partition: str | None, account: str | None, qos: str | None
+) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield the account and the QOS if the cluster file has a list without them: the option, its value, the list."""
+    own = cluster.partition.get(partition or "")
+    for name, value, lists in (
+        ("account", account, [cluster.accounts, *([own.accounts] if own else [])]),
+        ("qos", qos, [cluster.qos, *([own.qos] if own else [])]),
+    ):
+        short = next((known for known in lists if value is not None and known and value not in known), None)
+        if value is not None and short:
+            yield name, value, short
 
 
 def check_components(job: Job, origins: Origins, uneven: list[int]) -> None:

@@ -18,7 +18,11 @@ from tests import golden
 HEAD = "#!/bin/bash\n"
 CLUSTER = Cluster(
     node=Node(cpus=128, gpus=8, mem="512G"),
-    partition={"short": Partition(nodes=4, max_time=60, cpus=16), "long": Partition(nodes=100)},
+    partition={
+        "short": Partition(nodes=4, max_time=60, cpus=16),
+        "long": Partition(nodes=100),
+        **{name: Partition() for name in ("a100", "batch", "cpu", "gpu")},
+    },
     max_array_size=501,
 )
 FOUR = HEAD + "#SBATCH --nodes=4 --ntasks-per-node=2\n"

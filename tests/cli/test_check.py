@@ -79,6 +79,78 @@ def test_warnings_fail_only_with_strict(kit: Kit, project: Path) -> None:
     assert [kit("check", "x.sbatch", *words).returncode for words in ([], ["--strict"])] == [0, 1]
 
 
+CLUSTER_FILE = """\
+accounts = ["physics"]
+
+[node]
+cpus = 64
+gpus = 4
+
+[partition.gpu]
+default = true
+nodes = 8
+max_time = 1440
+
+[partition.cpu]
+nodes = 16
+cpus = 128
+gpus = 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "line", "severity", "words"),
+    [
+        ("-p gpu --time=2-00:00:00", 3, "error", "partition gpu never starts this job: --time=2-00:00:00"),
+        ("--time=1-00:00:01", 3, "error", "the partition allows 1-00:00:00"),
+        ("-p gpu -n 8 -N 1 -c 16", 3, "error", "128 CPUs per node, but a node has 64"),
+        ("-p gpu -N 1 --gpus-per-node=8", 3, "error", "8 GPUs per node, but a node has 4"),
+        ("-p cpu -N 1 --gres=gpu:1", 3, "error", "1 GPUs per node, but a node has none"),
+        ("-p gpu -N 9", 3, "error", "9 nodes; the partition has 8"),
+        ("-p gpuu", 3, "warning", "--partition=gpuu is not in the file of cluster 'site'"),
+        ("-A chemistry", 3, "warning", "--account=chemistry is not in the file of cluster 'site'"),
+    ],
+)
+def test_a_script_is_compared_with_the_partitions_of_the_cluster_file(
+    kit: Kit, project: Path, options: str, line: int, severity: str, words: str
+) -> None:
+    (project / "env").mkdir(exist_ok=True)
+    (project / "env/site.toml").write_text(CLUSTER_FILE)
+    (project / "a.sbatch").write_text(f"#!/bin/bash\n#SBATCH --mem=8G\n#SBATCH {options}\nsrun -c 1 hostname\n")
+    done = kit("check", "--json", "--cluster", "site", "a.sbatch")
+    report = json.loads(done.stdout)
+    (found,) = [each for each in report["findings"] if each["code"] == "KIT132"]
+    assert (found["line"], found["severity"]) == (line, severity)
+    assert words in found["what"]
+
+
+def test_a_script_that_fits_its_partition_has_no_faults(kit: Kit, project: Path) -> None:
+    (project / "env").mkdir(exist_ok=True)
+    (project / "env/site.toml").write_text(CLUSTER_FILE)
+    fitting = "#SBATCH -p cpu -A physics -N 2 -n 2 -c 128 --mem=8G --time=2-00:00:00"
+    (project / "a.sbatch").write_text(f"#!/bin/bash\n{fitting}\nsrun -c 128 hostname\n")
+    done = kit("check", "--cluster", "site", "a.sbatch")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no fault found" in done.stdout
+
+
+def test_one_host_may_use_its_loopback_interface(kit: Kit, project: Path) -> None:
+    (project / "env").mkdir(exist_ok=True)
+    for slurm in ("embedded", "system"):
+        (project / f"env/{slurm}.toml").write_text(f'slurm = "{slurm}"\n[node]\ncpus = 4\ngpus = 1\n')
+    head = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --gpus-per-node=1\n"
+    (project / "a.sbatch").write_text(f"{head}export GLOO_SOCKET_IFNAME=lo\nsrun python train.py\n")
+    codes = {
+        slurm: [
+            each["code"]
+            for each in json.loads(kit("check", "--json", "--cluster", slurm, "a.sbatch").stdout)["findings"]
+        ]
+        for slurm in ("embedded", "system")
+    }
+    assert "KIT309" not in codes["embedded"]
+    assert "KIT309" in codes["system"]
+
+
 def test_the_log_folder_is_sought_in_the_folder_of_sbatch(kit: Kit, project: Path) -> None:
     (project / "x.sbatch").write_text("#!/bin/bash\n#SBATCH --output=logs/%j.log\nsrun python t.py\n")
     done = kit("check", "x.sbatch")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Origin, SimpleCommand, as_assignment
+from hpc_kit.check.bash_syntax import Origin, SimpleCommand, as_assignment, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
@@ -87,6 +87,8 @@ def _accepted_nodes(agent: LaunchStage) -> tuple[int, int] | None:
     if "standalone" in agent.options:
         return 1, 1
     text = agent.node_count
+    if agent.kind == "composer":
+        return None if agent.options.keys() & {"world-size", "node-rank"} else (1, 1)
     if text is None:
         alone = agent.kind == "accelerate" and "config-file" not in agent.options and "num-processes" in agent.options
         return (1, 1) if agent.kind == "torchrun" or alone else None
@@ -175,7 +177,13 @@ def _loops_over_nodes(launch: LaunchLine) -> bool:
 def _same_node_rank(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int | None] | None:
     """Find agents that have the same rank on all nodes."""
     nodes, size, rank = agent.node_count, script.size_of(launch), agent.node_rank
-    if agent.kind == "deepspeed" or nodes is None or nodes.text in {"1", "1:1"} or _may_be_configured(script, agent):
+    counted = nodes is not None or agent.kind == "composer"
+    if (
+        agent.kind == "deepspeed"
+        or not counted
+        or (nodes and nodes.text in {"1", "1:1"})
+        or _may_be_configured(script, agent)
+    ):
         return None
     if not size.has_several_nodes or size.tasks_per_node != 1:
         return None
@@ -204,6 +212,7 @@ def _numbers_nodes(agent: LaunchStage) -> bool:
 def _may_be_configured(script: BatchScript, agent: LaunchStage) -> bool:
     """Tell whether a file or the environment may set options of the agent."""
     configured = any(each.name.startswith(("PET_", "ACCELERATE_")) for each in script.assignments)
+    configured = configured or (agent.kind == "composer" and "NODE_RANK" in script.assigned)
     return configured or "config-file" in agent.options or "standalone" in agent.options
 
 
@@ -218,9 +227,10 @@ def unset_slurm_variables(script: BatchScript) -> Iterator[Problem]:
     """The script reads a variable that Slurm does not set there.
 
     Slurm sets SLURM_NTASKS_PER_NODE, SLURM_CPUS_PER_TASK, SLURM_GPUS, SLURM_GPUS_PER_NODE and SLURM_GPUS_PER_TASK only
-    if the job gives the option of that name. In the batch script, the same applies to SLURM_NTASKS, which
-    --ntasks-per-node sets, too. srun sets SLURM_LAUNCH_NODE_IPADDR and SLURM_STEP_... for its tasks only. A session of
-    ssh has no variable of Slurm at all: in single quotes, the remote shell expands the variable (an error).
+    if the job gives the option of that name, and SLURM_ARRAY_TASK_ID only in an array. In the batch script, the same
+    applies to SLURM_NTASKS, which --ntasks-per-node sets, too. srun sets SLURM_LAUNCH_NODE_IPADDR and SLURM_STEP_...
+    for its tasks only. A session of ssh has no variable of Slurm at all: in single quotes, the remote shell expands the
+    variable (an error).
 
     Fix: give the option, or read a variable that is always set: SLURM_GPUS_ON_NODE, SLURM_NNODES. For ssh, use double
     quotes, so that the batch shell expands the variable.
@@ -239,6 +249,32 @@ def unset_slurm_variables(script: BatchScript) -> Iterator[Problem]:
                     yield Problem(Origin(line, part.origin.column), what, remedy, (launch.line,), certain=True)
     yield from _step_variables(script)
     yield from _missing_options(script)
+    yield from _unset_at_first(script)
+
+
+def _unset_at_first(script: BatchScript) -> Iterator[Problem]:
+    """Find variables of arrays in a job without one, and of restarts where an unset variable ends the script."""
+    lines = script.code.split("\n")
+    nounset = next((number for number, line in enumerate(lines, start=1) if re.match(_NOUNSET, line)), None)
+    tested = re.search(r"-[zvn]\s+\"?(\$\{?)?SLURM_(RESTART_COUNT|ARRAY)|\[\[? -v SLURM_", script.code)
+    # A comment may tell how to submit the script as an array.
+    is_array = "array" in script.options or re.search(r"(?i)--array|\barray\b", script.text) or script.sources_files
+    for part in with_nested_parts(part for step in script.commands for part in step.syntax.parts):
+        if part.kind == "variable" and not re.match(r":?[-+?=]", part.detail):
+            names = re.findall(r"SLURM_(?:ARRAY_(?:TASK|JOB)_ID|RESTART_COUNT)\b", part.text + part.detail)
+        else:
+            names = re.findall(r"SLURM_ARRAY_TASK_ID\b", part.text) if part.kind == "arithmetic" else []
+        name = names[0] if names and not tested and names[0] not in script.assigned else None
+        if name == "SLURM_RESTART_COUNT" and nounset is not None and part.origin.line > nounset:
+            what = "$SLURM_RESTART_COUNT is not set at the first start: set -u ends the script"
+            yield Problem(part.origin, what, "write ${SLURM_RESTART_COUNT:-0}", (nounset,), certain=True)
+            return
+        if name is not None and name.startswith("SLURM_ARRAY") and not is_array and script.directives.lines:
+            yield Problem(part.origin, f"${name} is not set: the job has no --array", "add #SBATCH --array=...")
+            return
+
+
+_NOUNSET = r"\s*set\s+(-[A-Za-z]*u|.*-o\s+nounset)"
 
 
 def _missing_ntasks(script: BatchScript) -> Iterator[Problem]:

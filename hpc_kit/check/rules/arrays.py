@@ -11,6 +11,7 @@ from hpc_kit.check.bash_grammar import NAME
 from hpc_kit.check.bash_syntax import Origin, Word
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.expansion import evaluate_sum
+from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.restarts import overwritten_files
 
@@ -237,6 +238,7 @@ _OUTPUTS = (
     "output", "out", "output-file", "out-file", "outfile", "output-path", "out-path", "save", "save-path", "save-to",
     "ckpt", "ckpt-path", "checkpoint", "checkpoint-path", "log-file", "logfile", "result", "results", "result-file",
     "results-file", "csv", "metrics", "metrics-file", "predictions", "pred-file",
+    "save-best", "save-model", "best-model", "model-out",
 )  # fmt: skip
 _OUTPUT_FOLDERS = ("ckpt-dir", "checkpoint-dir", "save-dir", "default-root-dir")
 _SAME_FOR_ALL = re.compile(r"\$\{?(SLURM_ARRAY_JOB_ID|SLURM_JOB_NAME|SLURM_SUBMIT_DIR|USER|HOME|PWD|WORK|SCRATCH)\b")
@@ -257,21 +259,32 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
         return
     remedy = "write $SLURM_ARRAY_TASK_ID in the name"
     for launch in script.training:
-        file, folder = launch.argument(*_OUTPUTS), launch.argument(*_OUTPUT_FOLDERS)
-        if folder is None and any(
-            re.match(r"--(do|per[-_]device)[-_]train", word.text) for word in launch.program.words
-        ):
-            # Hugging Face's Trainer saves its checkpoints there.
-            folder = launch.argument("output-dir")
+        files = [text for name in _OUTPUTS if (text := launch.argument(name)) is not None]
+        file = next((text for text in files if _FILE.match(_SAME_FOR_ALL.sub("", text.text))), None)
+        folder = launch.argument(*_OUTPUT_FOLDERS)
+        if folder is None and (_trains_with_hugging_face(launch) or not _knows_element(launch)):
+            folder = launch.argument("output-dir", "out-dir", "outdir", "out", "run-dir", "work-dir", "save")
         name = launch.argument("name", "run-name", "exp-name", "experiment", "experiment-name", "run-id", "tag")
         names_run = name is not None and "$" in name.text
-        if file is not None and _FILE.match(file.text):
+        if file is not None:
             what = f"all elements of the array write {file.text}"
             yield Problem(file, what, remedy, (directive.line,))
         elif folder is not None and folder.text and not names_run and not _SAME_FOR_ALL.sub("", folder.text).count("$"):
-            what = f"all elements of the array save their checkpoints in {folder.text}"
+            what = f"all elements of the array save their results in {folder.text}"
             yield Problem(folder, what, remedy, (directive.line,))
         for output in overwritten_files(launch):
             if output.literal and not output.literal.startswith("/dev/"):
                 what = f"all elements of the array overwrite {output.literal}"
                 yield Problem(output, what, remedy, (directive.line,))
+
+
+def _trains_with_hugging_face(launch: LaunchLine) -> bool:
+    """Tell whether the program is one of Hugging Face's, whose Trainer saves its checkpoints in --output_dir."""
+    return any(re.match(r"--(do|per[-_]device)[-_]train", word.text) for word in launch.program.words)
+
+
+def _knows_element(launch: LaunchLine) -> bool:
+    """Tell whether the program gets the index, or nothing that differs between the elements."""
+    # An element of a list does not tell the index that selected it.
+    texts = [re.sub(rf"\$\{{{NAME}\[[^]]*\]\}}", "$?", word.text) for word in launch.program.words[1:]]
+    return any(_INDEX in text for text in texts) or not any("$" in _SAME_FOR_ALL.sub("", text) for text in texts)

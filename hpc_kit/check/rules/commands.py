@@ -32,7 +32,11 @@ def endless_command(script: BatchScript) -> Iterator[Problem]:
         step = launch.command
         if last is None or launch is last or step.in_background or launch.inner_command is not step:
             continue
-        if step.line >= last.line or not _is_on_the_way(step, last) or not runs_forever(launch.program.words):
+        if (
+            step not in script.commands_before(last.command)
+            or not _is_on_the_way(step, last)
+            or not runs_forever(launch.program.words)
+        ):
             continue
         what = f"{launch.program.name} runs until the job ends: line {last.line} never starts"
         remedy = "end the line in &" + (", and write srun --overlap" if launch.multiplier else "")
@@ -43,7 +47,12 @@ def _is_on_the_way(step: TracedCommand, last: LaunchLine) -> bool:
     """Tell whether the shell runs the command before the training, whatever happens."""
     around = last.command.compounds
     return all(
-        place.chain_index == 0 and (place.compound is None or any(place.compound is each for each in around))
+        place.chain_index == 0
+        and (
+            place.compound is None
+            or place.compound.kind in {"function", "group"}
+            or any(place.compound is each for each in around)
+        )
         for place in step.position.outward()
     )
 

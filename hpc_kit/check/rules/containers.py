@@ -11,17 +11,12 @@ from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
+from hpc_kit.check.programs import CONTAINER_VALUED, HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
 
 _RUNTIMES = frozenset({"apptainer", "singularity"})
 _ENGINES = frozenset({"docker", "enroot", "podman", "podman-hpc"})
 """Runtimes whose containers see no folder of the host by themselves."""
-
-_VALUED = frozenset({
-    "-B", "--bind", "--env", "--env-file", "-H", "--home", "-W", "--workdir", "--pwd", "--cwd", "-o", "--overlay", "-S",
-    "--scratch", "--mount", "--network", "--security", "--app", "--fusemount", "--hostname",
-})  # fmt: skip
-"""Options of apptainer with a value."""
 
 
 class Container(NamedTuple):
@@ -77,7 +72,7 @@ def _leading_options(texts: list[str], start: int) -> tuple[tuple[str, ...], int
     options, index = [], start
     while index < len(texts) and texts[index].startswith("-"):
         options.append(texts[index])
-        index += 2 if texts[index] in _VALUED else 1
+        index += 2 if texts[index] in CONTAINER_VALUED else 1
     return tuple(options), index
 
 
@@ -156,7 +151,7 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
     Documented: github.com/NVIDIA/pyxis, --container-mounts; apptainer.org/docs, "Bind Paths and Mounts".
     """
     # A variable or a module of the site may bind further folders.
-    if script.sources_files or any(re.search("BIND|MOUNT", each.name) for each in script.assignments):
+    if script.sources_files or any(_BINDS.match(each.name) for each in script.assignments):
         return
     if any(step.name in {"module", "ml"} and re.search("(?i)bind", " ".join(step.texts)) for step in script.commands):
         return
@@ -180,6 +175,7 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
                 break
 
 
+_BINDS = re.compile(r"(APPTAINER|SINGULARITY|ENROOT|PYXIS|SARUS|PODMAN)_\w*(BIND|MOUNT)")
 _USUAL_FOLDER = re.compile(r"\$\{?(PWD|HOME|SLURM_SUBMIT_DIR|SLURM_TMPDIR|TMPDIR)\b")
 
 
@@ -198,8 +194,10 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
     Documented: apptainer.org/docs, "GPU Support"; docs.docker.com, "docker run --gpus".
     """
     set_outside = any(re.match(r"(APPTAINER|SINGULARITY)_(NV|ROCM)", each.name) for each in script.assignments)
-    for launch in script.training if script.size.has_gpus and not set_outside else ():
+    for launch in script.launch_lines if script.size.has_gpus and not set_outside else ():
         container = container_of(launch)
+        if not (launch.is_training or (container is not None and _works_alone(script, launch, container))):
+            continue
         if container is not None and container.stage.name in {"docker", "podman"} and not container.is_pyxis:
             gives = any(re.match(r"--(gpus?|device|runtime|privileged)\b", option) for option in container.options)
             if not gives and not any(word.text.startswith("$") for word in container.stage.words[1:4]):
@@ -216,13 +214,22 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
         if (
             not container.has("--nv", "--nvccli", "--rocm", "--nv-ccli")
             and not opaque
-            and launch.program.kind == "python"
+            and launch.program.kind in {"python", "program"}
+            and launch.program is not container.stage
         ):
             what = f"{container.stage.name} without --nv: the container has no GPU"
             verb = container.stage.words[texts.index(_verb(texts))]
             edits = (Edit(verb.line, verb.column, verb.text, f"{verb.text} --nv"),)
             remedy = f"write {container.stage.name} exec --nv ..."
             yield Problem(container.stage, what, remedy, (launch.line,), edits=edits)
+
+
+def _works_alone(script: BatchScript, launch: LaunchLine, container: Container) -> bool:
+    """Tell whether a program of an image does the work of a job that has no other."""
+    program, texts = launch.program, " ".join(word.text for word in launch.program.words)
+    if program is container.stage or program.kind != "program" or program.name in HELPER_PROGRAMS or script.training:
+        return False
+    return len(script.launch_lines) == 1 or re.search(r"\b(cuda|gpus?|train)\b", texts) is not None
 
 
 @rule("KIT507", "warning")

@@ -8,12 +8,12 @@ from math import prod
 
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.edits import Edit
-from hpc_kit.check.expansion import FIRST_NODE
+from hpc_kit.check.expansion import FIRST_NODE, ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import DirectiveOption, suggest_fix
-from hpc_kit.slurm.sizes import JobSize, count_nodes, size_of_job
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, JobSize, count_nodes, size_of_job
 from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
 
 _OWN_HOSTS = frozenset({"H", "host", "hosts", "hostfile", "machinefile", "f", "rf", "rankfile"})
@@ -151,7 +151,9 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
     gpus, processes = size.gpus_per_node, _processes_on_node(launch, size)
     if agent is not None and script.sets_torchrun_option(agent, "nproc-per-node"):
         return
-    if not gpus or processes is None or processes == gpus or "gpus-per-task" in script.options:
+    # Each of several tasks sees the GPUs of its own.
+    bound = "gpus-per-task" in script.options and (agent is None or size.tasks_per_node != 1)
+    if not gpus or processes is None or processes == gpus or bound:
         return
     place = agent or launch.multiplier or launch.program
     lines = (script.line_of("gpus-per-node", "gres", "gpus-per-task", "gpus"), launch.line)
@@ -162,7 +164,11 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
         yield Problem(place, what, "start one process per GPU", lines, certain)
     elif agent is not None:
         what = f"{processes} process{'es' * (processes > 1)} per node, but {count}: the remaining GPUs are idle"
-        yield Problem(place, what, f"start {gpus} processes per node, or request fewer GPUs", lines, certain=False)
+        remedy = f"start {gpus} processes per node, or request fewer GPUs"
+        total = agent.word_of("num-processes") if agent.kind == "accelerate" and size.has_several_nodes else None
+        if total is not None and size.nodes:
+            remedy = f"write --num_processes={size.nodes * gpus}, which counts the processes of all nodes"
+        yield Problem(total or place, what, remedy, (*lines, place.line), certain=False)
     elif any(each.name == "WORLD_SIZE" and each.value.text == str(size.ntasks) for each in script.assignments):
         # A program that starts processes of its own has a larger WORLD_SIZE.
         what = f"{processes} task{'s' * (processes > 1)} per node, as WORLD_SIZE says, but {count}: the rest is idle"
@@ -181,6 +187,8 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
     Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
     """
     launch = script.training[0] if len(script.training) == 1 else None
+    if launch is not None and launch.agent is not None:
+        yield from _world_of_composer(script, launch, launch.agent)
     if launch is None or launch.agent is not None or launch.multiplier is None or launch.in_loop:
         return
     size = script.size_of(launch)
@@ -206,35 +214,69 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each, what, remedy, lines, certain=not each.value.has_default)
 
 
-_FOLDED = re.compile(r"(?<!\w)SLURM_(?:STEP_)?TASKS_PER_NODE(?![\w%:/#])|(?<!\w)SLURM_JOB_CPUS_PER_NODE(?![\w%:/#])")
+def _world_of_composer(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> Iterator[Problem]:
+    """Find a --world_size of composer that is not the processes of all nodes."""
+    world, each, nodes = agent.option("world-size"), count_processes(agent), script.size_of(launch).nodes
+    if agent.kind != "composer" or world is None or not world.text.isdigit() or not each or not nodes:
+        return
+    if int(world.text) != each * nodes:
+        what = f"world size {world.text}, but composer starts {each} processes on each of {nodes} nodes"
+        lines = (script.line_of("nodes"), launch.line)
+        yield Problem(agent, what, f"write --world_size={each * nodes}", lines, certain=not launch.has_default_count)
+
+
+_FOLDED = re.compile(r"SLURM_(?:STEP_)?TASKS_PER_NODE|SLURM_JOB_CPUS_PER_NODE")
 
 
 @rule("KIT228")
 def folded_counts(script: BatchScript) -> Iterator[Problem]:
-    """A list of counts is used as a number.
+    """A list of counts, or a count with a type, is used as a number.
 
     With several nodes, Slurm folds the counts of all nodes into one text: SLURM_TASKS_PER_NODE is `4(x2)`, and
-    SLURM_JOB_CPUS_PER_NODE is `64(x2)`. Arithmetic with it is a syntax error, and no program reads it as a number.
+    SLURM_JOB_CPUS_PER_NODE is `64(x2)`. With `--gpus-per-node=a100:4`, SLURM_GPUS_PER_NODE is `a100:4`. Arithmetic with
+    such a text is a syntax error, and no program reads it as a number.
 
-    Fix: SLURM_NTASKS for all tasks; SLURM_NTASKS_PER_NODE and SLURM_CPUS_ON_NODE for one node.
-    Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+    Fix: SLURM_NTASKS for all tasks; SLURM_NTASKS_PER_NODE, SLURM_CPUS_ON_NODE and SLURM_GPUS_ON_NODE for one node.
+    Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES; awslabs/awsome-distributed-ai issue 71.
     """
-    remedy = "use SLURM_NTASKS, SLURM_NTASKS_PER_NODE or SLURM_CPUS_ON_NODE"
-    if not script.size.has_several_nodes:
-        return
-    for part in (part for step in script.commands for part in step.syntax.parts if part.kind == "arithmetic"):
-        folded = _FOLDED.search(part.text)
-        if folded is not None and folded[0] not in script.assigned:
-            what = f"{folded[0]} is no number, but a list such as 4(x{script.size.min_nodes})"
-            yield Problem(part.origin, what, remedy, (script.line_of("nodes"),))
+    parts = [part for step in script.commands for part in step.syntax.parts if part.kind == "arithmetic"]
+    for part in parts:
+        name = _no_number(script, part.text)
+        if name is not None:
+            yield _folded(script, part.origin, name)
     agents = [launch.agent for launch in script.training if launch.agent is not None]
-    texts = [agent.option("nproc-per-node", "num-processes") for agent in agents]
-    texts += [each.value for each in script.assignments if each.name in {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}]
-    for text in texts:
-        folded = _FOLDED.search(text.text) if text is not None and "$((" not in text.text else None
-        if text is not None and folded is not None and folded[0] not in script.assigned:
-            what = f"{folded[0]} is no number, but a list such as 4(x{script.size.min_nodes})"
-            yield Problem(text, what, remedy, (script.line_of("nodes"),))
+    given: list[tuple[ExpandedText | None, Place]] = [
+        (agent.option("nproc-per-node", "num-processes"), agent) for agent in agents
+    ]
+    given += [(each.value, each) for each in script.assignments if each.name in {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}]
+    for text, place in ((text, place) for text, place in given if text is not None and "$((" not in text.text):
+        typed = re.fullmatch(r"[A-Za-z]\w*:\d+", text.text)
+        name = "SLURM_GPUS_PER_NODE" if typed else _no_number(script, text.text)
+        if name is not None:
+            yield _folded(script, place, name)
+
+
+def _no_number(script: BatchScript, text: str) -> str | None:
+    """Return the variable in an expression whose value is no number in this job."""
+    for name in re.findall(r"(?<!\w)SLURM_\w+(?![\w%:/#])", text):
+        folded = script.size.has_several_nodes and _FOLDED.fullmatch(name)
+        option = name.removeprefix("SLURM_").lower().replace("_", "-")
+        typed = option in GPU_COUNT_OPTIONS and ":" in script.options.get(option, "")
+        if (folded or typed) and name not in script.assigned:
+            return name
+    return None
+
+
+def _folded(script: BatchScript, place: Place, name: str) -> Problem:
+    if "GPUS" not in name:
+        what, remedy = (
+            f"a list such as 4(x{script.size.min_nodes})",
+            "use SLURM_NTASKS, SLURM_NTASKS_PER_NODE or SLURM_CPUS_ON_NODE",
+        )
+        return Problem(place, f"{name} is no number, but {what}", remedy, (script.line_of("nodes"),))
+    option = name.removeprefix("SLURM_").lower().replace("_", "-")
+    what = f"{name} is no number, but {script.options.get(option, 'a type and a number')}"
+    return Problem(place, what, "use SLURM_GPUS_ON_NODE", (script.line_of(option),))
 
 
 @rule("KIT213", "warning")
@@ -323,6 +365,9 @@ def count_processes(agent: LaunchStage) -> int | None:
         # `--include localhost:0,1`, or `node1:0,1@node2:0,1`
         counts = {len(set(host.partition(":")[2].split(","))) for host in slots.text.split("@") if ":" in host}
         return counts.pop() if len(counts) == 1 and slots.is_known else None
+    if agent.kind == "composer":
+        text = agent.option("nproc", "n")
+        return int(text.text) if text is not None and text.text.isdigit() else None
     text, machines = agent.option("num-processes", "num-gpus"), agent.option("num-machines")
     in_file = machines is None and "config-file" in agent.options
     if text is None or not text.text.isdigit() or in_file or (machines is not None and not machines.text.isdigit()):
@@ -353,7 +398,6 @@ def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
     Fix: change the degrees or the size of the job. Keep the tensor parallel degree within a node.
     Documented: Megatron-LM, "Parallelism Strategies Guide".
     """
-    yield from _degrees_of_vllm(script)
     for launch in script.training:
         size, agent = script.size_of(launch), launch.agent
         per_node = count_processes(agent) if agent is not None else size.tasks_per_node
@@ -385,30 +429,39 @@ def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
         elif "tensor" in known and int(known["tensor"].text) > per_node:
             what = f"tensor parallel degree {known['tensor'].text} spans nodes of {per_node} ranks"
             yield Problem(known["tensor"], what, f"use at most {per_node}, and pipeline stages", lines, certain=False)
+    yield from _degrees_of_workers(script)
 
 
-def _degrees_of_vllm(script: BatchScript) -> Iterator[Problem]:
-    """Find a server of vLLM with more workers than the node has GPUs. It starts all workers itself."""
+def _degrees_of_workers(script: BatchScript) -> Iterator[Problem]:
+    """Find a program that starts its own workers, such as vLLM, with more of them than the job has GPUs."""
+    if any(launch.program.name == "ray" for launch in script.launch_lines):
+        return
     for launch in script.launch_lines:
         program, gpus = launch.program, script.size_of(launch).gpus_per_node or script.size.gpus_per_node
         module = program.options.get("module") if program.kind == "python" else None
         serves = program.name == "vllm" or (module is not None and module.text.startswith("vllm."))
-        tensor, pipeline = (
-            launch.argument("tensor-parallel-size", "tp"),
-            launch.argument("pipeline-parallel-size", "pp"),
-        )
-        if not serves or not gpus or tensor is None or not tensor.text.isdigit() or pipeline is not None:
+        degrees = [
+            launch.argument(*_DEGREES["tensor"]) or _nested_degree(launch),
+            launch.argument(*_DEGREES["pipeline"]),
+        ]
+        known = [text for text in degrees if text is not None]
+        if not gpus or not known or not all(t.text.isdigit() for t in known):
             continue
-        if int(tensor.text) > gpus * (script.size.nodes or 1) and not any(
-            _is_ray(each) for each in script.launch_lines
-        ):
-            what = f"tensor parallel degree {tensor.text}, but the job has {gpus} GPUs per node"
+        product, total = prod(int(text.text) for text in known), gpus * (script.size.nodes or 1)
+        if product > total and not known[0].has_default:
+            shown = " x ".join(text.text for text in known)
+            what = f"parallel degree {shown}, but the job has {total} GPU{'s' * (total > 1)}"
             lines = (script.line_of("gpus-per-node", "gres", "gpus"), launch.line)
-            yield Problem(tensor, what, f"use at most {gpus}", lines)
+            yield Problem(known[0], what, f"use at most {total}", lines, certain=serves)
 
 
-def _is_ray(launch: LaunchLine) -> bool:
-    return launch.program.name == "ray"
+def _nested_degree(launch: LaunchLine) -> ExpandedText | None:
+    """Return the degree in a list of settings: `--model_args pretrained=X,tensor_parallel_size=4`."""
+    for word in launch.program.words:
+        match = re.search(r"\btensor_parallel_size=(\d+)", word.text)
+        if match is not None:
+            return word.slice_of(match.start(1), match.end(1))
+    return None
 
 
 @rule("KIT205", "warning")
@@ -417,12 +470,13 @@ def step_without_cpus(script: BatchScript) -> Iterator[Problem]:
 
     In Slurm 22.05 and 23.02, srun no longer inherits --cpus-per-task from the job. Every task gets one CPU, which its
     data loaders and threads share. Slurm prints no message. The release is `slurm_version` of the cluster file, or else
-    the answer of `sinfo --version`. Without either, and on other releases, this rule finds nothing.
+    the answer of `sinfo --version`, or the one that a comment names: `# Slurm 23.02`. Without any of them, and on other
+    releases, this rule finds nothing.
 
     Fix: repeat the option on the srun line: `srun --cpus-per-task=$SLURM_CPUS_PER_TASK ...`.
     Documented: Slurm release notes 22.05; srun(1), --cpus-per-task.
     """
-    if not CPUS_NOT_HANDED_ON.holds(script.site.version) or "SRUN_CPUS_PER_TASK" in script.assigned:
+    if not CPUS_NOT_HANDED_ON.holds(script.slurm_version) or "SRUN_CPUS_PER_TASK" in script.assigned:
         return
     for launch in script.launch_lines:
         srun = launch.stage("srun")

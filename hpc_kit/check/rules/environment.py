@@ -10,6 +10,7 @@ from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
+from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
 from hpc_kit.check.rules.finding import Place, Problem, rule
@@ -51,7 +52,9 @@ def conda_without_init(script: BatchScript) -> Iterator[Problem]:
         not script.is_shell or bool(_LOGIN.match(script.lines[0])) or "BASH_ENV" in script.options.get("export", "")
     )
     for step in script.commands:
-        if step.in_task or step.name in script.functions or _in_login_shell(script, step):
+        # A function of that name passes its arguments on: `conda() { micromamba "$@"; }`.
+        own = step.name in script.functions or any(compound.name in _CONDA for compound in step.compounds)
+        if step.in_task or own or _in_login_shell(script, step):
             continue
         texts = [word.text for word in step.words]
         name, verb, *_ = [*(texts[1:] if step.name in {"builtin", "command"} else texts), "", ""]
@@ -290,6 +293,10 @@ def environment_without_export(script: BatchScript) -> Iterator[Problem]:
         if srun is None or srun.may_hide_options or srun.error is not None:
             continue
         yield from _step_without_export(script, launch, srun)
+    for launch in script.launch_lines:
+        if launch.program.name == "sbatch":
+            export = launch.argument("export")
+            yield from _cut_values(script, launch, export) if export is not None else ()
 
 
 def _step_without_export(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> Iterator[Problem]:
@@ -313,11 +320,16 @@ def _step_without_export(script: BatchScript, launch: LaunchLine, srun: LaunchSt
         if names.isdisjoint({"ALL", "NIL", "NONE", "PATH"}):
             what = f"--export={export.text} passes on nothing else: the tasks have no PATH"
             yield Problem(export, what, f"write --export=ALL,{export.text}", certain=False)
-        cut = [item for item in export.text.split(",")[1:] if re.fullmatch(r"[a-z0-9.]+", item)]
-        if cut and "=" in export.text and cut[0] not in script.assigned:
-            what = f"--export ends a value at the comma: {cut[0]!r} is taken for a variable"
-            remedy = "export the variable before srun, and write --export=ALL"
-            yield Problem(export, what, remedy, (launch.line,), certain=False)
+        yield from _cut_values(script, launch, export)
+
+
+def _cut_values(script: BatchScript, launch: LaunchLine, export: ExpandedText) -> Iterator[Problem]:
+    """Find a value with a comma in the --export of a command."""
+    cut = [item for item in export.text.split(",")[1:] if re.fullmatch(r"[a-z0-9.:/_-]+", item)]
+    if cut and "=" in export.text and cut[0] not in script.assigned:
+        what = f"--export ends a value at the comma: {cut[0]!r} is taken for a variable"
+        remedy = "export the variable before this line, and write --export=ALL"
+        yield Problem(export, what, remedy, (launch.line,), certain=False)
 
 
 def _sets_up_before(script: BatchScript, launch: LaunchLine) -> bool:
@@ -416,9 +428,9 @@ def conda_with_nounset(script: BatchScript) -> Iterator[Problem]:
         if command.in_task:
             continue
         if command.name == "set" and len(texts) > 1:
-            if re.match(r"-[a-z]*u", texts[1]) or "-o nounset" in " ".join(texts):
+            if re.match(r"-[A-Za-z]*u", texts[1]) or "-o nounset" in " ".join(texts):
                 nounset = command.line
-            elif re.match(r"\+[a-z]*u", texts[1]) or texts[1:3] == ["+o", "nounset"]:
+            elif re.match(r"\+[A-Za-z]*u", texts[1]) or texts[1:3] == ["+o", "nounset"]:
                 nounset = None
         activates = texts[:2] in (["conda", "activate"], ["mamba", "activate"], ["source", "activate"])
         file = command.name in {"source", "."} and len(texts) > 1 and _SYSTEM_FILE.match(texts[1])

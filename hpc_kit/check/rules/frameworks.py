@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Origin
+from hpc_kit.check.bash_syntax import Origin, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.expansion import ExpandedText, evaluate_sum
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
+from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
 
 
@@ -94,7 +95,7 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
             yield Problem(launch.program, what, "write ray start --block, and end the line in &", (launch.line,))
     heads = [launch for launch, options in starts if "head" in options]
     joined = any("address" in options for _, options in starts) or any(_starts_more(each) for each in heads)
-    others = [launch for launch in script.launch_lines if launch.program.name != "ray"]
+    others = [launch for launch in script.launch_lines if launch.program.name not in HELPER_PROGRAMS]
     alone = not any(each.stage("srun", "ssh", "shell", "mpirun") or each.program.kind == "program" for each in others)
     if heads and not joined and script.size.has_several_nodes and script.size.is_stated and alone:
         what = f"Ray runs on the first node only; the job has {script.size.min_nodes} nodes"
@@ -196,9 +197,7 @@ def horovodrun_counts(script: BatchScript) -> Iterator[Problem]:
 _FOREIGN = {
     "jsrun": "LSF", "lrun": "LSF", "bsub": "LSF", "aprun": "ALPS", "qsub": "PBS or Grid Engine",
 }  # fmt: skip
-_FOREIGN_VARIABLE = re.compile(
-    r"(PBS_(O_WORKDIR|NODEFILE|JOBID|ARRAY\w*)|LSB_\w+|SGE_TASK_ID|PE_HOSTFILE|COBALT_\w+)\Z"
-)
+_FOREIGN_VARIABLE = re.compile(r"(PBS_\w+|LSB_\w+|LS_SUBCWD|SGE_\w+|NSLOTS|PE_HOSTFILE|COBALT_\w+|OAR_\w+)\Z")
 
 
 @rule("KIT227", "warning")
@@ -218,7 +217,7 @@ def foreign_scheduler(script: BatchScript) -> Iterator[Problem]:
         scheduler = _FOREIGN.get(step.name)
         if scheduler is not None and step.name not in script.functions and not step.in_task:
             yield Problem(step, f"{step.name} is a command of {scheduler}", "write srun, or sbatch")
-        for part in step.syntax.parts:
+        for part in with_nested_parts((*step.syntax.parts, *(step.syntax.document or ()))):
             match = _FOREIGN_VARIABLE.match(part.text) if part.kind == "variable" else None
             if match is not None and not part.detail and part.text not in script.assigned:
                 what = f"Slurm does not set ${part.text}"

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand, parse
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, CommandTrace, TracedCommand
+from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ShellVariables
-from hpc_kit.check.launch_lines import LaunchLine, collect_launch_lines
+from hpc_kit.check.launch_lines import LOOPS, LaunchLine, collect_launch_lines
 from hpc_kit.check.programs import HELPER_PROGRAMS
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.errors import HpcKitError
@@ -110,7 +111,9 @@ def _within_function(step: TracedCommand) -> list[BlockPosition]:
 
 
 def _followers(script: BatchScript, step: TracedCommand) -> list[TracedCommand]:
-    return [each for each in script.commands_after(step) if _comes_after(each, step)]
+    # An option at the beginning of a line is the rest of a broken one.
+    after = [each for each in script.commands_after(step) if not re.match(r"--?[A-Za-z]", each.name)]
+    return [each for each in after if _comes_after(each, step)]
 
 
 def _comes_after(step: TracedCommand, launch: TracedCommand) -> bool:
@@ -158,6 +161,7 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
     yield from _thrown_away(script)
     yield from _captured(script)
     flow = trace_exit_status(script)
+    yield from _cancelled(flow)
     if flow is None or flow.piped_at is not None:
         return
     if flow.background:
@@ -185,6 +189,15 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
         name = last.name or assigned
         what = f"the job returns the status of '{name}' in line {last.line}, not the status of the training"
         yield flow.finding(what, f"write set -e at the top; or {_KEEP}", last.line)
+
+
+def _cancelled(flow: ExitStatusFlow | None) -> Iterator[Problem]:
+    """Find a job that cancels itself at its end."""
+    last = flow.followers[-1] if flow is not None and flow.followers else None
+    own = last is not None and re.fullmatch(r"\$\{?SLURM_JOB_?ID\}?", last.texts[-1] if last.words else "")
+    if last is not None and own and last.name == "scancel" and len(last.words) == 2 and not last.is_conditional:
+        what = "every job ends as CANCELLED, also after a success: jobs that depend on it (afterok) never start"
+        yield Problem(last, what, "remove scancel: Slurm ends all steps with the batch script", certain=False)
 
 
 def _thrown_away(script: BatchScript) -> Iterator[Problem]:
@@ -298,7 +311,8 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
         return
     wait = waits[-1]
     name = re.fullmatch(r"\$\{?(\w+)\}?", wait.syntax.words[1].raw.strip('"')) if len(wait.words) == 2 else None
-    loop = next((place for place in flow.launch.command.position.outward() if place.role == "body"), None)
+    around = flow.launch.command.position.outward()
+    loop = next((place for place in around if place.compound is not None and place.compound.kind in LOOPS), None)
     if name and loop and loop.compound not in wait.compounds:
         last = [each for step in flow.followers for each in step.syntax.assignments if each.value.raw == "$!"]
         if any(each.name == name[1] and not each.append and each.value.elements is None for each in last):
@@ -463,6 +477,32 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     )
 
 
+_COUNTS_UP = re.compile(r"\s*(?:\(\(\s*(\w+)\+\+\s*\)\)|let\s+[\"']?(\w+)\+\+[\"']?)\s*(?:;|#|\Z)")
+
+
+@rule("KIT406")
+def count_ends_script(script: BatchScript) -> Iterator[Problem]:
+    """`((i++))` under `set -e`, with a counter that begins at 0.
+
+    An arithmetic command returns 1 if its value is 0. The value of `i++` is the one before the increment, so that the
+    first count ends the script, after the first step of a loop.
+
+    Fix: `i=$((i + 1))`, or `((++i))`.
+    Documented: bash(1), Compound Commands and set -e.
+    """
+    for number, line in enumerate(script.code.split("\n"), start=1):
+        match = _COUNTS_UP.match(line)
+        near = max((step for step in script.commands if step.line < number), key=lambda step: step.line, default=None)
+        if match is None or near is None or not near.errexit or near.in_task:
+            continue
+        name = match[1] or match[2]
+        before = [each for each in script.assignments if each.name == name and each.line < number]
+        if before and before[-1].value.text == "0":
+            what = f"the first time, this returns 1, and set -e ends the script: {name} is 0"
+            edits = (Edit(number, line.index(f"{name}++") + 1, f"{name}++", f"++{name}"),)
+            yield Problem(Origin(number), what, f"write {name}=$(({name} + 1))", (before[-1].line,), edits=edits)
+
+
 _HARMLESS = frozenset({17, 18, 23, 28})
 """CHLD, CONT, URG, WINCH: they do not end a shell without a trap."""
 
@@ -480,6 +520,10 @@ def unhandled_signal(script: BatchScript) -> Iterator[Problem]:
     script, with `srun ... & pid=$!` and `wait "$pid"`.
     Documented: sbatch(1), --signal; cgroup.conf(5), SignalChildrenProcesses; bash(1), SIGNALS.
     """
+    for step in script.commands:
+        names = {re.sub(r"^SIG", "", text.upper()) for text in step.texts[2:]} if step.name == "trap" else set()
+        if names & {"KILL", "STOP", "9", "19"}:
+            yield Problem(step, "no trap runs at SIGKILL or SIGSTOP", "write a trap for TERM, which Slurm sends first")
     directive, signal = script.directive("signal"), read_signal(script)
     if directive is None or signal is None or not signal.batch_shell:
         return

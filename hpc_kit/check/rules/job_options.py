@@ -20,6 +20,7 @@ from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, JobSize, count_gpus, count_gr
 from hpc_kit.slurm.units import parse_memory
 from hpc_kit.slurm.versions import MIG_SHARED, first_release_with
 from hpc_kit.spec.cluster import Cluster
+from hpc_kit.spec.job_checks import find_unlisted
 from hpc_kit.spec.partition_checks import find_partition_obstacle, partitions_of
 
 _LOOKS_LIKE_OPTIONS = re.compile(r"(#+\w+)\s+-{1,2}[A-Za-z]")
@@ -36,13 +37,14 @@ _HARMLESS = frozenset({"comment", "job-name", "mail-user", "wckey"})
 
 @rule("KIT101")
 def missing_interpreter(script: BatchScript) -> Iterator[Problem]:
-    """The first line names no interpreter.
+    """The first line names no interpreter, or one that the system does not find.
 
     sbatch refuses a script that does not begin with `#!` ("This does not look like a batch script"). An empty line or a
-    byte order mark before it is enough.
+    byte order mark before it is enough. A path without a leading `/` leads nowhere, and Linux hands all words behind
+    `env` over as one: `#!/usr/bin/env bash -e` looks for a program of that name.
 
     Fix: make `#!/bin/bash` the very first line.
-    Documented: sbatch(1), DESCRIPTION.
+    Documented: sbatch(1), DESCRIPTION; execve(2), Interpreter scripts.
     """
     if not script.text.strip():
         yield Problem(Origin(), "the script is empty", "write #!/bin/bash in the first line, and a command")
@@ -50,6 +52,14 @@ def missing_interpreter(script: BatchScript) -> Iterator[Problem]:
         what, remedy = "the first line names no interpreter: sbatch refuses it", "begin the file with #!/bin/bash"
         edits = (Edit(1, 1, "", "#!/bin/bash\n"),) if script.lines[0].startswith("#SBATCH") else ()
         yield Problem(Origin(), what, remedy, edits=edits)
+        return
+    words = script.lines[0].removeprefix("#!").split() if script.lines else []
+    if words and not words[0].startswith("/"):
+        what = "the path of the interpreter does not begin with /: the job ends with 'bad interpreter'"
+        yield Problem(Origin(), what, f"write #!/bin/{PurePath(words[0]).name}")
+    elif len(words) > 2 and PurePath(words[0]).name == "env" and not words[1].startswith("-"):
+        what = f"env gets '{' '.join(words[1:])}' as the name of one program"
+        yield Problem(Origin(), what, f"write #!/bin/{words[1]} {' '.join(words[2:])}, or env -S")
 
 
 @rule("KIT102")
@@ -90,6 +100,7 @@ def refused_directives(script: BatchScript) -> Iterator[Problem]:
     Fix: follow the message. Write an option and its value as `--name=value`, without spaces around the `=`.
     Documented: sbatch(1), OPTIONS.
     """
+    yield from _misspelt_gres(script)
     for problem in script.problems:
         error = problem.error
         remedy, certain = suggest_fix(error)
@@ -109,6 +120,18 @@ def refused_directives(script: BatchScript) -> Iterator[Problem]:
             yield Problem(
                 Origin(number), what, f"write {MARK} without a space, or ##SBATCH for a comment", certain=False
             )
+
+
+def _misspelt_gres(script: BatchScript) -> Iterator[Problem]:
+    """Find a generic resource whose name is nearly `gpu`."""
+    for each in script.directive_options:
+        for item in each.value.split(",") if each.name == "gres" else ():
+            name = item.removeprefix("gres/").partition(":")[0]
+            if name != "gpu" and (
+                name.lower() in {"gpu", "gpus"} or get_close_matches(name.lower(), ["gpu"], cutoff=0.6)
+            ):
+                what = f"Slurm's name for GPUs is gpu, not {name}: sbatch refuses the job"
+                yield Problem(each, what, f"write --gres=gpu{item[len(name) :]}", certain=False)
 
 
 def _sizes(text: str, script: BatchScript) -> set[str]:
@@ -455,13 +478,15 @@ def shared_mig_devices(script: BatchScript) -> Iterator[Problem]:
             what = f"{count} processes train together on MIG devices, which NCCL cannot connect"
             yield Problem(place, what, "request one larger device, or whole GPUs", (sliced.line, launch.line))
     asked = [each for each in script.directive_options if each.name == "gpus-per-task" and _MIG.search(each.value)]
-    for each in asked if MIG_SHARED.holds(script.site.version) is not False else ():
+    for each in asked if MIG_SHARED.holds(script.slurm_version) is not False else ():
         what = f"{MIG_SHARED.releases}, all tasks of a node get the same MIG device: {each.value}"
         yield Problem(each, what, "use --gpus-per-node with all devices of a node")
 
 
 _HOURS = frozenset({12, 24, 36, 48, 72, 96, 120, 168})
 _SHORT_TIME = re.compile(r"0?[1-4]:00|0?0:\d\d")
+_RATHER_HOURS = re.compile(r"0?[68]:00|1[68]:00")
+_BRIEF = re.compile(r"(?i)test|debug|short|quick|smoke|dev|express|minute|\bmin\b|benchmark|bench")
 _UNITS = re.compile(
     r"(?i)\b\d*\s*(h|hrs?|hours?|d|days?)\b|\b(one|two|three|four|five|six|eight|ten|twelve)\s+(hours?|days?)"
 )
@@ -492,7 +517,10 @@ def minutes_for_hours(script: BatchScript) -> Iterator[Problem]:
                 f" and {match[2]} seconds" if match[2] not in {None, "00"} else ""
             )
             yield Problem(each, what, f"write --time={match[1]}:{match[2] or '00'}:00 for hours")
-        elif _SHORT_TIME.fullmatch(each.value) and script.training:
+        elif script.training and (
+            _SHORT_TIME.fullmatch(each.value)
+            or (_RATHER_HOURS.fullmatch(each.value) and not _BRIEF.search(script.text))
+        ):
             shown = f"{minutes} minute{'s' * (minutes > 1)}" if minutes else f"{match[2]} seconds"
             yield Problem(
                 each, f"--time={each.value} is {shown}", f"write --time={each.value}:00 for hours and minutes"
@@ -547,8 +575,11 @@ def memory_in_mib(script: BatchScript) -> Iterator[Problem]:
     Fix: write the unit, `--mem=16G`. `--mem=0` is all memory of the node.
     Documented: sbatch(1), --mem.
     """
+    # CUDA alone takes some hundreds of MiB.
+    least = 1000 if script.size.has_gpus else 200
     for each in script.directive_options if script.training else ():
-        if each.name in {"mem", "mem-per-cpu", "mem-per-gpu"} and each.value.isdigit() and 0 < int(each.value) < 200:
+        bound = 200 if each.name == "mem-per-cpu" else least
+        if each.name in {"mem", "mem-per-cpu", "mem-per-gpu"} and each.value.isdigit() and 0 < int(each.value) < bound:
             what = f"--{each.name}={each.value} is {each.value} MiB"
             yield Problem(each, what, f"write --{each.name}={each.value}G")
 
@@ -559,8 +590,8 @@ def beyond_the_cluster(script: BatchScript) -> Iterator[Problem]:
 
     sbatch refuses it ("Requested node configuration is not available", "Invalid job array specification"), or the job
     waits for ever. The sizes are those of the cluster file, of its [partition.NAME] or else of [node]: `hpc-kit check
-    --cluster NAME FILE`. Without a file, the rule only compares an array with Slurm's default MaxArraySize, 1001, which
-    most sites raise or keep (a warning).
+    --cluster NAME FILE`. A partition, account or QOS that the file does not list is a warning. Without a file, the rule
+    only compares an array with Slurm's default MaxArraySize, 1001, which most sites raise or keep (a warning).
 
     Fix: fewer tasks, CPUs, GPUs, memory or time, or another partition. For a long array, let each element do several
     pieces of work.
@@ -576,6 +607,8 @@ def beyond_the_cluster(script: BatchScript) -> Iterator[Problem]:
         node = cluster.for_partition(options.get("partition")).node
         if options.keys().isdisjoint({"clusters", "reservation"}):
             yield from _beyond_partition(script, cluster, part, size)
+        if "clusters" not in options:
+            yield from _unlisted(cluster, part, options)
         tasks = size.tasks_per_node or (-(-size.ntasks // size.nodes) if size.ntasks and size.nodes else 1)
         cpus = tasks * (size.cpus_per_task or 1)
         memory = _memory(options.get("mem")) or (_memory(options.get("mem-per-cpu")) or 0) * cpus
@@ -586,10 +619,25 @@ def beyond_the_cluster(script: BatchScript) -> Iterator[Problem]:
             (memory, most, "MiB of memory", ("mem", "mem-per-cpu")),
         ):
             place = next((part[name] for name in names if name in part), None)
-            # A cluster without GPUs leaves such options out.
-            if place is not None and limit and count > limit:
-                what = f"{count} {unit} per node, but a node has {limit}"
-                yield Problem(place, what, f"use at most {limit} {unit} per node", (script.line_of("nodes"),))
+            # The embedded Slurm ignores GPUs. A partition without GPUs never starts the job.
+            lacks = limit == 0 and "partition" in options and cluster.slurm != "embedded"
+            if place is not None and limit is not None and count > limit and (limit or lacks):
+                what = f"{count} {unit} per node, but a node has {limit or 'none'}"
+                remedy = f"use at most {limit} {unit} per node" if limit else "use a partition that has some"
+                yield Problem(place, what, remedy, (script.line_of("nodes"), script.line_of("partition")))
+
+
+def _unlisted(cluster: Cluster, part: Mapping[str, DirectiveOption], options: Mapping[str, str]) -> Iterator[Problem]:
+    """Find a partition, account or QOS that the cluster file does not list."""
+    doubts = list(find_unlisted(cluster, options.get("partition"), options.get("account"), options.get("qos")))
+    known = tuple(cluster.partition)
+    names = options.get("partition", "").split(",") if known else []
+    doubts += [("partition", name, known) for name in names if name and name not in known]
+    for option, value, listed in doubts:
+        near = get_close_matches(value, listed, n=1)
+        what = f"--{option}={value} is not in the file of cluster '{cluster.name}'"
+        remedy = f"write {near[0]}" if near else f"use one of {', '.join(listed)}; or add it to the file"
+        yield Problem(part[option], what, remedy, certain=False)
 
 
 def _large_array(script: BatchScript, cluster: Cluster | None) -> Iterator[Problem]:

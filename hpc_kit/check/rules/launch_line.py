@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import CSH, BatchScript
@@ -94,12 +95,15 @@ def _idle_components(script: BatchScript) -> Iterator[Problem]:
     training = script.training
     started = {index for launch in training for index in script.components_of(launch)}
     known = all(launch.stage("srun") and not launch.stages[0].may_hide_options for launch in training)
-    if not training or not known or started != {0} or not script.is_readable:
-        return
+    everywhere = [launch for launch in training if "het-group" not in launch.stages[0].options]
     count = len(script.components)
-    what = f"srun starts this only in the first component of the job, which has {count}"
-    remedy = f"write srun --het-group=0-{count - 1} ..."
-    yield Problem(training[0].stages[0], what, remedy, (script.directives.lines[0].line,))
+    idle = [index for index in range(count) if index not in started]
+    if not known or not idle or not everywhere or not script.is_readable:
+        return
+    rest = f"component {idle[0]} is idle" if len(idle) == 1 else f"components {', '.join(map(str, idle))} are idle"
+    what = f"srun starts this only in the first component of the job, which has {count}: {rest}"
+    remedy = f"write srun --het-group=0-{count - 1} ..., or the number of one component"
+    yield Problem(everywhere[0].stages[0], what, remedy, (script.directives.lines[0].line,))
 
 
 def nothing_unknown(script: BatchScript) -> bool:
@@ -237,6 +241,54 @@ def _first_node_alone(script: BatchScript, launch: LaunchLine, agent: LaunchStag
     if not told and not named and alone and script.size.has_several_nodes and script.size.is_stated:
         what = f"deepspeed uses this node alone; the job has {script.size.min_nodes} nodes"
         yield Problem(agent, what, "name the hosts with --hostfile", (script.line_of("nodes"), launch.line))
+
+
+_WRITES = re.compile(r"(?:(?<![0-9&])>>?\|?|\btee\b(?:\s+-a)?)\s*([^\s;&|)<>]+)")
+_HOST_OPTIONS = ("hostfile", "H", "machinefile")
+
+
+@rule("KIT229", "warning")
+def unwritten_hostfile(script: BatchScript) -> Iterator[Problem]:
+    """The launcher reads another file of hosts than the one that the script writes.
+
+    deepspeed prints "Unable to find hostfile, will proceed with training with local resources only" and uses its own
+    node: the rest is idle. mpirun and horovodrun stop. A file of an earlier job names the nodes of that job.
+
+    Fix: write the name once, in a variable, and use the variable in both places.
+    Documented: www.deepspeed.ai/getting-started, "Resource Configuration"; deepspeedai/DeepSpeed issue 5221.
+    """
+    written = [
+        (number, _plain_path(script.resolve(match[1].strip("\"'"))))
+        for number, line in enumerate(script.code.split("\n"), start=1)
+        for match in _WRITES.finditer(line)
+    ]
+    hosts = [
+        (number, path)
+        for number, path in written
+        if re.search(r"(host|machine|node)[-_]?(file|list|s?(?![a-z]))", path)
+    ]
+    for launch in script.launch_lines if hosts else ():
+        stages = [stage for stage in launch.stages if stage.kind in {"deepspeed", "mpirun"}]
+        text = stages[0].option(*_HOST_OPTIONS) if stages else None
+        if text is None and launch.program.name == "horovodrun":
+            text = launch.argument("hostfile")
+        if text is None or not text.text or "," in text.text or ":" in text.text:
+            continue
+        path = _plain_path(script.resolve(text.text))
+        elsewhere = [line for number, line in enumerate(script.code.split("\n"), start=1) if number != text.line]
+        whole = re.compile(rf"(?<![\w.-]){re.escape(PurePath(path).name)}(?![\w.-])")
+        named = any(whole.search(re.sub(r"--hostfile\b", "", line)) for line in elsewhere)
+        if path.startswith("$") or any(path == other for _, other in written) or named:
+            continue
+        number, other = hosts[-1]
+        yield Problem(
+            text, f"nothing writes {path}: the script writes {other}", f"write {other}", (number, launch.line)
+        )
+
+
+def _plain_path(text: str) -> str:
+    """Return a path without the folder in which the script runs."""
+    return re.sub(r"\A(\./|\$\{?(SLURM_SUBMIT_DIR|PWD)\}?/)+", "", re.sub(r"\$\{(\w+)\}", r"$\1", text))
 
 
 @rule("KIT204")

@@ -282,7 +282,10 @@ def unexported_variables(script: BatchScript) -> Iterator[Problem]:
         # The exported names are unknown.
         return
     quoted = [
-        part.text for launch in started for word in launch.command.syntax.words for part in word.parts if part.quoted
+        part.text
+        for launch in started
+        for part in (part for word in launch.command.syntax.words for part in word.parts)
+        if part.quoted and part.kind == "text"
     ]
     agents = all(launch.agent for launch in started)
     for name in dict.fromkeys(each.name for each in script.assignments if not each.in_task):
@@ -381,9 +384,10 @@ _LIST = r"\$\{?SLURM_(?:JOB_)?NODELIST\b"
 _SENT = rf"(\$\(|`)\s*(echo|printf)\b[^|\[\]]*{_LIST}[^|\[\]]*\|\s*"
 """The list as the input of a program that does not know its brackets."""
 _WHOLE = re.compile(rf"[\"']?{_LIST}\}}?[\"']?(:\S*)?\Z")
-_AT_COMMA = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST%%?,\*\}}|{_SENT}(cut\s[^|\[\]]*-d\W*,|awk\s+-F\W*,)")
+_CUTS = r"(?:cut\s[^|\[\]]*-d\W*,|awk\s+-F\W*,|tr\s+\W*,|sed\s+\S*s/,)"
+_AT_COMMA = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST%%?,\*\}}|{_SENT}{_CUTS}|\b{_CUTS}[^|]*<<<\s*\"?{_LIST}")
 _BY_COLUMN = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST:\s*\d|{_SENT}(cut\s+-[bc]|head\s+-c)")
-_DRAWN = re.compile(r"\bRANDOM\b|\bshuf\b|/dev/urandom|\buuidgen\b|\.bind\(\(")
+_DRAWN = re.compile(r"\bRANDOM\b|\$\$|\bBASHPID\b|\bshuf\b|/dev/urandom|\buuidgen\b|\.bind\(\(")
 _RANK = re.compile(r"PROCID|LOCALID|NODEID|RANK|hostname|HOSTNAME")
 _SAME = ("rdzv-id", "rdzv-endpoint", "master-port", "main-process-port")
 
@@ -400,8 +404,13 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
     """
     if not script.size.has_several_nodes:
         return
+    yield from _cut_elsewhere(script)
+    written = script.written_assignments
+    copies = {each.name for each in written if _WHOLE.match(each.value.raw)}
+    copies -= {each.name for each in written if each.name in copies and not _WHOLE.match(each.value.raw)}
+    copied = re.compile(rf"\$(\{{?)({'|'.join(copies)})\b") if copies else None
     for each in script.written_assignments:
-        text = each.value.raw
+        text = copied.sub(r"$\1SLURM_JOB_NODELIST", each.value.raw) if copied is not None else each.value.raw
         if not _HOST.match(each.name.upper()) or "scontrol" in text or _written_out(script, text):
             continue
         by_column, whole = _BY_COLUMN.search(text), _WHOLE.match(text)
@@ -421,6 +430,28 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
                 (script.line_of("nodes"),),
                 certain=not doubtful,
                 edits=_first_host(each),
+            )
+
+
+def _cut_elsewhere(script: BatchScript) -> Iterator[Problem]:
+    """Find a folded list that `read` or `${...//,/ }` cuts at its commas, or that is the address of an agent."""
+    what, line = "this is no host name: the node list looks like gpu[01-04]", script.line_of("nodes")
+    for launch in script.training:
+        address = launch.agent.option(*_ADDRESS_OPTIONS) if launch.agent is not None else None
+        if address is not None and (_AT_COMMA.search(address.text) or _WHOLE.match(address.text)):
+            yield Problem(address, what, f"write HEAD={_FIRST} before, and use it here", (line, launch.line))
+    for step in script.commands:
+        text = script.lines[step.line - 1]
+        commas = any(each.name == "IFS" and "," in each.value.raw for each in step.syntax.assignments)
+        read = step.name in {"read", "readarray", "mapfile"} and (commas or re.search(r"-d\s*['\"]?,", text))
+        if read and re.search(rf"<<<\s*\"?{_LIST}", text) and not _written_out(script, text):
+            yield Problem(step, what, f"write MASTER_ADDR={_FIRST}", (line,))
+    for each in script.written_assignments:
+        parts = each.value.elements or ()
+        cut = next((word for word in parts if re.match(r"[\"']?\$\{SLURM_(JOB_)?NODELIST//,", word.raw)), None)
+        if cut is not None and not _written_out(script, cut.raw):
+            yield Problem(
+                cut, what, 'write mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")', (line,)
             )
 
 
@@ -460,7 +491,7 @@ def several_addresses(script: BatchScript) -> Iterator[Problem]:
 
 
 _OTHER_HOST = re.compile(
-    r"\btail\s+(-n\s*)?-?1\b|\bsed\s+-n\s*['\"]?(\$|[2-9]|\d\d+)p|head\s+-n?\s*[2-9]\S*\s*\|\s*tail"
+    r"\btail\s+(-n\s*)?-?1\b|\bsort\s+-\w*[rR]|\bshuf\b|\bsed\s+-n\s*['\"]?(\$|[2-9]|\d\d+)p|head\s+-n?\s*[2-9]\S*\s*\|\s*tail"
 )
 _OTHER_ELEMENT = re.compile(r"\A[\"']?\$\{(\w+)\[(-\d+|[1-9]\d*)\]\}[\"']?\Z")
 _UNORDERED = re.compile(
@@ -675,16 +706,19 @@ def port_of_an_array(script: BatchScript) -> Iterator[Problem]:
 def loopback_interface(script: BatchScript) -> Iterator[Problem]:
     """NCCL or Gloo uses the loopback interface, and the job has several nodes.
 
-    `lo` connects the processes of one node only. Ranks of other nodes time out, or connect to themselves.
+    `lo` connects the processes of one node only. Ranks of other nodes time out, or connect to themselves. The virtual
+    nodes of the embedded Slurm are one host: the rule is silent if the cluster file says slurm = "embedded".
 
     Fix: remove the line, or name the interface of the cluster's network (`ip -br addr` on a node).
     Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
     """
     wide = any(script.size_of(launch).has_several_nodes for launch in script.training)
-    for each in script.assignments if wide else ():
+    cluster = script.site.cluster
+    one_host = cluster is not None and cluster.slurm == "embedded"
+    for each in script.assignments if wide and not one_host else ():
         if each.name not in {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} or each.value.text.lstrip("=") != "lo":
             continue
-        # The virtual nodes of an embedded Slurm share one host, and have no GPUs.
+        # Without a cluster file, a job without GPUs may be for the embedded Slurm.
         if each.name.startswith("NCCL") or script.size.has_gpus:
             what, remedy = f"{each.name}=lo reaches no other node", "remove it, or name an interface of the network"
             yield Problem(each.value, what, remedy, (script.line_of("nodes"),), edits=removal(script, each))
@@ -709,6 +743,11 @@ def random_value_per_task(script: BatchScript) -> Iterator[Problem]:
         if any((piece.origin.line, piece.origin.column) in places for piece in text.pieces):
             what = "each task draws its own value, so that all differ"
             yield Problem(text, what, "draw it once in the batch script, or use $SLURM_JOB_ID")
+    together = any(each.name == "MASTER_ADDR" and not _LOOPBACK.match(each.value.text) for each in script.assignments)
+    for each in script.assignments if wide and together else ():
+        if each.in_task and each.name == "MASTER_PORT" and re.search("SLURM_(PROC|LOCAL|NODE)ID", each.value.text):
+            what = "this port depends on the rank: the tasks never meet"
+            yield Problem(each.value, what, "compute it from $SLURM_JOB_ID alone")
 
 
 def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:

@@ -25,7 +25,9 @@ _REQUEUES = re.compile(r"\bscontrol\s+(?:-\w+\s+)*requeue\b")
 
 def _requeues(script: BatchScript) -> Place | None:
     """Return the place where a script asks to be started again: an option, a command, or a trap."""
-    option = script.directive("requeue")
+    option, forbidden = script.directive("requeue"), script.directive("no-requeue")
+    if forbidden is not None and (option is None or option.line < forbidden.line):
+        return None
     return option or next((step for step in script.commands if _requeues_in(step)), None)
 
 
@@ -205,9 +207,11 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
         texts = _REMOVES.findall(step.words[1].text) if trap else []
         if step.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in step.texts[1:]):
             texts = [text for text in step.texts[1:] if not text.startswith("-")]
+        if step.name == "find" and {"-delete", "rm"} & {*step.texts}:
+            texts = step.texts[1:2]
         for target in texts:
             ends = (trap or not before or in_handler) and not copied
-            folder = _resolve(script, target).rstrip("/*")
+            folder = script.resolve(target).rstrip("/*")
             kept = _checkpoint_below(script, folder, _SAVES if place is not None or ends else _LOADS)
             if kept is not None:
                 what = f"this deletes {kept}, which the next start of the job needs"
@@ -227,16 +231,6 @@ def _tests_path(step: TracedCommand) -> bool:
     first = step.position.chain.pipelines[0].commands[0]
     words = [word.raw for word in getattr(first, "words", ())]
     return step.position.chain_index == 1 and words[:2] in (["[", "-d"], ["[", "-e"], ["test", "-d"])
-
-
-def _resolve(script: BatchScript, text: str) -> str:
-    """Replace variables by their values, if the script sets them once."""
-
-    def value(match: re.Match[str]) -> str:
-        values = [each.value.text for each in script.assignments if each.name == match[1]]
-        return values[0] if len(values) == 1 else match[0]
-
-    return re.sub(r"\$\{?(\w+)\}?", value, text)
 
 
 def _checkpoint_below(script: BatchScript, folder: str, pattern: re.Pattern[str]) -> str | None:

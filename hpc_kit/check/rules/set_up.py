@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from difflib import SequenceMatcher, get_close_matches
 
-from hpc_kit.check.bash_syntax import Origin
+from hpc_kit.check.bash_syntax import with_nested_parts
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
@@ -35,8 +35,8 @@ _SET_UP_FILE = re.compile(r"(\A|/)(activate(\.sh)?|conda\.sh|load_modules\.sh|mo
 def lost_set_up(script: BatchScript) -> Iterator[Problem]:
     """Modules or an environment that the training does not get.
 
-    A subshell, `( module load cuda )`, and a child, `bash venv/bin/activate`, set up only themselves. `module purge`
-    after `module load` removes what was loaded.
+    A subshell, `( module load cuda )`, a pipe, `module load cuda | tee log`, and a child, `bash venv/bin/activate`, set
+    up only themselves. `module purge` after `module load` removes what was loaded, and so does `conda deactivate`.
 
     Fix: `source venv/bin/activate` without parentheses, and `module purge` as the first command.
     Documented: bash(1), Command Execution Environment; lmod.readthedocs.io.
@@ -47,9 +47,13 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
     if not training and script.launch_lines:
         training = [script.launch_lines[-1]]
     for step in script.commands:
-        if not step.in_task and sets_up(step) and (launch := _outside(step, training)) is not None:
+        if not step.in_task and sets_up(step) and (launch := _outside(script, step, training)) is not None:
             what = f"the parentheses end the effect of {step.name} {step.texts[1]}: line {launch.line} does not get it"
             yield Problem(step, what, "remove the parentheses, or put the training inside", (launch.line,))
+            break
+        if not step.in_task and sets_up(step) and len(step.position.pipeline.commands) > 1 and training:
+            what = f"the pipe ends the effect of {step.name} {step.texts[1]}: each part of a pipe runs in a subshell"
+            yield Problem(step, what, "remove the pipe", (training[-1].line,))
             break
     for launch in script.launch_lines:
         shell = launch.stages[0]
@@ -63,11 +67,26 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
             what = f"{shell.name} runs {file.text} in a child: this shell does not get the environment"
             yield Problem(shell, what, f"write source {file.text}", (later.line,), certain=True)
     yield from _purged(script, training)
+    yield from _too_late(script, training)
 
 
-def _outside(step: TracedCommand, training: list[LaunchLine]) -> LaunchLine | None:
+def _too_late(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem]:
+    """Find a set-up behind the only training, in a script without one before."""
+    set_ups = [step for step in script.commands if not step.in_task and sets_up(step)]
+    if len(training) != 1 or not set_ups or script.launch_lines[-1] is not training[0]:
+        return
+    inside = training[0].command.position in set_ups[0].position.outward()
+    if set_ups[0] in script.commands_after(training[0].command) and not inside and not set_ups[0].is_conditional:
+        what = f"the training in line {training[0].line} runs before this"
+        yield Problem(set_ups[0], what, "move it above the training", (training[0].line,))
+
+
+def _outside(script: BatchScript, step: TracedCommand, training: list[LaunchLine]) -> LaunchLine | None:
     """Return a training after a command, outside of the subshell of the command."""
     shells = [compound for compound in step.compounds if compound.kind == "subshell"]
+    # A subshell that runs a program has its set-up for itself.
+    if any(launch.command.compounds[:1] == shells[:1] for launch in script.launch_lines):
+        return None
     for launch in training if shells else ():
         if launch.line > step.line and not any(shells[0] is each for each in launch.command.compounds):
             return launch
@@ -75,19 +94,54 @@ def _outside(step: TracedCommand, training: list[LaunchLine]) -> LaunchLine | No
 
 
 def _purged(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem]:
-    loaded: TracedCommand | None = None
-    purge: TracedCommand | None = None
+    """Find a command that takes back modules, or an environment, before the training."""
+    loaded: dict[bool, TracedCommand] = {}
+    undone: dict[bool, tuple[TracedCommand, TracedCommand]] = {}
     for step in script.commands:
-        if step.in_task or step.name not in _MODULES:
+        if step.in_task or any(compound.kind == "subshell" for compound in step.compounds):
             continue
-        if {"purge", "reset"} & set(step.texts[1:2]):
-            purge = step if loaded is not None else None
-        elif sets_up(step) or "restore" in step.texts[1:2]:
-            loaded, purge = step, None
-    after = [launch for launch in training if purge is not None and launch.line > purge.line]
-    if purge is not None and loaded is not None and after and purge.position.block is loaded.position.block:
-        what = f"this removes the modules of line {loaded.line}"
-        yield Problem(purge, what, "move it above the first module load", (loaded.line, after[0].line))
+        of_modules = step.name in _MODULES
+        before = loaded.get(of_modules)
+        if before is not None and _takes_back(step, before):
+            undone[of_modules] = step, before
+        elif sets_up(step) or (of_modules and "restore" in step.texts[1:2]):
+            loaded[of_modules] = step
+            undone.pop(of_modules, None)
+    for step, before in undone.values():
+        after = next((launch for launch in training if launch.command in script.commands_after(step)), None)
+        if after is not None and (step.position.block is before.position.block or not step.is_conditional):
+            what = f"this takes back {' '.join(before.texts[:2])} of line {before.line}"
+            remedy = f"move it above line {before.line}, or behind the training"
+            yield Problem(step, what, remedy, (before.line, after.line))
+
+
+def _takes_back(step: TracedCommand, loaded: TracedCommand) -> bool:
+    """Tell whether a command undoes the set-up of another one."""
+    verbs = [text for text in step.texts[1:] if not text.startswith("-")]
+    if step.name in _MODULES and loaded.name in _MODULES:
+        gone = {*verbs[1:]} if verbs[:1] in (["unload"], ["rm"], ["del"]) else set()
+        return verbs[:1] in (["purge"], ["reset"]) or bool(gone & {*loaded.texts[1:]})
+    if loaded.name in _MODULES:
+        return False
+    return step.name == "deactivate" or (step.name in {"conda", "mamba", "micromamba"} and verbs[:1] == ["deactivate"])
+
+
+@rule("KIT135")
+def replaced_path(script: BatchScript) -> Iterator[Problem]:
+    """PATH is replaced instead of extended.
+
+    After `export PATH=$HOME/venv/bin`, the shell finds no other program: srun, mkdir and nvidia-smi are "command not
+    found".
+
+    Fix: `export PATH=$HOME/venv/bin:$PATH`.
+    Documented: bash(1), PATH.
+    """
+    for each in script.assignments:
+        whole = re.search(r"PATH\b|(\A|:)(/usr)?/bin(:|/?\Z)|\$\(", each.value.text)
+        later = any(launch.line > each.line for launch in script.launch_lines)
+        if each.name == "PATH" and each.position is not None and not whole and each.value.text and later:
+            what = f"PATH has only {each.value.text}: the shell does not find srun, mkdir or nvidia-smi"
+            yield Problem(each.value, what, f"write PATH={each.value.text}:$PATH")
 
 
 @rule("KIT126", "warning")
@@ -187,24 +241,15 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
         return
     known = set(script.assigned) | _set_by_commands(script)
     seen: set[str] = set()
-    for step in script.commands:
-        for part in step.syntax.parts:
-            for name, guarded, place in _reads(part.kind, part.text, part.detail, part.raw, part.origin):
-                if name in known or name in seen or guarded or len(name) < 6:
-                    continue
-                match = _resembling(name, known)
-                if match is not None:
-                    seen.add(name)
-                    yield Problem(place, f"nothing sets ${name}; there is ${match}", f"write ${match}", (step.line,))
-
-
-def _reads(kind: str, text: str, detail: str, raw: str, origin: Origin) -> Iterator[tuple[str, bool, Origin]]:
-    """Yield the variables that a part of a word reads, whether they have a default, and their place."""
-    if kind == "variable" and text.isidentifier():
-        yield text, bool(re.match(r":?[-+?=]", detail)), origin
-    elif kind == "command" and "'" not in raw:
-        for match in re.finditer(r"\$\{?([A-Za-z_]\w*)(\}|\b(?![\[:#%/+=?-]))", raw):
-            yield match[1], False, origin
+    for part in with_nested_parts(part for step in script.commands for part in step.syntax.parts):
+        name = part.text
+        if part.kind != "variable" or not name.isidentifier() or len(name) < 6 or name in known or name in seen:
+            continue
+        match = _resembling(name, known) if not re.match(r":?[-+?=]", part.detail) else None
+        if match is not None:
+            seen.add(name)
+            what = f"nothing sets ${name}; there is ${match}"
+            yield Problem(part.origin, what, f"write ${match}", (part.origin.line,))
 
 
 _SETTERS = frozenset({

@@ -144,17 +144,26 @@ def smaller_step(script: BatchScript) -> Iterator[Problem]:
     training = script.training
     launch = training[0] if len(training) == 1 else None
     srun = launch.stage("srun") if launch is not None else None
-    if launch is None or srun is None or srun.error or launch.agent or launch.in_loop or launch.command.in_background:
+    if launch is None or srun is None or srun.error or launch.agent or launch.command.in_background:
         return
     job, step = script.size, script.size_of(launch)
     count = srun.option("ntasks", "ntasks-per-node")
-    if not job.is_stated or count is None or job.ntasks is None or step.ntasks is None or step.nodes != job.nodes:
+    if (
+        not job.is_stated
+        or count is None
+        or job.ntasks is None
+        or step.ntasks is None
+        or job.nodes not in {None, step.nodes}
+    ):
         return
     threads = parse_count(srun.options["cpus-per-task"].text if "cpus-per-task" in srun.options else None) or 1
     if step.ntasks * threads < job.ntasks * (job.cpus_per_task or 1) and step.ntasks < job.ntasks:
         what = f"the step has {step.ntasks} of the {job.ntasks} tasks of the job: the rest is idle"
+        if launch.in_loop:
+            what = f"the steps of this loop run one after another, each with {step.ntasks} of the {job.ntasks} tasks"
         lines = (script.line_of("ntasks", "ntasks-per-node"), launch.line)
-        yield Problem(count, what, "remove the option from srun, or request fewer tasks", lines)
+        remedy = "end the line in &, and wait behind the loop" if launch.in_loop else "remove the option from srun"
+        yield Problem(count, what, f"{remedy}; or request fewer tasks", lines)
 
 
 _SERVERS = frozenset({
