@@ -16,6 +16,7 @@ from hpc_kit.spec.load import load_cluster
 
 if TYPE_CHECKING:
     from hpc_kit.slurm.client import SlurmClient
+    from hpc_kit.slurm.partitions import ListedPartition
     from hpc_kit.spec.cluster import Cluster
 
 FILE = click.Path(path_type=Path)
@@ -59,6 +60,15 @@ class Session(NamedTuple):
     cluster: Cluster
     client: SlurmClient
     runs: Path
+
+    @property
+    def partitions(self) -> list[ListedPartition]:
+        """The partitions that the cluster file describes."""
+        if not self.cluster.partition:
+            return []
+        from hpc_kit.spec.partition_checks import partitions_of
+
+        return partitions_of(self.cluster)
 
 
 def open_session(name: str | None, *, require_answer: bool = False) -> Session:

@@ -32,7 +32,7 @@ def command(words: tuple[str, ...], cluster: str | None, every: bool, as_json: b
     session = open_session(cluster)
     index = RunIndex(session.runs)
     selection = JobSelection.from_words(words)._replace(project_only=not every)
-    listing = list_jobs(selection, index, session.client, cluster=session.cluster.name)
+    listing = list_jobs(selection, index, session.client, cluster=session.cluster.name, partitions=session.partitions)
     if as_json:
         echo(json.dumps([job_json(line) for line in listing.lines], indent=2))
     elif listing.lines:

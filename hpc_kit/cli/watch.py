@@ -52,7 +52,14 @@ def command(words: tuple[str, ...], interval: float | None, cluster: str | None,
     client = session.client
     if interval is None:
         interval = EMBEDDED_INTERVAL if client.embedded else client.poll_seconds
-    updates = follow_listing(words, session.runs, client, interval=interval, cluster=session.cluster.name)
+    updates = follow_listing(
+        words,
+        session.runs,
+        client,
+        interval=interval,
+        cluster=session.cluster.name,
+        partitions=session.partitions,
+    )
     can_draw = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     try:
         if can_draw and not as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,16 @@ from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_s
 from hpc_kit.cli.output import print_line, short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError, UnknownJob
+from hpc_kit.slurm.start_forecast import find_limit
+from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hpc_kit.runs.why.answers import Verdict
+    from hpc_kit.slurm.client import SlurmClient
     from hpc_kit.slurm.job_status import JobStatus
+    from hpc_kit.slurm.partitions import ListedPartition
 
 
 MAX_NAMED = 12
@@ -76,12 +83,33 @@ def _explain_run(word: str | None, cluster: str | None) -> list[tuple[list[str],
     statuses: dict[str, JobStatus | None] = {}
     if run.record is None or may_belong_to(run, session.cluster.name, session.client):
         try:
-            statuses.update(query_runs(elements or [run], client_for(run, session.client)))
+            client = client_for(run, session.client)
+            statuses.update(query_runs(elements or [run], client))
+            if session.partitions:
+                _add_sizes(statuses, client)
         except SlurmUnavailable as error:
             echo(f"hpc-kit: {error.what}: the answer comes from the job's own files", err=True)
     answers = [(each, statuses.get(each.job_id)) for each in elements or [run]]
-    verdicts = [(each.job_id, explain_run(each, status, read_state(each, status))) for each, status in answers]
+    verdicts = [
+        (each.job_id, _with_limit(explain_run(each, status, read_state(each, status)), status, session.partitions))
+        for each, status in answers
+    ]
     return group_verdicts(verdicts) if elements else [([], verdicts[0][1])]
+
+
+def _add_sizes(statuses: dict[str, JobStatus | None], client: SlurmClient) -> None:
+    """Replace the statuses of waiting jobs by those of the whole queue, which contain the sizes of the jobs."""
+    waiting = [job_id for job_id, status in statuses.items() if status is not None and status.state is JobState.PENDING]
+    if waiting:
+        statuses.update(client.query_queue(waiting, ended=False).found)
+
+
+def _with_limit(verdict: Verdict, status: JobStatus | None, partitions: Sequence[ListedPartition]) -> Verdict:
+    """Add the limit because of which no partition of a waiting job can ever start it."""
+    limit = find_limit(status, partitions) if status is not None else None
+    if limit is None:
+        return verdict
+    return replace(verdict, cause=f"{verdict.cause}. {limit.sentence[:-1]}", fix=limit.next_step)
 
 
 def _print(found: list[tuple[list[str], Verdict]], *, as_json: bool) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hpc_kit.runs.run_folders import Run
     from hpc_kit.slurm.client import SlurmClient
     from hpc_kit.slurm.job_status import JobStatus
+    from hpc_kit.slurm.partitions import ListedPartition
 
 FILE_POLL_SECONDS = 0.1
 """Pause between two reads of the logs, which cost Slurm nothing."""
@@ -277,6 +278,7 @@ def follow_listing(
     *,
     interval: float,
     cluster: str | None = None,
+    partitions: Sequence[ListedPartition] = (),
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[ListingUpdate]:
     """List jobs repeatedly until all are over. Without words: this user's queue, including jobs that enter it later.
@@ -289,6 +291,7 @@ def follow_listing(
         client: The Slurm.
         interval: Seconds between two polls.
         cluster: See `status.list_jobs`.
+        partitions: See `status.list_jobs`.
         sleep: Waits for a number of seconds.
 
     Raises:
@@ -297,7 +300,7 @@ def follow_listing(
     listing = _FollowedListing(JobSelection.from_words(words)._replace(latest=False))
     while True:
         try:
-            found = list_jobs(listing.selection(), RunIndex(runs), client, cluster=cluster)
+            found = list_jobs(listing.selection(), RunIndex(runs), client, cluster=cluster, partitions=partitions)
         except SlurmUnavailable as error:
             found = JobListing([], error)
         update = listing.update(found)

@@ -1,4 +1,4 @@
-"""The attempts of a job. `shell/restart.sh` and `shell/preflight.sh` write events to the file `history` of the run."""
+"""The attempts of a job. `shell/history.sh` writes events to the file `history` of the run."""
 
 from __future__ import annotations
 

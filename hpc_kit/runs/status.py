@@ -19,11 +19,12 @@ from hpc_kit.slurm.start_forecast import PendingQueue, describe_wait, remaining_
 from hpc_kit.slurm.states import JobState, explain_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from hpc_kit.runs.outcome import Outcome
     from hpc_kit.slurm.client import SlurmClient
     from hpc_kit.slurm.job_status import JobStatus
+    from hpc_kit.slurm.partitions import ListedPartition
 
 
 class JobLine(NamedTuple):
@@ -118,6 +119,7 @@ def list_jobs(
     client: SlurmClient,
     *,
     cluster: str | None = None,
+    partitions: Sequence[ListedPartition] = (),
     require_slurm: bool = False,
 ) -> JobListing:
     """Return the state of jobs: selected jobs in that order, else this user's queue and the latest runs, newest first.
@@ -129,13 +131,14 @@ def list_jobs(
         index: The runs of this project.
         client: The Slurm.
         cluster: Name of its cluster file. Runs of another cluster are not queried. None: all runs are.
+        partitions: Partitions of the cluster file, for jobs that wait because of a limit.
         require_slurm: Raise if the controller does not answer.
 
     Raises:
         UnknownJob: Neither Slurm nor `runs` knows an id or a name.
         SlurmUnavailable: Slurm does not answer, and it is required or nothing is known about any job.
     """
-    listing = _ListingQuery(selection, index, client, cluster).listing()
+    listing = _ListingQuery(selection, index, client, cluster, partitions).listing()
     if require_slurm and listing.unreachable is not None:
         raise listing.unreachable
     return listing
@@ -144,14 +147,21 @@ def list_jobs(
 class _ListingQuery:
     """Queries the jobs of one listing and combines the answers."""
 
-    def __init__(self, selection: JobSelection, index: RunIndex, client: SlurmClient, cluster: str | None) -> None:
+    def __init__(
+        self,
+        selection: JobSelection,
+        index: RunIndex,
+        client: SlurmClient,
+        cluster: str | None,
+        partitions: Sequence[ListedPartition],
+    ) -> None:
         # Slurm's times have no zone either.
         self.selection, self.index, self.now = selection, index, dt.datetime.now()  # noqa: DTZ005
         self.cluster, self.client = cluster, client
         self.recent = self._recent_runs()
         self.survey = self._query_slurm()
         self.user = user_name()
-        self.queue = PendingQueue(self.survey.queue, self.user)
+        self.queue = PendingQueue(self.survey.queue, self.user, partitions)
         # If jobs of two clusters have one id, the one of the run wins.
         self.other_jobs: list[JobStatus] = []
         """Jobs of this user with the right names, which belong to other projects."""

@@ -47,6 +47,7 @@ def read_shell_files(resolved: Resolved, root: Path) -> ShellFiles:
     # The scripts of other jobs stay as they are when these files change.
     unused = {"restart.sh", "spares.sh"} if resolved.job.restart is None else set()
     unused |= set() if resolved.job.preflight.enabled else {"preflight.sh"}
+    unused |= {"history.sh"} if {"restart.sh", "preflight.sh"} <= unused else set()
     paths = {name: path for name, path in paths.items() if name not in unused}
     texts = {name: paths[name].read_text(encoding="utf-8") for name in sorted(paths)}
     digest = hashlib.sha256("\0".join(word for item in texts.items() for word in item).encode()).hexdigest()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm import units
 from hpc_kit.slurm.job_ids import JOB_ID, base_id, expand_tasks
+from hpc_kit.slurm.sizes import count_gres_gpus
 from hpc_kit.slurm.states import JobState, parse_state
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ SQUEUE_FIELDS = {
 
 QUEUE_FIELDS = {
     **{ours: word for ours, word in SQUEUE_FIELDS.items() if ours != "name"},
-    "priority": "%Q",
+    "priority": "%Q", "nodes": "%D", "cpus": "%C", "gres": "%b", "qos": "%q",
     "name": "%j",
-}
-"""Fields of the jobs of all users, with the priority that orders them."""
+}  # fmt: skip
+"""Fields of the jobs of all users, with the priority that orders them, and what they ask for."""
 
 SACCT_FIELDS = {
     "job_id": "JobID", "raw_id": "JobIDRaw", "state": "State", "exit": "ExitCode", "user": "User",
@@ -50,6 +51,17 @@ _CLUSTER = re.compile(r"CLUSTER: \S+\s*")
 """Line that squeue prints above the jobs of each cluster in SLURM_CLUSTERS, also with --noheader."""
 
 _NOTHING = frozenset({"", "(null)", "None assigned", "N/A", "None", "Unknown"})
+
+
+class RequestedSize(NamedTuple):
+    """The size that a job asks for."""
+
+    nodes: int
+    cpus: int
+    """CPUs of the whole job."""
+
+    gpus_per_node: int
+    qos: str
 
 
 class JobStatus(NamedTuple):
@@ -77,6 +89,9 @@ class JobStatus(NamedTuple):
     """SLURM_JOB_ID. For an array task or a component it differs from the number in `job_id`."""
     priority: int | None = None
     """Priority, if the whole queue was requested. 0 means that the job is held."""
+
+    size: RequestedSize | None = None
+    """Size of the job, if the whole queue was requested."""
 
 
 def merge_statuses(own: Sequence[JobStatus]) -> JobStatus:
@@ -168,11 +183,21 @@ def _statuses(row: dict[str, str]) -> Iterator[JobStatus]:
         partition=row["partition"],
         raw_id=row["raw_id"].partition(".")[0],
         priority=_parse_number(priority),
+        size=_parse_size(row) if state is JobState.PENDING else None,
     )
     yield status
     # There may be ten thousand waiting tasks, so the other fields are parsed once.
     for job_id in others:
         yield status._replace(job_id=job_id)
+
+
+def _parse_size(row: dict[str, str]) -> RequestedSize | None:
+    nodes, cpus = _parse_number(row.get("nodes", "")), _parse_number(row.get("cpus", ""))
+    if not nodes or cpus is None:
+        return None
+    # Slurm 22.05 prints gres:gpu:4, later releases gres/gpu:4.
+    gres = re.sub(r"\bgres[:/]", "", row["gres"])
+    return RequestedSize(nodes, cpus, count_gres_gpus(gres) or 0, "" if row["qos"] in _NOTHING else row["qos"])
 
 
 def _parse_number(text: str) -> int | None:

@@ -9,7 +9,7 @@ from hpc_kit.errors import UnitError
 from hpc_kit.slurm import units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 SINFO_ARGV = ("sinfo", "--noheader", "--exact", "--format=%P|%D|%c|%l|%s|%L|%m|%G")
 """Partition (a `*` marks the default), nodes, CPUs of a node, longest time, nodes of a job as `1-4`, default time,
@@ -51,6 +51,7 @@ class JobPart(NamedTuple):
     nodes: int
     cpus_per_node: int
     time: int | None
+    gpus_per_node: int = 0
 
 
 def parse_partitions(text: str) -> list[ListedPartition]:
@@ -123,22 +124,45 @@ def find_obstacle(part: JobPart, partition: ListedPartition, *, has_qos: bool) -
     """
     there = partition.nodes
     if there and part.nodes > there:
-        return f"{part.nodes} nodes; the partition has {there}", f"ask for {there} nodes at most"
+        return f"{part.nodes} nodes; the partition has {there}", f"ask for --nodes={there} or less"
     if there and part.nodes > sum(kind.nodes for kind in partition.kinds if kind.cpus >= part.cpus_per_node):
         most = max(kind.cpus for kind in partition.kinds)
         nodes = units.format_count(part.nodes, "node")
         found = f"{part.cpus_per_node} CPUs on each of {nodes}; the largest nodes have {most}"
         if most >= part.cpus_per_node:
             found += ", but fewer nodes have as many"
-        return found, "ask for fewer tasks or CPUs on each node"
+        return found, "ask for fewer tasks or CPUs on each node: --ntasks-per-node, --cpus-per-task"
+    gpus = [kind.gpus for kind in partition.kinds if kind.gpus is not None]
+    if len(gpus) == len(partition.kinds) and part.gpus_per_node > max(gpus, default=part.gpus_per_node):
+        found = f"{part.gpus_per_node} GPUs on each node; the largest nodes have {max(gpus)}"
+        return found, f"ask for --gpus-per-node={max(gpus)} or less" if max(gpus) else "ask for no GPUs"
     if has_qos:
         return None
     if partition.most_nodes is not None and part.nodes > partition.most_nodes:
-        return f"{part.nodes} nodes; a job may have {partition.most_nodes}", f"ask for {partition.most_nodes} nodes"
+        return (
+            f"{part.nodes} nodes; a job may have {partition.most_nodes}",
+            f"ask for --nodes={partition.most_nodes} or less",
+        )
     if part.time is not None and partition.time is not None and (part.time < 0 or part.time > partition.time):
         limit = units.format_time(partition.time)
         return f"--time={units.format_time(part.time)}; the partition allows {limit}", f"ask for --time={limit} or less"
     return None
+
+
+def find_partition_obstacle(
+    part: JobPart, known: Sequence[ListedPartition], *, has_qos: bool
+) -> tuple[str, str, str] | None:
+    """Return the first partition of a job, the reason why none of its partitions can start it, and the remedy.
+
+    None: one of them can start the job, or none of them is known.
+    """
+    names = part.partition.split(",") if part.partition else []
+    usable = [each for each in known if (each.name in names if names else each.is_default)]
+    obstacles = [find_obstacle(part, each, has_qos=has_qos) for each in usable]
+    if not obstacles or not all(obstacles):
+        return None
+    where = f"partition {usable[0].name}" + ("" if names else ", the default one")
+    return (where, *(obstacles[0] or ("", "")))
 
 
 def _parse_limit(text: str) -> int | None:

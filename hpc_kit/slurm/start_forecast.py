@@ -6,13 +6,16 @@ import datetime as dt
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from hpc_kit.slurm.states import JobState, explain_reason, explain_state
+from hpc_kit.slurm.job_status import RequestedSize
+from hpc_kit.slurm.partitions import JobPart, find_partition_obstacle
+from hpc_kit.slurm.states import JobState, Reason, explain_reason, explain_state
 from hpc_kit.slurm.units import UNLIMITED, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from hpc_kit.slurm.job_status import JobStatus
+    from hpc_kit.slurm.partitions import ListedPartition
 
 QUEUE_REASONS = frozenset({"Priority", "Resources", "None", ""})
 """Reasons of a job that only waits for jobs of higher priority or for free nodes."""
@@ -27,9 +30,11 @@ class PendingQueue:
     Args:
         statuses: The jobs of all users.
         user: This user. With PrivateData a site shows a user only their own jobs.
+        partitions: The known partitions.
     """
 
-    def __init__(self, statuses: Iterable[JobStatus], user: str) -> None:
+    def __init__(self, statuses: Iterable[JobStatus], user: str, partitions: Sequence[ListedPartition] = ()) -> None:
+        self.partitions = partitions
         self._places: dict[str, list[tuple[int, int]]] = {}
         self._others = False
         for each in statuses:
@@ -87,6 +92,8 @@ def describe_wait(status: JobStatus, queue: PendingQueue, now: dt.datetime) -> t
         return f"Slurm prints the state {status.raw_state}, which this version of hpc_kit does not know.", None
     if status.state is not JobState.PENDING:
         return explain_state(status.state), None
+    if limit := find_limit(status, queue.partitions):
+        return limit
     expected = queue.describe_start(status, now)
     if reason_name(status) in QUEUE_REASONS and expected:
         return expected, None
@@ -94,6 +101,29 @@ def describe_wait(status: JobStatus, queue: PendingQueue, now: dt.datetime) -> t
     return (f"{meaning.sentence} {expected[0].upper()}{expected[1:]}." if expected else meaning.sentence), (
         meaning.next_step
     )
+
+
+def find_limit(status: JobStatus, partitions: Sequence[ListedPartition]) -> Reason | None:
+    """Return the limit because of which no partition of a waiting job can ever start it; None if none is known.
+
+    Args:
+        status: The job.
+        partitions: The known partitions.
+    """
+    name = reason_name(status)
+    slurm_refuses = name.startswith("Partition") or name == "BadConstraints"
+    if status.state is not JobState.PENDING or not (slurm_refuses or name in QUEUE_REASONS):
+        return None
+    size = status.size or RequestedSize(1, 1, 0, "")
+    part = JobPart(
+        status.partition, size.nodes, -(-size.cpus // size.nodes), status.time_limit, gpus_per_node=size.gpus_per_node
+    )
+    # A QOS may lift limits of a partition. Slurm's own reason shows that it has not.
+    obstacle = find_partition_obstacle(part, partitions, has_qos=not slurm_refuses and size.qos not in {"", "normal"})
+    if obstacle is None:
+        return None
+    where, found, remedy = obstacle
+    return Reason(f"It can never start in {where}: {found}.", f"Cancel it and submit it again: {remedy}")
 
 
 def remaining_seconds(status: JobStatus) -> int | None:

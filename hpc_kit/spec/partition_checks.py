@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnitError
 from hpc_kit.slurm import units
-from hpc_kit.slurm.partitions import SINFO_ARGV, JobPart, ListedPartition, NodeKind, find_obstacle, parse_partitions
+from hpc_kit.slurm.partitions import (
+    SINFO_ARGV,
+    JobPart,
+    ListedPartition,
+    NodeKind,
+    find_partition_obstacle,
+    parse_partitions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +56,8 @@ def partitions_of(cluster: Cluster) -> list[ListedPartition]:
     found = []
     for name, each in cluster.partition.items():
         cpus = each.cpus or cluster.node.cpus or _MANY
-        kinds = (NodeKind(each.nodes, cpus),) if each.nodes else ()
+        gpus = cluster.node.gpus if each.gpus is None else each.gpus
+        kinds = (NodeKind(each.nodes, cpus, gpus=gpus),) if each.nodes else ()
         found.append(ListedPartition(name, each.default, kinds, _parse_duration(each.max_time), each.max_nodes))
     return found
 
@@ -74,22 +82,6 @@ def _check_limits(resolved: Resolved, known: Sequence[ListedPartition], environ:
                 found=found,
                 remedy=f"{remedy}; or submit it all the same with --no-check",
             )
-
-
-def find_partition_obstacle(
-    part: JobPart, known: Sequence[ListedPartition], *, has_qos: bool
-) -> tuple[str, str, str] | None:
-    """Return the first partition of a job, the reason why none of its partitions can start it, and the remedy.
-
-    None: one of them can start the job, or none of them is known.
-    """
-    names = part.partition.split(",") if part.partition else []
-    usable = [each for each in known if (each.name in names if names else each.is_default)]
-    obstacles = [find_obstacle(part, each, has_qos=has_qos) for each in usable]
-    if not obstacles or not all(obstacles):
-        return None
-    where = f"partition {usable[0].name}" + ("" if names else ", the default one")
-    return (where, *(obstacles[0] or ("", "")))
 
 
 def _parts(resolved: Resolved, environ: Mapping[str, str]) -> Iterator[JobPart]:

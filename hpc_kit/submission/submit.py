@@ -158,7 +158,7 @@ class Submission(NamedTuple):
     """An earlier submission, whose answer was lost, created the job. Nothing was submitted now."""
 
     notes: tuple[str, ...] = ()
-    """Variables that were removed from the environment of sbatch, and excluded nodes."""
+    """Variables that were removed from the environment of sbatch, excluded nodes, and work that a stop may lose."""
 
 
 def submit_script(
@@ -267,6 +267,10 @@ def _prepare(
     slurm_cluster = cluster_match.choose_submit_cluster(resolved.job.resources.clusters, environ, client)
     # Folders of functions are named by the job id, and two calls may have the same script.
     calls_functions = pickles is not None
+    if resolved.job.restart is not None and not calls_functions:
+        from hpc_kit.submission.unsaved_work import list_unsaved_work
+
+        notes = (*notes, *list_unsaved_work(resolved, root))
     undo.callback(remove_empty_folders, make_log_folders(resolved, root, allow_ids=calls_functions))
     folder = working_folder(resolved, root) / resolved.log_folder
     if any(folder.glob(f"{STAGING}*")):

@@ -1,44 +1,34 @@
 #!/bin/bash
-# Runs the job without slow and broken nodes. The batch script sources this file, after restart.sh, and calls:
+# Runs the job without slow and broken nodes. The batch script sources this file, after history.sh and restart.sh, and
+# calls:
 #
 #   start_preflight   before the measurement: removes the files of an earlier one
 #   exclude_nodes SPARES REQUEUES EXIT_CODE
 #                     after the measurement, which ended with EXIT_CODE: replaces the excluded nodes by SPARES spare
 #                     nodes, or requeues the job without these nodes, at most REQUEUES times, or ends it
-#
-# Events are lines of JSON in $HPC_KIT_RUN/history, as those of restart.sh.
-
-preflight_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
-preflight_job=${preflight_job:-$SLURM_JOB_ID}
-
-# Appends an event to the history:  record_preflight EVENT JSON
-record_preflight() {
-  local line
-  line="\"event\": \"$1\", \"attempt\": $HPC_KIT_ATTEMPT, \"job_id\": \"$preflight_job\", \"time\": $(date +%s)"
-  echo "{$line, $2}" >>"$HPC_KIT_RUN/history" || true
-}
 
 start_preflight() {
   rm -rf "$HPC_KIT_RUN/preflight"
   install -d -m 700 "$HPC_KIT_RUN/preflight"
   # With [restart], restart.sh has counted this attempt.
   if [ -z "${HPC_KIT_STOP_SIGNAL-}" ]; then
-    [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || rm -f "$HPC_KIT_RUN/history"
+    [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || rm -f "$HPC_KIT_HISTORY"
+    # shellcheck disable=SC2034  # for record_event
     HPC_KIT_ATTEMPT=$(($(count_events '"event": "start"') + 1))
-    record_preflight start "\"nodes\": \"$SLURM_JOB_NODELIST\""
+    record_event start nodes "$SLURM_JOB_NODELIST"
   fi
 }
 
 # Counts the events since the last `hpc-kit resubmit`:  count_events PATTERN
 count_events() {
-  { [ ! -e "$HPC_KIT_RUN/history" ] || cat "$HPC_KIT_RUN/history"; } |
+  { [ ! -e "$HPC_KIT_HISTORY" ] || cat "$HPC_KIT_HISTORY"; } |
     awk -v pattern="$1" '/"event": "resubmitted"/ { n = 0 } $0 ~ pattern { n++ } END { print n + 0 }'
 }
 
 # Prints a field of squeue about this job:  ask_job FORMAT. Fails if Slurm does not answer.
 ask_job() {
   local answer
-  answer=$(squeue --noheader --jobs="$preflight_job" --format="$1" 2>/dev/null) || return 1
+  answer=$(squeue --noheader --jobs="$HPC_KIT_JOB" --format="$1" 2>/dev/null) || return 1
   echo "${answer%%[[:space:]]*}"
 }
 
@@ -61,10 +51,10 @@ exclude_nodes() {
   [ "${#nodes[@]}" -gt 0 ] || return 0
   # A job that is being stopped is not requeued. Nodes that the signal has reached have no report.
   if [ -n "${restart_stop-}" ] || ! is_running; then return 0; fi
-  reasons=$(cut -d' ' -f2- "$HPC_KIT_RUN/preflight/excluded" | tr -d '\\"' | paste -sd'|' | sed 's/|/; /g')
+  reasons=$(cut -d' ' -f2- "$HPC_KIT_RUN/preflight/excluded" | paste -sd'|' | sed 's/|/; /g')
   if [ "${#nodes[@]}" -le "$1" ]; then
     echo "hpc-kit: spare nodes replace ${nodes[*]}" >&2
-    record_preflight node "\"nodes\": \"$(IFS=, && echo "${nodes[*]}")\", \"reason\": \"preflight: $reasons\""
+    record_event node nodes "$(IFS=, && echo "${nodes[*]}")" reason "preflight: $reasons"
     # spares.sh leaves them out of each step.
     restart_lost+=("${nodes[@]}")
   elif [ "$(count_events '"decision": "requeue".*"reason": "preflight:')" -ge "$2" ]; then
@@ -88,17 +78,17 @@ requeue_without() {
     answer="partition $SLURM_JOB_PARTITION has $others other usable nodes like those of the job"
     end_without "$reasons" "$answer, which needs $SLURM_JOB_NUM_NODES" "$@"
   fi
-  record_preflight end "\"decision\": \"requeue\", \"exit_code\": 0, \"reason\": \"preflight: $reasons\""
+  record_event end decision requeue exit_code 0 reason "preflight: $reasons"
   echo "hpc-kit: the job is requeued without $*" >&2
   # This is the end of the attempt, also for restart.sh. Slurm sends TERM to this script and to its commands.
   trap - EXIT
   trap '' "${HPC_KIT_STOP_SIGNAL:-TERM}"
   trap 'preflight_killed=1' TERM
-  if ! answer=$(trap '' TERM && ask_controller requeue "$preflight_job") && is_running; then
+  if ! answer=$(trap '' TERM && ask_controller requeue "$HPC_KIT_JOB") && is_running; then
     end_without "$reasons" "$answer" "$@"
   fi
   # Slurm changes the list of a pending job only.
-  answer=$(trap '' TERM && ask_controller update JobId="$preflight_job" ExcNodeList="$all") ||
+  answer=$(trap '' TERM && ask_controller update JobId="$HPC_KIT_JOB" ExcNodeList="$all") ||
     echo "hpc-kit: the job may get the nodes $* again: $answer" >&2
   # If this script ended before Slurm kills it, the job might count as finished.
   if [ -z "${preflight_killed-}" ]; then
@@ -151,7 +141,7 @@ end_without() {
   nodes=$(IFS=, && echo "$*")
   # restart.sh must not record another end.
   trap - EXIT
-  record_preflight end "\"decision\": \"failed\", \"exit_code\": 1, \"reason\": \"preflight: $reasons\""
+  record_event end decision failed exit_code 1 reason "preflight: $reasons"
   echo "hpc-kit: the job cannot go on without $nodes
   found  $reasons
          $cause

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs the job again after a stop or a failure. The batch script sources this file, and calls:
+# Runs the job again after a stop or a failure. The batch script sources this file, after history.sh, and calls:
 #
 #   trap restart_stop=S S         at its first line, for the stop signal and TERM
 #   trap stop_attempt SIGNAL      passes the stop signal on to the program
@@ -8,31 +8,16 @@
 #   end_attempt                   with the exit code in $status: requeues the job, or returns
 #
 # It reads HPC_KIT_STOP_SIGNAL, HPC_KIT_RESTART_LEAD (seconds), HPC_KIT_MAX_ATTEMPTS, HPC_KIT_EXIT_CODES and
-# HPC_KIT_PROGRESS (a file or folder, or nothing). Each event is a line of JSON in $HPC_KIT_RUN/history. Files of the
-# program in $HPC_KIT_RUN: `stopped`, because it left its loop after the signal; `saved`, its last saved step.
+# HPC_KIT_PROGRESS (a file or folder, or nothing). Files of the program in $HPC_KIT_RUN: `stopped`, because it left its
+# loop after the signal; `saved`, its last saved step.
 
 # The exit code of a program that the stop signal ends.
 HPC_KIT_STOP_CODE=$((128 + $(kill -l "$HPC_KIT_STOP_SIGNAL"))) && export HPC_KIT_STOP_CODE
-restart_history=$HPC_KIT_RUN/history
-restart_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
-restart_job=${restart_job:-$SLURM_JOB_ID}
 restart_stop=${restart_stop-} restart_step='' restart_limit='' restart_reminder='' restart_killed='' restart_count=0
 case ${HPC_KIT_PROGRESS:-$HPC_KIT_RUN/saved} in
   /*) restart_watched=${HPC_KIT_PROGRESS:-$HPC_KIT_RUN/saved} ;;
   *) restart_watched=$PWD/$HPC_KIT_PROGRESS ;;
 esac
-
-# Appends an event to the history:  record_event EVENT [KEY VALUE]...
-record_event() {
-  local line
-  line="\"event\": \"$1\", \"attempt\": $HPC_KIT_ATTEMPT, \"job_id\": \"$restart_job\", \"time\": $(date +%s)"
-  shift
-  while [ $# -gt 0 ]; do
-    if [[ $2 =~ ^(0|[1-9][0-9]*)$ ]]; then line+=", \"$1\": $2"; else line+=", \"$1\": \"${2//[\"\\]/}\""; fi
-    shift 2
-  done
-  echo "{$line}" >>"$restart_history" || true
-}
 
 # Lists name, size and time of the files that show progress. Hidden files are drafts and locks.
 list_saved() {
@@ -47,36 +32,36 @@ can_resume() {
 }
 
 # Prints the state of the job; nothing if Slurm does not answer.
-job_state() { squeue --noheader --jobs="$restart_job" --format=%T 2>/dev/null | head -n1 || true; }
+job_state() { squeue --noheader --jobs="$HPC_KIT_JOB" --format=%T 2>/dev/null | head -n1 || true; }
 
 # Prints the events since the last attempt that made progress and since the last `hpc-kit resubmit`, or all.
 recent_events() {
   awk '/"event": "resubmitted"/ { text = "" } { text = text $0 "\n" }
-    /"progress": "made"/ { text = "" } END { printf "%s", text }' "$restart_history"
+    /"progress": "made"/ { text = "" } END { printf "%s", text }' "$HPC_KIT_HISTORY"
 }
 
 # The last event of an end matches, and its attempt made no progress:  ended_before PATTERN
 ended_before() { recent_events | grep '"event": "end"' | tail -n 1 | grep -Eq "$1"; }
 
-count_attempts() { { [ ! -e "$restart_history" ] || "$@"; } | grep -c '"event": "start"' || true; }
+count_attempts() { { [ ! -e "$HPC_KIT_HISTORY" ] || "$@"; } | grep -c '"event": "start"' || true; }
 
 # In the first attempt of a job: begins its history, with that of the run from which `hpc-kit resubmit` goes on.
 begin_history() {
   local old
   old=${HPC_KIT_RUN%/*}/${HPC_KIT_CONTINUES-}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
   # A new job may have the number of an old one, for example after Slurm was installed again.
-  rm -f "$restart_history"
+  rm -f "$HPC_KIT_HISTORY"
   [ -n "${HPC_KIT_CONTINUES-}" ] || return 0
-  [ ! -s "$old/history" ] || cp "$old/history" "$restart_history" || true
-  HPC_KIT_ATTEMPT=$(count_attempts cat "$restart_history")
+  [ ! -s "$old/history" ] || cp "$old/history" "$HPC_KIT_HISTORY" || true
+  HPC_KIT_ATTEMPT=$(count_attempts cat "$HPC_KIT_HISTORY")
   record_event resubmitted previous "$HPC_KIT_CONTINUES"
 }
 
 start_attempt() {
-  [ "${SLURM_RESTART_COUNT:-0}$restart_count" != 00 ] || [ "${HPC_KIT_RUN##*/}" != "$restart_job" ] || begin_history
+  [ "${SLURM_RESTART_COUNT:-0}$restart_count" != 00 ] || [ "${HPC_KIT_RUN##*/}" != "$HPC_KIT_JOB" ] || begin_history
   # Jobs that this job submits are no continuation.
   unset HPC_KIT_CONTINUES
-  HPC_KIT_ATTEMPT=$(count_attempts cat "$restart_history")
+  HPC_KIT_ATTEMPT=$(count_attempts cat "$HPC_KIT_HISTORY")
   export HPC_KIT_ATTEMPT=$((HPC_KIT_ATTEMPT + 1))
   rm -f "$HPC_KIT_RUN/stopped" "$HPC_KIT_RUN/summary.json"
   restart_saved=$(list_saved | cksum) restart_start=$SECONDS
@@ -225,12 +210,12 @@ start_again() {
   local answer
   for _ in 1 2 3 4 5 6; do
     # One more signal to all processes must not end scontrol.
-    ! answer=$(trap '' TERM; exec scontrol requeue "$restart_job" 2>&1) || await_kill
+    ! answer=$(trap '' TERM; exec scontrol requeue "$HPC_KIT_JOB" 2>&1) || await_kill
     # Another process may have requeued the job, such as the training itself.
     case $(job_state) in '' | RUNNING) ;; *) await_kill ;; esac
     case $answer in *"nable to contact"* | *"try again"*) sleep 5 ;; *) break ;; esac
   done
-  echo "hpc-kit: scontrol requeue $restart_job: $answer; submitting the job again" >&2
+  echo "hpc-kit: scontrol requeue $HPC_KIT_JOB: $answer; submitting the job again" >&2
   submit_again || { give_up "neither scontrol requeue nor sbatch worked: $answer" && return; }
 }
 
@@ -246,7 +231,7 @@ submit_again() {
   local log id excluded
   log=$(readlink /proc/self/fd/1)
   # The script does not contain the nodes that the user excludes from all jobs.
-  excluded=$(squeue --noheader --jobs="$restart_job" --format=%x 2>/dev/null | tr -d '[:space:]') || true
+  excluded=$(squeue --noheader --jobs="$HPC_KIT_JOB" --format=%x 2>/dev/null | tr -d '[:space:]') || true
   [[ $excluded != *null* ]] || excluded=''
   id=$(sbatch --parsable --output="${log//%/%%}" ${SLURM_ARRAY_TASK_ID:+--array="$SLURM_ARRAY_TASK_ID"} \
     ${excluded:+--exclude="$excluded"} "$0" "${HPC_KIT_RUN##*/}") || return

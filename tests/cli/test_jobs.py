@@ -70,6 +70,25 @@ def test_waiting_jobs_show_the_jobs_ahead(slurm: FakeSlurm, call: Call) -> None:
     assert (entries[0]["reason"], entries[0]["start"]) == ("Priority", "2999-01-01T14:20:00")
 
 
+def test_a_job_beyond_the_limits_of_its_partition_names_the_limit_and_the_option(
+    slurm: FakeSlurm, project: Path, call: Call
+) -> None:
+    submit("job", "fake")
+    with (project / "env/fake.toml").open("a") as file:
+        file.write("[partition.main]\nnodes = 4\ncpus = 8\nmax_nodes = 1\n")
+    slurm.queue("12 PENDING PartitionNodeLimit")
+    size = {"nodes": "2", "cpus": "4", "gres": "N/A", "qos": "normal"}
+    slurm.write("squeue.queue", queue_row("12", "PENDING", "PartitionNodeLimit", everybody=True, **size))
+    sentence = "It can never start in partition main: 2 nodes; a job may have 1"
+    remedy = "Cancel it and submit it again: ask for --nodes=1 or less"
+    [row, step] = call("status", "12")[1].splitlines()[1:]
+    assert row.endswith(f"PENDING (PartitionNodeLimit): {sentence}.")
+    assert step.strip() == remedy
+    entry = json.loads(call("why", "12", "--json")[1])
+    assert entry["cause"].endswith(sentence)
+    assert entry["fix"] == remedy
+
+
 def test_running_elements_are_one_row_with_the_least_time_left(slurm: FakeSlurm, call: Call) -> None:
     rows = [queue_row(f"12_{i}", "RUNNING", everybody=True, elapsed=f"{i}:00") for i in (3, 1, 2)]
     slurm.write("squeue.queue", "".join([*rows, queue_row("12_4", "COMPLETED", everybody=True)]))

@@ -45,6 +45,19 @@ def test_its_limits_refuse_a_job_that_could_never_start(project: Project, cluste
     assert project.run([*words, "resources.nodes=4"]).returncode == 0
 
 
+def test_a_job_that_waits_because_of_its_limits_names_them(project: Project) -> None:
+    (project.folder / "found").mkdir()
+    project.run([".venv/bin/hpc-kit", "cluster", "discover", "--write", "found/real.toml"])
+    beyond = {"--time=2-0": ("--time=2-00:00:00; the partition allows 1-00:00:00", "--time=1-00:00:00"),
+              "--nodes=5": ("5 nodes; the partition has 4", "--nodes=4")}  # fmt: skip
+    for option, (found, remedy) in beyond.items():
+        job = project.run(["sbatch", "--parsable", option, "--wrap=true"]).stdout.strip()
+        told = project.kit("status", job, "--cluster", "found/real.toml", "--all").stdout
+        project.run(["scancel", job])
+        assert f"It can never start in partition main: {found}." in told
+        assert f"ask for {remedy} or less" in told
+
+
 def test_a_second_discovery_finds_nothing_new(project: Project) -> None:
     (project.folder / "found").mkdir()
     words = [".venv/bin/hpc-kit", "cluster", "discover"]

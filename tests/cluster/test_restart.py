@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,10 +20,17 @@ from tests.faults.ring import ANYWHERE, REAL, Kind, Trial
 from tests.faults.test_foreign import LOST, count_repeated, job_settings, require, starts
 
 from . import Cluster
+from .project import Project
 
 pytestmark = pytest.mark.timeout(400)
 
-KINDS = [pytest.param(kind, id=kind.name, marks=[pytest.mark.slow] * (kind in ANYWHERE)) for kind in REAL]
+QUICK = {"torchrun in a standalone script: kill -9 of a rank"}
+"""A fault of both Slurms that depends on how the real one ends the processes of a step."""
+
+KINDS = [
+    pytest.param(kind, id=kind.name, marks=[pytest.mark.slow] * (kind in ANYWHERE and kind.name not in QUICK))
+    for kind in REAL
+]
 
 
 @pytest.fixture
@@ -33,6 +43,85 @@ def queue(faulty: Cluster) -> Iterator[RealQueue]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_survives(queue: RealQueue, kind: Kind) -> None:
     Trial(queue, kind, random.Random(1), 1).survive()
+
+
+@pytest.fixture
+def project(faulty: Cluster) -> Iterator[Project]:
+    with contextlib.closing(Project(faulty, "restart")) as project:
+        yield project
+
+
+def await_file(path: Path, text: str = "") -> None:
+    deadline = time.monotonic() + 120
+    while not (path.exists() and text in path.read_text()):
+        assert time.monotonic() < deadline, f"no {text!r} in {path}"
+        time.sleep(0.2)
+
+
+SLEEPING = """
+import os, pathlib, time
+rank = os.environ["RANK"]
+pathlib.Path(f"new-{rank}").write_text(str(os.getpid()))
+pathlib.Path(f"new-{rank}").rename(f"process-{rank}")
+time.sleep(200)
+"""
+
+
+RANKS = {
+    "srun": ("-j", "2x2"),
+    "torchrun": ("-j", "2x1", "--set=launch.launcher=torchrun", "--set=launch.nproc_per_node=2"),
+}
+"""Options of `submit` for two ranks on each of two nodes."""
+
+
+@pytest.mark.parametrize("launcher", RANKS)
+def test_a_standalone_script_without_restart_names_the_rank_that_was_killed(project: Project, launcher: str) -> None:
+    project.program("train.py", SLEEPING)
+    job = project.submit(*RANKS[launcher], "--standalone", "--", "python", "train.py")
+    for rank in range(4):
+        await_file(project.folder / f"process-{rank}")
+    os.kill(int((project.folder / "process-3").read_text()), signal.SIGKILL)
+    assert project.await_end(job, patience=60) == "FAILED"
+    [line] = project.status(job)
+    assert "rank 3 on n2" in line["sentence"]
+    assert "failed  rank 3 on n2 was killed by SIGKILL" in project.kit("logs", job).stdout
+
+
+SAVING = """
+import os, sys, time, torch, hpc_kit
+model = torch.nn.Linear(4, 4)
+with hpc_kit.distributed():
+    saver = hpc_kit.Checkpointer(sys.argv[1], every=1)
+    first = saver.restore(model=model)
+    saver.step(first)
+    open(f"process-{os.environ['SLURM_JOB_ID']}", "w").write(f"{os.getpid()}\\n")
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_a_folder_of_checkpoints_belongs_to_one_job_until_that_is_killed(project: Project) -> None:
+    project.program("train.py", SAVING)
+    first = project.submit("-j", "1x1", "-w", "n1", "--", "python", "train.py", "saved", "200")
+    process = project.folder / f"process-{first}"
+    await_file(process, "\n")
+    command = ("-j", "1x1", "-w", "n2", "--", "python", "train.py", "saved", "0")
+    second = project.submit(*command)
+    assert project.await_end(second) == "FAILED"
+    told = (project.folder / f"runs/train/{second}/rank-0.log").read_text()
+    assert f"saved: job {first} ({project.folder}/runs/train/{first}) on n1\n  do     choose another folder" in told
+    os.kill(int(process.read_text()), signal.SIGKILL)
+    assert project.await_end(first) == "FAILED"
+    third = project.submit(*command)
+    assert project.await_end(third) == "COMPLETED"
+    assert "resume  step 1 of saved/step-1" in (project.folder / f"runs/train/{third}/rank-0.log").read_text()
+
+
+def test_checkpoints_on_the_disk_of_a_node_are_refused_in_a_job_of_two(project: Project) -> None:
+    project.program("train.py", SAVING)
+    job = project.submit("-j", "2x1", "--", "python", "train.py", "/tmp/saved", "0")
+    assert project.await_end(job) == "FAILED"
+    told = (project.folder / f"runs/train/{job}/rank-0.log").read_text()
+    assert "found  /tmp/saved: n2 cannot see what rank 0 writes there" in told
 
 
 FOREIGN = {

@@ -101,6 +101,7 @@ class Kind(NamedTuple):
         attempts: Attempts that the job needs; 0: two or more, which depends on the speed of the machine.
         program: The training.
         small_disk: Its checkpoints have a file system of their own of 1 MiB (root).
+        standalone: The script calls no shell files.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Kind(NamedTuple):
     attempts: int = 2
     program: Program = SERIES
     small_disk: bool = False
+    standalone: bool = False
 
 
 class Outcome(NamedTuple):
@@ -238,7 +240,9 @@ class Trial:
         if "resources.array" in settings:
             settings["restart"] = {**restart, "progress": "saved0"}
         with RENDERING:
-            text = render("job", self.queue.kit_cluster, set=settings, root=self.folder)
+            text = render(
+                "job", self.queue.kit_cluster, set=settings, root=self.folder, standalone=self.kind.standalone
+            )
         (self.folder / "job.sbatch").write_text(text)
         done = self.queue.call("sbatch", "--parsable", *self.kind.options, str(self.folder / "job.sbatch"))
         if done.returncode:
@@ -472,6 +476,8 @@ ANYWHERE = [
     Kind("torchrun: stop signal to the batch shell", signal_batch, program=TORCHRUN),
     Kind("torchrun: SIGTERM to all", call("scancel", "--signal=TERM", "--full", "JOB"), program=TORCHRUN),
     Kind("torchrun: kill -9 of a rank", kill_rank, program=TORCHRUN),
+    Kind("standalone script: kill -9 of a rank", kill_rank, standalone=True),
+    Kind("torchrun in a standalone script: kill -9 of a rank", kill_rank, program=TORCHRUN, standalone=True),
     Kind("torchrun: stop signal, without Checkpointer", signal_batch, program=PLAIN),
     Kind("torchrun: stop signal to the steps, without Checkpointer", call("scancel", "--signal=USR1", "JOB"),
          program=PLAIN),

@@ -31,7 +31,7 @@ def read_contents(folder: Path) -> dict[str, str]:
 
 def read_shipped() -> dict[str, str]:
     """Return the shipped files of a job without [restart] and [preflight]."""
-    optional = {"restart.sh", "spares.sh", "preflight.sh"}
+    optional = {"history.sh", "restart.sh", "spares.sh", "preflight.sh"}
     return {name: text for name, text in read_contents(SHIPPED).items() if name not in optional}
 
 

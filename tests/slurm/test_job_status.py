@@ -94,7 +94,7 @@ def test_a_running_job_has_no_exit_status_yet() -> None:
 
 
 def test_a_waiting_job_has_a_reason_and_no_nodes() -> None:
-    assert SQUEUE["282"][3:-1] == (
+    assert SQUEUE["282"][3:-2] == (
         *(
             "PENDING",
             "BeginTime",

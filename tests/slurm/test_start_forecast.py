@@ -7,7 +7,8 @@ import datetime as dt
 import pytest
 
 from hpc_kit.slurm.job_status import JobStatus, parse_queue
-from hpc_kit.slurm.start_forecast import PendingQueue, describe_wait, format_duration, format_start
+from hpc_kit.slurm.partitions import ListedPartition, NodeKind
+from hpc_kit.slurm.start_forecast import PendingQueue, describe_wait, find_limit, format_duration, format_start
 
 NOW = dt.datetime.fromisoformat("2026-11-20T13:00")  # a Friday
 
@@ -16,7 +17,8 @@ def row(job_id: str, reason: str = "Priority", priority: int = 100, **fields: st
     values = {"state": "PENDING", "user": "ada", "partition": "main", "start": "N/A", "elapsed": "0:00"} | fields
     text = (
         f"{job_id}|{job_id.partition('_')[0]}|{values['state']}|{values['user']}|{values['partition']}|N/A"
-        f"|{values['start']}|N/A|1:00:00|{values['elapsed']}|{values.get('nodes', '')}|{reason}|{priority}|x|y\n"
+        f"|{values['start']}|N/A|1:00:00|{values['elapsed']}|{values.get('nodes', '')}|{reason}|{priority}"
+        f"|{values.get('size', '|||')}|x|y\n"
     )
     return parse_queue(text)[0]
 
@@ -41,7 +43,7 @@ def test_jobs_ahead_are_waiting_jobs_with_a_higher_priority() -> None:
 
 
 def test_each_waiting_task_of_an_array_counts_as_a_job_ahead() -> None:
-    array = parse_queue("3_[0-9%2]|3|PENDING|bob|main|N/A|N/A|N/A|5|0:00||Priority|900|x\n")
+    array = parse_queue("3_[0-9%2]|3|PENDING|bob|main|N/A|N/A|N/A|5|0:00||Priority|900|1|1|N/A|normal|x\n")
     assert describe(row("7"), *array) == "10 jobs ahead"
 
 
@@ -55,6 +57,66 @@ def test_a_job_that_waits_for_another_reason_names_it() -> None:
     assert held == ("It is held by its user.", "Release it: scontrol release 7")
     begin = row("7", reason="BeginTime", start="2026-11-21T08:00:00")
     assert describe(begin) == "Its earliest start time has not come. Starts at tomorrow 08:00."
+
+
+SHORT = ListedPartition("short", is_default=True, kinds=(NodeKind(4, 8, gpus=2),), time=1800, most_nodes=2)
+LONG = ListedPartition("long", is_default=False, kinds=(NodeKind(2, 64, gpus=0), NodeKind(2, 8, gpus=4)), time=None,
+                       most_nodes=None)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("partition", "reason", "size", "found", "option"),
+    [
+        (
+            "short",
+            "PartitionTimeLimit",
+            "1|1|N/A|",
+            "--time=01:00:00; the partition allows 00:30:00",
+            "--time=00:30:00",
+        ),
+        ("short", "PartitionTimeLimit", "1|1|N/A|long", "--time=01:00:00; the partition allows 00:30:00", "--time="),
+        ("short", "PartitionNodeLimit", "3|3|N/A|", "3 nodes; a job may have 2", "--nodes=2"),
+        ("long", "PartitionConfig", "5|5|N/A|", "5 nodes; the partition has 4", "--nodes=4"),
+        (
+            "short",
+            "BadConstraints",
+            "2|18|N/A|",
+            "9 CPUs on each of 2 nodes; the largest nodes have 8",
+            "--cpus-per-task",
+        ),
+        (
+            "short",
+            "Resources",
+            "1|1|gres:gpu:a100:3|x",
+            "3 GPUs on each node; the largest nodes have 2",
+            "--gpus-per-node=2",
+        ),
+        ("short,long", "Priority", "5|5|gres/gpu:1|", "5 nodes; the partition has 4", "--nodes=4"),
+    ],
+)
+def test_a_limit_of_the_partition_that_keeps_a_job_waiting_is_named(
+    partition: str, reason: str, size: str, found: str, option: str
+) -> None:
+    status = row("7", reason, partition=partition, size=size)
+    sentence, step = describe_wait(status, PendingQueue([status], "ada", [SHORT, LONG]), NOW)
+    assert sentence == f"It can never start in partition {partition.partition(',')[0]}: {found}."
+    assert step is not None
+    assert step.startswith("Cancel it and submit it again: ask for ")
+    assert option in step
+
+
+@pytest.mark.parametrize(
+    ("partition", "reason", "size"),
+    [
+        ("long", "Priority", "4|4|N/A|"),
+        ("short,long", "Priority", "1|64|N/A|"),  # the second one may start it
+        ("short", "Priority", "1|1|N/A|express"),  # a QOS may lift the limit of time
+        ("short", "Dependency", "9|9|N/A|"),  # another reason comes first
+        ("other", "PartitionTimeLimit", "9|9|N/A|"),
+    ],
+)
+def test_a_job_that_may_start_has_no_limit(partition: str, reason: str, size: str) -> None:
+    assert find_limit(row("7", reason, partition=partition, size=size), [SHORT, LONG]) is None
 
 
 def test_a_state_of_a_newer_slurm_is_named() -> None:
@@ -75,7 +137,7 @@ def test_a_state_of_a_newer_slurm_is_named() -> None:
     ],
 )
 def test_a_running_job_shows_its_remaining_time(elapsed: str, limit: str, expected: str) -> None:
-    text = f"7|7|RUNNING|ada|main|N/A|N/A|N/A|{limit}|{elapsed}|n[1-2]|None|1|x\n"
+    text = f"7|7|RUNNING|ada|main|N/A|N/A|N/A|{limit}|{elapsed}|n[1-2]|None|1|1|1|N/A|normal|x\n"
     assert describe(parse_queue(text)[0]) == expected
 
 

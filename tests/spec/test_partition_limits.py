@@ -36,13 +36,13 @@ def check(slurm: FakeSlurm, **resources: object) -> None:
 @pytest.mark.parametrize(
     ("resources", "found", "remedy"),
     [
-        ({"nodes": 5, "ntasks_per_node": 2}, "5 nodes; the partition has 4", "4 nodes at most"),
+        ({"nodes": 5, "ntasks_per_node": 2}, "5 nodes; the partition has 4", "--nodes=4 or less"),
         ({"nodes": 4, "ntasks_per_node": 9}, "9 CPUs on each of 4 nodes; the largest nodes have 8", "fewer tasks"),
         ({"nodes": 1, "cpus_per_task": 16}, "16 CPUs on each of 1 node; the largest nodes have 8", "fewer tasks"),
         ({"time": "1:00:01"}, "--time=01:00:01; the partition allows 01:00:00", "--time=01:00:00 or less"),
         ({"time": "UNLIMITED"}, "--time=UNLIMITED; the partition allows 01:00:00", "or less"),
-        ({"partition": "big", "nodes": 3}, "3 nodes; a job may have 2", "2 nodes"),
-        ({"partition": "main,big", "nodes": 9}, "9 nodes; the partition has 4", "4 nodes at most"),
+        ({"partition": "big", "nodes": 3}, "3 nodes; a job may have 2", "--nodes=2 or less"),
+        ({"partition": "main,big", "nodes": 9}, "9 nodes; the partition has 4", "--nodes=4 or less"),
     ],
 )
 def test_a_job_that_can_never_start_is_refused(

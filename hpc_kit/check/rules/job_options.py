@@ -15,13 +15,13 @@ from hpc_kit.check.rules.finding import Problem, Severity, rule
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import MARK, DirectiveOption, find_directive_options, suggest_fix
 from hpc_kit.slurm.option_table import CPU_COUNT_OPTIONS, EXCLUSIVE_OPTIONS, SHARING_OPTIONS
-from hpc_kit.slurm.partitions import JobPart
+from hpc_kit.slurm.partitions import JobPart, find_partition_obstacle
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, JobSize, count_gpus, count_gres_gpus, size_of_job
 from hpc_kit.slurm.units import parse_memory
 from hpc_kit.slurm.versions import MIG_SHARED, first_release_with
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job_checks import find_unlisted
-from hpc_kit.spec.partition_checks import find_partition_obstacle, partitions_of
+from hpc_kit.spec.partition_checks import partitions_of
 
 _LOOKS_LIKE_OPTIONS = re.compile(r"(#+\w+)\s+-{1,2}[A-Za-z]")
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*")

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from hpc_kit.errors import SpecError
 from hpc_kit.run_files import RUN_VARIABLE
@@ -95,6 +95,13 @@ class FolderLock:
         self._close()
 
 
+def _describe_holder(identity: str) -> str:
+    """Return the training with this `job_identity` in words."""
+    if "/" in identity:
+        return f"job {PurePath(identity).name} ({identity})"
+    return f"job {identity}" if identity[:1].isdigit() else identity or "a training"
+
+
 def _release_in_child(reference: weakref.ref[FolderLock]) -> None:
     if lock := reference():
         lock.release()
@@ -116,7 +123,7 @@ def _take_lock(file: int, folder: Path) -> bool:
             return False
         raise SpecError(
             "another training writes to this folder of checkpoints",
-            found=f"{folder}: {holder or 'a training'} on {host or 'some host'}",
+            found=f"{folder}: {_describe_holder(holder)} on {host or 'some host'}",
             remedy=f"choose another folder; or, if that training is gone: rm {folder / LOCK}",
         ) from None
     except OSError:

@@ -6,6 +6,7 @@ import fcntl
 import multiprocessing
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -45,11 +46,48 @@ def test_two_trainings_do_not_write_to_the_same_folder(tmp_path: Path, monkeypat
     with pytest.raises(SpecError) as caught:
         FolderLock(tmp_path)
     assert re.fullmatch(
-        rf"another training writes to this folder of checkpoints\n  found  {tmp_path}: 7 on \S+\n"
+        rf"another training writes to this folder of checkpoints\n  found  {tmp_path}: job 7 on \S+\n"
         rf"  do     choose another folder; or, if that training is gone: rm {tmp_path}/.lock",
         str(caught.value),
     )
     lock.release()
+    FolderLock(tmp_path).release()
+
+
+@pytest.mark.parametrize(("environ", "words"), [
+    ({"HPC_KIT_RUN": "/p/runs/train/7", "SLURM_JOB_ID": "7"}, "job 7 (/p/runs/train/7) on"),
+    ({"SLURM_JOB_ID": "7"}, "job 7 on"),
+    ({"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "1"}, "pid "),
+    ({}, "a training on"),
+], ids=str)  # fmt: skip
+def test_the_error_names_the_job_that_has_the_lock(
+    environ: dict[str, str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    lock = FolderLock(tmp_path)
+    with pytest.raises(SpecError, match=re.escape(f"{tmp_path}: {words}")):
+        FolderLock(tmp_path)
+    lock.release()
+
+
+def test_the_lock_of_a_killed_training_is_free(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    is_locked = context.Event()
+
+    def train() -> None:
+        lock = FolderLock(tmp_path)
+        is_locked.set()
+        signal.pause()
+        lock.release()
+
+    training = context.Process(target=train)
+    training.start()
+    assert is_locked.wait(30)
+    with pytest.raises(SpecError, match="another training writes"):
+        FolderLock(tmp_path)
+    training.kill()
+    training.join(30)
     FolderLock(tmp_path).release()
 
 

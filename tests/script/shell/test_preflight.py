@@ -35,6 +35,7 @@ def exclude_n1(folder: Path, command: Callable[[str, str], None], before: str = 
     (folder / "preflight").mkdir()
     (folder / "preflight" / "excluded").write_text("n1 n1 is slow: disk\n")
     code = f"""set -euo pipefail
+. "{SHELL}/history.sh"
 . "{SHELL}/preflight.sh"
 export SCRIPT=$$ HPC_KIT_ATTEMPT=1
 {before}

@@ -28,7 +28,7 @@ def test_each_file_begins_with_its_purpose(path: Path) -> None:
     text = path.read_text()
     first, second, *_ = text.splitlines()
     assert first == "#!/bin/bash"
-    assert re.match(r"# (Runs|Prints) .*[.:\]]", second)
+    assert re.match(r"# (Runs|Prints|Writes) .*[.:\]]", second)
     # A standalone script contains the text in single quotes, except for the files that it sources.
     assert "'" not in text or path.name in {"restart.sh", "spares.sh", "preflight.sh"}
     assert max(map(len, text.splitlines())) <= 120
