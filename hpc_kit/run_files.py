@@ -94,8 +94,8 @@ def rank_log(rank: int | str) -> str:
     return f"rank-{rank}.log"
 
 
-def progress_file(node_rank: int) -> str:
-    """Return the name of the file with the progress of the first rank of a node."""
+def progress_file(node_rank: int | str) -> str:
+    """Return the name of the file with the progress of the first rank of a node; `*` returns a pattern."""
     return f"progress-{node_rank}.json"
 
 

@@ -16,6 +16,7 @@ from hpc_kit.slurm.states import JobState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hpc_kit.runs.progress import RunProgress
     from hpc_kit.runs.status import JobLine
 
 
@@ -125,8 +126,12 @@ def job_json(line: JobLine) -> dict[str, object]:
         "exit_code": status.exit_code if status else None,
         "attempts": line.attempts or None,
         "run": str(line.run.folder) if line.run else None,
-        "progress": line.progress._asdict() if line.progress else None,
+        "progress": _progress_json(line.progress) if line.progress else None,
     }
+
+
+def _progress_json(progress: RunProgress) -> dict[str, object]:
+    return {**progress._asdict(), "slowest": progress.slowest._asdict() if progress.slowest else None}
 
 
 def _iso_time(value: object) -> str | None:

@@ -4,19 +4,48 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import suppress
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_kit.run_files import progress_file, read_stall
+from hpc_kit.run_files import format_ranks, progress_file, read_stall
 from hpc_kit.slurm.start_forecast import format_duration
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hpc_kit.runs.run_folders import Run
 
 _OLD_SECONDS = 30.0
 """Notes are written every 10 seconds. An older one is shown with its age."""
 
+_SAME_TIME = 120.0
+"""Seconds between notes of different nodes of the same attempt. The clocks of nodes differ less than that."""
+
 _BARS = "▁▂▃▄▅▆▇█"
+
+_CLEAR_GAP = 0.15
+"""Difference between shares of waiting that is no chance: the usual error of a share is 0.02."""
+
+
+class SlowestRanks(NamedTuple):
+    """The ranks for which the others wait in each step."""
+
+    ranks: list[int]
+    hosts: list[str]
+    waits: float
+    """Largest share of the time for which one of them waits for other ranks."""
+
+    others_wait: float
+    """Median share of the other ranks."""
+
+    def __str__(self) -> str:
+        where = ", ".join(self.hosts[:4]) + (f" and {len(self.hosts) - 4} more hosts" if len(self.hosts) > 4 else "")
+        verb = "waits" if len(self.ranks) == 1 else "wait at most"
+        shares = f"{verb} {100 * self.waits:.0f} %, the others {100 * self.others_wait:.0f} %"
+        return f"slowest {format_ranks(self.ranks, 4)} on {where}: {shares}"
 
 
 class RunProgress(NamedTuple):
@@ -39,6 +68,9 @@ class RunProgress(NamedTuple):
 
     stall: str | None
     """The sentence of the watchdog, if the training has made no progress since."""
+
+    slowest: SlowestRanks | None = None
+    """The slowest ranks, if they are clearly slower."""
 
     def seconds_left(self) -> float | None:
         """Return the estimated time to the last step, or None if the program gave no total."""
@@ -66,6 +98,8 @@ class RunProgress(NamedTuple):
             parts.append(f"about {format_duration(round(left))} to go")
             if time_left is not None and left > time_left:
                 parts.append(f"the time limit comes first, in {format_duration(round(time_left))}")
+        if self.slowest is not None:
+            parts.append(str(self.slowest))
         return ", ".join(parts)
 
 
@@ -95,6 +129,44 @@ def read_progress(run: Run) -> RunProgress | None:
             numbers={name: float(value) for name, value in document["numbers"].items()},
             losses=[float(value) for value in document["losses"]],
             stall=stall.sentence if stall and stall.time > float(document["time"]) else None,
+            slowest=find_slowest(*_read_waits(run.folder, document)),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _read_waits(folder: Path, first: dict[str, Any]) -> tuple[dict[int, float], dict[int, str]]:
+    """Return the share of its time for which each rank waits, and the hosts of the ranks, from the notes of all nodes.
+
+    Args:
+        folder: The run folder.
+        first: The note of the first node.
+    """
+    waits: dict[int, float] = {}
+    hosts: dict[int, str] = {}
+    for path in folder.glob(progress_file("*")) if first.get("waits") else ():
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            note = json.loads(path.read_bytes())
+            # An earlier attempt may have had more nodes.
+            if abs(float(note["time"]) - float(first["time"])) < _SAME_TIME:
+                of_node = {int(rank): float(share) for rank, share in note["waits"].items()}
+                waits.update(of_node)
+                hosts.update(dict.fromkeys(of_node, str(note["host"])))
+    return waits, hosts
+
+
+def find_slowest(waits: dict[int, float], hosts: dict[int, str]) -> SlowestRanks | None:
+    """Return the ranks that wait clearly less than the others: at most half of the ranks, below a wide gap.
+
+    Args:
+        waits: Share of its time for which each rank waits for other ranks.
+        hosts: Host of each rank.
+    """
+    order = sorted(waits, key=lambda rank: waits[rank])
+    gaps = [(waits[above] - waits[below], n) for n, (below, above) in enumerate(pairwise(order), 1)]
+    gap, count = max(gaps[: len(order) // 2], default=(0.0, 0))
+    if gap < _CLEAR_GAP:
+        return None
+    slow = sorted(order[:count])
+    others = statistics.median(waits[rank] for rank in order[count:])
+    return SlowestRanks(slow, list(dict.fromkeys(hosts[rank] for rank in slow)), waits[order[count - 1]], others)

@@ -32,6 +32,7 @@ from hpc_kit.run_files import (
 from hpc_kit.runtime import shutdown
 from hpc_kit.runtime.rendezvous import network
 from hpc_kit.runtime.stack_comparison import StallCause, compare_stacks, take_stacks
+from hpc_kit.runtime.waiting import NodeShares, WaitSampler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -188,6 +189,8 @@ class Watchdog:
         self.thread = threading.Thread(target=self._watch, name="hpc_kit_watchdog", daemon=True)
         self._over = threading.Event()
         self._written, self._written_step = 0.0, -1
+        self._sampler = WaitSampler()
+        self._shares = NodeShares(run, world.node_rank or 0, is_first=not world.local_rank)
         self._answered = self._requested()
         self._reported_step: int | None = None
 
@@ -197,11 +200,25 @@ class Watchdog:
         self.thread.join(timeout=_POLL_SECONDS)
 
     def _watch(self) -> None:
-        while not self._over.wait(_POLL_SECONDS):
-            with suppress(OSError):  # a full disk or a lost file system must not end the training
-                self._look()
+        looked = time.monotonic()
+        while not self._over.wait(self._sampler.draw_pause() if self._samples() else _POLL_SECONDS):
+            if self._samples():
+                self._sampler.sample()
+            else:
+                self._sampler.interrupt()
+            if time.monotonic() - looked >= _POLL_SECONDS:
+                with suppress(OSError):  # a full disk or a lost file system must not end the training
+                    self._look()
+                self._sampler.interrupt()
+                looked = time.monotonic()
         with suppress(OSError):
             self._write_progress()
+        self._shares.close()
+
+    def _samples(self) -> bool:
+        """Return whether the training is at its usual work, in which a slow rank lets the others wait."""
+        # The first steps also create process groups. torch's recorder reads the list of groups without a lock.
+        return self.world.world_size > 1 and _progress.count > _LEAST_STEPS and not _progress.phases
 
     def _look(self) -> None:
         if time.monotonic() - self._written >= _WRITE_SECONDS:
@@ -218,9 +235,13 @@ class Watchdog:
 
     def _write_progress(self) -> None:
         """Write the progress of the first rank of each node, at most every 10 seconds, and only a new one."""
-        if self.world.local_rank or _progress.count == self._written_step or _progress.step is None:
+        if _progress.count == self._written_step or _progress.step is None:
             return
         self._written, self._written_step = time.monotonic(), _progress.count
+        if self._sampler.share is not None:
+            self._shares.add(self.world.rank, round(self._sampler.share, 4))
+        if self.world.local_rank:
+            return
         seconds = statistics.median(_progress.seconds) if _progress.seconds else None
         self._write(
             self.run / progress_file(self.world.node_rank or 0),
@@ -234,6 +255,7 @@ class Watchdog:
                 "seconds": seconds,
                 "losses": list(_progress.losses),
                 "numbers": {name: float(value) for name, value in _progress.numbers.items()},
+                "waits": self._shares.collect(),
             },
         )
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpc_kit.runs.progress import draw_line, read_progress
+from hpc_kit.cli.job_tables import job_json
+from hpc_kit.runs.progress import draw_line, find_slowest, read_progress
 from hpc_kit.runs.run_folders import Run, RunIndex, open_run
 from hpc_kit.runs.status import JobLine, JobSelection, list_jobs
 from hpc_kit.submission.submit import submit
@@ -75,6 +76,36 @@ def test_a_phase_and_a_missing_total_are_described(run: Run) -> None:
     progress = read_progress(run)
     assert progress is not None
     assert progress.describe(None) == "step 40, evaluation"
+
+
+def test_the_slowest_rank_is_named_with_its_node(slurm: FakeSlurm, project: Path, run: Run) -> None:
+    note(run.folder, waits={"0": 0.4, "1": 0.43})
+    second = {"time": time.time(), "rank": 2, "host": "n2", "waits": {"2": 0.03, "3": 0.41}}
+    (run.folder / "progress-1.json").write_text(json.dumps(second))
+    earlier = {"time": time.time() - 900, "rank": 4, "host": "n3", "waits": {"4": 0.0}}
+    (run.folder / "progress-2.json").write_text(json.dumps(earlier))
+    line = line_of(slurm, project)
+    assert "about 2 min to go, slowest rank 2 on n2: waits 3 %, the others 41 %; " in line.sentence
+    progress: Any = job_json(line)["progress"]
+    assert progress["slowest"] == {"ranks": [2], "hosts": ["n2"], "waits": 0.03, "others_wait": 0.41}
+
+
+@pytest.mark.parametrize(
+    ("waits", "slow"),
+    [
+        ([0.40, 0.03, 0.41, 0.45], [1]),
+        ([0.40, 0.03, 0.04, 0.45], [1, 2]),
+        ([0.03, 0.04, 0.05, 0.60], None),
+        ([0.40, 0.30, 0.41, 0.45], None),
+        ([0.40, 0.10], [1]),
+        ([0.40], None),
+        ([], None),
+    ],
+    ids=["one", "two", "one fast rank", "no clear difference", "of two", "one rank", "no samples"],
+)
+def test_a_rank_is_slow_if_it_waits_clearly_less_than_most(waits: list[float], slow: list[int] | None) -> None:
+    slowest = find_slowest(dict(enumerate(waits)), dict.fromkeys(range(len(waits)), "n1"))
+    assert (slowest.ranks if slowest else None) == slow
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"step": 1}', '{"step": "x", "time": 1}'])

@@ -12,22 +12,26 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hpc_kit.errors import SpecError
 from hpc_kit.run_files import RankStack, read_first_failure, read_stall
+from hpc_kit.runs.progress import find_slowest
 from hpc_kit.runs.stacks import group_stacks, request_stacks
 from hpc_kit.runtime import watchdog
-from hpc_kit.runtime.flight_recorder import latest_collectives
+from hpc_kit.runtime.flight_recorder import latest_collectives, nccl_is_running
 from hpc_kit.runtime.stack_comparison import compare_stacks
+from hpc_kit.runtime.waiting import NodeShares, is_communicating
 from hpc_kit.runtime.watchdog import Progress
 from tests.runtime.launches import Step
 
 QUICK = """
 import os, signal, sys, time
-from hpc_kit.runtime import watchdog
+from hpc_kit.runtime import waiting, watchdog
 watchdog._POLL_SECONDS, watchdog._WRITE_SECONDS, watchdog._COMPARE_SECONDS = 0.1, 0.2, 1.5
+waiting._PAUSES, waiting._LEAST_WATCHED = (0.002, 0.01), 0.5
 import hpc_kit
 from torch import distributed as dist, ones
 with hpc_kit.distributed() as world:
@@ -96,8 +100,8 @@ def test_a_rank_that_hangs_is_the_cause_and_the_job_ends(start: Start, run_folde
     first = read_first_failure(run_folder)
     assert first is not None
     assert (first.rank, first.exit_code) == (1, 124)
-    assert "rank 0 waits in train.py:10 in <module> (all_reduce) for rank 1 on " in first.reason
-    assert "train.py:9 in <module>" in first.reason
+    assert "rank 0 waits in train.py:11 in <module> (all_reduce) for rank 1 on " in first.reason
+    assert "train.py:10 in <module>" in first.reason
     assert first.reason in error
     assert "hpc-kit stacks run" in error
 
@@ -118,7 +122,7 @@ def test_without_the_action_stop_the_training_goes_on(start: Start, run_folder: 
     out, err = rank.communicate(timeout=60)
     assert (rank.returncode, out) == (0, "done\n")
     assert "no step has ended for" in err
-    assert "rank 0 is in train.py:9" in err
+    assert "rank 0 is in train.py:10" in err
 
 
 @pytest.mark.slow
@@ -241,6 +245,66 @@ def test_the_progress_of_the_first_rank_of_a_node_is_noted(start: Start, run_fol
     assert progress["losses"][0] == 1.0
     assert 0.01 < progress["seconds"] < 5
     assert [path.name for path in run_folder.glob("progress-*")] == ["progress-0.json"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("act", "slow"),
+    [("time.sleep(0.05 * world.rank)", [1]), ("time.sleep(0.05)", None)],
+    ids=["a slow rank", "equal ranks"],
+)
+def test_the_slowest_rank_is_the_one_that_waits_least(
+    start: Start, run_folder: Path, act: str, slow: list[int] | None
+) -> None:
+    for rank in start(act, 2):
+        assert rank.communicate(timeout=60)[0] == "done\n"
+    waits = json.loads((run_folder / "progress-0.json").read_text())["waits"]
+    assert set(waits) == {"0", "1"}
+    slowest = find_slowest({int(rank): share for rank, share in waits.items()}, {0: "n1", 1: "n1"})
+    assert (slowest.ranks if slowest else None) == slow, waits
+
+
+def test_ranks_of_a_node_send_their_shares_to_its_first_rank(run_folder: Path) -> None:
+    first, second = (NodeShares(run_folder, 0, is_first=is_first) for is_first in (True, False))
+    second.add(1, 0.1)  # too early
+    first.add(0, 0.5)
+    assert first.collect() == {0: 0.5}
+    second.add(1, 0.25)
+    assert first.collect() == {0: 0.5, 1: 0.25}
+    other = NodeShares(run_folder, 1, is_first=True)
+    assert other.collect() == {}
+    for shares in (first, other):
+        shares.close()
+
+
+def test_a_callback_of_the_program_inside_torch_is_no_wait() -> None:
+    def stack_of(*files: str) -> Any:
+        frame = None
+        for file in files:
+            frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=file), f_back=frame)
+        return frame
+
+    assert is_communicating(stack_of("/me/train.py", "/torch/_tensor.py", "/torch/autograd/graph.py"), "/torch")
+    assert not is_communicating(stack_of("/me/train.py", "/torch/nn/parallel/distributed.py", "/me/model.py"), "/torch")
+    assert not is_communicating(stack_of("/me/train.py", "/torch/utils/data/dataloader.py"), "/torch")
+
+
+@pytest.mark.parametrize(
+    ("started", "completed", "expected"),
+    [([7, 3], [6, 3], True), ([7, 3], [7, 3], False), ([-1], [6], None), ([], [], None)],
+    ids=["a collective runs", "none runs", "without timing", "no group"],
+)
+def test_a_gpu_waits_while_a_collective_of_nccl_runs(
+    monkeypatch: pytest.MonkeyPatch, started: list[int], completed: list[int], expected: bool | None
+) -> None:
+    groups = {
+        str(number): {"last_started_collective": str(first), "last_completed_collective": str(last)}
+        for number, (first, last) in enumerate(zip(started, completed, strict=True))
+    }
+    recorder = SimpleNamespace(_dump_nccl_trace_json=lambda **_: json.dumps({"pg_status": groups}))
+    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", recorder)
+    assert nccl_is_running() is expected
 
 
 @pytest.mark.timeout(120)
