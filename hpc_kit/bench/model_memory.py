@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.bench import local_ranks as ranks
-from hpc_kit.bench import option_checks
+from hpc_kit.bench import local_ranks, option_checks
 from hpc_kit.bench.results import Column, format_number
 from hpc_kit.errors import SpecError
 
@@ -61,7 +60,7 @@ class MemoryOptions(NamedTuple):
                 found=f"--ranks {self.ranks}, --layers {self.layers}",
                 remedy=f"--layers {self.ranks} or a multiple",
             )
-        here = ranks.ranks_on_this_host(self.ranks)
+        here = local_ranks.ranks_on_this_host(self.ranks)
         needed = max(state_bytes(strategy, self.parameters, self.ranks) for strategy in self.ways)
         option_checks.check_memory(
             here * 1.25 * needed,
@@ -100,4 +99,4 @@ def measure_memory(options: MemoryOptions, recorder: Recorder) -> None:
     Raises:
         JobFailed: A rank failed.
     """
-    ranks.run_ranks("hpc_kit.bench.model_memory_rank", options._asdict(), recorder, ranks=options.ranks)
+    local_ranks.run_ranks("hpc_kit.bench.model_memory_rank", options._asdict(), recorder, ranks=options.ranks)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.bench import local_ranks as ranks
-from hpc_kit.bench import option_checks
+from hpc_kit.bench import local_ranks, option_checks
 from hpc_kit.bench.results import Column
 from hpc_kit.errors import SpecError
 
@@ -86,7 +85,9 @@ def measure_pipeline(options: PipelineOptions, recorder: Recorder) -> None:
     Raises:
         JobFailed: A rank failed.
     """
-    ranks.run_ranks("hpc_kit.bench.pipeline_rank", options._asdict(), recorder, ranks=options.ranks, timeout=_TIMEOUT)
+    local_ranks.run_ranks(
+        "hpc_kit.bench.pipeline_rank", options._asdict(), recorder, ranks=options.ranks, timeout=_TIMEOUT
+    )
 
 
 def batch_bytes(options: PipelineOptions) -> int:

@@ -110,7 +110,7 @@ def apply_measurement(measured: Measurement, machine: Machine, fitted: Constants
 def fit_bandwidth(points: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
     """Fit (seconds before the first byte, bytes/s) to (bytes, seconds); None as for `fit_line`."""
     found = fit_line(points)
-    return (max(0.0, found.start), 1 / found.slope) if found else None
+    return (max(0.0, found.intercept), 1 / found.slope) if found else None
 
 
 def _is_all_reduce(row: Mapping[str, Any]) -> bool:
@@ -184,13 +184,13 @@ def merge_measurements(one: Measurement, other: Measurement) -> Measurement:
 
 
 class FittedLine(NamedTuple):
-    """A line through measured times: seconds = start + slope x bytes."""
+    """A line through measured times: seconds = intercept + slope x bytes."""
 
-    start: float
+    intercept: float
     """Seconds of an empty message: the latency alpha."""
     slope: float
     """Seconds per byte, beta; the bandwidth is 1 / slope."""
-    start_error: float | None
+    intercept_error: float | None
     """One standard error; None with as many points as unknowns."""
     slope_error: float | None
 
@@ -214,12 +214,12 @@ def fit_line(points: Iterable[tuple[float, float]]) -> FittedLine | None:
             "numpy is not installed", found="the fit of the links needs numpy", remedy="pip install 'hpc_kit[plan]'"
         ) from None
     sizes, seconds = np.array(known).T
-    start_error = slope_error = None
+    intercept_error = slope_error = None
     if len(known) < 3:  # The line meets both points, so there are no residuals.
-        slope, start = np.polyfit(sizes, seconds, 1)
+        slope, intercept = np.polyfit(sizes, seconds, 1)
     else:
-        (slope, start), covariance = np.polyfit(sizes, seconds, 1, w=1 / seconds, cov=True)
-        slope_error, start_error = map(float, np.sqrt(np.diag(covariance)))
+        (slope, intercept), covariance = np.polyfit(sizes, seconds, 1, w=1 / seconds, cov=True)
+        slope_error, intercept_error = map(float, np.sqrt(np.diag(covariance)))
     # Equal times give a slope of about 1e-17 by rounding.
     grows = slope * np.ptp(sizes) > 1e-9 * seconds.min()
-    return FittedLine(float(start), float(slope), start_error, slope_error) if grows else None
+    return FittedLine(float(intercept), float(slope), intercept_error, slope_error) if grows else None
