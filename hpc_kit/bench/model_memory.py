@@ -43,6 +43,11 @@ class MemoryOptions(NamedTuple):
         """Number of parameters P."""
         return self.layers * self.width**2
 
+    def needed_bytes(self, ranks: int) -> float:
+        """Return the bytes that one of `ranks` ranks needs."""
+        # A quarter more than the model states: activations, buffers of DDP, and gathered layers.
+        return 1.25 * max(state_bytes(strategy, self.parameters, ranks) for strategy in self.ways)
+
     def check(self) -> None:
         """Check the options before anything is measured.
 
@@ -61,9 +66,8 @@ class MemoryOptions(NamedTuple):
                 remedy=f"--layers {self.ranks} or a multiple",
             )
         here = local_ranks.ranks_on_this_host(self.ranks)
-        needed = max(state_bytes(strategy, self.parameters, self.ranks) for strategy in self.ways)
         option_checks.check_memory(
-            here * 1.25 * needed,
+            here * self.needed_bytes(self.ranks),
             f"a model of {format_number(self.parameters / 1e6)} million parameters on {here} ranks of this host",
             "a smaller --layers or --width, or fewer ranks",
         )

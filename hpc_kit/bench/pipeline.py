@@ -28,7 +28,7 @@ _TIMEOUT = 86_400.0
 _SMALLEST_IMAGE = 33
 """Smaller images shrink to 1 x 1 in the last blocks, where batch normalisation of one image fails."""
 _BYTES_PER_PIXEL = 2048
-"""Bytes that the forward pass keeps for the backward pass."""
+"""Bytes of activations that ResNet-50 keeps for the backward pass, for each pixel of an image."""
 
 
 class PipelineOptions(NamedTuple):
@@ -113,7 +113,7 @@ def _check_splits(options: PipelineOptions) -> None:
             remedy=f"splits of at most {options.batch}, or a larger --batch",
         )
     option_checks.check_memory(
-        2 * batch_bytes(options),
+        2 * batch_bytes(options),  # both devices are ranks on this host
         f"a batch of {options.batch} images of {options.image} x {options.image}",
         "a smaller --image or --batch",
     )

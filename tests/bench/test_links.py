@@ -63,7 +63,7 @@ def test_a_fit_without_numpy_says_what_to_install(monkeypatch: pytest.MonkeyPatc
 
 
 def test_alpha_and_beta_of_each_link_and_a_sentence_on_the_kinds() -> None:
-    sheet = FileRecorder("comm", title="", columns=collectives.COLUMNS, parameters={}, look=0)
+    sheet = FileRecorder("comm", title="", columns=collectives.COLUMNS, parameters={}, load_seconds=0)
     rows = [
         sheet.add_row({**collectives_rank.link_labels("gloo", pair), "bytes": size}, seconds=start + size * slope)
         for pair, start, slope in (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpc_kit.bench import preflight_rank
+from hpc_kit.bench import machine, preflight_rank
 from hpc_kit.bench.preflight import (
     CLOCK_SECONDS,
     DISK,
@@ -339,7 +339,7 @@ def test_only_the_gpus_of_the_job_are_reported(tmp_path: Path, monkeypatch: pyte
         "nvidia-smi": "GPU-a, 00000000:3B:00.0, 2, No, No\nGPU-b, 00000000:5E:00.0, 7, Yes, No\n",
         "dmesg": "[999999999.1] NVRM: Xid (PCI:0000:3b:00): 79, x\n[999999999.1] NVRM: Xid (PCI:0000:5e:00): 79, x\n",
     }
-    monkeypatch.setattr(preflight_rank, "_output", lambda program, *_: answers[program])
+    monkeypatch.setattr(machine, "command_output", lambda program, *_, **_options: answers[program])
     monkeypatch.setattr("hpc_kit.runtime.placement.device_uuid", lambda *_: "GPU-a")
     node = Node(tmp_path, "n1")
     node.add(gpus=1)
