@@ -99,7 +99,7 @@ def _read_csv(path: Path) -> tuple[list[str], dict[int, dict[str, str]]]:
 def reported_memory(layout: TrainingLayout, fitted: Constants) -> Memory:
     """Return the memory that the framework reports: of rank 0, or of the GPU with the highest peak."""
     if layout.framework in REPORTS_FIRST_STAGE:
-        return stage_memory(layout, fitted, split_stages(layout.model, layout.pp, by_cost=bool(fitted.by_cost))[0])
+        return stage_memory(layout, fitted, split_stages(layout, fitted.by_cost)[0])
     return peak_memory(layout, fitted)
 
 

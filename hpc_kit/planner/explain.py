@@ -12,7 +12,7 @@ from hpc_kit.planner import communication_time, hardware
 from hpc_kit.planner.compute_time import layer_time
 from hpc_kit.planner.constants import Constants
 from hpc_kit.planner.hardware import GIB, RankGroup
-from hpc_kit.planner.layout import TrainingLayout
+from hpc_kit.planner.layout import TrainingLayout, owned_parameters, split_stages
 from hpc_kit.planner.memory import micro_batches_in_flight, peak_memory
 from hpc_kit.planner.search import Plan, describe_layout
 from hpc_kit.planner.step_time import (
@@ -52,10 +52,9 @@ def time_terms(layout: TrainingLayout, fitted: Constants) -> dict[str, str]:
     reduced = f"reduced and scattered {scattered}, parameters gathered" if layout.zero_stage else "all-reduced"
     return {
         "compute": _compute_text(layout, fitted),
-        "tensor": f"{6 if layout.recompute == 'full' else 4} all-reduces a layer of 2 b s h bytes, "
-        f"2 (t-1)/t S/W, {tensor}",
-        "context": f"keys and values, 2 x 2 b s h_kv bytes, round the ring {4 if layout.recompute == 'full' else 3} "
-        f"times a layer, (c-1)/c S/W, {_bandwidth_text(layout, fitted, layout.context_group)}, beside attention",
+        "tensor": f"{layout.tensor_all_reduces} all-reduces a layer of 2 b s h bytes, 2 (t-1)/t S/W, {tensor}",
+        "context": f"keys and values, 2 x 2 b s h_kv bytes, round the ring {layout.context_passes} times a layer, "
+        f"(c-1)/c S/W, {_bandwidth_text(layout, fitted, layout.context_group)}, beside attention",
         "shard": f"ZeRO-3: {gathered}, (n-1)/n S/W, {data}, {fitted.shard_overlap:.0%} of it behind compute",
         "launch": f"a layer's kernels take {1e3 * fitted.launch:.2f} ms to launch{more}; "
         "counts where the GPU is done sooner" + (f"; {1e3 * fitted.wait:.2f} ms a layer more" if fitted.wait else ""),
@@ -138,13 +137,13 @@ def link_uses(plan: Plan, fitted: Constants) -> list[LinkUse]:
     """Return the traffic of a plan beside the capacity of its links."""
     layout, found = plan.layout, []
     machine, exposed = layout.machine, exposed_traffic(layout, plan.time)
-    for kind, (size, group) in communication_time.traffic_per_step(layout).items():
+    for kind, (size, group) in communication_time.traffic_per_step(layout, fitted).items():
         capacity = machine.gpu.link if group.nodes == 1 else machine.network * group.per_node
         reached = communication_time.ring_bandwidth(machine, fitted, group)
         found.append(LinkUse(kind, link_name(group), size, capacity, reached, exposed[kind]["seconds"]))
     if layout.offload and machine.gpu.generation != "cpu":
         capacity = hardware.pcie_bandwidth(machine.gpu)
-        owned = communication_time.owned_parameters(layout)
+        owned = owned_parameters(layout, split_stages(layout, fitted.by_cost))
         exposed_seconds = plan.time.offload - host_update_seconds(layout, owned)
         size = sum(offload_bytes(layout, owned))
         found.append(LinkUse("offload", "PCIe", size, capacity, PCIE_SHARE * capacity, exposed_seconds))
@@ -159,7 +158,8 @@ def link_sentences(plan: Plan, fitted: Constants) -> list[str]:
     found = [
         f"communication takes {busy / total:.1%} of the step; {exposed / total:.1%} is not hidden behind computation"
     ]
-    crossing = [use for use in communication_time.traffic_per_step(layout).values() if use.group.nodes > 1]
+    traffic = communication_time.traffic_per_step(layout, fitted)
+    crossing = [use for use in traffic.values() if use.group.nodes > 1]
     if crossing:
         largest = max(crossing, key=lambda use: use.size).group
         node = 8e-12 * machine.gpus_per_node  # from bytes/s of a GPU to Tb/s of a node
