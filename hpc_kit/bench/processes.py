@@ -57,8 +57,8 @@ def _delayed_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in received:
-            signal.raise_signal(number)
+        for received_number in received:
+            signal.raise_signal(received_number)
 
 
 def end(*running: subprocess.Popen[str], grace: float = GRACE) -> None:
