@@ -25,7 +25,7 @@ from hpc_kit.planner import calibration, hardware
 from hpc_kit.planner.constants import Constants, constants_for
 from hpc_kit.planner.hardware import Machine
 from hpc_kit.planner.job_files import BYTE_VOCABULARY
-from hpc_kit.planner.layout import TrainingLayout, split_stages
+from hpc_kit.planner.layout import TrainingLayout, owned_parameters, split_stages
 from hpc_kit.planner.memory import model_state_bytes
 from hpc_kit.planner.step_time import step_time
 from hpc_kit.planner.transformer import Transformer
@@ -103,9 +103,7 @@ def predicted_layout(strategy: str, ranks: int, options: dict[str, Any], machine
 
 def state_bytes(layout: TrainingLayout, zero_stage: int) -> float:
     """Return the bytes of parameters, gradients and optimizer of the rank with the most, all in fp32."""
-    model, layers = layout.model, max(stage.layers for stage in split_stages(layout.model, layout.pp))
-    tables = model.embedding_parameters + (model.head_parameters if layout.pp == 1 else 0)
-    owned = (layers * model.layer_parameters + tables) / layout.tp
+    owned = owned_parameters(layout, split_stages(layout))
     return sum(model_state_bytes(owned, layout.dp, zero_stage, 4, master=True))
 
 

@@ -9,10 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import structs
-
-from hpc_kit.bench import local_ranks as ranks
-from hpc_kit.bench import option_checks
+from hpc_kit.bench import local_ranks, option_checks
 from hpc_kit.bench.results import Column, Plot, Value, format_quantity
 from hpc_kit.errors import SpecError
 from hpc_kit.runtime.mpi import library
@@ -33,9 +30,9 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "broadcast": lambda _ranks: 1.0,
     "send_recv": lambda _ranks: 1.0,
 }
-"""Data that each rank's link carries, in units of the size, for each collective that can be measured.
+"""Bytes that the link of each rank carries, divided by the bytes of the collective: busbw / algbw.
 
-Source: doc/PERFORMANCE.md of nccl-tests.
+Source: doc/PERFORMANCE.md and src/sendrecv.cu of nccl-tests.
 """
 
 ALGORITHMS = ("ring", "star")
@@ -58,10 +55,16 @@ COLUMNS = {
 """seconds: time of one collective on the slowest rank, or of one message. algbw: bytes / seconds. busbw: algbw times
 the bus factor, comparable between collectives and numbers of ranks."""
 
+ELEMENT_BYTES = 4
+"""Bytes of an element of the tensors, which are of type float32."""
 _SIZE = re.compile(r"(\d+)\s*(?:([KMGT])i?)?B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _SIZE_FACTOR = 4
 """Factor between neighbouring sizes of a range."""
+_TENSORS_PER_RANK = 3
+"""Tensors of the largest size in each rank: two are filled, and the backend may copy another one."""
+_PROCESS_BYTES = 150 << 20
+"""Memory of a rank before it allocates tensors."""
 
 
 class CommOptions(NamedTuple):
@@ -83,17 +86,18 @@ class CommOptions(NamedTuple):
 
     def row_count(self, pairs: int) -> int:
         """Return the number of result rows for this many links."""
-        times = len(self.collectives) + len(self.algorithms)
-        return len(self.backends) * (times * len(self.sizes) + pairs * (len(self.sizes) + 1)) + (
-            len(self.algorithms) * self.ranks
-        )
+        times = (len(self.collectives) + len(self.algorithms)) * len(self.sizes)
+        # Each link has a row for each size, and one for the line through them.
+        links = pairs * (len(self.sizes) + 1)
+        traffic = len(self.algorithms) * self.ranks
+        return len(self.backends) * (times + links) + traffic
 
     def check(self, step_ranks: int, *, elsewhere: bool = False) -> None:
         """Check the options before any rank starts.
 
         Args:
-            step_ranks: Ranks of the step that this process is in; 1: they are to be started.
-            elsewhere: Whether they are started on other hosts, whose memory they have to look at themselves.
+            step_ranks: Ranks of the step that this process is in; 1: this process starts the ranks.
+            elsewhere: The ranks may run on other hosts, and check their memory and GPUs themselves.
 
         Raises:
             SpecError: A backend is not built in, or lacks GPUs, or the sizes are too large.
@@ -106,9 +110,8 @@ class CommOptions(NamedTuple):
             return
         _check_gpu_count(self, step_ranks)
         if step_ranks == 1 and set(self.backends) != {"nccl"}:
-            check_host_memory(
-                self, self.ranks, network.this_node_name(os.environ), option_checks.free_memory(), PROCESS_BYTES
-            )
+            host = network.this_node_name(os.environ)
+            check_host_memory(self, self.ranks, host, option_checks.free_memory(), _PROCESS_BYTES)
 
 
 def parse_comm_options(
@@ -117,7 +120,7 @@ def parse_comm_options(
     """Parse the options of the command line.
 
     Raises:
-        SpecError: A name or a size is none, or there is one rank only.
+        SpecError: A name is unknown, a size is invalid, or there is only one rank.
     """
     if world_size < 2:
         raise SpecError(
@@ -125,14 +128,14 @@ def parse_comm_options(
             found=f"ranks = {world_size}",
             remedy="--ranks 2",
         )
-    wanted = _parse_names(collectives, tuple(BUS_FACTORS), "collective", every="all")
-    by_hand = _parse_names(algorithms, ALGORITHMS, "algorithm") if algorithms else ()
-    if by_hand and "all_reduce" not in wanted:
+    wanted = tuple(BUS_FACTORS) if collectives == "all" else _parse_names(collectives, tuple(BUS_FACTORS), "collective")
+    own_algorithms = _parse_names(algorithms, ALGORITHMS, "algorithm") if algorithms else ()
+    if own_algorithms and "all_reduce" not in wanted:
         raise SpecError(
             "ring and star are ways to do an all_reduce", found=collectives, remedy="--collectives all_reduce"
         )
     return CommOptions(
-        _parse_names(backends, BACKENDS, "backend"), wanted, world_size, parse_sizes(sizes), by_hand, links
+        _parse_names(backends, BACKENDS, "backend"), wanted, world_size, parse_sizes(sizes), own_algorithms, links
     )
 
 
@@ -140,7 +143,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     """Parse `4KiB,64MiB` into sorted bytes; `1KiB-256MiB` is a range in powers of 4, including its end.
 
     Raises:
-        SpecError: One of them is no size, or a range goes down.
+        SpecError: A size is invalid, or a range goes down.
     """
     found: set[int] = set()
     for word in text.split(","):
@@ -148,10 +151,10 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         first, last = parse_size(low), parse_size(high if dash else low)
         if last < first:
             raise SpecError(f"{word!r} goes down", found=f"{last} < {first}", remedy=f"{high}-{low}")
-        step = first
-        while step < last:
-            found.add(step)
-            step *= _SIZE_FACTOR
+        size = first
+        while size < last:
+            found.add(size)
+            size *= _SIZE_FACTOR
         found.add(last)
     return tuple(sorted(found))
 
@@ -160,19 +163,19 @@ def parse_size(text: str) -> int:
     """Parse 4096, 4KiB, 4K or 4 MB into bytes; units are powers of 1024.
 
     Raises:
-        SpecError: It is none of these, or too small for a number.
+        SpecError: The text is no size, or the size is smaller than one element.
     """
     match = _SIZE.fullmatch(text.strip())
     number = int(match[1]) << _POWERS[(match[2] or "").upper()] if match else 0
-    if number < 4:
+    if number < ELEMENT_BYTES:
         raise SpecError(
             f"{text!r} is no size", found=f"--sizes {text}", remedy="bytes from 4 up: 4096, 4KiB, 64MiB, 1KiB-256MiB"
         )
     return number
 
 
-def _parse_names(text: str, known: Sequence[str], what: str, every: str | None = None) -> tuple[str, ...]:
-    names = tuple(known) if text == every else tuple(dict.fromkeys(filter(None, text.split(","))))
+def _parse_names(text: str, known: Sequence[str], what: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(filter(None, text.split(","))))
     option_checks.check_known_names(what, names, known)
     if not names:
         raise SpecError(f"no {what} is named", remedy=f"one or more of {','.join(known)}")
@@ -180,22 +183,21 @@ def _parse_names(text: str, known: Sequence[str], what: str, every: str | None =
 
 
 def measure_collectives(
-    options: CommOptions, recorder: Recorder, *, launcher: str | None = None, timeout: float = ranks.TIMEOUT
+    options: CommOptions, recorder: Recorder, *, launcher: str | None = None, timeout: float = local_ranks.TIMEOUT
 ) -> None:
     """Start the ranks and measure.
 
     Args:
         options: The options.
         recorder: Receives the rows.
-        launcher: The words that start the ranks: `srun --mpi=pmix -N4 -n4`. Default: mpirun where mpi is asked for,
-            else processes of this one; nothing in a step of several ranks.
-        timeout: Seconds for the whole.
+        launcher: Command that starts the ranks, as for `run_ranks`.
+        timeout: Seconds for the whole measurement.
 
     Raises:
         SpecError: mpirun was not found.
         JobFailed: A rank failed, or the timeout expired.
     """
-    ranks.run_ranks(
+    local_ranks.run_ranks(
         "hpc_kit.bench.collectives_rank",
         options._asdict(),
         recorder,
@@ -215,8 +217,10 @@ def collective_plots(options: CommOptions) -> list[Plot]:
         for column, words in (("seconds", "time"), ("busbw", "bus bandwidth")):
             title = f"{collective}, {options.ranks} ranks: {words}"
             name = f"{collective}-{words.replace(' ', '-')}"
-            picture = Plot(name=name, title=title, x="bytes", y=(column,), series=series, where=where)
-            found.append(structs.replace(picture, log_x=True, log_y=True))
+            plot = Plot(
+                name=name, title=title, x="bytes", y=(column,), series=series, where=where, log_x=True, log_y=True
+            )
+            found.append(plot)
     if options.algorithms:
         title = f"One all-reduce, {options.ranks} ranks: bytes that each sends and receives"
         found.append(Plot(name="traffic", title=title, x="rank", y=("traffic",), series=("algorithm",), kind="bars"))
@@ -229,22 +233,15 @@ def collective_plots(options: CommOptions) -> list[Plot]:
     return found
 
 
-TENSORS_PER_RANK = 3
-"""Tensors of the largest size in each rank: two are filled, and the backend may copy another one."""
-
-
-PROCESS_BYTES = 150 << 20
-"""Memory of a rank before it allocates tensors."""
-
-
 def _check_gpu_count(options: CommOptions, step_ranks: int) -> None:
-    """Check for one GPU for each rank with NCCL; in a step, other hosts have their own GPUs."""
+    """Check for one GPU for each rank with NCCL."""
     if "nccl" not in options.backends:
         return
     import torch
 
-    found, wanted = torch.cuda.device_count(), options.ranks if step_ranks == 1 else 1
-    if found < wanted:
+    # In a step, Slurm may show each rank only its own GPU, and other ranks may be on other hosts.
+    found, needed = torch.cuda.device_count(), options.ranks if step_ranks == 1 else 1
+    if found < needed:
         raise SpecError(
             "the backend nccl needs a GPU a rank",
             found=f"{options.ranks} ranks, {found} GPUs that this process sees",
@@ -259,17 +256,17 @@ def available_backends(wanted: int, step_ranks: int) -> tuple[str, ...]:
 
     Args:
         wanted: Ranks that take part.
-        step_ranks: Ranks of the step that this process is in; 1: they are to be started.
+        step_ranks: Ranks of the step that this process is in; 1: this process starts the ranks.
     """
     import torch
 
     alone = step_ranks == 1
     usable = {
         "gloo": True,
-        "mpi": ranks.has_mpirun() if alone else library.find_evidence(os.environ) is not None,
+        "mpi": local_ranks.has_mpirun() if alone else library.find_evidence(os.environ) is not None,
         "nccl": torch.cuda.device_count() >= (wanted if alone else 1),
     }
-    return tuple(name for name, can in usable.items() if can and unavailable_reason(name) is None)
+    return tuple(name for name, is_usable in usable.items() if is_usable and unavailable_reason(name) is None)
 
 
 def unavailable_reason(name: str) -> SpecError | None:
@@ -308,49 +305,50 @@ def check_sizes(options: CommOptions, hosts: Sequence[str], gpu: torch.device | 
     Args:
         options: The options.
         hosts: The host of each rank.
-        gpu: This rank's, where NCCL is to use one.
+        gpu: The GPU of this rank; None without NCCL.
 
     Raises:
-        SpecError: On all ranks, of the host that lacks most.
+        SpecError: A host or a GPU has too little memory. All ranks raise the same error.
     """
     import torch
     from torch import distributed as dist
 
-    left: list[tuple[str, int | None, int | None]] = [("", None, None)] * len(hosts)
-    on_gpu = None if gpu is None else torch.cuda.mem_get_info(gpu)[0]
-    dist.all_gather_object(left, (hosts[dist.get_rank()], option_checks.free_memory(), on_gpu))
-    for host, bytes_left, of_gpu in left:
+    free: list[tuple[str, int | None, int | None]] = [("", None, None)] * len(hosts)
+    free_on_gpu = None if gpu is None else torch.cuda.mem_get_info(gpu)[0]
+    dist.all_gather_object(free, (hosts[dist.get_rank()], option_checks.free_memory(), free_on_gpu))
+    for host, host_bytes, gpu_bytes in free:
         if set(options.backends) != {"nccl"}:
-            check_host_memory(options, hosts.count(host), host, bytes_left)
-        check_host_memory(options, 1, f"a GPU of {host}", of_gpu)
+            check_host_memory(options, hosts.count(host), host, host_bytes)
+        check_host_memory(options, 1, f"a GPU of {host}", gpu_bytes)
 
 
-def check_host_memory(options: CommOptions, ranks: int, host: str, left: int | None, own: int = 0) -> None:
+def check_host_memory(options: CommOptions, ranks: int, host: str, free: int | None, process_bytes: int = 0) -> None:
     """Check that one host has memory for the sizes.
 
     Args:
         options: The options.
         ranks: Number of ranks on the host.
         host: Its name.
-        left: Free bytes of the host; None: unknown.
-        own: Additional bytes of each rank, if the ranks do not run yet.
+        free: Free bytes of the host; None: unknown.
+        process_bytes: Additional bytes of each rank, if the ranks do not run yet.
 
     Raises:
         SpecError: The sizes are too large (the error names the largest that fits), or there are too many ranks.
     """
     largest = max(options.sizes)
-    needed = TENSORS_PER_RANK * largest * ranks
-    if left is None or needed + own * ranks <= left:
+    needed = _TENSORS_PER_RANK * largest * ranks
+    if free is None or needed + process_bytes * ranks <= free:
         return
-    fits = (left - own * ranks) // (TENSORS_PER_RANK * ranks)
-    if own and fits < 1 << 20:
+    fits = (free - process_bytes * ranks) // (_TENSORS_PER_RANK * ranks)
+    # Smaller sizes do not help if the processes themselves fill the memory.
+    if process_bytes and fits < 1 << 20:
         option_checks.check_memory(
-            needed + own * ranks, f"bench comm on {ranks} ranks of {host}", "fewer --ranks", left=left
+            needed + process_bytes * ranks, f"bench comm on {ranks} ranks of {host}", "fewer --ranks", free=free
         )
     raise SpecError(
         f"{format_quantity(largest, 'B')} are too many for the memory of {host}",
-        found=f"{ranks} ranks x {TENSORS_PER_RANK} tensors of {format_quantity(largest, 'B')} = "
+        found=f"{ranks} ranks x {_TENSORS_PER_RANK} tensors of {format_quantity(largest, 'B')} = "
         f"{format_quantity(needed, 'B', 3)}, "
-        f"{format_quantity(left, 'B', 3)} are left",
+        f"{format_quantity(free, 'B', 3)} are left",
         remedy=f"--sizes up to {fits >> 20}MiB",
     )

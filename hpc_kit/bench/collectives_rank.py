@@ -1,7 +1,7 @@
-"""One rank of `hpc-kit bench comm`; all backends run in the same processes and are timed in turn.
+"""One rank of `hpc-kit bench comm`; all backends run in the same processes, and their rounds alternate.
 
-This module also contains the all-reduces made of plain messages. In a star, the root receives and sends 2 (n - 1)
-tensors. In a ring, each rank transfers 2 (n - 1) / n of one tensor, for any number of ranks.
+This module also contains the all-reduces made of plain messages. In a star, the root receives and sends n - 1 tensors
+each. In a ring, each rank sends and receives 2 (n - 1) / n of one tensor, for any number of ranks.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from torch import distributed as dist
 
 from hpc_kit.bench import collectives
-from hpc_kit.bench.collectives import BUS_FACTORS, CommOptions, collective_plots
+from hpc_kit.bench.collectives import BUS_FACTORS, ELEMENT_BYTES, CommOptions, collective_plots
 from hpc_kit.bench.machine import gather_hosts
 from hpc_kit.bench.rank_timing import WARMUP_CALLS, time_calls
 from hpc_kit.bench.recorder import recorder_of_rank
-from hpc_kit.bench.results import ResultRow, Value, format_number, format_quantity
+from hpc_kit.bench.results import ResultRow, format_number, format_quantity
 from hpc_kit.planner.calibration import LIBRARY, fit_line
 from hpc_kit.runtime import devices
 from hpc_kit.runtime.process_group import distributed
@@ -31,11 +31,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hpc_kit.bench.recorder import Recorder
-    from hpc_kit.bench.results import ResultRow, Value
+    from hpc_kit.bench.results import Value
     from hpc_kit.runtime.process_group import Group
 
 
-_LINK_SECONDS, _TIMEOUT = 0.03, 300.0
+_TIMEOUT = 300.0
+"""Seconds after which the process group ends a collective that hangs."""
+_LINK_SECONDS = 0.03
+"""Seconds of a round on a link; shorter than of a collective, because there are up to `MAX_PAIRS` links."""
 
 
 class BackendUnderTest(NamedTuple):
@@ -49,7 +52,7 @@ class BackendUnderTest(NamedTuple):
     def collective_call(self, collective: str, size: int) -> Callable[[], None]:
         """Return a function that runs the collective once."""
         rank, ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
-        part = max(1, size // 4 // ranks)
+        part = max(1, size // ELEMENT_BYTES // ranks)
         whole, other, share = self.whole[: part * ranks], self.other[: part * ranks], self.other[:part]
         group = self.group
         todo: dict[str, Callable[[], object]] = {
@@ -64,15 +67,16 @@ class BackendUnderTest(NamedTuple):
 
     def all_reduce_call(self, algorithm: str, size: int, messages: CountedMessages) -> Callable[[], None]:
         """Return a function that runs one all-reduce of plain messages."""
-        length = max(1, size // 4 // messages.ranks) * messages.ranks
+        # A ring needs equal parts for all ranks.
+        length = max(1, size // ELEMENT_BYTES // messages.ranks) * messages.ranks
         return self.synchronized(lambda: ALL_REDUCES[algorithm](self.whole[:length], self.other, messages))
 
     def ping_pong_call(self, pair: RankPair, size: int) -> Callable[[], None]:
         """Return a function that sends a message to the second rank of the pair and back."""
         rank = dist.get_rank(self.group)
-        tensor = self.whole[: max(1, size // 4)]
+        tensor = self.whole[: max(1, size // ELEMENT_BYTES)]
 
-        def there_and_back() -> None:
+        def send_and_return() -> None:
             if rank == pair.first:
                 dist.send(tensor, group=self.group, group_dst=pair.second)
                 dist.recv(tensor, group=self.group, group_src=pair.second)
@@ -80,21 +84,21 @@ class BackendUnderTest(NamedTuple):
                 dist.recv(tensor, group=self.group, group_src=pair.first)
                 dist.send(tensor, group=self.group, group_dst=pair.first)
 
-        return self.synchronized(there_and_back)
+        return self.synchronized(send_and_return)
 
-    def synchronized(self, do: Callable[[], object]) -> Callable[[], None]:
+    def synchronized(self, call: Callable[[], object]) -> Callable[[], None]:
         """Return a function that also waits until the GPU has finished."""
 
-        def once() -> None:
-            do()
+        def synchronized_call() -> None:
+            call()
             if self.whole.is_cuda:
                 torch.cuda.synchronize(self.whole.device)
 
-        return once
+        return synchronized_call
 
 
 def _call_single_tensor(collective: str, out: torch.Tensor, given: torch.Tensor, group: Any) -> None:
-    """Call a single-tensor collective by the name that this release of torch uses."""
+    """Call a single-tensor collective by its name in this torch: `all_gather_single`, or the older name."""
     old = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}[collective]
     (getattr(dist, f"{collective}_single", None) or getattr(dist, old))(out, given, group=group)
 
@@ -103,15 +107,15 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
     """Measure; rank 0 fills in the recorder."""
     options = CommOptions.from_json(arguments)
     # Ranks exchange control data in host memory, so the world group never uses NCCL.
-    first = "mpi" if "mpi" in options.backends else "gloo"
-    with distributed(backend=first, timeout=_TIMEOUT) as world:
+    world_backend = "mpi" if "mpi" in options.backends else "gloo"
+    with distributed(backend=world_backend, timeout=_TIMEOUT) as world:
         # The user's own launcher may have started a different number of ranks.
         options = options._replace(ranks=world.world_size)
         hosts, names = gather_hosts(world)
         gpu = devices.select_device("nccl", world) if "nccl" in options.backends else None
         collectives.check_sizes(options, names, gpu)
         recorder = recorder_of_rank(recorder, world)
-        bench = _CollectivesBench(options, recorder, world, _prepare_backends(options, first, world))
+        bench = _CollectivesBench(options, recorder, world, _prepare_backends(options, world_backend, world))
         pairs = choose_pairs(names) if options.links else []
         recorder.set_hosts(hosts)
         if "nccl" in options.backends:
@@ -122,21 +126,20 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
         bench.measure_collectives()
         bench.measure_traffic()
         bench.measure_links(pairs)
-        if pairs and (few := unmeasured_links_note(names, pairs)):
-            recorder.add_note(few)
+        if pairs and (note := unmeasured_links_note(names, pairs)):
+            recorder.add_note(note)
 
 
-def _prepare_backends(options: CommOptions, first: str, world: Group) -> list[BackendUnderTest]:
+def _prepare_backends(options: CommOptions, world_backend: str, world: Group) -> list[BackendUnderTest]:
     tensors: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
     backends = []
     for backend in options.backends:
-        device = torch.device("cpu")
-        if backend == "nccl":
-            device = devices.select_device(backend, world)
+        device = devices.select_device(backend, world) if backend == "nccl" else torch.device("cpu")
         if device not in tensors:
-            length = max(options.sizes) // 4 + world.world_size
+            # A size of less than one element for each rank is rounded up.
+            length = max(options.sizes) // ELEMENT_BYTES + world.world_size
             tensors[device] = torch.zeros(length, device=device), torch.zeros(length, device=device)
-        group = dist.group.WORLD if backend == first else dist.new_group(backend=backend)
+        group = dist.group.WORLD if backend == world_backend else dist.new_group(backend=backend)
         backends.append(BackendUnderTest(backend, group, *tensors[device]))
     return backends
 
@@ -150,25 +153,24 @@ class _CollectivesBench:
         self.options, self.recorder, self.world, self.backends = options, recorder, world, backends
 
     def measure_collectives(self) -> None:
-        """Measure every collective and size, with all backends and algorithms in turn."""
+        """Measure every collective and size; the rounds of all backends and algorithms alternate."""
         for collective, size in product(self.options.collectives, self.options.sizes):
             self.recorder.report_progress(f"{collective} of {format_quantity(size, 'B')}")
-            todo = {(side.backend, LIBRARY): side.collective_call(collective, size) for side in self.backends}
+            calls = {(side.backend, LIBRARY): side.collective_call(collective, size) for side in self.backends}
             if collective == "all_reduce":
-                todo |= {
+                calls |= {
                     (side.backend, name): side.all_reduce_call(name, size, CountedMessages(side.group))
                     for side, name in product(self.backends, self.options.algorithms)
                 }
-            for (backend, algorithm), seconds in time_calls(todo).items():
+            for (backend, algorithm), seconds in time_calls(calls).items():
                 self._put(backend, collective, algorithm, size, seconds)
 
     def _put(self, backend: str, collective: str, algorithm: str, size: int, seconds: list[float]) -> None:
         ranks = self.world.world_size
-        by_hand = {"algorithm": algorithm} if self.options.algorithms else {}
         labels: dict[str, Value] = {
             "backend": backend,
             "collective": collective,
-            **by_hand,
+            **({"algorithm": algorithm} if self.options.algorithms else {}),
             "ranks": ranks,
             "bytes": size,
         }
@@ -191,13 +193,13 @@ class _CollectivesBench:
         for rank, (sent, received) in enumerate(counts):
             labels: dict[str, Value] = {"algorithm": algorithm, "ranks": len(counts), "bytes": size, "rank": rank}
             self.recorder.add_row(labels, sent=sent, received=received, traffic=sent + received)
-        sums = [sent + received for sent, received in counts]
-        most, mean = max(sums), statistics.mean(sums)
+        traffic = [sent + received for sent, received in counts]
+        most, mean = max(traffic), statistics.mean(traffic)
         moved = f"{format_quantity(most, 'B')} sent and received"
         sentence = (
-            f"the hottest is rank {sums.index(most)}: {moved}, {format_number(most / mean, 3)} times the mean rank's"
+            f"the hottest is rank {traffic.index(most)}: {moved}, {format_number(most / mean, 3)} times the mean rank's"
         )
-        if most == min(sums):
+        if most == min(traffic):
             sentence = f"all ranks alike: {moved}"
         self.recorder.add_note(f"{algorithm}, {format_quantity(size, 'B')} on {len(counts)} ranks: {sentence}.")
 
@@ -206,10 +208,10 @@ class _CollectivesBench:
         rows: list[ResultRow] = []
         for pair, size in product(pairs, self.options.sizes):
             self.recorder.report_progress(f"link {pair.link}, {format_quantity(size, 'B')}")
-            todo = {side.backend: side.ping_pong_call(pair, size) for side in self.backends}
-            for backend, times in time_calls(todo, seconds=_LINK_SECONDS, ranks=(pair.first, pair.second)).items():
+            calls = {side.backend: side.ping_pong_call(pair, size) for side in self.backends}
+            for backend, times in time_calls(calls, seconds=_LINK_SECONDS, ranks=(pair.first, pair.second)).items():
                 labels = link_labels(backend, pair) | {"bytes": size}
-                # The message went there and back.
+                # A call sends the message there and back.
                 rows.append(self.recorder.add_row(labels, warmup=WARMUP_CALLS, seconds=[each / 2 for each in times]))
         if pairs:
             add_link_fits(rows, self.recorder)
@@ -245,27 +247,24 @@ class CountedMessages:
 
     def send(self, tensor: Tensor, to: int) -> None:
         """Implement `PointToPoint.send`."""
-        self.sent += _tensor_bytes(tensor)
+        self.sent += tensor.nbytes
         dist.send(tensor, group=self.group, group_dst=to)
 
     def receive(self, tensor: Tensor, source: int) -> None:
         """Implement `PointToPoint.receive`."""
-        self.received += _tensor_bytes(tensor)
+        self.received += tensor.nbytes
         dist.recv(tensor, group=self.group, group_src=source)
 
     def send_receive(self, sent: Tensor, to: int, received: Tensor, source: int) -> None:
         """Implement `PointToPoint.send_receive`."""
-        self.sent += _tensor_bytes(sent)
-        self.received += _tensor_bytes(received)
+        self.sent += sent.nbytes
+        self.received += received.nbytes
         exchange(sent, to, received, source, self.group)
-
-
-def _tensor_bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def exchange(sent: Tensor, to: int, received: Tensor, source: int, group: Any) -> None:
     """Send to one rank of a group while receiving from another one."""
+    # NCCL runs send and receive of one batch together; one after the other, the ranks of a ring would deadlock.
     for work in dist.batch_isend_irecv(
         [
             dist.P2POp(dist.isend, sent, group=group, group_peer=to),
@@ -279,18 +278,18 @@ def ring_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> No
     """Sum over all ranks in place: one round reduces the parts, a second round distributes them.
 
     Args:
-        tensor: One dimension, as many elements as a multiple of the ranks.
-        spare: Room for a part of it, `tensor.numel() / ranks`.
+        tensor: One dimension; the number of elements is a multiple of the ranks.
+        spare: Buffer of at least `tensor.numel() / ranks` elements.
         messages: To and from the neighbours.
     """
     rank, ranks = messages.rank, messages.ranks
     parts = tensor.chunk(ranks)
     right, left = (rank + 1) % ranks, (rank - 1) % ranks
-    room = spare[: parts[0].numel()]
+    buffer = spare[: parts[0].numel()]
     # Reduce-scatter: in the end, this rank has the sum of part rank + 1.
     for step in range(ranks - 1):
-        messages.send_receive(parts[(rank - step) % ranks], right, room, left)
-        parts[(rank - step - 1) % ranks].add_(room)
+        messages.send_receive(parts[(rank - step) % ranks], right, buffer, left)
+        parts[(rank - step - 1) % ranks].add_(buffer)
     # All-gather: each finished part goes once around the ring.
     for step in range(ranks - 1):
         messages.send_receive(parts[(rank + 1 - step) % ranks], right, parts[(rank - step) % ranks], left)
@@ -300,8 +299,8 @@ def star_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> No
     """Sum over all ranks in place: `STAR_ROOT` receives all tensors, adds them and sends the sum to each rank.
 
     Args:
-        tensor: Any.
-        spare: Room for as much.
+        tensor: One dimension.
+        spare: Buffer of at least as many elements.
         messages: To and from the root.
     """
     if messages.rank != STAR_ROOT:
@@ -309,10 +308,10 @@ def star_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> No
         messages.receive(tensor, STAR_ROOT)
         return
     others = [rank for rank in range(messages.ranks) if rank != STAR_ROOT]
-    room = spare[: tensor.numel()]
+    buffer = spare[: tensor.numel()]
     for rank in others:
-        messages.receive(room, rank)
-        tensor.add_(room)
+        messages.receive(buffer, rank)
+        tensor.add_(buffer)
     for rank in others:
         messages.send(tensor, rank)
 
@@ -350,16 +349,17 @@ def choose_pairs(hosts: Sequence[str]) -> list[RankPair]:
     Args:
         hosts: The host of each rank.
     """
-    everyone = list(combinations(range(len(hosts)), 2))
-    if len(everyone) > MAX_PAIRS:
+    pairs = list(combinations(range(len(hosts)), 2))
+    if len(pairs) > MAX_PAIRS:
         inside, across = _pairs_by_hosts(hosts)
-        kept = _spread_evenly(inside, max(MAX_PAIRS // 4, MAX_PAIRS - len(across)))
-        everyone = kept + _spread_evenly(across, MAX_PAIRS - len(kept))
+        # Links inside nodes get at least a quarter, and what the links between nodes leave.
+        pairs = _spread_evenly(inside, max(MAX_PAIRS // 4, MAX_PAIRS - len(across)))
+        pairs += _spread_evenly(across, MAX_PAIRS - len(pairs))
     return [
         RankPair(one, other, INSIDE_NODE, f"{hosts[one]} {one}-{other}")
         if hosts[one] == hosts[other]
         else RankPair(one, other, ACROSS_NODES, f"{hosts[one]}-{hosts[other]} {one}-{other}")
-        for one, other in everyone
+        for one, other in pairs
     ]
 
 
@@ -372,9 +372,9 @@ def _pairs_by_hosts(hosts: Sequence[str]) -> tuple[list[tuple[int, int]], list[t
     return inside, [pair for (first, second), pair in found.items() if first != second]
 
 
-def _spread_evenly(all_of_them: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
-    number = len(all_of_them)
-    return all_of_them if number <= most else [all_of_them[place * number // most] for place in range(most)]
+def _spread_evenly(pairs: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+    number = len(pairs)
+    return pairs if number <= most else [pairs[index * number // most] for index in range(most)]
 
 
 def unmeasured_links_note(hosts: Sequence[str], measured: Sequence[RankPair]) -> str:
@@ -401,50 +401,53 @@ def add_link_fits(rows: Iterable[ResultRow], recorder: Recorder) -> None:
     """Add alpha and beta of every link, and a sentence that compares links inside and across nodes.
 
     Args:
-        rows: Of one message each way, with the labels of a link and `bytes`.
+        rows: Times of one message each way, with the labels of a link and `bytes`.
         recorder: Receives the rows.
     """
     points: dict[tuple[Value, ...], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         key = tuple(row.labels[name] for name in ("backend", "link", "place"))
         points[key].append((float(row.labels["bytes"] or 0), row.values["seconds"]))
-    flat: dict[Value, list[str]] = defaultdict(list)
-    of_kind: dict[tuple[Value, Value], list[tuple[float, float]]] = defaultdict(list)
+    links_without_line: dict[Value, list[str]] = defaultdict(list)
+    lines: dict[Value, dict[Value, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for (backend, link, place), measured in points.items():
         line = fit_line(measured)
         if line is None:
-            flat[backend].append(str(link))
+            links_without_line[backend].append(str(link))
             continue
         # The slope is in s/B: beta in ns/B, and the bandwidth in GB/s.
-        values = {"alpha": line.start, "beta": line.slope * 1e9, "bandwidth": 1e-9 / line.slope}
-        if line.start_error is not None and line.slope_error is not None:
-            values |= {"alpha_error": line.start_error, "beta_error": line.slope_error * 1e9}
+        values = {"alpha": line.intercept, "beta": line.slope * 1e9, "bandwidth": 1e-9 / line.slope}
+        if line.intercept_error is not None and line.slope_error is not None:
+            values |= {"alpha_error": line.intercept_error, "beta_error": line.slope_error * 1e9}
         recorder.put_row(ResultRow(labels={"backend": backend, "link": link, "place": place}, values=values))
-        of_kind[backend, place].append((line.start, 1e-9 / line.slope))
-    for backend, names in flat.items():
+        lines[backend][place].append((line.intercept, 1e-9 / line.slope))
+    for backend, names in links_without_line.items():
         recorder.add_note(
             f"{backend}: no line through the times of {', '.join(names)}: they do not grow with the size."
         )
-    for backend in dict.fromkeys(backend for backend, _ in of_kind):
-        _note_median_links(
-            str(backend), {place: of_kind.get((backend, place), []) for place in (INSIDE_NODE, ACROSS_NODES)}, recorder
-        )
+    for backend, by_place in lines.items():
+        _note_median_links(str(backend), by_place, recorder)
 
 
-def _note_median_links(backend: str, kinds: dict[str, list[tuple[float, float]]], recorder: Recorder) -> None:
-    """Note the median link inside a node and across nodes."""
-    middle = {
-        place: tuple(statistics.median(column) for column in zip(*found, strict=True))
-        for place, found in kinds.items()
-        if found
+def _note_median_links(backend: str, lines: Mapping[Value, list[tuple[float, float]]], recorder: Recorder) -> None:
+    """Note the median link inside a node and across nodes.
+
+    Args:
+        backend: Name of the backend.
+        lines: Alpha in seconds and bandwidth in GB/s of each link, by place.
+        recorder: Receives the note.
+    """
+    medians = {
+        place: tuple(statistics.median(column) for column in zip(*lines[place], strict=True))
+        for place in (INSIDE_NODE, ACROSS_NODES)
+        if place in lines
     }
     parts = [
         f"{place}: alpha {format_quantity(alpha, 's', 3)}, {format_number(bandwidth, 3)} GB/s"
-        for place, (alpha, bandwidth) in middle.items()
+        for place, (alpha, bandwidth) in medians.items()
     ]
     ratio = ""
-    if len(middle) == 2:
-        ratio = (
-            f"; inside a node {format_number(middle[INSIDE_NODE][1] / middle[ACROSS_NODES][1], 3)} times the bandwidth"
-        )
+    if len(medians) == 2:
+        times = medians[INSIDE_NODE][1] / medians[ACROSS_NODES][1]
+        ratio = f"; inside a node {format_number(times, 3)} times the bandwidth"
     recorder.add_note(f"{backend}, the median link {'; '.join(parts)}{ratio}.")

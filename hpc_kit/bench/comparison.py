@@ -111,12 +111,12 @@ def _ratios(first: ResultRow, second: ResultRow, columns: dict[str, Column]) -> 
         one, other = first.values.get(name), second.values.get(name)
         if column.kind == "reckoned" or not one or other is None:
             continue
-        ratio, sure = other / one, 0.0 if column.kind == "counted" else None
+        ratio, uncertainty = other / one, 0.0 if column.kind == "counted" else None
         errors = [median_error(row.spread.get(name)) for row in (first, second)]
         if errors[0] is not None and errors[1] is not None and other:
             # Relative errors of independent values add up in squares.
-            sure = abs(ratio) * math.hypot(errors[0] / one, errors[1] / other)
-        found.append(Ratio(first.labels, name, one, other, ratio, sure, _verdict(ratio, sure, column)))
+            uncertainty = abs(ratio) * math.hypot(errors[0] / one, errors[1] / other)
+        found.append(Ratio(first.labels, name, one, other, ratio, uncertainty, _verdict(ratio, uncertainty, column)))
     return found
 
 
@@ -129,10 +129,12 @@ def _zero_notes(pairs: Sequence[tuple[ResultRow, ResultRow]], columns: dict[str,
     return (f"no ratio to 0, in some row: {', '.join(names)}",) if names else ()
 
 
-def _verdict(ratio: float, sure: float | None, column: Column) -> Literal["better", "worse", "other", "same", "?"]:
-    if sure is None:
+def _verdict(
+    ratio: float, uncertainty: float | None, column: Column
+) -> Literal["better", "worse", "other", "same", "?"]:
+    if uncertainty is None:
         return "same" if ratio == 1 else "?"
-    if abs(ratio - 1) <= SIGNIFICANT_ERRORS * sure:
+    if abs(ratio - 1) <= SIGNIFICANT_ERRORS * uncertainty:
         return "same"
     if column.better == "none":
         return "other"
@@ -141,7 +143,7 @@ def _verdict(ratio: float, sure: float | None, column: Column) -> Literal["bette
 
 def _check_load(first: BenchResult, second: BenchResult, despite: Sequence[str]) -> None:
     one, other = _busy_shares(first.machine), _busy_shares(second.machine)
-    # One measurement may hit a short peak. The load differs only if all measurements of both results differ.
+    # One measurement may hit a short peak. The load differs only if the ranges of the two results are apart.
     if max(min(one), min(other)) - min(max(one), max(other)) > MAX_LOAD_DIFFERENCE and "load" not in despite:
         raise AnswerNo(
             "the two were taken under different load",

@@ -98,9 +98,9 @@ def measure_data_parallel(options: DataParallelOptions, recorder: Recorder, envi
     recorder.expect_rows(len(ways) * options.repeats)
     times = {variant: VariantTimes([], []) for variant in ways}
     # Interleave the variants, so that a drift of the machine's speed affects all of them.
-    for turn in range(options.repeats):
+    for number in range(options.repeats):
         for variant in list(times):
-            recorder.report_progress(f"{variant}, {turn + 1} of {options.repeats}")
+            recorder.report_progress(f"{variant}, {number + 1} of {options.repeats}")
             try:
                 _measure_once(variant, options, environ, times[variant])
             except JobFailed as error:
@@ -124,6 +124,7 @@ def _measure_once(variant: str, options: DataParallelOptions, environ: Mapping[s
     with _temporary_folder() as name:
         _run_variant(variant, options, environ, training_runs.training_command(program, *words), Path(name))
         times.summaries.append(training_runs.read_summary(Path(name)))
+    # first_step.py trains with DDP only.
     if variant != DATAPARALLEL:
         times.starts.append(_measure_start(variant, options, environ))
 
@@ -151,7 +152,7 @@ def _measure_start(variant: str, options: DataParallelOptions, environ: Mapping[
         argv = training_runs.training_command("first_step.py", *words)
         _run_variant(variant, options, environ, argv, Path(name))
         phases: dict[str, float] = json.loads(found.read_text())
-        # `clocks` is the difference of the ranks' clocks, and no phase.
+        # `clocks` is the difference of the clocks of the ranks, not a phase.
         return sum(seconds for phase, seconds in phases.items() if phase != "clocks")
 
 
@@ -177,7 +178,7 @@ def _run_variant(
         # This process's own step already holds the job's CPUs and memory.
         srun += ["--overlap", "--mem=0"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    lines = {
+    command_lines = {
         SPAWN: [sys.executable, "-m", "hpc_kit.bench.spawned_ranks", str(ranks), *argv[1:]],
         TORCHRUN: [*torchrun, *argv[1:]],
         SRUN: [*srun, *argv],
@@ -190,5 +191,5 @@ def _run_variant(
         own = {**environ, **own, "PATH": environ.get("PATH", os.defpath), **job}
     elif alone:
         own[CHOICE] = "single"
-    if fault := training_runs.run_program(lines.get(variant, argv), own, options.timeout):
+    if fault := training_runs.run_program(command_lines.get(variant, argv), own, options.timeout):
         raise JobFailed("it failed", found=fault, remedy="its last lines are above")

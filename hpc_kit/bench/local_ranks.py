@@ -33,7 +33,7 @@ TIMEOUT = 4 * 3600.0
 """Seconds; the timeout of a process group ends a hanging collective much earlier."""
 
 _GRACE = processes.GRACE + 5
-"""Seconds before ranks are killed: a rank first ends the program that it runs."""
+"""Seconds between SIGTERM and SIGKILL: a rank first ends the program that it runs."""
 
 
 class StartedProcess(NamedTuple):
@@ -41,7 +41,7 @@ class StartedProcess(NamedTuple):
 
     name: str
     process: subprocess.Popen[str]
-    words: IO[str]
+    output: IO[str]
 
 
 def world_size() -> int:
@@ -55,14 +55,14 @@ def rank_count(requested: int | None, default: int) -> int:
     Raises:
         SpecError: The number of ranks of the step differs from the requested one.
     """
-    here = world_size()
-    if here > 1 and requested not in {None, here}:
+    step_ranks = world_size()
+    if step_ranks > 1 and requested not in {None, step_ranks}:
         raise SpecError(
             "this step has another number of ranks",
             found=f"--ranks {requested}; {resolve(os.environ)}",
             remedy="no --ranks; in the job file, resources.nodes and resources.ntasks_per_node",
         )
-    return here if here > 1 else requested or default
+    return step_ranks if step_ranks > 1 else requested or default
 
 
 def ranks_on_this_host(number: int) -> int:
@@ -87,11 +87,11 @@ def run_ranks(
         program: The module's name.
         options: Options that JSON can represent.
         recorder: Filled in by rank 0.
-        ranks: How many to start.
-        launcher: The command that starts them: `srun --mpi=pmix -N4 -n4`.
-            Default: mpirun for `mpi`, else processes of this one. In a step of several ranks nothing is started.
+        ranks: Number of ranks to start. In a step of several ranks, these ranks measure and nothing is started.
+        launcher: Command that starts them: `srun --mpi=pmix -N4 -n4`. Default: mpirun for `mpi`, else one subprocess
+            for each rank.
         mpi: Start MPI ranks.
-        timeout: Seconds for the whole.
+        timeout: Seconds for the whole measurement.
 
     Raises:
         SpecError: There is no mpirun, or rank 0 cannot measure with these options.
@@ -100,17 +100,17 @@ def run_ranks(
     if world_size() > 1:
         import_module(program).main(dict(options), recorder)
         return
-    words = [sys.executable, "-m", "hpc_kit.bench.local_ranks", program, json.dumps(options)]
+    argv = [sys.executable, "-m", "hpc_kit.bench.local_ranks", program, json.dumps(options)]
     if launcher is None and not mpi:
-        starts = [(f"rank {rank}", words, environ) for rank, environ in enumerate(_rank_environments(ranks))]
+        commands = [(f"rank {rank}", argv, environ) for rank, environ in enumerate(_rank_environments(ranks))]
     else:
-        start = shlex.split(launcher) if launcher else mpirun_command(ranks)
-        starts = [(start[0], [*start, *words], _rank_environment())]
+        prefix = shlex.split(launcher) if launcher else mpirun_command(ranks)
+        commands = [(prefix[0], [*prefix, *argv], _rank_environment())]
     with ExitStack() as stack:
         started: list[StartedProcess] = []
         try:
-            for each in starts:
-                started.append(stack.enter_context(_start_process(*each, piped=not started)))
+            for command in commands:
+                started.append(stack.enter_context(_start_process(*command, piped=not started)))
             _follow_ranks(started, recorder, timeout)
         finally:
             processes.end(*(each.process for each in started), grace=_GRACE)
@@ -153,7 +153,7 @@ def _rank_environment() -> dict[str, str]:
 
 
 def _rank_environments(ranks: int) -> Iterator[dict[str, str]]:
-    """Yield the environment of each rank on this machine: its numbers and the meeting address."""
+    """Yield the environment of each rank on this machine: its numbers and the address of rank 0."""
     master = ("127.0.0.1", network.free_port())
     for rank in range(ranks):
         yield _rank_environment() | torch_variables_of_rank(rank, ranks, (rank, ranks), master)
@@ -172,61 +172,66 @@ def _start_process(
 
 def _follow_ranks(started: Sequence[StartedProcess], recorder: Recorder, timeout: float) -> None:
     """Read rank 0's output to its end, then check the exit codes of all ranks."""
-    all_of_them = [each.process for each in started]
-    watch, late = processes.ExitOrder(all_of_them), threading.Event()
+    running = [each.process for each in started]
+    exit_order, timed_out = processes.ExitOrder(running), threading.Event()
 
-    def give_up() -> None:
-        late.set()
-        processes.end(*all_of_them, grace=_GRACE)
+    def end_ranks() -> None:
+        timed_out.set()
+        processes.end(*running, grace=_GRACE)
 
     # Reading the output blocks, so another thread ends ranks that hang.
-    overdue = threading.Timer(timeout, give_up)
-    overdue.start()
+    timer = threading.Timer(timeout, end_ranks)
+    timer.start()
     try:
-        result_lines, others = _read_results(started[0].words, recorder)
-        failed = watch.first_failure()
+        result_count, other_lines = _read_results(started[0].output, recorder)
+        failed = exit_order.first_failure()
     finally:
-        overdue.cancel()
+        timer.cancel()
     what, remedy = f"the ranks did not end within {timeout:g} s", "fewer or smaller things to measure"
     if failed is not None:
         first = started[failed]
-        if not late.is_set():
+        if not timed_out.is_set():
             what, remedy = processes.describe_failure(f"{first.name} of the measurement", first.process.returncode)
-        words = others if failed == 0 else processes.last_lines(first.words)
-        raise JobFailed(what, found="\n".join(words) or "no output", remedy=remedy)
-    if not result_lines:
+        lines = other_lines if failed == 0 else processes.last_lines(first.output)
+        raise JobFailed(what, found="\n".join(lines) or "no output", remedy=remedy)
+    if not result_count:
         raise JobFailed(
             "the ranks succeeded but reported no results",
-            found="\n".join(others) or "no output",
+            found="\n".join(other_lines) or "no output",
             remedy="check that the command of --launcher passes on the output of rank 0",
         )
 
 
-def _read_results(words: Iterable[str], recorder: Recorder) -> tuple[int, deque[str]]:
-    """Apply rank 0's result lines; return their number and the last lines of other output."""
-    result_lines, others = 0, deque[str](maxlen=processes.LAST_LINES)
-    for line in words:
+def _read_results(output: Iterable[str], recorder: Recorder) -> tuple[int, deque[str]]:
+    """Apply rank 0's result lines; return their number and the last lines of other output.
+
+    Raises:
+        SpecError: Rank 0 cannot measure with these options.
+    """
+    result_count, other_lines = 0, deque[str](maxlen=processes.LAST_LINES)
+    for line in output:
         if line.startswith(ERROR_PREFIX):
             raise SpecError(**json.loads(line.removeprefix(ERROR_PREFIX)))
         if line.startswith(RESULT_PREFIX):
             apply_line(line.removeprefix(RESULT_PREFIX), recorder)
-            result_lines += 1
+            result_count += 1
         elif line.strip():
-            others.append(line.rstrip())
-    return result_lines, others
+            other_lines.append(line.rstrip())
+    return result_count, other_lines
 
 
 def _main(program: str, options: str) -> None:
     """Run as one of the ranks; rank 0 reports for all of them."""
 
-    def say(line: str, kind: str = RESULT_PREFIX) -> None:
-        sys.stdout.write(f"\n{kind}{line}\n")
+    def write_line(line: str, prefix: str = RESULT_PREFIX) -> None:
+        # A library may have left an unfinished line, so the result begins on a new one.
+        sys.stdout.write(f"\n{prefix}{line}\n")
         sys.stdout.flush()
 
     try:
-        import_module(program).main(json.loads(options), pipe_recorder(say))
+        import_module(program).main(json.loads(options), pipe_recorder(write_line))
     except SpecError as error:
-        say(json.dumps({"what": error.what, "found": error.found, "remedy": error.remedy}), ERROR_PREFIX)
+        write_line(json.dumps({"what": error.what, "found": error.found, "remedy": error.remedy}), ERROR_PREFIX)
         raise
 
 

@@ -104,7 +104,7 @@ def describe_machine(*hosts: MeasuredHost) -> MeasuredMachine:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     for name, argv in _PROGRAMS.items():
-        if version := parse_program_version(_command_output(*argv)):
+        if version := parse_program_version(command_output(*argv)):
             found[name] = version
     return MeasuredMachine(hosts=hosts, versions=found, kernel=f"{platform.system()} {platform.release()}")
 
@@ -142,8 +142,8 @@ def _list_gpus() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """List GPUs with their memory and the links between them; nothing without the NVIDIA driver."""
     if not _NVIDIA.exists():
         return (), ()
-    listed = _command_output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
-    return tuple(filter(None, listed.splitlines())), parse_gpu_links(_command_output("nvidia-smi", "topo", "-m"))
+    listed = command_output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+    return tuple(filter(None, listed.splitlines())), parse_gpu_links(command_output("nvidia-smi", "topo", "-m"))
 
 
 def parse_gpu_links(topology: str) -> tuple[str, ...]:
@@ -178,13 +178,15 @@ def find_executable(name: str) -> str | None:
     return shutil.which(name, path=folders)
 
 
-def _command_output(*argv: str) -> str:
-    """Return the output of a program; empty if it is missing or fails."""
+def command_output(*argv: str, timeout: float = 20.0) -> str:
+    """Return the output of a program; empty if it is missing, fails or exceeds the timeout in seconds."""
     program = find_executable(argv[0])
     if program is None:
         return ""
     with suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run([program, *argv[1:]], capture_output=True, text=True, check=False, timeout=20)
+        done = subprocess.run(
+            [program, *argv[1:]], capture_output=True, text=True, errors="replace", check=False, timeout=timeout
+        )
         return done.stdout if done.returncode == 0 else ""
     return ""
 
@@ -201,6 +203,7 @@ def gather_hosts(world: Group) -> tuple[list[MeasuredHost], list[str]]:
     if world.local_rank == 0:
         mine = describe_this_host()
     else:
+        # A rank that waits in an MPI collective polls, and would count as load.
         time.sleep(LOAD_SECONDS)
     found: list[tuple[str, MeasuredHost | None]] = [("", None)] * world.world_size
     dist.all_gather_object(found, (network.this_node_name(os.environ), mine))

@@ -43,11 +43,13 @@ def render_tables(document: BenchResult) -> list[str]:
 
 def repeats_note(document: BenchResult) -> list[str]:
     """Return the note on the number of repeats behind the medians; empty without repeats."""
-    found = sorted({spread.repeats for row in document.results for spread in row.spread.values()})
-    if found == [1]:
+    counts = sorted({spread.repeats for row in document.results for spread in row.spread.values()})
+    if not counts:
+        return []
+    if counts == [1]:
         return ["One repeat each: their variation is unknown."]
-    repeats = " to ".join(map(str, dict.fromkeys((found[0], found[-1])))) if found else ""
-    return [f"Medians of {repeats} repeats, quartiles in brackets."] if found else []
+    repeats = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    return [f"Medians of {repeats} repeats, quartiles in brackets."]
 
 
 def group_rows(document: BenchResult) -> list[list[ResultRow]]:
@@ -60,20 +62,20 @@ def group_rows(document: BenchResult) -> list[list[ResultRow]]:
 
 def table_cells(document: BenchResult, rows: Sequence[ResultRow]) -> tuple[list[str], list[list[str]], int]:
     """Return headings, cells and the number of label columns on the left."""
-    labels, known = list(rows[0].labels), {name for row in rows for name in row.values}
-    values = [name for name in document.columns if name in known]
+    labels, measured = list(rows[0].labels), {name for row in rows for name in row.values}
+    columns = [name for name in document.columns if name in measured]
     heads = [
         *(name.replace("_", " ") for name in labels),
-        *(column_heading(name, document.columns[name]) for name in values),
+        *(column_heading(name, document.columns[name]) for name in columns),
     ]
-    found = [
+    cells = [
         [
             *(format_label(row.labels[name], name) for name in labels),
-            *(format_cell(row, name, document) for name in values),
+            *(format_cell(row, name, document) for name in columns),
         ]
         for row in rows
     ]
-    return heads, found, len(labels)
+    return heads, cells, len(labels)
 
 
 def render_table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
@@ -95,13 +97,13 @@ def render_table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int 
 def machine_lines(document: BenchResult) -> list[str]:
     """Return one line for each host, and the versions."""
     found = document.machine
-    lines = [f"- {_host(host)}" for host in found.hosts]
+    lines = [f"- {_host_line(host)}" for host in found.hosts]
     lines.append(f"- {', '.join(f'{name} {version}' for name, version in found.versions.items())}; {found.kernel}")
     lines.append(f"- {document.started} to {document.ended or '?'}, hpc_kit {document.hpc_kit}")
     return lines
 
 
-def _host(host: MeasuredHost) -> str:
+def _host_line(host: MeasuredHost) -> str:
     before, after = format_loads(host)
     return f"{host.name}: {', '.join(describe_host(host))}; before: {before}" + (f"; after: {after}" if after else "")
 
@@ -130,13 +132,13 @@ def format_cell(row: ResultRow, name: str, document: BenchResult) -> str:
     if name not in row.values:
         return ""
     value, unit = row.values[name], document.columns[name].unit
-    number, prefix = scale_to_unit(value, unit)
-    own = f" {prefix}" if unit in {"s", "B"} else ""
-    text = f"{format_number(number)}{own}"
+    number, scaled_unit = scale_to_unit(value, unit)
+    text = f"{format_number(number)}{f' {scaled_unit}' if unit in {'s', 'B'} else ''}"
     spread = row.spread.get(name)
     if spread is None or spread.repeats < 2:
         return text
     # The quartiles get the unit of the median.
     factor = number / value if value else 1.0
-    to = "-" if spread.low * factor >= 0 else " to "
-    return f"{text} ({format_number(spread.low * factor, 3)}{to}{format_number(spread.high * factor, 3)})"
+    # A dash before a negative number would read as a minus sign.
+    dash = "-" if spread.low * factor >= 0 else " to "
+    return f"{text} ({format_number(spread.low * factor, 3)}{dash}{format_number(spread.high * factor, 3)})"

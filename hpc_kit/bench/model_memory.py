@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.bench import local_ranks as ranks
-from hpc_kit.bench import option_checks
+from hpc_kit.bench import local_ranks, option_checks
 from hpc_kit.bench.results import Column, format_number
 from hpc_kit.errors import SpecError
 
@@ -44,6 +43,11 @@ class MemoryOptions(NamedTuple):
         """Number of parameters P."""
         return self.layers * self.width**2
 
+    def needed_bytes(self, ranks: int) -> float:
+        """Return the bytes that one of `ranks` ranks needs."""
+        # A quarter more than the model states: activations, buffers of DDP, and gathered layers.
+        return 1.25 * max(state_bytes(strategy, self.parameters, ranks) for strategy in self.ways)
+
     def check(self) -> None:
         """Check the options before anything is measured.
 
@@ -61,10 +65,9 @@ class MemoryOptions(NamedTuple):
                 found=f"--ranks {self.ranks}, --layers {self.layers}",
                 remedy=f"--layers {self.ranks} or a multiple",
             )
-        here = ranks.ranks_on_this_host(self.ranks)
-        needed = max(state_bytes(strategy, self.parameters, self.ranks) for strategy in self.ways)
+        here = local_ranks.ranks_on_this_host(self.ranks)
         option_checks.check_memory(
-            here * 1.25 * needed,
+            here * self.needed_bytes(self.ranks),
             f"a model of {format_number(self.parameters / 1e6)} million parameters on {here} ranks of this host",
             "a smaller --layers or --width, or fewer ranks",
         )
@@ -100,4 +103,4 @@ def measure_memory(options: MemoryOptions, recorder: Recorder) -> None:
     Raises:
         JobFailed: A rank failed.
     """
-    ranks.run_ranks("hpc_kit.bench.model_memory_rank", options._asdict(), recorder, ranks=options.ranks)
+    local_ranks.run_ranks("hpc_kit.bench.model_memory_rank", options._asdict(), recorder, ranks=options.ranks)

@@ -45,9 +45,9 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
     """Measure each strategy; rank 0 fills in the recorder."""
     options = MemoryOptions(**arguments)
     with distributed() as world:
-        needed = max(state_bytes(strategy, options.parameters, world.world_size) for strategy in options.ways)
-        option_checks.check_gpu_memory(1.25 * needed, "the model", "a smaller --layers or --width", world)
-        meet = rank_timing.barrier_function(world)
+        needed = options.needed_bytes(world.world_size)
+        option_checks.check_gpu_memory(needed, "the model", "a smaller --layers or --width", world)
+        barrier = rank_timing.barrier_function(world)
         hosts, _ = gather_hosts(world)
         recorder = recorder_of_rank(recorder, world)
         recorder.set_hosts(hosts)
@@ -59,7 +59,7 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
         for offload in options.offload:
             for strategy in options.ways:
                 recorder.report_progress(f"{strategy}{', offloaded' * offload}")
-                _measure_strategy(options, recorder, world, meet, strategy, offload=offload)
+                _measure_strategy(options, recorder, world, barrier, strategy, offload=offload)
 
 
 def _states_plot(options: MemoryOptions, ranks: int) -> Plot:
@@ -79,25 +79,31 @@ def _states_plot(options: MemoryOptions, ranks: int) -> Plot:
 
 
 def _measure_strategy(
-    options: MemoryOptions, recorder: Recorder, world: Group, meet: Callable[[], None], strategy: str, *, offload: bool
+    options: MemoryOptions,
+    recorder: Recorder,
+    world: Group,
+    barrier: Callable[[], None],
+    strategy: str,
+    *,
+    offload: bool,
 ) -> None:
     trained = prepare_model(strategy, options, world, offload=offload)
-    moments, gathered, seconds = _train_steps(trained, options, world, meet)
+    phases, gathered, seconds = _train_steps(trained, options, world, barrier)
     ranks: list[Any] = [None] * world.world_size
-    dist.all_gather_object(ranks, (max(moments, key=lambda held: held.total), gathered))
-    most = max((held for held, _ in ranks), key=lambda held: held.total)
-    wanted = state_bytes(strategy, options.parameters, world.world_size)
+    dist.all_gather_object(ranks, (max(phases, key=lambda held: held.total), gathered))
+    peak = max((held for held, _ in ranks), key=lambda held: held.total)
+    expected = state_bytes(strategy, options.parameters, world.world_size)
     recorder.add_row(
         {"way": strategy, "offload": offload, "formula": formula_text(strategy)},
         warmup=rank_timing.WARMUP_ROUNDS,
-        parameters=most.parameters,
-        gradients=most.gradients,
-        optimizer=most.optimizer,
-        total=most.total,
-        expected=wanted,
-        deviation=100 * (most.total / wanted - 1),
-        on_device=most.on_device,
-        gathered=max(more for _, more in ranks),
+        parameters=peak.parameters,
+        gradients=peak.gradients,
+        optimizer=peak.optimizer,
+        total=peak.total,
+        expected=expected,
+        deviation=100 * (peak.total / expected - 1),
+        on_device=peak.on_device,
+        gathered=max(extra for _, extra in ranks),
         seconds=seconds,
     )
 
@@ -107,9 +113,9 @@ def prepare_model(strategy: str, options: MemoryOptions, world: Group, *, offloa
 
     Offloading moves the optimizer's state; ZeRO-2 and -3 offload parameters and gradients, too.
     """
-    squares = (nn.Linear(options.width, options.width, bias=False, dtype=torch.bfloat16) for _ in range(options.layers))
-    model = nn.Sequential(*(nn.Sequential(square, nn.GELU()) for square in squares)).to(world.device)
-    kind: Any = partial(MixedPrecisionAdamW, device=torch.device("cpu") if offload else None)
+    linears = (nn.Linear(options.width, options.width, bias=False, dtype=torch.bfloat16) for _ in range(options.layers))
+    model = nn.Sequential(*(nn.Sequential(linear, nn.GELU()) for linear in linears)).to(world.device)
+    optimizer_class: Any = partial(MixedPrecisionAdamW, device=torch.device("cpu") if offload else None)
     if strategy in {"zero2", "zero3"}:
         shard = partial(
             fully_shard,
@@ -120,53 +126,60 @@ def prepare_model(strategy: str, options: MemoryOptions, world: Group, *, offloa
         for layer in model:
             shard(layer)
         shard(model)
-        return TrainedModel(model, model, kind(model.parameters()))
+        return TrainedModel(model, model, optimizer_class(model.parameters()))
+    # Without the view, DDP would hold each gradient twice, and the formulas count it once.
     replica = DistributedDataParallel(model, device_ids=world.device_ids, gradient_as_bucket_view=True)
     if strategy == "zero1":
         from torch.distributed.optim import (
             ZeroRedundancyOptimizer,
         )  # imported late: the import makes torch print a deprecation warning
 
-        return TrainedModel(model, replica, ZeroRedundancyOptimizer(model.parameters(), optimizer_class=kind))
-    return TrainedModel(model, replica, kind(model.parameters()))
+        return TrainedModel(
+            model, replica, ZeroRedundancyOptimizer(model.parameters(), optimizer_class=optimizer_class)
+        )
+    return TrainedModel(model, replica, optimizer_class(model.parameters()))
 
 
 def _train_steps(
-    trained: TrainedModel, options: MemoryOptions, world: Group, meet: Callable[[], None]
+    trained: TrainedModel, options: MemoryOptions, world: Group, barrier: Callable[[], None]
 ) -> tuple[list[HeldBytes], int, list[float]]:
     """Train some steps; return the bytes after each phase, the extra bytes gathered in between, and the times."""
+    # With gradients of the inputs, the backward hook of the first layer runs, too.
     inputs = torch.randn(options.rows, options.width, dtype=torch.bfloat16, device=world.device, requires_grad=True)
-    moments: list[HeldBytes] = []
-    within: list[int] = []
-    census = partial(count_bytes, trained, world.device)
+    phases: list[HeldBytes] = []
+    gathered: list[int] = []
+    count = partial(count_bytes, trained, world.device)
 
     def step() -> None:
         loss = trained.forward(inputs).float().square().mean()
-        moments.append(census())
+        phases.append(count())
         loss.backward()
-        moments.append(census())
+        phases.append(count())
         trained.optimizer.step()
-        moments.append(census())
+        phases.append(count())
         trained.optimizer.zero_grad()
 
-    seconds = rank_timing.time_interleaved({"": step}, meet, options.steps)[""]
+    seconds = rank_timing.time_interleaved({"": step}, barrier, options.steps)[""]
 
-    def look(*_: object) -> None:
-        within.append(census().parameters)
+    def count_parameters(*_: object) -> None:
+        gathered.append(count().parameters)
 
-    squares = [module for module in trained.model.modules() if isinstance(module, nn.Linear)]
+    # One more step with hooks, which would disturb the times.
+    linears = [module for module in trained.model.modules() if isinstance(module, nn.Linear)]
     hooks = [
-        hook(look) for each in squares for hook in (each.register_forward_hook, each.register_full_backward_pre_hook)
+        register(count_parameters)
+        for linear in linears
+        for register in (linear.register_forward_hook, linear.register_full_backward_pre_hook)
     ]
     step()
     for hook in hooks:
         hook.remove()
-    # Skip the first step: it has no optimizer state yet.
-    return moments[3:], max(0, max(within) - max(each.parameters for each in moments)), seconds
+    # Skip the three phases of the first step: it has no optimizer state yet.
+    return phases[3:], max(0, max(gathered) - max(each.parameters for each in phases)), seconds
 
 
 class HeldBytes(NamedTuple):
-    """Bytes of one rank at one moment."""
+    """Bytes of one rank at one time."""
 
     parameters: int
     gradients: int
@@ -189,7 +202,7 @@ class TrainedModel(NamedTuple):
 
 def count_bytes(trained: TrainedModel, device: torch.device) -> HeldBytes:
     """Count the bytes of this rank now."""
-    # With fully_shard, the optimizer has the shards.
+    # With fully_shard, the model has the gathered parameters of a layer for a while, the optimizer always the shards.
     optimized = [each for group in trained.optimizer.param_groups for each in group["params"]]
     parameters = list(map(_local_tensor, [*trained.model.parameters(), *optimized]))
     gradients = [_local_tensor(each.grad) for each in trained.model.parameters() if each.grad is not None]
@@ -197,7 +210,7 @@ def count_bytes(trained: TrainedModel, device: torch.device) -> HeldBytes:
         value
         for state in inner_optimizer(trained.optimizer).state.values()
         for value in state.values()
-        if value.dim() > 0
+        if value.dim() > 0  # without the step counter
     ]
     here = [tensor for tensor in (*parameters, *gradients, *states) if tensor.device.type == device.type]
     return HeldBytes(*map(storage_bytes, (parameters, gradients, states, here)))
@@ -206,8 +219,8 @@ def count_bytes(trained: TrainedModel, device: torch.device) -> HeldBytes:
 def inner_optimizer(optimizer: Optimizer) -> Optimizer:
     """Return the optimizer with this rank's state."""
     # ZeroRedundancyOptimizer wraps an optimizer; importing the class for isinstance takes a second.
-    within: Optimizer = getattr(optimizer, "optim", optimizer)
-    return within
+    inner: Optimizer = getattr(optimizer, "optim", optimizer)
+    return inner
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
@@ -240,11 +253,12 @@ class MixedPrecisionAdamW(Optimizer):
                     self._update(parameter, group["lr"])
 
     def _update(self, parameter: Tensor, lr: float) -> None:
-        here, gradient = _local_tensor(parameter), _local_tensor(parameter.grad)
+        shard, gradient = _local_tensor(parameter), _local_tensor(parameter.grad)
         state = self.state[parameter]
         if not state:
-            master = here.to(self.device or here.device, torch.float32, copy=True)
+            master = shard.to(self.device or shard.device, torch.float32, copy=True)
             state.update(master=master, first=torch.zeros_like(master), second=torch.zeros_like(master))
+            # torch's adamw reads the step on the host; on the GPU, each update would wait for a copy.
             state["step"] = torch.zeros((), device="cpu")
         master = state["master"]
         adamw(
@@ -263,7 +277,7 @@ class MixedPrecisionAdamW(Optimizer):
             weight_decay=0.1,
             eps=1e-8,
         )
-        here.copy_(master)
+        shard.copy_(master)
 
 
 def _local_tensor(tensor: Any) -> Tensor:

@@ -44,11 +44,20 @@ def free_memory(meminfo: Path = _MEMINFO, own: Path = _OWN_CGROUP, cgroups: Path
         folder = cgroups / (unified[1] if unified else "")
         for each in (folder, *folder.parents):
             with suppress(OSError, ValueError):
-                limit, used = ((each / f"memory.{name}").read_text().strip() for name in ("max", "current"))
-                found.append(int(limit) - int(used))
+                limit, used = (int((each / f"memory.{name}").read_text()) for name in ("max", "current"))
+                found.append(limit - used + _cached_bytes(each))
             if each == cgroups:
                 break
     return max(0, min(found)) if found else None
+
+
+def _cached_bytes(cgroup: Path) -> int:
+    """Return the bytes of files that the kernel keeps in a cgroup and drops when a process needs memory."""
+    # memory.current includes them: after reading a large data set, a job seems to use its whole limit.
+    with suppress(OSError):
+        if match := re.search(r"^inactive_file (\d+)", (cgroup / "memory.stat").read_text(), re.MULTILINE):
+            return int(match[1])
+    return 0
 
 
 def check_gpu_memory(needed: float, what: str, remedy: str, world: Group) -> None:
@@ -56,39 +65,39 @@ def check_gpu_memory(needed: float, what: str, remedy: str, world: Group) -> Non
 
     Args:
         needed: Bytes, of a rank.
-        what: What needs them.
-        remedy: What to ask for instead.
+        what: Subject of the error: "the model".
+        remedy: Remedy of the error: "fewer --ranks".
         world: The ranks.
 
     Raises:
-        SpecError: On all ranks, with the least that is left.
+        SpecError: A GPU has too little memory. All ranks raise the same error.
     """
     if world.device.type != "cuda":
         return
     import torch
     from torch import distributed as dist
 
-    left = [0] * world.world_size
-    dist.all_gather_object(left, torch.cuda.mem_get_info(world.device)[0])
-    check_memory(needed, f"{what}, on a GPU,", remedy, left=min(left))
+    free = [0] * world.world_size
+    dist.all_gather_object(free, torch.cuda.mem_get_info(world.device)[0])
+    check_memory(needed, f"{what}, on a GPU,", remedy, free=min(free))
 
 
-def check_memory(needed: float, what: str, remedy: str, *, left: int | None = None) -> None:
+def check_memory(needed: float, what: str, remedy: str, *, free: int | None = None) -> None:
     """Check that there is enough free memory.
 
     Args:
         needed: Bytes, of all ranks on this machine together.
-        what: What needs them.
-        remedy: What to ask for instead.
-        left: Bytes that there are; default: `free_memory()`.
+        what: Subject of the error: "the model".
+        remedy: Remedy of the error: "fewer --ranks".
+        free: Free bytes; default: `free_memory()`.
 
     Raises:
         SpecError: There is too little memory.
     """
-    left = free_memory() if left is None else left
-    if left is not None and needed > left:
+    free = free_memory() if free is None else free
+    if free is not None and needed > free:
         raise SpecError(
             f"{what} does not fit into memory",
-            found=f"about {format_quantity(needed, 'B', 3)} needed, {format_quantity(left, 'B', 3)} available",
+            found=f"about {format_quantity(needed, 'B', 3)} needed, {format_quantity(free, 'B', 3)} available",
             remedy=remedy,
         )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.bench import local_ranks as ranks
-from hpc_kit.bench import option_checks
+from hpc_kit.bench import local_ranks, option_checks
 from hpc_kit.bench.results import Column
 from hpc_kit.errors import SpecError
 
@@ -29,7 +28,7 @@ _TIMEOUT = 86_400.0
 _SMALLEST_IMAGE = 33
 """Smaller images shrink to 1 x 1 in the last blocks, where batch normalisation of one image fails."""
 _BYTES_PER_PIXEL = 2048
-"""Bytes that the forward pass keeps for the backward pass."""
+"""Bytes of activations that ResNet-50 keeps for the backward pass, for each pixel of an image."""
 
 
 class PipelineOptions(NamedTuple):
@@ -86,7 +85,9 @@ def measure_pipeline(options: PipelineOptions, recorder: Recorder) -> None:
     Raises:
         JobFailed: A rank failed.
     """
-    ranks.run_ranks("hpc_kit.bench.pipeline_rank", options._asdict(), recorder, ranks=options.ranks, timeout=_TIMEOUT)
+    local_ranks.run_ranks(
+        "hpc_kit.bench.pipeline_rank", options._asdict(), recorder, ranks=options.ranks, timeout=_TIMEOUT
+    )
 
 
 def batch_bytes(options: PipelineOptions) -> int:
@@ -112,7 +113,7 @@ def _check_splits(options: PipelineOptions) -> None:
             remedy=f"splits of at most {options.batch}, or a larger --batch",
         )
     option_checks.check_memory(
-        2 * batch_bytes(options),
+        2 * batch_bytes(options),  # both devices are ranks on this host
         f"a batch of {options.batch} images of {options.image} x {options.image}",
         "a smaller --image or --batch",
     )

@@ -50,15 +50,15 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
     with distributed() as world:
         if SPLITS in options.sweeps:
             option_checks.check_gpu_memory(batch_bytes(options), "the batch", "a smaller --image or --batch", world)
-        meet = rank_timing.barrier_function(world)
+        barrier = rank_timing.barrier_function(world)
         hosts, _ = gather_hosts(world)
         recorder = recorder_of_rank(recorder, world)
         recorder.set_hosts(hosts)
         recorder.expect_rows(_row_count(options))
         if SPLITS in options.sweeps:
-            SplitExperiment(options, recorder, world, meet).measure()
+            SplitExperiment(options, recorder, world, barrier).measure()
         if SCHEDULES in options.sweeps:
-            _measure_schedules(options, recorder, world, meet)
+            _measure_schedules(options, recorder, world, barrier)
 
 
 def _row_count(options: PipelineOptions) -> int:
@@ -73,7 +73,7 @@ class SplitExperiment:
     options: PipelineOptions
     recorder: Recorder
     world: Group
-    meet: Callable[[], None]
+    barrier: Callable[[], None]
     seconds: dict[tuple[str, int], list[float]] = field(default_factory=dict)
     """Seconds of each repeat, by variant and split size."""
 
@@ -87,18 +87,19 @@ class SplitExperiment:
         If one device has become faster or slower in between, everything is measured once more.
         """
         batch, whole = resnet_halves.Batch(self.options.batch, self.options.image), self.options.batch
-        one = resnet_halves.OneDevice(batch, self.world.device) if self.world.is_main else None
-        two = _two_devices(batch, self.world)
-        splits = {(PIPELINED, split): two for split in self.options.splits}
+        one_device = resnet_halves.OneDevice(batch, self.world.device) if self.world.is_main else None
+        halves = _two_halves(batch, self.world)
+        splits = {(PIPELINED, split): halves for split in self.options.splits}
         best, drift = 0, 0.0
         for attempt in range(1, MAX_ATTEMPTS + 1):
             self.seconds.clear()
-            self.measure_rows({(ONE_DEVICE, whole): one, (TWO_HALVES, whole): two, **splits})
+            self.measure_rows({(ONE_DEVICE, whole): one_device, (TWO_HALVES, whole): halves, **splits})
+            # A second attempt keeps the best split, so that it replaces the same rows.
             if not best:
                 fastest = min(self.options.splits, key=lambda split: self.median(PIPELINED, split))
                 best = rank_timing.broadcast_value(fastest, self.world)
             # Splits may be faster by themselves. Measure them on one device, too, to separate that gain.
-            self.measure_rows({(ONE_DEVICE_AGAIN, whole): one, (ONE_DEVICE_IN_SPLITS, best): one})
+            self.measure_rows({(ONE_DEVICE_AGAIN, whole): one_device, (ONE_DEVICE_IN_SPLITS, best): one_device})
             drift = self.median(ONE_DEVICE_AGAIN, whole) / self.median(ONE_DEVICE, whole) - 1
             drift = rank_timing.broadcast_value(drift, self.world)
             if abs(drift) <= MAX_DRIFT:
@@ -115,13 +116,13 @@ class SplitExperiment:
             remedy = "The gains are not reliable: measure on an idle machine."
             self.recorder.note_missing("a steady machine", f"{change}, also in attempt {attempt}. {remedy}")
 
-    def measure_rows(self, works: Mapping[tuple[str, int], resnet_halves.Variant | None]) -> None:
-        """Measure one row for each variant, interleaved by repeat."""
-        for turn in range(rank_timing.WARMUP_ROUNDS + self.options.repeats):
-            for (way, split), network in works.items():
-                self.recorder.report_progress(f"{way}, split size {split}, {turn or 'warm-up'}")
-                seconds = rank_timing.time_once(partial(self.run_batches, network, split), self.meet)
-                if turn >= rank_timing.WARMUP_ROUNDS:
+    def measure_rows(self, networks: Mapping[tuple[str, int], resnet_halves.Variant | None]) -> None:
+        """Measure one row for each variant and split size, interleaved by repeat; None: this rank only waits."""
+        for number in range(rank_timing.WARMUP_ROUNDS + self.options.repeats):
+            for (way, split), network in networks.items():
+                self.recorder.report_progress(f"{way}, split size {split}, {number or 'warm-up'}")
+                seconds = rank_timing.time_once(partial(self.run_batches, network, split), self.barrier)
+                if number >= rank_timing.WARMUP_ROUNDS:
                     self.seconds.setdefault((way, split), []).append(seconds)
                     self.put_row(way, split)
 
@@ -137,6 +138,7 @@ class SplitExperiment:
         values: dict[str, Any] = {"seconds": seconds}
         if way != ONE_DEVICE:
             base = self.seconds[ONE_DEVICE_AGAIN if way == ONE_DEVICE_IN_SPLITS else ONE_DEVICE, self.options.batch]
+            # For the device measured again, the base has all its repeats before the first one here.
             values["gain"] = [100 * (alone / each - 1) for alone, each in zip(base, seconds, strict=False)]
         if (way, split) in TUTORIAL_GAINS:
             values["tutorial"] = TUTORIAL_GAINS[way, split]
@@ -185,17 +187,18 @@ class SplitExperiment:
             )
 
 
-def _two_devices(batch: resnet_halves.Batch, world: Group) -> resnet_halves.Variant | None:
+def _two_halves(batch: resnet_halves.Batch, world: Group) -> resnet_halves.Variant | None:
     """Build the two halves.
 
-    They run on two GPUs of rank 0 if it has two, while the other rank waits; otherwise one half runs on each rank.
+    They run on two GPUs of rank 0 if it has two, while the other rank waits (None); otherwise one half runs on each
+    rank.
     """
     if world.device.type == "cuda" and rank_timing.broadcast_value(torch.cuda.device_count(), world) >= 2:
         return resnet_halves.TwoGpus(batch) if world.is_main else None
     return resnet_halves.TwoRanks(batch, world)
 
 
-def _measure_schedules(options: PipelineOptions, recorder: Recorder, world: Group, meet: Callable[[], None]) -> None:
+def _measure_schedules(options: PipelineOptions, recorder: Recorder, world: Group, barrier: Callable[[], None]) -> None:
     """Measure the efficiency of schedules.
 
     It is the time of the same work without a pipeline, on all ranks at once, divided by ranks x the pipeline's time.
@@ -210,28 +213,37 @@ def _measure_schedules(options: PipelineOptions, recorder: Recorder, world: Grou
             x_title="micro-batches m",
         )
     )
-    for number in options.micro_batches:
-        recorder.report_progress(f"schedules, {number} micro-batches")
-        works = {name: pipelined_work(world, name, number) for name in options.schedules}
-        found = rank_timing.time_interleaved({"alone": unsplit_work(world, number), **works}, meet, options.repeats)
-        _add_schedules(recorder, number, world.world_size, found)
+    for micro_batches in options.micro_batches:
+        recorder.report_progress(f"schedules, {micro_batches} micro-batches")
+        works = {"unsplit": unsplit_work(world, micro_batches)}
+        works |= {name: pipelined_work(world, name, micro_batches) for name in options.schedules}
+        times = rank_timing.time_interleaved(works, barrier, options.repeats)
+        _add_schedule_rows(recorder, micro_batches, world.world_size, times.pop("unsplit"), times)
 
 
-def _add_schedules(recorder: Recorder, number: int, world_size: int, found: Mapping[str, list[float]]) -> None:
-    """Add the rows of one number of micro-batches, the ideal first."""
-    ideal = ideal_efficiency(number, world_size)
-    recorder.add_row({"schedule": "ideal", "micro_batches": number}, efficiency=ideal)
-    for name, seconds in found.items():
-        if name != "alone":
-            pairs = zip(found["alone"], seconds, strict=True)
-            recorder.add_row(
-                {"schedule": name, "micro_batches": number},
-                warmup=rank_timing.WARMUP_ROUNDS,
-                seconds=seconds,
-                efficiency=[alone / world_size / time for alone, time in pairs],
-                ideal=ideal,
-                ideal_of_stages=ideal_efficiency(number, world_size, stages_per_rank(name)),
-            )
+def _add_schedule_rows(
+    recorder: Recorder, micro_batches: int, ranks: int, unsplit: list[float], times: Mapping[str, list[float]]
+) -> None:
+    """Add the rows of one number of micro-batches, the ideal first.
+
+    Args:
+        recorder: Receives the rows.
+        micro_batches: Number of micro-batches.
+        ranks: Ranks of the pipeline.
+        unsplit: Seconds of each repeat of the work without a pipeline.
+        times: Seconds of each repeat by schedule.
+    """
+    ideal = ideal_efficiency(micro_batches, ranks)
+    recorder.add_row({"schedule": "ideal", "micro_batches": micro_batches}, efficiency=ideal)
+    for name, seconds in times.items():
+        recorder.add_row(
+            {"schedule": name, "micro_batches": micro_batches},
+            warmup=rank_timing.WARMUP_ROUNDS,
+            seconds=seconds,
+            efficiency=[alone / ranks / piped for alone, piped in zip(unsplit, seconds, strict=True)],
+            ideal=ideal,
+            ideal_of_stages=ideal_efficiency(micro_batches, ranks, stages_per_rank(name)),
+        )
 
 
 STAGES_PER_RANK = 2
@@ -274,14 +286,17 @@ def pipelined_work(world: Group, name: str, micro_batches: int) -> Callable[[], 
     Raises:
         SpecError: The schedule cannot be laid out over these ranks and micro-batches.
     """
-    kind, each = _schedule_class(name), stages_per_rank(name)
-    numbers = _stage_numbers(kind, world.rank, world.world_size, each)
-    total = each * world.world_size
-    parts = nn.ModuleList(_layers(_LAYERS_PER_STAGE * STAGES_PER_RANK // each) for _ in numbers).to(world.device)
-    stages = [PipelineStage(part, number, total, world.device) for part, number in zip(parts, numbers, strict=True)]
+    schedule_class, per_rank = _schedule_class(name), stages_per_rank(name)
+    indices = _stage_indices(schedule_class, world.rank, world.world_size, per_rank)
+    total = per_rank * world.world_size
+    # With one stage for each rank, the stage has twice the layers, so that all schedules do the same work.
+    parts = nn.ModuleList(_layers(_LAYERS_PER_STAGE * STAGES_PER_RANK // per_rank) for _ in indices).to(world.device)
+    stages = [PipelineStage(part, index, total, world.device) for part, index in zip(parts, indices, strict=True)]
     try:
         # The unsplit work does not divide its gradients by the micro-batches either.
-        schedule = kind(stages if each > 1 else stages[0], micro_batches, loss_fn=_loss, scale_grads=False)
+        schedule = schedule_class(
+            stages if per_rank > 1 else stages[0], micro_batches, loss_fn=_loss, scale_grads=False
+        )
     except ValueError as error:
         raise SpecError(
             f"{name} cannot be laid out",
@@ -289,12 +304,12 @@ def pipelined_work(world: Group, name: str, micro_batches: int) -> Callable[[], 
             remedy=f"--micro-batches {2 * total}, or other --schedules",
         ) from error
     inputs, targets = _random_data(world, micro_batches)
-    first, last = 0 in numbers, total - 1 in numbers
+    has_first, has_last = 0 in indices, total - 1 in indices
 
     def work() -> None:
         losses: list[Tensor] = []
-        given = {"target": targets, "losses": losses} if last else {}
-        schedule.step(*([inputs] if first else []), **given)
+        targets_and_losses = {"target": targets, "losses": losses} if has_last else {}
+        schedule.step(*([inputs] if has_first else []), **targets_and_losses)
         parts.zero_grad()
 
     return work
@@ -309,11 +324,11 @@ def _schedule_class(name: str) -> Any:
         ) from error
 
 
-def _stage_numbers(kind: type, rank: int, ranks: int, each: int) -> list[int]:
+def _stage_indices(schedule_class: type, rank: int, ranks: int, per_rank: int) -> list[int]:
     """Return the stages of a rank: round robin, or, for a V schedule, from both ends."""
-    if kind is ScheduleZBVZeroBubble:
+    if schedule_class is ScheduleZBVZeroBubble:
         return [rank, 2 * ranks - 1 - rank]
-    return [rank + ranks * turn for turn in range(each)]
+    return [rank + ranks * chunk for chunk in range(per_rank)]
 
 
 def _layers(number: int) -> nn.Sequential:

@@ -26,7 +26,11 @@ INK, GRID = "#1d1d20", "#dcdce1"
 _MARKERS = "os^Dv*Px"
 """Markers distinguish lines without colour."""
 _HEADROOM = 1.3
-_MAX_MARKERS, _MAX_LETTERS = 40, 60
+"""Factor on the height of a plot with marks, as room for the legend."""
+_MAX_MARKERS = 40
+"""Maximum number of points of a line with markers."""
+_MAX_LETTERS = 60
+"""Maximum number of letters of all bar names in a row; longer ones are rotated."""
 _STYLE: dict[str, Any] = {
     "figure.figsize": (7.6, 4.3),
     "figure.dpi": 120,
@@ -71,17 +75,18 @@ def inline_svg(document: PlotData, plot: Plot, prefix: str) -> str:
 
     Args:
         document: The rows.
-        plot: What to draw of them.
-        prefix: Before every id, so that several stand in one page.
+        plot: The plot to draw.
+        prefix: Prefix of every id, so that one page can contain several plots.
 
     Raises:
         SpecError: matplotlib is not installed.
     """
     text = io.StringIO()
+    # With a fixed salt and no date, the same result gives the same bytes.
     with pyplot().rc_context({**_STYLE, "svg.hashsalt": prefix}):
-        drawn = draw_figure(document, plot)
-        drawn.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-        pyplot().close(drawn)
+        figure = draw_figure(document, plot)
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+        pyplot().close(figure)
     return use_page_colours(text.getvalue(), prefix)
 
 
@@ -91,6 +96,7 @@ def use_page_colours(text: str, prefix: str) -> str:
     # The page sets the width; a fixed width in points would not shrink with the window.
     text = re.sub(r'^(<svg[^>]*?)\s+height="[^"]*"([^>]*?)\s+width="[^"]*"', r"\1\2", text)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    # In an HTML page, an element needs no namespace, and xlink:href is obsolete.
     text = re.sub(r'\s+xmlns(?::\w+)?="[^"]*"', "", text)
     text = re.sub(r'\bid="', f'id="{prefix}-', text)
     text = re.sub(r'(url\(|xlink:href=")#', rf"\g<1>#{prefix}-", text).replace("xlink:href", "href")
@@ -101,33 +107,34 @@ def use_page_colours(text: str, prefix: str) -> str:
 
 def draw_figure(document: PlotData, plot: Plot) -> Figure:
     """Draw the figure of one plot."""
-    drawn, axes = pyplot().subplots(layout="constrained")
-    found = plot_curves(document, plot)
-    categories = _categories(found)
-    if plot.kind == "lines" and not categories:
-        _draw_lines(axes, found)
+    figure, axes = pyplot().subplots(layout="constrained")
+    curves = plot_curves(document, plot)
+    categories = _categories(curves)
+    has_lines = plot.kind == "lines" and not categories
+    if has_lines:
+        _draw_lines(axes, curves)
     else:
-        _draw_bars(axes, found, categories or sorted({point.x for curve in found for point in curve.points}), plot)
-    for number, (words, height) in enumerate(plot.marks.items()):
-        axes.axhline(height, color=INK, linestyle=(0, (1, 1 + number)), linewidth=1.2, label=words)
-    _label_axes(axes, document, plot, numbers=plot.kind == "lines" and not categories)
-    crossed = bool(plot.marks) and plot.kind != "lines"
-    if crossed:
+        _draw_bars(axes, curves, categories or sorted({point.x for curve in curves for point in curve.points}), plot)
+    for number, (name, height) in enumerate(plot.marks.items()):
+        axes.axhline(height, color=INK, linestyle=(0, (1, 1 + number)), linewidth=1.2, label=name)
+    _label_axes(axes, document, plot, has_numbers=has_lines)
+    has_crossed_bars = bool(plot.marks) and plot.kind != "lines"
+    if has_crossed_bars:
         # Horizontal marks leave no free corner, so the legend goes above them.
         axes.set_ylim(top=_HEADROOM * axes.get_ylim()[1])
-    if len(found) + len(plot.marks) > 1 or found[0].name:
-        axes.legend(fontsize=9, ncols=1 + crossed, loc="upper right" if crossed else "best")
-    return drawn  # type: ignore[no-any-return]
+    if len(curves) + len(plot.marks) > 1 or curves[0].name:
+        axes.legend(fontsize=9, ncols=1 + has_crossed_bars, loc="upper right" if has_crossed_bars else "best")
+    return figure  # type: ignore[no-any-return]
 
 
-def _categories(found: list[Curve]) -> list[Any]:
+def _categories(curves: list[Curve]) -> list[Any]:
     """Return the values of the x axis in order of appearance if they are words; none for numbers."""
-    values = list(dict.fromkeys(point.x for curve in found for point in curve.points))
+    values = list(dict.fromkeys(point.x for curve in curves for point in curve.points))
     return values if any(isinstance(value, str | bool | None) for value in values) else []
 
 
-def _draw_lines(axes: Axes, found: list[Curve]) -> None:
-    for number, curve in enumerate(found):
+def _draw_lines(axes: Axes, curves: list[Curve]) -> None:
+    for number, curve in enumerate(curves):
         points = sorted(curve.points, key=lambda point: float(point.x or 0))
         axes.errorbar(
             [float(point.x or 0) for point in points],
@@ -142,33 +149,34 @@ def _draw_lines(axes: Axes, found: list[Curve]) -> None:
         )
 
 
-def _draw_bars(axes: Axes, found: list[Curve], places: list[Any], plot: Plot) -> None:
+def _draw_bars(axes: Axes, curves: list[Curve], categories: list[Any], plot: Plot) -> None:
     """Draw bars side by side or stacked."""
     stacked = plot.kind == "stacked"
-    width = 0.8 if stacked else 0.8 / max(1, len(found))
-    feet = [0.0] * len(places)
-    for number, curve in enumerate(found):
-        by_place = {point.x: point for point in curve.points}
-        points = [by_place[place] for place in places if place in by_place]
-        at = [places.index(point.x) for point in points]
+    width = 0.8 if stacked else 0.8 / max(1, len(curves))
+    bottoms = [0.0] * len(categories)
+    for number, curve in enumerate(curves):
+        by_category = {point.x: point for point in curve.points}
+        points = [by_category[category] for category in categories if category in by_category]
+        indices = [categories.index(point.x) for point in points]
+        # Side by side, the bars of one category are centred on it.
+        offset = 0.0 if stacked else (number - (len(curves) - 1) / 2) * width
         axes.bar(
-            # Side by side, the bars of one place are centred on it.
-            [place if stacked else place + (number - (len(found) - 1) / 2) * width for place in at],
+            [index + offset for index in indices],
             [point.y for point in points],
             width * 0.92,
-            bottom=[feet[place] for place in at] if stacked else None,
+            bottom=[bottoms[index] for index in indices] if stacked else None,
             yerr=None if stacked else _error_bars(points),
             color=COLOURS[number % len(COLOURS)],
             ecolor=INK,
             capsize=3,
             label=curve.name,
         )
-        for place, point in zip(at, points, strict=True):
-            feet[place] += point.y
-    names = [format_label(place, plot.x) for place in places]
+        for index, point in zip(indices, points, strict=True):
+            bottoms[index] += point.y
+    names = [format_label(category, plot.x) for category in categories]
     crowded = sum(map(len, names)) > _MAX_LETTERS
-    aside: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor", "fontsize": 8} if crowded else {}
-    axes.set_xticks(range(len(places)), names, **aside)
+    style: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor", "fontsize": 8} if crowded else {}
+    axes.set_xticks(range(len(categories)), names, **style)
     axes.grid(visible=False, axis="x")
 
 
@@ -177,15 +185,16 @@ def _error_bars(points: Any) -> list[list[float]] | None:
     return bars if any(map(any, bars)) else None
 
 
-def _label_axes(axes: Axes, measured: PlotData, plot: Plot, *, numbers: bool) -> None:
+def _label_axes(axes: Axes, document: PlotData, plot: Plot, *, has_numbers: bool) -> None:
+    """Set titles, scales and ticks; `has_numbers`: the x axis has numbers, not categories."""
     from matplotlib import ticker
 
     axes.set_title(plot.title, loc="left", fontsize=11)
-    axes.set_xlabel(axis_title(measured, plot, "x"))
-    axes.set_ylabel(axis_title(measured, plot, "y"))
-    unit = measured.columns[plot.y[0]].unit if plot.y[0] in measured.columns else ""
-    points = [point for curve in plot_curves(measured, plot) for point in curve.points]
-    if numbers and plot.log_x:
+    axes.set_xlabel(axis_title(document, plot, "x"))
+    axes.set_ylabel(axis_title(document, plot, "y"))
+    unit = document.columns[plot.y[0]].unit if plot.y[0] in document.columns else ""
+    points = [point for curve in plot_curves(document, plot) for point in curve.points]
+    if has_numbers and plot.log_x:
         axes.set_xscale("log", base=2 if plot.x == "bytes" else 10)
     if plot.log_y:
         axes.set_yscale("log")
@@ -197,7 +206,7 @@ def _label_axes(axes: Axes, measured: PlotData, plot: Plot, *, numbers: bool) ->
         if unit == "B" and (most := max(point.high for point in points)) >= 8:
             # Ticks at multiples of a power of two, about four of them.
             axes.yaxis.set_major_locator(ticker.MultipleLocator(2 ** (math.frexp(most / 4)[1] - 1)))
-    if numbers and plot.x == "bytes":
+    if has_numbers and plot.x == "bytes":
         axes.xaxis.set_major_formatter(lambda value, _: format_quantity(value, "B", 3))
     if unit in {"s", "B"} or plot.log_y:
         axes.yaxis.set_major_formatter(lambda value, _: format_quantity(value, unit if unit in {"s", "B"} else "", 3))

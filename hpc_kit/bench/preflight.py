@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 THRESHOLD = 0.7
-"""A node is slow below this part of the median."""
+"""A node is slow if a rate is below this share of the median."""
 
 DISK_THRESHOLD = 0.25
-"""The same for the disk, whose caches and other users make its rate vary."""
+"""Threshold for the disk, whose rate varies with its cache and its other users."""
 
 LEAST_NODES = 3
-"""With fewer nodes, nothing shows which one is slow."""
+"""Minimum number of nodes to compare: of two, either may be the slow one."""
 
 CLOCK_SECONDS = 5.0
-"""A clock that differs by more is wrong."""
+"""Maximum difference between the clocks of a node and of the others. NTP keeps it below a second."""
 
 SECONDS = 50.0
 """Time limit of the measurement on each node."""
@@ -45,13 +45,14 @@ UNITS = {MATRIX: (1e9, "GFLOP/s"), MEMORY: (1e9, "GB/s"), DISK: (1e6, "MB/s"), N
 """Size and name of the unit of each rate."""
 
 LEAST_PAIRS = 2
-"""With fewer measured pairs, the other node of the pair may be the slow one."""
+"""Minimum number of measured pairs of a node: of one pair, either node may be the slow one."""
 
 HANG_SECONDS = 20.0
-"""A measurement that went on for less time when the time was up may have started late."""
+"""A measurement that was still running at the time limit has hung if it had run for this time. Otherwise the start of
+the node, such as the import of torch, may have taken most of the limit."""
 
 MOST_PEERS = 64
-"""Other nodes whose names and connections each node tries; spread evenly."""
+"""Maximum number of other nodes whose names and connections each node tries; spread evenly."""
 
 IMPORT, RATES, GPU_ERRORS, NAMES = "import of torch", "rates", "GPU errors", "names"
 """The measurements that need no other node. All further ones are between nodes."""
@@ -87,7 +88,7 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     """Messages about GPUs that do not show whether they need a repair."""
     late: bool = False
-    """The node came too late for the measurement of the network."""
+    """The node was not ready in time for the measurement of the network."""
     unresolved: tuple[str, ...] = ()
     """Nodes whose names do not resolve on this node."""
     misnamed: dict[str, str] = {}
@@ -152,13 +153,13 @@ def judge(
 ) -> Verdict:
     """Judge the nodes of a job.
 
-    A node is broken only by what is surely its own fault. Faults between two nodes and late nodes are noted. A fault
-    that more than half of the nodes have is one of the environment or of this measurement itself, and is noted, too.
+    A node is broken only by a fault that is certainly its own. Faults between two nodes and late nodes are noted. A
+    fault of more than half of the nodes is one of the environment or of this measurement itself, and is noted, too.
 
     Args:
         nodes: All nodes of the job.
-        reports: Those that were written. A node without a report is broken.
-        threshold: A node is slow below this part of the median of a rate.
+        reports: Written reports. A node without a report is broken.
+        threshold: A node is slow if a rate is below this share of the median.
         gpus_per_node: GPUs that Slurm gave to the job on each node; None: not the same number on each node, or unknown.
     """
     found = {report.node: report for report in reports if report.node in nodes}
@@ -191,15 +192,21 @@ def _list_faults(
     """Return the nodes with a fault of their own, for each kind of fault, with the reasons."""
     reports = list(found.values())
     own = [each for each in reports if each.stage and _is_own_fault(each, nodes, found)]
-    ended = [each for each in reports if not each.stage]
+    complete = [each for each in reports if not each.stage]
     faults = [
         {node: "no report: the measurement did not start" for node in nodes if node not in found},
         {each.node: _describe_end(each) for each in own if not each.error},
         {each.node: _describe_end(each) for each in own if each.error},
-        {each.node: f"its clock differs by {-each.clock:+.1f} s" for each in ended if abs(each.clock) > CLOCK_SECONDS},
+        # `clock` is the lead of the other nodes, so its sign is reversed.
+        {
+            each.node: f"its clock differs by {-each.clock:+.1f} s"
+            for each in complete
+            if abs(each.clock) > CLOCK_SECONDS
+        },
         {each.node: "; ".join(each.gpu_errors) for each in reports if each.gpu_errors},
     ]
     if gpus_per_node is not None:
+        # Without a kind, the node has not counted its GPUs yet.
         few = [each for each in reports if each.kind and each.gpus < gpus_per_node]
         faults.append({each.node: f"torch sees {each.gpus} of {gpus_per_node} GPUs" for each in few})
     faults += [
@@ -213,12 +220,13 @@ def _list_faults(
 
 
 def _is_own_fault(report: NodeReport, nodes: Sequence[str], found: Mapping[str, NodeReport]) -> bool:
-    """Return whether a report that is not complete shows a fault of its node, and not of another or of a slow start."""
+    """Return whether an incomplete report shows a fault of its own node, not of another node or of a slow start."""
     if report.stage == IMPORT:
+        # The import of torch from a shared file system may take minutes on a node without a fault.
         return bool(report.error)
     if report.stage in {RATES, GPU_ERRORS, NAMES}:
         return bool(report.error) or report.seconds <= SECONDS - HANG_SECONDS
-    # All remaining nodes have measured each other, so that only this node can have failed.
+    # If all remaining nodes have measured each other, only this node can have failed.
     others = [found.get(node) for node in nodes if node != report.node]
     return bool(report.error) and len(others) >= LEAST_PAIRS and all(other and other.pairs for other in others)
 
@@ -228,7 +236,7 @@ def _describe_end(report: NodeReport) -> str:
 
 
 def _list_doubts(nodes: Sequence[str], found: Mapping[str, NodeReport]) -> list[str]:
-    """Return notes about what may be the fault of another node, of a slow start, or of nothing."""
+    """Return notes about findings that may have a cause outside of the node, or be harmless."""
     reports = list(found.values())
     doubts: list[tuple[str, str]] = [
         (_describe_end(each), each.node) for each in reports if each.stage and not _is_own_fault(each, nodes, found)
@@ -250,7 +258,7 @@ def _list_doubts(nodes: Sequence[str], found: Mapping[str, NodeReport]) -> list[
 
 
 def _failures_between(reports: Iterable[NodeReport]) -> dict[str, dict[str, list[str]]]:
-    """Return the culprits of each kind of failure between two nodes, with the other nodes."""
+    """Return the nodes that explain each kind of failure between two nodes, as `find_culprits` does."""
     return {
         "names do not resolve": find_culprits({each.node: each.unresolved for each in reports}),
         "no connection": find_culprits({each.node: each.unreachable for each in reports}),
@@ -261,24 +269,25 @@ def _find_isolated(culprits: Mapping[str, list[str]], nodes: Sequence[str]) -> d
     """Return the culprits that fail with most of the nodes that they have tried, if most nodes are no culprits."""
     if 2 * len(culprits) >= len(nodes):
         return {}
-    most = min(MOST_PEERS, len(nodes) - 1) / 2
-    return {node: others for node, others in culprits.items() if len(others) > most}
+    half = min(MOST_PEERS, len(nodes) - 1) / 2
+    return {node: others for node, others in culprits.items() if len(others) > half}
 
 
 def _minority(values: Mapping[str, str], name: str) -> dict[str, str]:
-    """Return the nodes that differ from most nodes; all nodes if no value is that of most."""
+    """Return the nodes whose value is not that of most nodes, with a reason; all nodes if no value has a majority."""
     counts = Counter(values.values()).most_common()
     if len(counts) < 2:
         return {}
     usual = counts[0][0] if 2 * counts[0][1] > len(values) else None
-    beside = f"; {usual} on most nodes" if usual is not None else ", and no version is that of most nodes"
-    return {node: f"{name} {value}{beside}" for node, value in values.items() if value != usual}
+    comparison = f"; {usual} on most nodes" if usual is not None else ", and no version is that of most nodes"
+    return {node: f"{name} {value}{comparison}" for node, value in values.items() if value != usual}
 
 
 def find_culprits(edges: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
     """Return the nodes that explain failures between two nodes, with the other nodes of these failures.
 
-    The node with the most failures is removed until none are left. Of two nodes alone, either may be the culprit.
+    This is the greedy vertex cover of the graph of failures: the node with the most failures is removed until none are
+    left. If only two nodes fail with each other, both are returned.
 
     Args:
         edges: For each node, the nodes with which something failed.
@@ -288,7 +297,8 @@ def find_culprits(edges: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
     while pairs:
         counts = Counter(node for pair in pairs for node in pair)
         node, most = counts.most_common(1)[0]
-        worst = [each for each, count in counts.items() if count == most] if most == 1 else [node]
+        # If no node has two failures, the remaining pairs do not show which of their nodes is at fault.
+        worst = [node] if most > 1 else list(counts)
         for each in worst:
             culprits[each] = sorted(other for pair in pairs if each in pair for other in pair - {each})
         pairs = {pair for pair in pairs if not pair & set(worst)}
@@ -299,8 +309,8 @@ def find_slow(reports: Sequence[NodeReport], threshold: float) -> tuple[dict[str
     """Return the slow nodes with their reasons, and notes about nodes that could not be compared.
 
     Args:
-        reports: The reports; rates that are missing are not compared.
-        threshold: A node is slow below this part of the median.
+        reports: The reports; missing rates are not compared.
+        threshold: A node is slow if a rate is below this share of the median.
     """
     slow: dict[str, list[str]] = defaultdict(list)
     if len(reports) < LEAST_NODES:
@@ -311,28 +321,30 @@ def find_slow(reports: Sequence[NodeReport], threshold: float) -> tuple[dict[str
         by_kind: dict[str, list[NodeReport]] = defaultdict(list)
         for report in reports:
             if name in report.all_rates and (name != NETWORK or len(report.pairs) >= LEAST_PAIRS):
+                # Nodes with different GPUs share one network, so that their rates on it are comparable.
                 by_kind["" if name == NETWORK else report.kind].append(report)
-        for same in by_kind.values():
+        for group in by_kind.values():
             # A node with other work for a moment is not slow: its fastest period is compared with usual ones.
-            median = statistics.median(each.typical.get(name, each.all_rates[name]) for each in same)
+            median = statistics.median(each.typical.get(name, each.all_rates[name]) for each in group)
             limit = median * (min(threshold, DISK_THRESHOLD) if name == DISK else threshold)
-            for each in same:
+            for each in group:
                 rate = each.all_rates[name]
-                if len(same) >= LEAST_NODES and rate < limit:
-                    part = f"{format_number(rate / median, 2)} of the median {format_rate(name, median)}"
-                    slow[each.node].append(f"{name} {format_rate(name, rate)}, {part}")
+                if len(group) >= LEAST_NODES and rate < limit:
+                    share = f"{format_number(rate / median, 2)} of the median {format_rate(name, median)}"
+                    slow[each.node].append(f"{name} {format_rate(name, rate)}, {share}")
     return slow, []
 
 
 def _note_pairs(good: Sequence[NodeReport], threshold: float) -> list[str]:
     """Return a note about slow pairs of good nodes."""
     names = {each.node for each in good}
+    # Both nodes of a pair report its rate.
     rates = {
         tuple(sorted((each.node, other))): rate for each in good for other, rate in each.pairs.items() if other in names
     }
     median = statistics.median(rates.values()) if len(rates) >= LEAST_NODES else 0.0
-    late = [f"{one}-{other}" for (one, other), rate in rates.items() if rate < threshold * median]
-    return [f"slow pairs of nodes, below {threshold:g} of the median: {_list_some(late)}"] if late else []
+    slow = [f"{one}-{other}" for (one, other), rate in rates.items() if rate < threshold * median]
+    return [f"slow pairs of nodes, below {threshold:g} of the median: {_list_some(slow)}"] if slow else []
 
 
 def _note_names(reports: Iterable[NodeReport]) -> list[str]:
@@ -405,12 +417,12 @@ def main() -> None:
     lines = [f"{each.node} {each.sentence}\n" for each in verdict.excluded]
     write_whole(folder / EXCLUDED, "".join(lines).encode())
     count = len(verdict.excluded)
-    problem = f"{count} must not be used" if count else "none is slow or broken"
-    problem = problem if verdict.is_measured else "no node has completed its measurements"
+    summary = f"{count} must not be used" if count else "none is slow or broken"
+    summary = summary if verdict.is_measured else "no node has completed its measurements"
     seconds = max((report.seconds for report in verdict.reports), default=0.0)
-    said = [f"preflight of {len(nodes)} nodes in {seconds:.0f} s: {problem}"]
-    said += [f"  {each.sentence}" for each in verdict.excluded] + [f"  note   {note}" for note in verdict.notes]
-    sys.stderr.write("hpc-kit: " + "\n".join(said) + "\n")
+    log = [f"preflight of {len(nodes)} nodes in {seconds:.0f} s: {summary}"]
+    log += [f"  {each.sentence}" for each in verdict.excluded] + [f"  note   {note}" for note in verdict.notes]
+    sys.stderr.write("hpc-kit: " + "\n".join(log) + "\n")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ def measuring_job(resolved: Resolved) -> Resolved:
     job, per_node = resolved.job, resolved.job.resources.ntasks_per_node
     nodes = resolved.nodes + (job.restart.spares if job.restart else 0)
     ntasks = resolved.ntasks if per_node is None else nodes * per_node
+    # Options of the training that would delay the measurement, end it early, repeat it, or send mail.
     unrelated = ("array", "begin", "dependency", "error", "mail_type", "no_kill", "output", "signal", "time_min")
     resources = structs.replace(job.resources, nodes=nodes, ntasks=ntasks, time=TIME_LIMIT, **dict.fromkeys(unrelated))
     job = structs.replace(
@@ -72,16 +73,16 @@ def measure_nodes(
     done = submit_script(
         resolved, render_resolved(resolved, root=root), root=root, command_line=sys.argv, on_submitted=on_submitted
     )
-    job, before, said = QueuedJob(done.job_id, done.client), "", ""
+    job, previous, reported = QueuedJob(done.job_id, done.client), "", ""
     pause = min(QUEUE_PAUSE, done.client.poll_seconds)
     try:
         while not job.has_ended():
             state = job.describe()
-            # At first, Slurm has no reason yet.
-            if job.is_pending and state == before and state != said:
-                said = state
-                on_wait(said)
-            before = state
+            # The first reason may be None or Priority for a moment. Only one that two queries show is reported.
+            if job.is_pending and state == previous and state != reported:
+                reported = state
+                on_wait(state)
+            previous = state
             job.check_can_start()
             time.sleep(pause)
     except BaseException:

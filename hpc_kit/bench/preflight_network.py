@@ -16,10 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.bench.collectives import BUS_FACTORS
-from hpc_kit.bench.preflight import (
-    MOST_PEERS,
-    find_culprits,
-)
+from hpc_kit.bench.preflight import MOST_PEERS, find_culprits
 from hpc_kit.runtime.rendezvous import network, store
 from hpc_kit.runtime.rendezvous.master_host import HostResolver
 from hpc_kit.runtime.rendezvous.sign_in import wait_until
@@ -34,12 +31,17 @@ SIGN_IN_SECONDS = 30.0
 """Time after the start at which nodes that have not signed in count as missing. The import of torch may be slow."""
 
 CONNECT_SECONDS, NAME_SECONDS, GROUP_SECONDS = 3.0, 5.0, 15.0
+"""Time limits of one connection, of looking up all names, and of one collective."""
 PAIR_SECONDS = 8.0
 """Time for the rounds of all pairs."""
 
 SMALLEST_MESSAGE, LARGEST_MESSAGE = 1 << 10, 16 << 20
+"""Bytes of the messages between two nodes."""
 MOST_MESSAGES = 8
-"""Messages that are timed between two nodes."""
+"""Maximum number of timed messages between two nodes."""
+FAST_MESSAGE_SECONDS, SLOW_MESSAGE_SECONDS = 0.01, 0.2
+"""After a faster message, the next one is larger; a slower one is the last."""
+GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 ALL_REDUCE_SECONDS = 0.05
 """Intended time of one all-reduce."""
@@ -57,11 +59,12 @@ def check_names(node: Node, hosts: Sequence[str]) -> None:
     """Report names of nodes that do not resolve here, and addresses that have the name of another host."""
     peers = [peer for peer in choose_peers(node.report.node, hosts) if not _is_address(peer)]
     answers = _ask_all(_look_up, peers, NAME_SECONDS)
-    names = {peer: answers.get(peer) for peer in peers}
     node.add(
-        unresolved=tuple(peer for peer, name in names.items() if name is None),
+        unresolved=tuple(peer for peer in peers if answers.get(peer) is None),
         misnamed={
-            peer: name for peer, name in names.items() if name and name.partition(".")[0] != peer.partition(".")[0]
+            peer: names[0]
+            for peer in peers
+            if (names := answers.get(peer)) and _short_name(peer) not in map(_short_name, names)
         },
     )
 
@@ -70,19 +73,27 @@ def _is_address(name: str) -> bool:
     return name.replace(".", "").isdigit() or ":" in name
 
 
-def _look_up(name: str) -> str | None:
-    """Return the name of a host's address; empty if the address has no name, which is common, and None without one."""
+def _short_name(name: str) -> str:
+    """Return a host's name without its domain, in lower case, because DNS ignores the case."""
+    return name.partition(".")[0].lower()
+
+
+def _look_up(name: str) -> tuple[str, ...] | None:
+    """Return the names of a host's address; empty if the address has no name, which is common; None without address."""
     try:
         address = network.lookup(name)[0]
     except OSError:
         return None
     with suppress(OSError):
-        return socket.gethostbyaddr(address)[0]
-    return ""
+        # In /etc/hosts, the node's own name may be an alias of the name of an interface: 10.0.0.1 node1-ib node1.
+        first, aliases, _ = socket.gethostbyaddr(address)
+        return (first, *aliases)
+    return ()
 
 
 def _ask_all(ask: Callable[[str], Any], peers: Sequence[str], seconds: float) -> dict[str, Any]:
     """Return the answers about all peers that come in time."""
+    # Each unreachable peer takes a whole time limit, so several are asked at the same time.
     pool = ThreadPoolExecutor(max_workers=16)
     futures = {peer: pool.submit(ask, peer) for peer in peers}
     until, answers = time.monotonic() + seconds, {}
@@ -114,13 +125,14 @@ def ask_clock(address: str, port: int) -> float | None:
         before = time.time()
         with socket.create_connection((address, port), timeout=CONNECT_SECONDS) as connection:
             answer = float(connection.makefile().readline())
+            # As in NTP, the answer belongs to the middle of the round trip.
             return answer - (before + time.time()) / 2
     except (OSError, ValueError):
         return None
 
 
 class Peer(NamedTuple):
-    """A node, as the other nodes need to know it."""
+    """A node's data for the other nodes, exchanged through the store."""
 
     node: str
     port: int
@@ -169,6 +181,7 @@ def measure_network(node: Node, world: World) -> None:
             _measure_group(node, group_store, members, peers, world.rank)
         board.set(f"end/{world.rank}", "")
         if world.rank == 0:
+            # The store ends with rank 0, which the other ranks may still need.
             ends = [f"end/{rank}" for rank in peers]
             wait_until(lambda: board.check(ends), time.monotonic() + CONNECT_SECONDS, len(ends))
 
@@ -212,7 +225,7 @@ def _check_connections(node: Node, peers: dict[str, Peer]) -> None:
 
 
 def _agree_on_members(node: Node, world: World, board: Any, peers: dict[int, Peer]) -> list[int]:
-    """Return the ranks that can all connect with each other. Rank 0 decides."""
+    """Return the ranks that can all connect with each other. Rank 0 decides for all nodes."""
     board.set(f"unreachable/{world.rank}", json.dumps(node.report.unreachable))
     keys = {rank: f"unreachable/{rank}" for rank in peers}
     if world.rank == 0:
@@ -246,6 +259,7 @@ def _measure_group(node: Node, group_store: Any, members: list[int], peers: dict
     names = [peers[member].node for member in members]
     measured = _measure_pairs(link, own, names, lambda other: node.add(stage=f"pairs of nodes, first with {other}"))
     node.add(pairs={names[other]: rate for other, rate in measured.items()}, stage="all-reduce")
+    # The slowest pair limits the ring, so its rate gives the size; the rates are in bits per second.
     slowest = torch.tensor(min(measured.values(), default=math.inf), dtype=torch.float64)
     dist.all_reduce(slowest, op=dist.ReduceOp.MIN)
     size = int(min(LARGEST_MESSAGE, max(SMALLEST_MESSAGE, slowest.item() / 8 * ALL_REDUCE_SECONDS)))
@@ -255,12 +269,14 @@ def _measure_group(node: Node, group_store: Any, members: list[int], peers: dict
 
 def pair_rounds(count: int) -> list[list[tuple[int, int]]]:
     """Return all pairs of ranks in rounds: in each round, every rank has at most one partner (the circle method)."""
+    # With an odd number, a dummy rank is added; its partner of the round has no pair.
     circle: list[int] = list(range(count + count % 2))
     rounds = []
     for _ in range(len(circle) - 1):
         half = len(circle) // 2
         pairs = zip(circle[:half], reversed(circle[half:]), strict=True)
         rounds.append([(min(pair), max(pair)) for pair in pairs if max(pair) < count])
+        # The first rank stays, and all others move on by one place.
         circle = [circle[0], circle[-1], *circle[1:-1]]
     return rounds
 
@@ -283,10 +299,12 @@ def _measure_pairs(
 
     rounds = pair_rounds(len(names))
     found: dict[int, float] = {}
-    # Of many rounds, those at even distances come first.
-    order = sorted(range(len(rounds)), key=lambda number: (number * 0.6180339887) % 1.0)
+    # The time may not suffice for all rounds. Ordered by multiples of the golden ratio modulo 1, any number of first
+    # rounds is spread over the whole list.
+    order = sorted(range(len(rounds)), key=lambda number: (number * GOLDEN_RATIO) % 1.0)
     until = time.monotonic() + PAIR_SECONDS
     for number in order:
+        # All ranks must end with the same round, or the others would wait for a partner.
         has_time = torch.tensor([int(time.monotonic() < until)])
         dist.all_reduce(has_time, op=dist.ReduceOp.MIN)
         if not has_time:
@@ -312,7 +330,7 @@ def _time_pair(link: BackendUnderTest, pair: RankPair, *, is_first: bool) -> flo
         begun = time.perf_counter()
         link.ping_pong_call(pair, size)()
         seconds = time.perf_counter() - begun
-        # Only the first rank sees the whole way of a message, there and back.
+        # Only the first rank times the whole round trip, in which 8 x size bits travel twice.
         choice = torch.tensor([next_size(size, seconds), 2 * 8 * size / seconds], dtype=torch.float64)
         if is_first:
             dist.send(choice, dst=pair.second)
@@ -322,11 +340,12 @@ def _time_pair(link: BackendUnderTest, pair: RankPair, *, is_first: bool) -> flo
         if not choice[0]:
             break
         size = int(choice[0])
+    # The latency counts least in the largest message.
     return rates[max(rates)]
 
 
 def next_size(size: int, seconds: float) -> int:
     """Return the size of the next message: larger after a fast one, the same otherwise; 0 after a very slow one."""
-    if seconds > 0.2:
+    if seconds > SLOW_MESSAGE_SECONDS:
         return 0
-    return min(8 * size, LARGEST_MESSAGE) if seconds < 0.01 else size
+    return min(8 * size, LARGEST_MESSAGE) if seconds < FAST_MESSAGE_SECONDS else size

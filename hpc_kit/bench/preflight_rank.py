@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hpc_kit.bench import machine, preflight_network
 from hpc_kit.bench.preflight import (
@@ -40,12 +37,14 @@ from hpc_kit.runtime.launchers import resolve
 from hpc_kit.runtime.rendezvous import network
 from hpc_kit.runtime.variables import cpus_per_task
 
-if TYPE_CHECKING:
-    pass
-
 PERIODS, PERIOD_SECONDS = 3, 0.4
+"""Measured periods, and the seconds of each measurement in one."""
 
 DISK_BYTES, DISK_SECONDS = 64 << 20, 0.5
+"""Limits of one write to the disk; the first that is reached ends it."""
+
+PROGRAM_SECONDS = 5.0
+"""Time limit of nvidia-smi and dmesg; nvidia-smi hangs if a driver does."""
 
 
 def main() -> None:
@@ -95,9 +94,6 @@ def describe(node: Node) -> None:
     node.add(kind=", ".join([cpu, *sorted(set(gpus))]), gpus=len(gpus), versions=versions)
 
 
-# Rates of the node itself
-
-
 def measure_rates(node: Node) -> None:
     """Measure matrix products and memory of each GPU, or of the processor, and the local disk.
 
@@ -112,7 +108,7 @@ def measure_rates(node: Node) -> None:
     devices = [torch.device("cuda", index) for index in range(node.report.gpus)] or [torch.device("cpu")]
     periods: dict[str, list[float]] = defaultdict(list)
     for _ in range(PERIODS):
-        found = [measure.measure_device(device, seconds, measure.mean_time) for device in devices]
+        found = [measure.measure_device(device, seconds, statistics.mean) for device in devices]
         periods[MATRIX].append(min(each.flops or 0.0 for each in found))
         periods[MEMORY].append(min(each.bandwidth or 0.0 for each in found))
         periods[DISK].append(measure_disk())
@@ -164,12 +160,15 @@ def find_gpu_errors(node: Node) -> None:
 
     own = {device_uuid(torch.device("cuda", index), os.environ) for index in range(node.report.gpus)}
     query = "uuid,pci.bus_id,ecc.errors.uncorrected.volatile.total,remapped_rows.pending,retired_pages.pending"
-    states = parse_gpu_query(_output("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"))
+    query_argv = ("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader")
+    states = parse_gpu_query(machine.command_output(*query_argv, timeout=PROGRAM_SECONDS))
     states = [state for state in states if state.uuid in own]
     uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-    xids = parse_xids(_output("dmesg"), since=uptime - XID_SECONDS)
+    xids = parse_xids(machine.command_output("dmesg", timeout=PROGRAM_SECONDS), since=uptime - XID_SECONDS)
     node.add(
-        gpu_errors=tuple(f"GPU {each.address} waits for a reset to repair its memory" for each in states if each.waits),
+        gpu_errors=tuple(
+            f"GPU {each.address} waits for a reset to repair its memory" for each in states if each.needs_reset
+        ),
         warnings=(
             *(f"GPU {each.address} has {each.errors} uncorrected memory errors" for each in states if each.errors),
             *(f"Xid {xid} of GPU {address}" for each in states for xid, address in xids if address == each.address),
@@ -184,7 +183,7 @@ class GpuState(NamedTuple):
     address: str
     """Its PCI address as the kernel's log has it, without the function: `0000:3b:00`."""
     errors: int
-    waits: bool
+    needs_reset: bool
     """A reset is necessary to repair its memory."""
 
 
@@ -192,6 +191,7 @@ def parse_gpu_query(text: str) -> list[GpuState]:
     """Return the answer of nvidia-smi, one line for each GPU. A GPU may support none of the values."""
     states = []
     for line in text.splitlines():
+        # Newer GPUs remap rows and older ones retire pages; nvidia-smi prints [N/A] for the other value.
         uuid, address, errors, *pending = [word.strip() for word in line.split(",")] + [""] * 3
         count = int(errors) if errors.isdigit() else 0
         states.append(GpuState(uuid, short_address(address), count, any(each.lower() == "yes" for each in pending)))
@@ -211,16 +211,6 @@ def parse_xids(log: str, *, since: float) -> list[tuple[int, str]]:
         if int(xid) in HARDWARE_XIDS and float(moment) >= since
     }
     return sorted(found)
-
-
-def _output(*argv: str) -> str:
-    """Return the output of a program; empty if it is missing, fails or does not answer."""
-    if shutil.which(argv[0]) is None:
-        return ""
-    with suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, timeout=5)
-        return done.stdout if done.returncode == 0 else ""
-    return ""
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ GRACE = 35.0
 """Seconds between SIGTERM and SIGKILL; torchrun gives its own workers 30."""
 
 LAST_LINES = 12
-"""Lines of output that explain a failure."""
+"""Maximum number of output lines that an error quotes."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -26,7 +26,7 @@ def start(argv: Sequence[str], environ: Mapping[str, str], output: IO[str] | int
 
     The process gets no Ctrl-C from the terminal, so the caller must `end` it.
     """
-    with _signals_kept() as kept:
+    with _delayed_signals() as received:
         process = subprocess.Popen(
             argv,
             stdout=output,
@@ -36,29 +36,29 @@ def start(argv: Sequence[str], environ: Mapping[str, str], output: IO[str] | int
             errors="replace",
             start_new_session=True,
         )
-        # A signal's exception here would be raised before the caller has the process that it must end.
-        if kept:
+        # The handler's exception leaves this function, so the caller would never get the process to end.
+        if received:
             end(process)
     return process
 
 
 @contextmanager
-def _signals_kept() -> Iterator[list[int]]:
-    """Inside, signals that Python handles are only listed; they are sent again at the end."""
-    kept: list[int] = []
+def _delayed_signals() -> Iterator[list[int]]:
+    """Delay signals that Python handles to the end of the block; yields the list of received ones."""
+    received: list[int] = []
     before: dict[signal.Signals, Callable[[int, FrameType | None], object]] = {}
     try:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, *_SIGNALS):
                 if callable(handler := signal.getsignal(number)):
                     before[number] = handler
-                    signal.signal(number, lambda received, _: kept.append(received))
-        yield kept
+                    signal.signal(number, lambda number, _: received.append(number))
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for received in kept:
-            signal.raise_signal(received)
+        for received_number in received:
+            signal.raise_signal(received_number)
 
 
 def end(*running: subprocess.Popen[str], grace: float = GRACE) -> None:
@@ -79,34 +79,35 @@ def end(*running: subprocess.Popen[str], grace: float = GRACE) -> None:
 
 
 def _signal_group(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    # The leader of a session is the leader of its process group, too, so both have its process id.
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
 
 
 class ExitOrder:
-    """Records the order in which processes end; the first failure explains most."""
+    """Records the order in which processes end. Later failures are often consequences of the first one."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
         self._processes = processes
         self._order: list[int] = []
         # Daemon threads, so that an interrupted process does not wait for them.
         self._threads = [
-            threading.Thread(target=self._wait, args=(place,), daemon=True) for place in range(len(processes))
+            threading.Thread(target=self._wait, args=(index,), daemon=True) for index in range(len(processes))
         ]
         for thread in self._threads:
             thread.start()
 
-    def _wait(self, place: int) -> None:
-        self._processes[place].wait()
-        self._order.append(place)
+    def _wait(self, index: int) -> None:
+        self._processes[index].wait()
+        self._order.append(index)
 
     def first_failure(self) -> int | None:
         """Wait for all processes; return the index of the first that failed, or None."""
         for thread in self._threads:
             thread.join()
-        failed = [place for place in self._order if self._processes[place].returncode]
+        failed = [index for index in self._order if self._processes[index].returncode]
         # Out of memory, the kernel kills one rank first, but its exit may be seen after those of its peers.
-        return min(failed, key=lambda place: self._processes[place].returncode != -signal.SIGKILL, default=None)
+        return min(failed, key=lambda index: self._processes[index].returncode != -signal.SIGKILL, default=None)
 
 
 def last_lines(log: IO[str]) -> list[str]:
@@ -116,7 +117,12 @@ def last_lines(log: IO[str]) -> list[str]:
 
 
 def describe_failure(name: str, code: int) -> tuple[str, str]:
-    """Return a sentence on a failed process and the remedy."""
+    """Return a sentence on a failed process and the remedy.
+
+    Args:
+        name: Name of the process: "rank 1".
+        code: Its exit code; negative: the number of the signal that ended it.
+    """
     if code >= 0:
         return f"{name} failed with exit code {code}", "the last lines of its output are above"
     number = signal.Signals(-code)

@@ -17,40 +17,42 @@ Name = TypeVar("Name", bound=Hashable)
 Value = TypeVar("Value")
 
 WARMUP_ROUNDS = 1
-"""Rounds that do not count."""
-ROUNDS, WARMUP_CALLS = 7, 2
+"""Rounds of `time_interleaved` that do not count."""
+WARMUP_CALLS = 2
+"""Calls before the rounds of `time_calls`: the first may connect the ranks, the second gives the time of one call."""
+ROUNDS = 7
 _FEW_ROUNDS, _LONG_SECONDS = 3, 0.5
-"""Slow calls are repeated less often."""
+"""Number of rounds if one call takes longer than these seconds."""
 ROUND_SECONDS = 0.15
 _MAX_CALLS = 200
+"""Maximum number of calls in a round."""
 
 
 def time_calls(
-    todo: dict[Name, Callable[[], None]], *, seconds: float = ROUND_SECONDS, ranks: tuple[int, ...] = ()
+    calls: dict[Name, Callable[[], None]], *, seconds: float = ROUND_SECONDS, ranks: tuple[int, ...] = ()
 ) -> dict[Name, list[float]]:
     """Return the seconds of one call on the slowest rank, one value for each round.
 
     All ranks of the default group must call this function.
 
     Args:
-        todo: What is to be timed; one call of each must keep all ranks in step.
-        seconds: How long a round takes, where one call is shorter.
-        ranks: Whose times count (default: all ranks').
+        calls: Functions to time; every rank must call the same ones, because they communicate.
+        seconds: Duration of a round of calls that are shorter.
+        ranks: Ranks whose times count; default: all.
     """
-    counts = {name: _choose_counts(once, seconds) for name, once in todo.items()}
-    most = max(rounds for _, rounds in counts.values())
-    times: dict[Name, list[float]] = {name: [] for name in todo}
-    for turn in range(most):
-        for name, once in todo.items():
-            calls, rounds = counts[name]
-            if turn >= rounds:
+    counts = {name: _choose_counts(call, seconds) for name, call in calls.items()}
+    times: dict[Name, list[float]] = {name: [] for name in calls}
+    for number in range(max(rounds for _, rounds in counts.values())):
+        for name, call in calls.items():
+            call_count, rounds = counts[name]
+            if number >= rounds:
                 continue
             # Without a barrier, the late start of one rank would count as time of the others.
             dist.barrier()
             start = time.perf_counter()
-            for _ in range(calls):
-                once()
-            times[name].append((time.perf_counter() - start) / calls)
+            for _ in range(call_count):
+                call()
+            times[name].append((time.perf_counter() - start) / call_count)
     counted = not ranks or dist.get_rank() in ranks
     for name, own in times.items():
         # Ranks that do not count contribute 0, which never is the maximum.
@@ -60,12 +62,13 @@ def time_calls(
     return times
 
 
-def _choose_counts(once: Callable[[], None], seconds: float) -> tuple[int, int]:
+def _choose_counts(call: Callable[[], None], seconds: float) -> tuple[int, int]:
     """Return calls in a round and the number of rounds, equal on all ranks, after `WARMUP_CALLS` calls."""
-    once()
+    call()
     start = time.perf_counter()
-    once()
+    call()
     slowest = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
+    # Ranks with different numbers of calls would wait for each other forever.
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     each = max(slowest.item(), 1e-6)
     return min(_MAX_CALLS, max(1, int(seconds / each))), _FEW_ROUNDS if each > _LONG_SECONDS else ROUNDS
@@ -74,39 +77,39 @@ def _choose_counts(once: Callable[[], None], seconds: float) -> tuple[int, int]:
 def barrier_function(world: Group) -> Callable[[], None]:
     """Return a function that waits for the GPU and then for all ranks, in a gloo group of its own.
 
-    A waiting rank does not use its GPU, so another rank may use it meanwhile.
+    A barrier of NCCL would occupy the GPU of a waiting rank, which another rank may use.
     """
     group = dist.new_group(backend="gloo")
 
-    def meet() -> None:
+    def barrier() -> None:
         if world.device.type == "cuda":
             for device in range(torch.cuda.device_count()):
                 torch.cuda.synchronize(device)
         dist.barrier(group)
 
-    return meet
+    return barrier
 
 
-def time_once(work: Callable[[], None], meet: Callable[[], None]) -> float:
+def time_once(work: Callable[[], None], barrier: Callable[[], None]) -> float:
     """Return the seconds between the common start of all ranks and the end of the last one."""
-    meet()
-    begun = time.perf_counter()
+    barrier()
+    start = time.perf_counter()
     work()
-    meet()
-    return time.perf_counter() - begun
+    barrier()
+    return time.perf_counter() - start
 
 
 def time_interleaved(
-    works: Mapping[str, Callable[[], None]], meet: Callable[[], None], repeats: int
+    works: Mapping[str, Callable[[], None]], barrier: Callable[[], None], repeats: int
 ) -> dict[str, list[float]]:
     """Return the seconds of each work and repeat."""
-    seconds: dict[str, list[float]] = {name: [] for name in works}
+    times: dict[str, list[float]] = {name: [] for name in works}
     for number in range(WARMUP_ROUNDS + repeats):
         for name, work in works.items():
-            taken_by_it = time_once(work, meet)
+            seconds = time_once(work, barrier)
             if number >= WARMUP_ROUNDS:
-                seconds[name].append(taken_by_it)
-    return seconds
+                times[name].append(seconds)
+    return times
 
 
 def broadcast_value(value: Value, world: Group) -> Value:

@@ -86,9 +86,9 @@ class FileRecorder(Recorder):
         columns: Quantities of the rows.
         parameters: Options of the benchmark.
         command: Command line that repeats the measurement.
-        keep: Called with the result after each row; the result is marked as interrupted until the end.
-        tell: Called with each progress line.
-        look: Seconds to measure the load by other work, before and after.
+        save: Called with the result after each row; the result is marked as interrupted until the end.
+        print_progress: Called with each progress line.
+        load_seconds: Seconds to measure the load by other work, before and after.
     """
 
     def __init__(
@@ -99,21 +99,21 @@ class FileRecorder(Recorder):
         columns: Mapping[str, Column],
         parameters: Mapping[str, object],
         command: Sequence[str] = (),
-        keep: Callable[[BenchResult], None] = lambda _: None,
-        tell: Callable[[str], None] = lambda _: None,
-        look: float = machine.LOAD_SECONDS,
+        save: Callable[[BenchResult], None] = lambda _: None,
+        print_progress: Callable[[str], None] = lambda _: None,
+        load_seconds: float = machine.LOAD_SECONDS,
     ) -> None:
         super().__init__(self._change)
-        self._keep, self._tell, self._look = keep, tell, look
+        self._save, self._print_progress, self._load_seconds = save, print_progress, load_seconds
         self._expected: int | None = None
-        self._puts = 0
+        self._put_count = 0
         self._begun = time.monotonic()
         self._document = BenchResult(
             bench=bench,
             title=title,
             command=list(command),
             started=_now(),
-            machine=machine.describe_machine(machine.describe_this_host(look)),
+            machine=machine.describe_machine(machine.describe_this_host(load_seconds)),
             columns=dict(columns),
             parameters=dict(parameters),
             hpc_kit=__version__,
@@ -131,21 +131,22 @@ class FileRecorder(Recorder):
             case "expect_rows":
                 self._expected = value
             case "report_progress":
-                of = f"/{self._expected}" if self._expected else ""
-                self._tell(f"{self._puts + 1}{of}  {value}  ({time.monotonic() - self._begun:.0f} s)")
+                total = f"/{self._expected}" if self._expected else ""
+                seconds = time.monotonic() - self._begun
+                self._print_progress(f"{self._put_count + 1}{total}  {value}  ({seconds:.0f} s)")
             case "put_row":
                 rows = document.results
-                place = next((place for place, each in enumerate(rows) if each.labels == value.labels), len(rows))
+                index = next((index for index, row in enumerate(rows) if row.labels == value.labels), len(rows))
                 # Replaces the row, or appends one at the end.
-                rows[place : place + 1] = [value]
-                self._puts += 1
-                self._keep(document)
+                rows[index : index + 1] = [value]
+                self._put_count += 1
+                self._save(document)
             case "add_note":
                 document.notes.append(value)
             case "note_missing":
                 document.missing.append(value[0])
                 document.notes.append(": ".join(value))
-                self._keep(document)
+                self._save(document)
             case "add_plot":
                 document.plots.append(value)
             case "set_hosts":
@@ -157,9 +158,9 @@ class FileRecorder(Recorder):
         """Measure the load again and return the finished result."""
         # Only this host can be measured now: the ranks on the other hosts have ended.
         first, *others = self._document.machine.hosts
-        self.set_hosts((structs.replace(first, after=machine.measure_load(self._look)), *others))
+        self.set_hosts((structs.replace(first, after=machine.measure_load(self._load_seconds)), *others))
         self._set(ended=_now(), interrupted=interrupted)
-        self._keep(self._document)
+        self._save(self._document)
         return self._document
 
     def _set(self, **fields: Any) -> None:
@@ -184,7 +185,7 @@ _ARGUMENTS: dict[str, Any] = {
     "set_hosts": tuple[MeasuredHost, ...],
     "set_version": tuple[str, str],
 }
-"""Types of the arguments that are not text."""
+"""Types of the arguments; all other calls have text."""
 
 
 def apply_line(line: str, recorder: Recorder) -> None:

@@ -9,7 +9,6 @@ with 1000 classes.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
@@ -22,8 +21,16 @@ if TYPE_CHECKING:
     from hpc_kit.runtime import Group
 
 
-_RATE = 0.001
+_LEARNING_RATE = 0.001
 _SEED = 1
+CLASSES = 1000
+"""Classes of ImageNet."""
+
+_EXPANSION = 4
+"""Output channels of a block, divided by its width."""
+_BLOCKS = (3, 4, 6, 3)
+_WIDTHS = (64, 128, 256, 512)
+"""Number of blocks and width of each stage: table 1 of the paper, 50 layers."""
 
 
 class Variant(Protocol):
@@ -37,9 +44,9 @@ class Batch:
     """Images and targets, identical on every rank."""
 
     def __init__(self, images: int, size: int) -> None:
-        stream = torch.Generator().manual_seed(_SEED)
-        self.images = torch.randn(images, 3, size, size, generator=stream)
-        classes = torch.randint(CLASSES, (images,), generator=stream)
+        generator = torch.Generator().manual_seed(_SEED)
+        self.images = torch.randn(images, 3, size, size, generator=generator)
+        classes = torch.randint(CLASSES, (images,), generator=generator)
         self.targets = F.one_hot(classes, CLASSES).float()
 
 
@@ -49,7 +56,7 @@ class OneDevice:
     def __init__(self, batch: Batch, device: torch.device) -> None:
         self.network = nn.Sequential(first_half(), second_half()).to(device)
         self.images, self.targets = batch.images.to(device), batch.targets.to(device)
-        self.optimizer = SGD(self.network.parameters(), lr=_RATE)
+        self.optimizer = SGD(self.network.parameters(), lr=_LEARNING_RATE)
 
     def step(self, split: int) -> None:
         """Run forward pass, backward pass and update."""
@@ -63,11 +70,10 @@ class TwoRanks:
     """One half on each of two ranks, which exchange activations and gradients split by split."""
 
     def __init__(self, batch: Batch, world: Group) -> None:
-        self.rank, self.device, self.batch = world.rank, world.device, batch
-        half = first_half() if self.rank == 0 else second_half()
-        self.half = half.to(self.device)
+        self.rank, self.device = world.rank, world.device
+        self.half = (first_half() if self.rank == 0 else second_half()).to(self.device)
         self.images, self.targets = batch.images.to(self.device), batch.targets.to(self.device)
-        self.optimizer = SGD(self.half.parameters(), lr=_RATE)
+        self.optimizer = SGD(self.half.parameters(), lr=_LEARNING_RATE)
 
     def step(self, split: int) -> None:
         """Run forward pass, backward pass and update of this rank's half."""
@@ -83,6 +89,7 @@ class TwoRanks:
         sent = []
         for images in self.images.split(split):
             middle = self.half(images)
+            # The type says that isend may return None, which it does only for ranks outside of the group.
             sent.append((middle, cast("dist.Work", dist.isend(middle.detach(), 1))))
         for middle, work in sent:
             work.wait()
@@ -110,13 +117,14 @@ class TwoGpus:
         self.second_device = torch.device("cuda", 1)
         self.first, self.second = first_half().cuda(0), second_half().cuda(1)
         self.images, self.targets = batch.images.cuda(0), batch.targets.cuda(1)
-        self.optimizer = SGD([*self.first.parameters(), *self.second.parameters()], lr=_RATE)
+        self.optimizer = SGD([*self.first.parameters(), *self.second.parameters()], lr=_LEARNING_RATE)
 
     def step(self, split: int) -> None:
         """Run forward pass, backward pass and update of both halves."""
         scores = []
         first, *others = self.images.split(split)
         middle = self._middle(first)
+        # The kernels of both GPUs are only queued here, so the first GPU works on the next split meanwhile.
         for images in others:
             scores.append(self.second(middle))
             middle = self._middle(images)
@@ -131,14 +139,8 @@ class TwoGpus:
 
 def partial_loss(scores: Tensor, targets: Tensor, batch: int) -> Tensor:
     """Return the contribution of these images to the mean squared error of a batch."""
+    # A mean of each split would give splits of different sizes the same weight.
     return F.mse_loss(scores, targets, reduction="sum") / (batch * targets.shape[1])
-
-
-CLASSES = 1000
-
-_EXPANSION = 4
-_BLOCKS = (3, 4, 6, 3)
-_WIDTHS = (64, 128, 256, 512)
 
 
 class Bottleneck(nn.Module):
@@ -146,16 +148,18 @@ class Bottleneck(nn.Module):
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        out = width * _EXPANSION
+        out_channels = width * _EXPANSION
         self.body = nn.Sequential(
             *_convolution(channels, width, 1),
             nn.ReLU(inplace=True),
             *_convolution(width, width, 3, stride),
             nn.ReLU(inplace=True),
-            *_convolution(width, out, 1),
+            *_convolution(width, out_channels, 1),
         )
-        changes = stride != 1 or channels != out
-        self.shortcut = nn.Sequential(*_convolution(channels, out, 1, stride)) if changes else nn.Identity()
+        changes_shape = stride != 1 or channels != out_channels
+        self.shortcut = (
+            nn.Sequential(*_convolution(channels, out_channels, 1, stride)) if changes_shape else nn.Identity()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, channels, height, width) -> (batch, 4 width, height / stride, width / stride)."""
@@ -187,12 +191,13 @@ def _stage(number: int) -> nn.Sequential:
     The first block halves the image, except after the stem, which has halved it twice.
     """
     width = _WIDTHS[number]
-    before = (64, *(each * _EXPANSION for each in _WIDTHS))[number]
-    channels = [before, *[width * _EXPANSION] * _BLOCKS[number]]
-    strides = [1 if number == 0 else 2, *[1] * (_BLOCKS[number] - 1)]
-    blocks = zip(pairwise(channels), strides, strict=True)
-    return nn.Sequential(*(Bottleneck(given, width, stride) for (given, _), stride in blocks))
+    in_channels = 64 if number == 0 else _WIDTHS[number - 1] * _EXPANSION
+    first = Bottleneck(in_channels, width, stride=1 if number == 0 else 2)
+    others = (Bottleneck(width * _EXPANSION, width, stride=1) for _ in range(_BLOCKS[number] - 1))
+    return nn.Sequential(first, *others)
 
 
-def _convolution(given: int, made: int, kernel: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
-    return nn.Conv2d(given, made, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(made)
+def _convolution(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    """Return a convolution and its normalisation, which has a bias of its own and would remove that of the former."""
+    convolution = nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, bias=False)
+    return convolution, nn.BatchNorm2d(out_channels)

@@ -20,13 +20,16 @@ from hpc_kit.slurm.pending_reasons import explain_reason, is_user_limit, needs_i
 from hpc_kit.slurm.states import JobState
 
 RESULT_FILE = "found.json"
+"""File with the seconds of each phase, which rank 0 of first_step.py writes."""
 _RESULT_PAUSE = 0.05
+"""Seconds between two looks for the file; short, because the next start waits for it."""
 QUEUE_PAUSE = 2.0
 """Seconds between two queries of Slurm."""
 STUCK_SECONDS, NODES_STUCK_SECONDS = 10.0, 60.0
 """Seconds to wait if a pending reason does not end by itself; nodes may return."""
 _NODES_TAKEN = re.compile("reserved for|nodes required", re.IGNORECASE)
-"""Slurm uses the same words for nodes that are down and for nodes that other jobs use or have reserved."""
+"""Reasons like `Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions`. Slurm
+gives them for nodes that are down and for nodes that other jobs use, so the job may start by itself."""
 _LEAVE_QUEUE_SECONDS = 60.0
 """Seconds for a job to leave the queue."""
 
@@ -103,15 +106,16 @@ def wait_for_result(
         JobNeverStarts: The job waits for something that does not end by itself.
         JobFailed: The job ended without a step, or the deadline passed.
     """
-    found, polled = folder / RESULT_FILE, time.time()
-    while not found.exists():
-        if time.time() - polled > QUEUE_PAUSE:
-            polled, before = time.time(), job.describe()
-            if job.has_ended() and not found.exists():
+    result, last_query = folder / RESULT_FILE, time.time()
+    while not result.exists():
+        if time.time() - last_query > QUEUE_PAUSE:
+            last_query, previous = time.time(), job.describe()
+            # The job may have written the file and ended since the last look.
+            if job.has_ended() and not result.exists():
                 log = folder / "log"
                 text = log.read_text(errors="replace")[-1500:] if log.exists() else f"hpc-kit logs {job.job_id} --all"
                 raise JobFailed(f"job {job.job_id} ended without a first step", found=text, remedy="its log")
-            if job.is_pending and job.describe() != before:
+            if job.is_pending and job.describe() != previous:
                 report_progress(f"waiting: {job.describe()}")
             job.check_can_start()
         if time.time() > deadline:
@@ -121,7 +125,7 @@ def wait_for_result(
                 remedy="a longer --timeout, which counts the time in the queue, too",
             )
         time.sleep(_RESULT_PAUSE)
-    seconds: dict[str, float] = json.loads(found.read_text())
+    seconds: dict[str, float] = json.loads(result.read_text())
     return seconds
 
 
@@ -176,9 +180,12 @@ class QueuedJob:
         if _NODES_TAKEN.search(self._reason):
             return math.inf
         if needs_intervention(self._reason):
+            # A node may come back, for example from a reboot.
             return NODES_STUCK_SECONDS if re.match("ReqNode|.*Down|.*Inactive", self._reason) else STUCK_SECONDS
         if is_user_limit(self._reason):
+            # Only the end of another job frees a place below the limit.
             return STUCK_SECONDS if not self._has_other_jobs() else math.inf
+        # The job around this process waits for this benchmark, so it never frees its CPUs.
         is_blocked = self._reason == "Resources" and has_all_allocated_cpus(self._client, self._partition)
         return STUCK_SECONDS if is_blocked else math.inf
 

@@ -107,12 +107,12 @@ def _measure_interleaved(
 ) -> dict[str, list[MeasuredStart]]:
     """Measure the starts of each variant with this number of ranks; put a row after each."""
     nodes = min(options.nodes, number)
-    found: dict[str, list[MeasuredStart]] = {variant: [] for variant in options.ways}
-    without: set[str] = set()
-    for turn in range(options.repeats):
+    starts: dict[str, list[MeasuredStart]] = {variant: [] for variant in options.ways}
+    failed: set[str] = set()
+    for repeat in range(options.repeats):
         # Do not repeat a failed variant: each attempt may take as long as --timeout.
-        for variant in (candidate for candidate in options.ways if candidate not in without):
-            name = f"{number} ranks, {variant}, start {turn + 1} of {options.repeats}"
+        for variant in (candidate for candidate in options.ways if candidate not in failed):
+            name = f"{number} ranks, {variant}, start {repeat + 1} of {options.repeats}"
             recorder.report_progress(name)
             try:
                 start = measure_start(
@@ -120,11 +120,11 @@ def _measure_interleaved(
                 )
             except JobFailed as error:
                 recorder.note_missing(name, str(error))
-                without.add(variant)
+                failed.add(variant)
             else:
-                found[variant].append(start)
-                _add_start_row(recorder, number, nodes, variant, found[variant])
-    return found
+                starts[variant].append(start)
+                _add_start_row(recorder, number, nodes, variant, starts[variant])
+    return starts
 
 
 def _add_start_row(recorder: Recorder, number: int, nodes: int, variant: str, starts: list[MeasuredStart]) -> None:
@@ -132,9 +132,8 @@ def _add_start_row(recorder: Recorder, number: int, nodes: int, variant: str, st
 
     If the end of the queue phase is unknown for one start, it is part of the srun phase in all of them.
     """
-    without = any("queue" not in start.phases for start in starts)
     phases_of_starts = [dict(start.phases) for start in starts]
-    if without:
+    if any("queue" not in phases for phases in phases_of_starts):
         for phases in phases_of_starts:
             phases["srun"] = phases.get("srun", 0.0) + phases.pop("queue", 0.0)
     values: dict[str, Any] = {
@@ -203,9 +202,10 @@ def measure_start(
             )
             argv = ["sbatch", "--parsable", str(file)]
         with slurm_job.submitted_job(argv, slurm.client, progress.add_note) as job:
-            found = slurm_job.wait_for_result(job, folder, begun + timeout, progress.report_progress)
-            clocks = found.pop("clocks", None)
-            return MeasuredStart(found, clocks, begun + sum(found.values()) - time.time())
+            phases = slurm_job.wait_for_result(job, folder, begun + timeout, progress.report_progress)
+            clock_difference = phases.pop("clocks", None)
+            # By the nodes' clocks, the first step ended at the sum of the phases. It cannot have ended after now.
+            return MeasuredStart(phases, clock_difference, begun + sum(phases.values()) - time.time())
 
 
 SHIPPED_JOBS = {"hpc-kit": "first_step", "hpc-kit torchrun": "ddp_torchrun"}
@@ -247,15 +247,16 @@ def start_command_line(
 
 
 def _job_options(variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, words: list[str]) -> list[str]:
+    # The only task of a node is torchrun's agent, which gets the CPUs and GPUs of all its ranks.
     tasks = 1 if "torchrun" in variant else ranks_per_node
-    sets = [f"resources.nodes={nodes}", f"resources.ntasks_per_node={tasks}", "resources.time=00:10:00"]
-    if "torchrun" in variant:
-        sets += [f"launch.nproc_per_node={ranks_per_node}", f"resources.cpus_per_task={ranks_per_node}"]
     gpus = 0 if lacks_gpus(ranks_per_node, slurm) else ranks_per_node // tasks
-    sets.append(f"resources.gpus_per_task={gpus}")
-    sets.append(f"command={json.dumps(['python', str(slurm.program), *words])}")
+    settings = [f"resources.nodes={nodes}", f"resources.ntasks_per_node={tasks}", "resources.time=00:10:00"]
+    if "torchrun" in variant:
+        settings += [f"launch.nproc_per_node={ranks_per_node}", f"resources.cpus_per_task={ranks_per_node}"]
+    settings.append(f"resources.gpus_per_task={gpus}")
+    settings.append(f"command={json.dumps(['python', str(slurm.program), *words])}")
     cluster = [] if slurm.cluster is None else ["--cluster", slurm.cluster]
-    return [*cluster, *(word for each_set in sets for word in ("--set", each_set))]
+    return [*cluster, *(word for setting in settings for word in ("--set", setting))]
 
 
 def lacks_gpus(ranks_per_node: int, slurm: SubmitSettings) -> bool:
@@ -328,6 +329,7 @@ class SiteHeader(NamedTuple):
 
 def parse_site_header(rendered: str) -> SiteHeader:
     """Parse the site's settings out of our script that runs first_step.py."""
+    # The marks are lines of the templates: the environment lies between `set` and the comment on the run's files.
     options = re.findall(r"^#SBATCH --([\w-]+)(.*)$", rendered, re.MULTILINE)
     environment = re.search(r"^set -euo pipefail\n(.*?)^# The files of this run", rendered, re.MULTILINE | re.DOTALL)
     python = re.search(
@@ -362,7 +364,7 @@ def render_plain_script(
         ranks_per_node=ranks_per_node,
         words=" ".join(words),
     )
-    # Successive jobs must not use the same port.
+    # A port of the previous job may still be in TIME_WAIT, so the port follows the time in steps of 0.1 s.
     port = 20_000 + int(time.time() * 10) % 10_000
     header = "\n".join(site.header)
     return _PLAIN_SCRIPT.format(header=header, environment=site.environment, log=folder / "log", port=port, line=line)

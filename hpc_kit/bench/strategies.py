@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.bench import local_ranks as ranks
-from hpc_kit.bench import option_checks
+from hpc_kit.bench import local_ranks, option_checks
 from hpc_kit.bench.results import SIGNIFICANT_ERRORS, Column, median_error, summarize
 from hpc_kit.errors import SpecError
 from hpc_kit.planner import advice
@@ -103,7 +102,7 @@ class StrategyOptions(NamedTuple):
                     found=f"--{name} {number}, --ranks {self.ranks}",
                     remedy=f"--{name} {self.ranks * (number // self.ranks + 1)}",
                 )
-        here = ranks.ranks_on_this_host(self.ranks)
+        here = local_ranks.ranks_on_this_host(self.ranks)
         option_checks.check_memory(2 * here * _PROCESS_BYTES, f"{here} ranks of this host", "fewer ranks a host")
 
 
@@ -128,7 +127,9 @@ def measure_strategies(options: StrategyOptions, recorder: Recorder) -> None:
     """
     each = options.timeout + 60
     limit = each * len(options.strategies) * options.repeats
-    ranks.run_ranks("hpc_kit.bench.strategies_rank", options._asdict(), recorder, ranks=options.ranks, timeout=limit)
+    local_ranks.run_ranks(
+        "hpc_kit.bench.strategies_rank", options._asdict(), recorder, ranks=options.ranks, timeout=limit
+    )
 
 
 class JudgedRule(NamedTuple):

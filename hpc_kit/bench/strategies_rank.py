@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,44 +46,36 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
         recorder.set_hosts(hosts)
         for column in ("tokens_per_second", "states", "communication"):
             recorder.add_plot(Plot(name=column, title=TITLE, kind="bars", x="strategy", y=(column,)))
-        lines = _command_lines(options, world, recorder)
-        recorder.expect_rows(len(lines) * options.repeats)
-        found: dict[str, list[Summary]] = {}
+        arguments_of = _program_arguments(options, world, recorder)
+        recorder.expect_rows(len(arguments_of) * options.repeats)
+        summaries: dict[str, list[Summary]] = defaultdict(list)
         # Interleave the strategies, so that a drift of the machine's speed affects all of them.
-        for turn in range(options.repeats):
-            for name in list(lines):
-                recorder.report_progress(f"{name}, {turn + 1} of {options.repeats}")
+        for number in range(options.repeats):
+            for name in list(arguments_of):
+                recorder.report_progress(f"{name}, {number + 1} of {options.repeats}")
                 with _shared_folder(world) as folder:
-                    fault = run_strategy(name, lines[name], world, folder, options.timeout)
+                    fault = run_strategy(name, arguments_of[name], world, folder, options.timeout)
                     if fault:
-                        del lines[name]
-                    if world.is_main:
-                        _record_ending(recorder, name, world, fault or folder, found)
+                        # All ranks know the fault, so all of them skip the further repeats.
+                        recorder.note_missing(name, fault)
+                        del arguments_of[name]
+                    elif world.is_main:
+                        summaries[name].append(training_runs.read_summary(folder))
+                        _add_strategy_row(recorder, name, world, summaries[name])
         if world.is_main:
-            _add_judgements(recorder, {name: _tokens_per_second(summaries) for name, summaries in found.items()})
+            _add_judgements(recorder, {name: _tokens_per_second(own) for name, own in summaries.items()})
 
 
-def _record_ending(
-    recorder: Recorder, name: str, world: Group, ended: str | Path, found: dict[str, list[Summary]]
-) -> None:
-    """Note the failure of a strategy, or add the summary in its folder to its row."""
-    if isinstance(ended, str):
-        recorder.note_missing(name, ended)
-        return
-    found.setdefault(name, []).append(training_runs.read_summary(ended))
-    _add_strategy_row(recorder, name, world, found[name])
-
-
-def _command_lines(options: StrategyOptions, world: Group, recorder: Recorder) -> dict[str, list[str]]:
+def _program_arguments(options: StrategyOptions, world: Group, recorder: Recorder) -> dict[str, list[str]]:
     """Return the arguments of each strategy that can use these ranks; rank 0 notes the rest."""
-    lines = {}
+    arguments_of = {}
     for name in options.strategies:
-        line = command_for(name, options, world.world_size)
-        if line is not None:
-            lines[name] = line
+        arguments = command_for(name, options, world.world_size)
+        if arguments is not None:
+            arguments_of[name] = arguments
         else:
             recorder.add_note(f"{name}: not with {world.world_size} ranks.")
-    return lines
+    return arguments_of
 
 
 def _tokens_per_second(summaries: list[Summary]) -> list[float]:
@@ -102,31 +95,33 @@ def _shared_folder(world: Group) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def run_strategy(name: str, line: list[str], world: Group, folder: Path, timeout: float) -> str:
+def run_strategy(name: str, arguments: list[str], world: Group, folder: Path, timeout: float) -> str:
     """Run this rank of the program to its end; return the first failure of any rank, on every rank."""
-    number = STRATEGIES[name].ranks or world.world_size
-    meeting = (os.environ["MASTER_ADDR"], network.free_port(everywhere=True)) if world.is_main else ("", 0)
-    master = rank_timing.broadcast_value(meeting, world)
+    ranks = STRATEGIES[name].ranks or world.world_size
+    # The port of this measurement is in use, so each training gets a free one of rank 0's host.
+    address = (os.environ["MASTER_ADDR"], network.free_port(everywhere=True)) if world.is_main else ("", 0)
+    master = rank_timing.broadcast_value(address, world)
     fault = None
-    if world.rank < number:
-        local = (world.local_rank, min(world.local_world_size, number))
+    if world.rank < ranks:
+        local = (world.local_rank, min(world.local_world_size, ranks))
         environ = training_runs.program_environment(folder)
-        environ |= training_runs.torch_variables_of_rank(world.rank, number, local, master)
-        argv = training_runs.training_command(STRATEGIES[name].program, *line)
+        environ |= training_runs.torch_variables_of_rank(world.rank, ranks, local, master)
+        argv = training_runs.training_command(STRATEGIES[name].program, *arguments)
         fault = training_runs.run_program(argv, environ, timeout)
     faults: list[str | None] = [None] * world.world_size
     dist.all_gather_object(faults, fault)
-    return next((f"rank {rank}: {words_}" for rank, words_ in enumerate(faults) if words_), "")
+    return next((f"rank {rank}: {fault}" for rank, fault in enumerate(faults) if fault), "")
 
 
 def _add_strategy_row(recorder: Recorder, name: str, world: Group, summaries: list[Summary]) -> None:
     values: dict[str, Any] = {"tokens_per_second": _tokens_per_second(summaries)}
     last = summaries[-1]
-    for column, key, unit in _COLUMNS:
+    for column, key, factor in _COLUMNS:
         if key in last:
-            values[column] = [unit * float(each[key]) for each in summaries]
+            values[column] = [factor * float(each[key]) for each in summaries]
+    # Bytes are the same in every repeat. The keys have MiB, the columns bytes.
     if last.keys() >= set(_STATES):
-        values["states"] = sum(float(last[kind]) for kind in _STATES) * 2**20
+        values["states"] = sum(float(last[key]) for key in _STATES) * 2**20
     if "peak_memory_mib" in last:
         values["memory"] = float(last["peak_memory_mib"]) * 2**20
     recorder.add_row({"strategy": name, "ranks": STRATEGIES[name].ranks or world.world_size}, **values)

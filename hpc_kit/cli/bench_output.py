@@ -85,8 +85,8 @@ def run_bench(
         columns=columns,
         parameters=parameters,
         command=["hpc-kit", *sys.argv[1:]],
-        keep=lambda document: _write_json(document, folder),
-        tell=(lambda text: echo(f"bench   {text}", err=True)) if prints else lambda _: None,
+        save=lambda document: _write_json(document, folder),
+        print_progress=(lambda text: echo(f"bench   {text}", err=True)) if prints else lambda _: None,
     )
     interrupted = False
     try:

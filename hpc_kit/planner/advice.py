@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from hpc_kit.planner.constants import Constants, time_error
 from hpc_kit.planner.hardware import GIB
 from hpc_kit.planner.layout import TrainingLayout
-from hpc_kit.planner.memory import peak_memory
+from hpc_kit.planner.memory import model_state_bytes, peak_memory
 from hpc_kit.planner.search import Plan, PlanningTask
 
 FAST_NETWORK = 12.5e9
@@ -113,13 +113,14 @@ def strategy_of(layout: TrainingLayout) -> str:
 
 def matching_rule(task: PlanningTask, fitted: Constants) -> AdviceRule:
     """Return the row of the table that applies."""
-    alone = structs.replace(task.layout(), global_batch=1, recompute="full", offload=False)
+    single_gpu = structs.replace(task.layout(), global_batch=1, recompute="full", offload=False)
     limit = task.machine.gpu.memory * fitted.usable
-    layer = 18.0 * task.model.largest_layer
+    # 16-bit parameters, fp32 gradients, and the 12 bytes of Adam with its fp32 copy.
+    layer = sum(model_state_bytes(task.model.largest_layer, 1, 0, grad_bytes=4))
     if layer > limit:
-        size = f"the largest layer ({layer / GIB:.0f} GiB with its states) does not fit one GPU"
-        return LARGE_LAYER._replace(situation=size)
-    if peak_memory(alone, fitted).total <= limit:
+        situation = f"the largest layer ({layer / GIB:.0f} GiB with its states) does not fit one GPU"
+        return LARGE_LAYER._replace(situation=situation)
+    if peak_memory(single_gpu, fitted).total <= limit:
         return FITS
     if task.gpus <= task.machine.gpus_per_node:
         return ONE_NODE
@@ -162,6 +163,7 @@ def advise(task: PlanningTask, fitted: Constants, plans: tuple[Plan, ...]) -> Ad
 
 def _describe_agreement(compared: ComparedOrder, fastest: str, seconds: Mapping[str, float]) -> str:
     order, first = compared.order, compared.order[0]
+    # The fastest is none of the rule's strategies, but not clearly faster than the first of them.
     if fastest != first:
         share = seconds[first] / seconds[fastest] - 1
         return f"the numbers agree: {first} is within {share:.1%} of {fastest}, the fastest"
@@ -173,7 +175,7 @@ def _describe_agreement(compared: ComparedOrder, fastest: str, seconds: Mapping[
 
 
 def _describe_difference(faster: Plan, slower: Plan, error: float) -> str:
-    """Return a sentence on two plans in another order than the table's, and why."""
+    """Return a sentence on two plans whose order differs from the table's, with the reason."""
     more = slower.time.total / faster.time.total - 1
     unsure = f", less than the +-{error:.0%} of a prediction" if more < error else ""
     return (

@@ -31,8 +31,12 @@ class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
         flops: Operations/s of the fastest large 16-bit matrix product.
         bandwidth: Bytes/s of GPU memory.
         memory: Bytes of GPU memory.
-        link: Bytes/s past each rank of a ring inside a node; `latency`: seconds of one pass without data.
-        network: The same of a ring over `nodes` nodes (2) with `per_node` ranks on each (1); `latency_network`.
+        link: Bytes/s past each rank of a ring inside a node.
+        latency: Seconds of one pass around this ring without data.
+        network: Bytes/s past each rank of a ring over `nodes` nodes with `per_node` ranks on each.
+        latency_network: Seconds of one pass around this ring without data.
+        nodes: Default: 2.
+        per_node: Default: 1.
     """
 
     gpu: str = ""
@@ -76,10 +80,11 @@ def select_for_gpu(measured: Measurement, card: Gpu) -> Measurement:
     if not measured.gpu:
         return measured
     try:
-        same = hardware.find_gpu(measured.gpu, allow_similar=True).name == card.name
-    except SpecError:  # not in the table, and no more can be its description on the command line or in a cluster file
-        same = card.name not in hardware.gpu_names()
-    return measured if same else structs.replace(measured, gpu="", flops=None, bandwidth=None, memory=None)
+        is_same = hardware.find_gpu(measured.gpu, allow_similar=True).name == card.name
+    except SpecError:
+        # The measured GPU is not in the table. If the planned one is not either, the user has described this GPU.
+        is_same = card.name not in hardware.gpu_names()
+    return measured if is_same else structs.replace(measured, gpu="", flops=None, bandwidth=None, memory=None)
 
 
 def apply_measurement(measured: Measurement, machine: Machine, fitted: Constants) -> tuple[Machine, Constants]:
@@ -99,18 +104,19 @@ def apply_measurement(measured: Measurement, machine: Machine, fitted: Constants
     if measured.network:
         nodes, per_node = max(2, measured.nodes or 2), measured.per_node or 1
         ring = RankGroup(nodes * per_node, per_node, nodes)
+        # The inverse of `ring_bandwidth` and `collective_latency`.
         machine = structs.replace(machine, network=measured.network / network_share(fitted, ring))
         fitted = structs.replace(fitted, network=1.0)
         if measured.latency_network is not None:
-            more = max(0.0, measured.latency_network - fitted.latency)
-            fitted = structs.replace(fitted, latency_network=more / (ring.nodes - 1))
+            between_nodes = max(0.0, measured.latency_network - fitted.latency)
+            fitted = structs.replace(fitted, latency_network=between_nodes / (ring.nodes - 1))
     return structs.replace(machine, gpu=gpu), fitted
 
 
 def fit_bandwidth(points: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
-    """Fit (seconds before the first byte, bytes/s) to (bytes, seconds); None as for `fit_line`."""
-    found = fit_line(points)
-    return (max(0.0, found.start), 1 / found.slope) if found else None
+    """Fit a line through (bytes, seconds); return the latency in seconds and bytes/s, or None as `fit_line` does."""
+    line = fit_line(points)
+    return (max(0.0, line.intercept), 1 / line.slope) if line else None
 
 
 def _is_all_reduce(row: Mapping[str, Any]) -> bool:
@@ -126,11 +132,12 @@ def _fastest_backend(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any
     for row in rows:
         by_backend.setdefault(str(row.get("backend", "")), []).append(row)
 
-    def order(own: list[Mapping[str, Any]]) -> tuple[int, float, float]:
-        last = max(own, key=lambda row: (int(row["ranks"]), float(row["bytes"])))
-        return -int(last["ranks"]), -float(last["bytes"]), float(last["seconds"])
+    def sort_key(own: list[Mapping[str, Any]]) -> tuple[int, float, float]:
+        # Most ranks first, then the largest size, then the shortest time.
+        largest = max(own, key=lambda row: (int(row["ranks"]), float(row["bytes"])))
+        return -int(largest["ranks"]), -float(largest["bytes"]), float(largest["seconds"])
 
-    return min(by_backend.values(), key=order, default=[])
+    return min(by_backend.values(), key=sort_key, default=[])
 
 
 def fit_links(results: Iterable[Mapping[str, Any]], gpus_per_node: int, hosts: int | None = None) -> Measurement:
@@ -149,14 +156,15 @@ def fit_links(results: Iterable[Mapping[str, Any]], gpus_per_node: int, hosts: i
         by_ranks.setdefault(ranks, []).append((2 * (ranks - 1) / ranks * float(row["bytes"]), float(row["seconds"])))
     nodes = {n: hosts or -(-n // gpus_per_node) for n in by_ranks}
     inside = max((n for n in by_ranks if nodes[n] == 1), default=0)
-    outside = min((n for n in by_ranks if nodes[n] > 1), default=0)
-    near, far = (fit_bandwidth(by_ranks[n]) if n else None for n in (inside, outside))
+    across = min((n for n in by_ranks if nodes[n] > 1), default=0)
+    link, network = (fit_bandwidth(by_ranks[n]) if n else None for n in (inside, across))
     found = Measurement()
-    if near:
-        found = structs.replace(found, link=near[1], latency=near[0] / 2)
-    if far:
-        found = structs.replace(found, network=far[1], latency_network=far[0] / 2)
-        found = structs.replace(found, nodes=nodes[outside], per_node=max(1, outside // nodes[outside]))
+    # An all-reduce passes the ring twice.
+    if link:
+        found = structs.replace(found, link=link[1], latency=link[0] / 2)
+    if network:
+        found = structs.replace(found, network=network[1], latency_network=network[0] / 2)
+        found = structs.replace(found, nodes=nodes[across], per_node=max(1, across // nodes[across]))
     return found
 
 
@@ -180,17 +188,18 @@ def read_comm_result(path: Path, gpus_per_node: int) -> Measurement:
 
 def merge_measurements(one: Measurement, other: Measurement) -> Measurement:
     """Merge two measurements; numbers of `other` take precedence."""
+    # The plain values leave out numbers that were not measured, because the struct omits defaults.
     return structs.replace(one, **msgspec.to_builtins(other))
 
 
 class FittedLine(NamedTuple):
-    """A line through measured times: seconds = start + slope x bytes."""
+    """A line through measured times: seconds = intercept + slope x bytes."""
 
-    start: float
+    intercept: float
     """Seconds of an empty message: the latency alpha."""
     slope: float
     """Seconds per byte, beta; the bandwidth is 1 / slope."""
-    start_error: float | None
+    intercept_error: float | None
     """One standard error; None with as many points as unknowns."""
     slope_error: float | None
 
@@ -213,13 +222,14 @@ def fit_line(points: Iterable[tuple[float, float]]) -> FittedLine | None:
         raise HpcKitError(
             "numpy is not installed", found="the fit of the links needs numpy", remedy="pip install 'hpc_kit[plan]'"
         ) from None
+    # The weights of polyfit multiply the residuals, so 1 / seconds makes them relative.
     sizes, seconds = np.array(known).T
-    start_error = slope_error = None
+    intercept_error = slope_error = None
     if len(known) < 3:  # The line meets both points, so there are no residuals.
-        slope, start = np.polyfit(sizes, seconds, 1)
+        slope, intercept = np.polyfit(sizes, seconds, 1)
     else:
-        (slope, start), covariance = np.polyfit(sizes, seconds, 1, w=1 / seconds, cov=True)
-        slope_error, start_error = map(float, np.sqrt(np.diag(covariance)))
+        (slope, intercept), covariance = np.polyfit(sizes, seconds, 1, w=1 / seconds, cov=True)
+        slope_error, intercept_error = map(float, np.sqrt(np.diag(covariance)))
     # Equal times give a slope of about 1e-17 by rounding.
     grows = slope * np.ptp(sizes) > 1e-9 * seconds.min()
-    return FittedLine(float(start), float(slope), start_error, slope_error) if grows else None
+    return FittedLine(float(intercept), float(slope), intercept_error, slope_error) if grows else None

@@ -106,6 +106,7 @@ class CaseRow:
         value = normalize_word(self.text("pipeline_schedule"))
         if value.startswith(UNSUPPORTED_SCHEDULES):
             raise SpecError(f"pipeline_schedule is '{value}': zero-bubble schedules are not modelled")
+        # GPipe has the bubble of 1F1B, but keeps the activations of all micro-batches.
         if value in {"gpipe", "afab"}:
             self.assumed.append(f"pipeline_schedule '{value}' as 1f1b")
             return "1f1b"
@@ -121,6 +122,7 @@ class CaseRow:
         if "fp8" in value and value != "fp8":
             self.assumed.append(f"precision '{self.text('precision')}' as fp8")
             return "fp8"
+        # A precision that is known but not modelled is an error, any other unknown word counts as bf16.
         read = self.choice if any(part in value for part in UNSUPPORTED_PRECISIONS) else self.choice_or_default
         return read("precision", PRECISION, "bf16")
 
@@ -217,13 +219,11 @@ def _has_experts(word: str) -> bool:
 
 def _is_other_network(word: str) -> bool:
     """Return whether a name means another kind of network: `mamba2`, `T5-XXL`, `bert-large`, `falcon-mamba-7b`."""
-    words = [part for part in re.split(r"[\s_/-]+", word.strip().lower()) if part]
-    names = {normalize_word(word), *map(normalize_word, words[:1])}
-    names |= {one.rstrip("0123456789") for one in names}
-    anywhere = {normalize_word(one) for one in words} | {one.rstrip("0123456789") for one in words}
-    return bool(names & {*OTHER_NETWORKS} or anywhere & OTHER_NETWORK_WORDS) or normalize_word(word).startswith(
-        "statespace"
-    )
+    whole, words = normalize_word(word), [part for part in re.split(r"[\s_/-]+", word.strip().lower()) if part]
+    names = {whole, *map(normalize_word, words[:1])}
+    names |= {name.rstrip("0123456789") for name in names}
+    anywhere = {normalize_word(part) for part in words} | {part.rstrip("0123456789") for part in words}
+    return bool(names & {*OTHER_NETWORKS} or anywhere & OTHER_NETWORK_WORDS) or whole.startswith("statespace")
 
 
 FAST_LINK_NAMES = re.compile(r"nvlink|nvswitch|nvl|infinityfabric|xgmi|sxm")

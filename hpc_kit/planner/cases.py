@@ -99,7 +99,7 @@ def _read_csv(path: Path) -> tuple[list[str], dict[int, dict[str, str]]]:
 def reported_memory(layout: TrainingLayout, fitted: Constants) -> Memory:
     """Return the memory that the framework reports: of rank 0, or of the GPU with the highest peak."""
     if layout.framework in REPORTS_FIRST_STAGE:
-        return stage_memory(layout, fitted, split_stages(layout.model, layout.pp, by_cost=bool(fitted.by_cost))[0])
+        return stage_memory(layout, fitted, split_stages(layout, fitted.by_cost)[0])
     return peak_memory(layout, fitted)
 
 
@@ -143,6 +143,7 @@ def write_predictions(path: Path, predictions: Iterable[Prediction]) -> None:
 
 
 PADS_VOCABULARY = frozenset({"megatron", "megatron-deepspeed", "nemo"})
+"""Frameworks that pad the vocabulary to a multiple of 128 t (Megatron's --make-vocab-size-divisible-by)."""
 OVERLAPS_BY_DEFAULT = frozenset({"nemo"})
 """Frameworks whose recipes overlap tensor-parallel traffic by default."""
 MAX_LAYERS = 10_000
@@ -172,7 +173,7 @@ def _parse_row_model(cells: CaseRow, framework: str, tp: int) -> Transformer:
     hidden = cells.count("hidden")
     # Assume heads of width 128, as in most models.
     heads = cells.count("heads", max(1, hidden // 128))
-    gated, gpt = block not in {"gpt", "mpt", "nemotron"}, block == "gpt"
+    is_gated, is_gpt = block not in {"gpt", "mpt", "nemotron"}, block == "gpt"
     _check_heads(cells, hidden, heads, tp)
     vocab = cells.count("vocab", 51200)
     if framework in PADS_VOCABULARY:
@@ -189,11 +190,11 @@ def _parse_row_model(cells: CaseRow, framework: str, tp: int) -> Transformer:
         head_dim=max(1, hidden // heads) if cells.text("heads") else 128,
         vocab=vocab,
         seq_len=seq_len,
-        gated=gated,
-        tied=cells.flag("tied_embeddings", default=gpt),
-        biases=gpt,
-        norm_biases=gpt,
-        positions=seq_len if gpt else 0,
+        gated=is_gated,
+        tied=cells.flag("tied_embeddings", default=is_gpt),
+        biases=is_gpt,
+        norm_biases=is_gpt,
+        positions=seq_len if is_gpt else 0,
     )
 
 
@@ -205,13 +206,14 @@ def _check_heads(cells: CaseRow, hidden: int, heads: int, tp: int) -> None:
     """
     if not cells.text("heads"):
         return
-    keys = cells.count("kv_heads", heads, note=False)
+    kv_heads = cells.count("kv_heads", heads, note=False)
     if hidden % heads:
         raise SpecError(f"heads {heads} do not divide hidden {hidden}")
-    if heads % keys:
-        raise SpecError(f"kv_heads {keys} do not divide heads {heads}")
-    if heads % tp or (keys % tp and tp % keys):
-        raise SpecError(f"tp {tp} does not divide heads {heads}, kv_heads {keys}")
+    if heads % kv_heads:
+        raise SpecError(f"kv_heads {kv_heads} do not divide heads {heads}")
+    # With more tensor-parallel ranks than key heads, several ranks have a copy of one head.
+    if heads % tp or (kv_heads % tp and tp % kv_heads):
+        raise SpecError(f"tp {tp} does not divide heads {heads}, kv_heads {kv_heads}")
 
 
 def _parse_framework(cells: CaseRow) -> str:
@@ -254,43 +256,43 @@ def _parse_machine(cells: CaseRow, gpus: int) -> Machine:
 
 def _parse_degrees(cells: CaseRow, layers: int) -> dict[str, int]:
     """Return dp, tp, pp and cp, whose product is `gpus`; an empty dp is computed from it."""
-    found = {name: cells.count(name, 1) for name in ("tp", "pp", "cp")}
-    if found["pp"] > layers:
-        raise SpecError(f"pp {found['pp']} is more than the {layers} layers")
-    rest = math.prod(found.values())
+    degrees = {name: cells.count(name, 1) for name in ("tp", "pp", "cp")}
+    if degrees["pp"] > layers:
+        raise SpecError(f"pp {degrees['pp']} is more than the {layers} layers")
+    replica = math.prod(degrees.values())
     gpus, dp = cells.optional_count("gpus"), cells.optional_count("dp")
-    if dp is None and gpus is not None and gpus % rest:
-        raise SpecError(f"gpus {gpus} is no multiple of tp x pp x cp = {rest}")
+    if dp is None and gpus is not None and gpus % replica:
+        raise SpecError(f"gpus {gpus} is no multiple of tp x pp x cp = {replica}")
     if dp is None:
-        dp = (gpus or rest) // rest
+        dp = (gpus or replica) // replica
         cells.assumed.append("dp = gpus / (tp pp cp)" if gpus else "dp = 1")
     if gpus is None:
         cells.assumed.append("gpus = dp tp pp cp")
-    elif gpus != dp * rest:
+    elif gpus != dp * replica:
         cells.assumed.append("gpus is not dp tp pp cp: the degrees are believed")
-    return {"dp": dp, **found}
+    return {"dp": dp, **degrees}
 
 
 def _parse_batch(cells: CaseRow, dp: int) -> tuple[int, int | None]:
-    """Return sequences per step and per forward pass (None: unknown); an empty one is computed."""
-    batch, size, steps = (cells.optional_count(name) for name in ("global_batch", "micro_batch", "grad_accum"))
+    """Return global batch and micro-batch in sequences (micro-batch None: unknown); an empty cell is computed."""
+    batch, micro_batch, grad_accum = map(cells.optional_count, ("global_batch", "micro_batch", "grad_accum"))
     if batch is None:
-        if size is None or steps is None:
+        if micro_batch is None or grad_accum is None:
             raise SpecError("global_batch is empty")
         cells.assumed.append("global_batch = dp micro_batch grad_accum")
-        return dp * size * steps, size
-    if size is None and steps is not None:
-        if batch % (dp * steps):
-            raise SpecError(f"global_batch {batch} is no multiple of dp {dp} x grad_accum {steps}")
-        size = batch // (dp * steps)
+        return dp * micro_batch * grad_accum, micro_batch
+    if micro_batch is None and grad_accum is not None:
+        if batch % (dp * grad_accum):
+            raise SpecError(f"global_batch {batch} is no multiple of dp {dp} x grad_accum {grad_accum}")
+        micro_batch = batch // (dp * grad_accum)
         cells.assumed.append("micro_batch = global_batch / (dp grad_accum)")
-    if batch < dp * (size or 1):
-        raise SpecError(f"global_batch {batch} is less than dp {dp} x micro_batch {size or 1}")
-    if batch % (dp * (size or 1)):
+    if batch < dp * (micro_batch or 1):
+        raise SpecError(f"global_batch {batch} is less than dp {dp} x micro_batch {micro_batch or 1}")
+    if batch % (dp * (micro_batch or 1)):
         cells.assumed.append("micro-batches rounded: global_batch is no multiple of dp x micro_batch")
-    elif steps and size and batch != dp * size * steps:
+    elif grad_accum and micro_batch and batch != dp * micro_batch * grad_accum:
         cells.assumed.append("grad_accum is not global_batch / (dp micro_batch): the latter is believed")
-    return batch, size
+    return batch, micro_batch
 
 
 def _parse_layout(cells: CaseRow) -> TrainingLayout:
@@ -306,7 +308,8 @@ def _parse_layout(cells: CaseRow) -> TrainingLayout:
         precision = "fp16"
     if precision == "fp8" and not machine.gpu.flops8:
         raise SpecError(f"precision is fp8, which {machine.gpu.name} has not")
-    usual = "fp16" if precision == "fp16" else "bf16" if framework == "nemo" else "fp32"
+    # fp16 gradients are kept as they are; NeMo reduces in bf16, all others in fp32.
+    usual_grad_dtype = "fp16" if precision == "fp16" else "bf16" if framework == "nemo" else "fp32"
     layout = TrainingLayout(
         model=_parse_row_model(cells, framework, tp),
         machine=machine,
@@ -323,7 +326,7 @@ def _parse_layout(cells: CaseRow) -> TrainingLayout:
         precision=precision,
         rowwise=precision == "fp8" and cells.choice_or_default("fp8_recipe", case_cells.FP8_RECIPE) == "rowwise",
         compiled=cells.flag("torch_compile"),
-        grad_bytes=4 if cells.choice_or_default("grad_dtype", case_cells.GRAD_DTYPE, usual) == "fp32" else 2,
+        grad_bytes=4 if cells.choice_or_default("grad_dtype", case_cells.GRAD_DTYPE, usual_grad_dtype) == "fp32" else 2,
         framework=framework,
         offload=bool(cells.text("cpu_offload")) and cells.flag("cpu_offload"),
     )
@@ -397,29 +400,31 @@ def complete_layout(layout: TrainingLayout, cells: CaseRow, schedule: str, *, op
         schedule: The pipeline's schedule; "": unknown or no pipeline.
         open_batch: True if the micro-batch is missing and cannot be computed.
     """
-    share = layout.global_batch // layout.dp
+    sequences = layout.global_batch // layout.dp
     open_stages = layout.pp > 1 and not cells.text("virtual_stages")
     open_recompute = not cells.text("recompute")
-    sizes = [b for b in MICRO_BATCHES if share % b == 0] if open_batch else [layout.micro_batch]
-    chunks = _possible_virtual_stages(layout, schedule) if open_stages else [layout.virtual_stages]
-    again: list[Recompute] = ["none", "full"] if open_recompute else [layout.recompute]
+    micro_batches = [b for b in MICRO_BATCHES if sequences % b == 0] if open_batch else [layout.micro_batch]
+    virtual_stages = _possible_virtual_stages(layout, schedule) if open_stages else [layout.virtual_stages]
+    recompute: list[Recompute] = ["none", "full"] if open_recompute else [layout.recompute]
     options = [
         structs.replace(layout, micro_batch=b, virtual_stages=v, recompute=r)
-        for b, v, r in product(sizes, chunks, again)
+        for b, v, r in product(micro_batches, virtual_stages, recompute)
     ]
+    # Interleaved schedules need a multiple of p micro-batches.
     options = [one for one in options if one.virtual_stages == 1 or one.micro_batches % one.pp == 0] or options
-    moderate = open_stages and not schedule
-    chosen = choose_fastest(_fewest_virtual_stages(options) if moderate else options)
-    why = (
+    # Without a known schedule, recipes use few virtual stages and not the fastest number.
+    by_bubble = open_stages and not schedule
+    chosen = choose_fastest(_fewest_virtual_stages(options) if by_bubble else options)
+    fastest = (
         "the fastest that fits"
         if fits_memory(chosen, constants_of(chosen))
         else "which needs the least memory; nothing fits"
     )
-    few = f"the fewest for a bubble below {MAX_BUBBLE:.0%}, or the most there can be"
+    fewest = f"the fewest for a bubble below {MAX_BUBBLE:.0%}, or the most there can be"
     for name, is_open, reason in (
-        ("micro_batch", open_batch, why),
-        ("virtual_stages", open_stages, few if moderate else why),
-        ("recompute", open_recompute, why),
+        ("micro_batch", open_batch, fastest),
+        ("virtual_stages", open_stages, fewest if by_bubble else fastest),
+        ("recompute", open_recompute, fastest),
     ):
         if is_open:
             cells.assumed.append(f"{name} = {getattr(chosen, name)}, {reason}")
@@ -448,6 +453,7 @@ def _possible_virtual_stages(layout: TrainingLayout, schedule: str) -> list[int]
         for v in (*VIRTUAL_STAGES, layout.model.layers // layout.pp)
         if can_interleave(layout.model.layers, layout.pp, v)
     ]
+    # A known schedule here is the interleaved one, which has at least two virtual stages.
     return sorted(set(known))[bool(schedule) :] or [1]
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from hpc_kit.planner.constants import Constants
 from hpc_kit.planner.hardware import Machine, RankGroup
-from hpc_kit.planner.layout import TrainingLayout, split_stages
+from hpc_kit.planner.layout import TrainingLayout, owned_parameters, split_stages
 
 
 def ring_bandwidth(machine: Machine, fitted: Constants, group: RankGroup) -> float:
@@ -35,13 +35,13 @@ def all_reduce_seconds(machine: Machine, fitted: Constants, group: RankGroup, si
     """Return the seconds to sum `size` bytes over a group: 2 (n-1)/n S/W."""
     if group.ranks == 1:
         return 0.0
-    return 2 * (group.ranks - 1) / group.ranks * size / ring_bandwidth(machine, fitted, group) + 2 * collective_latency(
-        fitted, group
-    )
+    transfer = 2 * (group.ranks - 1) / group.ranks * size / ring_bandwidth(machine, fitted, group)
+    return transfer + 2 * collective_latency(fitted, group)
 
 
 def gather_seconds(machine: Machine, fitted: Constants, group: RankGroup, size: float) -> float:
     """Return the seconds to gather, or to reduce and scatter, `size` bytes in total: (n-1)/n S/W."""
+    # A ring all-reduce is a reduce-scatter and an all-gather.
     return all_reduce_seconds(machine, fitted, group, size) / 2
 
 
@@ -52,35 +52,27 @@ class Traffic(NamedTuple):
     group: RankGroup
 
 
-def owned_parameters(layout: TrainingLayout) -> float:
-    """Return the parameters of the first stage's ranks, before ZeRO shards them."""
-    model, layers = layout.model, max(stage.layers for stage in split_stages(layout.model, layout.pp))
-    tables = model.embedding_parameters + (0 if layout.pp > 1 else model.head_parameters)
-    return (layers * model.layer_parameters + tables) / layout.tp
-
-
-def traffic_per_step(layout: TrainingLayout) -> dict[str, Traffic]:
+def traffic_per_step(layout: TrainingLayout, fitted: Constants) -> dict[str, Traffic]:
     """Return the traffic of the stage with the most layers by kind; kinds without traffic are missing.
 
     A rank of a ring sends (n-1)/n of the bytes that are gathered or scattered, twice that for an all-reduce.
     """
-    model, m = layout.model, layout.micro_batches
-    layers = max(stage.layers for stage in split_stages(model, layout.pp))
-    owned = owned_parameters(layout)
-    all_reduces, passes = (6, 4) if layout.recompute == "full" else (4, 3)
-    activations = 2.0 * layout.tokens * model.hidden
-    keys = 4.0 * layout.micro_batch * layout.seq_len * model.kv_heads * model.head_dim / layout.tp
-    if layout.zero_stage == 3:
-        times = m if layout.pp == 1 else 1
-        gathered = times * ((4.0 if layout.pp == 1 else 2.0) + layout.grad_bytes) * owned
+    m, stages = layout.micro_batches, split_stages(layout, fitted.by_cost)
+    layers, owned = max(stage.layers for stage in stages), owned_parameters(layout, stages)
+    if layout.zero_stage == 3 and layout.pp == 1:
+        # Parameters of two bytes are gathered for the forward and for the backward pass.
+        reduced = m * (2 * 2.0 + layout.grad_bytes) * owned
+    elif layout.zero_stage == 3:
+        # In a pipeline, they stay gathered for the whole step.
+        reduced = (2.0 + layout.grad_bytes) * owned
     elif layout.zero_stage:
-        gathered = (layout.grad_bytes * (m if layout.zero_stage == 2 else 1) + 2.0) * owned
+        reduced = (layout.grad_bytes * (m if layout.zero_stage == 2 else 1) + 2.0) * owned
     else:
-        gathered = 2.0 * layout.grad_bytes * owned
+        reduced = 2.0 * layout.grad_bytes * owned
     sizes = {
-        "tensor": (2 * all_reduces * layers * m * activations, layout.tensor_group),
-        "context": (passes * layers * m * keys, layout.context_group),
-        "shard" if layout.zero_stage == 3 else "data": (gathered, layout.data_group),
+        "tensor": (2 * layout.tensor_all_reduces * layers * m * layout.boundary_bytes, layout.tensor_group),
+        "context": (layout.context_passes * layers * m * layout.key_value_bytes, layout.context_group),
+        "shard" if layout.zero_stage == 3 else "data": (reduced, layout.data_group),
     }
     found = {
         kind: Traffic(size * (group.ranks - 1) / group.ranks, group)
@@ -90,5 +82,5 @@ def traffic_per_step(layout: TrainingLayout) -> dict[str, Traffic]:
     if layout.pp > 1:
         # One way: the activations to the next stage. The gradients return on the other direction of the link.
         neighbours = RankGroup(2, 1, 2) if layout.pipeline_crosses_nodes else RankGroup(2, 2, 1)
-        found["pipeline"] = Traffic(layout.virtual_stages * m * activations / layout.tp, neighbours)
+        found["pipeline"] = Traffic(layout.virtual_stages * m * layout.boundary_bytes / layout.tp, neighbours)
     return found

@@ -10,6 +10,9 @@ from hpc_kit.planner.constants import Constants
 from hpc_kit.planner.layout import TrainingLayout
 from hpc_kit.planner.memory import activation_bytes
 
+TILE_ROWS, TILE_COLUMNS = 128, 256
+"""Usual tile of the output that one multiprocessor computes in cuBLAS."""
+
 
 class LayerTime(Struct, frozen=True):
     """Seconds of one layer's forward and backward pass by kind of work.
@@ -46,11 +49,13 @@ def matmul_seconds(
     """
     gpu = layout.machine.gpu
     peak = gpu.measured * fitted.quality * (gpu.flops8 * fitted.gemm8 if eight_bit else gpu.flops * fitted.gemm)
-    waves = math.ceil(math.ceil(m / 128) * math.ceil(n / 256) / gpu.units)
-    idle = 1 + fitted.wave * (waves * gpu.units * 128 * 256 / (m * n) - 1)
+    waves = math.ceil(math.ceil(m / TILE_ROWS) * math.ceil(n / TILE_COLUMNS) / gpu.units)
+    idle = 1 + fitted.wave * (waves * gpu.units * TILE_ROWS * TILE_COLUMNS / (m * n) - 1)
+    # The inputs have 8 or 16 bits, the output always 16.
     size = 1 if eight_bit else 2
     moved = fitted.traffic * (size * (m * k + k * n) + 2 * m * n)
     cast = fitted.cast8 * (fitted.rowwise if layout.rowwise else 1.0) * (m * k + k * n) if eight_bit else 0.0
+    # Operations and memory traffic overlap: the larger one counts, and both if they are similar.
     return math.hypot(2 * m * n * k / peak * idle, moved / gpu.bandwidth) + cast / gpu.bandwidth
 
 
@@ -76,29 +81,32 @@ def attention_seconds(layout: TrainingLayout, fitted: Constants) -> tuple[float,
     gpu, model = layout.machine.gpu, layout.model
     flops = layout.tokens * model.attention_flops(layout.seq_len) / layout.tp
     peak, product_share = gpu.flops * gpu.measured, fitted.gemm * fitted.quality
-    slow = 1 + fitted.context * (1 - 2 / layout.cp) if layout.cp > 2 else 1.0
+    # A causal mask gives the ranks of a sequence unequal work.
+    slowdown = 1 + fitted.context * (1 - 2 / layout.cp) if layout.cp > 2 else 1.0
     if layout.flash:
-        filled = math.ceil(model.head_dim / 8) * 8 / model.head_dim
+        padding = math.ceil(model.head_dim / 8) * 8 / model.head_dim
         share = min(fitted.attention * fitted.attention_quality, product_share)
-        forward = flops / 2 / (peak * share) * filled * slow
+        forward = flops / 2 / (peak * share) * padding * slowdown
         return forward, forward * fitted.attention_back
     if model.head_dim % 8:
-        slow *= fitted.unaligned
+        slowdown *= fitted.unaligned
     moved = fitted.scores * layout.tokens * layout.seq_len * model.heads / layout.tp / gpu.bandwidth
-    forward = slow * (flops / (peak * product_share) + moved)
+    forward = slowdown * (flops / (peak * product_share) + moved)
     return forward, 2 * forward
 
 
 def layer_time(layout: TrainingLayout, fitted: Constants) -> LayerTime:
     """Return the computation time of one layer for one micro-batch."""
     tokens, eight_bit = layout.tokens, layout.precision == "fp8"
-    ahead = back = 0.0
+    forward = backward = 0.0
     for n, k in matrix_shapes(layout):
-        ahead += matmul_seconds(layout, fitted, tokens, n, k, eight_bit=eight_bit)
-        back += matmul_seconds(layout, fitted, tokens, k, n, eight_bit=eight_bit) + matmul_seconds(
+        forward += matmul_seconds(layout, fitted, tokens, n, k, eight_bit=eight_bit)
+        # The gradients of the inputs and of the weights.
+        backward += matmul_seconds(layout, fitted, tokens, k, n, eight_bit=eight_bit) + matmul_seconds(
             layout, fitted, k, n, tokens, eight_bit=eight_bit
         )
     core, core_back = attention_seconds(layout, fitted)
+    # Without the scores, whose traffic `attention_seconds` counts.
     kept = activation_bytes(
         layout.model,
         layout.seq_len,
@@ -109,22 +117,17 @@ def layer_time(layout: TrainingLayout, fitted: Constants) -> LayerTime:
         dropout=layout.model.norm_biases,
         gate=fitted.gate,
     )
-    moved = (
-        fitted.elementwise
-        * (fitted.compiled if layout.compiled else 1.0)
-        * tokens
-        * kept
-        / layout.machine.gpu.bandwidth
-    )
+    bandwidth = layout.machine.gpu.bandwidth
+    elementwise = fitted.elementwise * (fitted.compiled if layout.compiled else 1.0) * tokens * kept / bandwidth
     if layout.micro_batches > 1:
         # The 16-bit gradient of each micro-batch is read and added to the accumulated one.
-        back += (2 + 2 * layout.grad_bytes) * layout.model.layer_weights / layout.tp / layout.machine.gpu.bandwidth
+        backward += (2 + 2 * layout.grad_bytes) * layout.model.layer_weights / layout.tp / bandwidth
     again = 0.0
     if layout.recompute == "full":
-        again = ahead + core + moved
+        again = forward + core + elementwise
     elif layout.recompute == "selective":
-        again = core if fitted.selective_core else fitted.selective_again * ahead + moved
-    return LayerTime(ahead, core, moved, back, core_back, 2 * moved, again)
+        again = core if fitted.selective_core else fitted.selective_again * forward + elementwise
+    return LayerTime(forward, core, elementwise, backward, core_back, 2 * elementwise, again)
 
 
 def head_seconds(layout: TrainingLayout, fitted: Constants) -> float:

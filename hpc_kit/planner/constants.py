@@ -121,6 +121,8 @@ def constants_for(framework: str, generation: str, fabric: str) -> Constants:
 
 
 CALIBRATED_GPUS = frozenset({"a100", "h100"})
+OTHER_GPU_ERROR = 0.20
+"""Additional error on a GPU without measured runs."""
 MAX_SHARDED_GPUS = 128
 """Maximum number of GPUs in measured runs with ZeRO-3 alone."""
 EXTRAPOLATION_ERROR = 0.05
@@ -134,7 +136,7 @@ def time_error(layout: TrainingLayout) -> tuple[float, tuple[str, ...]]:
     error = float(entry["frameworks"].get(layout.framework, entry["time"]))
     reasons = []
     if layout.machine.gpu.generation not in CALIBRATED_GPUS:
-        error += 0.20
+        error += OTHER_GPU_ERROR
         reasons.append(f"{layout.machine.gpu.name} was not among the measured GPUs")
     if layout.framework not in entry["frameworks"]:
         error += EXTRAPOLATION_ERROR
@@ -142,10 +144,10 @@ def time_error(layout: TrainingLayout) -> tuple[float, tuple[str, ...]]:
     own = f" with {layout.framework}" if layout.framework in entry["most"] else ""
     known: dict[str, dict[str, int]] = entry["most"]
     largest = known.get(layout.framework) or {name: max(one[name] for one in known.values()) for name in QUANTITY_NAMES}
-    for name, most in largest.items():
-        if getattr(layout, name) > most:
+    for name, measured in largest.items():
+        if getattr(layout, name) > measured:
             error += EXTRAPOLATION_ERROR
-            reasons.append(f"at most {most} {QUANTITY_NAMES[name]} were measured{own}")
+            reasons.append(f"at most {measured} {QUANTITY_NAMES[name]} were measured{own}")
     for kind in _unmeasured_kinds(layout):
         error += EXTRAPOLATION_ERROR
         reasons.append(f"no {kind} was measured{own}")
@@ -159,10 +161,12 @@ def _unmeasured_kinds(layout: TrainingLayout) -> list[str]:
     """Return the kinds of GPU, network and precision that no run of the framework had."""
     known: dict[str, list[str]] = constants_table()["error"]["kinds"]
     own = known.get(layout.framework) or [kind for kinds in known.values() for kind in kinds]
-    there = [layout.machine.gpu.generation] if layout.machine.gpu.generation in CALIBRATED_GPUS else []
+    # `time_error` has counted GPUs that no framework was measured on.
+    generation = layout.machine.gpu.generation
+    kinds = [generation] if generation in CALIBRATED_GPUS else []
     if layout.gpus > layout.machine.gpus_per_node:
-        there.append(layout.machine.fabric)
-    return [kind for kind in (*there, layout.precision) if kind not in own]
+        kinds.append(layout.machine.fabric)
+    return [kind for kind in (*kinds, layout.precision) if kind not in own]
 
 
 def memory_error(framework: str) -> float:

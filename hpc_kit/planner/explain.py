@@ -12,12 +12,13 @@ from hpc_kit.planner import communication_time, hardware
 from hpc_kit.planner.compute_time import layer_time
 from hpc_kit.planner.constants import Constants
 from hpc_kit.planner.hardware import GIB, RankGroup
-from hpc_kit.planner.layout import TrainingLayout
+from hpc_kit.planner.layout import TrainingLayout, owned_parameters, split_stages
 from hpc_kit.planner.memory import micro_batches_in_flight, peak_memory
 from hpc_kit.planner.search import Plan, describe_layout
 from hpc_kit.planner.step_time import (
     PCIE_SHARE,
     PRESSURE_THRESHOLD,
+    UPDATE_BYTES,
     StepTime,
     host_update_seconds,
     offload_bytes,
@@ -46,25 +47,24 @@ def time_terms(layout: TrainingLayout, fitted: Constants) -> dict[str, str]:
     gathered = "two gathers and a reduction of each layer and micro-batch"
     if layout.pp > 1:
         gathered = "a gather and a reduction of each layer, once a step"
-    more = f", {1e3 * fitted.launch_tensor:.2f} ms more with tp" if layout.tp > 1 else ""
+    tensor_launch = f", {1e3 * fitted.launch_tensor:.2f} ms more with tp" if layout.tp > 1 else ""
     scattered = "after each micro-batch" if layout.zero_stage == 2 else "once"
     calls = f"; {fitted.zero_calls:.1f} collectives a layer each way wait for one another" if fitted.zero_calls else ""
     reduced = f"reduced and scattered {scattered}, parameters gathered" if layout.zero_stage else "all-reduced"
     return {
         "compute": _compute_text(layout, fitted),
-        "tensor": f"{6 if layout.recompute == 'full' else 4} all-reduces a layer of 2 b s h bytes, "
-        f"2 (t-1)/t S/W, {tensor}",
-        "context": f"keys and values, 2 x 2 b s h_kv bytes, round the ring {4 if layout.recompute == 'full' else 3} "
-        f"times a layer, (c-1)/c S/W, {_bandwidth_text(layout, fitted, layout.context_group)}, beside attention",
+        "tensor": f"{layout.tensor_all_reduces} all-reduces a layer of 2 b s h bytes, 2 (t-1)/t S/W, {tensor}",
+        "context": f"keys and values, 2 x 2 b s h_kv bytes, round the ring {layout.context_passes} times a layer, "
+        f"(c-1)/c S/W, {_bandwidth_text(layout, fitted, layout.context_group)}, beside attention",
         "shard": f"ZeRO-3: {gathered}, (n-1)/n S/W, {data}, {fitted.shard_overlap:.0%} of it behind compute",
-        "launch": f"a layer's kernels take {1e3 * fitted.launch:.2f} ms to launch{more}; "
+        "launch": f"a layer's kernels take {1e3 * fitted.launch:.2f} ms to launch{tensor_launch}; "
         "counts where the GPU is done sooner" + (f"; {1e3 * fitted.wait:.2f} ms a layer more" if fitted.wait else ""),
         "boundary": "2 b s h bytes to the next stage and back, each micro-batch",
         "bubble": f"(p-1)/(v m) = ({layout.pp}-1)/({layout.virtual_stages} x {m}) = "
         f"{(layout.pp - 1) / (layout.virtual_stages * m):.1%} of the rest, plus what unequal stages add",
         "data": f"gradients of {layout.grad_bytes} bytes, {reduced}, {data}, less what the backward pass hides"
         + (calls if 0 < layout.zero_stage < 3 else ""),
-        "optimizer": "28 bytes a parameter moved, of the part that a rank owns",
+        "optimizer": f"{UPDATE_BYTES:.0f} bytes a parameter moved, of the part that a rank owns",
         "fixed": "the rest of a step, whatever its layout",
         "offload": f"gradients to the host and parameters back over PCIe, {PCIE_SHARE:.0%} of "
         f"{hardware.pcie_bandwidth(layout.machine.gpu) / 1e9:.0f} GB/s; the CPUs of a node update "
@@ -95,6 +95,7 @@ def memory_terms(plan: Plan, fitted: Constants) -> dict[str, str]:
     """Return the formula of each term of the memory."""
     layout = plan.layout
     shards, zero = f"/{layout.dp * layout.cp}", layout.zero_stage
+    # ZeRO-3 as FSDP does it: the parameters themselves are fp32, so Adam needs no copy of them.
     held, states = (4, 8) if zero == 3 else (2, 12)
     stage = f"stage {plan.memory.stage + 1} of {layout.pp}" if layout.pp > 1 else "the only stage"
     each = "2 s b h" if layout.recompute == "full" else "s b (outside + inside/t)"
@@ -138,13 +139,13 @@ def link_uses(plan: Plan, fitted: Constants) -> list[LinkUse]:
     """Return the traffic of a plan beside the capacity of its links."""
     layout, found = plan.layout, []
     machine, exposed = layout.machine, exposed_traffic(layout, plan.time)
-    for kind, (size, group) in communication_time.traffic_per_step(layout).items():
+    for kind, (size, group) in communication_time.traffic_per_step(layout, fitted).items():
         capacity = machine.gpu.link if group.nodes == 1 else machine.network * group.per_node
         reached = communication_time.ring_bandwidth(machine, fitted, group)
         found.append(LinkUse(kind, link_name(group), size, capacity, reached, exposed[kind]["seconds"]))
     if layout.offload and machine.gpu.generation != "cpu":
         capacity = hardware.pcie_bandwidth(machine.gpu)
-        owned = communication_time.owned_parameters(layout)
+        owned = owned_parameters(layout, split_stages(layout, fitted.by_cost))
         exposed_seconds = plan.time.offload - host_update_seconds(layout, owned)
         size = sum(offload_bytes(layout, owned))
         found.append(LinkUse("offload", "PCIe", size, capacity, PCIE_SHARE * capacity, exposed_seconds))
@@ -159,7 +160,8 @@ def link_sentences(plan: Plan, fitted: Constants) -> list[str]:
     found = [
         f"communication takes {busy / total:.1%} of the step; {exposed / total:.1%} is not hidden behind computation"
     ]
-    crossing = [use for use in communication_time.traffic_per_step(layout).values() if use.group.nodes > 1]
+    traffic = communication_time.traffic_per_step(layout, fitted)
+    crossing = [use for use in traffic.values() if use.group.nodes > 1]
     if crossing:
         largest = max(crossing, key=lambda use: use.size).group
         node = 8e-12 * machine.gpus_per_node  # from bytes/s of a GPU to Tb/s of a node
@@ -172,11 +174,11 @@ def link_sentences(plan: Plan, fitted: Constants) -> list[str]:
         )
     pcie = hardware.pcie_bandwidth(machine.gpu)
     if machine.gpu.link > pcie:
-        slow = structs.replace(machine, gpu=structs.replace(machine.gpu, link=pcie))
-        other = step_time(structs.replace(layout, machine=slow), fitted).total
+        pcie_machine = structs.replace(machine, gpu=structs.replace(machine.gpu, link=pcie))
+        on_pcie = step_time(structs.replace(layout, machine=pcie_machine), fitted).total
         found.append(
             f"links inside a node: {machine.gpu.link / 1e9:.0f} GB/s, {machine.gpu.link / pcie:.1f} times PCIe"
-            f" ({pcie / 1e9:.0f} GB/s); on PCIe the step takes {other:.4g} s ({other / total - 1:+.0%})"
+            f" ({pcie / 1e9:.0f} GB/s); on PCIe the step takes {on_pcie:.4g} s ({on_pcie / total - 1:+.0%})"
         )
     return found
 
@@ -226,6 +228,7 @@ def single_gpu_years(plan: Plan, fitted: Constants, tokens: float) -> str:
     gpu, model = layout.machine.gpu, layout.model
     alone = structs.replace(layout, dp=1, tp=1, pp=1, cp=1, recompute="full", offload=False, sequence_parallel=False)
     layer = layer_time(alone, fitted)
+    # Forward once, backward twice that, and the recomputed forward pass: four times a forward pass.
     work = 4 * alone.tokens * (2 * model.layer_weights + model.attention_flops(layout.seq_len))
     rate = work / (layer.forward + layer.backward)
     operations = 8 * tokens * model.parameters
@@ -305,6 +308,7 @@ def draw_plans(plans: Sequence[Plan], path: Path, limit: float) -> None:
     Raises:
         SpecError: matplotlib is not installed, or the file cannot be written.
     """
+    # matplotlib draws bars from the bottom, so the best plan is last.
     names = [describe_layout(plan.layout) for plan in plans][::-1]
     figure, (left, right) = pyplot().subplots(1, 2, sharey=True, figsize=(12, 1.2 + 0.45 * len(plans)))
     for axes, parts, scale in ((left, StepTime.__struct_fields__, 1.0), (right, MEMORY_TERMS, GIB)):

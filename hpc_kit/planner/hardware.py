@@ -22,6 +22,7 @@ USUAL_CARDS = {
     "v100-pcie": "v100-pcie-32g",
     "gh200": "gh200-96g",
 }
+"""Row of a family if a name has no memory size; families without an entry: their first row."""
 ALIASES = {
     "gh200-120g": "gh200-96g",
     "gh200-480g": "gh200-96g",
@@ -30,7 +31,7 @@ ALIASES = {
     "mi300": "mi300x",
     "mi300-192g": "mi300x-192g",
 }
-"""Other names of a row: they count the processor's memory or both dies of a card."""
+"""Other names of a row. Those of GH200 have the size of the processor's memory, those of MI250 that of both dies."""
 VISIBLE_SHARE = 0.99
 """Share of a card's nominal memory that its driver shows."""
 IGNORED_PARTS = re.compile(r"^(nvidia|tesla|amd|instinct|sxm\d?|hbm\d?e?|oam|nvl\d+|dgxs?|hgx|vf|h)$")
@@ -80,6 +81,7 @@ def normalize_gpu_name(name: str) -> str:
     """Return a card's name as in the table: `NVIDIA A100 80GB PCIe` becomes `a100-pcie-80g`."""
     words = re.split(r"[\s_-]+", MISSING_SEPARATOR.sub("-", name.lower()))
     parts = [part for part in words if part and not IGNORED_PARTS.match(part)]
+    # Rows end with the memory size: A100-SXM4-80GB, A100 80GB PCIe.
     sizes = [found[1] + "g" for part in parts if (found := re.fullmatch(r"(\d+)gi?b?", part))]
     key = "-".join([part for part in parts if not re.fullmatch(r"\d+gi?b?", part)] + sizes)
     return ALIASES.get(key, key)
@@ -100,17 +102,17 @@ def _row_name(key: str, *, exact: bool) -> str:
 
 
 class _GpuMatch(NamedTuple):
-    """The matching row, the GiB in the name if they differ from the row's, and unknown words."""
+    """The matching row, the GiB in the name if they differ from the row's (else 0), and unknown words."""
 
     row: str
-    size: float = 0.0
+    gib: float = 0.0
     unknown: str = ""
 
 
 def _match_gpu(name: str, *, allow_similar: bool) -> _GpuMatch:
-    """Find the row of a GPU, leaving out the last parts of the name until one matches.
+    """Find the row of a GPU, leaving out the last parts of the name until a row matches.
 
-    Rows with the same memory size are preferred. `allow_similar`: as in `find_gpu`.
+    Rows with the same memory size are preferred. `allow_similar` has the meaning of `find_gpu`.
 
     Raises:
         SpecError: No row matches, the name means a slice of a card, or the name has unknown words.
@@ -120,17 +122,18 @@ def _match_gpu(name: str, *, allow_similar: bool) -> _GpuMatch:
         return _GpuMatch(found)
     parts = key.split("-")
     size = f"{parts.pop().removesuffix('g')}g" if re.fullmatch(r"[1-9]\d{0,3}g?", parts[-1]) else ""
-    left: list[str] = []
+    omitted: list[str] = []
+    # A MIG slice has a part of the card's processors and memory, so the card's row would be wrong.
     while parts and "mig" not in parts:
-        if left and not allow_similar:
+        if omitted and not allow_similar:
             break
-        known, word = "-".join(parts), "-".join(left)
-        same = [row for row in _gpu_table() if size and row.startswith(f"{known}-") and row.endswith(f"-{size}")]
-        if same:
-            return _GpuMatch(same[0], unknown=word)
+        known, unknown = "-".join(parts), "-".join(omitted)
+        same_size = [row for row in _gpu_table() if size and row.startswith(f"{known}-") and row.endswith(f"-{size}")]
+        if same_size:
+            return _GpuMatch(same_size[0], unknown=unknown)
         if found := _row_name(known, exact=allow_similar):
-            return _GpuMatch(found, float(size[:-1]) * VISIBLE_SHARE if size else 0.0, word)
-        left.insert(0, parts.pop())
+            return _GpuMatch(found, float(size[:-1]) * VISIBLE_SHARE if size else 0.0, unknown)
+        omitted.insert(0, parts.pop())
     raise unknown_gpu_error(name)
 
 
@@ -142,9 +145,9 @@ def matched_name(name: str, *, allow_similar: bool = False) -> str:
     """
     if ":" in name or _row_name(normalize_gpu_name(name), exact=allow_similar):
         return ""
-    row, size, word = _match_gpu(name, allow_similar=allow_similar)
-    more = f" with {size:.1f} GiB" if size else ""
-    return f"gpu '{name}' as {row}{more}" + (f", ignoring '{word}'" if word else "")
+    row, gib, unknown = _match_gpu(name, allow_similar=allow_similar)
+    memory = f" with {gib:.1f} GiB" if gib else ""
+    return f"gpu '{name}' as {row}{memory}" + (f", ignoring '{unknown}'" if unknown else "")
 
 
 @cache
@@ -162,11 +165,11 @@ def find_gpu(name: str, *, allow_similar: bool = False) -> Gpu:
     """
     if ":" in name:
         return parse_data_sheet(name)
-    key, size, _ = _match_gpu(name, allow_similar=allow_similar)
+    key, gib, _ = _match_gpu(name, allow_similar=allow_similar)
     row = _gpu_table()[key]
     return Gpu(
         name=key,
-        memory=(size or row["memory"]) * GIB,
+        memory=(gib or row["memory"]) * GIB,
         bandwidth=row["memory_tb"] * 1e12,
         flops=row["tflops"] * 1e12,
         flops8=row.get("tflops8", 0) * 1e12,
@@ -204,6 +207,7 @@ def unknown_gpu_error(name: str) -> SpecError:
 
 
 DATA_SHEET_UNITS = {"memory": GIB, "memory_tb": 1e12, "tflops": 1e12, "tflops8": 1e12, "link": 1e9, "units": 1.0}
+"""Numbers of a described GPU, with the factor to bytes, bytes/s or operations/s."""
 
 
 def parse_data_sheet(text: str) -> Gpu:
@@ -292,5 +296,5 @@ class RankGroup(Struct, frozen=True):
 
 def make_rank_group(ranks: int, stride: int, gpus_per_node: int) -> RankGroup:
     """Return the group of `ranks` ranks with distance `stride`, where ranks fill node after node."""
-    per_node = max(1, min(ranks, gpus_per_node // stride)) if stride <= gpus_per_node else 1
+    per_node = min(ranks, max(1, gpus_per_node // stride))
     return RankGroup(ranks, per_node, -(-ranks // per_node))

@@ -32,8 +32,9 @@ ASSUMED_SEQ_LEN, ASSUMED_BATCH = 2048, 1024
 PLAN_MODEL = "PLAN_MODEL"
 """Variable of a job that `--write` wrote: its model, in the format of `--model`."""
 PLAN_FRAMEWORK, PLAN_PRECISION = "PLAN_FRAMEWORK", "PLAN_PRECISION"
+"""Variables of such a job with the values of --framework and --precision."""
 PLAN_FLASH, PLAN_OFFLOAD = "PLAN_FLASH", "PLAN_OFFLOAD"
-"""Further variables of such a job: the first two as for the options, the last two 1 or 0."""
+"""Variables of such a job that are 1 or 0."""
 PARAMETER_TOLERANCE = 0.02
 """Allowed relative difference between the parameters of the model and those in its job."""
 
@@ -116,14 +117,17 @@ def model_of_job(job: Job, root: Path) -> JobModel | None:
 
 
 def _model_of_shipped_program(job: Job, root: Path) -> JobModel | None:
-    """Return the byte GPT of a program in jobs/train: numbers of its command, of the job, or its own defaults."""
+    """Return the GPT on bytes that a program of jobs/train trains.
+
+    Its numbers are those of the command, then of the job, then the program's defaults.
+    """
     run = find_job_program(job, root)
     if run.program is None:
         return None
     layout, model = structs.asdict(job.layout), structs.asdict(job.model)
-    typed = {name: int(text) for name, text in run.values.items() if text.isdecimal()}
+    of_command = {name: int(text) for name, text in run.values.items() if text.isdecimal()}
     numbers = {
-        name: typed.get(name) or model.get(name) or layout.get(name) or default
+        name: of_command.get(name) or model.get(name) or layout.get(name) or default
         for name, default in run.program.defaults.items()
     }
     length = numbers["sequence"]
@@ -293,6 +297,7 @@ def _with_gpu_options(resources: Resources, per_node: int, *, agents: bool) -> R
 
 def _limit_with_margin(given: str | int | None, seconds: float) -> str | int:
     """Return the limit in whole minutes, or the base's own limit if that is longer."""
+    # sbatch understands 0 as no limit.
     needed = 60 * -(-int(TIME_MARGIN * seconds + START_SECONDS) // 60)
     with suppress(UnitError):
         if given is not None and (own := parse_time(str(given))) in {UNLIMITED, 0, max(own, needed)}:
@@ -333,15 +338,17 @@ def first_supported(
     shipped = {name: load.load_job(name, root=root) for name in BASE_JOBS}
     bases = {own.name: own} if own is not None else {}
     if not only:
-        ours = {base.command[1] for base in shipped.values()}
-        bases = {name: base for name, base in bases.items() if ours & {*base.command} and not base.component}
+        shipped_programs = {base.command[1] for base in shipped.values()}
+        bases = {
+            name: base for name, base in bases.items() if shipped_programs & {*base.command} and not base.component
+        }
         bases |= {name: base for name, base in shipped.items() if name not in bases}
-    known = {name: find_job_program(base, root).program for name, base in bases.items()}
-    for place, plan in enumerate(plans, start=1):
+    programs = {name: find_job_program(base, root).program for name, base in bases.items()}
+    for rank, plan in enumerate(plans, start=1):
         for name, base in bases.items():
-            program = known[name]
-            if program and (words := layout_options(plan.layout, program)) is not None:
-                return SupportedPlan(plan, name, structs.replace(base, command=(*base.command, *words)), place)
+            program = programs[name]
+            if program and (options := layout_options(plan.layout, program)) is not None:
+                return SupportedPlan(plan, name, structs.replace(base, command=(*base.command, *options)), rank)
     return None
 
 
@@ -352,11 +359,10 @@ def find_job_program(base: Job, root: Path) -> RunProgram:
 
 def training_steps(base: Job, root: Path) -> int | None:
     """Return the number of steps that a job trains; None if unknown."""
-    layout = find_job_program(base, root)
-    given = layout.values.get("steps", "")
-    if given.isdecimal() or layout.program is None:
-        return int(given) if given.isdecimal() else None
-    return layout.program.defaults.get("steps")
+    run = find_job_program(base, root)
+    if (steps := run.values.get("steps", "")).isdecimal():
+        return int(steps)
+    return run.program.defaults.get("steps") if run.program else None
 
 
 def layout_options(layout: TrainingLayout, program: Program) -> tuple[str, ...] | None:
@@ -364,6 +370,7 @@ def layout_options(layout: TrainingLayout, program: Program) -> tuple[str, ...] 
     if layout.precision in {"fp16", "fp8"} or layout.recompute == "selective":
         return None  # no shipped program supports these
     degrees = {"dp": layout.dp, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "zero": layout.zero_stage}
+    # Options by name: whether the layout needs them, and their values.
     wanted: dict[str, tuple[bool, tuple[str, ...]]] = {
         "bf16": (layout.machine.gpu.generation != "cpu", ()),
         "recompute": (layout.recompute == "full", ()),
@@ -373,7 +380,7 @@ def layout_options(layout: TrainingLayout, program: Program) -> tuple[str, ...] 
         "stages_per_rank": (layout.virtual_stages > 1, (str(layout.virtual_stages),)),
         "accumulate": (layout.micro_batches > 1 and "micro_batches" not in program.names, (str(layout.micro_batches),)),
     }
-    asked = {name: value for name, (is_so, value) in wanted.items() if is_so}
-    if not can_split(program, degrees) or not asked.keys() <= program.names:
+    needed = {name: value for name, (is_needed, value) in wanted.items() if is_needed}
+    if not can_split(program, degrees) or not needed.keys() <= program.names:
         return None
-    return tuple(word for name, value in asked.items() for word in (f"--{name.replace('_', '-')}", *value))
+    return tuple(word for name, value in needed.items() for word in (f"--{name.replace('_', '-')}", *value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -19,13 +20,16 @@ class TrainingLayout(Struct, frozen=True, kw_only=True):
 
     Attributes:
         dp, tp, pp, cp: Degrees of data, tensor, pipeline and context parallelism; their product is `gpus`.
-        virtual_stages: Transformer chunks a pipeline rank holds; 1: not interleaved.
+        virtual_stages: Number of chunks of layers on a pipeline rank; 1: not interleaved.
         zero_stage: 0 none, 1 optimizer states, 2 + gradients, 3 + parameters, sharded over dp x cp.
         micro_batch: Sequences of one forward pass on one data-parallel rank.
-        global_batch: Sequences a step.
-        grad_bytes: Bytes a parameter in which gradients are kept and reduced.
+        global_batch: Sequences of one step.
+        tp_overlap: Tensor-parallel communication overlaps with matrix products.
+        grad_bytes: Bytes in which the gradient of a parameter is kept and reduced.
         flash: Attention without an s x s matrix.
-        precision: Of the matrix products: `bf16`, `fp16`, `fp8`.
+        precision: Number format of the matrix products: `bf16`, `fp16`, `fp8`.
+        rowwise: 8-bit products have a scale for each row, not for each tensor.
+        compiled: torch.compile fuses kernels.
         offload: Gradients and optimizer states are in the host's memory, and its CPUs update the parameters. With
             ZeRO-3 the parameters are there, too.
     """
@@ -68,6 +72,32 @@ class TrainingLayout(Struct, frozen=True, kw_only=True):
         return self.micro_batch * self.seq_len / self.cp
 
     @property
+    def boundary_bytes(self) -> float:
+        """Bytes of the 16-bit activations between two layers, of one micro-batch on one rank: 2 b s h."""
+        return 2.0 * self.tokens * self.model.hidden
+
+    @property
+    def key_value_bytes(self) -> float:
+        """Bytes of a layer's 16-bit keys and values for the whole sequences of a micro-batch."""
+        return 4.0 * self.micro_batch * self.seq_len * self.model.kv_heads * self.model.head_dim / self.tp
+
+    @property
+    def tensor_all_reduces(self) -> int:
+        """All-reduces of a layer over the tensor group.
+
+        Attention and MLP have one each, forward and backward; full recomputation repeats the forward pass.
+        """
+        return 6 if self.recompute == "full" else 4
+
+    @property
+    def context_passes(self) -> int:
+        """Passes of a layer's keys and values around the ring of the context group.
+
+        One forward, two backward (keys and values, and their gradients), and one for full recomputation.
+        """
+        return 4 if self.recompute == "full" else 3
+
+    @property
     def tensor_group(self) -> RankGroup:
         """The ranks that share each matrix."""
         return make_rank_group(self.tp, 1, self.machine.gpus_per_node)
@@ -103,31 +133,46 @@ class PipelineStage(Struct, frozen=True):
     embedding: bool
     head: bool
 
+    def table_parameters(self, model: Transformer) -> int:
+        """Return the parameters of the tables of this stage."""
+        return (model.embedding_parameters if self.embedding else 0) + (model.head_parameters if self.head else 0)
 
-def split_stages(model: Transformer, pp: int, *, by_cost: bool = False) -> tuple[PipelineStage, ...]:
-    """Split a model into pipeline stages.
 
-    By number: L/p layers each, the remainder on the first ones. By cost: each stage takes blocks until it has its share
-    of all multiplications, the output counted with V h (nanotron does so; its first stages have more layers).
+def split_stages(layout: TrainingLayout, by_cost: float = 0.0) -> tuple[PipelineStage, ...]:
+    """Split the model of a layout into pipeline stages.
+
+    Args:
+        layout: The layout.
+        by_cost: 0: L/p layers each, the remainder on the first stages. 1: each stage takes layers until it has its
+            share of all multiplications, V h for the output included. nanotron splits so; its first stages have more
+            layers.
     """
+    model, pp = layout.model, layout.pp
     if by_cost and pp > 1:
         counts = _layers_by_cost(model, pp)
     else:
-        each, over = divmod(model.layers, pp)
-        counts = [each + (i < over) for i in range(pp)]
-    return tuple(PipelineStage(count, i == 0, i == pp - 1) for i, count in enumerate(counts))
+        quotient, remainder = divmod(model.layers, pp)
+        counts = [quotient + (index < remainder) for index in range(pp)]
+    return tuple(PipelineStage(count, index == 0, index == pp - 1) for index, count in enumerate(counts))
 
 
 def _layers_by_cost(model: Transformer, pp: int) -> list[int]:
     layer, head = model.layer_weights, model.vocab * model.hidden
     total = layer * model.layers + head
     counts = [0] * pp
-    rank = 0
-    for block in range(model.layers):
-        while block * layer * pp >= total * (rank + 1) and rank < pp - 1:
-            rank += 1
-        counts[rank] += 1
+    stage = 0
+    for index in range(model.layers):
+        # The layers before this one reach the end of the share of the stage. Integers, so that nothing is rounded.
+        while index * layer * pp >= total * (stage + 1) and stage < pp - 1:
+            stage += 1
+        counts[stage] += 1
     return counts
+
+
+def owned_parameters(layout: TrainingLayout, stages: Sequence[PipelineStage]) -> float:
+    """Return the parameters of a rank before ZeRO shards them: most layers of a stage, and the first stage's tables."""
+    layers = max(stage.layers for stage in stages)
+    return (layers * layout.model.layer_parameters + stages[0].table_parameters(layout.model)) / layout.tp
 
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
@@ -193,9 +238,9 @@ def virtual_stage_options(layout: TrainingLayout) -> list[int]:
     return [v for v in VIRTUAL_STAGES if can_interleave(layout.model.layers, layout.pp, v)]
 
 
-def can_interleave(layers: int, pp: int, each: int) -> bool:
+def can_interleave(layers: int, pp: int, virtual_stages: int) -> bool:
     """Return whether a pipeline's stages can have this many chunks each.
 
     The layers divide evenly, or the two tables take the place of layers (Llama 3's 126 layers in 16 x 8 chunks).
     """
-    return each == 1 or any((layers + tables) % (pp * each) == 0 for tables in (0, 1, 2))
+    return virtual_stages == 1 or any((layers + tables) % (pp * virtual_stages) == 0 for tables in (0, 1, 2))

@@ -20,53 +20,51 @@ SECONDS = 2.0
 """Duration of each measurement."""
 
 
-def best_time(work: Callable[[], object], settle: Callable[[], object], seconds: float = SECONDS) -> float:
-    """Return the seconds of the fastest of many runs, after one warm-up."""
+def time_runs(work: Callable[[], object], seconds: float) -> list[float]:
+    """Return the seconds of each run in a period of `seconds`, at least one, after one warm-up."""
     work()
-    settle()
-    best, end = float("inf"), time.perf_counter() + seconds
-    while best == float("inf") or time.perf_counter() < end:
-        begin = time.perf_counter()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter()
         work()
-        settle()
-        best = min(best, time.perf_counter() - begin)
-    return best
-
-
-def mean_time(work: Callable[[], object], settle: Callable[[], object], seconds: float = SECONDS) -> float:
-    """Return the mean seconds of the runs in a period, after one warm-up."""
-    work()
-    settle()
-    runs, begin = 0, time.perf_counter()
-    while not runs or time.perf_counter() - begin < seconds:
-        work()
-        settle()
-        runs += 1
-    return (time.perf_counter() - begin) / runs
+        times.append(time.perf_counter() - start)
+    return times
 
 
 def measure_device(
-    device: torch.device, seconds: float = SECONDS, timer: Callable[..., float] = best_time
+    device: torch.device, seconds: float = SECONDS, summarize: Callable[[list[float]], float] = min
 ) -> Measurement:
     """Measure one device.
 
     Args:
         device: The device.
         seconds: Duration of each measurement.
-        timer: `best_time`, for the rate that the device can reach, or `mean_time`, for the rate that it keeps up.
+        summarize: Chooses the time that counts: `min` for the rate that the device can reach, `statistics.mean` for
+            the rate that it sustains.
     """
     import torch
 
     cuda = device.type == "cuda"
-    size, kind = (8192, torch.bfloat16) if cuda else (1024, torch.float32)
-    settle: Callable[[], object] = torch.cuda.synchronize if cuda else (lambda: None)
-    a = torch.randn(size, size, device=device, dtype=kind)
-    b = torch.randn(size, size, device=device, dtype=kind)
+
+    def measure(work: Callable[[], object]) -> float:
+        def synchronized_work() -> None:
+            work()
+            if cuda:
+                torch.cuda.synchronize(device)
+
+        return summarize(time_runs(synchronized_work, seconds))
+
+    # Large enough for the full rate: 400 MB of matrices on a GPU, 12 MB on a core.
+    size, dtype = (8192, torch.bfloat16) if cuda else (1024, torch.float32)
+    a = torch.randn(size, size, device=device, dtype=dtype)
+    b = torch.randn(size, size, device=device, dtype=dtype)
     out = torch.empty_like(a)
-    flops = 2 * size**3 / timer(lambda: torch.mm(a, b, out=out), settle, seconds)
-    many = torch.empty(2**30 if cuda else 2**26, device=device, dtype=torch.uint8)
-    copy = torch.empty_like(many)
-    bandwidth = 2 * many.numel() / timer(lambda: copy.copy_(many), settle, seconds)
+    flops = 2 * size**3 / measure(lambda: torch.mm(a, b, out=out))
+    # Larger than the caches. A copy reads and writes each byte.
+    source = torch.empty(2**30 if cuda else 2**26, device=device, dtype=torch.uint8)
+    copy = torch.empty_like(source)
+    bandwidth = 2 * source.numel() / measure(lambda: copy.copy_(source))
     name = torch.cuda.get_device_name(device) if cuda else "cpu"
     memory = float(torch.cuda.get_device_properties(device).total_memory) if cuda else None
     return Measurement(gpu=name, flops=flops, bandwidth=bandwidth, memory=memory)

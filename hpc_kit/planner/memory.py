@@ -85,7 +85,9 @@ def activation_bytes(
     all of it by t. The term 5 a s disappears with flash attention or recomputed attention; 2 h remain if the whole
     layer is recomputed. A gated MLP keeps `gate` bytes for each column.
     """
+    # Two bytes a column: inputs of both norms, of attention and of the MLP; dropout masks of one byte, two a layer.
     outside = (10.0 if dropout else 8.0) * model.hidden
+    # Queries and the output have the width of all heads, keys and values that of the key heads.
     attention = 2.0 * model.head_dim * (2 * model.heads + 2 * model.kv_heads)
     inside = attention + (gate if model.gated else 4.0) * model.ffn
     scores = 0.0 if flash or recompute == "selective" else 5.0 * model.heads * seq_len
@@ -110,8 +112,9 @@ def micro_batches_in_flight(layout: TrainingLayout, index: int = 0) -> float:
 def stage_memory(layout: TrainingLayout, fitted: Constants, stage: PipelineStage, index: int = 0) -> Memory:
     """Return the peak memory of a GPU of one stage."""
     model, shards = layout.model, layout.dp * layout.cp
-    tables = (model.embedding_parameters if stage.embedding else 0) + (model.head_parameters if stage.head else 0)
+    tables = stage.table_parameters(model)
     if stage.head and not stage.embedding and model.tied:
+        # The last stage needs a copy of the tied table.
         tables += model.vocab * model.hidden
     owned = (stage.layers * model.layer_parameters + tables) / layout.tp
     parameters, gradients, optimizer = model_state_bytes(
@@ -122,7 +125,7 @@ def stage_memory(layout: TrainingLayout, fitted: Constants, stage: PipelineStage
         gradients = layout.grad_bytes * model.largest_layer / layout.tp
     if layout.offload:
         optimizer, parameters = 0.0, parameters if layout.zero_stage < 3 else 0.0
-    kept = micro_batches_in_flight(layout, index)
+    in_flight = micro_batches_in_flight(layout, index)
     activations, working = _activation_memory(layout, fitted)
     # From the second micro-batch on, the previous output is still allocated.
     each = fitted.logit_bytes + (fitted.logit_kept if layout.micro_batches > 1 else 0.0)
@@ -136,19 +139,19 @@ def stage_memory(layout: TrainingLayout, fitted: Constants, stage: PipelineStage
         parameters,
         gradients,
         optimizer,
-        kept * stage.layers * activations + (working if stage.layers else 0.0),
+        in_flight * stage.layers * activations + (working if stage.layers else 0.0),
         logits,
         fitted.reserve * GIB + fitted.state_waste * on_gpu + unsharded,
         index,
-        _prefetched_bytes(layout, fitted, stage, kept) if fitted.ahead else 0.0,
+        _prefetched_bytes(layout, fitted, stage, in_flight) if fitted.ahead else 0.0,
     )
-    # Before an allocation fails, the allocator waits for the GPU and gets these bytes back.
+    # Before an allocation fails, the allocator waits for the GPU and gets these bytes back. Memory 0 means unknown.
     excess = found.total - (layout.machine.gpu.memory * fitted.usable or math.inf)
     # One byte more, because sums are rounded.
     return structs.replace(found, ahead=max(0.0, found.ahead - excess - 1)) if excess > 0 and found.ahead else found
 
 
-def _prefetched_bytes(layout: TrainingLayout, fitted: Constants, stage: PipelineStage, kept: float) -> float:
+def _prefetched_bytes(layout: TrainingLayout, fitted: Constants, stage: PipelineStage, in_flight: float) -> float:
     """Return the bytes gathered for layers that the host has launched before the GPU reaches them.
 
     Each layer gathers its input over the tensor group twice in the forward pass. In a pipeline the host runs ahead
@@ -160,14 +163,15 @@ def _prefetched_bytes(layout: TrainingLayout, fitted: Constants, stage: Pipeline
     layers = fitted.ahead if layout.micro_batches > 1 else fitted.ahead / 2
     if layout.pp > 1:
         stalls = layout.gpus >= STALLING_GPUS or layout.tensor_group.nodes > 2
-        layers = 0.0 if stalls else min(max(0.0, (kept - 2) * stage.layers), fitted.ahead)
+        layers = 0.0 if stalls else min(max(0.0, (in_flight - 2) * stage.layers), fitted.ahead)
+    # Two inputs of 2 bytes; 1/t of each is on the rank anyway.
     return layout.tokens * 4 * layout.model.hidden * (1 - 1 / layout.tp) * layers
 
 
 def _activation_memory(layout: TrainingLayout, fitted: Constants) -> tuple[float, float]:
     """Return the bytes that a layer keeps of one micro-batch, and the extra bytes of the active layer."""
 
-    def of_token(recompute: str) -> float:
+    def bytes_per_token(recompute: str) -> float:
         return activation_bytes(
             layout.model,
             layout.seq_len,
@@ -181,22 +185,23 @@ def _activation_memory(layout: TrainingLayout, fitted: Constants) -> tuple[float
 
     # The active layer gathers the input of a matrix product and its gradient.
     gathered = 4.0 * layout.model.hidden * (1 - 1 / layout.tp) if layout.sequence_parallel else 0.0
-    whole, scale = of_token("none"), fitted.activation_scale
+    whole, scale = bytes_per_token("none"), fitted.activation_scale
     if layout.recompute == "full":
-        return layout.tokens * of_token("full"), layout.tokens * (scale * whole + gathered)
+        # The active layer has recomputed all of its activations.
+        return layout.tokens * bytes_per_token("full"), layout.tokens * (scale * whole + gathered)
     if layout.recompute == "none":
         return layout.tokens * scale * whole, layout.tokens * gathered
     if not fitted.selective_core:
         return layout.tokens * scale * fitted.selective_share * whole, layout.tokens * gathered
-    kept = of_token("selective")
+    kept = bytes_per_token("selective")
     return layout.tokens * scale * kept, layout.tokens * (scale * (whole - kept) + gathered)
 
 
 def peak_memory(layout: TrainingLayout, fitted: Constants) -> Memory:
     """Return the memory of the stage with the highest peak, which is the first or the last."""
-    parts = split_stages(layout.model, layout.pp, by_cost=bool(fitted.by_cost))
-    first = stage_memory(layout, fitted, parts[0])
+    stages = split_stages(layout, fitted.by_cost)
+    first = stage_memory(layout, fitted, stages[0])
     if layout.pp == 1:
         return first
-    last = stage_memory(layout, fitted, parts[-1], layout.pp - 1)
+    last = stage_memory(layout, fitted, stages[-1], layout.pp - 1)
     return max(first, last, key=lambda memory: memory.total)

@@ -16,11 +16,13 @@ from hpc_kit.planner.transformer import Transformer, gpt
 
 MODELS_FILE = Path(__file__).with_name("models.toml")
 MAX_NUMBER = 10**7
+"""Numbers of a model are smaller."""
 MAX_ASSUMED_SEQ_LEN = 8192
 """Maximum assumed tokens per sequence: a config contains the context limit, not the training length."""
 
 LLAMA_LIKE = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "olmo", "internlm2", "phi3"})
 GPT_LIKE = frozenset({"gpt2", "opt", "bloom", "gpt_neox", "gpt_bigcode", "mpt"})
+"""Values of `model_type` in a `config.json`, by kind of block."""
 
 CONFIG_KEYS: dict[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers"),
@@ -32,7 +34,7 @@ CONFIG_KEYS: dict[str, tuple[str, ...]] = {
     "seq_len": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"),
     "head_dim": ("head_dim",),
 }
-"""Keys of a `config.json` for each number, by family."""
+"""Keys of a `config.json` for each number: model types name the same number differently."""
 OPTIONAL_FIELDS: dict[str, int] = {
     field.name: field.default for field in structs.fields(Transformer) if isinstance(field.default, int)
 }
@@ -115,8 +117,8 @@ def model_from_numbers(text: str) -> Transformer:
     is_gpt = bool(given.pop("gpt", 0))
     flags = {
         name: bool(given.pop(name))
-        for name, usual in OPTIONAL_FIELDS.items()
-        if isinstance(usual, bool) and name in given
+        for name, default in OPTIONAL_FIELDS.items()
+        if isinstance(default, bool) and name in given
     }
     return _build_model(given, "numbers", text, is_gpt=is_gpt, **{"tied": False, **flags})
 
@@ -127,7 +129,7 @@ def format_model(model: Transformer) -> str:
         return model.name
     values = structs.asdict(model)
     config = {name: values[name] for name in CONFIG_KEYS} | {
-        name: int(values[name]) for name, usual in OPTIONAL_FIELDS.items() if values[name] != usual
+        name: int(values[name]) for name, default in OPTIONAL_FIELDS.items() if values[name] != default
     }
     return ",".join(f"{name}={value}" for name, value in config.items())
 
@@ -189,11 +191,13 @@ def _parse_config(config: Mapping[str, Any], kind: str, path: Path) -> Transform
     tied = bool(config.get("tie_word_embeddings", is_gpt or kind == "gemma"))
     if is_gpt:
         given.setdefault("seq_len", 2048)
+        # BLOOM and MPT have ALiBi, GPT-NeoX has rotary positions: no table. OPT's table has an offset of 2.
         given["positions"] = {"bloom": 0, "gpt_neox": 0, "mpt": 0, "opt": given["seq_len"] + 2}.get(
             kind, given["seq_len"]
         )
     if kind == "gpt_bigcode" and config.get("multi_query", True):
         given["kv_heads"] = 1
+    # In transformers, Qwen2 always has biases of queries, keys and values only, and Mistral has none.
     has_bias = bool(config.get("attention_bias")) and kind != "mistral"
     other = {
         "qkv_biases": kind == "qwen2" or has_bias,
@@ -211,16 +215,17 @@ def _build_model(
         if not 0 < value < MAX_NUMBER and not (key in OPTIONAL_FIELDS and value == 0):
             raise SpecError(f"{key} of the model is out of range", found=f"{key} = {value} in {place}", remedy="from 1")
     hidden, heads = given["hidden"], given["heads"]
-    kv = given.get("kv_heads", heads)
+    kv_heads = given.get("kv_heads", heads)
     if "head_dim" not in given and hidden % heads:
         raise SpecError(
             f"{heads} heads do not divide a hidden size of {hidden}", found=place, remedy="heads that do, or head_dim"
         )
-    if heads % kv:
-        raise SpecError(f"{kv} kv_heads do not divide {heads} heads", found=place, remedy="a divisor of heads")
-    default = 4 * hidden if is_gpt else 256 * -(-8 * hidden // 3 // 256)
-    usual = {"kv_heads": kv, "ffn": default, "vocab": 32000, "seq_len": 4096, "head_dim": hidden // heads}
-    fields: dict[str, Any] = {**usual, **given}
+    if heads % kv_heads:
+        raise SpecError(f"{kv_heads} kv_heads do not divide {heads} heads", found=place, remedy="a divisor of heads")
+    # Llama's rule: 8/3 h, so that three matrices have the parameters of two of 4 h, in multiples of 256.
+    ffn = 4 * hidden if is_gpt else 256 * -(-8 * hidden // 3 // 256)
+    defaults = {"kv_heads": kv_heads, "ffn": ffn, "vocab": 32000, "seq_len": 4096, "head_dim": hidden // heads}
+    fields: dict[str, Any] = {**defaults, **given}
     if is_gpt:
         return gpt(name, **{**fields, "tied": tied, **other})
     return Transformer(name=name, tied=tied, **other, **fields)

@@ -123,43 +123,48 @@ def search_layouts(task: PlanningTask, fitted: Constants) -> SearchResult:
     plans: list[Plan] = []
     rejected: list[RejectedLayout] = []
     limit = task.machine.gpu.memory * fitted.usable
-    seen = 0
-    known: dict[tuple[object, ...], LayerTime] = {}
-    for layout in _parallel_degrees(task):
-        if reason := _illegal_reason(layout):
-            rejected.append(RejectedLayout(layout, reason))
+    layout_count = 0
+    layer_times: dict[tuple[object, ...], LayerTime] = {}
+    for degrees in _parallel_degrees(task):
+        if reason := _illegal_reason(degrees):
+            rejected.append(RejectedLayout(degrees, reason))
             continue
-        least: RejectedLayout | None = None
+        nearest: RejectedLayout | None = None
         fits = False
-        for one in _layout_variants(layout, fitted):
-            seen += 1
-            memory = peak_memory(one, fitted)
+        for layout in _layout_variants(degrees, fitted):
+            layout_count += 1
+            memory = peak_memory(layout, fitted)
             if memory.total > limit:
-                lack = (memory.total - limit) / GIB
-                if least is None or lack < least.missing_gib:
-                    least = RejectedLayout(one, f"does not fit by {lack:.1f} GiB", lack)
+                missing = (memory.total - limit) / GIB
+                if nearest is None or missing < nearest.missing_gib:
+                    nearest = RejectedLayout(layout, f"does not fit by {missing:.1f} GiB", missing)
                 continue
             fits = True
-            key = (one.tp, one.cp, one.micro_batch, one.recompute, one.micro_batches > 1)
-            if key not in known:
-                known[key] = layer_time(one, fitted)
-            plans.append(Plan(one, memory, step_time(one, fitted, memory.total / task.machine.gpu.memory, known[key])))
-        if least is not None and not fits:
-            rejected.append(least)
+            # The fields on which `layer_time` depends: many layouts share one result.
+            key = (layout.tp, layout.cp, layout.micro_batch, layout.recompute, layout.micro_batches > 1)
+            if key not in layer_times:
+                layer_times[key] = layer_time(layout, fitted)
+            filled = memory.total / task.machine.gpu.memory
+            plans.append(Plan(layout, memory, step_time(layout, fitted, filled, layer_times[key])))
+        if nearest is not None and not fits:
+            rejected.append(nearest)
     plans.sort(key=lambda plan: (plan.time.total, plan.memory.total))
-    rejected.sort(key=lambda one: (one.missing_gib == 0, one.missing_gib))
-    return SearchResult(tuple(plans), tuple(rejected), seen)
+    # Layouts that only lack memory come before those that are illegal.
+    rejected.sort(key=lambda each: (each.missing_gib == 0, each.missing_gib))
+    return SearchResult(tuple(plans), tuple(rejected), layout_count)
 
 
 def _parallel_degrees(task: PlanningTask) -> Iterator[TrainingLayout]:
     """Yield layouts whose degrees multiply to the number of GPUs."""
     for tp in divisors(task.gpus):
+        # Larger degrees cross nodes and are illegal; one such degree is kept to name the reason.
         if tp > 2 * task.machine.gpus_per_node:
             continue
         for pp in divisors(task.gpus // tp):
             if pp > task.model.layers:
                 continue
             for cp in divisors(task.gpus // tp // pp):
+                # Powers of two only: other numbers seldom divide a sequence.
                 if cp > 1 and (cp & (cp - 1) or task.seq_len // cp < MIN_CONTEXT_TOKENS):
                     continue
                 yield task.layout(dp=task.gpus // tp // pp // cp, tp=tp, pp=pp, cp=cp)
@@ -189,15 +194,15 @@ def _recompute_options(layout: TrainingLayout, fitted: Constants) -> tuple[Recom
 
 def _layout_variants(layout: TrainingLayout, fitted: Constants) -> Iterator[TrainingLayout]:
     """Yield micro-batch, recomputation, ZeRO stage and virtual stages for given degrees."""
-    share = layout.global_batch // layout.dp
-    again, zero = _recompute_options(layout, fitted), zero_stages(layout)
+    sequences = layout.global_batch // layout.dp
+    recompute_options, stages = _recompute_options(layout, fitted), zero_stages(layout)
     for micro_batch in MICRO_BATCHES:
-        # Several whole sequences on a rank: data parallelism splits them without communication.
-        if share % micro_batch or (layout.cp > 1 and micro_batch > 1):
+        # A rank with several sequences needs no context parallelism: data parallelism has less communication.
+        if sequences % micro_batch or (layout.cp > 1 and micro_batch > 1):
             continue
-        one = structs.replace(layout, micro_batch=micro_batch)
-        for recompute, stage, v in product(again, zero, virtual_stage_options(one)):
-            yield structs.replace(one, recompute=recompute, zero_stage=stage, virtual_stages=v)
+        variant = structs.replace(layout, micro_batch=micro_batch)
+        for recompute, stage, v in product(recompute_options, stages, virtual_stage_options(variant)):
+            yield structs.replace(variant, recompute=recompute, zero_stage=stage, virtual_stages=v)
 
 
 def best_by_degrees(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
@@ -240,17 +245,17 @@ NODES_TRIED_BELOW = 16
 
 def explain_no_fit(task: PlanningTask, answer: SearchResult, fitted: Constants) -> AnswerNo:
     """Return the error for a cluster on which nothing fits: the nearest layout and the fewest nodes."""
-    near = next((one for one in answer.rejected if one.missing_gib), None)
-    if near is None:
+    nearest = next((each for each in answer.rejected if each.missing_gib), None)
+    if nearest is None:
         batch = _round_up_batch(task.global_batch, task.gpus)
         return AnswerNo(
             f"no layout of {task.model.name} on {task.gpus} GPUs is legal",
-            found="\n".join(sorted({one.reason for one in answer.rejected})[:6]),
+            found="\n".join(sorted({each.reason for each in answer.rejected})[:6]),
             remedy=f"a global batch that the data-parallel degree divides, such as {batch}",
         )
     return AnswerNo(
         f"{task.model.name} does not fit on {task.gpus} x {task.machine.gpu.name} under any layout",
-        found=f"nearest: {describe_layout(near.layout)}: {near.reason}",
+        found=f"nearest: {describe_layout(nearest.layout)}: {nearest.reason}",
         remedy=_suggest_nodes(task, fitted),
     )
 

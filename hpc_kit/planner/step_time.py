@@ -10,12 +10,10 @@ from hpc_kit.planner import communication_time, hardware
 from hpc_kit.planner.compute_time import LayerTime, head_seconds, layer_time
 from hpc_kit.planner.constants import Constants
 from hpc_kit.planner.hardware import RankGroup
-from hpc_kit.planner.layout import PipelineStage, TrainingLayout, split_stages
+from hpc_kit.planner.layout import PipelineStage, TrainingLayout, owned_parameters, split_stages
 
 LAST_BUCKET = 0.08
 """Share of the gradients that are ready only at the end of the backward pass."""
-
-
 PRESSURE_THRESHOLD = 0.88
 """Share of a GPU's memory above which the allocator frees and reallocates; no measured run below it was slowed."""
 
@@ -73,34 +71,31 @@ class _MicroBatchTime(Struct):
 
 
 def overlap(one: float, other: float, sharpness: float) -> float:
-    """Return the seconds of two concurrent activities: the slower one, and slightly more if both are similar."""
+    """Return the seconds of two concurrent activities: the slower one, and slightly more if both are similar.
+
+    This is the p-norm of both, with p = `sharpness`.
+    """
     if one <= 0 or other <= 0:
         return max(one, other, 0.0)
+    # Divided by the larger one, the power cannot overflow.
     low, high = sorted((one, other))
     return float(high * (1 + (low / high) ** sharpness) ** (1 / sharpness))
 
 
 def tensor_seconds(layout: TrainingLayout, fitted: Constants) -> float:
-    """Return the seconds of a layer's tensor-parallel traffic.
-
-    It consists of 4 all-reduces of 2 b s h bytes, 6 with full recomputation.
-    """
+    """Return the seconds of a layer's tensor-parallel traffic that no overlap hides."""
     if layout.tp == 1:
         return 0.0
-    size = 2.0 * layout.tokens * layout.model.hidden
-    one = communication_time.all_reduce_seconds(layout.machine, fitted, layout.tensor_group, size)
-    count = 6 if layout.recompute == "full" else 4
-    return count * one * (1 - (fitted.tensor_overlap if layout.tp_overlap else 0.0))
+    each = communication_time.all_reduce_seconds(layout.machine, fitted, layout.tensor_group, layout.boundary_bytes)
+    return layout.tensor_all_reduces * each * (1 - (fitted.tensor_overlap if layout.tp_overlap else 0.0))
 
 
 def context_seconds(layout: TrainingLayout, fitted: Constants, work: LayerTime) -> float:
-    """Return the seconds of a layer's keys and values in the ring that attention does not hide: 3 times 2 s kv d."""
+    """Return the seconds of a layer's keys and values in the ring that attention does not hide."""
     if layout.cp == 1:
         return 0.0
-    size = 2.0 * 2 * layout.micro_batch * layout.seq_len * layout.model.kv_heads * layout.model.head_dim / layout.tp
-    passes = 4 if layout.recompute == "full" else 3
-    seconds = passes * communication_time.gather_seconds(layout.machine, fitted, layout.context_group, size)
-    return exposed_seconds(seconds, work.attention + work.back_attention, fitted.sharpness)
+    each = communication_time.gather_seconds(layout.machine, fitted, layout.context_group, layout.key_value_bytes)
+    return exposed_seconds(layout.context_passes * each, work.attention + work.back_attention, fitted.sharpness)
 
 
 def shard_seconds(layout: TrainingLayout, fitted: Constants, parameters: float, layers: int) -> float:
@@ -111,15 +106,10 @@ def shard_seconds(layout: TrainingLayout, fitted: Constants, parameters: float, 
     """
     if layout.zero_stage < 3 or layout.data_group.ranks == 1:
         return 0.0
-    group = layout.data_group
+    group, owned = layout.data_group, parameters / layout.tp
     waits = layers * communication_time.collective_latency(fitted, group)
-    gathered = communication_time.gather_seconds(layout.machine, fitted, group, 2.0 * parameters / layout.tp) + waits
-    reduced = (
-        communication_time.gather_seconds(
-            layout.machine, fitted, group, float(layout.grad_bytes) * parameters / layout.tp
-        )
-        + waits
-    )
+    gathered = communication_time.gather_seconds(layout.machine, fitted, group, 2.0 * owned) + waits
+    reduced = communication_time.gather_seconds(layout.machine, fitted, group, layout.grad_bytes * owned) + waits
     return (2 if layout.pp == 1 else 1) * gathered + reduced
 
 
@@ -130,11 +120,10 @@ def exposed_seconds(seconds: float, work: float, sharpness: float) -> float:
 
 def _exposed_shard_seconds(layout: TrainingLayout, fitted: Constants, stage: PipelineStage, busy: float) -> float:
     """Return the seconds of ZeRO-3's traffic that `busy` seconds of work of a micro-batch do not hide."""
-    model = layout.model
-    tables = (model.embedding_parameters if stage.embedding else 0) + (model.head_parameters if stage.head else 0)
-    seconds = shard_seconds(layout, fitted, stage.layers * model.layer_parameters + tables, stage.layers)
-    hidden = exposed_seconds(seconds * fitted.shard_overlap, busy, fitted.sharpness)
-    return max(hidden + seconds * (1 - fitted.shard_overlap), 0.0)
+    parameters = stage.layers * layout.model.layer_parameters + stage.table_parameters(layout.model)
+    seconds = shard_seconds(layout, fitted, parameters, stage.layers)
+    overlapped = exposed_seconds(seconds * fitted.shard_overlap, busy, fitted.sharpness)
+    return max(overlapped + seconds * (1 - fitted.shard_overlap), 0.0)
 
 
 def _micro_batch_time(
@@ -151,8 +140,10 @@ def _micro_batch_time(
 
 def _launch_seconds(layout: TrainingLayout, fitted: Constants, layers: int, busy: float) -> float:
     """Return the seconds of a micro-batch in which the GPU waits for kernels to be launched."""
+    # A backward pass counts as two forward passes; recomputation adds one to these three.
     again = 4 / 3 if layout.recompute == "full" else 1.0
     each = fitted.launch * (fitted.compiled if layout.compiled else 1.0)
+    # Megatron's fused softmax needs a multiple of four score matrices.
     if not layout.flash and layout.micro_batch * layout.model.heads // layout.tp % 4:
         each += fitted.launch_scores
     if layout.tp > 1:
@@ -165,11 +156,11 @@ def _boundary_seconds(layout: TrainingLayout, fitted: Constants) -> float:
     """Return the seconds to send a micro-batch's activations and gradients to the neighbouring stages."""
     if layout.pp == 1:
         return 0.0
-    size = 2.0 * layout.tokens * layout.model.hidden / (layout.tp if layout.sequence_parallel or fitted.scatter else 1)
+    size = layout.boundary_bytes / (layout.tp if layout.sequence_parallel or fitted.scatter else 1)
     crosses = layout.pipeline_crosses_nodes
-    speed = layout.machine.network * fitted.network if crosses else layout.machine.gpu.link * fitted.link
-    wait = fitted.latency + (fitted.latency_network if crosses else 0.0)
-    return 2 * layout.virtual_stages * fitted.boundary * (size / speed + wait)
+    bandwidth = layout.machine.network * fitted.network if crosses else layout.machine.gpu.link * fitted.link
+    latency = fitted.latency + (fitted.latency_network if crosses else 0.0)
+    return 2 * layout.virtual_stages * fitted.boundary * (size / bandwidth + latency)
 
 
 def gradient_seconds(
@@ -208,7 +199,7 @@ def gradient_seconds(
 PCIE_SHARE = 0.8
 """Share of PCIe's data sheet that copies to and from pinned memory reach."""
 UPDATE_BYTES = 28.0
-"""Bytes that Adam moves for each parameter: weight, two moments and gradient, most of them read and written."""
+"""Bytes that Adam moves for each parameter: fp32 weight and two moments are read and written, the gradient is read."""
 
 
 def offload_bytes(layout: TrainingLayout, parameters: float) -> tuple[float, float]:
@@ -264,36 +255,32 @@ def step_time(
         filled: Peak memory as a share of the GPU's; a step that fills it waits for the allocator.
         work: `layer_time(layout, fitted)`, if it is known already: it is the same for many layouts.
     """
-    model, m = layout.model, layout.micro_batches
-    parts = split_stages(model, layout.pp, by_cost=bool(fitted.by_cost))
+    m, stages = layout.micro_batches, split_stages(layout, fitted.by_cost)
     work = work or layer_time(layout, fitted)
-    micros = {part: _micro_batch_time(layout, fitted, part, work) for part in set(parts)}
-    times = [micros[part].total for part in parts]
-    slowest = max(micros.values(), key=lambda micro: micro.total)
-    whole = pipelined_seconds(times, m, layout.virtual_stages)
-    tables = model.embedding_parameters + (0 if layout.pp > 1 else model.head_parameters)
-    owned = (max(part.layers for part in parts) * model.layer_parameters + tables) / layout.tp
-    most = max(part.layers for part in parts)
-    data = gradient_seconds(layout, fitted, owned, most, most * work.backward, most * work.forward)
-    once = (
-        0.0
-        if layout.pp == 1
-        else max(_exposed_shard_seconds(layout, fitted, part, micros[part].compute) for part in micros)
-    )
+    # Most stages are equal, so each kind is computed once.
+    times = {stage: _micro_batch_time(layout, fitted, stage, work) for stage in set(stages)}
+    slowest = max(times.values(), key=lambda time: time.total)
+    whole = pipelined_seconds([times[stage].total for stage in stages], m, layout.virtual_stages)
+    owned, layers = owned_parameters(layout, stages), max(stage.layers for stage in stages)
+    forward, backward = layers * work.forward, layers * work.backward
+    # In a pipeline, ZeRO-3 gathers parameters once a step.
+    gathered_once = 0.0
+    if layout.pp > 1:
+        gathered_once = max(_exposed_shard_seconds(layout, fitted, stage, times[stage].compute) for stage in times)
     shards = layout.dp * layout.cp if layout.zero_stage else 1
-    moved = fitted.optimizer * 28.0 * owned / shards + 2.0 * layout.grad_bytes * owned / (
-        shards if layout.zero_stage > 1 else 1
-    )
+    moved = fitted.optimizer * UPDATE_BYTES * owned / shards
+    # Clipping reads the gradients, and each step sets them to zero.
+    moved += 2.0 * layout.grad_bytes * owned / (shards if layout.zero_stage > 1 else 1)
     time = StepTime(
-        offload=_offload_seconds(layout, owned, most * work.backward) if layout.offload else 0.0,
+        offload=_offload_seconds(layout, owned, backward) if layout.offload else 0.0,
         compute=m * slowest.compute,
         tensor=m * slowest.tensor,
         context=m * slowest.context,
-        shard=m * slowest.shard + once,
+        shard=m * slowest.shard + gathered_once,
         launch=m * slowest.launch,
         boundary=m * slowest.boundary,
         bubble=whole - m * slowest.total,
-        data=data,
+        data=gradient_seconds(layout, fitted, owned, layers, backward, forward),
         optimizer=0.0 if layout.offload else moved / layout.machine.gpu.bandwidth,
         fixed=fitted.step,
     )

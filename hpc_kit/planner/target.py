@@ -119,6 +119,7 @@ def _similar_gpu_note(kind: str | None) -> list[str]:
 
 def _machine_of_cluster(profile: Cluster, gpu: str | None, per_node: int | None) -> tuple[Machine, tuple[str, ...]]:
     node = profile.for_partition(profile.defaults.partition).node
+    # On nodes without GPUs, each core is one rank.
     gpus = per_node or node.gpus or (node.cpus if node.gpus == 0 else None)
     kind = gpu or ("cpu" if node.gpus == 0 else node.gpu)
     if kind is None:
@@ -137,6 +138,7 @@ def _machine_of_cluster(profile: Cluster, gpu: str | None, per_node: int | None)
         speed = hardware.usual_network(card)
         notes.append(f"{speed * 8 / 1e9:g} Gb/s of network a GPU are assumed: [node] network, or --network")
     else:
+        # The cluster file has the Gb/s of a whole node.
         speed = node.network * 1e9 / 8 / gpus
     fabric = node.fabric or ("ethernet" if card.generation == "cpu" else "infiniband")
     return Machine(gpu=card, gpus_per_node=gpus, network=speed, fabric=fabric), tuple(notes)

@@ -55,13 +55,12 @@ class Transformer(Struct, frozen=True, kw_only=True):
     @property
     def layer_parameters(self) -> int:
         """All parameters of a layer."""
-        queries = self.head_dim * (self.heads + 2 * self.kv_heads)
-        bias = (queries if self.biases or self.qkv_biases else 0) + (
-            self.hidden + (2 if self.gated else 1) * self.ffn + self.hidden if self.biases else 0
-        )
-        bias += self.hidden if self.output_bias and not self.biases else 0
-        norm = self.norms * self.hidden * (2 if self.norm_biases else 1)
-        return self.layer_weights + bias + norm + (2 * self.head_dim if self.qk_norms else 0)
+        biases = self.head_dim * (self.heads + 2 * self.kv_heads) if self.biases or self.qkv_biases else 0
+        biases += self.hidden if self.biases or self.output_bias else 0
+        biases += (2 if self.gated else 1) * self.ffn + self.hidden if self.biases else 0
+        norms = self.norms * self.hidden * (2 if self.norm_biases else 1)
+        norms += 2 * self.head_dim if self.qk_norms else 0
+        return self.layer_weights + biases + norms
 
     @property
     def embedding_parameters(self) -> int:
@@ -102,7 +101,7 @@ class Transformer(Struct, frozen=True, kw_only=True):
 
 
 def gpt(name: str, *, layers: int, hidden: int, heads: int, vocab: int, seq_len: int, **other: Any) -> Transformer:
-    """A GPT block: MLP of 4 h, LayerNorm, biases, learned positions, tied table."""
+    """Return a GPT: MLP of 4 h, LayerNorm, biases, learned positions, tied table."""
     fields: dict[str, Any] = {
         "ffn": 4 * hidden,
         "kv_heads": heads,

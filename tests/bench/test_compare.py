@@ -121,7 +121,7 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
         Path(name).write_bytes(encode_result(document([counted])))
     text = CliRunner().invoke(command, ["compare", *names]).output
     lines = [re.sub(" +", " ", line) for line in text.splitlines()]
-    assert "| gloo | 4 KiB | time | 1 s | 2 s | 2.000 +- 0.024 | worse |" in lines
+    assert "| gloo | 4 KiB | time | 1 s | 2 s | 2.000 +- 0.029 | worse |" in lines
     assert "| gloo | 4 KiB | total | 1 KiB | 1 KiB | 1.000 | same |" in lines
     printed = json.loads(CliRunner().invoke(command, ["compare", *names, "--json"]).output)
     assert printed["ratios"][0]["ratio"] == 2.0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -87,7 +89,15 @@ def test_quantities_are_printed_with_units(value: float, unit: str, text: str) -
 def test_few_repeats_have_no_spread() -> None:
     assert summarize([2.0])[1].std == 0
     assert median_error(summarize([1.0, 2.0])[1]) is None
-    assert median_error(summarize([1.0, 2.0, 3.0])[1]) == pytest.approx(0.536, abs=1e-3)
+    assert median_error(summarize([1.0, 2.0, 3.0])[1]) == pytest.approx(0.805, abs=1e-3)
+
+
+@pytest.mark.parametrize("repeats", [3, 4, 7])
+def test_the_error_of_a_median_is_that_of_many_medians(repeats: int) -> None:
+    draw = random.Random(0).gauss
+    summaries = [summarize([draw(10, 1) for _ in range(repeats)]) for _ in range(2000)]
+    errors = [error for _, spread in summaries if (error := median_error(spread)) is not None]
+    assert statistics.mean(errors) == pytest.approx(statistics.stdev(median for median, _ in summaries), rel=0.15)
 
 
 def test_each_series_has_its_own_curve(two_sizes: BenchResult) -> None:

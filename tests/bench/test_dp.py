@@ -50,7 +50,7 @@ def test_each_way_starts_the_same_program(monkeypatch: pytest.MonkeyPatch, tmp_p
 
     monkeypatch.setattr(training_runs, "run_program", run)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    sheet = FileRecorder("dp", title="", columns=data_parallel.COLUMNS, parameters={}, look=0)
+    sheet = FileRecorder("dp", title="", columns=data_parallel.COLUMNS, parameters={}, load_seconds=0)
     environ = {**os.environ, "PATH": str(tmp_path)}
     data_parallel.measure_data_parallel(data_parallel.DataParallelOptions(ranks=4, repeats=1), sheet, environ)
     ways = {row.labels["way"]: row for row in sheet.rows}
@@ -89,7 +89,7 @@ def test_ways_alternate_and_a_failed_way_is_not_repeated(monkeypatch: pytest.Mon
         taken.summaries.append({**SUMMARY, "tokens_per_second": 100.0 * len(seen)})
 
     monkeypatch.setattr(data_parallel, "_measure_once", take)
-    sheet = FileRecorder("dp", title="", columns=data_parallel.COLUMNS, parameters={}, look=0)
+    sheet = FileRecorder("dp", title="", columns=data_parallel.COLUMNS, parameters={}, load_seconds=0)
     data_parallel.measure_data_parallel(
         data_parallel.DataParallelOptions(ways=(data_parallel.SINGLE_PROCESS, data_parallel.SPAWN), repeats=3),
         sheet,
@@ -109,7 +109,7 @@ def test_ways_alternate_and_a_failed_way_is_not_repeated(monkeypatch: pytest.Mon
 
 
 def test_without_srun_its_row_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    sheet = FileRecorder("dp", title="", columns=data_parallel.COLUMNS, parameters={}, look=0)
+    sheet = FileRecorder("dp", title="", columns=data_parallel.COLUMNS, parameters={}, load_seconds=0)
     data_parallel.measure_data_parallel(
         data_parallel.DataParallelOptions(ways=(data_parallel.SRUN,)), sheet, {"PATH": str(tmp_path)}
     )

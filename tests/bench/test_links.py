@@ -41,9 +41,9 @@ def test_with_too_many_nodes_the_measured_links_are_spread_and_noted() -> None:
 def test_a_fit_recovers_the_line_of_its_points() -> None:
     line = fit_line([(size, 5e-6 + size * 2e-10) for size in (1024, 4096, 1 << 20, 1 << 26)])
     assert line is not None
-    assert line.start == pytest.approx(5e-6)
+    assert line.intercept == pytest.approx(5e-6)
     assert line.slope == pytest.approx(2e-10)
-    assert line.start_error == pytest.approx(0, abs=1e-9)
+    assert line.intercept_error == pytest.approx(0, abs=1e-9)
     noisy = fit_line([(1024, 5.6e-6), (4096, 5.4e-6), (1 << 20, 2.3e-4), (1 << 26, 1.3e-2)])
     assert noisy is not None
     assert noisy.slope_error is not None
@@ -63,7 +63,7 @@ def test_a_fit_without_numpy_says_what_to_install(monkeypatch: pytest.MonkeyPatc
 
 
 def test_alpha_and_beta_of_each_link_and_a_sentence_on_the_kinds() -> None:
-    sheet = FileRecorder("comm", title="", columns=collectives.COLUMNS, parameters={}, look=0)
+    sheet = FileRecorder("comm", title="", columns=collectives.COLUMNS, parameters={}, load_seconds=0)
     rows = [
         sheet.add_row({**collectives_rank.link_labels("gloo", pair), "bytes": size}, seconds=start + size * slope)
         for pair, start, slope in (

@@ -26,12 +26,15 @@ def test_the_smallest_limit_on_memory_counts(tmp_path: Path) -> None:
     (job.parent / "memory.max").write_text("1000\n")
     (job.parent / "memory.current").write_text("400\n")
     assert option_checks.free_memory(meminfo, own, tmp_path / "cgroups") == 600
+    # Cached files count as free.
+    (job.parent / "memory.stat").write_text("anon 100\nfile 300\ninactive_file 250\n")
+    assert option_checks.free_memory(meminfo, own, tmp_path / "cgroups") == 850
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
-    option_checks.check_memory(2**30, "a model", "a smaller one", left=2**30)
+    option_checks.check_memory(2**30, "a model", "a smaller one", free=2**30)
     with pytest.raises(SpecError, match=r"a model does not fit into memory\n.*about 2 GiB needed, 1 GiB available"):
-        option_checks.check_memory(2**31, "a model", "a smaller one", left=2**30)
+        option_checks.check_memory(2**31, "a model", "a smaller one", free=2**30)
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def test_a_drifting_machine_is_measured_again_and_reported(
     one, two = SimpleNamespace(name="one"), SimpleNamespace(name="two")
     starts: list[int] = []
 
-    def time_once(work: partial[None], _meet: object) -> float:
+    def time_once(work: partial[None], _barrier: object) -> float:
         network, split = work.args
         if network is two:
             return 1.0 if split == 120 else 0.6 + abs(split - 20) / 100
@@ -126,8 +126,8 @@ def test_a_drifting_machine_is_measured_again_and_reported(
     monkeypatch.setattr(rank_timing, "broadcast_value", lambda value, _world: value)
     monkeypatch.setattr(resnet_halves, "Batch", lambda *_: None)
     monkeypatch.setattr(resnet_halves, "OneDevice", lambda *_: one)
-    monkeypatch.setattr(pipeline_rank, "_two_devices", lambda *_: two)
-    sheet = FileRecorder("pipeline", title="", columns=pipeline.COLUMNS, parameters={}, look=0)
+    monkeypatch.setattr(pipeline_rank, "_two_halves", lambda *_: two)
+    sheet = FileRecorder("pipeline", title="", columns=pipeline.COLUMNS, parameters={}, load_seconds=0)
     world: Any = SimpleNamespace(is_main=True, device=torch.device("cpu"))
     pipeline_rank.SplitExperiment(ASKED._replace(repeats=1), sheet, world, lambda: None).measure()
     document = sheet.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpc_kit.bench import preflight_rank
+from hpc_kit.bench import machine, preflight_rank
 from hpc_kit.bench.preflight import (
     CLOCK_SECONDS,
     DISK,
@@ -25,8 +25,9 @@ from hpc_kit.bench.preflight import (
     read_reports,
     write_report,
 )
-from hpc_kit.bench.preflight_network import choose_peers, next_size, pair_rounds
+from hpc_kit.bench.preflight_network import check_names, choose_peers, next_size, pair_rounds
 from hpc_kit.bench.preflight_rank import parse_gpu_query, parse_xids
+from hpc_kit.runtime.rendezvous import network
 
 NODES = ("n1", "n2", "n3", "n4")
 RATES = {MATRIX: 1e12, MEMORY: 1e11, DISK: 1e9}
@@ -339,7 +340,7 @@ def test_only_the_gpus_of_the_job_are_reported(tmp_path: Path, monkeypatch: pyte
         "nvidia-smi": "GPU-a, 00000000:3B:00.0, 2, No, No\nGPU-b, 00000000:5E:00.0, 7, Yes, No\n",
         "dmesg": "[999999999.1] NVRM: Xid (PCI:0000:3b:00): 79, x\n[999999999.1] NVRM: Xid (PCI:0000:5e:00): 79, x\n",
     }
-    monkeypatch.setattr(preflight_rank, "_output", lambda program, *_: answers[program])
+    monkeypatch.setattr(machine, "command_output", lambda program, *_, **_options: answers[program])
     monkeypatch.setattr("hpc_kit.runtime.placement.device_uuid", lambda *_: "GPU-a")
     node = Node(tmp_path, "n1")
     node.add(gpus=1)
@@ -352,3 +353,40 @@ def test_the_disk_of_the_job_is_measured_and_no_other(tmp_path: Path, monkeypatc
     monkeypatch.setenv("TMPDIR", str(tmp_path / "full"))
     with pytest.raises(FileNotFoundError):
         preflight_rank.measure_disk()
+
+
+@pytest.mark.parametrize(
+    ("names", "unresolved", "misnamed"),
+    [
+        (("n2", []), (), {}),
+        (("N2.cluster.org", []), (), {}),
+        (("n2-ib0", ["n2.cluster.org", "n2"]), (), {}),
+        (("n3", ["old3"]), (), {"n2": "n3"}),
+        (OSError("the address has no name"), (), {}),
+        (None, ("n2",), {}),
+    ],
+)
+def test_any_name_of_an_address_may_be_that_of_the_node(
+    names: tuple[str, list[str]] | OSError | None,
+    unresolved: tuple[str, ...],
+    misnamed: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`names` are those of the address of n2; None: n2 has no address."""
+
+    def lookup(_host: str) -> list[str]:
+        if names is None:
+            raise OSError("unknown host")
+        return ["10.0.0.2"]
+
+    def gethostbyaddr(address: str) -> tuple[str, list[str], list[str]]:
+        if not isinstance(names, tuple):
+            raise OSError("no name")
+        return (*names, [address])
+
+    monkeypatch.setattr(network, "lookup", lookup)
+    monkeypatch.setattr("socket.gethostbyaddr", gethostbyaddr)
+    node = Node(tmp_path, "n1")
+    check_names(node, ["n1", "n2"])
+    assert (node.report.unresolved, node.report.misnamed) == (unresolved, misnamed)

@@ -16,7 +16,7 @@ from hpc_kit.errors import JobFailed, SpecError
 
 @pytest.fixture
 def sheet() -> FileRecorder:
-    return FileRecorder("test", title="a test", columns={"seconds": Column(unit="s")}, parameters={}, look=0)
+    return FileRecorder("test", title="a test", columns={"seconds": Column(unit="s")}, parameters={}, load_seconds=0)
 
 
 def test_the_kind_of_mpirun_is_read_from_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

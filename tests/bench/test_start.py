@@ -49,7 +49,7 @@ def _rendered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_progress() -> startup.StartProgress:
     return startup.StartProgress(
-        FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, look=0), "a start"
+        FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, load_seconds=0), "a start"
     )
 
 
@@ -66,7 +66,7 @@ def test_impossible_measurements_are_refused(asked: startup.StartOptions, fault:
 
 
 def test_handwritten_scripts_are_submitted_and_their_phases_become_rows(slurm: startup.SubmitSettings) -> None:
-    sheet = FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, look=0)
+    sheet = FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, load_seconds=0)
     asked = startup.StartOptions(ranks=(2, 8), ways=("plain torchrun",), nodes=2, repeats=2)
     startup.measure_startup(asked, sheet, slurm)
     assert [(row.labels["ranks"], row.labels["nodes"], row.labels["way"]) for row in sheet.rows] == [
@@ -119,7 +119,7 @@ def test_a_handwritten_script_requests_the_same_resources_and_environment() -> N
 
 
 def test_a_queue_time_missing_from_one_start_counts_to_the_next_phase_of_all() -> None:
-    sheet = FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, look=0)
+    sheet = FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, load_seconds=0)
     late = {name: seconds for name, seconds in FOUND.items() if name != "queue"} | {"srun": 1.0}
     starts = [
         startup.MeasuredStart(FOUND, 0.5, -1.0),
@@ -141,7 +141,7 @@ def test_a_queue_time_missing_from_one_start_counts_to_the_next_phase_of_all() -
 @pytest.mark.usefixtures("_rendered")
 def test_a_refused_job_is_noted_and_the_bench_continues(slurm: startup.SubmitSettings) -> None:
     (slurm.folder / "refuse").touch()
-    sheet = FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, look=0)
+    sheet = FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, load_seconds=0)
     startup.measure_startup(startup.StartOptions(ranks=(2,), ways=("plain srun",), repeats=3), sheet, slurm)
     assert not sheet.rows
     document = sheet.close()

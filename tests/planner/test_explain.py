@@ -10,6 +10,7 @@ from msgspec import structs
 from hpc_kit.planner import communication_time, explain, hardware, model_catalogue, step_time
 from hpc_kit.planner.cases import parse_case, predict_case
 from hpc_kit.planner.hardware import GIB
+from hpc_kit.planner.layout import split_stages
 from hpc_kit.planner.memory import peak_memory
 from hpc_kit.planner.search import Plan, search_layouts
 from tests.planner.runs import fitted, run, task
@@ -41,9 +42,19 @@ def test_traffic_at_full_rate_takes_the_seconds_of_its_collectives(kind: str, de
         zero_cost=1.0, zero_calls=0.0,
     )  # fmt: skip
     layout = run("llama3-8b", "dgx-h100", seq_len=4096, global_batch=512, **degrees)
-    size, group = communication_time.traffic_per_step(layout)[kind]
+    size, group = communication_time.traffic_per_step(layout, plain)[kind]
     seconds = size / communication_time.ring_bandwidth(layout.machine, plain, group)
     assert getattr(step_time.step_time(layout, plain), kind) == pytest.approx(seconds, rel=0.1)
+
+
+def test_the_traffic_is_that_of_the_stages_whose_time_counts() -> None:
+    """nanotron's first stages have more layers, because the output counts as work of the last one."""
+    layout = run("llama3-8b", "dgx-h100", pp=8, dp=2, tp=4, global_batch=64, framework="nanotron")
+    by_cost, by_number = fitted("dgx-h100", "nanotron"), structs.replace(fitted("dgx-h100", "nanotron"), by_cost=0.0)
+    most = max(stage.layers for stage in split_stages(layout, by_cost.by_cost))
+    more, less = (communication_time.traffic_per_step(layout, each)["tensor"].size for each in (by_cost, by_number))
+    assert most > layout.model.layers / 8
+    assert more / less == pytest.approx(most / (layout.model.layers / 8))
 
 
 def test_a_ring_between_nodes_shares_the_network_of_a_node() -> None:

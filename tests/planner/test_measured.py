@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
+import torch
 from msgspec import structs
 
 from hpc_kit.errors import SpecError
@@ -15,7 +17,7 @@ from hpc_kit.planner import calibration, communication_time, hardware, job_files
 from hpc_kit.planner.explain import draw_plans
 from hpc_kit.planner.hardware import RankGroup
 from hpc_kit.planner.job_files import job_from_plan, model_of_job
-from hpc_kit.planner.measure import best_time
+from hpc_kit.planner.measure import measure_device, time_runs
 from hpc_kit.planner.search import Plan, best_by_degrees, search_layouts
 from hpc_kit.planner.target import resolve_target
 from hpc_kit.spec import load
@@ -134,10 +136,23 @@ def test_results_that_are_none(tmp_path: Path, text: str) -> None:
         calibration.read_comm_result(path, 8)
 
 
-def test_the_fastest_of_many_runs() -> None:
+def test_a_period_has_at_least_one_run_after_a_warm_up() -> None:
     calls: list[int] = []
-    assert 0 < best_time(lambda: calls.append(1), lambda: None, 0.0) < 1
+    assert len(time_runs(lambda: calls.append(1), 0.0)) == 1
     assert len(calls) == 2
+
+
+def test_each_gpu_is_waited_for_by_its_own_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a number, torch.cuda.synchronize waits for the first GPU, and the others seem to take no time."""
+    small, waited = torch.ones(2, 2), set[torch.device]()
+    for maker in ("randn", "empty", "empty_like"):
+        monkeypatch.setattr(torch, maker, lambda *_, **__: small.clone())
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.add)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80))
+    found = measure_device(torch.device("cuda", 3), 0.0)
+    assert waited == {torch.device("cuda", 3)}
+    assert (found.gpu, found.memory) == ("GPU 3", 80.0)
 
 
 def test_without_matplotlib_the_line_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
