@@ -182,7 +182,8 @@ class Pipeline:
         self.scale = 1 / max(1, counted)
         arguments = {"target": targets, "losses": losses} if self.is_last else {}
         with autocast(self.options, self.device):
-            schedule(*([inputs] if self.is_first else []), **arguments)
+            # torch 2.11 compares the strides of all micro-batches with those of its own buffers.
+            schedule(*([inputs.contiguous()] if self.is_first else []), **arguments)
         return torch.stack(losses).sum().detach() if self.is_last else None
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
