@@ -490,7 +490,7 @@ EMBEDDED = [
     Kind("time limit, the program ignores the signal", signal_batch, {"IGNORED": "1", "STEPS": "40"},
          settings={"restart.lead": 2}),
     Kind("kill -9 of a rank, with a spare node", kill_rank, settings={"restart.spares": 1}),
-    Kind("ddp: time limit", nothing, {"SECONDS_A_STEP": "0.7"}, {"resources.time": "12", "restart.lead": 240},
+    Kind("ddp: time limit", nothing, {"SECONDS_A_STEP": "0.7"}, {"resources.time": "16", "restart.lead": 420},
          attempts=0, program=DDP),
     *[Kind("ddp: full disk", fill_small_disk, program=DDP, small_disk=True)] * (os.geteuid() == 0),
 ]  # fmt: skip
