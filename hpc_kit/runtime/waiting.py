@@ -128,7 +128,8 @@ class NodeShares:
 
     def collect(self) -> dict[int, float]:
         """Return the shares of the latest minute, by rank. Only the first rank calls this."""
-        with suppress(OSError):  # also the normal end of the loop: there is no more message
+        # The end of the messages is an OSError. Only Linux has SO_PASSCRED and addresses without a file.
+        with suppress(OSError, AttributeError):
             if self._socket is None:
                 receiver = self._open()
                 receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
