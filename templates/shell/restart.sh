@@ -90,7 +90,7 @@ end_early() {
 stop_attempt() {
   restart_stop=$HPC_KIT_STOP_SIGNAL
   # The program gets this time to save. What is left of the lead is for the requeue.
-  local rest=$((HPC_KIT_RESTART_LEAD > 60 ? 15 : HPC_KIT_RESTART_LEAD / 4))
+  local rest=$((HPC_KIT_RESTART_LEAD > 60 ? 15 : (HPC_KIT_RESTART_LEAD + 2) / 4))
   [ -n "$restart_limit" ] || restart_limit=$((SECONDS + HPC_KIT_RESTART_LEAD - rest))
   restart_reminder=$((SECONDS + HPC_KIT_RESTART_LEAD / 2))
   [ -n "$restart_step" ] || return 0
