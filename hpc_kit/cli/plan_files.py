@@ -12,7 +12,7 @@ from hpc_kit.errors import SpecError
 from hpc_kit.planner import calibration, explain, hardware, job_files
 from hpc_kit.planner.constants import memory_error
 from hpc_kit.planner.job_files import SupportedPlan
-from hpc_kit.planner.search import describe_layout, fastest_with_margin
+from hpc_kit.planner.search import describe_layout
 from hpc_kit.planner.target import measured_file
 from hpc_kit.spec import load
 from hpc_kit.spec.default_cluster import default_cluster_name
@@ -23,7 +23,7 @@ from hpc_kit.spec.toml_documents import save_job
 from hpc_kit.submission.program_job import job_for_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from hpc_kit.planner.search import Plan, SearchResult
     from hpc_kit.spec.cluster import Cluster
@@ -69,7 +69,8 @@ def write_job_file(
         raise _no_program_error(answer, program_name, path)
     if found.rank > 1:
         _note_rank_of_layout(answer, found, program_name)
-    safe = first_supported(_plans_with_margin(answer, limit))
+    error = memory_error(answer.plans[0].layout.framework)
+    safe = first_supported(plan for plan in answer.plans if plan.fits_with_margin(limit, error))
     if _prefers_margin(found.plan, safe.plan if safe else None, limit) and safe:
         found = safe
     steps = job_files.training_steps(found.base, root) if own is None else None
@@ -80,12 +81,6 @@ def write_job_file(
     else:
         _note_time_limit(found.plan, own, path, tokens)
     echo(f"written: {path}   submit with: hpc-kit submit {path}", err=True)
-
-
-def _plans_with_margin(answer: SearchResult, limit: float) -> Iterator[Plan]:
-    """Yield the plans that fit even if they need more memory by the usual error of the prediction."""
-    error = memory_error(answer.plans[0].layout.framework)
-    return (plan for plan in answer.plans if fastest_with_margin((plan,), limit, error))
 
 
 def _prefers_margin(first: Plan, safe: Plan | None, limit: float) -> bool:
@@ -178,18 +173,18 @@ def predict_cases(cases: Path, output: Path) -> int:
 
     if output.exists() and cases.exists() and output.samefile(cases):
         raise SpecError(f"--output {output} is the file of --cases", remedy="--output predictions.csv")
-    found = [batch.predict_case(batch.parse_case(row)) for row in batch.read_cases(cases)]
-    batch.write_predictions(output, found)
-    without = [one for one in found if one.step_time is None]
-    notes: dict[str, list[str]] = {}
-    for one in found:
-        for note in one.notes if one.step_time is not None else ():
-            notes.setdefault(note, []).append(one.case_id)
-    for one in without:
-        echo(f"{one.case_id}: not predicted: {', '.join(one.notes)}", err=True)
-    for note, ids in sorted(notes.items(), key=lambda pair: -len(pair[1])):
-        echo(f"assumed in {len(ids)} of {len(found)} runs: {note}{_list_ids(ids, len(found))}", err=True)
-    echo(f"{len(found) - len(without)} of {len(found)} runs predicted: {output}")
+    predictions = [batch.predict_case(batch.parse_case(row)) for row in batch.read_cases(cases)]
+    batch.write_predictions(output, predictions)
+    total, missing = len(predictions), [each for each in predictions if each.step_time is None]
+    ids_by_note: dict[str, list[str]] = {}
+    for each in predictions:
+        for note in each.notes if each.step_time is not None else ():
+            ids_by_note.setdefault(note, []).append(each.case_id)
+    for each in missing:
+        echo(f"{each.case_id}: not predicted: {', '.join(each.notes)}", err=True)
+    for note, ids in sorted(ids_by_note.items(), key=lambda pair: -len(pair[1])):
+        echo(f"assumed in {len(ids)} of {total} runs: {note}{_list_ids(ids, total)}", err=True)
+    echo(f"{total - len(missing)} of {total} runs predicted: {output}")
     return 0
 
 
@@ -220,9 +215,7 @@ def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path 
                 found="no all-reduce of two sizes",
                 remedy="hpc-kit bench comm --json",
             )
-        calibration.write_measurement(
-            path, calibration.merge_measurements(calibration.read_measurement(path), found) if path.exists() else found
-        )
+        calibration.add_measurement(path, found)
         echo(f"links of {name}: {path}")
         return 0
     return _submit_calibration(name, path, root)
@@ -239,13 +232,14 @@ def _load_cluster(name: str, root: Path) -> Cluster:
     except SpecError as error:
         if name not in hardware.machine_names():
             raise
-        there = hardware.find_machine(name)
+        machine = hardware.find_machine(name)
         raise SpecError(
             f"{name} is a machine by its data sheet; a job that measures it needs a cluster file",
             found=error.found,
             remedy=f"hpc-kit init copies env/example-gpu.toml; as env/{name}.toml, with\n[node]\n"
-            f'gpu = "{there.gpu.name}"\ngpus = {there.gpus_per_node}\n'
-            f'network = {there.network * 8 / 1e9 * there.gpus_per_node:g}\nfabric = "{there.fabric}"',
+            f'gpu = "{machine.gpu.name}"\ngpus = {machine.gpus_per_node}\n'
+            # From bytes/s of a GPU to Gb/s of a node.
+            f'network = {machine.network * 8 / 1e9 * machine.gpus_per_node:g}\nfabric = "{machine.fabric}"',
         ) from error
 
 
