@@ -55,7 +55,7 @@ def write_job_file(
     """
     root, only = Path.cwd(), bool(program)
     base = named or (job_for_program(program) if program else None)
-    # A program of the user may do anything.
+    # Nothing is known about a program of the user, so it may support any plan.
     own = base if base is not None and not job_files.runs_shipped_program(base) else None
 
     def first_supported(plans: Iterable[Plan]) -> SupportedPlan | None:
@@ -63,23 +63,23 @@ def write_job_file(
             return job_files.first_supported(plans, root, base, only=only)
         return next((SupportedPlan(plan, own.name, own, 1) for plan in plans), None)
 
-    found = first_supported(answer.plans)
+    chosen = first_supported(answer.plans)
     program_name = base.command[1] if base is not None and only else ""
-    if found is None:
+    if chosen is None:
         raise _no_program_error(answer, program_name, path)
-    if found.rank > 1:
-        _note_rank_of_layout(answer, found, program_name)
+    if chosen.rank > 1:
+        _note_rank_of_layout(answer, chosen, program_name)
     error = memory_error(answer.plans[0].layout.framework)
     safe = first_supported(plan for plan in answer.plans if plan.fits_with_margin(limit, error))
-    if _prefers_margin(found.plan, safe.plan if safe else None, limit) and safe:
-        found = safe
-    steps = job_files.training_steps(found.base, root) if own is None else None
-    made = job_files.job_from_plan(found.plan, found.base, path.stem, root, steps=steps)
-    save_job(made, path, WRITE_OPTION)
+    if _prefers_margin(chosen.plan, safe.plan if safe else None, limit) and safe:
+        chosen = safe
+    steps = job_files.training_steps(chosen.base, root) if own is None else None
+    job = job_files.job_from_plan(chosen.plan, chosen.base, path.stem, root, steps=steps)
+    save_job(job, path, WRITE_OPTION)
     if own is None:
-        _note_shipped_program(answer, found, made, path, steps=steps, only=only)
+        _note_shipped_program(answer, chosen, job, path, steps=steps, only=only)
     else:
-        _note_time_limit(found.plan, own, path, tokens)
+        _note_time_limit(chosen.plan, own, path, tokens)
     echo(f"written: {path}   submit with: hpc-kit submit {path}", err=True)
 
 
@@ -120,40 +120,40 @@ def _note_time_limit(plan: Plan, base: Job, path: Path, tokens: float) -> None:
 
 
 def _note_shipped_program(
-    answer: SearchResult, found: SupportedPlan, made: Job, path: Path, *, steps: int | None, only: bool
+    answer: SearchResult, chosen: SupportedPlan, job: Job, path: Path, *, steps: int | None, only: bool
 ) -> None:
     """Print how the written job differs from the planned one: its command, its model, its time limit."""
     model = answer.plans[0].layout.model
-    lines = [] if only else [f"its command is that of job {found.name}: name your own behind --, or edit {path}"]
-    if made.model.parameters != model.parameters:
+    lines = [] if only else [f"its command is that of job {chosen.name}: name your own behind --, or edit {path}"]
+    if job.model.parameters != model.parameters:
         lines.append(
-            f"its model has {made.model.parameters:.3g} parameters (a GPT of bytes, without grouped keys or SwiGLU): "
+            f"its model has {job.model.parameters:.3g} parameters (a GPT of bytes, without grouped keys or SwiGLU): "
             f"it is not {model.name}"
         )
     if steps is not None:
-        lines.append(f"its limit, {made.resources.time}, is for {steps} steps of {found.plan.time.total:.4g} s")
+        lines.append(f"its limit, {job.resources.time}, is for {steps} steps of {chosen.plan.time.total:.4g} s")
     echo(";\n".join(lines), err=True)
 
 
 def _no_program_error(answer: SearchResult, program: str, path: Path) -> SpecError:
-    run = answer.plans[0].layout
+    first = answer.plans[0].layout
     return SpecError(
         f"{program} can do none of these layouts"
         if program
         else "no program of jobs/train can do any of these layouts",
-        found=f"{describe_layout(run)}, {run.precision}, and {len(answer.plans) - 1} others",
+        found=f"{describe_layout(first)}, {first.precision}, and {len(answer.plans) - 1} others",
         remedy=f"your own behind --: hpc-kit plan ... --write {path} -- python train.py",
     )
 
 
-def _note_rank_of_layout(answer: SearchResult, found: SupportedPlan, program: str) -> None:
+def _note_rank_of_layout(answer: SearchResult, chosen: SupportedPlan, program: str) -> None:
     """Print which layout is the first that a program supports, and how much slower it is."""
-    best, plan = answer.plans[0], found.plan
+    best, plan = answer.plans[0], chosen.plan
     none = f"{program} cannot do" if program else "no program of jobs/train can do"
     more = plan.time.total / best.time.total - 1
     echo(
         f"{none} the first layout, {describe_layout(best.layout)};\n"
-        f"the first that {'it' if program else 'one of them'} can do is number {found.rank} of {len(answer.plans)}, "
+        f"the first that {'it' if program else 'one of them'} can do is number {chosen.rank} of {len(answer.plans)}, "
         f"{describe_layout(plan.layout)}: {plan.time.total:.4g} s a step, {more:.1%} more",
         err=True,
     )

@@ -113,9 +113,10 @@ def print_report(report: PlanReport) -> None:
 
 
 def _degree_cells(plan: Plan) -> tuple[str, ...]:
-    run = plan.layout
-    numbers = (run.dp, run.tp, run.pp, run.cp, run.virtual_stages, run.zero_stage, run.micro_batch)
-    return (*map(str, numbers), run.recompute)
+    layout = plan.layout
+    degrees = (layout.dp, layout.tp, layout.pp, layout.cp)
+    numbers = (*degrees, layout.virtual_stages, layout.zero_stage, layout.micro_batch)
+    return (*map(str, numbers), layout.recompute)
 
 
 def _format_seconds(seconds: float) -> str:
@@ -144,10 +145,9 @@ def _describe_traffic(plan: Plan) -> str:
 
 
 def _memory_row(plan: Plan, memory: float, parts: Sequence[str]) -> tuple[str, ...]:
-    run = plan.layout
-    held = [f"{getattr(plan.memory, name) / GIB:.1f}" for name in parts]
+    cells = [f"{getattr(plan.memory, name) / GIB:.1f}" for name in parts]
     free = (memory - plan.memory.total) / GIB
-    return (*map(str, (run.dp, run.tp, run.pp, run.cp)), *held, f"{plan.memory.gib:.1f}", f"{free:.1f}")
+    return (*_degree_cells(plan)[:4], *cells, f"{plan.memory.gib:.1f}", f"{free:.1f}")
 
 
 def _print_margin(answer: SearchResult, limit: float, error: float) -> None:
