@@ -261,11 +261,9 @@ def available_backends(wanted: int, step_ranks: int) -> tuple[str, ...]:
     import torch
 
     alone = step_ranks == 1
-    usable = {
-        "gloo": True,
-        "mpi": local_ranks.has_mpirun() if alone else library.find_evidence(os.environ) is not None,
-        "nccl": torch.cuda.device_count() >= (wanted if alone else 1),
-    }
+    mpi = local_ranks.find_mpirun() if alone else library.find_evidence(os.environ)
+    gpus = torch.cuda.device_count()
+    usable = {"gloo": True, "mpi": mpi is not None, "nccl": gpus >= (wanted if alone else 1)}
     return tuple(name for name, is_usable in usable.items() if is_usable and unavailable_reason(name) is None)
 
 

@@ -20,6 +20,10 @@ MAX_LOAD_DIFFERENCE = 0.15
 """Maximum difference in the share of processors that were busy with other work."""
 
 
+Verdict = Literal["better", "worse", "other", "same", "?"]
+"""same: within the uncertainty. other: different, but neither is better. ?: unknown."""
+
+
 class Ratio(NamedTuple):
     """One quantity of one row: the second result divided by the first."""
 
@@ -30,8 +34,7 @@ class Ratio(NamedTuple):
     ratio: float
     uncertainty: float | None
     """One standard error of the ratio; None with too few repeats."""
-    verdict: Literal["better", "worse", "other", "same", "?"]
-    """same: within the uncertainty. other: different, but neither is better. ?: unknown."""
+    verdict: Verdict
 
 
 class Comparison(NamedTuple):
@@ -129,9 +132,7 @@ def _zero_notes(pairs: Sequence[tuple[ResultRow, ResultRow]], columns: dict[str,
     return (f"no ratio to 0, in some row: {', '.join(names)}",) if names else ()
 
 
-def _verdict(
-    ratio: float, uncertainty: float | None, column: Column
-) -> Literal["better", "worse", "other", "same", "?"]:
+def _verdict(ratio: float, uncertainty: float | None, column: Column) -> Verdict:
     if uncertainty is None:
         return "same" if ratio == 1 else "?"
     if abs(ratio - 1) <= SIGNIFICANT_ERRORS * uncertainty:

@@ -116,12 +116,8 @@ def run_ranks(
             processes.end(*(each.process for each in started), grace=_GRACE)
 
 
-def has_mpirun() -> bool:
-    """Return whether MPI ranks can be started here."""
-    return _find_mpirun() is not None
-
-
-def _find_mpirun() -> str | None:
+def find_mpirun() -> str | None:
+    """Return the path of the program that starts MPI ranks here; None if there is none."""
     return find_executable("mpirun") or find_executable("mpiexec")
 
 
@@ -131,7 +127,7 @@ def mpirun_command(ranks: int) -> list[str]:
     Raises:
         SpecError: There is none.
     """
-    found = _find_mpirun()
+    found = find_mpirun()
     if found is None:
         raise SpecError(
             "there is no mpirun here",

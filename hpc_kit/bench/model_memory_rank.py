@@ -115,7 +115,7 @@ def prepare_model(strategy: str, options: MemoryOptions, world: Group, *, offloa
     """
     linears = (nn.Linear(options.width, options.width, bias=False, dtype=torch.bfloat16) for _ in range(options.layers))
     model = nn.Sequential(*(nn.Sequential(linear, nn.GELU()) for linear in linears)).to(world.device)
-    optimizer_class: Any = partial(MixedPrecisionAdamW, device=torch.device("cpu") if offload else None)
+    make_adamw: Any = partial(MixedPrecisionAdamW, device=torch.device("cpu") if offload else None)
     if strategy in {"zero2", "zero3"}:
         shard = partial(
             fully_shard,
@@ -126,18 +126,15 @@ def prepare_model(strategy: str, options: MemoryOptions, world: Group, *, offloa
         for layer in model:
             shard(layer)
         shard(model)
-        return TrainedModel(model, model, optimizer_class(model.parameters()))
+        return TrainedModel(model, model, make_adamw(model.parameters()))
     # Without the view, DDP would hold each gradient twice, and the formulas count it once.
     replica = DistributedDataParallel(model, device_ids=world.device_ids, gradient_as_bucket_view=True)
     if strategy == "zero1":
-        from torch.distributed.optim import (
-            ZeroRedundancyOptimizer,
-        )  # imported late: the import makes torch print a deprecation warning
+        # Imported late, because torch prints a deprecation warning.
+        from torch.distributed.optim import ZeroRedundancyOptimizer
 
-        return TrainedModel(
-            model, replica, ZeroRedundancyOptimizer(model.parameters(), optimizer_class=optimizer_class)
-        )
-    return TrainedModel(model, replica, optimizer_class(model.parameters()))
+        return TrainedModel(model, replica, ZeroRedundancyOptimizer(model.parameters(), optimizer_class=make_adamw))
+    return TrainedModel(model, replica, make_adamw(model.parameters()))
 
 
 def _train_steps(
@@ -206,11 +203,12 @@ def count_bytes(trained: TrainedModel, device: torch.device) -> HeldBytes:
     optimized = [each for group in trained.optimizer.param_groups for each in group["params"]]
     parameters = list(map(_local_tensor, [*trained.model.parameters(), *optimized]))
     gradients = [_local_tensor(each.grad) for each in trained.model.parameters() if each.grad is not None]
+    # Without the step counters, which have no dimension.
     states = [
         value
         for state in inner_optimizer(trained.optimizer).state.values()
         for value in state.values()
-        if value.dim() > 0  # without the step counter
+        if value.dim() > 0
     ]
     here = [tensor for tensor in (*parameters, *gradients, *states) if tensor.device.type == device.type]
     return HeldBytes(*map(storage_bytes, (parameters, gradients, states, here)))

@@ -190,9 +190,9 @@ def _label_axes(axes: Axes, document: PlotData, plot: Plot, *, has_numbers: bool
     from matplotlib import ticker
 
     axes.set_title(plot.title, loc="left", fontsize=11)
-    axes.set_xlabel(axis_title(document, plot, "x"))
-    axes.set_ylabel(axis_title(document, plot, "y"))
     unit = document.columns[plot.y[0]].unit if plot.y[0] in document.columns else ""
+    axes.set_xlabel(plot.x_title or plot.x.replace("_", " "))
+    axes.set_ylabel(_y_title(document, plot, unit))
     points = [point for curve in plot_curves(document, plot) for point in curve.points]
     if has_numbers and plot.log_x:
         axes.set_xscale("log", base=2 if plot.x == "bytes" else 10)
@@ -259,11 +259,8 @@ def plot_curves(document: PlotData, plot: Plot) -> list[Curve]:
     return [curve for curve in found if curve.points]
 
 
-def axis_title(document: PlotData, plot: Plot, axis: str) -> str:
-    """Return an axis title: that of the plot, or name and unit of the quantity."""
-    if axis == "x":
-        return plot.x_title or plot.x.replace("_", " ")
-    unit = document.columns[plot.y[0]].unit if plot.y[0] in document.columns else ""
+def _y_title(document: PlotData, plot: Plot, unit: str) -> str:
+    """Return the title of the plot's y axis, or name and unit of the quantity."""
     words = plot.y_title or (_column_title(document, plot.y[0]) if plot.kind != "stacked" else "")
     # The tick labels of seconds and bytes contain their units.
     return words if unit in {"", "s", "B"} or "(" in words else f"{words} ({unit})".strip()

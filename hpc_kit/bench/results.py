@@ -105,16 +105,13 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
-def flatten_row(row: ResultRow) -> dict[str, Any]:
-    """Return a row as the flat object of the JSON format."""
-    spread = {SPREAD: msgspec.to_builtins(row.spread)} if row.spread else {}
-    return {**row.labels, **row.values, **spread}
-
-
 def encode_result(document: BenchResult) -> bytes:
     """Encode a result as JSON; nan and inf become null."""
     whole = msgspec.to_builtins(document)
-    whole["results"] = [flatten_row(row) for row in document.results]
+    whole["results"] = [
+        {**row["labels"], **row["values"], **({SPREAD: row["spread"]} if row["spread"] else {})}
+        for row in whole["results"]
+    ]
     return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
 
 

@@ -14,6 +14,7 @@ import click
 from hpc_kit.cli.job_arguments import JobCommand, JobRequest, complete_job, job_options, parse_request, resolve_request
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
+from hpc_kit.slurm.units import format_count
 from hpc_kit.spec import search_path
 
 if TYPE_CHECKING:
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from hpc_kit.spec.cluster import Cluster
 
 SUFFIXES = (".sbatch", ".slurm", ".sh", ".bash", ".job", ".sl", ".batch")
-_WIDTH = 150
-
-
+"""Suffixes of batch scripts. Other files are scripts, too, unless they are job files."""
 FORMATS = ("text", "json", "sarif", "github")
+_WIDTH = 150
+"""Maximum number of letters of a printed line of a script."""
 _SEVERAL = "several scripts; name one to run it"
 
 
@@ -99,12 +100,13 @@ def command(
 def _apply_fixes(
     report: CheckReport, text: str, file: str, *, write: bool, form: str, request: JobRequest
 ) -> CheckReport:
-    """Print the edits of a script as a diff, write them, and return the report of what is left."""
+    """Print the edits of a script as a diff, write them, and return the report on the edited script."""
     from hpc_kit.check.edits import apply_edits, format_diff
 
     fixed = apply_edits(text, (edit for finding in report.findings for edit in finding.edits))
     diff = format_diff(text, fixed, report.name)
     if diff:
+        # Programs read the other forms from stdout.
         echo(diff, err=form != "text")
     if not write or not diff or file == "-":
         return report
@@ -119,8 +121,7 @@ def _script_path(request: JobRequest) -> str | None:
     if name is None or request.program or request.shape:
         return None
     path = Path(name)
-    script = name == "-" or path.suffix in SUFFIXES or (path.suffix != ".toml" and "/" in name and path.is_file())
-    if not script and not (path.suffix != ".toml" and path.is_file()):
+    if name != "-" and path.suffix not in SUFFIXES and (path.suffix == ".toml" or not path.is_file()):
         return None
     if path.suffix == ".py" and search_path.is_program(name, search_path.current_folder()):
         raise SpecError(
@@ -211,11 +212,11 @@ def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None, a
 def _format_report(report: CheckReport) -> str:
     lines = [line for finding in report.findings for line in _format_finding(finding, report.name)]
     errors = sum(finding.severity == "error" for finding in report.findings)
-    counted = (("error", errors), ("warning", len(report.findings) - errors))
-    counts = ", ".join(f"{count} {word}{'s'[: count != 1]}" for word, count in counted if count)
-    left = ", ".join(f"{name} ({reason})" for name, reason in report.not_checked.items())
-    looked = ", ".join(report.checked) + (f"; not checked: {left}" if left else "")
-    lines.append(f"{report.name}: {counts or 'no fault found'} ({looked})")
+    severities = (("error", errors), ("warning", len(report.findings) - errors))
+    counts = ", ".join(format_count(count, severity) for severity, count in severities if count)
+    not_checked = ", ".join(f"{name} ({reason})" for name, reason in report.not_checked.items())
+    checked = ", ".join(report.checked) + (f"; not checked: {not_checked}" if not_checked else "")
+    lines.append(f"{report.name}: {counts or 'no fault found'} ({checked})")
     return "\n".join(lines)
 
 

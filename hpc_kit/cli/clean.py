@@ -42,8 +42,8 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
     session = open_session(cluster)
     before = (dt.datetime.now() - age).timestamp()  # noqa: DTZ005 - compared with times of this machine
     old = [run for run in RunIndex(session.runs).all_runs() if _submitted(run) < before]
-    going = _going_ids(old, session) if old else set()
-    runs = [run for run in old if run.job_id not in going and may_belong_to(run, session.cluster.name, session.client)]
+    active = _active_ids(old, session) if old else set()
+    runs = [run for run in old if run.job_id not in active and may_belong_to(run, session.cluster.name, session.client)]
     if len(runs) < len(old):
         echo(f"kept: {len(old) - len(runs)} old runs that have not ended, or belong to another cluster", err=True)
     if not runs:
@@ -58,7 +58,11 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
         click.confirm(f"delete these {len(runs)} runs ({_total_bytes(paths) / 1e6:,.1f} MB)?", abort=True)
     for path in paths:
         try:
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+            # The folder of a resubmitted job is a link to the first run.
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
         except OSError as error:
             raise RecordError(f"cannot delete {path}", found=error.strerror, remedy="ask its owner") from error
     for folder in {run.folder.parent for run in runs}:
@@ -75,7 +79,7 @@ def _submitted(run: Run) -> float:
         return run.folder.stat().st_mtime
 
 
-def _going_ids(runs: list[Run], session: Session) -> set[str]:
+def _active_ids(runs: list[Run], session: Session) -> set[str]:
     """Return the ids of jobs that wait or run.
 
     Raises:

@@ -118,6 +118,7 @@ def exclude_command(nodes: str, reason: str, age: dt.timedelta, cluster: str | N
     session = open_session(cluster, require_answer=True)
     names = nodelist.expand(nodes)
     known = known_nodes(session.client)
+    # Without an answer of sinfo, any name is accepted.
     if known and (unknown := [name for name in names if name not in known]):
         near = difflib.get_close_matches(unknown[0], known, n=1)
         raise SpecError(
@@ -128,6 +129,7 @@ def exclude_command(nodes: str, reason: str, age: dt.timedelta, cluster: str | N
     now = time.time()
     new = [Exclusion(node=name, reason=reason, since=now, until=now + age.total_seconds()) for name in names]
     key = cluster_key(session.cluster, session.client)
+    # A new reason and period replace the earlier ones of a node.
     with changed_exclusions(key) as exclusions:
         exclusions[:] = [*(each for each in exclusions if each.node not in names), *new]
     _print_exclusions(key)

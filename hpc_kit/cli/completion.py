@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import click
@@ -39,17 +40,25 @@ def command(words: tuple[str, ...]) -> None:
     file = (
         config / "fish" / "completions" / "hpc-kit.fish" if shell == "fish" else data / "hpc_kit" / f"complete.{shell}"
     )
-    line = f"[ -f {file} ] && source {file}"
-    start = home / f".{shell}rc"
+    start_file = home / f".{shell}rc"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{text}\n")
-        if shell != "fish" and line not in (start.read_text() if start.is_file() else "").splitlines():
-            with start.open("a") as rc:
-                rc.write(f"{line}\n")
+        # fish reads all files of its folder by itself.
+        if shell != "fish":
+            _add_line(start_file, f"[ -f {shlex.quote(str(file))} ] && source {shlex.quote(str(file))}")
     except OSError as error:
         raise RecordError(
             f"cannot write {error.filename}", found=error.strerror, remedy="hpc-kit completion > FILE"
         ) from error
-    echo(f"written: {file}" + ("" if shell == "fish" else f", and a line in {start}"))
+    echo(f"written: {file}" + ("" if shell == "fish" else f", and a line in {start_file}"))
     echo("open a new shell to use it")
+
+
+def _add_line(path: Path, line: str) -> None:
+    """Add a line to the end of a file, unless the file contains it."""
+    text = path.read_text() if path.is_file() else ""
+    if line not in text.splitlines():
+        with path.open("a") as file:
+            # The last line of the file may have no end.
+            file.write(f"{line}\n" if not text or text.endswith("\n") else f"\n{line}\n")

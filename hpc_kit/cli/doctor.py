@@ -14,6 +14,7 @@ from hpc_kit.cli.options import JSON_OPTION
 from hpc_kit.cli.output import format_table, print_line, print_wrapped, short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
+from hpc_kit.slurm.units import format_count
 
 if TYPE_CHECKING:
     from hpc_kit.bench.preflight import Verdict
@@ -93,8 +94,8 @@ def _measure_nodes(name: str | None, *, as_json: bool) -> int:
         for note in new.notes:
             print_wrapped(f"note    {note}", indent=8, err=True)
         if not as_json:
-            nodes = f"{resolved.nodes} node{'s'[: resolved.nodes != 1]}"
-            print_line("job", f"{new.job_id} {resolved.job.name}: {nodes}", right=short_path(new.run_folder))
+            text = f"{new.job_id} {resolved.job.name}: {format_count(resolved.nodes, 'node')}"
+            print_line("job", text, right=short_path(new.run_folder))
 
     verdict = measure_nodes(resolved, root, announce, lambda text: echo(f"        {text}", err=True))
     if as_json:

@@ -21,6 +21,7 @@ from hpc_kit.slurm.units import format_count
 if TYPE_CHECKING:
     from hpc_kit.runs.run_folders import Run
 
+# The batch script writes the keys into the file `history` of the run.
 DECISIONS = {
     "finished": "finished",
     "failed": "failed",
@@ -91,13 +92,14 @@ def _format_history(run: Run, history: History) -> list[str]:
 def _attempt_cells(attempt: Attempt) -> tuple[str, ...]:
     start = f"{dt.datetime.fromtimestamp(attempt.start):%Y-%m-%d %H:%M:%S}"  # noqa: DTZ006 - local time, as Slurm's
     ran = format_duration(round(attempt.end - attempt.start)) if attempt.end is not None else ""
+    # A job that lost its node or was killed writes no end.
     decision = DECISIONS.get(attempt.decision, attempt.decision) or "no end was written"
     excluded = f"; replaced {', '.join(attempt.excluded)}" if attempt.excluded else ""
     code = f"exit code {attempt.exit_code}" if attempt.exit_code and "exit code" not in attempt.reason else ""
-    why = ", ".join(filter(None, (attempt.reason, code)))
-    moved = f"{decision}{': ' if why else ''}{why}{excluded}"
+    reason = ", ".join(filter(None, (attempt.reason, code)))
+    end = f"{decision}{': ' if reason else ''}{reason}{excluded}"
     step = "" if attempt.step is None else str(attempt.step)
-    return str(attempt.number), start, ran, attempt.nodes, step, moved
+    return str(attempt.number), start, ran, attempt.nodes, step, end
 
 
 def _to_json(run: Run, history: History) -> dict[str, object]:

@@ -21,6 +21,7 @@ MOST_SCRIPTS = 5
 """A project with more batch scripts is not asked about each of them."""
 
 _PATTERNS = ("*.sbatch", "*.slurm", "*.sh")
+"""Names of files that may be batch scripts."""
 
 MAKEFILE = """\
 # Submit, look at and follow the jobs of this project. `make help` lists the targets.
@@ -110,7 +111,7 @@ def _is_minimal(path: Path) -> bool:
 
 def _all_files() -> Iterator[Path]:
     jobs, templates = search_path.shipped_folder("jobs"), search_path.shipped_folder("templates")
-    # base.toml and the shared modules come along, because other files need them.
+    # The patterns include base.toml and the shared modules, which other files need.
     for folder, pattern in ((jobs, "*.toml"), (jobs / "train", "*.py"), (templates, "**/*.j2"), (templates, "**/*.sh")):
         yield from sorted(folder.glob(pattern))
 
@@ -146,7 +147,7 @@ def _files_of_job(job: str) -> Iterator[Path]:
         own = toml_documents.read_document(path, path.name).data
         name, data = str(own.get("extends", "")), {**own, **data}
     templates = search_path.shipped_folder("templates")
-    # Skip the templates of other kinds of jobs and of ssh.
+    # Skip the templates of other kinds of jobs and of ssh. Includes and shell files have one suffix: srun.j2, task.sh.
     kinds = {f"{kind}{search_path.TEMPLATE}" for kind in ("base", data.get("template", "ddp"))}
     for path in sorted(templates.rglob("*")):
         if path.is_file() and (path.name in kinds or path.name.count(".") == 1):

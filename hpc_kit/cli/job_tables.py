@@ -40,7 +40,7 @@ def group_jobs(lines: Sequence[JobLine]) -> list[JobRow]:
     arrays: dict[str, dict[tuple[object, ...], list[JobLine]]] = {}
     for line in lines:
         arrays.setdefault(base_id(line.job_id), {}).setdefault(_group_key(line), []).append(line)
-    return [_make_row(same) for groups in arrays.values() for same in groups.values()]
+    return [_make_row(group) for groups in arrays.values() for group in groups.values()]
 
 
 def _group_key(line: JobLine) -> tuple[object, ...]:
@@ -51,17 +51,17 @@ def _group_key(line: JobLine) -> tuple[object, ...]:
     return (base_id(line.job_id), line.name, line.state, line.reason, sentence)
 
 
-def _make_row(same: list[JobLine]) -> JobRow:
-    first = min(same, key=_time_left)
-    job_id, text, step = first.job_id, str(first), first.next_step
-    if len(same) > 1:
+def _make_row(group: list[JobLine]) -> JobRow:
+    first = min(group, key=_time_left)
+    job_id, text, next_step = first.job_id, str(first), first.next_step
+    if len(group) > 1:
         array = base_id(job_id)
-        step = step and step.replace(job_id, array)
-        job_id = f"{array}_[{fold_indices(int(array_index(line.job_id)) for line in same)}]"
+        next_step = next_step and next_step.replace(job_id, array)
+        job_id = f"{array}_[{fold_indices(int(array_index(line.job_id)) for line in group)}]"
         if first.state is JobState.RUNNING:
-            text = text.replace(": ", f": {len(same)} of them, at least ", 1)
+            text = text.replace(": ", f": {len(group)} of them, at least ", 1)
     age = (dt.datetime.now() - first.submitted).total_seconds() if first.submitted else None  # noqa: DTZ005 - as Slurm
-    return JobRow(job_id, first.name, text, step, first.state, _short_time(age), _short_time(first.duration))
+    return JobRow(job_id, first.name, text, next_step, first.state, _short_time(age), _short_time(first.duration))
 
 
 def _short_time(seconds: float | None) -> str:
@@ -91,7 +91,7 @@ def format_jobs(lines: Sequence[JobLine]) -> list[str]:
             cells.append(("", "", "", "", row.next_step))
             colours.append(("", None))
     table = format_table(cells, "right", "left", "right", "right", "left", first_width=8)
-    # The state is coloured afterwards: escape sequences would count as columns of the table.
+    # The state is coloured afterwards: escape sequences would count towards the width of a column.
     return [
         text.replace(f"  {word}", f"  {click.style(word, fg=colour)}", 1) if colour else text
         for text, (word, colour) in zip(table, colours, strict=True)

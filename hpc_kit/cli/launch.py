@@ -27,17 +27,18 @@ if TYPE_CHECKING:
     from hpc_kit.ssh.launch import Launch, LaunchResult
 
 
+_POLL_SECONDS = 0.2
+_GIVE_UP_SECONDS = 2.0
+"""Seconds without progress after which an ending launch stops printing."""
+
+
 class TimeoutRange(click.FloatRange):
     """A range of seconds that also excludes nan."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert the value like click, with nan out of range."""
+        # click compares with the limits, and every comparison with nan is false.
         return super().convert(inf if str(value).strip().lstrip("+-").lower() == "nan" else value, param, ctx)
-
-
-_POLL_SECONDS = 0.2
-_GIVE_UP_SECONDS = 2.0
-"""Seconds without progress after which an ending launch stops printing."""
 
 
 class LineWriter:
@@ -138,6 +139,7 @@ def _run_launch(
         result = launch.run(plan, logs.write)
     finally:
         logs.close()
+    # The outcome is printed even if the record cannot be written.
     record_error = None
     try:
         end_record(run, result, began, names)

@@ -30,6 +30,7 @@ def command(as_json: bool) -> None:
         echo(json.dumps(found, indent=2))
         return
     in_project = search_path.shipped_folder("jobs").parent != root
+    # A few long names would move all descriptions to the right.
     width = max(len(entry["name"]) for entries in found.values() for entry in entries if len(entry["name"]) <= 24)
     for title, entries in found.items():
         echo(title)
@@ -64,6 +65,7 @@ def _unreadable_reason(error: Exception) -> str:
 def _description(path: Path, shown: str, suffix: str) -> str:
     """Return the description in a file. For a broken file, return the fault."""
     if suffix != ".toml":
+        # A template begins with a comment of Jinja.
         return path.read_text(encoding="utf-8").partition("#}")[0].removeprefix("{#").strip()
     try:
         return str(toml_documents.read_document(path, shown).data.get("description", ""))

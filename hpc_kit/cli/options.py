@@ -38,20 +38,19 @@ RUNS_OPTION = click.option(
     help="Folder of the runs [default: `runs` of the cluster file].",
 )
 
-
-HOURS = {"h": 1, "d": 24, "w": 7 * 24}
+_HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 
 
 def parse_age(_context: object, _parameter: object, text: str) -> dt.timedelta:
     """Parse an age such as 12h, 30d or 4w.
 
     Raises:
-        click.BadParameter: It is none.
+        click.BadParameter: The text is not an age.
     """
     match = re.fullmatch(r"(\d+)([hdw])", text)
     if not match:
         raise click.BadParameter(f"{text!r} is not an age; write 12h, 30d or 4w")
-    return dt.timedelta(hours=int(match[1]) * HOURS[match[2]])
+    return dt.timedelta(hours=int(match[1]) * _HOURS[match[2]])
 
 
 class Session(NamedTuple):

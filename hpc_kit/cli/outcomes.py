@@ -153,13 +153,14 @@ def print_failure(failure: RankFailure, element: str = "") -> None:
 
 def format_summary(values: dict[str, object]) -> str:
     """Return the summary of a training in one line. Known figures get units."""
+    # The training writes its summary itself, so a value may have any type.
     first, last = values.get("loss_first"), values.get("loss_last")
-    speed, memory = values.get("tokens_per_second"), values.get("peak_memory_mib")
+    tokens_per_second, memory = values.get("tokens_per_second"), values.get("peak_memory_mib")
     parts = []
     if isinstance(last, int | float):
         parts.append(f"loss {first:.2f} -> {last:.2f}" if isinstance(first, int | float) else f"loss {last:.2f}")
-    if isinstance(speed, int | float):
-        parts.append(f"{speed:,.0f} tokens/s".replace(",", " "))
+    if isinstance(tokens_per_second, int | float):
+        parts.append(f"{tokens_per_second:,.0f} tokens/s".replace(",", " "))
     if isinstance(memory, int | float):
         parts.append(f"peak {memory:.0f} MiB a rank")
     return ", ".join(parts or [f"{name} {value}" for name, value in values.items()])

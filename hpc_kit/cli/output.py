@@ -25,6 +25,7 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C."""
 
 _UNLIMITED_WIDTH = 100_000
+"""Columns of a console in which rich wraps and cuts nothing."""
 
 
 def print_line(label: str, text: str, *, right: str = "") -> None:
@@ -45,10 +46,10 @@ def print_next_steps(job_id: str, *, going: bool, rank: int | None = None, faile
     cluster = click.get_current_context().params.get("cluster") or os.environ.get(VARIABLE)
     runs = runs_option()
     options = (f" --cluster {quote(cluster)}" if cluster else "") + (f" --runs {quote(runs)}" if runs else "")
-    which = " -f" if going else " --all" if rank is None else f" --rank {rank}"
+    log_option = " -f" if going else " --all" if rank is None else f" --rank {rank}"
     last = "cancel" if going else "why" if failed else ""
-    for label, step in (("status", ""), ("logs", which), *([(last, "")] if last else ())):
-        print_line(label, f"{program_name()} {label} {job_id}{step}{options}")
+    for command, option in (("status", ""), ("logs", log_option), *([(last, "")] if last else ())):
+        print_line(command, f"{program_name()} {command} {job_id}{option}{options}")
 
 
 def exit_interrupted(ids: Sequence[str]) -> NoReturn:
@@ -91,9 +92,10 @@ def ignore_closed_pipe() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        # As the documentation of Python's SIGPIPE shows: otherwise the flush at exit fails again.
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
 
 
 def print_wrapped(text: str, *, indent: int = 2, err: bool = False) -> None:

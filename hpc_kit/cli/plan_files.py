@@ -12,7 +12,7 @@ from hpc_kit.errors import SpecError
 from hpc_kit.planner import calibration, explain, hardware, job_files
 from hpc_kit.planner.constants import memory_error
 from hpc_kit.planner.job_files import SupportedPlan
-from hpc_kit.planner.search import describe_layout, fastest_with_margin
+from hpc_kit.planner.search import describe_layout
 from hpc_kit.planner.target import measured_file
 from hpc_kit.spec import load
 from hpc_kit.spec.default_cluster import default_cluster_name
@@ -23,7 +23,7 @@ from hpc_kit.spec.toml_documents import save_job
 from hpc_kit.submission.program_job import job_for_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from hpc_kit.planner.search import Plan, SearchResult
     from hpc_kit.spec.cluster import Cluster
@@ -55,7 +55,7 @@ def write_job_file(
     """
     root, only = Path.cwd(), bool(program)
     base = named or (job_for_program(program) if program else None)
-    # A program of the user may do anything.
+    # Nothing is known about a program of the user, so it may support any plan.
     own = base if base is not None and not job_files.runs_shipped_program(base) else None
 
     def first_supported(plans: Iterable[Plan]) -> SupportedPlan | None:
@@ -63,29 +63,24 @@ def write_job_file(
             return job_files.first_supported(plans, root, base, only=only)
         return next((SupportedPlan(plan, own.name, own, 1) for plan in plans), None)
 
-    found = first_supported(answer.plans)
+    chosen = first_supported(answer.plans)
     program_name = base.command[1] if base is not None and only else ""
-    if found is None:
+    if chosen is None:
         raise _no_program_error(answer, program_name, path)
-    if found.rank > 1:
-        _note_rank_of_layout(answer, found, program_name)
-    safe = first_supported(_plans_with_margin(answer, limit))
-    if _prefers_margin(found.plan, safe.plan if safe else None, limit) and safe:
-        found = safe
-    steps = job_files.training_steps(found.base, root) if own is None else None
-    made = job_files.job_from_plan(found.plan, found.base, path.stem, root, steps=steps)
-    save_job(made, path, WRITE_OPTION)
-    if own is None:
-        _note_shipped_program(answer, found, made, path, steps=steps, only=only)
-    else:
-        _note_time_limit(found.plan, own, path, tokens)
-    echo(f"written: {path}   submit with: hpc-kit submit {path}", err=True)
-
-
-def _plans_with_margin(answer: SearchResult, limit: float) -> Iterator[Plan]:
-    """Yield the plans that fit even if they need more memory by the usual error of the prediction."""
+    if chosen.rank > 1:
+        _note_rank_of_layout(answer, chosen, program_name)
     error = memory_error(answer.plans[0].layout.framework)
-    return (plan for plan in answer.plans if fastest_with_margin((plan,), limit, error))
+    safe = first_supported(plan for plan in answer.plans if plan.fits_with_margin(limit, error))
+    if _prefers_margin(chosen.plan, safe.plan if safe else None, limit) and safe:
+        chosen = safe
+    steps = job_files.training_steps(chosen.base, root) if own is None else None
+    job = job_files.job_from_plan(chosen.plan, chosen.base, path.stem, root, steps=steps)
+    save_job(job, path, WRITE_OPTION)
+    if own is None:
+        _note_shipped_program(answer, chosen, job, path, steps=steps, only=only)
+    else:
+        _note_time_limit(chosen.plan, own, path, tokens)
+    echo(f"written: {path}   submit with: hpc-kit submit {path}", err=True)
 
 
 def _prefers_margin(first: Plan, safe: Plan | None, limit: float) -> bool:
@@ -125,40 +120,40 @@ def _note_time_limit(plan: Plan, base: Job, path: Path, tokens: float) -> None:
 
 
 def _note_shipped_program(
-    answer: SearchResult, found: SupportedPlan, made: Job, path: Path, *, steps: int | None, only: bool
+    answer: SearchResult, chosen: SupportedPlan, job: Job, path: Path, *, steps: int | None, only: bool
 ) -> None:
     """Print how the written job differs from the planned one: its command, its model, its time limit."""
     model = answer.plans[0].layout.model
-    lines = [] if only else [f"its command is that of job {found.name}: name your own behind --, or edit {path}"]
-    if made.model.parameters != model.parameters:
+    lines = [] if only else [f"its command is that of job {chosen.name}: name your own behind --, or edit {path}"]
+    if job.model.parameters != model.parameters:
         lines.append(
-            f"its model has {made.model.parameters:.3g} parameters (a GPT of bytes, without grouped keys or SwiGLU): "
+            f"its model has {job.model.parameters:.3g} parameters (a GPT of bytes, without grouped keys or SwiGLU): "
             f"it is not {model.name}"
         )
     if steps is not None:
-        lines.append(f"its limit, {made.resources.time}, is for {steps} steps of {found.plan.time.total:.4g} s")
+        lines.append(f"its limit, {job.resources.time}, is for {steps} steps of {chosen.plan.time.total:.4g} s")
     echo(";\n".join(lines), err=True)
 
 
 def _no_program_error(answer: SearchResult, program: str, path: Path) -> SpecError:
-    run = answer.plans[0].layout
+    first = answer.plans[0].layout
     return SpecError(
         f"{program} can do none of these layouts"
         if program
         else "no program of jobs/train can do any of these layouts",
-        found=f"{describe_layout(run)}, {run.precision}, and {len(answer.plans) - 1} others",
+        found=f"{describe_layout(first)}, {first.precision}, and {len(answer.plans) - 1} others",
         remedy=f"your own behind --: hpc-kit plan ... --write {path} -- python train.py",
     )
 
 
-def _note_rank_of_layout(answer: SearchResult, found: SupportedPlan, program: str) -> None:
+def _note_rank_of_layout(answer: SearchResult, chosen: SupportedPlan, program: str) -> None:
     """Print which layout is the first that a program supports, and how much slower it is."""
-    best, plan = answer.plans[0], found.plan
+    best, plan = answer.plans[0], chosen.plan
     none = f"{program} cannot do" if program else "no program of jobs/train can do"
     more = plan.time.total / best.time.total - 1
     echo(
         f"{none} the first layout, {describe_layout(best.layout)};\n"
-        f"the first that {'it' if program else 'one of them'} can do is number {found.rank} of {len(answer.plans)}, "
+        f"the first that {'it' if program else 'one of them'} can do is number {chosen.rank} of {len(answer.plans)}, "
         f"{describe_layout(plan.layout)}: {plan.time.total:.4g} s a step, {more:.1%} more",
         err=True,
     )
@@ -178,18 +173,18 @@ def predict_cases(cases: Path, output: Path) -> int:
 
     if output.exists() and cases.exists() and output.samefile(cases):
         raise SpecError(f"--output {output} is the file of --cases", remedy="--output predictions.csv")
-    found = [batch.predict_case(batch.parse_case(row)) for row in batch.read_cases(cases)]
-    batch.write_predictions(output, found)
-    without = [one for one in found if one.step_time is None]
-    notes: dict[str, list[str]] = {}
-    for one in found:
-        for note in one.notes if one.step_time is not None else ():
-            notes.setdefault(note, []).append(one.case_id)
-    for one in without:
-        echo(f"{one.case_id}: not predicted: {', '.join(one.notes)}", err=True)
-    for note, ids in sorted(notes.items(), key=lambda pair: -len(pair[1])):
-        echo(f"assumed in {len(ids)} of {len(found)} runs: {note}{_list_ids(ids, len(found))}", err=True)
-    echo(f"{len(found) - len(without)} of {len(found)} runs predicted: {output}")
+    predictions = [batch.predict_case(batch.parse_case(row)) for row in batch.read_cases(cases)]
+    batch.write_predictions(output, predictions)
+    total, missing = len(predictions), [each for each in predictions if each.step_time is None]
+    ids_by_note: dict[str, list[str]] = {}
+    for each in predictions:
+        for note in each.notes if each.step_time is not None else ():
+            ids_by_note.setdefault(note, []).append(each.case_id)
+    for each in missing:
+        echo(f"{each.case_id}: not predicted: {', '.join(each.notes)}", err=True)
+    for note, ids in sorted(ids_by_note.items(), key=lambda pair: -len(pair[1])):
+        echo(f"assumed in {len(ids)} of {total} runs: {note}{_list_ids(ids, total)}", err=True)
+    echo(f"{total - len(missing)} of {total} runs predicted: {output}")
     return 0
 
 
@@ -220,9 +215,7 @@ def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path 
                 found="no all-reduce of two sizes",
                 remedy="hpc-kit bench comm --json",
             )
-        calibration.write_measurement(
-            path, calibration.merge_measurements(calibration.read_measurement(path), found) if path.exists() else found
-        )
+        calibration.add_measurement(path, found)
         echo(f"links of {name}: {path}")
         return 0
     return _submit_calibration(name, path, root)
@@ -239,13 +232,14 @@ def _load_cluster(name: str, root: Path) -> Cluster:
     except SpecError as error:
         if name not in hardware.machine_names():
             raise
-        there = hardware.find_machine(name)
+        machine = hardware.find_machine(name)
         raise SpecError(
             f"{name} is a machine by its data sheet; a job that measures it needs a cluster file",
             found=error.found,
             remedy=f"hpc-kit init copies env/example-gpu.toml; as env/{name}.toml, with\n[node]\n"
-            f'gpu = "{there.gpu.name}"\ngpus = {there.gpus_per_node}\n'
-            f'network = {there.network * 8 / 1e9 * there.gpus_per_node:g}\nfabric = "{there.fabric}"',
+            f'gpu = "{machine.gpu.name}"\ngpus = {machine.gpus_per_node}\n'
+            # From bytes/s of a GPU to Gb/s of a node.
+            f'network = {machine.network * 8 / 1e9 * machine.gpus_per_node:g}\nfabric = "{machine.fabric}"',
         ) from error
 
 

@@ -60,22 +60,19 @@ class PlanReport(NamedTuple):
 
 
 _SHORT_TERMS = {"parameters": "params", "gradients": "grads", "optimizer": "optim", "activations": "activ"}
-
-DEGREES = ("dp", "tp", "pp", "cp", "v", "zero", "mb", "recomp")
-
-
-_RIGHT: Literal["right"] = "right"
+_DEGREES = ("dp", "tp", "pp", "cp", "v", "zero", "mb", "recomp")
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print an indented table with right-aligned columns."""
-    for line in format_table((header, *rows), *(_RIGHT,) * len(header)):
+    columns: list[Literal["right"]] = ["right"] * len(header)
+    for line in format_table((header, *rows), *columns):
         echo(f"  {line}")
 
 
-def print_report(found: PlanReport) -> None:
+def print_report(report: PlanReport) -> None:
     """Print the report as text."""
-    task, target, answer, machine = found.task, found.target, found.answer, found.task.machine
+    task, target, answer, machine = report.task, report.target, report.answer, report.task.machine
     model = task.model
     echo(
         f"{model.name}: {model.parameters:,} parameters, {task.seq_len} tokens a sequence, "
@@ -87,38 +84,39 @@ def print_report(found: PlanReport) -> None:
     )
     for note in target.notes:
         print_wrapped(f"note    {note}")
-    top = found.shown
+    shown = report.shown
     echo(f"\nlayouts, the fastest of each set of degrees ({answer.layout_count} looked at, {len(answer.plans)} fit)")
-    print_table(
-        (*DEGREES, "step s", "tok/s", "MFU", "sure", "GiB", "bubble"),
-        [_time_row(plan) for plan in top],
+    _print_table(
+        (*_DEGREES, "step s", "tok/s", "MFU", "sure", "GiB", "bubble"),
+        [_time_row(plan) for plan in shown],
     )
     echo("\nseconds of communication in a step that computation does not hide")
-    for number, plan in enumerate(top, 1):
+    for number, plan in enumerate(shown, 1):
         print_wrapped(f"  {number:>2}  {_describe_traffic(plan)}", indent=4)
     echo(f"\nGiB a GPU of {machine.gpu.memory / GIB:.1f}; +-{memory_error(task.framework):.0%}")
-    parts = [part for part in explain.MEMORY_TERMS if any(getattr(plan.memory, part) for plan in top)]
-    print_table(
+    parts = [part for part in explain.MEMORY_TERMS if any(getattr(plan.memory, part) for plan in shown)]
+    _print_table(
         ("dp", "tp", "pp", "cp", *(_SHORT_TERMS.get(part, part) for part in parts), "in all", "free"),
-        [_memory_row(plan, machine.gpu.memory, parts) for plan in top],
+        [_memory_row(plan, machine.gpu.memory, parts) for plan in shown],
     )
-    _print_margin(answer, found.limit, memory_error(task.framework))
+    _print_margin(answer, report.limit, memory_error(task.framework))
     _print_rejected(answer)
-    _print_advice(found.advice)
-    _print_training(answer.plans[0], found.tokens, found.storage)
-    if found.explained:
+    _print_advice(report.advice)
+    _print_training(answer.plans[0], report.tokens, report.storage)
+    if report.explained:
         echo(f"\n{describe_layout(answer.plans[0].layout)}")
         for name, value, text in explain_terms(answer.plans[0], target.fitted):
             echo(f"  {name:<12}{value:>12}  {text}")
         _print_links(answer.plans[0], target)
         _print_alternatives(answer.plans[0], target)
-        echo(f"\n{explain.single_gpu_years(answer.plans[0], target.fitted, found.tokens)}")
+        echo(f"\n{explain.single_gpu_years(answer.plans[0], target.fitted, report.tokens)}")
 
 
 def _degree_cells(plan: Plan) -> tuple[str, ...]:
-    run = plan.layout
-    numbers = (run.dp, run.tp, run.pp, run.cp, run.virtual_stages, run.zero_stage, run.micro_batch)
-    return (*map(str, numbers), run.recompute)
+    layout = plan.layout
+    degrees = (layout.dp, layout.tp, layout.pp, layout.cp)
+    numbers = (*degrees, layout.virtual_stages, layout.zero_stage, layout.micro_batch)
+    return (*map(str, numbers), layout.recompute)
 
 
 def _format_seconds(seconds: float) -> str:
@@ -147,10 +145,9 @@ def _describe_traffic(plan: Plan) -> str:
 
 
 def _memory_row(plan: Plan, memory: float, parts: Sequence[str]) -> tuple[str, ...]:
-    run = plan.layout
-    held = [f"{getattr(plan.memory, name) / GIB:.1f}" for name in parts]
+    cells = [f"{getattr(plan.memory, name) / GIB:.1f}" for name in parts]
     free = (memory - plan.memory.total) / GIB
-    return (*map(str, (run.dp, run.tp, run.pp, run.cp)), *held, f"{plan.memory.gib:.1f}", f"{free:.1f}")
+    return (*_degree_cells(plan)[:4], *cells, f"{plan.memory.gib:.1f}", f"{free:.1f}")
 
 
 def _print_margin(answer: SearchResult, limit: float, error: float) -> None:
@@ -171,15 +168,15 @@ def _print_rejected(answer: SearchResult) -> None:
     if not answer.rejected:
         return
     echo(f"\nrejected ({len(answer.rejected)} sets of degrees)")
+    # Reasons of one kind differ only in their numbers.
     kinds: dict[str, list[RejectedLayout]] = {}
-    for one in answer.rejected:
-        kinds.setdefault(re.sub(r"[\d.]+", "#", one.reason.partition(" (")[0]), []).append(one)
-    for ones in kinds.values():
-        shown_ones = ones[: 3 if ones[0].missing_gib else 1]
-        for one in shown_ones[:-1]:
-            print_wrapped(f"  {describe_layout(one.layout)}: {one.reason}")
-        last = shown_ones[-1]
-        more = len(ones) - len(shown_ones)
+    for each in answer.rejected:
+        kinds.setdefault(re.sub(r"[\d.]+", "#", each.reason.partition(" (")[0]), []).append(each)
+    for layouts in kinds.values():
+        *shown, last = layouts[: 3 if layouts[0].missing_gib else 1]
+        for each in shown:
+            print_wrapped(f"  {describe_layout(each.layout)}: {each.reason}")
+        more = len(layouts) - len(shown) - 1
         print_wrapped(f"  {describe_layout(last.layout)}: {last.reason}" + (f" (and {more} sets more)" if more else ""))
 
 
@@ -197,7 +194,7 @@ def _print_links(plan: Plan, target: PlanningTarget) -> None:
     if not uses:
         return
     echo("\ntraffic of a GPU in one step, and its links")
-    print_table(
+    _print_table(
         ("traffic", "link", "GB", "capacity GB/s", "reached GB/s", "s", "s not hidden"),
         [
             (
@@ -221,7 +218,7 @@ def _print_alternatives(plan: Plan, target: PlanningTarget) -> None:
     gpu = plan.layout.machine.gpu
     limit = gpu.memory * target.fitted.usable
     echo(f"\nalternatives to splitting: this layout, and one GPU with {limit / GIB:.1f} GiB to fill")
-    print_table(
+    _print_table(
         ("alternative", "GiB", "step s", "tok/s/GPU", "GiB on one GPU", "fits"),
         [
             (
@@ -251,11 +248,11 @@ def _print_training(plan: Plan, tokens: float, storage: float) -> None:
         print_wrapped(f"less sure: {'; '.join(reasons)}")
 
 
-def print_json(found: PlanReport) -> None:
+def print_json(report: PlanReport) -> None:
     """Print the report as one JSON object."""
-    task, target, answer, advice = found.task, found.target, found.answer, found.advice
+    task, target, answer, advice = report.task, report.target, report.answer, report.advice
     first = answer.plans[0]
-    safe = fastest_with_margin(answer.plans, found.limit, memory_error(task.framework))
+    safe = fastest_with_margin(answer.plans, report.limit, memory_error(task.framework))
     error, reasons = time_error(first.layout)
     value = {
         "model": {"name": task.model.name, "parameters": task.model.parameters, "seq_len": task.seq_len},
@@ -265,7 +262,7 @@ def print_json(found: PlanReport) -> None:
         "notes": list(target.notes),
         "looked_at": answer.layout_count,
         "with_room": explain.plan_values(safe) if safe else None,
-        "plans": [explain.plan_values(plan) for plan in found.shown],
+        "plans": [explain.plan_values(plan) for plan in report.shown],
         "rejected": [{"layout": describe_layout(one.layout), "reason": one.reason} for one in answer.rejected],
         "advice": {
             "situation": advice.rule.situation,
@@ -276,12 +273,12 @@ def print_json(found: PlanReport) -> None:
             "text": advice.text,
             "differences": list(advice.differences),
         },
-        "training": explain.training_values(first, found.tokens, found.storage),
+        "training": explain.training_values(first, report.tokens, report.storage),
         "time_error": error,
         "less_sure": list(reasons),
         "memory_error": memory_error(task.framework),
     }
-    if found.explained:
+    if report.explained:
         value["explain"] = [
             {"term": name, "value": text, "formula": formula}
             for name, text, formula in explain_terms(first, target.fitted)
@@ -290,5 +287,5 @@ def print_json(found: PlanReport) -> None:
         value["links"] = [{**use._asdict(), "seconds": use.seconds} for use in uses]
         value["link_notes"] = explain.link_sentences(first, target.fitted) if uses else []
         value["alternatives"] = [each._asdict() for each in explain.alternatives(first, target.fitted)]
-        value["one_gpu"] = explain.single_gpu_years(first, target.fitted, found.tokens)
+        value["one_gpu"] = explain.single_gpu_years(first, target.fitted, report.tokens)
     echo(json.dumps(value, indent=2))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hpc_kit.slurm.client import SlurmClient
 
 CHANGED_LINES = 12
+"""Maximum number of printed lines about changed code."""
 
 
 @click.command("resubmit")
@@ -49,10 +50,10 @@ def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json
     again = prepare_resubmission(run, parse_settings(settings), root)
     _check_end(run, index, session.client, restarts=again.resolved.job.restart is not None)
     if again.changes:
-        shown = again.changes.splitlines()
-        more = [f" ... {len(shown) - CHANGED_LINES} more lines"] * (len(shown) > CHANGED_LINES)
+        lines = again.changes.splitlines()
+        more = [f" ... {len(lines) - CHANGED_LINES} more lines"] * (len(lines) > CHANGED_LINES)
         echo(f"hpc-kit: the code has changed since job {job_id} was submitted", err=True)
-        echo("\n".join([*shown[:CHANGED_LINES], *more]), err=True)
+        echo("\n".join([*lines[:CHANGED_LINES], *more]), err=True)
     done = resubmit(again, root, lambda _: None)
     for note in done.notes:
         echo(f"hpc-kit: {note}", err=True)
@@ -71,7 +72,7 @@ def _check_end(run: Run, index: RunIndex, client: SlurmClient, *, restarts: bool
     Raises:
         SpecError: The job has a table [restart], and has not ended.
     """
-    # Where Slurm refused a requeue, another job goes on with the run.
+    # If Slurm refused a requeue, the batch script has submitted another job that continues the run.
     job_id = read_history(run.folder).next_job or run.job_id
     states = [line.state for line in list_jobs(JobSelection((job_id,)), index, client).lines]
     active = [state for state in states if not state.finished]

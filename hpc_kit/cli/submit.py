@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 
 RUNS_KEY = "cluster.runs="
+"""Beginning of a value of --set that replaces the folder of the runs."""
 
 CHAIN_KINDS = ("afterok", "afterany", "afternotok", "after", "aftercorr")
 """Types of dependency on the previous job, as in sbatch."""

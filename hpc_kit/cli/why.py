@@ -46,17 +46,18 @@ def command(words: tuple[str, ...], logs: tuple[Path, ...], cluster: str | None,
 
     Exit status: 0 the job did not fail; 1 a cause, unknown, or no such job; 2 wrong use.
     """
-    found: list[tuple[list[str], Verdict]]
+    answers: list[tuple[list[str], Verdict]]
     if logs:
-        found = [([], _explain_files([*logs, *map(Path, words)]))]
+        # A shell expands `--log *.out` to one value of the option and further arguments.
+        answers = [([], _explain_files([*logs, *map(Path, words)]))]
     elif len(words) > 1:
         raise SpecError(
             f"why takes one job, and not {len(words)}", remedy="name files after --log: hpc-kit why --log *.out"
         )
     else:
-        found = _explain_run(words[0] if words else None, cluster)
-    _print(found, as_json=as_json)
-    return 0 if all(verdict.cause.startswith("did not fail") for _, verdict in found) else 1
+        answers = _explain_run(words[0] if words else None, cluster)
+    _print(answers, as_json=as_json)
+    return 0 if all(verdict.cause.startswith("did not fail") for _, verdict in answers) else 1
 
 
 def _explain_files(paths: list[Path]) -> Verdict:
@@ -89,10 +90,10 @@ def _explain_run(word: str | None, cluster: str | None) -> list[tuple[list[str],
                 _add_sizes(statuses, client)
         except SlurmUnavailable as error:
             echo(f"hpc-kit: {error.what}: the answer comes from the job's own files", err=True)
-    answers = [(each, statuses.get(each.job_id)) for each in elements or [run]]
+    jobs = [(each, statuses.get(each.job_id)) for each in elements or [run]]
     verdicts = [
         (each.job_id, _with_limit(explain_run(each, status, read_state(each, status)), status, session.partitions))
-        for each, status in answers
+        for each, status in jobs
     ]
     return group_verdicts(verdicts) if elements else [([], verdicts[0][1])]
 
@@ -112,16 +113,18 @@ def _with_limit(verdict: Verdict, status: JobStatus | None, partitions: Sequence
     return replace(verdict, cause=f"{verdict.cause}. {limit.sentence[:-1]}", fix=limit.next_step)
 
 
-def _print(found: list[tuple[list[str], Verdict]], *, as_json: bool) -> None:
+def _print(answers: list[tuple[list[str], Verdict]], *, as_json: bool) -> None:
+    """Print the answers: verdicts with the ids of the array elements that they are about."""
     from hpc_kit.runs.why.report import verdict_json, verdict_rows
 
     if as_json:
-        answer = verdict_json(found[0][1])
-        if found[0][0]:
-            answer["elements"] = [{"jobs": jobs, **verdict_json(verdict)} for jobs, verdict in found]
-        echo(json.dumps(answer, indent=2))
+        first_jobs, first_verdict = answers[0]
+        document = verdict_json(first_verdict)
+        if first_jobs:
+            document["elements"] = [{"jobs": jobs, **verdict_json(verdict)} for jobs, verdict in answers]
+        echo(json.dumps(document, indent=2))
         return
-    for jobs, verdict in found:
+    for jobs, verdict in answers:
         if jobs:
             print_line("jobs", f"{', '.join(jobs[:MAX_NAMED])}{' ...' * (len(jobs) > MAX_NAMED)} ({len(jobs)})")
         for label, text in verdict_rows(verdict, lambda path: short_path(Path(path))):

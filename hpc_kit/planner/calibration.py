@@ -63,14 +63,21 @@ def read_measurement(path: Path) -> Measurement:
         raise SpecError(f"cannot read {path}", found=str(error), remedy="hpc-kit plan calibrate writes it") from error
 
 
-def write_measurement(path: Path, measured: Measurement) -> None:
-    """Write the numbers.
+def merge_measurements(one: Measurement, other: Measurement) -> Measurement:
+    """Merge two measurements; numbers of `other` take precedence."""
+    # The plain values leave out numbers that were not measured, because the struct omits defaults.
+    return structs.replace(one, **msgspec.to_builtins(other))
+
+
+def add_measurement(path: Path, measured: Measurement) -> None:
+    """Write numbers to a calibration; its other numbers stay.
 
     Raises:
-        SpecError: The file cannot be written.
+        SpecError: The file is not a calibration, or cannot be written.
     """
+    merged = merge_measurements(read_measurement(path), measured) if path.exists() else measured
     try:
-        path.write_text(json.dumps(msgspec.to_builtins(measured), indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(msgspec.to_builtins(merged), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise SpecError(f"cannot write {path}", found=str(error), remedy="a folder that exists") from error
 
@@ -184,12 +191,6 @@ def read_comm_result(path: Path, gpus_per_node: int) -> Measurement:
             found=f"{type(error).__name__}: {error}",
             remedy="the output of hpc-kit bench comm --json",
         ) from error
-
-
-def merge_measurements(one: Measurement, other: Measurement) -> Measurement:
-    """Merge two measurements; numbers of `other` take precedence."""
-    # The plain values leave out numbers that were not measured, because the struct omits defaults.
-    return structs.replace(one, **msgspec.to_builtins(other))
 
 
 class FittedLine(NamedTuple):

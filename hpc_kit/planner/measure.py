@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_kit.planner.calibration import Measurement, merge_measurements, read_measurement, write_measurement
+from hpc_kit.planner.calibration import Measurement, add_measurement
 
 if TYPE_CHECKING:
     import torch
@@ -78,8 +78,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
         torch.set_num_threads(1)
-    found = measure_device(device)
-    write_measurement(path, merge_measurements(read_measurement(path), found) if path.exists() else found)
+    add_measurement(path, measure_device(device))
 
 
 if __name__ == "__main__":

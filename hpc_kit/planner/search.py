@@ -82,6 +82,10 @@ class Plan(Struct, frozen=True):
         """Model FLOPs utilisation: `flops` divided by the data sheet's 16-bit rate."""
         return self.flops / self.layout.machine.gpu.flops
 
+    def fits_with_margin(self, limit: float, error: float) -> bool:
+        """Return whether the memory stays below `limit` bytes even with a relative error of its prediction."""
+        return self.memory.total * (1 + error) <= limit
+
 
 class RejectedLayout(Struct, frozen=True):
     """A rejected layout and the reason; `missing_gib` is 0 unless memory is too small."""
@@ -215,8 +219,8 @@ def best_by_degrees(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
 
 
 def fastest_with_margin(plans: tuple[Plan, ...], limit: float, error: float) -> Plan | None:
-    """Return the fastest plan that stays below `limit` bytes even with a relative error of its memory."""
-    return next((plan for plan in plans if plan.memory.total * (1 + error) <= limit), None)
+    """Return the first plan, and so the fastest, that fits with a margin."""
+    return next((plan for plan in plans if plan.fits_with_margin(limit, error)), None)
 
 
 def describe_layout(layout: TrainingLayout) -> str:

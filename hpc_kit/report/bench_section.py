@@ -17,7 +17,7 @@ def build_bench_section(document: BenchResult, source: str, prefix: str) -> Sect
         source: File of the result.
         prefix: Prefix of every id in the page.
     """
-    drawn, notes = draw_pictures(document, document.plots, prefix)
+    pictures, notes = draw_pictures(document, document.plots, prefix)
     tables = [
         ReportTable("Results", *markdown_report.table_cells(document, rows))
         for rows in markdown_report.group_rows(document)
@@ -41,7 +41,7 @@ def build_bench_section(document: BenchResult, source: str, prefix: str) -> Sect
             ("Ended", document.ended or "no"),
             ("Kernel", document.machine.kernel),
         ],
-        pictures=drawn,
+        pictures=pictures,
         tables=[
             *tables,
             ReportTable("Hosts", ["host", "description", "before", "after"], hosts, left=4),

@@ -6,9 +6,11 @@ The curves come from the steps that the training saved, or else from the output 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,22 +42,22 @@ def build_run_section(run: Run, status: JobStatus | None, prefix: str) -> Sectio
         status: Slurm's status of the job, if known.
         prefix: Prefix of every id in the page.
     """
-    end = read_outcome(run, status)
+    outcome = read_outcome(run, status)
     record = _read_record(run.array_folder / RECORD)
-    steps = read_training_curves(run.folder, run.rank_log(0))
+    curves = read_training_curves(run.folder, run.rank_log(0))
     # A single point is not a curve; the tables contain its value.
-    plots = [plot for plot in PLOTS if any(len(curve.points) > 1 for curve in plot_curves(steps, plot))]
-    drawn, notes = draw_pictures(steps, plots, prefix)
+    plots = [plot for plot in PLOTS if any(len(curve.points) > 1 for curve in plot_curves(curves, plot))]
+    pictures, notes = draw_pictures(curves, plots, prefix)
     return Section(
         name=f"{run.name} {run.job_id}",
         title=f"{run.name}, job {run.job_id}",
         source=str(run.folder),
-        headline=f"{end.state}: {end.sentence}",
-        failed=bool(end.exit_status),
-        failure=_failure_text(end),
-        facts=_run_facts(run.folder, record, end, status),
-        pictures=drawn,
-        tables=[table for table in _run_tables(record, end) if table.rows],
+        headline=f"{outcome.state}: {outcome.sentence}",
+        failed=bool(outcome.exit_status),
+        failure=_failure_text(outcome),
+        facts=_run_facts(run.folder, record, outcome, status),
+        pictures=pictures,
+        tables=[table for table in _run_tables(record, outcome) if table.rows],
         notes=notes,
         texts=[text for text in _run_texts(run, record) if text.text.strip()],
     )
@@ -86,33 +88,28 @@ def _describe_attempts(run: Path) -> str | None:
     return f"{len(history.attempts)}, {format_duration(round(history.lost))} lost between them"
 
 
-def _run_facts(run: Path, record: Mapping[str, Any], end: Outcome, status: JobStatus | None) -> list[tuple[str, str]]:
+def _run_facts(
+    run: Path, record: Mapping[str, Any], outcome: Outcome, status: JobStatus | None
+) -> list[tuple[str, str]]:
+    """Return the facts that are known. Records of other versions may lack any of them."""
     resources = _nested_value(record, "resolved", "job", "resources") or {}
     ranks, nodes = _nested_value(record, "resolved", "world_size"), resources.get("nodes")
     commit, dirty = _nested_value(record, "git", "commit"), _nested_value(record, "git", "dirty")
     slurm = " ".join(filter(None, (_nested_value(record, "slurm"), _nested_value(record, "slurm_version"))))
-    where = (status.nodelist if status else "") or _nested_value(record, "end", "nodes")
+    versions = (("python_version",), ("packages", "torch"), ("hpc_kit",))
     facts = {
         "Command": _typed_command(_nested_value(record, "command_line") or []),
         "Program": shlex.join(_nested_value(record, "resolved", "job", "command") or []),
         "Submitted": record.get("submitted"),
-        "Exit status": str(end.exit_status),
+        "Exit status": str(outcome.exit_status),
         "Cluster": f"{record.get('cluster')} ({slurm})" if record else None,
         "Ranks": f"{ranks} on {format_count(nodes, 'node')}" if ranks and nodes else ranks,
-        "Nodes": where,
+        # Slurm's accounting may have forgotten the job.
+        "Nodes": (status.nodelist if status else "") or _nested_value(record, "end", "nodes"),
         "Attempts": _describe_attempts(run),
         "Submitted from": record.get("host"),
         "Code": f"{commit}{', with changes' * bool(dirty)}" if commit else None,
-        "Python, torch, hpc_kit": ", ".join(
-            filter(
-                None,
-                (
-                    _nested_value(record, "python_version"),
-                    _nested_value(record, "packages", "torch"),
-                    _nested_value(record, "hpc_kit"),
-                ),
-            )
-        ),
+        "Python, torch, hpc_kit": ", ".join(filter(None, (_nested_value(record, *names) for names in versions))),
     }
     return [(name, str(value)) for name, value in facts.items() if value]
 
@@ -120,17 +117,17 @@ def _run_facts(run: Path, record: Mapping[str, Any], end: Outcome, status: JobSt
 def _typed_command(words: list[str]) -> str:
     """Return the command as the user typed it, without the path of Python or of our program."""
     # sys.argv[0] is the path of the program, or of __main__.py for `python -m hpc_kit`.
-    own = bool(words) and Path(words[0]).name in {"hpc-kit", "__main__.py"}
-    return shlex.join(["hpc-kit", *words[1:]] if own else words)
+    is_ours = bool(words) and Path(words[0]).name in {"hpc-kit", "__main__.py"}
+    return shlex.join(["hpc-kit", *words[1:]] if is_ours else words)
 
 
-def _run_tables(record: Mapping[str, Any], end: Outcome) -> list[ReportTable]:
+def _run_tables(record: Mapping[str, Any], outcome: Outcome) -> list[ReportTable]:
     def table(caption: str, heads: list[str], values: Any) -> ReportTable:
         pairs = values.items() if isinstance(values, dict) else ()
         return ReportTable(caption, heads, [[str(name), _format_value(value)] for name, value in pairs], left=2)
 
     return [
-        table("What the training says of itself", ["what", "value"], end.summary),
+        table("What the training says of itself", ["what", "value"], outcome.summary),
         table("Environment", ["variable", "value"], _nested_value(record, "environment")),
     ]
 
@@ -139,8 +136,8 @@ def _format_value(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _failure_text(end: Outcome) -> ReportText | None:
-    failure = end.failure
+def _failure_text(outcome: Outcome) -> ReportText | None:
+    failure = outcome.failure
     if failure is None:
         return None
     return ReportText("The failure", f"{failure.headline}\n{failure.text}\n{failure.fix}")
@@ -214,7 +211,7 @@ class TrainingCurves(NamedTuple):
 
 
 def read_training_curves(folder: Path, log: Path) -> TrainingCurves:
-    """Read the curves of a run; no rows if its steps are unknown.
+    """Read the curves of a run, from its steps.json or else from the output of rank 0; no rows if both lack them.
 
     Args:
         folder: The run folder.
@@ -233,15 +230,16 @@ def read_training_curves(folder: Path, log: Path) -> TrainingCurves:
 
 
 def _step_rows(steps: Mapping[str, Any]) -> list[ResultRow]:
+    """Return the means of groups of steps; `tokens` are those of one step over all ranks."""
     losses, seconds, tokens = steps["loss"], steps["seconds"], steps.get("tokens")
-    width = -(-len(seconds) // MAX_POINTS) or 1
+    size = math.ceil(len(seconds) / MAX_POINTS) or 1
     rows = []
-    for start in range(0, len(seconds), width):
-        times, of_losses = seconds[start : start + width], losses[start : start + width]
-        values = {"seconds": sum(times) / len(times), "loss": sum(of_losses) / len(of_losses)}
+    for start in range(0, len(seconds), size):
+        group = slice(start, start + size)
+        values = {"seconds": statistics.mean(seconds[group]), "loss": statistics.mean(losses[group])}
         if tokens and values["seconds"] > 0:
             values["tokens_per_second"] = tokens / values["seconds"]
-        rows.append(ResultRow(labels={"step": start + len(times)}, values=values))
+        rows.append(ResultRow(labels={"step": min(start + size, len(seconds))}, values=values))
     return rows
 
 
@@ -268,6 +266,5 @@ def _parse_step_lines(lines: Iterable[str]) -> list[ResultRow]:
         values = {name: float(re.sub(r"[ ,_]", "", match[1])) for name, match in found.items() if match}
         if step and values:
             rows.append(ResultRow(labels={"step": int(step[1])}, values=values))
-    # -(-a // b) rounds up. Lines of a log are sampled, steps.json is averaged.
-    width = -(-len(rows) // MAX_POINTS) or 1
-    return rows[::width]
+    # Unlike the steps of steps.json, lines of a log are not averaged: each may lack some of the values.
+    return rows[:: math.ceil(len(rows) / MAX_POINTS) or 1]

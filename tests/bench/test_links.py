@@ -134,7 +134,7 @@ def test_the_backends_that_work_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(collectives, "unavailable_reason", lambda _: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(local_ranks, "has_mpirun", lambda: True)
+    monkeypatch.setattr(local_ranks, "find_mpirun", lambda: "mpirun")
     assert collectives.available_backends(2, 1) == ("gloo", "mpi", "nccl")
     assert collectives.available_backends(4, 1) == ("gloo", "mpi")
     assert collectives.available_backends(4, 4) == ("gloo", "nccl")

@@ -80,6 +80,16 @@ def test_completion_is_installed_once_and_completes_names_of_jobs(kit: Kit, tmp_
     assert "plain,ddp_4node" in done.stdout
 
 
+def test_completion_works_with_a_blank_in_the_path_and_keeps_the_lines_of_the_shell(kit: Kit, tmp_path: Path) -> None:
+    home = tmp_path / "my home"
+    home.mkdir()
+    (home / ".bashrc").write_text("MINE=1")  # without the end of the line
+    assert kit("completion", "install", "bash", HOME=str(home), XDG_DATA_HOME="").returncode == 0
+    test = ["bash", "-c", 'source "$1" && echo "$MINE" && complete -p hpc-kit', "bash", str(home / ".bashrc")]
+    done = subprocess.run(test, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("1\ncomplete "), done.stderr
+
+
 def test_a_run_is_private_even_if_its_folder_is_shared(kit: Kit, project: Path) -> None:
     words = ["-j", "1x1", "--cluster", "local", "--job-name", "mine", "--", "bash", "-c", "echo told"]
     before = os.umask(0o002)

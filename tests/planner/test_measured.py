@@ -91,10 +91,8 @@ def test_of_two_backends_the_links_are_those_of_the_quicker_one() -> None:
 
 def test_measured_numbers_replace_the_built_in_ones(tmp_path: Path) -> None:
     path = tmp_path / "mine.measured.json"
-    calibration.write_measurement(path, calibration.Measurement(flops=200e12, link=1e11))
-    calibration.write_measurement(
-        path, calibration.merge_measurements(calibration.read_measurement(path), calibration.Measurement(network=5e9))
-    )
+    calibration.add_measurement(path, calibration.Measurement(flops=200e12, link=1e11))
+    calibration.add_measurement(path, calibration.Measurement(network=5e9))
     machine, own = calibration.apply_measurement(
         calibration.read_measurement(path), hardware.find_machine("dgx-a100"), fitted()
     )
@@ -122,7 +120,7 @@ def test_of_another_card_the_links_alone_are_taken(tmp_path: Path, card: str, gp
     kept = calibration.select_for_gpu(found, hardware.find_gpu(gpu))
     assert kept == (found if same else calibration.Measurement(link=1e11))
     path = tmp_path / "x.json"
-    calibration.write_measurement(path, found)
+    calibration.add_measurement(path, found)
     there = resolve_target("jz", tmp_path, framework="torch", gpu=gpu, measurement=path)
     assert (there.machine.gpu.bandwidth == 1e12) == same and there.machine.gpu.link == 1e11
     assert ("the links alone" in there.notes[-1]) != same
