@@ -319,6 +319,11 @@ _SUCCESS = re.compile(
     r"|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
     r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
 )
+_UNFINISHED = re.compile(
+    r"(?i)\b(?:not|never|wait(?:ing)?|until|before|unless|unable|timed out|will be|to (?:be )?(?:complete|finish))\b"
+)
+"""A sentence about success that has not come."""
+
 _FINISHED_RANK = re.compile(
     r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted"
     r"|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b"
@@ -498,7 +503,8 @@ class _FileCollector:
             line = parse_line(self.log, self.labels, number, text)
             if not _C10D.search(line.body) or (self.log.name, line.rank) not in evidence.last:
                 evidence.last[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
-            if finished and _SUCCESS.search(line.body) and not _SOFTENED.search(line.body):
+            refused = _SOFTENED.search(line.body) or _UNFINISHED.search(line.body) or _is_end_noise(line.body)
+            if finished and _SUCCESS.search(line.body) and not refused:
                 evidence.success.append((self.attempt, line))
         if self.log.rank is not None:
             evidence.ranks.add(self.log.rank)
