@@ -361,9 +361,11 @@ def test_an_error_of_hpc_kit_is_the_cause_and_its_remedy_is_the_fix(tmp_path: Pa
 def test_the_remedy_may_be_in_the_log_of_another_rank(tmp_path: Path) -> None:
     short = "hpc-kit: MPI makes 2 worlds: no PMI; rank 1 shows the remedy\n"
     whole = "hpc-kit: MPI makes 2 worlds\n  found  no PMI\n  do     srun --mpi=pmi2\n"
-    verdict = why(tmp_path, rank__0_log=short, rank__1_log=whole)
+    ends = "srun: error: n1: task 0: Exited with exit code 2\nsrun: error: n1: task 1: Exited with exit code 143\n"
+    verdict = why(tmp_path, rank__0_log=short, rank__1_log=whole, slurm_log=ends)
     assert verdict.cause == "every rank stopped with an error of hpc-kit: MPI makes 2 worlds: no PMI"
     assert verdict.fix == "srun --mpi=pmi2"
+    assert verdict.also == []
 
 
 @pytest.mark.parametrize(
