@@ -361,9 +361,11 @@ def test_an_error_of_hpc_kit_is_the_cause_and_its_remedy_is_the_fix(tmp_path: Pa
 def test_the_remedy_may_be_in_the_log_of_another_rank(tmp_path: Path) -> None:
     short = "hpc-kit: MPI makes 2 worlds: no PMI; rank 1 shows the remedy\n"
     whole = "hpc-kit: MPI makes 2 worlds\n  found  no PMI\n  do     srun --mpi=pmi2\n"
-    verdict = why(tmp_path, rank__0_log=short, rank__1_log=whole)
+    ends = "srun: error: n1: task 0: Exited with exit code 2\nsrun: error: n1: task 1: Exited with exit code 143\n"
+    verdict = why(tmp_path, rank__0_log=short, rank__1_log=whole, slurm_log=ends)
     assert verdict.cause == "every rank stopped with an error of hpc-kit: MPI makes 2 worlds: no PMI"
     assert verdict.fix == "srun --mpi=pmi2"
+    assert verdict.also == []
 
 
 @pytest.mark.parametrize(
@@ -478,3 +480,20 @@ def test_deepspeed_numbers_the_processes_of_its_node(tmp_path: Path, node: int, 
     )
     verdict = why(tmp_path, slurm_log=STEPS + log)
     assert (verdict.class_, verdict.rank) == ("segfault", rank)
+
+
+@pytest.mark.parametrize(
+    "line", ["Waiting for the job to complete\n", "srun: error: Timed out waiting for job step to complete\n"]
+)
+def test_a_sentence_about_an_end_that_has_not_come_is_no_success(tmp_path: Path, line: str) -> None:
+    assert why(tmp_path, slurm_log=STEPS + line).class_ != "no-failure"
+
+
+def test_a_direct_error_is_only_likely_if_another_rank_is_reported_before_it(tmp_path: Path) -> None:
+    first = TRACEBACK.format(error="KeyError: 'x'")
+    direct = TRACEBACK.format(error="FileNotFoundError: [Errno 2] No such file or directory: '/d/x'")
+    ends = "srun: error: n1: task {}: Exited with exit code 1\nsrun: error: n1: task {}: Exited with exit code 1\n"
+    verdict = why(tmp_path, rank__0_log=first, rank__1_log=direct, slurm_log=ends.format(0, 1))
+    assert (verdict.class_, verdict.confidence) == ("missing-file", "likely")
+    verdict = why(tmp_path, rank__0_log=first, rank__1_log=direct, slurm_log=ends.format(1, 0))
+    assert (verdict.class_, verdict.confidence) == ("missing-file", "certain")

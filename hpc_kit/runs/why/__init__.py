@@ -23,6 +23,7 @@ def explain(paths: Iterable[Path], rows: Iterable[JobRow] = ()) -> Verdict:
         rows: States of the job that the scheduler has given.
     """
     from hpc_kit.run_files import FIRST_FAILURE
+    from hpc_kit.runs.why.collecting import add_file
     from hpc_kit.runs.why.decision import decide
     from hpc_kit.runs.why.events import Evidence
     from hpc_kit.runs.why.of_run import add_first_failure
@@ -33,7 +34,7 @@ def explain(paths: Iterable[Path], rows: Iterable[JobRow] = ()) -> Verdict:
         if log.path.name == FIRST_FAILURE:
             add_first_failure(log.path.parent, evidence)
         else:
-            evidence.add_file(log)
+            add_file(evidence, log)
     for row in rows:
         evidence.add_row(row)
     return decide(evidence)

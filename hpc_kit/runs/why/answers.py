@@ -282,7 +282,7 @@ def _also(attempt: Attempt, event: Event, rank: int | None) -> list[str]:
         if each.rule.kind == "consequence" and each.rule.weight > 5 and each.rank is not None
     }
     victims |= {each for end in attempt.ends if end.is_victim for each in end.ranks}
-    victims -= {rank}
+    victims -= {rank, *_ranks_with(attempt, event)}
     if not victims or event.rule.kind == "consequence":
         return []
     classes = Counter(

@@ -348,19 +348,24 @@ def _is_contested(attempt: Attempt, event: Event) -> bool:
     """Return whether another rank failed otherwise, and nothing shows which was first."""
     if event.rule.kind == "end":
         return False
+    # Slurm reports kills for want of memory at the end of a step, whatever ended it.
+    if event.rule.class_ == "host-memory" and any(each.rule.class_ == "time-limit" for each in attempt.events):
+        return event.traceback is None
     others = [
         each
         for each in _fatal(attempt)
         if each.rule.class_ != event.rule.class_ and not explains(event, each) and not explains(each, event)
     ]
+    place = attempt.place_in_report(event)
+    if event.rank is not None and place < 1e6 and attempt.ends:
+        # The launcher reported the end of another rank, with an error of its own, before.
+        return any(each.strength == EXCEPTION and attempt.place_in_report(each) < place for each in others)
     others = [
         each
         for each in others
         if (each.rank != event.rank or (event.rank is None and event.traceback and each.traceback))
         and ((each.rule.weight >= DIRECT) == (event.rule.weight >= DIRECT) or _is_elsewhere(attempt, event, each))
     ]
-    if event.rank is not None and attempt.place_in_report(event) < 1e6 and attempt.ends:
-        return False
     return any(each.line.time is None or event.line.time is None for each in others)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import FIRST_FAILURE, UNKNOWN_HOST, read_first_failure
 from hpc_kit.runs.why.answers import UNKNOWN, Verdict
+from hpc_kit.runs.why.collecting import add_file
 from hpc_kit.runs.why.decision import decide
 from hpc_kit.runs.why.events import LINE, SYSTEM, Event, Evidence, TaskEnd, signal_text, specify_exit_code
 from hpc_kit.runs.why.reading import Line, LogFile, seconds_of_year
@@ -49,7 +50,7 @@ def explain_run(run: Run, status: JobStatus | None, state: JobState, max_bytes: 
     share = max(max_bytes // max(len(logs), 1), MIN_BYTES) if max_bytes and sum(sizes.values()) > max_bytes else 0
     for path, rank in logs:
         skip = max(sizes[path] - share, 0) if share else 0
-        evidence.add_file(LogFile(path, str(path), rank, skip=skip))
+        add_file(evidence, LogFile(path, str(path), rank, skip=skip))
         if path in run.batch_logs():
             _number_ranks(evidence, run.ranks_per_task)
     add_first_failure(run.folder, evidence)

@@ -70,6 +70,10 @@ The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit 
    script announced a retry.
 
 A job that Slurm booked as COMPLETED failed if its training ended with an exception: the script hid the exit status.
+It has likely failed if it did nothing after an error, such as a launcher that was not found.
+
+An error that hpc-kit itself printed is the cause, and its lines after `do` are the fix. Of a kernel's log, messages
+about other jobs and from days before the job do not count.
 
 ## Limits
 

@@ -1,0 +1,733 @@
+"""Reads the files of a job: matches the rules with their lines, and collects tracebacks and reports of launchers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Literal
+
+from hpc_kit.runs.why.events import (
+    C10D,
+    EXCEPTION,
+    KERNEL,
+    LINE,
+    SYSTEM,
+    WARNING,
+    Event,
+    Evidence,
+    LastLine,
+    Strength,
+    TaskEnd,
+    Traceback,
+    Waiting,
+    signal_text,
+    specify_exit_code,
+)
+from hpc_kit.runs.why.reading import LogReader, detect_labels, parse_line
+from hpc_kit.runs.why.rules import Match, Rule, match_line, rule_named
+from hpc_kit.runs.why.slurm_tables import TableParser
+from hpc_kit.runs.why.translations import translate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hpc_kit.runs.why.reading import Labels, Line, LogFile, ShapeMemory
+
+MAX_MESSAGE_LINES = 30
+MAX_TRACEBACK_LINES = 200
+MAX_REPEATS = 300
+"""Lines of one shape that are read in one file, if a rule matches them."""
+
+MAX_EVENTS = 20_000
+_LOADER = "/torch/utils/data/dataloader.py"
+_TRACEBACK = "Traceback (most recent call last)"
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?')
+_RICH_FRAME = re.compile(r"^[│|] (?P<file>\S+\.py):(?P<line>\d+) in (?P<name>\S+)")
+_EXCEPTION = re.compile(
+    r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Failure|Iteration|[A-Z]\w*)(?::|$)"
+    r"|^[a-z_][\w.]*\.[A-Z]\w*(?::|$)"
+)
+_BARE_EXCEPTION = re.compile(r"^(?:[a-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?$")
+_SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): ")
+_CHAIN = (
+    "During handling of the above exception",
+    "The above exception was the direct cause",
+    "The following exception",
+)
+_NESTED = re.compile(
+    r"Original Traceback|-- Process \d|following error(?! \(look up)|^ray::|remote |[Ww]orker.*:$", re.MULTILINE
+)
+_NOT_MESSAGE = re.compile(
+    r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored"
+    r"|Error in atexit"
+    r"|hpc-kit: |\*\*\*|={10}|-{10}|Traceback |WARNING|INFO|ERROR:|wandb:|\d{4}-\d\d-\d\d|\+ |[\w.-]+:\d+:\d+ \[\d\])"
+)
+_THREAD = re.compile(r"^Exception in thread |^Exception in default")
+_CHILD = re.compile(r"^Process \S+:$")
+_IGNORED = re.compile(r"^(?:Exception ignored |--- Logging error ---|Error in atexit|Error in sys\.excepthook)")
+_LOGGED = re.compile(
+    r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal"
+    r"|will continue))"
+)
+_SOFTENED = re.compile(
+    r"\b(?:WARN(?:ING)?|[A-Z]\w*Warning|INFO|DEBUG|NOTE|NOTICE)\b(?! ?NET)|^\[?[WI]\d{3,4} |^\[[WI][ \d]|^[Ww]arning:"
+    r"|(?i:\bretry(?:ing)?\b|\battempt \d+ ?(?:/|of) ?\d+|will (?:try|retry)|try again|falling back|fallback"
+    r"|\bcontinuing\b|\bignor(?:ed|ing)\b"
+    r"|\bskipp(?:ed|ing)\b|\brecovered\b|non-fatal|harmless|\bhandled\b)"
+)
+_FALLS_BACK = re.compile(r"(?i)\b(?:going to|using|trying|loading) \S+ instead\b|^(?:srun: )?(?:will )?retry(?:ing)?\b")
+"""The program, or Slurm itself, goes on in another way."""
+
+_LINK_UP = re.compile(r"(?i)^(?P<link>.*(?:NET/IB|mlx\d|\bib\d).*?)(?:port active|link (?:is )?up)\b")
+"""A network link works again. The line about its failure begins in the same way."""
+
+_MOUNT_UP = re.compile(r"Lustre: (?P<target>[\w.-]+).*: Connection restored\b")
+"""A file system is back."""
+
+_RETRIES = re.compile(r"(?i)\bretry(?:ing)?\b|\btry(?:ing)? again\b")
+_SYSTEM = re.compile(
+    r"^(?:srun|slurmstepd\S*|sbatch|salloc|slurmd\S*|scancel): |\bkernel: |^\[ *\d+\.\d+\] |NVRM: |^FATAL: "
+    r"|Memory cgroup out of|oom-kill|invoked oom|NCCL WARN"
+)
+_QUIET = re.compile(r" NCCL (?:INFO|TRACE) |^\++ |^#")
+_TASK = re.compile(
+    r"^srun: error: (?P<host>[^\s:]+): tasks? (?P<tasks>\d[\d,-]*): (?:Exited with exit code (?P<code>\d+)"
+    r"|(?P<signal>[A-Z][\w ]+?)(?: \(core dumped\))?$)"
+)
+_ELASTIC = re.compile(r"^\s*(time|host|rank|exitcode)\s*: (.+)")
+_MPI_END = re.compile(
+    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w "
+    r"]+)\)"
+    r"|exited due to process rank (?P<rank5>\d+) with PID \d+ on$"
+    r"|MPI_ABORT was invoked on rank (?P<rank3>\d+)|Process name: \[(?:[\w.-]+@)?\[?[\d,]+\]?,(?P<rank2>\d+)\]"
+    r"|(?:RANK (?P<rank4>\d+) )?PID \d+ RUNNING AT (?P<host4>\S+)"
+    r"|E(?:xit code|XIT CODE): +(?P<code>\d+)|KILL SIGNAL: +\d+ \((?P<signal2>[\w ]+)\)"
+)
+_WATCHDOG = re.compile(
+    r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )"
+    r"?OpType=(?P<op>\w+)(?:.*?NumelIn=(?P<numel>\d+))?"
+)
+_OWN_PART = re.compile(r"^(?:  (?P<label>found|do) {2,5}| {9})(?P<text>\S.*)")
+"""A further line of an error of hpc-kit, as `HpcKitError` prints it."""
+
+_REFERS = re.compile(r"^hpc-kit: .*[;:] rank \d+ (?:shows the remedy|lists them)$")
+"""An error of hpc-kit that another rank prints completely."""
+
+_TORCH = re.compile(
+    r"\b(?:py)?torch(?:\.__version__|[ _-]?version)?\s*(?:is|:|==?)?\s*v?"
+    r"(?P<version>\d+\.\d+\.\d+(?:\+\w+)?)(?![\w.-])",
+    re.IGNORECASE,
+)
+"""A rank states its version of torch."""
+
+_WANTED_NODES = re.compile(r"\bmin_nodes +: (?P<nodes>\d+)")
+"""torchrun's number of nodes, in the configuration that it logs."""
+
+_JOB_ID = re.compile(r"\bStepId=(\d+)\.|\*\*\* (?:JOB|STEP) (\d+)[. ]|/job0*(\d+)/slurm_script|\bSLURM_JOB_ID=(\d+)")
+"""A message of the job itself contains its id."""
+
+_NODE_OF_LAUNCHER = re.compile(r"\bnnodes=\d+, num_local_procs=(?P<size>\d+), node_rank=(?P<node>\d+)")
+"""DeepSpeed's launcher states the number of its node."""
+
+_GPU_PROCESS = re.compile(r"^\|\s+\d+\s+\S+\s+\S+\s+(?P<other>\d+)\s+\S+\s+(?P<name>\S+)\s+(?P<held>\d+)MiB \|$")
+"""A process in the table of nvidia-smi."""
+
+_ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+)")
+_PLACE_OF_RANK = re.compile(
+    r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] NCCL INFO comm \S+ rank (?P<rank>\d+) n[Rr]anks"
+    r"|\bhostname=(?P<host2>[\w.-]+), .*global_rank=(?P<rank2>\d+)"
+    r"|\b[Rr]ank[ =:]+(?P<rank3>\d+)(?: ?/ ?\d+| of \d+)?,? (?:is |runs |running )?"
+    r"(?:on |@ ?|host(?:name)?[ =:]+|node[ =:]+)"
+    r"(?:host |node )?(?P<host3>(?!cuda|gpu\d\b|device|rank|step)[a-z][a-z-]*\d[\w.-]*)"
+)
+"""A line of NCCL, submitit or the program that states the host of a rank."""
+
+_NODE_LIST = re.compile(
+    r"\b(?:SLURM_(?:JOB_)?NODELIST|SLURM_NODELIST|[Nn]ode_?[Ll]ist) ?[=:] ?(?P<nodes>[a-z][\w.,\[\]-]*)"
+)
+_GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\]]+?) Rank \d+\]")
+_WORLD = re.compile(
+    r"\bworld[_ ]size[=: ]+(\d+)|\bnranks (\d+)|MEMBER: \d+/(\d+)|\bWORLD_SIZE=(\d+)"
+    r"|\bdistributed init \(rank \d+, world (\d+)\)",
+    re.IGNORECASE,
+)
+_SUCCESS = re.compile(
+    r"(?i)\b(?:training|train|job|run|evaluation|finetuning|fine-tuning|experiment|script|all (?:ranks|epochs"
+    r"|steps))\b(?: \w+){0,2} (?:is )?(?:complete[d]?|finished|done|ended)(?: successfully)?\b(?!.*(?:fail"
+    r"|error code [1-9]))"
+    r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)"
+    r"|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?(?:final |best |last )?(?:model"
+    r"|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
+    r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
+)
+_UNFINISHED = re.compile(
+    r"(?i)\b(?:not|never|wait(?:ing)?|until|before|unless|unable|timed out|will be|to (?:be )?(?:complete|finish))\b"
+)
+"""A sentence about success that has not come."""
+
+_FINISHED_RANK = re.compile(
+    r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted"
+    r"|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b"
+)
+_FINISHED_WORDS = (
+    *("done", "finish", "ended", "max_", "train_runtime", "success", "exit", "complete", "exhaust"),
+    *("no more", "saved model", "end of"),
+)
+"""Words of which each match of `_FINISHED_RANK` contains one: the search for words is faster."""
+
+_CONTINUES = re.compile(r"nccl\w+Error: |Last error:|  what\(\): |\w+\(\d+\)\.*:(?: |$)")
+"""Further lines of a message of torch's C++ library or of MPICH. Only the first line names the rank."""
+
+_MPI_NODE = re.compile(r"^node (?P<host>[\w.-]+) exiting (?:improperly|without)")
+"""The second line of Open MPI's message about the rank that ended first."""
+
+_END_OF_JOB = re.compile(r"PREEMPTION|NODE FAILURE")
+_NEW_ATTEMPT = re.compile(
+    r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)|will restart worker group|Restarting worker group|Requeu(?:e"
+    r"|ing) (?:the )?job|job requeued|restart(?:ing)? attempt \d+|=+ attempt \d+",
+    re.IGNORECASE,
+)
+
+
+def add_file(evidence: Evidence, log: LogFile) -> None:
+    """Add what one file says to the evidence."""
+    _FileCollector(evidence, log, evidence.memory).read()
+
+
+class _FileCollector:
+    """Reads one file into the evidence."""
+
+    def __init__(self, evidence: Evidence, log: LogFile, memory: ShapeMemory) -> None:
+        self.evidence, self.log, self.memory = evidence, log, memory
+        self.labels: Labels = detect_labels(log.path)
+        self.reader = LogReader(log, memory, self._wants_all)
+        self.open: dict[int | None, Traceback] = {}
+        self.tables = TableParser()
+        self.elastic: dict[str, str] | None = None
+        self.attempt = 0
+        self.pending_attempt: Literal["", "any", "plain"] = ""
+        """Which next line begins another attempt: any line, or one that no rule matches."""
+        self.attempt_kind: Literal["", "any", "plain"] = ""
+        self.progress_at_start = 0
+        """Lines of progress before the current attempt."""
+        self.first_rank = 0
+        """The rank of the first process of the node, if a launcher numbers the processes of each node."""
+        self.before: Line | None = None
+        self.mpi_rank: int | None = None
+        self.mpi_host: str | None = None
+        self.ended: dict[tuple[str, int], int] = {}
+        """Lines of the ends of the current step's tasks, by host and task."""
+        self.reported_rank: int | None = None
+        """The rank whose error torchrun's report shows: the lines after its exit code."""
+        self.output_line = self.retry_line = self.progress_line = 0
+        """The last line of the program, of an announcement of another try, and of a new kind of progress."""
+        self.first_failure = 0
+        """Position of the first end that the current report of torchrun lists."""
+        self.own: list[Event] = []
+        self.errors: dict[int | None, Event] = {}
+        """Errors of hpc-kit of which further lines may follow, by rank."""
+        self.ranks: set[int] = set()
+        self.repeats: Counter[bytes] = Counter()
+
+    def read(self) -> None:
+        """Read the whole file."""
+        for number, text, shape in self.reader:
+            stripped = text.rstrip()
+            if number == 1 and stripped.startswith("#!") and self._is_script():
+                return
+            if not stripped or self._examine(parse_line(self.log, self.labels, number, stripped)):
+                self._limit(shape)
+                continue
+            if self.memory.add(shape, text):
+                self.progress_line = number
+        for rank in list(self.open):
+            self._close(rank)
+        self._finish()
+
+    def _wants_all(self) -> bool:
+        return bool(self.open) or self.tables.is_open or self.elastic is not None or self.reported_rank is not None
+
+    def _limit(self, shape: bytes) -> None:
+        """Skip a message that a file repeats thousands of times, such as a retried connection."""
+        self.repeats[shape] += 1
+        if self.repeats[shape] > MAX_REPEATS and not self.open and _TRACEBACK.encode() not in shape:
+            self.reader.mute(shape)
+
+    def _is_script(self) -> bool:
+        """Keep a batch script apart: its text is no output."""
+        with self.log.path.open("rb") as file:
+            text = file.read(1 << 16)
+        if b"#SBATCH" not in text and not self.log.name.endswith((".sh", ".sbatch", ".slurm", ".py")):
+            return False
+        lines = text.decode(errors="replace").split("\n")
+        self.evidence.scripts[self.log.name] = lines
+        if any(line.endswith("\r") for line in lines):
+            line = parse_line(self.log, self.labels, 1, lines[0].rstrip() + "^M")
+            self._add(Match(rule_named("line-endings"), {}), line, SYSTEM)
+        return True
+
+    def _finish(self) -> None:
+        evidence, reader = self.evidence, self.reader
+        evidence.lines += reader.lines
+        if reader.is_binary or reader.error:
+            evidence.unreadable.append((self.log.name, reader.error or "binary"))
+        for event in self.own:
+            event.progress = reader.count_progress() - event.progress
+            event.lines_after = reader.lines - event.line.number
+            event.ranks_in_file = max(len(self.ranks), 1)
+        for number, text in reader.last:
+            # Only a prefix makes a line another rank's: of other files, the very last line is enough.
+            lower = text.lower()
+            finished = any(word in lower for word in _FINISHED_WORDS) and _FINISHED_RANK.search(text)
+            if not (finished or self.labels.pattern or text.startswith(("[", "(")) or number == reader.last[-1][0]):
+                continue
+            line = parse_line(self.log, self.labels, number, text)
+            if not C10D.search(line.body) or (self.log.name, line.rank) not in evidence.last:
+                evidence.last[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
+            refused = _SOFTENED.search(line.body) or _UNFINISHED.search(line.body) or _is_end_noise(line.body)
+            if finished and _SUCCESS.search(line.body) and not refused:
+                evidence.success.append((self.attempt, line))
+        if self.log.rank is not None:
+            evidence.ranks.add(self.log.rank)
+        if self.pending_attempt:
+            evidence.requeued.add(self.log.name)
+        self._merge_last_words()
+        evidence.attempts = max(evidence.attempts, self.attempt + 1)
+
+    def _merge_last_words(self) -> None:
+        """Add what victims print after the end of an attempt to it: a new attempt would report progress."""
+        last = [event for event in self.own if event.attempt == self.attempt]
+        went_on = self.reader.count_progress() > self.progress_at_start or self.attempt_kind != "plain"
+        if not self.attempt or not last or went_on or any(event.rule.kind != "consequence" for event in last):
+            return
+        self.attempt -= 1
+        for event in last:
+            event.attempt = self.attempt
+        ends = self.evidence.ends
+        moved = {end.line for end in ends if end.line.file == self.log.name and end.attempt == self.attempt + 1}
+        self.evidence.ends = [end._replace(attempt=self.attempt) if end.line in moved else end for end in ends]
+
+    def _start_attempt(self) -> None:
+        for rank in list(self.open):
+            self._close(rank)
+        self.attempt_kind, self.progress_at_start = self.pending_attempt, self.reader.count_progress()
+        self.attempt, self.pending_attempt = self.attempt + 1, ""
+        self.ended.clear()
+
+    # ---- lines
+
+    def _examine(self, line: Line) -> bool:
+        """Return whether a line matters: lines of its shape are then read again."""
+        if line.rank is None:
+            line = line._replace(rank=self._rank_of_message(line))
+        if line.rank is not None:
+            self.evidence.ranks.add(line.rank)
+            self.ranks.add(line.rank)
+            if line.host:
+                self.evidence.hosts.setdefault(line.rank, line.host)
+        self._note_time(line)
+        if not _is_end_noise(line.body):
+            self.output_line = line.number
+            if _RETRIES.search(line.body):
+                self.retry_line = line.number
+        if "torch.distributed.run" in line.text or "torch/distributed/run.py" in line.text:
+            self.evidence.has_torchrun = True
+        self._take_back(line)
+        if self.pending_attempt == "any" and line.body and not _is_end_noise(line.body):
+            self._start_attempt()
+        matters = self._own_error(line) or self._in_traceback(line) or self._table(line)
+        matters = matters or self._report(line) or self._plain(line)
+        self.before = line
+        return matters
+
+    def _note_time(self, line: Line) -> None:
+        """Note the time of a line that the job itself printed."""
+        if line.time is not None and not KERNEL.search(line.text):
+            began = self.evidence.began
+            self.evidence.began = line.time if began is None else min(began, line.time)
+
+    def _take_back(self, line: Line) -> None:
+        """Make errors before a line mere warnings, if it says that the program goes on, or that a link is back."""
+        if _FALLS_BACK.match(line.body) and self.own and self.own[-1].line.number == line.number - 1:
+            self.own[-1].strength = WARNING
+        if found := _LINK_UP.match(line.body):
+            for event in self.own:
+                if event.host == line.host and event.line.body.startswith(found["link"]):
+                    event.strength = WARNING
+        if found := _MOUNT_UP.search(line.body):
+            for event in self.own:
+                if event.is_hint and event.host == line.host and found["target"] in event.line.body:
+                    event.strength = WARNING
+
+    def _rank_of_message(self, line: Line) -> int | None:
+        """Return the rank that a line without a rank belongs to: a report about it, or a message, goes on."""
+        if self.reported_rank is not None:
+            if not line.body.startswith(("[", "---", "===")):
+                return self.reported_rank
+            self.reported_rank = None
+        before = self.before
+        goes_on = before and (_CONTINUES.match(line.body) or before.body.startswith("Last error:"))
+        return before.rank if before and goes_on else None
+
+    def _in_traceback(self, line: Line) -> bool:
+        at = line.body.find(_TRACEBACK)
+        key = line.rank if line.rank in self.open or at >= 0 else None if None in self.open else line.rank
+        traceback = self.open.get(key)
+        if at >= 0:
+            self._open(line, at, traceback, key)
+            return True
+        return traceback is not None and self._continue(traceback, line, key)
+
+    def _open(self, line: Line, at: int, traceback: Traceback | None, key: int | None) -> None:
+        rich = line.body.lstrip().startswith(("╭", "┌"))
+        if traceback is None:
+            traceback = self.open[key] = Traceback(is_group="Exception Group" in line.body)
+            before = self.before.body if self.before and self.before.number >= line.number - 1 else ""
+            if _IGNORED.match(before):
+                traceback.state = "ignored"
+            traceback.indent = 2 if line.body.startswith("  traceback : ") else 0
+            traceback.is_thread = bool(_THREAD.match(before))
+            traceback.is_child = bool(_CHILD.match(before))
+            traceback.logged_as = before
+            traceback.is_logged = bool(_LOGGED.search(before)) or bool(_LOGGED.search(line.body[:at]))
+        elif traceback.state == "message" and not any(
+            chain in text for text in traceback.lines[-3:] for chain in _CHAIN
+        ):
+            nested = traceback.is_group and line.body.lstrip().startswith("|")
+            if not nested and not _NESTED.search("\n".join([*traceback.lines[-2:], line.body])):
+                self._close(key)
+                self._open(line, at, None, key)
+                return
+            traceback.is_nested = True
+        if traceback.state != "ignored":
+            traceback.state = "rich" if rich else "frames"
+        traceback.lines.append(line.body if rich else line.body[max(at - 9, 0) if "Original " in line.body else at :])
+
+    def _continue(self, traceback: Traceback, line: Line, key: int | None) -> bool:
+        """Add a line to an open traceback. Return whether it belongs to it."""
+        body = re.sub(r"^ *(?:\| ?|\+-[-+ \d]*$)", "", line.body) if traceback.is_group else line.body
+        if body[: traceback.indent].isspace():
+            body = body[traceback.indent :]
+        if len(traceback.lines) > MAX_TRACEBACK_LINES:
+            # A recursion prints thousands of frames: keep the first and the last ones.
+            del traceback.lines[MAX_TRACEBACK_LINES // 2 : MAX_TRACEBACK_LINES // 2 + 50]
+            del traceback.frames[MAX_TRACEBACK_LINES // 4 : -20]
+        if traceback.state == "ignored":
+            if body.startswith(" "):
+                return True
+            del self.open[key]
+            return True
+        if traceback.state == "rich":
+            traceback.lines.append(body)
+            if found := _RICH_FRAME.match(body):
+                traceback.frames.append((found["file"], int(found["line"]), found["name"]))
+            if body.startswith(("╰", "└")):
+                traceback.state = "frames"
+            return True
+        if traceback.state == "frames":
+            return self._frame(traceback, line, body, key)
+        return self._message(traceback, line, body, key)
+
+    def _frame(self, traceback: Traceback, line: Line, body: str, key: int | None) -> bool:
+        if not body or body.startswith((" ", "\t")):
+            traceback.lines.append(body)
+            if (found := _FRAME.match(body)) and not traceback.has_cause_of_group:
+                traceback.frames.append((found["file"], int(found["line"]), found["name"] or ""))
+            return True
+        if not _EXCEPTION.match(body):
+            # Output of another process in the middle of the frames, or a cut log.
+            return self._is_noise_in_frames(traceback, key)
+        traceback.lines.append(body)
+        if not traceback.has_cause_of_group:
+            traceback.exceptions.append((body, line))
+            traceback.frames_before.append(len(traceback.frames))
+            traceback.matches += [(match, line) for match in match_line(body, exception=True)]
+        traceback.state, traceback.message_lines = "message", 0
+        return True
+
+    def _is_noise_in_frames(self, traceback: Traceback, key: int | None) -> bool:
+        traceback.message_lines += 1
+        if traceback.message_lines > 3:
+            self._close(key)
+        return False
+
+    def _message(self, traceback: Traceback, line: Line, body: str, key: int | None) -> bool:
+        if any(body.startswith(chain) for chain in _CHAIN):
+            traceback.lines.append(body)
+            traceback.message_lines = 0
+            return True
+        traceback.message_lines += 1
+        if traceback.message_lines > MAX_MESSAGE_LINES or _NOT_MESSAGE.match(body) or line.time is not None:
+            self._close(key)
+            return False
+        if self._looks_like_output(traceback, line):
+            self._close(key)
+            return False
+        traceback.lines.append(body)
+        traceback.matches += [(match, line) for match in match_line(body) if not _SOFTENED.search(body)]
+        return True
+
+    def _looks_like_output(self, traceback: Traceback, line: Line) -> bool:
+        """Return whether a line after an exception is known output of the program, such as a step and its loss."""
+        shape = line.text.encode().translate(None, b"0123456789")
+        last = traceback.lines[-1].encode().translate(None, b"0123456789")
+        repeats = line.body.encode().translate(None, b"0123456789") == last and line.body != traceback.lines[-1]
+        if repeats and not line.body.startswith((" ", "\t")):
+            return True
+        return shape in self.memory.counting or bool(_SUCCESS.search(line.body))
+
+    def _close(self, key: int | None) -> None:
+        """Turn a traceback into an event of the rule that fits its exceptions best."""
+        traceback = self.open.pop(key)
+        if traceback.state == "ignored":
+            return
+        if not traceback.exceptions:
+            if traceback.frames:
+                line = self.before or parse_line(self.log, self.labels, self.reader.lines, "")
+                self._add(Match(rule_named("cut-traceback"), {}), line, LINE, traceback)
+            return
+        best, line = _primary(traceback)
+        traceback.keep_frames_of(line)
+        if best.rule.class_ == "connection-lost" and any(_LOADER in frame[0] for frame in traceback.frames):
+            best = Match(rule_named("dataloader-worker"), {})
+        self._add(best, line, EXCEPTION, traceback)
+
+    # ---- other lines
+
+    def _own_error(self, line: Line) -> bool:
+        """Read what an error of hpc-kit found and what it advises. Return whether a line belongs to one."""
+        event, part = self.errors.get(line.rank), _OWN_PART.match(line.body)
+        if event is None or part is None:
+            self.errors.pop(line.rank, None)
+            return False
+        groups = event.groups
+        label = part["label"] or ("do" if "remedy" in groups else "found")
+        name = "remedy" if label == "do" else "found"
+        groups[name] = f"{groups[name]} {part['text']}" if name in groups else part["text"]
+        event.strength = max(event.strength, LINE)
+        return True
+
+    def _table(self, line: Line) -> bool:
+        rows = self.tables.parse(line)
+        self.evidence.rows += rows
+        return bool(rows) or self.tables.is_open
+
+    def _report(self, line: Line) -> bool:
+        """Read reports of launchers about the ends of ranks."""
+        body = line.body
+        if found := _TASK.match(body):
+            ranks = tuple(_expand_tasks(found["tasks"]))
+            if not self.evidence.has_agents:
+                self.evidence.hosts.update((rank, found["host"]) for rank in ranks)
+                self.evidence.ranks.update(ranks)
+            self._note_end(found["host"], ranks, line.number)
+            code = int(found["code"]) if found["code"] else None
+            end = TaskEnd(ranks, found["host"], code, found["signal"], line, self.attempt, reporter="srun")
+            self.evidence.ends.append(end)
+        elif found := _MPI_END.search(body):
+            self._mpi_end(found, line)
+        elif self.mpi_rank is not None and (found := _MPI_NODE.match(body)):
+            self.evidence.hosts.setdefault(self.mpi_rank, found["host"])
+        elif body == "Failures:" or "Root Cause (first observed failure)" in body:
+            if body == "Failures:":
+                self.first_failure = len(self.evidence.ends)
+            self.elastic = {} if body == "Failures:" else {"is_root": body}
+            return True
+        elif self.elastic is not None:
+            return self._elastic(line, self.elastic)
+        return False
+
+    def _note_end(self, host: str, tasks: tuple[int, ...], number: int) -> None:
+        """Note the line of the ends of tasks. A task that ends again after output belongs to a later step."""
+        boundary = max((self.ended.get((host, task), 0) for task in tasks), default=0)
+        if 0 < boundary < self.output_line:
+            self._start_attempt()
+            self.evidence.has_later_step |= self.retry_line < boundary
+            for event in self.own:
+                if event.line.number > boundary:
+                    event.attempt = self.attempt
+        self.ended.update(((host, task), number) for task in tasks)
+
+    def _mpi_end(self, found: re.Match[str], line: Line) -> None:
+        if found["rank"]:
+            end = TaskEnd((int(found["rank"]),), found["host"].rstrip(","), None, found["signal"], line, self.attempt)
+            self.evidence.ends.append(end)
+        elif found["rank3"]:
+            self.evidence.ends.append(TaskEnd((int(found["rank3"]),), None, 1, None, line, self.attempt))
+        elif found["host4"]:
+            self.mpi_rank, self.mpi_host = (int(found["rank4"]) if found["rank4"] else None), found["host4"]
+        elif found["rank2"] or found["rank5"]:
+            self.mpi_rank = int(found["rank2"] or found["rank5"])
+        elif self.mpi_rank is not None or self.mpi_host:
+            ranks = () if self.mpi_rank is None else (self.mpi_rank,)
+            code = int(found["code"]) if found["code"] else None
+            self.evidence.ends.append(TaskEnd(ranks, self.mpi_host, code, found["signal2"], line, self.attempt))
+
+    def _elastic(self, line: Line, report: dict[str, str]) -> bool:
+        found = _ELASTIC.match(line.body)
+        if found:
+            report[found[1]] = found[2]
+        if "exitcode" not in report:
+            if line.body.startswith("====") or "<NO_OTHER_FAILURES>" in line.body:
+                self.elastic = None
+            return found is not None
+        rank = re.match(r"\d+", report.get("rank", ""))
+        code = int((re.match(r"-?\d+", report["exitcode"]) or ["1"])[0])
+        time = parse_line(self.log, self.labels, 1, report.get("time", "").replace("_", " ")).time
+        host = report.get("host")
+        ranks = (int(rank[0]),) if rank else ()
+        local = re.search(r"\(local_rank: (\d+)\)", report.get("rank", ""))
+        if host and ranks:
+            # The ranks of a node are numbered one after the other, from local rank 0.
+            for each in range(ranks[0] - int(local[1] if local else 0), ranks[0]):
+                self.evidence.hosts.setdefault(each, host)
+            self.evidence.hosts[ranks[0]] = host
+        if ranks and (number := re.search(r"\(pid: (\d+)\)", report["exitcode"])):
+            self.evidence.processes.setdefault(int(number[1]), set()).add((ranks[0], host))
+        end = TaskEnd(ranks, host, code, signal_text(code), line, self.attempt, time, reporter="torchrun")
+        # torchrun lists the first failure last.
+        ends = self.evidence.ends
+        ends.insert(self.first_failure if "is_root" in report else len(ends), end)
+        self.evidence.has_agents = True
+        self.reported_rank = ranks[0] if ranks else None
+        self.elastic = None if "is_root" in report else {}
+        return True
+
+    def _plain(self, line: Line) -> bool:
+        body = line.body
+        is_statement = self._note_job(line)
+        if _QUIET.search(body):
+            return is_statement
+        if found := _NEW_ATTEMPT.search(body):
+            self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
+        is_call = self._collective(line)
+        exception = bool(_SYNTAX.match(body)) and self._follows_frame()
+        matches = match_line(body, exception=exception or bool(_BARE_EXCEPTION.match(body)))
+        if not matches and (english := translate(body)) != body:
+            matches = match_line(english)
+        if len(matches) > 1:
+            matches = [match for match in matches if match.rule.name != "python-exception"]
+        if not matches:
+            if self.pending_attempt == "plain" and not _is_end_noise(body):
+                self._start_attempt()
+            return bool(self.pending_attempt) or is_call or is_statement
+        strength = EXCEPTION if exception else _strength(line, matches[0].rule)
+        for match in matches[:3]:
+            self._add(match, line, strength)
+        if body.startswith("hpc-kit: ") and self.own and self.own[-1].line is line:
+            self.errors[line.rank] = event = self.own[-1]
+            if event.rule.name == "hpc-kit-error" and not _REFERS.match(body):
+                event.strength = WARNING  # a note, until a line says what to do
+        return True
+
+    def _note_job(self, line: Line) -> bool:
+        """Note the size of the job, and places and versions of its ranks. Return whether a line is about a rank."""
+        body, is_of_rank = line.body, False
+        if found := _WORLD.search(body):
+            self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
+        if found := _PLACE_OF_RANK.search(line.text):
+            host = found["host"] or found["host2"] or found["host3"]
+            rank = int(found["rank"] or found["rank2"] or found["rank3"])
+            self.evidence.hosts.setdefault(rank, host)
+            is_of_rank = True
+            if number := re.match(r"[\w.-]+:(\d+):", line.body):
+                self.evidence.processes.setdefault(int(number[1]), set()).add((rank, host))
+        if found := _NODE_LIST.search(body):
+            self.evidence.node_lists.add(found["nodes"])
+        if line.rank is not None and (found := _TORCH.search(body)):
+            self.evidence.torch.setdefault(line.rank, (found["version"], line))
+            is_of_rank = True
+        if found := _JOB_ID.search(body):
+            self.evidence.job_ids.add(next(filter(None, found.groups())))
+        if found := _NODE_OF_LAUNCHER.search(body):
+            self.first_rank = int(found["size"]) * int(found["node"])
+        if found := _GPU_PROCESS.match(body):
+            self.evidence.gpu_processes[int(found["other"])] = (found["name"], int(found["held"]))
+            return True
+        if found := _WANTED_NODES.search(body):
+            self.evidence.wanted_nodes = (int(found["nodes"]), line)
+        return is_of_rank
+
+    def _follows_frame(self) -> bool:
+        return self.before is not None and self.before.body.startswith(" ")
+
+    def _collective(self, line: Line) -> bool:
+        """Read in which collective a rank waits, and how many it has called."""
+        pg = _GROUP.search(line.body)
+        group = pg[1] if pg else None
+        if found := _WATCHDOG.search(line.body):
+            rank = int(found["rank"]) if found["rank"] else line.rank
+            if rank is not None:
+                sequence = int(found["seq"]) if found["seq"] else None
+                self.evidence.waiting.append(Waiting(rank, sequence, found["op"], found["numel"], line, group))
+        if counted := _ENQUEUED.search(line.body):
+            self.evidence.enqueued[group, int(counted["rank"])] = (int(counted["enqueued"]), line)
+        return bool(found or counted)
+
+    def _add(self, match: Match, line: Line, strength: Strength, traceback: Traceback | None = None) -> None:
+        evidence = self.evidence
+        if len(evidence.events) >= MAX_EVENTS:
+            return
+        if not self.own:
+            self.reader.freeze()
+        match = specify_exit_code(match)
+        groups = match.groups
+        given = groups.get("rank") or groups.get("task")
+        if local := groups.get("local"):
+            given = str(self.first_rank + int(local))
+        rank = int(given) if given else line.rank
+        is_about_another = None not in {rank, line.rank} and rank != line.rank
+        host = groups.get("host") or (None if is_about_another else line.host)
+        if rank is not None and host:
+            evidence.hosts.setdefault(rank, host)
+        event = Event(
+            match.rule,
+            groups,
+            line,
+            rank,
+            host,
+            self.attempt,
+            len(evidence.events),
+            strength,
+            traceback,
+            self.reader.count_progress(),
+            progress_line=self.progress_line,
+            is_hint=match.is_hint,
+        )
+        evidence.events.append(event)
+        self.own.append(event)
+
+
+def _strength(line: Line, rule: Rule) -> Strength:
+    if _FALLS_BACK.search(line.body):
+        return WARNING
+    if _SYSTEM.search(line.text):
+        return SYSTEM
+    return WARNING if _SOFTENED.search(line.text) and not rule.warns else LINE
+
+
+def _primary(traceback: Traceback) -> tuple[Match, Line]:
+    """Return the match that says most about a chain of exceptions: a direct statement of a cause, else the last one."""
+    causes = [pair for pair in traceback.matches if pair[0].rule.kind in {"cause", "soft"}]
+    direct = [pair for pair in causes if pair[0].rule.weight >= 60]
+    if direct:
+        return max(direct, key=lambda pair: pair[0].rule.weight)
+    text, line = traceback.exceptions[-1]
+    last = [pair for pair in traceback.matches if pair[1] is line]
+    specific = [pair for pair in last if pair[0].rule.name != "python-exception"]
+    victims = [pair for pair in traceback.matches if pair[0].rule.kind == "consequence" and pair[0].rule.weight > 5]
+    if traceback.is_nested:
+        victims = []
+    return (
+        specific or victims or last or causes or [(Match(rule_named("python-exception"), {"exception": text}), line)]
+    )[0]
+
+
+def _is_end_noise(body: str) -> bool:
+    return bool(re.match(r"(?:srun|slurmstepd\S*): |Terminated|Killed|\*\*\*", body))
+
+
+def _expand_tasks(text: str) -> Iterable[int]:
+    for part in text.strip(",").split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
