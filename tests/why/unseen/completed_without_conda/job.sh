@@ -4,7 +4,7 @@
 #SBATCH -t 24:00:00
 
 
-export HF_HOME=/work/hf
+export HF_HOME=/project/hf
 
 conda activate ft
 
