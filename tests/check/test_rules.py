@@ -54,6 +54,68 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad(
+        "KIT227", HEAD + '#SBATCH -n 1\npython t.py "$(sed -n "${PBS_ARRAY_INDEX}p" list)"\n', 3, W, "$PBS_ARRAY_INDEX"
+    ),
+    Bad(
+        "KIT202", ONE_A_NODE + "log() { echo x; }\ngo() { torchrun --nnodes=4 t.py; }\nlog\ngo\n", 4, E, "started once"
+    ),
+    Bad("KIT416", HEAD + '#SBATCH --requeue\nf() { rm -rf "$1"; }\nO=/a/b\nf $O\npython t.py --out $O\n', 3, W, "/a/b"),
+    Bad("KIT125", HEAD + "f() { ml purge; }\nml cuda\nf\npython t.py\n", 2, W, "takes back ml cuda of line 3"),
+    Bad("KIT125", HEAD + "source v/bin/activate\ndeactivate\npython t.py\n", 3, W, "takes back source"),
+    Bad("KIT125", HEAD + "module load cuda | tee log\npython t.py\n", 2, W, "runs in a subshell"),
+    Bad("KIT125", HEAD + "python t.py\nmodule load cuda\n", 3, W, "line 2 runs before this"),
+    Bad(
+        "KIT210",
+        ONE_A_NODE + "srun composer -n 8 --world_size 4 --node_rank 0 t.py\n",
+        3,
+        E,
+        "8 processes on each of 4",
+    ),
+    Bad("KIT207", ONE_A_NODE + "srun composer -n 8 t.py\n", 3, E, "composer expects one node"),
+    Bad("KIT305", FOUR + "N=$SLURM_NODELIST\nexport MASTER_ADDR=${N%%,*}\nsrun python t.py\n", 4, E, "gpu[01-04]"),
+    Bad("KIT305", FOUR + 'IFS=, read -ra H <<< "$SLURM_NODELIST"\nsrun python t.py\n', 3, E, "gpu[01-04]"),
+    Bad(
+        "KIT305",
+        ONE_A_NODE + "srun torchrun --nnodes=4 --rdzv-backend=c10d --rdzv-endpoint=${SLURM_NODELIST%%,*}:1 t.py\n",
+        3,
+        E,
+        "gpu[01-04]",
+    ),
+    Bad("KIT502", HEAD + "sbatch --export=ALL,L=2,4 a.sbatch\n", 2, W, "'4' is taken for a variable"),
+    Bad("KIT205", HEAD + "# Slurm 23.02\n#SBATCH -n 2 -c 4\nsrun python t.py\n", 4, W, "each task gets one CPU"),
+    Bad("KIT216", GPUS + "python t.py --tensor-parallel-size 8\n", 3, W, "parallel degree 8, but the job has 4 GPUs"),
+    Bad("KIT216", GPUS + "lm_eval --model_args a=b,tensor_parallel_size=8\n", 3, W, "the job has 4 GPUs"),
+    Bad("KIT506", GPUS + "apptainer exec a.sif nnUNetv2_train 1\n", 3, W, "without --nv"),
+    Bad(
+        "KIT253",
+        HEAD + '#SBATCH -a 0-1\nL=(1 2)\npython t.py --lr ${L[SLURM_ARRAY_TASK_ID]} --out-dir "$HOME/x"\n',
+        4,
+        W,
+        "$HOME/x",
+    ),
+    Bad("KIT228", HEAD + "#SBATCH --gpus-per-node=a100:4\nN=$((SLURM_GPUS_PER_NODE * 2))\n", 3, E, "but a100:4"),
+    Bad(
+        "KIT306",
+        FOUR + "export MASTER_ADDR=n1\nsrun bash -c 'MASTER_PORT=$((1024 + SLURM_PROCID)) python t.py'\n",
+        4,
+        E,
+        "depends on the rank",
+    ),
+    Bad("KIT101", "#!bin/bash\npython t.py\n", 1, E, "does not begin with /"),
+    Bad("KIT101", "#!/usr/bin/env bash -e\npython t.py\n", 1, E, "the name of one program"),
+    Bad("KIT103", HEAD + "#SBATCH --gres=gpus:1\npython t.py\n", 2, W, "Slurm's name for GPUs is gpu"),
+    Bad("KIT209", HEAD + "#SBATCH -n 1\nset -u\npython t.py $SLURM_RESTART_COUNT\n", 4, E, "at the first start"),
+    Bad("KIT209", HEAD + "#SBATCH -n 1\npython t.py $SLURM_ARRAY_TASK_ID\n", 3, W, "the job has no --array"),
+    Bad("KIT411", HEAD + "trap 'echo x' KILL\npython t.py\n", 2, E, "no trap runs at SIGKILL"),
+    Bad("KIT401", HEAD + "python t.py\nscancel $SLURM_JOB_ID\n", 3, W, "ends as CANCELLED"),
+    Bad(
+        "KIT221",
+        HEAD + "#SBATCH -n 8\nfor i in 1 2; do\n  srun -n 1 --exact python t.py $i\ndone\n",
+        4,
+        W,
+        "one after another",
+    ),
     Bad("KIT402", HEAD + "nohup python t.py &\ndisown\nexit 0\n", 2, E, "without a wait"),
     Bad("KIT222", GPUS2 + "srun wget https://host/data.tar\nsrun python t.py\n", 3, W, "wget"),
     Bad("KIT506", GPUS + "docker run --rm image python t.py\n", 3, W, "docker run without --gpus"),
@@ -852,6 +914,15 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT304", GPUS + 'H=h\nsrun -n 1 python t.py --addr "$(head -n 1 "$H")"\n'),
+    ("KIT125", HEAD + "module load cuda\n(module purge; ffmpeg -i a b)\npython t.py\n"),
+    ("KIT402", HEAD + "go() { python t.py; }\ngo & p=$!\nwait $p\n"),
+    ("KIT221", GPUS + "f() { srun --exact -n 1 python t.py; }\nfor i in 1 2; do f & done\nwait\n"),
+    ("KIT205", HEAD + "# since Slurm 22.05, srun needs -c\n#SBATCH -n 2 -c 4\nsrun -c 4 python t.py\n"),
+    ("KIT406", HEAD + "set -e\ni=1\n((i++))\npython t.py\n"),
+    ("KIT135", HEAD + "PATH=/usr/bin:/bin\npython t.py\n"),
+    ("KIT209", HEAD + "#SBATCH -n 1\n# submit with --array=0-3\npython t.py $SLURM_ARRAY_TASK_ID\n"),
+    ("KIT207", ONE_A_NODE + "srun composer -n 8 --world_size 32 --node_rank $R t.py\n"),
     ("KIT428", HEAD + "trap 'rm -rf $TMPDIR/o' EXIT\npython t.py --out $TMPDIR/o\ncp -r $TMPDIR/o .\n"),
     ("KIT115", HEAD + "#SBATCH -J 1g.10gb --gpus=2\ntorchrun --nproc-per-node=2 t.py\n"),
     ("KIT506", GPUS + "podman run --device nvidia.com/gpu=all image python t.py\n"),
