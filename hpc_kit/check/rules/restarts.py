@@ -207,7 +207,7 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
         texts = _REMOVES.findall(step.words[1].text) if trap else []
         if step.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in step.texts[1:]):
             texts = [text for text in step.texts[1:] if not text.startswith("-")]
-        if step.name == "find" and {"-delete", "rm"} & {*step.texts}:
+        if _finds_checkpoints(step):
             texts = step.texts[1:2]
         for target in texts:
             ends = (trap or not before or in_handler) and not copied
@@ -224,6 +224,19 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
                     (place.line if place is not None else None,),
                 )
                 break
+
+
+def _finds_checkpoints(step: TracedCommand) -> bool:
+    """Tell whether `find` deletes all files of a folder, or all checkpoints in it."""
+    texts = " ".join(step.texts[2:])
+    name = re.search(r"-i?name (\S+)", texts)
+    deletes = step.name == "find" and re.search(r"-delete\b|\brm\b", texts)
+    some = re.search(r"-([acm](time|min)|newer\w*|empty|size)\b", texts)
+    return (
+        bool(deletes)
+        and not some
+        and (name is None or re.search(r"pth?\b|ckpt|safetensors|checkpoint", name[1]) is not None)
+    )
 
 
 def _tests_path(step: TracedCommand) -> bool:
