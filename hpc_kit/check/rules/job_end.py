@@ -57,14 +57,11 @@ def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
     if not training or script.unread_part:
         return None
     step = training[-1].command
-    call = _call_of(script, step)
-    if call is None:
+    calls = _calls_of(script, step)
+    if calls is None:
         return None
-    places = [*_within_function(step)]
-    followers = _followers(script, step)
-    if call is not step:
-        places += _within_function(call)
-        followers += _followers(script, call)
+    places = [place for call in calls for place in _within_function(call)]
+    followers = [each for call in calls for each in _followers(script, call)]
     kinds = {place.compound.kind for place in places if place.compound is not None}
     if any(place.role == "condition" for place in places):
         return None
@@ -75,11 +72,11 @@ def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
     return ExitStatusFlow(
         training[-1],
         tuple(followers),
-        piped[0] if piped and not (step.pipefail or call.pipefail) else None,
+        piped[0] if piped and not any(call.pipefail for call in calls) else None,
         shielded[0] if shielded else None,
         any(place.statement.background for place in places),
         not kinds & _LOOPS,
-        step.errexit or call.errexit,
+        any(call.errexit for call in calls),
     )
 
 
@@ -88,14 +85,22 @@ def _function_of(step: TracedCommand) -> CompoundCommand | None:
     return next((each for each in step.compounds if each.kind == "function"), None)
 
 
-def _call_of(script: BatchScript, step: TracedCommand) -> TracedCommand | None:
-    """Return the only call of the function that contains a command: the command itself if it is in none."""
-    function = _function_of(step)
-    if function is None:
-        return step
-    mentioned = [each for each in script.commands if function.name in each.texts]
-    calls = [each for each in mentioned if each.name == function.name and not each.in_task]
-    return calls[0] if len(mentioned) == len(calls) == 1 and _function_of(calls[0]) is None else None
+def _calls_of(script: BatchScript, step: TracedCommand) -> list[TracedCommand] | None:
+    """Return a command, the last call of the function that contains it, the call of the caller, and so on.
+
+    None: something else may start a function of them, such as a trap.
+    """
+    calls = [step]
+    while (function := _function_of(calls[-1])) is not None:
+        mentioned = [each for each in script.commands if function.name in each.texts]
+        found = [each for each in mentioned if each.name == function.name and not each.in_task]
+        if not found or len(mentioned) != len(found) or len(calls) > _MOST_CALLS:
+            return None
+        calls.append(found[-1])
+    return calls
+
+
+_MOST_CALLS = 8
 
 
 def _within_function(step: TracedCommand) -> list[BlockPosition]:
