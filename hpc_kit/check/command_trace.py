@@ -290,9 +290,11 @@ class CommandTrace:
         """Trace the body of a function at its first call, with the variables that are equal at all calls."""
         function, outer = self._functions[step.name], self.variables
         inside = outer.copy()
-        several = any(word.is_unknown or word.text in {"$@", "$*"} for word in step.words[1:])
-        inside.positional = None if several else step.words[1:]
         calls = self.calls.setdefault(step.name, FunctionCalls([], any(map(_runs_arguments, _commands_of(function)))))
+        # An unknown word may be several, which matters for `$1` but not for a command in the arguments.
+        passed_on = any(word.text in {"$@", "$*"} for word in step.words[1:])
+        unknown = not calls.runs_arguments and any(word.is_unknown for word in step.words[1:])
+        inside.positional = None if passed_on or unknown else step.words[1:]
         calls.variables.append(inside.copy())
         known = (self._known_calls or {}).get(step.name)
         again = self._known_calls is None or (known is not None and known.runs_arguments)
