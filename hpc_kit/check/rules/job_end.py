@@ -158,7 +158,8 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
 
     Slurm records the status of the batch script, which is the status of its last command. With an `echo` or a copy
     after the launch line, a failed training is a COMPLETED job. Dependent jobs (afterok) then start without its
-    results. `|| true` has the same effect, and so has `NAME=$(srun ...)` in the middle of the script.
+    results. `|| true` has the same effect, and so has `NAME=$(srun ...)` in the middle of the script. A job that ends
+    with `scancel "$SLURM_JOB_ID"` is CANCELLED, also after a success (a warning).
 
     Fix: `set -e` at the top; or keep the status: `srun ... || status=$?`, with `exit "$status"` as the last line.
     Documented: slurm.schedmd.com/job_exit_code.html.
@@ -519,6 +520,8 @@ def unhandled_signal(script: BatchScript) -> Iterator[Problem]:
     With `B:`, only the batch shell gets the signal. Without a trap the signal ends it, and with it the job. The program
     has at most KillWait (30 seconds) left. With a trap but a launch line in the foreground, bash runs the trap only
     after that line has ended, which is too late.
+
+    No trap runs at SIGKILL or SIGSTOP.
 
     Fix: remove `B:`, so that the tasks of srun get the signal. By default (proctrack/cgroup), processes that a task
     starts do not get it: end a script under srun with `exec python ...`. Or write `trap '...' USR1` in the batch
