@@ -914,6 +914,7 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT225", FOUR + 'f() { srun -n 1 ray start "${@:2}" --block & }\nf h --head\nf i --address=h:1\nwait\n'),
     ("KIT304", GPUS + 'H=h\nsrun -n 1 python t.py --addr "$(head -n 1 "$H")"\n'),
     ("KIT125", HEAD + "module load cuda\n(module purge; ffmpeg -i a b)\npython t.py\n"),
     ("KIT402", HEAD + "go() { python t.py; }\ngo & p=$!\nwait $p\n"),
