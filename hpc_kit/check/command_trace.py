@@ -295,7 +295,8 @@ class CommandTrace:
         calls = self.calls.setdefault(step.name, FunctionCalls([], any(map(_runs_arguments, _commands_of(function)))))
         # An unknown word may be several, which matters for `$1` but not for a command in the arguments.
         passed_on = any(word.text in {"$@", "$*"} for word in step.words[1:])
-        unknown = not calls.runs_arguments and any(word.is_unknown for word in step.words[1:])
+        several = any(word.is_unknown and not word.text.startswith(("$SLURM", "${SLURM")) for word in step.words[1:])
+        unknown = several and not calls.runs_arguments
         inside.positional = None if passed_on or unknown else step.words[1:]
         calls.variables.append(inside.copy())
         known = (self._known_calls or {}).get(step.name)

@@ -54,6 +54,15 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad("KIT428", HEAD + "O=/tmp/o\nf() { python t.py --output-dir $O; }\nf\n", 2, W, "/tmp/o is on the disk"),
+    Bad(
+        "KIT204",
+        ONE_A_NODE + 'f() { srun torchrun --nnodes=4 --node-rank="$1" t.py; }\nf $SLURM_NODEID\n',
+        4,
+        E,
+        "gets 0",
+    ),
+    Bad("KIT401", HEAD + "a() { python t.py; }\nb() { a; echo x; }\nb\n", 2, E, "the status of 'echo' in line 3"),
     Bad(
         "KIT227", HEAD + '#SBATCH -n 1\npython t.py "$(sed -n "${PBS_ARRAY_INDEX}p" list)"\n', 3, W, "$PBS_ARRAY_INDEX"
     ),

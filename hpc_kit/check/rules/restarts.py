@@ -450,11 +450,14 @@ def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:
     """Tell whether a later command, a function, a trap, or a copy beside the training names a folder."""
     disk = OWN_DISK.match(path)
     names = {PurePath(path).name, *([disk[0].strip("${}")] if disk else [])}
+    called = {step.name for step in script.commands}
+    after = {id(step) for step in script.commands_after(launch.command)}
     for step in script.commands:
         texts = step.texts + [word.raw for word in step.syntax.words]
-        in_function = any(compound.kind == "function" for compound in step.compounds)
+        # Something else may call a function without a call, such as a trap.
+        uncalled = any(compound.kind == "function" and compound.name not in called for compound in step.compounds)
         trap = step.name == "trap" and len(step.words) > 1
-        late = trap or in_function or step.line > launch.line or step.in_background
+        late = trap or uncalled or id(step) in after or step.in_background
         uses = _COPIES.search(step.texts[1]) is not None if trap else step.name not in {"rm", "echo"}
         if late and uses and any(name in text for name in names for text in texts):
             return True
