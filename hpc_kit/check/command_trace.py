@@ -34,6 +34,8 @@ from hpc_kit.check.expansion import (
 _DECLARING = {"export", "declare", "typeset", "local", "readonly"}
 _READING = {"read", "mapfile", "readarray", "getopts"}
 _MAX_NESTING = 8
+_MOST_CALLS = 20
+"""Calls of one function that are traced. Functions that call each other would take for ever."""
 
 
 class BlockPosition(NamedTuple):
@@ -290,14 +292,18 @@ class CommandTrace:
         """Trace the body of a function at its first call, with the variables that are equal at all calls."""
         function, outer = self._functions[step.name], self.variables
         inside = outer.copy()
-        several = any(word.is_unknown or word.text in {"$@", "$*"} for word in step.words[1:])
-        inside.positional = None if several else step.words[1:]
         calls = self.calls.setdefault(step.name, FunctionCalls([], any(map(_runs_arguments, _commands_of(function)))))
+        # An unknown word may be several, which matters for `$1` but not for a command in the arguments.
+        passed_on = any(word.text in {"$@", "$*"} for word in step.words[1:])
+        several = any(word.is_unknown and not word.text.startswith(("$SLURM", "${SLURM")) for word in step.words[1:])
+        unknown = several and not calls.runs_arguments
+        inside.positional = None if passed_on or unknown else step.words[1:]
         calls.variables.append(inside.copy())
         known = (self._known_calls or {}).get(step.name)
         again = self._known_calls is None or (known is not None and known.runs_arguments)
         if known is not None and not known.runs_arguments:
             inside = common_variables(known.variables, task=inside.task)
+        again = again and len(calls.variables) <= _MOST_CALLS
         if (again or step.name not in self._traced) and self.depth < _MAX_NESTING:
             self._traced[step.name] = set()
             number, self.variables = len(self.assignments), inside
@@ -308,7 +314,7 @@ class CommandTrace:
             self.variables = outer
             names = {each.name for each in self.assignments[number:] if each.in_task == outer.task}
             self._traced[step.name] = names - _local_names(function)
-        outer.take(inside, self._traced[step.name])
+        outer.take(inside, self._traced.get(step.name, set()))
 
     def _read(self, step: TracedCommand) -> None:
         self.variables.forget(text.text for text in step.words[1:] if text.text.isidentifier())

@@ -212,8 +212,9 @@ def _several(part: Part, environment: ShellVariables) -> Sequence[ExpandedText] 
     if part.kind != "variable":
         return None
     several: Sequence[ExpandedText] | None = None
-    if part.text in {"@", "*"} and not part.detail:
+    if part.text in {"@", "*"} and (match := re.fullmatch(r"(?::\s*([1-9]))?", part.detail)):
         several = environment.positional
+        several = several[int(match[1] or 1) - 1 :] if several is not None else None
     elif part.detail in {"[@]", "[*]"}:
         several = environment.arrays.get(part.text)
     if several is None or (part.quoted and "@" in part.text + part.detail):

@@ -37,6 +37,19 @@ def read(text: str) -> tuple[list[Finding], str | None]:
 
 
 @pytest.mark.parametrize(
+    "calls",
+    [
+        "a() { b; b; b; b; }\nb() { a; a; a; a; }\na\n",
+        "".join(f"f{n}() {{ {f'f{n + 1} $@; ' * 10}}}\n" for n in range(9)) + 'f9() { "$@"; }\nf0 srun python t.py\n',
+    ],
+)
+def test_functions_that_call_each_other_take_no_long_time(calls: str) -> None:
+    start = time.perf_counter()
+    read(HEAD + calls)
+    assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",

@@ -205,6 +205,9 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
         if each.name != "WORLD_SIZE" or not each.value.text.isdigit():
             continue
         world = int(each.value.text)
+        # Each task is a training of its own.
+        if world == 1 and each.in_task:
+            continue
         # The program may start the processes of its node, and be given all GPUs of it without asking.
         spawns = size.gpus_per_node is None and size.tasks_per_node == 1 and world and world % size.ntasks == 0
         if world not in {(size.nodes or 0) * (size.gpus_per_node or 0), size.ntasks} and not spawns:
@@ -258,7 +261,8 @@ def folded_counts(script: BatchScript) -> Iterator[Problem]:
 
 def _no_number(script: BatchScript, text: str) -> str | None:
     """Return the variable in an expression whose value is no number in this job."""
-    for name in re.findall(r"(?<!\w)SLURM_\w+(?![\w%:/#])", text):
+    names: list[str] = re.findall(r"(?<!\w)SLURM_\w+(?![\w%:/#])", text)
+    for name in names:
         folded = script.size.has_several_nodes and _FOLDED.fullmatch(name)
         option = name.removeprefix("SLURM_").lower().replace("_", "-")
         typed = option in GPU_COUNT_OPTIONS and ":" in script.options.get(option, "")

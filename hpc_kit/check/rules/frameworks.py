@@ -90,7 +90,8 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
             what = f"Ray counts {count.text} of the {have} GPUs of the node: the rest is idle"
             yield Problem(count, what, f"write --num-gpus={have}", (line, launch.line), certain=False)
         direct = launch.command is launch.inner_command and launch.stage("srun") is not None
-        if direct and "block" not in options and not any(word.is_unknown for word in launch.program.words):
+        unknown = any(word.is_unknown or re.match(r"\$\{?[@*]", word.text) for word in launch.program.words)
+        if direct and "--block" not in [word.text for word in launch.program.words] and not unknown:
             what = "ray start returns immediately: the step ends, and Slurm ends Ray with it"
             yield Problem(launch.program, what, "write ray start --block, and end the line in &", (launch.line,))
     heads = [launch for launch, options in starts if "head" in options]

@@ -57,14 +57,11 @@ def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
     if not training or script.unread_part:
         return None
     step = training[-1].command
-    call = _call_of(script, step)
-    if call is None:
+    calls = _calls_of(script, step)
+    if calls is None:
         return None
-    places = [*_within_function(step)]
-    followers = _followers(script, step)
-    if call is not step:
-        places += _within_function(call)
-        followers += _followers(script, call)
+    places = [place for call in calls for place in _within_function(call)]
+    followers = [each for call in calls for each in _followers(script, call)]
     kinds = {place.compound.kind for place in places if place.compound is not None}
     if any(place.role == "condition" for place in places):
         return None
@@ -75,11 +72,11 @@ def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
     return ExitStatusFlow(
         training[-1],
         tuple(followers),
-        piped[0] if piped and not (step.pipefail or call.pipefail) else None,
+        piped[0] if piped and not any(call.pipefail for call in calls) else None,
         shielded[0] if shielded else None,
         any(place.statement.background for place in places),
         not kinds & _LOOPS,
-        step.errexit or call.errexit,
+        any(call.errexit for call in calls),
     )
 
 
@@ -88,14 +85,22 @@ def _function_of(step: TracedCommand) -> CompoundCommand | None:
     return next((each for each in step.compounds if each.kind == "function"), None)
 
 
-def _call_of(script: BatchScript, step: TracedCommand) -> TracedCommand | None:
-    """Return the only call of the function that contains a command: the command itself if it is in none."""
-    function = _function_of(step)
-    if function is None:
-        return step
-    mentioned = [each for each in script.commands if function.name in each.texts]
-    calls = [each for each in mentioned if each.name == function.name and not each.in_task]
-    return calls[0] if len(mentioned) == len(calls) == 1 and _function_of(calls[0]) is None else None
+def _calls_of(script: BatchScript, step: TracedCommand) -> list[TracedCommand] | None:
+    """Return a command, the last call of the function that contains it, the call of the caller, and so on.
+
+    None: something else may start a function of them, such as a trap.
+    """
+    calls = [step]
+    while (function := _function_of(calls[-1])) is not None:
+        mentioned = [each for each in script.commands if function.name in each.texts]
+        found = [each for each in mentioned if each.name == function.name and not each.in_task]
+        if not found or len(mentioned) != len(found) or len(calls) > _MOST_CALLS:
+            return None
+        calls.append(found[-1])
+    return calls
+
+
+_MOST_CALLS = 8
 
 
 def _within_function(step: TracedCommand) -> list[BlockPosition]:
@@ -153,7 +158,8 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
 
     Slurm records the status of the batch script, which is the status of its last command. With an `echo` or a copy
     after the launch line, a failed training is a COMPLETED job. Dependent jobs (afterok) then start without its
-    results. `|| true` has the same effect, and so has `NAME=$(srun ...)` in the middle of the script.
+    results. `|| true` has the same effect, and so has `NAME=$(srun ...)` in the middle of the script. A job that ends
+    with `scancel "$SLURM_JOB_ID"` is CANCELLED, also after a success (a warning).
 
     Fix: `set -e` at the top; or keep the status: `srun ... || status=$?`, with `exit "$status"` as the last line.
     Documented: slurm.schedmd.com/job_exit_code.html.
@@ -514,6 +520,8 @@ def unhandled_signal(script: BatchScript) -> Iterator[Problem]:
     With `B:`, only the batch shell gets the signal. Without a trap the signal ends it, and with it the job. The program
     has at most KillWait (30 seconds) left. With a trap but a launch line in the foreground, bash runs the trap only
     after that line has ended, which is too late.
+
+    No trap runs at SIGKILL or SIGSTOP.
 
     Fix: remove `B:`, so that the tasks of srun get the signal. By default (proctrack/cgroup), processes that a task
     starts do not get it: end a script under srun with `exec python ...`. Or write `trap '...' USR1` in the batch

@@ -93,9 +93,9 @@ def line_breaks(script: BatchScript) -> Iterator[Problem]:
 def refused_directives(script: BatchScript) -> Iterator[Problem]:
     """A directive that sbatch does not accept.
 
-    The option does not exist, its value is missing or invalid (a time like 2h30), or a word is no option at all. sbatch
-    refuses the script, or stops reading the line. An unknown option that resembles no known one is only a warning: it
-    may belong to a plugin of the site.
+    The option does not exist, its value is missing or invalid (a time like 2h30), or a word is no option at all. The
+    generic resource of GPUs is called gpu (a warning for `--gres=gpus:1`). sbatch refuses the script, or stops reading
+    the line. An unknown option that resembles no known one is only a warning: it may belong to a plugin of the site.
 
     Fix: follow the message. Write an option and its value as `--name=value`, without spaces around the `=`.
     Documented: sbatch(1), OPTIONS.

@@ -728,8 +728,9 @@ def loopback_interface(script: BatchScript) -> Iterator[Problem]:
 def random_value_per_task(script: BatchScript) -> Iterator[Problem]:
     """Each task draws its own port or rendezvous id.
 
-    `$RANDOM`, `shuf` or the search for a free port gives another number in each task, so that the tasks never meet. On
-    the launch line itself, and in double quotes, the batch shell draws once, and all tasks get the same number.
+    `$RANDOM`, `shuf` or the search for a free port gives another number in each task, so that the tasks never meet. So
+    does a port that is computed from the rank. On the launch line itself, and in double quotes, the batch shell draws
+    once, and all tasks get the same number.
 
     Fix: draw it in the batch script, before srun: `export MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`; as id,
     `--rdzv-id=$SLURM_JOB_ID`.

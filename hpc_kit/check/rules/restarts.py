@@ -207,7 +207,7 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
         texts = _REMOVES.findall(step.words[1].text) if trap else []
         if step.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in step.texts[1:]):
             texts = [text for text in step.texts[1:] if not text.startswith("-")]
-        if step.name == "find" and {"-delete", "rm"} & {*step.texts}:
+        if _finds_checkpoints(step):
             texts = step.texts[1:2]
         for target in texts:
             ends = (trap or not before or in_handler) and not copied
@@ -224,6 +224,19 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
                     (place.line if place is not None else None,),
                 )
                 break
+
+
+def _finds_checkpoints(step: TracedCommand) -> bool:
+    """Tell whether `find` deletes all files of a folder, or all checkpoints in it."""
+    texts = " ".join(step.texts[2:])
+    name = re.search(r"-i?name (\S+)", texts)
+    deletes = step.name == "find" and re.search(r"-delete\b|\brm\b", texts)
+    some = re.search(r"-([acm](time|min)|newer\w*|empty|size)\b", texts)
+    return (
+        bool(deletes)
+        and not some
+        and (name is None or re.search(r"pth?\b|ckpt|safetensors|checkpoint", name[1]) is not None)
+    )
 
 
 def _tests_path(step: TracedCommand) -> bool:
@@ -437,11 +450,14 @@ def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:
     """Tell whether a later command, a function, a trap, or a copy beside the training names a folder."""
     disk = OWN_DISK.match(path)
     names = {PurePath(path).name, *([disk[0].strip("${}")] if disk else [])}
+    called = {step.name for step in script.commands}
+    after = {id(step) for step in script.commands_after(launch.command)}
     for step in script.commands:
         texts = step.texts + [word.raw for word in step.syntax.words]
-        in_function = any(compound.kind == "function" for compound in step.compounds)
+        # Something else may call a function without a call, such as a trap.
+        uncalled = any(compound.kind == "function" and compound.name not in called for compound in step.compounds)
         trap = step.name == "trap" and len(step.words) > 1
-        late = trap or in_function or step.line > launch.line or step.in_background
+        late = trap or uncalled or id(step) in after or step.in_background
         uses = _COPIES.search(step.texts[1]) is not None if trap else step.name not in {"rm", "echo"}
         if late and uses and any(name in text for name in names for text in texts):
             return True

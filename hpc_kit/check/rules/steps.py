@@ -136,7 +136,8 @@ def _excess(script: BatchScript, job: JobSize, srun: LaunchStage) -> Iterator[tu
 def smaller_step(script: BatchScript) -> Iterator[Problem]:
     """The only step of a job uses fewer tasks than the job has.
 
-    The remaining tasks, with their CPUs and GPUs, are allocated and idle for the whole job.
+    The remaining tasks, with their CPUs and GPUs, are allocated and idle for the whole job. The steps of a loop without
+    `&` run one after another, and use as little.
 
     Fix: remove -n from srun, or request fewer tasks for the job.
     Documented: srun(1), --ntasks.
