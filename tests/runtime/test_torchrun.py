@@ -110,6 +110,17 @@ def test_without_a_run_torchs_own_first_failure_counts(
 
 
 @pytest.mark.usefixtures("options")
+@pytest.mark.parametrize(
+    ("status", "code"), [(255, 255), (-35, 163)], ids=["sys.exit(-1)", "a real-time signal without a name"]
+)
+def test_a_code_above_128_is_a_signal_only_if_one_has_this_number(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int, code: int
+) -> None:
+    assert run_agent(monkeypatch, failed(rank1=status)) == code
+    assert capsys.readouterr().err == f"hpc-kit: rank 1 ended with exit code {code}\n"
+
+
+@pytest.mark.usefixtures("options")
 def test_a_killed_worker_is_recorded_by_its_agent(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
