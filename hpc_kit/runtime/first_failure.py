@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, LauncherError, RendezvousError
 from hpc_kit.run_files import (
-    FIRST_FAILURE,
     RUN_VARIABLE,
     UNKNOWN_HOST,
     claim_first_failure,
@@ -101,7 +100,8 @@ def set_meeting(meeting: Meeting) -> None:
 def record_failure(error: BaseException, rank: int) -> None:
     """Record this rank in the run folder as the first that failed, unless another one was earlier or is missing."""
     folder, code = os.environ.get(RUN_VARIABLE), exit_code(error)
-    if not folder or code == 0 or (run := Path(folder)).joinpath(FIRST_FAILURE).exists():
+    # This reads the file: Path.exists() raises an error where the file system of the run folder is lost.
+    if not folder or code == 0 or read_first_failure(run := Path(folder)):
         return
     if isinstance(error, RendezvousError) and error.missing:
         record_late_rank(run, code, error)
@@ -109,7 +109,7 @@ def record_failure(error: BaseException, rank: int) -> None:
         _record_missing_rank(run, code, _meeting)
     elif is_peer_loss(error) or (isinstance(error, RendezvousError) and rank):
         deadline = time.monotonic() + _PEER_LOSS_DELAY
-        while time.monotonic() < deadline and not (run / FIRST_FAILURE).exists():
+        while time.monotonic() < deadline and not read_first_failure(run):
             time.sleep(0.02)
     claim_first_failure(run, rank, network.this_node_name(os.environ), code)
 
@@ -124,9 +124,9 @@ def record_late_rank(run: Path, code: int, error: RendezvousError, ranks_per_pro
 
 def _record_missing_rank(run: Path, code: int, meeting: Meeting) -> None:
     """Record a rank that has not lost another one, unless a rank has failed: the remaining ranks waited for it."""
-    world, marker = meeting.world, run / FIRST_FAILURE
-    reported = _exchange_reports(meeting, marker)
-    if marker.exists() or len(reported) == world.world_size:
+    world = meeting.world
+    reported = _exchange_reports(meeting, run)
+    if read_first_failure(run) or len(reported) == world.world_size:
         return
     if reported:
         missing = sorted(set(range(world.world_size)) - reported)
@@ -159,7 +159,7 @@ def _record_missing_rank(run: Path, code: int, meeting: Meeting) -> None:
         sys.stderr.write(f"hpc-kit: rank {first} on {host}: {reason}\n")
 
 
-def _exchange_reports(meeting: Meeting, marker: Path) -> set[int]:
+def _exchange_reports(meeting: Meeting, run: Path) -> set[int]:
     """Report the loss to the other ranks. Return the ranks that have lost a peer; none if the store does not answer."""
     reported: set[int] = set()
 
@@ -178,7 +178,7 @@ def _exchange_reports(meeting: Meeting, marker: Path) -> set[int]:
     # In a thread: the store of a stopped process never answers.
     threading.Thread(target=exchange, daemon=True).start()
     deadline, count = time.monotonic() + _ANSWER_SECONDS, 0
-    while time.monotonic() < deadline and len(reported) < meeting.world.world_size and not marker.exists():
+    while time.monotonic() < deadline and len(reported) < meeting.world.world_size and not read_first_failure(run):
         if len(reported) > count:
             count, deadline = len(reported), time.monotonic() + _REPORT_SECONDS
         time.sleep(0.05)
