@@ -6,6 +6,7 @@ then, they compare notes: a rank that did not lose another one is stopped, late 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -60,7 +61,10 @@ _PEER_LOST = (
     "failed to recv",
     "socketstartconnect",
 )
-"""Messages of gloo, NCCL and the store on ranks that lost another rank."""
+"""Messages of gloo, NCCL and the store on ranks that lost another rank, in lower case."""
+
+_PEER_LOST_ERRORS = (errno.ECONNRESET, errno.EPIPE)
+"""Errors of the system whose messages are in the user's language, where the program has called setlocale()."""
 
 _PEER_LOST_TYPES = {"DistNetworkError", "DistStoreError"}
 
@@ -78,11 +82,12 @@ def exit_code(error: BaseException) -> int:
 
 def is_peer_loss(error: BaseException | None) -> bool:
     """Return whether this rank failed because it lost another one."""
+    signs = (*_PEER_LOST, *(os.strerror(number).lower() for number in _PEER_LOST_ERRORS))
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         text = str(error).lower()
-        if any(sign in text for sign in _PEER_LOST) or type(error).__name__ in _PEER_LOST_TYPES:
+        if any(sign in text for sign in signs) or type(error).__name__ in _PEER_LOST_TYPES:
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -131,6 +131,13 @@ def test_a_victim_is_recognized_by_its_exception(error: Exception, victim: bool)
     assert first_failure.is_peer_loss(error) is victim
 
 
+def test_a_victim_is_recognized_under_a_german_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    german = "Die Verbindung wurde vom Kommunikationspartner zurückgesetzt"
+    monkeypatch.setattr(os, "strerror", {errno.ECONNRESET: german, errno.EPIPE: "Datenübergabe unterbrochen"}.get)
+    assert first_failure.is_peer_loss(RuntimeError(f"[.../gloo/transport/tcp/pair.cc:547] Read error: {german}"))
+    assert not first_failure.is_peer_loss(ValueError("bad batch"))
+
+
 def test_a_later_exception_of_a_victim_is_no_first_failure() -> None:
     later = ValueError("could not save")
     later.__context__ = GLOO
