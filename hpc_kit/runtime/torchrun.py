@@ -64,7 +64,7 @@ def _run_agent(words: list[str]) -> int:
         program = Path(options.training_script)
         _forward_user_signals()
         meeting = _meet(world, program, options.nproc_per_node)
-        os.environ[network.AGENT_HOSTS] = ",".join(entry.host for entry in meeting.entries())
+        os.environ[network.AGENT_HOST] = host
         for name in ssh.VARIABLES:
             os.environ.pop(name, None)
         fill_options(meeting, options)

@@ -82,6 +82,7 @@ def test_torchrun_gets_all_values_of_the_step(options: list[Namespace], monkeypa
     assert (seen.training_script, seen.training_script_args) == (sys.executable, [*RUNTIME, "train.py", "--lr", "0.1"])
     assert (seen.module, seen.no_python, seen.rdzv_id) == (False, True, "alone")
     assert (os.environ["OMP_NUM_THREADS"], os.environ["GLOO_SOCKET_IFNAME"]) == ("4", "lo")
+    assert os.environ["HPC_KIT_AGENT_HOST"] == "n2"
 
 
 def test_the_interface_of_the_submitting_rank_is_not_kept(

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-AGENT_HOSTS = "HPC_KIT_AGENT_HOSTS"
-"""Environment variable of the workers of torchrun: the hosts of the agents, in the order of GROUP_RANK."""
+AGENT_HOST = "HPC_KIT_AGENT_HOST"
+"""Environment variable of the workers of torchrun: the name of this node for their agent."""
 
 _SIOCGIFADDR = 0x8915
 LOOPBACK = "127.0.0.1"
@@ -38,11 +38,7 @@ def this_node_name(environ: Mapping[str, str]) -> str:
         return hosts[int(number)]
     # mpiexec of MPICH 4 and of Intel MPI passes the first node's variables to the ranks of all nodes.
     name = "" if environ.get("MPI_LOCALRANKID") else environ.get("SLURMD_NODENAME")
-    # torchrun's agents; another torchrun than that of hpc_kit sets no list of them.
-    hosts, number = environ.get(AGENT_HOSTS, "").split(","), environ.get("GROUP_RANK", "")
-    if not name and number.isdigit() and int(number) < len(hosts) and hosts[int(number)]:
-        return hosts[int(number)]
-    return name or socket.gethostname()
+    return name or environ.get(AGENT_HOST) or socket.gethostname()
 
 
 def lookup(host: str) -> list[str]:

@@ -17,6 +17,14 @@ def test_the_loopback_is_recognized_by_name_and_by_address(host: str, expected: 
     assert network.is_loopback(host) is expected
 
 
+def test_the_workers_of_torchrun_have_the_name_of_their_agents_node_unless_slurm_names_it() -> None:
+    worker = {"HPC_KIT_AGENT_HOST": "b", "GROUP_RANK": "1"}
+    assert network.this_node_name(worker) == "b"
+    assert network.this_node_name(worker | {"SLURMD_NODENAME": "n2"}) == "n2"
+    # mpiexec of MPICH 4 passes the first node's variables to the agents of all nodes.
+    assert network.this_node_name(worker | {"SLURMD_NODENAME": "n1", "MPI_LOCALRANKID": "0"}) == "b"
+
+
 def test_a_busy_port_returns_none() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert network.listen(taken.getsockname()[1], network.ALL_ADDRESSES) is None
