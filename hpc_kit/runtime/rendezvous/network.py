@@ -63,13 +63,14 @@ def slurm_address(host: str) -> str | None:
     import subprocess
 
     try:
+        # Not as text: an administrator's reason or comment may be in any encoding.
         answer = subprocess.run(
-            [scontrol, "--oneliner", "show", "node", host], check=False, capture_output=True, text=True, timeout=5
+            [scontrol, "--oneliner", "show", "node", host], check=False, capture_output=True, timeout=5
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r"\bNodeAddr=(\S+)", answer.stdout)
-    return found[1] if found and found[1] != host else None
+    found = re.search(rb"\bNodeAddr=(\S+)", answer.stdout)
+    return address if found and (address := found[1].decode(errors="replace")) != host else None
 
 
 def hosts_line(host: str, file: Path = Path("/etc/hosts")) -> str | None:
