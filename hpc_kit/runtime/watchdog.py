@@ -84,6 +84,11 @@ class Progress:
 
         self._loss_interval = 1
 
+    @property
+    def phase(self) -> str | None:
+        """The innermost phase that the program has announced. It may end while the watchdog's thread asks for it."""
+        return next(reversed(self.phases), None)
+
     def note(self, step: int, total: int | None, numbers: Mapping[str, float]) -> None:
         """Note the end of a step."""
         now = time.monotonic()
@@ -256,10 +261,11 @@ class Watchdog:
                 "host": self.host,
                 "step": _progress.step,
                 "total": _progress.total,
-                "phase": _progress.phases[-1] if _progress.phases else None,
+                "phase": _progress.phase,
                 "seconds": seconds,
                 "losses": list(_progress.losses),
-                "numbers": {name: float(value) for name, value in _progress.numbers.items()},
+                # A copy: the training adds names, also while the value of a tensor is on its way from the GPU.
+                "numbers": {name: float(value) for name, value in list(_progress.numbers.items())},
                 "waits": self._shares.collect(),
             },
         )
@@ -278,8 +284,7 @@ class Watchdog:
     def _write_stacks(self) -> None:
         folder = self.run / STACKS
         folder.mkdir(mode=0o700, exist_ok=True)
-        phase = _progress.phases[-1] if _progress.phases else None
-        stacks = take_stacks(self.world.rank, self.host, step=_progress.step, phase=phase)
+        stacks = take_stacks(self.world.rank, self.host, step=_progress.step, phase=_progress.phase)
         self._write(folder / rank_stacks(self.world.rank), stacks._asdict())
 
     def _conclude(self, quiet: float) -> None:

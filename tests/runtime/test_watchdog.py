@@ -269,6 +269,20 @@ def test_the_progress_of_the_first_rank_of_a_node_is_noted(start: Start, run_fol
     assert [path.name for path in run_folder.glob("progress-*")] == ["progress-0.json"]
 
 
+def test_the_training_may_note_a_new_figure_while_the_watchdog_reads_the_old_ones(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Loss:  # as a tensor on a GPU: the training goes on while the watchdog waits for its value
+        def __float__(self) -> float:
+            watchdog.progress(7, accuracy=0.5)
+            return 2.0
+
+    monkeypatch.setattr(watchdog, "_progress", Progress())
+    watchdog.progress(7, best=Loss())  # type: ignore[arg-type]
+    watchdog.Watchdog(resolve({}), run_folder, action="report", least=600.0)._write_progress()
+    assert json.loads((run_folder / "progress-0.json").read_text())["numbers"] == {"best": 2.0}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_nodes_that_only_the_meeting_shows_have_a_progress_of_their_own(start: Start, run_folder: Path) -> None:
