@@ -160,7 +160,7 @@ class FirstFailure(NamedTuple):
 def read_first_failure(run: Path) -> FirstFailure | None:
     """Return the first failure of a run, or None if no rank has failed."""
     try:
-        return FirstFailure.parse((run / FIRST_FAILURE).read_text())
+        return FirstFailure.parse((run / FIRST_FAILURE).read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
 
@@ -173,7 +173,9 @@ def claim_first_failure(run: Path, rank: int, host: str, exit_code: int, reason:
     marker = run / FIRST_FAILURE
     draft = run / f".{FIRST_FAILURE}.{rank}.{os.getpid()}"
     try:
-        draft.write_text(f"{rank} {host} {exit_code} {time.time():.3f} {reason}".rstrip() + "\n")
+        line = f"{rank} {host} {exit_code} {time.time():.3f} {reason}".rstrip() + "\n"
+        # A reason may name a file of any bytes, and the nodes may have another locale than the login node.
+        draft.write_text(line, encoding="utf-8", errors="backslashreplace")
         marker.hardlink_to(draft)
     except OSError:
         return False

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _GPUS_PER_TASK = re.compile(r"gpu(?::[^:=,]+)?[:=](\d+)")
-"""Number of GPUs in SLURM_GPUS_PER_TASK (`2`, `a100:2`) or SLURM_TRES_PER_TASK (`cpu=1,gres/gpu=2`)."""
+"""Number of GPUs of one type in SLURM_TRES_PER_TASK: `cpu=1,gres/gpu=2`, `gres/gpu:a100:2`."""
 
 
 def device_index(world: World, visible: int, environ: Mapping[str, str]) -> int:
@@ -47,11 +47,11 @@ def device_index(world: World, visible: int, environ: Mapping[str, str]) -> int:
 
 def _gpus_per_task(environ: Mapping[str, str]) -> int | None:
     """Return the number of GPUs of --gpus-per-task, which later releases list among other resources; or None."""
-    count = environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]
-    if count.isdigit():
-        return int(count)
-    match = _GPUS_PER_TASK.search(environ.get("SLURM_TRES_PER_TASK", ""))
-    return int(match[1]) if match else None
+    # The option may name several types: a100:1,v100:1.
+    counts = [part.rpartition(":")[2] for part in environ.get("SLURM_GPUS_PER_TASK", "").split(",")]
+    if not all(map(str.isdigit, counts)):
+        counts = _GPUS_PER_TASK.findall(environ.get("SLURM_TRES_PER_TASK", ""))
+    return sum(map(int, counts)) or None
 
 
 def _is_a_task(world: World, environ: Mapping[str, str]) -> bool:

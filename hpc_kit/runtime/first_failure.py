@@ -6,6 +6,7 @@ then, they compare notes: a rank that did not lose another one is stopped, late 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.errors import HpcKitError, LauncherError, RendezvousError
 from hpc_kit.run_files import (
-    FIRST_FAILURE,
     RUN_VARIABLE,
     UNKNOWN_HOST,
     claim_first_failure,
@@ -61,7 +61,10 @@ _PEER_LOST = (
     "failed to recv",
     "socketstartconnect",
 )
-"""Messages of gloo, NCCL and the store on ranks that lost another rank."""
+"""Messages of gloo, NCCL and the store on ranks that lost another rank, in lower case."""
+
+_PEER_LOST_ERRORS = (errno.ECONNRESET, errno.EPIPE)
+"""Errors of the system whose messages are in the user's language, where the program has called setlocale()."""
 
 _PEER_LOST_TYPES = {"DistNetworkError", "DistStoreError"}
 
@@ -79,11 +82,12 @@ def exit_code(error: BaseException) -> int:
 
 def is_peer_loss(error: BaseException | None) -> bool:
     """Return whether this rank failed because it lost another one."""
+    signs = (*_PEER_LOST, *(os.strerror(number).lower() for number in _PEER_LOST_ERRORS))
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         text = str(error).lower()
-        if any(sign in text for sign in _PEER_LOST) or type(error).__name__ in _PEER_LOST_TYPES:
+        if any(sign in text for sign in signs) or type(error).__name__ in _PEER_LOST_TYPES:
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -101,7 +105,8 @@ def set_meeting(meeting: Meeting) -> None:
 def record_failure(error: BaseException, rank: int) -> None:
     """Record this rank in the run folder as the first that failed, unless another one was earlier or is missing."""
     folder, code = os.environ.get(RUN_VARIABLE), exit_code(error)
-    if not folder or code == 0 or (run := Path(folder)).joinpath(FIRST_FAILURE).exists():
+    # This reads the file: Path.exists() raises an error where the file system of the run folder is lost.
+    if not folder or code == 0 or read_first_failure(run := Path(folder)):
         return
     if isinstance(error, RendezvousError) and error.missing:
         record_late_rank(run, code, error)
@@ -109,7 +114,7 @@ def record_failure(error: BaseException, rank: int) -> None:
         _record_missing_rank(run, code, _meeting)
     elif is_peer_loss(error) or (isinstance(error, RendezvousError) and rank):
         deadline = time.monotonic() + _PEER_LOSS_DELAY
-        while time.monotonic() < deadline and not (run / FIRST_FAILURE).exists():
+        while time.monotonic() < deadline and not read_first_failure(run):
             time.sleep(0.02)
     claim_first_failure(run, rank, network.this_node_name(os.environ), code)
 
@@ -124,9 +129,9 @@ def record_late_rank(run: Path, code: int, error: RendezvousError, ranks_per_pro
 
 def _record_missing_rank(run: Path, code: int, meeting: Meeting) -> None:
     """Record a rank that has not lost another one, unless a rank has failed: the remaining ranks waited for it."""
-    world, marker = meeting.world, run / FIRST_FAILURE
-    reported = _exchange_reports(meeting, marker)
-    if marker.exists() or len(reported) == world.world_size:
+    world = meeting.world
+    reported = _exchange_reports(meeting, run)
+    if read_first_failure(run) or len(reported) == world.world_size:
         return
     if reported:
         missing = sorted(set(range(world.world_size)) - reported)
@@ -159,7 +164,7 @@ def _record_missing_rank(run: Path, code: int, meeting: Meeting) -> None:
         sys.stderr.write(f"hpc-kit: rank {first} on {host}: {reason}\n")
 
 
-def _exchange_reports(meeting: Meeting, marker: Path) -> set[int]:
+def _exchange_reports(meeting: Meeting, run: Path) -> set[int]:
     """Report the loss to the other ranks. Return the ranks that have lost a peer; none if the store does not answer."""
     reported: set[int] = set()
 
@@ -178,7 +183,7 @@ def _exchange_reports(meeting: Meeting, marker: Path) -> set[int]:
     # In a thread: the store of a stopped process never answers.
     threading.Thread(target=exchange, daemon=True).start()
     deadline, count = time.monotonic() + _ANSWER_SECONDS, 0
-    while time.monotonic() < deadline and len(reported) < meeting.world.world_size and not marker.exists():
+    while time.monotonic() < deadline and len(reported) < meeting.world.world_size and not read_first_failure(run):
         if len(reported) > count:
             count, deadline = len(reported), time.monotonic() + _REPORT_SECONDS
         time.sleep(0.05)

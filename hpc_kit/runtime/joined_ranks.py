@@ -137,7 +137,7 @@ def joined_ranks(
     try:
         variables = torch_variables(meeting, os.environ)
         exports = unset_rank_variables(variables) if starts_ranks else dict(variables)
-        with environment_set(exports), watchdog.watching(world, os.environ):
+        with environment_set(exports), watchdog.watching(meeting.world, os.environ):
             yield meeting
     finally:
         _current.remove(meeting)

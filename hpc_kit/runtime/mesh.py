@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -44,8 +45,8 @@ def mesh_shape(world_size: int, degrees: Mapping[str, int]) -> dict[str, int]:
     Raises:
         SpecError: The product of the degrees is not the world size.
     """
-    pp, shard, cp, tp = (degrees.get(name, 1) for name in INNER_DEGREES)
-    replicas, rest = divmod(world_size, pp * shard * cp * tp)
+    pp, shard, cp, tp = inner = [degrees.get(name, 1) for name in INNER_DEGREES]
+    replicas, rest = divmod(world_size, math.prod(inner)) if min(inner) > 0 else (0, 0)
     dp_degree = degrees.get("dp", replicas * shard)
     if rest or not replicas or dp_degree != replicas * shard:
         product = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if name in DEGREE_NAMES)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _EXIT_TIMEOUT = 5.0
 """Seconds that exit handlers may take in a rank that has failed."""
 
-_THREAD = "pt_gloo_runloop"
+_THREAD = b"pt_gloo_runloop"
 _TASKS = Path("/proc/self/task")
 _PAUSE = 0.005
 
@@ -84,7 +84,7 @@ def _thread_states() -> set[str]:
     states = set()
     for task in _TASKS.glob("*"):
         try:
-            if (task / "comm").read_text().strip() == _THREAD:
+            if (task / "comm").read_bytes().strip() == _THREAD:
                 states.add(read_stat(task)[STATE])
         except OSError:
             continue

@@ -64,7 +64,7 @@ def _run_agent(words: list[str]) -> int:
         program = Path(options.training_script)
         _forward_user_signals()
         meeting = _meet(world, program, options.nproc_per_node)
-        os.environ[network.AGENT_HOSTS] = ",".join(entry.host for entry in meeting.entries())
+        os.environ[network.AGENT_HOST] = host
         for name in ssh.VARIABLES:
             os.environ.pop(name, None)
         fill_options(meeting, options)
@@ -183,7 +183,11 @@ def _describe_failure(error: ChildFailedError, host: str) -> int:
 
 
 def _describe_exit(code: int) -> str:
-    return f"by {signal.Signals(code - _KILLED).name}" if code > _KILLED else f"with exit code {code}"
+    with contextlib.suppress(
+        ValueError
+    ):  # also above 128: sys.exit(-1) is 255, and most real-time signals have no name
+        return f"by {signal.Signals(code - _KILLED).name}"
+    return f"with exit code {code}"
 
 
 if __name__ == "__main__":

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 import resource
-import socket
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from hpc_kit.runtime.process_group import Group
+from hpc_kit.runtime.rendezvous.network import this_node_name
 from hpc_kit.runtime.restart.all_ranks import gather
 from hpc_kit.runtime.step_timer import StepTimer, spaced
 from hpc_kit.runtime.summary import write_steps, write_summary
@@ -43,8 +44,7 @@ def report_training(
         Speed and memory, for the last line of the log.
     """
     times = timer.times
-    host = world.hosts[world.node_rank] if world.hosts else socket.gethostname()
-    hosts, ranks = zip(*gather((host, dict(kept))), strict=True)
+    hosts, ranks = zip(*gather((this_node_name(os.environ), dict(kept))), strict=True)
     most = {kind: max(each[kind] for each in ranks) / 2**20 for kind in kept}
     median, late = statistics.median(times.seconds), quantile(times.seconds, 0.95)
     line = f"time    step {median * 1000:.0f} ms, 95 % within {late * 1000:.0f} ms; "

@@ -22,6 +22,7 @@ from hpc_kit.run_files import (
     RUN_VARIABLE,
     STACKS,
     STACKS_REQUEST,
+    UNKNOWN_HOST,
     VERDICT,
     claim_first_failure,
     progress_file,
@@ -82,6 +83,11 @@ class Progress:
         """The loss at regular steps since the beginning, as many as fit into a line of a terminal."""
 
         self._loss_interval = 1
+
+    @property
+    def phase(self) -> str | None:
+        """The innermost phase that the program has announced. It may end while the watchdog's thread asks for it."""
+        return next(reversed(self.phases), None)
 
     def note(self, step: int, total: int | None, numbers: Mapping[str, float]) -> None:
         """Note the end of a step."""
@@ -230,8 +236,12 @@ class Watchdog:
         quiet = _progress.stalled_for(self.least)
         if quiet is not None and self._reported_step != _progress.step:
             self._reported_step = _progress.step
-            self._write_stacks()
-            self._conclude(quiet)
+            try:
+                self._write_stacks()
+                self._conclude(quiet)
+            except OSError as error:  # a lost file system may be the cause of the stall
+                problem = f"{self.run} cannot be written: {error.strerror or error}"
+                self._report(StallCause(problem, [], {}), self._describe_stall(quiet, problem))
 
     def _write_progress(self) -> None:
         """Write the progress of the first rank of each node, at most every 10 seconds, and only a new one."""
@@ -251,10 +261,11 @@ class Watchdog:
                 "host": self.host,
                 "step": _progress.step,
                 "total": _progress.total,
-                "phase": _progress.phases[-1] if _progress.phases else None,
+                "phase": _progress.phase,
                 "seconds": seconds,
                 "losses": list(_progress.losses),
-                "numbers": {name: float(value) for name, value in _progress.numbers.items()},
+                # A copy: the training adds names, also while the value of a tensor is on its way from the GPU.
+                "numbers": {name: float(value) for name, value in list(_progress.numbers.items())},
                 "waits": self._shares.collect(),
             },
         )
@@ -273,8 +284,7 @@ class Watchdog:
     def _write_stacks(self) -> None:
         folder = self.run / STACKS
         folder.mkdir(mode=0o700, exist_ok=True)
-        phase = _progress.phases[-1] if _progress.phases else None
-        stacks = take_stacks(self.world.rank, self.host, step=_progress.step, phase=phase)
+        stacks = take_stacks(self.world.rank, self.host, step=_progress.step, phase=_progress.phase)
         self._write(folder / rank_stacks(self.world.rank), stacks._asdict())
 
     def _conclude(self, quiet: float) -> None:
@@ -284,7 +294,7 @@ class Watchdog:
             return
         began = time.time() - quiet - _COMPARE_SECONDS
         cause = compare_stacks(read_stacks(self.run, since=began), self.world.world_size)
-        sentence = f"no step has ended for {quiet + _COMPARE_SECONDS:.0f} s after step {step}: {cause.sentence}"
+        sentence = self._describe_stall(quiet + _COMPARE_SECONDS, cause.sentence)
         path = self.run / STACKS / VERDICT
         with suppress(OSError):
             if path.stat().st_mtime < began:  # the verdict about an earlier stall
@@ -297,21 +307,34 @@ class Watchdog:
             return
         finally:
             draft.unlink()
+        self._report(cause, sentence)
+
+    @staticmethod
+    def _describe_stall(quiet: float, cause: str) -> str:
+        return f"no step has ended for {quiet:.0f} s after step {_progress.step}: {cause}"
+
+    def _report(self, cause: StallCause, sentence: str) -> None:
+        """Print the verdict, and end the training if asked to."""
         sys.stderr.write(f"hpc-kit: {sentence}\n  do     read the stacks: hpc-kit stacks {self.run.name}\n")
         sys.stderr.flush()
         if self.action == "stop":
-            self._end_training(cause, sentence)
-
-    def _end_training(self, cause: StallCause, sentence: str) -> None:
-        late = cause.late[0] if cause.late else self.world.rank
-        host = cause.hosts.get(late) or first_host(self.world, late) or self.host
-        claim_first_failure(self.run, late, host, STALLED, sentence)
-        shutdown.exit_rank(STALLED)
+            late = cause.late[0] if cause.late else self.world.rank
+            known = {**cause.hosts, self.world.rank: self.host}
+            host = known.get(late) or expected_host(self.world, late, known) or UNKNOWN_HOST
+            claim_first_failure(self.run, late, host, STALLED, sentence)
+            shutdown.exit_rank(STALLED)
 
 
-def first_host(world: World, rank: int) -> str | None:
-    """Return the host of a rank that has written no stacks, if all nodes have the same number of ranks."""
+def expected_host(world: World, rank: int, known: Mapping[int, str]) -> str | None:
+    """Return the host of a rank if the ranks fill the nodes one after the other, and None if that is not certain.
+
+    Args:
+        world: This process.
+        rank: A rank that has written no stacks.
+        known: Hosts of other ranks, which must confirm the order: `--distribution=cyclic` has another one.
+    """
     per_node = world.local_world_size
-    if not world.hosts or not per_node or per_node * len(world.hosts) != world.world_size:
+    if not per_node or per_node * len(world.hosts) != world.world_size:
         return None
-    return world.hosts[rank // per_node]
+    confirmed = all(world.hosts[other // per_node] == host for other, host in known.items())
+    return world.hosts[rank // per_node] if confirmed else None

@@ -43,6 +43,8 @@ PER_TASK = [
     {"SLURM_GPUS_PER_TASK": "a100:2"},
     {"SLURM_TRES_PER_TASK": "cpu=4,gres/gpu=2"},
     {"SLURM_TRES_PER_TASK": "gres/gpu:a100:2"},
+    {"SLURM_GPUS_PER_TASK": "a100:1,v100:1"},
+    {"SLURM_TRES_PER_TASK": "cpu=4,gres/gpu:a100=1,gres/gpu:v100=1"},
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 import threading
@@ -92,6 +93,29 @@ def test_a_missing_run_folder_does_not_hide_the_failure(run: Path) -> None:
         raise ValueError("bad batch")
 
 
+@pytest.mark.parametrize("error", [ValueError("bad batch"), GLOO], ids=["culprit", "victim"])
+def test_a_run_folder_that_cannot_be_examined_does_not_hide_the_failure(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As with an expired ticket of Kerberos or a stale handle of NFS, the look-up is an error, and not "no such file".
+    monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path / ("x" * 300)))
+    monkeypatch.setattr(first_failure, "_PEER_LOSS_DELAY", 0.05)
+    with pytest.raises(type(error)) as left, first_failure.recording_failures(5):
+        raise error
+    assert left.value is error
+
+
+def test_a_reason_with_names_in_any_language_is_recorded_under_any_locale(tmp_path: Path) -> None:
+    reason = "rank 1 is in tr\udce4in.py:3 in обучить"  # a file name in Latin-1
+    code = f"from hpc_kit.run_files import *; claim_first_failure(Path({str(tmp_path)!r}), 1, 'n1', 124, {reason!a})"
+    # Without PYTHONUTF8=0, Python uses UTF-8 in the locale C.
+    environ = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert subprocess.run([sys.executable, "-c", code], env=environ, timeout=60, check=False).returncode == 0
+    first = read_first_failure(tmp_path)
+    assert first is not None
+    assert (first.rank, first.reason) == (1, "rank 1 is in tr\\udce4in.py:3 in обучить")
+
+
 @pytest.mark.parametrize(
     ("error", "victim"),
     [
@@ -105,6 +129,13 @@ def test_a_missing_run_folder_does_not_hide_the_failure(run: Path) -> None:
 )
 def test_a_victim_is_recognized_by_its_exception(error: Exception, victim: bool) -> None:
     assert first_failure.is_peer_loss(error) is victim
+
+
+def test_a_victim_is_recognized_under_a_german_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    german = "Die Verbindung wurde vom Kommunikationspartner zurückgesetzt"
+    monkeypatch.setattr(os, "strerror", {errno.ECONNRESET: german, errno.EPIPE: "Datenübergabe unterbrochen"}.get)
+    assert first_failure.is_peer_loss(RuntimeError(f"[.../gloo/transport/tcp/pair.cc:547] Read error: {german}"))
+    assert not first_failure.is_peer_loss(ValueError("bad batch"))
 
 
 def test_a_later_exception_of_a_victim_is_no_first_failure() -> None:

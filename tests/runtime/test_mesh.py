@@ -41,7 +41,7 @@ def test_shards_are_a_separate_axis() -> None:
     }
 
 
-@pytest.mark.parametrize("degrees", [{"pp": 3}, {"tp": 16}, {"dp": 2}, {"dp_shard": 3}])
+@pytest.mark.parametrize("degrees", [{"pp": 3}, {"tp": 16}, {"dp": 2}, {"dp_shard": 3}, {"tp": 0}, {"dp_shard": -1}])
 def test_degrees_that_do_not_fill_the_world_are_refused(degrees: dict[str, int]) -> None:
     with pytest.raises(SpecError, match="8 ranks"):
         mesh_shape(8, degrees)

@@ -46,6 +46,17 @@ def test_without_torch_the_error_names_the_package_to_install(program: str) -> N
     assert remedy.startswith(f"  do     {sys.executable} -m pip install torch;")
 
 
+def test_a_thread_may_have_a_name_that_is_no_text() -> None:
+    """The kernel cuts names to 15 bytes, also in the middle of a character."""
+    name = "checkpoints äöü".encode()[:15]
+    done = run(
+        "import ctypes\nfrom hpc_kit.runtime import shutdown\n"
+        f"ctypes.CDLL(None).prctl(15, {name!r})  # PR_SET_NAME\n"
+        "shutdown.wait_for_gloo_threads()"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_signal_does_not_interrupt_a_rank_that_ends() -> None:
     """torchrun's handler raises an exception, whose traceback would follow the report of the failure."""
     done = run(

@@ -82,6 +82,7 @@ def test_torchrun_gets_all_values_of_the_step(options: list[Namespace], monkeypa
     assert (seen.training_script, seen.training_script_args) == (sys.executable, [*RUNTIME, "train.py", "--lr", "0.1"])
     assert (seen.module, seen.no_python, seen.rdzv_id) == (False, True, "alone")
     assert (os.environ["OMP_NUM_THREADS"], os.environ["GLOO_SOCKET_IFNAME"]) == ("4", "lo")
+    assert os.environ["HPC_KIT_AGENT_HOST"] == "n2"
 
 
 def test_the_interface_of_the_submitting_rank_is_not_kept(
@@ -107,6 +108,17 @@ def test_without_a_run_torchs_own_first_failure_counts(
 ) -> None:
     assert run_agent(monkeypatch, failed(rank1=-9, rank0=1)) == 137
     assert capsys.readouterr().err == "hpc-kit: rank 1 ended by SIGKILL\n"
+
+
+@pytest.mark.usefixtures("options")
+@pytest.mark.parametrize(
+    ("status", "code"), [(255, 255), (-35, 163)], ids=["sys.exit(-1)", "a real-time signal without a name"]
+)
+def test_a_code_above_128_is_a_signal_only_if_one_has_this_number(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int, code: int
+) -> None:
+    assert run_agent(monkeypatch, failed(rank1=status)) == code
+    assert capsys.readouterr().err == f"hpc-kit: rank 1 ended with exit code {code}\n"
 
 
 @pytest.mark.usefixtures("options")

@@ -20,8 +20,9 @@ from hpc_kit.errors import SpecError
 from hpc_kit.run_files import RankStack, read_first_failure, read_stall
 from hpc_kit.runs.progress import find_slowest
 from hpc_kit.runs.stacks import group_stacks, request_stacks
-from hpc_kit.runtime import watchdog
+from hpc_kit.runtime import resolve, watchdog
 from hpc_kit.runtime.flight_recorder import latest_collectives, nccl_is_running
+from hpc_kit.runtime.rendezvous.network import free_port
 from hpc_kit.runtime.stack_comparison import compare_stacks
 from hpc_kit.runtime.waiting import NodeShares, is_communicating
 from hpc_kit.runtime.watchdog import Progress
@@ -143,6 +144,27 @@ def test_a_healthy_training_is_not_stopped(start: Start, run_folder: Path, act: 
     assert read_stall(run_folder) is None
 
 
+@pytest.mark.timeout(120)
+def test_a_stall_ends_the_job_also_if_the_run_folder_is_lost(start: Start, run_folder: Path) -> None:
+    act = f"if step == 6: import shutil; shutil.rmtree({str(run_folder)!r}); time.sleep(100)"
+    (rank,) = start(act, HPC_KIT_WATCHDOG="stop")
+    error = rank.communicate(timeout=60)[1]
+    assert rank.returncode == 124
+    assert f"after step 5: {run_folder} cannot be written: No such file or directory" in error
+
+
+@pytest.mark.parametrize(
+    ("distribution", "host"), [("block", "n2"), ("cyclic", None)], ids=["as assumed", "not in this order"]
+)
+def test_the_host_of_a_silent_rank_is_named_only_if_the_other_ranks_confirm_the_order(
+    distribution: str, host: str | None
+) -> None:
+    step = Step.of(2, 2, distribution=distribution)
+    known = {rank: step.hosts[node] for rank, node in enumerate(step.placement[:2])}
+    assert watchdog.expected_host(resolve(step.environ(0)), 2, known) == host
+    assert watchdog.expected_host(resolve(Step.of(2, 1).environ(0)), 2, known) is None
+
+
 def test_a_program_without_steps_gets_no_verdict() -> None:
     assert Progress().stalled_for(0.0) is None
 
@@ -245,6 +267,30 @@ def test_the_progress_of_the_first_rank_of_a_node_is_noted(start: Start, run_fol
     assert progress["losses"][0] == 1.0
     assert 0.01 < progress["seconds"] < 5
     assert [path.name for path in run_folder.glob("progress-*")] == ["progress-0.json"]
+
+
+def test_the_training_may_note_a_new_figure_while_the_watchdog_reads_the_old_ones(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Loss:  # as a tensor on a GPU: the training goes on while the watchdog waits for its value
+        def __float__(self) -> float:
+            watchdog.progress(7, accuracy=0.5)
+            return 2.0
+
+    monkeypatch.setattr(watchdog, "_progress", Progress())
+    watchdog.progress(7, best=Loss())  # type: ignore[arg-type]
+    watchdog.Watchdog(resolve({}), run_folder, action="report", least=600.0)._write_progress()
+    assert json.loads((run_folder / "progress-0.json").read_text())["numbers"] == {"best": 2.0}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_nodes_that_only_the_meeting_shows_have_a_progress_of_their_own(start: Start, run_folder: Path) -> None:
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    ranks = [start("", RANK=str(rank), SLURMD_NODENAME=f"n{rank}", **address)[-1] for rank in range(2)]
+    assert [rank.communicate(timeout=60) for rank in ranks] == [("done\n", "")] * 2
+    progress = [json.loads((run_folder / f"progress-{node}.json").read_text()) for node in range(2)]
+    assert [(each["rank"], each["host"]) for each in progress] == [(0, "n0"), (1, "n1")]
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-AGENT_HOSTS = "HPC_KIT_AGENT_HOSTS"
-"""Environment variable of the workers of torchrun: the hosts of the agents, in the order of GROUP_RANK."""
+AGENT_HOST = "HPC_KIT_AGENT_HOST"
+"""Environment variable of the workers of torchrun: the name of this node for their agent."""
 
 _SIOCGIFADDR = 0x8915
 LOOPBACK = "127.0.0.1"
@@ -38,11 +38,7 @@ def this_node_name(environ: Mapping[str, str]) -> str:
         return hosts[int(number)]
     # mpiexec of MPICH 4 and of Intel MPI passes the first node's variables to the ranks of all nodes.
     name = "" if environ.get("MPI_LOCALRANKID") else environ.get("SLURMD_NODENAME")
-    # torchrun's agents; another torchrun than that of hpc_kit sets no list of them.
-    hosts, number = environ.get(AGENT_HOSTS, "").split(","), environ.get("GROUP_RANK", "")
-    if not name and number.isdigit() and int(number) < len(hosts) and hosts[int(number)]:
-        return hosts[int(number)]
-    return name or socket.gethostname()
+    return name or environ.get(AGENT_HOST) or socket.gethostname()
 
 
 def lookup(host: str) -> list[str]:
@@ -67,13 +63,14 @@ def slurm_address(host: str) -> str | None:
     import subprocess
 
     try:
+        # Not as text: an administrator's reason or comment may be in any encoding.
         answer = subprocess.run(
-            [scontrol, "--oneliner", "show", "node", host], check=False, capture_output=True, text=True, timeout=5
+            [scontrol, "--oneliner", "show", "node", host], check=False, capture_output=True, timeout=5
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r"\bNodeAddr=(\S+)", answer.stdout)
-    return found[1] if found and found[1] != host else None
+    found = re.search(rb"\bNodeAddr=(\S+)", answer.stdout)
+    return address if found and (address := found[1].decode(errors="replace")) != host else None
 
 
 def hosts_line(host: str, file: Path = Path("/etc/hosts")) -> str | None:

@@ -76,7 +76,7 @@ def program_hash(program: Path) -> str:
     """Return eight hexadecimal digits for the program and all files that it imports from its own folder."""
     found = blake2s(digest_size=4)
     for name, text in _sources(program):
-        found.update(name.encode() + b"\0" + text + b"\0")
+        found.update(os.fsencode(name) + b"\0" + text + b"\0")
     return found.hexdigest()
 
 
@@ -105,8 +105,9 @@ def _imported(text: bytes, path: Path, folder: Path) -> list[Path]:
         base = source.decode()
         inside = [f"{base}.{word}".strip(".") for word in words] if dots or base else words
         modules |= dict.fromkeys((len(dots), module) for module in (base, *inside) if module)
-    starts = {dots: path.parents[dots - 1] if dots else folder for dots, _ in modules}
-    found = [file for dots, module in modules for file in _files(starts[dots], module)]
+    # Texts inside of docstrings look like imports, too: `from ... import x` in /app/train.py leads above the root.
+    starts = [folder, *path.parents]
+    found = [file for dots, module in modules if dots < len(starts) for file in _files(starts[dots], module)]
     return [file for file in dict.fromkeys(found) if file.is_relative_to(folder)]
 
 

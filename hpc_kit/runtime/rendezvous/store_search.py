@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -88,7 +90,7 @@ class StoreSearch:
         first, *others = store.discovery_ports(self.resolver.world.key)
         for ports in ([first], others):
             left = self.resolver.time_left()
-            is_refused = self.problems.get((host, first)) == "Connection refused"
+            is_refused = self.problems.get((host, first)) == os.strerror(errno.ECONNREFUSED)
             if left <= 0 or (ports is others and turn % _ALL_PORTS_EVERY and is_refused):
                 return None
             answer = store_discovery.query(address, ports, self.token, left)

@@ -12,13 +12,13 @@ import shutil
 import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
 from hpc_kit.errors import SpecError
@@ -33,7 +33,7 @@ from hpc_kit.runtime.restart.checkpoint_folder import (
     verify_checksums,
 )
 from hpc_kit.runtime.restart.checkpointer import last_line
-from hpc_kit.runtime.restart.training_state import OBJECT, decode, encode
+from hpc_kit.runtime.restart.training_state import OBJECT, decode, encode, plain_name, unwrap
 
 _STATE, _VALUES, _GROUP = "optimizer.state.model.", "optimizer.values.model.", "optimizer.group.model."
 """Prefixes of the names in the folder of a `Checkpointer`, see `training_state`."""
@@ -48,7 +48,7 @@ def save_checkpoint(
 
     Args:
         path: The file, such as `model.pt`.
-        model: The model; of DistributedDataParallel, the module inside is saved.
+        model: The model; of DistributedDataParallel and torch.compile, the module inside is saved.
         optimizer: Its optimizer.
         values: Further values, such as `step=100`: numbers, texts, tensors, and lists and dictionaries of them.
 
@@ -60,7 +60,7 @@ def save_checkpoint(
     def write() -> None:
         if dist.is_initialized() and dist.get_rank():
             return
-        state = {"model": _unwrap(model).state_dict(), "parameters": _numbered_names(model, optimizer)}
+        state = {"model": _rename(unwrap(model).state_dict()), "parameters": _numbered_names(model, optimizer)}
         if optimizer is not None:
             state["optimizer"] = optimizer.state_dict()
         _write({**state, **values}, path)
@@ -91,9 +91,10 @@ def load_checkpoint(
 
     def read() -> dict[str, Any]:
         saved = _read(path, device)
-        names = saved.pop("parameters", None) or []
+        names = list(map(plain_name, saved.pop("parameters", None) or []))
+        own_names = {plain_name(name): name for name in unwrap(model).state_dict()}
         try:
-            _unwrap(model).load_state_dict(saved.pop("model"))
+            unwrap(model).load_state_dict(_rename(saved.pop("model"), own_names))
             if optimizer is not None:
                 optimizer.load_state_dict(_renumber(saved.pop("optimizer"), names, model, optimizer))
         except (RuntimeError, ValueError, KeyError) as error:
@@ -139,7 +140,7 @@ def _file_to_folder(source: Path, target: Path) -> None:
     # With its buffers and both names of tied weights.
     state = {
         f"model.{name}" + ("" if isinstance(value, Tensor) else OBJECT): _as_tensor(value)
-        for name, value in saved["model"].items()
+        for name, value in _rename(saved["model"]).items()
     }
     counts = []
     for number, values in optimizer.get("state", {}).items():
@@ -235,13 +236,14 @@ def _write(state: dict[str, Any], path: Path) -> None:
             os.fsync(file.fileno())
         draft.replace(path)
     except (OSError, RuntimeError) as error:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # its folder may be no folder, or the file system is gone
+            draft.unlink()
         raise write_error(path, last_line(error)) from error
 
 
 def _parameter_names(path: Path, saved: Mapping[str, Any]) -> list[str]:
     """Return the parameters in the order in which the optimizer numbers them; buffers have no number."""
-    names = list(saved.get("parameters") or saved["model"])
+    names = list(map(plain_name, saved.get("parameters") or saved["model"]))
     groups = saved.get("optimizer", {}).get("param_groups", [])
     count = sum(len(group["params"]) for group in groups)
     if groups and count != len(names):
@@ -259,13 +261,13 @@ def _read(path: Path, device: torch.device | str | None) -> dict[str, Any]:
     Raises:
         SpecError: It is missing, damaged, or no checkpoint.
     """
-    if not path.is_file():
-        raise SpecError("there is no checkpoint", found=str(path), remedy="name a file that every node sees")
     try:
         saved = torch.load(path, map_location=device, weights_only=True)
         if isinstance(saved, dict) and "model" in saved:
             return saved
         problem = "it contains no 'model'"
+    except FileNotFoundError:
+        raise SpecError("there is no checkpoint", found=str(path), remedy="name a file that every node sees") from None
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - torch.load raises errors of zipfile, pickle and its own
@@ -277,13 +279,17 @@ def _read(path: Path, device: torch.device | str | None) -> dict[str, Any]:
     )
 
 
-def _unwrap(model: nn.Module) -> nn.Module:
-    return model.module if isinstance(model, DistributedDataParallel | DataParallel) else model
+def _rename(state: dict[str, Any], own_names: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Rename the entries of a module's state, and return it: to their plain names, or to those of a module."""
+    for name in list(state):  # in place: torch keeps the versions of the modules in an attribute of this dictionary
+        plain = plain_name(name)
+        state[(own_names or {}).get(plain, plain)] = state.pop(name)
+    return state
 
 
 def _numbered_names(model: nn.Module, optimizer: Optimizer | None) -> list[str]:
     """Return the names of the model's parameters, in the order in which the optimizer numbers them."""
-    names = {parameter: name for name, parameter in _unwrap(model).named_parameters()}
+    names = {parameter: plain_name(name) for name, parameter in unwrap(model).named_parameters()}
     numbered = [parameter for group in optimizer.param_groups for parameter in group["params"]] if optimizer else []
     # An optimizer may have parameters of its own, without a name in this model.
     return [names[each] for each in numbered] if numbered and names.keys() >= set(numbered) else list(names.values())

@@ -74,12 +74,13 @@ def prepare_folder(folder: Path) -> None:
     Raises:
         SpecError: It cannot, or it contains something else.
     """
-    if (folder / INFO_FILE).is_file():
-        raise write_error(folder, "this is a single checkpoint, not a folder of checkpoints")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        is_checkpoint = (folder / INFO_FILE).is_file()
     except OSError as error:
         raise write_error(folder, error.strerror or str(error)) from None
+    if is_checkpoint:
+        raise write_error(folder, "this is a single checkpoint, not a folder of checkpoints")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise write_error(folder, "the folder is not writable for you")
 

@@ -262,7 +262,8 @@ class Checkpointer:
         mark = folder / f".{gather(os.urandom(4).hex(), self._group)[0]}"
         try:
             self._on_main(lambda: _touch(mark))
-            seen = gather((socket.gethostname(), mark.exists()), self._group)
+            # Path.exists() raises an error where this user may not look into the folder.
+            seen = gather((socket.gethostname(), os.path.exists(mark)), self._group)  # noqa: PTH110
         finally:
             if _rank() == 0:
                 mark.unlink(missing_ok=True)

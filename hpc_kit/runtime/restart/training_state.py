@@ -19,7 +19,7 @@ import random
 import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -89,10 +89,10 @@ class TrainingState:
                     remedy="pass modules, optimizers, and objects with state_dict and load_state_dict",
                 )
         self._names: dict[Tensor, str] = {
-            parameter: f"{name}.{own}"
+            parameter: f"{name}.{plain_name(own)}"
             for name, stages in self.modules.items()
             for stage in stages
-            for own, parameter in _named_parameters(stage)
+            for own, parameter in stage.named_parameters()
         }
         self._module_tensors()  # refuses two parameters of one name
         for name, optimizer in self.optimizers.items():
@@ -254,7 +254,7 @@ class TrainingState:
 
 
 def _full_name(name: str, key: str, value: object) -> str:
-    return f"{name}.{_plain(key)}" + ("" if isinstance(value, Tensor) else OBJECT)
+    return f"{name}.{plain_name(key)}" + ("" if isinstance(value, Tensor) else OBJECT)
 
 
 def encode(value: object) -> Tensor:
@@ -272,11 +272,12 @@ def decode(data: Tensor) -> Any:
 def _as_modules(value: object) -> list[nn.Module]:
     """Return the modules inside of wrappers that change the names of parameters; empty if it is no module."""
     values = list(value) if isinstance(value, list | tuple) else [value]
-    modules = [_unwrap(each) for each in values if isinstance(each, nn.Module)]
+    modules = [unwrap(each) for each in values if isinstance(each, nn.Module)]
     return modules if len(modules) == len(values) else []
 
 
-def _unwrap(module: nn.Module) -> nn.Module:
+def unwrap(module: nn.Module) -> nn.Module:
+    """Return the module inside of DistributedDataParallel, DataParallel and torch.compile."""
     while True:
         if isinstance(module, DistributedDataParallel | DataParallel):
             module = module.module
@@ -286,12 +287,7 @@ def _unwrap(module: nn.Module) -> nn.Module:
             return module
 
 
-def _named_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    for name, parameter in module.named_parameters():
-        yield _plain(name), parameter
-
-
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return the name that a parameter has without torch.compile."""
     return name.replace("_orig_mod.", "")
 

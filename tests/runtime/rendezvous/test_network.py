@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,36 @@ from hpc_kit.runtime.rendezvous import network
 )
 def test_the_loopback_is_recognized_by_name_and_by_address(host: str, expected: bool) -> None:
     assert network.is_loopback(host) is expected
+
+
+def test_the_workers_of_torchrun_have_the_name_of_their_agents_node_unless_slurm_names_it() -> None:
+    worker = {"HPC_KIT_AGENT_HOST": "b", "GROUP_RANK": "1"}
+    assert network.this_node_name(worker) == "b"
+    assert network.this_node_name(worker | {"SLURMD_NODENAME": "n2"}) == "n2"
+    # mpiexec of MPICH 4 passes the first node's variables to the agents of all nodes.
+    assert network.this_node_name(worker | {"SLURMD_NODENAME": "n1", "MPI_LOCALRANKID": "0"}) == "b"
+
+
+@pytest.mark.parametrize(
+    ("answer", "address"),
+    [
+        (b"NodeName=n1 NodeAddr=10.0.0.7 State=DRAIN Reason=L\xfcfter [root@2026]", "10.0.0.7"),
+        (b"NodeName=n1 NodeAddr=n1 State=IDLE", None),
+        (b"Node n1 not found", None),
+    ],
+    ids=["a reason in Latin-1", "only the name", "unknown"],
+)
+def test_slurm_gives_the_address_of_a_node(
+    answer: bytes, address: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "answer").write_bytes(answer)
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\ncat '{tmp_path}/answer'\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    network.slurm_address.cache_clear()
+    assert network.slurm_address("n1") == address
+    network.slurm_address.cache_clear()
 
 
 def test_a_busy_port_returns_none() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 import time
 from pathlib import Path
@@ -57,6 +58,17 @@ def test_the_code_is_the_program_and_what_it_imports_from_its_own_folder(
     node_comparison._list_folder.cache_clear()
     write_modules(tmp_path / "there", **{changed: texts[changed] + "# newer\n"})
     assert (program_hash(here) != program_hash(there)) is counts
+
+
+def test_a_program_may_contain_lines_that_look_like_imports_from_above_the_root_folder(tmp_path: Path) -> None:
+    program = write_modules(tmp_path, train='"""Prefer\n\n    from .................... import x\n\nto import *."""\n')
+    assert len(program_hash(program)) == 8
+
+
+def test_the_name_of_a_program_may_contain_bytes_that_are_no_utf_8(tmp_path: Path) -> None:
+    program = tmp_path / os.fsdecode(b"tr\xe4in.py")
+    program.write_text("1\n")
+    assert len(program_hash(program)) == 8
 
 
 def test_the_differing_host_is_named_first_and_other_programs_are_not_compared() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import subprocess
 import sys
@@ -116,15 +117,16 @@ def test_rank_0_saves_and_all_ranks_wait_and_load(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (None, "there is no checkpoint"),
+        ("x" * 300, "File name too long"),
         (b"no zip", "not a checkpoint in one file"),
         ([1], "not a checkpoint in one file"),
     ],
 )
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path, content: object, words: str) -> None:
-    path = tmp_path / "c.pt"
+    path = tmp_path / (content if isinstance(content, str) else "c.pt")
     if isinstance(content, bytes):
         path.write_bytes(content)
-    elif content is not None:
+    elif isinstance(content, list):
         torch.save(content, path)
     with pytest.raises(SpecError, match=words):
         hpc_kit.load_checkpoint(path, model=Model())
@@ -265,6 +267,36 @@ def test_both_names_of_a_tied_weight_survive_the_conversion(tmp_path: Path) -> N
     hpc_kit.load_checkpoint(tmp_path / "again.pt", model=again, optimizer=its)
     assert all(torch.equal(again.state_dict()[name], value) for name, value in model.state_dict().items())
     assert all(map(torch.equal, moments(its), moments(optimizer)))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself, in torch.compile
+def test_a_compiled_model_has_the_names_of_the_plain_one(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    compiled: Any = torch.compile(model)
+    hpc_kit.save_checkpoint(tmp_path / "c.pt", model=compiled, optimizer=optimizer)
+    assert list(torch.load(tmp_path / "c.pt")["model"]) == list(model.state_dict())
+    parameters = [name for name, _ in compiled.named_parameters()]
+    torch.save(
+        {"model": compiled.state_dict(), "optimizer": optimizer.state_dict(), "parameters": parameters},
+        tmp_path / "names-of-torch.pt",
+    )
+    for file in ("c.pt", "names-of-torch.pt"):
+        folder = tmp_path / f"folder of {file}"
+        hpc_kit.convert_checkpoint(tmp_path / file, folder)
+        for wrap, is_file in itertools.product((torch.compile, nn.Module.eval), (True, False)):
+            again, its = trained(1)
+            if is_file:
+                hpc_kit.load_checkpoint(tmp_path / file, model=wrap(again), optimizer=its)
+            else:
+                restore_into(folder, wrap(again), its)
+            assert all(torch.equal(again.state_dict()[name], value) for name, value in model.state_dict().items())
+            assert all(map(torch.equal, moments(its), moments(optimizer)))
+
+
+def test_a_path_below_a_file_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SpecError, match=r"the checkpoint cannot be written(.|\n)*File exists"):
+        hpc_kit.save_checkpoint(tmp_path / "file" / "c.pt", model=Model())
 
 
 def test_the_moments_of_another_model_are_refused(tmp_path: Path) -> None:

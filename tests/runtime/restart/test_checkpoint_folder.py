@@ -158,5 +158,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SpecError, match="the checkpoint cannot be written"):
         prepare_folder(tmp_path / "file" / "c")
+    with pytest.raises(SpecError, match="File name too long"):
+        prepare_folder(tmp_path / ("x" * 300))
     prepare_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import re
@@ -480,6 +481,21 @@ def test_a_folder_on_the_disk_of_one_host_is_refused(tmp_path: Path, monkeypatch
     with pytest.raises(SpecError, match="the hosts do not share the folder of the checkpoints"):
         Training(tmp_path / "c").restore()
     assert names(tmp_path / "c") == []
+
+
+def test_a_host_without_permission_to_the_folder_does_not_share_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = os.stat
+
+    def refuse_hidden_files(path: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith(f"{tmp_path}/."):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse_hidden_files)
+    with pytest.raises(SpecError, match="the hosts do not share the folder of the checkpoints"):
+        Training(tmp_path).restore()
 
 
 def test_out_of_memory_is_not_reported_as_a_damaged_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
