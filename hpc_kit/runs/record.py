@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,6 +155,14 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     environment: RecordedEnvironment = RecordedEnvironment()
     end: RecordedOutcome | None = None
     elements: dict[str, RecordedOutcome] = {}
+
+    @property
+    def submit_time(self) -> float | None:
+        """Time of the submission in seconds since 1970; None if the record has none."""
+        try:
+            return dt.datetime.fromisoformat(self.submitted).timestamp()
+        except ValueError:
+            return None
 
 
 def encode_record(record: NewRecord) -> bytes:

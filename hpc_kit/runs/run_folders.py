@@ -174,7 +174,7 @@ class RunIndex:
                 preferred, and among them the latest.
         """
 
-        def rank(run: Run) -> tuple[bool, tuple[str, tuple[int, int]]]:
+        def rank(run: Run) -> tuple[bool, tuple[float, tuple[int, int]]]:
             return belongs_here(run), _submit_order(run)
 
         jobs = [self._open(folder) for folder in self._folders.get(base_id(job_id), ())]
@@ -238,8 +238,8 @@ class RunIndex:
         )
 
 
-def _submit_order(run: Run) -> tuple[str, tuple[int, int]]:
-    return run.record.submitted if run.record else "", sort_key(run.job_id)
+def _submit_order(run: Run) -> tuple[float, tuple[int, int]]:
+    return (run.record and run.record.submit_time) or 0.0, sort_key(run.job_id)
 
 
 def _folders_in(folder: Path) -> list[os.DirEntry[str]]:

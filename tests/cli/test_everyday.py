@@ -54,6 +54,18 @@ def test_only_old_runs_that_have_ended_are_deleted(runs: Path) -> None:
     assert sorted(path.name for path in runs.iterdir()) == ["13", "14", "latest"]
 
 
+def test_the_folder_in_which_a_later_job_goes_on_is_kept(runs: Path, slurm: FakeSlurm) -> None:
+    """A batch script that submits itself again links the new id to its run folder."""
+    for link, target in (("77", "12"), ("78_3", "13_3")):
+        (runs / link).symlink_to(target)
+    (runs / "13_3").mkdir()
+    slurm.queue("77 RUNNING", "78_3 RUNNING")
+    done = CliRunner().invoke(clean, ["--older-than", "30d", "--yes"])
+    assert done.exit_code == 0, done.output
+    assert "kept: 3 old runs" in done.output
+    assert {"12", "13", "13_3", "77"} <= {path.name for path in runs.iterdir()}
+
+
 def test_nothing_is_deleted_without_an_answer(runs: Path, kit: Kit) -> None:
     done = kit("clean", "--older-than", "30d")
     assert (done.returncode, "add --yes" in done.stderr) == (2, True)
