@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from hpc_kit.runs.run_folders import Run
     from hpc_kit.submission.submit import Submission
 
-CONTINUES_VARIABLE = "HPC_KIT_CONTINUES"
-"""Environment variable of the submission: the id of the run whose history and checkpoints the job goes on from."""
+CONTINUES_VARIABLE = "SLURM_HPC_KIT_CONTINUES"
+"""Environment variable of the submission: the id of the run whose history and checkpoints the job goes on from.
+
+--export=NONE passes on only variables that begin with SLURM_.
+"""
 
 GIT_SECONDS = 5.0
 

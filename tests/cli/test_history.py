@@ -78,16 +78,17 @@ def test_the_attempts_of_a_job_are_one_history(kit: Kit, project: Path) -> None:
     assert "COMPLETED, attempt 2" in kit("status", "1").stdout
 
 
-def test_a_job_is_submitted_again_from_its_checkpoint(kit: Kit, project: Path) -> None:
+@pytest.mark.parametrize("export", ["ALL", "NONE"])
+def test_a_job_is_submitted_again_from_its_checkpoint(kit: Kit, project: Path, export: str) -> None:
     (project / "fail").touch()
     path = f"{ROOT}/tests/faults/training.py"
     (project / "once.py").write_text(
         f"import os, runpy, sys\nif os.path.exists('fail'):\n    sys.exit(3)\n"
         f"runpy.run_path({path!r}, run_name='__main__')\n"
     )
-    assert run_job(kit, "--set", 'command=["python3", "once.py"]') == 3
+    assert run_job(kit, "--set", 'command=["python3", "once.py"]', "--set", f"resources.export={export}") == 3
     (project / "fail").unlink()
-    done = kit("resubmit", "1")
+    done = kit("resubmit", "1", SLURM_JOB_ID="99")  # typed in an interactive job
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("job     2 count: continues job 1")
     assert kit("logs", "-f", "2").returncode == 0
