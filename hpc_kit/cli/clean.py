@@ -123,5 +123,5 @@ def _remove_empty(folder: Path) -> None:
     latest = folder / "latest"
     if latest.is_symlink() and not latest.exists():
         latest.unlink()
-    if not any(folder.iterdir()):
+    if not (folder.is_symlink() or any(folder.iterdir())):
         folder.rmdir()

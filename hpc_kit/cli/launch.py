@@ -16,6 +16,7 @@ from hpc_kit.cli.job_arguments import HOSTFILE, HOSTS, JobCommand, job_arguments
 from hpc_kit.cli.outcomes import format_summary, print_failure
 from hpc_kit.cli.output import ignore_closed_pipe, print_line, short_path
 from hpc_kit.cli.terminal import clean_text
+from hpc_kit.errors import RecordError
 from hpc_kit.spec import search_path
 
 if TYPE_CHECKING:
@@ -119,7 +120,6 @@ def _run_launch(
 ) -> int:
     from hpc_kit.ssh.launch import LaunchPlan, RankLogs, begin_record, end_record
     from hpc_kit.ssh.rank_placement import count_ranks, render_host_scripts
-    from hpc_kit.submission.staging import unwritable_folder_error
 
     names, ranks = [host.name for host in hosts], count_ranks(resolved, hosts)
     notes = (*resolved.notes, *launch.placement_warnings(ranks, resolved.job.launch.backend))
@@ -143,8 +143,8 @@ def _run_launch(
     record_error = None
     try:
         end_record(run, result, began, names)
-    except OSError as error:  # most often the full disk that also ended the job
-        record_error = unwritable_folder_error(run, error)
+    except RecordError as error:
+        record_error = error
     with ignore_closed_pipe():
         if screen.incomplete:
             print_line("note", "some output was not printed because its reader was blocked; the logs contain it")

@@ -90,7 +90,7 @@ def describe_changes(git: Mapping[str, object], root: Path) -> str:
     try:
         done = subprocess.run(
             ["git", "diff", "--stat=100", commit, "--"],
-            cwd=root, capture_output=True, text=True, timeout=GIT_SECONDS, check=False,
+            cwd=root, capture_output=True, encoding="utf-8", errors="replace", timeout=GIT_SECONDS, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return f"git does not answer; the job ran with commit {commit}"

@@ -54,6 +54,17 @@ def test_only_old_runs_that_have_ended_are_deleted(runs: Path) -> None:
     assert sorted(path.name for path in runs.iterdir()) == ["13", "14", "latest"]
 
 
+def test_runs_on_another_disk_are_deleted_and_the_link_to_them_stays(
+    runs: Path, slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    runs.rename(tmp_path / "scratch")
+    runs.symlink_to(tmp_path / "scratch")
+    slurm.queue()
+    done = CliRunner().invoke(clean, ["--older-than", "1h", "--yes"])
+    assert done.exit_code == 0, done.output
+    assert (runs.is_symlink(), list(runs.iterdir())) == (True, [])
+
+
 def test_the_folder_in_which_a_later_job_goes_on_is_kept(runs: Path, slurm: FakeSlurm) -> None:
     """A batch script that submits itself again links the new id to its run folder."""
     for link, target in (("77", "12"), ("78_3", "13_3")):

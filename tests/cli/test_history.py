@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hpc_kit.submission.resubmit import describe_changes
 from tests.cli.conftest import Kit
 from tests.conftest import ROOT
 
@@ -115,6 +116,20 @@ def test_a_resubmission_may_change_values_and_names_changed_files(kit: Kit, proj
     assert "the code has changed since job 1 was submitted" in done.stderr
     assert "train.py | 2 +-" in done.stderr
     assert "#SBATCH --time=20\n" in (project / "runs/count/2/script.sbatch").read_text()
+
+
+def test_changed_files_may_have_any_name(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        names = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        return subprocess.run(["git", *names, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    name = os.fsdecode(b"\xe9.py")
+    (tmp_path / name).write_text("1\n")
+    for words in (("init", "-q"), ("config", "core.quotePath", "false"), ("add", "-A"), ("commit", "-qm", "first")):
+        git(*words)
+    commit = git("rev-parse", "HEAD").strip()
+    (tmp_path / name).write_text("2\n")
+    assert describe_changes({"commit": commit}, tmp_path).splitlines()[0] == " \N{REPLACEMENT CHARACTER}.py | 2 +-"
 
 
 def test_a_completed_job_is_reported_and_a_running_one_refused(kit: Kit) -> None:

@@ -379,6 +379,13 @@ def test_a_requeued_job_keeps_its_run_in_the_hour_that_occurs_twice(
         time.tzset()
 
 
+def test_the_runs_of_a_job_may_be_on_another_disk(slurm: FakeSlurm, runs: Path, tmp_path: Path) -> None:
+    submit("job", "fake")
+    (runs / "job").rename(tmp_path / "scratch")
+    (runs / "job").symlink_to(tmp_path / "scratch")
+    assert [run.job_id for run in RunIndex(runs).recent()] == ["12"]
+
+
 def test_a_squeue_that_fails_is_an_error_not_an_empty_list(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
     slurm.write("squeue.error", "squeue: error: Unable to contact slurm controller\n")
     with pytest.raises(SlurmUnavailable):
