@@ -6,13 +6,13 @@ import os
 import select
 import sys
 import time
-from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from hpc_kit.cli.job_arguments import HOSTFILE, HOSTS, JobCommand, job_arguments, parse_request, resolve_on_hosts
+from hpc_kit.cli.options import SecondsRange
 from hpc_kit.cli.outcomes import format_summary, print_failure
 from hpc_kit.cli.output import ignore_closed_pipe, print_line, short_path
 from hpc_kit.cli.terminal import clean_text
@@ -31,15 +31,6 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.2
 _GIVE_UP_SECONDS = 2.0
 """Seconds without progress after which an ending launch stops printing."""
-
-
-class TimeoutRange(click.FloatRange):
-    """A range of seconds that also excludes nan."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert the value like click, with nan out of range."""
-        # click compares with the limits, and every comparison with nan is false.
-        return super().convert(inf if str(value).strip().lstrip("+-").lower() == "nan" else value, param, ctx)
 
 
 class LineWriter:
@@ -77,7 +68,7 @@ class LineWriter:
 @HOSTFILE
 @click.option(
     "--connect-timeout",
-    type=TimeoutRange(0.1, 3600),
+    type=SecondsRange(0.1, 3600),
     default=15.0,
     show_default=True,
     metavar="SECONDS",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli.logs import find_run
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, SecondsRange, open_session
 from hpc_kit.cli.output import print_line
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import UnknownJob
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 @click.option("--last", is_flag=True, help="Do not ask the ranks: print the latest stacks that they wrote.")
 @click.option("--threads", is_flag=True, help="All threads of each rank, not only the main thread.")
 @click.option(
-    "--timeout", type=float, default=20.0, metavar="SECONDS", help="Longest wait for all ranks.  [default: 20]"
+    "--timeout",
+    type=SecondsRange(0, 86400),
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest wait for all ranks.",
 )
 @CLUSTER_OPTION
 @RUNS_OPTION

@@ -9,10 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from hpc_kit.cli.clean import command as clean
+from hpc_kit.cli.launch import command as launch
+from hpc_kit.cli.stacks import command as stacks
+from hpc_kit.cli.watch import command as watch
 from hpc_kit.submission.submit import submit
 from tests.cli.conftest import Kit
 from tests.runs.fake import FakeSlurm
@@ -154,6 +158,16 @@ def test_the_jobs_of_two_users_of_a_project_have_different_folders(kit: Kit, pro
     done = kit(*words, HPC_KIT_SLURM_STATE=str(project / "second"))
     assert done.returncode == 0, done.stderr
     assert (project / "runs/mine/latest").readlink().name == str(int(first.name) + 1)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [(watch, ["--interval"]), (stacks, ["--timeout"]), (launch, ["-j", "1x1", "--hosts", "a", "--connect-timeout"])],
+)
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
+def test_an_endless_wait_is_refused(command: click.Command, words: list[str], seconds: str) -> None:
+    done = CliRunner().invoke(command, [*words, seconds])
+    assert (done.exit_code, "is not in the range" in done.output) == (2, True), done.output
 
 
 @pytest.mark.parametrize(
