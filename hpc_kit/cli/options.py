@@ -39,6 +39,7 @@ RUNS_OPTION = click.option(
     help="Folder of the runs [default: `runs` of the cluster file].",
 )
 
+
 class SecondsRange(click.FloatRange):
     """A range of seconds that also excludes nan."""
 

@@ -6,6 +6,7 @@ The result of a program is its summary. The result of a function is one value fo
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -76,9 +77,15 @@ class JobWatcher:
         self._polled_at = float("-inf")
         self._hurried_until = float("-inf")
         self._cancelled: set[str] = set()
+        self._lock = threading.Lock()
 
     def query(self, job_id: str, mode: str = "standard") -> JobStatus | None:
         """Return the status of a job; None if Slurm does not know it (any more)."""
+        # Threads may wait for a job each. Those that come during a query use its answer.
+        with self._lock:
+            return self._query(job_id, mode)
+
+    def _query(self, job_id: str, mode: str) -> JobStatus | None:
         if job_id not in self._trackers:
             self._trackers[job_id] = JobTracker()
             # The query of an array has returned its elements. Any other new job is queried immediately.

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,6 +61,17 @@ def test_a_clock_that_is_set_back_delays_no_query(
     monkeypatch.setattr(time, "time", lambda: wall - 3600)
     monkeypatch.setattr(time, "monotonic", lambda: monotonic + 60)
     assert watcher.is_done("12")
+
+
+def test_threads_wait_for_jobs(watcher: JobWatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "client", SimpleNamespace(query=lambda _: {}, poll_seconds=0.0, environ={}))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            assert set(threads.map(watcher.get_state, map(str, range(400)))) == {"UNKNOWN"}
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_an_ended_job_is_not_queried_again(
