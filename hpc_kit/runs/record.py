@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FORMAT = 1
+
+_adding_outcomes = threading.Lock()
+"""Threads may wait for the elements of one array, which share a record."""
 
 
 class RecordedLogs(Struct, frozen=True, kw_only=True):
@@ -201,7 +205,11 @@ def add_outcomes(run: Path, outcomes: Mapping[str | None, RecordedOutcome]) -> N
     Raises:
         RecordError: The record exists but cannot be written.
     """
-    path = run / RECORD
+    with _adding_outcomes:
+        _add_outcomes(run / RECORD, outcomes)
+
+
+def _add_outcomes(path: Path, outcomes: Mapping[str | None, RecordedOutcome]) -> None:
     try:
         data = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.MsgspecError):

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -384,6 +385,17 @@ def test_the_runs_of_a_job_may_be_on_another_disk(slurm: FakeSlurm, runs: Path, 
     (runs / "job").rename(tmp_path / "scratch")
     (runs / "job").symlink_to(tmp_path / "scratch")
     assert [run.job_id for run in RunIndex(runs).recent()] == ["12"]
+
+
+def test_threads_record_the_elements_of_an_array(tmp_path: Path) -> None:
+    write_whole(tmp_path / "record.json", b"{}")
+
+    def add(index: int) -> None:
+        record.add_outcomes(tmp_path, {str(index): record.RecordedOutcome(state="COMPLETED", exit_status=0)})
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(add, range(32)))
+    assert len(json.loads((tmp_path / "record.json").read_text())["elements"]) == 32
 
 
 def test_a_squeue_that_fails_is_an_error_not_an_empty_list(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
