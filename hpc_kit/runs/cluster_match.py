@@ -147,7 +147,9 @@ def with_unused_job_id(folder: Path, environ: Mapping[str, str], client: SlurmCl
 def cluster_option(record: RunRecord) -> str:
     """Return the value of --cluster that means a run's cluster. The name of its file may differ from its own name."""
     words = record.command_line
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    # A program that calls `hpc_kit.submit` may have an option --cluster of its own.
+    is_own = bool(words) and Path(words[0]).name in {"hpc-kit", "__main__.py"}
+    for word, after in zip(words, [*words[1:], ""], strict=True) if is_own else ():
         if word == "--":
             break
         if word.startswith("--cluster=") or (word == "--cluster" and after):

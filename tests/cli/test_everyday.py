@@ -160,6 +160,17 @@ def test_the_jobs_of_two_users_of_a_project_have_different_folders(kit: Kit, pro
     assert (project / "runs/mine/latest").readlink().name == str(int(first.name) + 1)
 
 
+def test_the_stacks_of_an_array_are_those_of_its_elements(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPC_KIT_CLUSTER", "fake")
+    submit("job", "fake", set={"resources.array": "4-6"})
+    done = CliRunner().invoke(stacks, ["12", "--timeout", "0"], standalone_mode=False)
+    assert str(done.exception) == (
+        "job 12 is an array\n  found  3 elements\n  do     name one of them: hpc-kit stacks 12_4"
+    )
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [(watch, ["--interval"]), (stacks, ["--timeout"]), (launch, ["-j", "1x1", "--hosts", "a", "--connect-timeout"])],

@@ -318,6 +318,7 @@ def test_embedded_clusters_with_one_queue_are_the_same(slurm: FakeSlurm, runs: P
         (["hpc-kit", "submit", "--cluster=a", "--", "true", "--cluster=b"], (), "a"),
         (["hpc-kit", "submit", "job"], ("jobs/job.toml", "env/default.toml"), "default"),
         (["python"], ("jobs/job.toml",), "its name"),
+        (["sweep.py", "--cluster", "blobs"], ("jobs/job.toml", "env/default.toml"), "default"),
     ],
 )
 def test_a_cluster_is_named_so_that_it_can_be_loaded(words: list[str], sources: tuple[str, ...], typed: str) -> None:
