@@ -43,7 +43,14 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
     before = (dt.datetime.now() - age).timestamp()  # noqa: DTZ005 - compared with times of this machine
     old = [run for run in RunIndex(session.runs).all_runs() if _submitted(run) < before]
     active = _active_ids(old, session) if old else set()
-    runs = [run for run in old if run.job_id not in active and may_belong_to(run, session.cluster.name, session.client)]
+    in_use = _folders_in_use({run.folder.parent for run in old}, active)
+    runs = [
+        run
+        for run in old
+        if run.job_id not in active
+        and run.folder not in in_use
+        and may_belong_to(run, session.cluster.name, session.client)
+    ]
     if len(runs) < len(old):
         echo(f"kept: {len(old) - len(runs)} old runs that have not ended, or belong to another cluster", err=True)
     if not runs:
@@ -73,10 +80,7 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
 
 def _submitted(run: Run) -> float:
     """Return the time of the submission; of a run without a record, when its folder last changed."""
-    try:
-        return dt.datetime.fromisoformat(run.record.submitted if run.record else "").timestamp()
-    except ValueError:
-        return run.folder.stat().st_mtime
+    return (run.record and run.record.submit_time) or run.folder.stat().st_mtime
 
 
 def _active_ids(runs: list[Run], session: Session) -> set[str]:
@@ -93,6 +97,12 @@ def _active_ids(runs: list[Run], session: Session) -> set[str]:
         ids |= {base_id(status.job_id) for status in survey.queue if not status.state.finished}
     others = [run for run in runs if not run.backend.uses_slurm]
     return ids | {job_id for job_id, each in query_runs(others, session.client).items() if not each.state.finished}
+
+
+def _folders_in_use(folders: set[Path], active: set[str]) -> set[Path]:
+    """Return the run folders of active jobs. That of a job which was submitted again is a link to the first run."""
+    entries = [entry for folder in folders for entry in folder.iterdir() if base_id(entry.name) in active]
+    return {entry.with_name(base_id(entry.resolve().name)) for entry in entries}
 
 
 def _paths_of(run: Run) -> Iterator[Path]:
@@ -113,5 +123,5 @@ def _remove_empty(folder: Path) -> None:
     latest = folder / "latest"
     if latest.is_symlink() and not latest.exists():
         latest.unlink()
-    if not any(folder.iterdir()):
+    if not (folder.is_symlink() or any(folder.iterdir())):
         folder.rmdir()

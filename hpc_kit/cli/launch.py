@@ -6,16 +6,17 @@ import os
 import select
 import sys
 import time
-from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from hpc_kit.cli.job_arguments import HOSTFILE, HOSTS, JobCommand, job_arguments, parse_request, resolve_on_hosts
+from hpc_kit.cli.options import SecondsRange
 from hpc_kit.cli.outcomes import format_summary, print_failure
 from hpc_kit.cli.output import ignore_closed_pipe, print_line, short_path
 from hpc_kit.cli.terminal import clean_text
+from hpc_kit.errors import RecordError
 from hpc_kit.spec import search_path
 
 if TYPE_CHECKING:
@@ -30,15 +31,6 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.2
 _GIVE_UP_SECONDS = 2.0
 """Seconds without progress after which an ending launch stops printing."""
-
-
-class TimeoutRange(click.FloatRange):
-    """A range of seconds that also excludes nan."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert the value like click, with nan out of range."""
-        # click compares with the limits, and every comparison with nan is false.
-        return super().convert(inf if str(value).strip().lstrip("+-").lower() == "nan" else value, param, ctx)
 
 
 class LineWriter:
@@ -76,7 +68,7 @@ class LineWriter:
 @HOSTFILE
 @click.option(
     "--connect-timeout",
-    type=TimeoutRange(0.1, 3600),
+    type=SecondsRange(0.1, 3600),
     default=15.0,
     show_default=True,
     metavar="SECONDS",
@@ -119,7 +111,6 @@ def _run_launch(
 ) -> int:
     from hpc_kit.ssh.launch import LaunchPlan, RankLogs, begin_record, end_record
     from hpc_kit.ssh.rank_placement import count_ranks, render_host_scripts
-    from hpc_kit.submission.staging import unwritable_folder_error
 
     names, ranks = [host.name for host in hosts], count_ranks(resolved, hosts)
     notes = (*resolved.notes, *launch.placement_warnings(ranks, resolved.job.launch.backend))
@@ -143,8 +134,8 @@ def _run_launch(
     record_error = None
     try:
         end_record(run, result, began, names)
-    except OSError as error:  # most often the full disk that also ended the job
-        record_error = unwritable_folder_error(run, error)
+    except RecordError as error:
+        record_error = error
     with ignore_closed_pipe():
         if screen.incomplete:
             print_line("note", "some output was not printed because its reader was blocked; the logs contain it")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli.logs import find_run
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, SecondsRange, open_session
 from hpc_kit.cli.output import print_line
 from hpc_kit.cli.terminal import echo
-from hpc_kit.errors import UnknownJob
+from hpc_kit.errors import SpecError, UnknownJob
 from hpc_kit.run_files import read_stacks, read_stall
 from hpc_kit.slurm.option_values import fold_indices
 
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 @click.option("--last", is_flag=True, help="Do not ask the ranks: print the latest stacks that they wrote.")
 @click.option("--threads", is_flag=True, help="All threads of each rank, not only the main thread.")
 @click.option(
-    "--timeout", type=float, default=20.0, metavar="SECONDS", help="Longest wait for all ranks.  [default: 20]"
+    "--timeout",
+    type=SecondsRange(0, 86400),
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest wait for all ranks.",
 )
 @CLUSTER_OPTION
 @RUNS_OPTION
@@ -41,6 +46,12 @@ def command(word: str | None, last: bool, threads: bool, timeout: float, cluster
     from hpc_kit.runs import stacks
 
     run = find_run(open_session(cluster), word)
+    if elements := run.elements():
+        raise SpecError(
+            f"job {run.job_id} is an array",
+            found=f"{len(elements)} elements",
+            remedy=f"name one of them: hpc-kit stacks {elements[0].job_id}",
+        )
     size = run.record.resolved.world_size if run.record is not None else None
     if run.end_marker() is not None and not last:
         raise UnknownJob(

@@ -87,7 +87,9 @@ class SlurmBackend:
         for name, ids in by_cluster.items():
             answer = client.for_cluster(name).run(scancel_argv(ids))
             # A job may end between the query of its state and scancel.
-            if answer.returncode and "already completing or completed" not in answer.stderr:
+            ended = [line for line in answer.stderr.splitlines() if "already completing or completed" in line]
+            errors = [line for line in answer.stderr.splitlines() if "error" in line and line not in ended]
+            if answer.returncode and (errors or not ended):
                 raise SlurmUnavailable(
                     f"scancel did not cancel {', '.join(ids)}",
                     found=answer.stderr.strip() or f"exit status {answer.returncode}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 from pathlib import Path
 from shlex import quote
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from hpc_kit.slurm.client import SlurmClient
     from hpc_kit.slurm.job_status import JobStatus
 
-MAX_CLOCK_DIFFERENCE = dt.timedelta(minutes=10)
-"""Allowed difference between the clocks of two hosts."""
+MAX_CLOCK_DIFFERENCE = 600.0
+"""Allowed difference between the clocks of two hosts, in seconds."""
 
 
 def choose_submit_cluster(option: str | None, environ: Mapping[str, str], client: SlurmClient) -> str | None:
@@ -100,12 +99,10 @@ def is_same_job(run: Run, status: JobStatus) -> bool:
         return True
     if _are_different_users(record.user, status.user):
         return False
-    try:
-        submitted = dt.datetime.fromisoformat(record.submitted).astimezone().replace(tzinfo=None)
-    except ValueError:
+    if record.submit_time is None or status.submit is None:
         return True
-    # Slurm prints local times without a zone.
-    return status.submit is None or status.submit > submitted - MAX_CLOCK_DIFFERENCE
+    # Slurm prints local times without a zone. When summer time ends, an hour occurs twice; fold=1 is the second.
+    return status.submit.replace(fold=1).timestamp() > record.submit_time - MAX_CLOCK_DIFFERENCE
 
 
 def _are_different_users(one: str | None, other: str | None) -> bool:
@@ -150,7 +147,9 @@ def with_unused_job_id(folder: Path, environ: Mapping[str, str], client: SlurmCl
 def cluster_option(record: RunRecord) -> str:
     """Return the value of --cluster that means a run's cluster. The name of its file may differ from its own name."""
     words = record.command_line
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    # A program that calls `hpc_kit.submit` may have an option --cluster of its own.
+    is_own = bool(words) and Path(words[0]).name in {"hpc-kit", "__main__.py"}
+    for word, after in zip(words, [*words[1:], ""], strict=True) if is_own else ():
         if word == "--":
             break
         if word.startswith("--cluster=") or (word == "--cluster" and after):

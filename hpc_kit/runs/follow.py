@@ -331,7 +331,7 @@ class _FollowedListing:
         """Take in the result of a poll."""
         is_reachable = listing.unreachable is None
         changes = []
-        for line in listing.lines:
+        for line in (part for each in listing.lines for part in self._parts(each)):
             # A job of the queue that had ended before the first poll is not followed.
             had_ended = self._first.mine and line.state.finished and base_id(line.job_id) not in self._bases
             if had_ended or (line.state is JobState.UNKNOWN and not is_reachable):
@@ -345,3 +345,11 @@ class _FollowedListing:
         self._has_begun = self._has_begun or is_reachable
         is_last = self._has_begun and is_reachable and all(tracker.is_over for tracker in self._trackers.values())
         return ListingUpdate(list(self._lines.values()), changes, listing.unreachable, is_last)
+
+    def _parts(self, line: JobLine) -> list[JobLine]:
+        """Return the elements that were followed, if Slurm has forgotten their whole array; else the line itself."""
+        if line.status is not None or line.state is not JobState.UNKNOWN or line.job_id in self._lines:
+            return [line]
+        elements = [each for job_id, each in self._lines.items() if base_id(job_id) == line.job_id]
+        going = [each for each in elements if not self._trackers[each.job_id].is_over]
+        return [line._replace(job_id=each.job_id, run=each.run) for each in going] or [line]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FORMAT = 1
+
+_adding_outcomes = threading.Lock()
+"""Threads may wait for the elements of one array, which share a record."""
 
 
 class RecordedLogs(Struct, frozen=True, kw_only=True):
@@ -155,6 +160,14 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     end: RecordedOutcome | None = None
     elements: dict[str, RecordedOutcome] = {}
 
+    @property
+    def submit_time(self) -> float | None:
+        """Time of the submission in seconds since 1970; None if the record has none."""
+        try:
+            return dt.datetime.fromisoformat(self.submitted).timestamp()
+        except ValueError:
+            return None
+
 
 def encode_record(record: NewRecord) -> bytes:
     """Return the text of a record. Bytes that are not valid UTF-8 are written as escapes."""
@@ -192,7 +205,11 @@ def add_outcomes(run: Path, outcomes: Mapping[str | None, RecordedOutcome]) -> N
     Raises:
         RecordError: The record exists but cannot be written.
     """
-    path = run / RECORD
+    with _adding_outcomes:
+        _add_outcomes(run / RECORD, outcomes)
+
+
+def _add_outcomes(path: Path, outcomes: Mapping[str | None, RecordedOutcome]) -> None:
     try:
         data = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.MsgspecError):

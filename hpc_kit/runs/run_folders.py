@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -160,10 +161,11 @@ class RunIndex:
         except OSError as error:
             jobs, self.unreadable = [], error.strerror
         for job in jobs:
-            for entry in _readable_folders_in(Path(job.path)):
-                # In a project of several users, the runs of the others are private.
-                if is_single_job(entry.name) and os.access(entry.path, os.R_OK | os.X_OK):
-                    self._folders.setdefault(entry.name, []).append(Path(entry.path))
+            with suppress(OSError):
+                for entry in _folders_in(job.path):
+                    # In a project of several users, the runs of the others are private.
+                    if is_single_job(entry.name) and os.access(entry.path, os.R_OK | os.X_OK):
+                        self._folders.setdefault(entry.name, []).append(Path(entry.path))
 
     def find(self, job_id: str, belongs_here: Callable[[Run], bool] = lambda _: True) -> Run | None:
         """Return the run of a job, or of an element of an array.
@@ -174,7 +176,7 @@ class RunIndex:
                 preferred, and among them the latest.
         """
 
-        def rank(run: Run) -> tuple[bool, tuple[str, tuple[int, int]]]:
+        def rank(run: Run) -> tuple[bool, tuple[float, tuple[int, int]]]:
             return belongs_here(run), _submit_order(run)
 
         jobs = [self._open(folder) for folder in self._folders.get(base_id(job_id), ())]
@@ -238,19 +240,11 @@ class RunIndex:
         )
 
 
-def _submit_order(run: Run) -> tuple[str, tuple[int, int]]:
-    return run.record.submitted if run.record else "", sort_key(run.job_id)
+def _submit_order(run: Run) -> tuple[float, tuple[int, int]]:
+    return (run.record and run.record.submit_time) or 0.0, sort_key(run.job_id)
 
 
-def _folders_in(folder: Path) -> list[os.DirEntry[str]]:
+def _folders_in(folder: str | Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
-        return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
-
-
-def _readable_folders_in(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            # A job that was submitted again has a link to the run folder of the first.
-            return [entry for entry in entries if entry.is_dir()]
-    except OSError:
-        return []
+        # Also links: to a folder on another disk, and from a job that was submitted again to the run of the first.
+        return [entry for entry in entries if entry.is_dir()]

@@ -23,8 +23,9 @@ _SCRIPTS_OWN = frozenset({
 })  # fmt: skip
 """Variables that our scripts set for their own ranks."""
 
-_USERS_OWN = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_CLUSTERS"})
-"""Variables by which a user chooses a cluster. Slurm sets none of them in jobs; there it sets SLURM_CLUSTER_NAME."""
+_USERS_OWN = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SLURM_HPC_KIT_CONTINUES"})
+"""Variables by which a user chooses a cluster, or the run that a job continues. Slurm sets none of them in jobs; there
+it sets SLURM_CLUSTER_NAME."""
 
 
 _SHAPING = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SLURM_TIME_FORMAT")

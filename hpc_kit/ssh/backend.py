@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import fcntl
 import os
 import signal
@@ -113,6 +112,7 @@ def _status_of(run: Run) -> JobStatus | None:
     launcher = read_launcher(run)
     if run.record is None or run.record.end is not None or launcher is None or not _is_alive(run, launcher):
         return None
+    began = run.record.submit_time
     return JobStatus(
         job_id=run.job_id,
         name=run.name,
@@ -126,7 +126,7 @@ def _status_of(run: Run) -> JobStatus | None:
         start=None,
         end=None,
         time_limit=None,
-        elapsed=_seconds_since(run.record.submitted),
+        elapsed=None if began is None else max(0, int(time.time() - began)),
         user=run.record.user,
         partition="",
         raw_id=run.job_id,
@@ -171,9 +171,3 @@ def _start_time(pid: int) -> str:
         fields = read_stat(Path(f"/proc/{pid}"))
         return fields[START_TIME] if fields[STATE] not in "ZX" else ""
     return ""
-
-
-def _seconds_since(began: str) -> int | None:
-    with suppress(ValueError):
-        return max(0, int(time.time() - dt.datetime.fromisoformat(began).timestamp()))
-    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -61,6 +62,9 @@ _OUTPUT_QUEUE_LENGTH = 256
 _LONGEST_LINE = 1 << 16
 """Characters. A longer line is shown in parts."""
 
+_OPEN_FILES = 1 << 16
+"""Open files of a launch, if the system allows as many: a log for each rank, and two pipes for each host."""
+
 _THIS_SIDE = -1
 """Node of messages that come from the launcher itself."""
 
@@ -113,6 +117,7 @@ class Launch:
     """
 
     def __init__(self, hosts: Sequence[LaunchHost], python: str, timeout: float) -> None:
+        _raise_file_limit()
         self._messages: SimpleQueue[HostMessage] = SimpleQueue()
         self._outputs: Queue[RankOutput] = Queue(maxsize=_OUTPUT_QUEUE_LENGTH)
         self._sockets = make_socket_folder()
@@ -262,6 +267,14 @@ class Launch:
             connection.send(kind)
 
 
+def _raise_file_limit() -> None:
+    """Raise the soft limit of open files, which is 1024 on most systems."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 @contextmanager
 def _signs_of_life(connections: Sequence[HostConnection]) -> Iterator[None]:
     """Send signs of life from a separate thread. A terminal that reads nothing must not end a training."""
@@ -386,13 +399,20 @@ def begin_record(
 
 
 def end_record(run: Path, result: LaunchResult, began: float, hosts: Sequence[str]) -> None:
-    """Add the result to the record. Write the files that hosts with another file system could not write here."""
+    """Add the result to the record. Write the files that hosts with another file system could not write here.
+
+    Raises:
+        RecordError: A file cannot be written, most often because of the full disk that also ended the job.
+    """
     failure = result.failure
     if failure is not None:
         claim_first_failure(run, failure.rank, failure.host, failure.exit_code, failure.reason)
-    if result.summary is not None and not (run / SUMMARY).exists():
-        write_whole(run / SUMMARY, result.summary.encode())
-    write_whole(run / END, f"{result.status} {time.time():.0f}\n".encode())
+    try:
+        if result.summary is not None and not (run / SUMMARY).exists():
+            write_whole(run / SUMMARY, result.summary.encode())
+        write_whole(run / END, f"{result.status} {time.time():.0f}\n".encode())
+    except OSError as error:
+        raise unwritable_folder_error(run, error) from error
     explained = find_failure(open_run(run), None) if failure else None
     first = failure and RecordedFailure(
         rank=failure.rank,

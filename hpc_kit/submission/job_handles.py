@@ -6,6 +6,7 @@ The result of a program is its summary. The result of a function is one value fo
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -76,9 +77,15 @@ class JobWatcher:
         self._polled_at = float("-inf")
         self._hurried_until = float("-inf")
         self._cancelled: set[str] = set()
+        self._lock = threading.Lock()
 
     def query(self, job_id: str, mode: str = "standard") -> JobStatus | None:
         """Return the status of a job; None if Slurm does not know it (any more)."""
+        # Threads may wait for a job each. Those that come during a query use its answer.
+        with self._lock:
+            return self._query(job_id, mode)
+
+    def _query(self, job_id: str, mode: str) -> JobStatus | None:
         if job_id not in self._trackers:
             self._trackers[job_id] = JobTracker()
             # The query of an array has returned its elements. Any other new job is queried immediately.
@@ -86,7 +93,7 @@ class JobWatcher:
                 self._trackers[job_id].update(known.state, known)
             else:
                 self._polled_at = float("-inf")
-        now, pause = time.time(), self.client.poll_seconds
+        now, pause = time.monotonic(), self.client.poll_seconds
         is_due = now - self._polled_at >= (min(pause, RESULT_POLL_SECONDS) if now < self._hurried_until else pause)
         if mode == "force" or (mode != "cache" and is_due):
             self._poll()
@@ -95,14 +102,14 @@ class JobWatcher:
     def expect_end(self, job_id: str) -> None:
         """Query every second for a while: this job was cancelled, and ends soon."""
         self._cancelled.add(job_id)
-        self._polled_at, self._hurried_until = float("-inf"), time.time() + HURRY_SECONDS
+        self._polled_at, self._hurried_until = float("-inf"), time.monotonic() + HURRY_SECONDS
 
     def _poll(self) -> None:
         # Lost jobs are queried, too: they may appear again.
         going = {job_id: each for job_id, each in self._trackers.items() if not (each.state and each.state.finished)}
         if not going:
             return
-        self._polled_at = time.time()
+        self._polled_at = time.monotonic()
         try:
             # The id of an array returns all its elements.
             found = self.client.query(sorted({base_id(job_id) for job_id in going}))
@@ -113,10 +120,13 @@ class JobWatcher:
         arrays: dict[str, list[JobStatus]] = {}
         for job_id, status in found.items():
             arrays.setdefault(base_id(job_id), []).append(status)
-        self.statuses |= {**{base: merge_statuses(own) for base, own in arrays.items()}, **found}
+        found = {**{base: merge_statuses(own) for base, own in arrays.items()}, **found}
+        self.statuses |= found
         for job_id, tracker in going.items():
-            known = self.statuses.get(job_id)
+            known = found.get(job_id)
             tracker.update(known.state if known else JobState.UNKNOWN, known)
+            if known is None and tracker.is_over:
+                self.statuses.pop(job_id, None)
 
     def _accounted_as_cancelled(self, found: Mapping[str, JobStatus]) -> dict[str, JobStatus]:
         """Return the final status of cancelled jobs whose processes Slurm still ends, for up to KillWait."""

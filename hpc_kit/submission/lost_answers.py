@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,6 +34,9 @@ _SACCT = (
     *("sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-7days"),
     "--format=JobID,State,SubmitLine",
 )
+
+_SUBMIT_COMMAND = re.compile(r"\|[^|\s]*sbatch[^|\s]* (?:--\S+ )*")
+"""The beginning of a SubmitLine such as `sbatch --exclude=n1 PATH`. squeue prints the path alone."""
 
 
 class FoundJob(NamedTuple):
@@ -122,8 +126,7 @@ def _query_accounting(client: SlurmClient) -> dict[str, FoundJob]:
     found: dict[str, FoundJob] = {}
     for cluster in client.for_each_cluster():
         output = _output_of(cluster, [*_SACCT, *sacct_clusters(cluster.environ.get("SLURM_CLUSTERS"))]) or ""
-        # SubmitLine is `sbatch PATH`; squeue prints the path alone.
-        found |= _parse_jobs(output.replace("|sbatch ", "|"), cluster)
+        found |= _parse_jobs(_SUBMIT_COMMAND.sub("|", output), cluster)
     return found
 
 

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from hpc_kit.runs.run_folders import Run
     from hpc_kit.submission.submit import Submission
 
-CONTINUES_VARIABLE = "HPC_KIT_CONTINUES"
-"""Environment variable of the submission: the id of the run whose history and checkpoints the job goes on from."""
+CONTINUES_VARIABLE = "SLURM_HPC_KIT_CONTINUES"
+"""Environment variable of the submission: the id of the run whose history and checkpoints the job goes on from.
+
+--export=NONE passes on only variables that begin with SLURM_.
+"""
 
 GIT_SECONDS = 5.0
 
@@ -87,7 +90,7 @@ def describe_changes(git: Mapping[str, object], root: Path) -> str:
     try:
         done = subprocess.run(
             ["git", "diff", "--stat=100", commit, "--"],
-            cwd=root, capture_output=True, text=True, timeout=GIT_SECONDS, check=False,
+            cwd=root, capture_output=True, encoding="utf-8", errors="replace", timeout=GIT_SECONDS, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return f"git does not answer; the job ran with commit {commit}"

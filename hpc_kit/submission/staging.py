@@ -268,8 +268,8 @@ def _set_aside(run: Path, started: float) -> None:
 
 def replace_symlink(link: Path, target: str) -> None:
     """Let a link point to another target, atomically."""
-    # A symlink cannot be changed, but renaming another one over it leaves no moment without a link.
-    draft = link.with_name(f".{link.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
+    # A symlink cannot be changed, but renaming another one over it leaves no moment without a link. Other threads, and
+    # processes of other hosts with the same pid, may replace the same link.
+    draft = link.with_name(f".{link.name}.{os.urandom(4).hex()}")
     draft.symlink_to(target)
     draft.replace(link)

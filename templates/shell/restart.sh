@@ -48,19 +48,19 @@ count_attempts() { { [ ! -e "$HPC_KIT_HISTORY" ] || "$@"; } | grep -c '"event": 
 # In the first attempt of a job: begins its history, with that of the run from which `hpc-kit resubmit` goes on.
 begin_history() {
   local old
-  old=${HPC_KIT_RUN%/*}/${HPC_KIT_CONTINUES-}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+  old=${HPC_KIT_RUN%/*}/${SLURM_HPC_KIT_CONTINUES-}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
   # A new job may have the number of an old one, for example after Slurm was installed again.
   rm -f "$HPC_KIT_HISTORY"
-  [ -n "${HPC_KIT_CONTINUES-}" ] || return 0
+  [ -n "${SLURM_HPC_KIT_CONTINUES-}" ] || return 0
   [ ! -s "$old/history" ] || cp "$old/history" "$HPC_KIT_HISTORY" || true
   HPC_KIT_ATTEMPT=$(count_attempts cat "$HPC_KIT_HISTORY")
-  record_event resubmitted previous "$HPC_KIT_CONTINUES"
+  record_event resubmitted previous "$SLURM_HPC_KIT_CONTINUES"
 }
 
 start_attempt() {
   [ "${SLURM_RESTART_COUNT:-0}$restart_count" != 00 ] || [ "${HPC_KIT_RUN##*/}" != "$HPC_KIT_JOB" ] || begin_history
   # Jobs that this job submits are no continuation.
-  unset HPC_KIT_CONTINUES
+  unset SLURM_HPC_KIT_CONTINUES
   HPC_KIT_ATTEMPT=$(count_attempts cat "$HPC_KIT_HISTORY")
   export HPC_KIT_ATTEMPT=$((HPC_KIT_ATTEMPT + 1))
   rm -f "$HPC_KIT_RUN/stopped" "$HPC_KIT_RUN/summary.json"

@@ -9,10 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from hpc_kit.cli.clean import command as clean
+from hpc_kit.cli.launch import command as launch
+from hpc_kit.cli.stacks import command as stacks
+from hpc_kit.cli.watch import command as watch
 from hpc_kit.submission.submit import submit
 from tests.cli.conftest import Kit
 from tests.runs.fake import FakeSlurm
@@ -52,6 +56,29 @@ def test_only_old_runs_that_have_ended_are_deleted(runs: Path) -> None:
     assert "kept: 1 old runs" in done.output
     assert "deleted 1 runs" in done.output
     assert sorted(path.name for path in runs.iterdir()) == ["13", "14", "latest"]
+
+
+def test_runs_on_another_disk_are_deleted_and_the_link_to_them_stays(
+    runs: Path, slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    runs.rename(tmp_path / "scratch")
+    runs.symlink_to(tmp_path / "scratch")
+    slurm.queue()
+    done = CliRunner().invoke(clean, ["--older-than", "1h", "--yes"])
+    assert done.exit_code == 0, done.output
+    assert (runs.is_symlink(), list(runs.iterdir())) == (True, [])
+
+
+def test_the_folder_in_which_a_later_job_goes_on_is_kept(runs: Path, slurm: FakeSlurm) -> None:
+    """A batch script that submits itself again links the new id to its run folder."""
+    for link, target in (("77", "12"), ("78_3", "13_3")):
+        (runs / link).symlink_to(target)
+    (runs / "13_3").mkdir()
+    slurm.queue("77 RUNNING", "78_3 RUNNING")
+    done = CliRunner().invoke(clean, ["--older-than", "30d", "--yes"])
+    assert done.exit_code == 0, done.output
+    assert "kept: 3 old runs" in done.output
+    assert {"12", "13", "13_3", "77"} <= {path.name for path in runs.iterdir()}
 
 
 def test_nothing_is_deleted_without_an_answer(runs: Path, kit: Kit) -> None:
@@ -131,6 +158,27 @@ def test_the_jobs_of_two_users_of_a_project_have_different_folders(kit: Kit, pro
     done = kit(*words, HPC_KIT_SLURM_STATE=str(project / "second"))
     assert done.returncode == 0, done.stderr
     assert (project / "runs/mine/latest").readlink().name == str(int(first.name) + 1)
+
+
+def test_the_stacks_of_an_array_are_those_of_its_elements(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPC_KIT_CLUSTER", "fake")
+    submit("job", "fake", set={"resources.array": "4-6"})
+    done = CliRunner().invoke(stacks, ["12", "--timeout", "0"], standalone_mode=False)
+    assert str(done.exception) == (
+        "job 12 is an array\n  found  3 elements\n  do     name one of them: hpc-kit stacks 12_4"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [(watch, ["--interval"]), (stacks, ["--timeout"]), (launch, ["-j", "1x1", "--hosts", "a", "--connect-timeout"])],
+)
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
+def test_an_endless_wait_is_refused(command: click.Command, words: list[str], seconds: str) -> None:
+    done = CliRunner().invoke(command, [*words, seconds])
+    assert (done.exit_code, "is not in the range" in done.output) == (2, True), done.output
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hpc_kit.submission.resubmit import describe_changes
 from tests.cli.conftest import Kit
 from tests.conftest import ROOT
 
@@ -78,16 +79,17 @@ def test_the_attempts_of_a_job_are_one_history(kit: Kit, project: Path) -> None:
     assert "COMPLETED, attempt 2" in kit("status", "1").stdout
 
 
-def test_a_job_is_submitted_again_from_its_checkpoint(kit: Kit, project: Path) -> None:
+@pytest.mark.parametrize("export", ["ALL", "NONE"])
+def test_a_job_is_submitted_again_from_its_checkpoint(kit: Kit, project: Path, export: str) -> None:
     (project / "fail").touch()
     path = f"{ROOT}/tests/faults/training.py"
     (project / "once.py").write_text(
         f"import os, runpy, sys\nif os.path.exists('fail'):\n    sys.exit(3)\n"
         f"runpy.run_path({path!r}, run_name='__main__')\n"
     )
-    assert run_job(kit, "--set", 'command=["python3", "once.py"]') == 3
+    assert run_job(kit, "--set", 'command=["python3", "once.py"]', "--set", f"resources.export={export}") == 3
     (project / "fail").unlink()
-    done = kit("resubmit", "1")
+    done = kit("resubmit", "1", SLURM_JOB_ID="99")  # typed in an interactive job
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("job     2 count: continues job 1")
     assert kit("logs", "-f", "2").returncode == 0
@@ -114,6 +116,20 @@ def test_a_resubmission_may_change_values_and_names_changed_files(kit: Kit, proj
     assert "the code has changed since job 1 was submitted" in done.stderr
     assert "train.py | 2 +-" in done.stderr
     assert "#SBATCH --time=20\n" in (project / "runs/count/2/script.sbatch").read_text()
+
+
+def test_changed_files_may_have_any_name(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        names = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        return subprocess.run(["git", *names, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    name = os.fsdecode(b"\xe9.py")
+    (tmp_path / name).write_text("1\n")
+    for words in (("init", "-q"), ("config", "core.quotePath", "false"), ("add", "-A"), ("commit", "-qm", "first")):
+        git(*words)
+    commit = git("rev-parse", "HEAD").strip()
+    (tmp_path / name).write_text("2\n")
+    assert describe_changes({"commit": commit}, tmp_path).splitlines()[0] == " \N{REPLACEMENT CHARACTER}.py | 2 +-"
 
 
 def test_a_completed_job_is_reported_and_a_running_one_refused(kit: Kit) -> None:

@@ -100,6 +100,14 @@ def test_a_job_missing_from_several_queries_has_ended(slurm: FakeSlurm, project:
     assert list_changes(found) == [["12 None RUNNING"], [], [], ["12 RUNNING UNKNOWN"]]
 
 
+def test_an_array_missing_from_several_queries_has_ended(slurm: FakeSlurm, project: Path, client: SlurmClient) -> None:
+    slurm.queue("12_1 RUNNING", "12_2 COMPLETED")
+    found = follow(client, project, slurm.queue, lambda: None, lambda: None, words=("12",))
+    assert [look.is_last for look in found] == [False, False, False, True]
+    assert list_changes(found)[3] == ["12_1 RUNNING UNKNOWN"]
+    assert [line.job_id for line in found[3].lines] == ["12_1", "12_2"]
+
+
 def test_a_job_that_ended_between_queries_ends_with_its_end_file(
     slurm: FakeSlurm, project: Path, client: SlurmClient
 ) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -317,6 +318,7 @@ def test_embedded_clusters_with_one_queue_are_the_same(slurm: FakeSlurm, runs: P
         (["hpc-kit", "submit", "--cluster=a", "--", "true", "--cluster=b"], (), "a"),
         (["hpc-kit", "submit", "job"], ("jobs/job.toml", "env/default.toml"), "default"),
         (["python"], ("jobs/job.toml",), "its name"),
+        (["sweep.py", "--cluster", "blobs"], ("jobs/job.toml", "env/default.toml"), "default"),
     ],
 )
 def test_a_cluster_is_named_so_that_it_can_be_loaded(words: list[str], sources: tuple[str, ...], typed: str) -> None:
@@ -337,6 +339,64 @@ def test_a_refused_scancel_is_an_error(slurm: FakeSlurm, runs: Path, client: Slu
     (slurm.bin / "scancel").write_text("#!/bin/bash\necho 'scancel: error: Access/permission denied' >&2; exit 1\n")
     with pytest.raises(SlurmUnavailable, match="scancel did not cancel 12"):
         cancel(["12"], runs, client)
+
+
+def test_a_job_that_ends_hides_no_refusal_of_another(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:
+    slurm.queue("12 RUNNING", "13 RUNNING")
+    ended = "scancel: error: Kill job error on job id 12: Job/step already completing or completed"
+    (slurm.bin / "scancel").write_text(f"#!/bin/bash\necho '{ended}' >&2; exit 1\n")
+    assert len(cancel(["12", "13"], runs, client)) == 2
+    refused = "scancel: error: Kill job error on job id 13: Access/permission denied"
+    (slurm.bin / "scancel").write_text(f"#!/bin/bash\nprintf '%s\\n' '{ended}' '{refused}' >&2; exit 1\n")
+    with pytest.raises(SlurmUnavailable, match="permission denied"):
+        cancel(["12", "13"], runs, client)
+
+
+def test_the_latest_run_is_the_last_one_also_if_the_clocks_were_set_back(slurm: FakeSlurm, runs: Path) -> None:
+    """Summer time ends: 2:30 comes before 2:10."""
+    for moment in ("2026-10-25T02:30:00.000+02:00", "2026-10-25T02:10:00.000+01:00"):
+        run = submit("job", "fake").run.folder
+        document = json.loads((run / "record.json").read_text())
+        (run / "record.json").write_text(json.dumps({**document, "submitted": moment}))
+    assert [run.job_id for run in RunIndex(runs).recent()] == ["13", "12"]
+
+
+def test_a_requeued_job_keeps_its_run_in_the_hour_that_occurs_twice(
+    slurm: FakeSlurm, runs: Path, client: SlurmClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm prints the time of the requeue, 20 minutes after the submission, as 40 minutes before it."""
+    run = submit("job", "fake").run.folder
+    document = json.loads((run / "record.json").read_text())
+    (run / "record.json").write_text(json.dumps({**document, "submitted": "2026-10-25T02:55:00.000+02:00"}))
+    slurm.write("squeue.queue", queue_row("12", "RUNNING", everybody=True, submit="2026-10-25T02:15:00", name="job"))
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    try:
+        time.tzset()
+        [line] = statuses(["12"], runs, client)
+        assert line.run is not None
+        assert line.status is not None
+        assert cluster_match.is_same_job(line.run, line.status)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_the_runs_of_a_job_may_be_on_another_disk(slurm: FakeSlurm, runs: Path, tmp_path: Path) -> None:
+    submit("job", "fake")
+    (runs / "job").rename(tmp_path / "scratch")
+    (runs / "job").symlink_to(tmp_path / "scratch")
+    assert [run.job_id for run in RunIndex(runs).recent()] == ["12"]
+
+
+def test_threads_record_the_elements_of_an_array(tmp_path: Path) -> None:
+    write_whole(tmp_path / "record.json", b"{}")
+
+    def add(index: int) -> None:
+        record.add_outcomes(tmp_path, {str(index): record.RecordedOutcome(state="COMPLETED", exit_status=0)})
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(add, range(32)))
+    assert len(json.loads((tmp_path / "record.json").read_text())["elements"]) == 32
 
 
 def test_a_squeue_that_fails_is_an_error_not_an_empty_list(slurm: FakeSlurm, runs: Path, client: SlurmClient) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import resource
 import signal
+from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
 
-from hpc_kit.ssh.launch import RankLogs, _fold_names, _signals_as_messages
+from hpc_kit.cli.job_arguments import JobRequest, resolve_on_hosts
+from hpc_kit.cli.launch import _run_launch
+from hpc_kit.errors import RecordError
+from hpc_kit.slurm.states import JobState
+from hpc_kit.ssh.hosts import LaunchHost
+from hpc_kit.ssh.launch import Launch, LaunchResult, RankLogs, _fold_names, _signals_as_messages
 
 
 def test_chunks_of_output_become_lines_and_logs(tmp_path: Path) -> None:
@@ -53,6 +60,33 @@ def test_a_signal_ignored_by_nohup_stays_ignored() -> None:
             assert callable(signal.getsignal(signal.SIGTERM))
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_more_ranks_than_the_usual_limit_of_open_files(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        with closing(Launch([LaunchHost("n1")], "python3", 1)), closing(RankLogs(tmp_path, ["n1"], 300, print)):
+            assert len(list(tmp_path.iterdir())) == 300
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_outcome_is_printed_even_if_the_record_cannot_be_written(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(run: Path, outcomes: object) -> None:
+        raise RecordError(f"cannot write {run}")
+
+    monkeypatch.setattr("hpc_kit.ssh.launch.add_outcomes", fail)
+    with closing(Launch([LaunchHost("n1")], "python3", 1)) as launch:
+        monkeypatch.setattr(launch, "placement_warnings", lambda *_: [])
+        monkeypatch.setattr(launch, "run", lambda *_: LaunchResult(JobState.FAILED, 1, problem="n1 is lost"))
+        request = JobRequest(None, ("true",), None, (), None, {})
+        resolved = resolve_on_hosts((LaunchHost("n1"),), request, project)
+        with pytest.raises(RecordError):
+            _run_launch(launch, resolved, project, [LaunchHost("n1")], {})
+    assert "failed  n1 is lost" in capsys.readouterr().out
 
 
 def test_the_record_accepts_any_host_name() -> None:

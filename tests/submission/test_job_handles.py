@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,14 +43,43 @@ def test_a_job_missing_from_several_queries_is_done_and_may_reappear(slurm: Fake
     assert not watcher.is_done("12", mode="force")
 
 
+def test_a_running_job_that_slurm_forgets_is_done(slurm: FakeSlurm, watcher: JobWatcher) -> None:
+    slurm.queue("12 RUNNING", "13_0 RUNNING")
+    assert not watcher.is_done("12")
+    slurm.queue()
+    assert [watcher.is_done("12", mode="force") for _ in range(3)] == [False, False, True]
+    assert watcher.get_state("12", mode="cache") == "UNKNOWN"
+
+
+def test_a_clock_that_is_set_back_delays_no_query(
+    slurm: FakeSlurm, watcher: JobWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.queue("12 RUNNING")
+    assert not watcher.is_done("12")
+    slurm.queue("12 COMPLETED")
+    wall, monotonic = time.time(), time.monotonic()
+    monkeypatch.setattr(time, "time", lambda: wall - 3600)
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic + 60)
+    assert watcher.is_done("12")
+
+
+def test_threads_wait_for_jobs(watcher: JobWatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "client", SimpleNamespace(query=lambda _: {}, poll_seconds=0.0, environ={}))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            assert set(threads.map(watcher.get_state, map(str, range(400)))) == {"UNKNOWN"}
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def test_an_ended_job_is_not_queried_again(
     slurm: FakeSlurm, watcher: JobWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm.queue("12 COMPLETED")
     assert watcher.is_done("12")
     calls = slurm.read("squeue.calls")
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 1000)
     assert watcher.is_done("12", mode="force")
     assert slurm.read("squeue.calls") == calls
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -505,10 +506,11 @@ def test_a_repeated_submission_after_a_lost_answer_returns_the_same_job(slurm: F
     assert (third.job_id, third.found_again) == ("12", False)
 
 
-def test_a_lost_job_missing_from_squeue_is_found_by_sacct(slurm: FakeSlurm, project: Path) -> None:
+@pytest.mark.parametrize("command", ["sbatch", "sbatch --exclude=n1,n2", "/usr/bin/sbatch.real --exclude=n1"])
+def test_a_lost_job_missing_from_squeue_is_found_by_sacct(slurm: FakeSlurm, project: Path, command: str) -> None:
     staged = lose(slurm, project)
     sacct = '#!/bin/bash\nprintf "%s\\n" "$@" >"$FAKE/sacct.argv"\n'
-    (slurm.bin / "sacct").write_text(f"{sacct}echo '40|COMPLETED|sbatch {staged}/script.sbatch'\n")
+    (slurm.bin / "sacct").write_text(f"{sacct}echo '40|COMPLETED|{command} {staged}/script.sbatch'\n")
     again = submit("job", "fake")
     assert (again.job_id, again.found_again) == ("40", True)
     assert "--format=JobID,State,SubmitLine" in slurm.read("sacct.argv").splitlines()
@@ -539,6 +541,13 @@ def test_a_note_of_a_job_unknown_to_slurm_is_deleted_unless_slurm_may_have_forgo
     os.utime(staged, (aged, aged))
     assert submit("job", "fake").job_id == "13"
     assert (project / "runs/job" / staged.name.replace(".submitting", "lost") / "record.json").is_file()
+
+
+def test_threads_submit_at_the_same_time(tmp_path: Path) -> None:
+    link = tmp_path / "latest"
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda number: staging.replace_symlink(link, str(number)), range(400)))
+    assert [path.name for path in tmp_path.iterdir()] == ["latest"]
 
 
 def test_nothing_is_resubmitted_while_slurm_does_not_answer(slurm: FakeSlurm, project: Path) -> None:
