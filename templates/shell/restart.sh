@@ -229,7 +229,8 @@ await_kill() {
 # Submits this script again, with the log and the run folder of this job.
 submit_again() {
   local log id excluded
-  log=$(readlink /proc/self/fd/1)
+  # Not /proc/self: stdout of readlink is a pipe.
+  log=$(readlink "/proc/$$/fd/1")
   # The script does not contain the nodes that the user excludes from all jobs.
   excluded=$(squeue --noheader --jobs="$HPC_KIT_JOB" --format=%x 2>/dev/null | tr -d '[:space:]') || true
   [[ $excluded != *null* ]] || excluded=''
