@@ -50,6 +50,11 @@ class Resolved(Struct, frozen=True, kw_only=True):
     """Degrees, batch and model: the value of HPC_KIT_LAYOUT."""
 
     @property
+    def all_nodes(self) -> int:
+        """Nodes that the job asks for: those of a step, and the spare nodes."""
+        return self.nodes + (self.job.restart.spares if self.job.restart else 0)
+
+    @property
     def ranks_per_node(self) -> int | None:
         """Ranks on each node; None if nodes have different numbers."""
         return self.world_size // self.nodes if self.job.launch.starts_agents else self.job.resources.ntasks_per_node
