@@ -21,8 +21,10 @@ esac
 
 # Lists name, size and time of the files that show progress. Hidden files are drafts and locks.
 list_saved() {
+  # In other locales, grep prints nothing after a name that is not valid there.
+  local -x LC_ALL=C
   [ ! -e "$restart_watched" ] ||
-    find -L "$restart_watched" -type f -printf '%P\t%s\t%T@\n' 2>/dev/null | grep -Ev '(^|/)[.]' | LC_ALL=C sort || true
+    find -L "$restart_watched" -type f -printf '%P\t%s\t%T@\n' 2>/dev/null | grep -Ev '(^|/)[.]' | sort || true
 }
 
 # Saved checkpoints exist, so that a later attempt can go on from them.
