@@ -138,17 +138,9 @@ def resolve(
         size_checks.check_node(fit.job, cluster.for_partition(fit.job.resources.partition), origins, fit.nodes)
     job, nodes, ntasks = fits[0].job, sum(fit.nodes for fit in fits), sum(fit.ntasks for fit in fits)
     cluster = cluster.for_partition(job.resources.partition)
-    search_path.find_file(
-        "templates", job.template, root, suffix=search_path.TEMPLATE, place=lambda: origins.of("template")
-    )
-    uneven = [index for index, fit in enumerate(fits) if fit.job.resources.ntasks_per_node is None]
-    job_checks.check_components(job, origins, uneven)
-    job_checks.check_container(job, cluster, origins)
-    job_checks.check_preflight(job, origins)
-    check_restart(job, origins)
+    _check_whole_job(job, cluster, root, origins, fits)
     job = structs.replace(job, setup=(*cluster.setup, *job.setup))
     world_size = nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks
-    size_checks.check_rank_files(job, origins)
     commands = [each.command or job.command for each in job.component]
     # Only a single program defines options of the whole job.
     program = program_options.find_program(
@@ -200,6 +192,19 @@ def resolve(
     if check:
         size_checks.check_array(job, cluster, origins)
     return resolved
+
+
+def _check_whole_job(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins, fits: Sequence[_Fit]) -> None:
+    """Check what no single component decides: template, container, launcher, [preflight] and [restart]."""
+    search_path.find_file(
+        "templates", job.template, root, suffix=search_path.TEMPLATE, place=lambda: origins.of("template")
+    )
+    uneven = [index for index, fit in enumerate(fits) if fit.job.resources.ntasks_per_node is None]
+    job_checks.check_components(job, origins, uneven)
+    job_checks.check_container(job, cluster, origins)
+    job_checks.check_preflight(job, origins)
+    check_restart(job, origins)
+    size_checks.check_rank_files(job, origins)
 
 
 def _with_rank_starter(
