@@ -15,8 +15,9 @@ from hpc_kit.runs.outcome import Outcome, matching_status, read_state, record_ou
 from hpc_kit.runs.run_folders import RunIndex
 from hpc_kit.runs.status import JobLine, JobListing, JobSelection, list_jobs
 from hpc_kit.slurm.job_ids import base_id
-from hpc_kit.slurm.start_forecast import QUEUE_REASONS, reason_name
-from hpc_kit.slurm.states import JobState, Reason, explain_reason, explain_state
+from hpc_kit.slurm.pending_reasons import Reason, explain_reason, reason_name
+from hpc_kit.slurm.start_forecast import QUEUE_REASONS
+from hpc_kit.slurm.states import JobState, explain_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -66,7 +67,7 @@ class JobTracker:
         self.is_over = state.finished or self._unknown_polls >= LOST_POLLS
         if state in TRANSIENT_STATES and not self.is_over:
             return False
-        reason = reason_name(status) if status is not None and state is JobState.PENDING else ""
+        reason = reason_name(status.reason or "") if status is not None and state is JobState.PENDING else ""
         before = self.state, self.reason
         self.state, self.reason = state, "" if reason in QUEUE_REASONS else reason
         return before != (self.state, self.reason)

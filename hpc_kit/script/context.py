@@ -95,8 +95,8 @@ def template_values(
         "task_output": job.launch.output,
         "task_error": job.launch.error,
         "restart": job.restart,
-        "spares": (spares := job.restart.spares if job.restart else 0),
-        "all_nodes": resolved.nodes + spares,
+        "spares": resolved.all_nodes - resolved.nodes,
+        "all_nodes": resolved.all_nodes,
         "preflight": job.preflight if job.preflight.enabled else None,
         "preflight_requeues": preflight_requeues(job),
         "preflight_seconds": PREFLIGHT_SECONDS,
@@ -179,8 +179,8 @@ def directives(resolved: Resolved, *, standalone: bool = False) -> list[Directiv
     if restart := job.restart:
         given |= {"signal": f"B:{restart.signal_name}@{restart.lead_seconds}", "requeue": True}
         if restart.spares and job.resources.ntasks_per_node is not None:
-            nodes = resolved.nodes + restart.spares
-            given |= {"nodes": nodes, "ntasks": nodes * job.resources.ntasks_per_node, "no_kill": True}
+            ntasks = resolved.all_nodes * job.resources.ntasks_per_node
+            given |= {"nodes": resolved.all_nodes, "ntasks": ntasks, "no_kill": True}
     ordered = [(name, given[name]) for name in job.resources.__struct_fields__ if name in given]
     return [(name.replace("_", "-"), None if value is True else value) for name, value in ordered]
 

@@ -96,7 +96,8 @@ def find_command(name: str, environ: Mapping[str, str]) -> str | None:
     """Return the path of a program on PATH, or None."""
     folders = environ.get("PATH", os.defpath).split(os.pathsep)
     paths = (f"{folder or '.'}/{name}" for folder in folders)
-    return next((path for path in paths if os.access(path, os.X_OK)), None)
+    # A folder may have the name of a program, and it is "executable", too.
+    return next((path for path in paths if os.access(path, os.X_OK) and os.path.isfile(path)), None)  # noqa: PTH113
 
 
 def _normalize(name: str | None) -> str | None:

@@ -139,13 +139,13 @@ _USER_LIMIT = re.compile(r"(?:Assoc|QOS)Max|QOSJobLimit|Max\w+PerUser|Accounting
 
 def needs_intervention(reason: str) -> bool:
     """Return whether a job waits until a person changes something."""
-    name = _reason_name(reason)
+    name = reason_name(reason)
     return name in _NEEDS_INTERVENTION or _JOB_LIMIT.match(name) is not None
 
 
 def is_user_limit(reason: str) -> bool:
     """Return whether a job waits because of a limit on the running jobs of its user."""
-    return not needs_intervention(reason) and _USER_LIMIT.match(_reason_name(reason)) is not None
+    return not needs_intervention(reason) and _USER_LIMIT.match(reason_name(reason)) is not None
 
 
 def explain_reason(reason: str, job_id: str = "JOBID") -> Reason:
@@ -159,7 +159,7 @@ def explain_reason(reason: str, job_id: str = "JOBID") -> Reason:
     name, _, details = bare.partition(",")
     _, _, inside = name.partition("(")
     phrase = _phrase(bare)
-    found = _find_explanation(_reason_name(bare), bare)
+    found = _find_explanation(reason_name(bare), bare)
     if found is None:
         return Reason(
             f"Slurm gives the reason {bare}." if bare else "Slurm gives no reason.", _SHOW.replace("{id}", job_id)
@@ -181,7 +181,7 @@ def _phrase(bare: str) -> str | None:
     return next((known for words, known in _PHRASES if words in bare.lower().replace("_", " ")), None)
 
 
-def _reason_name(reason: str) -> str:
+def reason_name(reason: str) -> str:
     """Return the name of a reason, also if Slurm prints a sentence in its place."""
     bare = _bare(reason)
     return _phrase(bare) or bare.partition(",")[0].partition("(")[0].strip()

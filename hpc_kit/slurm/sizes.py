@@ -257,6 +257,24 @@ def is_gpu_item(item: str) -> bool:
     return re.split("[:=]", item.removeprefix("gres/").removeprefix("gres:"))[0] == "gpu"
 
 
+def split_tres_per_task(text: str) -> tuple[dict[str, str], str]:
+    """Return the older options that mean the CPUs and GPUs of `--tres-per-task`, and its remaining resources.
+
+    >>> split_tres_per_task("cpu=4,gres/gpu:a100:1,license/x:1")
+    ({'cpus-per-task': '4', 'gpus-per-task': 'a100:1'}, 'license/x:1')
+    """
+    older: dict[str, str] = {}
+    others: list[str] = []
+    for item in text.split(","):
+        kind, _, amount = item.replace("=", ":").removeprefix("gres/").partition(":")
+        name = {"cpu": "cpus-per-task", "gpu": "gpus-per-task"}.get(kind)
+        if name is None:
+            others.append(item)
+        else:
+            older[name] = ",".join([*([older[name]] if name in older else []), amount or "1"])
+    return older, ",".join(others)
+
+
 def asks_for_gpus(options: Mapping[str, str]) -> bool:
     """Return whether any option asks for GPUs."""
     items = ",".join(options.get(name, "") for name in ("gres", "tres-per-task")).split(",")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.job_status import RequestedSize
 from hpc_kit.slurm.partitions import JobPart, find_partition_obstacle
-from hpc_kit.slurm.states import JobState, Reason, explain_reason, explain_state
+from hpc_kit.slurm.pending_reasons import Reason, explain_reason, reason_name
+from hpc_kit.slurm.states import JobState, explain_state
 from hpc_kit.slurm.units import UNLIMITED, format_count
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class PendingQueue:
         self._others = False
         for each in statuses:
             self._others = self._others or each.user != user
-            if each.state is JobState.PENDING and reason_name(each) in QUEUE_REASONS:
+            if each.state is JobState.PENDING and reason_name(each.reason or "") in QUEUE_REASONS:
                 for partition in each.partition.split(","):
                     self._places.setdefault(partition, []).append(_queue_key(each))
         for places in self._places.values():
@@ -60,7 +61,7 @@ class PendingQueue:
             now: The local time without a zone, as Slurm prints times.
         """
         parts = []
-        reason = reason_name(status)
+        reason = reason_name(status.reason or "")
         if reason in QUEUE_REASONS and (count := self.count_jobs_ahead(status)):
             parts.append(f"{format_count(count, 'job' if self._others else 'of your own job')} ahead")
         if status.start is not None and status.start > now:
@@ -71,11 +72,6 @@ class PendingQueue:
 def _queue_key(status: JobStatus) -> tuple[int, int]:
     """Return a key that sorts waiting jobs: by priority, then by age."""
     return -(status.priority or 0), int(status.raw_id) if status.raw_id.isdigit() else 0
-
-
-def reason_name(status: JobStatus) -> str:
-    """Return the name of the reason without brackets and details."""
-    return (status.reason or "").strip("()").partition(",")[0]
 
 
 def describe_wait(status: JobStatus, queue: PendingQueue, now: dt.datetime) -> tuple[str, str | None]:
@@ -95,7 +91,7 @@ def describe_wait(status: JobStatus, queue: PendingQueue, now: dt.datetime) -> t
     if limit := find_limit(status, queue.partitions):
         return limit
     expected = queue.describe_start(status, now)
-    if reason_name(status) in QUEUE_REASONS and expected:
+    if reason_name(status.reason or "") in QUEUE_REASONS and expected:
         return expected, None
     meaning = explain_reason(status.reason or "None", status.job_id)
     return (f"{meaning.sentence} {expected[0].upper()}{expected[1:]}." if expected else meaning.sentence), (
@@ -110,7 +106,7 @@ def find_limit(status: JobStatus, partitions: Sequence[ListedPartition]) -> Reas
         status: The job.
         partitions: The known partitions.
     """
-    name = reason_name(status)
+    name = reason_name(status.reason or "")
     slurm_refuses = name.startswith("Partition") or name == "BadConstraints"
     if status.state is not JobState.PENDING or not (slurm_refuses or name in QUEUE_REASONS):
         return None

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from hpc_kit.slurm.pending_reasons import Reason, explain_reason
-
-__all__ = ["JobState", "Reason", "explain_reason", "explain_state", "parse_state"]
-
 
 class JobState(StrEnum):
     """The states of a job, and the flags that squeue shows in place of a state. UNKNOWN is any other word."""

@@ -36,9 +36,6 @@ class ReleaseFact(NamedTuple):
 
     first: SlurmVersion | None
     until: SlurmVersion | None
-    what: str
-    consequence: str
-    """The behaviour of the toolkit because of this fact."""
 
     def holds(self, version: SlurmVersion | None) -> bool | None:
         """Return whether the fact is true for a release; None if that depends on an unknown release."""
@@ -66,29 +63,17 @@ RELEASES = tuple(
 )  # fmt: skip
 """The releases, oldest first."""
 
-CPUS_NOT_HANDED_ON = ReleaseFact(
-    SlurmVersion(22, 5), SlurmVersion(23, 11),
-    "srun does not inherit the job's --cpus-per-task; only SRUN_CPUS_PER_TASK counts",
-    "every srun has --cpus-per-task, and nothing reads either variable",
-)  # fmt: skip
-MIG_SHARED = ReleaseFact(
-    None, SlurmVersion(23, 11, 4),
-    "with --gpus-per-task all tasks of a node get the same MIG device",
-    "check warns and suggests --gpus-per-node",
-)  # fmt: skip
-LOGLESS_JOBS_VANISH = ReleaseFact(
-    None, SlurmVersion(23, 2),
-    "a job whose log folder is missing ends without any message",
-    "submit and render create the folders; check reports missing ones",
-)  # fmt: skip
-UNKNOWN_DEPENDENCY_REFUSED = ReleaseFact(
-    SlurmVersion(26, 5), None,
-    "sbatch refuses --dependency=afterok:ID if no such job is known; 22.05 starts the new job immediately",
-    "submit --chain names jobs that it has just submitted, and explains the refusal",
-)  # fmt: skip
-REQUEUE_EXPEDITE = ReleaseFact(
-    SlurmVersion(25, 11), None, "--requeue=expedite exists", "it is allowed from this release on"
-)
+CPUS_NOT_HANDED_ON = ReleaseFact(SlurmVersion(22, 5), SlurmVersion(23, 11))
+"""srun does not inherit the job's --cpus-per-task; only SRUN_CPUS_PER_TASK counts. So every srun has the option."""
+
+MIG_SHARED = ReleaseFact(None, SlurmVersion(23, 11, 4))
+"""With --gpus-per-task all tasks of a node get the same MIG device."""
+
+LOGLESS_JOBS_VANISH = ReleaseFact(None, SlurmVersion(23, 2))
+"""A job whose log folder is missing ends without any message."""
+
+REQUEUE_EXPEDITE = ReleaseFact(SlurmVersion(25, 11), None)
+"""--requeue=expedite exists."""
 
 NEWER_VALUES: dict[tuple[str, str], ReleaseFact] = {("requeue", "expedite"): REQUEUE_EXPEDITE}
 """Values that newer releases added to old options."""

@@ -53,7 +53,7 @@ def merge_facts(path: Path | None, facts: Sequence[Fact], description: str) -> M
         description: The first line and the `description` of a new file.
 
     Raises:
-        SpecError: The file cannot be read, or is not TOML.
+        SpecError: The file cannot be read, is not TOML, or has a value where a fact needs a table.
     """
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
@@ -146,6 +146,12 @@ def _set(document: Any, fact: Fact) -> None:
         if name not in table:
             table.add(name, tomlkit.table(is_super_table=depth < len(fact.key) - 1))
         table = table[name]
+        if not isinstance(table, dict):
+            raise SpecError(
+                f"{'.'.join(fact.key[:depth])} in the cluster file is no table",
+                found=f"{name} = {table!r}; {fact.source} gives {fact.name} = {fact.value!r}",
+                remedy=f"remove {name}, or write it as the table [{'.'.join(fact.key[:depth])}]",
+            )
     item = tomlkit.item(fact.value)
     item.comment(fact.source)
     table[fact.key[-1]] = item

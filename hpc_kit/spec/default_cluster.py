@@ -86,10 +86,11 @@ def _configured_name(root: Path, environ: Mapping[str, str]) -> str | None:
 def _may_have_gpus(environ: Mapping[str, str]) -> bool:
     """Return False if Slurm shows that no node has GPUs, since it would refuse GPU options."""
     from hpc_kit.errors import SlurmUnavailable
-    from hpc_kit.slurm.client import PROBE_SECONDS, run_command
+    from hpc_kit.slurm.client import PROBE_SECONDS, SlurmClient
 
+    client = SlurmClient(environ, embedded=False)
     try:
-        answer = run_command(["sinfo", "--noheader", "--format=%G"], timeout=PROBE_SECONDS, environ=environ)
+        answer = client.run(["sinfo", "--noheader", "--format=%G"], timeout=PROBE_SECONDS)
     except SlurmUnavailable:
         return True
     return answer.returncode != 0 or not answer.stdout.strip() or "gpu" in answer.stdout

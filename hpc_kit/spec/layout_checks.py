@@ -133,9 +133,11 @@ def rank_bytes(job: Job, world_size: int) -> int | None:
     return round(parameters / (layout.pp * layout.tp) * each)
 
 
-def _memory_of_node(job: Job, cluster: Cluster) -> str | int | None:
-    """Return the memory of a node for this job; None if neither job nor cluster gives it."""
-    return job.resources.mem if job.resources.mem not in {None, "0", 0} else cluster.node.mem
+def _memory_of_node(job: Job, cluster: Cluster) -> int | None:
+    """Return the MiB of a node for this job; None if neither job nor cluster gives them."""
+    sizes = (units.parse_memory(str(size)) for size in (job.resources.mem, cluster.node.mem) if size is not None)
+    # --mem=0 asks for the whole memory of a node.
+    return next(filter(None, sizes), None)
 
 
 def _check_node(job: Job, cluster: Cluster, origins: Origins, world_size: int, per_node: int) -> None:
@@ -143,7 +145,7 @@ def _check_node(job: Job, cluster: Cluster, origins: Origins, world_size: int, p
     each, memory = rank_bytes(job, world_size), _memory_of_node(job, cluster)
     if each is None or memory is None or cluster.node.gpus != 0:
         return
-    available = units.parse_memory(str(memory)) * 2**20
+    available = memory * 2**20
     if each * per_node > available:
         place = f" ({origins.of('model.parameters')})"
         raise _too_small("a node", job, each, per_node, available, place)

@@ -47,7 +47,7 @@ def load_job(name: str, *, set: Settings | None = None, root: Path | None = None
     Raises:
         SpecError: The file is missing or malformed, or has an unknown key or a wrong value.
     """
-    return _job(_chain(name, root or search_path.current_folder(), ())[0], set, Path(name).stem)[0]
+    return _job(_chain(name, root or search_path.current_folder(), ())[0], set, _file_name(name))[0]
 
 
 def load_cluster(name: str, *, root: Path | None = None) -> Cluster:
@@ -56,7 +56,7 @@ def load_cluster(name: str, *, root: Path | None = None) -> Cluster:
     Raises:
         SpecError: The file is missing or malformed, or has an unknown key or a wrong value.
     """
-    return _cluster(_chain(name, root or search_path.current_folder(), (), kind="env")[0], None, Path(name).stem)[0]
+    return _cluster(_chain(name, root or search_path.current_folder(), (), kind="env")[0], None, _file_name(name))[0]
 
 
 def load(
@@ -77,19 +77,24 @@ def load(
         job = str(job)
         job_document, job_sources = _chain(job, root, ())
         sources += job_sources
-        stem = Path(job).stem
+        stem = _file_name(job)
     else:
         job_document, stem = _document_of(job, "the job"), job.name
     if isinstance(cluster, str | Path):
         cluster = str(cluster)
         cluster_document, cluster_sources = _chain(cluster, root, (), kind="env")
         sources += cluster_sources
-        cluster_stem = Path(cluster).stem
+        cluster_stem = _file_name(cluster)
     else:
         cluster_document, cluster_stem = _document_of(cluster, "the cluster"), cluster.name
     typed_job, job_document = _job(job_document, set, stem)
     typed_cluster, cluster_document = _cluster(cluster_document, set, cluster_stem, typed_job.resources.partition)
     return LoadedJob(typed_job, typed_cluster, job_document, cluster_document, tuple(sources))
+
+
+def _file_name(name: str) -> str:
+    """Return the name of a job or cluster file without its suffix. The name may contain dots: `jobs/net.v2.toml`."""
+    return Path(name).name.removesuffix(".toml")
 
 
 def _document_of(value: Job | Cluster, shown: str) -> Document:

@@ -86,15 +86,15 @@ def _check_limits(resolved: Resolved, known: Sequence[ListedPartition], environ:
 
 def _parts(resolved: Resolved, environ: Mapping[str, str]) -> Iterator[JobPart]:
     job = resolved.job.resources
+    spares = resolved.all_nodes - resolved.nodes
     parts = [(each.resources, each.nodes, each.ntasks) for each in resolved.components]
     for resources, nodes, ntasks in parts or [(job, resolved.nodes, resolved.ntasks)]:
         # --overcommit starts several tasks on one CPU.
         cpus = 1 if resolved.cpus_by_slurm or resources.overcommit else resources.cpus_per_task or 1
         tasks = 1 if resources.overcommit else -(-ntasks // nodes)
         time = resources.time if resources.time is not None else environ.get("SBATCH_TIMELIMIT")
-        yield JobPart(
-            resources.partition or environ.get("SBATCH_PARTITION"), nodes, tasks * cpus, _parse_duration(time)
-        )
+        partition = resources.partition or environ.get("SBATCH_PARTITION")
+        yield JobPart(partition, nodes + spares, tasks * cpus, _parse_duration(time))
 
 
 def _parse_duration(time: str | int | None) -> int | None:

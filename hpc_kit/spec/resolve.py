@@ -10,13 +10,13 @@ from msgspec import Struct, structs
 
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm import option_values
-from hpc_kit.slurm.sizes import count_gres_gpus, is_gpu_item, spread_tasks
+from hpc_kit.slurm.sizes import count_gres_gpus, is_gpu_item, parse_count, split_tres_per_task, spread_tasks
 from hpc_kit.spec import job_checks, layout_checks, program_options, search_path, size_checks
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job, format_layout
 from hpc_kit.spec.launcher_command import adopt_launcher
 from hpc_kit.spec.load import LoadedJob
-from hpc_kit.spec.resources import GPU_FIELDS, Resources, excluded_options
+from hpc_kit.spec.resources import GPU_COUNT_FIELDS, GPU_FIELDS, Resources, excluded_options
 from hpc_kit.spec.restart import check_restart, list_restart_doubts
 
 _THREADS = frozenset({"hint", "threads_per_core", "ntasks_per_core", "extra_node_info", "cores_per_socket"})
@@ -48,6 +48,11 @@ class Resolved(Struct, frozen=True, kw_only=True):
     render_command: tuple[str, ...] = ()
     layout_text: str = ""
     """Degrees, batch and model: the value of HPC_KIT_LAYOUT."""
+
+    @property
+    def all_nodes(self) -> int:
+        """Nodes that the job asks for: those of a step, and the spare nodes."""
+        return self.nodes + (self.job.restart.spares if self.job.restart else 0)
 
     @property
     def ranks_per_node(self) -> int | None:
@@ -133,17 +138,9 @@ def resolve(
         size_checks.check_node(fit.job, cluster.for_partition(fit.job.resources.partition), origins, fit.nodes)
     job, nodes, ntasks = fits[0].job, sum(fit.nodes for fit in fits), sum(fit.ntasks for fit in fits)
     cluster = cluster.for_partition(job.resources.partition)
-    search_path.find_file(
-        "templates", job.template, root, suffix=search_path.TEMPLATE, place=lambda: origins.of("template")
-    )
-    uneven = [index for index, fit in enumerate(fits) if fit.job.resources.ntasks_per_node is None]
-    job_checks.check_components(job, origins, uneven)
-    job_checks.check_container(job, cluster, origins)
-    job_checks.check_preflight(job, origins)
-    check_restart(job, origins)
+    _check_whole_job(job, cluster, root, origins, fits)
     job = structs.replace(job, setup=(*cluster.setup, *job.setup))
     world_size = nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks
-    size_checks.check_rank_files(job, origins)
     commands = [each.command or job.command for each in job.component]
     # Only a single program defines options of the whole job.
     program = program_options.find_program(
@@ -195,6 +192,19 @@ def resolve(
     if check:
         size_checks.check_array(job, cluster, origins)
     return resolved
+
+
+def _check_whole_job(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins, fits: Sequence[_Fit]) -> None:
+    """Check what no single component decides: template, container, launcher, [preflight] and [restart]."""
+    search_path.find_file(
+        "templates", job.template, root, suffix=search_path.TEMPLATE, place=lambda: origins.of("template")
+    )
+    uneven = [index for index, fit in enumerate(fits) if fit.job.resources.ntasks_per_node is None]
+    job_checks.check_components(job, origins, uneven)
+    job_checks.check_container(job, cluster, origins)
+    job_checks.check_preflight(job, origins)
+    check_restart(job, origins)
+    size_checks.check_rank_files(job, origins)
 
 
 def _with_rank_starter(
@@ -253,8 +263,9 @@ def _fit(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins) ->
     options = _with_defaults(job.resources, cluster.defaults)
     cluster = cluster.for_partition(options.partition)
     name = job.name if options.job_name is None else options.job_name
+    job_checks.check_values(structs.replace(job, name=name, resources=options), cluster, root, origins)
+    options, tres_notes = _without_tres_per_task(options)
     job = structs.replace(job, name=name, resources=options)
-    job_checks.check_values(job, cluster, root, origins)
     # GPU options may define the number of tasks, so count before dropping them.
     nodes, ntasks = size_checks.count_nodes_and_tasks(job, cluster.node, origins)
     resources, notes = _without_gpus(options, cluster)
@@ -262,7 +273,7 @@ def _fit(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins) ->
     resources, cpu_notes = _with_cpus(_with_counts(resources, nodes, ntasks), component=bool(job.component))
     resources, gpu_notes = _gpus_by_node(resources)
     job = structs.replace(job, resources=resources)
-    return _Fit(job, nodes, ntasks, (*notes, *feature_notes, *cpu_notes, *gpu_notes))
+    return _Fit(job, nodes, ntasks, (*tres_notes, *notes, *feature_notes, *cpu_notes, *gpu_notes))
 
 
 def interpreter(root: Path) -> str:
@@ -278,6 +289,26 @@ def _with_defaults(own: Resources, defaults: Resources) -> Resources:
     # `false` is not None: it sets no option, but it removes the default.
     chosen = {name for name in own.__struct_fields__ if getattr(own, name) is not None}
     return structs.replace(own, **{name: value for name, value in others.items() if name not in chosen | excluded})
+
+
+def _without_tres_per_task(resources: Resources) -> tuple[Resources, tuple[str, ...]]:
+    """Replace CPUs and GPUs of --tres-per-task by --cpus-per-task and --gpus-per-task, which everything here counts.
+
+    If the job has an option of its own for them, sbatch decides whether both may be given.
+    """
+    older, others = split_tres_per_task(resources.tres_per_task or "")
+    found: dict[str, str | int | None] = {name.replace("-", "_"): value for name, value in older.items()}
+    rivals: set[str] = set()
+    if "cpus_per_task" in found:
+        found["cpus_per_task"] = parse_count(older["cpus-per-task"])
+        rivals |= {"cpus_per_task", "cpus_per_gpu"}
+    if "gpus_per_task" in found:
+        rivals |= {*GPU_COUNT_FIELDS, "ntasks_per_gpu"} | ({"gres"} if count_gres_gpus(resources.gres) else set())
+    if not found or None in found.values() or rivals & resources.given().keys():
+        return resources, ()
+    shown = " ".join(f"--{name}={value}" for name, value in older.items())
+    note = f"using {shown} for --tres-per-task={resources.tres_per_task}"
+    return structs.replace(resources, tres_per_task=others or None, **found), (note,)
 
 
 def _without_gpus(resources: Resources, cluster: Cluster) -> tuple[Resources, tuple[str, ...]]:

@@ -64,11 +64,6 @@ class Restart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         return self.signal.upper().removeprefix("SIG")
 
     @property
-    def signal_number(self) -> int:
-        """The number of the signal."""
-        return SIGNALS[self.signal_name]
-
-    @property
     def lead_seconds(self) -> int:
         """The seconds between the signal and the time limit.
 

@@ -36,10 +36,11 @@ PHASES, BATCH = ("queue", "srun", "imports", "rendezvous", "model", "data", "ste
 
 @contextmanager
 def join_plainly() -> Iterator[SimpleNamespace]:
-    is_cuda = torch.cuda.is_available()
+    is_cuda, device = torch.cuda.is_available(), torch.device("cpu")
+    if is_cuda:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        torch.cuda.set_device(device)  # NCCL sends the objects of a collective from the current GPU
     dist.init_process_group("nccl" if is_cuda else "gloo", init_method="env://")
-    index = int(os.environ.get("LOCAL_RANK", "0")) % max(1, torch.cuda.device_count())
-    device = torch.device("cuda", index) if is_cuda else torch.device("cpu")
     yield SimpleNamespace(device=device)
     dist.destroy_process_group()
     time.sleep(0.1)  # gloo's threads may still free tensors, which needs the interpreter
@@ -71,8 +72,7 @@ def find_earlier_marks(submitted: float | None) -> dict[str, float]:
     script = find_script_start()
     if script and submitted and script < submitted:
         script = None  # only a step was submitted, to a job that was running
-    marks = {"submit": submitted, "queue": script}
-    return {name: mark for name, mark in marks.items() if mark is not None}
+    return {name: mark for name, mark in (("submit", submitted), ("queue", script)) if mark is not None}
 
 
 def find_script_start() -> float | None:

@@ -63,6 +63,8 @@ else:  # torch alone: no measurements, no restart, and rank 0 saves the paramete
     def distributed(timeout=None):
         local, is_cuda = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.is_available()
         device = torch.device("cuda", local) if is_cuda else torch.device("cpu")
+        if is_cuda:
+            torch.cuda.set_device(device)  # NCCL sends the objects of a collective from the current GPU
         backend = os.environ.get("HPC_KIT_BACKEND") or ("nccl" if is_cuda else "gloo")
         alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
         seconds = timeout or float(os.environ.get("HPC_KIT_TIMEOUT", "1800"))

@@ -9,7 +9,14 @@ from hpc_kit.slurm import nodelist, option_values
 from hpc_kit.slurm.errors import HpcKitError, UnitError
 from hpc_kit.slurm.option_table import EXCLUSIVE_OPTIONS, MEMORY_OPTIONS
 from hpc_kit.slurm.option_values import parse_gpus, parse_gres
-from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, gpu_types, is_gpu_item, parse_count, read_gpu_counts
+from hpc_kit.slurm.sizes import (
+    GPU_COUNT_OPTIONS,
+    gpu_types,
+    is_gpu_item,
+    parse_count,
+    read_gpu_counts,
+    split_tres_per_task,
+)
 from hpc_kit.slurm.units import parse_memory
 from pocketslurm.errors import CommandError
 
@@ -297,13 +304,8 @@ def portable_options(options: Mapping[str, str]) -> dict[str, str]:
         portable["gres"] = ",".join(item for item in items if is_gpu_item(item) or item.lower() == "none")
         if not portable["gres"]:
             del portable["gres"]
-    for item in portable.pop("tres-per-task", "").split(","):
-        kind, _, amount = item.replace("=", ":").removeprefix("gres/").partition(":")
-        if kind == "cpu":
-            portable.setdefault("cpus-per-task", amount)
-        elif kind == "gpu":
-            portable.setdefault("gpus-per-task", amount or "1")
-    return portable
+    older, _ = split_tres_per_task(portable.pop("tres-per-task", ""))
+    return older | portable
 
 
 def relax(request: JobRequest, names: set[str]) -> JobRequest:

@@ -21,8 +21,10 @@ esac
 
 # Lists name, size and time of the files that show progress. Hidden files are drafts and locks.
 list_saved() {
+  # In other locales, grep prints nothing after a name that is not valid there.
+  local -x LC_ALL=C
   [ ! -e "$restart_watched" ] ||
-    find -L "$restart_watched" -type f -printf '%P\t%s\t%T@\n' 2>/dev/null | grep -Ev '(^|/)[.]' | LC_ALL=C sort || true
+    find -L "$restart_watched" -type f -printf '%P\t%s\t%T@\n' 2>/dev/null | grep -Ev '(^|/)[.]' | sort || true
 }
 
 # Saved checkpoints exist, so that a later attempt can go on from them.
@@ -229,7 +231,8 @@ await_kill() {
 # Submits this script again, with the log and the run folder of this job.
 submit_again() {
   local log id excluded
-  log=$(readlink /proc/self/fd/1)
+  # Not /proc/self: stdout of readlink is a pipe.
+  log=$(readlink "/proc/$$/fd/1")
   # The script does not contain the nodes that the user excludes from all jobs.
   excluded=$(squeue --noheader --jobs="$HPC_KIT_JOB" --format=%x 2>/dev/null | tr -d '[:space:]') || true
   [[ $excluded != *null* ]] || excluded=''

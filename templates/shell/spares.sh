@@ -39,14 +39,17 @@ list_marked_nodes() {
   sinfo --noheader --Node --nodes="$(join_names "${restart_used[@]}")" --states="$1" --format=%N | sort -u || true
 }
 
+reaches_slurmd() { timeout 3 bash -c ": <>/dev/tcp/$1/$2" 2>/dev/null; }
+
 # Prints the nodes of the step that Slurm has marked, or whose slurmd cannot be reached.
 list_lost_nodes() {
   local node port
   port=$(scontrol show config | sed -nE 's/^SlurmdPort *= *([0-9]+).*/\1/p') || true
   {
     list_marked_nodes down,drain,fail,no_respond
-    for node in "${restart_used[@]}"; do
-      timeout 3 bash -c ": <>/dev/tcp/$node/${port:-6818}" 2>/dev/null || echo "$node" &
+    # If not even this node answers, the reason is another one, such as a firewall, or names that do not resolve.
+    ! reaches_slurmd "$SLURMD_NODENAME" "${port:-6818}" || for node in "${restart_used[@]}"; do
+      reaches_slurmd "$node" "${port:-6818}" || echo "$node" &
     done
     wait
   } | sort -u

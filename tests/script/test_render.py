@@ -20,6 +20,7 @@ from hpc_kit.script.context import directives, template_values
 from hpc_kit.script.quoting import comment_text, directive_value, shell_word
 from hpc_kit.script.render import render, render_resolved
 from hpc_kit.script.shell_files import read_shell_files
+from hpc_kit.slurm.command_environment import submit_environment
 from hpc_kit.slurm.directives import read_directives
 from hpc_kit.spec import load
 from hpc_kit.spec.job import Job
@@ -454,3 +455,17 @@ def test_a_standalone_script_keeps_backend_and_timeout_and_torchs_messages() -> 
     script = render("ddp_4node", "slurm", set=changes, standalone=True, root=ROOT)
     assert "export HPC_KIT_BACKEND=gloo\nexport HPC_KIT_TIMEOUT=60\n" in script
     assert "LOG_LEVEL" not in script
+
+
+def test_a_job_that_submits_a_job_passes_on_nothing_that_its_script_exports(project: Path) -> None:
+    changes: dict[str, object] = {
+        "restart": {},
+        "watchdog": {"action": "stop", "timeout": 900},
+        "launch.backend": "gloo",
+    }
+    changes |= {"launch.timeout": 60, "layout.tp": 2, "command": ["python", "mine.py"]}
+    text = render("ddp_4node", "local", set=changes) + render("ddp_4node", "local", set=changes, standalone=True)
+    lines = [line for line in text.splitlines() if "export " in line]
+    exported = {name for line in lines for name in re.findall(r"(?<![${])HPC_KIT_\w+", line)}
+    assert {"HPC_KIT_STOP_SIGNAL", "HPC_KIT_STOP_CODE", "HPC_KIT_WATCHDOG_TIMEOUT", "HPC_KIT_SIGNALS"} <= exported
+    assert submit_environment(dict.fromkeys({*exported, "SLURM_JOB_ID"}, "1")) == {}

@@ -354,4 +354,6 @@ def test_a_job_that_may_not_be_requeued_is_submitted_again_with_one_record(slurm
     assert [event["job_id"] for event in history(run) if event["event"] == "start"] == [run.name, following.name]
     assert "sbatch" not in log(run).replace("submitting the job again", "")
     assert len(starts(run)) == 2
-    assert "ExcNodeList=n[3-4]" in slurm.check_output("scontrol", "show", "job", following.name)
+    shown = slurm.check_output("scontrol", "show", "job", following.name)
+    assert "ExcNodeList=n[3-4]" in shown
+    assert f"StdOut={run}.log\n" in shown

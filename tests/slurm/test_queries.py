@@ -264,6 +264,7 @@ def test_a_job_that_submits_a_job_passes_on_none_of_its_variables() -> None:
 
 def test_a_job_passes_on_no_variable_of_its_script() -> None:
     own = {"HPC_KIT_BACKEND": "mpi", "HPC_KIT_LAYOUT": "tp=2", "RAY_ADDRESS": "n1:6379", "RAY_AUTH_MODE": "token"}
+    own |= {"HPC_KIT_STOP_SIGNAL": "USR2", "HPC_KIT_STOP_CODE": "140", "HPC_KIT_ATTEMPT": "3", "HPC_KIT_SECRET": "s"}
     users = {"HPC_KIT_CLUSTER": "site", "HPC_KIT_REPORT": "1", "PATH": "/bin"}
     assert submit_environment({"SLURM_JOB_ID": "7", "HPC_KIT_RUN": "/runs/job/7"} | own | users) == users
     # In a shell of salloc they are the user's own.

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_kit.slurm.pending_reasons import REASONS, is_user_limit, needs_intervention
-from hpc_kit.slurm.states import JobState, Reason, explain_reason, explain_state, parse_state
+from hpc_kit.slurm.pending_reasons import REASONS, Reason, explain_reason, is_user_limit, needs_intervention
+from hpc_kit.slurm.states import JobState, explain_state, parse_state
 
 
 @pytest.mark.parametrize(

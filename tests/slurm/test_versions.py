@@ -41,9 +41,8 @@ def test_a_text_that_is_no_version_is_refused(text: str) -> None:
         (versions.LOGLESS_JOBS_VANISH, "before 23.02", "20.02 20.11 21.08 22.05"),
         (versions.MIG_SHARED, "before 23.11.4", "20.02 20.11 21.08 22.05 23.02 23.11"),
         (versions.REQUEUE_EXPEDITE, "from 25.11 on", "25.11 26.05"),
-        (versions.UNKNOWN_DEPENDENCY_REFUSED, "from 26.05 on", "26.05"),
-        (ReleaseFact(SlurmVersion(23, 2), SlurmVersion(23, 2, 5), "", ""), "23.02.0 to 23.02.4", "23.02"),
-        (ReleaseFact(None, None, "", ""), "every release", " ".join(map(str, versions.RELEASES))),
+        (ReleaseFact(SlurmVersion(23, 2), SlurmVersion(23, 2, 5)), "23.02.0 to 23.02.4", "23.02"),
+        (ReleaseFact(None, None), "every release", " ".join(map(str, versions.RELEASES))),
     ],
 )
 def test_facts_apply_to_their_releases_only(fact: ReleaseFact, span: str, releases: str) -> None:
@@ -54,7 +53,7 @@ def test_facts_apply_to_their_releases_only(fact: ReleaseFact, span: str, releas
 def test_a_fact_of_some_releases_is_undecided_for_an_unknown_release() -> None:
     assert not versions.MIG_SHARED.holds(SlurmVersion(23, 11, 4))
     assert versions.MIG_SHARED.holds(None) is None
-    assert ReleaseFact(None, None, "", "").holds(None) is True
+    assert ReleaseFact(None, None).holds(None) is True
 
 
 def test_options_missing_from_a_release_are_listed() -> None:

@@ -48,6 +48,17 @@ def test_an_existing_slurm_is_the_default(project: Path, slurm: dict[str, str]) 
     assert default_cluster(project, slurm) == ClusterChoice("slurm", {})
 
 
+def test_variables_that_filter_the_output_of_sinfo_hide_no_gpu(project: Path, slurm: dict[str, str]) -> None:
+    shown = '[ -z "$SINFO_PARTITION" ] && echo gpu:a100:4; echo "(null)"'
+    Path(slurm["FOLDER"], "sinfo").write_text(f"#!/bin/sh\n{shown}\n")
+    assert default_cluster(project, {**slurm, "SINFO_PARTITION": "cpu"}) == ClusterChoice("slurm", {})
+
+
+def test_a_folder_on_path_is_no_slurm(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "tools" / "sbatch").mkdir(parents=True)
+    assert default_cluster(project, {"PATH": f"{tmp_path}/tools"}) == ClusterChoice("local", {})
+
+
 def test_gpu_options_are_ignored_if_slurm_has_no_gpu(
     project: Path, slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -236,6 +236,14 @@ def test_without_the_last_discovery_every_value_is_the_users(site: Site, project
     assert [kept.fact.name for kept in merged.kept] == ["partition.cpu.nodes"]
 
 
+@pytest.mark.parametrize("text", ["node = 3\n", 'partition = "cpu"\n', "[partition]\ncpu = true\n"])
+def test_a_value_in_the_place_of_a_table_is_refused(site: Site, project: Path, text: str) -> None:
+    path = project / "env" / "alpine.toml"
+    path.write_text(text)
+    with pytest.raises(SpecError, match="in the cluster file is no table"):
+        merge_facts(path, site.discover().facts, "")
+
+
 def test_a_file_that_is_no_toml_is_left_alone(site: Site, project: Path) -> None:
     path = project / "env" / "alpine.toml"
     path.write_text("[node\n")

@@ -144,6 +144,13 @@ def test_more_memory_than_a_node_has_is_refused_with_both_numbers() -> None:
     assert "of its 8.0" in refusal({}, billion, mem="8G")
 
 
+@pytest.mark.parametrize("own", [0, "0", "0G"])
+def test_a_job_with_mem_0_has_the_whole_memory_of_a_node(own: Any) -> None:
+    cluster = Cluster(name="c", node=Node(gpus=0, mem="64G"))
+    made = Job(name="job", command=("true",), resources=Resources(mem=own), model=Model(parameters=10**9))
+    resolve(load.load(made, cluster, root=Path("/project")), root=Path("/project"))
+
+
 def test_the_embedded_slurms_nodes_share_this_machines_memory() -> None:
     model = {"layers": 96, "heads": 64, "width": 65536, "sequence": 64, "parameters": 5_000_000_000_000}
     job = Job(

@@ -40,6 +40,19 @@ def test_a_job_file_needs_only_a_command(project: Path) -> None:
     assert job.job.resources.cpus_per_task == 1
 
 
+@pytest.mark.parametrize("job", ["net.v2", "jobs/net.v2.toml"])
+@pytest.mark.parametrize("cluster", ["site.a", "env/site.a.toml"])
+def test_a_file_gives_its_whole_name(project: Path, job: str, cluster: str) -> None:
+    write(project, MINIMAL, "net.v2")
+    (project / "env" / "site.a.toml").write_text("")
+    loaded = load.load(job, cluster, root=project)
+    assert (loaded.job.name, loaded.cluster.name) == ("net.v2", "site.a")
+    assert (load.load_job(job, root=project).name, load.load_cluster(cluster, root=project).name) == (
+        "net.v2",
+        "site.a",
+    )
+
+
 def test_set_has_priority_over_the_job_and_the_job_over_the_cluster(project: Path) -> None:
     (project / "env" / "c.toml").write_text('[defaults]\ntime = "1:00:00"\npartition = "a"\nqos = "low"\n')
     write(project, MINIMAL + '[resources]\npartition = "b"\nqos = "mid"\n')

@@ -72,6 +72,14 @@ def test_a_job_that_the_cluster_can_never_start_is_refused(
     assert message in str(refused.value)
 
 
+@pytest.mark.usefixtures("fit")
+def test_spare_nodes_are_nodes_of_the_job() -> None:
+    settings = {"resources.nodes": 9, "resources.ntasks_per_node": 1}
+    resolve(load("mine", "site", set={**settings, "restart.spares": 1}))
+    with pytest.raises(SpecError, match="11 nodes; the partition has 10"):
+        resolve(load("mine", "site", set={**settings, "restart.spares": 2}))
+
+
 @pytest.mark.parametrize(
     "resources",
     [

@@ -52,6 +52,41 @@ def test_gpus_per_task_become_gpus_per_node(asked: object, by_node: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("tres", "older"),
+    [
+        ("cpu=4", {"cpus_per_task": 4}),
+        ("cpu:4,gres/gpu:a100:1", {"cpus_per_task": 4, "gpus_per_node": "a100:2"}),
+        ("gres/gpu=2,license/x:1", {"gpus_per_node": "4", "tres_per_task": "license/x:1"}),
+        ("license/x:1", {"cpus_per_task": 1, "tres_per_task": "license/x:1"}),
+    ],
+)
+def test_cpus_and_gpus_of_tres_per_task_count(tres: str, older: dict[str, object]) -> None:
+    job = fit(HAS_GPUS, nodes=2, ntasks_per_node=2, tres_per_task=tres)
+    assert options(job, *GPUS, "cpus_per_task", "tres_per_task") == older
+    without = fit(Cluster(name="c", node=Node(gpus=0)), ntasks_per_node=2, tres_per_task="cpu=4,gres/gpu=1")
+    assert options(without, *GPUS, "cpus_per_task", "tres_per_task") == {"cpus_per_task": 4}
+    assert without.notes[0] == "using --cpus-per-task=4 --gpus-per-task=1 for --tres-per-task=cpu=4,gres/gpu=1"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"cpus_per_task": 2, "tres_per_task": "cpu=4"},
+        {"gpus_per_node": 2, "cpus_per_task": 2, "tres_per_task": "gres/gpu=1"},
+        {"gres": "gpu:2", "cpus_per_task": 2, "tres_per_task": "gres/gpu=1"},
+    ],
+)
+def test_an_option_of_its_own_leaves_tres_per_task_to_sbatch(asked: dict[str, object]) -> None:
+    job = fit(ntasks_per_node=2, **asked)
+    assert options(job, *GPUS, "cpus_per_task", "tres_per_task") == asked
+
+
+def test_tres_per_task_with_gpus_only_keeps_the_cpus_of_the_job() -> None:
+    job = fit(ntasks_per_node=2, cpus_per_task=3, tres_per_task="gres/gpu=1")
+    assert options(job, *GPUS, "cpus_per_task", "tres_per_task") == {"cpus_per_task": 3, "gpus_per_node": "2"}
+
+
+@pytest.mark.parametrize(
     "asked",
     [
         {"nodes": 2, "ntasks": 3, "gpus_per_task": 1},

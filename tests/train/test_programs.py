@@ -37,13 +37,13 @@ def test_only_one_module_imports_hpc_kit() -> None:
     assert [name for name in sorted({*PROGRAMS, *SHARED}) if "hpc_kit" in list_imports(name)] == ["training"]
 
 
-def test_the_fallback_without_hpc_kit_has_at_most_40_lines() -> None:
+def test_the_fallback_without_hpc_kit_has_at_most_42_lines() -> None:
     lines = (TRAIN / "training.py").read_text().splitlines()
     begin, end = (
         next(number for number, line in enumerate(lines) if line.startswith(words))
         for words in ("else:", "    require_equal =")
     )
-    assert len([line for line in lines[begin + 1 : end + 1] if line]) <= 40
+    assert len([line for line in lines[begin + 1 : end + 1] if line]) <= 42
 
 
 @pytest.fixture
@@ -60,6 +60,24 @@ def run(folder: Path, environ: dict[str, str], *words: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize("join", ["training.distributed", "first_step.join_plainly"])
+def test_with_torch_only_each_rank_of_a_node_uses_its_own_gpu(
+    join: str, tmp_path: Path, torch_alone: dict[str, str]
+) -> None:
+    """NCCL sends objects by the current device, which is GPU 0 in every process until a program sets another one."""
+    code = f"""import torch, {join.partition(".")[0]}
+from torch import distributed
+init, current = distributed.init_process_group, []
+torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: 2
+torch.cuda.set_device = lambda device: current.append(device.index)
+alone = {{"store": distributed.HashStore(), "rank": 0, "world_size": 1}}
+distributed.init_process_group = lambda *_, **__: init("gloo", **alone)
+with {join}() as world:
+    print(world.device, current)"""
+    environ = {**torch_alone, "LOCAL_RANK": "1", "PYTHONPATH": f"{tmp_path}:{TRAIN}"}
+    assert run(tmp_path, environ, "-c", code) == "cuda:1 [1]\n"
 
 
 @pytest.mark.slow

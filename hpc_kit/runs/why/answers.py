@@ -12,7 +12,8 @@ from hpc_kit.runs.why.events import LINE, WARNING
 from hpc_kit.runs.why.figures import add_figures, foreign_gpu_process, used_up_memory
 from hpc_kit.runs.why.rules import Confidence, fill_template, rule_named
 from hpc_kit.slurm.directives import find_directive_options
-from hpc_kit.slurm.states import JobState, explain_reason, explain_state
+from hpc_kit.slurm.pending_reasons import explain_reason
+from hpc_kit.slurm.states import JobState, explain_state
 
 if TYPE_CHECKING:
     from hpc_kit.runs.why.attempt import Attempt
