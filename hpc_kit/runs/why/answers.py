@@ -101,6 +101,8 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         cause += (
             f"; {len(same)} of {len(set(elements))} elements of the array ended so: {', '.join(same[:MAX_ELEMENTS])}"
         )
+    if rule.class_ == "cancelled" and (comment := next((row.comment for row in attempt.rows if row.comment), "")):
+        cause += f"; comment of an administrator: {comment}"
     if attempt.completed:
         cause += "; its script hid the exit status, so Slurm booked COMPLETED"
     elif attempt.waits_or_runs():
@@ -177,6 +179,10 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
         ]
         if end := _fitting_end(attempt, event, matching):
             rank, host = end.ranks[0], end.host or host
+    if event.rule.name == "exec-missing-python" and host is None:
+        # execve fails with ENOENT: the tasks end with exit code 2.
+        failed = {end.host for end in attempt.ends if end.code == 2 and end.line.file == event.line.file}
+        host = failed.pop() if len(failed) == 1 else None
     if event.rule.scope == "node":
         same = [each for each in attempt.events if each.rule is event.rule and each.strength > WARNING]
         stated = {each.groups.get("host") or each.host for each in same} - {None}
@@ -306,6 +312,13 @@ def unknown_verdict(attempt: Attempt) -> Verdict:
             fix="nothing to do",
             confidence="certain",
         )
+    if not attempt.failed and (last := _last_of_all_ranks(attempt)):
+        return Verdict(
+            "did not fail: every rank reports that it has finished",
+            NO_FAILURE,
+            evidence=[proof_of(last)],
+            fix="nothing to do; sacct -j ID -o State,ExitCode shows the end of the job",
+        )
     tracebacks = [event for event in attempt.events if event.traceback]
     text = _own_traceback(attempt, [event for event in tracebacks if event.rule.kind != "consequence"] or tracebacks)
     ends = [end for end in attempt.ends if end.has_failed]
@@ -315,6 +328,14 @@ def unknown_verdict(attempt: Attempt) -> Verdict:
     return Verdict(
         f"unknown: {_describe_nothing(attempt)}", UNKNOWN, rank, host, proofs, text, _advice(attempt), "likely"
     )
+
+
+def _last_of_all_ranks(attempt: Attempt) -> Line | None:
+    """Return the last line in which a rank says that it has finished, if every rank says so."""
+    for size, lines in attempt.evidence.finished.items():
+        if lines.keys() == set(range(size)):
+            return max(lines.values(), key=lambda line: line.number)
+    return None
 
 
 def _describe_nothing(attempt: Attempt) -> str:

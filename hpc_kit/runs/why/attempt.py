@@ -244,6 +244,9 @@ def _own_rows(evidence: Evidence, rows: list[JobRow]) -> list[JobRow]:
     """Return the rows of the job after which a log is named, or that most tables name: squeue shows other jobs, too."""
     numbers = {number for file, _ in evidence.last for number in re.findall(r"\d{4,}", file.rpartition("/")[2])}
     named = [row for row in rows if _base_id(row) in numbers]
+    stuck = [row for row in rows if row.state is JobState.PENDING and row.reason == "DependencyNeverSatisfied"]
+    if stuck and all(row.state.failed for row in named):
+        return stuck[:1]  # the logs are those of the job before it
     tables = Counter(job for job, _ in {(_base_id(row), row.line and row.line.file) for row in rows})
     return named or [row for row in rows if tables[_base_id(row)] == max(tables.values())]
 

@@ -165,6 +165,28 @@ _UNFINISHED = re.compile(
 )
 """A sentence about success that has not come."""
 
+_REFUSED = re.compile(
+    r"^(?:sbatch|salloc|srun): error: (?:Batch job submission failed|Unable to allocate resources|Job submit/allocate fail)"
+)
+"""The last line of a submission that Slurm refused. A terminal may show several of them."""
+
+_HYDRA = re.compile(r"^Error (?:in call to target|instantiating|executing job with)")
+_PRINTED_EXCEPTION = re.compile(
+    r"""^(?P<name>[A-Z]\w*(?:Error|Exception))\((?P<quote>['"])(?P<message>.*)(?P=quote),?\)$"""
+)
+"""The form in which Hydra prints the exception of a class that it creates."""
+
+_WRONG_ARGUMENTS = re.compile(
+    r"^TypeError: (?P<what>\S+\(\) (?:got an unexpected keyword argument|got multiple values for|missing \d+ required"
+    r"|takes .*positional arguments? but).*)"
+)
+
+_FINISHED_OF = re.compile(
+    r"(?i)\brank[ :=]*(?P<rank>\d+) ?(?:of|/) ?(?P<size>\d+)\b:? (?:has |is |training )?"
+    r"(?:finished|done|completed?|exited normally)\b"
+)
+"""A rank reports that it has finished, and how many ranks there are."""
+
 _FINISHED_RANK = re.compile(
     r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted"
     r"|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b"
@@ -221,6 +243,8 @@ class _FileCollector:
         """The rank whose error torchrun's report shows: the lines after its exit code."""
         self.output_line = self.retry_line = self.progress_line = 0
         """The last line of the program, of an announcement of another try, and of a new kind of progress."""
+        self.is_refused = False
+        """The last submission was refused."""
         self.first_failure = 0
         """Position of the first end that the current report of torchrun lists."""
         self.own: list[Event] = []
@@ -298,7 +322,11 @@ class _FileCollector:
         """Add what victims print after the end of an attempt to it: a new attempt would report progress."""
         last = [event for event in self.own if event.attempt == self.attempt]
         went_on = self.reader.count_progress() > self.progress_at_start or self.attempt_kind != "plain"
-        if not self.attempt or not last or went_on or any(event.rule.kind != "consequence" for event in last):
+        ended_by = [event for event in self.own if event.attempt == self.attempt - 1 and event.rule.kind == "end"]
+        explained = {name for event in ended_by for name in event.rule.explains}
+        if not self.attempt or not last or went_on:
+            return
+        if any(event.rule.kind != "consequence" and event.rule.class_ not in explained for event in last):
             return
         self.attempt -= 1
         for event in last:
@@ -488,8 +516,13 @@ class _FileCollector:
             return
         best, line = _primary(traceback)
         traceback.keep_frames_of(line)
+        called_by = traceback.frames[-1] if traceback.frames else ("", 0, "")
         if best.rule.class_ == "connection-lost" and any(_LOADER in frame[0] for frame in traceback.frames):
             best = Match(rule_named("dataloader-worker"), {})
+        elif best.rule.class_ == "corrupt-file" and called_by[0].endswith("multiprocessing/spawn.py"):
+            best = Match(rule_named("spawn-parent"), {})
+        elif (found := _WRONG_ARGUMENTS.match(line.body)) and "site-packages" in called_by[0]:
+            best = Match(rule_named("library-arguments"), {"detail": found["what"]})
         self._add(best, line, EXCEPTION, traceback)
 
     # ---- other lines
@@ -595,13 +628,14 @@ class _FileCollector:
 
     def _plain(self, line: Line) -> bool:
         body = line.body
-        is_statement = self._note_job(line)
+        is_statement = self._note_job(line) or self._note_finished(line)
         if _QUIET.search(body):
             return is_statement
-        if found := _NEW_ATTEMPT.search(body):
-            self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
+        self._note_attempt(body)
         is_call = self._collective(line)
         exception = bool(_SYNTAX.match(body)) and self._follows_frame()
+        if printed := self._exception_of_hydra(body):
+            body, exception = printed, True
         matches = match_line(body, exception=exception or bool(_BARE_EXCEPTION.match(body)))
         if not matches and (english := translate(body)) != body:
             matches = match_line(english)
@@ -619,6 +653,22 @@ class _FileCollector:
             if event.rule.name == "hpc-kit-error" and not _REFERS.match(body):
                 event.strength = WARNING  # a note, until a line says what to do
         return True
+
+    def _note_attempt(self, body: str) -> None:
+        """Begin another attempt at a new submission after a refused one, and note a line that announces one."""
+        if self.is_refused and body.startswith(("sbatch: ", "salloc: ")):
+            self._start_attempt()
+            self.is_refused = False
+        self.is_refused |= bool(_REFUSED.match(body))
+        if found := _NEW_ATTEMPT.search(body):
+            self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
+
+    def _exception_of_hydra(self, body: str) -> str | None:
+        """Return the exception that Hydra prints without a traceback, in the form of a traceback."""
+        if self.before is None or not _HYDRA.match(self.before.body):
+            return None
+        printed = _PRINTED_EXCEPTION.match(body)
+        return f"{printed['name']}: {printed['message']}" if printed else None
 
     def _note_job(self, line: Line) -> bool:
         """Note the size of the job, and places and versions of its ranks. Return whether a line is about a rank."""
@@ -650,6 +700,13 @@ class _FileCollector:
 
     def _follows_frame(self) -> bool:
         return self.before is not None and self.before.body.startswith(" ")
+
+    def _note_finished(self, line: Line) -> bool:
+        """Note a rank that says that it has finished. Return whether a line says so."""
+        found = _FINISHED_OF.search(line.body)
+        if found:
+            self.evidence.finished.setdefault(int(found["size"]), {})[int(found["rank"])] = line
+        return found is not None
 
     def _collective(self, line: Line) -> bool:
         """Read in which collective a rank waits, and how many it has called."""

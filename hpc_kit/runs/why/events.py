@@ -220,6 +220,8 @@ class Evidence:
         """Lines that report success, with their attempts."""
         self.last: dict[tuple[str, int | None], LastLine] = {}
         """The last line of each rank in each file."""
+        self.finished: dict[int, dict[int, Line]] = {}
+        """Lines in which ranks report that they have finished, by the number of ranks and by rank."""
         self.hosts: dict[int, str] = {}
         self.node_lists: set[str] = set()
         """Lists of the nodes of the job that a program printed."""
