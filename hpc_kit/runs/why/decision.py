@@ -20,7 +20,7 @@ from hpc_kit.runs.why.answers import (
     waiting_verdict,
 )
 from hpc_kit.runs.why.attempt import DIRECT, STATE_ORDER, Attempt, explains, is_strong_success
-from hpc_kit.runs.why.events import EXCEPTION, LINE, SYSTEM, WARNING, Event
+from hpc_kit.runs.why.events import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, WARNING, Event
 from hpc_kit.runs.why.late_ranks import (
     ANALYSIS_ORDER,
     find_absent,
@@ -64,9 +64,6 @@ _SAYS_NOT_WRITTEN = re.compile(
     r"(?:write|writing|written|save|saving|saved|store|storing|dump|dumping|export|exporting)\b"
 )
 """A program says that it has not written a file."""
-
-_NOT_WRITTEN = {"quota", "disk-full", "read-only", "file-limit"}
-"""Classes of errors of writing."""
 
 ORDER_GRACE = 60.0
 """Seconds before an ordered end in which errors are part of that end."""
@@ -154,7 +151,7 @@ def _hidden_failures(attempt: Attempt) -> list[Event]:
         and not (event.is_hint or event.progress)
         and event.lines_after <= LAST_LINES
     ]
-    lost = [event for event in last if _lost_output(attempt, event)]
+    lost = [event for event in last if _lost_output(event)]
     if lost or any(map(is_strong_success, attempt.success)):
         return lost
     return [
@@ -168,16 +165,9 @@ def _hidden_failures(attempt: Attempt) -> list[Event]:
     ]
 
 
-def _lost_output(attempt: Attempt, event: Event) -> bool:
-    """Return whether a file was not written, and nothing shows that another attempt to write it succeeded."""
-    return (
-        event.rule.class_ in _NOT_WRITTEN
-        and _SAYS_NOT_WRITTEN.search(event.line.body) is not None
-        and not any(
-            line.number > event.line.number and re.search(r"(?i)\b(?:saved|wrote|written)\b", line.body)
-            for line in attempt.success
-        )
-    )
+def _lost_output(event: Event) -> bool:
+    """Return whether the program says that it could not write a file."""
+    return event.rule.class_ in NOT_WRITTEN and _SAYS_NOT_WRITTEN.search(event.line.body) is not None
 
 
 def _weak_candidate(attempt: Attempt) -> Event | None:

@@ -22,6 +22,10 @@ EXCEPTION, SYSTEM, LINE, WARNING = 4, 3, 2, 1
 """Strengths of events: an exception, a message of Slurm or the kernel, another line, a warning."""
 
 
+NOT_WRITTEN = {"quota", "disk-full", "read-only", "file-limit"}
+"""Classes of errors of writing."""
+
+
 @dataclass(slots=True)
 class Event:
     """A rule that matched a line."""
