@@ -581,9 +581,9 @@ NO_SPACE = "ERROR could not save checkpoint /s/a.pt: [Errno 28] No space left on
 
 
 def test_a_refusal_before_a_successful_submission_is_not_the_cause(tmp_path: Path) -> None:
-    job = STEPS + TRACEBACK.format(error="torch.OutOfMemoryError: CUDA out of memory.") + END
+    job = STEPS + TRACEBACK.format(error="KeyError: 'labels'") + END
     verdict = why(tmp_path, terminal_txt=REFUSED + "Submitted batch job 912\n", slurm__912_log=job)
-    assert verdict.class_ == "gpu-memory"
+    assert verdict.class_ == "python-exception"
 
 
 @pytest.mark.parametrize(
