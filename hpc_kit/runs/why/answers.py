@@ -71,6 +71,9 @@ _REASON_CLASSES = (
 )
 
 
+_CONTAINER = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}")
+"""The host name that Docker gives to a container."""
+
 _REFUSED_OPTIONS = {"invalid-account": "account", "invalid-partition": "partition", "invalid-qos": "qos"}
 """The option of the script that Slurm refused."""
 
@@ -196,6 +199,8 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
         is_all = event.rule.scope == "rank" or not attempt.evidence.node_lists
         if (only := _only_node(attempt)) or (rank is None and len(named) == 1 and is_all):
             host = only or next(iter(named))
+    if host and _CONTAINER.fullmatch(host):
+        host = None
     short = host.partition(".")[0] if host else None
     return rank, short if any(end.host == short for end in attempt.ends) else host
 

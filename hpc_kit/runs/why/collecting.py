@@ -303,6 +303,10 @@ class _FileCollector:
         evidence.lines += reader.lines
         if reader.is_binary or reader.error:
             evidence.unreadable.append((self.log.name, reader.error or "binary"))
+        # A traceback becomes an event where it ends: other ranks may have written in between.
+        orders = sorted(event.order for event in self.own)
+        for event, order in zip(sorted(self.own, key=lambda event: event.line.number), orders, strict=True):
+            event.order = order
         for event in self.own:
             event.progress = reader.count_progress() - event.progress
             event.lines_after = reader.lines - event.line.number
@@ -433,7 +437,8 @@ class _FileCollector:
         rich = line.body.lstrip().startswith(("╭", "┌"))
         if traceback is None:
             traceback = self.open[key] = Traceback(is_group="Exception Group" in line.body)
-            before = self.before.body if self.before and self.before.number >= line.number - 1 else ""
+            is_before = self.before and self.before.number >= line.number - 1 and self.before.rank == line.rank
+            before = self.before.body if self.before and is_before else ""
             if _IGNORED.match(before):
                 traceback.state = "ignored"
             traceback.indent = 2 if line.body.startswith("  traceback : ") else 0

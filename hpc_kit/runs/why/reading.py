@@ -394,6 +394,7 @@ _RANK_IN_TEXT = re.compile(
 _SRUN_LABEL = re.compile(r"\s*(?P<rank>\d+): ?")
 _HOST_LABEL = re.compile(r"(?P<host>[a-z][a-z0-9-]*\d[\w.-]*|localhost): ")
 _HOST_WORD = r"(?P<host>(?!(?:step|epoch|iter|rank|cuda|batch|worker|device)[-_]?\d|gpu\d\b)[a-z][a-z0-9-]*\d[\w.-]*)"
+_CLEAR_HOST = re.compile(r"(?<!\d)0\d|\d{4}")
 _RANK_AND_HOST_LABELS = (
     re.compile(rf"\[[Rr](?:ank)? ?(?P<rank>\d+)\]:? {_HOST_WORD}(?::? |$)"),
     re.compile(rf"\[?{_HOST_WORD}\]?[:/ ] ?\[?[Rr]ank ?(?P<rank>\d+)\]?(?::? |$)"),
@@ -424,8 +425,11 @@ def detect_labels(path: Path) -> Labels:
             return Labels(pattern)
     for pattern in _RANK_AND_HOST_LABELS:
         found = [(label["rank"], label["host"]) for line in lines if (label := pattern.match(line))]
-        # A host stays the same in all lines of a rank, other words with a number do not.
-        if len(set(found)) == len({rank for rank, _ in found}) < len(found):
+        # A host stays the same in all lines of a rank, other words with a number do not. A single one may be a model.
+        hosts = {host for _, host in found}
+        if (len(hosts) > 1 or any(map(_CLEAR_HOST.search, hosts))) and len(set(found)) == len(
+            {rank for rank, _ in found}
+        ) < len(found):
             return Labels(pattern)
     return Labels(None)
 
