@@ -176,7 +176,6 @@ class Attempt:
         logged = event.traceback is not None and event.traceback.is_logged
         bucket = 0 if event.rule.weight >= DIRECT else 1
         time = event.line.time if event.line.time is not None else 0.0
-        same_line = -event.rule.weight / 1000
         return (
             place > 1e6,
             logged,
@@ -184,8 +183,6 @@ class Attempt:
             bucket,
             place,
             time,
-            event.order if event.traceback else event.line.number,
-            same_line,
             event.order,
         )
 
