@@ -52,6 +52,9 @@ _STATE_RULES = {
     JobState.LAUNCH_FAILED: "launch-failure",
 }
 
+_SIGNAL_RULES = {53: "log-folder", 9: "killed"}
+"""Rules of the signals in the exit codes of failed jobs. Slurm uses 53 if it could not open the log."""
+
 
 class Attempt:
     """What the evidence shows about the last attempt of a job."""
@@ -208,8 +211,8 @@ class Attempt:
         for row in self.rows:
             name = _STATE_RULES.get(row.state)
             if name is None or row.line is None:
-                if row.signal == 53 and row.line is not None:
-                    found.append(self._row_event("log-folder", row, row.line))
+                if row.signal in _SIGNAL_RULES and row.line is not None and row.state.failed:
+                    found.append(self._row_event(_SIGNAL_RULES[row.signal], row, row.line))
                 continue
             if row.is_step and row.state is JobState.CANCELLED:
                 continue
