@@ -605,3 +605,31 @@ def test_the_comment_of_an_administrator_explains_a_cancellation(tmp_path: Path)
     table = "JobId=71 JobName=gan\n   JobState=CANCELLED Reason=None\n   AdminComment=idle GPUs, ticket 9012\n"
     rows = "JobID|State|ExitCode|NodeList\n71|CANCELLED by 0|0:0|n1\n"
     assert "idle GPUs, ticket 9012" in why(tmp_path, job_txt=table, sacct_txt=rows, slurm__71_log=STEPS).cause
+
+
+def test_the_memory_of_a_step_is_compared_with_that_of_its_job(tmp_path: Path) -> None:
+    rows = "JobID|State|ExitCode|NodeList|ReqMem|MaxRSS\n7|FAILED|0:9|n1|100G|\n7.0|FAILED|0:9|n1||99.5G\n"
+    verdict = why(tmp_path, slurm_log=STEPS, sacct_txt=rows)
+    assert (verdict.class_, verdict.confidence) == ("host-memory", "likely")
+
+
+TIMED_OUT = (
+    "[rank{rank}]:[E120 11:20:13.3 ProcessGroupNCCL.cpp:629] [Rank {rank}] Watchdog caught collective operation"
+    " timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600004 ms\n"
+)
+
+
+@pytest.mark.parametrize(("last", "class_"), [("epoch 1 step 5", "uneven-inputs"), ("epoch 1 done", "late-rank")])
+def test_a_rank_that_finished_its_batches_alone_had_fewer(tmp_path: Path, last: str, class_: str) -> None:
+    lines = "[rank1]: epoch 1 done\n" + "".join(f"[rank{rank}]: {last}\n" for rank in (0, 2))
+    timed_out = "".join(TIMED_OUT.format(rank=rank) for rank in (0, 2))
+    verdict = why(tmp_path, train_log=lines + timed_out)
+    assert (verdict.class_, verdict.rank) == (class_, 1)
+
+
+def test_a_file_system_that_a_late_rank_waited_for_is_named(tmp_path: Path) -> None:
+    timed_out = "".join(TIMED_OUT.format(rank=rank) for rank in (0, 2))
+    lost = "Mar  5 02:13:20 n2 kernel: Lustre: x-OST0011-osc: Connection to x-OST0011 was lost; waiting\n"
+    lost += "Mar  5 02:25:58 n2 kernel: Lustre: x-OST0011-osc: Connection restored to 10.0.0.9\n"
+    place = "rank 1 on n2: reading the data\n"
+    assert "Connection to x-OST0011 was lost" in why(tmp_path, train_log=place + timed_out, kern_txt=lost).cause

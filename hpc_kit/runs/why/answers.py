@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import format_ranks
-from hpc_kit.runs.why.events import LINE, WARNING
+from hpc_kit.runs.why.events import KERNEL, LINE, WARNING
 from hpc_kit.runs.why.figures import add_figures, foreign_gpu_process, used_up_memory
 from hpc_kit.runs.why.rules import Confidence, fill_template, rule_named
 from hpc_kit.slurm.directives import find_directive_options
@@ -104,8 +104,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         cause += (
             f"; {len(same)} of {len(set(elements))} elements of the array ended so: {', '.join(same[:MAX_ELEMENTS])}"
         )
-    if rule.class_ == "cancelled" and (comment := next((row.comment for row in attempt.rows if row.comment), "")):
-        cause += f"; comment of an administrator: {comment}"
+    cause += _remark(attempt, rule.class_, host)
     if attempt.completed:
         cause += "; its script hid the exit status, so Slurm booked COMPLETED"
     elif attempt.waits_or_runs():
@@ -128,6 +127,19 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         exit_code=next((end.exit_code for end in attempt.failed_ends() if rank in end.ranks), None),
         is_own_failure=rule.kind != "end",
     )
+
+
+def _remark(attempt: Attempt, class_: str, host: str | None) -> str:
+    """Return the reason for a cancellation, or for a late rank, that other evidence states."""
+    comment = next((row.comment for row in attempt.rows if row.comment), "")
+    if class_ == "cancelled" and comment:
+        return f"; comment of an administrator: {comment}"
+    if class_ == "late-rank" and host:
+        for event in attempt.events:
+            is_of_kernel = event.rule.class_ == "io-error" and KERNEL.search(event.line.text)
+            if is_of_kernel and event.host and _same_host(host, event.host):
+                return f"; the log of {host} reports trouble with a file system: {event.line.body.strip()[:120]}"
+    return ""
 
 
 def _values_of(attempt: Attempt, event: Event) -> dict[str, str]:

@@ -175,7 +175,8 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
     line = waits[0].line
     if last is not None:
         line = _at(line, last, rank)
-    if last is not None and reports_end_of_inputs(last.text):
+    ended = [each.text for each in by_rank.values() if reports_end_of_inputs(each.text)]
+    if last is not None and last.text in ended and len(ended) < len(by_rank):
         return _event(attempt, "uneven-inputs", line, rank)
     found = _event(attempt, "barrier-timeout-rank" if timed_out else "rank-vanished", line, rank)
     found.is_hint = last is None  # its log may not be among the files
@@ -185,8 +186,8 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
 def _finished_early(attempt: Attempt, reporting: set[int]) -> Event | None:
     """Return the only rank that had finished its batches when the remaining ranks waited for it."""
     lasts = {key[1]: last for key, last in attempt.evidence.last.items() if key[1] is not None}
-    finished = [rank for rank, last in lasts.items() if rank not in reporting and reports_end_of_inputs(last.text)]
-    if len(finished) != 1:
+    finished = [rank for rank, last in lasts.items() if reports_end_of_inputs(last.text)]
+    if len(finished) != 1 or finished[0] in reporting:
         return None
     rank = finished[0]
     waits = next(event for event in attempt.events if event.rule.class_ == "collective-timeout")
