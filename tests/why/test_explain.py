@@ -497,3 +497,139 @@ def test_a_direct_error_is_only_likely_if_another_rank_is_reported_before_it(tmp
     assert (verdict.class_, verdict.confidence) == ("missing-file", "likely")
     verdict = why(tmp_path, rank__0_log=first, rank__1_log=direct, slurm_log=ends.format(1, 0))
     assert (verdict.class_, verdict.confidence) == ("missing-file", "certain")
+
+
+END = "srun: error: n1: task 0: Exited with exit code 1\n"
+
+
+@pytest.mark.parametrize("label", ["[rank{rank}] n{host} ", "n{host} [rank {rank}]: ", "{rank}@n{host}: "])
+def test_a_label_of_rank_and_host_shows_the_place(tmp_path: Path, label: str) -> None:
+    steps = [label.format(rank=rank, host=rank // 2) + f"step {step}\n" for step in range(3) for rank in range(4)]
+    error = TRACEBACK.format(error="KeyError: 'labels'").splitlines()
+    text = "".join(steps) + "".join(label.format(rank=3, host=1) + line + "\n" for line in error)
+    verdict = why(tmp_path, train_log=text)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("python-exception", 3, "n1")
+
+
+def test_other_words_with_a_number_after_the_rank_are_no_host(tmp_path: Path) -> None:
+    steps = [f"[rank{rank}] step{step} loss 2\n" for step in range(3) for rank in range(4)]
+    error = "".join(f"[rank3] {line}\n" for line in TRACEBACK.format(error="KeyError: 'labels'").splitlines())
+    verdict = why(tmp_path, train_log="".join(steps) + error)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("python-exception", 3, None)
+
+
+@pytest.mark.parametrize(("ranks", "class_"), [(4, "no-failure"), (3, "unknown")])
+def test_a_job_did_not_fail_if_every_rank_has_finished(tmp_path: Path, ranks: int, class_: str) -> None:
+    assert why(tmp_path, train_log="".join(f"rank {rank} of 4 finished\n" for rank in range(ranks))).class_ == class_
+
+
+@pytest.mark.parametrize(
+    ("file", "class_", "confidence"),
+    [
+        ("/env/lib/python3.11/site-packages/transformers/trainer.py", "package-version", "likely"),
+        ("/home/u/model.py", "python-exception", "certain"),
+    ],
+)
+def test_wrong_arguments_inside_a_library_are_probably_versions(
+    tmp_path: Path, file: str, class_: str, confidence: str
+) -> None:
+    error = f"  File \"{file}\", line 3, in prepare\nTypeError: build() got an unexpected keyword argument 'depth'"
+    verdict = why(tmp_path, train_log=STEPS + TRACEBACK.format(error=error) + END)
+    assert (verdict.class_, verdict.confidence) == (class_, confidence)
+
+
+ACTOR = TRACEBACK.format(error="ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.")
+WORKER = "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: x\n"
+KILLED = "(raylet) 1 Workers (tasks / actors) killed due to memory pressure (OOM)\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "class_"),
+    [
+        ("", WORKER, "worker-died"),
+        ("", "The actor is dead because its node has died. Node Id: 3c7f\n", "node-failure"),
+        (KILLED, WORKER, "host-memory"),
+        ("(Actor pid=5, ip=10.7.34.1) torch.OutOfMemoryError: CUDA out of memory.\n", WORKER, "gpu-memory"),
+    ],
+)
+def test_the_cause_behind_a_dead_actor_of_ray(tmp_path: Path, before: str, after: str, class_: str) -> None:
+    verdict = why(tmp_path, train_log=STEPS + before + ACTOR + after)
+    assert verdict.class_ == class_
+    assert verdict.confidence == ("certain" if before else "likely")
+
+
+QUERY = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "class_"),
+    [
+        (QUERY + STEPS + "Training finished\n", "no-failure"),
+        (QUERY + STEPS + END, "unknown"),
+        (QUERY + STEPS + TRACEBACK.format(error="KeyError: 'x'") + END, "python-exception"),
+        (STEPS + QUERY, "slurm-unreachable"),
+    ],
+)
+def test_a_query_of_slurm_that_failed_is_the_cause_only_if_nothing_else_is_found(
+    tmp_path: Path, log: str, class_: str
+) -> None:
+    assert why(tmp_path, train_log=log).class_ == class_
+
+
+REFUSED = "sbatch: error: Batch job submission failed: Invalid qos specification\n"
+NO_SPACE = "ERROR could not save checkpoint /s/a.pt: [Errno 28] No space left on device\n"
+
+
+def test_a_refusal_before_a_successful_submission_is_not_the_cause(tmp_path: Path) -> None:
+    job = STEPS + TRACEBACK.format(error="KeyError: 'labels'") + END
+    verdict = why(tmp_path, terminal_txt=REFUSED + "Submitted batch job 912\n", slurm__912_log=job)
+    assert verdict.class_ == "python-exception"
+
+
+@pytest.mark.parametrize(
+    ("log", "class_"),
+    [(NO_SPACE, "disk-full"), (NO_SPACE + "saved the final model to /scratch/a.pt\n", "no-failure")],
+)
+def test_a_completed_job_that_lost_its_last_output_is_likely_failed(tmp_path: Path, log: str, class_: str) -> None:
+    verdict = why(tmp_path, slurm_log=STEPS + log + "Training finished after 9 steps\n", sacct_txt=COMPLETED)
+    assert verdict.class_ == class_
+
+
+def test_a_job_that_runs_again_after_a_node_failure_and_fails_otherwise(tmp_path: Path) -> None:
+    ended = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2025-01-01T10:00:00 DUE TO NODE FAILURE, SEE ... ***\n"
+    verdict = why(tmp_path, slurm_log=STEPS + ended + STEPS + TRACEBACK.format(error="KeyError: 'x'") + END)
+    assert (verdict.class_, len(verdict.earlier)) == ("python-exception", 1)
+
+
+def test_the_comment_of_an_administrator_explains_a_cancellation(tmp_path: Path) -> None:
+    table = "JobId=71 JobName=gan\n   JobState=CANCELLED Reason=None\n   AdminComment=idle GPUs, ticket 9012\n"
+    rows = "JobID|State|ExitCode|NodeList\n71|CANCELLED by 0|0:0|n1\n"
+    assert "idle GPUs, ticket 9012" in why(tmp_path, job_txt=table, sacct_txt=rows, slurm__71_log=STEPS).cause
+
+
+def test_the_memory_of_a_step_is_compared_with_that_of_its_job(tmp_path: Path) -> None:
+    rows = "JobID|State|ExitCode|NodeList|ReqMem|MaxRSS\n7|FAILED|0:9|n1|100G|\n7.0|FAILED|0:9|n1||99.5G\n"
+    verdict = why(tmp_path, slurm_log=STEPS, sacct_txt=rows)
+    assert (verdict.class_, verdict.confidence) == ("host-memory", "likely")
+
+
+TIMED_OUT = (
+    "[rank{rank}]:[E120 11:20:13.3 ProcessGroupNCCL.cpp:629] [Rank {rank}] Watchdog caught collective operation"
+    " timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600004 ms\n"
+)
+
+
+@pytest.mark.parametrize(("last", "class_"), [("epoch 1 step 5", "uneven-inputs"), ("epoch 1 done", "late-rank")])
+def test_a_rank_that_finished_its_batches_alone_had_fewer(tmp_path: Path, last: str, class_: str) -> None:
+    lines = "[rank1]: epoch 1 done\n" + "".join(f"[rank{rank}]: {last}\n" for rank in (0, 2))
+    timed_out = "".join(TIMED_OUT.format(rank=rank) for rank in (0, 2))
+    verdict = why(tmp_path, train_log=lines + timed_out)
+    assert (verdict.class_, verdict.rank) == (class_, 1)
+
+
+def test_a_file_system_that_a_late_rank_waited_for_is_named(tmp_path: Path) -> None:
+    timed_out = "".join(TIMED_OUT.format(rank=rank) for rank in (0, 2))
+    lost = "Mar  5 02:13:20 n2 kernel: Lustre: x-OST0011-osc: Connection to x-OST0011 was lost; waiting\n"
+    lost += "Mar  5 02:25:58 n2 kernel: Lustre: x-OST0011-osc: Connection restored to 10.0.0.9\n"
+    place = "rank 1 on n2: reading the data\n"
+    assert "Connection to x-OST0011 was lost" in why(tmp_path, train_log=place + timed_out, kern_txt=lost).cause

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import format_ranks
-from hpc_kit.runs.why.events import LINE, WARNING
+from hpc_kit.runs.why.events import KERNEL, LINE, WARNING
 from hpc_kit.runs.why.figures import add_figures, foreign_gpu_process, used_up_memory
 from hpc_kit.runs.why.rules import Confidence, fill_template, rule_named
 from hpc_kit.slurm.directives import find_directive_options
@@ -72,6 +72,9 @@ _REASON_CLASSES = (
 )
 
 
+_CONTAINER = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}")
+"""The host name that Docker gives to a container."""
+
 _REFUSED_OPTIONS = {"invalid-account": "account", "invalid-partition": "partition", "invalid-qos": "qos"}
 """The option of the script that Slurm refused."""
 
@@ -102,6 +105,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         cause += (
             f"; {len(same)} of {len(set(elements))} elements of the array ended so: {', '.join(same[:MAX_ELEMENTS])}"
         )
+    cause += _remark(attempt, rule.class_, host)
     if attempt.completed:
         cause += "; its script hid the exit status, so Slurm booked COMPLETED"
     elif attempt.waits_or_runs():
@@ -124,6 +128,19 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         exit_code=next((end.exit_code for end in attempt.failed_ends() if rank in end.ranks), None),
         is_own_failure=rule.kind != "end",
     )
+
+
+def _remark(attempt: Attempt, class_: str, host: str | None) -> str:
+    """Return the reason for a cancellation, or for a late rank, that other evidence states."""
+    comment = next((row.comment for row in attempt.rows if row.comment), "")
+    if class_ == "cancelled" and comment:
+        return f"; comment of an administrator: {comment}"
+    if class_ == "late-rank" and host:
+        for event in attempt.events:
+            is_of_kernel = event.rule.class_ == "io-error" and KERNEL.search(event.line.text)
+            if is_of_kernel and event.host and _same_host(host, event.host):
+                return f"; the log of {host} reports trouble with a file system: {event.line.body.strip()[:120]}"
+    return ""
 
 
 def _values_of(attempt: Attempt, event: Event) -> dict[str, str]:
@@ -178,6 +195,10 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
         ]
         if end := _fitting_end(attempt, event, matching):
             rank, host = end.ranks[0], end.host or host
+    if event.rule.name == "exec-missing-python" and host is None:
+        # execve fails with ENOENT: the tasks end with exit code 2.
+        failed = {end.host for end in attempt.ends if end.code == 2 and end.line.file == event.line.file}
+        host = failed.pop() if len(failed) == 1 else None
     if event.rule.scope == "node":
         same = [each for each in attempt.events if each.rule is event.rule and each.strength > WARNING]
         stated = {each.groups.get("host") or each.host for each in same} - {None}
@@ -191,6 +212,8 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
         is_all = event.rule.scope == "rank" or not attempt.evidence.node_lists
         if (only := _only_node(attempt)) or (rank is None and len(named) == 1 and is_all):
             host = only or next(iter(named))
+    if host and _CONTAINER.fullmatch(host):
+        host = None
     short = host.partition(".")[0] if host else None
     return rank, short if any(end.host == short for end in attempt.ends) else host
 
@@ -307,6 +330,13 @@ def unknown_verdict(attempt: Attempt) -> Verdict:
             fix="nothing to do",
             confidence="certain",
         )
+    if not attempt.failed and (last := _last_of_all_ranks(attempt)):
+        return Verdict(
+            "did not fail: every rank reports that it has finished",
+            NO_FAILURE,
+            evidence=[proof_of(last)],
+            fix="nothing to do; sacct -j ID -o State,ExitCode shows the end of the job",
+        )
     tracebacks = [event for event in attempt.events if event.traceback]
     text = _own_traceback(attempt, [event for event in tracebacks if event.rule.kind != "consequence"] or tracebacks)
     ends = [end for end in attempt.ends if end.has_failed]
@@ -316,6 +346,14 @@ def unknown_verdict(attempt: Attempt) -> Verdict:
     return Verdict(
         f"unknown: {_describe_nothing(attempt)}", UNKNOWN, rank, host, proofs, text, _advice(attempt), "likely"
     )
+
+
+def _last_of_all_ranks(attempt: Attempt) -> Line | None:
+    """Return the last line in which a rank says that it has finished, if every rank says so."""
+    for size, lines in attempt.evidence.finished.items():
+        if lines.keys() == set(range(size)):
+            return max(lines.values(), key=lambda line: line.number)
+    return None
 
 
 def _describe_nothing(attempt: Attempt) -> str:

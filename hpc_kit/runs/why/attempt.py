@@ -52,6 +52,9 @@ _STATE_RULES = {
     JobState.LAUNCH_FAILED: "launch-failure",
 }
 
+_SIGNAL_RULES = {53: "log-folder", 9: "killed"}
+"""Rules of the signals in the exit codes of failed jobs. Slurm uses 53 if it could not open the log."""
+
 
 class Attempt:
     """What the evidence shows about the last attempt of a job."""
@@ -176,7 +179,6 @@ class Attempt:
         logged = event.traceback is not None and event.traceback.is_logged
         bucket = 0 if event.rule.weight >= DIRECT else 1
         time = event.line.time if event.line.time is not None else 0.0
-        same_line = -event.rule.weight / 1000
         return (
             place > 1e6,
             logged,
@@ -184,8 +186,6 @@ class Attempt:
             bucket,
             place,
             time,
-            event.order if event.traceback else event.line.number,
-            same_line,
             event.order,
         )
 
@@ -211,8 +211,8 @@ class Attempt:
         for row in self.rows:
             name = _STATE_RULES.get(row.state)
             if name is None or row.line is None:
-                if row.signal == 53 and row.line is not None:
-                    found.append(self._row_event("log-folder", row, row.line))
+                if row.signal in _SIGNAL_RULES and row.line is not None and row.state.failed:
+                    found.append(self._row_event(_SIGNAL_RULES[row.signal], row, row.line))
                 continue
             if row.is_step and row.state is JobState.CANCELLED:
                 continue
@@ -244,6 +244,9 @@ def _own_rows(evidence: Evidence, rows: list[JobRow]) -> list[JobRow]:
     """Return the rows of the job after which a log is named, or that most tables name: squeue shows other jobs, too."""
     numbers = {number for file, _ in evidence.last for number in re.findall(r"\d{4,}", file.rpartition("/")[2])}
     named = [row for row in rows if _base_id(row) in numbers]
+    stuck = [row for row in rows if row.state is JobState.PENDING and row.reason == "DependencyNeverSatisfied"]
+    if stuck and all(row.state.failed for row in named):
+        return stuck[:1]  # the logs are those of the job before it
     tables = Counter(job for job, _ in {(_base_id(row), row.line and row.line.file) for row in rows})
     return named or [row for row in rows if tables[_base_id(row)] == max(tables.values())]
 

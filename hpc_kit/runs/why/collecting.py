@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Literal
 from hpc_kit.runs.why.events import (
     C10D,
     EXCEPTION,
+    HANDLED_AFTER,
     KERNEL,
     LINE,
+    NOT_WRITTEN,
     SYSTEM,
     WARNING,
     Event,
@@ -29,7 +31,7 @@ from hpc_kit.runs.why.slurm_tables import TableParser
 from hpc_kit.runs.why.translations import translate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from hpc_kit.runs.why.reading import Labels, Line, LogFile, ShapeMemory
 
@@ -165,6 +167,32 @@ _UNFINISHED = re.compile(
 )
 """A sentence about success that has not come."""
 
+_SAVED = re.compile(r"(?i)\b(?:saved|wrote|written)\b.* (?:to|in|at|as)\b")
+"""The program has written a file. An error of writing before it did not lose the output."""
+
+_REFUSED = re.compile(
+    r"^(?:sbatch|salloc|srun): error: (?:Batch job submission failed|Unable to allocate resources"
+    r"|Job submit/allocate failed)"
+)
+"""The last line of a submission that Slurm refused. A terminal may show several of them."""
+
+_HYDRA = re.compile(r"^Error in call to target '")
+_PRINTED_EXCEPTION = re.compile(
+    r"""^(?P<name>[A-Z]\w*(?:Error|Exception))\((?:(?P<errno>\d+), )?(?P<quote>['"])(?P<message>.*)(?P=quote),?\)$"""
+)
+"""The form in which Hydra prints the exception of a class that it creates."""
+
+_WRONG_ARGUMENTS = re.compile(
+    r"^TypeError: (?P<what>\S+\(\) (?:got an unexpected keyword argument|got multiple values for|missing \d+ required"
+    r"|takes .*positional arguments? but).*)"
+)
+
+_FINISHED_OF = re.compile(
+    r"(?i)\brank[ :=]*(?P<rank>\d+) ?(?:of|/) ?(?P<size>\d+)\b:? (?:has |is |training )?"
+    r"(?:finished|done|completed?|exited normally)\b"
+)
+"""A rank reports that it has finished, and how many ranks there are."""
+
 _FINISHED_RANK = re.compile(
     r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted"
     r"|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b"
@@ -208,6 +236,8 @@ class _FileCollector:
         self.pending_attempt: Literal["", "any", "plain"] = ""
         """Which next line begins another attempt: any line, or one that no rule matches."""
         self.attempt_kind: Literal["", "any", "plain"] = ""
+        self.progress_at_end = 0
+        """Lines of progress before the line that announced another attempt."""
         self.progress_at_start = 0
         """Lines of progress before the current attempt."""
         self.first_rank = 0
@@ -221,6 +251,8 @@ class _FileCollector:
         """The rank whose error torchrun's report shows: the lines after its exit code."""
         self.output_line = self.retry_line = self.progress_line = 0
         """The last line of the program, of an announcement of another try, and of a new kind of progress."""
+        self.is_refused = False
+        """The last submission was refused."""
         self.first_failure = 0
         """Position of the first end that the current report of torchrun lists."""
         self.own: list[Event] = []
@@ -271,6 +303,10 @@ class _FileCollector:
         evidence.lines += reader.lines
         if reader.is_binary or reader.error:
             evidence.unreadable.append((self.log.name, reader.error or "binary"))
+        # A traceback becomes an event where it ends: other ranks may have written in between.
+        orders = sorted(event.order for event in self.own)
+        for event, order in zip(sorted(self.own, key=lambda event: event.line.number), orders, strict=True):
+            event.order = order
         for event in self.own:
             event.progress = reader.count_progress() - event.progress
             event.lines_after = reader.lines - event.line.number
@@ -298,7 +334,11 @@ class _FileCollector:
         """Add what victims print after the end of an attempt to it: a new attempt would report progress."""
         last = [event for event in self.own if event.attempt == self.attempt]
         went_on = self.reader.count_progress() > self.progress_at_start or self.attempt_kind != "plain"
-        if not self.attempt or not last or went_on or any(event.rule.kind != "consequence" for event in last):
+        ended_by = [event for event in self.own if event.attempt == self.attempt - 1 and event.rule.kind == "end"]
+        explained = {name for event in ended_by for name in event.rule.explains}
+        if not self.attempt or not last or went_on:
+            return
+        if any(event.rule.kind != "consequence" and event.rule.class_ not in explained for event in last):
             return
         self.attempt -= 1
         for event in last:
@@ -333,12 +373,19 @@ class _FileCollector:
         if "torch.distributed.run" in line.text or "torch/distributed/run.py" in line.text:
             self.evidence.has_torchrun = True
         self._take_back(line)
-        if self.pending_attempt == "any" and line.body and not _is_end_noise(line.body):
+        if self.pending_attempt and self._has_begun_again(line):
             self._start_attempt()
         matters = self._own_error(line) or self._in_traceback(line) or self._table(line)
         matters = matters or self._report(line) or self._plain(line)
         self.before = line
         return matters
+
+    def _has_begun_again(self, line: Line) -> bool:
+        """Return whether another attempt of the program runs: ranks that end print a few more lines."""
+        if self.pending_attempt == "any":
+            return bool(line.body) and not _is_end_noise(line.body)
+        more = HANDLED_AFTER * max(len(self.ranks), 1)
+        return self.reader.count_progress() - self.progress_at_end >= more
 
     def _note_time(self, line: Line) -> None:
         """Note the time of a line that the job itself printed."""
@@ -350,14 +397,22 @@ class _FileCollector:
         """Make errors before a line mere warnings, if it says that the program goes on, or that a link is back."""
         if _FALLS_BACK.match(line.body) and self.own and self.own[-1].line.number == line.number - 1:
             self.own[-1].strength = WARNING
+        if _SAVED.search(line.body):
+            self._weaken(lambda event: event.strength == LINE and event.rule.class_ in NOT_WRITTEN)
+        if line.body.startswith("Submitted batch job "):
+            # A refusal before it does not concern the job that ran.
+            self._weaken(lambda event: event.line.body.startswith("sbatch: "), LINE)
         if found := _LINK_UP.match(line.body):
-            for event in self.own:
-                if event.host == line.host and event.line.body.startswith(found["link"]):
-                    event.strength = WARNING
+            link = found["link"]
+            self._weaken(lambda event: event.host == line.host and event.line.body.startswith(link))
         if found := _MOUNT_UP.search(line.body):
-            for event in self.own:
-                if event.is_hint and event.host == line.host and found["target"] in event.line.body:
-                    event.strength = WARNING
+            target = found["target"]
+            self._weaken(lambda event: event.is_hint and event.host == line.host and target in event.line.body)
+
+    def _weaken(self, applies: Callable[[Event], bool], strength: Strength = WARNING) -> None:
+        for event in self.own:
+            if applies(event):
+                event.strength = strength
 
     def _rank_of_message(self, line: Line) -> int | None:
         """Return the rank that a line without a rank belongs to: a report about it, or a message, goes on."""
@@ -382,7 +437,8 @@ class _FileCollector:
         rich = line.body.lstrip().startswith(("╭", "┌"))
         if traceback is None:
             traceback = self.open[key] = Traceback(is_group="Exception Group" in line.body)
-            before = self.before.body if self.before and self.before.number >= line.number - 1 else ""
+            is_before = self.before and self.before.number >= line.number - 1 and self.before.rank == line.rank
+            before = self.before.body if self.before and is_before else ""
             if _IGNORED.match(before):
                 traceback.state = "ignored"
             traceback.indent = 2 if line.body.startswith("  traceback : ") else 0
@@ -488,8 +544,13 @@ class _FileCollector:
             return
         best, line = _primary(traceback)
         traceback.keep_frames_of(line)
+        called_by = traceback.frames[-1] if traceback.frames else ("", 0, "")
         if best.rule.class_ == "connection-lost" and any(_LOADER in frame[0] for frame in traceback.frames):
             best = Match(rule_named("dataloader-worker"), {})
+        elif best.rule.class_ == "corrupt-file" and called_by[0].endswith("multiprocessing/spawn.py"):
+            best = Match(rule_named("spawn-parent"), {})
+        elif (found := _WRONG_ARGUMENTS.match(line.body)) and "-packages/" in called_by[0]:
+            best = Match(rule_named("library-arguments"), {"detail": found["what"]})
         self._add(best, line, EXCEPTION, traceback)
 
     # ---- other lines
@@ -595,13 +656,14 @@ class _FileCollector:
 
     def _plain(self, line: Line) -> bool:
         body = line.body
-        is_statement = self._note_job(line)
+        is_statement = self._note_job(line) or self._note_finished(line) or bool(_SAVED.search(body))
         if _QUIET.search(body):
             return is_statement
-        if found := _NEW_ATTEMPT.search(body):
-            self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
+        self._note_attempt(body)
         is_call = self._collective(line)
         exception = bool(_SYNTAX.match(body)) and self._follows_frame()
+        if printed := self._exception_of_hydra(body):
+            body, exception = printed, True
         matches = match_line(body, exception=exception or bool(_BARE_EXCEPTION.match(body)))
         if not matches and (english := translate(body)) != body:
             matches = match_line(english)
@@ -619,6 +681,26 @@ class _FileCollector:
             if event.rule.name == "hpc-kit-error" and not _REFERS.match(body):
                 event.strength = WARNING  # a note, until a line says what to do
         return True
+
+    def _note_attempt(self, body: str) -> None:
+        """Begin another attempt at a new submission after a refused one, and note a line that announces one."""
+        if self.is_refused and body.startswith(("sbatch: ", "salloc: ", "srun: ")):
+            self._start_attempt()
+            self.is_refused = False
+        self.is_refused |= bool(_REFUSED.match(body))
+        if found := _NEW_ATTEMPT.search(body):
+            self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
+            self.progress_at_end = self.reader.count_progress()
+
+    def _exception_of_hydra(self, body: str) -> str | None:
+        """Return the exception that Hydra prints without a traceback, in the form of a traceback."""
+        if self.before is None or not _HYDRA.match(self.before.body):
+            return None
+        printed = _PRINTED_EXCEPTION.match(body)
+        if not printed:
+            return None
+        number = f"[Errno {printed['errno']}] " if printed["errno"] else ""
+        return f"{printed['name']}: {number}{printed['message']}"
 
     def _note_job(self, line: Line) -> bool:
         """Note the size of the job, and places and versions of its ranks. Return whether a line is about a rank."""
@@ -650,6 +732,13 @@ class _FileCollector:
 
     def _follows_frame(self) -> bool:
         return self.before is not None and self.before.body.startswith(" ")
+
+    def _note_finished(self, line: Line) -> bool:
+        """Note a rank that says that it has finished. Return whether a line says so."""
+        found = _FINISHED_OF.search(line.body)
+        if found:
+            self.evidence.finished.setdefault(int(found["size"]), {})[int(found["rank"])] = line
+        return found is not None
 
     def _collective(self, line: Line) -> bool:
         """Read in which collective a rank waits, and how many it has called."""

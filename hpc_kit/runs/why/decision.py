@@ -20,7 +20,7 @@ from hpc_kit.runs.why.answers import (
     waiting_verdict,
 )
 from hpc_kit.runs.why.attempt import DIRECT, STATE_ORDER, Attempt, explains, is_strong_success
-from hpc_kit.runs.why.events import EXCEPTION, LINE, SYSTEM, WARNING, Event
+from hpc_kit.runs.why.events import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, WARNING, Event
 from hpc_kit.runs.why.late_ranks import (
     ANALYSIS_ORDER,
     find_absent,
@@ -58,6 +58,12 @@ _VALUE_MISSING = re.compile(
 
 _UNREACHED = {"unreachable-host", "rendezvous-timeout"}
 """Classes of errors of ranks that wait for another one."""
+
+_SAYS_NOT_WRITTEN = re.compile(
+    r"(?i)(?:could ?n[o']t|can ?not|can't|unable to|fail\w*(?: to)?|error)(?: \w+){0,3} "
+    r"(?:write|writing|written|save|saving|saved|store|storing|dump|dumping|export|exporting)\b"
+)
+"""A program says that it has not written a file."""
 
 ORDER_GRACE = 60.0
 """Seconds before an ordered end in which errors are part of that end."""
@@ -137,8 +143,6 @@ def _is_fatal(attempt: Attempt, event: Event) -> bool:
 
 def _hidden_failures(attempt: Attempt) -> list[Event]:
     """Return errors after which a job with exit code 0 did nothing: its program or its script hid the failure."""
-    if any(map(is_strong_success, attempt.success)):
-        return []
     last = [
         event
         for event in attempt.events
@@ -147,6 +151,9 @@ def _hidden_failures(attempt: Attempt) -> list[Event]:
         and not (event.is_hint or event.progress)
         and event.lines_after <= LAST_LINES
     ]
+    lost = [event for event in last if _lost_output(event)]
+    if lost or any(map(is_strong_success, attempt.success)):
+        return lost
     return [
         event
         for event in last
@@ -156,6 +163,11 @@ def _hidden_failures(attempt: Attempt) -> list[Event]:
             and _SAYS_FAILED.search(event.traceback.logged_as if event.traceback else event.line.text)
         )
     ]
+
+
+def _lost_output(event: Event) -> bool:
+    """Return whether the program says that it could not write a file."""
+    return event.rule.class_ in NOT_WRITTEN and _SAYS_NOT_WRITTEN.search(event.line.body) is not None
 
 
 def _weak_candidate(attempt: Attempt) -> Event | None:
@@ -180,6 +192,7 @@ def _weak_candidate(attempt: Attempt) -> Event | None:
             _ended_ranks(attempt, "killed", "interrupted"),
             _reported_errors(attempt),
             _last_messages(attempt),
+            _cancelled_steps(attempt),
             _ended_ranks(attempt, "exit-code"),
             _victims(attempt),
             _symptoms(attempt),
@@ -226,7 +239,12 @@ def _soft(attempt: Attempt) -> list[Event]:
 
 
 def _symptoms(attempt: Attempt) -> list[Event]:
-    return [event for event in attempt.events if event.rule.kind == "symptom" and event.rule.class_ != "error-message"]
+    symptoms = [event for event in attempt.events if event.rule.kind == "symptom"]
+    return [
+        event
+        for event in symptoms
+        if event.rule.class_ != "error-message" and (event.rule.scope != "job" or event.lines_after <= LAST_LINES)
+    ]
 
 
 def _victims(attempt: Attempt) -> list[Event]:
@@ -257,6 +275,19 @@ def _ended_ranks(attempt: Attempt, *classes: str) -> list[Event]:
     }
     ends = [event for event in attempt.events if event.rule.class_ in classes]
     return [event for event in ends if event.rank is None or event.rank not in reporting]
+
+
+def _cancelled_steps(attempt: Attempt) -> list[Event]:
+    """Return ends of steps that Slurm ordered when no task had failed, if the tasks report SIGTERM."""
+    signalled = any(event.rule.name == "terminated" for event in attempt.events)
+    return [
+        event
+        for event in attempt.events
+        if event.rule.name == "step-cancelled"
+        and event.groups.get("time")
+        and signalled
+        and all(end.line.file == event.line.file and end.line.number > event.line.number for end in attempt.ends)
+    ]
 
 
 def _comes_after(attempt: Attempt, culprit: Event, ordered: Event) -> bool:
@@ -300,7 +331,10 @@ def _explain(attempt: Attempt, culprit: Event) -> Event:
         ]
         if not behind:
             break
-        culprit = max(behind, key=lambda event: (event.rule.weight, -event.order))
+        cause = max(behind, key=lambda event: (event.rule.weight, -event.order))
+        if cause.rank is None and cause.rule.scope == "rank" and cause.line.file == culprit.line.file:
+            cause.rank = culprit.rank  # a program that the rank started printed it
+        culprit = cause
     return culprit
 
 

@@ -22,6 +22,10 @@ EXCEPTION, SYSTEM, LINE, WARNING = 4, 3, 2, 1
 """Strengths of events: an exception, a message of Slurm or the kernel, another line, a warning."""
 
 
+NOT_WRITTEN = {"quota", "disk-full", "read-only", "file-limit"}
+"""Classes of errors of writing."""
+
+
 @dataclass(slots=True)
 class Event:
     """A rule that matched a line."""
@@ -220,6 +224,8 @@ class Evidence:
         """Lines that report success, with their attempts."""
         self.last: dict[tuple[str, int | None], LastLine] = {}
         """The last line of each rank in each file."""
+        self.finished: dict[int, dict[int, Line]] = {}
+        """Lines in which ranks report that they have finished, by the number of ranks and by rank."""
         self.hosts: dict[int, str] = {}
         self.node_lists: set[str] = set()
         """Lists of the nodes of the job that a program printed."""

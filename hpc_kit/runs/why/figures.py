@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,10 +30,12 @@ def add_figures(attempt: Attempt, class_: str, fix: str) -> str:
 
 def used_up_memory(attempt: Attempt) -> JobRow | None:
     """Return a step that used nearly all memory that the job had asked for."""
+    of_job = next((row.req_mem for row in attempt.rows if row.req_mem), "")
     for row in attempt.rows:
-        limit, per_cpu = _requested(row.req_mem)
+        asked = row.req_mem or of_job  # sacct may show ReqMem for the job only
+        limit, per_cpu = _requested(asked)
         if limit and not per_cpu and _bytes(row.max_rss) > 0.9 * limit:
-            return row
+            return replace(row, req_mem=asked)
     return None
 
 

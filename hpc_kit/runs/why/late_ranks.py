@@ -160,6 +160,8 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
     if timed_out and len(timed_out) < len(reporting) and reporting >= evidence.ranks:
         # The late rank came after the remaining ranks had given up: it met closed connections.
         reporting = timed_out
+    if timed_out and (found := _finished_early(attempt, reporting)):
+        return found
     reporting |= {rank for end in attempt.ends if end.is_victim and end.reporter == "srun" for rank in end.ranks}
     known = evidence.ranks | (set(range(evidence.world)) if evidence.world <= 4096 else set())
     silent = sorted(known - reporting)
@@ -173,11 +175,23 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
     line = waits[0].line
     if last is not None:
         line = _at(line, last, rank)
-    if last is not None and reports_end_of_inputs(last.text):
+    ended = [each.text for each in by_rank.values() if reports_end_of_inputs(each.text)]
+    if last is not None and last.text in ended and len(ended) < len(by_rank):
         return _event(attempt, "uneven-inputs", line, rank)
     found = _event(attempt, "barrier-timeout-rank" if timed_out else "rank-vanished", line, rank)
     found.is_hint = last is None  # its log may not be among the files
     return found
+
+
+def _finished_early(attempt: Attempt, reporting: set[int]) -> Event | None:
+    """Return the only rank that had finished its batches when the remaining ranks waited for it."""
+    lasts = {key[1]: last for key, last in attempt.evidence.last.items() if key[1] is not None}
+    finished = [rank for rank, last in lasts.items() if reports_end_of_inputs(last.text)]
+    if len(finished) != 1 or finished[0] in reporting:
+        return None
+    rank = finished[0]
+    waits = next(event for event in attempt.events if event.rule.class_ == "collective-timeout")
+    return _event(attempt, "uneven-inputs", _at(waits.line, lasts[rank], rank), rank)
 
 
 def find_absent(attempt: Attempt, culprit: Event) -> Event | None:

@@ -367,7 +367,7 @@ def clean_text(line: bytes) -> str:
 
 
 _RANK_PREFIX = re.compile(
-    r"\[[Rr]ank ?(?P<rank>\d+)\]: ?|\[(?:default|trainer|worker|role)_?(?P<local>\d+)\]: ?"
+    r"\[[Rr]ank ?(?P<rank>\d+)\](?:: ?| )|\[(?:default|trainer|worker|role)_?(?P<local>\d+)\]: ?"
     r"|\[\d+,(?P<mpi>\d+)\](?:<std\w+>)?: ?"
     r"|\[(?P<bare>\d+)\]:? (?!NCCL)"
     r"|\((?:[\w.<>-]+ )?pid=\d+(?:, ip=(?P<host>[\d.]+))?\) ?"
@@ -391,8 +391,17 @@ _RANK_IN_TEXT = re.compile(
     r"\[(?:PG [^\]]*?)?Rank ?(\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\(rank (\d+) in comm \d|\brank=(\d+)\b",
     re.IGNORECASE,
 )
-_SRUN_LABEL = re.compile(r"\s*(\d+): ?")
-_HOST_LABEL = re.compile(r"([a-z][a-z0-9-]*\d[\w.-]*|localhost): ")
+_SRUN_LABEL = re.compile(r"\s*(?P<rank>\d+): ?")
+_HOST_LABEL = re.compile(r"(?P<host>[a-z][a-z0-9-]*\d[\w.-]*|localhost): ")
+_HOST_WORD = r"(?P<host>(?!(?:step|epoch|iter|rank|cuda|batch|worker|device)[-_]?\d|gpu\d\b)[a-z][a-z0-9-]*\d[\w.-]*)"
+_CLEAR_HOST = re.compile(r"(?<!\d)0\d|\d{4}")
+_RANK_AND_HOST_LABELS = (
+    re.compile(rf"\[[Rr](?:ank)? ?(?P<rank>\d+)\]:? {_HOST_WORD}(?::? |$)"),
+    re.compile(rf"\[?{_HOST_WORD}\]?[:/ ] ?\[?[Rr]ank ?(?P<rank>\d+)\]?(?::? |$)"),
+    re.compile(rf"\[?(?P<rank>\d+)[@/]{_HOST_WORD}(?:\]:?|:) ?"),
+)
+"""Labels of programs and site wrappers: `[rank3] n07 `, `n07 [rank3]: `, `3@n07: `."""
+
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
@@ -400,20 +409,28 @@ class Labels(NamedTuple):
     """The label that a launcher writes in front of each line of a file."""
 
     pattern: re.Pattern[str] | None
-    is_rank: bool = False
+    """A pattern with a group `rank` or `host`, or with both."""
 
 
 def detect_labels(path: Path) -> Labels:
-    """Return whether most lines of a file begin with `3: ` (srun --label) or `n3: ` (pdsh, clush)."""
+    """Return the label of most lines of a file: `3: ` (srun --label), `n3: ` (pdsh, clush), or one of rank and host."""
     try:
         with _open(path) as file:
             lines = [line for line in file.read(1 << 14).decode(errors="replace").splitlines() if line.strip()]
     except (OSError, EOFError, gzip.BadGzipFile):
         return Labels(None)
-    for pattern, is_rank in ((_SRUN_LABEL, True), (_HOST_LABEL, False)):
+    for pattern in (_SRUN_LABEL, _HOST_LABEL):
         labelled = sum(pattern.match(line) is not None for line in lines)
         if labelled >= 2 and labelled * 2 > len(lines):
-            return Labels(pattern, is_rank)
+            return Labels(pattern)
+    for pattern in _RANK_AND_HOST_LABELS:
+        found = [(label["rank"], label["host"]) for line in lines if (label := pattern.match(line))]
+        # A host stays the same in all lines of a rank, other words with a number do not. A single one may be a model.
+        hosts = {host for _, host in found}
+        if (len(hosts) > 1 or any(map(_CLEAR_HOST.search, hosts))) and len(set(found)) == len(
+            {rank for rank, _ in found}
+        ) < len(found):
+            return Labels(pattern)
     return Labels(None)
 
 
@@ -421,13 +438,15 @@ def parse_line(log: LogFile, labels: Labels, number: int, text: str) -> Line:
     """Return a line without its prefixes, with the rank, host and time that they give."""
     body, rank, host, time = text, log.rank, log.host, None
     if labels.pattern and (label := labels.pattern.match(body)):
-        rank, host = (int(label[1]), host) if labels.is_rank else (rank, label[1])
+        given = label.groupdict()
+        rank = int(given["rank"]) if "rank" in given else rank
+        host = given.get("host", host)
         body = body[label.end() :]
     for _ in range(4):
         if prefix := _RANK_PREFIX.match(body):
-            given = prefix["rank"] or prefix["mpi"]
+            stated = prefix["rank"] or prefix["mpi"]
             local = prefix["local"] or prefix["bare"]
-            rank = int(given) if given else rank if rank is not None or not local else int(local)
+            rank = int(stated) if stated else rank if rank is not None or not local else int(local)
             host = prefix["host"] or host
         elif prefix := _SYSLOG.match(body) or _STAMP.match(body):
             time = _seconds(prefix)

@@ -28,8 +28,9 @@ fix     ask for more memory (--mem, --mem-per-cpu), or lower what the ranks hold
 ```
 
 `--log` takes output of jobs and ranks in any mix: `slurm-*.out`, logs of single ranks, submitit's `*_log.out` and
-`*_log.err`, `srun --label`, torchrun, mpirun and Ray prefixes, kernel messages, outputs of `sacct`, `squeue` and
-`scontrol show job`, a refusal of sbatch, the script, and folders. Secrets are masked, and terminal escapes are removed.
+`*_log.err`, `srun --label`, torchrun, mpirun and Ray prefixes, labels of rank and host such as
+`[rank3] n07`, kernel messages, outputs of `sacct`, `squeue` and `scontrol show job`, a refusal of sbatch, the script,
+and folders. Secrets are masked, and terminal escapes are removed.
 
 | exit status | meaning |
 |---|---|
@@ -70,7 +71,8 @@ The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit 
    script announced a retry.
 
 A job that Slurm booked as COMPLETED failed if its training ended with an exception: the script hid the exit status.
-It has likely failed if it did nothing after an error, such as a launcher that was not found.
+It has likely failed if it did nothing after an error, such as a launcher that was not found, and if one of its last
+lines says that a file could not be written. Of several submissions in one terminal, the last refusal counts.
 
 An error that hpc-kit itself printed is the cause, and its lines after `do` are the fix. Of a kernel's log, messages
 about other jobs and from days before the job do not count.
@@ -100,7 +102,8 @@ def why_page() -> str:
     """Return the page in Markdown."""
     classes: dict[str, list[Rule]] = defaultdict(list)
     for rule in all_rules():
-        classes[rule.class_].append(rule)
+        # The rule that is named like its class is the general one.
+        classes[rule.class_].insert(0 if rule.name == rule.class_ else len(classes[rule.class_]), rule)
     lines = [_HEAD, "| class | meaning |", "|---|---|"]
     lines += [
         f"| [{name}](#{name}) | {_sentence(classes[name][0])} |" for name in sorted(classes) if name not in _ANSWERS

@@ -29,6 +29,8 @@ class JobRow:
     user: str = ""
     time_limit: str = ""
     elapsed: str = ""
+    comment: str = ""
+    """A comment of an administrator."""
 
     @property
     def is_step(self) -> bool:
@@ -41,6 +43,7 @@ _COLUMNS = {
     "reason": "reason",
     "nodelist(reason)": "reason", "nodelist": "nodes", "maxrss": "max_rss", "reqmem": "req_mem", "user": "user",
     "timelimit": "time_limit", "time_limit": "time_limit", "elapsed": "elapsed", "time": "elapsed",
+    "admincomment": "comment",
 }  # fmt: skip
 MAX_MISSES = 5
 """Lines without a job after which a table counts as ended."""
@@ -123,6 +126,8 @@ class TableParser:
         # A reason may contain spaces: it ends at the next key.
         if found := re.search(r"\bReason=(.*?)(?: [A-Za-z]+=|$)", text):
             values["reason"] = found[1]
+        if found := re.search(r"\bAdminComment=(.+)", text):
+            values["comment"] = found[1]
         if "raw_state" in values:
             self._record.raw_state, self._record.line = values["raw_state"], line
             self._record.state = parse_state(values["raw_state"])
@@ -139,7 +144,7 @@ def _fill(row: JobRow, values: dict[str, str]) -> None:
     if exit_code.strip().isdigit():
         row.exit_code = int(exit_code)
         row.signal = int(signal) if signal.strip().isdigit() else None
-    for name in ("reason", "nodes", "max_rss", "req_mem", "user", "time_limit", "elapsed"):
+    for name in ("reason", "nodes", "max_rss", "req_mem", "user", "time_limit", "elapsed", "comment"):
         value = values.get(name, "").strip()
         if value and value not in {"None", "(null)", "N/A", "Unknown"}:
             setattr(row, name, value)
