@@ -48,7 +48,7 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
     Documented: sbatch(1), --open-mode; slurm.conf(5), JobFileAppend.
     """
     place = _requeues(script)
-    if place is None:
+    if place is None or _skips_finished_work(script):
         return
     if script.options.get("open-mode", "truncate").startswith("t"):
         what = "the log is overwritten when the job starts again"
@@ -60,6 +60,18 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
             if not re.search(r"RESTART_COUNT|date|/dev/|\$\$", file.raw):
                 what = f"{file.raw} is overwritten when the job starts again"
                 yield Problem(file, what, "write >> or tee -a", (launch.line, place.line))
+
+
+def _skips_finished_work(script: BatchScript) -> bool:
+    """Tell whether one start does all of the work, `[ -s "$OUT" ] && exit`: the log of an earlier one is worthless."""
+    if not script.training or any(_RESUMES.search(" ".join(launch.command.texts)) for launch in script.training):
+        return False
+    for step in script.commands_before(script.training[0].command):
+        if step.name == "exit" and step.texts[1:2] in ([], ["0"]) and step.is_conditional:
+            lines = [step.line, *(compound.line for compound in step.compounds[:1])]
+            if any(re.search(r"\s-[efs]\s", script.lines[number - 1]) for number in lines):
+                return True
+    return False
 
 
 def overwritten_files(launch: LaunchLine) -> list[Word]:
@@ -231,11 +243,11 @@ def _finds_checkpoints(step: TracedCommand) -> bool:
     texts = " ".join(step.texts[2:])
     name = re.search(r"-i?name (\S+)", texts)
     deletes = step.name == "find" and re.search(r"-delete\b|\brm\b", texts)
-    some = re.search(r"-([acm](time|min)|newer\w*|empty|size)\b", texts)
+    some = re.search(r"-([acm](time|min)|newer\w*|empty|size|not)\b|!|tmp|temp|part", texts)
     return (
         bool(deletes)
         and not some
-        and (name is None or re.search(r"pth?\b|ckpt|safetensors|checkpoint", name[1]) is not None)
+        and (name is None or re.search(r"(pth?|ckpt|safetensors|checkpoints?)[^A-Za-z]*\Z", name[1]) is not None)
     )
 
 
