@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand, parse
@@ -470,6 +470,7 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     Fix: `set -eo pipefail` at the top; or `exit "${PIPESTATUS[0]}"`; or let srun write the file, with --output.
     Documented: bash(1), Pipelines.
     """
+    yield from _goes_on_after_pipe(script)
     flow = trace_exit_status(script)
     if flow is None or flow.piped_at is None or flow.background:
         return
@@ -481,6 +482,24 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     yield flow.finding(
         what, "write set -eo pipefail at the top; or use srun --output=FILE instead of the pipe", behind.line
     )
+
+
+def _goes_on_after_pipe(script: BatchScript) -> Iterator[Problem]:
+    """Find an earlier training whose failure `set -e` does not see, so that the next program runs anyway."""
+    if "PIPESTATUS" in script.code:
+        return
+    for launch, later in pairwise(script.training):
+        step, place = launch.command, launch.command.position
+        behind = place.pipeline.commands[place.pipeline_index + 1 :]
+        last = behind[-1].words[0].plain if behind and isinstance(behind[-1], SimpleCommand) else None
+        loose = step.in_task or step.in_background or step.is_conditional or step.pipefail or not step.errexit
+        if loose or last != "tee" or not (launch.multiplier or launch.agent) or len(place.chain.pipelines) > 1:
+            continue
+        if any(compound.kind in LOOPS for compound in step.compounds) or later.line <= launch.line:
+            continue
+        what = f"set -e does not see a failure before the pipe: line {later.line} runs after a failed training"
+        remedy = "write set -eo pipefail at the top"
+        yield Problem(launch.stages[0], what, remedy, (step.line, later.line), certain=False)
 
 
 _COUNTS_UP = re.compile(r"\s*(?:\(\(\s*(\w+)\+\+\s*\)\)|let\s+[\"']?(\w+)\+\+[\"']?)\s*(?:;|#|\Z)")

@@ -142,7 +142,7 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     Documented: sbatch(1), --requeue.
     """
     place, training = _requeues(script), script.training
-    if place is None or not training or script.sources_files:
+    if place is None or not training or script.sources_files or _skips_finished_work(script):
         return
     for launch in training:
         words = launch.program.words
@@ -470,9 +470,18 @@ def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:
         uncalled = any(compound.kind == "function" and compound.name not in called for compound in step.compounds)
         trap = step.name == "trap" and len(step.words) > 1
         late = trap or uncalled or id(step) in after or step.in_background
-        uses = _COPIES.search(step.texts[1]) is not None if trap else step.name not in {"rm", "echo"}
+        uses = _copies_in_trap(script, step) if trap else step.name not in {"rm", "echo"}
         if late and uses and any(name in text for name in names for text in texts):
             return True
         if late and _COPIES.match(step.name) and any(text in {".", "*", "./"} for text in texts):
             return True
     return False
+
+
+def _copies_in_trap(script: BatchScript, trap: TracedCommand) -> bool:
+    """Tell whether a trap copies files, itself or with a function."""
+    code = trap.texts[1]
+    called = [
+        each for name, steps in script.functions.items() if re.search(rf"\b{re.escape(name)}\b", code) for each in steps
+    ]
+    return _COPIES.search(code) is not None or any(_COPIES.match(each.name) for each in called)

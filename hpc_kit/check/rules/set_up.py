@@ -286,6 +286,98 @@ def _resembling(name: str, known: set[str]) -> str | None:
     return None
 
 
+_OF_THIS_JOB = re.compile(r"\$\{?SLURM_(JOB_?ID|ARRAY_JOB_ID)\b")
+_MADE_BY_SITE = re.compile(
+    r"(?i)tmp|local|ssd|nvme|jobfs|slurm(?!_SUBMIT_DIR|_JOB_?ID|_ARRAY_JOB_ID)|node|spool|\bjobs?\b"
+)
+_CREATES_NOTHING = frozenset({
+    "declare", "echo", "export", "local", "printf", "readonly", "sacct", "scontrol", "squeue", "sstat", "trap",
+})  # fmt: skip
+
+
+@rule("KIT136", "warning")
+def missing_folder(script: BatchScript) -> Iterator[Problem]:
+    """A folder that nothing has created yet.
+
+    A folder with the job id in its name does not exist before the job runs. `cd` fails, and a command with `>` into the
+    folder does not start. `mkdir` below that line comes too late. Slurm creates no folder for `srun --output` either.
+
+    Fix: `mkdir -p "$RUN"` above the line.
+    Documented: bash(1), Redirections; srun(1), --output.
+    """
+    if not script.is_readable or script.sources_files or script.interpreter in CSH:
+        return
+    outputs = {
+        id(launch.command): text for launch in script.launch_lines if (text := _output_of_step(launch)) is not None
+    }
+    for step in script.commands:
+        if step.in_task or step.is_conditional:
+            continue
+        files = [script.resolve(step.syntax.output.raw.strip("\"'"))] if step.syntax.output is not None else []
+        files += [outputs[id(step)]] if id(step) in outputs else []
+        folders = [file.replace('"', "").rpartition("/")[0] for file in files]
+        if step.name in {"cd", "pushd"} and len(step.words) == 2:
+            folders.append(step.texts[1])
+        for folder in folders:
+            made = _made_later(script, step, folder) if step.name != "cd" else None
+            if (made is None and not _is_of_job(folder)) or _may_exist(script, step, folder):
+                continue
+            what = f"nothing has created {folder} yet"
+            remedy = f"move line {made.line} above this line" if made is not None else f"write mkdir -p {folder} before"
+            yield Problem(step, what, remedy, (made.line if made is not None else None,))
+            return
+
+
+def _output_of_step(launch: LaunchLine) -> str | None:
+    """Return the file of `srun --output`, as far as it is the same for all tasks."""
+    srun = launch.stage("srun")
+    output = srun.option("output", "error") if srun is not None else None
+    return output.text if output is not None and "%" not in output.text.rpartition("/")[0] else None
+
+
+def _is_of_job(folder: str) -> bool:
+    """Tell whether a path names a folder for this job alone, and one that no site creates for its jobs."""
+    parts = [part for part in folder.split("/") if part not in {".", "$HOME", "${HOME}", "~"}]
+    first = next((index for index, part in enumerate(parts) if _OF_THIS_JOB.search(part)), None)
+    if first is None or _MADE_BY_SITE.search("/".join(parts[: first + 1])):
+        return False
+    user = [index for index, part in enumerate(parts[:first]) if re.search(r"\$\{?USER\b", part)]
+    if not folder.startswith(("/", "$")) or folder.startswith(("$HOME", "${HOME}", "$SLURM_SUBMIT_DIR")):
+        return True
+    # Prologs create /scratch/$USER/$SLURM_JOB_ID, but no folder of a project.
+    return first - user[0] > 1 if user else first > 3
+
+
+def _may_exist(script: BatchScript, step: TracedCommand, folder: str) -> bool:
+    """Tell whether an earlier command names a folder, and so may create it."""
+    names = [part for part in folder.split("/") if _OF_THIS_JOB.search(part)] or [folder]
+    chain = [
+        word.plain
+        for pipeline in step.position.chain.pipelines
+        for command in pipeline.commands
+        for word in getattr(command, "words", ())[:1]
+    ]
+    if "mkdir" in chain or not folder or folder in {".", ".."}:
+        return True
+    before = script.commands_before(step)
+    named = any(names[0] in text for each in before if each.name not in _CREATES_NOTHING for text in each.texts[1:])
+    return named or any(
+        part.kind == "command" and "mkdir" in part.text for each in before for part in each.syntax.parts
+    )
+
+
+def _made_later(script: BatchScript, step: TracedCommand, folder: str) -> TracedCommand | None:
+    """Return the command below that creates a folder for the first time."""
+    for later in script.commands_after(step) if folder else ():
+        texts = [text.rstrip("/") for text in later.texts[1:]] if later.name == "mkdir" and not later.in_task else []
+        if later.name in {"cd", "pushd"} and not folder.startswith(("/", "$", "~")):
+            return None
+        made = any(text == folder or text.startswith(folder + "/") for text in texts)
+        if made and not later.is_conditional and later.line > step.line:
+            return later
+    return None
+
+
 _CONFIGURATION = re.compile(r".*\.(json|ya?ml|toml|ini|cfg|conf|config)\Z")
 
 
