@@ -517,8 +517,10 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
     """
     for number, line in enumerate(script.code.split("\n"), start=1):
         match = _COUNTS_UP.match(line)
+        if match is None:
+            continue
         near = max((step for step in script.commands if step.line < number), key=lambda step: step.line, default=None)
-        if match is None or near is None or not near.errexit or near.in_task:
+        if near is None or not near.errexit or near.in_task:
             continue
         name = match[1] or match[2]
         before = [each for each in script.assignments if each.name == name and each.line < number]

@@ -310,6 +310,11 @@ def missing_folder(script: BatchScript) -> Iterator[Problem]:
     outputs = {
         id(launch.command): text for launch in script.launch_lines if (text := _output_of_step(launch)) is not None
     }
+    makers = [
+        step
+        for step in script.commands
+        if step.name in {"cd", "mkdir", "pushd"} and not step.in_task and not step.is_conditional
+    ]
     for step in script.commands:
         if step.in_task or step.is_conditional:
             continue
@@ -319,7 +324,7 @@ def missing_folder(script: BatchScript) -> Iterator[Problem]:
         if step.name in {"cd", "pushd"} and len(step.words) == 2:
             folders.append(step.texts[1])
         for folder in folders:
-            made = _made_later(script, step, folder) if step.name != "cd" else None
+            made = _made_later(makers, step, folder) if step.name != "cd" else None
             if (made is None and not _is_of_job(folder)) or _may_exist(script, step, folder):
                 continue
             what = f"nothing has created {folder} yet"
@@ -366,14 +371,15 @@ def _may_exist(script: BatchScript, step: TracedCommand, folder: str) -> bool:
     )
 
 
-def _made_later(script: BatchScript, step: TracedCommand, folder: str) -> TracedCommand | None:
+def _made_later(makers: list[TracedCommand], step: TracedCommand, folder: str) -> TracedCommand | None:
     """Return the command below that creates a folder for the first time."""
-    for later in script.commands_after(step) if folder else ():
-        texts = [text.rstrip("/") for text in later.texts[1:]] if later.name == "mkdir" and not later.in_task else []
-        if later.name in {"cd", "pushd"} and not folder.startswith(("/", "$", "~")):
+    for later in makers if folder else ():
+        if later.line <= step.line:
+            continue
+        if later.name != "mkdir" and not folder.startswith(("/", "$", "~")):
             return None
-        made = any(text == folder or text.startswith(folder + "/") for text in texts)
-        if made and not later.is_conditional and later.line > step.line:
+        texts = [text.rstrip("/") for text in later.texts[1:]] if later.name == "mkdir" else []
+        if any(text == folder or text.startswith(folder + "/") for text in texts):
             return later
     return None
 
