@@ -205,7 +205,7 @@ def nested_submission(script: BatchScript) -> Iterator[Problem]:
 
 
 _DEPENDENCY = re.compile(r"(?:\s-d[\s=]*|\s--dependency[\s=]+)(\S+)")
-_PARSED = re.compile(r"\$\(sbatch\b[^)]*(--parsable|\|)")
+_PARSED = re.compile(r"(\$\(|`)sbatch\b[^)`]*(--parsable|\|)")
 
 
 @rule("KIT429")
@@ -228,7 +228,7 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
             for dependency in _DEPENDENCY.findall(code):
                 names = [first or second for first, second in re.findall(r"\$(?:(\w+)|\{(\w+)\})", dependency)]
                 line = next((messages[name] for name in names if name in messages), None)
-                if line is not None or (dependency.endswith("$(sbatch") and not _PARSED.search(code)):
+                if line is not None or (dependency.endswith(("$(sbatch", "`sbatch")) and not _PARSED.search(code)):
                     what = "the dependency is the text 'Submitted batch job ...', not a job id"
                     yield Problem(step, what, "write sbatch --parsable", (line,))
                     return
@@ -236,15 +236,18 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
         for each in [*step.syntax.assignments, *filter(None, declared)]:
             messages.pop(each.name, None)
             value = each.value.parts[0] if len(each.value.parts) == 1 and each.value.elements is None else None
-            if value is not None and value.kind == "command" and _is_message(value.text):
+            if value is not None and value.kind == "command" and _is_message(script, value.text):
                 messages[each.name] = value.origin.line
 
 
 _DECLARES = frozenset({"declare", "export", "local", "readonly", "typeset"})
 
 
-def _is_message(code: str) -> bool:
+def _is_message(script: BatchScript, code: str) -> bool:
     """Tell whether a `$(...)` is the message of sbatch, rather than a job id or the output of a pipe."""
+    body = script.functions.get(code.split(None, 1)[0], []) if "|" not in code and code.strip() else []
+    if body and body[-1].name == "sbatch" and len(body[-1].position.pipeline.commands) == 1:
+        return all("--parsable" not in each.texts for each in body) and "--parsable" not in code
     return re.match(r"\s*sbatch\s[^|]*\Z", code) is not None and "--parsable" not in code
 
 

@@ -158,6 +158,7 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
     place = agent or launch.multiplier or launch.program
     lines = (script.line_of("gpus-per-node", "gres", "gpus-per-task", "gpus"), launch.line)
     count = f"{gpus} GPU{'s' * (gpus > 1)}"
+    stated = bool(script.options.keys() & {"ntasks", "ntasks-per-node"})
     if processes > gpus:
         what = f"{processes} processes per node, but {count}: some processes have no device"
         certain = agent is not None and not launch.has_default_count
@@ -173,8 +174,8 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
         # A program that starts processes of its own has a larger WORLD_SIZE.
         what = f"{processes} task{'s' * (processes > 1)} per node, as WORLD_SIZE says, but {count}: the rest is idle"
         yield Problem(place, what, f"use --ntasks-per-node={gpus}, or request fewer GPUs", lines, certain=False)
-    elif _is_total_of_node(script, launch, size) or (processes > 1 and _takes_ranks_of_slurm(launch)):
-        what = f"{processes} tasks per node, but {count}: the rest is idle"
+    elif _is_total_of_node(script, launch, size) or (stated and _takes_ranks_of_slurm(launch)):
+        what = f"{processes} task{'s' * (processes > 1)} per node, but {count}: the rest is idle"
         remedy = f"use --ntasks-per-node={gpus}, or request fewer GPUs"
         yield Problem(place, what, remedy, (*lines, script.line_of("ntasks")), certain=False)
 

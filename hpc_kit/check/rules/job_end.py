@@ -199,11 +199,12 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
 
 def _cancelled(flow: ExitStatusFlow | None) -> Iterator[Problem]:
     """Find a job that cancels itself at its end."""
-    last = flow.followers[-1] if flow is not None and flow.followers else None
-    own = last is not None and re.fullmatch(r"\$\{?SLURM_JOB_?ID\}?", last.texts[-1] if last.words else "")
-    if last is not None and own and last.name == "scancel" and len(last.words) == 2 and not last.is_conditional:
+    for step in flow.followers if flow is not None else ():
+        own = len(step.words) == 2 and re.fullmatch(r"\$\{?SLURM_JOB_?ID\}?", step.texts[1])
+        if step.name != "scancel" or not own or step.is_conditional:
+            continue
         what = "every job ends as CANCELLED, also after a success: jobs that depend on it (afterok) never start"
-        yield Problem(last, what, "remove scancel: Slurm ends all steps with the batch script", certain=False)
+        yield Problem(step, what, "remove scancel: Slurm ends all steps with the batch script", certain=False)
 
 
 def _thrown_away(script: BatchScript) -> Iterator[Problem]:
@@ -491,15 +492,21 @@ def _goes_on_after_pipe(script: BatchScript) -> Iterator[Problem]:
     for launch, later in pairwise(script.training):
         step, place = launch.command, launch.command.position
         behind = place.pipeline.commands[place.pipeline_index + 1 :]
-        last = behind[-1].words[0].plain if behind and isinstance(behind[-1], SimpleCommand) else None
+        trains = launch.agent or (launch.multiplier and launch.program.option("file", "module")) or _is_training(launch)
         loose = step.in_task or step.in_background or step.is_conditional or step.pipefail or not step.errexit
-        if loose or last != "tee" or not (launch.multiplier or launch.agent) or len(place.chain.pipelines) > 1:
+        if loose or not behind or not trains or len(place.chain.pipelines) > 1:
             continue
         if any(compound.kind in LOOPS for compound in step.compounds) or later.line <= launch.line:
             continue
         what = f"set -e does not see a failure before the pipe: line {later.line} runs after a failed training"
         remedy = "write set -eo pipefail at the top"
         yield Problem(launch.stages[0], what, remedy, (step.line, later.line), certain=False)
+
+
+def _is_training(launch: LaunchLine) -> bool:
+    """Tell whether the name of a program says that it trains."""
+    file = launch.program.option("file", "module")
+    return file is not None and re.search(r"train|tun(e|ing)", file.text) is not None
 
 
 _COUNTS_UP = re.compile(r"\s*(?:\(\(\s*(\w+)\+\+\s*\)\)|let\s+[\"']?(\w+)\+\+[\"']?)\s*(?:;|#|\Z)")

@@ -12,7 +12,7 @@ from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import TASK_VARIABLES
 from hpc_kit.check.launch_lines import LaunchLine
-from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.slurm.job_variables import JOB_VARIABLES
 
 _MODULES = frozenset({"ml", "module"})
@@ -307,37 +307,39 @@ def missing_folder(script: BatchScript) -> Iterator[Problem]:
     """
     if not script.is_readable or script.sources_files or script.interpreter in CSH:
         return
-    outputs = {
-        id(launch.command): text for launch in script.launch_lines if (text := _output_of_step(launch)) is not None
-    }
     makers = [
         step
         for step in script.commands
         if step.name in {"cd", "mkdir", "pushd"} and not step.in_task and not step.is_conditional
     ]
+    steps = {id(launch.command): launch for launch in script.launch_lines}
     for step in script.commands:
         if step.in_task or step.is_conditional:
             continue
-        files = [script.resolve(step.syntax.output.raw.strip("\"'"))] if step.syntax.output is not None else []
-        files += [outputs[id(step)]] if id(step) in outputs else []
-        folders = [file.replace('"', "").rpartition("/")[0] for file in files]
-        if step.name in {"cd", "pushd"} and len(step.words) == 2:
-            folders.append(step.texts[1])
-        for folder in folders:
+        for place, folder in _folders_of(script, step, steps.get(id(step))):
             made = _made_later(makers, step, folder) if step.name != "cd" else None
             if (made is None and not _is_of_job(folder)) or _may_exist(script, step, folder):
                 continue
             what = f"nothing has created {folder} yet"
             remedy = f"move line {made.line} above this line" if made is not None else f"write mkdir -p {folder} before"
-            yield Problem(step, what, remedy, (made.line if made is not None else None,))
+            yield Problem(place, what, remedy, (step.line, made.line if made is not None else None))
             return
 
 
-def _output_of_step(launch: LaunchLine) -> str | None:
-    """Return the file of `srun --output`, as far as it is the same for all tasks."""
-    srun = launch.stage("srun")
+def _folders_of(script: BatchScript, step: TracedCommand, launch: LaunchLine | None) -> Iterator[tuple[Place, str]]:
+    """Yield the folders that must exist when a command starts, each with its position."""
+    if step.name in {"cd", "pushd"} and len(step.words) == 2:
+        yield step, step.texts[1]
+    if step.syntax.output is not None:
+        yield step.syntax.output, script.resolve(step.syntax.output.raw).replace('"', "").rpartition("/")[0]
+    if step.name == "tee":
+        yield from ((word, word.text.rpartition("/")[0]) for word in step.words[1:])
+    if step.name == "cp" and step.texts[-1].endswith("/"):
+        yield step, step.texts[-1].rstrip("/")
+    srun = launch.stage("srun") if launch is not None else None
     output = srun.option("output", "error") if srun is not None else None
-    return output.text if output is not None and "%" not in output.text.rpartition("/")[0] else None
+    if output is not None and "%" not in output.text.rpartition("/")[0]:
+        yield step, output.text.rpartition("/")[0]
 
 
 def _is_of_job(folder: str) -> bool:
@@ -350,7 +352,8 @@ def _is_of_job(folder: str) -> bool:
     if not folder.startswith(("/", "$")) or folder.startswith(("$HOME", "${HOME}", "$SLURM_SUBMIT_DIR")):
         return True
     # Prologs create /scratch/$USER/$SLURM_JOB_ID, but no folder of a project.
-    return first - user[0] > 1 if user else first > 3
+    least = 1 if folder.startswith("$") else 3
+    return first - user[0] > 1 if user else first > least
 
 
 def _may_exist(script: BatchScript, step: TracedCommand, folder: str) -> bool:
@@ -362,7 +365,7 @@ def _may_exist(script: BatchScript, step: TracedCommand, folder: str) -> bool:
         for command in pipeline.commands
         for word in getattr(command, "words", ())[:1]
     ]
-    if "mkdir" in chain or not folder or folder in {".", ".."}:
+    if "mkdir" in chain or "$(" in folder or folder in {"", ".", ".."}:
         return True
     before = script.commands_before(step)
     named = any(names[0] in text for each in before if each.name not in _CREATES_NOTHING for text in each.texts[1:])
@@ -379,7 +382,7 @@ def _made_later(makers: list[TracedCommand], step: TracedCommand, folder: str) -
         if later.name != "mkdir" and not folder.startswith(("/", "$", "~")):
             return None
         texts = [text.rstrip("/") for text in later.texts[1:]] if later.name == "mkdir" else []
-        if any(text == folder or text.startswith(folder + "/") for text in texts):
+        if folder in texts:
             return later
     return None
 
