@@ -292,7 +292,9 @@ class CommandTrace:
         """Trace the body of a function at its first call, with the variables that are equal at all calls."""
         function, outer = self._functions[step.name], self.variables
         inside = outer.copy()
-        calls = self.calls.setdefault(step.name, FunctionCalls([], any(map(_runs_arguments, _commands_of(function)))))
+        if step.name not in self.calls:
+            self.calls[step.name] = FunctionCalls([], any(map(_runs_arguments, _commands_of(function))))
+        calls = self.calls[step.name]
         # An unknown word may be several, which matters for `$1` but not for a command in the arguments.
         passed_on = any(word.text in {"$@", "$*"} for word in step.words[1:])
         several = any(word.is_unknown and not word.text.startswith(("$SLURM", "${SLURM")) for word in step.words[1:])

@@ -54,6 +54,26 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad("KIT136", HEAD + "cd runs/$SLURM_JOB_ID\npython t.py\n", 2, W, "nothing has created runs/$SLURM_JOB_ID"),
+    Bad("KIT136", HEAD + "srun -o ~/r/$SLURM_JOB_ID/%t.log python t.py\n", 2, W, "nothing has created ~/r/"),
+    Bad("KIT136", HEAD + "python t.py > logs/a\nmkdir -p logs\n", 2, W, "nothing has created logs yet"),
+    Bad("KIT429", HEAD + "sbatch -d afterok:$(sbatch a.sh) b.sh\n", 2, E, "not a job id"),
+    Bad("KIT429", HEAD + "a=`sbatch a.sh`\nb=$(sbatch --dependency=afterany:$a b.sh)\n", 3, E, "not a job id"),
+    Bad(
+        "KIT403", HEAD + "set -e\nsrun python a.py | tee l\npython b.py\n", 3, W, "line 4 runs after a failed training"
+    ),
+    Bad("KIT123", GPUS + "#SBATCH --mem-per-gpu=960G\npython t.py\n", 3, W, "3.75 TiB on a node"),
+    Bad("KIT123", HEAD + "#SBATCH --mem=64000G\npython t.py\n", 2, W, "is 62.5 TiB"),
+    Bad(
+        "KIT208", HEAD + "#SBATCH -N 2 -n 4 --gpus-per-node=4\nsrun python t.py\n", 3, W, "2 tasks per node, but 4 GPUs"
+    ),
+    Bad(
+        "KIT209",
+        HEAD + "#SBATCH -n 1\nset -u\necho $SLURM_ARRAY_TASK_ID\npython t.py\n",
+        4,
+        W,
+        "the job has no --array",
+    ),
     Bad("KIT428", HEAD + "O=/tmp/o\nf() { python t.py --output-dir $O; }\nf\n", 2, W, "/tmp/o is on the disk"),
     Bad(
         "KIT204",
@@ -923,6 +943,22 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT136", HEAD + "cd /scratch/$USER/$SLURM_JOB_ID\npython t.py\n"),
+    ("KIT136", HEAD + "f() { mkdir -p $1; }\nf runs/$SLURM_JOB_ID\ncd runs/$SLURM_JOB_ID\npython t.py\n"),
+    ("KIT136", HEAD + "python t.py > logs/a\ncd b\nmkdir -p logs\npython u.py > logs/b\n"),
+    ("KIT429", HEAD + "a=$(sbatch a.sh)\nsbatch -d afterok:${a##* } b.sh\n"),
+    ("KIT429", HEAD + "a=$(sbatch a.sh | cut -d' ' -f4)\nsbatch -d afterok:$a b.sh\n"),
+    ("KIT403", HEAD + "set -e\nsrun hostname | tee l\npython b.py | tee l\npython c.py\n"),
+    ("KIT123", GPUS + "#SBATCH --mem-per-gpu=240G\npython t.py\n"),
+    ("KIT123", HEAD + "#SBATCH -p bigmem --mem=18T\npython t.py\n"),
+    ("KIT208", HEAD + "#SBATCH -N 2 --ntasks-per-node=2 --gpus-per-node=4\nsrun python t.py\n"),
+    ("KIT209", HEAD + "#SBATCH -n 1\necho $SLURM_ARRAY_TASK_ID\npython t.py\n"),
+    ("KIT209", HEAD + "set -u\nif ((${SLURM_RESTART_COUNT:-0})); then echo $SLURM_RESTART_COUNT; fi\npython t.py\n"),
+    ("KIT122", HEAD + "#SBATCH --time=8:00\npython export_onnx.py\n"),
+    ("KIT253", HEAD + "#SBATCH -a 0-1\nL=(a b)\npython t.py --video ${L[SLURM_ARRAY_TASK_ID]} --out-dir o\n"),
+    ("KIT413", GPUS + "#SBATCH --requeue\n[ -s $1 ] && exit\npython t.py --out $1\n"),
+    ("KIT416", GPUS + "#SBATCH --requeue\nfind /a/b -name '*.pt.tmp' -delete\npython t.py --ckpt-dir /a/b\n"),
+    ("KIT428", HEAD + "f() { cp -r $1 ~; }\ntrap 'f $TMPDIR/o' EXIT\npython t.py --out $TMPDIR/o\n"),
     ("KIT225", FOUR + 'f() { srun -n 1 ray start "${@:2}" --block & }\nf h --head\nf i --address=h:1\nwait\n'),
     ("KIT304", GPUS + 'H=h\nsrun -n 1 python t.py --addr "$(head -n 1 "$H")"\n'),
     ("KIT125", HEAD + "module load cuda\n(module purge; ffmpeg -i a b)\npython t.py\n"),

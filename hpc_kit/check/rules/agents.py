@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Origin, SimpleCommand, as_assignment, with_nested_parts
+from hpc_kit.check.bash_syntax import Origin, Part, SimpleCommand, as_assignment, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
@@ -254,24 +254,54 @@ def unset_slurm_variables(script: BatchScript) -> Iterator[Problem]:
 
 def _unset_at_first(script: BatchScript) -> Iterator[Problem]:
     """Find variables of arrays in a job without one, and of restarts where an unset variable ends the script."""
-    lines = script.code.split("\n")
-    nounset = next((number for number, line in enumerate(lines, start=1) if re.match(_NOUNSET, line)), None)
-    tested = re.search(r"-[zvn]\s+\"?(\$\{?)?SLURM_(RESTART_COUNT|ARRAY)|\[\[? -v SLURM_", script.code)
-    # A comment may tell how to submit the script as an array.
-    is_array = "array" in script.options or re.search(r"(?i)--array|\barray\b", script.text) or script.sources_files
-    for part in with_nested_parts(part for step in script.commands for part in step.syntax.parts):
-        if part.kind == "variable" and not re.match(r":?[-+?=]", part.detail):
-            names = re.findall(r"SLURM_(?:ARRAY_(?:TASK|JOB)_ID|RESTART_COUNT)\b", part.text + part.detail)
-        else:
-            names = re.findall(r"SLURM_ARRAY_TASK_ID\b", part.text) if part.kind == "arithmetic" else []
-        name = names[0] if names and not tested and names[0] not in script.assigned else None
-        if name == "SLURM_RESTART_COUNT" and nounset is not None and part.origin.line > nounset:
-            what = "$SLURM_RESTART_COUNT is not set at the first start: set -u ends the script"
-            yield Problem(part.origin, what, "write ${SLURM_RESTART_COUNT:-0}", (nounset,), certain=True)
-            return
-        if name is not None and name.startswith("SLURM_ARRAY") and not is_array and script.directives.lines:
-            yield Problem(part.origin, f"${name} is not set: the job has no --array", "add #SBATCH --array=...")
-            return
+    for step in script.commands:
+        for part in with_nested_parts(step.syntax.parts):
+            name = _read_without_default(part)
+            if name is None or name in script.assigned or _may_be_unset(script, name):
+                continue
+            nounset = _line_of_nounset(script, step.line)
+            if name == "SLURM_RESTART_COUNT" and nounset is not None and not step.in_task:
+                what = "$SLURM_RESTART_COUNT is not set at the first start: set -u ends the script"
+                yield Problem(part.origin, what, "write ${SLURM_RESTART_COUNT:-0}", (nounset,), certain=True)
+                return
+            # Without set -u, a log with an empty index is harmless.
+            harmless = step.name in {"echo", "printf"} and step.syntax.output is None and nounset is None
+            if name.startswith("SLURM_ARRAY") and not _may_be_array(script) and not harmless:
+                yield Problem(part.origin, f"${name} is not set: the job has no --array", "add #SBATCH --array=...")
+                return
+
+
+def _read_without_default(part: Part) -> str | None:
+    """Return the variable of an array or a restart that a part of a word reads, unless `${NAME:-...}` allows for it."""
+    if part.kind == "variable" and not re.match(r":?[-+?=]", part.detail):
+        names = re.findall(r"SLURM_(?:ARRAY_(?:TASK|JOB)_ID|RESTART_COUNT)\b", part.text + part.detail)
+    else:
+        names = re.findall(r"SLURM_ARRAY_TASK_ID\b", part.text) if part.kind == "arithmetic" else []
+    return names[0] if names else None
+
+
+def _may_be_unset(script: BatchScript, name: str) -> bool:
+    """Tell whether the script tests a variable, or has a default for it anywhere: it then allows for both cases."""
+    name = name if name == "SLURM_RESTART_COUNT" else "SLURM_ARRAY_(TASK|JOB)_ID"
+    test = rf"-[zvn]\s+\"?(\$\{{?)?{name}\b|\$\{{{name}:?[-+=?]|\[\[?\s+\"?\$\{{?{name}\}}?\"?\s*(\]|[!=]=?\s*\"\")"
+    return re.search(test, script.code) is not None
+
+
+def _may_be_array(script: BatchScript) -> bool:
+    """Tell whether the job is an array, or a comment tells how to submit it as one."""
+    named = re.search(r"(?i)--array|array\b|\bsbatch\b.*\s-a\s*[\d$<{\[]", script.text)
+    return "array" in script.options or named is not None or script.sources_files
+
+
+def _line_of_nounset(script: BatchScript, line: int) -> int | None:
+    """Return the line of the `set -u` that is in effect in a line."""
+    found = None
+    for number, text in enumerate(script.code.split("\n")[: line - 1], start=1):
+        if re.match(_NOUNSET, text):
+            found = number
+        elif re.match(r"\s*set\s+(\+[A-Za-z]*u|\+o\s+nounset)", text):
+            found = None
+    return found
 
 
 _NOUNSET = r"\s*set\s+(-[A-Za-z]*u|.*-o\s+nounset)"

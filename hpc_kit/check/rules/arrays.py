@@ -262,8 +262,10 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
         files = [text for name in _OUTPUTS if (text := launch.argument(name)) is not None]
         file = next((text for text in files if _FILE.match(_SAME_FOR_ALL.sub("", text.text))), None)
         folder = launch.argument(*_OUTPUT_FOLDERS)
-        if folder is None and (_trains_with_hugging_face(launch) or not _knows_element(launch)):
+        if folder is None and (_trains_with_hugging_face(launch) or _hides_element(launch)):
             folder = launch.argument("output-dir", "out-dir", "outdir", "out", "run-dir", "work-dir", "save")
+        if folder is not None and not folder.text.startswith(("/", "$")) and _moves_to_own_folder(script, launch):
+            folder = None
         name = launch.argument("name", "run-name", "exp-name", "experiment", "experiment-name", "run-id", "tag")
         names_run = name is not None and "$" in name.text
         if file is not None:
@@ -283,8 +285,37 @@ def _trains_with_hugging_face(launch: LaunchLine) -> bool:
     return any(re.match(r"--(do|per[-_]device)[-_]train", word.text) for word in launch.program.words)
 
 
-def _knows_element(launch: LaunchLine) -> bool:
-    """Tell whether the program gets the index, or nothing that differs between the elements."""
+_SETTINGS = re.compile(
+    r"(?i)-*([-\w]+\.)*\w*(lr|learning[-_]rate|seed|wd|decay|batch([-_]size)?|bs|dropout|alpha|beta|gamma|lambda|temp\w*"
+    r"|width|depth|layers?|hidden|dim|epochs|momentum|eps|warmup|optim\w*|loss|rank)\Z"
+)
+
+
+_CONFIGURES = re.compile(r"(?i)conf|cfg|arch|\A-*model\Z|\A\$")
+
+
+def _hides_element(launch: LaunchLine) -> bool:
+    """Tell whether a setting of the training differs between the elements, and the program does not get the index.
+
+    A program with another input for each element mostly names its results after the input.
+    """
+    words = launch.program.words[1:]
     # An element of a list does not tell the index that selected it.
-    texts = [re.sub(rf"\$\{{{NAME}\[[^]]*\]\}}", "$?", word.text) for word in launch.program.words[1:]]
-    return any(_INDEX in text for text in texts) or not any("$" in _SAME_FOR_ALL.sub("", text) for text in texts)
+    texts = [re.sub(rf"\$\{{{NAME}\[[^]]*\]\}}", "$?", word.text) for word in words]
+    if any(_INDEX in text for text in texts):
+        return False
+    differs = [index for index, text in enumerate(texts) if "$" in _SAME_FOR_ALL.sub("", text)]
+    named = [texts[index].partition("=")[0] if "=" in texts[index] else texts[max(index - 1, 0)] for index in differs]
+    options = [
+        name if name.startswith("-") or "=" in texts[index] else "$" for name, index in zip(named, differs, strict=True)
+    ]
+    if any(re.search("train|tun(e|ing)", word.text) for word in words[:2]):
+        # A training with another configuration for each element.
+        return bool(options) and all(_SETTINGS.match(option) or _CONFIGURES.search(option) for option in options)
+    return bool(options) and all(map(_SETTINGS.match, options))
+
+
+def _moves_to_own_folder(script: BatchScript, launch: LaunchLine) -> bool:
+    """Tell whether a `cd` before the training goes to a folder of the element alone."""
+    moves = [step for step in script.commands_before(launch.command) if step.name in {"cd", "pushd"} and step.words[1:]]
+    return bool(moves) and "$" in _SAME_FOR_ALL.sub("", moves[-1].texts[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import SimpleCommand
+from hpc_kit.check.bash_syntax import SimpleCommand, as_assignment
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, TracedCommand
 from hpc_kit.check.edits import Edit
@@ -202,6 +202,53 @@ def nested_submission(script: BatchScript) -> Iterator[Problem]:
         if launch.multiplier is None and wrap is not None and "--wrap" in " ".join(texts) and not clean:
             what = "this srun inherits the SLURM_ variables of the present job"
             yield Problem(program, what, "write sbatch --export=NONE ..., or unset SLURM_... before", (launch.line,))
+
+
+_DEPENDENCY = re.compile(r"(?:\s-d[\s=]*|\s--dependency[\s=]+)(\S+)")
+_PARSED = re.compile(r"(\$\(|`)sbatch\b[^)`]*(--parsable|\|)")
+
+
+@rule("KIT429")
+def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
+    """A dependency on the message of sbatch instead of a job id.
+
+    sbatch prints `Submitted batch job 123`. With that text in --dependency, sbatch refuses the next job ("Job
+    dependency problem").
+
+    Fix: `id=$(sbatch --parsable FILE)`.
+    Documented: sbatch(1), --parsable.
+    """
+    if "sbatch" in script.functions:
+        return
+    messages: dict[str, int] = {}
+    for step in script.commands:
+        inside = [part.text for part in step.syntax.parts if part.kind == "command"]
+        own = [" ".join(word.raw for word in step.syntax.words)] if step.name == "sbatch" else []
+        for code in [*own, *(text for text in inside if text.lstrip().startswith("sbatch"))]:
+            for dependency in _DEPENDENCY.findall(code):
+                names = [first or second for first, second in re.findall(r"\$(?:(\w+)|\{(\w+)\})", dependency)]
+                line = next((messages[name] for name in names if name in messages), None)
+                if line is not None or (dependency.endswith(("$(sbatch", "`sbatch")) and not _PARSED.search(code)):
+                    what = "the dependency is the text 'Submitted batch job ...', not a job id"
+                    yield Problem(step, what, "write sbatch --parsable", (line,))
+                    return
+        declared = [as_assignment(word) for word in step.syntax.words[1:]] if step.name in _DECLARES else []
+        for each in [*step.syntax.assignments, *filter(None, declared)]:
+            messages.pop(each.name, None)
+            value = each.value.parts[0] if len(each.value.parts) == 1 and each.value.elements is None else None
+            if value is not None and value.kind == "command" and _is_message(script, value.text):
+                messages[each.name] = value.origin.line
+
+
+_DECLARES = frozenset({"declare", "export", "local", "readonly", "typeset"})
+
+
+def _is_message(script: BatchScript, code: str) -> bool:
+    """Tell whether a `$(...)` is the message of sbatch, rather than a job id or the output of a pipe."""
+    body = script.functions.get(code.split(None, 1)[0], []) if "|" not in code and code.strip() else []
+    if body and body[-1].name == "sbatch" and len(body[-1].position.pipeline.commands) == 1:
+        return all("--parsable" not in each.texts for each in body) and "--parsable" not in code
+    return re.match(r"\s*sbatch\s[^|]*\Z", code) is not None and "--parsable" not in code
 
 
 @rule("KIT426", "warning")

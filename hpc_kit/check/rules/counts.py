@@ -158,6 +158,7 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
     place = agent or launch.multiplier or launch.program
     lines = (script.line_of("gpus-per-node", "gres", "gpus-per-task", "gpus"), launch.line)
     count = f"{gpus} GPU{'s' * (gpus > 1)}"
+    stated = bool(script.options.keys() & {"ntasks", "ntasks-per-node"})
     if processes > gpus:
         what = f"{processes} processes per node, but {count}: some processes have no device"
         certain = agent is not None and not launch.has_default_count
@@ -173,6 +174,23 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
         # A program that starts processes of its own has a larger WORLD_SIZE.
         what = f"{processes} task{'s' * (processes > 1)} per node, as WORLD_SIZE says, but {count}: the rest is idle"
         yield Problem(place, what, f"use --ntasks-per-node={gpus}, or request fewer GPUs", lines, certain=False)
+    elif _is_total_of_node(script, launch, size) or (stated and _takes_ranks_of_slurm(launch)):
+        what = f"{processes} task{'s' * (processes > 1)} per node, but {count}: the rest is idle"
+        remedy = f"use --ntasks-per-node={gpus}, or request fewer GPUs"
+        yield Problem(place, what, remedy, (*lines, script.line_of("ntasks")), certain=False)
+
+
+def _is_total_of_node(script: BatchScript, launch: LaunchLine, size: JobSize) -> bool:
+    """Tell whether --ntasks, which counts the tasks of all nodes, is the number of GPUs of one."""
+    per_node = "ntasks-per-node" in script.options or any("ntasks-per-node" in stage.options for stage in launch.stages)
+    several = size.nodes is not None and size.nodes > 1 and (size.tasks_per_node or 0) > 1
+    return several and not per_node and size.ntasks == size.gpus_per_node and launch.program.kind == "python"
+
+
+def _takes_ranks_of_slurm(launch: LaunchLine) -> bool:
+    """Tell whether an option such as `--launcher slurm` makes each task of srun one rank."""
+    argument = launch.argument("launcher", "dist-init", "init", "init-method", "env", "cluster", "dist-launcher")
+    return argument is not None and argument.text == "slurm"
 
 
 @rule("KIT210")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand, parse
@@ -199,11 +199,12 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
 
 def _cancelled(flow: ExitStatusFlow | None) -> Iterator[Problem]:
     """Find a job that cancels itself at its end."""
-    last = flow.followers[-1] if flow is not None and flow.followers else None
-    own = last is not None and re.fullmatch(r"\$\{?SLURM_JOB_?ID\}?", last.texts[-1] if last.words else "")
-    if last is not None and own and last.name == "scancel" and len(last.words) == 2 and not last.is_conditional:
+    for step in flow.followers if flow is not None else ():
+        own = len(step.words) == 2 and re.fullmatch(r"\$\{?SLURM_JOB_?ID\}?", step.texts[1])
+        if step.name != "scancel" or not own or step.is_conditional:
+            continue
         what = "every job ends as CANCELLED, also after a success: jobs that depend on it (afterok) never start"
-        yield Problem(last, what, "remove scancel: Slurm ends all steps with the batch script", certain=False)
+        yield Problem(step, what, "remove scancel: Slurm ends all steps with the batch script", certain=False)
 
 
 def _thrown_away(script: BatchScript) -> Iterator[Problem]:
@@ -470,6 +471,7 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     Fix: `set -eo pipefail` at the top; or `exit "${PIPESTATUS[0]}"`; or let srun write the file, with --output.
     Documented: bash(1), Pipelines.
     """
+    yield from _goes_on_after_pipe(script)
     flow = trace_exit_status(script)
     if flow is None or flow.piped_at is None or flow.background:
         return
@@ -481,6 +483,30 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     yield flow.finding(
         what, "write set -eo pipefail at the top; or use srun --output=FILE instead of the pipe", behind.line
     )
+
+
+def _goes_on_after_pipe(script: BatchScript) -> Iterator[Problem]:
+    """Find an earlier training whose failure `set -e` does not see, so that the next program runs anyway."""
+    if "PIPESTATUS" in script.code:
+        return
+    for launch, later in pairwise(script.training):
+        step, place = launch.command, launch.command.position
+        behind = place.pipeline.commands[place.pipeline_index + 1 :]
+        trains = launch.agent or (launch.multiplier and launch.program.option("file", "module")) or _is_training(launch)
+        loose = step.in_task or step.in_background or step.is_conditional or step.pipefail or not step.errexit
+        if loose or not behind or not trains or len(place.chain.pipelines) > 1:
+            continue
+        if any(compound.kind in LOOPS for compound in step.compounds) or later.line <= launch.line:
+            continue
+        what = f"set -e does not see a failure before the pipe: line {later.line} runs after a failed training"
+        remedy = "write set -eo pipefail at the top"
+        yield Problem(launch.stages[0], what, remedy, (step.line, later.line), certain=False)
+
+
+def _is_training(launch: LaunchLine) -> bool:
+    """Tell whether the name of a program says that it trains."""
+    file = launch.program.option("file", "module")
+    return file is not None and re.search(r"train|tun(e|ing)", file.text) is not None
 
 
 _COUNTS_UP = re.compile(r"\s*(?:\(\(\s*(\w+)\+\+\s*\)\)|let\s+[\"']?(\w+)\+\+[\"']?)\s*(?:;|#|\Z)")
@@ -498,8 +524,10 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
     """
     for number, line in enumerate(script.code.split("\n"), start=1):
         match = _COUNTS_UP.match(line)
+        if match is None:
+            continue
         near = max((step for step in script.commands if step.line < number), key=lambda step: step.line, default=None)
-        if match is None or near is None or not near.errexit or near.in_task:
+        if near is None or not near.errexit or near.in_task:
             continue
         name = match[1] or match[2]
         before = [each for each in script.assignments if each.name == name and each.line < number]

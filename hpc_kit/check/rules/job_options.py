@@ -486,7 +486,11 @@ def shared_mig_devices(script: BatchScript) -> Iterator[Problem]:
 _HOURS = frozenset({12, 24, 36, 48, 72, 96, 120, 168})
 _SHORT_TIME = re.compile(r"0?[1-4]:00|0?0:\d\d")
 _RATHER_HOURS = re.compile(r"0?[68]:00|1[68]:00")
-_BRIEF = re.compile(r"(?i)test|debug|short|quick|smoke|dev|express|minute|\bmin\b|benchmark|bench")
+_BRIEF = re.compile(
+    r"(?i)test|debug|short|quick|smoke|dev|express|minute|\bmin\b|bench|tutorial|course|exercise|lecture|demo|example|toy"
+    r"|mnist|hello|sanity|profil|warm"
+)
+_LONG_WORK = re.compile(r"(?i)train|tun(e|ing)|sft|dpo|distil")
 _UNITS = re.compile(
     r"(?i)\b\d*\s*(h|hrs?|hours?|d|days?)\b|\b(one|two|three|four|five|six|eight|ten|twelve)\s+(hours?|days?)"
 )
@@ -518,13 +522,18 @@ def minutes_for_hours(script: BatchScript) -> Iterator[Problem]:
             )
             yield Problem(each, what, f"write --time={match[1]}:{match[2] or '00'}:00 for hours")
         elif script.training and (
-            _SHORT_TIME.fullmatch(each.value)
-            or (_RATHER_HOURS.fullmatch(each.value) and not _BRIEF.search(script.text))
+            _SHORT_TIME.fullmatch(each.value) or (_RATHER_HOURS.fullmatch(each.value) and _is_long(script))
         ):
             shown = f"{minutes} minute{'s' * (minutes > 1)}" if minutes else f"{match[2]} seconds"
             yield Problem(
                 each, f"--time={each.value} is {shown}", f"write --time={each.value}:00 for hours and minutes"
             )
+
+
+def _is_long(script: BatchScript) -> bool:
+    """Tell whether the last program is a training by its name, and nothing says that it is a short one."""
+    words = [word.text for word in script.training[-1].program.words[:4] if not word.text.startswith("--")]
+    return any(map(_LONG_WORK.search, words)) and not _BRIEF.search(script.text)
 
 
 @rule("KIT130")
@@ -567,13 +576,16 @@ _NEEDS_VALUE = frozenset({
 
 
 @rule("KIT123", "warning")
-def memory_in_mib(script: BatchScript) -> Iterator[Problem]:
-    """Memory without a unit, which is in MiB.
+def unlikely_memory(script: BatchScript) -> Iterator[Problem]:
+    """An amount of memory that was surely not meant.
 
     `--mem=16` asks for 16 MiB. A Python program does not even start with so little: Slurm ends it as out of memory.
+    `--mem-per-cpu=160G` with 24 CPUs asks for 3.75 TiB, which nearly no node has. No node has the 62 TiB of
+    `--mem=64000G` either.
 
-    Fix: write the unit, `--mem=16G`. `--mem=0` is all memory of the node.
-    Documented: sbatch(1), --mem.
+    Fix: write the unit, `--mem=16G`. `--mem=0` is all memory of the node. For the memory of the whole job on a node,
+    write --mem.
+    Documented: sbatch(1), --mem, --mem-per-cpu, --mem-per-gpu.
     """
     # CUDA alone takes some hundreds of MiB.
     least = 1000 if script.size.has_gpus else 200
@@ -582,6 +594,41 @@ def memory_in_mib(script: BatchScript) -> Iterator[Problem]:
         if each.name in {"mem", "mem-per-cpu", "mem-per-gpu"} and each.value.isdigit() and 0 < int(each.value) < bound:
             what = f"--{each.name}={each.value} is {each.value} MiB"
             yield Problem(each, what, f"write --{each.name}={each.value}G")
+    if not script.is_heterogeneous:
+        yield from _beyond_every_node(script)
+
+
+_MOST_MEMORY = 16 * 1024**2
+_MOST_MEMORY_WITH_GPUS = 3 * 1024**2
+"""MiB. Nodes with eight GPUs mostly have up to 2 TiB. A few nodes without GPUs have 12 TiB."""
+
+
+def _beyond_every_node(script: BatchScript) -> Iterator[Problem]:
+    """Find a request for more memory than a node has."""
+    size, partition = script.size, script.options.get("partition", "")
+    if re.search(r"(?i)mem|fat|large|big|huge|himem|smp", partition + script.options.get("constraint", "")):
+        return
+    cpus = (size.cpus_per_task or 1) * (size.tasks_per_node or 1)
+    for name, count, unit in (
+        ("mem", 1, ""),
+        ("mem-per-cpu", cpus, "CPUs"),
+        ("mem-per-gpu", size.gpus_per_node, "GPUs"),
+    ):
+        each = script.directive(name)
+        amount = _memory(each.value) if each is not None else None
+        if each is None or amount is None or count is None:
+            continue
+        if amount * count > (_MOST_MEMORY_WITH_GPUS if size.has_gpus else _MOST_MEMORY):
+            total = f"{amount * count / 1024**2:.3g} TiB"
+            what = (
+                f"{each.value} for each of {count} {unit} is {total} on a node"
+                if unit
+                else f"--mem={each.value} is {total}"
+            )
+            remedy = f"write --mem={each.value} for all of them" if unit else "write the unit that you mean"
+            lines = (script.line_of("cpus-per-task"), script.line_of("ntasks-per-node", "ntasks"))
+            yield Problem(each, what, remedy, lines if name == "mem-per-cpu" else ())
+            return
 
 
 @rule("KIT132")

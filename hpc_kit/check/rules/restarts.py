@@ -48,7 +48,7 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
     Documented: sbatch(1), --open-mode; slurm.conf(5), JobFileAppend.
     """
     place = _requeues(script)
-    if place is None:
+    if place is None or _skips_finished_work(script):
         return
     if script.options.get("open-mode", "truncate").startswith("t"):
         what = "the log is overwritten when the job starts again"
@@ -60,6 +60,18 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
             if not re.search(r"RESTART_COUNT|date|/dev/|\$\$", file.raw):
                 what = f"{file.raw} is overwritten when the job starts again"
                 yield Problem(file, what, "write >> or tee -a", (launch.line, place.line))
+
+
+def _skips_finished_work(script: BatchScript) -> bool:
+    """Tell whether one start does all of the work, `[ -s "$OUT" ] && exit`: the log of an earlier one is worthless."""
+    if not script.training or any(_RESUMES.search(" ".join(launch.command.texts)) for launch in script.training):
+        return False
+    for step in script.commands_before(script.training[0].command):
+        if step.name == "exit" and step.texts[1:2] in ([], ["0"]) and step.is_conditional:
+            lines = [step.line, *(compound.line for compound in step.compounds[:1])]
+            if any(re.search(r"\s-[efs]\s", script.lines[number - 1]) for number in lines):
+                return True
+    return False
 
 
 def overwritten_files(launch: LaunchLine) -> list[Word]:
@@ -130,7 +142,7 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     Documented: sbatch(1), --requeue.
     """
     place, training = _requeues(script), script.training
-    if place is None or not training or script.sources_files:
+    if place is None or not training or script.sources_files or _skips_finished_work(script):
         return
     for launch in training:
         words = launch.program.words
@@ -231,11 +243,11 @@ def _finds_checkpoints(step: TracedCommand) -> bool:
     texts = " ".join(step.texts[2:])
     name = re.search(r"-i?name (\S+)", texts)
     deletes = step.name == "find" and re.search(r"-delete\b|\brm\b", texts)
-    some = re.search(r"-([acm](time|min)|newer\w*|empty|size)\b", texts)
+    some = re.search(r"-([acm](time|min)|newer\w*|empty|size|not)\b|!|tmp|temp|part", texts)
     return (
         bool(deletes)
         and not some
-        and (name is None or re.search(r"pth?\b|ckpt|safetensors|checkpoint", name[1]) is not None)
+        and (name is None or re.search(r"(pth?|ckpt|safetensors|checkpoints?)[^A-Za-z]*\Z", name[1]) is not None)
     )
 
 
@@ -458,9 +470,18 @@ def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:
         uncalled = any(compound.kind == "function" and compound.name not in called for compound in step.compounds)
         trap = step.name == "trap" and len(step.words) > 1
         late = trap or uncalled or id(step) in after or step.in_background
-        uses = _COPIES.search(step.texts[1]) is not None if trap else step.name not in {"rm", "echo"}
+        uses = _copies_in_trap(script, step) if trap else step.name not in {"rm", "echo"}
         if late and uses and any(name in text for name in names for text in texts):
             return True
         if late and _COPIES.match(step.name) and any(text in {".", "*", "./"} for text in texts):
             return True
     return False
+
+
+def _copies_in_trap(script: BatchScript, trap: TracedCommand) -> bool:
+    """Tell whether a trap copies files, itself or with a function."""
+    code = trap.texts[1]
+    called = [
+        each for name, steps in script.functions.items() if re.search(rf"\b{re.escape(name)}\b", code) for each in steps
+    ]
+    return _COPIES.search(code) is not None or any(_COPIES.match(each.name) for each in called)

@@ -12,7 +12,7 @@ from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import TASK_VARIABLES
 from hpc_kit.check.launch_lines import LaunchLine
-from hpc_kit.check.rules.finding import Problem, rule
+from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.slurm.job_variables import JOB_VARIABLES
 
 _MODULES = frozenset({"ml", "module"})
@@ -283,6 +283,107 @@ def _resembling(name: str, known: set[str]) -> str | None:
         at_end = name.startswith(other) or other.startswith(name)
         if not at_end and not any(re.search(r"[\d_]", text) for text in changed) and max(map(len, changed)) <= 2:
             return other
+    return None
+
+
+_OF_THIS_JOB = re.compile(r"\$\{?SLURM_(JOB_?ID|ARRAY_JOB_ID)\b")
+_MADE_BY_SITE = re.compile(
+    r"(?i)tmp|local|ssd|nvme|jobfs|slurm(?!_SUBMIT_DIR|_JOB_?ID|_ARRAY_JOB_ID)|node|spool|\bjobs?\b"
+)
+_CREATES_NOTHING = frozenset({
+    "declare", "echo", "export", "local", "printf", "readonly", "sacct", "scontrol", "squeue", "sstat", "trap",
+})  # fmt: skip
+
+
+@rule("KIT136", "warning")
+def missing_folder(script: BatchScript) -> Iterator[Problem]:
+    """A folder that nothing has created yet.
+
+    A folder with the job id in its name does not exist before the job runs. `cd` fails, and a command with `>` into the
+    folder does not start. `mkdir` below that line comes too late. Slurm creates no folder for `srun --output` either.
+
+    Fix: `mkdir -p "$RUN"` above the line.
+    Documented: bash(1), Redirections; srun(1), --output.
+    """
+    if not script.is_readable or script.sources_files or script.interpreter in CSH:
+        return
+    makers = [
+        step
+        for step in script.commands
+        if step.name in {"cd", "mkdir", "pushd"} and not step.in_task and not step.is_conditional
+    ]
+    steps = {id(launch.command): launch for launch in script.launch_lines}
+    for step in script.commands:
+        if step.in_task or step.is_conditional:
+            continue
+        for place, folder in _folders_of(script, step, steps.get(id(step))):
+            made = _made_later(makers, step, folder) if step.name != "cd" else None
+            if (made is None and not _is_of_job(folder)) or _may_exist(script, step, folder):
+                continue
+            what = f"nothing has created {folder} yet"
+            remedy = f"move line {made.line} above this line" if made is not None else f"write mkdir -p {folder} before"
+            yield Problem(place, what, remedy, (step.line, made.line if made is not None else None))
+            return
+
+
+def _folders_of(script: BatchScript, step: TracedCommand, launch: LaunchLine | None) -> Iterator[tuple[Place, str]]:
+    """Yield the folders that must exist when a command starts, each with its position."""
+    if step.name in {"cd", "pushd"} and len(step.words) == 2:
+        yield step, step.texts[1]
+    if step.syntax.output is not None:
+        yield step.syntax.output, script.resolve(step.syntax.output.raw).replace('"', "").rpartition("/")[0]
+    if step.name == "tee":
+        yield from ((word, word.text.rpartition("/")[0]) for word in step.words[1:])
+    if step.name == "cp" and step.texts[-1].endswith("/"):
+        yield step, step.texts[-1].rstrip("/")
+    srun = launch.stage("srun") if launch is not None else None
+    output = srun.option("output", "error") if srun is not None else None
+    if output is not None and "%" not in output.text.rpartition("/")[0]:
+        yield step, output.text.rpartition("/")[0]
+
+
+def _is_of_job(folder: str) -> bool:
+    """Tell whether a path names a folder for this job alone, and one that no site creates for its jobs."""
+    parts = [part for part in folder.split("/") if part not in {".", "$HOME", "${HOME}", "~"}]
+    first = next((index for index, part in enumerate(parts) if _OF_THIS_JOB.search(part)), None)
+    if first is None or _MADE_BY_SITE.search("/".join(parts[: first + 1])):
+        return False
+    user = [index for index, part in enumerate(parts[:first]) if re.search(r"\$\{?USER\b", part)]
+    if not folder.startswith(("/", "$")) or folder.startswith(("$HOME", "${HOME}", "$SLURM_SUBMIT_DIR")):
+        return True
+    # Prologs create /scratch/$USER/$SLURM_JOB_ID, but no folder of a project.
+    least = 1 if folder.startswith("$") else 3
+    return first - user[0] > 1 if user else first > least
+
+
+def _may_exist(script: BatchScript, step: TracedCommand, folder: str) -> bool:
+    """Tell whether an earlier command names a folder, and so may create it."""
+    names = [part for part in folder.split("/") if _OF_THIS_JOB.search(part)] or [folder]
+    chain = [
+        word.plain
+        for pipeline in step.position.chain.pipelines
+        for command in pipeline.commands
+        for word in getattr(command, "words", ())[:1]
+    ]
+    if "mkdir" in chain or "$(" in folder or folder in {"", ".", ".."}:
+        return True
+    before = script.commands_before(step)
+    named = any(names[0] in text for each in before if each.name not in _CREATES_NOTHING for text in each.texts[1:])
+    return named or any(
+        part.kind == "command" and "mkdir" in part.text for each in before for part in each.syntax.parts
+    )
+
+
+def _made_later(makers: list[TracedCommand], step: TracedCommand, folder: str) -> TracedCommand | None:
+    """Return the command below that creates a folder for the first time."""
+    for later in makers if folder else ():
+        if later.line <= step.line:
+            continue
+        if later.name != "mkdir" and not folder.startswith(("/", "$", "~")):
+            return None
+        texts = [text.rstrip("/") for text in later.texts[1:]] if later.name == "mkdir" else []
+        if folder in texts:
+            return later
     return None
 
 
