@@ -115,6 +115,7 @@ def _initialized_group(meeting: Meeting, requested: str, seconds: float | None, 
         rank=group.rank,
         world_size=group.world_size,
         timeout=None if seconds is None else timedelta(seconds=seconds),
+        # With its device, nccl connects the ranks here and not in the first collective.
         device_id=group.device if group.backend == "nccl" else None,
     )
     try:

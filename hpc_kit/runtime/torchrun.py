@@ -113,6 +113,7 @@ def agent_world(world: World, nnodes: str) -> World:
 def fill_options(meeting: Meeting, options: Namespace) -> None:
     """Fill in torchrun's options and the environment of the workers."""
     world = meeting.world
+    # The agents have met already, and their store is open: torchrun's own rendezvous has nothing left to find.
     options.rdzv_backend, options.rdzv_endpoint, options.standalone = "static", "", False
     options.nnodes, options.node_rank = str(world.world_size), world.rank
     options.master_addr, options.master_port = meeting.host, meeting.port

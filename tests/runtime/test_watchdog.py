@@ -279,7 +279,9 @@ def test_the_training_may_note_a_new_figure_while_the_watchdog_reads_the_old_one
 
     monkeypatch.setattr(watchdog, "_progress", Progress())
     watchdog.progress(7, best=Loss())  # type: ignore[arg-type]
-    watchdog.Watchdog(resolve({}), run_folder, action="report", least=600.0)._write_progress()
+    its = watchdog.Watchdog(resolve({}), run_folder, action="report", least=600.0)
+    its._write_progress()
+    its._shares.close()
     assert json.loads((run_folder / "progress-0.json").read_text())["numbers"] == {"best": 2.0}
 
 

@@ -23,6 +23,7 @@ from hpc_kit.errors import RendezvousError
 from hpc_kit.run_files import format_ranks
 from hpc_kit.runtime.rendezvous import network
 from hpc_kit.runtime.rendezvous.store import discovery_ports, launch_token
+from hpc_kit.slurm import nodelist
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,8 +56,8 @@ class InitWatchdog:
     size: int
     local_size: int | None
     here: str
-    hosts: list[str]
-    """Hosts on which ranks may be; () if no variable names them."""
+    hosts: str
+    """Node list of the hosts on which ranks may be; "" if no variable names them."""
     timeout: float
     pid: int
     """Process id of the rank."""
@@ -126,7 +127,7 @@ class InitWatchdog:
     def _ranks_on_other_hosts(self) -> dict[str, tuple[int | None, list[int]]]:
         from concurrent.futures import ThreadPoolExecutor
 
-        others = [host for host in self.hosts if host != self.here]
+        others = [host for host in nodelist.expand(self.hosts) if host != self.here]
         mine = self._local_ranks()
         with ThreadPoolExecutor(_QUERY_THREADS) as pool:
             found = dict(zip(others, pool.map(self._query_host, others), strict=True))
@@ -168,7 +169,7 @@ def mpi_init_deadline(world: World, timeout: float) -> Iterator[None]:
         size=world.world_size,
         local_size=world.local_world_size,
         here=network.this_node_name(os.environ),
-        hosts=list(world.hosts),
+        hosts=nodelist.fold(world.hosts),  # one argument of a program has at most 128 KiB
         timeout=timeout,
         pid=os.getpid(),
     )

@@ -69,7 +69,7 @@ class Meeting:
         departures = self.substore("departures")
         if self.is_owner:
             sign_in.wait_for_departures(departures, sign_in.HAS_READ, self.world, timeout=_LEAVE_TIMEOUT)
-            if self.server.num_keys() > self.keys:
+            if self.server.num_keys() > self.keys:  # the program has used the store, and other ranks may still read it
                 sign_in.wait_for_departures(departures, sign_in.IS_DONE, self.world, timeout=_LEAVE_TIMEOUT)
         # Rank 0 may have left long ago if the program did not use the store.
         elif network.is_reachable(self.host, self.port):

@@ -22,8 +22,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from hashlib import blake2s
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.runtime.rendezvous import network
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -42,15 +40,6 @@ class StoreAnswer(NamedTuple):
     """Port of the store."""
     notification: socket.socket
     """Ends when all ranks have met, or earlier if rank 0 may not keep so many files open."""
-
-
-def listen_for_queries(candidates: Sequence[int]) -> socket.socket | None:
-    """Listen on the first free candidate port; None if all are in use."""
-    for port in candidates:
-        listener = network.listen(port, network.ALL_ADDRESSES)
-        if listener is not None:
-            return listener
-    return None
 
 
 @contextmanager

@@ -77,7 +77,7 @@ class FolderLock:
         except OSError as error:
             raise write_error(folder, error.strerror or str(error)) from None
         self._close = weakref.finalize(self, os.close, descriptor)
-        self._close.atexit = False
+        self._close.atexit = False  # a thread may still write then; the kernel closes the file after it
         try:
             if _take_lock(descriptor, folder):
                 with suppress(OSError):  # on a full disk, the lock works without the holder's name in it

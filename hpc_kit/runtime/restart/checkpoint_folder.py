@@ -203,7 +203,7 @@ def publish(draft: Path, path: Path, info: CheckpointInfo) -> None:
         os.fsync(file.fileno())
     _sync_folder(draft)
     old = path.with_name(f".{path.name}{_OLD}")
-    if path.exists():
+    if path.exists():  # rename() replaces no folder that contains files
         shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
     try:

@@ -541,7 +541,7 @@ class _Writer:
         begun, is_main = time.monotonic(), _rank() == 0
         if is_main:
             shutil.rmtree(draft, ignore_errors=True)
-        gather(None, self.group)
+        gather(None, self.group)  # no rank writes before rank 0 has removed what a failed save left
         try:
             with _without_warning():
                 dcp.state_dict_saver.save(

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def make_watchdog(**named: Any) -> init_watchdog.InitWatchdog:
         "size": 4,
         "local_size": 2,
         "here": "n1",
-        "hosts": ["n1", "n2", "n3"],
+        "hosts": "n[1-3]",
         "timeout": 9.0,
         "pid": 0,
     }
@@ -103,8 +103,22 @@ def test_the_error_lists_the_ranks_that_came_by_host(monkeypatch: pytest.MonkeyP
     assert str(short) == "2 of 4 ranks did not come to MPI_Init within 9 s: not there: ranks 1, 2"
 
 
+def children() -> set[str]:
+    return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+
+
+def test_the_largest_machines_have_a_time_limit_too() -> None:
+    # The names of all hosts, one after the other, are longer than the kernel allows for one argument of a program.
+    hosts = tuple(f"frontier{number:05}" for number in range(1, 9409))
+    environ = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": str(len(hosts))}
+    world = replace(resolve(environ), hosts=hosts)
+    before = children()
+    with init_watchdog.mpi_init_deadline(world, 60):
+        assert children() > before
+
+
 def test_without_a_list_of_hosts_the_error_lists_only_this_host() -> None:
-    mine = make_watchdog(hosts=[])
+    mine = make_watchdog(hosts="")
     with mine.present(), make_watchdog(token=mine.token, rank=1).present():
         error, _ = mine.absent_ranks()
         everybody, _ = make_watchdog(token=mine.token, size=2).absent_ranks()
@@ -118,7 +132,7 @@ def test_without_a_list_of_hosts_the_error_lists_only_this_host() -> None:
 def test_a_query_of_another_host_is_answered() -> None:
     port = network.free_port(everywhere=True)
     there = make_watchdog(ports=[port], rank=2, here="localhost")
-    here = make_watchdog(token=there.token, ports=[port], hosts=["n1", "localhost"])
+    here = make_watchdog(token=there.token, ports=[port], hosts="n1,localhost")
     with there.present():
         assert here._query_host("localhost") == (2, [2])
         assert make_watchdog(ports=[port])._query_host("localhost") == (None, [])  # another launch
