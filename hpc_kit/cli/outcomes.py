@@ -65,7 +65,7 @@ def _print_event(event: Event, *, of_several: bool, one_rank: bool) -> None:
     from hpc_kit.runs import follow
 
     match event:
-        case follow.StateChanged(job_id, old, new, elapsed, _):
+        case follow.StateChanged(job_id, old, new, elapsed):
             right = f"{elapsed:.1f} s" if old else ""
             print_line(job_id if of_several else "", f"{old} -> {new}" if old else f"{new}", right=right)
         case follow.Waiting(job_id, reason, meaning):
@@ -82,7 +82,7 @@ def event_json(event: Event) -> dict[str, object]:
     from hpc_kit.runs import follow
 
     match event:
-        case follow.StateChanged(job_id, old, new, elapsed, _):
+        case follow.StateChanged(job_id, old, new, elapsed):
             states = {"old": str(old) if old else None, "state": str(new), "elapsed": round(elapsed, 3)}
             return {"event": "state", "job_id": job_id, **states}
         case follow.Waiting(job_id, reason, meaning):

@@ -54,7 +54,7 @@ def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json
         more = [f" ... {len(lines) - CHANGED_LINES} more lines"] * (len(lines) > CHANGED_LINES)
         echo(f"hpc-kit: the code has changed since job {job_id} was submitted", err=True)
         echo("\n".join([*lines[:CHANGED_LINES], *more]), err=True)
-    done = resubmit(again, root, lambda _: None)
+    done = resubmit(again, root)
     for note in done.notes:
         echo(f"hpc-kit: {note}", err=True)
     name = again.resolved.job.name

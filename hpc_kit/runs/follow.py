@@ -17,7 +17,7 @@ from hpc_kit.runs.status import JobLine, JobListing, JobSelection, list_jobs
 from hpc_kit.slurm.job_ids import base_id
 from hpc_kit.slurm.pending_reasons import Reason, explain_reason, reason_name
 from hpc_kit.slurm.start_forecast import QUEUE_REASONS
-from hpc_kit.slurm.states import JobState, explain_state
+from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -80,7 +80,6 @@ class StateChanged(NamedTuple):
     old: JobState | None
     new: JobState
     elapsed: float
-    sentence: str
 
 
 class Waiting(NamedTuple):
@@ -146,7 +145,7 @@ class _FollowedJob:
         # A lost job has the state UNKNOWN, which is no event of its own: `Ended` follows.
         state = self.tracker.state
         if state is not None and state is not old and state is not JobState.UNKNOWN:
-            yield StateChanged(job_id, old, state, now - self.changed_at, explain_state(state))
+            yield StateChanged(job_id, old, state, now - self.changed_at)
             self.changed_at, self._announced_reason = now, ""
         if status is not None and status.reason and self.tracker.reason not in {"", self._announced_reason}:
             self._announced_reason = self.tracker.reason

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from hpc_kit.slurm.job_status import JobStatus
 
 
-NEVER_SATISFIED = "DependencyNeverSatisfied"
-
-
 class Outcome(NamedTuple):
     """The end of one job."""
 
@@ -74,7 +71,7 @@ def read_outcome(run: Run, status: JobStatus | None) -> Outcome:
 
 def _explain_end(state: JobState, status: JobStatus) -> str:
     # Slurm itself cancels a job of a broken chain: --kill-on-invalid-dep.
-    if state is JobState.CANCELLED and status.reason == NEVER_SATISFIED:
+    if state is JobState.CANCELLED and status.reason == "DependencyNeverSatisfied":
         return "Slurm removed it from the queue, because a job that it waited for did not end as required."
     return explain_state(state)
 

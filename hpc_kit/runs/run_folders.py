@@ -16,7 +16,7 @@ from hpc_kit.slurm.job_ids import array_index, base_id, is_single_job, sort_key
 from hpc_kit.slurm.option_values import parse_array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from hpc_kit.runs.backend import Backend
 
@@ -196,12 +196,12 @@ class RunIndex:
     def recent(self, limit: int | None = None) -> list[Run]:
         """Return the runs that have a record, the latest first."""
         folders = [folder for same in self._folders.values() for folder in same if (folder / RECORD).is_file()]
-        return sorted(map(self._open, folders), key=_submit_order, reverse=True)[:limit]
+        return self._latest_first(folders)[:limit]
 
     def all_runs(self) -> list[Run]:
         """Return all runs, with or without a record, the latest first. An array is one run."""
         folders = [folder for same in self._folders.values() for folder in same if not array_index(folder.name)]
-        return sorted(map(self._open, folders), key=_submit_order, reverse=True)
+        return self._latest_first(folders)
 
     def find_by_name(self, name: str) -> list[Run]:
         """Return the runs of one job name that have a record, the latest first."""
@@ -210,7 +210,10 @@ class RunIndex:
     def find_unrecorded(self, name: str) -> list[Run]:
         """Return the runs of one job name without a record, the latest first: their script was submitted by hand."""
         folders = [folder for same in self._folders.values() for folder in same if folder.parent.name == name]
-        return sorted((run for run in map(self._open, folders) if run.record is None), key=_submit_order, reverse=True)
+        return [run for run in self._latest_first(folders) if run.record is None]
+
+    def _latest_first(self, folders: Iterable[Path]) -> list[Run]:
+        return sorted(map(self._open, folders), key=_submit_order, reverse=True)
 
     def require(self, job_id: str, belongs_here: Callable[[Run], bool] = lambda _: True) -> Run:
         """Like `find`, but raises if there is no such run.

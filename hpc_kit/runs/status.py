@@ -70,7 +70,8 @@ class JobLine(NamedTuple):
 
     def __str__(self) -> str:
         reason = f" ({self.reason})" if self.reason else ""
-        attempt = f", attempt {self.attempts}" if self.attempts > 1 else ""
+        attempts = self.attempts
+        attempt = f", attempt {attempts}" if attempts > 1 else ""
         return f"{self.state}{reason}{attempt}: {self.sentence}"
 
 

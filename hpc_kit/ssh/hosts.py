@@ -119,7 +119,7 @@ def _parse_slots(options: list[str], place: str) -> int | None:
     slots = None
     for option in options:
         name, _, value = option.partition("=")
-        if name not in {"slots", "max_slots", "max-slots"} or not value.isdigit() or not int(value):
+        if name not in {"slots", "max_slots", "max-slots"} or not value.isdecimal() or not int(value):
             raise SpecError(f"{option!r} is not an option of a host", found=place, remedy="write HOST slots=4")
         slots = int(value) if name == "slots" else slots
     return slots
@@ -127,9 +127,9 @@ def _parse_slots(options: list[str], place: str) -> int | None:
 
 def _parse_hosts(word: str, place: str) -> Iterable[LaunchHost]:
     match = _match_form(word)
-    if match is None or word.startswith("-") or match["slots"] in {"0", "00"}:
+    slots = int(match["slots"]) if match and match["slots"] else None
+    if match is None or word.startswith("-") or slots == 0:
         raise SpecError(f"{word!r} is not a host", found=place, remedy=_FORMS)
-    slots = int(match["slots"]) if match["slots"] else None
     if match.re is not _NAMES:
         port, host = match.groupdict().get("port"), match["host"]
         if port and not 0 < int(port) <= _LAST_PORT:

@@ -22,7 +22,7 @@ from hpc_kit.run_files import write_whole
 from hpc_kit.slurm.cluster_identity import is_one, submit_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from hpc_kit.slurm.client import SlurmClient
     from hpc_kit.spec.cluster import Cluster
@@ -38,21 +38,19 @@ class Exclusion(Struct, frozen=True, kw_only=True):
     until: float
 
 
-def exclusions_file(cluster: str, environ: Mapping[str, str]) -> Path:
+def exclusions_file(cluster: str) -> Path:
     """Return the path of the file of a cluster."""
-    state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or "~").expanduser() / ".local" / "state"
+    state = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
     return Path(state, "hpc_kit", "exclusions", f"{cluster}.json")
 
 
-def read_exclusions(
-    cluster: str, environ: Mapping[str, str] | None = None, *, now: float | None = None
-) -> list[Exclusion]:
+def read_exclusions(cluster: str, *, now: float | None = None) -> list[Exclusion]:
     """Return the exclusions of a cluster that have not expired, by node.
 
     Raises:
         RecordError: The file cannot be read.
     """
-    path = exclusions_file(cluster, os.environ if environ is None else environ)
+    path = exclusions_file(cluster)
     try:
         found = msgspec.json.decode(path.read_bytes(), type=list[Exclusion])
     except FileNotFoundError:
@@ -66,19 +64,19 @@ def read_exclusions(
 
 
 @contextmanager
-def changed_exclusions(cluster: str, environ: Mapping[str, str] | None = None) -> Iterator[list[Exclusion]]:
+def changed_exclusions(cluster: str) -> Iterator[list[Exclusion]]:
     """Yield the exclusions of a cluster for a change, and write them; no other process writes them meanwhile.
 
     Raises:
         RecordError: The file cannot be read or written.
     """
-    path = exclusions_file(cluster, os.environ if environ is None else environ)
+    path = exclusions_file(cluster)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with path.with_suffix(".lock").open("w") as lock:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            exclusions = read_exclusions(cluster, environ)
+            exclusions = read_exclusions(cluster)
             yield exclusions
             write_whole(path, msgspec.json.format(msgspec.json.encode(exclusions), indent=1) + b"\n")
     except OSError as error:

@@ -19,7 +19,7 @@ from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.submission.submit import submit_script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from hpc_kit.runs.run_folders import Run
@@ -99,7 +99,7 @@ def describe_changes(git: Mapping[str, object], root: Path) -> str:
     return done.stdout.rstrip()
 
 
-def resubmit(again: Resubmission, root: Path, on_submitted: Callable[[Submission], object]) -> Submission:
+def resubmit(again: Resubmission, root: Path) -> Submission:
     """Submit the job. Its first attempt goes on from the history and the checkpoints of the earlier run.
 
     Raises:
@@ -107,6 +107,4 @@ def resubmit(again: Resubmission, root: Path, on_submitted: Callable[[Submission
         SlurmUnavailable: There is no Slurm, or it does not answer.
     """
     environ = {**os.environ, CONTINUES_VARIABLE: again.job_id}
-    return submit_script(
-        again.resolved, again.text, root=root, command_line=sys.argv, environ=environ, on_submitted=on_submitted
-    )
+    return submit_script(again.resolved, again.text, root=root, command_line=sys.argv, environ=environ)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -160,23 +159,3 @@ def test_foreign_trainers_survive_their_time_limit(queue: RealQueue) -> None:
         attempts = len(starts(run))
         assert attempts > 1, log
         assert count_repeated(run.parents[2] / "steps") <= FOREIGN[program][1] * (attempts - 1), log
-
-
-COUNTING = """
-import os, pathlib, sys
-pathlib.Path("started").open("a").write(" ".join(sys.argv[1:]) + "\\n")
-pathlib.Path("saved").write_text("1")
-sys.exit(3)
-"""
-
-
-def test_a_resubmission_goes_on_although_no_variable_is_exported(project: Project) -> None:
-    project.program("train.py", COUNTING)
-    restart = "restart={resume_args=['--resume'], progress='saved', max_attempts=1}"
-    first = project.submit("-j", "1x1", "--export=NONE", f"--set={restart}", "--", "python", "train.py")
-    assert project.await_end(first) == "FAILED"
-    done = project.kit("resubmit", first, "--json")
-    assert done.returncode == 0, done.stderr
-    second = json.loads(done.stdout)["job_id"]
-    assert project.await_end(second) == "FAILED"
-    assert (project.folder / "started").read_text().splitlines() == ["", "--resume"]

@@ -69,7 +69,7 @@ def summarize(found: list[Event]) -> list[str]:
     short = []
     for event in found:
         match event:
-            case StateChanged(_, old, new, _, _):
+            case StateChanged(_, old, new, _):
                 short.append(f"{old} -> {new}")
             case Waiting(_, reason, _):
                 short.append(f"waits: {reason}")

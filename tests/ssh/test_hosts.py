@@ -73,6 +73,7 @@ def test_user_host_and_port_are_read(name: str, address: tuple[object, ...], ssh
         ("a,b,a", "host a is named twice"),
         ("n[1-3],n2", "host n2 is named twice"),
         ("a:0", "'a:0' is not a host"),
+        ("a:000", "'a:000' is not a host"),
         ("a:x", "'a:x' is not a host"),
         ("-oProxyCommand=x", "'-oProxyCommand=x' is not a host"),
         ("n[1-", r"'n\[1-' is not a host"),
