@@ -87,6 +87,7 @@ def is_one(name: str | None) -> bool:
 def find_configuration(environ: Mapping[str, str]) -> str | None:
     """Return the slurm.conf that Slurm's commands read: SLURM_CONF, else a file in a usual place; None: not found."""
     sbatch, named = find_command("sbatch", environ), environ.get("SLURM_CONF")
+    # A Slurm that a site has built looks for it below its own prefix, PREFIX/bin/sbatch and PREFIX/etc/slurm.conf.
     prefix = f"{os.path.realpath(sbatch).rpartition('/bin/')[0]}/etc/slurm.conf" if sbatch else ""
     paths = (named,) if named else (prefix, *CONFIGURATIONS)
     return next((path for path in paths if os.access(path, os.R_OK)), None)

@@ -68,9 +68,9 @@ def parse_partitions(text: str) -> list[ListedPartition]:
             name.rstrip("*"),
             name.endswith("*"),
             (kind,),
-            _parse_limit(time),
+            parse_limit(time),
             int(most) if most.isdigit() else None,
-            _parse_limit(default_time),
+            parse_limit(default_time),
         )
         before = found.get(partition.name)
         found[partition.name] = partition._replace(kinds=before.kinds + partition.kinds) if before else partition
@@ -96,9 +96,9 @@ def parse_scontrol_partitions(partitions: str, nodes: str) -> list[ListedPartiti
                 name,
                 fields.get("Default") == "YES",
                 tuple(kind._replace(nodes=count) for kind, count in kinds.get(name, {}).items()),
-                _parse_limit(fields.get("MaxTime", "")),
+                parse_limit(fields.get("MaxTime", "")),
                 int(most) if most.isdigit() else None,
-                _parse_limit(fields.get("DefaultTime", "")),
+                parse_limit(fields.get("DefaultTime", "")),
             )
         )
     return found
@@ -112,6 +112,17 @@ def scontrol_records(text: str) -> Iterator[Mapping[str, str]]:
         fields = re.findall(r"(?:^|\s)([A-Za-z]\w*)=(\S*)", line)
         if fields and fields[0][0] in {"PartitionName", "NodeName"}:
             yield defaultdict(str, fields)
+
+
+def parse_limit(text: str) -> int | None:
+    """Return the seconds of a limit; None for no limit, or for a text that is no duration."""
+    if text.lower() in _UNLIMITED:
+        return None
+    try:
+        seconds = units.parse_time(text)
+    except UnitError:
+        return None
+    return None if seconds == units.UNLIMITED else seconds
 
 
 def find_obstacle(part: JobPart, partition: ListedPartition, *, has_qos: bool) -> tuple[str, str] | None:
@@ -163,16 +174,6 @@ def find_partition_obstacle(
         return None
     where = f"partition {usable[0].name}" + ("" if names else ", the default one")
     return (where, *(obstacles[0] or ("", "")))
-
-
-def _parse_limit(text: str) -> int | None:
-    """Return the seconds of a limit; None for no limit, or for a text that is no duration."""
-    if text.lower() in _UNLIMITED:
-        return None
-    try:
-        return units.parse_time(text)
-    except UnitError:
-        return None
 
 
 def _parse_gpus(gres: str) -> tuple[int | None, str | None]:

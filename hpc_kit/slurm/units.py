@@ -15,7 +15,7 @@ _TIME_REMEDY = (
 _MEMORY_REMEDY = "write a whole number with K, M, G or T behind it; without a letter it means MiB: 512M, 64G"
 _DAY, _HOUR, _MINUTE = 86400, 3600, 60
 _MIB_PER_UNIT = {"M": 1, "G": 1024, "T": 1024**2}
-# Slurm counts minutes in 32 bits.
+# Slurm counts minutes in 32 bits, and the two largest numbers mean INFINITE and NO_VAL.
 _MAX_SECONDS = (2**32 - 3) * _MINUTE
 
 

@@ -16,6 +16,7 @@ from hpc_kit.slurm.partitions import (
     ListedPartition,
     NodeKind,
     find_partition_obstacle,
+    parse_limit,
     parse_partitions,
 )
 
@@ -58,7 +59,8 @@ def partitions_of(cluster: Cluster) -> list[ListedPartition]:
         cpus = each.cpus or cluster.node.cpus or _MANY
         gpus = cluster.node.gpus if each.gpus is None else each.gpus
         kinds = (NodeKind(each.nodes, cpus, gpus=gpus),) if each.nodes else ()
-        found.append(ListedPartition(name, each.default, kinds, _parse_duration(each.max_time), each.max_nodes))
+        limit = parse_limit("" if each.max_time is None else str(each.max_time))
+        found.append(ListedPartition(name, each.default, kinds, limit, each.max_nodes))
     return found
 
 

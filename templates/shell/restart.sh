@@ -60,6 +60,7 @@ begin_history() {
 }
 
 start_attempt() {
+  # Not after a requeue, not with a spare node, and not in a job that continues the run of another one.
   [ "${SLURM_RESTART_COUNT:-0}$restart_count" != 00 ] || [ "${HPC_KIT_RUN##*/}" != "$HPC_KIT_JOB" ] || begin_history
   # Jobs that this job submits are no continuation.
   unset SLURM_HPC_KIT_CONTINUES

@@ -95,6 +95,14 @@ def test_a_job_that_may_start_is_accepted(fit: Fit, resources: dict[str, object]
     fit(**resources)
 
 
+@pytest.mark.parametrize("limit", ["UNLIMITED", "infinite", -1])
+def test_a_partition_without_a_time_limit_accepts_any_time(project: Path, fit: Fit, limit: str | int) -> None:
+    text = CLUSTER.replace('max_time = "2-00:00:00"', f"max_time = {limit!r}")
+    (project / "env" / "site.toml").write_text(text)
+    fit(time="30-0")
+    fit(time="UNLIMITED")
+
+
 def test_gpu_options_stay_in_a_partition_with_gpus(fit: Fit) -> None:
     there = fit(partition="gpu", gpus_per_node=4)
     assert there.job.resources.gpus_per_node == 4

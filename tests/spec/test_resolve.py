@@ -76,7 +76,7 @@ def test_cpus_and_gpus_of_tres_per_task_count(tres: str, older: dict[str, object
         {"gres": "gpu:2", "cpus_per_task": 2, "tres_per_task": "gres/gpu=1"},
     ],
 )
-def test_an_option_of_its_own_leaves_tres_per_task_to_sbatch(asked: dict[str, Any]) -> None:
+def test_an_option_of_its_own_leaves_tres_per_task_to_sbatch(asked: Any) -> None:
     job = fit(ntasks_per_node=2, **asked)
     assert options(job, *GPUS, "cpus_per_task", "tres_per_task") == asked
 
