@@ -656,7 +656,7 @@ class _FileCollector:
 
     def _plain(self, line: Line) -> bool:
         body = line.body
-        is_statement = self._note_job(line) or self._note_finished(line) or bool(_SAVED.search(body))
+        is_statement = self._note_job(line) or self._note_finished(line)
         if _QUIET.search(body):
             return is_statement
         self._note_attempt(body)
