@@ -333,7 +333,7 @@ def _folders_of(script: BatchScript, step: TracedCommand, launch: LaunchLine | N
     if step.syntax.output is not None:
         yield step.syntax.output, script.resolve(step.syntax.output.raw).replace('"', "").rpartition("/")[0]
     if step.name == "tee":
-        yield from ((word, word.text.rpartition("/")[0]) for word in step.words[1:])
+        yield from ((step, word.text.rpartition("/")[0]) for word in step.words[1:])
     if step.name == "cp" and step.texts[-1].endswith("/"):
         yield step, step.texts[-1].rstrip("/")
     srun = launch.stage("srun") if launch is not None else None
@@ -367,11 +367,16 @@ def _may_exist(script: BatchScript, step: TracedCommand, folder: str) -> bool:
     ]
     if "mkdir" in chain or "$(" in folder or folder in {"", ".", ".."}:
         return True
-    before = script.commands_before(step)
-    named = any(names[0] in text for each in before if each.name not in _CREATES_NOTHING for text in each.texts[1:])
-    return named or any(
-        part.kind == "command" and "mkdir" in part.text for each in before for part in each.syntax.parts
-    )
+    # A program knows the job id, too.
+    if any(launch.line < step.line and launch.program.option("file") for launch in script.launch_lines):
+        return True
+    for each in script.commands_before(step):
+        if each.name not in _CREATES_NOTHING and any(names[0] in text for text in each.texts[1:]):
+            return True
+        unknown = each.name == "mkdir" and any("$(" in text for text in each.texts)
+        if unknown or any(part.kind == "command" and "mkdir" in part.text for part in each.syntax.parts):
+            return True
+    return False
 
 
 def _made_later(makers: list[TracedCommand], step: TracedCommand, folder: str) -> TracedCommand | None:
