@@ -54,8 +54,20 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
-    Bad("KIT136", HEAD + "cd runs/$SLURM_JOB_ID\npython t.py\n", 2, W, "nothing has created runs/$SLURM_JOB_ID"),
-    Bad("KIT136", HEAD + "srun -o ~/r/$SLURM_JOB_ID/%t.log python t.py\n", 2, W, "nothing has created ~/r/"),
+    Bad(
+        "KIT136",
+        HEAD + "#SBATCH -n 1\ncd runs/$SLURM_JOB_ID\npython t.py\n",
+        3,
+        W,
+        "nothing has created runs/$SLURM_JOB_ID",
+    ),
+    Bad(
+        "KIT136",
+        HEAD + "#SBATCH -n 1\nsrun -o ~/r/$SLURM_JOB_ID/%t.log python t.py\n",
+        3,
+        W,
+        "nothing has created ~/r/",
+    ),
     Bad("KIT136", HEAD + "python t.py > logs/a\nmkdir -p logs\n", 2, W, "nothing has created logs yet"),
     Bad("KIT429", HEAD + "sbatch -d afterok:$(sbatch a.sh) b.sh\n", 2, E, "not a job id"),
     Bad("KIT429", HEAD + "a=`sbatch a.sh`\nb=$(sbatch --dependency=afterany:$a b.sh)\n", 3, E, "not a job id"),
@@ -818,8 +830,16 @@ BAD = [
     Bad("KIT402", HEAD + "srun python a.py &\nsleep 5\nconda deactivate\n", 2, E, "without a wait"),
     Bad("KIT402", HEAD + "srun python a.py &\necho started\n", 2, E, "without a wait"),
     Bad("KIT403", HEAD + "srun python t.py | tee log\n", 2, E, "the status of tee"),
-    Bad("KIT136", HEAD + "R=$WORK/a/$SLURM_JOB_ID\npython t.py | tee $R/log\n", 3, W, "nothing has created $WORK/a/"),
-    Bad("KIT136", HEAD + "cp a.yaml runs/$SLURM_JOB_ID/\npython t.py\n", 2, W, "nothing has created runs/"),
+    Bad(
+        "KIT136",
+        HEAD + "#SBATCH -n 1\nR=$WORK/a/$SLURM_JOB_ID\npython t.py | tee $R/log\n",
+        4,
+        W,
+        "nothing has created $WORK/a/",
+    ),
+    Bad(
+        "KIT136", HEAD + "#SBATCH -n 1\ncp a.yaml runs/$SLURM_JOB_ID/\npython t.py\n", 3, W, "nothing has created runs/"
+    ),
     Bad("KIT429", HEAD + 'f() { sbatch "$@"; }\na=$(f a.sh)\nsbatch -d afterok:$a b.sh\n', 4, E, "not a job id"),
     Bad("KIT401", HEAD + "python t.py\nscancel $SLURM_JOBID\necho end\n", 3, W, "ends as CANCELLED"),
     Bad("KIT208", GPUS + "#SBATCH -n 1\nsrun python t.py --launcher slurm\n", 4, W, "1 task per node, but 4 GPUs"),
@@ -949,10 +969,10 @@ BAD = [
 ]
 
 GOOD = [
-    ("KIT136", HEAD + "cd /scratch/$USER/$SLURM_JOB_ID\npython t.py\n"),
-    ("KIT136", HEAD + "f() { mkdir -p $1; }\nf runs/$SLURM_JOB_ID\ncd runs/$SLURM_JOB_ID\npython t.py\n"),
+    ("KIT136", HEAD + "#SBATCH -n 1\ncd /scratch/$USER/$SLURM_JOB_ID\npython t.py\n"),
+    ("KIT136", HEAD + "#SBATCH -n 1\nf() { mkdir -p $1; }\nf runs/$SLURM_JOB_ID\ncd runs/$SLURM_JOB_ID\npython t.py\n"),
     ("KIT136", HEAD + "python t.py > logs/a\ncd b\nmkdir -p logs\npython u.py > logs/b\n"),
-    ("KIT136", HEAD + "python prepare.py\ncd runs/$SLURM_JOB_ID\npython t.py\n"),
+    ("KIT136", HEAD + "#SBATCH -n 1\npython prepare.py\ncd runs/$SLURM_JOB_ID\npython t.py\n"),
     ("KIT429", HEAD + 'O="--parsable -A p"\na=$(sbatch $O a.sh)\nsbatch -d afterok:$a b.sh\n'),
     ("KIT429", HEAD + "a=$(sbatch a.sh)\nsbatch -d afterok:${a##* } b.sh\n"),
     ("KIT429", HEAD + "a=$(sbatch a.sh | cut -d' ' -f4)\nsbatch -d afterok:$a b.sh\n"),

@@ -318,7 +318,9 @@ def missing_folder(script: BatchScript) -> Iterator[Problem]:
             continue
         for place, folder in _folders_of(script, step, steps.get(id(step))):
             made = _made_later(makers, step, folder) if step.name != "cd" else None
-            if (made is None and not _is_of_job(folder)) or _may_exist(script, step, folder):
+            # The script that calls one without directives may have created the folder.
+            of_job = _is_of_job(folder) and script.directives.lines
+            if (made is None and not of_job) or _may_exist(script, step, folder):
                 continue
             what = f"nothing has created {folder} yet"
             remedy = f"move line {made.line} above this line" if made is not None else f"write mkdir -p {folder} before"
@@ -352,7 +354,7 @@ def _is_of_job(folder: str) -> bool:
     if not folder.startswith(("/", "$")) or folder.startswith(("$HOME", "${HOME}", "$SLURM_SUBMIT_DIR")):
         return True
     # Prologs create /scratch/$USER/$SLURM_JOB_ID, but no folder of a project.
-    least = 1 if folder.startswith("$") else 3
+    least = 1 if folder.startswith("$") else 3 if folder.startswith("/home/") else 4
     return first - user[0] > 1 if user else first > least
 
 
