@@ -54,8 +54,20 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
-    Bad("KIT136", HEAD + "cd runs/$SLURM_JOB_ID\npython t.py\n", 2, W, "nothing has created runs/$SLURM_JOB_ID"),
-    Bad("KIT136", HEAD + "srun -o ~/r/$SLURM_JOB_ID/%t.log python t.py\n", 2, W, "nothing has created ~/r/"),
+    Bad(
+        "KIT136",
+        HEAD + "#SBATCH -n 1\ncd runs/$SLURM_JOB_ID\npython t.py\n",
+        3,
+        W,
+        "nothing has created runs/$SLURM_JOB_ID",
+    ),
+    Bad(
+        "KIT136",
+        HEAD + "#SBATCH -n 1\nsrun -o ~/r/$SLURM_JOB_ID/%t.log python t.py\n",
+        3,
+        W,
+        "nothing has created ~/r/",
+    ),
     Bad("KIT136", HEAD + "python t.py > logs/a\nmkdir -p logs\n", 2, W, "nothing has created logs yet"),
     Bad("KIT429", HEAD + "sbatch -d afterok:$(sbatch a.sh) b.sh\n", 2, E, "not a job id"),
     Bad("KIT429", HEAD + "a=`sbatch a.sh`\nb=$(sbatch --dependency=afterany:$a b.sh)\n", 3, E, "not a job id"),
@@ -818,6 +830,20 @@ BAD = [
     Bad("KIT402", HEAD + "srun python a.py &\nsleep 5\nconda deactivate\n", 2, E, "without a wait"),
     Bad("KIT402", HEAD + "srun python a.py &\necho started\n", 2, E, "without a wait"),
     Bad("KIT403", HEAD + "srun python t.py | tee log\n", 2, E, "the status of tee"),
+    Bad(
+        "KIT136",
+        HEAD + "#SBATCH -n 1\nR=$WORK/a/$SLURM_JOB_ID\npython t.py | tee $R/log\n",
+        4,
+        W,
+        "nothing has created $WORK/a/",
+    ),
+    Bad(
+        "KIT136", HEAD + "#SBATCH -n 1\ncp a.yaml runs/$SLURM_JOB_ID/\npython t.py\n", 3, W, "nothing has created runs/"
+    ),
+    Bad("KIT429", HEAD + 'f() { sbatch "$@"; }\na=$(f a.sh)\nsbatch -d afterok:$a b.sh\n', 4, E, "not a job id"),
+    Bad("KIT401", HEAD + "python t.py\nscancel $SLURM_JOBID\necho end\n", 3, W, "ends as CANCELLED"),
+    Bad("KIT208", GPUS + "#SBATCH -n 1\nsrun python t.py --launcher slurm\n", 4, W, "1 task per node, but 4 GPUs"),
+    Bad("KIT403", HEAD + "set -e\npython train.py | grep -v x\npython b.py\n", 3, W, "line 4 runs after"),
     Bad("KIT403", HEAD + "set -e\nsrun python t.py 2>&1 | tee log\n", 3, E, "the status of tee"),
     Bad("KIT403", HEAD + "{ module load x; srun python t.py; } |& tee log\n", 2, E, "the status of tee"),
     Bad("KIT411", HEAD + "#SBATCH --signal=B:USR1@120\nsrun python t.py\n", 2, E, "has no trap"),
@@ -943,9 +969,11 @@ BAD = [
 ]
 
 GOOD = [
-    ("KIT136", HEAD + "cd /scratch/$USER/$SLURM_JOB_ID\npython t.py\n"),
-    ("KIT136", HEAD + "f() { mkdir -p $1; }\nf runs/$SLURM_JOB_ID\ncd runs/$SLURM_JOB_ID\npython t.py\n"),
+    ("KIT136", HEAD + "#SBATCH -n 1\ncd /scratch/$USER/$SLURM_JOB_ID\npython t.py\n"),
+    ("KIT136", HEAD + "#SBATCH -n 1\nf() { mkdir -p $1; }\nf runs/$SLURM_JOB_ID\ncd runs/$SLURM_JOB_ID\npython t.py\n"),
     ("KIT136", HEAD + "python t.py > logs/a\ncd b\nmkdir -p logs\npython u.py > logs/b\n"),
+    ("KIT136", HEAD + "#SBATCH -n 1\npython prepare.py\ncd runs/$SLURM_JOB_ID\npython t.py\n"),
+    ("KIT429", HEAD + 'O="--parsable -A p"\na=$(sbatch $O a.sh)\nsbatch -d afterok:$a b.sh\n'),
     ("KIT429", HEAD + "a=$(sbatch a.sh)\nsbatch -d afterok:${a##* } b.sh\n"),
     ("KIT429", HEAD + "a=$(sbatch a.sh | cut -d' ' -f4)\nsbatch -d afterok:$a b.sh\n"),
     ("KIT403", HEAD + "set -e\nsrun hostname | tee l\npython b.py | tee l\npython c.py\n"),
@@ -954,6 +982,10 @@ GOOD = [
     ("KIT208", HEAD + "#SBATCH -N 2 --ntasks-per-node=2 --gpus-per-node=4\nsrun python t.py\n"),
     ("KIT209", HEAD + "#SBATCH -n 1\necho $SLURM_ARRAY_TASK_ID\npython t.py\n"),
     ("KIT209", HEAD + "set -u\nif ((${SLURM_RESTART_COUNT:-0})); then echo $SLURM_RESTART_COUNT; fi\npython t.py\n"),
+    ("KIT209", HEAD + "#SBATCH -n 1\nT=$SLURM_ARRAY_TASK_ID\nT=${T:-1}\npython t.py $T\n"),
+    ("KIT209", HEAD + "#SBATCH -n 1\nlog() { echo $1; }\nlog $SLURM_ARRAY_TASK_ID\npython t.py\n"),
+    ("KIT122", HEAD + "#SBATCH --time=8:00\npython train.py --max-steps 20\n"),
+    ("KIT253", HEAD + "#SBATCH -a 0-1\nL=(a b)\npython train.py --config ${L[SLURM_ARRAY_TASK_ID]} --output-dir o\n"),
     ("KIT122", HEAD + "#SBATCH --time=8:00\npython export_onnx.py\n"),
     ("KIT253", HEAD + "#SBATCH -a 0-1\nL=(a b)\npython t.py --video ${L[SLURM_ARRAY_TASK_ID]} --out-dir o\n"),
     ("KIT413", GPUS + "#SBATCH --requeue\n[ -s $1 ] && exit\npython t.py --out $1\n"),

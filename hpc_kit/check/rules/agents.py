@@ -265,7 +265,7 @@ def _unset_at_first(script: BatchScript) -> Iterator[Problem]:
                 yield Problem(part.origin, what, "write ${SLURM_RESTART_COUNT:-0}", (nounset,), certain=True)
                 return
             # Without set -u, a log with an empty index is harmless.
-            harmless = step.name in {"echo", "printf"} and step.syntax.output is None and nounset is None
+            harmless = step.name in {"echo", "logger", "printf", *script.functions} and nounset is None
             if name.startswith("SLURM_ARRAY") and not _may_be_array(script) and not harmless:
                 yield Problem(part.origin, f"${name} is not set: the job has no --array", "add #SBATCH --array=...")
                 return
@@ -283,6 +283,12 @@ def _read_without_default(part: Part) -> str | None:
 def _may_be_unset(script: BatchScript, name: str) -> bool:
     """Tell whether the script tests a variable, or has a default for it anywhere: it then allows for both cases."""
     name = name if name == "SLURM_RESTART_COUNT" else "SLURM_ARRAY_(TASK|JOB)_ID"
+    # `TASK=$SLURM_ARRAY_TASK_ID` with `${TASK:-0}` below it.
+    copies = [
+        each.name for each in script.written_assignments if re.fullmatch(rf"\"?\$\{{?{name}\}}?\"?", each.value.raw)
+    ]
+    if any(f"${{{copy}:-" in script.code for copy in copies):
+        return True
     test = rf"-[zvn]\s+\"?(\$\{{?)?{name}\b|\$\{{{name}:?[-+=?]|\[\[?\s+\"?\$\{{?{name}\}}?\"?\s*(\]|[!=]=?\s*\"\")"
     return re.search(test, script.code) is not None
 

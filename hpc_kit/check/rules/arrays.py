@@ -291,9 +291,6 @@ _SETTINGS = re.compile(
 )
 
 
-_CONFIGURES = re.compile(r"(?i)conf|cfg|arch|\A-*model\Z|\A\$")
-
-
 def _hides_element(launch: LaunchLine) -> bool:
     """Tell whether a setting of the training differs between the elements, and the program does not get the index.
 
@@ -309,9 +306,6 @@ def _hides_element(launch: LaunchLine) -> bool:
     options = [
         name if name.startswith("-") or "=" in texts[index] else "$" for name, index in zip(named, differs, strict=True)
     ]
-    if any(re.search("train|tun(e|ing)", word.text) for word in words[:2]):
-        # A training with another configuration for each element.
-        return bool(options) and all(_SETTINGS.match(option) or _CONFIGURES.search(option) for option in options)
     return bool(options) and all(map(_SETTINGS.match, options))
 
 

@@ -218,7 +218,8 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
     Fix: `id=$(sbatch --parsable FILE)`.
     Documented: sbatch(1), --parsable.
     """
-    if "sbatch" in script.functions:
+    # A variable may hold the option: `OPTIONS="--parsable -A project"`.
+    if "sbatch" in script.functions or re.search(r"=\(?\s*[\"']?[^$\"'\n]*--parsable", script.code):
         return
     messages: dict[str, int] = {}
     for step in script.commands:

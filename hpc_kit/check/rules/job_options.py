@@ -488,7 +488,7 @@ _SHORT_TIME = re.compile(r"0?[1-4]:00|0?0:\d\d")
 _RATHER_HOURS = re.compile(r"0?[68]:00|1[68]:00")
 _BRIEF = re.compile(
     r"(?i)test|debug|short|quick|smoke|dev|express|minute|\bmin\b|bench|tutorial|course|exercise|lecture|demo|example|toy"
-    r"|mnist|hello|sanity|profil|warm"
+    r"|mnist|hello|sanity|profil|warm|\bchecks?\b|\blimit[-_]|max[-_]?(steps|iters)[= ]\d{1,3}\b|epochs?[= ]\d\b"
 )
 _LONG_WORK = re.compile(r"(?i)train|tun(e|ing)|sft|dpo|distil")
 _UNITS = re.compile(

@@ -42,7 +42,8 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
     """A requeued job overwrites its log.
 
     With --requeue, or `scontrol requeue` in the script, the second start opens a new log: the output of the first
-    start, with its error, is lost. The same applies to a file of `>` or of `tee` without -a.
+    start, with its error, is lost. The same applies to a file of `>` or of `tee` without -a. The rule skips scripts
+    that end early if their result exists, and that resume nothing: their last log has all of the work.
 
     Fix: `#SBATCH --open-mode=append`, `>> FILE`, `tee -a FILE`.
     Documented: sbatch(1), --open-mode; slurm.conf(5), JobFileAppend.

@@ -318,7 +318,9 @@ def missing_folder(script: BatchScript) -> Iterator[Problem]:
             continue
         for place, folder in _folders_of(script, step, steps.get(id(step))):
             made = _made_later(makers, step, folder) if step.name != "cd" else None
-            if (made is None and not _is_of_job(folder)) or _may_exist(script, step, folder):
+            # The script that calls one without directives may have created the folder.
+            of_job = _is_of_job(folder) and script.directives.lines
+            if (made is None and not of_job) or _may_exist(script, step, folder):
                 continue
             what = f"nothing has created {folder} yet"
             remedy = f"move line {made.line} above this line" if made is not None else f"write mkdir -p {folder} before"
@@ -333,7 +335,7 @@ def _folders_of(script: BatchScript, step: TracedCommand, launch: LaunchLine | N
     if step.syntax.output is not None:
         yield step.syntax.output, script.resolve(step.syntax.output.raw).replace('"', "").rpartition("/")[0]
     if step.name == "tee":
-        yield from ((word, word.text.rpartition("/")[0]) for word in step.words[1:])
+        yield from ((step, word.text.rpartition("/")[0]) for word in step.words[1:])
     if step.name == "cp" and step.texts[-1].endswith("/"):
         yield step, step.texts[-1].rstrip("/")
     srun = launch.stage("srun") if launch is not None else None
@@ -352,7 +354,7 @@ def _is_of_job(folder: str) -> bool:
     if not folder.startswith(("/", "$")) or folder.startswith(("$HOME", "${HOME}", "$SLURM_SUBMIT_DIR")):
         return True
     # Prologs create /scratch/$USER/$SLURM_JOB_ID, but no folder of a project.
-    least = 1 if folder.startswith("$") else 3
+    least = 1 if folder.startswith("$") else 3 if folder.startswith("/home/") else 4
     return first - user[0] > 1 if user else first > least
 
 
@@ -367,11 +369,16 @@ def _may_exist(script: BatchScript, step: TracedCommand, folder: str) -> bool:
     ]
     if "mkdir" in chain or "$(" in folder or folder in {"", ".", ".."}:
         return True
-    before = script.commands_before(step)
-    named = any(names[0] in text for each in before if each.name not in _CREATES_NOTHING for text in each.texts[1:])
-    return named or any(
-        part.kind == "command" and "mkdir" in part.text for each in before for part in each.syntax.parts
-    )
+    # A program knows the job id, too.
+    if any(launch.line < step.line and launch.program.option("file") for launch in script.launch_lines):
+        return True
+    for each in script.commands_before(step):
+        if each.name not in _CREATES_NOTHING and any(names[0] in text for text in each.texts[1:]):
+            return True
+        unknown = each.name == "mkdir" and any("$(" in text for text in each.texts)
+        if unknown or any(part.kind == "command" and "mkdir" in part.text for part in each.syntax.parts):
+            return True
+    return False
 
 
 def _made_later(makers: list[TracedCommand], step: TracedCommand, folder: str) -> TracedCommand | None:
