@@ -315,7 +315,12 @@ def test_logs_and_status_are_read_without_the_slurm_of_the_cluster(
 
 def test_a_run_of_another_slurm_is_read_without_a_query(failed: Run, call: Call, slurm: FakeSlurm) -> None:
     path = failed.folder / "record.json"
-    known = {**json.loads(path.read_text()), "cluster": "a", "slurm": "embedded", "command_line": ["x", "--cluster=a"]}
+    known = {
+        **json.loads(path.read_text()),
+        "cluster": "a",
+        "slurm": "embedded",
+        "command_line": ["hpc-kit", "--cluster=a"],
+    }
     path.write_text(json.dumps(known))
     slurm.queue("12 COMPLETED")
     before = path.read_bytes()
