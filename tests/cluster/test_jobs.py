@@ -64,6 +64,7 @@ def sent(cluster: Cluster) -> tuple[Project, dict[str, Sent]]:
     return project, found
 
 
+@pytest.mark.timeout(600)
 def test_every_shipped_job_is_accepted(sent: tuple[Project, dict[str, Sent]]) -> None:
     assert {job: each.output for job, each in sent[1].items() if each.status} == {}
 
