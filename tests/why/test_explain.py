@@ -633,3 +633,20 @@ def test_a_file_system_that_a_late_rank_waited_for_is_named(tmp_path: Path) -> N
     lost += "Mar  5 02:25:58 n2 kernel: Lustre: x-OST0011-osc: Connection restored to 10.0.0.9\n"
     place = "rank 1 on n2: reading the data\n"
     assert "Connection to x-OST0011 was lost" in why(tmp_path, train_log=place + timed_out, kern_txt=lost).cause
+
+
+CANCELLED_STEP = """srun: error: n2: task 1: Exited with exit code 7
+srun: launch/slurm: _step_signal: Terminating StepId=33.0
+slurmstepd: error: *** STEP 33.0 ON n1 CANCELLED AT 2026-11-26T09:04:55 ***
+srun: error: n1: task 0: Killed
+"""
+
+
+def test_srun_kills_the_remaining_tasks_after_an_exit_code(tmp_path: Path) -> None:
+    verdict = why(tmp_path, slurm_log=CANCELLED_STEP)
+    assert (verdict.class_, verdict.rank, verdict.host) == ("unknown", 1, "n2")
+
+
+def test_a_task_that_lost_a_killed_rank_may_end_first(tmp_path: Path) -> None:
+    verdict = why(tmp_path, slurm_log=CANCELLED_STEP, rank__1_log=STEPS + LOST)
+    assert (verdict.class_, verdict.rank) == ("killed", 0)

@@ -274,7 +274,33 @@ def _ended_ranks(attempt: Attempt, *classes: str) -> list[Event]:
         event.rank for event in attempt.events if event.rule.class_ in {"collective-timeout", "connection-lost"}
     }
     ends = [event for event in attempt.events if event.rule.class_ in classes]
-    return [event for event in ends if event.rank is None or event.rank not in reporting]
+    return [
+        event
+        for event in ends
+        if (event.rank is None or event.rank not in reporting) and not _is_killed_by_srun(attempt, event)
+    ]
+
+
+def _is_killed_by_srun(attempt: Attempt, event: Event) -> bool:
+    """Return whether srun has killed a task because another one had ended with an exit code.
+
+    A rank that lost another one ends with an exit code, too. Then the kill may have come first.
+    """
+    if not event.line.body.startswith("srun: error: ") or any(
+        each.rule.kind == "consequence" and each.rule.class_ not in {"exit-code", "terminated", "killed"}
+        for each in attempt.events
+    ):
+        return False
+    cancelled = [
+        each.line.number
+        for each in attempt.events
+        if each.rule.name == "step-cancelled" and each.line.file == event.line.file
+    ]
+    before = min(cancelled, default=0)
+    return before < event.line.number and any(
+        end.signal is None and end.line.file == event.line.file and end.line.number < before
+        for end in attempt.failed_ends()
+    )
 
 
 def _cancelled_steps(attempt: Attempt) -> list[Event]:
