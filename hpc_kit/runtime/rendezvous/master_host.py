@@ -73,6 +73,9 @@ def master_address(world: World, environ: Mapping[str, str]) -> str:
     hosts = expected_hosts(world, environ)
     if world.nnodes == 1 and hosts[0] == network.LOOPBACK:
         return network.LOOPBACK
+    if world.reach and world.nnodes != 1:
+        # By MPI, only the ranks of this node look at the loopback interface. The remaining ranks use other addresses.
+        return network.ALL_ADDRESSES
     from_slurm = environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
     address = network.address_to_bind(hosts)
     # Nodes that cannot resolve the names try this one.
