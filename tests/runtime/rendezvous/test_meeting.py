@@ -668,3 +668,21 @@ def test_ranks_with_another_secret_do_not_meet(job: str) -> None:
     outcomes = meet_all([{**first, "HPC_KIT_SECRET": "a1"}, {**second, "HPC_KIT_SECRET": "b2"}], timeout=1)
     assert "another launch" in error_text(outcomes[1])
     assert all_meetings(meet_all([{**each, "HPC_KIT_SECRET": "a1"} for each in (first, second)]))
+
+
+@pytest.mark.parametrize(("nnodes", "address"), [(1, "127.0.0.1"), (2, "")])
+def test_the_store_of_an_mpi_launch_listens_for_all_its_nodes(nnodes: int, address: str) -> None:
+    """The ranks beside rank 0 look for it at the loopback interface, and those of other nodes at other addresses."""
+    world = World(
+        rank=0,
+        world_size=4,
+        local_rank=0,
+        local_world_size=4 // nnodes,
+        node_rank=0,
+        nnodes=nnodes,
+        launcher="mpi",
+        name="mpirun",
+        hosts=("n2", "n3")[:nnodes],
+        reach=("127.0.0.1",),
+    )
+    assert master_host.master_address(world, {}) == address
