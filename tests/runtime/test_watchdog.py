@@ -278,7 +278,8 @@ def test_the_training_may_note_a_new_figure_while_the_watchdog_reads_the_old_one
             return 2.0
 
     monkeypatch.setattr(watchdog, "_progress", Progress())
-    watchdog.progress(7, best=Loss())  # type: ignore[arg-type]
+    loss: Any = Loss()  # only its conversion to a number is used
+    watchdog.progress(7, best=loss)
     its = watchdog.Watchdog(resolve({}), run_folder, action="report", least=600.0)
     its._write_progress()
     its._shares.close()
