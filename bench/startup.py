@@ -11,6 +11,7 @@ of the rounds and its ratio to the base, `python -c "import argparse, jinja2"`.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import statistics
@@ -70,6 +71,7 @@ def main() -> None:
     parser.add_argument("--torchx", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    compileall.compile_dir(ROOT / "hpc_kit", quiet=1)  # as an installation with pip does
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         fake_sbatch(folder)
