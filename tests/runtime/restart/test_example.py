@@ -68,9 +68,10 @@ def test_the_order_of_the_data_continues_although_workers_read_ahead() -> None:
         assert sorted(number for rank in ranks for batch in rank[epoch] for number in batch) == list(range(24))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [
     pytest.param(signal.SIGUSR1, id="stopped"),
-    pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.slow),
+    pytest.param(signal.SIGKILL, id="killed"),
 ])  # fmt: skip
 def test_the_restartable_program_continues_exactly(number: int, tmp_path: Path) -> None:
     def losses(lines: list[str]) -> dict[str, str]:

@@ -24,9 +24,10 @@ def losses(ranks: list[Left]) -> list[list[float]]:
     return [rank["losses"] for rank in ranks]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [
     pytest.param(False, id="synchronous"),
-    pytest.param(True, id="asynchronous", marks=pytest.mark.slow),
+    pytest.param(True, id="asynchronous"),
 ])  # fmt: skip
 def test_a_training_that_a_signal_to_one_rank_stops_continues_exactly(asynchronous: bool, tmp_path: Path) -> None:
     for name in ("unbroken", "broken", "run"):
