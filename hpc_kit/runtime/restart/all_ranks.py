@@ -34,15 +34,18 @@ def run_on_all(work: Callable[[], T], group: dist.ProcessGroup | None = None) ->
         group: A group of all ranks. Default: the default group.
 
     Raises:
-        HpcKitError: The error of this rank, or a JobFailed or SpecError with the error of another rank.
+        Exception: The error of this rank.
+        SpecError: Another rank has raised one; `found` contains it.
+        JobFailed: Another rank has raised another error; `found` contains it.
     """
-    own_error: HpcKitError | None = None
+    own_error: Exception | None = None
     try:
         result = work()
-    except HpcKitError as error:
+    except Exception as error:  # whatever it is: the other ranks would wait for this one in vain
         own_error = error
-    kind = JobFailed if isinstance(own_error, JobFailed) else SpecError
-    errors = gather(None if own_error is None else (kind, f"{socket.gethostname()}: {own_error}"), group)
+    kind = SpecError if isinstance(own_error, SpecError) else JobFailed
+    message = str(own_error) if isinstance(own_error, HpcKitError) else f"{type(own_error).__name__}: {own_error}"
+    errors = gather(None if own_error is None else (kind, f"{socket.gethostname()}: {message}"), group)
     if own_error is not None:
         raise own_error
     for rank, theirs in enumerate(errors):
