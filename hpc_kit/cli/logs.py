@@ -17,7 +17,7 @@ from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.cluster_match import client_for, cluster_option, describe_cluster, may_belong_to, unknown_here
-from hpc_kit.runs.logs import LogReader
+from hpc_kit.runs.logs import LogReader, decode_line
 from hpc_kit.runs.outcome import record_outcome, record_outcomes
 from hpc_kit.runs.run_folders import RunIndex
 from hpc_kit.runs.status import JobSelection
@@ -210,5 +210,6 @@ def _log_json(log: Path) -> dict[str, object]:
         file.seek(left_out)
         cut = file.readline() if left_out else b""
         left_out += len(cut)
-        lines = file.read(JSON_BYTES).decode(errors="replace").splitlines()
+        text = file.read(JSON_BYTES).removesuffix(b"\n")
+        lines = [decode_line(line) for line in text.split(b"\n")] if text else []
     return {"path": str(log), "lines": lines, "left_out": left_out}

@@ -179,10 +179,10 @@ class LogReader:
             if len(self._rest) > MAX_LINE_BYTES:
                 lines.append(self._rest)
                 self._rest = b""
-            yield from map(_decode, lines)
+            yield from map(decode_line, lines)
         if end and self._rest:
             rest, self._rest = self._rest, b""
-            yield _decode(rest)
+            yield decode_line(rest)
 
     def _read_new(self) -> Iterator[bytes]:
         """Yield the data up to the present end: a log that grows as fast as it is read must not block its reader."""
@@ -205,6 +205,6 @@ class LogReader:
             file.seek(0)
 
 
-def _decode(line: bytes) -> str:
+def decode_line(line: bytes) -> str:
     """Return a line as a terminal shows it: the last state of a progress bar."""
     return line.decode(errors="replace").rstrip("\r").rsplit("\r", 1)[-1]

@@ -219,6 +219,9 @@ def test_logs_by_rank_by_name_and_as_json(slurm: FakeSlurm, call: Call, failed: 
     assert (told["state"], told["exit_status"], told["first_failure"]["rank"]) == ("FAILED", 1, 3)
     assert told["ranks"]["1"] == {"path": str(failed.rank_log(1)), "lines": ["I am 1"], "left_out": 0}
     assert told["batch"]["lines"] == ["srun said this"]
+    failed.rank_log(1).write_bytes(b"step 1\rstep 2\r\n\nlast")
+    told = json.loads(call("logs", "12", "--rank", "1", "--json")[1])
+    assert told["ranks"]["1"]["lines"] == ["step 2", "", "last"]
 
 
 def test_the_document_contains_the_last_lines_of_a_huge_log_and_a_mark(
