@@ -41,7 +41,7 @@ def run_on_all(work: Callable[[], T], group: dist.ProcessGroup | None = None) ->
     own_error: Exception | None = None
     try:
         result = work()
-    except Exception as error:  # whatever it is: the other ranks would wait for this one in vain
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks would wait for this one in vain
         own_error = error
     kind = SpecError if isinstance(own_error, SpecError) else JobFailed
     message = str(own_error) if isinstance(own_error, HpcKitError) else f"{type(own_error).__name__}: {own_error}"
