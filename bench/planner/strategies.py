@@ -113,7 +113,7 @@ def measured_machine(ranks: int, nodes: int, cores: int | None, comm: Path | Non
     if cores:
         card = structs.replace(card, flops=card.flops * min(1.0, cores / ranks))
     per_node = max(1, ranks // nodes)
-    machine = Machine(gpu=card, gpus_per_node=per_node, network=hardware.usual_network(card))
+    machine = Machine(gpu=card, gpus_per_node=per_node, network=card.usual_network)
     fitted = constants_for("torch", card.generation, machine.fabric)
     if comm is None:
         return machine, fitted

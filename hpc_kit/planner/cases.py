@@ -232,11 +232,9 @@ def parse_fabric(notes: str) -> str:
 
 
 def _parse_machine(cells: CaseRow, gpus: int) -> Machine:
-    gpu = hardware.find_gpu(cells.text("gpu"), allow_similar=True)
-    if other := hardware.matched_name(cells.text("gpu"), allow_similar=True):
-        cells.assumed.append(other)
-    usual = hardware.usual_network(gpu) * 8 / 1e9
-    gpu = with_link(gpu, cells)
+    card, note = hardware.match_gpu(cells.text("gpu"), allow_similar=True)
+    cells.assumed += [note] if note else []
+    usual, gpu = card.usual_network * 8 / 1e9, with_link(card, cells)
     per_node = cells.count("gpus_per_node", 8)
     across = gpus > per_node
     if not gpu.memory:
