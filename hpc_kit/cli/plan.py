@@ -212,7 +212,7 @@ def _search_layouts(name: str | None, options: PlanOptions, program: tuple[str, 
 
         draw_plans(report.shown, options.plot, task.machine.gpu.memory)
     if options.write is not None:
-        plan_files.write_job_file(result, report.limit, job, program, options.write, tokens)
+        plan_files.write_job_file(result, job, program, options.write, tokens)
     return 0
 
 

@@ -310,16 +310,14 @@ BASE_JOBS = ("ddp_1node", "zero1_2node", "zero2_2node", "context_1node", "hybrid
 
 
 class SupportedPlan(Struct, frozen=True):
-    """A plan that a shipped program supports.
+    """A plan that a program supports.
 
     Attributes:
-        name: The shipped job.
-        base: That job, with the options of the plan in its command.
+        base: The job of the program, with the options of the plan in its command.
         rank: Its place among the plans, from 1.
     """
 
     plan: Plan
-    name: str
     base: Job
     rank: int
 
@@ -327,28 +325,27 @@ class SupportedPlan(Struct, frozen=True):
 def first_supported(
     plans: Iterable[Plan], root: Path, own: Job | None = None, *, only: bool = False
 ) -> SupportedPlan | None:
-    """Return the first plan that a shipped program supports, or None.
+    """Return the first plan that a program supports, or None.
 
     Args:
         plans: Plans in order of preference.
         root: The user's project, whose programs come before the shipped ones.
-        own: A job to try first, if it runs a shipped program on nodes of one kind.
-        only: Try no job but `own`, whatever program it runs.
+        own: A job to try before the shipped ones. If it runs a program of the user, it supports every plan, because
+            nothing is known about that program.
+        only: Try no job but `own`.
     """
-    shipped = {name: load.load_job(name, root=root) for name in BASE_JOBS}
-    bases = {own.name: own} if own is not None else {}
-    if not only:
-        shipped_programs = {base.command[1] for base in shipped.values()}
-        bases = {
-            name: base for name, base in bases.items() if shipped_programs & {*base.command} and not base.component
-        }
-        bases |= {name: base for name, base in shipped.items() if name not in bases}
-    programs = {name: find_job_program(base, root).program for name, base in bases.items()}
+    if own is not None and not runs_shipped_program(own):
+        return next((SupportedPlan(plan, own, 1) for plan in plans), None)
+    bases = [load.load_job(name, root=root) for name in BASE_JOBS]
+    if own is not None and only:
+        bases = [own]
+    elif own is not None and not own.component and {base.command[1] for base in bases} & {*own.command}:
+        bases = [own, *(base for base in bases if base.name != own.name)]
+    programs = [find_job_program(base, root).program for base in bases]
     for rank, plan in enumerate(plans, start=1):
-        for name, base in bases.items():
-            program = programs[name]
+        for base, program in zip(bases, programs, strict=True):
             if program and (options := layout_options(plan.layout, program)) is not None:
-                return SupportedPlan(plan, name, structs.replace(base, command=(*base.command, *options)), rank)
+                return SupportedPlan(plan, structs.replace(base, command=(*base.command, *options)), rank)
     return None
 
 

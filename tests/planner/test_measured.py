@@ -207,7 +207,7 @@ def test_the_program_for_each_way_is_told_what_a_layout_does_not_say(
 ) -> None:
     plan = a_plan(**change)
     found = job_files.first_supported([plan], ROOT)
-    assert found is not None and (found.name, found.rank) == (name, 1)
+    assert found is not None and (found.base.name, found.rank) == (name, 1)
     assert " ".join(found.base.command).endswith(words)
     written = load.load(job_from_plan(plan, found.base, "x", ROOT), "slurm", root=ROOT)
     assert resolve(written, root=ROOT).job.layout.size(8) == 8
@@ -243,14 +243,14 @@ def test_a_job_is_asked_first_where_its_program_is_one_of_them(own: str, found: 
     plan = a_plan(zero_stage=3)
     base = load.load_job(own, root=ROOT)
     first = job_files.first_supported([plan], ROOT, base)
-    assert first is not None and first.name == found
+    assert first is not None and first.base.name == found
     of_one = job_files.first_supported([plan], ROOT, base, only=True)
     assert (of_one is None) == (own != found)
 
 
 def test_components_are_never_a_plan() -> None:
     first = job_files.first_supported([a_plan()], ROOT, load.load_job("hetjob", root=ROOT))
-    assert first is not None and first.name == "ddp_1node"
+    assert first is not None and first.base.name == "ddp_1node"
 
 
 def test_what_a_job_trains() -> None:
