@@ -91,7 +91,7 @@ def test_a_contradiction_is_not_predicted_and_says_why(change: dict[str, str], p
         ({"gpus": "64"}, "gpus is not dp tp pp cp"),
         ({"global_batch": "24"}, "micro-batches rounded"),
         ({"grad_accum": "7"}, "grad_accum is not"),
-        ({"framework": "jax"}, "framework 'jax': general constants"),
+        ({"framework": "jax"}, "framework 'jax' as torch"),
         ({"arch": "yi"}, "arch 'yi' as llama"),
         ({"precision": "mixed"}, "precision 'mixed' as bf16"),
         ({"grad_dtype": "int4"}, "grad_dtype 'int4' as fp32"),
