@@ -13,7 +13,7 @@ import click
 
 from hpc_kit.bench import collectives, data_parallel, model_memory, pipeline, processes, startup, strategies
 from hpc_kit.bench.local_ranks import rank_count, world_size
-from hpc_kit.bench.results import format_label, format_number, format_quantity, read_result
+from hpc_kit.bench.results import column_title, format_label, format_number, format_quantity, read_result
 from hpc_kit.bench.training_runs import find_training_program
 from hpc_kit.cli.bench_output import parse_names, parse_numbers, run_bench
 from hpc_kit.cli.groups import OrderedGroup
@@ -326,7 +326,7 @@ def _comparison_cells(ratio: Ratio, one: BenchResult) -> list[str]:
     column = one.columns[ratio.column]
     error = f" +- {format_number(ratio.uncertainty, 2)}" if ratio.uncertainty else ""  # counts have no uncertainty
     values = [format_quantity(ratio.first, column.unit), format_quantity(ratio.second, column.unit)]
-    return [column.title or ratio.column.replace("_", " "), *values, f"{ratio.ratio:.3f}{error}", ratio.verdict]
+    return [column_title(ratio.column, column), *values, f"{ratio.ratio:.3f}{error}", ratio.verdict]
 
 
 @command.command("plot", short_help="draw the plots of a result")
