@@ -17,7 +17,6 @@ from torch import distributed as dist
 
 from hpc_kit.bench import collectives
 from hpc_kit.bench.collectives import BUS_FACTORS, ELEMENT_BYTES, CommOptions, collective_plots
-from hpc_kit.bench.machine import gather_hosts
 from hpc_kit.bench.rank_timing import WARMUP_CALLS, time_calls
 from hpc_kit.bench.recorder import recorder_of_rank
 from hpc_kit.bench.results import ResultRow, format_number, format_quantity
@@ -105,19 +104,17 @@ def _call_single_tensor(collective: str, out: torch.Tensor, given: torch.Tensor,
 
 def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
     """Measure; rank 0 fills in the recorder."""
-    options = CommOptions.from_json(arguments)
+    options = CommOptions(**arguments)
     # Ranks exchange control data in host memory, so the world group never uses NCCL.
     world_backend = "mpi" if "mpi" in options.backends else "gloo"
     with distributed(backend=world_backend, timeout=_TIMEOUT) as world:
         # The user's own launcher may have started a different number of ranks.
         options = options._replace(ranks=world.world_size)
-        hosts, names = gather_hosts(world)
+        recorder, names = recorder_of_rank(recorder, world)
         gpu = devices.select_device("nccl", world) if "nccl" in options.backends else None
         collectives.check_sizes(options, names, gpu)
-        recorder = recorder_of_rank(recorder, world)
         bench = _CollectivesBench(options, recorder, world, _prepare_backends(options, world_backend, world))
         pairs = choose_pairs(names) if options.links else []
-        recorder.set_hosts(hosts)
         if "nccl" in options.backends:
             recorder.set_version("nccl", ".".join(map(str, torch.cuda.nccl.version())))
         recorder.expect_rows(options.row_count(len(pairs)))

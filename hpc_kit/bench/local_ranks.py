@@ -29,8 +29,8 @@ RESULT_PREFIX = "hpc_kit-bench "
 ERROR_PREFIX = "hpc_kit-refused "
 """Prefix of the output line with which rank 0 reports options that cannot be measured."""
 
-TIMEOUT = 4 * 3600.0
-"""Seconds; the timeout of a process group ends a hanging collective much earlier."""
+TIMEOUT = 24 * 3600.0
+"""Seconds; each program, and the timeout of each process group, ends much earlier."""
 
 _GRACE = processes.GRACE + 5
 """Seconds between SIGTERM and SIGKILL: a rank first ends the program that it runs."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +18,7 @@ from hpc_kit import __version__
 from hpc_kit.bench import machine
 from hpc_kit.bench.machine import MeasuredHost
 from hpc_kit.bench.results import BenchResult, Column, Plot, ResultRow, Value, summarize
+from hpc_kit.errors import JobFailed
 
 if TYPE_CHECKING:
     from hpc_kit.runtime import Group
@@ -174,9 +175,31 @@ def pipe_recorder(write_line: Callable[[str], None]) -> Recorder:
     return Recorder(lambda change: write_line(msgspec.json.encode(change).decode()))
 
 
-def recorder_of_rank(recorder: Recorder, world: Group) -> Recorder:
-    """Return the recorder on rank 0. On all other ranks, return one that ignores every change."""
-    return recorder if world.is_main else Recorder(lambda _change: None)
+def recorder_of_rank(recorder: Recorder, world: Group) -> tuple[Recorder, list[str]]:
+    """Return the recorder of this rank, and the host of each rank. Every rank must call this collective.
+
+    The recorder of rank 0 gets the hosts. That of all other ranks ignores every change.
+    """
+    hosts, names = machine.gather_hosts(world)
+    recorder = recorder if world.is_main else Recorder(lambda _change: None)
+    recorder.set_hosts(hosts)
+    return recorder, names
+
+
+def measure_in_turns(recorder: Recorder, names: Iterable[str], repeats: int, measure: Callable[[str], None]) -> None:
+    """Measure each name several times, in turns, so that a drift of the machine's speed affects all alike.
+
+    A name for which `measure` raises JobFailed is noted as missing and not measured again.
+    """
+    remaining = list(names)
+    for number in range(repeats):
+        for name in tuple(remaining):
+            recorder.report_progress(f"{name}, {number + 1} of {repeats}")
+            try:
+                measure(name)
+            except JobFailed as error:
+                recorder.note_missing(name, str(error))
+                remaining.remove(name)
 
 
 def apply_line(line: str, recorder: Recorder) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.bench import option_checks, slurm_job
+from hpc_kit.bench.recorder import measure_in_turns
 from hpc_kit.bench.results import Column, Plot, format_quantity
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.slurm.client import SlurmClient
@@ -107,23 +108,15 @@ def _measure_interleaved(
 ) -> dict[str, list[MeasuredStart]]:
     """Measure the starts of each variant with this number of ranks; put a row after each."""
     nodes = min(options.nodes, number)
+    variants = {f"{number} ranks, {variant}": variant for variant in options.ways}
     starts: dict[str, list[MeasuredStart]] = {variant: [] for variant in options.ways}
-    failed: set[str] = set()
-    for repeat in range(options.repeats):
-        # Do not repeat a failed variant: each attempt may take as long as --timeout.
-        for variant in (candidate for candidate in options.ways if candidate not in failed):
-            name = f"{number} ranks, {variant}, start {repeat + 1} of {options.repeats}"
-            recorder.report_progress(name)
-            try:
-                start = measure_start(
-                    variant, nodes, number // nodes, slurm, options.timeout, StartProgress(recorder, name)
-                )
-            except JobFailed as error:
-                recorder.note_missing(name, str(error))
-                failed.add(variant)
-            else:
-                starts[variant].append(start)
-                _add_start_row(recorder, number, nodes, variant, starts[variant])
+
+    def measure(name: str) -> None:
+        own = starts[variants[name]]
+        own.append(measure_start(variants[name], nodes, number // nodes, slurm, options.timeout, recorder))
+        _add_start_row(recorder, number, nodes, variants[name], own)
+
+    measure_in_turns(recorder, variants, options.repeats, measure)
     return starts
 
 
@@ -165,23 +158,8 @@ def _note_clocks(recorder: Recorder, starts: list[MeasuredStart]) -> None:
         )
 
 
-class StartProgress(NamedTuple):
-    """Reports the progress of one start."""
-
-    recorder: Recorder
-    name: str
-
-    def report_progress(self, what: str) -> None:
-        """Call the recorder's method with the name of the start."""
-        self.recorder.report_progress(f"{self.name}: {what}")
-
-    def add_note(self, text: str) -> None:
-        """Call the recorder's method with the name of the start."""
-        self.recorder.add_note(f"{self.name}: {text}")
-
-
 def measure_start(
-    variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, timeout: float, progress: StartProgress
+    variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, timeout: float, recorder: Recorder
 ) -> MeasuredStart:
     """Measure one start. The job is gone when this function returns, also after Ctrl-C.
 
@@ -201,8 +179,8 @@ def measure_start(
                 render_plain_script(variant, nodes, ranks_per_node, site, folder, [str(slurm.program), *words])
             )
             argv = ["sbatch", "--parsable", str(file)]
-        with slurm_job.submitted_job(argv, slurm.client, progress.add_note) as job:
-            phases = slurm_job.wait_for_result(job, folder, begun + timeout, progress.report_progress)
+        with slurm_job.submitted_job(argv, slurm.client, recorder.add_note) as job:
+            phases = slurm_job.wait_for_result(job, folder, begun + timeout, recorder.report_progress)
             clock_difference = phases.pop("clocks", None)
             # By the nodes' clocks, the first step ended at the sum of the phases. It cannot have ended after now.
             return MeasuredStart(phases, clock_difference, begun + sum(phases.values()) - time.time())

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hpc_kit.bench import local_ranks, option_checks
 from hpc_kit.bench.results import SIGNIFICANT_ERRORS, Column, median_error, summarize
-from hpc_kit.errors import SpecError
 from hpc_kit.planner import advice
-
-if TYPE_CHECKING:
-    from hpc_kit.bench.recorder import Recorder
 
 TITLE = "Ways of splitting the training, side by side"
 COLUMNS = {
@@ -93,15 +89,9 @@ class StrategyOptions(NamedTuple):
             SpecError: A strategy is unknown, the model cannot be cut, or memory is too small.
         """
         option_checks.check_known_names("strategy", self.strategies, STRATEGIES)
-        if self.ranks < 2:
-            raise SpecError("nothing is split over one rank", found=f"--ranks {self.ranks}", remedy="--ranks 4")
+        option_checks.check_several_ranks(self.ranks, "nothing is split over one rank")
         for name, number in (("layers", self.layers), ("heads", self.heads), ("global-batch", self.global_batch)):
-            if number % self.ranks:
-                raise SpecError(
-                    f"the ranks do not divide the {name}",
-                    found=f"--{name} {number}, --ranks {self.ranks}",
-                    remedy=f"--{name} {self.ranks * (number // self.ranks + 1)}",
-                )
+            option_checks.check_divides(self.ranks, name, number)
         here = local_ranks.ranks_on_this_host(self.ranks)
         option_checks.check_memory(2 * here * _PROCESS_BYTES, f"{here} ranks of this host", "fewer ranks a host")
 
@@ -117,19 +107,6 @@ def command_for(name: str, options: StrategyOptions, world_size: int) -> list[st
     own = strategy.words.format(async_batch=max(1, options.global_batch // workers) * workers)
     # The evaluation is not measured, so one batch is enough.
     return f"{model} --global-batch {options.global_batch} --eval-windows {options.global_batch} {own}".split()
-
-
-def measure_strategies(options: StrategyOptions, recorder: Recorder) -> None:
-    """Measure one row for each strategy; note strategies that fail or cannot use these ranks.
-
-    Raises:
-        JobFailed: A rank of the measurement itself failed.
-    """
-    each = options.timeout + 60
-    limit = each * len(options.strategies) * options.repeats
-    local_ranks.run_ranks(
-        "hpc_kit.bench.strategies_rank", options._asdict(), recorder, ranks=options.ranks, timeout=limit
-    )
 
 
 class JudgedRule(NamedTuple):

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from torch import distributed as dist
 
 from hpc_kit.bench import rank_timing, training_runs
-from hpc_kit.bench.machine import gather_hosts
-from hpc_kit.bench.recorder import recorder_of_rank
+from hpc_kit.bench.recorder import measure_in_turns, recorder_of_rank
 from hpc_kit.bench.results import Plot
 from hpc_kit.bench.strategies import STRATEGIES, TITLE, StrategyOptions, command_for, judge_rules
+from hpc_kit.errors import JobFailed
 from hpc_kit.run_files import RUN_VARIABLE
 from hpc_kit.runtime.process_group import distributed
 from hpc_kit.runtime.rendezvous import network
@@ -28,12 +28,6 @@ if TYPE_CHECKING:
     from hpc_kit.runtime import Group
 
 _STATES = ("parameters_mib", "gradients_mib", "optimizer_mib")
-_COLUMNS = (
-    ("step", "step_time_median", 1.0),
-    ("communication", "communication_share", 100.0),
-    ("waiting", "waiting_share", 100.0),
-)
-"""Column, its key in a summary, and the factor between them; a parameter server lacks some keys."""
 
 
 def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
@@ -41,29 +35,28 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
     options = StrategyOptions(**arguments)
     # Use gloo, because NCCL would occupy GPU memory that the programs need.
     with distributed(backend="gloo") as world:
-        hosts, _ = gather_hosts(world)
-        recorder = recorder_of_rank(recorder, world)
-        recorder.set_hosts(hosts)
+        recorder, _ = recorder_of_rank(recorder, world)
         for column in ("tokens_per_second", "states", "communication"):
             recorder.add_plot(Plot(name=column, title=TITLE, kind="bars", x="strategy", y=(column,)))
         arguments_of = _program_arguments(options, world, recorder)
         recorder.expect_rows(len(arguments_of) * options.repeats)
         summaries: dict[str, list[Summary]] = defaultdict(list)
-        # Interleave the strategies, so that a drift of the machine's speed affects all of them.
-        for number in range(options.repeats):
-            for name in list(arguments_of):
-                recorder.report_progress(f"{name}, {number + 1} of {options.repeats}")
-                with _shared_folder(world) as folder:
-                    fault = run_strategy(name, arguments_of[name], world, folder, options.timeout)
-                    if fault:
-                        # All ranks know the fault, so all of them skip the further repeats.
-                        recorder.note_missing(name, fault)
-                        del arguments_of[name]
-                    elif world.is_main:
-                        summaries[name].append(training_runs.read_summary(folder))
-                        _add_strategy_row(recorder, name, world, summaries[name])
+
+        def measure(name: str) -> None:
+            with _shared_folder(world) as folder:
+                # All ranks get the fault, so all of them skip the further repeats.
+                if fault := run_strategy(name, arguments_of[name], world, folder, options.timeout):
+                    raise JobFailed(fault)
+                if world.is_main:
+                    summaries[name].append(training_runs.read_summary(folder))
+                    _add_strategy_row(recorder, name, world, summaries[name])
+
+        measure_in_turns(recorder, arguments_of, options.repeats, measure)
         if world.is_main:
-            _add_judgements(recorder, {name: _tokens_per_second(own) for name, own in summaries.items()})
+            _add_judgements(
+                recorder,
+                {name: training_runs.summary_values(own)["tokens_per_second"] for name, own in summaries.items()},
+            )
 
 
 def _program_arguments(options: StrategyOptions, world: Group, recorder: Recorder) -> dict[str, list[str]]:
@@ -76,10 +69,6 @@ def _program_arguments(options: StrategyOptions, world: Group, recorder: Recorde
         else:
             recorder.add_note(f"{name}: not with {world.world_size} ranks.")
     return arguments_of
-
-
-def _tokens_per_second(summaries: list[Summary]) -> list[float]:
-    return [float(each["tokens_per_second"]) for each in summaries]
 
 
 @contextmanager
@@ -114,16 +103,10 @@ def run_strategy(name: str, arguments: list[str], world: Group, folder: Path, ti
 
 
 def _add_strategy_row(recorder: Recorder, name: str, world: Group, summaries: list[Summary]) -> None:
-    values: dict[str, Any] = {"tokens_per_second": _tokens_per_second(summaries)}
-    last = summaries[-1]
-    for column, key, factor in _COLUMNS:
-        if key in last:
-            values[column] = [factor * float(each[key]) for each in summaries]
+    values, last = training_runs.summary_values(summaries), summaries[-1]
     # Bytes are the same in every repeat. The keys have MiB, the columns bytes.
     if last.keys() >= set(_STATES):
         values["states"] = sum(float(last[key]) for key in _STATES) * 2**20
-    if "peak_memory_mib" in last:
-        values["memory"] = float(last["peak_memory_mib"]) * 2**20
     recorder.add_row({"strategy": name, "ranks": STRATEGIES[name].ranks or world.world_size}, **values)
 
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from hpc_kit.bench import processes
 from hpc_kit.errors import JobFailed, SpecError
@@ -81,6 +81,27 @@ def run_program(argv: Sequence[str], environ: Mapping[str, str], timeout: float)
         if not ended:
             return None
         return "\n".join([ended, *processes.last_lines(log)])
+
+
+_SUMMARY_COLUMNS = (
+    ("tokens_per_second", "tokens_per_second", 1.0),
+    ("step", "step_time_median", 1.0),
+    ("communication", "communication_share", 100.0),
+    ("waiting", "waiting_share", 100.0),
+)
+"""Column, its key in a summary, and the factor between them; a parameter server lacks some keys."""
+
+
+def summary_values(summaries: Sequence[Summary]) -> dict[str, Any]:
+    """Return the values of a row from the summaries of all repeats, in seconds, percent and bytes."""
+    values: dict[str, Any] = {
+        column: [factor * float(each[key]) for each in summaries]
+        for column, key, factor in _SUMMARY_COLUMNS
+        if key in summaries[0]
+    }
+    if "peak_memory_mib" in summaries[0]:
+        values["memory"] = max(float(each["peak_memory_mib"]) for each in summaries) * 2**20
+    return values
 
 
 def read_summary(folder: Path) -> Summary:

@@ -27,7 +27,7 @@ SUMMARY: training_runs.Summary = {
     ("asked", "fault"),
     [
         (data_parallel.DataParallelOptions(ways=("DDP",)), "unknown way 'DDP'"),
-        (data_parallel.DataParallelOptions(ranks=3), "does not divide over the ranks"),
+        (data_parallel.DataParallelOptions(ranks=3), "do not divide the global-batch"),
         (data_parallel.DataParallelOptions(ranks=10**6, global_batch=10**6), "does not fit into memory"),
     ],
 )

@@ -47,10 +47,8 @@ def _rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "render_site_header", lambda *_: startup.SiteHeader((), "", "python"))
 
 
-def make_progress() -> startup.StartProgress:
-    return startup.StartProgress(
-        FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, load_seconds=0), "a start"
-    )
+def make_progress() -> FileRecorder:
+    return FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, load_seconds=0)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +144,8 @@ def test_a_refused_job_is_noted_and_the_bench_continues(slurm: startup.SubmitSet
     assert not sheet.rows
     document = sheet.close()
     (note,) = document.notes
-    assert document.missing == ["2 ranks, plain srun, start 1 of 3"]
-    assert note.startswith("2 ranks, plain srun, start 1 of 3: the job was not submitted")
+    assert document.missing == ["2 ranks, plain srun"]
+    assert note.startswith("2 ranks, plain srun: the job was not submitted")
     assert "sbatch: error: no such thing" in note
 
 
