@@ -97,9 +97,10 @@ def measure_data_parallel(options: DataParallelOptions, recorder: Recorder, envi
     def measure(variant: str) -> None:
         _measure_once(variant, options, environ, times[variant])
         summaries, starts = times[variant]
-        values = {name: value for name, value in training_runs.summary_values(summaries).items() if name in COLUMNS}
+        values = training_runs.summary_values(summaries) | ({"start": starts} if starts else {})
         processes = 1 if variant in {SINGLE_PROCESS, DATAPARALLEL} else options.ranks
-        recorder.add_row({"way": variant, "processes": processes}, **values, **({"start": starts} if starts else {}))
+        labels = {"way": variant, "processes": processes}
+        recorder.add_row(labels, **{name: value for name, value in values.items() if name in COLUMNS})
 
     measure_in_turns(recorder, ways, options.repeats, measure)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -40,10 +41,10 @@ class PlanningTask(Struct, frozen=True, kw_only=True):
     flash: bool = True
     offload: bool = False
 
-    def layout(self, *, tp: int = 1, **degrees: int) -> TrainingLayout:
+    def layout(self, **degrees: int) -> TrainingLayout:
         """Return the layout of the task with the degrees `dp`, `tp`, `pp` and `cp`, which are 1 by default."""
-        common = {name: getattr(self, name) for name in self.__struct_fields__ if name != "gpus"}
-        return TrainingLayout(**common, **degrees, tp=tp, sequence_parallel=tp > 1)
+        common: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__ if name != "gpus"}
+        return TrainingLayout(**{**common, **degrees, "sequence_parallel": degrees.get("tp", 1) > 1})
 
 
 class Plan(Struct, frozen=True):
