@@ -200,13 +200,9 @@ def _check_gpu_count(options: CommOptions, step_ranks: int) -> None:
 
 
 def available_backends(wanted: int, step_ranks: int) -> tuple[str, ...]:
-    """Return the backends that can be measured here.
+    """Return the backends that can be measured here; `step_ranks` as for `CommOptions.check`.
 
     gloo always; nccl with one GPU for each rank; mpi if it started the ranks or can start them.
-
-    Args:
-        wanted: Ranks that take part.
-        step_ranks: Ranks of the step that this process is in; 1: this process starts the ranks.
     """
     import torch
 
@@ -244,10 +240,7 @@ def unavailable_reason(name: str) -> SpecError | None:
 def check_sizes(options: CommOptions, hosts: Sequence[str], gpu: torch.device | None = None) -> None:
     """Check that every host and GPU has memory for the sizes. Every rank must call this collective.
 
-    Args:
-        options: The options.
-        hosts: The host of each rank.
-        gpu: The GPU of this rank; None without NCCL.
+    Without NCCL, `gpu` is None. `hosts` contains the host of each rank.
 
     Raises:
         SpecError: A host or a GPU has too little memory. All ranks raise the same error.
@@ -265,13 +258,7 @@ def check_sizes(options: CommOptions, hosts: Sequence[str], gpu: torch.device | 
 
 
 def check_size(size: int, ranks: int, place: str, free: int | None) -> None:
-    """Check that a host or a GPU has memory for the largest size.
-
-    Args:
-        size: Bytes.
-        ranks: Number of ranks there.
-        place: Its name.
-        free: Its free bytes; None: unknown.
+    """Check that `ranks` ranks at a place with `free` bytes (None: unknown) have memory for `size` bytes.
 
     Raises:
         SpecError: The size is too large; the error names the largest that fits.

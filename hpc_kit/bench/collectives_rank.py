@@ -274,10 +274,7 @@ def exchange(sent: Tensor, to: int, received: Tensor, source: int, group: Any) -
 def ring_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> None:
     """Sum over all ranks in place: one round reduces the parts, a second round distributes them.
 
-    Args:
-        tensor: One dimension; the number of elements is a multiple of the ranks.
-        spare: Buffer of at least `tensor.numel() / ranks` elements.
-        messages: To and from the neighbours.
+    The tensor has one dimension, and a multiple of the ranks as elements; `spare` has one part of them or more.
     """
     rank, ranks = messages.rank, messages.ranks
     parts = tensor.chunk(ranks)
@@ -295,10 +292,7 @@ def ring_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> No
 def star_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> None:
     """Sum over all ranks in place: `STAR_ROOT` receives all tensors, adds them and sends the sum to each rank.
 
-    Args:
-        tensor: One dimension.
-        spare: Buffer of at least as many elements.
-        messages: To and from the root.
+    The tensor has one dimension; `spare` has as many elements or more.
     """
     if messages.rank != STAR_ROOT:
         messages.send(tensor, STAR_ROOT)
@@ -341,11 +335,7 @@ class RankPair(NamedTuple):
 
 
 def choose_pairs(hosts: Sequence[str]) -> list[RankPair]:
-    """Choose the pairs to measure.
-
-    Args:
-        hosts: The host of each rank.
-    """
+    """Choose the pairs to measure, by the host of each rank."""
     pairs = list(combinations(range(len(hosts)), 2))
     if len(pairs) > MAX_PAIRS:
         inside, across = _pairs_by_hosts(hosts)
@@ -397,9 +387,7 @@ def link_labels(backend: str, pair: RankPair) -> dict[str, Value]:
 def add_link_fits(rows: Iterable[ResultRow], recorder: Recorder) -> None:
     """Add alpha and beta of every link, and a sentence that compares links inside and across nodes.
 
-    Args:
-        rows: Times of one message each way, with the labels of a link and `bytes`.
-        recorder: Receives the rows.
+    The rows have the times of one message each way, with the labels of a link and `bytes`.
     """
     points: dict[tuple[Value, ...], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
@@ -427,13 +415,7 @@ def add_link_fits(rows: Iterable[ResultRow], recorder: Recorder) -> None:
 
 
 def _note_median_links(backend: str, lines: Mapping[Value, list[tuple[float, float]]], recorder: Recorder) -> None:
-    """Note the median link inside a node and across nodes.
-
-    Args:
-        backend: Name of the backend.
-        lines: Alpha in seconds and bandwidth in GB/s of each link, by place.
-        recorder: Receives the note.
-    """
+    """Note the median link inside a node and across nodes; `lines`: alpha in seconds and GB/s of each link."""
     medians = {
         place: tuple(statistics.median(column) for column in zip(*lines[place], strict=True))
         for place in (INSIDE_NODE, ACROSS_NODES)

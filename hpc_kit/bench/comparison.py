@@ -52,12 +52,7 @@ class Comparison(NamedTuple):
 
 
 def compare_results(first: BenchResult, second: BenchResult, despite: Sequence[str] = ()) -> Comparison:
-    """Divide the second result by the first.
-
-    Args:
-        first: The reference.
-        second: The result to compare.
-        despite: Of `CONDITIONS`, those that may differ.
+    """Divide the second result by the first. Conditions of `CONDITIONS` in `despite` may differ.
 
     Raises:
         SpecError: The results are of two different benchmarks, or a condition is unknown.

@@ -70,13 +70,7 @@ class DataParallelOptions(NamedTuple):
 
 
 def measure_data_parallel(options: DataParallelOptions, recorder: Recorder, environ: Mapping[str, str]) -> None:
-    """Measure one row for each variant; note variants that cannot run here.
-
-    Args:
-        options: The options.
-        recorder: Receives the rows.
-        environ: Environment with srun on PATH.
-    """
+    """Measure one row for each variant; note variants that cannot run here. `environ` has srun on PATH."""
     import torch
 
     for column in ("tokens_per_second", "start"):

@@ -223,12 +223,7 @@ def _add_schedule_rows(
 ) -> None:
     """Add the rows of one number of micro-batches, the ideal first.
 
-    Args:
-        recorder: Receives the rows.
-        micro_batches: Number of micro-batches.
-        ranks: Ranks of the pipeline.
-        unsplit: Seconds of each repeat of the work without a pipeline.
-        times: Seconds of each repeat by schedule.
+    `unsplit` has the seconds of each repeat of the work without a pipeline, `times` those of each schedule.
     """
     ideal = ideal_efficiency(micro_batches, ranks)
     recorder.add_row({"schedule": "ideal", "micro_batches": micro_batches}, efficiency=ideal)

@@ -73,10 +73,7 @@ def draw_files(document: BenchResult, folder: Path) -> list[Path]:
 def inline_svg(document: PlotData, plot: Plot, prefix: str) -> str:
     """Return one plot as an `<svg>` element with CSS variables `--c1`, ..., `--ink`, `--grid` as colours.
 
-    Args:
-        document: The rows.
-        plot: The plot to draw.
-        prefix: Prefix of every id, so that one page can contain several plots.
+    Every id begins with the prefix, so that one page can contain several plots.
 
     Raises:
         SpecError: matplotlib is not installed.

@@ -299,12 +299,7 @@ def find_culprits(edges: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
 
 
 def find_slow(reports: Sequence[NodeReport], threshold: float) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the slow nodes with their reasons, and notes about nodes that could not be compared.
-
-    Args:
-        reports: The reports; missing rates are not compared.
-        threshold: A node is slow if a rate is below this share of the median.
-    """
+    """Return the slow nodes with their reasons, and notes about nodes that could not be compared."""
     slow: dict[str, list[str]] = defaultdict(list)
     if len(reports) < LEAST_NODES:
         return {}, [f"a slow node is found among {LEAST_NODES} nodes or more; measured: {len(reports)}"]
