@@ -279,11 +279,9 @@ def _minority(values: Mapping[str, str], name: str) -> dict[str, str]:
 def find_culprits(edges: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
     """Return the nodes that explain failures between two nodes, with the other nodes of these failures.
 
-    This is the greedy vertex cover of the graph of failures: the node with the most failures is removed until none are
-    left. If only two nodes fail with each other, both are returned.
-
-    Args:
-        edges: For each node, the nodes with which something failed.
+    `edges` contains, for each node, those with which something failed. This is the greedy vertex cover of the graph of
+    failures: the node with the most failures is removed until none are left. If only two nodes fail with each other,
+    both are returned.
     """
     pairs = {frozenset((node, other)) for node, others in edges.items() for other in others if node != other}
     culprits: dict[str, list[str]] = {}

@@ -92,11 +92,9 @@ def last_lines(log: IO[str]) -> list[str]:
 
 
 def describe_failure(name: str, code: int) -> tuple[str, str]:
-    """Return a sentence on a failed process and the remedy.
+    """Return a sentence on a failed process, such as "rank 1", and the remedy.
 
-    Args:
-        name: Name of the process: "rank 1".
-        code: Its exit code; negative: the number of the signal that ended it.
+    A negative exit code is the number of the signal that ended it.
     """
     if code >= 0:
         return f"{name} failed with exit code {code}", "the last lines of its output are above"

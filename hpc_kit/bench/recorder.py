@@ -38,11 +38,7 @@ class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Recorder:
-    """Receives the results of a benchmark.
-
-    Args:
-        record: Called with each change.
-    """
+    """Receives the results of a benchmark, and calls `record` with each change."""
 
     def __init__(self, record: Callable[[Change], None]) -> None:
         self.record = record

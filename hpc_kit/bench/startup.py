@@ -323,15 +323,9 @@ def parse_site_header(rendered: str) -> SiteHeader:
 def render_plain_script(
     variant: str, nodes: int, ranks_per_node: int, site: SiteHeader, folder: Path, program: Sequence[str]
 ) -> str:
-    """Render a hand-written script.
+    """Render a hand-written script whose log is in the folder.
 
-    Args:
-        variant: A key of `PLAIN_COMMANDS`.
-        nodes: Number of nodes.
-        ranks_per_node: Number of ranks on each node.
-        site: Settings of the site.
-        folder: Folder of the script's log.
-        program: first_step.py and its arguments.
+    `variant` is a key of `PLAIN_COMMANDS`, `program` the path of first_step.py and its arguments.
     """
     path, *words = map(shlex.quote, program)
     line = PLAIN_COMMANDS[variant].format(

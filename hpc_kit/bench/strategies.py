@@ -118,11 +118,7 @@ class JudgedRule(NamedTuple):
 
 
 def judge_rules(speeds: Mapping[str, Sequence[float]]) -> list[JudgedRule]:
-    """Compare each rule with the measured speeds of at least two of its strategies.
-
-    Args:
-        speeds: Tokens per second of each repeat, by strategy.
-    """
+    """Compare each rule with the tokens per second of at least two of its strategies."""
     medians = {name: summarize(repeats) for name, repeats in speeds.items()}
     seconds = {name: 1 / speed for name, (speed, _) in medians.items()}
 

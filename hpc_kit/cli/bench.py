@@ -54,10 +54,7 @@ RESULT_OPTIONS = (
 def bench_command(name: str, line: str, module: ModuleType) -> Callable[[Callable[..., Measurement]], click.Command]:
     """Make a bench command from a function that returns the options of a benchmark and its measurement.
 
-    Args:
-        name: Name of the command and of its result files.
-        line: Its line in the help of `bench`.
-        module: The module with the title and the columns of the benchmark.
+    `line` is its line in the help of `bench`; the module has the title and the columns of the benchmark.
     """
 
     def decorate(prepare: Callable[..., Measurement]) -> click.Command:
@@ -74,11 +71,9 @@ def bench_command(name: str, line: str, module: ModuleType) -> Callable[[Callabl
 
 
 def options_of_class(options: Any, **fields: str | Callable[..., Any]) -> Callable[[Decorated], Decorated]:
-    """Add an option for each field of a class. The default of the field determines the type of the option.
+    """Add an option for each field of a NamedTuple. The default of the field determines the type of the option.
 
-    Args:
-        options: The class, a NamedTuple.
-        fields: Help texts by name of the field, or a whole option in place of the one made here.
+    `fields` contains help texts by name of the field, or a whole option in place of the one made here.
     """
 
     def decorate(function: Decorated) -> Decorated:

@@ -354,11 +354,7 @@ def constants_of(layout: TrainingLayout) -> Constants:
 def complete_layout(layout: TrainingLayout, cells: CaseRow, schedule: str, *, open_batch: bool) -> TrainingLayout:
     """Fill in missing micro-batch, virtual stages and recomputation with the fastest choice that fits.
 
-    Args:
-        layout: Layout of the row.
-        cells: The row.
-        schedule: The pipeline's schedule; "": unknown or no pipeline.
-        open_batch: True if the micro-batch is missing and cannot be computed.
+    A schedule "" is unknown. `open_batch`: the micro-batch is missing and cannot be computed.
     """
     sequences = layout.global_batch // layout.dp
     open_stages = layout.pp > 1 and not cells.text("virtual_stages")

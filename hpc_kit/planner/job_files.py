@@ -194,14 +194,8 @@ START_SECONDS = 300.0
 def job_from_plan(plan: Plan, base: Job, name: str, root: Path, *, steps: int | None = None) -> Job:
     """Return the job of a plan, based on the job whose program it runs.
 
-    Variables PLAN_* contain everything that `[layout]` and `[model]` cannot express.
-
-    Args:
-        plan: The plan to write.
-        base: The job whose program the new job runs.
-        name: Name of the new job.
-        root: The user's project.
-        steps: Number of steps, which determines the time limit; None: keep the base's limit.
+    Variables PLAN_* contain everything that `[layout]` and `[model]` cannot express. The number of steps determines the
+    time limit; without it, the job keeps the limit of its base.
     """
     layout = plan.layout
     per_node = min(layout.gpus, layout.machine.gpus_per_node)
