@@ -117,7 +117,7 @@ def measured_machine(ranks: int, nodes: int, cores: int | None, comm: Path | Non
     fitted = constants_for("torch", card.generation, machine.fabric)
     if comm is None:
         return machine, fitted
-    links = calibration.read_comm_result(comm, per_node)
+    links = calibration.read_comm_result(comm)
     if links.link is None and links.network:
         # All hosts are this machine, so the links between nodes also hold inside a node.
         links = structs.replace(links, link=links.network * per_node, latency=links.latency_network)

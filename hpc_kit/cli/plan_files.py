@@ -23,7 +23,6 @@ from hpc_kit.submission.program_job import job_for_program
 
 if TYPE_CHECKING:
     from hpc_kit.planner.search import Plan, SearchResult
-    from hpc_kit.spec.cluster import Cluster
 
 WRITE_OPTION = "--write"
 _SHORT_TRAINING_DAYS = 0.25
@@ -176,12 +175,10 @@ def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path 
     """
     root = Path.cwd()
     name = cluster or default_cluster_name(root, os.environ)
-    profile = _load_cluster(name, root)
+    _check_cluster(name, root)
     path = measurement or measured_file(name, root)
     if comm is not None:
-        node = profile.for_partition(profile.defaults.partition).node
-        gpus = node.gpus or node.cpus or 8
-        found = calibration.read_comm_result(comm, gpus)
+        found = calibration.read_comm_result(comm)
         if found == calibration.Measurement():
             raise SpecError(
                 f"{comm} contains no measured links",
@@ -194,14 +191,14 @@ def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path 
     return _submit_calibration(name, path, root)
 
 
-def _load_cluster(name: str, root: Path) -> Cluster:
-    """Load the cluster file.
+def _check_cluster(name: str, root: Path) -> None:
+    """Check that there is a cluster file.
 
     Raises:
         SpecError: No such file. For a machine of the catalogue, the message shows the file to write.
     """
     try:
-        return load.load_cluster(name, root=root)
+        load.load_cluster(name, root=root)
     except SpecError as error:
         if name not in hardware.machine_names():
             raise
@@ -225,7 +222,7 @@ def _submit_calibration(cluster: str, path: Path, root: Path) -> int:
     job = Job(
         name="plan_calibrate",
         description="the rate of a matrix product and of the memory of one GPU",
-        command=("python", "-m", "hpc_kit.planner.measure", str(path)),
+        command=("python", "-m", "hpc_kit.planner.calibration", str(path)),
         resources=Resources(nodes=1, ntasks_per_node=1, gpus_per_task="1", time="00:10:00"),
     )
     resolved = resolve(load.load(job, cluster, root=root), root=root)

@@ -31,10 +31,6 @@ ASSUMED_SEQ_LEN, ASSUMED_BATCH = 2048, 1024
 
 PLAN_MODEL = "PLAN_MODEL"
 """Variable of a job that `--write` wrote: its model, in the format of `--model`."""
-PLAN_FRAMEWORK, PLAN_PRECISION = "PLAN_FRAMEWORK", "PLAN_PRECISION"
-"""Variables of such a job with the values of --framework and --precision."""
-PLAN_FLASH, PLAN_OFFLOAD = "PLAN_FLASH", "PLAN_OFFLOAD"
-"""Variables of such a job that are 1 or 0."""
 PARAMETER_TOLERANCE = 0.02
 """Allowed relative difference between the parameters of the model and those in its job."""
 
@@ -63,26 +59,24 @@ def planned_settings(job: Job) -> PlannedSettings:
     Raises:
         SpecError: A variable has an invalid value.
     """
-    framework, precision, flash = (str(job.env.get(name, "")) for name in (PLAN_FRAMEWORK, PLAN_PRECISION, PLAN_FLASH))
-    offload = str(job.env.get(PLAN_OFFLOAD, ""))
-    for name, value, known in (
-        (PLAN_FRAMEWORK, normalize_word(framework), SPELLINGS),
-        (PLAN_PRECISION, precision, PRECISION),
-        (PLAN_FLASH, flash.lower(), FLAGS),
-        (PLAN_OFFLOAD, offload.lower(), FLAGS),
-    ):
-        if value and value not in known:
-            raise SpecError(
-                f"{name} of job {job.name} is '{job.env[name]}'",
-                found=f"known: {', '.join(known)}",
-                remedy="correct it in [env], or leave it out",
-            )
-    return PlannedSettings(
-        SPELLINGS.get(normalize_word(framework), ""),
-        precision,
-        FLAGS.get(flash.lower()),
-        FLAGS.get(offload.lower(), False),
-    )
+    tables: dict[str, dict[str, Any]] = {
+        "framework": SPELLINGS,
+        "precision": {name: name for name in PRECISION},
+        "flash": FLAGS,
+        "offload": FLAGS,
+    }
+    settings = {}
+    for name, known in tables.items():
+        variable = f"PLAN_{name.upper()}"
+        if text := str(job.env.get(variable, "")):
+            if (word := normalize_word(text)) not in known:
+                raise SpecError(
+                    f"{variable} of job {job.name} is '{text}'",
+                    found=f"known: {', '.join(known)}",
+                    remedy="correct it in [env], or leave it out",
+                )
+            settings[name] = known[word]
+    return PlannedSettings(**settings)
 
 
 def runs_shipped_program(job: Job) -> bool:
@@ -100,20 +94,18 @@ def model_of_job(job: Job, root: Path) -> JobModel | None:
     model, batch = job.model, job.layout.global_batch
     if runs_shipped_program(job):
         return _model_of_shipped_program(job, root)
+    notes = [] if batch else [f"a global batch of {ASSUMED_BATCH}"]
     if PLAN_MODEL in job.env:
-        planned = _parse_plan_model(job)
-        note = "" if batch else f"a global batch of {ASSUMED_BATCH}"
-        return JobModel(planned, batch or ASSUMED_BATCH, model.sequence or planned.seq_len, note)
-    if model.layers is None or model.width is None or model.heads is None:
+        found = _parse_plan_model(job)
+    elif model.layers is None or model.width is None or model.heads is None:
         return None
-    notes = [f"a GPT with {ASSUMED_VOCABULARY} words, an MLP of 4 x width, as many key heads as heads"]
-    if model.sequence is None:
-        notes.append(f"{ASSUMED_SEQ_LEN} tokens a sequence")
-    if batch is None:
-        notes.append(f"a global batch of {ASSUMED_BATCH}")
-    length = model.sequence or ASSUMED_SEQ_LEN
-    gpt = _gpt_of_job(model.layers, model.width, model.heads, length, ASSUMED_VOCABULARY)
-    return JobModel(gpt, batch or ASSUMED_BATCH, length, ", ".join(notes))
+    else:
+        if model.sequence is None:
+            notes.insert(0, f"{ASSUMED_SEQ_LEN} tokens a sequence")
+        notes.insert(0, f"a GPT with {ASSUMED_VOCABULARY} words, an MLP of 4 x width, as many key heads as heads")
+        length = model.sequence or ASSUMED_SEQ_LEN
+        found = _gpt_of_job(model.layers, model.width, model.heads, length, ASSUMED_VOCABULARY)
+    return JobModel(found, batch or ASSUMED_BATCH, model.sequence or found.seq_len, ", ".join(notes))
 
 
 def _model_of_shipped_program(job: Job, root: Path) -> JobModel | None:
@@ -269,10 +261,10 @@ def _plan_variables(layout: TrainingLayout) -> dict[str, Value]:
         "PLAN_VIRTUAL_STAGES": layout.virtual_stages,
         "PLAN_RECOMPUTE": layout.recompute,
         "PLAN_SEQUENCE_PARALLEL": int(layout.sequence_parallel),
-        PLAN_FRAMEWORK: layout.framework,
-        PLAN_PRECISION: layout.precision,
-        PLAN_FLASH: int(layout.flash),
-        **({PLAN_OFFLOAD: 1} if layout.offload else {}),
+        "PLAN_FRAMEWORK": layout.framework,
+        "PLAN_PRECISION": layout.precision,
+        "PLAN_FLASH": int(layout.flash),
+        **({"PLAN_OFFLOAD": 1} if layout.offload else {}),
     }
 
 
