@@ -10,7 +10,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import distributed as dist
@@ -218,24 +218,8 @@ STAR_ROOT = 0
 """Rank that collects and sends all tensors in a star."""
 
 
-class PointToPoint(Protocol):
-    """Point-to-point messages of one rank in a group."""
-
-    rank: int
-    ranks: int
-
-    def send(self, tensor: Tensor, to: int) -> None:
-        """Send a tensor; it may be overwritten afterwards."""
-
-    def receive(self, tensor: Tensor, source: int) -> None:
-        """Receive a tensor and wait until it has arrived."""
-
-    def send_receive(self, sent: Tensor, to: int, received: Tensor, source: int) -> None:
-        """Send and receive at the same time, so that neither side waits for the other to begin."""
-
-
 class CountedMessages:
-    """Messages over torch.distributed that count the bytes sent and received by this rank."""
+    """Point-to-point messages of one rank in a group; counts the bytes that it sends and receives."""
 
     def __init__(self, group: Any) -> None:
         self.group = group
@@ -243,17 +227,17 @@ class CountedMessages:
         self.sent = self.received = 0
 
     def send(self, tensor: Tensor, to: int) -> None:
-        """Implement `PointToPoint.send`."""
+        """Send a tensor; it may be overwritten afterwards."""
         self.sent += tensor.nbytes
         dist.send(tensor, group=self.group, group_dst=to)
 
     def receive(self, tensor: Tensor, source: int) -> None:
-        """Implement `PointToPoint.receive`."""
+        """Receive a tensor and wait until it has arrived."""
         self.received += tensor.nbytes
         dist.recv(tensor, group=self.group, group_src=source)
 
     def send_receive(self, sent: Tensor, to: int, received: Tensor, source: int) -> None:
-        """Implement `PointToPoint.send_receive`."""
+        """Send and receive at the same time, so that neither side waits for the other to begin."""
         self.sent += sent.nbytes
         self.received += received.nbytes
         exchange(sent, to, received, source, self.group)
@@ -271,7 +255,7 @@ def exchange(sent: Tensor, to: int, received: Tensor, source: int, group: Any) -
         work.wait()
 
 
-def ring_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> None:
+def ring_all_reduce(tensor: Tensor, spare: Tensor, messages: CountedMessages) -> None:
     """Sum over all ranks in place: one round reduces the parts, a second round distributes them.
 
     The tensor has one dimension, and a multiple of the ranks as elements; `spare` has one part of them or more.
@@ -289,7 +273,7 @@ def ring_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> No
         messages.send_receive(parts[(rank + 1 - step) % ranks], right, parts[(rank - step) % ranks], left)
 
 
-def star_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> None:
+def star_all_reduce(tensor: Tensor, spare: Tensor, messages: CountedMessages) -> None:
     """Sum over all ranks in place: `STAR_ROOT` receives all tensors, adds them and sends the sum to each rank.
 
     The tensor has one dimension; `spare` has as many elements or more.
@@ -307,7 +291,7 @@ def star_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> No
         messages.send(tensor, rank)
 
 
-ALL_REDUCES: dict[str, Callable[[Tensor, Tensor, PointToPoint], None]] = {
+ALL_REDUCES: dict[str, Callable[[Tensor, Tensor, CountedMessages], None]] = {
     "ring": ring_all_reduce,
     "star": star_all_reduce,
 }

@@ -35,14 +35,21 @@ PHASES = ("queue", "srun", "imports", "rendezvous", "model", "data", "step")
 """Phases as first_step.py names them; the queue phase begins with the command."""
 COLUMNS = {**{phase: Column(unit="s") for phase in PHASES}, "total": Column(unit="s")}
 COLUMNS["srun"] = Column(unit="s", title="srun (and torchrun)")
-START_VARIANTS = ("hpc-kit", "hpc-kit torchrun", "plain srun", "plain torchrun")
+
+JOBS = {
+    "hpc-kit": "first_step",
+    "hpc-kit torchrun": "ddp_torchrun",
+    "plain srun": "first_step",
+    "plain torchrun": "ddp_torchrun",
+}
+"""The job of each variant: the job itself, or the one whose resources a hand-written script requests."""
 
 
 class StartOptions(NamedTuple):
     """Options of `bench start`."""
 
     ranks: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
-    ways: tuple[str, ...] = START_VARIANTS
+    ways: tuple[str, ...] = tuple(JOBS)
     nodes: int = 4
     """Maximum; with fewer ranks, each rank has a node."""
     repeats: int = 3
@@ -55,7 +62,7 @@ class StartOptions(NamedTuple):
         Raises:
             SpecError: A variant is unknown, or ranks do not divide over the nodes.
         """
-        option_checks.check_known_names("way", self.ways, START_VARIANTS)
+        option_checks.check_known_names("way", self.ways, JOBS)
         for number in self.ranks:
             nodes = min(self.nodes, number)
             if number % nodes:
@@ -168,27 +175,20 @@ def measure_start(
     """
     with tempfile.TemporaryDirectory(dir=slurm.folder, prefix="start-") as name:
         folder = Path(name)
-        site = None if variant in SHIPPED_JOBS else render_site_header(variant, nodes, ranks_per_node, slurm)
+        site = render_site_header(variant, nodes, ranks_per_node, slurm) if variant in PLAIN_COMMANDS else None
         begun = time.time()
         words = ["--submitted", repr(begun), "--to", str(folder / slurm_job.RESULT_FILE)]
         if site is None:
-            argv = start_command_line(variant, nodes, ranks_per_node, slurm, words)
+            argv = [*hpc_kit_command("submit", variant, nodes, ranks_per_node, slurm, words), "--no-wait"]
         else:
-            file = folder / "by-hand.sbatch"
-            file.write_text(
-                render_plain_script(variant, nodes, ranks_per_node, site, folder, [str(slurm.program), *words])
-            )
-            argv = ["sbatch", "--parsable", str(file)]
+            argv = ["sbatch", "--parsable", str(folder / "by-hand.sbatch")]
+            text = render_plain_script(variant, nodes, ranks_per_node, site, folder, [str(slurm.program), *words])
+            Path(argv[-1]).write_text(text)
         with slurm_job.submitted_job(argv, slurm.client, recorder.add_note) as job:
             phases = slurm_job.wait_for_result(job, folder, begun + timeout, recorder.report_progress)
             clock_difference = phases.pop("clocks", None)
             # By the nodes' clocks, the first step ended at the sum of the phases. It cannot have ended after now.
             return MeasuredStart(phases, clock_difference, begun + sum(phases.values()) - time.time())
-
-
-SHIPPED_JOBS = {"hpc-kit": "first_step", "hpc-kit torchrun": "ddp_torchrun"}
-_TEMPLATE_VARIANT = {"plain srun": "hpc-kit", "plain torchrun": "hpc-kit torchrun"}
-"""Variant whose resources a hand-written script requests."""
 
 
 _SOCKETS = re.compile(r"\([^()]*\)")
@@ -209,22 +209,10 @@ class SubmitSettings(NamedTuple):
     """GPUs of a node; None: unknown."""
 
 
-def start_command_line(
-    variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, words: list[str]
+def hpc_kit_command(
+    verb: str, variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, words: list[str]
 ) -> list[str]:
-    """Return the command line that submits our job."""
-    return [
-        sys.executable,
-        "-m",
-        "hpc_kit",
-        "submit",
-        SHIPPED_JOBS[variant],
-        "--no-wait",
-        *_job_options(variant, nodes, ranks_per_node, slurm, words),
-    ]
-
-
-def _job_options(variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, words: list[str]) -> list[str]:
+    """Return the command line that submits or renders the job of a variant; `words` are arguments of first_step.py."""
     # The only task of a node is torchrun's agent, which gets the CPUs and GPUs of all its ranks.
     tasks = 1 if "torchrun" in variant else ranks_per_node
     gpus = 0 if lacks_gpus(ranks_per_node, slurm) else ranks_per_node // tasks
@@ -234,7 +222,8 @@ def _job_options(variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSet
     settings.append(f"resources.gpus_per_task={gpus}")
     settings.append(f"command={json.dumps(['python', str(slurm.program), *words])}")
     cluster = [] if slurm.cluster is None else ["--cluster", slurm.cluster]
-    return [*cluster, *(word for setting in settings for word in ("--set", setting))]
+    options = [*cluster, *(word for setting in settings for word in ("--set", setting))]
+    return [sys.executable, "-m", "hpc_kit", verb, JOBS[variant], *options]
 
 
 def lacks_gpus(ranks_per_node: int, slurm: SubmitSettings) -> bool:
@@ -256,15 +245,7 @@ def render_site_header(variant: str, nodes: int, ranks_per_node: int, slurm: Sub
     Raises:
         JobFailed: Our script cannot be rendered.
     """
-    like = _TEMPLATE_VARIANT[variant]
-    argv = [
-        sys.executable,
-        "-m",
-        "hpc_kit",
-        "render",
-        SHIPPED_JOBS[like],
-        *_job_options(like, nodes, ranks_per_node, slurm, []),
-    ]
+    argv = hpc_kit_command("render", variant, nodes, ranks_per_node, slurm, [])
     environ = submit_environment(slurm.client.environ)
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -264,14 +264,14 @@ def test_a_job_that_does_not_leave_the_queue_is_named(
 
 def test_the_command_lines_of_the_built_in_ways() -> None:
     reached = startup.SubmitSettings("mine", SlurmClient({}, embedded=False), Path("/a b/first_step.py"), Path("/runs"))
-    argv = startup.start_command_line("hpc-kit torchrun", 4, 2, reached, ["--to", "/x"])
-    assert argv[2:8] == ["hpc_kit", "submit", "ddp_torchrun", "--no-wait", "--cluster", "mine"]
+    argv = startup.hpc_kit_command("submit", "hpc-kit torchrun", 4, 2, reached, ["--to", "/x"])
+    assert argv[2:7] == ["hpc_kit", "submit", "ddp_torchrun", "--cluster", "mine"]
     assert {"resources.nodes=4", "resources.ntasks_per_node=1", "launch.nproc_per_node=2"} < set(argv)
     assert "resources.gpus_per_task=2" in argv
-    few = " ".join(startup.start_command_line("hpc-kit", 4, 4, reached._replace(gpus=2), []))
+    few = " ".join(startup.hpc_kit_command("submit", "hpc-kit", 4, 4, reached._replace(gpus=2), []))
     assert "resources.gpus_per_task=0" in few
     assert "resources.gpus_per_task=1" in " ".join(
-        startup.start_command_line("hpc-kit", 4, 2, reached._replace(gpus=2), [])
+        startup.hpc_kit_command("submit", "hpc-kit", 4, 2, reached._replace(gpus=2), [])
     )
     assert 'command=["python", "/a b/first_step.py", "--to", "/x"]' in argv
 
