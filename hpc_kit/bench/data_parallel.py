@@ -141,11 +141,7 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 def _run_variant(
     variant: str, options: DataParallelOptions, environ: Mapping[str, str], argv: list[str], folder: Path
 ) -> None:
-    """Run the training in one of the variants to its end.
-
-    Raises:
-        JobFailed: The training failed.
-    """
+    """Run the training in one of the variants to its end."""
     ranks = options.ranks
     srun = ["srun", "--nodes=1", f"--ntasks={ranks}", f"--ntasks-per-node={ranks}", "--cpus-per-task=1"]
     if "SLURM_JOB_ID" in os.environ:
@@ -153,7 +149,7 @@ def _run_variant(
         srun += ["--overlap", "--mem=0"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command_lines = {
-        SPAWN: [sys.executable, "-m", "hpc_kit.bench.spawned_ranks", str(ranks), *argv[1:]],
+        SPAWN: [sys.executable, "-m", "hpc_kit.bench.training_runs", str(ranks), *argv[1:]],
         TORCHRUN: [*torchrun, *argv[1:]],
         SRUN: [*srun, *argv],
     }

@@ -199,11 +199,7 @@ def _follow_ranks(started: Sequence[StartedProcess], recorder: Recorder, timeout
 
 
 def _read_results(output: Iterable[str], recorder: Recorder) -> tuple[int, deque[str]]:
-    """Apply rank 0's result lines; return their number and the last lines of other output.
-
-    Raises:
-        SpecError: Rank 0 cannot measure with these options.
-    """
+    """Apply rank 0's result lines; return their number and the last lines of other output."""
     result_count, other_lines = 0, deque[str](maxlen=processes.LAST_LINES)
     for line in output:
         if line.startswith(ERROR_PREFIX):

@@ -1,9 +1,14 @@
-"""Runs the shipped training programs as processes and reads their summaries."""
+"""Runs the shipped training programs as processes and reads their summaries.
+
+`python -m hpc_kit.bench.training_runs 2 jobs/train/ddp.py --steps 60` runs a program in processes that one parent
+starts with `torch.multiprocessing.spawn`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -16,6 +21,7 @@ from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, SUMMARY
 from hpc_kit.runtime.launchers.agreement import CHOICE
 from hpc_kit.runtime.mesh import LAYOUT_VARIABLE
+from hpc_kit.runtime.rendezvous import network
 from hpc_kit.slurm.command_environment import submit_environment
 from hpc_kit.spec import search_path
 
@@ -115,3 +121,22 @@ def read_summary(folder: Path) -> Summary:
     except (OSError, ValueError) as error:
         raise JobFailed("the training left no summary", found=str(error), remedy="its output, above") from error
     return found
+
+
+def run_spawned_rank(number: int, ranks: int, port: int, argv: list[str]) -> None:
+    """Run a program in this process as one rank, with torch's variables set."""
+    os.environ.update(torch_variables_of_rank(number, ranks, (number, ranks), ("127.0.0.1", port)))
+    sys.argv = argv
+    sys.path.insert(0, str(Path(argv[0]).parent))
+    runpy.run_path(argv[0], run_name="__main__")
+
+
+def spawn_ranks(ranks: int, argv: list[str]) -> None:
+    """Spawn the ranks of a program and wait for all; the first failure ends all of them."""
+    from torch.multiprocessing.spawn import spawn
+
+    spawn(run_spawned_rank, args=(ranks, network.free_port(), argv), nprocs=ranks)
+
+
+if __name__ == "__main__":
+    spawn_ranks(int(sys.argv[1]), sys.argv[2:])

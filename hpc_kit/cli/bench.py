@@ -273,7 +273,7 @@ def strategies_command(**values: Any) -> Measurement:
         del values["strategies"]
     options = strategies.StrategyOptions(**values)
     options.check()
-    return _measured_by_ranks("strategies_rank", options)
+    return _measured_by_ranks("strategies", options)
 
 
 @command.command("compare", short_help="compare two results of one benchmark, with uncertainties")

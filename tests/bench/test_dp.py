@@ -66,7 +66,7 @@ def test_each_way_starts_the_same_program(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "start" not in ways[data_parallel.DATAPARALLEL].values
     threads = {tuple(argv[:3]): number for argv, number, _ in seen}
     assert (
-        threads[sys.executable, "-m", "hpc_kit.bench.spawned_ranks"]
+        threads[sys.executable, "-m", "hpc_kit.bench.training_runs"]
         == threads["srun", "--nodes=1", "--ntasks=4"]
         == "1"
     )
