@@ -113,11 +113,11 @@ def measured_machine(ranks: int, nodes: int, cores: int | None, comm: Path | Non
     if cores:
         card = structs.replace(card, flops=card.flops * min(1.0, cores / ranks))
     per_node = max(1, ranks // nodes)
-    machine = Machine(gpu=card, gpus_per_node=per_node, network=hardware.usual_network(card))
+    machine = Machine(gpu=card, gpus_per_node=per_node, network=card.usual_network)
     fitted = constants_for("torch", card.generation, machine.fabric)
     if comm is None:
         return machine, fitted
-    links = calibration.read_comm_result(comm, per_node)
+    links = calibration.read_comm_result(comm)
     if links.link is None and links.network:
         # All hosts are this machine, so the links between nodes also hold inside a node.
         links = structs.replace(links, link=links.network * per_node, latency=links.latency_network)

@@ -5,21 +5,17 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.bench import local_ranks, option_checks
 from hpc_kit.bench.results import Column, Plot, Value, format_quantity
 from hpc_kit.errors import SpecError
 from hpc_kit.runtime.mpi import library
-from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
     import torch
-
-    from hpc_kit.bench.recorder import Recorder
-
 
 BACKENDS = ("gloo", "mpi", "nccl", "horovod")
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
@@ -70,19 +66,19 @@ _PROCESS_BYTES = 150 << 20
 class CommOptions(NamedTuple):
     """Options of `bench comm`."""
 
-    backends: tuple[str, ...]
-    collectives: tuple[str, ...]
-    ranks: int
-    sizes: tuple[int, ...]
+    backends: tuple[str, ...] = ("auto",)
+    collectives: tuple[str, ...] = ("all_reduce",)
+    ranks: int = 2
+    sizes: tuple[int, ...] = (4 << 10, 4 << 20, 64 << 20)
     """Bytes of the tensor; of the whole result for all_gather, reduce_scatter and all_to_all."""
     algorithms: tuple[str, ...] = ()
     links: bool = False
 
-    @classmethod
-    def from_json(cls, words: Mapping[str, Any]) -> CommOptions:
-        """Restore options that `_asdict` returned and JSON carried."""
-        lists = {name: tuple(value) for name, value in words.items() if isinstance(value, list | tuple)}
-        return cls(**{**words, **lists})
+    def resolve(self, step_ranks: int) -> CommOptions:
+        """Return the options with names instead of `auto` and `all`; `step_ranks` as for `check`."""
+        backends = available_backends(self.ranks, step_ranks) if self.backends == ("auto",) else self.backends
+        collectives = tuple(BUS_FACTORS) if self.collectives == ("all",) else self.collectives
+        return self._replace(backends=backends, collectives=collectives)
 
     def row_count(self, pairs: int) -> int:
         """Return the number of result rows for this many links."""
@@ -93,50 +89,38 @@ class CommOptions(NamedTuple):
         return len(self.backends) * (times + links) + traffic
 
     def check(self, step_ranks: int, *, elsewhere: bool = False) -> None:
-        """Check the options before any rank starts.
+        """Check the options before any rank starts. The ranks check the sizes.
 
         Args:
             step_ranks: Ranks of the step that this process is in; 1: this process starts the ranks.
             elsewhere: The ranks may run on other hosts, and check their memory and GPUs themselves.
 
         Raises:
-            SpecError: A backend is not built in, or lacks GPUs, or the sizes are too large.
+            SpecError: A name is unknown, there is one rank only, or a backend cannot be used here.
         """
+        for kind, names, known in (
+            ("backend", self.backends, BACKENDS),
+            ("collective", self.collectives, BUS_FACTORS),
+            ("algorithm", self.algorithms, ALGORITHMS),
+        ):
+            option_checks.check_known_names(kind, names, known)
+        option_checks.check_several_ranks(self.ranks, "there is nothing to measure among fewer than 2 ranks")
+        if self.algorithms and "all_reduce" not in self.collectives:
+            raise SpecError(
+                "ring and star are ways to do an all_reduce",
+                found=",".join(self.collectives),
+                remedy="--collectives all_reduce",
+            )
         for name in self.backends:
-            error = unavailable_reason(name)
-            if error is not None:
+            if (error := unavailable_reason(name)) is not None:
                 raise error
         if elsewhere:
             return
         _check_gpu_count(self, step_ranks)
-        if step_ranks == 1 and set(self.backends) != {"nccl"}:
-            host = network.this_node_name(os.environ)
-            check_host_memory(self, self.ranks, host, option_checks.free_memory(), _PROCESS_BYTES)
-
-
-def parse_comm_options(
-    backends: str, collectives: str, world_size: int, sizes: str, algorithms: str = "", *, links: bool = False
-) -> CommOptions:
-    """Parse the options of the command line.
-
-    Raises:
-        SpecError: A name is unknown, a size is invalid, or there is only one rank.
-    """
-    if world_size < 2:
-        raise SpecError(
-            "there is nothing to measure among fewer than 2 ranks",
-            found=f"ranks = {world_size}",
-            remedy="--ranks 2",
-        )
-    wanted = tuple(BUS_FACTORS) if collectives == "all" else _parse_names(collectives, tuple(BUS_FACTORS), "collective")
-    own_algorithms = _parse_names(algorithms, ALGORITHMS, "algorithm") if algorithms else ()
-    if own_algorithms and "all_reduce" not in wanted:
-        raise SpecError(
-            "ring and star are ways to do an all_reduce", found=collectives, remedy="--collectives all_reduce"
-        )
-    return CommOptions(
-        _parse_names(backends, BACKENDS, "backend"), wanted, world_size, parse_sizes(sizes), own_algorithms, links
-    )
+        if step_ranks == 1:
+            option_checks.check_memory(
+                self.ranks * _PROCESS_BYTES, f"bench comm on {self.ranks} ranks", "fewer --ranks"
+            )
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -172,40 +156,6 @@ def parse_size(text: str) -> int:
             f"{text!r} is no size", found=f"--sizes {text}", remedy="bytes from 4 up: 4096, 4KiB, 64MiB, 1KiB-256MiB"
         )
     return number
-
-
-def _parse_names(text: str, known: Sequence[str], what: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(filter(None, text.split(","))))
-    option_checks.check_known_names(what, names, known)
-    if not names:
-        raise SpecError(f"no {what} is named", remedy=f"one or more of {','.join(known)}")
-    return names
-
-
-def measure_collectives(
-    options: CommOptions, recorder: Recorder, *, launcher: str | None = None, timeout: float = local_ranks.TIMEOUT
-) -> None:
-    """Start the ranks and measure.
-
-    Args:
-        options: The options.
-        recorder: Receives the rows.
-        launcher: Command that starts the ranks, as for `run_ranks`.
-        timeout: Seconds for the whole measurement.
-
-    Raises:
-        SpecError: mpirun was not found.
-        JobFailed: A rank failed, or the timeout expired.
-    """
-    local_ranks.run_ranks(
-        "hpc_kit.bench.collectives_rank",
-        options._asdict(),
-        recorder,
-        ranks=options.ranks,
-        launcher=launcher,
-        mpi="mpi" in options.backends,
-        timeout=timeout,
-    )
 
 
 def collective_plots(options: CommOptions) -> list[Plot]:
@@ -250,13 +200,9 @@ def _check_gpu_count(options: CommOptions, step_ranks: int) -> None:
 
 
 def available_backends(wanted: int, step_ranks: int) -> tuple[str, ...]:
-    """Return the backends that can be measured here.
+    """Return the backends that can be measured here; `step_ranks` as for `CommOptions.check`.
 
     gloo always; nccl with one GPU for each rank; mpi if it started the ranks or can start them.
-
-    Args:
-        wanted: Ranks that take part.
-        step_ranks: Ranks of the step that this process is in; 1: this process starts the ranks.
     """
     import torch
 
@@ -270,7 +216,11 @@ def available_backends(wanted: int, step_ranks: int) -> tuple[str, ...]:
 def unavailable_reason(name: str) -> SpecError | None:
     """Return the reason why this Python cannot use a backend; None if it can."""
     if name == "horovod":
-        return _horovod_error()
+        return SpecError(
+            "bench comm has no backend horovod",
+            found="Horovod has collectives of its own, which torch.distributed does not call",
+            remedy="--algorithms ring: its all-reduce is that ring, here of plain messages; or the job horovod_4node",
+        )
     from torch import __version__ as version
     from torch import distributed as dist
 
@@ -282,28 +232,15 @@ def unavailable_reason(name: str) -> SpecError | None:
         return SpecError(
             f"the backend {name} is not built in",
             found=f"torch {version} of {sys.executable}",
-            remedy="a torch that has it: pip install torch, without +cpu, on a machine with a GPU"
-            if name == "nccl"
-            else None,
+            remedy="a torch that has it; for nccl: pip install torch, without +cpu, on a machine with a GPU",
         )
     return None
-
-
-def _horovod_error() -> SpecError:
-    return SpecError(
-        "bench comm has no backend horovod",
-        found="Horovod has collectives of its own, which torch.distributed does not call",
-        remedy="--algorithms ring: its all-reduce is that ring, here of plain messages; or the job horovod_4node",
-    )
 
 
 def check_sizes(options: CommOptions, hosts: Sequence[str], gpu: torch.device | None = None) -> None:
     """Check that every host and GPU has memory for the sizes. Every rank must call this collective.
 
-    Args:
-        options: The options.
-        hosts: The host of each rank.
-        gpu: The GPU of this rank; None without NCCL.
+    Without NCCL, `gpu` is None. `hosts` contains the host of each rank.
 
     Raises:
         SpecError: A host or a GPU has too little memory. All ranks raise the same error.
@@ -316,37 +253,21 @@ def check_sizes(options: CommOptions, hosts: Sequence[str], gpu: torch.device | 
     dist.all_gather_object(free, (hosts[dist.get_rank()], option_checks.free_memory(), free_on_gpu))
     for host, host_bytes, gpu_bytes in free:
         if set(options.backends) != {"nccl"}:
-            check_host_memory(options, hosts.count(host), host, host_bytes)
-        check_host_memory(options, 1, f"a GPU of {host}", gpu_bytes)
+            check_size(max(options.sizes), hosts.count(host), host, host_bytes)
+        check_size(max(options.sizes), 1, f"a GPU of {host}", gpu_bytes)
 
 
-def check_host_memory(options: CommOptions, ranks: int, host: str, free: int | None, process_bytes: int = 0) -> None:
-    """Check that one host has memory for the sizes.
-
-    Args:
-        options: The options.
-        ranks: Number of ranks on the host.
-        host: Its name.
-        free: Free bytes of the host; None: unknown.
-        process_bytes: Additional bytes of each rank, if the ranks do not run yet.
+def check_size(size: int, ranks: int, place: str, free: int | None) -> None:
+    """Check that `ranks` ranks at a place with `free` bytes (None: unknown) have memory for `size` bytes.
 
     Raises:
-        SpecError: The sizes are too large (the error names the largest that fits), or there are too many ranks.
+        SpecError: The size is too large; the error names the largest that fits.
     """
-    largest = max(options.sizes)
-    needed = _TENSORS_PER_RANK * largest * ranks
-    if free is None or needed + process_bytes * ranks <= free:
-        return
-    fits = (free - process_bytes * ranks) // (_TENSORS_PER_RANK * ranks)
-    # Smaller sizes do not help if the processes themselves fill the memory.
-    if process_bytes and fits < 1 << 20:
-        option_checks.check_memory(
-            needed + process_bytes * ranks, f"bench comm on {ranks} ranks of {host}", "fewer --ranks", free=free
+    needed = _TENSORS_PER_RANK * size * ranks
+    if free is not None and needed > free:
+        raise SpecError(
+            f"{format_quantity(size, 'B')} are too many for the memory of {place}",
+            found=f"{ranks} ranks x {_TENSORS_PER_RANK} tensors of {format_quantity(size, 'B')} = "
+            f"{format_quantity(needed, 'B', 3)}, {format_quantity(free, 'B', 3)} are left",
+            remedy=f"--sizes up to {free // (_TENSORS_PER_RANK * ranks) >> 20}MiB",
         )
-    raise SpecError(
-        f"{format_quantity(largest, 'B')} are too many for the memory of {host}",
-        found=f"{ranks} ranks x {_TENSORS_PER_RANK} tensors of {format_quantity(largest, 'B')} = "
-        f"{format_quantity(needed, 'B', 3)}, "
-        f"{format_quantity(free, 'B', 3)} are left",
-        remedy=f"--sizes up to {fits >> 20}MiB",
-    )

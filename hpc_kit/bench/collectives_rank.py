@@ -10,14 +10,13 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import distributed as dist
 
 from hpc_kit.bench import collectives
 from hpc_kit.bench.collectives import BUS_FACTORS, ELEMENT_BYTES, CommOptions, collective_plots
-from hpc_kit.bench.machine import gather_hosts
 from hpc_kit.bench.rank_timing import WARMUP_CALLS, time_calls
 from hpc_kit.bench.recorder import recorder_of_rank
 from hpc_kit.bench.results import ResultRow, format_number, format_quantity
@@ -105,19 +104,17 @@ def _call_single_tensor(collective: str, out: torch.Tensor, given: torch.Tensor,
 
 def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
     """Measure; rank 0 fills in the recorder."""
-    options = CommOptions.from_json(arguments)
+    options = CommOptions(**arguments)
     # Ranks exchange control data in host memory, so the world group never uses NCCL.
     world_backend = "mpi" if "mpi" in options.backends else "gloo"
     with distributed(backend=world_backend, timeout=_TIMEOUT) as world:
         # The user's own launcher may have started a different number of ranks.
         options = options._replace(ranks=world.world_size)
-        hosts, names = gather_hosts(world)
+        recorder, names = recorder_of_rank(recorder, world)
         gpu = devices.select_device("nccl", world) if "nccl" in options.backends else None
         collectives.check_sizes(options, names, gpu)
-        recorder = recorder_of_rank(recorder, world)
         bench = _CollectivesBench(options, recorder, world, _prepare_backends(options, world_backend, world))
         pairs = choose_pairs(names) if options.links else []
-        recorder.set_hosts(hosts)
         if "nccl" in options.backends:
             recorder.set_version("nccl", ".".join(map(str, torch.cuda.nccl.version())))
         recorder.expect_rows(options.row_count(len(pairs)))
@@ -221,24 +218,8 @@ STAR_ROOT = 0
 """Rank that collects and sends all tensors in a star."""
 
 
-class PointToPoint(Protocol):
-    """Point-to-point messages of one rank in a group."""
-
-    rank: int
-    ranks: int
-
-    def send(self, tensor: Tensor, to: int) -> None:
-        """Send a tensor; it may be overwritten afterwards."""
-
-    def receive(self, tensor: Tensor, source: int) -> None:
-        """Receive a tensor and wait until it has arrived."""
-
-    def send_receive(self, sent: Tensor, to: int, received: Tensor, source: int) -> None:
-        """Send and receive at the same time, so that neither side waits for the other to begin."""
-
-
 class CountedMessages:
-    """Messages over torch.distributed that count the bytes sent and received by this rank."""
+    """Point-to-point messages of one rank in a group; counts the bytes that it sends and receives."""
 
     def __init__(self, group: Any) -> None:
         self.group = group
@@ -246,17 +227,17 @@ class CountedMessages:
         self.sent = self.received = 0
 
     def send(self, tensor: Tensor, to: int) -> None:
-        """Implement `PointToPoint.send`."""
+        """Send a tensor; it may be overwritten afterwards."""
         self.sent += tensor.nbytes
         dist.send(tensor, group=self.group, group_dst=to)
 
     def receive(self, tensor: Tensor, source: int) -> None:
-        """Implement `PointToPoint.receive`."""
+        """Receive a tensor and wait until it has arrived."""
         self.received += tensor.nbytes
         dist.recv(tensor, group=self.group, group_src=source)
 
     def send_receive(self, sent: Tensor, to: int, received: Tensor, source: int) -> None:
-        """Implement `PointToPoint.send_receive`."""
+        """Send and receive at the same time, so that neither side waits for the other to begin."""
         self.sent += sent.nbytes
         self.received += received.nbytes
         exchange(sent, to, received, source, self.group)
@@ -274,13 +255,10 @@ def exchange(sent: Tensor, to: int, received: Tensor, source: int, group: Any) -
         work.wait()
 
 
-def ring_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> None:
+def ring_all_reduce(tensor: Tensor, spare: Tensor, messages: CountedMessages) -> None:
     """Sum over all ranks in place: one round reduces the parts, a second round distributes them.
 
-    Args:
-        tensor: One dimension; the number of elements is a multiple of the ranks.
-        spare: Buffer of at least `tensor.numel() / ranks` elements.
-        messages: To and from the neighbours.
+    The tensor has one dimension, and a multiple of the ranks as elements; `spare` has one part of them or more.
     """
     rank, ranks = messages.rank, messages.ranks
     parts = tensor.chunk(ranks)
@@ -295,13 +273,10 @@ def ring_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> No
         messages.send_receive(parts[(rank + 1 - step) % ranks], right, parts[(rank - step) % ranks], left)
 
 
-def star_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> None:
+def star_all_reduce(tensor: Tensor, spare: Tensor, messages: CountedMessages) -> None:
     """Sum over all ranks in place: `STAR_ROOT` receives all tensors, adds them and sends the sum to each rank.
 
-    Args:
-        tensor: One dimension.
-        spare: Buffer of at least as many elements.
-        messages: To and from the root.
+    The tensor has one dimension; `spare` has as many elements or more.
     """
     if messages.rank != STAR_ROOT:
         messages.send(tensor, STAR_ROOT)
@@ -316,7 +291,7 @@ def star_all_reduce(tensor: Tensor, spare: Tensor, messages: PointToPoint) -> No
         messages.send(tensor, rank)
 
 
-ALL_REDUCES: dict[str, Callable[[Tensor, Tensor, PointToPoint], None]] = {
+ALL_REDUCES: dict[str, Callable[[Tensor, Tensor, CountedMessages], None]] = {
     "ring": ring_all_reduce,
     "star": star_all_reduce,
 }
@@ -344,11 +319,7 @@ class RankPair(NamedTuple):
 
 
 def choose_pairs(hosts: Sequence[str]) -> list[RankPair]:
-    """Choose the pairs to measure.
-
-    Args:
-        hosts: The host of each rank.
-    """
+    """Choose the pairs to measure, by the host of each rank."""
     pairs = list(combinations(range(len(hosts)), 2))
     if len(pairs) > MAX_PAIRS:
         inside, across = _pairs_by_hosts(hosts)
@@ -400,9 +371,7 @@ def link_labels(backend: str, pair: RankPair) -> dict[str, Value]:
 def add_link_fits(rows: Iterable[ResultRow], recorder: Recorder) -> None:
     """Add alpha and beta of every link, and a sentence that compares links inside and across nodes.
 
-    Args:
-        rows: Times of one message each way, with the labels of a link and `bytes`.
-        recorder: Receives the rows.
+    The rows have the times of one message each way, with the labels of a link and `bytes`.
     """
     points: dict[tuple[Value, ...], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
@@ -430,13 +399,7 @@ def add_link_fits(rows: Iterable[ResultRow], recorder: Recorder) -> None:
 
 
 def _note_median_links(backend: str, lines: Mapping[Value, list[tuple[float, float]]], recorder: Recorder) -> None:
-    """Note the median link inside a node and across nodes.
-
-    Args:
-        backend: Name of the backend.
-        lines: Alpha in seconds and bandwidth in GB/s of each link, by place.
-        recorder: Receives the note.
-    """
+    """Note the median link inside a node and across nodes; `lines`: alpha in seconds and GB/s of each link."""
     medians = {
         place: tuple(statistics.median(column) for column in zip(*lines[place], strict=True))
         for place in (INSIDE_NODE, ACROSS_NODES)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from hpc_kit.bench.machine import MeasuredMachine
+from hpc_kit.bench.option_checks import check_known_names
 from hpc_kit.bench.results import SIGNIFICANT_ERRORS, BenchResult, Column, ResultRow, Value, format_label, median_error
 from hpc_kit.errors import AnswerNo, SpecError
 from hpc_kit.planner.calibration import LIBRARY
@@ -51,12 +52,7 @@ class Comparison(NamedTuple):
 
 
 def compare_results(first: BenchResult, second: BenchResult, despite: Sequence[str] = ()) -> Comparison:
-    """Divide the second result by the first.
-
-    Args:
-        first: The reference.
-        second: The result to compare.
-        despite: Of `CONDITIONS`, those that may differ.
+    """Divide the second result by the first. Conditions of `CONDITIONS` in `despite` may differ.
 
     Raises:
         SpecError: The results are of two different benchmarks, or a condition is unknown.
@@ -68,11 +64,17 @@ def compare_results(first: BenchResult, second: BenchResult, despite: Sequence[s
             found=f"{first.bench} and {second.bench}",
             remedy="two results of one: hpc-kit bench compare A.json B.json",
         )
-    for name in despite:
-        if name not in CONDITIONS:
-            raise SpecError(f"unknown condition {name!r}", remedy=f"--despite {','.join(CONDITIONS)}")
-    _check_machines(first, second, despite)
-    _check_load(first, second, despite)
+    check_known_names("condition", despite, CONDITIONS)
+    if "machine" not in despite:
+        _check_machines(first, second)
+    notes = [f"the {word} was interrupted" for word, each in (("first", first), ("second", second)) if each.interrupted]
+    notes += _compare_loads(first, second, refused="load" not in despite)
+    versions, others = first.machine.versions, second.machine.versions
+    notes += [
+        f"{name}: {versions.get(name, 'none')} and {others.get(name, 'none')}"
+        for name in {**versions, **others}
+        if versions.get(name) != others.get(name)
+    ]
     ours = {_row_key(row): row for row in first.results}
     theirs = {_row_key(row): row for row in second.results}
     both = [(ours[key], theirs[key]) for key in ours if key in theirs]
@@ -86,7 +88,7 @@ def compare_results(first: BenchResult, second: BenchResult, despite: Sequence[s
         ratios=tuple(ratio for pair in both for ratio in _ratios(*pair, first.columns)),
         only_first=len(ours) - len(both),
         only_second=len(theirs) - len(both),
-        notes=(*_comparison_notes(first, second), *_zero_notes(both, first.columns)),
+        notes=tuple(notes),
         labels_only_first=_distinct_labels([row for key, row in ours.items() if key not in theirs], both),
         labels_only_second=_distinct_labels([row for key, row in theirs.items() if key not in ours], both),
     )
@@ -123,15 +125,6 @@ def _ratios(first: ResultRow, second: ResultRow, columns: dict[str, Column]) -> 
     return found
 
 
-def _zero_notes(pairs: Sequence[tuple[ResultRow, ResultRow]], columns: dict[str, Column]) -> tuple[str, ...]:
-    """Name the columns that are 0 in the first result only, for which no ratio exists."""
-    compared = [name for name, column in columns.items() if column.kind != "reckoned"]
-    names = [
-        name for name in compared if any(one.values.get(name) == 0 != other.values.get(name, 0) for one, other in pairs)
-    ]
-    return (f"no ratio to 0, in some row: {', '.join(names)}",) if names else ()
-
-
 def _verdict(ratio: float, uncertainty: float | None, column: Column) -> Verdict:
     if uncertainty is None:
         return "same" if ratio == 1 else "?"
@@ -142,15 +135,28 @@ def _verdict(ratio: float, uncertainty: float | None, column: Column) -> Verdict
     return "better" if (ratio < 1) == (column.better == "lower") else "worse"
 
 
-def _check_load(first: BenchResult, second: BenchResult, despite: Sequence[str]) -> None:
+def _compare_loads(first: BenchResult, second: BenchResult, *, refused: bool) -> list[str]:
+    """Return a note if the load differed in one of the measurements; load in between is unknown.
+
+    Raises:
+        AnswerNo: The load differs, and is `refused`.
+    """
     one, other = _busy_shares(first.machine), _busy_shares(second.machine)
+    found = [
+        " and ".join(f"{share:.0%} {when}" for share, when in zip(busy, ("before", "after"), strict=False))
+        + ", of its processors busy with other things"
+        for busy in (one, other)
+    ]
     # One measurement may hit a short peak. The load differs only if the ranges of the two results are apart.
-    if max(min(one), min(other)) - min(max(one), max(other)) > MAX_LOAD_DIFFERENCE and "load" not in despite:
+    if max(min(one), min(other)) - min(max(one), max(other)) > MAX_LOAD_DIFFERENCE and refused:
         raise AnswerNo(
             "the two were taken under different load",
-            found=f"the first: {_format_load(one)}\nthe second: {_format_load(other)}",
+            found="the first: {}\nthe second: {}".format(*found),
             remedy="measure both on an idle machine; or, to see the ratios in spite of it: --despite load",
         )
+    if max(*one, *other) - min(*one, *other) <= MAX_LOAD_DIFFERENCE:
+        return []
+    return ["the load was not always alike: the first: {}; the second: {}".format(*found)]
 
 
 def _busy_shares(machine: MeasuredMachine) -> tuple[float, ...]:
@@ -160,43 +166,17 @@ def _busy_shares(machine: MeasuredMachine) -> tuple[float, ...]:
     return (before, max(after)) if after else (before,)
 
 
-def _format_load(busy: Sequence[float]) -> str:
-    looks = " and ".join(f"{share:.0%} {when}" for share, when in zip(busy, ("before", "after"), strict=False))
-    return f"{looks}, of its processors busy with other things"
-
-
-def _load_notes(first: BenchResult, second: BenchResult) -> list[str]:
-    """Note a different load in one of the measurements; load in between is unknown."""
-    one, other = _busy_shares(first.machine), _busy_shares(second.machine)
-    if max(*one, *other) - min(*one, *other) <= MAX_LOAD_DIFFERENCE:
-        return []
-    return [f"the load was not always alike: the first: {_format_load(one)}; the second: {_format_load(other)}"]
-
-
-def _check_machines(first: BenchResult, second: BenchResult, despite: Sequence[str]) -> None:
-    one, other = (
+def _check_machines(first: BenchResult, second: BenchResult) -> None:
+    kinds = [
         Counter(", ".join([f"{host.cores} x {host.cpu}", *host.gpus]) for host in document.machine.hosts)
         for document in (first, second)
-    )
-    if one != other and "machine" not in despite:
+    ]
+    if kinds[0] != kinds[1]:
         raise AnswerNo(
             "the two were taken on different machines",
-            found=f"{_format_host_kinds(one)}\n{_format_host_kinds(other)}",
+            found="\n".join(
+                "; ".join(f"{format_count(number, 'host')} of {kind}" for kind, number in each.items())
+                for each in kinds
+            ),
             remedy="to see the ratios in spite of it: --despite machine",
         )
-
-
-def _format_host_kinds(kinds: Counter[str]) -> str:
-    return "; ".join(f"{format_count(number, 'host')} of {kind}" for kind, number in kinds.items())
-
-
-def _comparison_notes(first: BenchResult, second: BenchResult) -> tuple[str, ...]:
-    notes = [f"the {word} was interrupted" for word, each in (("first", first), ("second", second)) if each.interrupted]
-    notes += _load_notes(first, second)
-    one, other = first.machine.versions, second.machine.versions
-    notes += [
-        f"{name}: {one.get(name, 'none')} and {other.get(name, 'none')}"
-        for name in {**one, **other}
-        if one.get(name) != other.get(name)
-    ]
-    return tuple(notes)

@@ -14,11 +14,12 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.bench import option_checks, training_runs
+from hpc_kit.bench.recorder import measure_in_turns
 from hpc_kit.bench.results import Column, Plot
-from hpc_kit.errors import JobFailed, SpecError
+from hpc_kit.errors import JobFailed
 from hpc_kit.run_files import RUN_VARIABLE
 from hpc_kit.runtime.launchers.agreement import CHOICE
 
@@ -64,23 +65,12 @@ class DataParallelOptions(NamedTuple):
             SpecError: A variant is unknown, the batch does not divide, or memory is too small.
         """
         option_checks.check_known_names("way", self.ways, VARIANTS)
-        if self.global_batch % self.ranks:
-            raise SpecError(
-                "the batch does not divide over the ranks",
-                found=f"--global-batch {self.global_batch}, --ranks {self.ranks}",
-                remedy=f"--global-batch {self.ranks * (self.global_batch // self.ranks + 1)}",
-            )
+        option_checks.check_divides(self.ranks, "global-batch", self.global_batch)
         option_checks.check_memory(self.ranks * _PROCESS_BYTES, f"{self.ranks} processes", "fewer --ranks")
 
 
 def measure_data_parallel(options: DataParallelOptions, recorder: Recorder, environ: Mapping[str, str]) -> None:
-    """Measure one row for each variant; note variants that cannot run here.
-
-    Args:
-        options: The options.
-        recorder: Receives the rows.
-        environ: Environment with srun on PATH.
-    """
+    """Measure one row for each variant; note variants that cannot run here. `environ` has srun on PATH."""
     import torch
 
     for column in ("tokens_per_second", "start"):
@@ -96,18 +86,17 @@ def measure_data_parallel(options: DataParallelOptions, recorder: Recorder, envi
         recorder.note_missing(SRUN, "there is no srun here.")
         ways.remove(SRUN)
     recorder.expect_rows(len(ways) * options.repeats)
-    times = {variant: VariantTimes([], []) for variant in ways}
-    # Interleave the variants, so that a drift of the machine's speed affects all of them.
-    for number in range(options.repeats):
-        for variant in list(times):
-            recorder.report_progress(f"{variant}, {number + 1} of {options.repeats}")
-            try:
-                _measure_once(variant, options, environ, times[variant])
-            except JobFailed as error:
-                recorder.note_missing(variant, str(error))
-                del times[variant]
-            else:
-                _put_row(variant, options, recorder, times[variant])
+    times: dict[str, VariantTimes] = {variant: VariantTimes([], []) for variant in ways}
+
+    def measure(variant: str) -> None:
+        _measure_once(variant, options, environ, times[variant])
+        summaries, starts = times[variant]
+        values = training_runs.summary_values(summaries) | ({"start": starts} if starts else {})
+        processes = 1 if variant in {SINGLE_PROCESS, DATAPARALLEL} else options.ranks
+        labels = {"way": variant, "processes": processes}
+        recorder.add_row(labels, **{name: value for name, value in values.items() if name in COLUMNS})
+
+    measure_in_turns(recorder, ways, options.repeats, measure)
 
 
 class VariantTimes(NamedTuple):
@@ -127,21 +116,6 @@ def _measure_once(variant: str, options: DataParallelOptions, environ: Mapping[s
     # first_step.py trains with DDP only.
     if variant != DATAPARALLEL:
         times.starts.append(_measure_start(variant, options, environ))
-
-
-def _put_row(variant: str, options: DataParallelOptions, recorder: Recorder, times: VariantTimes) -> None:
-    summaries = times.summaries
-    values: dict[str, Any] = {
-        "tokens_per_second": [float(each["tokens_per_second"]) for each in summaries],
-        "step": [float(each["step_time_median"]) for each in summaries],
-        "memory": max(float(each["peak_memory_mib"]) for each in summaries) * 2**20,
-        "communication": [100 * float(each["communication_share"]) for each in summaries],
-    }
-    if times.starts:
-        values["start"] = times.starts
-    recorder.add_row(
-        {"way": variant, "processes": 1 if variant in {SINGLE_PROCESS, DATAPARALLEL} else options.ranks}, **values
-    )
 
 
 def _measure_start(variant: str, options: DataParallelOptions, environ: Mapping[str, str]) -> float:
@@ -167,11 +141,7 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 def _run_variant(
     variant: str, options: DataParallelOptions, environ: Mapping[str, str], argv: list[str], folder: Path
 ) -> None:
-    """Run the training in one of the variants to its end.
-
-    Raises:
-        JobFailed: The training failed.
-    """
+    """Run the training in one of the variants to its end."""
     ranks = options.ranks
     srun = ["srun", "--nodes=1", f"--ntasks={ranks}", f"--ntasks-per-node={ranks}", "--cpus-per-task=1"]
     if "SLURM_JOB_ID" in os.environ:
@@ -179,7 +149,7 @@ def _run_variant(
         srun += ["--overlap", "--mem=0"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command_lines = {
-        SPAWN: [sys.executable, "-m", "hpc_kit.bench.spawned_ranks", str(ranks), *argv[1:]],
+        SPAWN: [sys.executable, "-m", "hpc_kit.bench.training_runs", str(ranks), *argv[1:]],
         TORCHRUN: [*torchrun, *argv[1:]],
         SRUN: [*srun, *argv],
     }

@@ -29,8 +29,8 @@ RESULT_PREFIX = "hpc_kit-bench "
 ERROR_PREFIX = "hpc_kit-refused "
 """Prefix of the output line with which rank 0 reports options that cannot be measured."""
 
-TIMEOUT = 4 * 3600.0
-"""Seconds; the timeout of a process group ends a hanging collective much earlier."""
+TIMEOUT = 24 * 3600.0
+"""Seconds; each program, and the timeout of each process group, ends much earlier."""
 
 _GRACE = processes.GRACE + 5
 """Seconds between SIGTERM and SIGKILL: a rank first ends the program that it runs."""
@@ -199,11 +199,7 @@ def _follow_ranks(started: Sequence[StartedProcess], recorder: Recorder, timeout
 
 
 def _read_results(output: Iterable[str], recorder: Recorder) -> tuple[int, deque[str]]:
-    """Apply rank 0's result lines; return their number and the last lines of other output.
-
-    Raises:
-        SpecError: Rank 0 cannot measure with these options.
-    """
+    """Apply rank 0's result lines; return their number and the last lines of other output."""
     result_count, other_lines = 0, deque[str](maxlen=processes.LAST_LINES)
     for line in output:
         if line.startswith(ERROR_PREFIX):

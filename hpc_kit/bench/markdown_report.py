@@ -10,6 +10,7 @@ from hpc_kit.bench.results import (
     BenchResult,
     Column,
     ResultRow,
+    column_title,
     format_label,
     format_number,
     format_quantity,
@@ -123,7 +124,7 @@ def format_loads(host: MeasuredHost) -> tuple[str, str]:
 
 def column_heading(name: str, column: Column) -> str:
     """Return a column's heading, with the unit unless each cell shows its own."""
-    words = column.title or name.replace("_", " ")
+    words = column_title(name, column)
     return f"{words} ({column.unit})" if column.unit and column.unit not in {"s", "B"} else words
 
 

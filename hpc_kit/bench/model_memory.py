@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hpc_kit.bench import local_ranks, option_checks
 from hpc_kit.bench.results import Column, format_number
 from hpc_kit.errors import SpecError
-
-if TYPE_CHECKING:
-    from hpc_kit.bench.recorder import Recorder
 
 TITLE = "Model states of a rank: parameters, gradients and optimizer"
 COLUMNS = {
@@ -55,10 +52,7 @@ class MemoryOptions(NamedTuple):
             SpecError: A variant is unknown, there is one rank only, or memory is too small.
         """
         option_checks.check_known_names("way", self.ways, FORMULAS)
-        if self.ranks < 2:
-            raise SpecError(
-                "one rank has no other rank to share with", found=f"--ranks {self.ranks}", remedy="--ranks 4"
-            )
+        option_checks.check_several_ranks(self.ranks, "one rank has no other rank to share with")
         if self.ranks > self.layers:
             raise SpecError(
                 "there are more ranks than layers, so that ZeRO-1 cannot share them evenly",
@@ -95,12 +89,3 @@ def formula_text(strategy: str) -> str:
     """
     whole, shared = FORMULAS[strategy]
     return " + ".join([f"{whole:g} P"] * (whole > 0) + [f"{shared:g} P / d"] * (shared > 0))
-
-
-def measure_memory(options: MemoryOptions, recorder: Recorder) -> None:
-    """Measure each strategy with and without offloading.
-
-    Raises:
-        JobFailed: A rank failed.
-    """
-    local_ranks.run_ranks("hpc_kit.bench.model_memory_rank", options._asdict(), recorder, ranks=options.ranks)

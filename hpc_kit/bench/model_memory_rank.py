@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
 from hpc_kit.bench import option_checks, rank_timing
-from hpc_kit.bench.machine import gather_hosts
 from hpc_kit.bench.model_memory import MemoryOptions, formula_text, state_bytes
 from hpc_kit.bench.recorder import recorder_of_rank
 from hpc_kit.bench.results import Plot
@@ -48,9 +47,7 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
         needed = options.needed_bytes(world.world_size)
         option_checks.check_gpu_memory(needed, "the model", "a smaller --layers or --width", world)
         barrier = rank_timing.barrier_function(world)
-        hosts, _ = gather_hosts(world)
-        recorder = recorder_of_rank(recorder, world)
-        recorder.set_hosts(hosts)
+        recorder, _ = recorder_of_rank(recorder, world)
         recorder.expect_rows(len(options.ways) * len(options.offload))
         recorder.add_plot(_states_plot(options, world.world_size))
         recorder.add_note(METHOD_NOTE)

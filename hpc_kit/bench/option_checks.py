@@ -33,6 +33,30 @@ def check_known_names(kind: str, names: Sequence[str], known: Collection[str]) -
         )
 
 
+def check_several_ranks(ranks: int, what: str) -> None:
+    """Check that there are at least two ranks; `what` is the sentence of the error.
+
+    Raises:
+        SpecError: There is one rank only.
+    """
+    if ranks < 2:
+        raise SpecError(what, found=f"--ranks {ranks}", remedy="--ranks 2 or more")
+
+
+def check_divides(ranks: int, option: str, number: int) -> None:
+    """Check that the ranks divide the number of an option without its dashes: "global-batch".
+
+    Raises:
+        SpecError: A remainder is left; the error names the next number without one.
+    """
+    if number % ranks:
+        raise SpecError(
+            f"the ranks do not divide the {option}",
+            found=f"--{option} {number}, --ranks {ranks}",
+            remedy=f"--{option} {ranks * (number // ranks + 1)}",
+        )
+
+
 def free_memory(meminfo: Path = _MEMINFO, own: Path = _OWN_CGROUP, cgroups: Path = _CGROUPS) -> int | None:
     """Return the free bytes of the machine or of the job's memory limit; None if unknown."""
     found = []

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from hpc_kit.bench import local_ranks, option_checks
+from hpc_kit.bench import option_checks
 from hpc_kit.bench.results import Column
 from hpc_kit.errors import SpecError
-
-if TYPE_CHECKING:
-    from hpc_kit.bench.recorder import Recorder
 
 TITLE = "Layers on two devices, and the schedules of a pipeline"
 COLUMNS = {
@@ -23,8 +20,6 @@ COLUMNS = {
 SPLITS, SCHEDULES = "splits", "schedules"
 SWEEPS = (SPLITS, SCHEDULES)
 
-_TIMEOUT = 86_400.0
-"""Seconds; --full takes hours without a GPU."""
 _SMALLEST_IMAGE = 33
 """Smaller images shrink to 1 x 1 in the last blocks, where batch normalisation of one image fails."""
 _BYTES_PER_PIXEL = 2048
@@ -63,8 +58,7 @@ class PipelineOptions(NamedTuple):
             SpecError: A number is out of range, or the batch does not fit into memory.
         """
         option_checks.check_known_names("sweep", self.sweeps, SWEEPS)
-        if self.ranks < 2:
-            raise SpecError("a pipeline needs two ranks", found=f"--ranks {self.ranks}", remedy="--ranks 2")
+        option_checks.check_several_ranks(self.ranks, "a pipeline needs two ranks")
         if SCHEDULES in self.sweeps and (few := min(self.micro_batches)) < self.ranks:
             raise SpecError(
                 "there are fewer micro-batches than stages in a row",
@@ -77,17 +71,6 @@ class PipelineOptions(NamedTuple):
 
 FULL = {"image": 128, "batches": 3, "repeats": 10}
 """Sizes of the PyTorch tutorial: hours on two cores."""
-
-
-def measure_pipeline(options: PipelineOptions, recorder: Recorder) -> None:
-    """Run both parts of the benchmark.
-
-    Raises:
-        JobFailed: A rank failed.
-    """
-    local_ranks.run_ranks(
-        "hpc_kit.bench.pipeline_rank", options._asdict(), recorder, ranks=options.ranks, timeout=_TIMEOUT
-    )
 
 
 def batch_bytes(options: PipelineOptions) -> int:

@@ -20,7 +20,6 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Schedu
 from torch.nn import functional as F  # noqa: N812  torch's own habit
 
 from hpc_kit.bench import option_checks, rank_timing, resnet_halves
-from hpc_kit.bench.machine import gather_hosts
 from hpc_kit.bench.pipeline import SCHEDULES, SPLITS, PipelineOptions, batch_bytes
 from hpc_kit.bench.recorder import recorder_of_rank
 from hpc_kit.bench.results import Plot
@@ -51,9 +50,7 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
         if SPLITS in options.sweeps:
             option_checks.check_gpu_memory(batch_bytes(options), "the batch", "a smaller --image or --batch", world)
         barrier = rank_timing.barrier_function(world)
-        hosts, _ = gather_hosts(world)
-        recorder = recorder_of_rank(recorder, world)
-        recorder.set_hosts(hosts)
+        recorder, _ = recorder_of_rank(recorder, world)
         recorder.expect_rows(_row_count(options))
         if SPLITS in options.sweeps:
             SplitExperiment(options, recorder, world, barrier).measure()
@@ -226,12 +223,7 @@ def _add_schedule_rows(
 ) -> None:
     """Add the rows of one number of micro-batches, the ideal first.
 
-    Args:
-        recorder: Receives the rows.
-        micro_batches: Number of micro-batches.
-        ranks: Ranks of the pipeline.
-        unsplit: Seconds of each repeat of the work without a pipeline.
-        times: Seconds of each repeat by schedule.
+    `unsplit` has the seconds of each repeat of the work without a pipeline, `times` those of each schedule.
     """
     ideal = ideal_efficiency(micro_batches, ranks)
     recorder.add_row({"schedule": "ideal", "micro_batches": micro_batches}, efficiency=ideal)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from hpc_kit.bench.results import Column, Plot, ResultRow, Value, format_label, format_quantity
+from hpc_kit.bench.results import Column, Plot, ResultRow, Value, column_title, format_label, format_quantity
 from hpc_kit.plotting import pyplot, save
 
 if TYPE_CHECKING:
@@ -73,10 +73,7 @@ def draw_files(document: BenchResult, folder: Path) -> list[Path]:
 def inline_svg(document: PlotData, plot: Plot, prefix: str) -> str:
     """Return one plot as an `<svg>` element with CSS variables `--c1`, ..., `--ink`, `--grid` as colours.
 
-    Args:
-        document: The rows.
-        plot: The plot to draw.
-        prefix: Prefix of every id, so that one page can contain several plots.
+    Every id begins with the prefix, so that one page can contain several plots.
 
     Raises:
         SpecError: matplotlib is not installed.
@@ -249,7 +246,9 @@ def plot_curves(document: PlotData, plot: Plot) -> list[Curve]:
         if plot.x in row.labels and all(row.labels.get(name) in values for name, values in allowed.items())
     ]
     if plot.kind == "stacked":
-        found = [Curve(_column_title(document, name), _curve_points(rows, plot.x, name)) for name in plot.y]
+        found = [
+            Curve(column_title(name, document.columns.get(name)), _curve_points(rows, plot.x, name)) for name in plot.y
+        ]
     else:
         groups: dict[str, list[ResultRow]] = {}
         for row in rows:
@@ -261,7 +260,7 @@ def plot_curves(document: PlotData, plot: Plot) -> list[Curve]:
 
 def _y_title(document: PlotData, plot: Plot, unit: str) -> str:
     """Return the title of the plot's y axis, or name and unit of the quantity."""
-    words = plot.y_title or (_column_title(document, plot.y[0]) if plot.kind != "stacked" else "")
+    words = plot.y_title or (column_title(plot.y[0], document.columns.get(plot.y[0])) if plot.kind != "stacked" else "")
     # The tick labels of seconds and bytes contain their units.
     return words if unit in {"", "s", "B"} or "(" in words else f"{words} ({unit})".strip()
 
@@ -274,8 +273,3 @@ def _curve_points(rows: list[ResultRow], x: str, column: str) -> tuple[CurvePoin
             low, high = (spread.low, spread.high) if spread else (value, value)
             points.append(CurvePoint(row.labels[x], value, min(low, value), max(high, value)))
     return tuple(points)
-
-
-def _column_title(document: PlotData, column: str) -> str:
-    known = document.columns.get(column)
-    return (known.title if known else "") or column.replace("_", " ")

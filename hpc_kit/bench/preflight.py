@@ -13,7 +13,7 @@ import time
 from collections import Counter, defaultdict
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct, structs
@@ -23,7 +23,7 @@ from hpc_kit.run_files import PREFLIGHT, RUN_VARIABLE, write_whole
 from hpc_kit.slurm import nodelist
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 THRESHOLD = 0.7
 """A node is slow if a rate is below this share of the median."""
@@ -164,14 +164,22 @@ def judge(
     """
     found = {report.node: report for report in reports if report.node in nodes}
     broken: dict[str, list[str]] = defaultdict(list)
-    notes: list[str] = []
-    for faults in _list_faults(nodes, found, gpus_per_node):
-        if 2 * len(faults) <= len(nodes):
-            for node, reason in faults.items():
-                broken[node].append(reason)
+    doubts: dict[str, list[str]] = defaultdict(list)
+    faults: dict[str, list[Finding]] = defaultdict(list)
+    for finding in _list_findings(nodes, found, gpus_per_node):
+        if finding.is_certain:
+            faults[finding.kind].append(finding)
         else:
-            notes += [f"{count} of {len(nodes)} nodes: {reason}" for reason, count in Counter(faults.values()).items()]
-    notes += _list_doubts(nodes, found)
+            doubts[finding.reason].append(finding.node)
+    notes: list[str] = []
+    for kind in faults.values():
+        if 2 * len(kind) <= len(nodes):
+            for finding in kind:
+                broken[finding.node].append(finding.reason)
+        else:
+            counts = Counter(finding.reason for finding in kind)
+            notes += [f"{count} of {len(nodes)} nodes: {reason}" for reason, count in counts.items()]
+    notes += [f"{_list_some(places)}: {reason}" for reason, places in doubts.items()]
     slow, not_compared = find_slow(list(found.values()), threshold)
     good = [report for report in found.values() if not broken[report.node] and report.node not in slow]
     notes += [*(not_compared or _note_pairs(good, threshold)), *_note_names(found.values())]
@@ -186,37 +194,56 @@ def judge(
     )
 
 
-def _list_faults(
+class Finding(NamedTuple):
+    """A finding about a node, or about two nodes: `n1-n2`."""
+
+    kind: str
+    node: str
+    reason: str
+    is_certain: bool = True
+    """It is certainly a fault of the node; otherwise its cause may be outside of the node, or it may be harmless."""
+
+
+def _list_findings(
     nodes: Sequence[str], found: Mapping[str, NodeReport], gpus_per_node: int | None
-) -> list[dict[str, str]]:
-    """Return the nodes with a fault of their own, for each kind of fault, with the reasons."""
-    reports = list(found.values())
-    own = [each for each in reports if each.stage and _is_own_fault(each, nodes, found)]
-    complete = [each for each in reports if not each.stage]
-    faults = [
-        {node: "no report: the measurement did not start" for node in nodes if node not in found},
-        {each.node: _describe_end(each) for each in own if not each.error},
-        {each.node: _describe_end(each) for each in own if each.error},
-        # `clock` is the lead of the other nodes, so its sign is reversed.
-        {
-            each.node: f"its clock differs by {-each.clock:+.1f} s"
-            for each in complete
-            if abs(each.clock) > CLOCK_SECONDS
-        },
-        {each.node: "; ".join(each.gpu_errors) for each in reports if each.gpu_errors},
-    ]
-    if gpus_per_node is not None:
+) -> Iterator[Finding]:
+    for node in nodes:
+        if node not in found:
+            yield Finding("report", node, "no report: the measurement did not start")
+    for node, each in found.items():
+        if each.stage:
+            end = f"{each.stage}: {each.error}" if each.error else f"no end of: {each.stage}"
+            yield Finding("error" if each.error else "hang", node, end, _is_own_fault(each, nodes, found))
+        elif abs(each.clock) > CLOCK_SECONDS:
+            # `clock` is the lead of the other nodes, so its sign is reversed.
+            yield Finding("clock", node, f"its clock differs by {-each.clock:+.1f} s")
+        if each.gpu_errors:
+            yield Finding("GPU errors", node, "; ".join(each.gpu_errors))
         # Without a kind, the node has not counted its GPUs yet.
-        few = [each for each in reports if each.kind and each.gpus < gpus_per_node]
-        faults.append({each.node: f"torch sees {each.gpus} of {gpus_per_node} GPUs" for each in few})
-    faults += [
-        _minority({each.node: each.versions[name] for each in reports if name in each.versions}, name)
-        for name in COMPARED_VERSIONS
-    ]
-    for problem, culprits in _failures_between(reports).items():
+        if gpus_per_node is not None and each.kind and each.gpus < gpus_per_node:
+            yield Finding("GPUs", node, f"torch sees {each.gpus} of {gpus_per_node} GPUs")
+        late = ["came too late for the measurement of the network"] * each.late
+        yield from (Finding("note", node, reason, is_certain=False) for reason in (*late, *each.warnings))
+    yield from _compare_reports(list(found.values()), nodes)
+
+
+def _compare_reports(reports: Sequence[NodeReport], nodes: Sequence[str]) -> Iterator[Finding]:
+    """Yield findings by versions that differ, and by failures between two nodes."""
+    for name in (*COMPARED_VERSIONS, "driver"):
+        versions = {each.node: each.versions[name] for each in reports if name in each.versions}
+        for node, reason in _minority(versions, name).items():
+            yield Finding(name, node, reason, is_certain=name in COMPARED_VERSIONS)
+    for problem, edges in (
+        ("names do not resolve", {each.node: each.unresolved for each in reports}),
+        ("no connection", {each.node: each.unreachable for each in reports}),
+    ):
+        culprits = find_culprits(edges)
         isolated = _find_isolated(culprits, nodes)
-        faults.append({node: f"{problem}: {_list_some(others)}" for node, others in isolated.items()})
-    return faults
+        for node, others in isolated.items():
+            yield Finding(problem, node, f"{problem}: {_list_some(others)}")
+        pairs = {tuple(sorted((node, other))) for node in culprits.keys() - isolated for other in culprits[node]}
+        for pair in sorted(pairs):
+            yield Finding(problem, "-".join(pair), problem, is_certain=False)
 
 
 def _is_own_fault(report: NodeReport, nodes: Sequence[str], found: Mapping[str, NodeReport]) -> bool:
@@ -229,40 +256,6 @@ def _is_own_fault(report: NodeReport, nodes: Sequence[str], found: Mapping[str, 
     # If all remaining nodes have measured each other, only this node can have failed.
     others = [found.get(node) for node in nodes if node != report.node]
     return bool(report.error) and len(others) >= LEAST_PAIRS and all(other and other.pairs for other in others)
-
-
-def _describe_end(report: NodeReport) -> str:
-    return f"{report.stage}: {report.error}" if report.error else f"no end of: {report.stage}"
-
-
-def _list_doubts(nodes: Sequence[str], found: Mapping[str, NodeReport]) -> list[str]:
-    """Return notes about findings that may have a cause outside of the node, or be harmless."""
-    reports = list(found.values())
-    doubts: list[tuple[str, str]] = [
-        (_describe_end(each), each.node) for each in reports if each.stage and not _is_own_fault(each, nodes, found)
-    ]
-    doubts += [("came too late for the measurement of the network", each.node) for each in reports if each.late]
-    doubts += [(warning, each.node) for each in reports for warning in each.warnings]
-    drivers = {each.node: each.versions["driver"] for each in reports if "driver" in each.versions}
-    doubts += [(reason, node) for node, reason in _minority(drivers, "driver").items()]
-    by_reason: dict[str, list[str]] = defaultdict(list)
-    for reason, node in doubts:
-        by_reason[reason].append(node)
-    notes = [f"{_list_some(each)}: {reason}" for reason, each in by_reason.items()]
-    for problem, culprits in _failures_between(reports).items():
-        isolated = _find_isolated(culprits, nodes)
-        pairs = {tuple(sorted((node, other))) for node in culprits.keys() - isolated for other in culprits[node]}
-        if pairs:
-            notes.append(f"{problem}: {_list_some(['-'.join(pair) for pair in sorted(pairs)])}")
-    return notes
-
-
-def _failures_between(reports: Iterable[NodeReport]) -> dict[str, dict[str, list[str]]]:
-    """Return the nodes that explain each kind of failure between two nodes, as `find_culprits` does."""
-    return {
-        "names do not resolve": find_culprits({each.node: each.unresolved for each in reports}),
-        "no connection": find_culprits({each.node: each.unreachable for each in reports}),
-    }
 
 
 def _find_isolated(culprits: Mapping[str, list[str]], nodes: Sequence[str]) -> dict[str, list[str]]:
@@ -286,11 +279,9 @@ def _minority(values: Mapping[str, str], name: str) -> dict[str, str]:
 def find_culprits(edges: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
     """Return the nodes that explain failures between two nodes, with the other nodes of these failures.
 
-    This is the greedy vertex cover of the graph of failures: the node with the most failures is removed until none are
-    left. If only two nodes fail with each other, both are returned.
-
-    Args:
-        edges: For each node, the nodes with which something failed.
+    `edges` contains, for each node, those with which something failed. This is the greedy vertex cover of the graph of
+    failures: the node with the most failures is removed until none are left. If only two nodes fail with each other,
+    both are returned.
     """
     pairs = {frozenset((node, other)) for node, others in edges.items() for other in others if node != other}
     culprits: dict[str, list[str]] = {}
@@ -306,12 +297,7 @@ def find_culprits(edges: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
 
 
 def find_slow(reports: Sequence[NodeReport], threshold: float) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the slow nodes with their reasons, and notes about nodes that could not be compared.
-
-    Args:
-        reports: The reports; missing rates are not compared.
-        threshold: A node is slow if a rate is below this share of the median.
-    """
+    """Return the slow nodes with their reasons, and notes about nodes that could not be compared."""
     slow: dict[str, list[str]] = defaultdict(list)
     if len(reports) < LEAST_NODES:
         return {}, [f"a slow node is found among {LEAST_NODES} nodes or more; measured: {len(reports)}"]

@@ -286,11 +286,7 @@ def _measure_pairs(
 ) -> dict[int, float]:
     """Return the bits per second with each partner. The rounds end for all ranks when the time is used up.
 
-    Args:
-        link: The transport.
-        own: This rank.
-        names: The node of each rank.
-        on_first: Is called with the first partner. A transport that does not work hangs there.
+    `on_first` is called with the first partner, because a transport that does not work hangs there.
     """
     import torch
     from torch import distributed as dist

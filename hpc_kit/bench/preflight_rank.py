@@ -102,13 +102,13 @@ def measure_rates(node: Node) -> None:
     """
     import torch
 
-    from hpc_kit.planner import measure
+    from hpc_kit.planner.calibration import measure_device
 
     seconds = PERIOD_SECONDS / max(1, node.report.gpus)
     devices = [torch.device("cuda", index) for index in range(node.report.gpus)] or [torch.device("cpu")]
     periods: dict[str, list[float]] = defaultdict(list)
     for _ in range(PERIODS):
-        found = [measure.measure_device(device, seconds, statistics.mean) for device in devices]
+        found = [measure_device(device, seconds, statistics.mean) for device in devices]
         periods[MATRIX].append(min(each.flops or 0.0 for each in found))
         periods[MEMORY].append(min(each.bandwidth or 0.0 for each in found))
         periods[DISK].append(measure_disk())

@@ -1,69 +1,79 @@
 """Collects the rows of a measurement, keeps its files up to date and reports progress.
 
 A benchmark fills in a `Recorder`: a `FileRecorder` in the process of the command line, or in a rank one that sends each
-call as a line of JSON to the `FileRecorder`.
+change as a line of JSON to the `FileRecorder`.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 
 from hpc_kit import __version__
 from hpc_kit.bench import machine
 from hpc_kit.bench.machine import MeasuredHost
 from hpc_kit.bench.results import BenchResult, Column, Plot, ResultRow, Value, summarize
+from hpc_kit.errors import JobFailed
 
 if TYPE_CHECKING:
     from hpc_kit.runtime import Group
 
 
+class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A change of a result: the fields that are given."""
+
+    expected_rows: int = 0
+    progress: str = ""
+    row: ResultRow | None = None
+    note: str = ""
+    missing: str = ""
+    plot: Plot | None = None
+    hosts: tuple[MeasuredHost, ...] = ()
+    versions: dict[str, str] = {}
+
+
 class Recorder:
-    """Receives the results of a benchmark. Each method is one call of `record`.
+    """Receives the results of a benchmark, and calls `record` with each change."""
 
-    Args:
-        record: Called with the name of the method and its argument.
-    """
-
-    def __init__(self, record: Callable[[str, Any], None]) -> None:
+    def __init__(self, record: Callable[[Change], None]) -> None:
         self.record = record
 
     def expect_rows(self, rows: int) -> None:
         """Announce how many times a row will be put."""
-        self.record("expect_rows", rows)
+        self.record(Change(expected_rows=rows))
 
     def report_progress(self, what: str) -> None:
         """Report the current measurement."""
-        self.record("report_progress", what)
+        self.record(Change(progress=what))
 
     def put_row(self, row: ResultRow) -> None:
         """Add a row, or replace the row with the same labels."""
-        self.record("put_row", row)
+        self.record(Change(row=row))
 
     def add_note(self, text: str) -> None:
         """Add a sentence below the table."""
-        self.record("add_note", text)
+        self.record(Change(note=text))
 
     def note_missing(self, what: str, why: str) -> None:
         """Note something that could not be measured."""
-        self.record("note_missing", (what, why))
+        self.record(Change(missing=what, note=f"{what}: {why}"))
 
     def add_plot(self, plot: Plot) -> None:
         """Add a plot."""
-        self.record("add_plot", plot)
+        self.record(Change(plot=plot))
 
     def set_hosts(self, hosts: Sequence[MeasuredHost]) -> None:
         """Set the hosts that take part, instead of the host of the command line."""
-        self.record("set_hosts", tuple(hosts))
+        self.record(Change(hosts=tuple(hosts)))
 
     def set_version(self, name: str, value: str) -> None:
         """Add a version that the command line cannot find, such as NCCL's."""
-        self.record("set_version", (name, value))
+        self.record(Change(versions={name: value}))
 
     def add_row(self, labels: Mapping[str, Value], *, warmup: int = 0, **values: float | Sequence[float]) -> ResultRow:
         """Add a row; a list of repeats becomes its median and spread, a number stays as it is."""
@@ -105,8 +115,7 @@ class FileRecorder(Recorder):
     ) -> None:
         super().__init__(self._change)
         self._save, self._print_progress, self._load_seconds = save, print_progress, load_seconds
-        self._expected: int | None = None
-        self._put_count = 0
+        self._expected = self._put_count = 0
         self._begun = time.monotonic()
         self._document = BenchResult(
             bench=bench,
@@ -124,78 +133,78 @@ class FileRecorder(Recorder):
         """Rows so far."""
         return self._document.results
 
-    def _change(self, kind: str, value: Any) -> None:
+    def _change(self, change: Change) -> None:
         """Change the result; save it after a row or a missing part."""
         document = self._document
-        match kind:
-            case "expect_rows":
-                self._expected = value
-            case "report_progress":
-                total = f"/{self._expected}" if self._expected else ""
-                seconds = time.monotonic() - self._begun
-                self._print_progress(f"{self._put_count + 1}{total}  {value}  ({seconds:.0f} s)")
-            case "put_row":
-                rows = document.results
-                index = next((index for index, row in enumerate(rows) if row.labels == value.labels), len(rows))
-                # Replaces the row, or appends one at the end.
-                rows[index : index + 1] = [value]
-                self._put_count += 1
-                self._save(document)
-            case "add_note":
-                document.notes.append(value)
-            case "note_missing":
-                document.missing.append(value[0])
-                document.notes.append(": ".join(value))
-                self._save(document)
-            case "add_plot":
-                document.plots.append(value)
-            case "set_hosts":
-                self._set(machine=structs.replace(document.machine, hosts=value))
-            case "set_version":
-                document.machine.versions[value[0]] = value[1]
+        self._expected = change.expected_rows or self._expected
+        if change.progress:
+            total, seconds = f"/{self._expected}" if self._expected else "", time.monotonic() - self._begun
+            self._print_progress(f"{self._put_count + 1}{total}  {change.progress}  ({seconds:.0f} s)")
+        if change.row:
+            rows = document.results
+            index = next((index for index, row in enumerate(rows) if row.labels == change.row.labels), len(rows))
+            # Replaces the row, or appends one at the end.
+            rows[index : index + 1] = [change.row]
+            self._put_count += 1
+        document.notes += [change.note] if change.note else []
+        document.missing += [change.missing] if change.missing else []
+        document.plots += [change.plot] if change.plot else []
+        document.machine.versions.update(change.versions)
+        if change.hosts:
+            document.machine = structs.replace(document.machine, hosts=change.hosts)
+        if change.row or change.missing:
+            self._save(document)
 
     def close(self, *, interrupted: bool = False) -> BenchResult:
         """Measure the load again and return the finished result."""
+        document = self._document
         # Only this host can be measured now: the ranks on the other hosts have ended.
-        first, *others = self._document.machine.hosts
+        first, *others = document.machine.hosts
         self.set_hosts((structs.replace(first, after=machine.measure_load(self._load_seconds)), *others))
-        self._set(ended=_now(), interrupted=interrupted)
-        self._save(self._document)
-        return self._document
-
-    def _set(self, **fields: Any) -> None:
-        self._document = structs.replace(self._document, **fields)
+        document.ended, document.interrupted = _now(), interrupted
+        self._save(document)
+        return document
 
 
 def pipe_recorder(write_line: Callable[[str], None]) -> Recorder:
-    """Return the recorder of a rank, which writes each call as a line for `apply_line`."""
-    return Recorder(lambda kind, value: write_line(msgspec.json.encode([kind, value]).decode()))
+    """Return the recorder of a rank, which writes each change as a line for `apply_line`."""
+    return Recorder(lambda change: write_line(msgspec.json.encode(change).decode()))
 
 
-def recorder_of_rank(recorder: Recorder, world: Group) -> Recorder:
-    """Return the recorder on rank 0. On all other ranks, return one that ignores every call."""
-    return recorder if world.is_main else Recorder(lambda _kind, _value: None)
+def recorder_of_rank(recorder: Recorder, world: Group) -> tuple[Recorder, list[str]]:
+    """Return the recorder of this rank, and the host of each rank. Every rank must call this collective.
+
+    The recorder of rank 0 gets the hosts. That of all other ranks ignores every change.
+    """
+    hosts, names = machine.gather_hosts(world)
+    recorder = recorder if world.is_main else Recorder(lambda _change: None)
+    recorder.set_hosts(hosts)
+    return recorder, names
 
 
-_ARGUMENTS: dict[str, Any] = {
-    "expect_rows": int,
-    "put_row": ResultRow,
-    "note_missing": tuple[str, str],
-    "add_plot": Plot,
-    "set_hosts": tuple[MeasuredHost, ...],
-    "set_version": tuple[str, str],
-}
-"""Types of the arguments; all other calls have text."""
+def measure_in_turns(recorder: Recorder, names: Iterable[str], repeats: int, measure: Callable[[str], None]) -> None:
+    """Measure each name several times, in turns, so that a drift of the machine's speed affects all alike.
+
+    A name for which `measure` raises JobFailed is noted as missing and not measured again.
+    """
+    remaining = list(names)
+    for number in range(repeats):
+        for name in tuple(remaining):
+            recorder.report_progress(f"{name}, {number + 1} of {repeats}")
+            try:
+                measure(name)
+            except JobFailed as error:
+                recorder.note_missing(name, str(error))
+                remaining.remove(name)
 
 
 def apply_line(line: str, recorder: Recorder) -> None:
     """Apply a line of a `pipe_recorder` to a recorder.
 
     Raises:
-        msgspec.MsgspecError: The line is no such call.
+        msgspec.MsgspecError: The line is no change.
     """
-    kind, value = msgspec.json.decode(line, type=tuple[str, Any])
-    recorder.record(kind, msgspec.convert(value, _ARGUMENTS.get(kind, str)))
+    recorder.record(msgspec.json.decode(line, type=Change))
 
 
 def _now() -> str:

@@ -81,7 +81,7 @@ class Plot(Struct, frozen=True, kw_only=True):
     y_title: str = ""
 
 
-class BenchResult(Struct, frozen=True, kw_only=True):
+class BenchResult(Struct, kw_only=True):
     """The result of one benchmark.
 
     It is `interrupted` until the end, so that the file of a killed benchmark is marked. `missing` names parts that
@@ -187,6 +187,11 @@ def median_error(spread: Spread | None) -> float | None:
     # Quartiles of a few values lie too close together, on average by this factor (simulated: within 9 % from 3 on).
     few = spread.repeats / (spread.repeats - 1)
     return few * _MEDIAN_FACTOR * (spread.high - spread.low) / _QUARTILE_DISTANCE / math.sqrt(spread.repeats)
+
+
+def column_title(name: str, column: Column | None) -> str:
+    """Return the name of a column for readers."""
+    return (column.title if column else "") or name.replace("_", " ")
 
 
 _SECOND_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))

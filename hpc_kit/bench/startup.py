@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.bench import option_checks, slurm_job
+from hpc_kit.bench.recorder import measure_in_turns
 from hpc_kit.bench.results import Column, Plot, format_quantity
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.slurm.client import SlurmClient
@@ -34,14 +35,21 @@ PHASES = ("queue", "srun", "imports", "rendezvous", "model", "data", "step")
 """Phases as first_step.py names them; the queue phase begins with the command."""
 COLUMNS = {**{phase: Column(unit="s") for phase in PHASES}, "total": Column(unit="s")}
 COLUMNS["srun"] = Column(unit="s", title="srun (and torchrun)")
-START_VARIANTS = ("hpc-kit", "hpc-kit torchrun", "plain srun", "plain torchrun")
+
+JOBS = {
+    "hpc-kit": "first_step",
+    "hpc-kit torchrun": "ddp_torchrun",
+    "plain srun": "first_step",
+    "plain torchrun": "ddp_torchrun",
+}
+"""The job of each variant: the job itself, or the one whose resources a hand-written script requests."""
 
 
 class StartOptions(NamedTuple):
     """Options of `bench start`."""
 
     ranks: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
-    ways: tuple[str, ...] = START_VARIANTS
+    ways: tuple[str, ...] = tuple(JOBS)
     nodes: int = 4
     """Maximum; with fewer ranks, each rank has a node."""
     repeats: int = 3
@@ -54,7 +62,7 @@ class StartOptions(NamedTuple):
         Raises:
             SpecError: A variant is unknown, or ranks do not divide over the nodes.
         """
-        option_checks.check_known_names("way", self.ways, START_VARIANTS)
+        option_checks.check_known_names("way", self.ways, JOBS)
         for number in self.ranks:
             nodes = min(self.nodes, number)
             if number % nodes:
@@ -107,23 +115,15 @@ def _measure_interleaved(
 ) -> dict[str, list[MeasuredStart]]:
     """Measure the starts of each variant with this number of ranks; put a row after each."""
     nodes = min(options.nodes, number)
+    variants = {f"{number} ranks, {variant}": variant for variant in options.ways}
     starts: dict[str, list[MeasuredStart]] = {variant: [] for variant in options.ways}
-    failed: set[str] = set()
-    for repeat in range(options.repeats):
-        # Do not repeat a failed variant: each attempt may take as long as --timeout.
-        for variant in (candidate for candidate in options.ways if candidate not in failed):
-            name = f"{number} ranks, {variant}, start {repeat + 1} of {options.repeats}"
-            recorder.report_progress(name)
-            try:
-                start = measure_start(
-                    variant, nodes, number // nodes, slurm, options.timeout, StartProgress(recorder, name)
-                )
-            except JobFailed as error:
-                recorder.note_missing(name, str(error))
-                failed.add(variant)
-            else:
-                starts[variant].append(start)
-                _add_start_row(recorder, number, nodes, variant, starts[variant])
+
+    def measure(name: str) -> None:
+        own = starts[variants[name]]
+        own.append(measure_start(variants[name], nodes, number // nodes, slurm, options.timeout, recorder))
+        _add_start_row(recorder, number, nodes, variants[name], own)
+
+    measure_in_turns(recorder, variants, options.repeats, measure)
     return starts
 
 
@@ -165,23 +165,8 @@ def _note_clocks(recorder: Recorder, starts: list[MeasuredStart]) -> None:
         )
 
 
-class StartProgress(NamedTuple):
-    """Reports the progress of one start."""
-
-    recorder: Recorder
-    name: str
-
-    def report_progress(self, what: str) -> None:
-        """Call the recorder's method with the name of the start."""
-        self.recorder.report_progress(f"{self.name}: {what}")
-
-    def add_note(self, text: str) -> None:
-        """Call the recorder's method with the name of the start."""
-        self.recorder.add_note(f"{self.name}: {text}")
-
-
 def measure_start(
-    variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, timeout: float, progress: StartProgress
+    variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, timeout: float, recorder: Recorder
 ) -> MeasuredStart:
     """Measure one start. The job is gone when this function returns, also after Ctrl-C.
 
@@ -190,27 +175,20 @@ def measure_start(
     """
     with tempfile.TemporaryDirectory(dir=slurm.folder, prefix="start-") as name:
         folder = Path(name)
-        site = None if variant in SHIPPED_JOBS else render_site_header(variant, nodes, ranks_per_node, slurm)
+        site = render_site_header(variant, nodes, ranks_per_node, slurm) if variant in PLAIN_COMMANDS else None
         begun = time.time()
         words = ["--submitted", repr(begun), "--to", str(folder / slurm_job.RESULT_FILE)]
         if site is None:
-            argv = start_command_line(variant, nodes, ranks_per_node, slurm, words)
+            argv = [*hpc_kit_command("submit", variant, nodes, ranks_per_node, slurm, words), "--no-wait"]
         else:
-            file = folder / "by-hand.sbatch"
-            file.write_text(
-                render_plain_script(variant, nodes, ranks_per_node, site, folder, [str(slurm.program), *words])
-            )
-            argv = ["sbatch", "--parsable", str(file)]
-        with slurm_job.submitted_job(argv, slurm.client, progress.add_note) as job:
-            phases = slurm_job.wait_for_result(job, folder, begun + timeout, progress.report_progress)
+            argv = ["sbatch", "--parsable", str(folder / "by-hand.sbatch")]
+            text = render_plain_script(variant, nodes, ranks_per_node, site, folder, [str(slurm.program), *words])
+            Path(argv[-1]).write_text(text)
+        with slurm_job.submitted_job(argv, slurm.client, recorder.add_note) as job:
+            phases = slurm_job.wait_for_result(job, folder, begun + timeout, recorder.report_progress)
             clock_difference = phases.pop("clocks", None)
             # By the nodes' clocks, the first step ended at the sum of the phases. It cannot have ended after now.
             return MeasuredStart(phases, clock_difference, begun + sum(phases.values()) - time.time())
-
-
-SHIPPED_JOBS = {"hpc-kit": "first_step", "hpc-kit torchrun": "ddp_torchrun"}
-_TEMPLATE_VARIANT = {"plain srun": "hpc-kit", "plain torchrun": "hpc-kit torchrun"}
-"""Variant whose resources a hand-written script requests."""
 
 
 _SOCKETS = re.compile(r"\([^()]*\)")
@@ -231,22 +209,10 @@ class SubmitSettings(NamedTuple):
     """GPUs of a node; None: unknown."""
 
 
-def start_command_line(
-    variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, words: list[str]
+def hpc_kit_command(
+    verb: str, variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, words: list[str]
 ) -> list[str]:
-    """Return the command line that submits our job."""
-    return [
-        sys.executable,
-        "-m",
-        "hpc_kit",
-        "submit",
-        SHIPPED_JOBS[variant],
-        "--no-wait",
-        *_job_options(variant, nodes, ranks_per_node, slurm, words),
-    ]
-
-
-def _job_options(variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSettings, words: list[str]) -> list[str]:
+    """Return the command line that submits or renders the job of a variant; `words` are arguments of first_step.py."""
     # The only task of a node is torchrun's agent, which gets the CPUs and GPUs of all its ranks.
     tasks = 1 if "torchrun" in variant else ranks_per_node
     gpus = 0 if lacks_gpus(ranks_per_node, slurm) else ranks_per_node // tasks
@@ -256,7 +222,8 @@ def _job_options(variant: str, nodes: int, ranks_per_node: int, slurm: SubmitSet
     settings.append(f"resources.gpus_per_task={gpus}")
     settings.append(f"command={json.dumps(['python', str(slurm.program), *words])}")
     cluster = [] if slurm.cluster is None else ["--cluster", slurm.cluster]
-    return [*cluster, *(word for setting in settings for word in ("--set", setting))]
+    options = [*cluster, *(word for setting in settings for word in ("--set", setting))]
+    return [sys.executable, "-m", "hpc_kit", verb, JOBS[variant], *options]
 
 
 def lacks_gpus(ranks_per_node: int, slurm: SubmitSettings) -> bool:
@@ -278,15 +245,7 @@ def render_site_header(variant: str, nodes: int, ranks_per_node: int, slurm: Sub
     Raises:
         JobFailed: Our script cannot be rendered.
     """
-    like = _TEMPLATE_VARIANT[variant]
-    argv = [
-        sys.executable,
-        "-m",
-        "hpc_kit",
-        "render",
-        SHIPPED_JOBS[like],
-        *_job_options(like, nodes, ranks_per_node, slurm, []),
-    ]
+    argv = hpc_kit_command("render", variant, nodes, ranks_per_node, slurm, [])
     environ = submit_environment(slurm.client.environ)
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -345,15 +304,9 @@ def parse_site_header(rendered: str) -> SiteHeader:
 def render_plain_script(
     variant: str, nodes: int, ranks_per_node: int, site: SiteHeader, folder: Path, program: Sequence[str]
 ) -> str:
-    """Render a hand-written script.
+    """Render a hand-written script whose log is in the folder.
 
-    Args:
-        variant: A key of `PLAIN_COMMANDS`.
-        nodes: Number of nodes.
-        ranks_per_node: Number of ranks on each node.
-        site: Settings of the site.
-        folder: Folder of the script's log.
-        program: first_step.py and its arguments.
+    `variant` is a key of `PLAIN_COMMANDS`, `program` the path of first_step.py and its arguments.
     """
     path, *words = map(shlex.quote, program)
     line = PLAIN_COMMANDS[variant].format(

@@ -1,18 +1,29 @@
-"""Options of `hpc-kit bench strategies`: all shipped ways to split a training, and the table of recommendations."""
+"""`hpc-kit bench strategies`: all shipped ways to split a training, and the table of recommendations."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+import os
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpc_kit.bench import local_ranks, option_checks
-from hpc_kit.bench.results import SIGNIFICANT_ERRORS, Column, median_error, summarize
-from hpc_kit.errors import SpecError
+from hpc_kit.bench import local_ranks, option_checks, training_runs
+from hpc_kit.bench.recorder import measure_in_turns, recorder_of_rank
+from hpc_kit.bench.results import SIGNIFICANT_ERRORS, Column, Plot, median_error, summarize
+from hpc_kit.errors import JobFailed
 from hpc_kit.planner import advice
+from hpc_kit.run_files import RUN_VARIABLE
+from hpc_kit.runtime.process_group import distributed
+from hpc_kit.runtime.rendezvous import network
 
 if TYPE_CHECKING:
     from hpc_kit.bench.recorder import Recorder
+    from hpc_kit.runtime import Group
 
 TITLE = "Ways of splitting the training, side by side"
 COLUMNS = {
@@ -24,6 +35,7 @@ COLUMNS = {
     "waiting": Column(unit="%"),
 }
 
+_STATES = ("parameters_mib", "gradients_mib", "optimizer_mib")
 _PROCESS_BYTES = 500 << 20
 """Memory of a torch rank with such a small model."""
 
@@ -93,15 +105,9 @@ class StrategyOptions(NamedTuple):
             SpecError: A strategy is unknown, the model cannot be cut, or memory is too small.
         """
         option_checks.check_known_names("strategy", self.strategies, STRATEGIES)
-        if self.ranks < 2:
-            raise SpecError("nothing is split over one rank", found=f"--ranks {self.ranks}", remedy="--ranks 4")
+        option_checks.check_several_ranks(self.ranks, "nothing is split over one rank")
         for name, number in (("layers", self.layers), ("heads", self.heads), ("global-batch", self.global_batch)):
-            if number % self.ranks:
-                raise SpecError(
-                    f"the ranks do not divide the {name}",
-                    found=f"--{name} {number}, --ranks {self.ranks}",
-                    remedy=f"--{name} {self.ranks * (number // self.ranks + 1)}",
-                )
+            option_checks.check_divides(self.ranks, name, number)
         here = local_ranks.ranks_on_this_host(self.ranks)
         option_checks.check_memory(2 * here * _PROCESS_BYTES, f"{here} ranks of this host", "fewer ranks a host")
 
@@ -119,33 +125,8 @@ def command_for(name: str, options: StrategyOptions, world_size: int) -> list[st
     return f"{model} --global-batch {options.global_batch} --eval-windows {options.global_batch} {own}".split()
 
 
-def measure_strategies(options: StrategyOptions, recorder: Recorder) -> None:
-    """Measure one row for each strategy; note strategies that fail or cannot use these ranks.
-
-    Raises:
-        JobFailed: A rank of the measurement itself failed.
-    """
-    each = options.timeout + 60
-    limit = each * len(options.strategies) * options.repeats
-    local_ranks.run_ranks(
-        "hpc_kit.bench.strategies_rank", options._asdict(), recorder, ranks=options.ranks, timeout=limit
-    )
-
-
-class JudgedRule(NamedTuple):
-    """A rule with its measured strategies, and their measured order."""
-
-    situation: str
-    strategies: tuple[str, ...]
-    compared: advice.ComparedOrder
-
-
-def judge_rules(speeds: Mapping[str, Sequence[float]]) -> list[JudgedRule]:
-    """Compare each rule with the measured speeds of at least two of its strategies.
-
-    Args:
-        speeds: Tokens per second of each repeat, by strategy.
-    """
+def judge_rules(speeds: Mapping[str, Sequence[float]]) -> list[tuple[advice.AdviceRule, advice.ComparedOrder]]:
+    """Compare each rule with the tokens per second of at least two of its strategies."""
     medians = {name: summarize(repeats) for name, repeats in speeds.items()}
     seconds = {name: 1 / speed for name, (speed, _) in medians.items()}
 
@@ -158,6 +139,113 @@ def judge_rules(speeds: Mapping[str, Sequence[float]]) -> list[JudgedRule]:
     for rule, names in RULES.items():
         measured = tuple(name for kind in rule.strategies if (name := names[kind]) in speeds)
         if len(measured) > 1:
-            compared = advice.compare_order(rule._replace(strategies=measured), seconds, are_equal)
-            found.append(JudgedRule(rule.situation, measured, compared))
+            known = rule._replace(strategies=measured)
+            found.append((known, advice.compare_order(known, seconds, are_equal)))
     return found
+
+
+def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
+    """Measure each strategy as one of the ranks; rank 0 fills in the recorder.
+
+    Each rank starts its rank of every program, one after the other.
+    """
+    options = StrategyOptions(**arguments)
+    # Use gloo, because NCCL would occupy GPU memory that the programs need.
+    with distributed(backend="gloo") as world:
+        recorder, _ = recorder_of_rank(recorder, world)
+        for column in ("tokens_per_second", "states", "communication"):
+            recorder.add_plot(Plot(name=column, title=TITLE, kind="bars", x="strategy", y=(column,)))
+        arguments_of = _program_arguments(options, world, recorder)
+        recorder.expect_rows(len(arguments_of) * options.repeats)
+        summaries: dict[str, list[training_runs.Summary]] = defaultdict(list)
+
+        def measure(name: str) -> None:
+            with _shared_folder(world) as folder:
+                # All ranks get the fault, so all of them skip the further repeats.
+                if fault := run_strategy(name, arguments_of[name], world, folder, options.timeout):
+                    raise JobFailed(fault)
+                if world.is_main:
+                    summaries[name].append(training_runs.read_summary(folder))
+                    _add_strategy_row(recorder, name, world, summaries[name])
+
+        measure_in_turns(recorder, arguments_of, options.repeats, measure)
+        if world.is_main:
+            _add_judgements(
+                recorder,
+                {name: training_runs.summary_values(own)["tokens_per_second"] for name, own in summaries.items()},
+            )
+
+
+def _program_arguments(options: StrategyOptions, world: Group, recorder: Recorder) -> dict[str, list[str]]:
+    """Return the arguments of each strategy that can use these ranks; rank 0 notes the rest."""
+    arguments_of = {}
+    for name in options.strategies:
+        arguments = command_for(name, options, world.world_size)
+        if arguments is not None:
+            arguments_of[name] = arguments
+        else:
+            recorder.add_note(f"{name}: not with {world.world_size} ranks.")
+    return arguments_of
+
+
+@contextmanager
+def _shared_folder(world: Group) -> Iterator[Path]:
+    """Create a folder for a training's files that all ranks see: in a job, inside the run folder."""
+    from torch import distributed as dist
+
+    from hpc_kit.bench import rank_timing
+
+    made = tempfile.mkdtemp(dir=os.environ.get(RUN_VARIABLE), prefix="bench-") if world.is_main else ""
+    folder = Path(rank_timing.broadcast_value(made, world))
+    try:
+        yield folder
+    finally:
+        dist.barrier()
+        if world.is_main:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_strategy(name: str, arguments: list[str], world: Group, folder: Path, timeout: float) -> str:
+    """Run this rank of the program to its end; return the first failure of any rank, on every rank."""
+    from torch import distributed as dist
+
+    from hpc_kit.bench import rank_timing
+
+    ranks = STRATEGIES[name].ranks or world.world_size
+    # The port of this measurement is in use, so each training gets a free one of rank 0's host.
+    address = (os.environ["MASTER_ADDR"], network.free_port(everywhere=True)) if world.is_main else ("", 0)
+    master = rank_timing.broadcast_value(address, world)
+    fault = None
+    if world.rank < ranks:
+        local = (world.local_rank, min(world.local_world_size, ranks))
+        environ = training_runs.program_environment(folder)
+        environ |= training_runs.torch_variables_of_rank(world.rank, ranks, local, master)
+        argv = training_runs.training_command(STRATEGIES[name].program, *arguments)
+        fault = training_runs.run_program(argv, environ, timeout)
+    faults: list[str | None] = [None] * world.world_size
+    dist.all_gather_object(faults, fault)
+    return next((f"rank {rank}: {fault}" for rank, fault in enumerate(faults) if fault), "")
+
+
+def _add_strategy_row(recorder: Recorder, name: str, world: Group, summaries: list[training_runs.Summary]) -> None:
+    values, last = training_runs.summary_values(summaries), summaries[-1]
+    # Bytes are the same in every repeat. The keys have MiB, the columns bytes.
+    if last.keys() >= set(_STATES):
+        values["states"] = sum(float(last[key]) for key in _STATES) * 2**20
+    recorder.add_row({"strategy": name, "ranks": STRATEGIES[name].ranks or world.world_size}, **values)
+
+
+def _add_judgements(recorder: Recorder, speeds: Mapping[str, Sequence[float]]) -> None:
+    """Add the table of recommendations beside the measured order."""
+    for rule, compared in judge_rules(speeds):
+        recorder.add_row(
+            {
+                "case": rule.situation,
+                "order of the table": ", ".join(rule.strategies),
+                "measured": ", ".join(compared.order),
+                "agrees": compared.verdict,
+            }
+        )
+        if compared.reversed_pairs:
+            pairs = "; ".join(f"{faster} before {slower}" for faster, slower in compared.reversed_pairs)
+            recorder.add_note(f"{rule.situation}: the measured order differs: {pairs}.")

@@ -1,21 +1,27 @@
-"""Runs the shipped training programs as processes and reads their summaries."""
+"""Runs the shipped training programs as processes and reads their summaries.
+
+`python -m hpc_kit.bench.training_runs 2 jobs/train/ddp.py --steps 60` runs a program in processes that one parent
+starts with `torch.multiprocessing.spawn`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from hpc_kit.bench import processes
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, SUMMARY
 from hpc_kit.runtime.launchers.agreement import CHOICE
 from hpc_kit.runtime.mesh import LAYOUT_VARIABLE
+from hpc_kit.runtime.rendezvous import network
 from hpc_kit.slurm.command_environment import submit_environment
 from hpc_kit.spec import search_path
 
@@ -83,6 +89,27 @@ def run_program(argv: Sequence[str], environ: Mapping[str, str], timeout: float)
         return "\n".join([ended, *processes.last_lines(log)])
 
 
+_SUMMARY_COLUMNS = (
+    ("tokens_per_second", "tokens_per_second", 1.0),
+    ("step", "step_time_median", 1.0),
+    ("communication", "communication_share", 100.0),
+    ("waiting", "waiting_share", 100.0),
+)
+"""Column, its key in a summary, and the factor between them; a parameter server lacks some keys."""
+
+
+def summary_values(summaries: Sequence[Summary]) -> dict[str, Any]:
+    """Return the values of a row from the summaries of all repeats, in seconds, percent and bytes."""
+    values: dict[str, Any] = {
+        column: [factor * float(each[key]) for each in summaries]
+        for column, key, factor in _SUMMARY_COLUMNS
+        if key in summaries[0]
+    }
+    if "peak_memory_mib" in summaries[0]:
+        values["memory"] = max(float(each["peak_memory_mib"]) for each in summaries) * 2**20
+    return values
+
+
 def read_summary(folder: Path) -> Summary:
     """Read the summary that rank 0 of a training wrote.
 
@@ -94,3 +121,22 @@ def read_summary(folder: Path) -> Summary:
     except (OSError, ValueError) as error:
         raise JobFailed("the training left no summary", found=str(error), remedy="its output, above") from error
     return found
+
+
+def run_spawned_rank(number: int, ranks: int, port: int, argv: list[str]) -> None:
+    """Run a program in this process as one rank, with torch's variables set."""
+    os.environ.update(torch_variables_of_rank(number, ranks, (number, ranks), ("127.0.0.1", port)))
+    sys.argv = argv
+    sys.path.insert(0, str(Path(argv[0]).parent))
+    runpy.run_path(argv[0], run_name="__main__")
+
+
+def spawn_ranks(ranks: int, argv: list[str]) -> None:
+    """Spawn the ranks of a program and wait for all; the first failure ends all of them."""
+    from torch.multiprocessing.spawn import spawn
+
+    spawn(run_spawned_rank, args=(ranks, network.free_port(), argv), nprocs=ranks)
+
+
+if __name__ == "__main__":
+    spawn_ranks(int(sys.argv[1]), sys.argv[2:])

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpc_kit.bench import collectives, data_parallel, model_memory, pipeline, processes, startup, strategies
-from hpc_kit.bench.local_ranks import rank_count, world_size
-from hpc_kit.bench.results import format_label, format_number, format_quantity, read_result
+from hpc_kit.bench.local_ranks import rank_count, run_ranks, world_size
+from hpc_kit.bench.results import column_title, format_label, format_number, format_quantity, read_result
 from hpc_kit.bench.training_runs import find_training_program
 from hpc_kit.cli.bench_output import parse_names, parse_numbers, run_bench
 from hpc_kit.cli.groups import OrderedGroup
@@ -54,10 +54,7 @@ RESULT_OPTIONS = (
 def bench_command(name: str, line: str, module: ModuleType) -> Callable[[Callable[..., Measurement]], click.Command]:
     """Make a bench command from a function that returns the options of a benchmark and its measurement.
 
-    Args:
-        name: Name of the command and of its result files.
-        line: Its line in the help of `bench`.
-        module: The module with the title and the columns of the benchmark.
+    `line` is its line in the help of `bench`; the module has the title and the columns of the benchmark.
     """
 
     def decorate(prepare: Callable[..., Measurement]) -> click.Command:
@@ -74,11 +71,9 @@ def bench_command(name: str, line: str, module: ModuleType) -> Callable[[Callabl
 
 
 def options_of_class(options: Any, **fields: str | Callable[..., Any]) -> Callable[[Decorated], Decorated]:
-    """Add an option for each field of a class. The default of the field determines the type of the option.
+    """Add an option for each field of a NamedTuple. The default of the field determines the type of the option.
 
-    Args:
-        options: The class, a NamedTuple.
-        fields: Help texts by name of the field, or a whole option in place of the one made here.
+    `fields` contains help texts by name of the field, or a whole option in place of the one made here.
     """
 
     def decorate(function: Decorated) -> Decorated:
@@ -88,9 +83,11 @@ def options_of_class(options: Any, **fields: str | Callable[..., Any]) -> Callab
             if callable(text):
                 function = text(function)
                 continue
-            settings: dict[str, Any] = {"default": default, "show_default": True}
-            if isinstance(default, tuple):
-                is_numbers = isinstance(default[0], int)
+            settings: dict[str, Any] = {"default": default, "show_default": default not in {(), False}}
+            if isinstance(default, bool):
+                settings["is_flag"] = True
+            elif isinstance(default, tuple):
+                is_numbers = bool(default) and isinstance(default[0], int)
                 settings["default"] = ",".join(map(str, default))
                 settings["callback"] = parse_numbers if is_numbers else parse_names
                 settings["metavar"] = "N,..." if is_numbers else "NAME,..."
@@ -100,6 +97,16 @@ def options_of_class(options: Any, **fields: str | Callable[..., Any]) -> Callab
         return function
 
     return decorate
+
+
+def _measured_by_ranks(module: str, options: Any, *, launcher: str | None = None, mpi: bool = False) -> Measurement:
+    """Return the options, and the measurement by a module of `hpc_kit.bench` in each of `options.ranks` ranks."""
+
+    def measure(recorder: Recorder) -> None:
+        name = f"hpc_kit.bench.{module}"
+        run_ranks(name, options._asdict(), recorder, ranks=options.ranks, launcher=launcher, mpi=mpi)
+
+    return options, measure
 
 
 def ranks_option(default: int) -> Callable[[Decorated], Decorated]:
@@ -113,35 +120,26 @@ def ranks_option(default: int) -> Callable[[Decorated], Decorated]:
 
 
 @bench_command("comm", "collectives of gloo, mpi and nccl; ring and star algorithms; links", collectives)
-@click.option(
-    "--backends",
-    default="auto",
-    show_default=True,
-    metavar="NAME,...",
-    help="gloo, mpi, nccl; auto: all that work here.",
+@options_of_class(
+    collectives.CommOptions,
+    backends="gloo, mpi, nccl; auto: all that work here.",
+    collectives="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send_recv; or all.",
+    ranks=ranks_option(2),
+    sizes=click.option(
+        "--sizes",
+        default="4KiB,4MiB,64MiB",
+        show_default=True,
+        metavar="SIZE,...",
+        callback=lambda _context, _parameter, text: collectives.parse_sizes(text),
+        help="4096, 4KiB, or 1KiB-256MiB.",
+    ),
+    algorithms="ring, star: all-reduces of plain messages beside the library's.",
+    links="Latency and bandwidth between each two ranks.",
 )
-@click.option(
-    "--collectives",
-    "operations",
-    default="all_reduce",
-    show_default=True,
-    metavar="NAME,...",
-    help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send_recv; or all.",
-)
-@ranks_option(2)
-@click.option(
-    "--sizes", default="4KiB,4MiB,64MiB", show_default=True, metavar="SIZE,...", help="4096, 4KiB, or 1KiB-256MiB."
-)
-@click.option(
-    "--algorithms", default="", metavar="ring,star", help="All-reduces of plain messages beside the library's."
-)
-@click.option("--links", is_flag=True, help="Latency and bandwidth between each two ranks.")
 @click.option(
     "--launcher", metavar="WORDS", help="Command that starts the ranks [default: mpirun, or plain processes]."
 )
-def comm_command(
-    backends: str, operations: str, ranks: int, sizes: str, algorithms: str, links: bool, launcher: str | None
-) -> Measurement:
+def comm_command(launcher: str | None, **values: Any) -> Measurement:
     """Time collectives of several backends, side by side in the same processes.
 
     In a step of several ranks (srun hpc-kit bench comm), the tasks of the step are the ranks. Otherwise the command
@@ -151,11 +149,9 @@ def comm_command(
     the memory; 130 after Ctrl-C, with the results so far.
     """
     step = world_size()
-    if backends == "auto":
-        backends = ",".join(collectives.available_backends(ranks, step))
-    options = collectives.parse_comm_options(backends, operations, ranks, sizes, algorithms, links=links)
+    options = collectives.CommOptions(**values).resolve(step)
     options.check(step, elsewhere=launcher is not None)
-    return options, partial(collectives.measure_collectives, options, launcher=launcher)
+    return _measured_by_ranks("collectives_rank", options, launcher=launcher, mpi="mpi" in options.backends)
 
 
 @bench_command("pipeline", "a model on one and on two devices; efficiency of pipeline schedules", pipeline)
@@ -178,7 +174,7 @@ def pipeline_command(full: bool, **values: Any) -> Measurement:
     """
     options = pipeline.PipelineOptions(**values | (pipeline.FULL if full else {}))
     options.check()
-    return options, partial(pipeline.measure_pipeline, options)
+    return _measured_by_ranks("pipeline_rank", options)
 
 
 OFFLOAD = {"both": (False, True), "yes": (True,), "no": (False,)}
@@ -202,7 +198,7 @@ def memory_command(offload: str, **values: Any) -> Measurement:
     """
     options = model_memory.MemoryOptions(offload=OFFLOAD[offload], **values)
     options.check()
-    return options, partial(model_memory.measure_memory, options)
+    return _measured_by_ranks("model_memory_rank", options)
 
 
 @bench_command("start", "time from the command to the first step, compared with hand-written scripts", startup)
@@ -277,7 +273,7 @@ def strategies_command(**values: Any) -> Measurement:
         del values["strategies"]
     options = strategies.StrategyOptions(**values)
     options.check()
-    return options, partial(strategies.measure_strategies, options)
+    return _measured_by_ranks("strategies", options)
 
 
 @command.command("compare", short_help="compare two results of one benchmark, with uncertainties")
@@ -326,7 +322,7 @@ def _comparison_cells(ratio: Ratio, one: BenchResult) -> list[str]:
     column = one.columns[ratio.column]
     error = f" +- {format_number(ratio.uncertainty, 2)}" if ratio.uncertainty else ""  # counts have no uncertainty
     values = [format_quantity(ratio.first, column.unit), format_quantity(ratio.second, column.unit)]
-    return [column.title or ratio.column.replace("_", " "), *values, f"{ratio.ratio:.3f}{error}", ratio.verdict]
+    return [column_title(ratio.column, column), *values, f"{ratio.ratio:.3f}{error}", ratio.verdict]
 
 
 @command.command("plot", short_help="draw the plots of a result")

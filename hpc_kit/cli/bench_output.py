@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from hpc_kit.bench.results import BenchResult, Column
 
 
-def parse_names(_context: object, _parameter: object, text: str) -> tuple[str, ...]:
+def parse_names(_context: object, parameter: click.Parameter, text: str) -> tuple[str, ...]:
     """Parse names separated by commas.
 
     Raises:
-        click.BadParameter: The value contains no name.
+        click.BadParameter: The value contains no name, and the default contains one.
     """
     names = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
-    if not names:
+    if not names and parameter.default:
         raise click.BadParameter("the value contains no name")
     return names
 
 
-def parse_numbers(_context: object, _parameter: object, text: str) -> tuple[int, ...]:
+def parse_numbers(context: object, parameter: click.Parameter, text: str) -> tuple[int, ...]:
     """Parse positive numbers separated by commas.
 
     Raises:
         click.BadParameter: One of them is not a positive number.
     """
-    words = parse_names(_context, _parameter, text)
+    words = parse_names(context, parameter, text)
     if wrong := [word for word in words if not (word.isascii() and word.isdigit() and int(word))]:
         raise click.BadParameter(f"{wrong[0]!r} is not a positive number; write 1,3,5")
     return tuple(map(int, words))

@@ -176,12 +176,7 @@ def _predict(job: str | None, options: PlanOptions) -> int:
 
 
 def _search_layouts(name: str | None, options: PlanOptions, program: tuple[str, ...]) -> int:
-    """Search the layouts, print them, and write the files that the options name.
-
-    Raises:
-        SpecError: An option is invalid.
-        AnswerNo: Nothing fits.
-    """
+    """Search the layouts, print them, and write the files that the options name."""
     root = Path.cwd()
     if name is not None and program:
         raise SpecError(
@@ -212,7 +207,7 @@ def _search_layouts(name: str | None, options: PlanOptions, program: tuple[str, 
 
         draw_plans(report.shown, options.plot, task.machine.gpu.memory)
     if options.write is not None:
-        plan_files.write_job_file(result, report.limit, job, program, options.write, tokens)
+        plan_files.write_job_file(result, job, program, options.write, tokens)
     return 0
 
 
@@ -247,11 +242,7 @@ def _planning_task(job: Job | None, options: PlanOptions, root: Path) -> tuple[P
 def _choose_model(
     job: Job | None, job_model: JobModel | None, options: PlanOptions
 ) -> tuple[Transformer, int, list[str]]:
-    """Return the model, its tokens per sequence, and notes about both.
-
-    Raises:
-        SpecError: No model is given, or the job contradicts itself.
-    """
+    """Return the model, its tokens per sequence, and notes about both."""
     if options.model is not None:
         model = model_catalogue.parse_model(options.model)
         length, note = model_catalogue.default_seq_len(model, options.model)

@@ -10,7 +10,6 @@ from hpc_kit.cli.output import print_line
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
 from hpc_kit.planner import calibration, explain, hardware, job_files
-from hpc_kit.planner.constants import memory_error
 from hpc_kit.planner.job_files import SupportedPlan
 from hpc_kit.planner.search import describe_layout
 from hpc_kit.planner.target import measured_file
@@ -23,10 +22,7 @@ from hpc_kit.spec.toml_documents import save_job
 from hpc_kit.submission.program_job import job_for_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from hpc_kit.planner.search import Plan, SearchResult
-    from hpc_kit.spec.cluster import Cluster
 
 WRITE_OPTION = "--write"
 _SHORT_TRAINING_DAYS = 0.25
@@ -36,7 +32,7 @@ _MAX_SLOWDOWN = 0.03
 
 
 def write_job_file(
-    answer: SearchResult, limit: float, named: Job | None, program: tuple[str, ...], path: Path, tokens: float
+    answer: SearchResult, named: Job | None, program: tuple[str, ...], path: Path, tokens: float
 ) -> None:
     """Write the first plan that the program supports: the user's program, or one of jobs/train.
 
@@ -44,7 +40,6 @@ def write_job_file(
 
     Args:
         answer: The plans.
-        limit: Usable bytes of a GPU.
         named: The planned job. Its program has priority.
         program: The program after `--`, instead of all others.
         path: The new job file.
@@ -54,54 +49,31 @@ def write_job_file(
         SpecError: The programs support none of the plans.
     """
     root, only = Path.cwd(), bool(program)
-    base = named or (job_for_program(program) if program else None)
-    # Nothing is known about a program of the user, so it may support any plan.
-    own = base if base is not None and not job_files.runs_shipped_program(base) else None
-
-    def first_supported(plans: Iterable[Plan]) -> SupportedPlan | None:
-        if own is None:
-            return job_files.first_supported(plans, root, base, only=only)
-        return next((SupportedPlan(plan, own.name, own, 1) for plan in plans), None)
-
-    chosen = first_supported(answer.plans)
-    program_name = base.command[1] if base is not None and only else ""
+    own = named or (job_for_program(program) if program else None)
+    program_name = own.command[1] if own is not None and only else ""
+    chosen = job_files.first_supported(answer.plans, root, own, only=only)
     if chosen is None:
         raise _no_program_error(answer, program_name, path)
     if chosen.rank > 1:
         _note_rank_of_layout(answer, chosen, program_name)
-    error = memory_error(answer.plans[0].layout.framework)
-    safe = first_supported(plan for plan in answer.plans if plan.fits_with_margin(limit, error))
-    if _prefers_margin(chosen.plan, safe.plan if safe else None, limit) and safe:
-        chosen = safe
-    steps = job_files.training_steps(chosen.base, root) if own is None else None
+    safe = job_files.first_supported(
+        (plan for plan in answer.plans if plan.fits_with_margin(answer.limit)), root, own, only=only
+    )
+    if sentence := answer.describe_margin(chosen.plan, safe.plan if safe else None):
+        if safe and safe.plan.time.total < (1 + _MAX_SLOWDOWN) * chosen.plan.time.total:
+            chosen = safe
+            echo(f"{sentence};\nwritten is the layout with that much room", err=True)
+        else:
+            echo(f"warning: {sentence};\nwritten is the layout without that much room", err=True)
+    is_shipped = job_files.runs_shipped_program(chosen.base)
+    steps = job_files.training_steps(chosen.base, root) if is_shipped else None
     job = job_files.job_from_plan(chosen.plan, chosen.base, path.stem, root, steps=steps)
     save_job(job, path, WRITE_OPTION)
-    if own is None:
+    if is_shipped:
         _note_shipped_program(answer, chosen, job, path, steps=steps, only=only)
     else:
-        _note_time_limit(chosen.plan, own, path, tokens)
+        _note_time_limit(chosen.plan, chosen.base, path, tokens)
     echo(f"written: {path}   submit with: hpc-kit submit {path}", err=True)
-
-
-def _prefers_margin(first: Plan, safe: Plan | None, limit: float) -> bool:
-    """Return whether to write the plan with a margin instead of the first. Print a warning if the first may not fit."""
-    if safe is first:
-        return False
-    share = first.memory.total / limit
-    full = f"{describe_layout(first.layout)} fills {share:.0%} of what can be filled of a GPU, and may not fit;\n"
-    if safe is None:
-        echo(f"warning: {full}it is written, for no layout leaves more room: try it before a long wait", err=True)
-        return False
-    more = safe.time.total / first.time.total - 1
-    if more < _MAX_SLOWDOWN:
-        echo(f"{full}written is {describe_layout(safe.layout)}, which surely does: {more:.1%} more time", err=True)
-        return True
-    echo(
-        f"warning: {full}it is written, for {describe_layout(safe.layout)}, which surely does, takes {more:.1%} more"
-        " time",
-        err=True,
-    )
-    return False
 
 
 def _note_time_limit(plan: Plan, base: Job, path: Path, tokens: float) -> None:
@@ -124,7 +96,7 @@ def _note_shipped_program(
 ) -> None:
     """Print how the written job differs from the planned one: its command, its model, its time limit."""
     model = answer.plans[0].layout.model
-    lines = [] if only else [f"its command is that of job {chosen.name}: name your own behind --, or edit {path}"]
+    lines = [] if only else [f"its command is that of job {chosen.base.name}: name your own behind --, or edit {path}"]
     if job.model.parameters != model.parameters:
         lines.append(
             f"its model has {job.model.parameters:.3g} parameters (a GPT of bytes, without grouped keys or SwiGLU): "
@@ -203,12 +175,10 @@ def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path 
     """
     root = Path.cwd()
     name = cluster or default_cluster_name(root, os.environ)
-    profile = _load_cluster(name, root)
+    _check_cluster(name, root)
     path = measurement or measured_file(name, root)
     if comm is not None:
-        node = profile.for_partition(profile.defaults.partition).node
-        gpus = node.gpus or node.cpus or 8
-        found = calibration.read_comm_result(comm, gpus)
+        found = calibration.read_comm_result(comm)
         if found == calibration.Measurement():
             raise SpecError(
                 f"{comm} contains no measured links",
@@ -221,14 +191,14 @@ def calibrate_cluster(cluster: str | None, measurement: Path | None, comm: Path 
     return _submit_calibration(name, path, root)
 
 
-def _load_cluster(name: str, root: Path) -> Cluster:
-    """Load the cluster file.
+def _check_cluster(name: str, root: Path) -> None:
+    """Check that there is a cluster file.
 
     Raises:
         SpecError: No such file. For a machine of the catalogue, the message shows the file to write.
     """
     try:
-        return load.load_cluster(name, root=root)
+        load.load_cluster(name, root=root)
     except SpecError as error:
         if name not in hardware.machine_names():
             raise
@@ -252,7 +222,7 @@ def _submit_calibration(cluster: str, path: Path, root: Path) -> int:
     job = Job(
         name="plan_calibrate",
         description="the rate of a matrix product and of the memory of one GPU",
-        command=("python", "-m", "hpc_kit.planner.measure", str(path)),
+        command=("python", "-m", "hpc_kit.planner.calibration", str(path)),
         resources=Resources(nodes=1, ntasks_per_node=1, gpus_per_task="1", time="00:10:00"),
     )
     resolved = resolve(load.load(job, cluster, root=root), root=root)

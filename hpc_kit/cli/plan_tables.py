@@ -19,7 +19,6 @@ from hpc_kit.planner.search import (
     SearchResult,
     best_by_degrees,
     describe_layout,
-    fastest_with_margin,
 )
 
 if TYPE_CHECKING:
@@ -47,11 +46,6 @@ class PlanReport(NamedTuple):
     storage: float
     top: int
     explained: bool
-
-    @property
-    def limit(self) -> float:
-        """Usable bytes of a GPU."""
-        return self.task.machine.gpu.memory * self.target.fitted.usable
 
     @property
     def shown(self) -> tuple[Plan, ...]:
@@ -99,7 +93,8 @@ def print_report(report: PlanReport) -> None:
         ("dp", "tp", "pp", "cp", *(_SHORT_TERMS.get(part, part) for part in parts), "in all", "free"),
         [_memory_row(plan, machine.gpu.memory, parts) for plan in shown],
     )
-    _print_margin(answer, report.limit, memory_error(task.framework))
+    if sentence := answer.describe_margin(answer.plans[0], answer.with_margin):
+        print_wrapped(sentence)
     _print_rejected(answer)
     _print_advice(report.advice)
     _print_training(answer.plans[0], report.tokens, report.storage)
@@ -148,19 +143,6 @@ def _memory_row(plan: Plan, memory: float, parts: Sequence[str]) -> tuple[str, .
     cells = [f"{getattr(plan.memory, name) / GIB:.1f}" for name in parts]
     free = (memory - plan.memory.total) / GIB
     return (*_degree_cells(plan)[:4], *cells, f"{plan.memory.gib:.1f}", f"{free:.1f}")
-
-
-def _print_margin(answer: SearchResult, limit: float, error: float) -> None:
-    """Warn if the first layout may not fit, and name the fastest one with a margin."""
-    first, safe = answer.plans[0], fastest_with_margin(answer.plans, limit, error)
-    if safe is first:
-        return
-    share = first.memory.total / limit
-    other = "no layout leaves that much room"
-    if safe is not None:
-        more = safe.time.total / first.time.total - 1
-        other = f"with that much room: {describe_layout(safe.layout)}, {more:.1%} slower"
-    print_wrapped(f"the first fills {share:.0%} of what can be filled, and may not fit; {other}")
 
 
 def _print_rejected(answer: SearchResult) -> None:
@@ -252,7 +234,7 @@ def print_json(report: PlanReport) -> None:
     """Print the report as one JSON object."""
     task, target, answer, advice = report.task, report.target, report.answer, report.advice
     first = answer.plans[0]
-    safe = fastest_with_margin(answer.plans, report.limit, memory_error(task.framework))
+    safe = answer.with_margin
     error, reasons = time_error(first.layout)
     value = {
         "model": {"name": task.model.name, "parameters": task.model.parameters, "seq_len": task.seq_len},

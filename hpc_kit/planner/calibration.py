@@ -1,15 +1,19 @@
 """Measured numbers of a cluster, used instead of the built-in ones.
 
-`hpc-kit plan calibrate` writes them: the rates of matrix products and memory, measured by `hpc_kit.planner.measure` on
-one GPU, and the links, fitted to the all-reduces of `hpc-kit bench comm`.
+`hpc-kit plan calibrate` writes them: the links, fitted to the all-reduces of `hpc-kit bench comm`, and the rates of
+matrix products and memory of one GPU (or core). A job measures these with
+`python -m hpc_kit.planner.calibration env/mycluster.measured.json`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import Struct, structs
@@ -19,6 +23,9 @@ from hpc_kit.planner import hardware
 from hpc_kit.planner.communication_time import network_share
 from hpc_kit.planner.constants import Constants
 from hpc_kit.planner.hardware import Gpu, Machine, RankGroup
+
+if TYPE_CHECKING:
+    import torch
 
 LIBRARY = "library"
 """Algorithm of the backend itself in the results of `hpc-kit bench comm`."""
@@ -120,62 +127,30 @@ def apply_measurement(measured: Measurement, machine: Machine, fitted: Constants
     return structs.replace(machine, gpu=gpu), fitted
 
 
-def fit_bandwidth(points: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
-    """Fit a line through (bytes, seconds); return the latency in seconds and bytes/s, or None as `fit_line` does."""
-    line = fit_line(points)
-    return (max(0.0, line.intercept), 1 / line.slope) if line else None
+def fit_links(results: Iterable[Mapping[str, Any]], hosts: int) -> Measurement:
+    """Fit the links of a node, or between several hosts, to the all-reduces of `hpc-kit bench comm`.
 
-
-def _is_all_reduce(row: Mapping[str, Any]) -> bool:
-    """Return whether a row is a backend's own all-reduce, not a ring, a star or a link."""
-    if row.get("algorithm", LIBRARY) != LIBRARY or "link" in row:
-        return False
-    return "all" in str(row["collective"]) and "reduce" in str(row["collective"]) and int(row["ranks"]) > 1
-
-
-def _fastest_backend(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the rows of the backend with the fastest large all-reduce; a line must not mix backends."""
-    by_backend: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        by_backend.setdefault(str(row.get("backend", "")), []).append(row)
-
-    def sort_key(own: list[Mapping[str, Any]]) -> tuple[int, float, float]:
-        # Most ranks first, then the largest size, then the shortest time.
-        largest = max(own, key=lambda row: (int(row["ranks"]), float(row["bytes"])))
-        return -int(largest["ranks"]), -float(largest["bytes"]), float(largest["seconds"])
-
-    return min(by_backend.values(), key=sort_key, default=[])
-
-
-def fit_links(results: Iterable[Mapping[str, Any]], gpus_per_node: int, hosts: int | None = None) -> Measurement:
-    """Fit the links inside a node and between nodes to the all-reduces of `hpc-kit bench comm`.
-
-    A ring of n ranks moves 2 (n-1)/n of the bytes past each rank.
-
-    Args:
-        results: Rows of the result.
-        gpus_per_node: Ranks that fill a node, used if `hosts` is unknown.
-        hosts: Number of hosts of the ranks.
+    A ring of n ranks moves 2 (n-1)/n of the bytes past each rank, and an all-reduce passes it twice. Rows of rings,
+    stars and links are ignored.
     """
-    by_ranks: dict[int, list[tuple[float, float]]] = {}
-    for row in _fastest_backend(row for row in results if _is_all_reduce(row)):
-        ranks = int(row["ranks"])
-        by_ranks.setdefault(ranks, []).append((2 * (ranks - 1) / ranks * float(row["bytes"]), float(row["seconds"])))
-    nodes = {n: hosts or -(-n // gpus_per_node) for n in by_ranks}
-    inside = max((n for n in by_ranks if nodes[n] == 1), default=0)
-    across = min((n for n in by_ranks if nodes[n] > 1), default=0)
-    link, network = (fit_bandwidth(by_ranks[n]) if n else None for n in (inside, across))
-    found = Measurement()
-    # An all-reduce passes the ring twice.
-    if link:
-        found = structs.replace(found, link=link[1], latency=link[0] / 2)
-    if network:
-        found = structs.replace(found, network=network[1], latency_network=network[0] / 2)
-        found = structs.replace(found, nodes=nodes[across], per_node=max(1, across // nodes[across]))
-    return found
+    by_backend: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    ranks = 1
+    for row in results:
+        if row.get("collective") == "all_reduce" and row.get("algorithm", LIBRARY) == LIBRARY:
+            ranks = int(row["ranks"])
+            moved = 2 * (ranks - 1) / ranks * float(row["bytes"])
+            by_backend[str(row.get("backend"))].append((moved, float(row["seconds"])))
+    # A line must not mix backends: the one with the fastest all-reduce of the largest size counts.
+    points = min(by_backend.values(), key=lambda own: max(own)[1], default=[])
+    if (line := fit_line(points)) is None:
+        return Measurement()
+    bandwidth, latency = 1 / line.slope, max(0.0, line.intercept) / 2
+    if hosts == 1:
+        return Measurement(link=bandwidth, latency=latency)
+    return Measurement(network=bandwidth, latency_network=latency, nodes=hosts, per_node=max(1, ranks // hosts))
 
 
-def read_comm_result(path: Path, gpus_per_node: int) -> Measurement:
+def read_comm_result(path: Path) -> Measurement:
     """Fit the links to a file of `hpc-kit bench comm --json`.
 
     Raises:
@@ -183,8 +158,7 @@ def read_comm_result(path: Path, gpus_per_node: int) -> Measurement:
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        hosts = document["machine"]["hosts"] if "machine" in document else []
-        return fit_links(document["results"], gpus_per_node, len(hosts) or None)
+        return fit_links(document["results"], len(document["machine"]["hosts"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SpecError(
             f"cannot read {path}",
@@ -234,3 +208,72 @@ def fit_line(points: Iterable[tuple[float, float]]) -> FittedLine | None:
     # Equal times give a slope of about 1e-17 by rounding.
     grows = slope * np.ptp(sizes) > 1e-9 * seconds.min()
     return FittedLine(float(intercept), float(slope), intercept_error, slope_error) if grows else None
+
+
+PERIOD_SECONDS = 2.0
+"""Duration of each measurement of a device."""
+
+
+def time_runs(work: Callable[[], object], seconds: float) -> list[float]:
+    """Return the seconds of each run in a period of `seconds`, at least one, after one warm-up."""
+    work()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def measure_device(
+    device: torch.device, seconds: float = PERIOD_SECONDS, summarize: Callable[[list[float]], float] = min
+) -> Measurement:
+    """Measure one device.
+
+    Args:
+        device: The device.
+        seconds: Duration of each measurement.
+        summarize: Chooses the time that counts: `min` for the rate that the device can reach, `statistics.mean` for
+            the rate that it sustains.
+    """
+    import torch
+
+    cuda = device.type == "cuda"
+
+    def measure(work: Callable[[], object]) -> float:
+        def synchronized_work() -> None:
+            work()
+            if cuda:
+                torch.cuda.synchronize(device)
+
+        return summarize(time_runs(synchronized_work, seconds))
+
+    # Large enough for the full rate: 400 MB of matrices on a GPU, 12 MB on a core.
+    size, dtype = (8192, torch.bfloat16) if cuda else (1024, torch.float32)
+    a = torch.randn(size, size, device=device, dtype=dtype)
+    b = torch.randn(size, size, device=device, dtype=dtype)
+    out = torch.empty_like(a)
+    flops = 2 * size**3 / measure(lambda: torch.mm(a, b, out=out))
+    # Larger than the caches. A copy reads and writes each byte.
+    source = torch.empty(2**30 if cuda else 2**26, device=device, dtype=torch.uint8)
+    copy = torch.empty_like(source)
+    bandwidth = 2 * source.numel() / measure(lambda: copy.copy_(source))
+    name = torch.cuda.get_device_name(device) if cuda else "cpu"
+    memory = float(torch.cuda.get_device_properties(device).total_memory) if cuda else None
+    return Measurement(gpu=name, flops=flops, bandwidth=bandwidth, memory=memory)
+
+
+def main() -> None:
+    """Measure this process's device and add the numbers to the named file."""
+    import torch
+
+    path = Path(sys.argv[1])
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    add_measurement(path, measure_device(device))
+
+
+if __name__ == "__main__":
+    main()

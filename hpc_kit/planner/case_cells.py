@@ -74,13 +74,13 @@ class CaseRow:
             self.assumed.append(f"{name} = {default}")
         return default
 
-    def choice(self, name: str, table: Mapping[str, tuple[str, ...]], default: str = "", *, note: bool = True) -> str:
+    def choice(self, name: str, table: Mapping[str, tuple[str, ...]], default: str = "") -> str:
         """Return a word of a table in any spelling; "" for an empty cell without default.
 
         Raises:
             SpecError: The word is not in the table.
         """
-        value = self.text(name, default, note=note)
+        value = self.text(name, default)
         if not value:
             return ""
         for word, others in table.items():
@@ -180,16 +180,14 @@ EXPERT_NAMES = re.compile(
 """Names, without punctuation, of mixtures of experts."""
 EXPERT_SIZES = re.compile(r"\d+x\d+(\.\d+)?b(?![a-z0-9])|\d+b[\W_]*a\d+(\.\d+)?b(?![a-z0-9])")
 """Sizes in a name that mean a mixture of experts: `8x7b`, `30B-A3B`, but not `7b-a100-bf16`."""
-OTHER_NETWORKS = (
-    "t5", "mt5", "flant5", "ul2", "bart", "bert", "roberta", "electra", "deberta", "modernbert", "whisper", "vit",
-    "clip", "siglip", "dit", "unet", "diffusion", "resnet", "mamba", "falconmamba", "rwkv", "hyena", "retnet", "jamba",
-    "zamba", "xlstm", "lstm", "nemotronh", "encoder", "encoderdecoder", "seq2seq", "ssm", "gnn", "cnn", "mlp",
-)  # fmt: skip
-"""Networks, without their numbers, that are not decoder-only transformers."""
-OTHER_NETWORK_WORDS = frozenset(
-    {"t5", "mamba", "rwkv", "hyena", "retnet", "jamba", "zamba", "xlstm", "bert", "roberta", "whisper"}
+OTHER_NETWORKS = re.compile(
+    # As the first word of a name: `T5-XXL`, `bert-large`.
+    r"^(mt5|flan-?t5|ul2|bart|electra|deberta|modernbert|vit|clip|siglip|dit|unet|diffusion|resnet|falconmamba|jamba|zamba"
+    r"|xlstm|lstm|nemotron-?h|encoder|seq2seq|ssm|gnn|cnn|mlp|state-?space\w*)\d*(?![a-z0-9])"
+    # As any word of a name: `falcon-mamba-7b`.
+    r"|(?<![a-z0-9])(t5|mamba|rwkv|hyena|retnet|bert|roberta|whisper)\d*(?![a-z0-9])"
 )
-"""Networks of these that are recognised as any word of a name."""
+"""Networks that are not decoder-only transformers."""
 
 
 def parse_architecture(cells: CaseRow) -> str:
@@ -202,28 +200,15 @@ def parse_architecture(cells: CaseRow) -> str:
     column, word = ("arch", value) if value else ("model_name", name)
     if _has_experts(word):
         raise SpecError(f"{column} is '{word}': a mixture of experts is not modelled")
-    if _is_other_network(word):
+    if OTHER_NETWORKS.search(word.lower()):
         raise SpecError(f"{column} is '{word}': no decoder-only transformer, and only these are modelled")
     if _has_experts(name):
         cells.assumed.append(f"model_name '{name}' as a dense model, according to arch")
-    try:
-        return cells.choice("arch", ARCH, "llama")
-    except SpecError:
-        cells.assumed.append(f"arch '{value}' as llama")
-        return "llama"
+    return cells.choice_or_default("arch", ARCH, "llama")
 
 
 def _has_experts(word: str) -> bool:
     return bool(EXPERT_NAMES.search(normalize_word(word)) or EXPERT_SIZES.search(word.lower()))
-
-
-def _is_other_network(word: str) -> bool:
-    """Return whether a name means another kind of network: `mamba2`, `T5-XXL`, `bert-large`, `falcon-mamba-7b`."""
-    whole, words = normalize_word(word), [part for part in re.split(r"[\s_/-]+", word.strip().lower()) if part]
-    names = {whole, *map(normalize_word, words[:1])}
-    names |= {name.rstrip("0123456789") for name in names}
-    anywhere = {normalize_word(part) for part in words} | {part.rstrip("0123456789") for part in words}
-    return bool(names & {*OTHER_NETWORKS} or anywhere & OTHER_NETWORK_WORDS) or whole.startswith("statespace")
 
 
 FAST_LINK_NAMES = re.compile(r"nvlink|nvswitch|nvl|infinityfabric|xgmi|sxm")

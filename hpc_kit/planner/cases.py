@@ -53,13 +53,19 @@ class Prediction(Struct, frozen=True):
 
 
 def read_cases(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a cases file.
+    """Read the rows of a cases file, separated by commas, semicolons or tabs.
 
     Raises:
         SpecError: The file cannot be read, lacks a column, or contains a case twice.
     """
     try:
-        columns, rows = _read_csv(path)
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            separator = max(",;\t", key=file.readline().count)
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=separator)
+            columns = reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+            # Spreadsheets write lines of commas only for empty rows.
+            rows = {line: row for line, row in enumerate(reader, start=2) if any(row.values())}
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(
             f"cannot read {path}",
@@ -75,25 +81,12 @@ def read_cases(path: Path) -> list[dict[str, str]]:
         )
     seen: set[str] = set()
     for line, row in rows.items():
-        if not row["case_id"]:
-            raise SpecError(f"{path}, line {line}: no case_id", remedy="a name of its own for each row")
-        if row["case_id"] in seen:
-            raise SpecError(f"{path}, line {line}: case_id {row['case_id']} appears twice", remedy="keep one")
+        row["case_id"] = (row["case_id"] or "").strip()
+        if not row["case_id"] or row["case_id"] in seen:
+            what = f"case_id {row['case_id']} appears twice" if row["case_id"] else "no case_id"
+            raise SpecError(f"{path}, line {line}: {what}", remedy="a name of its own for each row")
         seen.add(row["case_id"])
     return list(rows.values())
-
-
-def _read_csv(path: Path) -> tuple[list[str], dict[int, dict[str, str]]]:
-    """Return columns, and rows by line number; separated by commas, semicolons or tabs."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        separator = max(",;\t", key=file.readline().count)
-        file.seek(0)
-        reader = csv.DictReader(file, delimiter=separator)
-        columns = [name.strip().lower() for name in reader.fieldnames or ()]
-        reader.fieldnames = columns
-        # Spreadsheets write lines of commas only for empty rows.
-        rows = {line: row for line, row in enumerate(reader, start=2) if any(row.values())}
-    return columns, {line: {**row, "case_id": (row.get("case_id") or "").strip()} for line, row in rows.items()}
 
 
 def reported_memory(layout: TrainingLayout, fitted: Constants) -> Memory:
@@ -155,7 +148,6 @@ class PlannerCase(Struct, frozen=True):
     case_id: str
     layout: TrainingLayout | None
     assumed: tuple[str, ...]
-    series: str = ""
 
 
 def parse_case(row: Mapping[str, str]) -> PlannerCase:
@@ -164,64 +156,44 @@ def parse_case(row: Mapping[str, str]) -> PlannerCase:
     try:
         layout = _parse_layout(cells)
     except HpcKitError as error:
-        return PlannerCase(row["case_id"], None, (error.what,), row.get("series", ""))
-    return PlannerCase(row["case_id"], layout, tuple(cells.assumed), row.get("series", ""))
+        return PlannerCase(row["case_id"], None, (error.what,))
+    return PlannerCase(row["case_id"], layout, tuple(cells.assumed))
 
 
 def _parse_row_model(cells: CaseRow, framework: str, tp: int) -> Transformer:
-    block = parse_architecture(cells)
-    hidden = cells.count("hidden")
+    block, hidden = parse_architecture(cells), cells.count("hidden")
     # Assume heads of width 128, as in most models.
     heads = cells.count("heads", max(1, hidden // 128))
-    is_gated, is_gpt = block not in {"gpt", "mpt", "nemotron"}, block == "gpt"
-    _check_heads(cells, hidden, heads, tp)
+    kv_heads = cells.count("kv_heads", heads, note=False)
+    if cells.text("heads"):
+        if hidden % heads:
+            raise SpecError(f"heads {heads} do not divide hidden {hidden}")
+        if heads % kv_heads:
+            raise SpecError(f"kv_heads {kv_heads} do not divide heads {heads}")
+        # With more tensor-parallel ranks than key heads, several ranks have a copy of one head.
+        if heads % tp or (kv_heads % tp and tp % kv_heads):
+            raise SpecError(f"tp {tp} does not divide heads {heads}, kv_heads {kv_heads}")
     vocab = cells.count("vocab", 51200)
     if framework in PADS_VOCABULARY:
         multiple = 128 * tp
         vocab = -(-vocab // multiple) * multiple
-    seq_len = cells.count("seq_len")
+    seq_len, is_gpt = cells.count("seq_len"), block == "gpt"
     return Transformer(
         name=cells.text("model_name", "model", note=False),
         layers=cells.count("layers", most=MAX_LAYERS),
         hidden=hidden,
         ffn=cells.count("ffn", 4 * hidden),
         heads=heads,
-        kv_heads=cells.count("kv_heads", heads, note=False),
+        kv_heads=kv_heads,
         head_dim=max(1, hidden // heads) if cells.text("heads") else 128,
         vocab=vocab,
         seq_len=seq_len,
-        gated=is_gated,
+        gated=block not in {"gpt", "mpt", "nemotron"},
         tied=cells.flag("tied_embeddings", default=is_gpt),
         biases=is_gpt,
         norm_biases=is_gpt,
         positions=seq_len if is_gpt else 0,
     )
-
-
-def _check_heads(cells: CaseRow, hidden: int, heads: int, tp: int) -> None:
-    """Check that the numbers of heads are consistent, as far as the row contains them.
-
-    Raises:
-        SpecError: The numbers are inconsistent.
-    """
-    if not cells.text("heads"):
-        return
-    kv_heads = cells.count("kv_heads", heads, note=False)
-    if hidden % heads:
-        raise SpecError(f"heads {heads} do not divide hidden {hidden}")
-    if heads % kv_heads:
-        raise SpecError(f"kv_heads {kv_heads} do not divide heads {heads}")
-    # With more tensor-parallel ranks than key heads, several ranks have a copy of one head.
-    if heads % tp or (kv_heads % tp and tp % kv_heads):
-        raise SpecError(f"tp {tp} does not divide heads {heads}, kv_heads {kv_heads}")
-
-
-def _parse_framework(cells: CaseRow) -> str:
-    try:
-        return cells.choice("framework", case_cells.FRAMEWORK, "torch")
-    except SpecError:
-        cells.assumed.append(f"framework '{cells.text('framework')}': general constants")
-        return "torch"
 
 
 def parse_fabric(notes: str) -> str:
@@ -232,11 +204,9 @@ def parse_fabric(notes: str) -> str:
 
 
 def _parse_machine(cells: CaseRow, gpus: int) -> Machine:
-    gpu = hardware.find_gpu(cells.text("gpu"), allow_similar=True)
-    if other := hardware.matched_name(cells.text("gpu"), allow_similar=True):
-        cells.assumed.append(other)
-    usual = hardware.usual_network(gpu) * 8 / 1e9
-    gpu = with_link(gpu, cells)
+    card, note = hardware.match_gpu(cells.text("gpu"), allow_similar=True)
+    cells.assumed += [note] if note else []
+    usual, gpu = card.usual_network * 8 / 1e9, with_link(card, cells)
     per_node = cells.count("gpus_per_node", 8)
     across = gpus > per_node
     if not gpu.memory:
@@ -297,7 +267,7 @@ def _parse_batch(cells: CaseRow, dp: int) -> tuple[int, int | None]:
 
 def _parse_layout(cells: CaseRow) -> TrainingLayout:
     precision = cells.precision()
-    framework = _parse_framework(cells)
+    framework = cells.choice_or_default("framework", case_cells.FRAMEWORK, "torch")
     degrees = _parse_degrees(cells, cells.count("layers", most=MAX_LAYERS))
     tp = degrees["tp"]
     batch, micro_batch = _parse_batch(cells, degrees["dp"])
@@ -331,7 +301,14 @@ def _parse_layout(cells: CaseRow) -> TrainingLayout:
         offload=bool(cells.text("cpu_offload")) and cells.flag("cpu_offload"),
     )
     schedule = cells.schedule() if layout.pp > 1 else ""
-    check_virtual_stages(layout, schedule)
+    if layout.virtual_stages * layout.pp > layout.model.layers + TABLE_COUNT:
+        raise SpecError(
+            f"virtual_stages {layout.virtual_stages} x pp {layout.pp} are more than the layers and the two tables"
+        )
+    if schedule == "1f1b" and layout.virtual_stages > 1:
+        raise SpecError(
+            f"virtual_stages {layout.virtual_stages} contradict pipeline_schedule, which has one chunk a stage"
+        )
     layout = complete_layout(layout, cells, schedule, open_batch=micro_batch is None)
     cells.assumed += unusual_properties(layout)
     return layout
@@ -339,23 +316,6 @@ def _parse_layout(cells: CaseRow) -> TrainingLayout:
 
 TABLE_COUNT = 2
 """Input and output table; in interleaved schedules each may take the place of a layer."""
-
-
-def check_virtual_stages(layout: TrainingLayout, schedule: str) -> None:
-    """Check that a pipeline can have the virtual stages.
-
-    Args:
-        layout: Layout of the row.
-        schedule: The pipeline's schedule; "": unknown.
-
-    Raises:
-        SpecError: There are more virtual stages than layers and tables, or several in a schedule that has one.
-    """
-    chunks = layout.virtual_stages
-    if chunks * layout.pp > layout.model.layers + TABLE_COUNT:
-        raise SpecError(f"virtual_stages {chunks} x pp {layout.pp} are more than the layers and the two tables")
-    if schedule == "1f1b" and chunks > 1:
-        raise SpecError(f"virtual_stages {chunks} contradict pipeline_schedule, which has one chunk a stage")
 
 
 def unusual_properties(layout: TrainingLayout) -> list[str]:
@@ -394,11 +354,7 @@ def constants_of(layout: TrainingLayout) -> Constants:
 def complete_layout(layout: TrainingLayout, cells: CaseRow, schedule: str, *, open_batch: bool) -> TrainingLayout:
     """Fill in missing micro-batch, virtual stages and recomputation with the fastest choice that fits.
 
-    Args:
-        layout: Layout of the row.
-        cells: The row.
-        schedule: The pipeline's schedule; "": unknown or no pipeline.
-        open_batch: True if the micro-batch is missing and cannot be computed.
+    A schedule "" is unknown. `open_batch`: the micro-batch is missing and cannot be computed.
     """
     sequences = layout.global_batch // layout.dp
     open_stages = layout.pp > 1 and not cells.text("virtual_stages")

@@ -52,6 +52,18 @@ class Traffic(NamedTuple):
     group: RankGroup
 
 
+def traffic_groups(layout: TrainingLayout) -> dict[str, RankGroup]:
+    """Return the ranks among which the traffic of a layout travels, by kind; kinds without traffic are missing."""
+    nodes = 2 if layout.pipeline_crosses_nodes else 1
+    groups = {
+        "tensor": layout.tensor_group,
+        "context": layout.context_group,
+        "shard" if layout.zero_stage == 3 else "data": layout.data_group,
+        "pipeline": RankGroup(min(layout.pp, 2), 2 // nodes, nodes),
+    }
+    return {kind: group for kind, group in groups.items() if group.ranks > 1}
+
+
 def traffic_per_step(layout: TrainingLayout, fitted: Constants) -> dict[str, Traffic]:
     """Return the traffic of the stage with the most layers by kind; kinds without traffic are missing.
 
@@ -70,17 +82,15 @@ def traffic_per_step(layout: TrainingLayout, fitted: Constants) -> dict[str, Tra
     else:
         reduced = 2.0 * layout.grad_bytes * owned
     sizes = {
-        "tensor": (2 * layout.tensor_all_reduces * layers * m * layout.boundary_bytes, layout.tensor_group),
-        "context": (layout.context_passes * layers * m * layout.key_value_bytes, layout.context_group),
-        "shard" if layout.zero_stage == 3 else "data": (reduced, layout.data_group),
+        "tensor": 2 * layout.tensor_all_reduces * layers * m * layout.boundary_bytes,
+        "context": layout.context_passes * layers * m * layout.key_value_bytes,
+        "shard": reduced,
+        "data": reduced,
+        # Of two neighbours, each sends half. One way: the activations to the next stage. The gradients return on the
+        # other direction of the link.
+        "pipeline": 2 * layout.virtual_stages * m * layout.boundary_bytes / layout.tp,
     }
-    found = {
-        kind: Traffic(size * (group.ranks - 1) / group.ranks, group)
-        for kind, (size, group) in sizes.items()
-        if group.ranks > 1
+    return {
+        kind: Traffic(sizes[kind] * (group.ranks - 1) / group.ranks, group)
+        for kind, group in traffic_groups(layout).items()
     }
-    if layout.pp > 1:
-        # One way: the activations to the next stage. The gradients return on the other direction of the link.
-        neighbours = RankGroup(2, 1, 2) if layout.pipeline_crosses_nodes else RankGroup(2, 2, 1)
-        found["pipeline"] = Traffic(layout.virtual_stages * m * layout.boundary_bytes / layout.tp, neighbours)
-    return found

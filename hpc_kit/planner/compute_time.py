@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from hpc_kit.planner.constants import Constants
 from hpc_kit.planner.layout import TrainingLayout
-from hpc_kit.planner.memory import activation_bytes
+from hpc_kit.planner.memory import kept_bytes
 
 TILE_ROWS, TILE_COLUMNS = 128, 256
 """Usual tile of the output that one multiprocessor computes in cuBLAS."""
@@ -107,16 +107,7 @@ def layer_time(layout: TrainingLayout, fitted: Constants) -> LayerTime:
         )
     core, core_back = attention_seconds(layout, fitted)
     # Without the scores, whose traffic `attention_seconds` counts.
-    kept = activation_bytes(
-        layout.model,
-        layout.seq_len,
-        layout.tp,
-        sequence_parallel=layout.sequence_parallel,
-        recompute="selective",
-        flash=True,
-        dropout=layout.model.norm_biases,
-        gate=fitted.gate,
-    )
+    kept = kept_bytes(layout, fitted, "selective")
     bandwidth = layout.machine.gpu.bandwidth
     elementwise = fitted.elementwise * (fitted.compiled if layout.compiled else 1.0) * tokens * kept / bandwidth
     if layout.micro_batches > 1:

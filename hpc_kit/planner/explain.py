@@ -251,15 +251,12 @@ def link_name(group: RankGroup) -> str:
 
 def exposed_traffic(layout: TrainingLayout, time: StepTime) -> dict[str, dict[str, Any]]:
     """Return the seconds per step of communication that is not hidden, by kind, with its link."""
-    crosses = layout.pipeline_crosses_nodes
-    kinds = {
-        "tensor": (time.tensor, link_name(layout.tensor_group), layout.tp > 1),
-        "context": (time.context, link_name(layout.context_group), layout.cp > 1),
-        "shard": (time.shard, link_name(layout.data_group), layout.zero_stage == 3),
-        "data": (time.data, link_name(layout.data_group), layout.data_group.ranks > 1 and layout.zero_stage < 3),
-        "pipeline": (time.boundary, "network" if crosses else "node", layout.pp > 1),
-    }
-    return {name: {"seconds": seconds, "link": where} for name, (seconds, where, used) in kinds.items() if used}
+    found: dict[str, dict[str, Any]] = {}
+    for kind, group in communication_time.traffic_groups(layout).items():
+        seconds, link = getattr(time, "boundary" if kind == "pipeline" else kind), link_name(group)
+        # Neighbouring stages always share two nodes.
+        found[kind] = {"seconds": seconds, "link": link.partition(",")[0] if kind == "pipeline" else link}
+    return found
 
 
 def plan_values(plan: Plan) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
@@ -101,113 +102,66 @@ def _row_name(key: str, *, exact: bool) -> str:
     return key if key in table else ""
 
 
-class _GpuMatch(NamedTuple):
-    """The matching row, the GiB in the name if they differ from the row's (else 0), and unknown words."""
-
-    row: str
-    gib: float = 0.0
-    unknown: str = ""
-
-
-def _match_gpu(name: str, *, allow_similar: bool) -> _GpuMatch:
-    """Find the row of a GPU, leaving out the last parts of the name until a row matches.
-
-    Rows with the same memory size are preferred. `allow_similar` has the meaning of `find_gpu`.
-
-    Raises:
-        SpecError: No row matches, the name means a slice of a card, or the name has unknown words.
-    """
-    key = normalize_gpu_name(name)
-    if found := _row_name(key, exact=allow_similar):
-        return _GpuMatch(found)
-    parts = key.split("-")
-    size = f"{parts.pop().removesuffix('g')}g" if re.fullmatch(r"[1-9]\d{0,3}g?", parts[-1]) else ""
-    omitted: list[str] = []
-    # A MIG slice has a part of the card's processors and memory, so the card's row would be wrong.
-    while parts and "mig" not in parts:
-        if omitted and not allow_similar:
-            break
-        known, unknown = "-".join(parts), "-".join(omitted)
-        same_size = [row for row in _gpu_table() if size and row.startswith(f"{known}-") and row.endswith(f"-{size}")]
-        if same_size:
-            return _GpuMatch(same_size[0], unknown=unknown)
-        if found := _row_name(known, exact=allow_similar):
-            return _GpuMatch(found, float(size[:-1]) * VISIBLE_SHARE if size else 0.0, unknown)
-        omitted.insert(0, parts.pop())
-    raise unknown_gpu_error(name)
-
-
-def matched_name(name: str, *, allow_similar: bool = False) -> str:
-    """Describe the row that a name matches; "" if the table contains the name.
-
-    Raises:
-        SpecError: As `find_gpu`.
-    """
-    if ":" in name or _row_name(normalize_gpu_name(name), exact=allow_similar):
-        return ""
-    row, gib, unknown = _match_gpu(name, allow_similar=allow_similar)
-    memory = f" with {gib:.1f} GiB" if gib else ""
-    return f"gpu '{name}' as {row}{memory}" + (f", ignoring '{unknown}'" if unknown else "")
+def find_gpu(name: str, *, allow_similar: bool = False) -> Gpu:
+    """Return a GPU by its name, as `match_gpu` does."""
+    return match_gpu(name, allow_similar=allow_similar)[0]
 
 
 @cache
-def find_gpu(name: str, *, allow_similar: bool = False) -> Gpu:
-    """Return a GPU by its name; a family such as `h100` means its usual card.
+def match_gpu(name: str, *, allow_similar: bool = False) -> tuple[Gpu, str]:
+    """Return a GPU by its name, and a note if the name matches a row only approximately.
 
-    A name with another memory size matches the row with that size replaced: see `matched_name`.
+    A family such as `h100` means its usual card. A name with another memory size matches a row of the same card, with
+    that size. The last parts of the name are left out until a row matches; rows with the same memory size come first.
 
     Args:
-        name: Name in the table, or of the driver.
+        name: Name in the table or of the driver, or a data sheet.
         allow_similar: Prefer a family's own row, and ignore unknown words.
 
     Raises:
-        SpecError: No such GPU; near matches and how to describe one.
+        SpecError: No row matches, the name means a slice of a card, or it has unknown words.
     """
     if ":" in name:
-        return parse_data_sheet(name)
-    key, gib, _ = _match_gpu(name, allow_similar=allow_similar)
-    row = _gpu_table()[key]
+        return parse_data_sheet(name), ""
+    table, key = _gpu_table(), normalize_gpu_name(name)
+    if row := _row_name(key, exact=allow_similar):
+        return _make_gpu(row, table[row]), ""
+    parts = key.split("-")
+    size = f"{parts.pop().removesuffix('g')}g" if re.fullmatch(r"[1-9]\d{0,3}g?", parts[-1]) else ""
+    ignored: list[str] = []
+    # A MIG slice has a part of the card's processors and memory, so the card's row would be wrong.
+    while parts and "mig" not in parts and (allow_similar or not ignored):
+        known = "-".join(parts)
+        same_size = [each for each in table if size and each.startswith(f"{known}-") and each.endswith(f"-{size}")]
+        if row := same_size[0] if same_size else _row_name(known, exact=allow_similar):
+            other_size = {} if same_size or not size else {"memory": float(size[:-1]) * VISIBLE_SHARE}
+            note = f"gpu '{name}' as {row}" + "".join(f" with {gib:.1f} GiB" for gib in other_size.values())
+            return _make_gpu(row, table[row] | other_size), note + f", ignoring '{'-'.join(ignored)}'" * bool(ignored)
+        ignored.insert(0, parts.pop())
+    raise unknown_name_error(
+        "GPU",
+        name,
+        key or name.lower(),
+        table,
+        f"or describe it: --gpu '{name}:memory=80,memory_tb=2.0,tflops=312,link=300'",
+    )
+
+
+def _make_gpu(name: str, row: Mapping[str, Any]) -> Gpu:
+    """Return the GPU of a row in the units of `hardware.toml`."""
     return Gpu(
-        name=key,
-        memory=(gib or row["memory"]) * GIB,
+        name=name,
+        memory=row["memory"] * GIB,
         bandwidth=row["memory_tb"] * 1e12,
         flops=row["tflops"] * 1e12,
         flops8=row.get("tflops8", 0) * 1e12,
         link=row["link"] * 1e9,
-        units=row["units"],
-        generation=row["generation"],
+        units=int(row.get("units", 120)),
+        generation=row.get("generation", name),
         measured=row.get("measured", 0.8),
         bf16=row.get("bf16", True),
+        usual_network=row.get("network", 200) * 1e9 / 8,
     )
-
-
-def pcie_bandwidth(card: Gpu) -> float:
-    """Return bytes/s, each way, between a GPU and the memory of its host; infinite for a CPU."""
-    return math.inf if card.generation == "cpu" else PCIE_BANDWIDTH[PCIE_GENERATION.get(card.generation, 4)]
-
-
-def usual_network(card: Gpu) -> float:
-    """Return the usual bytes/s of network for a GPU of this kind."""
-    return float(_gpu_table().get(card.name, {}).get("network", 200)) * 1e9 / 8
-
-
-def unknown_gpu_error(name: str) -> SpecError:
-    """Return the error for a GPU that is not in the table."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(normalize_gpu_name(name) or name.lower(), gpu_names(), n=3, cutoff=0.4)
-    return SpecError(
-        f"no GPU '{name}'",
-        found=f"known: {', '.join(gpu_names())}",
-        remedy=(" or ".join(near) + ";\n" if near else "")
-        + "or describe it: --gpu '"
-        + name
-        + ":memory=80,memory_tb=2.0,tflops=312,link=300'",
-    )
-
-
-DATA_SHEET_UNITS = {"memory": GIB, "memory_tb": 1e12, "tflops": 1e12, "tflops8": 1e12, "link": 1e9, "units": 1.0}
-"""Numbers of a described GPU, with the factor to bytes, bytes/s or operations/s."""
 
 
 def parse_data_sheet(text: str) -> Gpu:
@@ -218,30 +172,43 @@ def parse_data_sheet(text: str) -> Gpu:
     """
     name, _, rest = text.partition(":")
     given: dict[str, float] = {}
-    for pair in rest.split(","):
-        key, _, value = pair.strip().partition("=")
+    for key, _, value in (pair.strip().partition("=") for pair in rest.split(",")):
         try:
-            given[key] = float(value) * DATA_SHEET_UNITS[key]
-        except (KeyError, ValueError):
+            given[key] = float(value)
+        except ValueError:
+            given[key] = -1.0
+        if key not in DATA_SHEET or not 0 < given[key] < 1e9:
             raise SpecError(
-                f"--gpu cannot read '{pair}'",
+                f"--gpu cannot read '{key}={value}'",
                 found=text,
-                remedy=f"numbers for {', '.join(DATA_SHEET_UNITS)}: memory=80",
-            ) from None
-        if not 0 < given[key] < 1e18:
-            raise SpecError(f"--gpu: {key} is out of range", found=pair, remedy="a positive number")
+                remedy=f"positive numbers for {', '.join(DATA_SHEET)}: memory=80",
+            )
     missing = [key for key in ("memory", "memory_tb", "tflops", "link") if key not in given]
     if missing:
         raise SpecError(f"--gpu lacks {', '.join(missing)}", found=text, remedy="its data sheet: memory in GiB, TB/s")
-    return Gpu(
-        name=name or "gpu",
-        memory=given["memory"],
-        bandwidth=given["memory_tb"],
-        flops=given["tflops"],
-        flops8=given.get("tflops8", 0.0),
-        link=given["link"],
-        units=int(given.get("units", 120)),
-        generation=name or "gpu",
+    return _make_gpu(name or "gpu", given)
+
+
+DATA_SHEET = ("memory", "memory_tb", "tflops", "tflops8", "link", "units")
+"""Numbers of a described GPU, in the units of `hardware.toml`."""
+
+
+def pcie_bandwidth(card: Gpu) -> float:
+    """Return bytes/s, each way, between a GPU and the memory of its host; infinite for a CPU."""
+    return math.inf if card.generation == "cpu" else PCIE_BANDWIDTH[PCIE_GENERATION.get(card.generation, 4)]
+
+
+def unknown_name_error(kind: str, name: str, key: str, known: Iterable[str], otherwise: str) -> SpecError:
+    """Return the error for a name that is in no table, with the names that resemble `key`."""
+    from difflib import get_close_matches
+
+    known = tuple(known)
+    near = get_close_matches(key, known, n=3, cutoff=0.4)
+    option = f"--{kind.lower()} "
+    return SpecError(
+        f"no {kind} '{name}'",
+        found=f"known: {', '.join(known)}",
+        remedy=(" or ".join(option + each for each in near) + ";\n" if near else "") + otherwise,
     )
 
 
@@ -258,6 +225,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
         bf16: Whether it has matrix products of bfloat16.
         units: Multiprocessors: a matrix product runs in waves of this many tiles.
         generation: Selects the fitted constants.
+        usual_network: Bytes/s of network, each way, where nothing else is known.
     """
 
     name: str
@@ -270,6 +238,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
     flops8: float = 0.0
     measured: float = 0.8
     bf16: bool = True
+    usual_network: float = 25e9
 
 
 class Machine(Struct, frozen=True, kw_only=True):

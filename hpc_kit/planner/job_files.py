@@ -31,10 +31,6 @@ ASSUMED_SEQ_LEN, ASSUMED_BATCH = 2048, 1024
 
 PLAN_MODEL = "PLAN_MODEL"
 """Variable of a job that `--write` wrote: its model, in the format of `--model`."""
-PLAN_FRAMEWORK, PLAN_PRECISION = "PLAN_FRAMEWORK", "PLAN_PRECISION"
-"""Variables of such a job with the values of --framework and --precision."""
-PLAN_FLASH, PLAN_OFFLOAD = "PLAN_FLASH", "PLAN_OFFLOAD"
-"""Variables of such a job that are 1 or 0."""
 PARAMETER_TOLERANCE = 0.02
 """Allowed relative difference between the parameters of the model and those in its job."""
 
@@ -63,26 +59,24 @@ def planned_settings(job: Job) -> PlannedSettings:
     Raises:
         SpecError: A variable has an invalid value.
     """
-    framework, precision, flash = (str(job.env.get(name, "")) for name in (PLAN_FRAMEWORK, PLAN_PRECISION, PLAN_FLASH))
-    offload = str(job.env.get(PLAN_OFFLOAD, ""))
-    for name, value, known in (
-        (PLAN_FRAMEWORK, normalize_word(framework), SPELLINGS),
-        (PLAN_PRECISION, precision, PRECISION),
-        (PLAN_FLASH, flash.lower(), FLAGS),
-        (PLAN_OFFLOAD, offload.lower(), FLAGS),
-    ):
-        if value and value not in known:
-            raise SpecError(
-                f"{name} of job {job.name} is '{job.env[name]}'",
-                found=f"known: {', '.join(known)}",
-                remedy="correct it in [env], or leave it out",
-            )
-    return PlannedSettings(
-        SPELLINGS.get(normalize_word(framework), ""),
-        precision,
-        FLAGS.get(flash.lower()),
-        FLAGS.get(offload.lower(), False),
-    )
+    tables: dict[str, dict[str, Any]] = {
+        "framework": SPELLINGS,
+        "precision": {name: name for name in PRECISION},
+        "flash": FLAGS,
+        "offload": FLAGS,
+    }
+    settings = {}
+    for name, known in tables.items():
+        variable = f"PLAN_{name.upper()}"
+        if text := str(job.env.get(variable, "")):
+            if (word := normalize_word(text)) not in known:
+                raise SpecError(
+                    f"{variable} of job {job.name} is '{text}'",
+                    found=f"known: {', '.join(known)}",
+                    remedy="correct it in [env], or leave it out",
+                )
+            settings[name] = known[word]
+    return PlannedSettings(**settings)
 
 
 def runs_shipped_program(job: Job) -> bool:
@@ -100,20 +94,18 @@ def model_of_job(job: Job, root: Path) -> JobModel | None:
     model, batch = job.model, job.layout.global_batch
     if runs_shipped_program(job):
         return _model_of_shipped_program(job, root)
+    notes = [] if batch else [f"a global batch of {ASSUMED_BATCH}"]
     if PLAN_MODEL in job.env:
-        planned = _parse_plan_model(job)
-        note = "" if batch else f"a global batch of {ASSUMED_BATCH}"
-        return JobModel(planned, batch or ASSUMED_BATCH, model.sequence or planned.seq_len, note)
-    if model.layers is None or model.width is None or model.heads is None:
+        found = _parse_plan_model(job)
+    elif model.layers is None or model.width is None or model.heads is None:
         return None
-    notes = [f"a GPT with {ASSUMED_VOCABULARY} words, an MLP of 4 x width, as many key heads as heads"]
-    if model.sequence is None:
-        notes.append(f"{ASSUMED_SEQ_LEN} tokens a sequence")
-    if batch is None:
-        notes.append(f"a global batch of {ASSUMED_BATCH}")
-    length = model.sequence or ASSUMED_SEQ_LEN
-    gpt = _gpt_of_job(model.layers, model.width, model.heads, length, ASSUMED_VOCABULARY)
-    return JobModel(gpt, batch or ASSUMED_BATCH, length, ", ".join(notes))
+    else:
+        if model.sequence is None:
+            notes.insert(0, f"{ASSUMED_SEQ_LEN} tokens a sequence")
+        notes.insert(0, f"a GPT with {ASSUMED_VOCABULARY} words, an MLP of 4 x width, as many key heads as heads")
+        length = model.sequence or ASSUMED_SEQ_LEN
+        found = _gpt_of_job(model.layers, model.width, model.heads, length, ASSUMED_VOCABULARY)
+    return JobModel(found, batch or ASSUMED_BATCH, model.sequence or found.seq_len, ", ".join(notes))
 
 
 def _model_of_shipped_program(job: Job, root: Path) -> JobModel | None:
@@ -194,14 +186,8 @@ START_SECONDS = 300.0
 def job_from_plan(plan: Plan, base: Job, name: str, root: Path, *, steps: int | None = None) -> Job:
     """Return the job of a plan, based on the job whose program it runs.
 
-    Variables PLAN_* contain everything that `[layout]` and `[model]` cannot express.
-
-    Args:
-        plan: The plan to write.
-        base: The job whose program the new job runs.
-        name: Name of the new job.
-        root: The user's project.
-        steps: Number of steps, which determines the time limit; None: keep the base's limit.
+    Variables PLAN_* contain everything that `[layout]` and `[model]` cannot express. The number of steps determines the
+    time limit; without it, the job keeps the limit of its base.
     """
     layout = plan.layout
     per_node = min(layout.gpus, layout.machine.gpus_per_node)
@@ -275,10 +261,10 @@ def _plan_variables(layout: TrainingLayout) -> dict[str, Value]:
         "PLAN_VIRTUAL_STAGES": layout.virtual_stages,
         "PLAN_RECOMPUTE": layout.recompute,
         "PLAN_SEQUENCE_PARALLEL": int(layout.sequence_parallel),
-        PLAN_FRAMEWORK: layout.framework,
-        PLAN_PRECISION: layout.precision,
-        PLAN_FLASH: int(layout.flash),
-        **({PLAN_OFFLOAD: 1} if layout.offload else {}),
+        "PLAN_FRAMEWORK": layout.framework,
+        "PLAN_PRECISION": layout.precision,
+        "PLAN_FLASH": int(layout.flash),
+        **({"PLAN_OFFLOAD": 1} if layout.offload else {}),
     }
 
 
@@ -310,16 +296,14 @@ BASE_JOBS = ("ddp_1node", "zero1_2node", "zero2_2node", "context_1node", "hybrid
 
 
 class SupportedPlan(Struct, frozen=True):
-    """A plan that a shipped program supports.
+    """A plan that a program supports.
 
     Attributes:
-        name: The shipped job.
-        base: That job, with the options of the plan in its command.
+        base: The job of the program, with the options of the plan in its command.
         rank: Its place among the plans, from 1.
     """
 
     plan: Plan
-    name: str
     base: Job
     rank: int
 
@@ -327,28 +311,27 @@ class SupportedPlan(Struct, frozen=True):
 def first_supported(
     plans: Iterable[Plan], root: Path, own: Job | None = None, *, only: bool = False
 ) -> SupportedPlan | None:
-    """Return the first plan that a shipped program supports, or None.
+    """Return the first plan that a program supports, or None.
 
     Args:
         plans: Plans in order of preference.
         root: The user's project, whose programs come before the shipped ones.
-        own: A job to try first, if it runs a shipped program on nodes of one kind.
-        only: Try no job but `own`, whatever program it runs.
+        own: A job to try before the shipped ones. If it runs a program of the user, it supports every plan, because
+            nothing is known about that program.
+        only: Try no job but `own`.
     """
-    shipped = {name: load.load_job(name, root=root) for name in BASE_JOBS}
-    bases = {own.name: own} if own is not None else {}
-    if not only:
-        shipped_programs = {base.command[1] for base in shipped.values()}
-        bases = {
-            name: base for name, base in bases.items() if shipped_programs & {*base.command} and not base.component
-        }
-        bases |= {name: base for name, base in shipped.items() if name not in bases}
-    programs = {name: find_job_program(base, root).program for name, base in bases.items()}
+    if own is not None and not runs_shipped_program(own):
+        return next((SupportedPlan(plan, own, 1) for plan in plans), None)
+    bases = [load.load_job(name, root=root) for name in BASE_JOBS]
+    if own is not None and only:
+        bases = [own]
+    elif own is not None and not own.component and {base.command[1] for base in bases} & {*own.command}:
+        bases = [own, *(base for base in bases if base.name != own.name)]
+    programs = [find_job_program(base, root).program for base in bases]
     for rank, plan in enumerate(plans, start=1):
-        for name, base in bases.items():
-            program = programs[name]
+        for base, program in zip(bases, programs, strict=True):
             if program and (options := layout_options(plan.layout, program)) is not None:
-                return SupportedPlan(plan, name, structs.replace(base, command=(*base.command, *options)), rank)
+                return SupportedPlan(plan, structs.replace(base, command=(*base.command, *options)), rank)
     return None
 
 

@@ -141,11 +141,9 @@ class PipelineStage(Struct, frozen=True):
 def split_stages(layout: TrainingLayout, by_cost: float = 0.0) -> tuple[PipelineStage, ...]:
     """Split the model of a layout into pipeline stages.
 
-    Args:
-        layout: The layout.
-        by_cost: 0: L/p layers each, the remainder on the first stages. 1: each stage takes layers until it has its
-            share of all multiplications, V h for the output included. nanotron splits so; its first stages have more
-            layers.
+    With `by_cost` 0 they have L/p layers each, the remainder on the first stages. With 1, each stage takes layers until
+    it has its share of all multiplications, V h for the output included. nanotron splits so; its first stages have more
+    layers.
     """
     model, pp = layout.model, layout.pp
     if by_cost and pp > 1:

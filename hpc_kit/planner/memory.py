@@ -97,6 +97,20 @@ def activation_bytes(
     return outside / share + (inside + scores) / tp
 
 
+def kept_bytes(layout: TrainingLayout, fitted: Constants, recompute: str) -> float:
+    """Return the bytes that one layer of a layout keeps of one token with this recomputation."""
+    return activation_bytes(
+        layout.model,
+        layout.seq_len,
+        layout.tp,
+        sequence_parallel=layout.sequence_parallel,
+        recompute=recompute,
+        flash=layout.flash,
+        dropout=layout.model.norm_biases,
+        gate=fitted.gate,
+    )
+
+
 def micro_batches_in_flight(layout: TrainingLayout, index: int = 0) -> float:
     """Return the micro-batches whose activations a stage keeps.
 
@@ -170,30 +184,17 @@ def _prefetched_bytes(layout: TrainingLayout, fitted: Constants, stage: Pipeline
 
 def _activation_memory(layout: TrainingLayout, fitted: Constants) -> tuple[float, float]:
     """Return the bytes that a layer keeps of one micro-batch, and the extra bytes of the active layer."""
-
-    def bytes_per_token(recompute: str) -> float:
-        return activation_bytes(
-            layout.model,
-            layout.seq_len,
-            layout.tp,
-            sequence_parallel=layout.sequence_parallel,
-            recompute=recompute,
-            flash=layout.flash,
-            dropout=layout.model.norm_biases,
-            gate=fitted.gate,
-        )
-
     # The active layer gathers the input of a matrix product and its gradient.
     gathered = 4.0 * layout.model.hidden * (1 - 1 / layout.tp) if layout.sequence_parallel else 0.0
-    whole, scale = bytes_per_token("none"), fitted.activation_scale
+    whole, scale = kept_bytes(layout, fitted, "none"), fitted.activation_scale
     if layout.recompute == "full":
         # The active layer has recomputed all of its activations.
-        return layout.tokens * bytes_per_token("full"), layout.tokens * (scale * whole + gathered)
+        return layout.tokens * kept_bytes(layout, fitted, "full"), layout.tokens * (scale * whole + gathered)
     if layout.recompute == "none":
         return layout.tokens * scale * whole, layout.tokens * gathered
     if not fitted.selective_core:
         return layout.tokens * scale * fitted.selective_share * whole, layout.tokens * gathered
-    kept = bytes_per_token("selective")
+    kept = kept_bytes(layout, fitted, "selective")
     return layout.tokens * scale * kept, layout.tokens * (scale * (whole - kept) + gathered)
 
 

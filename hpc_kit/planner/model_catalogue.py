@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import structs
 
 from hpc_kit.errors import SpecError
+from hpc_kit.planner.hardware import unknown_name_error
 from hpc_kit.planner.transformer import Transformer, gpt
 
 MODELS_FILE = Path(__file__).with_name("models.toml")
@@ -19,6 +20,8 @@ MAX_NUMBER = 10**7
 """Numbers of a model are smaller."""
 MAX_ASSUMED_SEQ_LEN = 8192
 """Maximum assumed tokens per sequence: a config contains the context limit, not the training length."""
+
+EXAMPLE = "--model layers=32,hidden=4096,heads=32,ffn=14336,vocab=128256,seq_len=8192"
 
 LLAMA_LIKE = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "olmo", "internlm2", "phi3"})
 GPT_LIKE = frozenset({"gpt2", "opt", "bloom", "gpt_neox", "gpt_bigcode", "mpt"})
@@ -61,16 +64,8 @@ def model_by_name(name: str) -> Transformer:
     key = name.lower().replace("_", "-")
     key = key if key in table else key.replace("llama-", "llama").replace("llama3.1-", "llama3-")
     if key not in table:
-        from difflib import get_close_matches
-
-        near = get_close_matches(key, table, n=3, cutoff=0.4)
-        raise SpecError(
-            f"no model '{name}'",
-            found=f"known: {', '.join(table)}",
-            remedy=(" or ".join(f"--model {one}" for one in near) + ";\n" if near else "")
-            + "or the path of its config.json;\n"
-            + "or its numbers: --model layers=32,hidden=4096,heads=32,ffn=14336,vocab=128256,seq_len=8192",
-        )
+        other = f"or the path of its config.json;\nor its numbers: {EXAMPLE}"
+        raise unknown_name_error("model", name, key, table, other)
     row = {field: value for field, value in table[key].items() if field != "parameters"}
     if "gpt" in row:
         return gpt(key, **row["gpt"])
@@ -166,7 +161,7 @@ def model_from_config(path: Path) -> Transformer:
         raise SpecError(
             f"{path}: model_type '{kind}' is not known here",
             found=f"known: {', '.join(sorted(LLAMA_LIKE | GPT_LIKE))}",
-            remedy="its numbers: --model layers=32,hidden=4096,heads=32,ffn=14336,vocab=128256,seq_len=8192",
+            remedy=f"its numbers: {EXAMPLE}",
         )
     return _parse_config(config, kind, path)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 from msgspec import Struct, structs
 
 from hpc_kit.errors import AnswerNo, SpecError
 from hpc_kit.planner.compute_time import LayerTime, layer_time
-from hpc_kit.planner.constants import Constants
+from hpc_kit.planner.constants import Constants, memory_error
 from hpc_kit.planner.hardware import GIB, Machine
 from hpc_kit.planner.layout import (
     MICRO_BATCHES,
@@ -40,23 +41,10 @@ class PlanningTask(Struct, frozen=True, kw_only=True):
     flash: bool = True
     offload: bool = False
 
-    def layout(self, *, dp: int = 1, tp: int = 1, pp: int = 1, cp: int = 1) -> TrainingLayout:
-        """Return the layout of the task with these degrees."""
-        return TrainingLayout(
-            model=self.model,
-            machine=self.machine,
-            seq_len=self.seq_len,
-            global_batch=self.global_batch,
-            dp=dp,
-            tp=tp,
-            pp=pp,
-            cp=cp,
-            sequence_parallel=tp > 1,
-            flash=self.flash,
-            precision=self.precision,
-            framework=self.framework,
-            offload=self.offload,
-        )
+    def layout(self, **degrees: int) -> TrainingLayout:
+        """Return the layout of the task with the degrees `dp`, `tp`, `pp` and `cp`, which are 1 by default."""
+        common: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__ if name != "gpus"}
+        return TrainingLayout(**{**common, **degrees, "sequence_parallel": degrees.get("tp", 1) > 1})
 
 
 class Plan(Struct, frozen=True):
@@ -72,19 +60,14 @@ class Plan(Struct, frozen=True):
         return self.layout.global_batch * self.layout.seq_len / self.time.total / self.layout.gpus
 
     @property
-    def flops(self) -> float:
-        """The model's operations per second and GPU: attention in full, without recomputation."""
-        layout = self.layout
-        return layout.model.flops(layout.global_batch * layout.seq_len, layout.seq_len) / self.time.total / layout.gpus
-
-    @property
     def utilisation(self) -> float:
-        """Model FLOPs utilisation: `flops` divided by the data sheet's 16-bit rate."""
-        return self.flops / self.layout.machine.gpu.flops
+        """Operations of the model, with full attention and no recomputation, over the data sheet's 16-bit rate."""
+        layout = self.layout
+        return self.tokens_per_second * layout.model.flops(1, layout.seq_len) / layout.machine.gpu.flops
 
-    def fits_with_margin(self, limit: float, error: float) -> bool:
-        """Return whether the memory stays below `limit` bytes even with a relative error of its prediction."""
-        return self.memory.total * (1 + error) <= limit
+    def fits_with_margin(self, limit: float) -> bool:
+        """Return whether the memory stays below `limit` bytes even with the error of its prediction."""
+        return self.memory.total * (1 + memory_error(self.layout.framework)) <= limit
 
 
 class RejectedLayout(Struct, frozen=True):
@@ -96,11 +79,34 @@ class RejectedLayout(Struct, frozen=True):
 
 
 class SearchResult(Struct, frozen=True):
-    """Plans, fastest first; rejected layouts, nearest to fitting first; the number of layouts examined."""
+    """Plans, fastest first; rejected layouts, nearest to fitting first.
+
+    Attributes:
+        layout_count: Number of examined layouts.
+        limit: Usable bytes of a GPU.
+    """
 
     plans: tuple[Plan, ...]
     rejected: tuple[RejectedLayout, ...]
     layout_count: int
+    limit: float
+
+    @property
+    def with_margin(self) -> Plan | None:
+        """The fastest plan that fits with a margin."""
+        return next((plan for plan in self.plans if plan.fits_with_margin(self.limit)), None)
+
+    def describe_margin(self, chosen: Plan, safe: Plan | None) -> str:
+        """Return a sentence on a plan that may not fit and the plan with a margin; empty if both are the same."""
+        if safe is chosen:
+            return ""
+        other = "no layout leaves that much room"
+        if safe is not None:
+            more = safe.time.total / chosen.time.total - 1
+            other = f"with that much room: {describe_layout(safe.layout)}, {more:.1%} slower"
+        name = "the first" if chosen is self.plans[0] else describe_layout(chosen.layout)
+        share = chosen.memory.total / self.limit
+        return f"{name} fills {share:.0%} of what can be filled, and may not fit; {other}"
 
 
 def divisors(number: int) -> list[int]:
@@ -112,17 +118,13 @@ def search_layouts(task: PlanningTask, fitted: Constants) -> SearchResult:
     """Evaluate every legal layout.
 
     Raises:
-        SpecError: The number of GPUs or the batch is invalid.
+        SpecError: The GPU lacks the precision.
     """
     if task.precision == "fp8" and not task.machine.gpu.flops8:
         raise SpecError(
             f"{task.machine.gpu.name} has no 8-bit products",
             found="precision fp8",
             remedy="bf16, or a GPU that has them",
-        )
-    if task.gpus < 1 or task.global_batch < 1:
-        raise SpecError(
-            "nothing to plan", found=f"{task.gpus} GPUs, global batch {task.global_batch}", remedy="both from 1"
         )
     plans: list[Plan] = []
     rejected: list[RejectedLayout] = []
@@ -155,7 +157,7 @@ def search_layouts(task: PlanningTask, fitted: Constants) -> SearchResult:
     plans.sort(key=lambda plan: (plan.time.total, plan.memory.total))
     # Layouts that only lack memory come before those that are illegal.
     rejected.sort(key=lambda each: (each.missing_gib == 0, each.missing_gib))
-    return SearchResult(tuple(plans), tuple(rejected), layout_count)
+    return SearchResult(tuple(plans), tuple(rejected), layout_count, limit)
 
 
 def _parallel_degrees(task: PlanningTask) -> Iterator[TrainingLayout]:
@@ -216,11 +218,6 @@ def best_by_degrees(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
         layout = plan.layout
         found.setdefault((layout.dp, layout.tp, layout.pp, layout.cp), plan)
     return tuple(found.values())
-
-
-def fastest_with_margin(plans: tuple[Plan, ...], limit: float, error: float) -> Plan | None:
-    """Return the first plan, and so the fastest, that fits with a margin."""
-    return next((plan for plan in plans if plan.fits_with_margin(limit, error)), None)
 
 
 def describe_layout(layout: TrainingLayout) -> str:

@@ -172,13 +172,8 @@ def gradient_seconds(
     ZeRO-2 keeps only its share and so reduces and scatters after every micro-batch. A framework that handles each
     tensor by itself waits for each collective, longer with more nodes.
 
-    Args:
-        layout: The layout.
-        fitted: The constants.
-        parameters: Parameters of one rank.
-        layers: Layers of one rank.
-        back: Seconds of the backward pass of one micro-batch, behind a share of which gradients travel.
-        ahead: Seconds of its forward pass, behind a share of which ZeRO-1 and -2 gather parameters.
+    Gradients travel behind a share of the `back` seconds of a micro-batch's backward pass; ZeRO-1 and -2 gather
+    parameters behind a share of the `ahead` seconds of its forward pass.
     """
     group: RankGroup = layout.data_group
     if group.ranks == 1 or layout.zero_stage == 3:
@@ -205,9 +200,7 @@ UPDATE_BYTES = 28.0
 def offload_bytes(layout: TrainingLayout, parameters: float) -> tuple[float, float]:
     """Return the bytes per step from a GPU to its host (gradients) and back (parameters), both in 16 bits.
 
-    Args:
-        layout: The layout.
-        parameters: Parameters of one rank before ZeRO shards them.
+    `parameters` are those of one rank before ZeRO shards them.
     """
     owned = parameters / (layout.dp * layout.cp if layout.zero_stage else 1)
     # ZeRO-3 gathers parameters for the forward and for the backward pass of every micro-batch.
@@ -253,7 +246,7 @@ def step_time(
         layout: The layout.
         fitted: The constants.
         filled: Peak memory as a share of the GPU's; a step that fills it waits for the allocator.
-        work: `layer_time(layout, fitted)`, if it is known already: it is the same for many layouts.
+        work: `layer_time(layout, fitted)` if known, because it is the same for many layouts.
     """
     m, stages = layout.micro_batches, split_stages(layout, fitted.by_cost)
     work = work or layer_time(layout, fitted)

@@ -32,17 +32,10 @@ def parse_framework(name: str) -> str:
     Raises:
         SpecError: No such framework; near matches.
     """
-    from difflib import get_close_matches
-
     key = normalize_word(name)
     if key in SPELLINGS:
         return SPELLINGS[key]
-    near = dict.fromkeys(SPELLINGS[word] for word in get_close_matches(key, SPELLINGS, n=3, cutoff=0.6))
-    raise SpecError(
-        f"no framework '{name}'",
-        found=f"known: {', '.join(FRAMEWORK)}",
-        remedy=(" or ".join(f"--framework {one}" for one in near) + ";\n" if near else "") + "torch: in general",
-    )
+    raise hardware.unknown_name_error("framework", name, key, FRAMEWORK, "torch: in general")
 
 
 def measured_file(cluster: str, root: Path) -> Path:
@@ -96,10 +89,9 @@ def _resolve_machine(
     known = search_path.file_names("env", root, ".toml")
     if cluster in hardware.machine_names() and cluster not in known:
         machine = hardware.find_machine(cluster)
-        if gpu:
-            machine = structs.replace(machine, gpu=hardware.find_gpu(gpu))
-        notes = [f"{cluster}: built-in figures", *_similar_gpu_note(gpu)]
-        return structs.replace(machine, gpus_per_node=per_node or machine.gpus_per_node), tuple(notes)
+        card, note = hardware.match_gpu(gpu) if gpu else (machine.gpu, "")
+        machine = structs.replace(machine, gpu=card, gpus_per_node=per_node or machine.gpus_per_node)
+        return machine, tuple(filter(None, (f"{cluster}: built-in figures", note)))
     try:
         profile = load.load_cluster(cluster, root=root)
     except SpecError as error:
@@ -109,12 +101,6 @@ def _resolve_machine(
             remedy=f"{error.remedy};\nor a machine: {', '.join(hardware.machine_names())}",
         ) from error
     return _machine_of_cluster(profile, gpu, per_node)
-
-
-def _similar_gpu_note(kind: str | None) -> list[str]:
-    """Return a note if a GPU's name matches a row only approximately."""
-    other = hardware.matched_name(kind) if kind else ""
-    return [other] if other else []
 
 
 def _machine_of_cluster(profile: Cluster, gpu: str | None, per_node: int | None) -> tuple[Machine, tuple[str, ...]]:
@@ -129,13 +115,13 @@ def _machine_of_cluster(profile: Cluster, gpu: str | None, per_node: int | None)
             remedy="[node] gpu = 'a100-80g' and gpus = 8 there, or --gpu a100-80g --gpus-per-node 8,\n"
             f"or a machine: --cluster {hardware.machine_names()[0]}",
         )
-    card = hardware.find_gpu(kind)
-    notes = _similar_gpu_note(kind)
+    card, note = hardware.match_gpu(kind)
+    notes = [note] if note else []
     if not gpus:
         gpus = 8
         notes.append("8 GPUs a node are assumed: [node] gpus, or --gpus-per-node")
     if node.network is None:
-        speed = hardware.usual_network(card)
+        speed = card.usual_network
         notes.append(f"{speed * 8 / 1e9:g} Gb/s of network a GPU are assumed: [node] network, or --network")
     else:
         # The cluster file has the Gb/s of a whole node.

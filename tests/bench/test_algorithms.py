@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpc_kit.bench.collectives_rank import ALL_REDUCES
+from hpc_kit.bench.collectives_rank import ALL_REDUCES, CountedMessages
 
 
-class Post:
+class Post(CountedMessages):
     """Messages among threads, counted."""
 
     def __init__(self, rank: int, ranks: int, boxes: dict[tuple[int, int], Queue[Tensor]]) -> None:
+        # Without a process group.
         self.rank, self.ranks, self.boxes = rank, ranks, boxes
         self.sent = self.received = 0
 

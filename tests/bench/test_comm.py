@@ -45,24 +45,26 @@ def test_a_range_of_sizes_must_ascend() -> None:
 
 def test_ring_and_star_are_all_reduces() -> None:
     with pytest.raises(SpecError, match="ways to do an all_reduce"):
-        comm.parse_comm_options("gloo", "broadcast", 2, "4", "ring")
-    asked = comm.parse_comm_options("gloo", "all", 2, "4", "ring,star", links=True)
+        comm.CommOptions(("gloo",), ("broadcast",), algorithms=("ring",)).check(1)
+    asked = comm.CommOptions(("gloo",), ("all",), algorithms=("ring", "star")).resolve(1)
+    asked.check(1)
     assert asked.collectives == tuple(comm.BUS_FACTORS)
-    assert comm.CommOptions.from_json(json.loads(json.dumps(asked._asdict()))) == asked
 
 
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (("goo", "all_reduce", 2, "4"), "unknown backend 'goo'"),
-        (("gloo", "all_reduc", 2, "4"), "unknown collective 'all_reduc'"),
-        (("", "all_reduce", 2, "4"), "no backend is named"),
-        (("gloo", "all_reduce", 1, "4"), "fewer than 2 ranks"),
+        (("--backends", "goo"), "unknown backend 'goo'"),
+        (("--collectives", "all_reduc"), "unknown collective 'all_reduc'"),
+        (("--algorithms", "tree"), "unknown algorithm 'tree'"),
+        (("--backends", ""), "the value contains no name"),
+        (("--ranks", "1"), "fewer than 2 ranks"),
+        (("--sizes", "4XB"), "is no size"),
     ],
 )
-def test_impossible_measurements_are_refused(words: tuple[str, str, int, str], fault: str) -> None:
-    with pytest.raises(SpecError, match=fault):
-        comm.parse_comm_options(*words)
+def test_impossible_measurements_are_refused(words: tuple[str, ...], fault: str) -> None:
+    done = CliRunner().invoke(command, ["comm", *words])
+    assert fault in f"{done.exception}{done.output}"
 
 
 @pytest.mark.slow

@@ -48,13 +48,6 @@ def test_with_repeated_values_exact_ones_are_compared_and_estimates_are_not() ->
     assert list_verdicts(document([rows[0]]), document([rows[1]])) == [("seconds", "same"), ("total", "better")]
 
 
-def test_a_value_of_zero_has_a_note_instead_of_a_ratio() -> None:
-    rows = [ResultRow(labels={}, values={"memory": 8, "total": size}) for size in (0, 50)]
-    found = compare_results(document([rows[0]]), document([rows[1]]))
-    assert [each.column for each in found.ratios] == ["memory"]
-    assert found.notes == ("no ratio to 0, in some row: total",)
-
-
 def test_rows_and_labels_of_one_result_only_are_counted() -> None:
     found = compare_results(
         document([row(4, STEADY), row(8, STEADY)]), document([row(4, STEADY), row(16, STEADY)], torch="2.14")

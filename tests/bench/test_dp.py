@@ -27,7 +27,7 @@ SUMMARY: training_runs.Summary = {
     ("asked", "fault"),
     [
         (data_parallel.DataParallelOptions(ways=("DDP",)), "unknown way 'DDP'"),
-        (data_parallel.DataParallelOptions(ranks=3), "does not divide over the ranks"),
+        (data_parallel.DataParallelOptions(ranks=3), "do not divide the global-batch"),
         (data_parallel.DataParallelOptions(ranks=10**6, global_batch=10**6), "does not fit into memory"),
     ],
 )
@@ -66,7 +66,7 @@ def test_each_way_starts_the_same_program(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "start" not in ways[data_parallel.DATAPARALLEL].values
     threads = {tuple(argv[:3]): number for argv, number, _ in seen}
     assert (
-        threads[sys.executable, "-m", "hpc_kit.bench.spawned_ranks"]
+        threads[sys.executable, "-m", "hpc_kit.bench.training_runs"]
         == threads["srun", "--nodes=1", "--ntasks=4"]
         == "1"
     )

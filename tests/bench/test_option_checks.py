@@ -62,7 +62,7 @@ def test_the_gpu_with_the_least_memory_left_counts() -> None:
 @pytest.mark.usefixtures("gpus")
 def test_sizes_of_nccl_must_fit_into_the_gpus_not_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(option_checks, "free_memory", lambda: 1)
-    asked, gpu = collectives.parse_comm_options("nccl", "all_reduce", 2, "1GiB"), torch.device("cuda")
+    asked, gpu = collectives.CommOptions(("nccl",), sizes=(1 << 30,)), torch.device("cuda")
     collectives.check_sizes(asked, ["n1", "n2"], gpu)
     with pytest.raises(SpecError, match="too many for the memory of a GPU of n2"):
         collectives.check_sizes(asked._replace(sizes=(2 << 30,)), ["n1", "n2"], gpu)

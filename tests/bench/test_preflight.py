@@ -172,8 +172,8 @@ DOUBTS: dict[str, tuple[dict[str, Any], str]] = {
     "late": ({"late": True, "pairs": {}}, "n3: came too late for the measurement of the network"),
     "late rates": ({"stage": "rates", "seconds": 45.0, "pairs": {}}, "n3: no end of: rates"),
     "hanging network": ({"stage": "network", "pairs": {}}, "n3: no end of: network"),
-    "one connection": ({"unreachable": ("n1",)}, "no connection: n1-n3"),
-    "one name": ({"unresolved": ("n1",)}, "names do not resolve: n1-n3"),
+    "one connection": ({"unreachable": ("n1",)}, "n1-n3: no connection"),
+    "one name": ({"unresolved": ("n1",)}, "n1-n3: names do not resolve"),
     "driver": ({"versions": {**VERSIONS, "driver": "580.2"}}, "n3: driver 580.2; 570.1 on most nodes"),
     "Xid": ({"warnings": ("Xid 79 of GPU 3b",)}, "n3: Xid 79 of GPU 3b"),
 }
@@ -219,7 +219,7 @@ def test_one_failed_connection_of_many_excludes_nobody() -> None:
 def test_two_halves_without_a_connection_exclude_nobody() -> None:
     verdict = judged(n1={"unreachable": ("n3", "n4")}, n2={"unreachable": ("n3", "n4")})
     assert excluded(verdict) == {}
-    assert "no connection: n1-n3, n1-n4, n2-n3, n2-n4" in verdict.notes
+    assert "n1-n3, n1-n4, n2-n3, n2-n4: no connection" in verdict.notes
 
 
 def test_one_measured_pair_shows_no_slow_network() -> None:

@@ -47,10 +47,8 @@ def _rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "render_site_header", lambda *_: startup.SiteHeader((), "", "python"))
 
 
-def make_progress() -> startup.StartProgress:
-    return startup.StartProgress(
-        FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, load_seconds=0), "a start"
-    )
+def make_progress() -> FileRecorder:
+    return FileRecorder("start", title="", columns=startup.COLUMNS, parameters={}, load_seconds=0)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +144,8 @@ def test_a_refused_job_is_noted_and_the_bench_continues(slurm: startup.SubmitSet
     assert not sheet.rows
     document = sheet.close()
     (note,) = document.notes
-    assert document.missing == ["2 ranks, plain srun, start 1 of 3"]
-    assert note.startswith("2 ranks, plain srun, start 1 of 3: the job was not submitted")
+    assert document.missing == ["2 ranks, plain srun"]
+    assert note.startswith("2 ranks, plain srun: the job was not submitted")
     assert "sbatch: error: no such thing" in note
 
 
@@ -266,14 +264,14 @@ def test_a_job_that_does_not_leave_the_queue_is_named(
 
 def test_the_command_lines_of_the_built_in_ways() -> None:
     reached = startup.SubmitSettings("mine", SlurmClient({}, embedded=False), Path("/a b/first_step.py"), Path("/runs"))
-    argv = startup.start_command_line("hpc-kit torchrun", 4, 2, reached, ["--to", "/x"])
-    assert argv[2:8] == ["hpc_kit", "submit", "ddp_torchrun", "--no-wait", "--cluster", "mine"]
+    argv = startup.hpc_kit_command("submit", "hpc-kit torchrun", 4, 2, reached, ["--to", "/x"])
+    assert argv[2:7] == ["hpc_kit", "submit", "ddp_torchrun", "--cluster", "mine"]
     assert {"resources.nodes=4", "resources.ntasks_per_node=1", "launch.nproc_per_node=2"} < set(argv)
     assert "resources.gpus_per_task=2" in argv
-    few = " ".join(startup.start_command_line("hpc-kit", 4, 4, reached._replace(gpus=2), []))
+    few = " ".join(startup.hpc_kit_command("submit", "hpc-kit", 4, 4, reached._replace(gpus=2), []))
     assert "resources.gpus_per_task=0" in few
     assert "resources.gpus_per_task=1" in " ".join(
-        startup.start_command_line("hpc-kit", 4, 2, reached._replace(gpus=2), [])
+        startup.hpc_kit_command("submit", "hpc-kit", 4, 2, reached._replace(gpus=2), [])
     )
     assert 'command=["python", "/a b/first_step.py", "--to", "/x"]' in argv
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from hpc_kit.bench import results, strategies, strategies_rank, training_runs
+from hpc_kit.bench import results, strategies, training_runs
 from hpc_kit.cli.bench import command
 from hpc_kit.errors import SpecError
 
@@ -53,22 +53,22 @@ def test_the_table_is_compared_with_measurements() -> None:
         "tensor": measure_around(2),
     }
     judged = strategies.judge_rules(speeds)
-    assert [(rule.strategies, rule.compared.order, rule.compared.verdict) for rule in judged] == [
+    assert [(rule.strategies, compared.order, compared.verdict) for rule, compared in judged] == [
         (("ddp", "zero3"), ("ddp", "zero3"), "yes"),
         (("pipeline", "zero3", "tensor"), ("tensor", "zero3", "pipeline"), "no"),
     ]
-    assert judged[1].compared.reversed_pairs == (("zero3", "pipeline"), ("tensor", "pipeline"), ("tensor", "zero3"))
+    assert judged[1][1].reversed_pairs == (("zero3", "pipeline"), ("tensor", "pipeline"), ("tensor", "zero3"))
 
 
 def test_alternatives_have_no_order() -> None:
-    (rule,) = strategies.judge_rules({"zero3": measure_around(1), "hybrid_3d": measure_around(2)})
-    assert (rule.compared.order, rule.compared.verdict) == (("hybrid_3d", "zero3"), "no order")
+    ((_, compared),) = strategies.judge_rules({"zero3": measure_around(1), "hybrid_3d": measure_around(2)})
+    assert (compared.order, compared.verdict) == (("hybrid_3d", "zero3"), "no order")
 
 
 @pytest.mark.parametrize("ddp", [measure_around(1.01, 0.02), measure_around(0.99, 0.02), [2.0, 2.0], [0.5]])
 def test_an_order_within_the_noise_or_from_few_repeats_has_no_verdict(ddp: list[float]) -> None:
-    (rule,) = strategies.judge_rules({"ddp": ddp, "zero3": measure_around(1, 0.02)})
-    assert rule.compared.verdict == "cannot be told"
+    ((_, compared),) = strategies.judge_rules({"ddp": ddp, "zero3": measure_around(1, 0.02)})
+    assert compared.verdict == "cannot be told"
 
 
 def test_a_parameter_server_fills_only_the_columns_that_it_measures() -> None:
@@ -89,7 +89,7 @@ def test_a_parameter_server_fills_only_the_columns_that_it_measures() -> None:
     }
     least: training_runs.Summary = {"tokens_per_second": 5}
     for summary in (server, every, least):
-        strategies_rank._add_strategy_row(sheet, "async", SimpleNamespace(world_size=2), [summary])  # type: ignore[arg-type]
+        strategies._add_strategy_row(sheet, "async", SimpleNamespace(world_size=2), [summary])  # type: ignore[arg-type]
     first = {"tokens_per_second": [5.0], "step": [2.0], "communication": [50.0], "memory": 3 * 2**20}
     assert printed == [first, {**first, "waiting": [25.0], "states": 4 * 2**20}, {"tokens_per_second": [5.0]}]
 

@@ -125,11 +125,12 @@ def test_a_cases_file_is_planned(kit: Kit, project: Path) -> None:
 
 def test_measured_links_replace_the_built_in_ones(kit: Kit, project: Path) -> None:
     rows = [
-        {"backend": "nccl", "collective": "all_reduce", "ranks": n, "bytes": size, "seconds": size / speed + 1e-4}
-        for n, speed in ((8, 2e11), (16, 2e9))  # between nodes a tenth of what the profile says, and less
+        # A hundredth of the bandwidth in the cluster file.
+        {"backend": "nccl", "collective": "all_reduce", "ranks": 16, "bytes": size, "seconds": size / 2e9 + 1e-4}
         for size in (1e6, 1e8)
     ]
-    (project / "comm.json").write_text(json.dumps({"results": rows}))
+    hosts = [{"name": "n1"}, {"name": "n2"}]
+    (project / "comm.json").write_text(json.dumps({"results": rows, "machine": {"hosts": hosts}}))
     profile = 'slurm = "system"\n[node]\ngpu = "a100-80g"\ngpus = 8\nnetwork = 1600\n'
     (project / "env" / "mine.toml").write_text(profile)
     plan = ("plan", "--model", "llama3-8b", "--cluster", "mine", "--nodes", "2", "--json")
@@ -137,7 +138,7 @@ def test_measured_links_replace_the_built_in_ones(kit: Kit, project: Path) -> No
     done = kit("plan", "calibrate", "--cluster", "mine", "--comm", "comm.json")
     assert done.returncode == 0, done.stderr
     kept = json.loads((project / "env" / "mine.measured.json").read_text())
-    assert kept["link"] == pytest.approx(2e11 * 2 * 7 / 8)
+    assert kept["network"] == pytest.approx(2e9 * 2 * 15 / 16)
     after = json.loads(kit(*plan).stdout)
     assert any("mine.measured.json" in note for note in after["notes"])
     assert after["plans"][0]["step_time_s"] > before["plans"][0]["step_time_s"]

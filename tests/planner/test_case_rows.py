@@ -91,7 +91,7 @@ def test_a_contradiction_is_not_predicted_and_says_why(change: dict[str, str], p
         ({"gpus": "64"}, "gpus is not dp tp pp cp"),
         ({"global_batch": "24"}, "micro-batches rounded"),
         ({"grad_accum": "7"}, "grad_accum is not"),
-        ({"framework": "jax"}, "framework 'jax': general constants"),
+        ({"framework": "jax"}, "framework 'jax' as torch"),
         ({"arch": "yi"}, "arch 'yi' as llama"),
         ({"precision": "mixed"}, "precision 'mixed' as bf16"),
         ({"grad_dtype": "int4"}, "grad_dtype 'int4' as fp32"),
@@ -243,7 +243,7 @@ def test_a_card_without_a_published_memory_still_has_a_limit() -> None:
 )
 def test_a_gpu_by_the_name_that_its_driver_gives(name: str, row: str) -> None:
     assert hardware.find_gpu(name).name == row
-    assert hardware.matched_name(name) == ""
+    assert hardware.match_gpu(name)[1] == ""
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_a_gpu_that_no_row_names_is_the_nearest_one_and_that_is_said(
 ) -> None:
     card = hardware.find_gpu(name)
     assert (card.name, round(card.memory / GIB, 1)) == (row, gib)
-    assert hardware.matched_name(name) == f"gpu '{name}' {output}"
+    assert hardware.match_gpu(name)[1] == f"gpu '{name}' {output}"
     assert any(note.startswith(f"gpu '{name}' as ") for note in known({**KNOWN, "gpu": name})[1])
 
 

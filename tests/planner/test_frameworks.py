@@ -8,7 +8,7 @@ from msgspec import structs
 from hpc_kit.planner import explain
 from hpc_kit.planner.constants import memory_error, time_error
 from hpc_kit.planner.layout import can_interleave
-from hpc_kit.planner.search import fastest_with_margin, search_layouts
+from hpc_kit.planner.search import search_layouts
 from tests.planner.runs import fitted, run, task
 
 
@@ -38,12 +38,13 @@ def test_chunks_may_leave_room_for_the_tables() -> None:
 
 
 def test_a_layout_with_room_fits_even_if_memory_is_larger_than_expected() -> None:
-    plans = search_layouts(task("llama3-70b", gpus=64, global_batch=512), fitted("dgx-h100")).plans
-    limit = plans[0].layout.machine.gpu.memory * fitted("dgx-h100").usable
-    first, safe = plans[0], fastest_with_margin(plans, limit, 0.14)
+    found = search_layouts(task("llama3-70b", gpus=64, global_batch=512), fitted("dgx-h100"))
+    first, safe, error = found.plans[0], found.with_margin, 1 + memory_error("torch")
     assert safe is not None and safe is not first
-    assert first.memory.total * 1.14 > limit >= safe.memory.total * 1.14
-    assert fastest_with_margin(plans, limit, 0.0) is first and fastest_with_margin(plans, limit, 9.0) is None
+    assert first.memory.total * error > found.limit >= safe.memory.total * error
+    assert found.describe_margin(first, safe).startswith("the first fills 9")
+    assert found.describe_margin(safe, safe) == ""
+    assert found.describe_margin(first, None).endswith("and may not fit; no layout leaves that much room")
 
 
 def test_a_framework_without_interleaving_has_stages_of_one_chunk() -> None:
