@@ -96,10 +96,12 @@ class StateDirectory:
         retry(lambda: db.execute("BEGIN IMMEDIATE"))
         try:
             yield
+            db.execute("COMMIT")
         except BaseException:
-            db.execute("ROLLBACK")
+            # On a full disk, SQLite may have rolled it back already.
+            if db.in_transaction:
+                db.execute("ROLLBACK")
             raise
-        db.execute("COMMIT")
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         """Run one statement."""
@@ -191,8 +193,12 @@ class StateDirectory:
         """Return the orders for a job, and delete them."""
         with self.transaction():
             rows = self.execute("SELECT * FROM orders WHERE job_id = ? ORDER BY number", (job_id,)).fetchall()
-            self.execute("DELETE FROM orders WHERE job_id = ?", (job_id,))
+            self.delete_orders(job_id)
         return [Order(row["number"], row["kind"], row["value"]) for row in rows]
+
+    def delete_orders(self, job_id: int) -> None:
+        """Delete the orders for a job."""
+        self.execute("DELETE FROM orders WHERE job_id = ?", (job_id,))
 
     def meta(self, name: str) -> str | None:
         """Return a stored value by name."""
@@ -211,7 +217,8 @@ class StateDirectory:
         self.execute(f"DELETE FROM scripts WHERE job_id NOT IN ({live})", (forgotten,))
         oldest = f"SELECT job_id FROM jobs WHERE {over} ORDER BY end_time DESC LIMIT -1 OFFSET ?"
         self.execute(f"DELETE FROM jobs WHERE job_id IN ({oldest})", (self.settings.max_jobs,))
-        self.execute("DELETE FROM steps WHERE job_id NOT IN (SELECT job_id FROM jobs)")
+        for table in ("steps", "orders"):
+            self.execute(f"DELETE FROM {table} WHERE job_id NOT IN (SELECT job_id FROM jobs)")
 
     def _insert(self, table: str, values: Mapping[str, object]) -> None:
         names, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" * len(values))

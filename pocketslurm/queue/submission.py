@@ -259,6 +259,7 @@ def put_back(state: StateDirectory, job: Job) -> None:
     }
     for part in state.components(job):
         state.update_job(part.job_id, **queued)
+    state.delete_orders(job.job_id)  # of a killed supervisor; they do not apply to the next start
 
 
 class JobTerms(NamedTuple):

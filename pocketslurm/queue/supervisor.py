@@ -206,7 +206,7 @@ class Supervisor:
         """Send SIGTERM to all processes and write to the log; SIGKILL follows after KillWait."""
         if self._ending:
             return
-        self._ending, self._kill_at = True, now() + self.state.settings.kill_wait
+        self._begin_to_end()
         if self._stderr >= 0 and self._status is None:
             batch_step.write_cancellation(self._stderr, self.job, why)
         for step in job_processes.running_steps(self.state, self.job):
@@ -215,12 +215,15 @@ class Supervisor:
         if self._pid and self._status is None:
             processes.terminate([self._pid])
 
+    def _begin_to_end(self) -> None:
+        self._ending, self._kill_at = True, time.monotonic() + self.state.settings.kill_wait
+
     def _end_after_script(self) -> None:
         """End the job after its script: cancel running steps, and kill other processes."""
         state, reason = self._verdict()
         with self.state.transaction():
             self.state.update_components(self.job.job_id, state=state, reason=reason, end_time=now(), completing=True)
-        self._ending, self._kill_at = True, now() + self.state.settings.kill_wait
+        self._begin_to_end()
         for step in job_processes.running_steps(self.state, self.job):
             self._send_to_step(step, "cancel")
 
@@ -236,7 +239,7 @@ class Supervisor:
         return "FAILED", "NonZeroExitCode" if os.WIFEXITED(status) else "JobLaunchFailure"
 
     def _has_ended(self) -> bool:
-        if self._kill_at and now() >= self._kill_at:
+        if time.monotonic() >= self._kill_at:
             self._kill()
         if self._pid and self._status is None:
             return False
@@ -247,11 +250,11 @@ class Supervisor:
     def _kill(self) -> None:
         """Kill the tasks through their sruns, which record it; after a second kill all processes."""
         if not self._force_at:
-            self._force_at = now() + _GRACE_SECONDS
+            self._force_at = time.monotonic() + _GRACE_SECONDS
             for step in job_processes.running_steps(self.state, self.job):
                 self._send_to_step(step, "kill")
             processes.kill(job_processes.outside_steps(self.state, self.job), signal.SIGKILL)
-        elif now() >= self._force_at:
+        elif time.monotonic() >= self._force_at:
             processes.kill(job_processes.job_pids(self.state, self.job), signal.SIGKILL)
 
     def _kill_and_exit(self) -> NoReturn:

@@ -139,6 +139,8 @@ def wait_for_allocation(
         CommandError: It was cancelled.
         Interrupted: A signal arrived.
     """
+    from pocketslurm.queue import controller_start
+
     began = time.monotonic()
     queued = False
     limit = max(1, int(options["immediate"] or 1)) if "immediate" in options else None
@@ -158,6 +160,7 @@ def wait_for_allocation(
                 if job.reason.startswith("Partition"):
                     say("Requested partition configuration not available now")
                 say(f"job {job_id} queued and waiting for resources")
+            controller_start.wait_until_ready(state)
             time.sleep(_LOOK_SECONDS)
     if queued:
         say(f"job {job_id} has been allocated resources")
