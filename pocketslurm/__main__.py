@@ -9,7 +9,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 from hpc_kit.slurm.errors import HpcKitError
-from pocketslurm.commands import COMMANDS, OWN_COMMANDS, UNSUPPORTED
+from pocketslurm.commands import COMMANDS, UNSUPPORTED
 from pocketslurm.installation import load_module
 
 if TYPE_CHECKING:
@@ -30,17 +30,13 @@ def run(argv: list[str], environ: Mapping[str, str]) -> int:
     command = argv[0] if argv else ""
     if command in COMMANDS:
         return _run(command, command, argv[1:], environ)
-    if command in OWN_COMMANDS or command in {"-h", "--help", "-V", "--version"}:
-        return _run("pocketslurm", "pocketslurm", argv, environ)
     if command == "sshare" or (command == "sacctmgr" and {"show", "list"} & set(argv)):
         # Programs look for accounts and limits, and go on if there are none.
         return 0
     if command in UNSUPPORTED:
         print(f"{command}: error: not supported by the embedded Slurm: {UNSUPPORTED[command]}", file=sys.stderr)
         return 1
-    known = "|".join((*OWN_COMMANDS, *COMMANDS))
-    print(f"usage: pocketslurm {{{known}}} ...", file=sys.stderr)
-    return 2
+    return _run("pocketslurm", "pocketslurm", argv, environ)
 
 
 def _run(module: str, command: str, words: list[str], environ: Mapping[str, str]) -> int:

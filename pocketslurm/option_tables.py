@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.slurm.getopt import GetoptError, OptionParser
 from hpc_kit.slurm.option_table import Option, ValueUse
 from pocketslurm.errors import UsageError
-from pocketslurm.option_support import OptionNote, Support
+from pocketslurm.option_support import OptionNote, Support, options_help
 from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Table:
         if "version" in options:
             print(f"slurm {SLURM_VERSION}")
         elif {"help", "usage"} & set(options):
-            print(f"Usage: {command} [OPTIONS]\nOptions: those of Slurm 22.05; `pocketslurm reference` lists them")
+            print(options_help(f"{command} [OPTIONS...]", self.support, self.options))
         else:
             return False
         return True

@@ -16,7 +16,7 @@ from pocketslurm.errors import PlainError
 from pocketslurm.option_tables import NONE, REQUIRED, Table
 from pocketslurm.queue import controller_start, job_ids
 from pocketslurm.queue.job_ids import split_array_task
-from pocketslurm.queue.messages import Cancel, EndComponent, Signal, TellStep, encode_order, wake
+from pocketslurm.queue.messages import Cancel, EndComponent, Signal, TellStep, wake
 from pocketslurm.queue.state import StateDirectory, now
 from pocketslurm.users import user_exists
 
@@ -189,10 +189,10 @@ def cancel_job(state: StateDirectory, job: Job) -> None:
             if not held:
                 raise HpcKitError(PART_OF_WHOLE)
             state.update_job(current.job_id, completing=True, **over)
-            state.add_order(current.leader_id, *encode_order(EndComponent(current.job_id)))
+            state.add_order(current.leader_id, EndComponent(current.job_id))
         else:
             state.update_components(current.job_id, completing=held, **over)
-            state.add_order(current.job_id, *encode_order(Cancel())) if held else None
+            state.add_order(current.job_id, Cancel()) if held else None
     if held:
         wake(state.directory, current.leader_id)
 
@@ -203,7 +203,7 @@ def _send(state: StateDirectory, job: Job, number: int, target: str) -> None:
         if current is None or current.state != "RUNNING":
             raise HpcKitError("Job is pending execution" if current and current.state == "PENDING" else UNKNOWN)
         component = None if current.leader_id == current.job_id else current.job_id
-        state.add_order(current.leader_id, *encode_order(Signal(number, target, component)))
+        state.add_order(current.leader_id, Signal(number, target, component))
     wake(state.directory, current.leader_id)
 
 
@@ -219,5 +219,5 @@ def _step(state: StateDirectory, job: Job, name: str, number: int | None) -> Non
             state.update_step(step, killed_by=os.getuid())
         order = "kill" if number is None else f"signal {number}"
         component = None if job.leader_id == job.job_id else job.job_id
-        state.add_order(job.leader_id, *encode_order(TellStep(name, order, component)))
+        state.add_order(job.leader_id, TellStep(name, order, component))
     wake(state.directory, job.leader_id)

@@ -271,7 +271,6 @@ def step_text(view: JobView, step: Step) -> str:
 def node_text(state: StateDirectory, view: NodeView) -> str:
     """Return the paragraph of a node, with an empty line after it."""
     settings, uname, load = state.settings, os.uname(), os.getloadavg()[0]
-    gpus = f"gpu:{settings.gpus}" if settings.gpus else "(null)"
     booted = format_timestamp(now() - time.clock_gettime(time.CLOCK_BOOTTIME))
     partitions = ",".join(each.name for each in settings.partitions if view.name in nodes.of_partition(settings, each))
     free_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 2**20
@@ -282,7 +281,7 @@ def node_text(state: StateDirectory, view: NodeView) -> str:
     return (
         f"NodeName={view.name} Arch={uname.machine} CoresPerSocket=1 \n"
         f"   CPUAlloc={view.cpus_used} CPUEfctv={settings.cpus} CPUTot={settings.cpus} CPULoad={load:.2f}\n"
-        f"   AvailableFeatures=(null)\n   ActiveFeatures=(null)\n   Gres={gpus}\n"
+        f"   AvailableFeatures=(null)\n   ActiveFeatures=(null)\n   Gres={settings.gres}\n"
         f"   NodeAddr={view.name} NodeHostName={view.name} Version={SLURM_VERSION}\n"
         f"   OS={uname.sysname} {uname.release} {uname.version} \n"
         f"   RealMemory={settings.memory_of_node} AllocMem={view.mem_used} FreeMem={free_memory} "

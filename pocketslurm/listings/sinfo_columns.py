@@ -59,11 +59,6 @@ def _limit(seconds: int | None) -> str:
     return "n/a" if seconds is None else "infinite" if seconds == UNLIMITED else format_duration(seconds)
 
 
-def _gres(row: NodeGroup) -> str:
-    kind = f":{row.settings.gpu_type}" if row.settings.gpu_type else ""
-    return f"gpu{kind}:{row.settings.gpus}" if row.settings.gpus else "(null)"
-
-
 FIELDS = (
     SinfoColumn("PARTITION", "P", "partition", _default_mark, splits=True),
     SinfoColumn("PARTITION", "R", "partitionname", lambda row: row.partition.name, splits=True),
@@ -82,7 +77,7 @@ FIELDS = (
     SinfoColumn("CPUS", "c", "cpus", lambda row: str(row.settings.cpus if row.views else 0)),
     SinfoColumn("MEMORY", "m", "memory", lambda row: str(row.settings.memory_of_node if row.views else 0)),
     SinfoColumn("ALLOCMEM", "", "allocmem", lambda row: str(row.first.mem_used), splits=True),
-    SinfoColumn("GRES", "G", "gres", _gres),
+    SinfoColumn("GRES", "G", "gres", lambda row: row.settings.gres),
     SinfoColumn("GRES_USED", "", "gresused", lambda row: f"gpu:{row.first.gpus_used}", splits=True),
     SinfoColumn("TMP_DISK", "d", "disk", lambda _: "0"),
     SinfoColumn("WEIGHT", "w", "weight", lambda _: "1"),

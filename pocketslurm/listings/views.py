@@ -39,8 +39,10 @@ def format_duration(seconds: float) -> str:
 
 
 def format_timestamp(when: float, never: str = "N/A") -> str:
-    """Format a point in time as Slurm does."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(when)) if when else never
+    """Format a point in time as Slurm does: in the format of SLURM_TIME_FORMAT, if that is one of strftime."""
+    chosen = os.environ.get("SLURM_TIME_FORMAT", "")
+    form = chosen if "%" in chosen else "%Y-%m-%dT%H:%M:%S"
+    return time.strftime(form, time.localtime(when)) if when else never
 
 
 _LONG_LIST = 61
@@ -204,10 +206,7 @@ class JobView:
     @property
     def logs(self) -> batch_step.LogFiles:
         """The log files of the batch script."""
-        job = self.job
-        if job.array_job_id is not None and job.array_task_id is None:
-            job = job._replace(array_task_id=4294967294)
-        return batch_step.log_files(job)
+        return batch_step.log_files(self.job)
 
     def tasks_apart(self) -> list[Job]:
         """Return the pending tasks of an array as separate jobs."""

@@ -189,7 +189,7 @@ def submit_allocation(
 
 def complete_allocation(state: StateDirectory, job_id: int, status: int) -> None:
     """End such an allocation with the wait status of its step."""
-    state.add_order(job_id, *messages.encode_order(messages.Complete(status)))
+    state.add_order(job_id, messages.Complete(status))
     messages.wake(state.directory, job_id)
 
 

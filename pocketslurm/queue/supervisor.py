@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pocketslurm.queue.records import Job, Step
-    from pocketslurm.queue.state import Order, StateDirectory
+    from pocketslurm.queue.state import StateDirectory
 
 
 _LOOK_SECONDS = 2.0
@@ -96,7 +96,7 @@ class Supervisor:
         """Record a job that was cancelled before its script started, as if the script had been killed."""
         if self.job.batch:
             self._stderr = batch_step.open_error_log(self.job)
-        orders = [messages.decode_order(order.kind, order.value) for order in self.state.take_orders(self.job.job_id)]
+        orders = [messages.decode_order(*stored) for stored in self.state.take_orders(self.job.job_id)]
         self._end(next((order.why for order in orders if isinstance(order, messages.Cancel)), ""))
         self._status = signal.SIGTERM if self.job.batch else 0
 
@@ -116,8 +116,8 @@ class Supervisor:
             self._kill_and_exit()
         self.job = job
         job_processes.end_lost_steps(self.state, job)
-        for order in self.state.take_orders(job.job_id):
-            self._handle_order(order)
+        for kind, value in self.state.take_orders(job.job_id):
+            self._handle_order(kind, value)
         self._components.release(job)
         # The holder is the salloc or srun of an allocation without a script.
         if job.holder and self._status is None and not processes.is_alive(job.holder):
@@ -155,8 +155,8 @@ class Supervisor:
         moments = [moment for moment in (*ends, warning.moment if warning else 0.0) if moment]
         return max(0.0, min([_LOOK_SECONDS, *(moment - now() for moment in moments)]))
 
-    def _handle_order(self, order: Order) -> None:
-        match messages.decode_order(order.kind, order.value):
+    def _handle_order(self, kind: str, value: str) -> None:
+        match messages.decode_order(kind, value):
             case messages.Cancel(why):
                 self._end(why)
             case messages.EndComponent(job_id):
@@ -168,7 +168,7 @@ class Supervisor:
             case messages.Complete(status):
                 self._status = status
             case _:
-                log(f"error: JobId={self.job.display_id}: unknown order: {order.kind} {order.value}")
+                log(f"error: JobId={self.job.display_id}: unknown order: {kind} {value}")
 
     def _send_to_steps(self, label: str, order: str, job_id: int | None) -> None:
         """Send an order to a step. With the id of the leader, or without an id, all parts of the step get it."""

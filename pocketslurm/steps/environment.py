@@ -27,9 +27,6 @@ Record = TypeVar("Record", Job, Step)
 _AS_GIVEN = {
     "cpus-per-task": "SLURM_CPUS_PER_TASK",
     "ntasks-per-node": "SLURM_NTASKS_PER_NODE",
-    "ntasks-per-core": "SLURM_NTASKS_PER_CORE",
-    "ntasks-per-socket": "SLURM_NTASKS_PER_SOCKET",
-    "ntasks-per-gpu": "SLURM_NTASKS_PER_TRES",
     "threads-per-core": "SLURM_THREADS_PER_CORE",
     "dependency": "SLURM_JOB_DEPENDENCY",
 }

@@ -65,7 +65,7 @@ def test_an_array(pocketslurm: PocketSlurm, tmp_path: Path) -> None:
 
 def test_a_process_without_standard_error_belongs_to_the_queue(pocketslurm: PocketSlurm, tmp_path: Path) -> None:
     pocketslurm.submit("--output=/dev/null", "--wrap", f"exec 2>&-; echo $$ >{tmp_path}/pid; exec sleep 60")
-    pid = wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    pid = wait_for(lambda: (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else "")
     assert int(pid) in find_processes(pocketslurm.folder)
 
 

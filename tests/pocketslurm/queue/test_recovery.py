@@ -86,7 +86,9 @@ def test_a_disk_that_is_full_for_some_time_ends_no_job(slurm: Slurm, monkeypatch
     assert [supervised._is_done() for _ in range(5)] == [False, False, False, False, True]
 
 
-def test_the_time_to_sigkill_does_not_depend_on_the_clock(make_slurm: Callable[..., Slurm], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_to_sigkill_does_not_depend_on_the_clock(
+    make_slurm: Callable[..., Slurm], monkeypatch: pytest.MonkeyPatch
+) -> None:
     slurm = make_slurm(kill_wait=0)
     job = slurm.submit("true")
     slurm.until(job, "COMPLETED")
@@ -112,9 +114,14 @@ def test_a_transaction_that_cannot_be_committed_is_rolled_back(tmp_path: Path) -
 
 def test_an_error_that_ends_a_transaction_is_the_one_that_is_reported(tmp_path: Path) -> None:
     state = StateDirectory.open({STATE_VARIABLE: str(tmp_path)})
-    with pytest.raises(sqlite3.OperationalError, match="disk is full"), state.transaction():
-        state.execute("ROLLBACK")  # as SQLite itself does on a full disk
-        raise sqlite3.OperationalError("database or disk is full")
+
+    def fill_the_disk() -> None:
+        with state.transaction():
+            state.execute("ROLLBACK")  # as SQLite itself does then
+            raise sqlite3.OperationalError("database or disk is full")
+
+    with pytest.raises(sqlite3.OperationalError, match="disk is full"):
+        fill_the_disk()
 
 
 def test_jobs_run_on_without_their_controller(slurm: Slurm) -> None:
