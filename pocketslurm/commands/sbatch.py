@@ -174,9 +174,9 @@ def _wait(state: StateDirectory, job_id: int) -> int:
         if not any(job.active for job in jobs):
             codes = (job.exit_code for job in jobs)
             return max((os.waitstatus_to_exitcode(code) if os.WIFEXITED(code) else 1 for code in codes), default=1)
-        controller_start.wait_until_ready(state)
         state.close()
         time.sleep(_WAIT_SECONDS)
+        controller_start.wait_until_ready(state)
 
 
 def read_script(parsed: ParsedOptions, words: list[str], environ: Mapping[str, str]) -> tuple[bytes, str]:

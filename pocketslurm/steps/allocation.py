@@ -160,8 +160,8 @@ def wait_for_allocation(
                 if job.reason.startswith("Partition"):
                     say("Requested partition configuration not available now")
                 say(f"job {job_id} queued and waiting for resources")
-            controller_start.wait_until_ready(state)
             time.sleep(_LOOK_SECONDS)
+            controller_start.wait_until_ready(state)
     if queued:
         say(f"job {job_id} has been allocated resources")
     return job

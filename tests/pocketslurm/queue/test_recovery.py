@@ -31,11 +31,15 @@ WAITS = "echo $$ > pid; echo run ${SLURM_RESTART_COUNT-0}; while [ ! -e go ]; do
 
 
 def controller(slurm: Slurm) -> int:
-    state = slurm.state()
-    name = state.meta("controller") or ""
-    state.close()
-    assert processes.is_alive(name)
-    return processes.pid_of(name)
+    """Return the pid of the controller when it has registered."""
+
+    def registered() -> str:
+        state = slurm.state()
+        name = state.meta("controller") or ""
+        state.close()
+        return name if processes.is_alive(name) else ""
+
+    return processes.pid_of(wait_for(registered))
 
 
 def supervisor(slurm: Slurm, job_id: int) -> int:
