@@ -6,7 +6,7 @@ import os
 import sqlite3
 import sys
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, NoReturn
 
 from hpc_kit.slurm.errors import HpcKitError
 from pocketslurm.commands import COMMANDS, UNSUPPORTED
@@ -14,15 +14,6 @@ from pocketslurm.installation import load_module
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-class _Command(Protocol):
-    def main(self, argv: list[str], environ: Mapping[str, str]) -> int:
-        """Run the command and return its exit status.
-
-        Raises:
-            CommandError: Slurm would refuse the request.
-        """
 
 
 def run(argv: list[str], environ: Mapping[str, str]) -> int:
@@ -56,12 +47,12 @@ def _run(module: str, command: str, words: list[str], environ: Mapping[str, str]
 
 
 def _call(module: str, command: str, words: list[str], environ: Mapping[str, str]) -> int:
-    work = cast("_Command", load_module(f"commands.{module}"))
+    work = load_module(f"commands.{module}")
     # Imported after `load_module`, which reports a module that is missing.
     from pocketslurm.errors import CommandError
 
     try:
-        return work.main(words, environ)
+        return int(work.main(words, environ))
     except CommandError as refusal:
         sys.stderr.write(refusal.text_for(command))
         return 2 if module == "pocketslurm" else refusal.status
