@@ -1,4 +1,7 @@
-"""The support of every option: it works, has no effect, or is refused, and why. docs/embedded-slurm.md prints it."""
+"""The support of every option: it works, has no effect, or is refused, and why. docs/embedded-slurm.md prints it.
+
+Also the option tables of the commands that have none in `hpc_kit.slurm`, such as squeue.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.datetimes import error_position
 from hpc_kit.slurm.errors import HpcKitError
-from hpc_kit.slurm.getopt import SRUN
+from hpc_kit.slurm.getopt import SRUN, GetoptError, OptionParser
 from hpc_kit.slurm.option_table import Option, ValueUse
 from hpc_kit.slurm.option_values import check_value, sbatch_error_line
 from pocketslurm.errors import BAD_OPTION, CommandError, PlainError, UsageError
+from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from hpc_kit.slurm.getopt import ParsedOption
     from pocketslurm.settings import Settings
@@ -323,3 +327,54 @@ def options_help(usage: str, support: Mapping[str, OptionNote], table: Mapping[s
             effect = "  (no effect here)" if row.support is Support.NO_EFFECT else ""
             lines.append(f"{indent}{spelled(table[name])}{effect}")
     return "\n".join(lines)
+
+
+NONE, REQUIRED, OPTIONAL = ValueUse
+
+
+class Table:
+    """The options of one command.
+
+    Args:
+        rows: A row for each option: its long name, letter (or an empty string), use of a value, and other long names.
+        notes: What happens to the options that do not simply work.
+    """
+
+    def __init__(
+        self,
+        *rows: tuple[str, str, ValueUse] | tuple[str, str, ValueUse, str],
+        notes: Mapping[str, OptionNote] | None = None,
+    ) -> None:
+        self.support = {row[0]: (notes or {}).get(row[0], OptionNote(Support.WORKS)) for row in rows}
+        self.options = {
+            name: Option(name, letter or None, use, "text", frozenset(), None, tuple(" ".join(aliases).split()))
+            for name, letter, use, *aliases in rows
+        }
+
+    def print_help(self, command: str, options: Collection[str]) -> bool:
+        """Print what --version or --help ask for. Return False if neither is given."""
+        if "version" in options:
+            print(f"slurm {SLURM_VERSION}")
+        elif {"help", "usage"} & set(options):
+            print(options_help(f"{command} [OPTIONS...]", self.support, self.options))
+        else:
+            return False
+        return True
+
+    def parse(self, argv: Sequence[str]) -> tuple[list[tuple[str, str | None]], list[str]]:
+        """Return names and values of the options in order, and the remaining words; both may be mixed.
+
+        Raises:
+            UsageError: An option is unknown, ambiguous or unsupported, lacks its value, or has an unexpected one.
+        """
+        try:
+            options, others = OptionParser("", self.options.values()).parse(argv, permute=True)
+        except GetoptError as error:
+            raise UsageError(error.message) from None
+        for each in options.given:
+            support = self.support[each.option.name]
+            if support.support is Support.REFUSED:
+                raise UsageError(
+                    f"option '--{each.option.name}' is not supported by the embedded Slurm: {support.note}"
+                )
+        return [(each.option.name, each.value) for each in options.given], others

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pocketslurm import installation
 from pocketslurm.commands import OWN_COMMANDS
 from pocketslurm.errors import StateError, UsageError
-from pocketslurm.option_tables import NONE, REQUIRED, Table
+from pocketslurm.option_support import NONE, REQUIRED, Table
 from pocketslurm.settings import (
     CONF_NAME,
     CONF_VARIABLE,

@@ -13,7 +13,7 @@ from hpc_kit.slurm.option_values import SIGNALS
 from hpc_kit.slurm.states import parse_state_filter
 from pocketslurm import option_support
 from pocketslurm.errors import PlainError
-from pocketslurm.option_tables import NONE, REQUIRED, Table
+from pocketslurm.option_support import NONE, REQUIRED, Table
 from pocketslurm.queue import controller_start, job_ids
 from pocketslurm.queue.job_ids import split_array_task
 from pocketslurm.queue.messages import Cancel, EndComponent, Signal, TellStep, wake

@@ -13,7 +13,7 @@ from pocketslurm import option_support
 from pocketslurm.commands import scontrol_update
 from pocketslurm.errors import PlainError
 from pocketslurm.listings import scontrol_show
-from pocketslurm.option_tables import NONE, REQUIRED, Table
+from pocketslurm.option_support import NONE, REQUIRED, Table
 from pocketslurm.queue import controller_start, messages, nodes, submission
 from pocketslurm.queue.job_ids import FINISHED, find_jobs, own_record
 from pocketslurm.queue.messages import wake

@@ -8,11 +8,20 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.nodelist import fold
-from hpc_kit.slurm.units import UNLIMITED, format_time
+from hpc_kit.slurm.units import format_time
 from pocketslurm import exit_status
 from pocketslurm.errors import CommandError, PlainError
 from pocketslurm.listings import views
-from pocketslurm.listings.views import JobView, NodeView, format_timestamp, megabytes, node_views, null, step_id
+from pocketslurm.listings.views import (
+    JobView,
+    NodeView,
+    format_limit,
+    format_timestamp,
+    megabytes,
+    node_views,
+    null,
+    step_id,
+)
 from pocketslurm.queue import job_ids, nodes
 from pocketslurm.queue.state import now
 from pocketslurm.queue.submission import niceness
@@ -185,8 +194,7 @@ def _times(view: JobView, *, details: bool) -> Iterator[str]:
     job = view.job
     if details:
         yield f"DerivedExitCode={exit_status.format_exit_code(job.derived_exit_code)}"
-    limit = "UNLIMITED" if job.time_limit == UNLIMITED else format_time(job.time_limit)
-    yield f"RunTime={format_time(int(view.elapsed))} TimeLimit={limit} TimeMin=N/A"
+    yield f"RunTime={format_time(int(view.elapsed))} TimeLimit={format_limit(job.time_limit)} TimeMin=N/A"
     eligible = job.eligible_time or (job.begin_time if job.begin_time > view.now else 0.0)
     yield f"SubmitTime={format_timestamp(job.submit_time)} EligibleTime={format_timestamp(eligible, 'Unknown')}"
     yield f"AccrueTime={format_timestamp(job.eligible_time, 'Unknown')}"
@@ -299,7 +307,7 @@ def partition_text(state: StateDirectory, partition: Partition) -> str:
     """Return the paragraph of a partition, with an empty line after it."""
     settings = state.settings
     names = nodes.of_partition(settings, partition)
-    default = "NONE" if partition.default_time is None else _limit(partition.default_time)
+    default = "NONE" if partition.default_time is None else format_limit(partition.default_time)
     cpus, count = settings.cpus * len(names), len(names)
     gres = f",gres/gpu={settings.gpus * count}" if settings.gpus else ""
     first = "YES" if partition == settings.partitions[0] else "NO"
@@ -307,7 +315,7 @@ def partition_text(state: StateDirectory, partition: Partition) -> str:
         f"PartitionName={partition.name}\n   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL\n"
         f"   AllocNodes=ALL Default={first} QoS=N/A\n"
         f"   DefaultTime={default} DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO\n"
-        f"   MaxNodes=UNLIMITED MaxTime={_limit(partition.max_time)} MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED\n"
+        f"   MaxNodes=UNLIMITED MaxTime={format_limit(partition.max_time)} MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED\n"
         f"   Nodes={fold(names)}\n"
         "   PriorityJobFactor=1 PriorityTier=1 RootOnly=NO ReqResv=NO OverSubscribe=NO\n"
         "   OverTimeLimit=NONE PreemptMode=OFF\n"
@@ -315,7 +323,3 @@ def partition_text(state: StateDirectory, partition: Partition) -> str:
         "   DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED\n"
         f"   TRES=cpu={cpus},mem={megabytes(settings.memory_of_node * count)},node={count},billing={cpus}{gres}\n"
     )
-
-
-def _limit(seconds: int) -> str:
-    return "UNLIMITED" if seconds == UNLIMITED else format_time(seconds)

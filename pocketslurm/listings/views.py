@@ -45,6 +45,11 @@ def format_timestamp(when: float, never: str = "N/A") -> str:
     return time.strftime(form, time.localtime(when)) if when else never
 
 
+def format_limit(seconds: int) -> str:
+    """Format a time limit as sacct and scontrol do."""
+    return "UNLIMITED" if seconds == UNLIMITED else format_time(seconds)
+
+
 _LONG_LIST = 61
 
 

@@ -210,4 +210,4 @@ def _requeue_unstarted(state: StateDirectory, job: Job) -> str:
 def _write_node_failure(job: Job) -> None:
     with contextlib.suppress(OSError), Path(job.std_err).open("r+b") as log:
         log.seek(0, os.SEEK_END)
-        batch_step.write_cancellation(log.fileno(), job, "NODE FAILURE")
+        processes.write_cancellation(f"JOB {job.job_id} ON {job.nodes[0]}", "NODE FAILURE", log.fileno())

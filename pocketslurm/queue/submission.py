@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.slurm import option_values, units
 from hpc_kit.slurm.datetimes import parse_datetime
 from hpc_kit.slurm.errors import HpcKitError
-from pocketslurm import processes, resources
+from pocketslurm import resources
 from pocketslurm.errors import CommandError
 from pocketslurm.option_support import NO_SUCH, SBATCH_SUPPORT, Support
 from pocketslurm.queue import (
@@ -17,7 +17,6 @@ from pocketslurm.queue import (
     dependencies,
     job_environment,
     job_size,
-    messages,
     node_selection,
     nodes,
 )
@@ -166,31 +165,6 @@ def _request(settings: Settings, options: Mapping[str, str]) -> JobRequest:
     if not set(request.gpu_types) <= {settings.gpu_type}:
         raise CommandError(denied=node_selection.NO_NODES)
     return request
-
-
-def submit_allocation(
-    state: StateDirectory, options: Mapping[str, str], argv: Sequence[str], environ: Mapping[str, str]
-) -> int:
-    """Enter the allocation of an srun outside of any job; the calling process holds it, and it ends with it.
-
-    Raises:
-        CommandError: Slurm refuses it.
-    """
-    program = os.path.basename(argv[0]) if argv else "srun"  # noqa: PTH119
-    job = JobDescription(
-        dict(options),
-        options.get("job-name") or environ.get("SLURM_JOB_NAME") or program,
-        argv[0] if argv else "",
-        tuple(argv[1:]),
-        holder=processes.identity(os.getpid()),
-    )
-    return submit_components(state, [job], environ)[0].job_id
-
-
-def complete_allocation(state: StateDirectory, job_id: int, status: int) -> None:
-    """End such an allocation with the wait status of its step."""
-    state.add_order(job_id, messages.Complete(status))
-    messages.wake(state.directory, job_id)
 
 
 def _choose_partition(

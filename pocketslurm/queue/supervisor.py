@@ -20,8 +20,6 @@ from pocketslurm.queue.records import BATCH_STEP
 from pocketslurm.queue.state import now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pocketslurm.queue.records import Job, Step
     from pocketslurm.queue.state import StateDirectory
 
@@ -48,7 +46,7 @@ class Supervisor:
         self._status: int | None = None
         self._warned = False
         self._oom = resources.OomCounter()
-        self._components = ComponentEnds(state, self._send_to_step)
+        self._ended_components: set[int] = set()
 
     def run(self) -> None:
         """Run the job until it has ended."""
@@ -118,27 +116,31 @@ class Supervisor:
         job_processes.end_lost_steps(self.state, job)
         for kind, value in self.state.take_orders(job.job_id):
             self._handle_order(kind, value)
-        self._components.release(job)
+        self._release_components()
         # The holder is the salloc or srun of an allocation without a script.
         if job.holder and self._status is None and not processes.is_alive(job.holder):
             self._status = signal.SIGKILL
         if self._status is None and not self._ending:
             self._watch_clock()
-            self._components.watch_clock(job)
         if self._status is not None and not self._ending:
             self._end_after_script()
         return self._ending and self._has_ended()
 
     def _watch_clock(self) -> None:
+        """End the job, or a component of it, at its time limit, and send the signal of --signal before."""
         minute = self.state.settings.minute
-        end = end_of_time(self.job, minute)
+        for part in self._running_components():
+            end = end_of_time(part, minute)
+            if end and now() >= end:
+                with self.state.transaction():
+                    over = {"state": "TIMEOUT", "reason": "TimeLimit", "completing": True, "end_time": now()}
+                    self.state.update_components(part.job_id, **over)
+                if part is self.job:
+                    self._end("TIME LIMIT")
+                    return
+                self._end_component(part.job_id, "TIME LIMIT")
         warning = warning_signal(self.job, minute)
-        if end and now() >= end:
-            with self.state.transaction():
-                over = {"state": "TIMEOUT", "reason": "TimeLimit", "completing": True, "end_time": now()}
-                self.state.update_components(self.job.job_id, **over)
-            self._end("TIME LIMIT")
-        elif warning and not self._warned and now() >= warning.moment:
+        if warning and not self._warned and now() >= warning.moment:
             self._warned = True
             # A stopped task handles no signal, so SIGCONT comes first.
             target = "batch" if warning.batch_shell else "steps"
@@ -150,7 +152,7 @@ class Supervisor:
         if self._ending:
             return _ENDING_SECONDS
         minute = self.state.settings.minute
-        ends = [end_of_time(job, minute) for job in (self.job, *self._components.running(self.job))]
+        ends = [end_of_time(part, minute) for part in self._running_components()]
         warning = None if self._warned else warning_signal(self.job, minute)
         moments = [moment for moment in (*ends, warning.moment if warning else 0.0) if moment]
         return max(0.0, min([_LOOK_SECONDS, *(moment - now() for moment in moments)]))
@@ -160,7 +162,7 @@ class Supervisor:
             case messages.Cancel(why):
                 self._end(why)
             case messages.EndComponent(job_id):
-                self._components.end(self.job, job_id, "")
+                self._end_component(job_id, "")
             case messages.Signal(number, target, job_id):
                 self._send_signal(number, target, job_id)
             case messages.TellStep(label, text, job_id):
@@ -169,6 +171,28 @@ class Supervisor:
                 self._status = status
             case _:
                 log(f"error: JobId={self.job.display_id}: unknown order: {kind} {value}")
+
+    def _running_components(self) -> list[Job]:
+        """Return the job, and the running components that it leads."""
+        others = self.state.components(self.job)[1:]
+        return [self.job, *(part for part in others if part.state == "RUNNING")]
+
+    def _end_component(self, job_id: int, why: str) -> None:
+        """Cancel the steps of a component whose record has ended. The job continues without the component."""
+        self._ended_components.add(job_id)
+        for step in job_processes.running_steps(self.state, self.job):
+            if step.job_id == job_id:
+                self._send_to_step(step, f"cancel {why}".rstrip())
+
+    def _release_components(self) -> None:
+        """Release the nodes of ended components without running steps."""
+        if not self._ended_components:
+            return
+        busy = {step.job_id for step in job_processes.running_steps(self.state, self.job)}
+        for job_id in self._ended_components - busy:
+            self.state.update_job(job_id, completing=False)
+            controller_start.ensure_running(self.state)
+        self._ended_components &= busy
 
     def _send_to_steps(self, label: str, order: str, job_id: int | None) -> None:
         """Send an order to a step. With the id of the leader, or without an id, all parts of the step get it."""
@@ -208,7 +232,7 @@ class Supervisor:
             return
         self._begin_to_end()
         if self._stderr >= 0 and self._status is None:
-            batch_step.write_cancellation(self._stderr, self.job, why)
+            processes.write_cancellation(f"JOB {self.job.job_id} ON {self.job.nodes[0]}", why, self._stderr)
         for step in job_processes.running_steps(self.state, self.job):
             self._send_to_step(step, f"cancel {why}".rstrip())
         # Children of the batch shell get no SIGTERM, as with proctrack/cgroup.
@@ -273,7 +297,8 @@ class Supervisor:
         status = self._status or 0
         with self.state.transaction():
             job = self.state.job(self.job.job_id) or self.job
-            self._components.release_all()
+            for job_id in self._ended_components:
+                self.state.update_job(job_id, completing=False)
             for part in self.state.components(job):
                 self.state.update_job(part.job_id, derived_exit_code=record_steps(self.state, part, status))
             if job.state == "PENDING":
@@ -288,56 +313,6 @@ class Supervisor:
 def main(state: StateDirectory, job: Job) -> None:
     """Run the supervisor of a job that got nodes."""
     Supervisor(state, job).run()
-
-
-class ComponentEnds:
-    """Ends components other than the leader; the job continues without them.
-
-    Args:
-        send_to_step: Sends an order to a step.
-    """
-
-    def __init__(self, state: StateDirectory, send_to_step: Callable[[Step, str], None]) -> None:
-        self._state = state
-        self._send_to_step = send_to_step
-        self._ending: set[int] = set()
-
-    def running(self, job: Job) -> list[Job]:
-        """Return the running components other than the leader."""
-        return [part for part in self._state.components(job)[1:] if part.state == "RUNNING"]
-
-    def watch_clock(self, job: Job) -> None:
-        """End components that have reached their time limit."""
-        for part in self.running(job):
-            end = end_of_time(part, self._state.settings.minute)
-            if end and now() >= end:
-                with self._state.transaction():
-                    over = {"state": "TIMEOUT", "reason": "TimeLimit", "completing": True, "end_time": now()}
-                    self._state.update_job(part.job_id, **over)
-                self.end(job, part.job_id, "TIME LIMIT")
-
-    def end(self, job: Job, job_id: int, why: str) -> None:
-        """Cancel the steps of a component whose record has ended."""
-        self._ending.add(job_id)
-        for step in job_processes.running_steps(self._state, job):
-            if step.job_id == job_id:
-                self._send_to_step(step, f"cancel {why}".rstrip())
-
-    def release(self, job: Job) -> None:
-        """Release the nodes of ended components without running steps."""
-        busy = {step.job_id for step in job_processes.running_steps(self._state, job)} if self._ending else set()
-        if over := self._ending - busy:
-            self._release_nodes(over)
-            controller_start.ensure_running(self._state)
-
-    def release_all(self) -> None:
-        """Release all ended components, in the transaction that records the job's end."""
-        self._release_nodes(set(self._ending))
-
-    def _release_nodes(self, over: set[int]) -> None:
-        for job_id in over:
-            self._state.update_job(job_id, completing=False)
-        self._ending -= over
 
 
 def record_steps(state: StateDirectory, job: Job, status: int) -> int:

@@ -8,6 +8,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from pocketslurm import processes
 from pocketslurm.errors import CommandError
 from pocketslurm.queue.state import now
 
@@ -96,7 +97,15 @@ def _allocate(
     options = parts[0].options
     if options.has("relative"):
         raise CommandError("fatal: --relative option invalid for job allocation request")
-    job_id = submission.submit_allocation(state, _for_a_job(options), options.command, environ)
+    program, *arguments = options.command
+    job = submission.JobDescription(
+        {name: value for name, value in options.values.items() if name not in _NOT_OF_A_JOB},
+        options.get("job-name") or environ.get("SLURM_JOB_NAME") or os.path.basename(program),  # noqa: PTH119
+        program,
+        tuple(arguments),
+        holder=processes.identity(os.getpid()),
+    )
+    job_id = submission.submit_components(state, [job], environ)[0].job_id
     try:
         return wait_for_allocation(state, job_id, options.values, messages.info)
     except Interrupted:
@@ -107,7 +116,7 @@ def _allocate(
 
 def release(state: StateDirectory, job_id: int, status: int) -> None:
     """End an allocation with the wait status of its step; one that was never granted is withdrawn."""
-    from pocketslurm.queue import submission
+    from pocketslurm.queue.messages import Complete, wake
 
     with state.transaction():
         job = state.job(job_id)
@@ -115,12 +124,8 @@ def release(state: StateDirectory, job_id: int, status: int) -> None:
         if pending:
             state.update_components(job_id, state="CANCELLED", end_time=now(), killed_by=os.getuid())
     if not pending:
-        submission.complete_allocation(state, job_id, status)
-
-
-def _for_a_job(options: StepOptions) -> dict[str, str]:
-    """Return the options for the submission of a job."""
-    return {name: value for name, value in options.values.items() if name not in _NOT_OF_A_JOB}
+        state.add_order(job_id, Complete(status))
+        wake(state.directory, job_id)
 
 
 def wait_for_allocation(
