@@ -91,7 +91,7 @@ class StateDirectory:
         retry(lambda: db.execute("BEGIN IMMEDIATE"))
         try:
             yield
-            db.execute("COMMIT")
+            retry(lambda: db.execute("COMMIT"))
         except BaseException:
             # On a full disk, SQLite may have rolled it back already.
             if db.in_transaction:
