@@ -14,7 +14,7 @@ from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.getopt import SRUN, GetoptError, OptionParser
 from hpc_kit.slurm.option_table import Option, ValueUse
 from hpc_kit.slurm.option_values import check_value, sbatch_error_line
-from pocketslurm.errors import BAD_OPTION, CommandError, PlainError, UsageError
+from pocketslurm.errors import BAD_OPTION, INVALID_GRES, CommandError, PlainError, UsageError
 from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def _value_error(option: Option, value: str) -> CommandError:
     if option.kind == "nodes" and dash and low.isdecimal() and high.isdecimal():
         text = f"Maximum node count {high} is less than minimum node count {low}"
     if option.kind == "gpus":
-        return CommandError("error: Invalid generic resource (gres) specification")
+        return CommandError(f"error: {INVALID_GRES}")
     if option.kind == "instant" and value:
         sys.stderr.write(f"Invalid time specification (pos={error_position(value)}): {value}\n")
     return CommandError(f"error: {text}", status=1 if option.kind in {"number", "count"} else BAD_OPTION)

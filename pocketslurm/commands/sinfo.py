@@ -96,7 +96,7 @@ def _fit_to(column: columns.Column, field: SinfoColumn, rows: list[NodeGroup]) -
     return column._replace(width=max([9, *(len(field.value(row)) for row in rows)]))
 
 
-_ORDER = ("completing", "mixed", "allocated", "idle", "n/a")
+_ORDER = ("mixed", "allocated", "idle", "n/a")
 
 
 def group_nodes(state: StateDirectory, options: Mapping[str, str], shown: Sequence[SinfoColumn]) -> list[NodeGroup]:

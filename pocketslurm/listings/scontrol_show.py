@@ -22,6 +22,7 @@ from pocketslurm.listings.views import (
     null,
     step_id,
 )
+from pocketslurm.processes import pid_of
 from pocketslurm.queue import job_ids, nodes
 from pocketslurm.queue.state import now
 from pocketslurm.queue.submission import niceness
@@ -209,7 +210,7 @@ def _times(view: JobView, *, details: bool) -> Iterator[str]:
 
 def _size(view: JobView, *, details: bool) -> Iterator[str]:
     job, request = view.job, view.request
-    yield f"Partition={job.partition} AllocNode:Sid={job.submit_host}:{view.session}"
+    yield f"Partition={job.partition} AllocNode:Sid={job.submit_host}:{pid_of(job.supervisor)}"
     yield f"ReqNodeList={null(fold(request.nodelist))} ExcNodeList={null(fold(request.exclude))}"
     yield f"NodeList={view.nodelist}"
     if job.nodes:
@@ -294,7 +295,7 @@ def node_text(state: StateDirectory, view: NodeView) -> str:
         f"   OS={uname.sysname} {uname.release} {uname.version} \n"
         f"   RealMemory={settings.memory_of_node} AllocMem={view.mem_used} FreeMem={free_memory} "
         f"Sockets={settings.cpus} Boards=1\n"
-        f"   State={view.long_state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n"
+        f"   State={view.state.upper()} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n"
         f"   Partitions={partitions} \n   BootTime={booted} SlurmdStartTime={booted}\n"
         f"   LastBusyTime={format_timestamp(now())}\n"
         f"   CfgTRES={tres}\n"

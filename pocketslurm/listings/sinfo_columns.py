@@ -24,7 +24,7 @@ class NodeGroup(NamedTuple):
     @property
     def first(self) -> NodeView:
         """One of them, for what they share; of a partition without any, one that is none."""
-        return self.views[0] if self.views else NodeView("", 0, 0, 0, 0, completing=False, missing=True)
+        return self.views[0] if self.views else NodeView("", 0, 0, 0, 0, missing=True)
 
     def count(self, *states: str) -> int:
         """Return the number of nodes in one of these states."""
@@ -46,7 +46,7 @@ def _default_mark(row: NodeGroup) -> str:
 
 
 def _counts(row: NodeGroup) -> str:
-    busy = row.count("allocated", "mixed", "completing")
+    busy = row.count("allocated", "mixed")
     return f"{busy}/{row.count('idle')}/0/{len(row.views)}"
 
 

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from pocketslurm import processes
-from pocketslurm.errors import CommandError
+from pocketslurm.errors import JOB_OVER, CommandError
 from pocketslurm.queue.state import now
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _QUEUED_SECONDS = 0.5
 _LOOK_SECONDS = 0.03
 _NOT_OF_A_JOB = frozenset({"jobid", "kill-on-bad-exit", "wait"})
-OVER = "Job/step already completing or completed"
 BUSY = "Requested nodes are busy"
 
 
@@ -155,7 +154,7 @@ def wait_for_allocation(
             if job is not None and job.state == "RUNNING":
                 break
             if job is None or job.state != "PENDING":
-                raise CommandError(denied=OVER)
+                raise CommandError(denied=JOB_OVER)
             waited = time.monotonic() - began
             if limit is not None and waited > limit:
                 release(state, job_id, 1 << 8)
