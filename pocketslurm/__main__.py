@@ -6,23 +6,14 @@ import os
 import sqlite3
 import sys
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, NoReturn
 
 from hpc_kit.slurm.errors import HpcKitError
-from pocketslurm.commands import COMMANDS, OWN_COMMANDS, UNSUPPORTED
+from pocketslurm.commands import COMMANDS, UNSUPPORTED
 from pocketslurm.installation import load_module
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-class _Command(Protocol):
-    def main(self, argv: list[str], environ: Mapping[str, str]) -> int:
-        """Run the command and return its exit status.
-
-        Raises:
-            CommandError: Slurm would refuse the request.
-        """
 
 
 def run(argv: list[str], environ: Mapping[str, str]) -> int:
@@ -30,17 +21,13 @@ def run(argv: list[str], environ: Mapping[str, str]) -> int:
     command = argv[0] if argv else ""
     if command in COMMANDS:
         return _run(command, command, argv[1:], environ)
-    if command in OWN_COMMANDS or command in {"-h", "--help", "-V", "--version"}:
-        return _run("pocketslurm", "pocketslurm", argv, environ)
     if command == "sshare" or (command == "sacctmgr" and {"show", "list"} & set(argv)):
         # Programs look for accounts and limits, and go on if there are none.
         return 0
     if command in UNSUPPORTED:
         print(f"{command}: error: not supported by the embedded Slurm: {UNSUPPORTED[command]}", file=sys.stderr)
         return 1
-    known = "|".join((*OWN_COMMANDS, *COMMANDS))
-    print(f"usage: pocketslurm {{{known}}} ...", file=sys.stderr)
-    return 2
+    return _run("pocketslurm", "pocketslurm", argv, environ)
 
 
 def _run(module: str, command: str, words: list[str], environ: Mapping[str, str]) -> int:
@@ -60,12 +47,12 @@ def _run(module: str, command: str, words: list[str], environ: Mapping[str, str]
 
 
 def _call(module: str, command: str, words: list[str], environ: Mapping[str, str]) -> int:
-    work = cast("_Command", load_module(f"commands.{module}"))
+    work = load_module(f"commands.{module}")
     # Imported after `load_module`, which reports a module that is missing.
     from pocketslurm.errors import CommandError
 
     try:
-        return work.main(words, environ)
+        return int(work.main(words, environ))
     except CommandError as refusal:
         sys.stderr.write(refusal.text_for(command))
         return 2 if module == "pocketslurm" else refusal.status

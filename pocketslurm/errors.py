@@ -9,6 +9,12 @@ from hpc_kit.slurm.errors import HpcKitError
 BAD_OPTION = 255
 """Exit status of sbatch, salloc and srun for an option that they do not understand."""
 
+INVALID_GRES = "Invalid generic resource (gres) specification"
+INVALID_JOB_ID = "Invalid job id specified"
+INVALID_NODE_NAME = "Invalid node name specified"
+JOB_OVER = "Job/step already completing or completed"
+NOT_AVAILABLE = "Requested node configuration is not available"
+
 _FAILED = {
     "salloc": "Job submit/allocate failed",
     "sbatch": "Batch job submission failed",

@@ -1,4 +1,7 @@
-"""The support of every option: it works, has no effect, or is refused, and why. docs/embedded-slurm.md prints it."""
+"""The support of every option: it works, has no effect, or is refused, and why. docs/embedded-slurm.md prints it.
+
+Also the option tables of the commands that have none in `hpc_kit.slurm`, such as squeue.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.datetimes import error_position
 from hpc_kit.slurm.errors import HpcKitError
+from hpc_kit.slurm.getopt import SRUN, GetoptError, OptionParser
 from hpc_kit.slurm.option_table import Option, ValueUse
 from hpc_kit.slurm.option_values import check_value, sbatch_error_line
-from pocketslurm.errors import BAD_OPTION, CommandError, PlainError, UsageError
+from pocketslurm.errors import BAD_OPTION, INVALID_GRES, CommandError, PlainError, UsageError
+from pocketslurm.settings import SLURM_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from hpc_kit.slurm.getopt import ParsedOption
     from pocketslurm.settings import Settings
@@ -145,65 +150,6 @@ def plugin_hint(line: str) -> str:
     return " (of the plugin Pyxis, which is not here: start the container in the script, by apptainer or the like)"
 
 
-_NO_SOCKETS = OptionNote(_NO_EFFECT, "virtual nodes have CPUs, and neither sockets nor cores")
-_FILES = OptionNote(_NO_EFFECT, "all nodes share this machine's files: the program is there already")
-_ACCOUNTED = OptionNote(_NO_EFFECT, "nothing is sampled or measured")
-_SCRIPTS = OptionNote(_REFUSED, "put it into the program, or into a script around it")
-
-_SRUN_OCI = OptionNote(_REFUSED, "no OCI runtime: let srun start the container, by apptainer or the like")
-
-_WITH_REASON = {
-    **_rows(
-        "accel-bind cores-per-socket gres-flags mem-bind ntasks-per-core ntasks-per-socket sockets-per-node",
-        _NO_SOCKETS,
-    ),
-    **_rows("acctg-freq profile", _ACCOUNTED),
-    **_rows("bcast bcast-exclude compress send-libs", _FILES),
-    **_rows("prolog epilog task-epilog task-prolog", _SCRIPTS),
-    **_rows("container container-id container-type", _SRUN_OCI),
-    "context": OptionNote(_NO_EFFECT, "there is no SELinux plugin"),
-    "cpu-bind": OptionNote(_NO_EFFECT, "tasks run on any CPU"),
-    "cpu-freq": OptionNote(_NO_EFFECT, "CPUs run as fast as the machine lets them"),
-    "debugger-test": OptionNote(_REFUSED, "there is no interface for parallel debuggers"),
-    "extra-node-info": OptionNote(_REFUSED, "it would set the number of tasks from sockets and cores: give --ntasks"),
-    "gpu-freq": OptionNote(_NO_EFFECT, "GPUs run as fast as the machine lets them"),
-    "gpus-per-socket": OptionNote(_REFUSED, "virtual nodes have no sockets: give --gpus-per-node"),
-    "het-group": OptionNote(_WORKS, "in a heterogeneous job; `srun a : b` in others, too"),
-    "hint": OptionNote(_NO_EFFECT, "virtual nodes have no sockets or cores; tasks read it from a variable"),
-    "interactive": OptionNote(_REFUSED, "salloc runs its command on this machine, as without use_interactive_step"),
-    "mcs-label": OptionNote(_NO_EFFECT, "there is one user"),
-    "mpi": OptionNote(
-        Support.WORKS,
-        "`pmi2`, for MPICH, MVAPICH and Intel MPI, without MPI_Comm_spawn; `none`. `pmix` gives the same, so that Open"
-        " MPI's ranks find nobody, and is refused with `strict`",
-    ),
-    "msg-timeout": OptionNote(_NO_EFFECT, "no messages go over a network"),
-    "network": OptionNote(_NO_EFFECT, "there is no interconnect to set up"),
-    "no-allocate": OptionNote(_REFUSED, "steps belong to a job"),
-    "no-kill": OptionNote(_NO_EFFECT, "virtual nodes do not die alone"),
-    "nodefile": _HOST_FILE,
-    "power": OptionNote(_NO_EFFECT, "power is not managed"),
-    "propagate": OptionNote(_NO_EFFECT, "tasks have the limits that srun has"),
-    "pty": OptionNote(_WORKS, "the first task has a terminal, other tasks have no input or output"),
-    "resv-ports": OptionNote(_NO_EFFECT, "no ports are reserved for MPI"),
-    "slurmd-debug": OptionNote(_NO_EFFECT, "there is no slurmd"),
-    "switches": OptionNote(_NO_EFFECT, "there are no switches"),
-    "test-only": OptionNote(_REFUSED, "sbatch --test-only prints the expected start of a job"),
-    "threads": OptionNote(_NO_EFFECT, "srun starts its tasks itself"),
-    "threads-per-core": OptionNote(_NO_EFFECT, "nodes have no sockets or cores; tasks read it from a variable"),
-    "x11": OptionNote(_NO_EFFECT, "tasks run on this machine and see its display anyway"),
-    "external-launcher": OptionNote(_NO_EFFECT, "newer than 22.05; srun starts its tasks itself"),
-    "treewidth": OptionNote(_NO_EFFECT, "newer than 22.05; srun starts its tasks itself"),
-    "wait-for-children": OptionNote(_NO_EFFECT, "newer than 22.05; a task's end is that of its own process"),
-    **{
-        name: SBATCH_SUPPORT[name]
-        for name in (
-            "consolidate-segments", "extra", "mem-update", "oom-kill-step", "resources", "segment", "spread-segments",
-            "tres-bind", "tres-per-task",
-        )
-    },
-}  # fmt: skip
-
 ALLOCATION = frozenset(
     {
         "account", "bb", "bbf", "begin", "cluster-constraint", "clusters", "comment", "constraint", "contiguous",
@@ -214,25 +160,53 @@ ALLOCATION = frozenset(
 )  # fmt: skip
 """Options that only affect a new allocation."""
 
-_HONOURED = (
-    "chdir cpus-per-gpu cpus-per-task disable-status distribution error exact exclude exclusive export gpu-bind"
-    " gpus gpus-per-node gpus-per-task gres help immediate input job-name jobid kill-on-bad-exit label mem mem-per-cpu"
-    " mem-per-gpu multi-prog nodelist nodes ntasks ntasks-per-gpu ntasks-per-node ntasks-per-tres open-mode"
-    " output overcommit overlap preserve-env quiet quit-on-interrupt relative time unbuffered"
-    " usage verbose version wait whole"
-)
+_SRUN_ONLY = {
+    **_rows(
+        "disable-status exact gpu-bind immediate jobid kill-on-bad-exit label overlap preserve-env quit-on-interrupt "
+        "relative unbuffered verbose wait whole",
+        OptionNote(_WORKS),
+    ),
+    **_rows("accel-bind cpu-bind", _BINDING),
+    **_rows(
+        "bcast bcast-exclude compress send-libs",
+        OptionNote(_NO_EFFECT, "all nodes share this machine's files: the program is there already"),
+    ),
+    **_rows("external-launcher threads treewidth", OptionNote(_NO_EFFECT, "srun starts its tasks itself")),
+    **_rows(
+        "prolog epilog task-epilog task-prolog",
+        OptionNote(_REFUSED, "put it into the program, or into a script around it"),
+    ),
+    "debugger-test": OptionNote(_REFUSED, "there is no interface for parallel debuggers"),
+    "distribution": OptionNote(_WORKS, "block, cyclic and plane"),
+    "extra-node-info": OptionNote(_REFUSED, "it would set the number of tasks from sockets and cores: give --ntasks"),
+    "het-group": OptionNote(_WORKS, "in a heterogeneous job; `srun a : b` in others, too"),
+    "interactive": OptionNote(_REFUSED, "salloc runs its command on this machine, as without use_interactive_step"),
+    "mpi": OptionNote(
+        _WORKS,
+        "`pmi2`, for MPICH, MVAPICH and Intel MPI, without MPI_Comm_spawn; `none`. `pmix` gives the same, so that Open"
+        " MPI's ranks find nobody, and is refused with `strict`",
+    ),
+    "msg-timeout": OptionNote(_NO_EFFECT, "no messages go over a network"),
+    "multi-prog": OptionNote(_REFUSED, "start a script that chooses the program by SLURM_PROCID"),
+    "no-allocate": OptionNote(_REFUSED, "steps belong to a job"),
+    "propagate": OptionNote(_NO_EFFECT, "tasks have the limits that srun has"),
+    "pty": OptionNote(_WORKS, "the first task has a terminal, other tasks have no input or output"),
+    "slurmd-debug": OptionNote(_NO_EFFECT, "there is no slurmd"),
+    "test-only": OptionNote(_REFUSED, "sbatch --test-only prints the expected start of a job"),
+    "wait-for-children": OptionNote(_NO_EFFECT, "newer than 22.05; a task's end is that of its own process"),
+    "x11": OptionNote(_NO_EFFECT, "tasks run on this machine and see its display anyway"),
+}
 
 
-def _allocation_note(name: str) -> OptionNote:
-    """Return sbatch's note on an option, with the remark that it affects an allocation only."""
-    row = SBATCH_SUPPORT.get(name, OptionNote(_NO_EFFECT))
-    return OptionNote(row.support, f"{row.note}; passed over inside a job".removeprefix("; "))
+def _srun_note(name: str, row: OptionNote) -> OptionNote:
+    """Return sbatch's note on an option, with the remark that it only affects an allocation."""
+    note = f"{row.note}; passed over inside a job".removeprefix("; ") if name in ALLOCATION else row.note
+    return OptionNote(row.support, note)
 
 
 SRUN_SUPPORT: dict[str, OptionNote] = {
-    **dict.fromkeys(_HONOURED.split(), OptionNote(Support.WORKS)),
-    **{name: _allocation_note(name) for name in ALLOCATION},
-    **_WITH_REASON,
+    **{name: _srun_note(name, row) for name, row in SBATCH_SUPPORT.items() if name in SRUN},
+    **_SRUN_ONLY,
 }
 
 
@@ -261,7 +235,7 @@ def _value_error(option: Option, value: str) -> CommandError:
     if option.kind == "nodes" and dash and low.isdecimal() and high.isdecimal():
         text = f"Maximum node count {high} is less than minimum node count {low}"
     if option.kind == "gpus":
-        return CommandError("error: Invalid generic resource (gres) specification")
+        return CommandError(f"error: {INVALID_GRES}")
     if option.kind == "instant" and value:
         sys.stderr.write(f"Invalid time specification (pos={error_position(value)}): {value}\n")
     return CommandError(f"error: {text}", status=1 if option.kind in {"number", "count"} else BAD_OPTION)
@@ -277,45 +251,32 @@ def check_clusters(command: str, clusters: str, settings: Settings) -> None:
         raise PlainError("\n".join(f"{command}: {line}" for line in lines))
 
 
-def _without_effect(**notes: str) -> dict[str, OptionNote]:
-    return {name.replace("_", "-"): OptionNote(Support.NO_EFFECT, note) for name, note in notes.items()}
-
-
-def _refused(**notes: str) -> dict[str, OptionNote]:
-    return {name.replace("_", "-"): OptionNote(Support.REFUSED, note) for name, note in notes.items()}
-
-
-_COMMON = _without_effect(
-    federation="there is one cluster",
-    local="there is one cluster",
-    sibling="there is one cluster",
-    all="nothing is hidden",
-    hide="nothing is hidden",
-    verbose="there is nothing more to say",
-    noconvert="numbers are shown as they are",
-)
+_COMMON = {
+    **_rows("federation local sibling", OptionNote(_NO_EFFECT, "there is one cluster")),
+    **_rows("all hide", OptionNote(_NO_EFFECT, "nothing is hidden")),
+    "noconvert": OptionNote(_NO_EFFECT, "numbers are shown as they are"),
+    "verbose": OptionNote(_NO_EFFECT, "there is nothing more to say"),
+}
 
 _WATCH = "run it in a loop, or with watch"
 
 SQUEUE = {
     **_COMMON,
-    **_without_effect(array_unique="an array's waiting tasks are one line already", priority="a job has one partition"),
-    **_refused(iterate=_WATCH, steps="scontrol show step lists the running steps"),
+    "array-unique": OptionNote(_NO_EFFECT, "an array's waiting tasks are one line already"),
+    "priority": OptionNote(_NO_EFFECT, "a job has one partition"),
+    "iterate": OptionNote(_REFUSED, _WATCH),
+    "steps": OptionNote(_REFUSED, "scontrol show step lists the running steps"),
 }
 SACCT = {
     **_COMMON,
-    **_without_effect(
-        allclusters="there is one cluster",
-        duplicates="one record is kept of a requeued job",
-        use_local_uid="there is one user",
-        whole_hetjob="the leader's number shows all components, as with 22.05",
-    ),
-    **_refused(
-        batch_script="scontrol show job names the script",
-        env_vars="the environment is not kept",
-        long="choose the columns by --format",
-        truncate="times are shown as they are",
-    ),
+    "allclusters": OptionNote(_NO_EFFECT, "there is one cluster"),
+    "duplicates": OptionNote(_NO_EFFECT, "one record is kept of a requeued job"),
+    "use-local-uid": OptionNote(_NO_EFFECT, "there is one user"),
+    "whole-hetjob": OptionNote(_NO_EFFECT, "the leader's number shows all components, as with 22.05"),
+    "batch-script": OptionNote(_REFUSED, "scontrol show job names the script"),
+    "env-vars": OptionNote(_REFUSED, "the environment is not kept"),
+    "long": OptionNote(_REFUSED, "choose the columns by --format"),
+    "truncate": OptionNote(_REFUSED, "times are shown as they are"),
     **_rows(
         "associations completion constraints file flags gid group wckeys",
         OptionNote(_REFUSED, "the records of the queue have no such data"),
@@ -328,27 +289,26 @@ SACCT = {
 }
 SCANCEL = {
     **_COMMON,
-    **_without_effect(ctld="jobs are chosen in the same place anyway", hurry="there is no burst buffer"),
-    **_refused(cron="there are no cron jobs", interactive="name the jobs"),
+    "ctld": OptionNote(_NO_EFFECT, "jobs are chosen in the same place anyway"),
+    "hurry": OptionNote(_NO_EFFECT, "there is no burst buffer"),
+    "cron": OptionNote(_REFUSED, "there are no cron jobs"),
+    "interactive": OptionNote(_REFUSED, "name the jobs"),
     "verbose": OptionNote(Support.WORKS),
 }
 SCONTROL = {
     **_COMMON,
-    **_without_effect(future="there are no future nodes", quiet="errors are always printed"),
-    **_refused(uid="there is one user"),
+    "future": OptionNote(_NO_EFFECT, "there are no future nodes"),
+    "quiet": OptionNote(_NO_EFFECT, "errors are always printed"),
+    "uid": OptionNote(_REFUSED, "there is one user"),
 }
 SINFO = {
     **_COMMON,
-    **_without_effect(
-        exact="nodes differ in their states only",
-        future="there are no future nodes",
-        responding="all nodes respond",
-    ),
-    **_refused(
-        iterate=_WATCH,
-        json="choose the columns by --format, or read scontrol show node -o",
-        list_reasons="nodes are always up",
-    ),
+    "exact": OptionNote(_NO_EFFECT, "nodes differ in their states only"),
+    "future": OptionNote(_NO_EFFECT, "there are no future nodes"),
+    "responding": OptionNote(_NO_EFFECT, "all nodes respond"),
+    "iterate": OptionNote(_REFUSED, _WATCH),
+    "json": OptionNote(_REFUSED, "choose the columns by --format, or read scontrol show node -o"),
+    "list-reasons": OptionNote(_REFUSED, "nodes are always up"),
 }
 
 
@@ -367,3 +327,54 @@ def options_help(usage: str, support: Mapping[str, OptionNote], table: Mapping[s
             effect = "  (no effect here)" if row.support is Support.NO_EFFECT else ""
             lines.append(f"{indent}{spelled(table[name])}{effect}")
     return "\n".join(lines)
+
+
+NONE, REQUIRED, OPTIONAL = ValueUse
+
+
+class Table:
+    """The options of one command.
+
+    Args:
+        rows: A row for each option: its long name, letter (or an empty string), use of a value, and other long names.
+        notes: What happens to the options that do not simply work.
+    """
+
+    def __init__(
+        self,
+        *rows: tuple[str, str, ValueUse] | tuple[str, str, ValueUse, str],
+        notes: Mapping[str, OptionNote] | None = None,
+    ) -> None:
+        self.support = {row[0]: (notes or {}).get(row[0], OptionNote(Support.WORKS)) for row in rows}
+        self.options = {
+            name: Option(name, letter or None, use, "text", frozenset(), None, tuple(" ".join(aliases).split()))
+            for name, letter, use, *aliases in rows
+        }
+
+    def print_help(self, command: str, options: Collection[str]) -> bool:
+        """Print what --version or --help ask for. Return False if neither is given."""
+        if "version" in options:
+            print(f"slurm {SLURM_VERSION}")
+        elif {"help", "usage"} & set(options):
+            print(options_help(f"{command} [OPTIONS...]", self.support, self.options))
+        else:
+            return False
+        return True
+
+    def parse(self, argv: Sequence[str]) -> tuple[list[tuple[str, str | None]], list[str]]:
+        """Return names and values of the options in order, and the remaining words; both may be mixed.
+
+        Raises:
+            UsageError: An option is unknown, ambiguous or unsupported, lacks its value, or has an unexpected one.
+        """
+        try:
+            options, others = OptionParser("", self.options.values()).parse(argv, permute=True)
+        except GetoptError as error:
+            raise UsageError(error.message) from None
+        for each in options.given:
+            support = self.support[each.option.name]
+            if support.support is Support.REFUSED:
+                raise UsageError(
+                    f"option '--{each.option.name}' is not supported by the embedded Slurm: {support.note}"
+                )
+        return [(each.option.name, each.value) for each in options.given], others

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import signal
+import time
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
@@ -143,6 +144,13 @@ def write_slurmstepd_error(text: str, log: int = 2) -> None:
     """Write a line of slurmstepd to an open log, and ignore errors."""
     with contextlib.suppress(OSError):
         os.write(log, f"slurmstepd: error: {text}\n".encode(errors="surrogateescape"))
+
+
+def write_cancellation(what: str, why: str, log: int = 2) -> None:
+    """Write that `JOB 12 ON n1` is cancelled, and why: `TIME LIMIT`, `JOB REQUEUE`, `NODE FAILURE`, or nothing."""
+    cause = f" DUE TO {why}" if why else ""
+    cause += ", SEE SLURMCTLD LOG FOR DETAILS" if why == "NODE FAILURE" else ""
+    write_slurmstepd_error(f"*** {what} CANCELLED AT {time.strftime('%Y-%m-%dT%H:%M:%S')}{cause} ***", log)
 
 
 def reset_signals() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 
 STATE_VARIABLE = "HPC_KIT_SLURM_STATE"
 
-_OF_A_JOB = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "PMI_", "HPC_KIT_SLURM_")
-_ACTIVE = {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "REQUEUED"}
-_DEFAULTS: dict[str, object] = {"kill_wait": 2}
+_OF_A_JOB = (
+    "SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SINFO_", "PMI_", "HPC_KIT_SLURM_"
+)  # fmt: skip
+_ACTIVE = {"PENDING", "RUNNING", "COMPLETING"}
+_DEFAULTS: dict[str, object] = {"kill_wait": 2, "min_job_age": 86400}  # squeue shows each job until the test ends
 _POLL_SECONDS = 0.1
 
 
@@ -44,20 +47,19 @@ class Job:
 
     @property
     def exit_code(self) -> int:
-        """The highest exit code of the batch script; 128 and the number for a signal."""
-        codes = _call("sacct", "-nPX", f"-j{self.id}", "-oExitCode").split()
-        pairs = [code.split(":") for code in codes]
-        return max((int(code) or (int(number) and 128 + int(number)) for code, number in pairs), default=0)
+        """The exit code of the batch script, 128 and the number for a signal; of an array, the highest."""
+        codes = [os.waitstatus_to_exitcode(record["exit_code"]) for record in self._records()]
+        return max(code if code >= 0 else 128 - code for code in codes)
 
     @property
     def output(self) -> str:
         """The text that the job has written to its standard output so far; of an array, all of them in order."""
-        return self._logs("StdOut")
+        return self._logs("standard_output")
 
     @property
     def error(self) -> str:
         """The text of its standard error; the same as `output`, unless `--error` names another file."""
-        return self._logs("StdErr")
+        return self._logs("standard_error")
 
     def wait(self, timeout: float = 60) -> Job:
         """Wait until the job has ended, and return it.
@@ -66,16 +68,21 @@ class Job:
             timeout: Seconds; after them the test fails.
         """
         deadline = time.monotonic() + timeout
-        while _call("squeue", "--noheader", "--me", "--format=%A %F").split().count(str(self.id)):
+        while left := [record for record in self._records() if record["job_state"] in _ACTIVE]:
             if time.monotonic() > deadline:
-                pytest.fail(f"job {self.id} is {self.state} after {timeout:g} s; its output:\n{self.output}")
+                where = f"job {self.id} is {self.state} ({left[0]['state_reason']}) after {timeout:g} s"
+                pytest.fail(f"{where}; its output:\n{self.output}")
             time.sleep(_POLL_SECONDS)
         return self
 
+    def _records(self) -> list[dict[str, Any]]:
+        """Return what squeue prints of the job, or of each task of an array in order."""
+        jobs = json.loads(_call("squeue", "--json", "--states=all", f"--jobs={self.id}"))["jobs"]
+        return sorted(jobs, key=lambda job: job["array_task_id"] or 0)
+
     def _logs(self, stream: str) -> str:
-        words = _call("scontrol", "show", "job", str(self.id)).split("\n")
-        paths = dict.fromkeys(word.strip().partition("=")[2] for word in words if word.strip().startswith(f"{stream}="))
-        return "".join(Path(path).read_text(errors="replace") for path in paths if Path(path).is_file())
+        paths = dict.fromkeys(Path(record[stream]) for record in self._records())
+        return "".join(path.read_text(errors="replace") for path in paths if path.is_file())
 
 
 class PocketSlurm:
@@ -122,10 +129,8 @@ class PocketSlurm:
             if not pids:
                 break
             for pid in pids:
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
             time.sleep(0.01)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -138,12 +143,10 @@ def find_processes(folder: Path) -> list[int]:
     mark = f"{STATE_VARIABLE}={folder}".encode()
     found = []
     for path in Path("/proc").glob("[0-9]*"):
-        try:
-            variables, errors = (path / "environ").read_bytes().split(b"\0"), (path / "fd" / "2").readlink()
-            if mark in variables or errors.is_relative_to(folder):
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+            variables = (path / "environ").read_bytes().split(b"\0")
+            if mark in variables or (path / "fd" / "2").readlink().is_relative_to(folder):
                 found.append(int(path.name))
-        except OSError:  # it has ended, or belongs to another user
-            continue
     return sorted(set(found) - {os.getpid()})
 
 

@@ -80,6 +80,11 @@ class Settings(NamedTuple):
             return int(self.memory)
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
 
+    @property
+    def gres(self) -> str:
+        """The GPUs of each node as Slurm names them, such as `gpu:a100:4`."""
+        return f"gpu:{f'{self.gpu_type}:' if self.gpu_type else ''}{self.gpus}" if self.gpus else "(null)"
+
     def other_clusters(self, clusters: str) -> list[str]:
         """Return the errors for clusters in --clusters other than this one; empty if there are none."""
         others = [name for name in clusters.split(",") if name not in {self.cluster, "all"}]

@@ -15,8 +15,7 @@ from hpc_kit.script.render import render_resolved, resolve_arguments
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.schema import schema_text
 from hpc_kit.ssh.hosts import read_hosts
-from pocketslurm.commands.reference import text as embedded_page
-from tests import pictures, reference_pages
+from tests import embedded_page, pictures, reference_pages
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = Path(__file__).parent / "script" / "golden"
@@ -138,7 +137,7 @@ def documents() -> Iterator[tuple[Path, str]]:
     for name, page in rule_pages():
         yield ROOT / "docs" / name, page
     yield ROOT / "docs" / "why.md", why_page()
-    yield ROOT / "docs" / "embedded-slurm.md", embedded_page()
+    yield embedded_page.PAGE, embedded_page.text()
     yield pictures.PAGE, pictures.page()
     yield from reference_pages.documents()
 

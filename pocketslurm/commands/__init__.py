@@ -22,5 +22,5 @@ UNSUPPORTED = {
 `sacctmgr show`, `sacctmgr list` and `sshare` print nothing and exit with status 0, as without any account.
 """
 
-OWN_COMMANDS = ("path", "info", "run", "reference")
+OWN_COMMANDS = ("path", "info", "run")
 """Commands of `pocketslurm` itself."""

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pocketslurm import installation
+from pocketslurm.commands import OWN_COMMANDS
 from pocketslurm.errors import StateError, UsageError
-from pocketslurm.option_tables import NONE, REQUIRED, Table
+from pocketslurm.option_support import NONE, REQUIRED, Table
 from pocketslurm.settings import (
     CONF_NAME,
     CONF_VARIABLE,
@@ -40,8 +41,7 @@ A Slurm for one machine, without root or a daemon.
              export PATH=$(pocketslurm path):$PATH
   run CMD... run a command with that folder first on PATH: pocketslurm run sbatch --wait job.sh
   info       print the release, the folders, the settings and the active jobs of a queue
-  reference  print all options, variables and columns as a Markdown page
-  sbatch ... any command of Slurm
+  COMMAND    any command of Slurm: sbatch, srun, salloc, squeue, sacct, scancel, scontrol, sinfo
 
 Options of path, run and info:
   --settings FILE  read the settings (a JSON object) from FILE, or from standard input if FILE is -
@@ -60,6 +60,9 @@ class _Target(NamedTuple):
 
 def main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run `pocketslurm COMMAND ...` and return its exit status."""
+    if not argv:
+        sys.stderr.write(HELP)
+        return 2
     command, *words = argv
     if command in {"-h", "--help"}:
         sys.stdout.write(HELP)
@@ -67,6 +70,8 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
     if command in {"-V", "--version"}:
         print(f"slurm {SLURM_VERSION}")
         return 0
+    if command not in OWN_COMMANDS:
+        raise UsageError(f"error: no such command: {command}")
     options, rest = _split_command(words) if command == "run" else (words, [])
     parsed, others = OPTIONS.parse(options)
     flags = {name: value or "" for name, value in parsed}
@@ -75,11 +80,6 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
         return 0
     if others or (command == "run") != bool(rest):
         raise UsageError(f"error: {f'unexpected argument: {others[0]}' if others else 'no command to run'}")
-    if command == "reference":
-        from pocketslurm.commands.reference import text
-
-        sys.stdout.write(text())
-        return 0
     return _answer(command, rest, _target(flags, environ), environ, as_json="json" in flags)
 
 

@@ -17,7 +17,7 @@ from pocketslurm.errors import CommandError, PlainError, UsageError
 from pocketslurm.listings.sacct_columns import NAMES, NEWER, SIZES, UNITS, JobOrStep, SacctColumn, in_unit
 from pocketslurm.listings.sacct_columns import find as find_field
 from pocketslurm.listings.views import JobView
-from pocketslurm.option_tables import NONE, OPTIONAL, REQUIRED, Table
+from pocketslurm.option_support import NONE, OPTIONAL, REQUIRED, Table
 from pocketslurm.queue import controller_start
 from pocketslurm.queue.job_ids import JobSelector, find_selected, parse_selectors
 from pocketslurm.queue.state import StateDirectory, now

@@ -15,7 +15,7 @@ from hpc_kit.slurm.getopt import SBATCH, ParsedOption, ParsedOptions
 from hpc_kit.slurm.option_table import ValueUse
 from pocketslurm.errors import BAD_OPTION, CommandError, UsageError
 from pocketslurm.option_support import SBATCH_SUPPORT, check_options, options_help, plugin_hint
-from pocketslurm.queue import job_size, nodes, submission
+from pocketslurm.queue import controller_start, job_size, nodes, submission
 from pocketslurm.queue.scheduler import expected_start
 from pocketslurm.queue.state import StateDirectory
 from pocketslurm.settings import SLURM_VERSION, load_settings
@@ -176,6 +176,7 @@ def _wait(state: StateDirectory, job_id: int) -> int:
             return max((os.waitstatus_to_exitcode(code) if os.WIFEXITED(code) else 1 for code in codes), default=1)
         state.close()
         time.sleep(_WAIT_SECONDS)
+        controller_start.wait_until_ready(state)
 
 
 def read_script(parsed: ParsedOptions, words: list[str], environ: Mapping[str, str]) -> tuple[bytes, str]:

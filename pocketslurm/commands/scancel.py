@@ -12,11 +12,11 @@ from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.option_values import SIGNALS
 from hpc_kit.slurm.states import parse_state_filter
 from pocketslurm import option_support
-from pocketslurm.errors import PlainError
-from pocketslurm.option_tables import NONE, REQUIRED, Table
+from pocketslurm.errors import INVALID_JOB_ID, JOB_OVER, PlainError
+from pocketslurm.option_support import NONE, REQUIRED, Table
 from pocketslurm.queue import controller_start, job_ids
 from pocketslurm.queue.job_ids import split_array_task
-from pocketslurm.queue.messages import Cancel, EndComponent, Signal, TellStep, encode_order, wake
+from pocketslurm.queue.messages import Cancel, EndComponent, Signal, TellStep, wake
 from pocketslurm.queue.state import StateDirectory, now
 from pocketslurm.users import user_exists
 
@@ -41,8 +41,6 @@ _FILTERS = ("account", "jobname", "me", "nodelist", "partition", "qos", "reserva
 PART_OF_WHOLE = "Operation not permitted on individual component of heterogeneous job"
 _PART_STATUS = 60
 """Exit status of scancel in this case: the last eight bits of Slurm's error number."""
-DONE = "Job/step already completing or completed"
-UNKNOWN = "Invalid job id specified"
 
 
 class CancelTarget(NamedTuple):
@@ -153,7 +151,7 @@ def _cancel_or_signal(state: StateDirectory, target: CancelTarget, number: int |
         verb = "Signal" if number else "Terminating"
         sys.stderr.write(f"scancel: {verb} {'step' if target.step else 'job'} {target.name}\n")
     if job is None:
-        return f"scancel: error: Kill job error on job id {target.name}: {UNKNOWN}\n"
+        return f"scancel: error: Kill job error on job id {target.name}: {INVALID_JOB_ID}\n"
     try:
         if target.step and target.step != "batch":
             _step(state, job, target.step, number)
@@ -179,20 +177,20 @@ def cancel_job(state: StateDirectory, job: Job) -> None:
     with state.transaction():
         current = state.job(job.job_id)
         if current is None:
-            raise HpcKitError(UNKNOWN)
+            raise HpcKitError(INVALID_JOB_ID)
         if current.array_waiting and job.array_task_id is not None:
             current = split_array_task(state, current, job.array_task_id)
         if not current.active or (current.completing and current.state != "PENDING"):
-            raise HpcKitError(DONE)
+            raise HpcKitError(JOB_OVER)
         held = current.state == "RUNNING" or current.completing
         if current.leader_id != current.job_id:
             if not held:
                 raise HpcKitError(PART_OF_WHOLE)
             state.update_job(current.job_id, completing=True, **over)
-            state.add_order(current.leader_id, *encode_order(EndComponent(current.job_id)))
+            state.add_order(current.leader_id, EndComponent(current.job_id))
         else:
             state.update_components(current.job_id, completing=held, **over)
-            state.add_order(current.job_id, *encode_order(Cancel())) if held else None
+            state.add_order(current.job_id, Cancel()) if held else None
     if held:
         wake(state.directory, current.leader_id)
 
@@ -201,9 +199,9 @@ def _send(state: StateDirectory, job: Job, number: int, target: str) -> None:
     with state.transaction():
         current = state.job(job.job_id)
         if current is None or current.state != "RUNNING":
-            raise HpcKitError("Job is pending execution" if current and current.state == "PENDING" else UNKNOWN)
+            raise HpcKitError("Job is pending execution" if current and current.state == "PENDING" else INVALID_JOB_ID)
         component = None if current.leader_id == current.job_id else current.job_id
-        state.add_order(current.leader_id, *encode_order(Signal(number, target, component)))
+        state.add_order(current.leader_id, Signal(number, target, component))
     wake(state.directory, current.leader_id)
 
 
@@ -214,10 +212,10 @@ def _step(state: StateDirectory, job: Job, name: str, number: int | None) -> Non
         steps = [step for part in parts for step in state.steps(part.job_id) if name in {step.label, str(step.step_id)}]
         running = [step for step in steps if step.state == "RUNNING"]
         if not running:
-            raise HpcKitError(DONE if state.steps(job.job_id) else UNKNOWN)
+            raise HpcKitError(JOB_OVER if state.steps(job.job_id) else INVALID_JOB_ID)
         for step in running if number is None else ():
             state.update_step(step, killed_by=os.getuid())
         order = "kill" if number is None else f"signal {number}"
         component = None if job.leader_id == job.job_id else job.job_id
-        state.add_order(job.leader_id, *encode_order(TellStep(name, order, component)))
+        state.add_order(job.leader_id, TellStep(name, order, component))
     wake(state.directory, job.leader_id)

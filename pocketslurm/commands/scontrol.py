@@ -13,7 +13,7 @@ from pocketslurm import option_support
 from pocketslurm.commands import scontrol_update
 from pocketslurm.errors import PlainError
 from pocketslurm.listings import scontrol_show
-from pocketslurm.option_tables import NONE, REQUIRED, Table
+from pocketslurm.option_support import NONE, REQUIRED, Table
 from pocketslurm.queue import controller_start, messages, nodes, submission
 from pocketslurm.queue.job_ids import FINISHED, find_jobs, own_record
 from pocketslurm.queue.messages import wake
@@ -42,21 +42,24 @@ COMMANDS = {
 """The commands, with the fewest and the most words that may follow."""
 
 _LISTS = ("hostnames", "hostlist", "hostlistsorted")
-_NO_RESERVATION = "there are no reservations"
-_NO_DAEMON = "there is no daemon, and nodes are always up"
 _REFUSED = {
-    "create": _NO_RESERVATION,
-    "delete": _NO_RESERVATION,
+    **dict.fromkeys(
+        ("abort", "cancel_reboot", "reboot", "reconfigure", "setdebug", "setdebugflags", "shutdown", "takeover"),
+        "there is no daemon, and nodes are always up",
+    ),
+    **dict.fromkeys(("create", "delete"), "there are no reservations"),
+    **dict.fromkeys(("listpids", "pidinfo"), "ps shows the processes: each has SLURM_JOB_ID in its environment"),
     "notify": "write to the file of the job: see StdOut of scontrol show job",
-    "reboot": _NO_DAEMON,
-    "reconfigure": _NO_DAEMON,
     "resume": "scancel --signal=CONT lets the tasks of a job continue",
-    "setdebug": _NO_DAEMON,
-    "shutdown": _NO_DAEMON,
     "suspend": "scancel --signal=STOP stops the tasks of a job",
-    "takeover": _NO_DAEMON,
     "top": "change the order by scontrol update JobId=... Priority=...",
+    "wait_job": "nodes need no boot",
     "write": "Command of scontrol show job is the path of the script",
+    **dict.fromkeys(("show aliases", "show frontend", "show slurmd", "show topology"), "all nodes are this machine"),
+    **dict.fromkeys(("show assoc_mgr", "show federation"), "there is no accounting, and one cluster"),
+    **dict.fromkeys(("show burstbuffer", "show bbstat", "show dwstat"), "there is no burst buffer"),
+    "show daemons": "there is no daemon",
+    "show licenses": "there are no licences",
 }
 """Commands of Slurm's scontrol that are refused, with the reason or the alternative."""
 
@@ -95,8 +98,9 @@ def main(argv: list[str], environ: Mapping[str, str]) -> int:
 def _command(typed: str, rest: list[str]) -> str:
     low = typed.lower()
     possible = [low] if low in COMMANDS else [name for name in COMMANDS if name.startswith(low)]
-    if low in _REFUSED:
-        raise PlainError(f"scontrol: {low} is not supported by the embedded Slurm: {_REFUSED[low]}")
+    for refused in (low, f"{low} {rest[0].lower()}" if rest else ""):
+        if refused in _REFUSED:
+            raise PlainError(f"scontrol: {refused} is not supported by the embedded Slurm: {_REFUSED[refused]}")
     if not possible:
         raise PlainError(f"invalid keyword: {typed}")
     fewest, most = COMMANDS[possible[0]]
@@ -260,7 +264,7 @@ def _requeue(state: StateDirectory, job: Job, *, held: bool) -> str:
         job = job._replace(priority=0, reason=REQUEUED_HELD)
     if job.state == "RUNNING":
         state.update_components(job.job_id, state="PENDING", completing=True, end_time=now())
-        state.add_order(job.job_id, *messages.encode_order(messages.Cancel("JOB REQUEUE")))
+        state.add_order(job.job_id, messages.Cancel("JOB REQUEUE"))
     else:
         put_back(state, job)
     return ""

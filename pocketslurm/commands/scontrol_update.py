@@ -115,16 +115,6 @@ def _pending(job: Job) -> None:
         raise PlainError(f"Job is no longer pending execution for job {job.display_id}")
 
 
-def _node_count(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
-    _pending(job)
-    least, _dash, most = value.partition("-")
-    request = decode_size(job.request)
-    request = request._replace(min_nodes=int(least), max_nodes=int(most or request.max_nodes))
-    if request.max_nodes and request.min_nodes > request.max_nodes:
-        raise ValueError(value)
-    return {"request": encode_size(request)}
-
-
 def _excluded(_: StateDirectory, job: Job, value: str) -> dict[str, object]:
     _pending(job)
     return {"request": encode_size(decode_size(job.request)._replace(exclude=tuple(expand(value)) if value else ()))}
@@ -169,7 +159,6 @@ CHANGES: dict[str, Callable[[StateDirectory, Job, str], dict[str, object]]] = {
     "jobname": _plain("name"),
     "name": _plain("name"),
     "nice": _nice,
-    "numnodes": _node_count,
     "partition": _partition,
     "priority": lambda _state, _job, value: {
         "priority": int(value),

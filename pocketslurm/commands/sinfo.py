@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from pocketslurm.listings import columns
 from pocketslurm.listings.columns import parse_sort
 from pocketslurm.listings.sinfo_columns import BY_LETTER, BY_NAME, EVERYTHING, NodeGroup, SinfoColumn
 from pocketslurm.listings.views import NODE_STATES, NodeView, node_views
-from pocketslurm.option_tables import NONE, REQUIRED, Table
+from pocketslurm.option_support import NONE, REQUIRED, Table
 from pocketslurm.queue import controller_start, nodes
 from pocketslurm.queue.state import StateDirectory
 
@@ -97,7 +96,7 @@ def _fit_to(column: columns.Column, field: SinfoColumn, rows: list[NodeGroup]) -
     return column._replace(width=max([9, *(len(field.value(row)) for row in rows)]))
 
 
-_ORDER = ("completing", "mixed", "allocated", "idle", "n/a")
+_ORDER = ("mixed", "allocated", "idle", "n/a")
 
 
 def group_nodes(state: StateDirectory, options: Mapping[str, str], shown: Sequence[SinfoColumn]) -> list[NodeGroup]:
@@ -149,12 +148,7 @@ def _sorted(rows: list[NodeGroup], options: Mapping[str, str], order: Sequence[s
 
 
 def _by(field: SinfoColumn) -> Callable[[NodeGroup], object]:
-    return lambda row: _natural(field.value(row))
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    """Return a sort key that compares numbers in a text as numbers."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", text)]
+    return lambda row: nodes.natural(field.value(row))
 
 
 def _chosen(views: list[NodeView], options: Mapping[str, str]) -> list[NodeView]:

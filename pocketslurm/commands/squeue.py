@@ -13,7 +13,7 @@ from pocketslurm.errors import PlainError
 from pocketslurm.listings import columns
 from pocketslurm.listings.squeue_columns import BY_LETTER, BY_NAME, EVERYTHING, SORT_KEYS
 from pocketslurm.listings.views import JobView
-from pocketslurm.option_tables import NONE, OPTIONAL, REQUIRED, Table
+from pocketslurm.option_support import NONE, OPTIONAL, REQUIRED, Table
 from pocketslurm.queue import controller_start, nodes
 from pocketslurm.queue.job_ids import find_by_text, recent_jobs
 from pocketslurm.queue.state import StateDirectory, now

@@ -22,7 +22,7 @@ from pocketslurm.steps.environment import check_types
 from pocketslurm.steps.messages import SrunMessages
 from pocketslurm.steps.options import assign_groups, read_parts
 from pocketslurm.steps.request import step_request
-from pocketslurm.steps.running_step import RunningStep, StepRecorder
+from pocketslurm.steps.running_step import RunningStep, record_end
 from pocketslurm.steps.task_io import StepStreams
 from pocketslurm.steps.task_process import start_task
 from pocketslurm.steps.terminal import open_terminal
@@ -71,16 +71,9 @@ def _srun(argv: list[str], environ: Mapping[str, str]) -> int:
     parts = [part._replace(options=plugins.with_default(part.options, settings.mpi_default)) for part in assigned]
     if not parts[0].options.command:
         raise CommandError("fatal: No command given to execute.")
-    commands: list[tuple[str, ...]] = []
-    if options.has("multi-prog"):
-        if len(parts) > 1:
-            raise CommandError("fatal: --multi-prog option not supported with multiple het groups")
-        first = parts[0].options
-        commands = launch.read_multi_prog(first.command[0], first.number("ntasks"))
-        parts[0] = parts[0]._replace(options=first._replace(values={**first.values, "ntasks": str(len(commands))}))
     jobs = allocation.find_or_allocate(state, parts, environ, messages)
     try:
-        return _Srun(state, parts, jobs, environ, messages).run(commands, " ".join(["srun", *argv]))
+        return _Srun(state, parts, jobs, environ, messages).run(" ".join(["srun", *argv]))
     except BaseException:
         if jobs[0].allocated_here:
             allocation.release(state, jobs[0].job.leader_id, 1 << 8)
@@ -123,7 +116,7 @@ class _Srun:
         self.jobs = jobs
         self.folder = os.path.join(working_folder(), self.options.get("chdir"))  # noqa: PTH118
 
-    def run(self, commands: Sequence[tuple[str, ...]], submit_line: str) -> int:
+    def run(self, submit_line: str) -> int:
         """Create and run the step, and return the exit status."""
         requests = []
         for options, (job, allocated) in zip(self.parts, self.jobs, strict=True):
@@ -137,7 +130,7 @@ class _Srun:
         ]
         try:
             pmi = plugins.start_server(self.parts, requests, [step for step, _ in created])
-            return self._run_step(created, placed, commands, pmi)
+            return self._run_step(created, placed, pmi)
         except BaseException:
             for step, _ in created:
                 self.state.update_step(step, state="FAILED", exit_code=1 << 8, end_time=now())
@@ -162,18 +155,16 @@ class _Srun:
         self,
         created: step_creation.Created,
         placed: Sequence[launch.PlacedPart],
-        commands: Sequence[tuple[str, ...]],
         pmi: PmiServer | None,
     ) -> int:
         job, allocated = self.jobs[0]
         terminal = open_terminal(self.options, self.messages)
         streams = self._open_streams(placed)
-        recorder = StepRecorder(self.state, job)
-        step = RunningStep(created, self._policy(), self.messages, recorder.record_part)
+        step = RunningStep(created, self._policy(), self.messages)
         self.state.close()
         umask = int(self.environ.get("SLURM_UMASK") or oct(placed[0].context.umask), 8)
         launched = True
-        for task in launch.list_tasks(self.state, placed, self.environ, commands):
+        for task in launch.list_tasks(self.state, placed, self.environ):
             part = step.part(task)
             part_streams, place = streams[part.index], part.place(task)
             try:
@@ -191,7 +182,7 @@ class _Srun:
                 pmi.started()
         with terminal.raw() if terminal else contextlib.nullcontext():
             step.wait(streams[0], pmi, launched=launched)
-        recorder.record_step(step.parts)
+        record_end(self.state, step.parts)
         if allocated:
             allocation.release(self.state, job.leader_id, step.status)
         return srun_exit_code(step.status)

@@ -9,7 +9,7 @@ from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.units import UNLIMITED, format_time
 from pocketslurm import exit_status, resources
 from pocketslurm.listings import views
-from pocketslurm.listings.views import JobView, format_timestamp, megabytes
+from pocketslurm.listings.views import JobView, format_limit, format_timestamp, megabytes
 from pocketslurm.queue.records import BATCH_STEP
 
 if TYPE_CHECKING:
@@ -74,10 +74,6 @@ def _exit_code(view: JobView) -> str:
 
 def _step_cpus(step: Step) -> int:
     return sum(step.cpus) or 1
-
-
-def _limit(view: JobView) -> str:
-    return "UNLIMITED" if view.job.time_limit == UNLIMITED else format_time(view.job.time_limit)
 
 
 def _sorted(tres: str) -> str:
@@ -169,7 +165,7 @@ FIELDS: dict[str, SacctColumn] = {
     "SubmitLine": SacctColumn(20, lambda v: v.job.submit_line, lambda _, s: s.submit_line),
     "Suspended": SacctColumn(10, lambda _: "00:00:00", lambda _view, _step: "00:00:00"),
     "SystemCPU": _cpu(lambda step: step.system_cpu),
-    "Timelimit": SacctColumn(10, _limit),
+    "Timelimit": SacctColumn(10, lambda v: format_limit(v.job.time_limit)),
     "TimelimitRaw": SacctColumn(
         10, lambda v: "UNLIMITED" if v.job.time_limit == UNLIMITED else str(v.job.time_limit // 60)
     ),

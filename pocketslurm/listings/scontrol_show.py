@@ -8,11 +8,21 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.nodelist import fold
-from hpc_kit.slurm.units import UNLIMITED, format_time
+from hpc_kit.slurm.units import format_time
 from pocketslurm import exit_status
 from pocketslurm.errors import CommandError, PlainError
 from pocketslurm.listings import views
-from pocketslurm.listings.views import JobView, NodeView, format_timestamp, megabytes, node_views, null, step_id
+from pocketslurm.listings.views import (
+    JobView,
+    NodeView,
+    format_limit,
+    format_timestamp,
+    megabytes,
+    node_views,
+    null,
+    step_id,
+)
+from pocketslurm.processes import pid_of
 from pocketslurm.queue import job_ids, nodes
 from pocketslurm.queue.state import now
 from pocketslurm.queue.submission import niceness
@@ -185,8 +195,7 @@ def _times(view: JobView, *, details: bool) -> Iterator[str]:
     job = view.job
     if details:
         yield f"DerivedExitCode={exit_status.format_exit_code(job.derived_exit_code)}"
-    limit = "UNLIMITED" if job.time_limit == UNLIMITED else format_time(job.time_limit)
-    yield f"RunTime={format_time(int(view.elapsed))} TimeLimit={limit} TimeMin=N/A"
+    yield f"RunTime={format_time(int(view.elapsed))} TimeLimit={format_limit(job.time_limit)} TimeMin=N/A"
     eligible = job.eligible_time or (job.begin_time if job.begin_time > view.now else 0.0)
     yield f"SubmitTime={format_timestamp(job.submit_time)} EligibleTime={format_timestamp(eligible, 'Unknown')}"
     yield f"AccrueTime={format_timestamp(job.eligible_time, 'Unknown')}"
@@ -201,7 +210,7 @@ def _times(view: JobView, *, details: bool) -> Iterator[str]:
 
 def _size(view: JobView, *, details: bool) -> Iterator[str]:
     job, request = view.job, view.request
-    yield f"Partition={job.partition} AllocNode:Sid={job.submit_host}:{view.session}"
+    yield f"Partition={job.partition} AllocNode:Sid={job.submit_host}:{pid_of(job.supervisor)}"
     yield f"ReqNodeList={null(fold(request.nodelist))} ExcNodeList={null(fold(request.exclude))}"
     yield f"NodeList={view.nodelist}"
     if job.nodes:
@@ -271,7 +280,6 @@ def step_text(view: JobView, step: Step) -> str:
 def node_text(state: StateDirectory, view: NodeView) -> str:
     """Return the paragraph of a node, with an empty line after it."""
     settings, uname, load = state.settings, os.uname(), os.getloadavg()[0]
-    gpus = f"gpu:{settings.gpus}" if settings.gpus else "(null)"
     booted = format_timestamp(now() - time.clock_gettime(time.CLOCK_BOOTTIME))
     partitions = ",".join(each.name for each in settings.partitions if view.name in nodes.of_partition(settings, each))
     free_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 2**20
@@ -282,12 +290,12 @@ def node_text(state: StateDirectory, view: NodeView) -> str:
     return (
         f"NodeName={view.name} Arch={uname.machine} CoresPerSocket=1 \n"
         f"   CPUAlloc={view.cpus_used} CPUEfctv={settings.cpus} CPUTot={settings.cpus} CPULoad={load:.2f}\n"
-        f"   AvailableFeatures=(null)\n   ActiveFeatures=(null)\n   Gres={gpus}\n"
+        f"   AvailableFeatures=(null)\n   ActiveFeatures=(null)\n   Gres={settings.gres}\n"
         f"   NodeAddr={view.name} NodeHostName={view.name} Version={SLURM_VERSION}\n"
         f"   OS={uname.sysname} {uname.release} {uname.version} \n"
         f"   RealMemory={settings.memory_of_node} AllocMem={view.mem_used} FreeMem={free_memory} "
         f"Sockets={settings.cpus} Boards=1\n"
-        f"   State={view.long_state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n"
+        f"   State={view.state.upper()} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n"
         f"   Partitions={partitions} \n   BootTime={booted} SlurmdStartTime={booted}\n"
         f"   LastBusyTime={format_timestamp(now())}\n"
         f"   CfgTRES={tres}\n"
@@ -300,7 +308,7 @@ def partition_text(state: StateDirectory, partition: Partition) -> str:
     """Return the paragraph of a partition, with an empty line after it."""
     settings = state.settings
     names = nodes.of_partition(settings, partition)
-    default = "NONE" if partition.default_time is None else _limit(partition.default_time)
+    default = "NONE" if partition.default_time is None else format_limit(partition.default_time)
     cpus, count = settings.cpus * len(names), len(names)
     gres = f",gres/gpu={settings.gpus * count}" if settings.gpus else ""
     first = "YES" if partition == settings.partitions[0] else "NO"
@@ -308,7 +316,7 @@ def partition_text(state: StateDirectory, partition: Partition) -> str:
         f"PartitionName={partition.name}\n   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL\n"
         f"   AllocNodes=ALL Default={first} QoS=N/A\n"
         f"   DefaultTime={default} DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO\n"
-        f"   MaxNodes=UNLIMITED MaxTime={_limit(partition.max_time)} MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED\n"
+        f"   MaxNodes=UNLIMITED MaxTime={format_limit(partition.max_time)} MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED\n"
         f"   Nodes={fold(names)}\n"
         "   PriorityJobFactor=1 PriorityTier=1 RootOnly=NO ReqResv=NO OverSubscribe=NO\n"
         "   OverTimeLimit=NONE PreemptMode=OFF\n"
@@ -316,7 +324,3 @@ def partition_text(state: StateDirectory, partition: Partition) -> str:
         "   DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED\n"
         f"   TRES=cpu={cpus},mem={megabytes(settings.memory_of_node * count)},node={count},billing={cpus}{gres}\n"
     )
-
-
-def _limit(seconds: int) -> str:
-    return "UNLIMITED" if seconds == UNLIMITED else format_time(seconds)

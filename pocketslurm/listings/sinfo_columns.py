@@ -24,7 +24,7 @@ class NodeGroup(NamedTuple):
     @property
     def first(self) -> NodeView:
         """One of them, for what they share; of a partition without any, one that is none."""
-        return self.views[0] if self.views else NodeView("", 0, 0, 0, 0, completing=False, missing=True)
+        return self.views[0] if self.views else NodeView("", 0, 0, 0, 0, missing=True)
 
     def count(self, *states: str) -> int:
         """Return the number of nodes in one of these states."""
@@ -46,7 +46,7 @@ def _default_mark(row: NodeGroup) -> str:
 
 
 def _counts(row: NodeGroup) -> str:
-    busy = row.count("allocated", "mixed", "completing")
+    busy = row.count("allocated", "mixed")
     return f"{busy}/{row.count('idle')}/0/{len(row.views)}"
 
 
@@ -57,11 +57,6 @@ def _cpus(row: NodeGroup) -> str:
 
 def _limit(seconds: int | None) -> str:
     return "n/a" if seconds is None else "infinite" if seconds == UNLIMITED else format_duration(seconds)
-
-
-def _gres(row: NodeGroup) -> str:
-    kind = f":{row.settings.gpu_type}" if row.settings.gpu_type else ""
-    return f"gpu{kind}:{row.settings.gpus}" if row.settings.gpus else "(null)"
 
 
 FIELDS = (
@@ -82,7 +77,7 @@ FIELDS = (
     SinfoColumn("CPUS", "c", "cpus", lambda row: str(row.settings.cpus if row.views else 0)),
     SinfoColumn("MEMORY", "m", "memory", lambda row: str(row.settings.memory_of_node if row.views else 0)),
     SinfoColumn("ALLOCMEM", "", "allocmem", lambda row: str(row.first.mem_used), splits=True),
-    SinfoColumn("GRES", "G", "gres", _gres),
+    SinfoColumn("GRES", "G", "gres", lambda row: row.settings.gres),
     SinfoColumn("GRES_USED", "", "gresused", lambda row: f"gpu:{row.first.gpus_used}", splits=True),
     SinfoColumn("TMP_DISK", "d", "disk", lambda _: "0"),
     SinfoColumn("WEIGHT", "w", "weight", lambda _: "1"),

@@ -39,8 +39,15 @@ def format_duration(seconds: float) -> str:
 
 
 def format_timestamp(when: float, never: str = "N/A") -> str:
-    """Format a point in time as Slurm does."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(when)) if when else never
+    """Format a point in time as Slurm does: in the format of SLURM_TIME_FORMAT, if that is one of strftime."""
+    chosen = os.environ.get("SLURM_TIME_FORMAT", "")
+    form = chosen if "%" in chosen else "%Y-%m-%dT%H:%M:%S"
+    return time.strftime(form, time.localtime(when)) if when else never
+
+
+def format_limit(seconds: int) -> str:
+    """Format a time limit as sacct and scontrol do."""
+    return "UNLIMITED" if seconds == UNLIMITED else format_time(seconds)
 
 
 _LONG_LIST = 61
@@ -197,17 +204,9 @@ class JobView:
         return ",".join(part for part in parts if part)
 
     @property
-    def session(self) -> str:
-        """Slurm's AllocSID: here the process that looks after the job, while it has one."""
-        return self.job.supervisor.partition(":")[0] or str(os.getsid(0))
-
-    @property
     def logs(self) -> batch_step.LogFiles:
         """The log files of the batch script."""
-        job = self.job
-        if job.array_job_id is not None and job.array_task_id is None:
-            job = job._replace(array_task_id=4294967294)
-        return batch_step.log_files(job)
+        return batch_step.log_files(self.job)
 
     def tasks_apart(self) -> list[Job]:
         """Return the pending tasks of an array as separate jobs."""
@@ -237,7 +236,7 @@ def step_id(view: JobView, step: Step) -> str:
     return f"{view.job.display_id if view.job.het_job_id is None else view.job.job_id}.{step.label}"
 
 
-SHORT = {"idle": "idle", "mixed": "mix", "allocated": "alloc", "completing": "comp", "n/a": "n/a"}
+SHORT = {"idle": "idle", "mixed": "mix", "allocated": "alloc", "n/a": "n/a"}
 
 NODE_STATES = (
     "unknown", "down", "idle", "allocated", "?", "mixed", "future", "drain", "drained", "draining", "no_respond",
@@ -255,23 +254,17 @@ class NodeView(NamedTuple):
     cpus_used: int
     mem_used: int
     gpus_used: int
-    completing: bool
     missing: bool = False
     """It represents no node."""
 
     @property
     def state(self) -> str:
-        """`idle`, `mixed`, `allocated` or `completing`; `n/a` if it represents no node."""
+        """`idle`, `mixed` or `allocated`; `n/a` if it represents no node."""
         if self.missing:
             return "n/a"
         if self.cpus_used >= self.cpus:
             return "allocated"
-        return "mixed" if self.cpus_used else "completing" if self.completing else "idle"
-
-    @property
-    def long_state(self) -> str:
-        """The state as scontrol shows it: `IDLE`."""
-        return "ALLOCATED" if self.cpus_used >= self.cpus else "MIXED" if self.cpus_used else "IDLE"
+        return "mixed" if self.cpus_used else "idle"
 
 
 def node_views(state: StateDirectory) -> list[NodeView]:
@@ -287,7 +280,6 @@ def node_views(state: StateDirectory) -> list[NodeView]:
                 min(node.cpus, sum(job.cpus[index] for job, index in held)),
                 min(node.mem, sum(job.mem[index] for job, index in held)),
                 sum(len(job.gpus[index]) for job, index in held),
-                any(job.completing for job, _ in held),
             )
         )
     return views

@@ -111,15 +111,6 @@ def open_error_log(job: Job) -> int:
         return -1
 
 
-def write_cancellation(stderr: int, job: Job, why: str) -> None:
-    """Write that the job is cancelled, and why: `TIME LIMIT`, `JOB REQUEUE`, `NODE FAILURE`, or nothing."""
-    cause = f" DUE TO {why}" if why else ""
-    cause += ", SEE SLURMCTLD LOG FOR DETAILS" if why == "NODE FAILURE" else ""
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-    text = f"*** JOB {job.job_id} ON {job.nodes[0]} CANCELLED AT {stamp}{cause} ***"
-    processes.write_slurmstepd_error(text, stderr)
-
-
 def _environ(state: StateDirectory, job: Job, stored: bytes) -> dict[str, str]:
     components = state.components(job) if job.het_job_id else ()
     environ = batch_environ(job, state.settings, job_environment.decode_environ(stored), components)

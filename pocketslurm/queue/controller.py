@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sqlite3
 import time
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pocketslurm import processes, resources
-from pocketslurm.queue import controller_start, messages, supervisor
+from pocketslurm.queue import batch_step, controller_start, messages, supervisor
 from pocketslurm.queue.controller_start import log
 from pocketslurm.queue.database import is_damaged
-from pocketslurm.queue.job_processes import identifying_variables
+from pocketslurm.queue.job_processes import pids_by_environment
 from pocketslurm.queue.scheduler import LAUNCH_FAILED_HELD, SchedulingPass
 from pocketslurm.queue.state import now, state_error
 from pocketslurm.queue.submission import NOTHING_ALLOCATED, put_back
@@ -104,7 +106,7 @@ class Controller:
         for job in self.state.jobs("(state = 'RUNNING' OR completing) AND het_offset = 0"):
             mine = job.job_id in self._supervisors.values()
             if not mine and not processes.is_alive(job.supervisor):
-                kill_leftovers(self.state, job, spare={os.getpid(), *self._supervisors})
+                clear_leftovers(self.state, job, spare={os.getpid(), *self._supervisors})
                 log(recover_lost_job(self.state, job))
 
     def _supervise(self, job: Job) -> None:
@@ -126,9 +128,9 @@ class Controller:
             os._exit(0)
 
     def _purge(self) -> None:
-        if now() < self._next_purge:
+        if time.monotonic() < self._next_purge:
             return
-        self._next_purge = now() + _PURGE_SECONDS
+        self._next_purge = time.monotonic() + _PURGE_SECONDS
         with self.state.transaction():
             self.state.purge(now())
 
@@ -151,26 +153,20 @@ def main(state: StateDirectory, lock: int) -> NoReturn:
         os._exit(0)
 
 
-_NODE_FAILURE = (
-    "slurmstepd: error: *** JOB {} ON {} CANCELLED AT {} DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***\n"
-)
-
 _MAX_LOSSES = 3
 _SHORT_RUN_SECONDS = 10.0
 
 
-def kill_leftovers(state: StateDirectory, job: Job, spare: Collection[int] = ()) -> None:
-    """Kill the remaining processes of a job, found by two variables in their environment."""
-    others = [each.supervisor for each in state.active_jobs()] + [state.meta(controller_start.META) or ""]
-    without = {processes.pid_of(name) for name in others if processes.is_alive(name)} | set(spare) | {os.getpid()}
+def clear_leftovers(state: StateDirectory, job: Job, spare: Collection[int]) -> None:
+    """Kill the remaining processes of a job other than `spare`, and delete the copy of its script."""
     # A process may fork while it is found and killed, so the search is repeated.
     for _ in range(10):
-        roots = [pid for pid in processes.with_environment(identifying_variables(state, job)) if pid not in without]
-        left = processes.descendants(roots, without=without, inclusive=True)
+        left = pids_by_environment(state, job, spare)
         if not left:
-            return
-        processes.kill([process.pid for process in left], signal.SIGKILL)
+            break
+        processes.kill(left, signal.SIGKILL)
         time.sleep(0.02)
+    shutil.rmtree(batch_step.script_path(state, job).parent, ignore_errors=True)
 
 
 def recover_lost_job(state: StateDirectory, job: Job) -> str:
@@ -212,7 +208,6 @@ def _requeue_unstarted(state: StateDirectory, job: Job) -> str:
 
 
 def _write_node_failure(job: Job) -> None:
-    if job.std_err.startswith("/") and os.path.isfile(job.std_err):  # noqa: PTH113
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-        with open(job.std_err, "a") as file:  # noqa: PTH123
-            file.write(_NODE_FAILURE.format(job.job_id, job.nodes[0], stamp))
+    with contextlib.suppress(OSError), Path(job.std_err).open("r+b") as log:
+        log.seek(0, os.SEEK_END)
+        processes.write_cancellation(f"JOB {job.job_id} ON {job.nodes[0]}", "NODE FAILURE", log.fileno())

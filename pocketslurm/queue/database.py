@@ -96,7 +96,7 @@ def _make(db: sqlite3.Connection, directory: Path) -> None:
                 _add_columns(db, table, record)
             _execute_all(db, _INDICES)
             db.execute(f"PRAGMA user_version = {_VERSION}")
-            db.execute("COMMIT")
+            retry(lambda: db.execute("COMMIT"))
     finally:
         os.close(lock)
 

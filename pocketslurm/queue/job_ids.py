@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.errors import HpcKitError
 from hpc_kit.slurm.option_values import fold_indices, parse_array
-from pocketslurm.errors import PlainError
+from pocketslurm.errors import INVALID_JOB_ID, PlainError
 from pocketslurm.queue.state import now
 
 if TYPE_CHECKING:
@@ -87,7 +87,6 @@ def find_by_text(state: StateDirectory, text: str, condition: str = "1", values:
     return list(found.values())
 
 
-_INVALID = "Invalid job id specified"
 FINISHED = "Job has already finished"
 
 
@@ -108,7 +107,7 @@ def find_jobs(state: StateDirectory, word: str) -> list[Job]:
         except ValueError:
             found = []
     if not found:
-        raise PlainError(f"{_INVALID} for job {value if equals else word}")
+        raise PlainError(f"{INVALID_JOB_ID} for job {value if equals else word}")
     return found
 
 
@@ -116,7 +115,7 @@ def own_record(state: StateDirectory, job: Job) -> Job:
     """Return the record of a job or a task; a pending task is split off its array."""
     current = state.job(job.job_id)
     if current is None:
-        raise PlainError(f"{_INVALID} for job {job.display_id}")
+        raise PlainError(f"{INVALID_JOB_ID} for job {job.display_id}")
     if current.array_waiting and job.array_task_id is not None:
         return split_array_task(state, current, job.array_task_id)
     return current

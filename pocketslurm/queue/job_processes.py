@@ -26,17 +26,16 @@ def running_steps(state: StateDirectory, job: Job) -> list[Step]:
 
 def job_pids(state: StateDirectory, job: Job) -> list[int]:
     """Return the pids of all processes that the job has started."""
-    spare = _daemons(state)
-    if job.batch:
-        return _pids([os.getpid()], spare)
-    # Tasks of an srun without a script are not children of this process: find them by their environment.
+    # Tasks of an srun without a script are not children of this process.
+    return _pids([os.getpid()], _daemons(state)) if job.batch else pids_by_environment(state, job)
+
+
+def pids_by_environment(state: StateDirectory, job: Job, spare: Collection[int] = ()) -> list[int]:
+    """Return the pids of a job's processes, found by their environment, and of their descendants without `spare`."""
     # The command of salloc is no task, and continues.
-    roots = [
-        pid
-        for pid in processes.with_environment(identifying_variables(state, job), b"SLURM_STEP_ID")
-        if pid not in spare
-    ]
-    return [process.pid for process in processes.descendants(roots, without=spare, inclusive=True)]
+    roots = processes.with_environment(_identifying_variables(state, job), b"" if job.batch else b"SLURM_STEP_ID")
+    found = processes.descendants(roots, without={*_daemons(state), *spare}, inclusive=True)
+    return [process.pid for process in found]
 
 
 def outside_steps(state: StateDirectory, job: Job) -> list[int]:
@@ -59,7 +58,7 @@ def end_lost_steps(state: StateDirectory, job: Job) -> None:
     for step in running_steps(state, job):
         if not processes.is_alive(step.srun):
             roots = processes.with_environment(
-                {*identifying_variables(state, job), f"SLURM_STEP_ID={step.step_id}".encode()}
+                {*_identifying_variables(state, job), f"SLURM_STEP_ID={step.step_id}".encode()}
             )
             left = processes.descendants(roots, without=_daemons(state), inclusive=True)
             processes.kill([process.pid for process in left], signal.SIGKILL)
@@ -67,7 +66,7 @@ def end_lost_steps(state: StateDirectory, job: Job) -> None:
                 state.update_step(step, state="CANCELLED", exit_code=signal.SIGKILL, end_time=now())
 
 
-def identifying_variables(state: StateDirectory, job: Job) -> set[bytes]:
+def _identifying_variables(state: StateDirectory, job: Job) -> set[bytes]:
     """Return the variables that only processes of this job have."""
     return {f"SLURM_JOB_ID={job.job_id}".encode(), f"{STATE_VARIABLE}={state.directory}".encode()}
 

@@ -18,7 +18,7 @@ from hpc_kit.slurm.sizes import (
     split_tres_per_task,
 )
 from hpc_kit.slurm.units import parse_memory
-from pocketslurm.errors import CommandError
+from pocketslurm.errors import INVALID_GRES, INVALID_NODE_NAME, CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 WHOLE_NODE = -1
 """`--mem=0`: all the memory that the node has."""
-
-NO_SUCH_NAME = "Invalid node name specified"
 
 
 class JobRequest(NamedTuple):
@@ -142,7 +140,7 @@ def expand_hosts(text: str) -> list[str]:
     try:
         return nodelist.expand(text)
     except HpcKitError:
-        raise CommandError(denied=NO_SUCH_NAME) from None
+        raise CommandError(denied=INVALID_NODE_NAME) from None
 
 
 def check_exclusions(options: Collection[str]) -> None:
@@ -174,7 +172,7 @@ def check_gpu_options(options: Mapping[str, str]) -> None:
             except UnitError:
                 is_gpu = False
             if not is_gpu:
-                raise CommandError(INVALID)
+                raise CommandError(f"error: {INVALID_GRES}")
     for name in GPU_COUNT_OPTIONS:
         if len({kind is None for kind, _ in parse_gpus(options.get(name) or "0")}) > 1:
             raise CommandError("error: Invalid GRES specification (with and without type identification)")
@@ -188,7 +186,7 @@ def _check_memory_of_gpus(request: JobRequest) -> None:
     if request.mem_per_gpu and not (request.gpus or request.gpus_per_node or request.gpus_per_task):
         size = max(0, request.mem_per_gpu)
         note = f"error: Requested mem_per_tres=gres:gpu:{size} but did not request any GPU."
-        raise CommandError(note, INVALID)
+        raise CommandError(note, f"error: {INVALID_GRES}")
 
 
 def _node_range(options: Mapping[str, str], required: int) -> tuple[int, int]:
@@ -236,9 +234,6 @@ def _memory(options: Mapping[str, str], name: str) -> int:
     return parse_memory(options[name]) or WHOLE_NODE
 
 
-INVALID = "error: Invalid generic resource (gres) specification"
-
-
 def settle(request: JobRequest, *, per_task: bool, counted_nodes: bool) -> JobRequest:
     """Compute tasks and nodes from GPUs, and check that all numbers agree.
 
@@ -270,7 +265,10 @@ def _check_order(request: JobRequest, *, counted_nodes: bool) -> None:
     if not total:
         return
     if total < max(request.gpus_per_node, request.gpus_per_task):
-        raise CommandError("error: Failed to ensure --gpus >= --gres=gpu/--gpus-per-node >= --gpus-per-socket", INVALID)
+        raise CommandError(
+            "error: Failed to ensure --gpus >= --gres=gpu/--gpus-per-node >= --gpus-per-socket",
+            f"error: {INVALID_GRES}",
+        )
     if request.gpus_per_node and total % request.gpus_per_node:
         raise _invalid(", --gpus is not multiple of --gres=gpu/--gpus-per-node")
     if request.gpus_per_task and total % request.gpus_per_task:
@@ -290,7 +288,7 @@ def _settle_nodes(request: JobRequest, nodes: int, *, counted_nodes: bool) -> Jo
 
 
 def _invalid(text: str) -> CommandError:
-    return CommandError(f"error: Failed to validate job spec{text}", INVALID)
+    return CommandError(f"error: Failed to validate job spec{text}", f"error: {INVALID_GRES}")
 
 
 def portable_options(options: Mapping[str, str]) -> dict[str, str]:

@@ -10,8 +10,8 @@ the step; `cancel WHY` to end it, where WHY is empty or a text such as `TIME LIM
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import re
 import select
 import signal
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,46 +57,20 @@ class Complete(NamedTuple):
 JobOrder = Cancel | EndComponent | Signal | TellStep | Complete
 
 
+_KINDS = {each.__name__: each for each in (Cancel, EndComponent, Signal, TellStep, Complete)}
+
+
 def encode_order(order: JobOrder) -> tuple[str, str]:
     """Return the kind and the value of an order for the database."""
-    match order:
-        case Cancel(why):
-            return "cancel", why
-        case EndComponent(job_id):
-            return "component", str(job_id)
-        case Signal(number, target, job_id):
-            return "signal", f"{number} {target}" + (f" {job_id}" if job_id is not None else "")
-        case TellStep(label, text, None) if label.isdecimal():
-            return "step", f"{label} {text}"
-        case TellStep(label, text, job_id):
-            return "part", f"{job_id or ''}.{label} {text}"
-        case Complete(status):
-            return "complete", str(status)
-
-
-_FORMS = {
-    "cancel": r"(.*)",
-    "component": r"([0-9]+)",
-    "signal": r"([0-9]+) (\w+)(?: ([0-9]+))?",
-    "step": r"()([0-9]+) (kill|signal [0-9]+)",
-    "part": r"([0-9]*)\.(\S+) (kill|signal [0-9]+)",
-    "complete": r"(-?[0-9]+)",
-}
+    return type(order).__name__, json.dumps(order)
 
 
 def decode_order(kind: str, value: str) -> JobOrder | None:
     """Return the stored order; None if this release does not know it."""
-    match = re.fullmatch(_FORMS.get(kind, "(?!)"), value, re.DOTALL)
-    if match is None:
+    try:
+        return _KINDS[kind](*json.loads(value))
+    except (KeyError, TypeError, ValueError):
         return None
-    first, *others = match.groups()
-    if kind == "cancel":
-        return Cancel(first)
-    if kind == "signal":
-        return Signal(int(first), others[0], int(others[1]) if others[1] else None)
-    if kind in {"step", "part"}:
-        return TellStep(others[0], others[1], int(first) if first else None)
-    return EndComponent(int(first)) if kind == "component" else Complete(int(first))
 
 
 _SRUN_FOLDER = "orders"

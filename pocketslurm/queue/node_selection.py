@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pocketslurm.errors import CommandError
-from pocketslurm.queue.job_size import NO_SUCH_NAME, WHOLE_NODE, JobRequest
+from pocketslurm.errors import INVALID_NODE_NAME, NOT_AVAILABLE, CommandError
+from pocketslurm.queue.job_size import WHOLE_NODE, JobRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from pocketslurm.queue.job_size import JobRequest
     from pocketslurm.queue.records import Job
     from pocketslurm.settings import Settings
-
-
-NO_NODES = "Requested node configuration is not available"
 
 
 class NodeResources(NamedTuple):
@@ -118,9 +115,9 @@ def impossible(request: JobRequest, totals: Sequence[NodeResources]) -> str | No
     """
     names = {node.name for node in totals}
     if not set(request.nodelist) <= names or set(request.nodelist) & set(request.exclude):
-        raise CommandError(denied=NO_SUCH_NAME)
+        raise CommandError(denied=INVALID_NODE_NAME)
     if not set(request.exclude) <= names:
-        raise CommandError(denied=NO_SUCH_NAME)
+        raise CommandError(denied=INVALID_NODE_NAME)
     totals = enlarge_nodes(request, totals) if request.fits else totals
     if not request.overcommit and request.tasks * request.cpus_per_task > sum(node.cpus for node in totals):
         return "PartitionConfig"
@@ -129,11 +126,11 @@ def impossible(request: JobRequest, totals: Sequence[NodeResources]) -> str | No
     most = max((node.cpus for node in totals), default=0)
     per_node = request.cpus_per_task * max(1, request.tasks_per_node)
     if not request.overcommit and max(per_node, request.min_cpus) > most:
-        raise CommandError("error: CPU count per node can not be satisfied", denied=NO_NODES)
+        raise CommandError("error: CPU count per node can not be satisfied", denied=NOT_AVAILABLE)
     if max(request.mem_per_node, request.mem_per_cpu) > max((node.mem for node in totals), default=0):
-        raise CommandError("error: Memory specification can not be satisfied", denied=NO_NODES)
+        raise CommandError("error: Memory specification can not be satisfied", denied=NOT_AVAILABLE)
     if select_nodes(request, totals, totals) is None:
-        raise CommandError(denied=NO_NODES)
+        raise CommandError(denied=NOT_AVAILABLE)
     return None
 
 

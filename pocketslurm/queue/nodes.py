@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,13 @@ if TYPE_CHECKING:
     from pocketslurm.settings import Partition, Settings
 
 
-def natural(name: str) -> tuple[str, int]:
-    """Return a key that sorts names of nodes by the number at their end.
+def natural(text: str) -> list[tuple[int, str]]:
+    """Return a sort key that compares numbers in a text as numbers.
 
     >>> sorted(["n10", "n2"], key=natural)
     ['n2', 'n10']
     """
-    letters = name.rstrip("0123456789")
-    return letters, int(name[len(letters) :] or -1)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", text)]
 
 
 @lru_cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pocketslurm import processes
-from pocketslurm.errors import CommandError
+from pocketslurm.errors import NOT_AVAILABLE, CommandError
 from pocketslurm.queue import job_ids, node_selection, nodes
 from pocketslurm.queue.dependencies import Verdict, outlook, ready_tasks
 from pocketslurm.queue.job_size import JobRequest, decode_size
@@ -235,5 +235,5 @@ def expected_start(state: StateDirectory, job: Job, request: JobRequest) -> tupl
         if shares is not None:
             return moment, shares
         if not running:
-            raise CommandError(denied=node_selection.NO_NODES)
+            raise CommandError(denied=NOT_AVAILABLE)
         moment = max(moment, expected_end(running.pop(0)))

@@ -13,11 +13,12 @@ import shlex
 import sqlite3
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.errors import HpcKitError
 from pocketslurm.errors import StateError
 from pocketslurm.queue.database import NAME, connect, is_damaged, read_row, retry, write_values
+from pocketslurm.queue.messages import encode_order
 from pocketslurm.queue.records import Job, Step
 from pocketslurm.settings import (
     CONF_VARIABLE,
@@ -32,13 +33,7 @@ from pocketslurm.settings import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-
-class Order(NamedTuple):
-    """An order to a job's supervisor."""
-
-    number: int
-    kind: str
-    value: str
+    from pocketslurm.queue.messages import JobOrder
 
 
 class StateDirectory:
@@ -96,10 +91,12 @@ class StateDirectory:
         retry(lambda: db.execute("BEGIN IMMEDIATE"))
         try:
             yield
+            retry(lambda: db.execute("COMMIT"))
         except BaseException:
-            db.execute("ROLLBACK")
+            # On a full disk, SQLite may have rolled it back already.
+            if db.in_transaction:
+                db.execute("ROLLBACK")
             raise
-        db.execute("COMMIT")
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         """Run one statement."""
@@ -183,16 +180,20 @@ class StateDirectory:
         """Keep what a job came with."""
         self.execute("INSERT OR REPLACE INTO scripts VALUES (?, ?, ?)", (job_id, script, environ))
 
-    def add_order(self, job_id: int, kind: str, value: str = "") -> None:
+    def add_order(self, job_id: int, order: JobOrder) -> None:
         """Leave an order for a job's supervisor; `wake` makes it read the order."""
-        self.execute("INSERT INTO orders (job_id, kind, value) VALUES (?, ?, ?)", (job_id, kind, value))
+        self.execute("INSERT INTO orders (job_id, kind, value) VALUES (?, ?, ?)", (job_id, *encode_order(order)))
 
-    def take_orders(self, job_id: int) -> list[Order]:
-        """Return the orders for a job, and delete them."""
+    def take_orders(self, job_id: int) -> list[tuple[str, str]]:
+        """Return kind and value of the orders for a job, and delete the orders."""
         with self.transaction():
-            rows = self.execute("SELECT * FROM orders WHERE job_id = ? ORDER BY number", (job_id,)).fetchall()
-            self.execute("DELETE FROM orders WHERE job_id = ?", (job_id,))
-        return [Order(row["number"], row["kind"], row["value"]) for row in rows]
+            rows = self.execute("SELECT kind, value FROM orders WHERE job_id = ? ORDER BY number", (job_id,)).fetchall()
+            self.delete_orders(job_id)
+        return [(row["kind"], row["value"]) for row in rows]
+
+    def delete_orders(self, job_id: int) -> None:
+        """Delete the orders for a job."""
+        self.execute("DELETE FROM orders WHERE job_id = ?", (job_id,))
 
     def meta(self, name: str) -> str | None:
         """Return a stored value by name."""
@@ -211,7 +212,8 @@ class StateDirectory:
         self.execute(f"DELETE FROM scripts WHERE job_id NOT IN ({live})", (forgotten,))
         oldest = f"SELECT job_id FROM jobs WHERE {over} ORDER BY end_time DESC LIMIT -1 OFFSET ?"
         self.execute(f"DELETE FROM jobs WHERE job_id IN ({oldest})", (self.settings.max_jobs,))
-        self.execute("DELETE FROM steps WHERE job_id NOT IN (SELECT job_id FROM jobs)")
+        for table in ("steps", "orders"):
+            self.execute(f"DELETE FROM {table} WHERE job_id NOT IN (SELECT job_id FROM jobs)")
 
     def _insert(self, table: str, values: Mapping[str, object]) -> None:
         names, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" * len(values))

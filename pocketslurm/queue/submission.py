@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.slurm import option_values, units
 from hpc_kit.slurm.datetimes import parse_datetime
 from hpc_kit.slurm.errors import HpcKitError
-from pocketslurm import processes, resources
-from pocketslurm.errors import CommandError
+from pocketslurm import resources
+from pocketslurm.errors import INVALID_GRES, NOT_AVAILABLE, CommandError
 from pocketslurm.option_support import NO_SUCH, SBATCH_SUPPORT, Support
 from pocketslurm.queue import (
     controller_start,
     dependencies,
     job_environment,
     job_size,
-    messages,
     node_selection,
     nodes,
 )
-from pocketslurm.queue.job_size import INVALID, JobRequest, encode_size, read_request
+from pocketslurm.queue.job_size import JobRequest, encode_size, read_request
 from pocketslurm.queue.records import Job
 from pocketslurm.queue.state import now
 from pocketslurm.settings import FIRST_ID_VARIABLE
@@ -120,8 +119,10 @@ def prepare(state: StateDirectory, description: JobDescription, environ: Mapping
     check_supported(options, state.settings)
     request = _request(state.settings, options)
     partition, reason = _choose_partition(state, options, request)
-    terms = read_terms(options, environ, state.settings, partition)
-    if nodes.over_limit(partition, terms.time_limit):
+    begin, deadline = _begin_and_deadline(options)
+    array_spec, at_once = _array(options, state.settings.max_array_size)
+    time_limit = _time_limit(options, partition)
+    if nodes.over_limit(partition, time_limit):
         reason = reason or "PartitionTimeLimit"
     owner = current_user()
     folder = environ.get("PWD", "")
@@ -134,7 +135,9 @@ def prepare(state: StateDirectory, description: JobDescription, environ: Mapping
         group=owner.group,
         gid=owner.gid,
         partition=partition.name,
-        array_waiting=terms.array_spec,
+        array_spec=array_spec,
+        array_waiting=array_spec,
+        array_at_once=at_once,
         account=options.get("account", ""),
         qos=options.get("qos", ""),
         comment=options.get("comment", ""),
@@ -152,8 +155,14 @@ def prepare(state: StateDirectory, description: JobDescription, environ: Mapping
         holder=description.holder,
         limits=resources.propagated_limits(options.get("propagate")),
         submit_time=now(),
+        time_limit=time_limit,
+        dependency=_dependency(options),
+        begin_time=begin,
+        deadline=deadline,
+        requeue="requeue" in options or ("no-requeue" not in options and state.settings.requeue),
+        umask=_umask(environ),
     )
-    return job._replace(**terms._asdict()), request
+    return job, request
 
 
 def _request(settings: Settings, options: Mapping[str, str]) -> JobRequest:
@@ -162,35 +171,10 @@ def _request(settings: Settings, options: Mapping[str, str]) -> JobRequest:
         return job_size.relax(read_request(job_size.portable_options(options)), set(nodes.names(settings)))
     request = read_request(options)
     if not settings.gpus and (request.gpus or request.gpus_per_node or request.gpus_per_task):
-        raise CommandError(INVALID)
+        raise CommandError(f"error: {INVALID_GRES}")
     if not set(request.gpu_types) <= {settings.gpu_type}:
-        raise CommandError(denied=node_selection.NO_NODES)
+        raise CommandError(denied=NOT_AVAILABLE)
     return request
-
-
-def submit_allocation(
-    state: StateDirectory, options: Mapping[str, str], argv: Sequence[str], environ: Mapping[str, str]
-) -> int:
-    """Enter the allocation of an srun outside of any job; the calling process holds it, and it ends with it.
-
-    Raises:
-        CommandError: Slurm refuses it.
-    """
-    program = os.path.basename(argv[0]) if argv else "srun"  # noqa: PTH119
-    job = JobDescription(
-        dict(options),
-        options.get("job-name") or environ.get("SLURM_JOB_NAME") or program,
-        argv[0] if argv else "",
-        tuple(argv[1:]),
-        holder=processes.identity(os.getpid()),
-    )
-    return submit_components(state, [job], environ)[0].job_id
-
-
-def complete_allocation(state: StateDirectory, job_id: int, status: int) -> None:
-    """End such an allocation with the wait status of its step."""
-    state.add_order(job_id, *messages.encode_order(messages.Complete(status)))
-    messages.wake(state.directory, job_id)
 
 
 def _choose_partition(
@@ -259,38 +243,16 @@ def put_back(state: StateDirectory, job: Job) -> None:
     }
     for part in state.components(job):
         state.update_job(part.job_id, **queued)
+    state.delete_orders(job.job_id)  # of a killed supervisor; they do not apply to the next start
 
 
-class JobTerms(NamedTuple):
-    """Columns of a job's record, under the same names."""
-
-    time_limit: int
-    array_spec: str
-    array_at_once: int
-    dependency: str
-    begin_time: float
-    deadline: float
-    requeue: bool
-    umask: int
-
-
-def read_terms(
-    options: Mapping[str, str], environ: Mapping[str, str], settings: Settings, partition: Partition
-) -> JobTerms:
-    """Read them.
-
-    Raises:
-        CommandError: One of them is none that Slurm takes.
-    """
+def _begin_and_deadline(options: Mapping[str, str]) -> tuple[float, float]:
     begin, deadline = _instant(options, "begin"), _instant(options, "deadline")
     if deadline and deadline < begin:
         raise CommandError("error: Incompatible begin and deadline time specification")
     if deadline and deadline < int(now()):
         raise CommandError(denied="Requested time limit is invalid (missing or exceeds some limit)")
-    spec, at_once = _array(options, settings.max_array_size)
-    requeue = _requeue(options, default=settings.requeue)
-    limit = _time_limit(options, partition)
-    return JobTerms(limit, spec, at_once, _dependency(options), begin, deadline, requeue, _umask(environ))
+    return begin, deadline
 
 
 def _time_limit(options: Mapping[str, str], partition: Partition) -> int:
@@ -325,10 +287,6 @@ def _dependency(options: Mapping[str, str]) -> str:
 
 def _instant(options: Mapping[str, str], name: str) -> float:
     return parse_datetime(options[name]).timestamp() if options.get(name) else 0.0
-
-
-def _requeue(options: Mapping[str, str], *, default: bool) -> bool:
-    return "requeue" in options or ("no-requeue" not in options and default)
 
 
 def _umask(environ: Mapping[str, str]) -> int:

@@ -20,10 +20,8 @@ from pocketslurm.queue.records import BATCH_STEP
 from pocketslurm.queue.state import now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pocketslurm.queue.records import Job, Step
-    from pocketslurm.queue.state import Order, StateDirectory
+    from pocketslurm.queue.state import StateDirectory
 
 
 _LOOK_SECONDS = 2.0
@@ -48,7 +46,7 @@ class Supervisor:
         self._status: int | None = None
         self._warned = False
         self._oom = resources.OomCounter()
-        self._components = ComponentEnds(state, self._send_to_step)
+        self._ended_components: set[int] = set()
 
     def run(self) -> None:
         """Run the job until it has ended."""
@@ -96,7 +94,7 @@ class Supervisor:
         """Record a job that was cancelled before its script started, as if the script had been killed."""
         if self.job.batch:
             self._stderr = batch_step.open_error_log(self.job)
-        orders = [messages.decode_order(order.kind, order.value) for order in self.state.take_orders(self.job.job_id)]
+        orders = [messages.decode_order(*stored) for stored in self.state.take_orders(self.job.job_id)]
         self._end(next((order.why for order in orders if isinstance(order, messages.Cancel)), ""))
         self._status = signal.SIGTERM if self.job.batch else 0
 
@@ -116,29 +114,33 @@ class Supervisor:
             self._kill_and_exit()
         self.job = job
         job_processes.end_lost_steps(self.state, job)
-        for order in self.state.take_orders(job.job_id):
-            self._handle_order(order)
-        self._components.release(job)
+        for kind, value in self.state.take_orders(job.job_id):
+            self._handle_order(kind, value)
+        self._release_components()
         # The holder is the salloc or srun of an allocation without a script.
         if job.holder and self._status is None and not processes.is_alive(job.holder):
             self._status = signal.SIGKILL
         if self._status is None and not self._ending:
             self._watch_clock()
-            self._components.watch_clock(job)
         if self._status is not None and not self._ending:
             self._end_after_script()
         return self._ending and self._has_ended()
 
     def _watch_clock(self) -> None:
+        """End the job, or a component of it, at its time limit, and send the signal of --signal before."""
         minute = self.state.settings.minute
-        end = end_of_time(self.job, minute)
+        for part in self._running_components():
+            end = end_of_time(part, minute)
+            if end and now() >= end:
+                with self.state.transaction():
+                    over = {"state": "TIMEOUT", "reason": "TimeLimit", "completing": True, "end_time": now()}
+                    self.state.update_components(part.job_id, **over)
+                if part is self.job:
+                    self._end("TIME LIMIT")
+                    return
+                self._end_component(part.job_id, "TIME LIMIT")
         warning = warning_signal(self.job, minute)
-        if end and now() >= end:
-            with self.state.transaction():
-                over = {"state": "TIMEOUT", "reason": "TimeLimit", "completing": True, "end_time": now()}
-                self.state.update_components(self.job.job_id, **over)
-            self._end("TIME LIMIT")
-        elif warning and not self._warned and now() >= warning.moment:
+        if warning and not self._warned and now() >= warning.moment:
             self._warned = True
             # A stopped task handles no signal, so SIGCONT comes first.
             target = "batch" if warning.batch_shell else "steps"
@@ -150,17 +152,17 @@ class Supervisor:
         if self._ending:
             return _ENDING_SECONDS
         minute = self.state.settings.minute
-        ends = [end_of_time(job, minute) for job in (self.job, *self._components.running(self.job))]
+        ends = [end_of_time(part, minute) for part in self._running_components()]
         warning = None if self._warned else warning_signal(self.job, minute)
         moments = [moment for moment in (*ends, warning.moment if warning else 0.0) if moment]
         return max(0.0, min([_LOOK_SECONDS, *(moment - now() for moment in moments)]))
 
-    def _handle_order(self, order: Order) -> None:
-        match messages.decode_order(order.kind, order.value):
+    def _handle_order(self, kind: str, value: str) -> None:
+        match messages.decode_order(kind, value):
             case messages.Cancel(why):
                 self._end(why)
             case messages.EndComponent(job_id):
-                self._components.end(self.job, job_id, "")
+                self._end_component(job_id, "")
             case messages.Signal(number, target, job_id):
                 self._send_signal(number, target, job_id)
             case messages.TellStep(label, text, job_id):
@@ -168,7 +170,29 @@ class Supervisor:
             case messages.Complete(status):
                 self._status = status
             case _:
-                log(f"error: JobId={self.job.display_id}: unknown order: {order.kind} {order.value}")
+                log(f"error: JobId={self.job.display_id}: unknown order: {kind} {value}")
+
+    def _running_components(self) -> list[Job]:
+        """Return the job, and the running components that it leads."""
+        others = self.state.components(self.job)[1:]
+        return [self.job, *(part for part in others if part.state == "RUNNING")]
+
+    def _end_component(self, job_id: int, why: str) -> None:
+        """Cancel the steps of a component whose record has ended. The job continues without the component."""
+        self._ended_components.add(job_id)
+        for step in job_processes.running_steps(self.state, self.job):
+            if step.job_id == job_id:
+                self._send_to_step(step, f"cancel {why}".rstrip())
+
+    def _release_components(self) -> None:
+        """Release the nodes of ended components without running steps."""
+        if not self._ended_components:
+            return
+        busy = {step.job_id for step in job_processes.running_steps(self.state, self.job)}
+        for job_id in self._ended_components - busy:
+            self.state.update_job(job_id, completing=False)
+            controller_start.ensure_running(self.state)
+        self._ended_components &= busy
 
     def _send_to_steps(self, label: str, order: str, job_id: int | None) -> None:
         """Send an order to a step. With the id of the leader, or without an id, all parts of the step get it."""
@@ -206,21 +230,24 @@ class Supervisor:
         """Send SIGTERM to all processes and write to the log; SIGKILL follows after KillWait."""
         if self._ending:
             return
-        self._ending, self._kill_at = True, now() + self.state.settings.kill_wait
+        self._begin_to_end()
         if self._stderr >= 0 and self._status is None:
-            batch_step.write_cancellation(self._stderr, self.job, why)
+            processes.write_cancellation(f"JOB {self.job.job_id} ON {self.job.nodes[0]}", why, self._stderr)
         for step in job_processes.running_steps(self.state, self.job):
             self._send_to_step(step, f"cancel {why}".rstrip())
         # Children of the batch shell get no SIGTERM, as with proctrack/cgroup.
         if self._pid and self._status is None:
             processes.terminate([self._pid])
 
+    def _begin_to_end(self) -> None:
+        self._ending, self._kill_at = True, time.monotonic() + self.state.settings.kill_wait
+
     def _end_after_script(self) -> None:
         """End the job after its script: cancel running steps, and kill other processes."""
         state, reason = self._verdict()
         with self.state.transaction():
             self.state.update_components(self.job.job_id, state=state, reason=reason, end_time=now(), completing=True)
-        self._ending, self._kill_at = True, now() + self.state.settings.kill_wait
+        self._begin_to_end()
         for step in job_processes.running_steps(self.state, self.job):
             self._send_to_step(step, "cancel")
 
@@ -236,7 +263,7 @@ class Supervisor:
         return "FAILED", "NonZeroExitCode" if os.WIFEXITED(status) else "JobLaunchFailure"
 
     def _has_ended(self) -> bool:
-        if self._kill_at and now() >= self._kill_at:
+        if time.monotonic() >= self._kill_at:
             self._kill()
         if self._pid and self._status is None:
             return False
@@ -247,11 +274,11 @@ class Supervisor:
     def _kill(self) -> None:
         """Kill the tasks through their sruns, which record it; after a second kill all processes."""
         if not self._force_at:
-            self._force_at = now() + _GRACE_SECONDS
+            self._force_at = time.monotonic() + _GRACE_SECONDS
             for step in job_processes.running_steps(self.state, self.job):
                 self._send_to_step(step, "kill")
             processes.kill(job_processes.outside_steps(self.state, self.job), signal.SIGKILL)
-        elif now() >= self._force_at:
+        elif time.monotonic() >= self._force_at:
             processes.kill(job_processes.job_pids(self.state, self.job), signal.SIGKILL)
 
     def _kill_and_exit(self) -> NoReturn:
@@ -270,7 +297,8 @@ class Supervisor:
         status = self._status or 0
         with self.state.transaction():
             job = self.state.job(self.job.job_id) or self.job
-            self._components.release_all()
+            for job_id in self._ended_components:
+                self.state.update_job(job_id, completing=False)
             for part in self.state.components(job):
                 self.state.update_job(part.job_id, derived_exit_code=record_steps(self.state, part, status))
             if job.state == "PENDING":
@@ -285,56 +313,6 @@ class Supervisor:
 def main(state: StateDirectory, job: Job) -> None:
     """Run the supervisor of a job that got nodes."""
     Supervisor(state, job).run()
-
-
-class ComponentEnds:
-    """Ends components other than the leader; the job continues without them.
-
-    Args:
-        send_to_step: Sends an order to a step.
-    """
-
-    def __init__(self, state: StateDirectory, send_to_step: Callable[[Step, str], None]) -> None:
-        self._state = state
-        self._send_to_step = send_to_step
-        self._ending: set[int] = set()
-
-    def running(self, job: Job) -> list[Job]:
-        """Return the running components other than the leader."""
-        return [part for part in self._state.components(job)[1:] if part.state == "RUNNING"]
-
-    def watch_clock(self, job: Job) -> None:
-        """End components that have reached their time limit."""
-        for part in self.running(job):
-            end = end_of_time(part, self._state.settings.minute)
-            if end and now() >= end:
-                with self._state.transaction():
-                    over = {"state": "TIMEOUT", "reason": "TimeLimit", "completing": True, "end_time": now()}
-                    self._state.update_job(part.job_id, **over)
-                self.end(job, part.job_id, "TIME LIMIT")
-
-    def end(self, job: Job, job_id: int, why: str) -> None:
-        """Cancel the steps of a component whose record has ended."""
-        self._ending.add(job_id)
-        for step in job_processes.running_steps(self._state, job):
-            if step.job_id == job_id:
-                self._send_to_step(step, f"cancel {why}".rstrip())
-
-    def release(self, job: Job) -> None:
-        """Release the nodes of ended components without running steps."""
-        busy = {step.job_id for step in job_processes.running_steps(self._state, job)} if self._ending else set()
-        if over := self._ending - busy:
-            self._release_nodes(over)
-            controller_start.ensure_running(self._state)
-
-    def release_all(self) -> None:
-        """Release all ended components, in the transaction that records the job's end."""
-        self._release_nodes(set(self._ending))
-
-    def _release_nodes(self, over: set[int]) -> None:
-        for job_id in over:
-            self._state.update_job(job_id, completing=False)
-        self._ending -= over
 
 
 def record_steps(state: StateDirectory, job: Job, status: int) -> int:

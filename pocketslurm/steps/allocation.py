@@ -8,7 +8,8 @@ import signal
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from pocketslurm.errors import CommandError
+from pocketslurm import processes
+from pocketslurm.errors import JOB_OVER, CommandError
 from pocketslurm.queue.state import now
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 _QUEUED_SECONDS = 0.5
 _LOOK_SECONDS = 0.03
 _NOT_OF_A_JOB = frozenset({"jobid", "kill-on-bad-exit", "wait"})
-OVER = "Job/step already completing or completed"
 BUSY = "Requested nodes are busy"
 
 
@@ -96,7 +96,15 @@ def _allocate(
     options = parts[0].options
     if options.has("relative"):
         raise CommandError("fatal: --relative option invalid for job allocation request")
-    job_id = submission.submit_allocation(state, _for_a_job(options), options.command, environ)
+    program, *arguments = options.command
+    job = submission.JobDescription(
+        {name: value for name, value in options.values.items() if name not in _NOT_OF_A_JOB},
+        options.get("job-name") or environ.get("SLURM_JOB_NAME") or os.path.basename(program),  # noqa: PTH119
+        program,
+        tuple(arguments),
+        holder=processes.identity(os.getpid()),
+    )
+    job_id = submission.submit_components(state, [job], environ)[0].job_id
     try:
         return wait_for_allocation(state, job_id, options.values, messages.info)
     except Interrupted:
@@ -107,7 +115,7 @@ def _allocate(
 
 def release(state: StateDirectory, job_id: int, status: int) -> None:
     """End an allocation with the wait status of its step; one that was never granted is withdrawn."""
-    from pocketslurm.queue import submission
+    from pocketslurm.queue.messages import Complete, wake
 
     with state.transaction():
         job = state.job(job_id)
@@ -115,12 +123,8 @@ def release(state: StateDirectory, job_id: int, status: int) -> None:
         if pending:
             state.update_components(job_id, state="CANCELLED", end_time=now(), killed_by=os.getuid())
     if not pending:
-        submission.complete_allocation(state, job_id, status)
-
-
-def _for_a_job(options: StepOptions) -> dict[str, str]:
-    """Return the options for the submission of a job."""
-    return {name: value for name, value in options.values.items() if name not in _NOT_OF_A_JOB}
+        state.add_order(job_id, Complete(status))
+        wake(state.directory, job_id)
 
 
 def wait_for_allocation(
@@ -139,6 +143,8 @@ def wait_for_allocation(
         CommandError: It was cancelled.
         Interrupted: A signal arrived.
     """
+    from pocketslurm.queue import controller_start
+
     began = time.monotonic()
     queued = False
     limit = max(1, int(options["immediate"] or 1)) if "immediate" in options else None
@@ -148,7 +154,7 @@ def wait_for_allocation(
             if job is not None and job.state == "RUNNING":
                 break
             if job is None or job.state != "PENDING":
-                raise CommandError(denied=OVER)
+                raise CommandError(denied=JOB_OVER)
             waited = time.monotonic() - began
             if limit is not None and waited > limit:
                 release(state, job_id, 1 << 8)
@@ -159,6 +165,7 @@ def wait_for_allocation(
                     say("Requested partition configuration not available now")
                 say(f"job {job_id} queued and waiting for resources")
             time.sleep(_LOOK_SECONDS)
+            controller_start.wait_until_ready(state)
     if queued:
         say(f"job {job_id} has been allocated resources")
     return job

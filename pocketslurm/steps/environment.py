@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hpc_kit.slurm.nodelist import fold, fold_tasks_per_node
 from hpc_kit.slurm.sizes import count_gpus, gpu_types
-from pocketslurm.errors import CommandError
+from pocketslurm.errors import INVALID_GRES, CommandError
 from pocketslurm.queue.job_environment import node_variables, owner_variables, set_gpus
 from pocketslurm.queue.nodes import natural
 from pocketslurm.queue.records import Job, Step
@@ -27,9 +27,6 @@ Record = TypeVar("Record", Job, Step)
 _AS_GIVEN = {
     "cpus-per-task": "SLURM_CPUS_PER_TASK",
     "ntasks-per-node": "SLURM_NTASKS_PER_NODE",
-    "ntasks-per-core": "SLURM_NTASKS_PER_CORE",
-    "ntasks-per-socket": "SLURM_NTASKS_PER_SOCKET",
-    "ntasks-per-gpu": "SLURM_NTASKS_PER_TRES",
     "threads-per-core": "SLURM_THREADS_PER_CORE",
     "dependency": "SLURM_JOB_DEPENDENCY",
 }
@@ -195,8 +192,7 @@ def check_types(options: StepOptions, gpu_type: str | None, job_id: int) -> None
     """
     if unknown := [kind for kind in gpu_types(options.values) if kind != gpu_type]:
         line = f"error: Step requested GRES (gpu:{unknown[0]}) not found in the job"
-        denied = "Invalid generic resource (gres) specification"
-        raise CommandError(line, f"error: Unable to create step for job {job_id}: {denied}")
+        raise CommandError(line, f"error: Unable to create step for job {job_id}: {INVALID_GRES}")
 
 
 def gpu_binding(options: StepOptions) -> str:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpc_kit.slurm import nodelist
-from hpc_kit.slurm.errors import HpcKitError
-from pocketslurm.errors import CommandError
 from pocketslurm.pmi.plugins import plugin_variables
 from pocketslurm.queue.job_environment import words
 from pocketslurm.queue.submission import working_folder
@@ -144,52 +140,8 @@ def shared_environs(
     return [environs[-1], *environs[1:]]
 
 
-def read_multi_prog(path: str, ntasks: int | None) -> list[tuple[str, ...]]:
-    """Return the command of each task from a file of --multi-prog; without `ntasks`, the file gives their number.
-
-    A line contains the numbers of tasks (`0`, `1-3,5` or `*` for the rest) and their command. In the command, `%t` is
-    the number of the task and `%o` its index in the line.
-
-    Raises:
-        CommandError: The file is missing, malformed, or leaves a task without a command.
-    """
-    try:
-        with open(path) as file:  # noqa: PTH123
-            text = file.read()
-    except OSError:
-        raise CommandError(f"error: Could not open multi_prog config file {path}") from None
-    commands: dict[int, tuple[str, ...]] = {}
-    for row, line in enumerate(text.replace("\\\n", "  ").splitlines(), start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        try:
-            tasks, *argv = shlex.split(line)
-            numbers = range(ntasks or 1) if tasks == "*" else [int(number) for number in nodelist.expand(f"[{tasks}]")]
-        except (HpcKitError, ValueError):
-            tasks, numbers, argv = "", [], []
-        # `*` is for the remaining tasks. Other lines must not name a task twice, or one beyond --ntasks.
-        is_taken = tasks != "*" and any(number in commands or number >= (ntasks or number + 1) for number in numbers)
-        if is_taken or not argv:
-            raise CommandError(f"error: Line {row} of configuration file {path} invalid")
-        for index, number in enumerate(numbers):
-            words = [word.replace("%t", str(number)).replace("%o", str(index)) for word in argv]
-            commands.setdefault(number, tuple(words))
-    for number in range(ntasks or max(commands, default=0) + 1):
-        if number not in commands:
-            raise CommandError(f"error: Configuration file {path} invalid, no record for task id {number}")
-    return [commands[number] for number in sorted(commands)]
-
-
-def list_tasks(
-    state: StateDirectory,
-    parts: Sequence[PlacedPart],
-    environ: Mapping[str, str],
-    commands: Sequence[tuple[str, ...]] = (),
-) -> Iterator[TaskSpec]:
-    """Yield all tasks of a step by part and node; numbers continue from part to part.
-
-    `commands` are the programs of the tasks; without them, all tasks of a part have the program of its options.
-    """
+def list_tasks(state: StateDirectory, parts: Sequence[PlacedPart], environ: Mapping[str, str]) -> Iterator[TaskSpec]:
+    """Yield all tasks of a step by part and node; numbers continue from part to part."""
     step = merge_step_parts([part.step for part in parts])
     nodes = iter(enumerate(step.tasks))
     for part, shared in zip(parts, shared_environs(state, parts, environ), strict=True):
@@ -201,5 +153,4 @@ def list_tasks(
                 variables = task_environ(
                     shared, step, state.settings, (node, local), visible_gpus(devices, bind, local)
                 )
-                argv = commands[number] if commands else part.options.command
-                yield TaskSpec(number, node, local, argv, variables)
+                yield TaskSpec(number, node, local, part.options.command, variables)

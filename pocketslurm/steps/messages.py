@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from typing import TYPE_CHECKING
 
 from hpc_kit.slurm.option_values import fold_indices
-from pocketslurm.processes import write_slurmstepd_error
 from pocketslurm.resources import OUT_OF_MEMORY
 
 if TYPE_CHECKING:
@@ -42,12 +40,6 @@ class SrunMessages:
         """Print warnings about options; -Q does not silence them."""
         for line in lines:
             write_stderr(f"srun: {line}\n")
-
-    def cancelled(self, step: str, node: str, why: str) -> None:
-        """Print the message of slurmstepd about a cancelled step."""
-        cause = f" DUE TO {why}" if why else ""
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-        write_slurmstepd_error(f"*** STEP {step} ON {node} CANCELLED AT {stamp}{cause} ***")
 
     def _say(self, level: int, text: str) -> None:
         if self.verbosity >= level:

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS
 from pocketslurm.distribution import distribute_tasks
-from pocketslurm.errors import CommandError
+from pocketslurm.errors import INVALID_GRES, NOT_AVAILABLE, CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pocketslurm.queue.records import Job, Step
     from pocketslurm.steps.request import StepRequest
-
-
-NO_GPUS = "Invalid generic resource (gres) specification"
 
 
 class StepPlacement(NamedTuple):
@@ -83,13 +80,13 @@ def _node(job: Job, index: int, steps: Sequence[Step], request: StepRequest) -> 
 def _check_names(request: StepRequest, nodes: Sequence[StepNode]) -> None:
     names = {node.name for node in nodes}
     if not set(request.hosts) <= names:
-        raise CommandError(denied=NO_SUCH_NODES)
+        raise CommandError(denied=NOT_AVAILABLE)
     if request.gpus.is_positive and not any(node.gpus for node in nodes):
-        raise CommandError("error: Step requested GRES but job doesn't have GRES", denied=NO_GPUS)
+        raise CommandError("error: Step requested GRES but job doesn't have GRES", denied=INVALID_GRES)
     if max(request.mem_per_node, request.mem_per_cpu) > max(node.mem for node in nodes):
         raise CommandError(denied=NO_MEMORY)
     if (request.gpus.per_node or 0) > max(len(node.gpus) for node in nodes):
-        raise CommandError(denied=NO_GPUS)
+        raise CommandError(denied=INVALID_GRES)
 
 
 def _is_usable(request: StepRequest, node: StepNode) -> bool:
@@ -145,17 +142,16 @@ def _deal_gpus(request: StepRequest, chosen: Sequence[StepNode], tasks: Sequence
             count = min(len(node.free_gpus), left + later)
             left -= count
         if count > len(node.gpus):
-            raise CommandError(denied=NO_GPUS)
+            raise CommandError(denied=INVALID_GRES)
         if count > len(node.free_gpus):
             raise NoRoomNow
         dealt.append(list(node.free_gpus[:count]))
     if left:
-        raise NoRoomNow if left <= sum(node.blocked for node in chosen) else CommandError(denied=NO_GPUS)
+        raise NoRoomNow if left <= sum(node.blocked for node in chosen) else CommandError(denied=INVALID_GRES)
     return dealt
 
 
 TOO_MANY_CPUS = "More processors requested than permitted"
-NO_SUCH_NODES = "Requested node configuration is not available"
 NO_MEMORY = "Memory required by task is not available"
 
 
@@ -187,7 +183,7 @@ def choose(request: StepRequest, nodes: Sequence[StepNode], usable: dict[str, St
         picked, left = [], picked
     least = _least_nodes(request, nodes)
     if len(picked) + len(left) < least:
-        raise NoRoomNow if blocked else CommandError(denied=NO_SUCH_NODES)
+        raise NoRoomNow if blocked else CommandError(denied=NOT_AVAILABLE)
     idle = [node for node in left if not node.steps] if request.relative is None else []
     more = least - len(picked)
     if more > 0:
@@ -205,7 +201,7 @@ def _named_nodes(request: StepRequest, usable: dict[str, StepNode], blocked: int
     if len(names) < len(set(request.hosts)):
         raise NoRoomNow if blocked else CommandError(denied=NO_MEMORY)
     if len(names) > request.max_nodes:
-        raise CommandError(denied=NO_SUCH_NODES)
+        raise CommandError(denied=NOT_AVAILABLE)
     return [usable[name] for name in names]
 
 
@@ -245,7 +241,7 @@ def _fill(
         if node not in picked:
             picked.append(node)
     if request.cpu_count > sum(node.free_cpus for node in picked):
-        raise _shortage(request, picked, blocked, NO_SUCH_NODES)
+        raise _shortage(request, picked, blocked, NOT_AVAILABLE)
     return [node for node in nodes if node in picked]
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import signal
-import sqlite3
 import time
 from typing import TYPE_CHECKING
 
 from pocketslurm import processes, resources
 from pocketslurm.exit_status import step_state
-from pocketslurm.queue.messages import wake
 from pocketslurm.queue.state import now
 from pocketslurm.resources import OUT_OF_MEMORY, OomCounter
 from pocketslurm.steps.messages import TaskExits, format_tasks, highest_exit_code
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 
     from pocketslurm.pmi.server import PmiServer
     from pocketslurm.queue.messages import SrunInbox
-    from pocketslurm.queue.records import Job, Step
+    from pocketslurm.queue.records import Step
     from pocketslurm.queue.state import StateDirectory
     from pocketslurm.steps.messages import SrunMessages
     from pocketslurm.steps.task_io import StepStreams
@@ -52,7 +49,6 @@ class RunningStep:
         created: The parts of the step, each with its pipe for orders.
         policy: The policy for bad exits, time limits and signals.
         messages: Prints messages of srun.
-        on_part_end: Called with each part that ends before other parts.
 
     Attributes:
         parts: Its parts, one for each component.
@@ -63,12 +59,10 @@ class RunningStep:
         created: Sequence[tuple[Step, SrunInbox]],
         policy: StepPolicy,
         messages: SrunMessages,
-        on_part_end: Callable[[RunningPart], None],
     ) -> None:
         self.step = merge_step_parts([step for step, _ in created])
         self._policy = policy
         self._messages = messages
-        self._on_part_end = on_part_end
         self._timers = Timers()
         self.parts: list[RunningPart] = []
         for each in created:
@@ -170,15 +164,9 @@ class RunningStep:
             self.part(ended[0][0]).ended(self.step.nodes[node], tasks, status)
             if status and not was_bad and self._policy.kill_bad_exit:
                 self._terminate()
-        if ended and self._running and self._is_over(part := self.part(ended[0][0])):
-            self._on_part_end(part)
         if first and self._policy.max_wait:
             self._timers.set("wait", self._policy.max_wait, self._on_max_wait)
         self._finish_if_over()
-
-    def _is_over(self, part: RunningPart) -> bool:
-        """Return whether all tasks of a part have ended and are reported."""
-        return not part.running and not any(part.has(task) for task, _ in self._ended)
 
     def _terminate(self) -> None:
         """Send SIGTERM to the step because of --kill-on-bad-exit."""
@@ -359,33 +347,11 @@ class Timers:
             action()
 
 
-class StepRecorder:
-    """The records of one running step of this job, or of any component of it."""
-
-    def __init__(self, state: StateDirectory, job: Job) -> None:
-        self._state = state
-        self._job = job
-        self._done: set[int] = set()
-
-    def record_part(self, part: RunningPart) -> None:
-        """Record a part that ends before other parts; if that fails now, `record_step` records it."""
-        with contextlib.suppress(OSError, sqlite3.Error):
-            self._end(part)
-            self._done.add(part.index)
-        self._state.close()
-
-    def record_step(self, parts: Iterable[RunningPart]) -> None:
-        """Record the remaining parts; the first one gets the resource use of all."""
-        used = resources.children_usage()._asdict()
-        for part in parts:
-            if part.index not in self._done:
-                self._end(part)
-            if part.index == 0:
-                self._state.update_step(part.step, **used)
-
-    def _end(self, part: RunningPart) -> None:
+def record_end(state: StateDirectory, parts: Iterable[RunningPart]) -> None:
+    """Record the end of a step; its first part gets the resource use of all."""
+    used = resources.children_usage()._asdict()
+    for part in parts:
         status = part.exits.status or 0
-        termination = "TIMEOUT" if part.termination.timed_out else step_state(status)
-        self._state.update_step(part.step, state=termination, exit_code=status, end_time=now())
-        if self._job.het_job_id is not None:  # a component that was cancelled is over now
-            wake(self._state.directory, self._job.leader_id)
+        name = "TIMEOUT" if part.termination.timed_out else step_state(status)
+        state.update_step(part.step, state=name, exit_code=status, end_time=now(), **used)
+        used = {}

@@ -7,11 +7,11 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from pocketslurm import processes
-from pocketslurm.errors import CommandError
+from pocketslurm.errors import JOB_OVER, CommandError
 from pocketslurm.queue.messages import SrunInbox
 from pocketslurm.queue.records import BATCH_STEP
 from pocketslurm.queue.state import now
-from pocketslurm.steps.allocation import BUSY, OVER, Busy, Interrupted, interruptible
+from pocketslurm.steps.allocation import BUSY, Busy, Interrupted, interruptible
 from pocketslurm.steps.placement import NoRoomNow, place_step
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def create_step(
                 time.sleep(_LOOK_SECONDS)
     except Interrupted as interrupted:
         messages.info(f"Cancelled pending job step with signal {interrupted.number}")
-        raise _unable(CommandError(denied=OVER), job_id) from None
+        raise _unable(CommandError(denied=JOB_OVER), job_id) from None
     if reminder:
         messages.info(f"Step created for job {job_id}")
     return created
@@ -118,7 +118,7 @@ def _placed(state: StateDirectory, part: PendingPart) -> Step:
     """Return a part with its nodes."""
     job = state.job(part.job.job_id)
     if job is None or job.state != "RUNNING" or job.attempt != part.job.attempt:
-        raise CommandError(denied=OVER)
+        raise CommandError(denied=JOB_OVER)
     others = [
         step
         for step in state.steps(job.job_id)

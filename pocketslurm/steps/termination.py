@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-from pocketslurm.processes import kill, terminate
+from pocketslurm.processes import kill, terminate, write_cancellation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -132,4 +132,4 @@ class StepTermination:
         """Print the message of slurmstepd once."""
         if not self._announced:
             self._announced = True
-            self._messages.cancelled(self.name, self._node, why)
+            write_cancellation(f"STEP {self.name} ON {self._node}", why)

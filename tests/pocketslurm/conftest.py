@@ -91,6 +91,13 @@ class Slurm:
         assert job is not None
         return job
 
+    def jobs(self) -> list[Job]:
+        """Return the records of all jobs."""
+        state = self.state()
+        jobs = state.jobs()
+        state.close()
+        return jobs
+
     def until(self, job_id: int, *states: str, seconds: float = PATIENCE) -> Job:
         """Wait until a job is in one of these states and, if the state is final, has no process left."""
 

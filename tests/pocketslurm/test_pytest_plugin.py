@@ -13,6 +13,7 @@ import pytest
 
 from pocketslurm.pytest_plugin import PocketSlurm, find_processes
 from tests.conftest import ROOT
+from tests.pocketslurm.conftest import wait_for
 
 PLUGIN = "pocketslurm.pytest_plugin"
 ARGV = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", PLUGIN]
@@ -47,9 +48,32 @@ def test_a_job_that_fails(pocketslurm: PocketSlurm, tmp_path: Path) -> None:
     assert (job.id, job.state, job.exit_code, job.output, job.error) == (1, "FAILED", 3, "1\n", "1\n")
 
 
+@pytest.mark.parametrize(
+    ("command", "exit_code"), [("exit 137", 137), ("kill -TERM $$", 143), ("sleep 60", 143), ("true", 0)]
+)
+def test_the_exit_code_of_a_script(pocketslurm: PocketSlurm, tmp_path: Path, command: str, exit_code: int) -> None:
+    job = pocketslurm.submit("--output", tmp_path / "log", "--wrap", command)
+    if command == "sleep 60":
+        subprocess.run(["scancel", str(job.id)], check=True)
+    assert job.wait().exit_code == exit_code
+
+
 def test_an_array(pocketslurm: PocketSlurm, tmp_path: Path) -> None:
     job = pocketslurm.run("--array=0-2", "-o", tmp_path / "%a.log", "--wrap", "echo $SLURM_ARRAY_TASK_ID")
-    assert (job.state, sorted(job.output.split())) == ("COMPLETED", ["0", "1", "2"])
+    assert (job.state, job.output) == ("COMPLETED", "0\n1\n2\n")
+
+
+def test_a_process_without_standard_error_belongs_to_the_queue(pocketslurm: PocketSlurm, tmp_path: Path) -> None:
+    pocketslurm.submit("--output=/dev/null", "--wrap", f"exec 2>&-; echo $$ >{tmp_path}/pid; exec sleep 60")
+    pid = wait_for(lambda: (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else "")
+    assert int(pid) in find_processes(pocketslurm.folder)
+
+
+def test_a_job_that_waits_forever_fails_the_test_with_the_reason(pocketslurm: PocketSlurm) -> None:
+    job = pocketslurm.submit("--begin=now+1hour", "--wrap=true")
+    wait_for(lambda: "BeginTime" in subprocess.run(["squeue"], capture_output=True, text=True).stdout)
+    with pytest.raises(pytest.fail.Exception, match=r"job 1 is PENDING \(BeginTime\) after 0 s"):
+        job.wait(timeout=0)
 
 
 def test_a_job_that_sbatch_refuses_fails_the_test(pocketslurm: PocketSlurm) -> None:
@@ -61,7 +85,7 @@ def test_a_job_that_does_not_end_fails_the_test(pocketslurm: PocketSlurm, tmp_pa
     job = pocketslurm.submit("-o", tmp_path / "log", "--wrap", "echo begun; sleep 60")
     while not job.output:
         time.sleep(0.1)
-    with pytest.raises(pytest.fail.Exception, match=r"job 1 is RUNNING after 0.2 s; its output:\nbegun"):
+    with pytest.raises(pytest.fail.Exception, match=r"job 1 is RUNNING \(None\) after 0.2 s; its output:\nbegun"):
         job.wait(timeout=0.2)
 
 

@@ -400,6 +400,17 @@ def test_elements_of_an_array_ask_the_controller_once(run: Run, project: Path, *
     assert (project / "asked").read_text() == "asked\n"
 
 
+def test_an_element_of_an_array_does_not_write_to_a_file_that_other_elements_read(run: Run, project: Path) -> None:
+    faster = f'echo all >"$HPC_KIT_RUN/../.signals-7"; ln "$HPC_KIT_RUN/../.signals-7" {project}/read'
+    (project / "bin" / "scontrol").write_text(f"#!/bin/bash\n{faster}\n")
+    numbers = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1"}
+    done = run("true", set={"resources.array": "1-2"}, **numbers)
+    assert (done.returncode, done.stderr) == (0, "")
+    (known,) = (project / "runs").rglob(".signals-7*")
+    assert known.read_text() == "tasks\n"
+    assert (project / "read").read_text() == "all\n"
+
+
 @pytest.mark.parametrize("standalone", [False, True])
 def test_a_simple_script_starts_the_tasks_and_ends_like_srun(run: Run, project: Path, *, standalone: bool) -> None:
     program = 'echo "${RANK-none} ${MASTER_ADDR-none}" >met-$SLURM_PROCID; exit 3'

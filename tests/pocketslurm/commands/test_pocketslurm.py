@@ -70,8 +70,8 @@ def test_any_command_of_slurm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "status", "text"),
     [
-        ([], 2, "usage: pocketslurm {path|info|run|reference|sacct|"),
-        (["paths"], 2, "usage: pocketslurm {"),
+        ([], 2, "Usage: pocketslurm COMMAND [OPTIONS]\n"),
+        (["paths"], 2, "pocketslurm: error: no such command: paths\n"),
         (["path", "--nodes=3"], 2, "pocketslurm: unrecognized option '--nodes=3'\n"),
         (["path", "here"], 2, "pocketslurm: error: unexpected argument: here\n"),
         (["run"], 2, "pocketslurm: error: no command to run\n"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pocketslurm.commands.reference import text
 from pocketslurm.option_support import SBATCH_SUPPORT
+from tests.embedded_page import text
 
 
 def test_every_option_and_column_has_its_row() -> None:

@@ -71,8 +71,8 @@ def test_after_scancel_the_command_continues_and_its_steps_end(slurm: Slurm) -> 
 
 
 def test_killing_salloc_ends_the_job(slurm: Slurm) -> None:
-    process = slurm.start("salloc", "sleep", "100")
-    wait_for(lambda: slurm.check_output("squeue", "-h", "-o", "%T") == "RUNNING\n" or None)
+    process = slurm.start("salloc", "bash", "-c", "touch up; exec sleep 100")
+    wait_for((slurm.folder / "up").exists)
     process.kill()
     process.wait()
     slurm.until(1, "COMPLETED", "FAILED", "CANCELLED")

@@ -329,6 +329,14 @@ def test_other_commands_of_scontrol(queue: Slurm) -> None:
             SUSPEND,
         ),
         (
+            ("wait_job", "1"),
+            "scontrol: wait_job is not supported by the embedded Slurm: nodes need no boot\n",
+        ),
+        (
+            ("show", "topology"),
+            "scontrol: show topology is not supported by the embedded Slurm: all nodes are this machine\n",
+        ),
+        (
             ("update", "NodeName=n1", "State=drain"),
             "scontrol: update NodeName is not supported by the embedded Slurm: nodes are always up\n",
         ),
@@ -401,6 +409,21 @@ def test_nodes_and_partitions(make_slurm: Callable[..., Slurm]) -> None:
     assert slurm.check_output("sinfo", "--version") == "slurm 22.05.8\n"
 
 
+def test_the_type_of_gpus_is_shown_everywhere(make_slurm: Callable[..., Slurm]) -> None:
+    slurm = make_slurm(nodes="n1", gpus=2, gpu_type="a100")
+    assert slurm.check_output("sinfo", "-h", "-o", "%G") == "gpu:a100:2\n"
+    assert "   Gres=gpu:a100:2\n" in slurm.check_output("scontrol", "show", "node")
+
+
+def test_the_format_of_times_can_be_chosen(queue: Slurm) -> None:
+    seconds = {"SLURM_TIME_FORMAT": "%s"}
+    started = int(queue.job(1).start_time)
+    assert queue.check_output("squeue", "-h", "-j1", "-o%S", env=seconds) == f"{started}\n"
+    assert queue.check_output("sacct", "-nPX", "-j1", "-oStart", env=seconds) == f"{started}\n"
+    standard = queue.check_output("squeue", "-h", "-j1", "-o%S", env={"SLURM_TIME_FORMAT": "standard"})
+    assert re.fullmatch(f"{STAMP}\n", standard)
+
+
 def test_sinfo_refuses_wrong_options(slurm: Slurm) -> None:
     expected = "sinfo: unrecognized option '--foo'\nTry \"sinfo --help\" for more information\n"
     assert slurm.refused("sinfo", "--foo") == (1, expected)
@@ -435,7 +458,9 @@ def test_every_column_of_sinfo_has_a_value(slurm: Slurm) -> None:
 
 @pytest.mark.parametrize("command", ["sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo"])
 def test_every_command_has_a_help(slurm: Slurm, command: str) -> None:
-    assert command in slurm.check_output(command, "--help")
+    text = slurm.check_output(command, "--help")
+    assert command in text
+    assert "-V, --version" in text or command == "scontrol"
 
 
 def test_an_unknown_command_is_refused(slurm: Slurm) -> None:
@@ -450,7 +475,7 @@ def test_an_unknown_command_is_refused(slurm: Slurm) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("usage: pocketslurm {path|info|run|reference|sacct|")
+    assert done.stderr.startswith("pocketslurm: error: no such command: sview\n")
 
 
 def test_times_are_never_truncated_on_the_right(slurm: Slurm) -> None:

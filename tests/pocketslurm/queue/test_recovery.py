@@ -31,11 +31,15 @@ WAITS = "echo $$ > pid; echo run ${SLURM_RESTART_COUNT-0}; while [ ! -e go ]; do
 
 
 def controller(slurm: Slurm) -> int:
-    state = slurm.state()
-    name = state.meta("controller") or ""
-    state.close()
-    assert processes.is_alive(name)
-    return processes.pid_of(name)
+    """Return the pid of the controller when it has registered."""
+
+    def registered() -> str:
+        state = slurm.state()
+        name = state.meta("controller") or ""
+        state.close()
+        return name if processes.is_alive(name) else ""
+
+    return processes.pid_of(wait_for(registered))
 
 
 def supervisor(slurm: Slurm, job_id: int) -> int:
@@ -86,6 +90,44 @@ def test_a_disk_that_is_full_for_some_time_ends_no_job(slurm: Slurm, monkeypatch
     assert [supervised._is_done() for _ in range(5)] == [False, False, False, False, True]
 
 
+def test_the_time_to_sigkill_does_not_depend_on_the_clock(
+    make_slurm: Callable[..., Slurm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = make_slurm(kill_wait=0)
+    job = slurm.submit("true")
+    slurm.until(job, "COMPLETED")
+    monkeypatch.setattr("pocketslurm.queue.supervisor.messages.WakeupPipe", Mock())
+    supervised = Supervisor(slurm.state(), slurm.job(job))
+    kill = Mock()
+    monkeypatch.setattr(supervised, "_kill", kill)
+    supervised._end("")
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    supervised._has_ended()
+    kill.assert_called_once_with()
+
+
+def test_a_transaction_that_cannot_be_committed_is_rolled_back(tmp_path: Path) -> None:
+    state = StateDirectory.open({STATE_VARIABLE: str(tmp_path)})
+    state.execute("PRAGMA foreign_keys = ON")
+    state.execute("CREATE TABLE child (parent INTEGER REFERENCES jobs (job_id) DEFERRABLE INITIALLY DEFERRED)")
+    with pytest.raises(sqlite3.IntegrityError), state.transaction():
+        state.execute("INSERT INTO child VALUES (1)")
+    with state.transaction():
+        assert state.next_job_id() == 1
+
+
+def test_an_error_that_ends_a_transaction_is_the_one_that_is_reported(tmp_path: Path) -> None:
+    state = StateDirectory.open({STATE_VARIABLE: str(tmp_path)})
+
+    def fill_the_disk() -> None:
+        with state.transaction():
+            state.execute("ROLLBACK")  # as SQLite itself does then
+            raise sqlite3.OperationalError("database or disk is full")
+
+    with pytest.raises(sqlite3.OperationalError, match="disk is full"):
+        fill_the_disk()
+
+
 def test_jobs_run_on_without_their_controller(slurm: Slurm) -> None:
     first = slurm.submit(WAITS)
     supervisor(slurm, first)
@@ -125,7 +167,38 @@ def test_a_job_without_its_supervisor_that_must_not_be_requeued_is_a_node_failur
     assert job.end_time > 0
     assert "DUE TO NODE FAILURE" in slurm.log(f"slurm-{job_id}.out")
     assert slurm.check_output("sacct", "-nPX", "-o", "State", "-j", str(job_id)) == "NODE_FAIL\n"
+    assert list((slurm.directory / "jobs").iterdir()) == []
     wait_for(lambda: not slurm.processes())
+
+
+def test_an_order_to_a_killed_supervisor_does_not_reach_the_next_start(slurm: Slurm) -> None:
+    job_id = slurm.submit(WAITS)
+    watcher = supervisor(slurm, job_id)
+    os.kill(watcher, signal.SIGSTOP)
+    slurm.check_output("scontrol", "requeue", str(job_id))
+    os.kill(watcher, signal.SIGKILL)
+    wait_for(lambda: "run 1" in slurm.log(f"slurm-{job_id}.out"))
+    (slurm.folder / "go").touch()
+    assert slurm.until(job_id, "COMPLETED").restart_count == 1
+
+
+def test_the_shell_of_salloc_survives_the_supervisor(slurm: Slurm) -> None:
+    salloc = slurm.start("salloc", "-n1", "bash", "-c", f"{WAITS} >/dev/null; exit 7")
+    job_id = wait_for(lambda: next((job.job_id for job in slurm.jobs() if job.supervisor and slurm.log("pid")), 0))
+    os.kill(supervisor(slurm, job_id), signal.SIGKILL)
+    slurm.until(job_id, "NODE_FAIL")
+    (slurm.folder / "go").touch()
+    salloc.communicate(timeout=20)
+    assert salloc.returncode == 7
+
+
+@pytest.mark.parametrize("command", [["sbatch", "--wait", "--wrap=true"], ["srun", "true"]])
+def test_a_command_that_waits_for_its_job_restarts_a_killed_controller(slurm: Slurm, command: list[str]) -> None:
+    waiting = slurm.start(command[0], "--begin=now+2", *command[1:])
+    wait_for(slurm.jobs)
+    os.kill(controller(slurm), signal.SIGKILL)
+    waiting.communicate(timeout=20)
+    assert waiting.returncode == 0
 
 
 def test_the_next_command_recovers_after_all_processes_were_killed(slurm: Slurm) -> None:

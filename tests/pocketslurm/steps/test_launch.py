@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketslurm.errors import CommandError
 from pocketslurm.queue import messages
-from pocketslurm.steps.launch import exported_environ, read_multi_prog
+from pocketslurm.steps.launch import exported_environ
 
 # --export
 
@@ -33,53 +32,6 @@ from pocketslurm.steps.launch import exported_environ, read_multi_prog
 )
 def test_variables_passed_on_by_export(export: str | None, expected: dict[str, str]) -> None:
     assert exported_environ({"A": "1", "B": "2", "SLURM_X": "3"}, export) == expected
-
-
-# --multi-prog
-
-
-def programs(folder: Path, text: str, ntasks: int | None) -> list[tuple[str, ...]]:
-    (folder / "programs").write_text(text)
-    return read_multi_prog(str(folder / "programs"), ntasks)
-
-
-@pytest.mark.parametrize(
-    ("text", "ntasks", "commands"),
-    [
-        ("0 a\n1-2 b\n", 3, [("a",), ("b",), ("b",)]),
-        ("# comment\n\n0,2 a x\n1 b\n", 3, [("a", "x"), ("b",), ("a", "x")]),
-        ("0 a\n* b\n", 3, [("a",), ("b",), ("b",)]),
-        ("2,0 a %t:%o\n1 b\n", 3, [("a", "0:1"), ("b",), ("a", "2:0")]),
-        ("0 a 'b c' \\\n d\n", 1, [("a", "b c", "d")]),
-        ("0-3 a\n", None, [("a",)] * 4),
-    ],
-)
-def test_the_program_of_each_task(
-    tmp_path: Path, text: str, ntasks: int | None, commands: list[tuple[str, ...]]
-) -> None:
-    assert programs(tmp_path, text, ntasks) == commands
-
-
-@pytest.mark.parametrize(
-    ("text", "ntasks", "message"),
-    [
-        ("0 a\n", 2, "Configuration file {} invalid, no record for task id 1"),
-        ("0-2 a\n", 2, "Line 1 of configuration file {} invalid"),
-        ("0-1 a\n1 b\n", 2, "Line 2 of configuration file {} invalid"),
-        ("x a\n", 1, "Line 1 of configuration file {} invalid"),
-        ("0\n", 1, "Line 1 of configuration file {} invalid"),
-        ("0 'a\n", 1, "Line 1 of configuration file {} invalid"),
-    ],
-)
-def test_a_malformed_file_of_programs_is_refused(tmp_path: Path, text: str, ntasks: int, message: str) -> None:
-    with pytest.raises(CommandError) as caught:
-        programs(tmp_path, text, ntasks)
-    assert caught.value.lines == (f"error: {message.format(tmp_path / 'programs')}",)
-
-
-def test_a_missing_file_of_programs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="Could not open multi_prog config file"):
-        read_multi_prog(str(tmp_path / "missing"), 1)
 
 
 # Orders

@@ -103,7 +103,7 @@ def test_unknown_options_and_wrong_values_are_refused(line: str, output: str, st
 REFUSED = {
     "--container=x": "container", "--debugger-test": "debugger-test",
     "-B1:1:1": "extra-node-info", "--gpus-per-socket=gpu:1": "gpus-per-socket",
-    "--interactive": "interactive", "-Z": "no-allocate", "--task-epilog=x": "task-epilog",
+    "--interactive": "interactive", "--multi-prog": "multi-prog", "-Z": "no-allocate", "--task-epilog=x": "task-epilog",
     "--task-prolog=x": "task-prolog", "--prolog=x": "prolog", "--epilog=x": "epilog",
     "--test-only": "test-only", "--nodefile=x": "nodefile", "--uid=x": "uid", "--gid=x": "gid",
 }  # fmt: skip

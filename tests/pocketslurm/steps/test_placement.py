@@ -6,13 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketslurm.errors import CommandError
+from pocketslurm.errors import INVALID_GRES, NOT_AVAILABLE, CommandError
 from pocketslurm.queue.records import Job, Step
 from pocketslurm.steps.options import read_options
 from pocketslurm.steps.placement import (
-    NO_GPUS,
     NO_MEMORY,
-    NO_SUCH_NODES,
     TOO_MANY_CPUS,
     NoRoomNow,
     StepPlacement,
@@ -127,10 +125,10 @@ def test_steps_share_the_memory_of_the_job() -> None:
         ("-N1 -n5", TOO_MANY_CPUS),
         ("-N1 -n1 -c5", TOO_MANY_CPUS),
         ("-N2 -n3 -c3", TOO_MANY_CPUS),
-        ("-N1 -n1 -w n9", NO_SUCH_NODES),
+        ("-N1 -n1 -w n9", NOT_AVAILABLE),
         ("-N1 -n1 --mem=2G", NO_MEMORY),
-        ("-N1 -n1 --gpus=1", NO_GPUS),
-        ("-N1 -n1 --gres=gpu:1", NO_GPUS),
+        ("-N1 -n1 --gpus=1", INVALID_GRES),
+        ("-N1 -n1 --gres=gpu:1", INVALID_GRES),
     ],
 )
 def test_a_step_that_never_fits_is_refused(line: str, words: str) -> None:
@@ -177,7 +175,7 @@ def test_gpus_of_other_steps_are_not_allocated_again() -> None:
     assert placed("-N1 -n1 --exact --gpus=1", taken, job=JOB).gpus == [[3]]
     with pytest.raises(NoRoomNow):
         placed("-N1 -n1 --exact --gpus-per-node=2", taken, job=JOB)
-    with pytest.raises(CommandError, match=NO_GPUS.replace("(", r"\(").replace(")", r"\)")):
+    with pytest.raises(CommandError, match=INVALID_GRES.replace("(", r"\(").replace(")", r"\)")):
         placed("-N1 -n1 --exact --gpus-per-node=3", taken, job=JOB)
 
 

@@ -388,9 +388,3 @@ def test_the_end_of_a_step_is_recorded(running_job: RunningJob) -> None:
     assert (before + 1, step.name, step.state, os.waitstatus_to_exitcode(step.exit_code)) == (
         step.step_id + 2, "named", "FAILED", 4,
     )  # fmt: skip
-
-
-def test_multi_prog_gives_each_task_its_own_program(running_job: RunningJob) -> None:
-    (running_job.folder / "multi").write_text("0 echo master %t\n1-2 echo worker %t of %o\n* echo rest %t\n")
-    output = running_job.srun("-N2", "-n4", "-l", "--multi-prog", "multi")
-    assert output.out == ["0: master 0", "1: worker 1 of 0", "2: worker 2 of 1", "3: rest 3"]
