@@ -59,7 +59,7 @@ def main() -> None:
     if cuda:
         torch.cuda.set_device(device)
     if "RANK" in os.environ:
-        dist.init_process_group(backend, init_method="env://")
+        dist.init_process_group(backend, device_id=device if cuda else None)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     rank, ranks = dist.get_rank(), dist.get_world_size()

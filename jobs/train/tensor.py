@@ -42,7 +42,7 @@ def split_matrices(model: GPT, mesh: DeviceMesh, *, sequence_parallel: bool = Fa
     """Replace the matrices of a model, or of a stage, by this rank's columns and rows."""
     stream = Shard(1) if sequence_parallel else Replicate()
     columns, rows = ColwiseParallel(input_layouts=stream), RowwiseParallel(output_layouts=stream)
-    # Query, key and value read one DTensor, so the ranks exchange it and its gradient once and not for each of the three.
+    # Query, key and value read the same DTensor, so the ranks exchange it and its gradient once, not three times.
     shared_input = PrepareModuleInput(input_layouts=stream, desired_input_layouts=Replicate())
     plan: dict[str, ParallelStyle] = {}
     for name in model.layers:
