@@ -88,17 +88,20 @@ def _prefers_margin(first: Plan, safe: Plan | None, limit: float) -> bool:
     if safe is first:
         return False
     share = first.memory.total / limit
-    full = f"{describe_layout(first.layout)} fills {share:.0%} of what can be filled of a GPU, and may not fit;\n"
+    full = f"{describe_layout(first.layout)} needs {share:.0%} of the usable memory of a GPU and may not fit;\n"
     if safe is None:
-        echo(f"warning: {full}it is written, for no layout leaves more room: try it before a long wait", err=True)
+        echo(f"warning: {full}it is written because no layout leaves a margin: try it before a long wait", err=True)
         return False
     more = safe.time.total / first.time.total - 1
     if more < _MAX_SLOWDOWN:
-        echo(f"{full}written is {describe_layout(safe.layout)}, which surely does: {more:.1%} more time", err=True)
+        echo(
+            f"{full}written instead: {describe_layout(safe.layout)}, which has a margin and takes {more:.1%} more time",
+            err=True,
+        )
         return True
     echo(
-        f"warning: {full}it is written, for {describe_layout(safe.layout)}, which surely does, takes {more:.1%} more"
-        " time",
+        f"warning: {full}it is written because {describe_layout(safe.layout)}, which has a margin, takes {more:.1%}"
+        " more time",
         err=True,
     )
     return False
@@ -113,7 +116,7 @@ def _note_time_limit(plan: Plan, base: Job, path: Path, tokens: float) -> None:
     if days < _SHORT_TRAINING_DAYS:
         return
     echo(
-        f"{tokens:.3g} tokens take {days:.3g} days, and one job has {limit}: with checkpoints, several in a chain,\n"
+        f"{tokens:.3g} tokens take {days:.3g} days, longer than one job may run ({limit}). Submit a chain of jobs:\n"
         f"hpc-kit submit {path} {path} --chain=afterany",
         err=True,
     )
@@ -124,36 +127,36 @@ def _note_shipped_program(
 ) -> None:
     """Print how the written job differs from the planned one: its command, its model, its time limit."""
     model = answer.plans[0].layout.model
-    lines = [] if only else [f"its command is that of job {chosen.name}: name your own behind --, or edit {path}"]
+    lines = [] if only else [f"it runs the program of job {chosen.name}: write your own after --, or edit {path}"]
     if job.model.parameters != model.parameters:
         lines.append(
-            f"its model has {job.model.parameters:.3g} parameters (a GPT of bytes, without grouped keys or SwiGLU): "
-            f"it is not {model.name}"
+            f"the program trains a byte-level GPT of {job.model.parameters:.3g} parameters, without grouped keys or "
+            f"SwiGLU, and not {model.name}"
         )
     if steps is not None:
-        lines.append(f"its limit, {job.resources.time}, is for {steps} steps of {chosen.plan.time.total:.4g} s")
+        lines.append(f"its time limit of {job.resources.time} covers {steps} steps of {chosen.plan.time.total:.4g} s")
     echo(";\n".join(lines), err=True)
 
 
 def _no_program_error(answer: SearchResult, program: str, path: Path) -> SpecError:
     first = answer.plans[0].layout
     return SpecError(
-        f"{program} can do none of these layouts"
+        f"{program} supports none of these layouts"
         if program
-        else "no program of jobs/train can do any of these layouts",
+        else "no program of jobs/train supports any of these layouts",
         found=f"{describe_layout(first)}, {first.precision}, and {len(answer.plans) - 1} others",
-        remedy=f"your own behind --: hpc-kit plan ... --write {path} -- python train.py",
+        remedy=f"write your own program after --: hpc-kit plan ... --write {path} -- python train.py",
     )
 
 
 def _note_rank_of_layout(answer: SearchResult, chosen: SupportedPlan, program: str) -> None:
     """Print which layout is the first that a program supports, and how much slower it is."""
     best, plan = answer.plans[0], chosen.plan
-    none = f"{program} cannot do" if program else "no program of jobs/train can do"
+    none = f"{program} does not support" if program else "no program of jobs/train supports"
     more = plan.time.total / best.time.total - 1
     echo(
         f"{none} the first layout, {describe_layout(best.layout)};\n"
-        f"the first that {'it' if program else 'one of them'} can do is number {chosen.rank} of {len(answer.plans)}, "
+        f"the first supported one is number {chosen.rank} of {len(answer.plans)}, "
         f"{describe_layout(plan.layout)}: {plan.time.total:.4g} s a step, {more:.1%} more",
         err=True,
     )

@@ -85,9 +85,9 @@ def print_report(report: PlanReport) -> None:
     for note in target.notes:
         print_wrapped(f"note    {note}")
     shown = report.shown
-    echo(f"\nlayouts, the fastest of each set of degrees ({answer.layout_count} looked at, {len(answer.plans)} fit)")
+    echo(f"\nlayouts, the fastest of each set of degrees ({answer.layout_count} examined, {len(answer.plans)} fit)")
     _print_table(
-        (*_DEGREES, "step s", "tok/s", "MFU", "sure", "GiB", "bubble"),
+        (*_DEGREES, "step s", "tok/s", "MFU", "error", "GiB", "bubble"),
         [_time_row(plan) for plan in shown],
     )
     echo("\nseconds of communication in a step that computation does not hide")
@@ -156,11 +156,11 @@ def _print_margin(answer: SearchResult, limit: float, error: float) -> None:
     if safe is first:
         return
     share = first.memory.total / limit
-    other = "no layout leaves that much room"
+    other = "no layout leaves a margin"
     if safe is not None:
         more = safe.time.total / first.time.total - 1
-        other = f"with that much room: {describe_layout(safe.layout)}, {more:.1%} slower"
-    print_wrapped(f"the first fills {share:.0%} of what can be filled, and may not fit; {other}")
+        other = f"the fastest with a margin: {describe_layout(safe.layout)}, {more:.1%} slower"
+    print_wrapped(f"the first layout needs {share:.0%} of the usable memory and may not fit; {other}")
 
 
 def _print_rejected(answer: SearchResult) -> None:
@@ -245,7 +245,7 @@ def _print_training(plan: Plan, tokens: float, storage: float) -> None:
         f" at {storage / 1e9:g} GB/s"
     )
     if reasons:
-        print_wrapped(f"less sure: {'; '.join(reasons)}")
+        print_wrapped(f"larger error: {'; '.join(reasons)}")
 
 
 def print_json(report: PlanReport) -> None:

@@ -270,8 +270,8 @@ def _suggest_nodes(task: PlanningTask, fitted: Constants) -> str:
         return "GPUs with more memory, or a smaller model"
     batch = _round_up_batch(task.global_batch, nodes * task.machine.gpus_per_node)
     if batch == task.global_batch or _has_plan(task, fitted, nodes, task.global_batch):
-        return f"the least that would do: --nodes {nodes}"
-    least = f"the least that would do: --nodes {nodes} --global-batch {batch}"
+        return f"use at least --nodes {nodes}"
+    least = f"use at least --nodes {nodes} --global-batch {batch}"
     more = next((n for n in range(nodes + 1, 2 * nodes) if _has_plan(task, fitted, n, task.global_batch)), None)
     return f"{least}\nwith a batch of {task.global_batch}: --nodes {more}" if more else least
 
