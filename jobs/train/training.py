@@ -80,7 +80,7 @@ else:  # torch alone: no measurements, no restart, and rank 0 saves the paramete
             rank=rank, world_size=ranks, local_rank=local, node_rank=node, is_main=rank == 0, mesh=mesh,
             timeout=timeout, device=device, device_ids=[local] if is_cuda else None, barrier=dist.barrier)  # fmt: skip
         dist.destroy_process_group()
-        time.sleep(0.1)  # gloo's threads may still free tensors, which needs the interpreter
+        time.sleep(0.1)  # gloo's threads may still free tensors, and abort if the interpreter ends
 
     def gather(value):
         dist.all_gather_object(values := [None] * dist.get_world_size(), value)
@@ -235,7 +235,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Result:
-    """Validation loss before and after a training, the loss of each step, and the bytes that this rank keeps."""
+    """Validation loss before and after the training, the loss of each step, and the bytes that this rank keeps."""
 
     before: float
     after: float
@@ -367,10 +367,10 @@ class Training:
         self.result = Result(before, after, self.losses, self.timer.times, self.kept)
 
     def _order_buckets(self) -> None:
-        """Run a backward pass whose gradients are dropped.
+        """Run a backward pass and discard its gradients.
 
-        DistributedDataParallel arranges its buckets anew after the first pass. Sums of more than two ranks depend on
-        the buckets in the last bit. A resumed training does this now, to have exactly the losses of an unbroken one.
+        DistributedDataParallel rebuilds its buckets after the first backward pass, and the last bit of a sum over more
+        than two ranks depends on them. A resumed training must therefore rebuild them before its first step.
         """
         nothing = torch.zeros(1, self.options.sequence, dtype=torch.long, device=self.world.device)
         loss = self.compute_loss(nothing, nothing)
@@ -570,7 +570,7 @@ def flops_over_peak(options: Options, device: torch.device, devices: float) -> f
 
 @dataclass
 class Curve:
-    """The updates of a training with a parameter server, or its steps: as many gradients as there are workers."""
+    """Losses and times by update of a parameter server, or by step, which has one gradient of each worker."""
 
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
