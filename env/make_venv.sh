@@ -1,10 +1,10 @@
 #!/bin/bash
-# Make .venv from the exact versions in env/, and keep it so; does nothing where nothing has changed.
+# Create .venv with the exact versions in env/, or update it. Does nothing if nothing has changed.
 #
 #   env/make_venv.sh [--dev] [INTERPRETER]
 #
-# INTERPRETER (make PYTHON=...): one that already has torch. Its packages are seen from .venv, and torch is not installed.
-# It is remembered: later calls need not name it again.
+# INTERPRETER (make PYTHON=...): an interpreter that has torch. .venv imports its packages, and torch is not installed.
+# Later calls use the same interpreter.
 # Exit status: 0 ready, 1 an install failed (its log is named), 2 no suitable Python.
 set -euo pipefail
 
@@ -23,7 +23,7 @@ fail() {
   exit "$3"
 }
 
-# What each part was made from stands in .venv/.<part>; a part is made again when that has changed.
+# .venv/.<part> records the inputs of each part. A part is installed again when its inputs change.
 fresh() { [ "$(cat "$venv/.$1" 2>/dev/null)" = "$2" ]; }
 python_of="$given $(cksum <env/requirements.txt)"
 kit_of=$(cksum <pyproject.toml)
@@ -51,7 +51,7 @@ else
     "install one (Debian: python3 python3-venv), or make PYTHON=/path/to/python" 2
 fi
 
-# One line a package: an install of minutes without a word looks like a hang.
+# One line per package: a silent install of minutes looks like a hang.
 install() {
   if ! "$venv/bin/python" -m pip install --disable-pip-version-check "$@" 2>&1 | tee -a "$venv/install.log" |
     sed -unE "s/^(Collecting |Processing [^ ]*\/)([^ =-]+)(==|-)([0-9][^ -]*).*/env     \2 \4/p" >&2; then
@@ -67,11 +67,11 @@ if ! fresh packages "$python_of"; then
   if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.given" 2>/dev/null)" = "$given" ]; then clear=; fi
   "$base" -m venv ${clear:+"$clear"} "$venv" || fail "cannot make $venv" "free disk space, or write permission here" 1
   echo "$given" >"$venv/.given"
-  # Where nobody has told pip otherwise, it takes the build for CUDA, whatever the machine has.
+  # By default pip installs the CUDA build, on any machine.
   if [ -z "$given" ] && [ ! -e /dev/nvidiactl ] && [ "$(uname -m)" = x86_64 ] &&
     ! "$venv/bin/python" -m pip config list 2>/dev/null | grep -Eq 'index-url|find-links'; then
-    say "no NVIDIA device here, and pip takes torch for CUDA. To have it without: Ctrl-C, then PIP_INDEX_URL or"
-    say "PIP_FIND_LINKS of torch's CPU build (see its own install page), or make PYTHON=... that has a torch"
+    say "this machine has no NVIDIA device, but pip installs torch with CUDA. For torch's CPU build, press Ctrl-C and set"
+    say "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu, or use an interpreter with torch: make PYTHON=..."
   fi
   list=env/requirements.txt
   if [ -n "$given" ]; then
@@ -86,7 +86,7 @@ if ! fresh packages "$python_of"; then
 fi
 if ! fresh kit "$kit_of"; then
   install --no-deps -e .
-  # An installed package is compiled, one in a checkout is not: without this its first start, or each, is slow.
+  # pip compiles an installed package, but not an editable one: its first start would be slow.
   "$venv/bin/python" -m compileall -q hpc_kit || true
   echo "$kit_of" >"$venv/.kit"
 fi

@@ -187,7 +187,7 @@ def check_program_file(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     The interpreter, the program file of the command, or a script for a shell is missing. The job would wait in the
     queue and then fail in its first second on every rank.
 
-    Fix: correct the path in `command`, as seen from the folder in which sbatch runs (or from `chdir`).
+    Fix: correct the path in `command`, relative to the folder in which sbatch runs (or to `chdir`).
     Documented: docs/jobs-and-clusters.md.
     """
     folder = working_folder(resolved, root)
@@ -235,7 +235,7 @@ def _executable(name: str, folder: Path, resolved: Resolved) -> SpecError | None
         if name == resolved.python:
             return MissingInterpreter(
                 f"the interpreter {name} does not exist",
-                found=f"python of cluster {resolved.cluster.name}, as seen from {folder}",
+                found=f"python of cluster {resolved.cluster.name}, relative to {folder}",
                 remedy="set python = '/path/to/python' in the cluster file, or use --set cluster.python=...",
             )
         return _no_file(name, folder, resolved)
@@ -261,7 +261,7 @@ def _no_file(name: str, folder: Path, resolved: Resolved) -> SpecError:
     beside = folder / wanted.parent
     names = sorted(path.name for path in beside.iterdir() if path.is_file()) if beside.is_dir() else []
     near = elsewhere or [str(wanted.parent / each) for each in _near(wanted.name, names, n=2)]
-    remedy = f"did you mean {' or '.join(near)}?" if near else "write the path as seen from there"
+    remedy = f"did you mean {' or '.join(near)}?" if near else "write the path relative to that folder"
     if "$" in name or name.startswith("~"):
         remedy = "write the full path: no shell expands the words of `command`"
     shipped = search_path.shipped_folder("jobs")

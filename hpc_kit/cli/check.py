@@ -143,7 +143,9 @@ def _check_file(request: JobRequest, name: str, *, alone: bool) -> tuple[CheckRe
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
-        raise SpecError(f"cannot read {name}", found=error.strerror, remedy="the path of a batch script") from error
+        raise SpecError(
+            f"cannot read {name}", found=error.strerror, remedy="write the path of a batch script"
+        ) from error
     cluster = None
     if request.cluster is not None:
         from hpc_kit.spec.load import load_cluster

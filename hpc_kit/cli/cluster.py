@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.group("cluster", cls=OrderedGroup)
 def command() -> None:
-    """Write cluster files, and keep a list of nodes that no later job shall use."""
+    """Write cluster files, and keep bad nodes out of later jobs."""
 
 
 @command.command("discover", short_help="ask Slurm for partitions, limits, accounts, MPI and containers")

@@ -41,7 +41,9 @@ def command(script: Path, output: Path | None, as_json: bool) -> int:
     try:
         text = script.read_bytes().decode("utf-8", errors="replace")
     except OSError as error:
-        raise SpecError(f"cannot read {script}", found=error.strerror, remedy="the path of a batch script") from error
+        raise SpecError(
+            f"cannot read {script}", found=error.strerror, remedy="write the path of a batch script"
+        ) from error
     name = re.sub(r"[^\w.+-]+", "_", (output or script).stem) or "job"
     job, notes = import_script(text, name)
     obstacle = _find_obstacle(job)

@@ -59,7 +59,7 @@ status logs cancel:
 @click.option(
     "--discover/--no-discover",
     default=None,
-    help="Write env/default.toml from what Slurm tells; all commands use it [default: asked on a terminal].",
+    help="Write env/default.toml from Slurm's answers; all commands use it [default: asked on a terminal].",
 )
 @click.option(
     "--import",

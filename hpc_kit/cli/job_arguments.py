@@ -222,7 +222,7 @@ def _collect_settings(request: JobRequest) -> dict[str, object]:
         shape = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", request.shape)
         if not shape:
             raise SpecError(
-                f"-j {request.shape} is not of the form NODESxRANKS", remedy="write nodes x ranks a node: -j 4x2"
+                f"-j {request.shape} is not of the form NODESxRANKS", remedy="write nodes x ranks per node: -j 4x2"
             )
         settings |= {"resources.nodes": int(shape[1]), "resources.ntasks_per_node": int(shape[2])}
         # -j counts ranks. As a number of tasks, 1 would also mean one torchrun that starts more ranks.

@@ -77,7 +77,6 @@ class LineWriter:
 def command(job: str | None, hosts: str | None, hostfile: Path | None, connect_timeout: float, **_: object) -> int:
     """Start a job over ssh, without a scheduler. Each host runs one agent; all hosts end together.
 
-    hpc-kit launch ddp_4node --hosts a,b,c,d
     hpc-kit launch -j 2x4 --hosts a,b -- python train.py --steps 100
 
     JOB is the name or path of a job file. Each host is a node. Every output line has the prefix of its rank and host.

@@ -44,7 +44,7 @@ class PlanOptions:
         "--model", metavar="MODEL", help="A name, the path of a config.json, or layers=32,hidden=4096,heads=32."
     )
     cluster: str | None = _option(
-        "--cluster", metavar="NAME", help="A cluster file, or a machine such as dgx-h100 [default: as submit]."
+        "--cluster", metavar="NAME", help="A cluster file, or a machine such as dgx-h100 [default: as for submit]."
     )
     nodes: int | None = _option("--nodes", type=click.IntRange(1, 100_000), help="Nodes [default: the job's, or 1].")
     global_batch: int | None = _option(

@@ -62,9 +62,9 @@ def write_job_file(
     if sentence := answer.describe_margin(chosen.plan, safe.plan if safe else None):
         if safe and safe.plan.time.total < (1 + _MAX_SLOWDOWN) * chosen.plan.time.total:
             chosen = safe
-            echo(f"{sentence};\nwritten is the layout with that much room", err=True)
+            echo(f"{sentence};\nthe layout with a margin is written", err=True)
         else:
-            echo(f"warning: {sentence};\nwritten is the layout without that much room", err=True)
+            echo(f"warning: {sentence};\nthe layout without a margin is written", err=True)
     is_shipped = job_files.runs_shipped_program(chosen.base)
     steps = job_files.training_steps(chosen.base, root) if is_shipped else None
     job = job_files.job_from_plan(chosen.plan, chosen.base, path.stem, root, steps=steps)
@@ -96,14 +96,14 @@ def _note_shipped_program(
 ) -> None:
     """Print how the written job differs from the planned one: its command, its model, its time limit."""
     model = answer.plans[0].layout.model
-    lines = [] if only else [f"its command is that of job {chosen.base.name}: name your own behind --, or edit {path}"]
+    lines = [] if only else [f"it runs the program of job {chosen.base.name}: write your own after --, or edit {path}"]
     if job.model.parameters != model.parameters:
         lines.append(
-            f"its model has {job.model.parameters:.3g} parameters (a GPT of bytes, without grouped keys or SwiGLU): "
-            f"it is not {model.name}"
+            f"the program trains a byte-level GPT of {job.model.parameters:.3g} parameters, without grouped keys or "
+            f"SwiGLU, and not {model.name}"
         )
     if steps is not None:
-        lines.append(f"its limit, {job.resources.time}, is for {steps} steps of {chosen.plan.time.total:.4g} s")
+        lines.append(f"its time limit of {job.resources.time} covers {steps} steps of {chosen.plan.time.total:.4g} s")
     echo(";\n".join(lines), err=True)
 
 

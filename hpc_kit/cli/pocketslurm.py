@@ -32,7 +32,7 @@ def command() -> None:
 @EMBEDDED_CLUSTER_OPTION
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(cluster: str, program: tuple[str, ...]) -> None:
-    """Run a command with the embedded Slurm on its PATH: hpc-kit embedded run squeue, or ... run bash."""
+    """Run a command with the embedded Slurm on PATH."""
     environ = _embedded_environ(cluster)
     try:
         os.execvpe(program[0], program, environ)  # noqa: S606 - the user's own command
@@ -43,7 +43,7 @@ def run(cluster: str, program: tuple[str, ...]) -> None:
 @command.command("path")
 @EMBEDDED_CLUSTER_OPTION
 def path(cluster: str) -> None:
-    """Print the folder of the commands, for PATH: PATH=$(hpc-kit embedded path):$PATH."""
+    """Print the folder of the commands, for PATH."""
     echo(_embedded_environ(cluster)["PATH"].partition(os.pathsep)[0])
 
 

@@ -35,9 +35,8 @@ CHANGED_LINES = 12
 def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """Submit a job again, with the script of its run. With --set, the recorded job is rendered again.
 
-    A job with [restart] goes on from its last checkpoint, and its history contains the earlier attempts. Such a job is
-    refused until it has ended. If files of the project have changed since the job was submitted, the command prints
-    which.
+    A job with [restart] continues from its last checkpoint, and its history contains the earlier attempts. Such a job
+    is refused until it has ended. The command lists the files of the project that have changed since the submission.
 
     Exit status: 0 submitted; 1 unknown job, or sbatch refuses; 2 wrong use.
     """

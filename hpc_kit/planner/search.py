@@ -100,10 +100,10 @@ class SearchResult(Struct, frozen=True):
         """Return a sentence on a plan that may not fit and the plan with a margin; empty if both are the same."""
         if safe is chosen:
             return ""
-        other = "no layout leaves that much room"
+        other = "no layout leaves a margin"
         if safe is not None:
             more = safe.time.total / chosen.time.total - 1
-            other = f"with that much room: {describe_layout(safe.layout)}, {more:.1%} slower"
+            other = f"the fastest with a margin: {describe_layout(safe.layout)}, {more:.1%} slower"
         name = "the first" if chosen is self.plans[0] else describe_layout(chosen.layout)
         share = chosen.memory.total / self.limit
         return f"{name} fills {share:.0%} of what can be filled, and may not fit; {other}"
@@ -267,8 +267,8 @@ def _suggest_nodes(task: PlanningTask, fitted: Constants) -> str:
         return "GPUs with more memory, or a smaller model"
     batch = _round_up_batch(task.global_batch, nodes * task.machine.gpus_per_node)
     if batch == task.global_batch or _has_plan(task, fitted, nodes, task.global_batch):
-        return f"the least that would do: --nodes {nodes}"
-    least = f"the least that would do: --nodes {nodes} --global-batch {batch}"
+        return f"use at least --nodes {nodes}"
+    least = f"use at least --nodes {nodes} --global-batch {batch}"
     more = next((n for n in range(nodes + 1, 2 * nodes) if _has_plan(task, fitted, n, task.global_batch)), None)
     return f"{least}\nwith a batch of {task.global_batch}: --nodes {more}" if more else least
 

@@ -3,10 +3,10 @@
     srun -N1 --ntasks-per-node=2 python jobs/train/context.py --sequence 256 --steps 60
     torchrun --nproc-per-node=2 jobs/train/context.py
 
-Only attention needs the other parts: it gathers the keys and values of all parts; backward adds up their gradients and
-scatters them. (torch's own context_parallel passes them round in a ring, but has no attention for CPUs:
+Only attention needs the other parts. Forward gathers keys and values of all parts, and backward reduces and scatters
+their gradients. (torch's own context_parallel passes them round in a ring, but has no attention for CPUs:
 "_scaled_dot_product_flash_attention_for_cpu does not have a sharding strategy registered", torch 2.13.) The gradients
-of the parameters are averaged over all ranks, because each rank saw other bytes.
+of the parameters are averaged over all ranks, because each rank computes the loss of other bytes.
 """
 
 from __future__ import annotations

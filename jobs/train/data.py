@@ -55,7 +55,7 @@ def read_text(folder: Path | None = None) -> Text:
             content = path.read_bytes()
         except OSError:
             continue  # not readable for this user
-        # By the hash of its name: another file, in another version of Python, moves no file between the parts.
+        # Split by the hash of the name: a file that only one version of Python has moves no other file.
         part = held_back if zlib.crc32(os.fsencode(name)) % HELD_BACK == 0 else training
         part.extend(content)
         checksum = zlib.crc32(content, checksum)
@@ -78,7 +78,7 @@ def as_tensor(text: bytearray) -> Tensor:
 
 
 def read_text_once_per_node(folder: Path | None, *, local_rank: int, node_rank: int) -> Text:
-    """Returns the text. One rank of each node reads its many files; the rest of the node maps its memory."""
+    """Returns the text. One rank of each node reads the files, and the other ranks of the node map its memory."""
     text = read_text(folder) if local_rank == 0 else None
     with share_in_memory(text) as shared_path:
         paths: list[tuple[int, str] | None] = [None] * dist.get_world_size()
@@ -86,7 +86,7 @@ def read_text_once_per_node(folder: Path | None, *, local_rank: int, node_rank: 
         if text is None:
             found = [path for node, path in filter(None, paths) if node == node_rank and path]
             text = map_text(found[0] if found else "") or read_text(folder)
-        dist.all_gather_object(paths, None)  # a barrier: all ranks have mapped the memory before it goes
+        dist.all_gather_object(paths, None)  # a barrier: all ranks have mapped the memory before it is freed
     return text
 
 
@@ -155,7 +155,7 @@ def choose_evaluation_windows(windows: int, wanted: int, rank: int, ranks: int) 
 
 @dataclass
 class Prefetcher:
-    """Moves the windows of each step to the device. A GPU gets those of the next step while it computes."""
+    """Copies the windows of each step to the device, those of the next step while a GPU computes."""
 
     windows_of_step: Callable[[int], Tensor]
     device: torch.device
@@ -167,12 +167,12 @@ class Prefetcher:
         return windows if windows is not None and number == step else self.move(step)
 
     def fetch(self, step: int) -> None:
-        """Start to move the windows of the next step. Call this after the work of this step was queued on the GPU."""
+        """Start to copy the windows of the next step. Call this when the work of this step is queued on the GPU."""
         if self.device.type == "cuda":
             self.fetched = step, self.move(step)
 
     def move(self, step: int) -> Tensor:
         windows = self.windows_of_step(step)
         if self.device.type == "cuda":
-            windows = windows.pin_memory()  # only from pinned memory does the copy run in the background
+            windows = windows.pin_memory()  # only copies from pinned memory are asynchronous
         return windows.to(self.device, non_blocking=True)

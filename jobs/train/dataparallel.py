@@ -25,7 +25,7 @@ class ProcessOptions(Options):
 
 
 class AutocastInThread(nn.Module):
-    """The model as DataParallel's threads run it. torch starts them with autocast to float16, whatever ours is."""
+    """The model with autocast inside: DataParallel starts its threads with autocast to float16, whatever ours is."""
 
     def __init__(self, model: nn.Module, options: Options, device: torch.device) -> None:
         super().__init__()

@@ -40,10 +40,10 @@ def join_plainly() -> Iterator[SimpleNamespace]:
     if is_cuda:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(device)  # NCCL sends the objects of a collective from the current GPU
-    dist.init_process_group("nccl" if is_cuda else "gloo", init_method="env://")
+    dist.init_process_group("nccl" if is_cuda else "gloo", device_id=device if is_cuda else None)
     yield SimpleNamespace(device=device)
     dist.destroy_process_group()
-    time.sleep(0.1)  # gloo's threads may still free tensors, which needs the interpreter
+    time.sleep(0.1)  # gloo's threads may still free tensors, and abort if the interpreter ends
 
 
 def run_first_step(marks: dict[str, float], device: torch.device) -> None:

@@ -9,7 +9,7 @@ and HSDP (`--dp-shard 2`: replicas of two ranks each. The shards of a replica ar
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from model import GPT, initialize, next_byte_loss
 from options import Options, among, count, flag, option
-from training import Result, Training, adamw, apply_options, autocast, count_local_bytes, join_ranks
+from training import Result, Training, adamw, apply_options, count_local_bytes, join_ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,8 @@ class FsdpOptions(Options):
 
 def shard_model(model: GPT, options: FsdpOptions, mesh: DeviceMesh) -> FSDPModule:
     """Shard layer by layer, then the rest: the embeddings, the last norm and the head."""
-    bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)  # sums over ranks in float32
+    # Instead of autocast: the ranks gather the parameters in bfloat16, and add up the gradients in float32.
+    bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     host = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
     shard = partial(
         fully_shard,
@@ -52,11 +53,11 @@ def shard_model(model: GPT, options: FsdpOptions, mesh: DeviceMesh) -> FSDPModul
 
 
 class Usage(TorchDispatchMode):
-    """Measures one step: the parameters between forward and backward, and what the rank receives from the others."""
+    """Measures one step: the parameters between forward and backward, and the MiB that the rank receives."""
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.between, self.received = 0.0, Counter[str]()
+        self.replicas, self.between, self.received = replicas, 0.0, defaultdict[str, float](float)
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if DTensor in types:
@@ -64,13 +65,16 @@ class Usage(TorchDispatchMode):
         name = op.name().removeprefix("c10d::")
         if name in {"_allgather_base_", "_reduce_scatter_base_"}:  # of the output and the input, one is whole
             self.received[name] += abs(args[0].numel() - args[1].numel()) * args[0].element_size() / 2**20
+        elif name == "allreduce_":  # HSDP adds up the shards of all replicas: a reduce-scatter and an all-gather
+            self.received[name] += 2 * (1 - 1 / self.replicas) * count_local_bytes(args[0]) / 2**20
         return op(*args, **(kwargs or {}))
 
     def report(self, training: Training, zero: int) -> None:
         """Print the memory and the traffic in which ZeRO-2 and ZeRO-3 differ, for the summary too."""
         if not self.received:
             return  # a restart after the last step
-        gathered, reduced = self.received["_allgather_base_"], self.received["_reduce_scatter_base_"]
+        gathered = self.received["_allgather_base_"]
+        reduced = self.received["_reduce_scatter_base_"] + self.received["allreduce_"]
         facts = {"parameters_between_passes_mib": self.between, "gathered_mib": gathered, "reduced_mib": reduced}
         training.facts |= facts
         training.report(f"ZeRO-{zero}  parameters {self.between:.2f} MiB on a rank between forward and backward")
@@ -89,12 +93,11 @@ def main(argv: Sequence[str] | None = None) -> Result | None:
         optimizer = adamw(model, options)
 
         def compute_loss(inputs: Tensor, targets: Tensor) -> Tensor:
-            with autocast(options, world.device):
-                return next_byte_loss(model(inputs), targets)
+            return next_byte_loss(model(inputs), targets)
 
         share = (world.rank, world.world_size)
         with Training(options, world, text, model, optimizer, compute_loss, share=share) as training:
-            usage = Usage()
+            usage = Usage(mesh["dp_replicate"].size())
             for step in training.steps():
                 with nullcontext() if usage.received else usage:  # the first step is measured
                     for inputs, targets, is_last in step.micro_batches():

@@ -132,7 +132,7 @@ def next_byte_loss(logits: Tensor, targets: Tensor) -> Tensor:
 @torch.no_grad()
 def initialize(model: nn.Module, seed: int) -> None:
     """Fill the parameters that this rank has with their first values."""
-    # A head near zero makes the first loss that of an even guess, ln 256 = 5.55.
+    # With a head near zero, the first loss is that of a uniform guess, ln 256 = 5.55.
     spreads = {"embed.weight": 1.0, "position.weight": 1.0, "head.weight": 1e-3}
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:

@@ -3,10 +3,10 @@
     srun -N1 --ntasks-per-node=2 python jobs/train/modelparallel.py --steps 60
     torchrun --nproc-per-node=2 jobs/train/modelparallel.py --split-size 8
 
-Rank 0 sends activations, rank 1 returns gradients. Without --split-size one device idles while the other works: the
-training takes longer than on one device and gains memory only. With it, the batch goes through in splits, and both
-devices work except at the first and the last split. Small splits are many small operations, large splits a long wait
-at both ends. pipeline.py does this for any number of ranks, by torch.distributed.pipelining.
+Rank 0 sends activations, rank 1 returns gradients. Without --split-size, one device idles while the other works: a step
+takes longer than on one device, and only saves memory. With --split-size, the batch is sent in splits, and both devices
+work except at the first and the last split. Small splits mean many small operations, large splits a long wait at both
+ends. pipeline.py does this for any number of ranks, by torch.distributed.pipelining.
 """
 
 from __future__ import annotations

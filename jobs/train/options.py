@@ -89,7 +89,7 @@ class Options:
     clip: float = option(1.0, positive, "largest norm of the gradients")
     seed: int = option(1, int, "seed of the first parameters and of the order of the data")
     data: Path | None = option(None, Path, "folder of Python files to train on instead of the standard library")
-    bf16: bool = option(False, flag, "compute in bfloat16 (autocast); parameters and gradients stay in float32")
+    bf16: bool = option(False, flag, "compute in bfloat16; optimizer, sums of gradients and loss stay in float32")
     recompute: bool = option(False, flag, "keep only the input of each layer, and compute it again in backward")
     compile: str = option("", str, "torch.compile each layer with this backend, such as inductor")
     eval_windows: int = option(256, count, "held-back windows per evaluation, over all ranks")

@@ -1,12 +1,12 @@
-"""Asynchronous updates through a parameter server, beside synchronous ones: steps and seconds to the same loss.
+"""Asynchronous and synchronous updates through a parameter server: steps and seconds to the same loss.
 
     srun -N4 --ntasks-per-node=1 python jobs/train/parameter_server.py --steps 60
     torchrun --nproc-per-node=4 jobs/train/parameter_server.py --slow 0.2
 
 Rank 0, the server, has the parameters and the optimizer; the workers send gradients and receive parameters.
-Synchronous: the server waits for all workers. The losses are those of one process, at the pace of the slowest worker.
-Asynchronous: the server takes each gradient as it comes. No worker waits, but a gradient is late: other updates have
-changed the parameters. All messages pass the link of rank 0, where a ring of all-reduce spreads the load.
+Synchronous: the server waits for all workers. The losses are those of one process; the slowest worker sets the pace.
+Asynchronous: the server applies each gradient when it arrives. No worker waits, but a gradient is late: other updates
+have changed the parameters. All messages pass through the link of rank 0. A ring all-reduce would use all links alike.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     hpc-kit submit -j 4x2 -- python jobs/train/plain_ddp.py --steps 60
     python jobs/train/plain_ddp.py --steps 60
 
-torch's variables give its rank. Without RANK it trains alone, as its first line then says.
+torchrun, or hpc-kit, sets the variables of the rank. Without RANK, the program trains alone; its first line shows this.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> None:
     if cuda:
         torch.cuda.set_device(device)
     if "RANK" in os.environ:
-        dist.init_process_group(backend, init_method="env://")
+        dist.init_process_group(backend, device_id=device if cuda else None)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -93,7 +93,7 @@ def main() -> None:
             save_checkpoint(args.checkpoint, replica, optimizer, step + 1)
 
     dist.destroy_process_group()
-    # gloo's threads may still free the last tensors, which needs the interpreter. Without it, the process aborts.
+    # gloo's threads may still free tensors. If the interpreter ends before them, the process aborts.
     time.sleep(0.1)
 
 

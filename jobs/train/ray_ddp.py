@@ -1,7 +1,7 @@
 """Train the byte-level GPT inside Ray: a TorchTrainer starts the ranks on the nodes of a Ray cluster; each runs ddp.py.
 
-sbatch: jobs/ray_4node.toml starts the cluster, runs this program on its first node, and ends both together
-python jobs/train/ray_ddp.py --steps 60        (with a cluster on this machine)
+hpc-kit submit ray_4node                    # starts a cluster in the job, and this program on its first node
+python jobs/train/ray_ddp.py --steps 60     # with a cluster that runs on this machine
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
+    PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
     parallelize_module,
@@ -40,11 +41,13 @@ class TensorOptions(Options):
 def split_matrices(model: GPT, mesh: DeviceMesh, *, sequence_parallel: bool = False) -> None:
     """Replace the matrices of a model, or of a stage, by this rank's columns and rows."""
     stream = Shard(1) if sequence_parallel else Replicate()
-    columns = ColwiseParallel(input_layouts=stream)
-    rows = RowwiseParallel(output_layouts=stream)
+    columns, rows = ColwiseParallel(input_layouts=stream), RowwiseParallel(output_layouts=stream)
+    # Query, key and value read the same DTensor, so the ranks exchange it and its gradient once, not three times.
+    shared_input = PrepareModuleInput(input_layouts=stream, desired_input_layouts=Replicate())
     plan: dict[str, ParallelStyle] = {}
     for name in model.layers:
-        plan |= {f"layers.{name}.attention.{each}": columns for each in ("query", "key", "value")}
+        plan[f"layers.{name}.attention"] = shared_input
+        plan |= {f"layers.{name}.attention.{each}": ColwiseParallel() for each in ("query", "key", "value")}
         plan |= {f"layers.{name}.attention.out": rows, f"layers.{name}.up": columns, f"layers.{name}.down": rows}
     if model.embed is not None:  # by rows: each rank looks up its own bytes and positions
         plan["embed"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=stream)

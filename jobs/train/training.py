@@ -67,8 +67,8 @@ else:  # torch alone: no measurements, no restart, and rank 0 saves the paramete
             torch.cuda.set_device(device)  # NCCL sends the objects of a collective from the current GPU
         backend = os.environ.get("HPC_KIT_BACKEND") or ("nccl" if is_cuda else "gloo")
         alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-        seconds = timeout or float(os.environ.get("HPC_KIT_TIMEOUT", "1800"))
-        dist.init_process_group(backend, timeout=timedelta(seconds=seconds), **alone)
+        limit = timedelta(seconds=timeout or float(os.environ.get("HPC_KIT_TIMEOUT", "1800")))
+        dist.init_process_group(backend, timeout=limit, device_id=device if backend == "nccl" else None, **alone)
         rank, ranks, node = dist.get_rank(), dist.get_world_size(), int(os.environ.get("GROUP_RANK", "0"))
 
         def mesh(pp=1, dp_shard=0, cp=1, tp=1):
@@ -80,7 +80,7 @@ else:  # torch alone: no measurements, no restart, and rank 0 saves the paramete
             rank=rank, world_size=ranks, local_rank=local, node_rank=node, is_main=rank == 0, mesh=mesh,
             timeout=timeout, device=device, device_ids=[local] if is_cuda else None, barrier=dist.barrier)  # fmt: skip
         dist.destroy_process_group()
-        time.sleep(0.1)  # gloo's threads may still free tensors, which needs the interpreter
+        time.sleep(0.1)  # gloo's threads may still free tensors, and abort if the interpreter ends
 
     def gather(value):
         dist.all_gather_object(values := [None] * dist.get_world_size(), value)
@@ -235,7 +235,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Result:
-    """Validation loss before and after a training, the loss of each step, and the bytes that this rank keeps."""
+    """Validation loss before and after the training, the loss of each step, and the bytes that this rank keeps."""
 
     before: float
     after: float
@@ -367,10 +367,10 @@ class Training:
         self.result = Result(before, after, self.losses, self.timer.times, self.kept)
 
     def _order_buckets(self) -> None:
-        """Run a backward pass whose gradients are dropped.
+        """Run a backward pass and discard its gradients.
 
-        DistributedDataParallel arranges its buckets anew after the first pass. Sums of more than two ranks depend on
-        the buckets in the last bit. A resumed training does this now, to have exactly the losses of an unbroken one.
+        DistributedDataParallel rebuilds its buckets after the first backward pass, and the last bit of a sum over more
+        than two ranks depends on them. A resumed training must therefore rebuild them before its first step.
         """
         nothing = torch.zeros(1, self.options.sequence, dtype=torch.long, device=self.world.device)
         loss = self.compute_loss(nothing, nothing)
@@ -408,6 +408,7 @@ class Training:
         numbers = choose_evaluation_windows(windows, options.eval_windows, *self.share)
         rounds = -(-min(options.eval_windows, windows) // (ranks * size))
         total = torch.zeros(2, dtype=torch.float64, device=device)
+        self.model.eval()
         for first in range(0, rounds * size, size):
             mine = numbers[first : first + size]
             batch = cut_windows(held_back, options.sequence, torch.cat([mine, mine.new_zeros(size - len(mine))]))
@@ -419,6 +420,7 @@ class Training:
         for module in self.model.modules():
             if reshard := getattr(module, "reshard", None):
                 reshard()  # fully_shard keeps what forward has gathered for a backward pass, and none follows here
+        self.model.train()
         dist.all_reduce(total)
         return (total[0] / total[1]).item()
 
@@ -451,8 +453,10 @@ class Training:
     def _print_step(self, done: int) -> None:
         """Print the loss of the last step, and the speed of the steps since the line before."""
         # The loss of a step is the mean over the ranks that computed one.
-        rows = [(0.0, 0.0) if loss is None else (loss.item(), 1.0) for loss in self.latest]
-        total = torch.tensor(rows, dtype=torch.float64, device=self.world.device)
+        total = torch.zeros(len(self.latest), 2, dtype=torch.float64, device=self.world.device)
+        for row, loss in zip(total, self.latest, strict=True):
+            if loss is not None:
+                row[0], row[1] = loss, 1
         self.latest.clear()
         dist.all_reduce(total)
         losses = (total[:, 0] / total[:, 1]).tolist()
@@ -566,7 +570,7 @@ def flops_over_peak(options: Options, device: torch.device, devices: float) -> f
 
 @dataclass
 class Curve:
-    """The updates of a training with a parameter server, or its steps: as many gradients as there are workers."""
+    """Losses and times by update of a parameter server, or by step, which has one gradient of each worker."""
 
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)

@@ -94,14 +94,14 @@ def test_if_no_program_supports_the_first_plan_another_is_written_with_a_note(ki
     done = kit("plan", *words, "--json", "--write", "jobs/mine.toml")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["plans"][0]["cp"] == 2  # with tp and pp, which none of them does
-    assert "no program of jobs/train can do the first layout, dp 4, tp 4, pp 4, cp 2" in done.stderr
-    assert "the first that one of them can do is number" in done.stderr and "s a step" in done.stderr
+    assert "no program of jobs/train supports the first layout, dp 4, tp 4, pp 4, cp 2" in done.stderr
+    assert "the first supported one is number" in done.stderr and "s a step" in done.stderr
     job = tomllib.loads((project / "jobs" / "mine.toml").read_text())
     assert "cp" not in job["layout"] and "--sequence-parallel" in job["command"]
     script = kit("render", "mine", "--cluster", "slurm")
     assert script.returncode == 0, script.stderr
     none = kit("plan", "--model", "gpt2", "--cluster", "dgx-h100", "--precision", "fp8", "--write", "jobs/more.toml")
-    assert none.returncode == 2 and "no program of jobs/train can do any" in none.stderr
+    assert none.returncode == 2 and "no program of jobs/train supports any" in none.stderr
     assert not (project / "jobs" / "more.toml").exists()
 
 

@@ -73,8 +73,8 @@ def test_a_safe_layout_is_written_if_it_costs_little(kit: Kit, project: Path, pr
     assert first["step_time_s"] < safe["step_time_s"] < 1.03 * first["step_time_s"]
     job = tomllib.loads((project / "jobs" / "safe.toml").read_text())
     assert (job["layout"]["dp"], job["layout"]["tp"]) == (safe["dp"], safe["tp"]) != (first["dp"], first["tp"])
-    assert "and may not fit; with that much room: dp 16, tp 2" in done.stderr
-    assert "written is the layout with that much room" in done.stderr
+    assert "and may not fit; the fastest with a margin: dp 16, tp 2" in done.stderr
+    assert "the layout with a margin is written" in done.stderr
 
 
 def test_the_first_layout_is_written_with_a_warning_if_the_safe_one_costs_more(kit: Kit, project: Path) -> None:
@@ -86,7 +86,7 @@ def test_the_first_layout_is_written_with_a_warning_if_the_safe_one_costs_more(k
     job = tomllib.loads((project / "jobs" / "first.toml").read_text())
     assert (job["layout"]["dp"], job["layout"]["pp"]) == (first["dp"], first["pp"])
     assert "warning: the first fills 94%" in done.stderr
-    assert "written is the layout without that much room" in done.stderr
+    assert "the layout without a margin is written" in done.stderr
 
 
 def test_the_named_shipped_program_is_written(kit: Kit, project: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_layout_with_room_fits_even_if_memory_is_larger_than_expected() -> Non
     assert first.memory.total * error > found.limit >= safe.memory.total * error
     assert found.describe_margin(first, safe).startswith("the first fills 9")
     assert found.describe_margin(safe, safe) == ""
-    assert found.describe_margin(first, None).endswith("and may not fit; no layout leaves that much room")
+    assert found.describe_margin(first, None).endswith("and may not fit; no layout leaves a margin")
 
 
 def test_a_framework_without_interleaving_has_stages_of_one_chunk() -> None:

@@ -66,18 +66,24 @@ def run(folder: Path, environ: dict[str, str], *words: str) -> str:
 def test_with_torch_only_each_rank_of_a_node_uses_its_own_gpu(
     join: str, tmp_path: Path, torch_alone: dict[str, str]
 ) -> None:
-    """NCCL sends objects by the current device, which is GPU 0 in every process until a program sets another one."""
+    """NCCL sends objects by the current device, which is GPU 0 in every process until a program sets another one.
+
+    Bound to the group, the device also serves barriers, without a warning of torch that it guesses one.
+    """
     code = f"""import torch, {join.partition(".")[0]}
 from torch import distributed
 init, current = distributed.init_process_group, []
 torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: 2
 torch.cuda.set_device = lambda device: current.append(device.index)
 alone = {{"store": distributed.HashStore(), "rank": 0, "world_size": 1}}
-distributed.init_process_group = lambda *_, **__: init("gloo", **alone)
+def bind(*_, device_id, **__):
+    current.append(device_id.index)
+    init("gloo", **alone)
+distributed.init_process_group = bind
 with {join}() as world:
     print(world.device, current)"""
     environ = {**torch_alone, "LOCAL_RANK": "1", "PYTHONPATH": f"{tmp_path}:{TRAIN}"}
-    assert run(tmp_path, environ, "-c", code) == "cuda:1 [1]\n"
+    assert run(tmp_path, environ, "-c", code) == "cuda:1 [1, 1]\n"
 
 
 @pytest.mark.slow

@@ -180,6 +180,15 @@ def test_zero_2_and_3_print_their_difference_in_memory_and_traffic(trained: Trai
     assert reduced_2 == reduced_3 == gathered_2
 
 
+def test_hybrid_sharding_counts_the_gradients_that_replicas_exchange(trained: Trained) -> None:
+    """In two replicas of two shards, a rank receives half of the gradients from its replica and half from the other."""
+    received = re.compile(r"received in a step: \S+ MiB parameters, (\S+) MiB gradients\n")
+    shards, hybrid = (received.search(trained.output(name)) for name in ("two zero3", "hsdp"))
+    assert shards
+    assert hybrid
+    assert float(hybrid[1]) == pytest.approx(2 * float(shards[1]), abs=0.02)
+
+
 @pytest.mark.parametrize(
     "name", ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "pp dp"]
 )
