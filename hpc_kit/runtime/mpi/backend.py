@@ -186,9 +186,9 @@ def create_group(module: ModuleType, ranks: Sequence[int], timeout: timedelta) -
     """
     from hpc_kit.runtime.mpi.collectives import Collectives
     from hpc_kit.runtime.mpi.deadlines import MpiErrors, run_with_timeout
-    from hpc_kit.runtime.mpi.operation_queue import OperationQueue
     from hpc_kit.runtime.mpi.point_to_point import Messages
     from hpc_kit.runtime.mpi.process_group import MpiGroup
+    from hpc_kit.runtime.mpi.work import OperationQueue
 
     comm, shared = run_with_timeout(
         lambda: _communicator(module, ranks), timeout.total_seconds(), "the ranks of a new group"
