@@ -20,7 +20,7 @@ from hpc_kit.bench import option_checks, training_runs
 from hpc_kit.bench.results import Column, Plot
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.run_files import RUN_VARIABLE
-from hpc_kit.runtime.launchers.agreement import CHOICE
+from hpc_kit.runtime.variables import CHOICE
 
 if TYPE_CHECKING:
     from hpc_kit.bench.recorder import Recorder

@@ -16,16 +16,14 @@ from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, STOPPED, rank_log
 from hpc_kit.runtime import first_failure, joined_ranks, program, shutdown
 from hpc_kit.runtime.launchers import inherited_variables
-from hpc_kit.runtime.launchers.agreement import CHOICE
 from hpc_kit.runtime.placement import REPORT
 from hpc_kit.runtime.torch_environment import (
-    RANK_VARIABLES,
     command_variables,
     rank_variables,
     set_variables,
     unset_rank_variables,
 )
-from hpc_kit.runtime.variables import BACKEND_VARIABLE, TIMEOUT_VARIABLE
+from hpc_kit.runtime.variables import BACKEND_VARIABLE, CHOICE, RANK_VARIABLES, TIMEOUT_VARIABLE
 
 if TYPE_CHECKING:
     from types import TracebackType

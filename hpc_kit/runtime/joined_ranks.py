@@ -10,9 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import SpecError
 from hpc_kit.runtime import first_failure, watchdog
-from hpc_kit.runtime.launchers.ignored_variables import MISSING_SRUN
+from hpc_kit.runtime.launchers.other_variables import MISSING_SRUN
 from hpc_kit.runtime.mpi import backend, library
 from hpc_kit.runtime.rendezvous.ended_without_torch import record_end_without_torch
 from hpc_kit.runtime.rendezvous.meeting import DEFAULT_TIMEOUT, meet
@@ -25,7 +24,7 @@ from hpc_kit.runtime.torch_environment import (
     unset_rank_variables,
 )
 from hpc_kit.runtime.torch_import import after_torch_import, import_torch_quietly, require_torch
-from hpc_kit.runtime.variables import TIMEOUT_VARIABLE
+from hpc_kit.runtime.variables import TIMEOUT_VARIABLE, positive_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,17 +39,10 @@ def timeout_seconds(timeout: float | timedelta | None, environ: Mapping[str, str
     Raises:
         SpecError: It is not a positive number.
     """
-    if isinstance(timeout, timedelta):
-        timeout = timeout.total_seconds()
+    if timeout is not None:
+        return positive_seconds(timeout.total_seconds() if isinstance(timeout, timedelta) else timeout, "timeout")
     text = environ.get(TIMEOUT_VARIABLE, "").strip()
-    try:
-        seconds = timeout if timeout is not None else float(text) if text else None
-    except ValueError:
-        seconds = 0.0
-    if seconds is not None and not 0 < seconds < float("inf"):
-        found = f"{TIMEOUT_VARIABLE} = {text}" if timeout is None else f"timeout = {timeout}"
-        raise SpecError("the time-out is no number of seconds", found=found, remedy="a number above 0: 300")
-    return seconds
+    return positive_seconds(text, TIMEOUT_VARIABLE) if text else None
 
 
 _current: list[Meeting] = []

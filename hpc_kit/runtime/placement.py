@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment
-from hpc_kit.runtime.rendezvous import network, sign_in
+from hpc_kit.runtime.rendezvous import network
+from hpc_kit.runtime.rendezvous.meeting import wait_until
 from hpc_kit.runtime.rendezvous.node_comparison import list_some
 from hpc_kit.runtime.variables import cpus_per_task
 from hpc_kit.slurm import nodelist
@@ -180,7 +181,7 @@ def report_placement(meeting: Meeting, device: torch.device, *, with_table: bool
     store.set(f"rank/{world.rank}", mine.to_json())
     if world.is_main:
         keys = [f"rank/{rank}" for rank in range(world.world_size)]
-        sign_in.wait_until(lambda: store.check(keys), time.monotonic() + _TIMEOUT, world.world_size)
+        wait_until(lambda: store.check(keys), time.monotonic() + _TIMEOUT, world.world_size)
         placements = [Placement.from_json(data) for data in store.multi_get(keys)]
         shared = ranks_sharing_device(placements)
         store.set("verdict", "shared" if shared else "fine")
@@ -192,7 +193,7 @@ def report_placement(meeting: Meeting, device: torch.device, *, with_table: bool
         _check_own_devices(shared)
         return
     deadline = time.monotonic() + _TIMEOUT
-    has_verdict = sign_in.wait_until(lambda: store.check(["verdict"]), deadline, world.world_size)
+    has_verdict = wait_until(lambda: store.check(["verdict"]), deadline, world.world_size)
     if has_verdict and store.get("verdict") == b"shared":
         raise ContradictoryEnvironment("two ranks use one GPU: rank 0 lists them")
 

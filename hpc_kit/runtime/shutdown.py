@@ -56,14 +56,11 @@ def destroy_process_group() -> None:
 
 
 def wait_for_gloo_threads(seconds: float = 5.0) -> None:
-    """Wait until gloo's threads sleep.
+    """Wait until gloo's threads sleep, for at most `seconds`.
 
     Destroying a group does not end its threads while a model refers to the group. A thread that is about to free the
     tensors of the last collective needs the GIL. If the interpreter is finalizing by then, the process aborts (SIGABRT,
     "terminate called without an active exception") after a successful training.
-
-    Args:
-        seconds: The longest wait.
     """
     deadline, quiet = time.monotonic() + seconds, 0
     while quiet < 2 and time.monotonic() < deadline:

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import RendezvousError
 from hpc_kit.runtime import devices
 from hpc_kit.runtime.launchers import inherited_variables
-from hpc_kit.runtime.launchers.agreement import has_own_gpu
+from hpc_kit.runtime.launchers.other_variables import has_own_gpu
 from hpc_kit.runtime.rendezvous import store
 from hpc_kit.runtime.rendezvous.master_host import expected_hosts
+from hpc_kit.runtime.variables import RANK_VARIABLES, TORCH_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from hpc_kit.runtime.rendezvous.meeting import Meeting
     from hpc_kit.runtime.world import World
-
-RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-"""Variables by which a program sees that a launcher has started it as one rank."""
 
 
 def torch_variables(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str]:
@@ -51,13 +49,9 @@ def rank_variables(world: World, environ: Mapping[str, str]) -> dict[str, str]:
     """
     left = inherited_variables.inherited_exports(environ)
     one_gpu = has_own_gpu({name: value for name, value in environ.items() if name not in left}, world)
-    values = {
-        "RANK": world.rank,
-        "WORLD_SIZE": world.world_size,
-        "LOCAL_RANK": 0 if one_gpu else world.local_rank,
-        "LOCAL_WORLD_SIZE": world.local_world_size,
-        "GROUP_RANK": world.node_rank,
-    }
+    values = {name: getattr(world, field) for field, name in TORCH_VARIABLES.items() if name in RANK_VARIABLES}
+    if one_gpu:
+        values["LOCAL_RANK"] = 0
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
@@ -73,8 +67,7 @@ def command_variables(
     """
     exports = {**rank_variables(world, environ), **(address or {})}
     if world.world_size == 1:
-        port = world.master_port or store.candidate_ports(f"process {os.getpid()}")[0]
-        exports |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        exports |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(world.master_port or store.unused_port())}
     elif world.master_addr is not None:
         exports |= {"MASTER_ADDR": world.master_addr, "MASTER_PORT": str(world.master_port)}
     threads = devices.thread_count(environ, world.local_world_size or 1)

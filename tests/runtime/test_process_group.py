@@ -167,7 +167,7 @@ def test_a_timeout_is_set_by_the_program_or_the_job(
 
 @pytest.mark.parametrize(("timeout", "variable"), [(None, "soon"), (None, "-3"), (0, ""), (float("inf"), "")])
 def test_an_invalid_timeout_is_refused(timeout: float | None, variable: str) -> None:
-    with pytest.raises(SpecError, match="the time-out is no number of seconds"):
+    with pytest.raises(SpecError, match="is no number of seconds"):
         timeout_seconds(timeout, {"HPC_KIT_TIMEOUT": variable})
 
 

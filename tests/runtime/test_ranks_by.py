@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_kit.runtime.torch_environment import RANK_VARIABLES, environment_set, unset_rank_variables
+from hpc_kit.runtime.torch_environment import environment_set, unset_rank_variables
+from hpc_kit.runtime.variables import RANK_VARIABLES
 from tests.runtime.launches import Step
 
 NOT_SET = "RANK, WORLD_SIZE and LOCAL_RANK are not set, because the program is to start its own ranks"

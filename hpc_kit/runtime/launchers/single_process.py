@@ -6,11 +6,10 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hpc_kit.runtime.launchers import ignored_variables, slurm_step
-from hpc_kit.runtime.launchers.agreement import CHOICE
-from hpc_kit.runtime.launchers.ignored_variables import MISSING_SRUN
+from hpc_kit.runtime.launchers import other_variables, slurm_step
 from hpc_kit.runtime.launchers.mpi_variables import MPI_LAUNCHERS
-from hpc_kit.runtime.variables import format_variables, optional_int
+from hpc_kit.runtime.launchers.other_variables import MISSING_SRUN
+from hpc_kit.runtime.variables import CHOICE, format_variables, optional_int
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def single_process(environ: Mapping[str, str]) -> World:
             "master_port": "any free",
         },
         warnings=(*_unused_launch_warnings(environ), *_rejected_variables(environ)),
-        ignored=ignored_variables.ignored_by_single(environ),
+        ignored=other_variables.ignored_by_single(environ),
     )
 
 
@@ -66,7 +65,7 @@ def _rejected_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Warn about variables of one rank among several that do not count here."""
     if environ.get(CHOICE):
         return ()
-    on_a_node = ignored_variables.was_submitted_on_a_node(environ)
+    on_a_node = other_variables.was_submitted_on_a_node(environ)
     sizes = {names.rank: names.size for names in MPI_LAUNCHERS.values()} | {"RANK": "WORLD_SIZE"}
     for rank, size in sizes.items():
         if not environ.get(rank) or not environ.get(size, "").isdecimal() or int(environ[size]) < 2:

@@ -179,11 +179,7 @@ class SharedMemory:
             combine(name, out, part, out)
 
     def synchronize(self, clock: Deadline, size: int) -> None:
-        """Wait until all ranks have arrived and their writes are visible.
-
-        Args:
-            clock: Time-out of the wait.
-            size: Bytes of the tensor for which the ranks meet.
+        """Wait until all ranks have arrived for a tensor of `size` bytes, and their writes are visible.
 
         Raises:
             DistBackendError: Ranks arrived for different sizes. Every rank raises it.

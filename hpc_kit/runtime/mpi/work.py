@@ -9,8 +9,10 @@ import threading
 import time
 import traceback
 from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_futures
+from contextlib import suppress
 from datetime import timedelta
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,42 +36,30 @@ NO_TIMEOUT = timedelta(0)
 class CallbackThreads:
     """Threads that complete futures. Callbacks of a future run there and may wait for another collective.
 
-    One thread is always free, so a callback that waits does not delay other futures.
+    The executor starts a thread where none is free, so a callback that waits does not delay other futures.
     """
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._guard = threading.Lock()
-        self._free = self._busy = 0
+        self._executor = ThreadPoolExecutor(1 << 16, thread_name_prefix="hpc_kit_mpi_callbacks")
+        self._running: set[Future[None]] = set()
 
     def submit(self, call: Callable[[], None]) -> None:
         """Run the call soon on one of the threads."""
-        with self._guard:
-            self._busy += 1
-            is_new = self._free == 0
-            self._free -= not is_new
-        self._calls.put(call)
-        if is_new:
-            threading.Thread(target=self._serve, name="hpc_kit_mpi_callbacks", daemon=True).start()
+        with suppress(RuntimeError):  # the interpreter ends, so no thread waits for the future
+            running = self._executor.submit(_run_callback, call)
+            self._running.add(running)
+            running.add_done_callback(self._running.discard)
 
     def wait_until_idle(self, seconds: float) -> None:
-        """Wait until no call runs, at most `seconds`. A thread inside torch would abort the interpreter at its end."""
-        until = time.monotonic() + seconds
-        while self._busy and time.monotonic() < until:
-            time.sleep(0.0005)
+        """Wait until no call runs, at most `seconds`."""
+        wait_for_futures(list(self._running), seconds)
 
-    def _serve(self) -> None:
-        while True:
-            call = self._calls.get()
-            try:
-                call()
-            except Exception:  # noqa: BLE001 (this thread prints the error and continues with the next call)
-                traceback.print_exc()
-            finally:
-                del call  # a finished call would keep its tensors alive
-                with self._guard:
-                    self._busy -= 1
-                    self._free += 1
+
+def _run_callback(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except Exception:  # noqa: BLE001 (nobody waits for the result of a callback)
+        traceback.print_exc()
 
 
 CALLBACK_THREADS = CallbackThreads()

@@ -31,8 +31,7 @@ from hpc_kit.runtime.restart import checkpoint_folder
 from hpc_kit.runtime.restart.all_ranks import gather, run_on_all
 from hpc_kit.runtime.restart.attempts import ATTEMPT_VARIABLE, FolderLock, is_restart, job_identity, write_error
 from hpc_kit.runtime.restart.checkpoint_folder import CheckpointInfo, Damage, Saved
-from hpc_kit.runtime.restart.stop_agreement import StopAgreement
-from hpc_kit.runtime.restart.stop_signal import LEAD_VARIABLE, StopSignal
+from hpc_kit.runtime.restart.stop_signal import LEAD_VARIABLE, StopAgreement, StopSignal
 from hpc_kit.runtime.restart.training_state import Shape, TrainingState
 
 T = TypeVar("T")
@@ -470,15 +469,7 @@ class Written(NamedTuple):
 
 
 class _Writer:
-    """Writes checkpoints into a folder, in this thread or in another one.
-
-    Args:
-        folder: The folder of checkpoints.
-        keep: Checkpoints that stay.
-        options: Values that describe the training.
-        group: A group of all ranks for messages between CPUs.
-        own_group: Make a group of its own, because a thread must not share one with the training.
-    """
+    """Writes checkpoints into a folder, in this thread or in another one."""
 
     def __init__(
         self, folder: Path, keep: int, options: dict[str, str], group: dist.ProcessGroup | None, *, own_group: bool

@@ -149,12 +149,7 @@ class TrainingState:
         return sorted(key for key in saved if key.partition(".")[0] in self.modules)
 
     def targets(self, saved: Mapping[str, Shape], *, is_same_layout: bool, shared: set[str]) -> dict[str, Tensor]:
-        """Return the tensors of this rank that a checkpoint fills.
-
-        Args:
-            saved: The tensors of the checkpoint.
-            is_same_layout: The number of ranks is that of the checkpoint.
-            shared: Objects with the same state on all ranks.
+        """Return the tensors of this rank that a checkpoint fills; `shared` names objects of equal state on all ranks.
 
         Raises:
             SpecError: An object had its own state on each rank, and the number of ranks has changed.
