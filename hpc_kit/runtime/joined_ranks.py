@@ -15,14 +15,7 @@ from hpc_kit.runtime.launchers.other_variables import MISSING_SRUN
 from hpc_kit.runtime.mpi import backend, library
 from hpc_kit.runtime.rendezvous.ended_without_torch import record_end_without_torch
 from hpc_kit.runtime.rendezvous.meeting import DEFAULT_TIMEOUT, meet
-from hpc_kit.runtime.torch_environment import (
-    command_variables,
-    environment_set,
-    expected_address,
-    set_variables,
-    torch_variables,
-    unset_rank_variables,
-)
+from hpc_kit.runtime.torch_environment import environment_set, set_variables, torch_variables
 from hpc_kit.runtime.torch_import import after_torch_import, import_torch_quietly, require_torch
 from hpc_kit.runtime.variables import TIMEOUT_VARIABLE, positive_seconds
 
@@ -75,8 +68,7 @@ def ranks_joined_with_torch(
     Before the import, torch's variables have the values that are known; MASTER_PORT is the first port that rank 0 will
     try.
     """
-    variables = command_variables(world, os.environ, expected_address(world, os.environ))
-    early = unset_rank_variables(variables) if starts_ranks else dict(variables)
+    early = torch_variables(world, os.environ, is_expected=True, starts_ranks=starts_ranks)
     before = {name: os.environ.get(name) for name in early}
 
     def join() -> None:
@@ -127,8 +119,7 @@ def joined_ranks(
     _current.append(meeting)
     first_failure.set_meeting(meeting)
     try:
-        variables = torch_variables(meeting, os.environ)
-        exports = unset_rank_variables(variables) if starts_ranks else dict(variables)
+        exports = torch_variables(meeting.world, os.environ, meeting, starts_ranks=starts_ranks)
         with environment_set(exports), watchdog.watching(meeting.world, os.environ):
             yield meeting
     finally:

@@ -253,7 +253,8 @@ def _check_own_devices(shared: list[list[Placement]]) -> None:
         raise ContradictoryEnvironment(
             "two ranks use one GPU",
             found="\n".join(
-                f"ranks {_format_ranks(ranks)} on {ranks[0].host}: {ranks[0].uuid}" for ranks in shared[:_MAX_LISTED]
+                f"ranks {list_some(place.rank for place in ranks)} on {ranks[0].host}: {ranks[0].uuid}"
+                for ranks in shared[:_MAX_LISTED]
             ),
             remedy="--gpus-per-node with as many GPUs as ranks on a node, or --gpus-per-task=1;\n"
             "where each task sees one GPU, it must be another one for each (Slurm below 23.11.4: --gres=gpu:N instead)",
@@ -265,7 +266,8 @@ def placement_warnings(placements: Sequence[Placement], environ: Mapping[str, st
     lines = []
     bound = [place for place in placements if _is_bound_to_one(place.cpus, place.device, environ)]
     if bound:
-        lines.append(_describe_one_cpu(f"ranks {_format_ranks(bound)}" if len(bound) > 1 else f"rank {bound[0].rank}"))
+        ranks = list_some(place.rank for place in bound)
+        lines.append(_describe_one_cpu(f"ranks {ranks}" if len(bound) > 1 else f"rank {ranks}"))
     for name in _COMPARED[:3]:
         values: dict[str, list[str]] = defaultdict(list)
         for place in placements:
@@ -285,7 +287,3 @@ def _is_bound_to_one(cpus: Sequence[int], device: str, environ: Mapping[str, str
 
 def _describe_one_cpu(ranks: str) -> str:
     return f"{ranks} may run on one CPU only: srun --cpus-per-task=N (Slurm 22.05 to 23.02 does not hand sbatch's on)"
-
-
-def _format_ranks(ranks: Sequence[Placement]) -> str:
-    return list_some(place.rank for place in ranks)

@@ -163,7 +163,7 @@ def _list_variables(environ: Mapping[str, str], names: tuple[str, ...], why: str
     return tuple(f"{name} = {environ[name]} ({why})" for name in names if environ.get(name))
 
 
-_JOB_NODES = re.compile(r"SLURM_(JOB_)?NODELIST(_(HET|PACK)_GROUP_\d+)?")
+_JOB_NODES = re.compile(r"SLURM_(JOB_)?NODELIST(_HET_GROUP_\d+)?")
 
 
 def names_another_job(environ: Mapping[str, str], host: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 def single_process(environ: Mapping[str, str]) -> World:
     """Return a World of one rank, with a warning if the surrounding job has room for more ranks."""
-    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
+    job = environ.get("SLURM_JOB_ID")
     why = (
         f"no launcher started this process: {slurm_step.reason_not_in_step(environ) or 'no srun step'}"
         if job
@@ -57,8 +56,7 @@ def _unused_launch_warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
         missing = next(name for name in ("SLURM_STEP_NUM_TASKS", "SLURMD_NODENAME") if not environ.get(name))
         variables += f", but no {missing}: let the container have all of SLURM_*"
         return (f"some variables of a task or a shell, {variables}; or, in a shell, {MISSING_SRUN}",)
-    in_slurm = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
-    return _missing_srun_warning(environ) if in_slurm else _missing_launcher_warning(environ)
+    return _missing_srun_warning(environ) if environ.get("SLURM_JOB_ID") else _missing_launcher_warning(environ)
 
 
 def _rejected_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -89,15 +87,10 @@ def _missing_srun_warning(environ: Mapping[str, str]) -> tuple[str, ...]:
     return ()
 
 
-def _listed_hosts(text: str) -> int:
-    """Return the number of hosts in SageMaker's JSON list."""
-    return len(re.findall(r'"[^"]+"', text))
-
-
 _ROOM: dict[str, tuple[Callable[[str], int], str, str]] = {
     "PET_NNODES": (lambda text: int(text.rpartition(":")[2]), "nodes", "put torchrun in front of the command"),
     "PET_NPROC_PER_NODE": (int, "processes a node", "put torchrun in front of the command"),
-    "SM_HOSTS": (_listed_hosts, "hosts", "distribution={'torch_distributed': {'enabled': True}} in the estimator"),
+    "SM_HOSTS": (lambda text: text.count(",") + 1, "hosts", "distribution={'torch_distributed': {'enabled': True}}"),
     "PBS_NUM_NODES": (int, "nodes", "put mpiexec in front of the command"),
     "PBS_VNODENUM": (lambda text: int(text) + 1, "nodes or more", "mpiexec in place of pbsdsh"),
     "LSB_MCPU_HOSTS": (lambda text: len(text.split()) // 2, "hosts", "put jsrun or mpirun in front of the command"),

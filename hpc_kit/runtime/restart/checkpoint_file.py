@@ -28,6 +28,7 @@ from hpc_kit.runtime.restart.checkpoint_folder import (
     CheckpointInfo,
     compute_own_checksums,
     damage_error,
+    draft_of,
     list_checkpoints,
     publish,
     verify_checksums,
@@ -152,7 +153,7 @@ def _file_to_folder(source: Path, target: Path) -> None:
     for group in optimizer.get("param_groups", []):
         options = encode({key: value for key, value in group.items() if key not in {"params", "param_names"}})
         state |= {f"{_GROUP}{names[number]}": options for number in group["params"]}
-    draft = target.with_name(f".{target.name}.part")
+    draft = draft_of(target)
     shutil.rmtree(draft, ignore_errors=True)
     dcp.state_dict_saver.save(state, storage_writer=dcp.filesystem.FileSystemWriter(draft), no_dist=True)
     step = int(saved.get("step", max(counts, default=0)))
@@ -227,7 +228,7 @@ def _write(state: dict[str, Any], path: Path) -> None:
     Raises:
         SpecError: It cannot be written.
     """
-    draft = path.with_name(f".{path.name}.part")
+    draft = draft_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with draft.open("wb") as file:
