@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.runtime import first_failure, watchdog
 from hpc_kit.runtime.launchers.other_variables import MISSING_SRUN
 from hpc_kit.runtime.mpi import backend, library
-from hpc_kit.runtime.rendezvous.ended_without_torch import record_end_without_torch
+from hpc_kit.runtime.rendezvous.ended_without_torch import EndsWithoutTorch
 from hpc_kit.runtime.rendezvous.meeting import DEFAULT_TIMEOUT, meet
 from hpc_kit.runtime.torch_environment import environment_set, set_variables, torch_variables
 from hpc_kit.runtime.torch_import import after_torch_import, import_torch_quietly, require_torch
@@ -83,7 +83,7 @@ def ranks_joined_with_torch(
         with ExitStack() as stack, after_torch_import(_join_postponed):
             yield
         if join in _postponed:
-            record_end_without_torch(world, os.environ)
+            EndsWithoutTorch(world, os.environ).record()
     finally:
         if join in _postponed:
             _postponed.remove(join)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import ContradictoryEnvironment, RendezvousError
 from hpc_kit.run_files import format_ranks
 from hpc_kit.runtime.rendezvous import network, node_comparison, store
-from hpc_kit.runtime.rendezvous.ended_without_torch import EndedRankCheck
+from hpc_kit.runtime.rendezvous.ended_without_torch import EndsWithoutTorch
 from hpc_kit.runtime.rendezvous.master_host import HostResolver
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def meet(
     meeting_number = next(_meeting_numbers) if meeting_number is None else meeting_number
     node = network.this_node_name(environ)
     resolver = HostResolver(world, node, timeout, environ)
-    check_ended_ranks = EndedRankCheck(world, environ)
+    check_ended_ranks = EndsWithoutTorch(world, environ).check
     with ExitStack() as until_all_have_come:
         token = store.launch_token(world, meeting_number, environ)
         if world.launcher in LAUNCHERS_WITH_STORE:

@@ -29,6 +29,7 @@ from hpc_kit.runtime.rendezvous import (
 from hpc_kit.runtime.rendezvous import (
     meeting as rendezvous,
 )
+from hpc_kit.runtime.rendezvous.ended_without_torch import EndsWithoutTorch
 from hpc_kit.runtime.rendezvous.meeting import Meeting
 from hpc_kit.runtime.world import World
 from tests.runtime.launches import Environ, Step, worker
@@ -234,7 +235,7 @@ def two_ranks_of_a_run(job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("ended", [0, 1])
 def test_a_rank_that_ended_without_torch_ends_the_wait(ended: int, two_ranks_of_a_run: list[Environ]) -> None:
     ended_environ, waiting_environ = two_ranks_of_a_run[ended], two_ranks_of_a_run[1 - ended]
-    ended_without_torch.record_end_without_torch(resolve(ended_environ), ended_environ)
+    EndsWithoutTorch(resolve(ended_environ), ended_environ).record()
     (outcome,) = meet_all([waiting_environ], timeout=60)
     assert f"rank {ended} has ended without importing torch, and rank {1 - ended} imports it" in error_text(outcome)
     assert f"rank {ended} on {NODES[ended]} ended with exit code 0" in error_text(outcome)
@@ -242,7 +243,7 @@ def test_a_rank_that_ended_without_torch_ends_the_wait(ended: int, two_ranks_of_
 
 def test_a_rank_that_ended_in_an_earlier_attempt_does_not_count(two_ranks_of_a_run: list[Environ]) -> None:
     first, second = two_ranks_of_a_run
-    ended_without_torch.record_end_without_torch(resolve(second), second)
+    EndsWithoutTorch(resolve(second), second).record()
     (outcome,) = meet_all([first | {"SLURM_RESTART_COUNT": "1"}], timeout=0.5)
     assert "1 of 2 ranks did not come" in error_text(outcome)
 
@@ -262,13 +263,13 @@ def test_the_end_of_an_earlier_program_without_torch_does_not_count(
     monkeypatch.setattr(ended_without_torch, "_POLL_SECONDS", 0)
     monkeypatch.setattr(ended_without_torch, "_CHECKS_PER_SECOND", float("inf"))
     (first, environ), (second, other) = [(resolve(each), each) for each in launch(two_ranks_of_a_run)]
-    ended_without_torch.record_end_without_torch(first, environ)
-    check = ended_without_torch.EndedRankCheck(first, environ)
+    EndsWithoutTorch(first, environ).record()
+    check = EndsWithoutTorch(first, environ).check
     # The slower rank ends the first program while the other one waits in the second.
-    ended_without_torch.record_end_without_torch(second, other)
+    EndsWithoutTorch(second, other).record()
     check()
-    ended_without_torch.EndedRankCheck(second, other)()
-    ended_without_torch.record_end_without_torch(second, other)
+    EndsWithoutTorch(second, other).check()
+    EndsWithoutTorch(second, other).record()
     with pytest.raises(RendezvousError, match="rank 1 has ended without importing torch"):
         check()
 
