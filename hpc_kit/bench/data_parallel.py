@@ -21,7 +21,7 @@ from hpc_kit.bench.recorder import measure_in_turns
 from hpc_kit.bench.results import Column, Plot
 from hpc_kit.errors import JobFailed
 from hpc_kit.run_files import RUN_VARIABLE
-from hpc_kit.runtime.launchers.agreement import CHOICE
+from hpc_kit.runtime.variables import CHOICE
 
 if TYPE_CHECKING:
     from hpc_kit.bench.recorder import Recorder

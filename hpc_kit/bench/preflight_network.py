@@ -19,8 +19,7 @@ from hpc_kit.bench.collectives import BUS_FACTORS
 from hpc_kit.bench.preflight import MOST_PEERS, find_culprits
 from hpc_kit.runtime.rendezvous import network, store
 from hpc_kit.runtime.rendezvous.master_host import HostResolver
-from hpc_kit.runtime.rendezvous.sign_in import wait_until
-from hpc_kit.runtime.rendezvous.store_search import StoreSearch
+from hpc_kit.runtime.rendezvous.meeting import wait_until
 
 if TYPE_CHECKING:
     from hpc_kit.bench.collectives_rank import BackendUnderTest, RankPair
@@ -161,7 +160,7 @@ def measure_network(node: Node, world: World) -> None:
             opened = stack.enter_context(store.serve_store(world, token, timeout, os.environ))
         else:
             resolver = HostResolver(world, node.report.node, timeout, os.environ)
-            opened = StoreSearch(resolver, token, lambda: None).find()
+            opened = store.StoreSearch(resolver, token, lambda: None).find()
         board = dist.PrefixStore("preflight", opened.store)  # type: ignore[attr-defined]
         port = stack.enter_context(clock_server())
         # The address on the route to rank 0 comes first.

@@ -19,9 +19,9 @@ from typing import Any, TypeAlias
 from hpc_kit.bench import processes
 from hpc_kit.errors import JobFailed, SpecError
 from hpc_kit.run_files import RUN_VARIABLE, SUMMARY
-from hpc_kit.runtime.launchers.agreement import CHOICE
 from hpc_kit.runtime.mesh import LAYOUT_VARIABLE
 from hpc_kit.runtime.rendezvous import network
+from hpc_kit.runtime.variables import CHOICE
 from hpc_kit.slurm.command_environment import submit_environment
 from hpc_kit.spec import search_path
 

@@ -15,17 +15,9 @@ from typing import TYPE_CHECKING
 from hpc_kit.errors import HpcKitError, SpecError
 from hpc_kit.run_files import LOGS_VARIABLE, RUN_VARIABLE, STOPPED, rank_log
 from hpc_kit.runtime import first_failure, joined_ranks, program, shutdown
-from hpc_kit.runtime.launchers import inherited_variables
-from hpc_kit.runtime.launchers.agreement import CHOICE
 from hpc_kit.runtime.placement import REPORT
-from hpc_kit.runtime.torch_environment import (
-    RANK_VARIABLES,
-    command_variables,
-    rank_variables,
-    set_variables,
-    unset_rank_variables,
-)
-from hpc_kit.runtime.variables import BACKEND_VARIABLE, TIMEOUT_VARIABLE
+from hpc_kit.runtime.torch_environment import set_variables, torch_variables
+from hpc_kit.runtime.variables import BACKEND_VARIABLE, CHOICE, RANK_VARIABLES, TIMEOUT_VARIABLE
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -169,19 +161,13 @@ def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks:
         # Each task would train a model of its own. Ours makes the tasks agents of one world, or explains why it cannot.
         own = ("-P", "-m", "hpc_kit.runtime.torchrun", *command.arguments)
         program.ProgramCommand("command", sys.executable, own).replace_this_process()
-    if command.kind == "command":
-        joined_ranks.print_warnings(world)
-        variables = command_variables(world, os.environ)
-        set_variables(unset_rank_variables(variables) if starts_ranks else dict(variables))
-        command.replace_this_process()
     # Lightning starts the other ranks of the first node from the program of rank 0, so they cannot meet before it runs.
     starts_others = world.launcher == "env" and not os.environ.get("RANK")
-    if starts_others or find_spec("torch") is None:
+    if command.kind == "command" or starts_others or find_spec("torch") is None:
         joined_ranks.print_warnings(world)
-        exports = rank_variables(world, os.environ)
-        met_at = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if os.environ.get(name)}
-        exports |= inherited_variables.export_marker(exports | met_at, os.environ)
-        set_variables(unset_rank_variables(exports) if starts_ranks else dict(exports))
+        set_variables(torch_variables(world, os.environ, starts_ranks=starts_ranks))
+        if command.kind == "command":
+            command.replace_this_process()
         _run_program(command)
     else:
         with joined_ranks.ranks_joined_with_torch(

@@ -31,8 +31,7 @@ from hpc_kit.runtime.rendezvous import network
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from hpc_kit.runtime.rendezvous.meeting import Meeting
-    from hpc_kit.runtime.rendezvous.sign_in import RankEntry
+    from hpc_kit.runtime.rendezvous.meeting import Meeting, RankEntry
     from hpc_kit.runtime.world import World
 
 _PEER_LOSS_DELAY = 1.0

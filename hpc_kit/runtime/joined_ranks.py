@@ -10,22 +10,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import SpecError
 from hpc_kit.runtime import first_failure, watchdog
-from hpc_kit.runtime.launchers.ignored_variables import MISSING_SRUN
+from hpc_kit.runtime.launchers.other_variables import MISSING_SRUN
 from hpc_kit.runtime.mpi import backend, library
-from hpc_kit.runtime.rendezvous.ended_without_torch import record_end_without_torch
+from hpc_kit.runtime.rendezvous.ended_without_torch import EndsWithoutTorch
 from hpc_kit.runtime.rendezvous.meeting import DEFAULT_TIMEOUT, meet
-from hpc_kit.runtime.torch_environment import (
-    command_variables,
-    environment_set,
-    expected_address,
-    set_variables,
-    torch_variables,
-    unset_rank_variables,
-)
+from hpc_kit.runtime.torch_environment import environment_set, set_variables, torch_variables
 from hpc_kit.runtime.torch_import import after_torch_import, import_torch_quietly, require_torch
-from hpc_kit.runtime.variables import TIMEOUT_VARIABLE
+from hpc_kit.runtime.variables import TIMEOUT_VARIABLE, positive_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,17 +32,10 @@ def timeout_seconds(timeout: float | timedelta | None, environ: Mapping[str, str
     Raises:
         SpecError: It is not a positive number.
     """
-    if isinstance(timeout, timedelta):
-        timeout = timeout.total_seconds()
+    if timeout is not None:
+        return positive_seconds(timeout.total_seconds() if isinstance(timeout, timedelta) else timeout, "timeout")
     text = environ.get(TIMEOUT_VARIABLE, "").strip()
-    try:
-        seconds = timeout if timeout is not None else float(text) if text else None
-    except ValueError:
-        seconds = 0.0
-    if seconds is not None and not 0 < seconds < float("inf"):
-        found = f"{TIMEOUT_VARIABLE} = {text}" if timeout is None else f"timeout = {timeout}"
-        raise SpecError("the time-out is no number of seconds", found=found, remedy="a number above 0: 300")
-    return seconds
+    return positive_seconds(text, TIMEOUT_VARIABLE) if text else None
 
 
 _current: list[Meeting] = []
@@ -83,8 +68,7 @@ def ranks_joined_with_torch(
     Before the import, torch's variables have the values that are known; MASTER_PORT is the first port that rank 0 will
     try.
     """
-    variables = command_variables(world, os.environ, expected_address(world, os.environ))
-    early = unset_rank_variables(variables) if starts_ranks else dict(variables)
+    early = torch_variables(world, os.environ, is_expected=True, starts_ranks=starts_ranks)
     before = {name: os.environ.get(name) for name in early}
 
     def join() -> None:
@@ -99,7 +83,7 @@ def ranks_joined_with_torch(
         with ExitStack() as stack, after_torch_import(_join_postponed):
             yield
         if join in _postponed:
-            record_end_without_torch(world, os.environ)
+            EndsWithoutTorch(world, os.environ).record()
     finally:
         if join in _postponed:
             _postponed.remove(join)
@@ -135,8 +119,7 @@ def joined_ranks(
     _current.append(meeting)
     first_failure.set_meeting(meeting)
     try:
-        variables = torch_variables(meeting, os.environ)
-        exports = unset_rank_variables(variables) if starts_ranks else dict(variables)
+        exports = torch_variables(meeting.world, os.environ, meeting, starts_ranks=starts_ranks)
         with environment_set(exports), watchdog.watching(meeting.world, os.environ):
             yield meeting
     finally:

@@ -64,12 +64,6 @@ def create_mesh(
 ) -> DeviceMesh:
     """Create a DeviceMesh over all ranks; a collective.
 
-    Args:
-        world_size: Number of ranks of the default process group.
-        device_type: Type of the ranks' devices: `cpu`, `cuda` or `xpu`.
-        degrees: Sizes of the axes; see `mesh_shape`.
-        timeout: Time-out of the groups of the axes in seconds; None for torch's default.
-
     Raises:
         SpecError: The product of the degrees is not the world size.
     """

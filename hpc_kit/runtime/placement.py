@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment
-from hpc_kit.runtime.rendezvous import network, sign_in
+from hpc_kit.runtime.rendezvous import network
+from hpc_kit.runtime.rendezvous.meeting import wait_until
 from hpc_kit.runtime.rendezvous.node_comparison import list_some
 from hpc_kit.runtime.variables import cpus_per_task
 from hpc_kit.slurm import nodelist
@@ -180,7 +181,7 @@ def report_placement(meeting: Meeting, device: torch.device, *, with_table: bool
     store.set(f"rank/{world.rank}", mine.to_json())
     if world.is_main:
         keys = [f"rank/{rank}" for rank in range(world.world_size)]
-        sign_in.wait_until(lambda: store.check(keys), time.monotonic() + _TIMEOUT, world.world_size)
+        wait_until(lambda: store.check(keys), time.monotonic() + _TIMEOUT, world.world_size)
         placements = [Placement.from_json(data) for data in store.multi_get(keys)]
         shared = ranks_sharing_device(placements)
         store.set("verdict", "shared" if shared else "fine")
@@ -192,7 +193,7 @@ def report_placement(meeting: Meeting, device: torch.device, *, with_table: bool
         _check_own_devices(shared)
         return
     deadline = time.monotonic() + _TIMEOUT
-    has_verdict = sign_in.wait_until(lambda: store.check(["verdict"]), deadline, world.world_size)
+    has_verdict = wait_until(lambda: store.check(["verdict"]), deadline, world.world_size)
     if has_verdict and store.get("verdict") == b"shared":
         raise ContradictoryEnvironment("two ranks use one GPU: rank 0 lists them")
 
@@ -252,7 +253,8 @@ def _check_own_devices(shared: list[list[Placement]]) -> None:
         raise ContradictoryEnvironment(
             "two ranks use one GPU",
             found="\n".join(
-                f"ranks {_format_ranks(ranks)} on {ranks[0].host}: {ranks[0].uuid}" for ranks in shared[:_MAX_LISTED]
+                f"ranks {list_some(place.rank for place in ranks)} on {ranks[0].host}: {ranks[0].uuid}"
+                for ranks in shared[:_MAX_LISTED]
             ),
             remedy="--gpus-per-node with as many GPUs as ranks on a node, or --gpus-per-task=1;\n"
             "where each task sees one GPU, it must be another one for each (Slurm below 23.11.4: --gres=gpu:N instead)",
@@ -264,7 +266,8 @@ def placement_warnings(placements: Sequence[Placement], environ: Mapping[str, st
     lines = []
     bound = [place for place in placements if _is_bound_to_one(place.cpus, place.device, environ)]
     if bound:
-        lines.append(_describe_one_cpu(f"ranks {_format_ranks(bound)}" if len(bound) > 1 else f"rank {bound[0].rank}"))
+        ranks = list_some(place.rank for place in bound)
+        lines.append(_describe_one_cpu(f"ranks {ranks}" if len(bound) > 1 else f"rank {ranks}"))
     for name in _COMPARED[:3]:
         values: dict[str, list[str]] = defaultdict(list)
         for place in placements:
@@ -284,7 +287,3 @@ def _is_bound_to_one(cpus: Sequence[int], device: str, environ: Mapping[str, str
 
 def _describe_one_cpu(ranks: str) -> str:
     return f"{ranks} may run on one CPU only: srun --cpus-per-task=N (Slurm 22.05 to 23.02 does not hand sbatch's on)"
-
-
-def _format_ranks(ranks: Sequence[Placement]) -> str:
-    return list_some(place.rank for place in ranks)

@@ -14,10 +14,7 @@ wait status of a zombie.
 
 
 def read_stat(folder: Path) -> list[str]:
-    """Return the fields of `folder`/stat after the name of the command; proc(5) lists them.
-
-    Args:
-        folder: Folder of a process or thread below /proc.
+    """Return the fields of /proc/PID/stat after the name of the command; proc(5) lists them.
 
     Raises:
         OSError: There is no such process.

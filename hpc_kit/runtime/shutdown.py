@@ -1,14 +1,9 @@
 """Ends a rank: after a good training without aborting, and after a failure without hanging.
 
-Two habits of the interpreter stand in the way, and this module is the one place that works around them:
-
-- After a failure, `sys.exit` first waits for all threads and then destroys the process group. NCCL's threads may wait
-  forever for a peer that is gone. So `exit_rank` runs the exit handlers itself, with a time limit, writes out the open
-  files, and leaves by `os._exit` or MPI_Abort. `atexit` has no public function that runs its handlers.
-- A rank that handles the failure of an MPI group and ends with status 0 must still end the other ranks, after its last
-  exit handler. An object in `sys` is destroyed at that moment.
-
-tests/runtime/test_shutdown.py and test_first_failure.py fail where a Python release changes either.
+After a failure, `sys.exit` first waits for all threads and then destroys the process group. NCCL's threads may wait
+forever for a peer that is gone. So `exit_rank` runs the exit handlers itself, with a time limit, writes out the open
+files, and leaves by `os._exit` or MPI_Abort. `atexit` has no public function that runs its handlers;
+tests/runtime/test_first_failure.py fails where a Python release changes the private one.
 """
 
 from __future__ import annotations
@@ -61,14 +56,11 @@ def destroy_process_group() -> None:
 
 
 def wait_for_gloo_threads(seconds: float = 5.0) -> None:
-    """Wait until gloo's threads sleep.
+    """Wait until gloo's threads sleep, for at most `seconds`.
 
     Destroying a group does not end its threads while a model refers to the group. A thread that is about to free the
     tensors of the last collective needs the GIL. If the interpreter is finalizing by then, the process aborts (SIGABRT,
     "terminate called without an active exception") after a successful training.
-
-    Args:
-        seconds: The longest wait.
     """
     deadline, quiet = time.monotonic() + seconds, 0
     while quiet < 2 and time.monotonic() < deadline:
@@ -114,27 +106,36 @@ def exit_on_failure() -> Iterator[None]:
         yield
     except SystemExit as stop:
         if code := exit_code(stop):
-            atexit.register(_exit_with, code)
+            _exit_at_end(code)
         raise
     sys.excepthook = previous
 
 
-def _exit_with(code: int) -> None:
-    atexit.unregister(_exit_with)
-    exit_rank(code)
+def _exit_at_end(code: int) -> None:
+    """Let `exit_rank` end this process after the end of the program."""
+    # Started now: while the interpreter ends, Python 3.12 starts no thread.
+    threading.Thread(target=_limit_exit, name="hpc_kit_end", daemon=True).start()
+    atexit.register(exit_rank, code)
 
 
 def exit_rank(code: int) -> NoReturn:
     """End this process without waiting for threads or for the process group. Exit handlers get a few seconds."""
+    atexit.unregister(exit_rank)
     _ignore_signals()
-    threading.Thread(target=_exit_after_timeout, args=[threading.Event(), code], daemon=True).start()
+    with suppress(RuntimeError):  # the interpreter ends already
+        threading.Thread(target=_limit_exit, daemon=True).start()
+    _codes.append(code)
+    _exiting.set()
     with suppress(BaseException):
         # sys.exit would first wait for all threads and then destroy the group.
         atexit._run_exitfuncs()  # noqa: SLF001
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
-    _flush_open_files()
+    for each in gc.get_objects():  # os._exit flushes no file that was not closed
+        if issubclass(type(each), io.IOBase):
+            with suppress(BaseException):
+                each.flush()
     _terminate(code)
 
 
@@ -145,30 +146,22 @@ def _ignore_signals() -> None:
             signal.signal(number, signal.SIG_IGN)
 
 
-def _exit_after_timeout(done: threading.Event, code: int) -> None:
-    if not done.wait(_EXIT_TIMEOUT):
-        # The function that ends the process may block, too, on a lock that the main thread holds.
-        threading.Thread(target=_terminate, args=[code], daemon=True).start()
-        time.sleep(_EXIT_TIMEOUT)
-        os._exit(code)
+_exiting = threading.Event()
+_codes: list[int] = []
+"""The exit code, once this process ends."""
 
 
-class _Abort:
-    """Holds the function that ends this process.
-
-    `sys` refers to it, so it is destroyed late, after all exit handlers.
-    """
-
-    call: Callable[[int], object] | None = None
-    at_exit = False
-
-    def __del__(self) -> None:
-        if self.at_exit and self.call is not None:
-            self.call(1)
+def _limit_exit() -> None:
+    _exiting.wait()
+    time.sleep(_EXIT_TIMEOUT)
+    # The function that ends the process may block, too, on a lock that the main thread holds.
+    with suppress(RuntimeError):
+        threading.Thread(target=_terminate, args=_codes[:1], daemon=True).start()
+    time.sleep(_EXIT_TIMEOUT)
+    os._exit(_codes[0])
 
 
-_abort = vars(sys).setdefault("_hpc_kit_ends", _Abort())
-_at_exit, _written_out = threading.Event(), threading.Event()
+_abort: list[Callable[[int], object]] = []
 _terminating = threading.Lock()
 
 
@@ -177,41 +170,18 @@ def set_abort_function(call: Callable[[int], object], *, at_exit: bool = False) 
 
     Args:
         call: Ends the process, such as MPI_Abort.
-        at_exit: Call it after a normal end, too, after all exit handlers.
+        at_exit: Call it after a normal end, too, with 1 and after all exit handlers. A rank that handles the failure of
+            an MPI group must still end the other ranks.
     """
-    _abort.call = call
-    if at_exit and not _abort.at_exit:
-        _abort.at_exit = True
-        # Started now, because threads cannot be started during finalization.
-        threading.Thread(target=_watch_exit, name="hpc_kit_end", daemon=True).start()
+    _abort[:] = [call]
+    if at_exit:
+        _exit_at_end(1)
 
 
 def _terminate(code: int) -> NoReturn:
     # Never released: two time limits may end at the same moment, and one abort is enough.
     _terminating.acquire()
-    if _abort.call is not None:
+    for call in _abort:
         with suppress(Exception):
-            _abort.call(code)
+            call(code)
     os._exit(code)
-
-
-def _watch_exit() -> None:
-    _at_exit.wait()
-    _exit_after_timeout(_written_out, 1)
-
-
-@atexit.register
-def _flush_at_exit() -> None:
-    """Flush files after the program's own exit handlers, which were registered later; threads still run then."""
-    if _abort.at_exit:
-        _at_exit.set()
-        _flush_open_files()
-        _written_out.set()
-
-
-def _flush_open_files() -> None:
-    """Flush files that were not closed, because os._exit does not."""
-    for each in gc.get_objects():
-        if issubclass(type(each), io.IOBase):
-            with suppress(BaseException):
-                each.flush()

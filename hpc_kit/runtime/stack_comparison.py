@@ -22,14 +22,7 @@ _OWN_PACKAGE = str(Path(__file__).parents[1])
 
 
 def take_stacks(rank: int, host: str, *, step: int | None, phase: str | None) -> RankStack:
-    """Return the stacks of all threads of this process.
-
-    Args:
-        rank: Rank of this process.
-        host: Name of its host.
-        step: Its last step.
-        phase: The phase that the program has announced.
-    """
+    """Return the stacks of all threads of this process."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main, own = threading.main_thread().ident, threading.get_ident()
     current = sys._current_frames()  # noqa: SLF001 - documented in spite of its name
@@ -66,12 +59,7 @@ class StallCause(NamedTuple):
 
 
 def compare_stacks(stacks: list[RankStack], world_size: int) -> StallCause:
-    """Return the ranks for which all other ranks wait.
-
-    Args:
-        stacks: The stacks of the ranks that could write them.
-        world_size: The number of ranks.
-    """
+    """Return the ranks for which all other ranks wait, from the stacks of those that could write them."""
     hosts = {stack.rank: stack.host for stack in stacks}
     if silent := sorted(set(range(world_size)) - set(hosts)):
         verb = "does" if len(silent) == 1 else "do"

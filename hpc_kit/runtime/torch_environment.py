@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import RendezvousError
 from hpc_kit.runtime import devices
 from hpc_kit.runtime.launchers import inherited_variables
-from hpc_kit.runtime.launchers.agreement import has_own_gpu
+from hpc_kit.runtime.launchers.other_variables import has_own_gpu
 from hpc_kit.runtime.rendezvous import store
 from hpc_kit.runtime.rendezvous.master_host import expected_hosts
+from hpc_kit.runtime.variables import RANK_VARIABLES, TORCH_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,21 +20,46 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.rendezvous.meeting import Meeting
     from hpc_kit.runtime.world import World
 
-RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-"""Variables by which a program sees that a launcher has started it as one rank."""
 
-
-def torch_variables(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for `init_process_group("env://")` and libraries. Values that are set already stay.
+def torch_variables(
+    world: World,
+    environ: Mapping[str, str],
+    meeting: Meeting | None = None,
+    *,
+    is_expected: bool = False,
+    starts_ranks: bool = False,
+) -> dict[str, str | None]:
+    """Return the variables for `init_process_group("env://")` and libraries. None: to be unset.
 
     NCCL finds its interfaces itself. gloo takes the interface of the host's name, which is often the wrong one.
+
+    Args:
+        world: This process.
+        environ: Its environment.
+        meeting: The meeting of the ranks, if they have met. Otherwise, the address is that of the launcher.
+        is_expected: Without any address, return the one that rank 0 will try first.
+        starts_ranks: The program starts its own ranks.
     """
-    exports = rank_variables(meeting.world, environ) | {"MASTER_ADDR": meeting.host, "MASTER_PORT": str(meeting.port)}
-    exports |= gloo_variables(meeting, environ)
-    threads = devices.thread_count(environ, meeting.world.local_world_size or 1)
-    if threads:
+    exports = rank_variables(world, environ)
+    if meeting is not None:
+        exports |= {"MASTER_ADDR": meeting.host, "MASTER_PORT": str(meeting.port)} | gloo_variables(meeting, environ)
+    elif world.world_size == 1:
+        exports |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(world.master_port or store.unused_port())}
+    elif world.master_addr is not None:
+        exports |= {"MASTER_ADDR": world.master_addr, "MASTER_PORT": str(world.master_port)}
+    elif is_expected:
+        with suppress(RendezvousError):  # no variable names a host
+            exports |= {"MASTER_ADDR": expected_hosts(world, environ)[0]}
+            exports |= {"MASTER_PORT": str(store.candidate_ports(world.key, world.master_port)[0])}
+    if threads := devices.thread_count(environ, world.local_world_size or 1):
         exports["OMP_NUM_THREADS"] = str(threads)
-    return exports | inherited_variables.export_marker(exports, environ)
+    exports |= inherited_variables.export_marker(exports, environ)
+    if not starts_ranks:
+        return {**exports}
+    # Lightning starts its processes only where LOCAL_RANK is not set; where it is set, Lightning waits for processes
+    # that are never started. Only the program knows how many ranks share the CPUs.
+    exports.pop("OMP_NUM_THREADS", None)
+    return {**exports, **dict.fromkeys(RANK_VARIABLES)}
 
 
 def gloo_variables(meeting: Meeting, environ: Mapping[str, str]) -> dict[str, str]:
@@ -51,56 +77,10 @@ def rank_variables(world: World, environ: Mapping[str, str]) -> dict[str, str]:
     """
     left = inherited_variables.inherited_exports(environ)
     one_gpu = has_own_gpu({name: value for name, value in environ.items() if name not in left}, world)
-    values = {
-        "RANK": world.rank,
-        "WORLD_SIZE": world.world_size,
-        "LOCAL_RANK": 0 if one_gpu else world.local_rank,
-        "LOCAL_WORLD_SIZE": world.local_world_size,
-        "GROUP_RANK": world.node_rank,
-    }
+    values = {name: getattr(world, field) for field, name in TORCH_VARIABLES.items() if name in RANK_VARIABLES}
+    if one_gpu:
+        values["LOCAL_RANK"] = 0
     return {name: str(value) for name, value in values.items() if value is not None}
-
-
-def command_variables(
-    world: World, environ: Mapping[str, str], address: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Return the variables for a command that replaces this process and meets the other ranks itself.
-
-    Args:
-        world: This process.
-        environ: Its environment.
-        address: MASTER_ADDR and MASTER_PORT, if they are to be set although no rank has tried them.
-    """
-    exports = {**rank_variables(world, environ), **(address or {})}
-    if world.world_size == 1:
-        port = world.master_port or store.candidate_ports(f"process {os.getpid()}")[0]
-        exports |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    elif world.master_addr is not None:
-        exports |= {"MASTER_ADDR": world.master_addr, "MASTER_PORT": str(world.master_port)}
-    threads = devices.thread_count(environ, world.local_world_size or 1)
-    exports |= inherited_variables.export_marker(exports, environ)
-    return exports | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
-
-
-def expected_address(world: World, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return MASTER_ADDR and MASTER_PORT as rank 0 will try them first, before several ranks have met."""
-    if world.world_size == 1 or world.master_addr is not None:
-        return {}
-    try:
-        host = expected_hosts(world, environ)[0]
-    except RendezvousError:
-        return {}
-    return {"MASTER_ADDR": host, "MASTER_PORT": str(store.candidate_ports(world.key, world.master_port)[0])}
-
-
-def unset_rank_variables(variables: Mapping[str, str]) -> dict[str, str | None]:
-    """Return `variables` for a program that starts its own ranks: the variables of one rank are None, to be unset.
-
-    Lightning starts its processes only where LOCAL_RANK is not set; where it is set, Lightning waits for processes
-    that are never started. Only the program knows how many ranks share the CPUs, so OMP_NUM_THREADS stays as it is.
-    """
-    kept = {name: value for name, value in variables.items() if name != "OMP_NUM_THREADS"}
-    return {**kept, **dict.fromkeys(RANK_VARIABLES)}
 
 
 def set_variables(variables: Mapping[str, str | None]) -> None:

@@ -76,13 +76,7 @@ def report_training(
 
 
 def summarize_training(world: Group, seconds: Sequence[float], tokens: int, **facts: str | float) -> float:
-    """Write summary.json: speed, memory and other facts; a collective.
-
-    Args:
-        world: The ranks.
-        seconds: Seconds of each step.
-        tokens: Tokens of a step over all ranks.
-        facts: More values.
+    """Write summary.json: speed, memory and other facts, from the seconds of each step; a collective.
 
     Returns:
         The peak memory of the rank that needed most, in MiB.

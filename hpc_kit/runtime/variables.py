@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import HostlistError, IncompleteEnvironment
+from hpc_kit.errors import HostlistError, IncompleteEnvironment, SpecError
 from hpc_kit.slurm import nodelist
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+CHOICE = "HPC_KIT_LAUNCHER"
+"""Environment variable that names a launcher. The runtime then uses this launcher and asks no other."""
 
 BACKEND_VARIABLE = "HPC_KIT_BACKEND"
 """Environment variable with `launch.backend` of the job."""
 
 TIMEOUT_VARIABLE = "HPC_KIT_TIMEOUT"
 """Environment variable with `launch.timeout` of the job, in seconds."""
+
+TORCH_VARIABLES = {
+    "rank": "RANK",
+    "local_rank": "LOCAL_RANK",
+    "world_size": "WORLD_SIZE",
+    "local_world_size": "LOCAL_WORLD_SIZE",
+    "node_rank": "GROUP_RANK",
+    "nnodes": "GROUP_WORLD_SIZE",
+    "master_addr": "MASTER_ADDR",
+    "master_port": "MASTER_PORT",
+}
+"""torch's own variables of the fields of `World`."""
+
+RANK_VARIABLES = tuple(TORCH_VARIABLES.values())[:5]
+"""Variables by which a program sees that a launcher has started it as one rank."""
 
 _MOST_DIGITS = 18
 _LAST_PORT = 65_535
@@ -75,6 +94,18 @@ def required_int(environ: Mapping[str, str], name: str, *, beside: str) -> int:
             f"or unset {beside}, if it is left over",
         )
     return value
+
+
+def positive_seconds(value: float | str, name: str) -> float:
+    """Return a number of seconds; `name` is the variable or the argument that contains it.
+
+    Raises:
+        SpecError: It is not a positive number.
+    """
+    with suppress(ValueError):
+        if 0 < float(value) < float("inf"):
+            return float(value)
+    raise SpecError(f"{name} is no number of seconds", found=f"{name} = {value}", remedy="a number above 0: 300")
 
 
 def cpus_per_task(environ: Mapping[str, str]) -> int | None:

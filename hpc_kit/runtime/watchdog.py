@@ -33,6 +33,7 @@ from hpc_kit.run_files import (
 from hpc_kit.runtime import shutdown
 from hpc_kit.runtime.rendezvous import network
 from hpc_kit.runtime.stack_comparison import StallCause, compare_stacks, take_stacks
+from hpc_kit.runtime.variables import positive_seconds
 from hpc_kit.runtime.waiting import NodeShares, WaitSampler
 
 if TYPE_CHECKING:
@@ -174,16 +175,10 @@ def read_settings(environ: Mapping[str, str]) -> tuple[str, float]:
     Raises:
         SpecError: A variable has no meaning.
     """
-    action, text = environ.get(ACTION) or "report", environ.get(TIMEOUT) or str(DEFAULT_TIMEOUT)
+    action = environ.get(ACTION) or "report"
     if action not in {"report", "stop", "off"}:
         raise SpecError(f"{ACTION} has no meaning", found=f"{ACTION}={action}", remedy="write report, stop or off")
-    try:
-        least = float(text)
-    except ValueError:
-        least = 0.0
-    if not 0 < least < float("inf"):
-        raise SpecError(f"{TIMEOUT} is no number of seconds", found=f"{TIMEOUT}={text}", remedy="write 600")
-    return action, least
+    return action, positive_seconds(environ.get(TIMEOUT) or DEFAULT_TIMEOUT, TIMEOUT)
 
 
 class Watchdog:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import ContradictoryEnvironment
-from hpc_kit.runtime.variables import launcher_setting
+from hpc_kit.runtime.variables import TORCH_VARIABLES, launcher_setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,16 +93,6 @@ class World:
         return f"{name} = {getattr(self, name)} from {self.sources.get(name, 'no variable')}"
 
 
-VALUES = (
-    "rank",
-    "local_rank",
-    "world_size",
-    "local_world_size",
-    "node_rank",
-    "nnodes",
-    "master_addr",
-    "master_port",
-)
 _NAME_WIDTH, _VALUE_WIDTH = 16, 8
 
 
@@ -116,11 +106,9 @@ class ExplainedValue(NamedTuple):
 
 def explained_values(world: World) -> list[ExplainedValue]:
     """Return the table of values, one row per value. `-` is an unknown value."""
-    values = {name: getattr(world, name) for name in VALUES}
-    return [
-        ExplainedValue(name, "-" if value is None else str(value), world.sources.get(name, ""))
-        for name, value in values.items()
-    ]
+    values = ((name, getattr(world, name)) for name in TORCH_VARIABLES)
+    texts = ((name, "-" if value is None else str(value)) for name, value in values)
+    return [ExplainedValue(name, text, world.sources.get(name, "")) for name, text in texts]
 
 
 def explain_world(world: World) -> str:
@@ -147,7 +135,7 @@ def heading(world: World) -> str:
 
 def to_json(world: World) -> dict[str, object]:
     """Return the World as a JSON object."""
-    return {name: getattr(world, name) for name in VALUES} | {
+    return {name: getattr(world, name) for name in TORCH_VARIABLES} | {
         "launcher": world.launcher,
         "sources": dict(world.sources),
         "warnings": list(world.warnings),

@@ -49,16 +49,9 @@ class RankOutput(NamedTuple):
 
 
 class HostConnection:
-    """The connection to one host, and the agent on it.
+    """The connection to one host, and the agent on it. While the queue of outputs is full, the host is not read.
 
-    Args:
-        node: Number of the host in the launch.
-        host: The host.
-        python: Interpreter that runs the agent.
-        messages: Queue for messages of the agent.
-        outputs: Queue for output of the ranks. While it is full, nothing is read from the host.
-        socket: Path of the ssh socket for this host.
-        timeout: Seconds for each step of the connection.
+    `timeout` is the time for each step of the connection, in seconds.
     """
 
     def __init__(
@@ -185,48 +178,10 @@ def _write(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def connect_all(connections: Sequence[HostConnection], messages: SimpleQueue[HostMessage]) -> dict[int, HostMessage]:
-    """Connect to all hosts. Return the `hello` of each agent.
-
-    Args:
-        connections: The hosts.
-        messages: The queue of their messages.
-
-    Raises:
-        LaunchError: At least one host cannot be used.
-    """
-    for connection in connections:
-        connection.start()
-    greetings: dict[int, HostMessage] = {}
-    refused: dict[int, LaunchError] = {}
-    while len(greetings.keys() | refused.keys()) < len(connections):
-        message = messages.get()
-        if message.kind == "hello":
-            greetings[message.node] = message
-        elif message.kind in {"refused", "lost"}:
-            refused[message.node] = explain_host_failure(connections[message.node].host, message)
-    if len(refused) > 1:
-        errors = [refused[node] for node in sorted(refused)]
-        raise LaunchError(
-            f"{len(errors)} of {len(connections)} hosts cannot be used",
-            found="\n".join(f"{error.what}: {error.found}" for error in errors),
-            remedy="\n".join(dict.fromkeys(error.remedy or "" for error in errors)),
-        )
-    for error in refused.values():
-        raise error
-    return greetings
-
-
 def placement_warnings(
     connections: Sequence[HostConnection], greetings: Mapping[int, HostMessage], ranks: Sequence[int], backend: str
 ) -> Iterator[str]:
     """Warn about machines with several names, and about machines with more ranks than cores.
-
-    Args:
-        connections: The hosts.
-        greetings: The `hello` of each host.
-        ranks: Ranks of each host.
-        backend: Backend of torch; with gloo, ranks use CPUs.
 
     Raises:
         LaunchError: A machine with GPUs has several names. The ranks of each name would use the same GPUs.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import resource
 import secrets
 import shutil
 import signal
@@ -17,11 +16,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from msgspec import structs
 
-from hpc_kit.errors import HostlistError
+from hpc_kit.errors import HostlistError, LaunchError
 from hpc_kit.run_files import END, RECORD, SUMMARY, FirstFailure, claim_first_failure, rank_log, write_whole
 from hpc_kit.runs.first_failure import find_failure
 from hpc_kit.runs.record import RecordedFailure, RecordedOutcome, add_outcomes, encode_record
 from hpc_kit.runs.run_folders import open_run
+from hpc_kit.runtime.rendezvous.store_discovery import raise_file_limit
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.states import JobState
 from hpc_kit.ssh import agent
@@ -30,7 +30,6 @@ from hpc_kit.ssh.host_connection import (
     HostConnection,
     HostMessage,
     RankOutput,
-    connect_all,
     explain_host_failure,
     master_address,
     placement_warnings,
@@ -108,16 +107,10 @@ class LaunchResult(NamedTuple):
 
 
 class Launch:
-    """The hosts of one launch.
-
-    Args:
-        hosts: Hosts in the order of their ranks.
-        python: The interpreter that runs the agent on each host.
-        timeout: Seconds for each step of a connection.
-    """
+    """The hosts of one launch, in the order of their ranks. `timeout` limits each step of a connection, in seconds."""
 
     def __init__(self, hosts: Sequence[LaunchHost], python: str, timeout: float) -> None:
-        _raise_file_limit()
+        raise_file_limit(_OPEN_FILES)
         self._messages: SimpleQueue[HostMessage] = SimpleQueue()
         self._outputs: Queue[RankOutput] = Queue(maxsize=_OUTPUT_QUEUE_LENGTH)
         self._sockets = make_socket_folder()
@@ -142,7 +135,24 @@ class Launch:
         Raises:
             LaunchError: At least one host cannot be used. No rank was started on any host.
         """
-        self._greetings = connect_all(self.connections, self._messages)
+        for connection in self.connections:
+            connection.start()
+        refused: dict[int, LaunchError] = {}
+        while len(self._greetings.keys() | refused.keys()) < len(self.connections):
+            message = self._messages.get()
+            if message.kind == "hello":
+                self._greetings[message.node] = message
+            elif message.kind in {"refused", "lost"}:
+                refused[message.node] = explain_host_failure(self.connections[message.node].host, message)
+        errors = [refused[node] for node in sorted(refused)]
+        if len(errors) > 1:
+            raise LaunchError(
+                f"{len(errors)} of {len(self.connections)} hosts cannot be used",
+                found="\n".join(f"{error.what}: {error.found}" for error in errors),
+                remedy="\n".join(dict.fromkeys(error.remedy or "" for error in errors)),
+            )
+        for error in errors:
+            raise error
 
     def placement_warnings(self, ranks: Sequence[int], backend: str) -> list[str]:
         """Return warnings about these ranks on the connected hosts.
@@ -267,14 +277,6 @@ class Launch:
             connection.send(kind)
 
 
-def _raise_file_limit() -> None:
-    """Raise the soft limit of open files, which is 1024 on most systems."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 @contextmanager
 def _signs_of_life(connections: Sequence[HostConnection]) -> Iterator[None]:
     """Send signs of life from a separate thread. A terminal that reads nothing must not end a training."""
@@ -310,14 +312,7 @@ def _signals_as_messages(messages: SimpleQueue[HostMessage]) -> Iterator[None]:
 
 
 class RankLogs:
-    """Writes the output of each rank to its log, and shows whole lines with rank and host in front.
-
-    Args:
-        run: Folder of the run.
-        hosts: Names of the hosts.
-        ranks: Number of all ranks.
-        show: Prints lines.
-    """
+    """Writes the output of each rank to its log, and shows whole lines with rank and host in front."""
 
     def __init__(self, run: Path, hosts: Sequence[str], ranks: int, show: Callable[[str], None]) -> None:
         self._run, self._show = run, show
@@ -371,13 +366,6 @@ def begin_record(
     resolved: Resolved, root: Path, hosts: Mapping[str, int], script: str, command_line: Sequence[str]
 ) -> Path:
     """Create the folder of the run, `runs/<job_name>/<time>`, with the record as far as it is known. Return the folder.
-
-    Args:
-        resolved: The job.
-        root: The user's project.
-        hosts: Each host with its ranks.
-        script: Script of the first host.
-        command_line: The command that the user typed.
 
     Raises:
         RecordError: The record cannot be written. No rank was started.

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 def place_job(job: Job, hosts: Sequence[LaunchHost]) -> Job:
     """Return the job with one node for each host and one task for each rank. The nodes of the job file do not count.
 
-    Args:
-        job: The job of a job file.
-        hosts: The hosts, all or none of them with slots. Without hosts, the number of nodes is that of the job.
-
     Raises:
         SpecError: Only Slurm can start this job.
     """
@@ -134,13 +130,7 @@ def exported_variables(resolved: Resolved, environ: Mapping[str, str]) -> dict[s
 
 
 def render_host_scripts(resolved: Resolved, ranks: Sequence[int], root: Path) -> tuple[str, ...]:
-    """Return the script of each host. The agent passes it to bash on stdin.
-
-    Args:
-        resolved: The job.
-        ranks: Number of ranks of each host.
-        root: The user's project.
-    """
+    """Return the script of each host. The agent passes it to bash on stdin."""
     scripts = {
         count: _fill("agent", resolved, root, standalone=False, uneven=False, ranks=count) for count in set(ranks)
     }

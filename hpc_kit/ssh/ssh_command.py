@@ -65,10 +65,6 @@ class SshConnection:
 
     OpenSSH reads its own configuration: host aliases, keys, agents, certificates, jump hosts and known hosts work as in
     `ssh HOST true`. A background process of ssh (ControlMaster) owns the connection and listens on a socket.
-
-    Args:
-        host: The host.
-        socket: Path of the socket.
     """
 
     def __init__(self, host: LaunchHost, socket: Path) -> None:
@@ -188,12 +184,7 @@ _FAILURES = (
 
 
 def explain_failure(host: LaunchHost, errors: str) -> LaunchError:
-    """Explain why ssh could not connect. The error contains all that ssh printed.
-
-    Args:
-        host: The host.
-        errors: Standard error of ssh in the C locale.
-    """
+    """Explain why ssh could not connect. The error contains all that ssh printed."""
     _, problem, remedy = next(failure for failure in _FAILURES if re.search(failure[0], errors))
     if _JUMP_HOST_FAILED in errors and re.search(f"verification failed|{_DENIED}", errors):
         host = _jump_host(host) or host

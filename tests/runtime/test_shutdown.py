@@ -69,6 +69,19 @@ def test_a_signal_does_not_interrupt_a_rank_that_ends() -> None:
     assert (done.returncode, done.stderr) == (7, "")
 
 
+def test_a_rank_ends_with_its_code_where_the_interpreter_starts_no_thread_any_more() -> None:
+    """As in exit handlers since Python 3.12."""
+    done = run(
+        "import sys, threading\nfrom hpc_kit.runtime import shutdown\n"
+        "def refuse(*_): raise RuntimeError\n"
+        "class DestroyedByTheInterpreter:\n    def __del__(self): print('too late', flush=True)\n"
+        "sys.kept = DestroyedByTheInterpreter()\n"
+        "try:\n    with shutdown.exit_on_failure(): sys.exit(7)\n"
+        "finally: threading.Thread.start = refuse"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
+
+
 def _thread(folder: Path, number: int, name: str, state: str) -> None:
     (folder / str(number)).mkdir()
     (folder / str(number) / "comm").write_text(f"{name}\n")

@@ -6,18 +6,14 @@ own variables decides all values of the `World`.
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from hpc_kit.errors import IncompleteEnvironment, LauncherError
-from hpc_kit.runtime.launchers import ignored_variables, inherited_variables, slurm_step
-from hpc_kit.runtime.launchers.agreement import CHOICE
+from hpc_kit.runtime.launchers import inherited_variables, other_variables, slurm_step
 from hpc_kit.runtime.launchers.mpi_variables import MPI_LAUNCHERS
 from hpc_kit.runtime.launchers.mpirun import from_mpi
 from hpc_kit.runtime.launchers.single_process import single_process
@@ -26,6 +22,7 @@ from hpc_kit.runtime.launchers.ssh import from_ssh
 from hpc_kit.runtime.launchers.submitit import from_submitit
 from hpc_kit.runtime.launchers.torch_variables import from_plain_variables, inner_launcher
 from hpc_kit.runtime.launchers.torchrun import from_torchrun
+from hpc_kit.runtime.variables import CHOICE
 
 if TYPE_CHECKING:
     from hpc_kit.runtime.world import World
@@ -54,26 +51,6 @@ _SLURM_VARIABLES = re.compile(r"SLURM_(STEP.*|PROCID|LOCALID|NODEID|GTIDS|JOB_NU
 """Variables by which Slurm contradicts another launcher inside a step or in a batch shell."""
 
 
-def has_plugins(path: Iterable[str]) -> bool:
-    """Return whether a package on the path may provide a launcher.
-
-    To import importlib.metadata takes longer than all else at the start of a rank, and few environments have a plug-in.
-    """
-    for folder in path:
-        try:
-            names = [name for name in os.listdir(folder or ".") if name.endswith(("-info", ".egg"))]  # noqa: PTH208 - faster
-        except NotADirectoryError:
-            return True  # an archive, which importlib.metadata can read
-        except OSError:
-            continue
-        for name in names:
-            for file in (f"{folder}/{name}/entry_points.txt", f"{folder}/{name}/EGG-INFO/entry_points.txt"):
-                with suppress(OSError), open(file, encoding="utf-8", errors="replace") as text:  # noqa: PTH123 - faster
-                    if PLUGIN_GROUP in text.read():
-                        return True
-    return False
-
-
 @cache
 def plugin_launchers() -> dict[str, Launcher]:
     """Return the launchers that installed packages provide, by name.
@@ -81,9 +58,7 @@ def plugin_launchers() -> dict[str, Launcher]:
     Raises:
         IncompleteEnvironment: One of them cannot be imported.
     """
-    if not has_plugins(sys.path):
-        return {}
-    from importlib.metadata import entry_points
+    from importlib.metadata import entry_points  # takes longer to import than all else at the start of a rank
 
     found: dict[str, Launcher] = {}
     for point in entry_points(group=PLUGIN_GROUP):
@@ -153,7 +128,7 @@ def resolve(environ: Mapping[str, str]) -> World:
     for launcher in [_requested_launcher(choice)] if choice else _candidate_launchers(environ):
         world = launcher(environ)
         if world is not None:
-            return replace(world, ignored=world.ignored + ignored_variables.describe_removed(removed, choice))
+            return replace(world, ignored=world.ignored + other_variables.describe_removed(removed, choice))
     raise IncompleteEnvironment(
         f"{CHOICE} = {choice}, but {choice} has not started this process",
         found="none of the variables that it sets",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.runtime.launchers import slurm_step
 from hpc_kit.runtime.launchers.mpi_variables import MPI_LAUNCHERS
 from hpc_kit.runtime.launchers.torch_variables import inner_launcher
+from hpc_kit.runtime.variables import TORCH_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +18,7 @@ EXPORT_MARKER = "HPC_KIT_EXPORTED"
 _RANK_AND_SIZE = {"RANK", "WORLD_SIZE"}
 """Variables that every launcher outside of a step sets again. Many job scripts set an address alone for their steps."""
 
-_TORCH_VARIABLES = {*_RANK_AND_SIZE, "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}
+_TORCH_VARIABLES = set(TORCH_VARIABLES.values())
 _AMBIGUOUS = {"OMP_NUM_THREADS"}
 """Variables that a job script may have set again to the same value, which cannot be distinguished from inherited
 ones.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hpc_kit.runtime.launchers import ignored_variables, slurm_step
-from hpc_kit.runtime.launchers.agreement import CHOICE
-from hpc_kit.runtime.launchers.ignored_variables import MISSING_SRUN
+from hpc_kit.runtime.launchers import other_variables, slurm_step
 from hpc_kit.runtime.launchers.mpi_variables import MPI_LAUNCHERS
-from hpc_kit.runtime.variables import format_variables, optional_int
+from hpc_kit.runtime.launchers.other_variables import MISSING_SRUN
+from hpc_kit.runtime.variables import CHOICE, format_variables, optional_int
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 def single_process(environ: Mapping[str, str]) -> World:
     """Return a World of one rank, with a warning if the surrounding job has room for more ranks."""
-    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
+    job = environ.get("SLURM_JOB_ID")
     why = (
         f"no launcher started this process: {slurm_step.reason_not_in_step(environ) or 'no srun step'}"
         if job
@@ -44,7 +42,7 @@ def single_process(environ: Mapping[str, str]) -> World:
             "master_port": "any free",
         },
         warnings=(*_unused_launch_warnings(environ), *_rejected_variables(environ)),
-        ignored=ignored_variables.ignored_by_single(environ),
+        ignored=other_variables.ignored_by_single(environ),
     )
 
 
@@ -58,15 +56,14 @@ def _unused_launch_warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
         missing = next(name for name in ("SLURM_STEP_NUM_TASKS", "SLURMD_NODENAME") if not environ.get(name))
         variables += f", but no {missing}: let the container have all of SLURM_*"
         return (f"some variables of a task or a shell, {variables}; or, in a shell, {MISSING_SRUN}",)
-    in_slurm = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
-    return _missing_srun_warning(environ) if in_slurm else _missing_launcher_warning(environ)
+    return _missing_srun_warning(environ) if environ.get("SLURM_JOB_ID") else _missing_launcher_warning(environ)
 
 
 def _rejected_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Warn about variables of one rank among several that do not count here."""
     if environ.get(CHOICE):
         return ()
-    on_a_node = ignored_variables.was_submitted_on_a_node(environ)
+    on_a_node = other_variables.was_submitted_on_a_node(environ)
     sizes = {names.rank: names.size for names in MPI_LAUNCHERS.values()} | {"RANK": "WORLD_SIZE"}
     for rank, size in sizes.items():
         if not environ.get(rank) or not environ.get(size, "").isdecimal() or int(environ[size]) < 2:
@@ -90,15 +87,10 @@ def _missing_srun_warning(environ: Mapping[str, str]) -> tuple[str, ...]:
     return ()
 
 
-def _listed_hosts(text: str) -> int:
-    """Return the number of hosts in SageMaker's JSON list."""
-    return len(re.findall(r'"[^"]+"', text))
-
-
 _ROOM: dict[str, tuple[Callable[[str], int], str, str]] = {
     "PET_NNODES": (lambda text: int(text.rpartition(":")[2]), "nodes", "put torchrun in front of the command"),
     "PET_NPROC_PER_NODE": (int, "processes a node", "put torchrun in front of the command"),
-    "SM_HOSTS": (_listed_hosts, "hosts", "distribution={'torch_distributed': {'enabled': True}} in the estimator"),
+    "SM_HOSTS": (lambda text: text.count(",") + 1, "hosts", "distribution={'torch_distributed': {'enabled': True}}"),
     "PBS_NUM_NODES": (int, "nodes", "put mpiexec in front of the command"),
     "PBS_VNODENUM": (lambda text: int(text) + 1, "nodes or more", "mpiexec in place of pbsdsh"),
     "LSB_MCPU_HOSTS": (lambda text: len(text.split()) // 2, "hosts", "put jsrun or mpirun in front of the command"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
-from hpc_kit.runtime.launchers import agreement, ignored_variables
+from hpc_kit.runtime.launchers import other_variables
 from hpc_kit.runtime.rendezvous import store
 from hpc_kit.runtime.rendezvous.network import is_loopback
 from hpc_kit.runtime.variables import master_port, optional_int, read_counts, read_hosts, required_int
@@ -46,14 +46,15 @@ class SlurmStep:
         here = environ.get("SLURMD_NODENAME") or None
         hosts, counts = read_hosts(environ, "SLURM_STEP_NODELIST"), read_counts(environ, "SLURM_STEP_TASKS_PER_NODE")
         components = _components(environ, hosts)
+        task_ids = tuple(filter(None, environ.get("SLURM_GTIDS", "").split(",")))
         if components and len(set(hosts)) == len(hosts) and len(counts) in {0, len(hosts)}:
             # Slurm sorts the list by name, and the counts with it. The node indices follow the components.
             of_host = dict(zip(hosts, counts, strict=False))
             hosts = tuple(host for component in components for host in component)
             counts = tuple(of_host[host] for host in hosts if of_host)
         return cls(
-            job=environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or "?",
-            number=environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or "?",
+            job=environ.get("SLURM_JOB_ID") or "?",
+            number=environ.get("SLURM_STEP_ID") or "?",
             ntasks=required_int(environ, "SLURM_STEP_NUM_TASKS", beside="SLURM_PROCID"),
             nnodes=optional_int(environ, "SLURM_STEP_NUM_NODES") or len(hosts) or len(counts) or None,
             hosts=hosts,
@@ -61,23 +62,16 @@ class SlurmStep:
             component=next((component for component in components if here in component), ()),
             here=here,
             # Each component of a heterogeneous step may count its tasks from 0. These numbers are then not ranks.
-            task_ids=ids if (ids := _task_ids(environ)) and environ.get("SLURM_PROCID", "").strip() in ids else (),
+            task_ids=task_ids if environ.get("SLURM_PROCID", "").strip() in task_ids else (),
         )
 
 
 def _components(environ: Mapping[str, str], hosts: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the step's nodes component by component, or () outside of a heterogeneous job or if the lists disagree."""
-    for word in ("HET", "PACK"):
-        groups = range(optional_int(environ, f"SLURM_{word}_SIZE") or 0)
-        lists = [read_hosts(environ, f"SLURM_JOB_NODELIST_{word}_GROUP_{group}") for group in groups]
-        components = [tuple(host for host in nodes if host in hosts) for nodes in lists]
-        if sorted(host for component in components for host in component) == sorted(hosts):
-            return components
-    return []
-
-
-def _task_ids(environ: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(filter(None, environ.get("SLURM_GTIDS", "").split(",")))
+    groups = range(optional_int(environ, "SLURM_HET_SIZE") or 0)
+    lists = [read_hosts(environ, f"SLURM_JOB_NODELIST_HET_GROUP_{group}") for group in groups]
+    components = [tuple(host for host in nodes if host in hosts) for nodes in lists]
+    return components if sorted(host for component in components for host in component) == sorted(hosts) else []
 
 
 def from_slurm_step(environ: Mapping[str, str]) -> World | None:
@@ -108,20 +102,28 @@ def from_slurm_step(environ: Mapping[str, str]) -> World | None:
         launcher="slurm",
         name=f"the srun step {step.job}.{step.number}",
         key=key,
-        sources=_sources(key) | {"local_world_size": source},
+        sources={
+            "rank": "SLURM_PROCID",
+            "local_rank": "SLURM_LOCALID",
+            "world_size": "SLURM_STEP_NUM_TASKS",
+            "local_world_size": source,
+            "node_rank": "SLURM_NODEID",
+            "nnodes": "SLURM_STEP_NUM_NODES",
+            "master_port": f"from {key}",
+        },
         hosts=step.hosts,
         tasks_per_node=step.tasks_per_node,
-        ignored=ignored_variables.ignored_by_step(environ),
+        ignored=other_variables.ignored_by_step(environ),
     ).checked()
-    agrees, ignored = ignored_variables.compare_pmi(environ, world)
-    ignored = (*world.ignored, *ignored, *ignored_variables.compare_local_rank(environ, world))
-    world = replace(world, agrees=agreement.check_agreement(environ, world) + agrees, ignored=ignored)
+    agrees, ignored = other_variables.compare_pmi(environ, world)
+    ignored = (*world.ignored, *ignored, *other_variables.compare_local_rank(environ, world))
+    world = replace(world, agrees=other_variables.check_agreement(environ, world) + agrees, ignored=ignored)
     return _with_master_address(environ, world, step)
 
 
 def reason_not_in_step(environ: Mapping[str, str]) -> str | None:
     """Return the variable which proves that this process is not a task of a step, or None in a step."""
-    step_id = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
+    step_id = environ.get("SLURM_STEP_ID", "")
     if step_id.startswith("-") or (step_id.isdigit() and int(step_id) >= _NO_REAL_STEP):
         return f"SLURM_STEP_ID = {step_id}, a shell of the job"
     if _is_task(environ):
@@ -172,7 +174,7 @@ def _inherited_step_variables(environ: Mapping[str, str]) -> str | None:
     counts = (("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"), ("SLURM_NNODES", "SLURM_STEP_NUM_NODES"))
     others = [job for job, of_step in counts if environ.get(job) and environ[job] != environ.get(of_step)]
     submitter = environ.get("SLURM_SUBMIT_HOST", "").partition(".")[0]
-    if others and (submitter in step.hosts or ignored_variables.is_outside_job(environ, step.hosts)):
+    if others and (submitter in step.hosts or other_variables.is_outside_job(environ, step.hosts)):
         return f"{others[0]} = {environ[others[0]]} beside a step of another job, {environ['SLURM_STEP_NODELIST']}"
     return None
 
@@ -186,9 +188,9 @@ def _step_key(environ: Mapping[str, str], step: SlurmStep) -> str:
     ]
     if element := environ.get("SLURM_ARRAY_TASK_ID"):
         parts.append(f"array {element}")
-    if environ.get("SLURM_HET_SIZE") or environ.get("SLURM_PACK_SIZE"):
+    if environ.get("SLURM_HET_SIZE"):
         # Each component numbers its steps separately, and some releases give each component its own job id.
-        parts[0] = f"job {environ.get('SLURM_JOB_ID_HET_GROUP_0', environ.get('SLURM_JOB_ID_PACK_GROUP_0', step.job))}"
+        parts[0] = f"job {environ.get('SLURM_JOB_ID_HET_GROUP_0', step.job)}"
         parts.append(f"nodes {environ.get('SLURM_STEP_NODELIST', '')}")
     # Job ids are unique within one cluster. Several embedded queues on one machine all start with job 1.
     parts += [f"{name} {environ[name]}" for name in ("SLURM_CLUSTER_NAME", "HPC_KIT_SLURM_STATE") if environ.get(name)]
@@ -239,18 +241,6 @@ def _local_world_size(step: SlurmStep, node_rank: int) -> tuple[int | None, str]
         counts = nodelist.fold_tasks_per_node(step.tasks_per_node)
         return listed, f"SLURM_STEP_TASKS_PER_NODE = {counts}, node {index}"
     return (step.ntasks, "SLURM_STEP_NUM_TASKS, one node") if step.nnodes == 1 else (None, "unknown until they meet")
-
-
-def _sources(key: str) -> dict[str, str]:
-    return {
-        "rank": "SLURM_PROCID",
-        "local_rank": "SLURM_LOCALID",
-        "world_size": "SLURM_STEP_NUM_TASKS",
-        "local_world_size": "",
-        "node_rank": "SLURM_NODEID",
-        "nnodes": "SLURM_STEP_NUM_NODES",
-        "master_port": f"from {key}",
-    }
 
 
 def _with_master_address(environ: Mapping[str, str], world: World, step: SlurmStep) -> World:
@@ -320,7 +310,7 @@ def _explain_wrong_address(given: str, host: str | None, world: World, environ: 
     """Explain why the address that the job script set cannot be that of rank 0; None if it can."""
     if is_loopback(given) and world.nnodes != 1 and given not in world.hosts:
         return f"it names each of the {world.nnodes} nodes itself"
-    job_nodes = read_hosts(environ, "SLURM_JOB_NODELIST") or read_hosts(environ, "SLURM_NODELIST")
+    job_nodes = read_hosts(environ, "SLURM_JOB_NODELIST")
     if given in job_nodes and (host is not None or (world.hosts and given not in world.hosts)):
         return f"rank 0 of this step is on {host or ' or '.join(world.hosts)}"
     return None

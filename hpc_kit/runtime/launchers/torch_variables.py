@@ -5,25 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
-from hpc_kit.runtime.launchers import ignored_variables, slurm_step
-from hpc_kit.runtime.variables import format_variables, master_port, optional_int, read_counts, required_int
+from hpc_kit.runtime.launchers import other_variables, slurm_step
+from hpc_kit.runtime.variables import (
+    TORCH_VARIABLES,
+    format_variables,
+    master_port,
+    optional_int,
+    read_counts,
+    required_int,
+)
 from hpc_kit.runtime.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
-TORCH_SOURCES = {
-    "rank": "RANK",
-    "world_size": "WORLD_SIZE",
-    "local_rank": "LOCAL_RANK",
-    "local_world_size": "LOCAL_WORLD_SIZE",
-    "node_rank": "GROUP_RANK",
-    "nnodes": "GROUP_WORLD_SIZE",
-    "master_addr": "MASTER_ADDR",
-    "master_port": "MASTER_PORT",
-}
-"""torch's own variables."""
 
 _ALTERNATIVE_NAMES = {"local_world_size": ("LOCAL_SIZE",), "node_rank": ("NODE_RANK",), "nnodes": ()}
 """Other names of these values in Ray Train, Lightning, Azure ML and deepspeed, which set RANK and WORLD_SIZE."""
@@ -72,7 +67,7 @@ def from_plain_variables(environ: Mapping[str, str]) -> World | None:
     """
     if not environ.get("RANK") and environ.get("WORLD_SIZE", "1").strip() in {"", "1"}:
         return None
-    if ignored_variables.names_another_job(environ, environ.get("MASTER_ADDR", "")):
+    if other_variables.names_another_job(environ, environ.get("MASTER_ADDR", "")):
         return None  # a batch shell of a job that a rank of another job submitted
     of_rank = "LOCAL_RANK" if _is_on_first_node(environ) else "RANK"
     rank = required_int(environ, of_rank, beside="WORLD_SIZE")
@@ -98,9 +93,9 @@ def from_plain_variables(environ: Mapping[str, str]) -> World | None:
         launcher="env",
         name=f"the launch by {inner_launcher(environ) or 'what has set RANK and WORLD_SIZE'}",
         key=f"env {address}:{port}, size {size}",
-        sources=TORCH_SOURCES | sources | ({} if of_rank == "RANK" else {"rank": "LOCAL_RANK, on the first node"}),
+        sources=TORCH_VARIABLES | sources | ({} if of_rank == "RANK" else {"rank": "LOCAL_RANK, on the first node"}),
         warnings=_shell_warnings(environ, rank, size),
-        ignored=ignored_variables.mpi_lookalikes(environ),
+        ignored=other_variables.mpi_lookalikes(environ),
     ).checked()
 
 
@@ -113,7 +108,7 @@ def _shell_warnings(environ: Mapping[str, str], rank: int, size: int) -> tuple[s
     if not shell or slurm_step.reason_not_in_step(environ) is None:
         return ()
     variables = format_variables(environ, "RANK", "WORLD_SIZE")
-    instead = ignored_variables.MISSING_SRUN
+    instead = other_variables.MISSING_SRUN
     return (f"{variables} are those of the job's shell; unless others start the other ranks, {instead}",)
 
 
@@ -126,7 +121,7 @@ def _is_on_first_node(environ: Mapping[str, str]) -> bool:
 def _node_values(environ: Mapping[str, str], rank: int, size: int) -> tuple[dict[str, int | None], dict[str, str]]:
     """Return local rank, local size, node and number of nodes with their sources; None is a value that is unknown."""
     names = {
-        value: (TORCH_SOURCES[value], *_ALTERNATIVE_NAMES.get(value, ()))
+        value: (TORCH_VARIABLES[value], *_ALTERNATIVE_NAMES.get(value, ()))
         for value in ("local_rank", *_ALTERNATIVE_NAMES)
     }
     if inner_launcher(environ) == "deepspeed":  # Horovod gives these names another meaning

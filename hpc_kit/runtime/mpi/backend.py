@@ -156,10 +156,6 @@ def _translate_result(function: Callable[..., str]) -> Callable[..., str]:
 def _create(options: Any, _backend_options: object) -> MpiGroup:
     """Create a process group for torch.
 
-    Args:
-        options: torch's options of the new group: `global_ranks_in_group` (empty for the default group) and `timeout`.
-        _backend_options: Not used.
-
     Raises:
         HpcKitError: MPI has not started the ranks, mpi4py finds no library of it, or the library is not thread-safe.
         DistBackendError: Not all ranks of the group came in time.
@@ -176,19 +172,14 @@ def _create(options: Any, _backend_options: object) -> MpiGroup:
 def create_group(module: ModuleType, ranks: Sequence[int], timeout: timedelta) -> MpiGroup:
     """Create the process group of these ranks of the world, or of all ranks if `ranks` is empty.
 
-    Args:
-        module: `mpi4py.MPI`.
-        ranks: The ranks of the group; only these may call it.
-        timeout: The longest wait for the other ranks, and for each collective.
-
     Raises:
         DistBackendError: Not all ranks came in time.
     """
     from hpc_kit.runtime.mpi.collectives import Collectives
     from hpc_kit.runtime.mpi.deadlines import MpiErrors, run_with_timeout
-    from hpc_kit.runtime.mpi.operation_queue import OperationQueue
     from hpc_kit.runtime.mpi.point_to_point import Messages
     from hpc_kit.runtime.mpi.process_group import MpiGroup
+    from hpc_kit.runtime.mpi.work import OperationQueue
 
     comm, shared = run_with_timeout(
         lambda: _communicator(module, ranks), timeout.total_seconds(), "the ranks of a new group"

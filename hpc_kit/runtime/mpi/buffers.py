@@ -100,7 +100,7 @@ class Datatypes:
             # Bytes with the values 0 and 1: a nonzero sum is true and stays 1.
             name = {"SUM": "MAX", "PRODUCT": "MIN"}.get(name, name)
         bits = name in {"BAND", "BOR", "BXOR"}
-        if name not in _TORCH_OPERATIONS and not bits:
+        if name not in TORCH_OPERATIONS and not bits:
             raise ValueError(f"the mpi backend has no reduction {name}")
         if (bits and dtype.is_floating_point) or (dtype.is_complex and name not in {"SUM", "PRODUCT"}):
             raise ValueError(f"{name} means nothing for {dtype}")
@@ -116,17 +116,12 @@ class Datatypes:
         return self._mpi.Op.Create(_torch_reduction(name, dtype), commute=True)
 
 
-_TORCH_OPERATIONS: dict[str, Any] = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
+TORCH_OPERATIONS: dict[str, Any] = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
 
 
 def combine(name: str, left: Tensor, right: Tensor, out: Tensor) -> None:
     """Combine two operands of a reduction with torch's arithmetic."""
-    _TORCH_OPERATIONS[name](left, right, out=out)
-
-
-def is_in_torch(name: str) -> bool:
-    """Return whether torch can compute this reduction."""
-    return name in _TORCH_OPERATIONS
+    TORCH_OPERATIONS[name](left, right, out=out)
 
 
 def _torch_reduction(name: str, dtype: torch.dtype) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import distributed as dist
 
 from hpc_kit.runtime.mpi import buffers
 from hpc_kit.runtime.mpi.buffers import (
@@ -40,8 +41,9 @@ class Reduction:
         self.factor = factor
 
     @classmethod
-    def of(cls, operation: Any) -> Reduction:
-        """Convert a ReduceOp or RedOpType."""
+    def of(cls, options: Any) -> Reduction:
+        """Return the reduction of torch's options of a collective, by default a sum."""
+        operation: Any = dist.ReduceOp.SUM if options is None else options.reduceOp
         kind = getattr(operation, "op", operation)
         if kind not in _KNOWN:
             _KNOWN[kind] = cls(kind.name)
@@ -84,6 +86,28 @@ class Collectives:
                 reduction.post_scale(host, self.size)
             if host is not tensor:
                 copy_to_device(tensor, host)
+
+    def all_reduce_sparse(self, clock: Deadline, tensors: Sequence[Tensor], reduction: Reduction) -> None:
+        """Sum sparse tensors: each rank gathers the indices and values of all ranks.
+
+        Raises:
+            ValueError: The reduction is not a sum. An absent element has no other meaning.
+        """
+        if reduction.name != "SUM":
+            raise ValueError(f"{reduction.name} means nothing for sparse tensors")
+        for tensor in tensors:
+            mine = tensor.detach().cpu().coalesce()
+            indices, values = mine.indices(), mine.values()
+            counts = torch.empty(self.size, dtype=torch.int64)
+            self.all_gather_single(clock, [(counts, torch.tensor([indices.shape[1]]))])
+            numbers = counts.tolist()
+            all_indices = [indices.new_empty(indices.shape[0], number) for number in numbers]
+            all_values = [values.new_empty(number, *values.shape[1:]) for number in numbers]
+            self.all_gather(clock, [(all_indices, indices), (all_values, reduction.pre_scale(values))])
+            total = torch.sparse_coo_tensor(torch.cat(all_indices, 1), torch.cat(all_values), mine.shape).coalesce()
+            reduction.post_scale(total.values(), self.size)
+            with torch.no_grad():  # a copy into detach() would keep the tensor's old indices
+                tensor.copy_(total)
 
     def _reduce_all(self, clock: Deadline, host: Tensor, name: str) -> None:
         shared = self._shared
@@ -137,11 +161,14 @@ class Collectives:
                 send = reduction.pre_scale(given.clone() if inside else given)
                 self._reduce_and_scatter(clock, send, out, [out.numel()] * self.size, reduction)
 
-    def reduce_scatter(self, clock: Deadline, out: Tensor, inputs: Sequence[Tensor], reduction: Reduction) -> None:
-        """Reduce the inputs of all ranks for this one. Parts may have different sizes."""
-        send = reduction.pre_scale(concatenate(inputs))
-        with copy_to_host([out], written=True) as (host,):
-            self._reduce_and_scatter(clock, send, host, [tensor.numel() for tensor in inputs], reduction)
+    def reduce_scatter(
+        self, clock: Deadline, pairs: Sequence[tuple[Tensor, Sequence[Tensor]]], reduction: Reduction
+    ) -> None:
+        """Reduce the inputs of all ranks for each output. Parts may have different sizes."""
+        for out, inputs in pairs:
+            send = reduction.pre_scale(concatenate(inputs))
+            with copy_to_host([out], written=True) as (host,):
+                self._reduce_and_scatter(clock, send, host, [tensor.numel() for tensor in inputs], reduction)
 
     def _reduce_and_scatter(
         self, clock: Deadline, send: Tensor, out: Tensor, counts: list[int], reduction: Reduction
@@ -192,8 +219,12 @@ class Collectives:
                 requests.append(self.comm.Iallgather(send, receive))
             clock.finish(requests)
 
-    def all_gather(self, clock: Deadline, outputs: Sequence[Tensor], given: Tensor) -> None:
-        """Gather the inputs of all ranks, one tensor per rank, which may differ in size."""
+    def all_gather(self, clock: Deadline, pairs: Sequence[tuple[Sequence[Tensor], Tensor]]) -> None:
+        """Gather the inputs of all ranks, one output per rank, which may differ in size."""
+        for outputs, given in pairs:
+            self._all_gather(clock, outputs, given)
+
+    def _all_gather(self, clock: Deadline, outputs: Sequence[Tensor], given: Tensor) -> None:
         counts = [out.numel() for out in outputs]
         if sum(counts) > buffers.MAX_COUNT:
             with copy_to_host([given], written=False) as (host,), copy_to_host(outputs, written=True) as parts:
@@ -281,27 +312,3 @@ def _element_counts(tensor: Tensor, rows: Sequence[int], ranks: int) -> list[int
     if len(rows) != ranks or sum(rows) != length:
         raise ValueError(f"all_to_all: split sizes {list(rows)} do not fit {length} rows and {ranks} ranks")
     return [number * (tensor.numel() // max(1, length)) for number in rows]
-
-
-def all_reduce_sparse(do: Collectives, clock: Deadline, tensors: Sequence[Tensor], reduction: Reduction) -> None:
-    """Sum sparse tensors: each rank gathers the indices and values of all ranks.
-
-    Raises:
-        ValueError: The reduction is not a sum. An absent element has no other meaning.
-    """
-    if reduction.name != "SUM":
-        raise ValueError(f"{reduction.name} means nothing for sparse tensors")
-    for tensor in tensors:
-        mine = tensor.detach().cpu().coalesce()
-        indices, values = mine.indices(), mine.values()
-        counts = torch.empty(do.size, dtype=torch.int64)
-        do.all_gather_single(clock, [(counts, torch.tensor([indices.shape[1]]))])
-        numbers = counts.tolist()
-        all_indices = [indices.new_empty(indices.shape[0], number) for number in numbers]
-        all_values = [values.new_empty(number, *values.shape[1:]) for number in numbers]
-        do.all_gather(clock, all_indices, indices)
-        do.all_gather(clock, all_values, reduction.pre_scale(values))
-        total = torch.sparse_coo_tensor(torch.cat(all_indices, 1), torch.cat(all_values), mine.shape).coalesce()
-        reduction.post_scale(total.values(), do.size)
-        with torch.no_grad():  # a copy into detach() would keep the tensor's old indices
-            tensor.copy_(total)

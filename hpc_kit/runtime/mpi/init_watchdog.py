@@ -152,10 +152,6 @@ def mpi_init_deadline(world: World, timeout: float) -> Iterator[None]:
     """Limit MPI_Init inside the `with` block to `timeout` seconds. Then the rank ends and the absent ranks are named.
 
     If no process can be started, there is no limit.
-
-    Args:
-        world: This process, from its variables.
-        timeout: Time-out in seconds.
     """
     if world.world_size == 1:
         yield

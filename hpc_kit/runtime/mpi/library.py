@@ -37,10 +37,6 @@ LIBRARY_VARIABLE = "MPI4PY_LIBMPI"
 def import_mpi4py(world: World, environ: Mapping[str, str] | None = None) -> ModuleType:
     """Return `mpi4py.MPI` for the MPI that started `world`. The import calls MPI_Init.
 
-    Args:
-        world: Rank and size from the launcher's variables, which MPI must confirm.
-        environ: `os.environ` by default.
-
     Raises:
         IncompleteEnvironment: No MPI started this process. It would be a world of one.
         SpecError: mpi4py or the MPI library is missing, or the program has kept it from starting.
@@ -303,10 +299,6 @@ def world_from_mpi(world: World, timeout: float) -> World:
     """Return `world` completed from MPI's communicator under mpirun, and unchanged for other launchers.
 
     If mpi4py cannot be used, the variables alone count. Only the backend mpi requires it.
-
-    Args:
-        world: The World from the variables.
-        timeout: Seconds to wait for absent ranks; then the process ends.
     """
     if world.launcher != "mpi":
         return world

@@ -10,18 +10,17 @@ from torch import distributed as dist
 
 from hpc_kit.runtime.mpi.buffers import copy_to_device, host_copy, stream_events
 from hpc_kit.runtime.mpi.deadlines import Deadline
-from hpc_kit.runtime.mpi.work import NO_TIMEOUT, Pending
+from hpc_kit.runtime.mpi.work import Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
     from types import ModuleType
 
     from torch import Tensor
 
     from hpc_kit.runtime.mpi.buffers import Datatypes
     from hpc_kit.runtime.mpi.deadlines import MpiErrors
-    from hpc_kit.runtime.mpi.operation_queue import OperationQueue
+    from hpc_kit.runtime.mpi.work import OperationQueue
 
 _SEND, _RECEIVE = "a message to send", "a message to receive"
 _PAUSE = 0.0002
@@ -64,25 +63,14 @@ class PendingMessage(Pending):
             copy_to_device(self._tensors[0], self._host)
         self.finished(None)
 
-    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Wait until the tensor can be used. After the caller's own time-out it can be waited for again.
-
-        Raises:
-            DistBackendError: MPI lost the message, or the time-out has passed. The group's time-out makes the group
-                unusable.
-        """
-        if not self.done:
-            chosen = timeout.total_seconds()
-            try:
-                Deadline(self._what, self._tensors, chosen if chosen > 0 else self._seconds).finish(self)
-            except dist.DistBackendError as error:
-                if chosen <= 0:
-                    self._owner.fail(error)
-                raise
-        self.wait_for_future()
-        if self.error is not None:
-            raise self.error
-        return True
+    def wait_within(self, seconds: float) -> None:
+        """Wait for the message. The group's own time-out makes the group unusable."""
+        try:
+            Deadline(self._what, self._tensors, seconds if seconds > 0 else self._seconds).finish(self)
+        except dist.DistBackendError as error:
+            if seconds <= 0:
+                self._owner.fail(error)
+            raise
 
     def _source_rank(self) -> int:
         source: int = self._status.source

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed as dist
-from torch._C import _distributed_c10d as c10d
 
-from hpc_kit.runtime.mpi.collectives import Collectives, Reduction, all_reduce_sparse
+from hpc_kit.runtime.mpi.collectives import Collectives, Reduction
 from hpc_kit.runtime.mpi.deadlines import Deadline
-from hpc_kit.runtime.mpi.operation_queue import OperationQueue
 from hpc_kit.runtime.mpi.point_to_point import Messages
-from hpc_kit.runtime.mpi.work import CombinedWork
+from hpc_kit.runtime.mpi.work import CombinedWork, OperationQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,66 +84,44 @@ class MpiGroup(dist.ProcessGroup):
         """Set the time-out of later collectives."""
         self._seconds = timeout.total_seconds()
 
-    def _run(self, name: str, options: Any, tensors: Sequence[Tensor], do: Callable[[Deadline], None]) -> dist.Work:
-        """Run an operation now if the caller waits for it, otherwise queue it."""
+    def _run(
+        self, name: str, options: Any, tensors: Sequence[Tensor], collective: Callable[..., None], *arguments: Any
+    ) -> dist.Work:
+        """Run a collective now if the caller waits for it, otherwise queue it. None: torch's default options."""
 
         def run(eager: bool) -> None:
             clock = Deadline(name, tensors, self._seconds, options=options, eager=eager)
             try:
-                do(clock)
+                collective(clock, *arguments)
             except self._errors.mpi_error as error:
                 raise self._errors.describe(clock.what, error) from error
 
         if self._coalesced is None and not getattr(options, "asyncOp", True):
             self._queue.run_in_caller(run, tensors)
             return self._done
-        work = self._queue.enqueue(run, list(tensors))
-        if self._coalesced is not None:
-            self._coalesced.append(work)
-        return work
+        return self._record_coalesced(self._queue.enqueue(run, list(tensors)))
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         """Reduce the tensors of all ranks; every rank receives the result."""
-        opts = opts or c10d.AllreduceOptions()
-        reduction = Reduction.of(opts.reduceOp)
-        if any(tensor.is_sparse for tensor in tensors):
-            return self._run(
-                "all_reduce",
-                opts,
-                tensors,
-                lambda clock: all_reduce_sparse(self._collectives, clock, tensors, reduction),
-            )
-        return self._run(
-            "all_reduce", opts, tensors, lambda clock: self._collectives.all_reduce(clock, tensors, reduction)
-        )
+        do = self._collectives
+        collective = do.all_reduce_sparse if any(tensor.is_sparse for tensor in tensors) else do.all_reduce
+        return self._run("all_reduce", opts, tensors, collective, tensors, Reduction.of(opts))
 
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        """Reduce several tensors."""
-        return self.allreduce(tensors, opts or c10d.AllreduceCoalescedOptions())
+    allreduce_coalesced = allreduce
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:
         """Reduce the tensors of all ranks; the root receives the result."""
-        reduction, root = Reduction.of(opts.reduceOp), opts.rootRank
-        return self._run(
-            "reduce", opts, tensors, lambda clock: self._collectives.reduce(clock, tensors, reduction, root)
-        )
+        return self._run("reduce", opts, tensors, self._collectives.reduce, tensors, Reduction.of(opts), opts.rootRank)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         """Copy the root's tensor to every rank."""
-        opts = opts or c10d.BroadcastOptions()
-        root = opts.rootRank
-        return self._run("broadcast", opts, tensors, lambda clock: self._collectives.broadcast(clock, tensors, root))
+        root = 0 if opts is None else opts.rootRank
+        return self._run("broadcast", opts, tensors, self._collectives.broadcast, tensors, root)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         """Gather one tensor of each rank."""
-        opts = opts or c10d.AllgatherOptions()
-        pairs = list(zip(outputs, inputs, strict=True))
-
-        def do(clock: Deadline) -> None:
-            for outs, given in pairs:
-                self._collectives.all_gather(clock, outs, given)
-
-        return self._run("all_gather", opts, [out for outs in outputs for out in outs], do)
+        pairs, written = list(zip(outputs, inputs, strict=True)), [out for outs in outputs for out in outs]
+        return self._run("all_gather", opts, written, self._collectives.all_gather, pairs)
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         """Gather several tensors of each rank."""
@@ -157,21 +133,13 @@ class MpiGroup(dist.ProcessGroup):
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         """Gather several tensors."""
-        opts = opts or c10d.AllgatherOptions()
         pairs = list(zip(outputs, inputs, strict=True))
-        return self._run("all_gather", opts, outputs, lambda clock: self._collectives.all_gather_single(clock, pairs))
+        return self._run("all_gather", opts, outputs, self._collectives.all_gather_single, pairs)
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> dist.Work:
         """Reduce the inputs of all ranks for this rank."""
-        opts = opts or c10d.ReduceScatterOptions()
-        reduction = Reduction.of(opts.reduceOp)
         pairs = list(zip(outputs, inputs, strict=True))
-
-        def do(clock: Deadline) -> None:
-            for out, given in pairs:
-                self._collectives.reduce_scatter(clock, out, given, reduction)
-
-        return self._run("reduce_scatter", opts, outputs, do)
+        return self._run("reduce_scatter", opts, outputs, self._collectives.reduce_scatter, pairs, Reduction.of(opts))
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> dist.Work:
         """Reduce the inputs of all ranks; the output receives this rank's part."""
@@ -181,54 +149,33 @@ class MpiGroup(dist.ProcessGroup):
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> dist.Work:
         """Reduce and scatter several tensors."""
-        opts = opts or c10d.ReduceScatterOptions()
-        reduction = Reduction.of(opts.reduceOp)
-        pairs = list(zip(outputs, inputs, strict=True))
-        return self._run(
-            "reduce_scatter",
-            opts,
-            outputs,
-            lambda clock: self._collectives.reduce_scatter_single(clock, pairs, reduction),
-        )
+        collective, pairs = self._collectives.reduce_scatter_single, list(zip(outputs, inputs, strict=True))
+        return self._run("reduce_scatter", opts, outputs, collective, pairs, Reduction.of(opts))
 
     def all_to_all_single(
         self, output: Tensor, given: Tensor, output_rows: list[int], given_rows: list[int], opts: Any = None
     ) -> dist.Work:
         """Exchange rows between all ranks."""
-        opts = opts or c10d.AllToAllOptions()
-        return self._run(
-            "all_to_all",
-            opts,
-            [output],
-            lambda clock: self._collectives.all_to_all_single(
-                clock, output, given, output_rows or (), given_rows or ()
-            ),
-        )
+        collective = self._collectives.all_to_all_single
+        return self._run("all_to_all", opts, [output], collective, output, given, output_rows or (), given_rows or ())
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         """Send a tensor to each rank and receive one from each."""
-        opts = opts or c10d.AllToAllOptions()
-        return self._run(
-            "all_to_all", opts, outputs, lambda clock: self._collectives.all_to_all(clock, outputs, inputs)
-        )
+        return self._run("all_to_all", opts, outputs, self._collectives.all_to_all, outputs, inputs)
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> dist.Work:
         """Gather the inputs of all ranks at the root."""
-        outs, root = outputs[0] if outputs else [], opts.rootRank
-        return self._run(
-            "gather", opts, outs or inputs, lambda clock: self._collectives.gather(clock, outs, inputs[0], root)
-        )
+        outs = outputs[0] if outputs else []
+        return self._run("gather", opts, outs or inputs, self._collectives.gather, outs, inputs[0], opts.rootRank)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> dist.Work:
         """Receive this rank's input from the root."""
-        ins, root = inputs[0] if inputs else [], opts.rootRank
-        return self._run(
-            "scatter", opts, outputs, lambda clock: self._collectives.scatter(clock, outputs[0], ins, root)
-        )
+        ins = inputs[0] if inputs else []
+        return self._run("scatter", opts, outputs, self._collectives.scatter, outputs[0], ins, opts.rootRank)
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """Wait for all ranks."""
-        return self._run("barrier", opts or c10d.BarrierOptions(), (), self._collectives.barrier)
+        return self._run("barrier", opts, (), self._collectives.barrier)
 
     # Names up to torch 2.10. Its C++ code and other packages may still use them.
     _allgather_base = all_gather_single

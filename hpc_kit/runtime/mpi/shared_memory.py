@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import DistBackendError
 
-from hpc_kit.runtime.mpi.buffers import combine, is_in_torch
+from hpc_kit.runtime.mpi.buffers import TORCH_OPERATIONS, combine
 from hpc_kit.runtime.mpi.deadlines import size_mismatch
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class SharedMemory:
 
     def supports(self, tensor: Tensor, name: str) -> bool:
         """Return whether a tensor is long enough and torch can add its type."""
-        return tensor.nbytes >= LONG and tensor.dtype in _NUMBERS and is_in_torch(name)
+        return tensor.nbytes >= LONG and tensor.dtype in _NUMBERS and name in TORCH_OPERATIONS
 
     def close(self, clock: Deadline) -> None:
         """Free the memory after all ranks have arrived.
@@ -179,11 +179,7 @@ class SharedMemory:
             combine(name, out, part, out)
 
     def synchronize(self, clock: Deadline, size: int) -> None:
-        """Wait until all ranks have arrived and their writes are visible.
-
-        Args:
-            clock: Time-out of the wait.
-            size: Bytes of the tensor for which the ranks meet.
+        """Wait until all ranks have arrived for a tensor of `size` bytes, and their writes are visible.
 
         Raises:
             DistBackendError: Ranks arrived for different sizes. Every rank raises it.

@@ -37,12 +37,9 @@ _IMPORT = re.compile(
 
 
 def node_facts(world: World, program: Path | None, environ: Mapping[str, str]) -> Facts:
-    """Return the versions and the program hash of this process. Only the first rank of a node hashes the program.
+    """Return the versions and the program hash of this process, by default of the running program.
 
-    Args:
-        world: This process.
-        program: Its program; None for the running program.
-        environ: Environment with COMPARE_VARIABLE.
+    Only the first rank of a node hashes the program.
     """
     if environ.get(COMPARE_VARIABLE, "1").strip() == "0" or world.world_size == 1:
         return {}

@@ -1,11 +1,14 @@
-"""The key-value store in which the ranks of a launch meet. Rank 0 opens it, unless the launcher has."""
+"""The key-value store in which the ranks of a launch meet. Rank 0 opens it, unless the launcher has; others find it."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
+from collections import defaultdict
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import blake2s
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,7 +26,14 @@ if TYPE_CHECKING:
     from hpc_kit.runtime.rendezvous.master_host import HostResolver
     from hpc_kit.runtime.world import World
 
+
 _MAX_PAUSE = 0.25
+_ALL_NODES_AFTER = 5.0
+"""Seconds until the search includes the other nodes of the launch."""
+_CONNECTION_INTERVAL, _MAX_SPREAD = 0.0008, 0.4
+"""Seconds between the connections of two ranks, and between those of the first and the last rank."""
+_ALL_PORTS_EVERY = 4
+"""Every fourth round asks all ports, while no process answers at the first one."""
 
 
 class OpenStore(NamedTuple):
@@ -38,8 +48,6 @@ class OpenStore(NamedTuple):
     """Connection that ends when all ranks have met."""
     notify: Callable[[str], None] | None = None
     """Sends a line to all ranks that wait for the notification."""
-    reserved_port: int | None = None
-    """Descriptor that reserves the port where no store listens."""
     is_server: bool = False
     """True if the store lives in this process."""
 
@@ -65,7 +73,6 @@ def serve_store(world: World, token: str, timeout: float, environ: Mapping[str, 
     if world.world_size == 1:
         yield _store_of_one_rank(timeout)
         return
-    store_discovery.allow_files(world.world_size)
     store_ports, ipv6 = candidate_ports(world.key, world.master_port), needs_ipv6(world, environ)
     address = master_address(world, environ)
     with (
@@ -108,20 +115,14 @@ def _serve(listener: socket.socket, timeout: float) -> TCPStore:
 
 
 def _store_of_one_rank(timeout: float) -> OpenStore:
-    """Open a store, and reserve another port for the processes that a program starts itself, as MASTER_PORT.
+    """Open a store for this process, and name another port as MASTER_PORT.
 
-    These processes open a store of their own there. A store of this process would be in their way, because only this
-    process could share it. A socket that is bound but does not listen keeps the kernel from giving the port away, and a
-    process that asks for exactly this port gets it (SO_REUSEADDR on both sides).
+    Processes that a program starts itself open a store of their own there. A store of this process would be in their
+    way, because only this process could share it.
     """
     listener = network.listen(0, network.LOOPBACK)
     assert listener is not None  # noqa: S101 (port 0 is any that is free)
-    reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    reserved.bind((network.LOOPBACK, 0))
-    port = reserved.getsockname()[1]
-    store = _serve(listener, timeout)
-    return OpenStore(store, network.LOOPBACK, port, reserved_port=reserved.detach(), is_server=True)
+    return OpenStore(_serve(listener, timeout), network.LOOPBACK, unused_port(), is_server=True)
 
 
 def launcher_store(resolver: HostResolver) -> OpenStore:
@@ -183,6 +184,102 @@ def _wait_for_listener(resolver: HostResolver, addresses: Sequence[str], port: i
     )
 
 
+@dataclass
+class StoreSearch:
+    """The search of one rank."""
+
+    resolver: HostResolver
+    token: str
+    check_ended_ranks: Callable[[], None]
+    """Raises an error if rank 0 can no longer come."""
+    problems: dict[tuple[str, int], str] = field(default_factory=dict)
+    """The last problem at each host and port."""
+
+    def find(self) -> OpenStore:
+        """Find the store that rank 0 opened. Only a process that sends the token is accepted.
+
+        Raises:
+            RendezvousError: The store was not found in time, the name of rank 0's host does not resolve, or
+                a rank has ended without importing torch.
+        """
+        resolver, world = self.resolver, self.resolver.world
+        expected = expected_hosts(world, resolver.environ)
+        # Some steps do not state the order of their nodes.
+        other_nodes = [] if world.reach else [host for host in world.hosts if host not in expected]
+        turn = 0
+        while (left := resolver.time_left()) > 0:
+            self.check_ended_ranks()
+            waited = resolver.timeout - left
+            other = [other_nodes[turn % len(other_nodes)]] if other_nodes and waited > _ALL_NODES_AFTER else []
+            addresses = {host: resolver.addresses(host) for host in [*expected, *other]}
+            if not any(addresses[host] for host in expected):
+                for host in expected:
+                    resolver.addresses(host, required=True)
+            for host, address in [(host, address) for host, found in addresses.items() for address in found]:
+                answer = self._query_host(host, address, turn)
+                if answer is not None:
+                    # Libraries receive the name where it leads to the store.
+                    if turn:
+                        self._spread_connections()
+                    name = host if resolver.resolved.get(host, [""])[0] == address else address
+                    return connect_store(
+                        name, address, answer.port, max(1.0, resolver.time_left()), answer.notification
+                    )
+            # At first rank 0 may come at any moment. Later, a longer pause is a small part of the wait.
+            time.sleep(min(_MAX_PAUSE, left, max(0.001, waited / 20, world.world_size / 5000)))
+            turn += 1
+        # A name server that does not answer may need more than the time-out for one look-up.
+        unresolved = next((host for host in expected if host in resolver.lookup_errors), None)
+        raise (
+            resolver.unresolved_error(unresolved)
+            if unresolved and not self.problems
+            else self._not_found_error(expected)
+        )
+
+    def _spread_connections(self) -> None:
+        """Let ranks that have waited for rank 0 connect one after the other.
+
+        torch looks up a name for each connection. A name server drops some queries of a burst, and each costs 5 s.
+        """
+        world = self.resolver.world
+        time.sleep(world.rank * min(_CONNECTION_INTERVAL, _MAX_SPREAD / world.world_size))
+
+    def _query_host(self, host: str, address: str, turn: int) -> store_discovery.StoreAnswer | None:
+        first, *others = discovery_ports(self.resolver.world.key)
+        for ports in ([first], others):
+            left = self.resolver.time_left()
+            is_refused = self.problems.get((host, first)) == os.strerror(errno.ECONNREFUSED)
+            if left <= 0 or (ports is others and turn % _ALL_PORTS_EVERY and is_refused):
+                return None
+            answer = store_discovery.query(address, ports, self.token, left)
+            if isinstance(answer, store_discovery.StoreAnswer):
+                return answer
+            self.problems |= {(host, port): problem for port, problem in answer.items()}
+        return None
+
+    def _not_found_error(self, expected: list[str]) -> RendezvousError:
+        ports: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for (host, port), problem in self.problems.items():
+            ports[host, problem].append(str(port))
+        lines = [f"{host}: {problem} at {', '.join(tried)}" for (host, problem), tried in ports.items()]
+        silent = {problem for host, problem in ports if host in expected} == {"no answer"}
+        if silent:
+            lines.append(
+                "the name leads somewhere, and nothing comes back: a firewall drops what is sent, or the node is off"
+            )
+        return RendezvousError(
+            f"rank {self.resolver.world.rank} did not find rank 0 on {' or '.join(expected)} "
+            f"within {self.resolver.timeout:g} s",
+            found="\n".join(lines),
+            remedy="the log of rank 0 shows why it did not open its store;\n"
+            "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer",
+            # Without an answer, rank 0 may be there, behind a firewall.
+            missing=() if silent else (0,),
+            host=expected[0],
+            waited=self.resolver.timeout,
+        )
+
+
 def connect_store(
     host: str, address: str, port: int, timeout: float, notification: socket.socket | None = None
 ) -> OpenStore:
@@ -224,6 +321,12 @@ def candidate_ports(key: str, first: int | None = None) -> list[int]:
     """
     ports = _spaced_ports(crc32(key.encode()))
     return ports if first is None else [first, *(port for port in ports if port != first)]
+
+
+def unused_port() -> int:
+    """Return a port of this machine without a listener, which the kernel gives to no other program."""
+    ports = candidate_ports(os.urandom(8).hex())
+    return next((port for port in ports if not network.is_reachable(network.LOOPBACK, port)), ports[0])
 
 
 def discovery_ports(key: str) -> list[int]:

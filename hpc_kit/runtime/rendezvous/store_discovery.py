@@ -49,6 +49,7 @@ def announce(listener: socket.socket, token: str, port: int, ranks: int) -> Iter
     Yields a function that sends a line to all callers and closes their connections. At the end they are closed in any
     case.
     """
+    raise_file_limit(2 * ranks + _OTHER_FILES)  # two connections for each rank
     greeting = f"{_proof(token, port)} {port}\n".encode()
     last: list[bytes] = []
 
@@ -134,13 +135,12 @@ def _read_answer(
     return "another launch" if words and words[0].startswith("hpc_kit/") else "another program"
 
 
-def allow_files(ranks: int) -> None:
-    """Raise the soft limit of open files (usually 1024) for two connections per rank."""
+def raise_file_limit(wanted: int) -> None:
+    """Raise the soft limit of open files, usually 1024, to this number or to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * ranks + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
         with suppress(OSError, ValueError):
-            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 

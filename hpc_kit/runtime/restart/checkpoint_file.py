@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch import distributed as dist
+from torch import nn
 from torch.optim import Optimizer
 
 from hpc_kit.errors import SpecError
@@ -28,12 +28,13 @@ from hpc_kit.runtime.restart.checkpoint_folder import (
     CheckpointInfo,
     compute_own_checksums,
     damage_error,
+    draft_of,
     list_checkpoints,
     publish,
     verify_checksums,
 )
 from hpc_kit.runtime.restart.checkpointer import last_line
-from hpc_kit.runtime.restart.training_state import OBJECT, decode, encode, plain_name, unwrap
+from hpc_kit.runtime.restart.training_state import OBJECT, decode, module_tensors, optimizer_tensors, plain_name, unwrap
 
 _STATE, _VALUES, _GROUP = "optimizer.state.model.", "optimizer.values.model.", "optimizer.group.model."
 """Prefixes of the names in the folder of a `Checkpointer`, see `training_state`."""
@@ -138,21 +139,11 @@ def _file_to_folder(source: Path, target: Path) -> None:
     saved = _read(source, "cpu")
     names, optimizer = _parameter_names(source, saved), saved.get("optimizer", {})
     # With its buffers and both names of tied weights.
-    state = {
-        f"model.{name}" + ("" if isinstance(value, Tensor) else OBJECT): _as_tensor(value)
-        for name, value in _rename(saved["model"]).items()
-    }
-    counts = []
-    for number, values in optimizer.get("state", {}).items():
-        tensors = {key: value for key, value in values.items() if isinstance(value, Tensor)}
-        state |= {f"{_STATE}{names[number]}.{key}": value for key, value in tensors.items()}
-        if rest := {key: value for key, value in values.items() if key not in tensors}:
-            state[f"{_VALUES}{names[number]}"] = encode(rest)
-        counts += [int(values["step"])] if "step" in values else []
-    for group in optimizer.get("param_groups", []):
-        options = encode({key: value for key, value in group.items() if key not in {"params", "param_names"}})
-        state |= {f"{_GROUP}{names[number]}": options for number in group["params"]}
-    draft = target.with_name(f".{target.name}.part")
+    state = module_tensors("model", saved["model"])
+    parameters = {number: f"model.{name}" for number, name in enumerate(names)}
+    state |= optimizer_tensors("optimizer", optimizer.get("state", {}), optimizer.get("param_groups", []), parameters)
+    counts = [int(values["step"]) for values in optimizer.get("state", {}).values() if "step" in values]
+    draft = draft_of(target)
     shutil.rmtree(draft, ignore_errors=True)
     dcp.state_dict_saver.save(state, storage_writer=dcp.filesystem.FileSystemWriter(draft), no_dist=True)
     step = int(saved.get("step", max(counts, default=0)))
@@ -217,17 +208,13 @@ def _newest(folder: Path) -> tuple[Path, CheckpointInfo]:
     raise SpecError("there is no checkpoint", found=str(folder), remedy="name a folder of a Checkpointer")
 
 
-def _as_tensor(value: object) -> Tensor:
-    return value if isinstance(value, Tensor) else encode(value)
-
-
 def _write(state: dict[str, Any], path: Path) -> None:
     """Write the file under another name and rename it: a kill leaves the old file or none.
 
     Raises:
         SpecError: It cannot be written.
     """
-    draft = path.with_name(f".{path.name}.part")
+    draft = draft_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with draft.open("wb") as file:

@@ -98,9 +98,9 @@ def remove_leftovers(folder: Path) -> None:
                 old.rename(path)
 
 
-def draft_path(folder: Path, step: int) -> Path:
-    """Return the path under which the checkpoint of a step is written."""
-    return folder / f".{_PREFIX}{step}{_PART}"
+def draft_of(path: Path) -> Path:
+    """Return the hidden path under which a checkpoint, folder or file, is written before it is renamed."""
+    return path.with_name(f".{path.name}{_PART}")
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
@@ -219,7 +219,7 @@ def publish(draft: Path, path: Path, info: CheckpointInfo) -> None:
 def point_latest_to(path: Path) -> None:
     """Let the link `latest` point to a checkpoint. A file system without links is accepted."""
     link = path.with_name(LATEST)
-    draft = path.with_name(f".{LATEST}{_PART}")
+    draft = draft_of(link)
     with suppress(OSError):
         draft.unlink(missing_ok=True)
         draft.symlink_to(path.name)
@@ -232,7 +232,7 @@ def remove_old(folder: Path, keep: int) -> None:
     saved, _ = list_checkpoints(folder)
     for path, _ in saved[keep:]:
         # Renamed first: a kill in the middle of the removal must not leave a damaged checkpoint.
-        gone = path.with_name(f".{path.name}{_PART}")
+        gone = draft_of(path)
         with suppress(OSError):
             path.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)

@@ -31,8 +31,7 @@ from hpc_kit.runtime.restart import checkpoint_folder
 from hpc_kit.runtime.restart.all_ranks import gather, run_on_all
 from hpc_kit.runtime.restart.attempts import ATTEMPT_VARIABLE, FolderLock, is_restart, job_identity, write_error
 from hpc_kit.runtime.restart.checkpoint_folder import CheckpointInfo, Damage, Saved
-from hpc_kit.runtime.restart.stop_agreement import StopAgreement
-from hpc_kit.runtime.restart.stop_signal import LEAD_VARIABLE, StopSignal
+from hpc_kit.runtime.restart.stop_signal import LEAD_VARIABLE, StopAgreement, StopSignal
 from hpc_kit.runtime.restart.training_state import Shape, TrainingState
 
 T = TypeVar("T")
@@ -393,12 +392,15 @@ class Checkpointer:
 
     def _collect_write(self, *, wait: bool) -> None:
         """Report the end of an asynchronous save."""
-        if self._writer and (wait or not self._writer.is_busy) and (written := self._writer.result()):
+        if self._writer and (wait or not self._writer.is_busy):
             # The ranks come here at different steps, so an error cannot be raised.
-            if written.error:
-                self._print(f"warning: {display_path(written.path)} is not saved\n{written.error}")
+            try:
+                written = self._writer.result()
+            except HpcKitError as error:
+                self._print(f"warning: {display_path(self._writer.path)} is not saved\n{error}")
             else:
-                self._finish_write(written)
+                if written:
+                    self._finish_write(written)
 
     def _finish(self) -> None:
         """Wait for an asynchronous save before the process group ends."""
@@ -409,8 +411,6 @@ class Checkpointer:
                 self._writer.close()
 
     def _finish_write(self, written: Written) -> None:
-        if written.error:
-            raise written.error
         self.latest = written.path
         self._print(f"saved   {display_path(written.path)}")
         self._note_step(SAVED, written.done)
@@ -466,25 +466,19 @@ class Written(NamedTuple):
     """Steps of the training."""
 
     seconds: float
-    error: Exception | None = None
 
 
 class _Writer:
-    """Writes checkpoints into a folder, in this thread or in another one.
-
-    Args:
-        folder: The folder of checkpoints.
-        keep: Checkpoints that stay.
-        options: Values that describe the training.
-        group: A group of all ranks for messages between CPUs.
-        own_group: Make a group of its own, because a thread must not share one with the training.
-    """
+    """Writes checkpoints into a folder, in this thread or in another one."""
 
     def __init__(
         self, folder: Path, keep: int, options: dict[str, str], group: dist.ProcessGroup | None, *, own_group: bool
     ) -> None:
         self.folder, self.keep, self.options = folder, keep, options
         self.group = _new_cpu_group() if own_group else group
+        self.path = folder
+        """The checkpoint that is written in the thread."""
+
         self._executor: ThreadPoolExecutor | None = None
         self._running: Future[Written] | None = None
         self._stager: Any = None
@@ -499,6 +493,7 @@ class _Writer:
         """Copy the state, and write the copy in a thread."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="hpc_kit_save")
+        self.path = checkpoint_folder.checkpoint_path(self.folder, done)
         self._running = self._executor.submit(self.write, done, self._copy(state), digests)
 
     def _copy(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -526,19 +521,16 @@ class _Writer:
             self._executor = None
 
     def write(self, done: int, state: dict[str, Tensor], digests: Callable[[Mapping[str, Tensor]], Any]) -> Written:
-        """Write a checkpoint, and remove old ones. The error is that of any rank."""
-        path = checkpoint_folder.checkpoint_path(self.folder, done)
-        begun = time.monotonic()
-        try:
-            self._write(path, checkpoint_folder.draft_path(self.folder, done), done, state, digests(state))
-        except HpcKitError as error:
-            return Written(path, done, 0.0, error)
-        return Written(path, done, time.monotonic() - begun)
+        """Write a checkpoint, and remove old ones.
 
-    def _write(self, path: Path, draft: Path, done: int, state: dict[str, Tensor], digests: dict[str, int]) -> None:
+        Raises:
+            SpecError: It cannot be written, on every rank.
+        """
         from torch.distributed import checkpoint as dcp
 
         begun, is_main = time.monotonic(), _rank() == 0
+        path = checkpoint_folder.checkpoint_path(self.folder, done)
+        draft = checkpoint_folder.draft_of(path)
         if is_main:
             shutil.rmtree(draft, ignore_errors=True)
         gather(None, self.group)  # no rank writes before rank 0 has removed what a failed save left
@@ -558,13 +550,14 @@ class _Writer:
             raise write_error(path, last_line(error)) from error
         try:
             checksums = run_on_all(partial(checkpoint_folder.compute_own_checksums, draft, _rank()), self.group)
-            parts = gather((checksums, digests, time.monotonic() - begun), self.group)
+            own = digests(state)
+            parts = gather((checksums, own, time.monotonic() - begun), self.group)
             info = CheckpointInfo(
                 step=done,
                 time=time.time(),
                 seconds=round(max(seconds for *_, seconds in parts), 3),
                 ranks=_ranks(),
-                shared=[name for name in digests if all(each[name] == digests[name] for _, each, _ in parts)],
+                shared=[name for name in own if all(each[name] == own[name] for _, each, _ in parts)],
                 options=self.options,
                 checksums={name: value for each, _, _ in parts for name, value in each.items()},
                 run=job_identity(os.environ),
@@ -575,6 +568,7 @@ class _Writer:
             if is_main:
                 shutil.rmtree(draft, ignore_errors=True)
             raise
+        return Written(path, done, time.monotonic() - begun)
 
     def _publish(self, draft: Path, path: Path, info: CheckpointInfo) -> None:
         try:

@@ -19,7 +19,7 @@ import random
 import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -107,15 +107,7 @@ class TrainingState:
         """Return the tensors of this rank: the tensors of the modules themselves, no copies."""
         state = self._module_tensors()
         for name, optimizer in self.optimizers.items():
-            for parameter, values in _inner(optimizer).state.items():
-                own = self._names[parameter]
-                tensors = {key: value for key, value in values.items() if isinstance(value, Tensor)}
-                state |= {f"{name}.state.{own}.{key}": value.detach() for key, value in tensors.items()}
-                if rest := {key: value for key, value in values.items() if key not in tensors}:
-                    state[f"{name}.values.{own}"] = encode(rest)
-            for group in optimizer.param_groups:
-                options = encode({key: value for key, value in group.items() if key not in _IMPLEMENTATION})
-                state |= {f"{name}.group.{self._names[parameter]}": options for parameter in group["params"]}
+            state |= optimizer_tensors(name, _inner(optimizer).state, optimizer.param_groups, self._names)
         for name, other in self.others.items():
             state[f"{name}.rank-{self.rank}"] = encode(other.state_dict())
         state[f"{RANDOM}.rank-{self.rank}"] = encode(_random_state())
@@ -149,12 +141,7 @@ class TrainingState:
         return sorted(key for key in saved if key.partition(".")[0] in self.modules)
 
     def targets(self, saved: Mapping[str, Shape], *, is_same_layout: bool, shared: set[str]) -> dict[str, Tensor]:
-        """Return the tensors of this rank that a checkpoint fills.
-
-        Args:
-            saved: The tensors of the checkpoint.
-            is_same_layout: The number of ranks is that of the checkpoint.
-            shared: Objects with the same state on all ranks.
+        """Return the tensors of this rank that a checkpoint fills; `shared` names objects of equal state on all ranks.
 
         Raises:
             SpecError: An object had its own state on each rank, and the number of ranks has changed.
@@ -198,15 +185,14 @@ class TrainingState:
         state: dict[str, Tensor] = {}
         for name, stages in self.modules.items():
             for stage in stages:
-                for key, value in stage.state_dict().items():
-                    full = _full_name(name, key, value)
-                    if full in state:
-                        raise SpecError(
-                            f"two modules of {name} have a parameter of the same name",
-                            found=full.removeprefix(f"{name}."),
-                            remedy="give each stage the names that its parameters have in the whole model",
-                        )
-                    state[full] = value.detach() if isinstance(value, Tensor) else encode(value)
+                tensors = module_tensors(name, stage.state_dict())
+                if twice := sorted(tensors.keys() & state.keys()):
+                    raise SpecError(
+                        f"two modules of {name} have a parameter of the same name",
+                        found=twice[0].removeprefix(f"{name}."),
+                        remedy="give each stage the names that its parameters have in the whole model",
+                    )
+                state |= tensors
         return state
 
     def _optimizer_targets(self, name: str, optimizer: Optimizer, saved: Mapping[str, Shape]) -> dict[str, Tensor]:
@@ -251,6 +237,30 @@ class TrainingState:
                     group[key].copy_(value)
                 elif key not in _IMPLEMENTATION:
                     group[key] = value
+
+
+def optimizer_tensors(
+    name: str, state: Mapping[Any, Mapping[str, Any]], groups: Iterable[Mapping[str, Any]], names: Mapping[Any, str]
+) -> dict[str, Tensor]:
+    """Return the state of an optimizer and the options of its groups; `names` are those of its parameters."""
+    found: dict[str, Tensor] = {}
+    for parameter, values in state.items():
+        tensors = {key: value for key, value in values.items() if isinstance(value, Tensor)}
+        found |= {f"{name}.state.{names[parameter]}.{key}": value.detach() for key, value in tensors.items()}
+        if rest := {key: value for key, value in values.items() if key not in tensors}:
+            found[f"{name}.values.{names[parameter]}"] = encode(rest)
+    for group in groups:
+        options = encode({key: value for key, value in group.items() if key not in _IMPLEMENTATION})
+        found |= {f"{name}.group.{names[parameter]}": options for parameter in group["params"]}
+    return found
+
+
+def module_tensors(name: str, state: Mapping[str, object]) -> dict[str, Tensor]:
+    """Return the tensors of a module's state dictionary, by their full names."""
+    return {
+        _full_name(name, key, value): value.detach() if isinstance(value, Tensor) else encode(value)
+        for key, value in state.items()
+    }
 
 
 def _full_name(name: str, key: str, value: object) -> str:

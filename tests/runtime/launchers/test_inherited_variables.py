@@ -11,7 +11,7 @@ from hpc_kit.runtime import resolve
 from hpc_kit.runtime.launchers import inherited_variables
 from hpc_kit.runtime.program import ProgramCommand
 from hpc_kit.runtime.rendezvous import meeting as rendezvous
-from hpc_kit.runtime.torch_environment import command_variables, torch_variables
+from hpc_kit.runtime.torch_environment import rank_variables, torch_variables
 from tests.runtime.launches import Environ, Step, captured_case, worker
 
 SUBMITTER = Step.of(4, 4, job="77").environ(0)
@@ -21,7 +21,8 @@ SHELL = captured_case("10_batch_shell_8task_job@22.05")[0]
 def exported(environ: Environ) -> Environ:
     """Return the variables that a rank with this environment passes to its children."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER", "HPC_KIT", "GLOO", "OMPI", "PMIX")
-    exports = command_variables(resolve(environ), environ) | {"GLOO_SOCKET_IFNAME": "lo"}
+    variables = torch_variables(resolve(environ), environ)
+    exports = {name: value for name, value in variables.items() if value} | {"GLOO_SOCKET_IFNAME": "lo"}
     whole = environ | exports | inherited_variables.export_marker(exports, environ)
     return {name: value for name, value in whole.items() if name.startswith(names)}
 
@@ -42,15 +43,15 @@ def test_steps_started_by_a_rank_have_the_ranks_of_their_step(job: str) -> None:
 
 def test_the_interface_is_detected_again_unless_the_user_chose_one() -> None:
     meeting = rendezvous.meet(resolve({}), environ={})
-    found = torch_variables(meeting, {})["GLOO_SOCKET_IFNAME"]
+    found = torch_variables(meeting.world, {}, meeting)["GLOO_SOCKET_IFNAME"]
     left = exported(SUBMITTER) | {"GLOO_SOCKET_IFNAME": "ib7"}
     mark = {
         inherited_variables.EXPORT_MARKER: left[inherited_variables.EXPORT_MARKER].replace(
             "GLOO_SOCKET_IFNAME=lo", "GLOO_SOCKET_IFNAME=ib7"
         )
     }
-    assert torch_variables(meeting, SHELL | left | mark)["GLOO_SOCKET_IFNAME"] == found
-    assert "GLOO_SOCKET_IFNAME" not in torch_variables(meeting, SHELL | left)
+    assert torch_variables(meeting.world, SHELL | left | mark, meeting)["GLOO_SOCKET_IFNAME"] == found
+    assert "GLOO_SOCKET_IFNAME" not in torch_variables(meeting.world, SHELL | left, meeting)
     meeting.leave()
 
 
@@ -100,9 +101,9 @@ def test_local_rank_0_of_a_task_that_sees_one_gpu_is_kept() -> None:
     assert world.local_rank == 3
     assert world.agrees == ("RANK = 3", "WORLD_SIZE = 8")
     assert "LOCAL_RANK = 0 (the one GPU that this task sees)" in world.ignored
-    assert command_variables(world, environ)["LOCAL_RANK"] == "0"
+    assert rank_variables(world, environ)["LOCAL_RANK"] == "0"
     # If the user chooses Slurm, all of them are ignored.
-    assert command_variables(world, environ | {"HPC_KIT_LAUNCHER": "slurm"})["LOCAL_RANK"] == "3"
+    assert rank_variables(world, environ | {"HPC_KIT_LAUNCHER": "slurm"})["LOCAL_RANK"] == "3"
 
 
 def test_a_torchrun_in_the_new_job_counts_even_with_the_numbers_of_the_submitter() -> None:

@@ -139,12 +139,6 @@ def test_nodes_of_a_het_step_have_the_order_of_its_components() -> None:
     assert last.sources["master_addr"] == "first of SLURM_JOB_NODELIST_HET_GROUP_0 = n[3-4]"
 
 
-def test_older_releases_call_components_packs() -> None:
-    environ = captured_case("72_het_first_component_last@22.05")[5]
-    packs = {name.replace("_HET_", "_PACK_"): value for name, value in environ.items()}
-    assert (resolve(packs).hosts, resolve(packs).node_rank) == (("n3", "n4", "n1"), 2)
-
-
 def test_a_step_of_eight_tasks_with_a_terminal_has_eight_ranks() -> None:
     assert resolve(Step.of(4, 4).environ(5) | {"SLURM_PTY_PORT": "4711"}).world_size == 8
 

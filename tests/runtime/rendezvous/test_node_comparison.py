@@ -14,7 +14,7 @@ import torch
 
 from hpc_kit.errors import ContradictoryEnvironment
 from hpc_kit.runtime import resolve
-from hpc_kit.runtime.rendezvous import meeting, node_comparison, sign_in
+from hpc_kit.runtime.rendezvous import meeting, node_comparison
 from hpc_kit.runtime.rendezvous.node_comparison import find_differences, node_facts, program_hash
 from tests.runtime.launches import Step
 
@@ -86,13 +86,13 @@ def test_the_differing_host_is_named_first_and_other_programs_are_not_compared()
 def test_nodes_that_differ_are_refused_by_all_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     here, there = write_modules(tmp_path / "here", train="1\n"), write_modules(tmp_path / "there", train="2\n")
     step, refused = Step.of(1, 1, hosts=("localhost", "otherhost")), dict[int, tuple[str, str | None]]()
-    wait_until = sign_in.wait_until
+    wait_until = meeting.wait_until
 
     def wait_late(*words: Any) -> bool:
         time.sleep(1 if threading.current_thread().name == "1" else 0)
         return wait_until(*words)
 
-    monkeypatch.setattr(sign_in, "wait_until", wait_late)
+    monkeypatch.setattr(meeting, "wait_until", wait_late)
 
     def meet(rank: int) -> None:
         environ = step.environ(rank) | {"MASTER_ADDR": "127.0.0.1"}

@@ -16,7 +16,7 @@ from hpc_kit.runtime.restart.checkpoint_folder import (
     Damage,
     checkpoint_path,
     compute_checksum,
-    draft_path,
+    draft_of,
     list_checkpoints,
     point_latest_to,
     prepare_folder,
@@ -30,11 +30,11 @@ from hpc_kit.runtime.restart.checkpoint_folder import (
 
 def write(folder: Path, step: int, number: int = 0, text: str = "content") -> Path:
     """Write a checkpoint of one file."""
-    draft = draft_path(folder, step)
+    path = checkpoint_path(folder, step)
+    draft = draft_of(path)
     draft.mkdir(parents=True)
     (draft / "__0_0.distcp").write_text(text)
     checksums = {"__0_0.distcp": compute_checksum(draft / "__0_0.distcp")}
-    path = checkpoint_path(folder, step)
     publish(draft, path, CheckpointInfo(step=step, number=number or step, checksums=checksums))
     return path
 

@@ -21,7 +21,7 @@ import hpc_kit
 from hpc_kit.errors import SpecError
 from hpc_kit.runtime.restart import checkpoint_folder, checkpointer
 from hpc_kit.runtime.restart.checkpointer import format_option
-from hpc_kit.runtime.restart.stop_agreement import StopAgreement
+from hpc_kit.runtime.restart.stop_signal import StopAgreement
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hpc_kit.runtime.restart.stop_agreement import StopAgreement
+from hpc_kit.runtime.restart.stop_signal import StopAgreement
 
 
 class Clock:

@@ -12,8 +12,7 @@ import torch
 from torch import distributed as dist
 
 from hpc_kit.runtime.mpi.deadlines import Deadline, run_with_timeout
-from hpc_kit.runtime.mpi.operation_queue import OperationQueue
-from hpc_kit.runtime.mpi.work import CallbackThreads
+from hpc_kit.runtime.mpi.work import CallbackThreads, OperationQueue
 
 
 class Request:

@@ -1,18 +1,83 @@
-"""Describes variables that do not decide the rank: of the job, of another launch, or without new information."""
+"""Variables beside those of the launcher that decides: which of them agree, contradict it, or are ignored.
+
+They describe the job or another launch, or a job script has set torch's variables (RANK, WORLD_SIZE, ...).
+"""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from hpc_kit.runtime.launchers.agreement import has_own_gpu
+from hpc_kit.errors import ContradictoryEnvironment
 from hpc_kit.runtime.launchers.mpi_variables import COMMON_MPI_VARIABLES
-from hpc_kit.runtime.variables import read_hosts
+from hpc_kit.runtime.variables import CHOICE, TORCH_VARIABLES, optional_int, read_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hpc_kit.runtime.world import World
+
+
+_COMPARED = {field: TORCH_VARIABLES[field] for field in ("rank", "world_size", "local_rank", "local_world_size")}
+
+_STARTERS = (
+    ("the step", "or start the step with --ntasks-per-node=1 and torchrun"),
+    ("mpirun", "or start one process a node with mpirun, and torchrun there"),
+)
+
+
+def check_agreement(environ: Mapping[str, str], world: World) -> tuple[str, ...]:
+    """Return those of RANK, WORLD_SIZE, ... that are set and agree with `world`.
+
+    A LOCAL_RANK that differs is left out where `has_own_gpu` allows it.
+
+    Raises:
+        ContradictoryEnvironment: A variable contradicts `world`.
+    """
+    if environ.get(CHOICE, "").strip() == world.launcher:
+        return ()
+    torch_values = {name: value for name in _COMPARED.values() if (value := optional_int(environ, name)) is not None}
+    fields = {name: field for field, name in _COMPARED.items() if name in torch_values}
+    wrong = {name: each for name, each in fields.items() if getattr(world, each) not in {torch_values[name], None}}
+    if wrong and not has_own_gpu(environ, world):
+        began, instead = _STARTERS[world.launcher == "mpi"]
+        raise ContradictoryEnvironment(
+            "two launchers claim this process",
+            found=f"{world.name} says {_describe_world(world, wrong)}\n"
+            f"the environment says {_describe_variables(torch_values)}, set before {began} began",
+            remedy=f"unset {' '.join(torch_values)} in the batch script; {instead};\n"
+            f"or HPC_KIT_LAUNCHER=env, where a launcher inside of {began} has set them",
+            everywhere="WORLD_SIZE" in wrong,
+        )
+    return tuple(f"{name} = {value}" for name, value in torch_values.items() if name not in wrong)
+
+
+def has_own_gpu(environ: Mapping[str, str], world: World) -> bool:
+    """Return whether LOCAL_RANK = 0 is valid although the local rank is another one.
+
+    Job scripts set it in tasks that see only their own GPU. RANK and WORLD_SIZE must then agree with `world`.
+    """
+    if not environ.get("LOCAL_RANK") or environ.get(CHOICE, "").strip() == world.launcher:
+        return False
+    values = {field: optional_int(environ, name) for field, name in _COMPARED.items()}
+    rest = all(values[field] == getattr(world, field) for field in ("rank", "world_size"))
+    others = values["local_world_size"] is None or world.local_world_size in {values["local_world_size"], None}
+    return rest and others and values["local_rank"] == 0 and world.local_rank not in {0, None}
+
+
+def _describe_world(world: World, wrong: Mapping[str, str]) -> str:
+    variables = [world.sources[field] for field in wrong.values()]
+    text = f"rank {world.rank} of {world.world_size}"
+    if any(name.startswith("LOCAL") for name in wrong):
+        text += f", local rank {world.local_rank} of {world.local_world_size}"
+    return f"{text} ({', '.join(variables)})"
+
+
+def _describe_variables(values: Mapping[str, int]) -> str:
+    both = {"RANK", "WORLD_SIZE"} <= values.keys()
+    words = [f"rank {values['RANK']} of {values['WORLD_SIZE']} (RANK, WORLD_SIZE)"] if both else []
+    words += [f"{name} = {value}" for name, value in values.items() if not both or name.startswith("LOCAL")]
+    return ", ".join(words)
 
 
 MISSING_SRUN = "put srun in front of the command"
@@ -98,7 +163,7 @@ def _list_variables(environ: Mapping[str, str], names: tuple[str, ...], why: str
     return tuple(f"{name} = {environ[name]} ({why})" for name in names if environ.get(name))
 
 
-_JOB_NODES = re.compile(r"SLURM_(JOB_)?NODELIST(_(HET|PACK)_GROUP_\d+)?")
+_JOB_NODES = re.compile(r"SLURM_(JOB_)?NODELIST(_HET_GROUP_\d+)?")
 
 
 def names_another_job(environ: Mapping[str, str], host: str) -> bool:
