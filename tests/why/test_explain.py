@@ -650,3 +650,25 @@ def test_srun_kills_the_remaining_tasks_after_an_exit_code(tmp_path: Path) -> No
 def test_a_task_that_lost_a_killed_rank_may_end_first(tmp_path: Path) -> None:
     verdict = why(tmp_path, slurm_log=CANCELLED_STEP, rank__1_log=STEPS + LOST)
     assert (verdict.class_, verdict.rank) == ("killed", 0)
+
+
+KEY_ERROR = TRACEBACK.format(error="KeyError: 'labels'")
+ANOTHER_CAUSE = "OSError: [Errno 28] No space left on device: '/scratch/a.pt'\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "confidence"),
+    [
+        ({"rank__1_log": KEY_ERROR}, "certain"),
+        ({"rank__1_log": KEY_ERROR, "slurm_log": "srun: error: n2: task 1: Exited with exit code 1\n"}, "certain"),
+        ({"rank__1_log": KEY_ERROR, "slurm_log": "srun: error: n1: task 0: Exited with exit code 1\n"}, "likely"),
+        ({"rank__1_log": KEY_ERROR, "slurm_log": "srun: error: n2: task 1: Killed\n"}, "likely"),
+        ({"rank__1_log": KEY_ERROR, "sacct_txt": "JobID|State|ExitCode\n7|FAILED|1:0\n"}, "certain"),
+        ({"rank__1_log": KEY_ERROR, "sacct_txt": "JobID|State|ExitCode\n7|TIMEOUT|0:0\n"}, "likely"),
+        ({"rank__1_log": ANOTHER_CAUSE + "cleaning up\n" * 70 + TRACEBACK.format(error="MemoryError")}, "likely"),
+        ({"rank__1_log": ANOTHER_CAUSE + STEPS * 2 + TRACEBACK.format(error="MemoryError")}, "certain"),
+    ],
+)
+def test_evidence_against_an_answer_leaves_a_doubt(tmp_path: Path, files: dict[str, str], confidence: str) -> None:
+    verdict = why(tmp_path, **files)
+    assert (verdict.rank, verdict.confidence) == (1, confidence), verdict.cause

@@ -14,8 +14,9 @@ from hpc_kit.slurm.states import JobState
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hpc_kit.runs.why.events import Evidence
+    from hpc_kit.runs.why.events import Evidence, Strength
     from hpc_kit.runs.why.reading import Line
+    from hpc_kit.runs.why.rules import Kind
     from hpc_kit.runs.why.slurm_tables import JobRow
 
 DIRECT = 60
@@ -35,7 +36,7 @@ YEAR = 366 * 86400.0
 _JOB_OF_KERNEL = re.compile(r"/job_(\d+)\b")
 """The job in the path of a control group."""
 
-_DEADLY = {"Killed", "Out Of Memory", "Segmentation fault", "Bus error", "Illegal instruction"}
+DEADLY = {"Killed", "Out Of Memory", "Segmentation fault", "Bus error", "Illegal instruction"}
 """Ends of a process that no Python exception causes."""
 
 STATE_ORDER = 1 << 20
@@ -68,12 +69,24 @@ class Attempt:
         if evidence.has_agents or evidence.has_torchrun:
             self._separate_agents()
         self._assign_processes()
-        if sum(event.rule.name == "mpi-many-rank-0" for event in self.events) < 2:
-            self.events = [event for event in self.events if event.rule.name != "mpi-many-rank-0"]
+        if len(single := self.named("mpi-many-rank-0")) == 1:
+            self.events.remove(single[0])
         self.events += self._state_events()
         self.completed = self.job is not None and self.job.state is JobState.COMPLETED
         self.success = [line for _, line in evidence.success]
         self.failed = self._has_failed()
+
+    def of_class(self, *classes: str) -> list[Event]:
+        """Return the events of some classes of failures."""
+        return [event for event in self.events if event.rule.class_ in classes]
+
+    def of_kind(self, *kinds: Kind, above: Strength = 0) -> list[Event]:
+        """Return the events of some kinds of rules that are stronger than `above`."""
+        return [event for event in self.events if event.rule.kind in kinds and event.strength > above]
+
+    def named(self, rule: str) -> list[Event]:
+        """Return the events of one rule."""
+        return [event for event in self.events if event.rule.name == rule]
 
     def _separate_agents(self) -> None:
         """Remove the ranks of tasks that are agents of torchrun: it reported ranks, or a signal ended the task."""
@@ -135,7 +148,7 @@ class Attempt:
     def has_gone_on(self, event: Event) -> bool:
         """Return whether the process went on after an exception: it reports another one, or a signal ended it later."""
         ends = [end.signal for end in self.ends if event.rank in end.ranks]
-        if event.lines_after > HANDLED_LINES and event.rule.weight < DIRECT and not _DEADLY.isdisjoint(ends):
+        if event.lines_after > HANDLED_LINES and event.rule.weight < DIRECT and not DEADLY.isdisjoint(ends):
             return True
         return event.rank is not None and any(
             other.order > event.order
@@ -150,8 +163,7 @@ class Attempt:
 
     def was_handled_before(self, event: Event) -> bool:
         """Return whether the program went on after an equal exception, and did not end by itself after this one."""
-        ordered = any(each.rule.kind == "end" for each in self.events)
-        return (bool(event.progress) or ordered) and any(
+        return bool(event.progress or self.of_kind("end")) and any(
             other.is_handled
             and (other.line.file, other.rank, other.rule) == (event.line.file, event.rank, event.rule)
             and other.traceback is not None
@@ -295,6 +307,28 @@ def explains(event: Event, other: Event) -> bool:
         and other.rule.class_ in event.rule.explains
         and other.rule.class_ != event.rule.class_
         and not (other.rule.kind == "cause" and event.rule.class_ in other.rule.explains)
+    ) or _failed_above(event, other)
+
+
+def _failed_above(event: Event, other: Event) -> bool:
+    """Return whether an error about a folder came before that of a file which was missing there."""
+    above, path = event.groups.get("path", ""), other.groups.get("path", "")
+    return (
+        other.rule.class_ == "missing-file"
+        and event.rule.class_ != "missing-file"
+        and event.rule.kind == "cause"
+        and above.startswith("/")
+        and path.startswith(above.rstrip("/") + "/")
+    )
+
+
+def had_progress_between(event: Event, other: Event) -> bool:
+    """Return whether the program went on between a line and a later error in its file."""
+    return (
+        event.line.file == other.line.file
+        and event.strength not in {SYSTEM, EXCEPTION}
+        and event.order < other.order
+        and (event.progress > other.progress or event.line.number < other.progress_line)
     )
 
 

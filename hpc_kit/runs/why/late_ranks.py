@@ -194,7 +194,17 @@ def _finished_early(attempt: Attempt, reporting: set[int]) -> Event | None:
     return _event(attempt, "uneven-inputs", _at(waits.line, lasts[rank], rank), rank)
 
 
-def find_absent(attempt: Attempt, culprit: Event) -> Event | None:
+def find_by_comparison(attempt: Attempt, culprit: Event) -> Event | None:
+    """Return the cause of a failed rendezvous that a comparison of the ranks shows. Set the odd rank of a mismatch."""
+    for find in (_find_versions, _find_missing_nodes, _find_missing_tasks, _find_absent):
+        if found := find(attempt, culprit):
+            return found
+    if culprit.rule.class_.startswith("collective-") and "rank2" in culprit.groups and culprit.order != ANALYSIS_ORDER:
+        culprit.rank = _find_odd_rank(attempt, culprit)
+    return None
+
+
+def _find_absent(attempt: Attempt, culprit: Event) -> Event | None:
     """Return the only rank that did not come to a rendezvous, if it wrote a log, as an event."""
     if culprit.rule.class_ != "rendezvous-timeout":
         return None
@@ -207,7 +217,7 @@ def find_absent(attempt: Attempt, culprit: Event) -> Event | None:
     return _event(attempt, "barrier-timeout-rank", _at(culprit.line, end, absent[0]), absent[0])
 
 
-def find_versions(attempt: Attempt, culprit: Event) -> Event | None:
+def _find_versions(attempt: Attempt, culprit: Event) -> Event | None:
     """Return the rank whose torch differs from that of the remaining ranks, if the ranks did not find each other."""
     stated = attempt.evidence.torch
     versions = Counter(version for version, _ in stated.values())
@@ -231,7 +241,7 @@ def _nodes_in_script(attempt: Attempt, line: Line) -> tuple[int, Line] | None:
     return None
 
 
-def find_missing_nodes(attempt: Attempt, culprit: Event) -> Event | None:
+def _find_missing_nodes(attempt: Attempt, culprit: Event) -> Event | None:
     """Return torchrun's number of nodes as the cause of a failed rendezvous, if the job has fewer nodes."""
     wanted = attempt.evidence.wanted_nodes or _nodes_in_script(attempt, culprit.line)
     lists = {row.nodes for row in attempt.rows if row.nodes} | attempt.evidence.node_lists
@@ -249,7 +259,7 @@ def find_missing_nodes(attempt: Attempt, culprit: Event) -> Event | None:
     )
 
 
-def find_missing_tasks(attempt: Attempt, culprit: Event) -> Event | None:
+def _find_missing_tasks(attempt: Attempt, culprit: Event) -> Event | None:
     """Return the batch script as the cause, if all of its tasks came to a rendezvous of more ranks."""
     joined, size = culprit.groups.get("joined"), culprit.groups.get("size")
     for name, lines in attempt.evidence.scripts.items():
@@ -265,7 +275,7 @@ def find_missing_tasks(attempt: Attempt, culprit: Event) -> Event | None:
     return None
 
 
-def find_odd_rank(attempt: Attempt, mismatch: Event) -> int | None:
+def _find_odd_rank(attempt: Attempt, mismatch: Event) -> int | None:
     """Return the rank that called something else than most ranks, by torch's messages about a mismatch.
 
     A message names the rank that prints it and the first rank that differs: the ranks before that one agree.
