@@ -672,3 +672,9 @@ ANOTHER_CAUSE = "OSError: [Errno 28] No space left on device: '/scratch/a.pt'\n"
 def test_evidence_against_an_answer_leaves_a_doubt(tmp_path: Path, files: dict[str, str], confidence: str) -> None:
     verdict = why(tmp_path, **files)
     assert (verdict.rank, verdict.confidence) == (1, confidence), verdict.cause
+
+
+def test_an_error_in_a_file_that_may_be_of_an_earlier_attempt_leaves_a_doubt(tmp_path: Path) -> None:
+    requeue = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO JOB REQUEUE ***\n"
+    verdict = why(tmp_path, slurm_log=STEPS + requeue + STEPS + "Segmentation fault\n", rank__1_log=KEY_ERROR)
+    assert (verdict.rank, verdict.confidence) == (1, "likely")

@@ -26,7 +26,7 @@ from hpc_kit.runs.why.events import (
     specify_exit_code,
 )
 from hpc_kit.runs.why.reading import LogReader, detect_labels, parse_line
-from hpc_kit.runs.why.rules import Match, Rule, match_line, rule_named
+from hpc_kit.runs.why.rules import Match, Rule, match_line, required_literals, rule_named
 from hpc_kit.runs.why.slurm_tables import TableParser
 from hpc_kit.runs.why.translations import translate
 
@@ -197,11 +197,8 @@ _FINISHED_RANK = re.compile(
     r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted"
     r"|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b"
 )
-_FINISHED_WORDS = (
-    *("done", "finish", "ended", "max_", "train_runtime", "success", "exit", "complete", "exhaust"),
-    *("no more", "saved model", "end of"),
-)
-"""Words of which each match of `_FINISHED_RANK` contains one: the search for words is faster."""
+_FINISHED_WORDS = required_literals(_FINISHED_RANK.pattern)
+"""The search for words is faster than that for the pattern."""
 
 _CONTINUES = re.compile(r"nccl\w+Error: |Last error:|  what\(\): |\w+\(\d+\)\.*:(?: |$)")
 """Further lines of a message of torch's C++ library or of MPICH. Only the first line names the rank."""
@@ -311,24 +308,32 @@ class _FileCollector:
             event.progress = reader.count_progress() - event.progress
             event.lines_after = reader.lines - event.line.number
             event.ranks_in_file = max(len(self.ranks), 1)
-        for number, text in reader.last:
-            # Only a prefix makes a line another rank's: of other files, the very last line is enough.
-            lower = text.lower()
-            finished = any(word in lower for word in _FINISHED_WORDS) and _FINISHED_RANK.search(text)
-            if not (finished or self.labels.pattern or text.startswith(("[", "(")) or number == reader.last[-1][0]):
-                continue
-            line = parse_line(self.log, self.labels, number, text)
-            if not C10D.search(line.body) or (self.log.name, line.rank) not in evidence.last:
-                evidence.last[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
-            refused = _SOFTENED.search(line.body) or _UNFINISHED.search(line.body) or _is_end_noise(line.body)
-            if finished and _SUCCESS.search(line.body) and not refused:
-                evidence.success.append((self.attempt, line))
+        self._note_last_lines()
         if self.log.rank is not None:
             evidence.ranks.add(self.log.rank)
         if self.pending_attempt:
             evidence.requeued.add(self.log.name)
         self._merge_last_words()
         evidence.attempts = max(evidence.attempts, self.attempt + 1)
+
+    def _note_last_lines(self) -> None:
+        """Note the last line of each rank, and the last lines that report success.
+
+        Only a prefix makes a line another rank's. In other files, the very last line is enough.
+        """
+        last, known = self.reader.last, self.evidence.last
+        end = "\n".join(text for _, text in last).lower()
+        may_finish = any(word in end for word in _FINISHED_WORDS)
+        for number, text in last:
+            finished = may_finish and _FINISHED_RANK.search(text)
+            if not (finished or self.labels.pattern or text.startswith(("[", "(")) or number == last[-1][0]):
+                continue
+            line = parse_line(self.log, self.labels, number, text)
+            if not C10D.search(line.body) or (self.log.name, line.rank) not in known:
+                known[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
+            refused = _SOFTENED.search(line.body) or _UNFINISHED.search(line.body) or _is_end_noise(line.body)
+            if finished and _SUCCESS.search(line.body) and not refused:
+                self.evidence.success.append((self.attempt, line))
 
     def _merge_last_words(self) -> None:
         """Add what victims print after the end of an attempt to it: a new attempt would report progress."""

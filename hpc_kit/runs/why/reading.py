@@ -22,6 +22,9 @@ TAIL_BYTES = 1 << 14
 LAST_LINES = 100
 """Lines at the end of a file in which each rank's last line and reports of success are looked for."""
 
+LABEL_SAMPLE = 64
+"""Lines in which the label of a launcher is looked for, at least."""
+
 MAX_SHAPES = 200_000
 MANY_SHAPES = 20_000
 """Shapes after which a log counts as free text. New lines then matter only with a word of `_TRIGGERS`."""
@@ -36,39 +39,11 @@ _TRIGGERS = (
     b"version", b"interrupt", b"attempt", b"done", b"finish", b"complet", b"master",
 )  # fmt: skip
 _DIGITS = b"0123456789"
-_NOT_LOGS = frozenset(
-    [
-        ".json",
-        ".jsonl",
-        ".patch",
-        ".md",
-        ".toml",
-        ".yaml",
-        ".yml",
-        ".csv",
-        ".pt",
-        ".pth",
-        ".bin",
-        ".ckpt",
-        ".safetensors",
-        ".npz",
-        ".npy",
-        ".pkl",
-        ".pickle",
-        ".so",
-        ".o",
-        ".pyc",
-        ".png",
-        ".jpg",
-        ".pdf",
-        ".zip",
-        ".tar",
-        ".whl",
-        ".sif",
-        ".h5",
-        ".parquet",
-    ]
-)
+_NOT_LOGS = frozenset({
+    ".json", ".jsonl", ".patch", ".md", ".toml", ".yaml", ".yml", ".csv", ".pt", ".pth", ".bin", ".ckpt", ".safetensors",
+    ".npz", ".npy", ".pkl", ".pickle", ".so", ".o", ".pyc", ".png", ".jpg", ".pdf", ".zip", ".tar", ".whl", ".sif", ".h5",
+    ".parquet",
+})  # fmt: skip
 _PROGRESS = re.compile(
     r"(?i)step|epoch|\biter|it/s|s/it|loss|batch|train|eval|valid|progress|\d ?%|sample|token|\bacc|\blr\b"
     r"|frame(?! #)|chunk|\d+/\d+"
@@ -329,9 +304,12 @@ class LogReader:
 
     def _keep_last(self, tail: bytes) -> None:
         lines = tail[-TAIL_BYTES:].split(b"\n")
-        numbered = list(enumerate(lines, max(self.lines - len(lines) + 1, 1)))
-        texts = ((number, clean_text(line.rstrip(b"\r").rpartition(b"\r")[2]).rstrip()) for number, line in numbered)
-        self.last = [(number, text) for number, text in texts if text][-LAST_LINES:]
+        for number, line in zip(range(self.lines, 0, -1), reversed(lines), strict=False):
+            if text := clean_text(line.rstrip(b"\r").rpartition(b"\r")[2]).rstrip():
+                self.last.append((number, text))
+            if len(self.last) == LAST_LINES:
+                break
+        self.last.reverse()
 
 
 def has_trigger(shape: bytes) -> bool:
@@ -417,6 +395,7 @@ def detect_labels(path: Path) -> Labels:
     try:
         with _open(path) as file:
             lines = [line for line in file.read(1 << 14).decode(errors="replace").splitlines() if line.strip()]
+            lines = lines[:: max(len(lines) // LABEL_SAMPLE, 1)]
     except (OSError, EOFError, gzip.BadGzipFile):
         return Labels(None)
     for pattern in (_SRUN_LABEL, _HOST_LABEL):
