@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.events import EXCEPTION, KERNEL, SYSTEM, Event, TaskEnd
 from hpc_kit.runs.why.rules import rule_named
-from hpc_kit.slurm.nodelist import expand
+from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
@@ -151,15 +151,20 @@ class Attempt:
         if event.lines_after > HANDLED_LINES and event.rule.weight < DIRECT and not DEADLY.isdisjoint(ends):
             return True
         return event.rank is not None and any(
-            other.order > event.order
-            and (other.line.file, other.rank) == (event.line.file, event.rank)
-            and other.strength == EXCEPTION
-            and other.rule.kind == "cause"
-            and not (other.traceback and other.traceback.is_thread)
-            and not explains(event, other)
-            and (event.rule.weight < DIRECT or other.rule.weight >= DIRECT)
-            for other in self.events
+            not explains(event, other) and (event.rule.weight < DIRECT or other.rule.weight >= DIRECT)
+            for other in self.later_exceptions(event)
         )
+
+    def later_exceptions(self, event: Event) -> list[Event]:
+        """Return the exceptions that end the same process, as far as the lines show, after an event."""
+        return [
+            other
+            for other in self.of_kind("cause")
+            if other.order > event.order
+            and (other.line.file, other.rank) == (event.line.file, event.rank)
+            and other.traceback
+            and not other.traceback.is_thread
+        ]
 
     def was_handled_before(self, event: Event) -> bool:
         """Return whether the program went on after an equal exception, and did not end by itself after this one."""
@@ -236,7 +241,7 @@ class Attempt:
         if by := re.search(r"CANCELLED by (\S+)", row.raw_state):
             groups["user"] = f"user {by[1]}"
             name = "job-cancelled-by-root" if by[1] in {"0", "root"} else name
-        hosts = expand(row.nodes) if row.nodes and "(" not in row.nodes else []
+        hosts = expand_nodes(row.nodes)
         host = hosts[0] if len(hosts) == 1 else None
         return Event(rule_named(name), groups, line, None, host, 0, STATE_ORDER, SYSTEM)
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.attempt import DEADLY, DIRECT, STATE_ORDER, explains, had_progress_between
-from hpc_kit.runs.why.events import EXCEPTION, LINE, SYSTEM, WARNING
+from hpc_kit.runs.why.events import EXCEPTION, LINE, SYSTEM, VICTIMS, WARNING
 from hpc_kit.runs.why.late_ranks import ANALYSIS_ORDER
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _is_proof(attempt: Attempt, event: Event) -> bool:
     ):
         return False
     if event.order == ANALYSIS_ORDER:
-        waiting = {each.rank for each in attempt.of_class("collective-timeout", "connection-lost")} - {None}
+        waiting = {each.rank for each in attempt.of_class(*VICTIMS)} - {None}
         return rule.name.startswith(("collective-mismatch", "world-size")) or (
             rule.name == "barrier-timeout-rank" and len(waiting) >= 2
         )
@@ -76,12 +76,9 @@ def _may_be_handled(attempt: Attempt, event: Event) -> bool:
         return True
     return any(
         each.traceback
-        and each.order > event.order
-        and (each.line.file, each.rank) == (event.line.file, event.rank)
-        and not each.traceback.is_thread
         and each.traceback.exceptions[-1:] != traceback.exceptions[-1:]
         and (each.rule, each.groups) != (event.rule, event.groups)
-        for each in attempt.of_kind("cause")
+        for each in attempt.later_exceptions(event)
     )
 
 

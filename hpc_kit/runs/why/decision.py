@@ -21,7 +21,7 @@ from hpc_kit.runs.why.answers import (
 )
 from hpc_kit.runs.why.attempt import DIRECT, STATE_ORDER, Attempt, explains, had_progress_between, is_strong_success
 from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of
-from hpc_kit.runs.why.events import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, WARNING, Event
+from hpc_kit.runs.why.events import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
 from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late
 from hpc_kit.runs.why.rules import fill_template
 from hpc_kit.slurm.states import JobState
@@ -218,7 +218,7 @@ def _reported_errors(attempt: Attempt) -> list[Event]:
 
 def _ended_ranks(attempt: Attempt, *classes: str) -> list[Event]:
     """Return the ends of ranks that report nothing else, such as a kill."""
-    reporting = {event.rank for event in attempt.of_class("collective-timeout", "connection-lost")}
+    reporting = {event.rank for event in attempt.of_class(*VICTIMS)}
     return [
         event
         for event in attempt.of_class(*classes)

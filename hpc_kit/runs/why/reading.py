@@ -40,14 +40,33 @@ _TRIGGERS = (
 )  # fmt: skip
 _DIGITS = b"0123456789"
 _NOT_LOGS = frozenset({
-    ".json", ".jsonl", ".patch", ".md", ".toml", ".yaml", ".yml", ".csv", ".pt", ".pth", ".bin", ".ckpt", ".safetensors",
-    ".npz", ".npy", ".pkl", ".pickle", ".so", ".o", ".pyc", ".png", ".jpg", ".pdf", ".zip", ".tar", ".whl", ".sif", ".h5",
-    ".parquet",
+    ".json", ".jsonl", ".patch", ".md", ".toml", ".yaml", ".yml", ".csv", ".pt", ".pth", ".bin", ".ckpt",
+    ".safetensors", ".npz", ".npy", ".pkl", ".pickle", ".so", ".o", ".pyc", ".png", ".jpg", ".pdf", ".zip", ".tar",
+    ".whl", ".sif", ".h5", ".parquet",
 })  # fmt: skip
 _PROGRESS = re.compile(
     r"(?i)step|epoch|\biter|it/s|s/it|loss|batch|train|eval|valid|progress|\d ?%|sample|token|\bacc|\blr\b"
     r"|frame(?! #)|chunk|\d+/\d+"
 )
+SOFTENED = re.compile(
+    r"\b(?:WARN(?:ING)?|[A-Z]\w*Warning|INFO|DEBUG|NOTE|NOTICE)\b(?! ?NET)|^\[?[WI]\d{3,4} |^\[[WI][ \d]|^[Ww]arning:"
+    r"|(?i:\bretry(?:ing)?\b|\battempt \d+ ?(?:/|of) ?\d+|will (?:try|retry)|try again|falling back|fallback"
+    r"|\bcontinuing\b|\bignor(?:ed|ing)\b"
+    r"|\bskipp(?:ed|ing)\b|\brecovered\b|non-fatal|harmless|\bhandled\b)"
+)
+"""A line says that the program goes on, or is a warning."""
+
+SUCCESS = re.compile(
+    r"(?i)\b(?:training|train|job|run|evaluation|finetuning|fine-tuning|experiment|script|all (?:ranks|epochs"
+    r"|steps))\b(?: \w+){0,2} (?:is )?(?:complete[d]?|finished|done|ended)(?: successfully)?\b(?!.*(?:fail"
+    r"|error code [1-9]))"
+    r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)"
+    r"|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?(?:final |best |last )?(?:model"
+    r"|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
+    r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
+)
+"""The program reports success."""
+
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[]P^_X][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
     r"|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]"

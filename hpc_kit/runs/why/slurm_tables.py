@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpc_kit.errors import HostlistError
+from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.states import JobState, parse_state
 
 if TYPE_CHECKING:
@@ -36,6 +38,16 @@ class JobRow:
     def is_step(self) -> bool:
         """A step and not the job."""
         return "." in self.job_id
+
+
+def expand_nodes(nodes: str) -> list[str]:
+    """Return the hosts of a node list in a listing; none if it is empty, or cut to the width of its column."""
+    if nodes.endswith("+") or "(" in nodes or nodes.lower().startswith("none"):
+        return []
+    try:
+        return expand(nodes) if nodes else []
+    except HostlistError:
+        return []
 
 
 _COLUMNS = {
