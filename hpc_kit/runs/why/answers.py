@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import format_ranks
-from hpc_kit.runs.why.events import KERNEL, VICTIMS, WARNING
+from hpc_kit.runs.why.attempt import explains
+from hpc_kit.runs.why.events import EXCEPTION, KERNEL, VICTIMS, WARNING, script_options
 from hpc_kit.runs.why.figures import add_figures, foreign_gpu_process, used_up_memory
 from hpc_kit.runs.why.rules import Confidence, fill_template, rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
-from hpc_kit.slurm.directives import find_directive_options
 from hpc_kit.slurm.pending_reasons import explain_reason
 from hpc_kit.slurm.states import JobState, explain_state
 
@@ -156,8 +156,7 @@ def _values_of(attempt: Attempt, event: Event) -> dict[str, str]:
         values["total"] = total
     scripts = list(attempt.evidence.scripts.values())
     if (option := _REFUSED_OPTIONS.get(event.rule.class_)) and "name" not in values and len(scripts) == 1:
-        found = {each.name: each.value for each in find_directive_options(scripts[0]).options}
-        values |= {"name": str(found[option])} if found.get(option) else {}
+        values |= {"name": stated} if (stated := script_options(scripts[0]).get(option)) else {}
     if event.rule.name == "python-exception":
         values["exception"] = values.get("exception", "").rpartition(".")[2] or values.get("exception", "an exception")
     return values
@@ -198,6 +197,7 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
         stated = {each.groups.get("host") or each.host for each in same} - {None}
         host = host or (stated.pop() if len(stated) == 1 else None)
         fallen = {each for end in attempt.failed_ends() if host and _is_on(end, host) for each in end.ranks}
+        fallen = fallen if len(fallen) == 1 else _ranks_hit(attempt, event, host)
         rank = fallen.pop() if rank is None and len(fallen) == 1 and event.rule.kind != "end" else rank
     if host is None and rank is not None:
         host = hosts.get(rank)
@@ -212,11 +212,28 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
     return rank, short if any(end.host == short for end in attempt.ends) else host
 
 
+def _ranks_hit(attempt: Attempt, event: Event, host: str | None) -> set[int]:
+    """Return the ranks of a host with an error that the failure of the node explains, such as that of a GPU."""
+    places = attempt.evidence.hosts
+    return {
+        each.rank
+        for each in attempt.of_kind("cause")
+        if each.rank is not None
+        and each.strength == EXCEPTION
+        and explains(event, each)
+        and host
+        and _same_host(each.host or places.get(each.rank, ""), host)
+    }
+
+
 def _only_node(attempt: Attempt) -> str | None:
     """Return the node of a job that has one."""
-    lists = {row.nodes for row in attempt.rows if expand_nodes(row.nodes)} | attempt.evidence.node_lists
+    evidence = attempt.evidence
+    lists = {row.nodes for row in attempt.rows if expand_nodes(row.nodes)} | evidence.node_lists
     hosts = expand_nodes(lists.pop()) if len(lists) == 1 else []
-    return hosts[0] if len(hosts) == 1 else None
+    others = {end.host for end in attempt.ends if end.host} | set(evidence.hosts.values())
+    is_only = len(hosts) == 1 and all(_same_host(host, hosts[0]) for host in others)
+    return hosts[0] if is_only else None
 
 
 def _is_on(end: TaskEnd, host: str) -> bool:

@@ -137,12 +137,15 @@ class Attempt:
 
     def _has_failed(self) -> bool:
         """Return whether a state or the end of a task shows a failure, also behind a masked exit status."""
-        ended = any(end.code or end.signal for end in self.ends)
         if not self.completed:
-            return ended or any(row.state.failed for row in self.rows)
+            return any(end.code or end.signal for end in self.ends) or any(row.state.failed for row in self.rows)
+        # The script itself ends helpers with SIGTERM, such as a monitor of the GPUs.
         steps = any(
-            row.state.failed for row in self.rows if row.is_step and not row.job_id.endswith((".batch", ".extern"))
+            row.state.failed and row.state is not JobState.CANCELLED and row.exit_code != 143
+            for row in self.rows
+            if row.is_step and not row.job_id.endswith((".batch", ".extern"))
         )
+        ended = any(end.has_failed for end in self.ends)
         return (ended or steps) and not any(map(is_strong_success, self.success))
 
     def has_gone_on(self, event: Event) -> bool:
@@ -283,7 +286,7 @@ def _last_attempt(evidence: Evidence) -> tuple[list[Event], list[TaskEnd]]:
     later = [event for event in evidence.events if event.line.file not in evidence.requeued]
     if later or any(end.line.file not in evidence.requeued for end in evidence.ends):
         requeued = [event for event in requeued if event.rule.kind == "end"]
-    latest: dict[str, int] = {}
+    latest = dict(evidence.running)
     for event in evidence.events:
         latest[event.line.file] = max(latest.get(event.line.file, 0), event.attempt)
     events = [event for event in (*requeued, *later) if event.attempt == latest[event.line.file]]
@@ -310,7 +313,7 @@ def explains(event: Event, other: Event) -> bool:
     return (
         event is not other
         and other.rule.class_ in event.rule.explains
-        and other.rule.class_ != event.rule.class_
+        and other.rule is not event.rule
         and not (other.rule.kind == "cause" and event.rule.class_ in other.rule.explains)
     ) or _failed_above(event, other)
 

@@ -111,13 +111,19 @@ _PLACE_OF_RANK = re.compile(
 
 _NODE_LIST = re.compile(
     r"\b(?:SLURM_(?:JOB_)?NODELIST|SLURM_NODELIST|[Nn]ode_?[Ll]ist) ?[=:] ?(?P<nodes>[a-z][\w.,\[\]-]*)"
+    r"|^(?i:host(?:name)?|node|running on(?: host| node)?)\b[ :=]+(?P<node>[a-z][\w-]*\d[\w.-]*)(?![\w:/])"
 )
+"""The program or its script names the nodes of the job, or the one on which it runs."""
+
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\]]+?) Rank \d+\]")
 _WORLD = re.compile(
     r"\bworld[_ ]size[=: ]+(\d+)|\bnranks (\d+)|MEMBER: \d+/(\d+)|\bWORLD_SIZE=(\d+)"
     r"|\bdistributed init \(rank \d+, world (\d+)\)",
     re.IGNORECASE,
 )
+_INFO_PREFIX = re.compile(r"^\[?I\d{3,4} [^\]]*\] ")
+"""The prefix of glog in front of a message of torchrun that is no warning."""
+
 _UNFINISHED = re.compile(
     r"(?i)\b(?:not|never|wait(?:ing)?|until|before|unless|unable|timed out|will be|to (?:be )?(?:complete|finish))\b"
 )
@@ -261,6 +267,9 @@ class _FileCollector:
             evidence.requeued.add(self.log.name)
         self._merge_last_words()
         evidence.attempts = max(evidence.attempts, self.attempt + 1)
+        succeeded = any((attempt, line.file) == (self.attempt, self.log.name) for attempt, line in evidence.success)
+        if succeeded or reader.count_progress() > self.progress_at_start:
+            evidence.running[self.log.name] = self.attempt
 
     def _note_last_lines(self) -> None:
         """Note the last line of each rank, and the last lines that report success.
@@ -277,8 +286,7 @@ class _FileCollector:
             line = parse_line(self.log, self.labels, number, text)
             if not C10D.search(line.body) or (self.log.name, line.rank) not in known:
                 known[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
-            refused = SOFTENED.search(line.body) or _UNFINISHED.search(line.body) or _is_end_noise(line.body)
-            if finished and SUCCESS.search(line.body) and not refused:
+            if finished and _says_success(line.body):
                 self.evidence.success.append((self.attempt, line))
 
     def _merge_last_words(self) -> None:
@@ -536,7 +544,7 @@ class _FileCollector:
             if number := re.match(r"[\w.-]+:(\d+):", line.body):
                 self.evidence.processes.setdefault(int(number[1]), set()).add((rank, host))
         if found := _NODE_LIST.search(body):
-            self.evidence.node_lists.add(found["nodes"])
+            self.evidence.node_lists.add(found["nodes"] or found["node"])
         if line.rank is not None and (found := _TORCH.search(body)):
             self.evidence.torch.setdefault(line.rank, (found["version"], line))
             is_of_rank = True
@@ -610,6 +618,14 @@ def _strength(line: Line, rule: Rule) -> Strength:
     if _SYSTEM.search(line.text):
         return SYSTEM
     return WARNING if SOFTENED.search(line.text) and not rule.warns else LINE
+
+
+def _says_success(body: str) -> bool:
+    text = _INFO_PREFIX.sub("", body)
+    found = SUCCESS.search(text)
+    if not found or SOFTENED.search(text) or _is_end_noise(text):
+        return False
+    return _UNFINISHED.search(text, 0, found.end()) is None
 
 
 def _is_end_noise(body: str) -> bool:

@@ -89,10 +89,12 @@ def _contradicts_ends(attempt: Attempt, event: Event) -> bool:
     ends = attempt.failed_ends()
     if event.strength == EXCEPTION and any(end.signal in DEADLY for end in ends if event.rank in end.ranks):
         return True
-    if not ends or event.line.rank not in {None, event.rank}:
+    if event.line.rank not in {None, event.rank}:
         return False  # the rank that prints the line is another one, and it has ended
+    victims = {each.rank for each in attempt.of_class(*VICTIMS)}
+    ends = [end for end in ends if victims.isdisjoint(end.ranks)]
     heard = {each.rank for each in attempt.events if each.rule.class_ != "exit-code"}
-    return all(event.rank not in end.ranks for end in ends) or heard.isdisjoint(ends[0].ranks)
+    return bool(ends) and (all(event.rank not in end.ranks for end in ends) or heard.isdisjoint(ends[0].ranks))
 
 
 def _contradicts_state(attempt: Attempt, event: Event) -> bool:

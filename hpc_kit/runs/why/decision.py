@@ -99,9 +99,14 @@ def _fatal(attempt: Attempt) -> list[Event]:
 
 
 def _causes(attempt: Attempt) -> list[Event]:
-    """Return the events that may end a program. NCCL's watchdog aborts a rank after a collective has timed out."""
+    """Return the events that may end a program: not the aborts of NCCL's watchdog, which follow a failed collective."""
+    victims = {event.rank for event in attempt.of_class("connection-lost")}
     is_watchdog = bool(attempt.of_class("collective-timeout"))
-    return [event for event in attempt.of_kind("cause") if not (is_watchdog and event.rule.class_ == "abort")]
+    return [
+        event
+        for event in attempt.of_kind("cause")
+        if event.rule.class_ != "abort" or not (is_watchdog or event.rank in victims)
+    ]
 
 
 def _is_fatal(attempt: Attempt, event: Event) -> bool:

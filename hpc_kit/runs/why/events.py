@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpc_kit.runs.why.reading import ShapeMemory
 from hpc_kit.runs.why.rules import Match, Rule, rule_named
+from hpc_kit.slurm.directives import find_directive_options
 
 if TYPE_CHECKING:
     from hpc_kit.runs.why.reading import Line
@@ -175,6 +176,8 @@ class Evidence:
         self.ranks: set[int] = set()
         self.world = 0
         self.attempts = 1
+        self.running: dict[str, int] = {}
+        """The last attempt of a file, if the program printed progress or success in it."""
         self.lines = 0
         self.unreadable: list[tuple[str, str]] = []
         self.requeued: set[str] = set()
@@ -189,6 +192,11 @@ class Evidence:
         lines = [line for (_, owner), line in self.last.items() if owner == rank and rank is not None]
         own = [line for line in lines if not C10D.search(line.text)]
         return next(reversed(own or lines), None)
+
+
+def script_options(lines: list[str]) -> dict[str, str]:
+    """Return the options of the #SBATCH lines of a script."""
+    return {option.name: option.value for option in find_directive_options(lines).options}
 
 
 _CODE_RULES = {

@@ -6,10 +6,18 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hpc_kit.runs.why.events import LINE, VICTIMS, WARNING, Event, LastLine, Waiting, reports_end_of_inputs
+from hpc_kit.runs.why.events import (
+    LINE,
+    VICTIMS,
+    WARNING,
+    Event,
+    LastLine,
+    Waiting,
+    reports_end_of_inputs,
+    script_options,
+)
 from hpc_kit.runs.why.rules import rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
-from hpc_kit.slurm.directives import find_directive_options
 from hpc_kit.slurm.sizes import size_of_job
 
 if TYPE_CHECKING:
@@ -221,17 +229,22 @@ def _find_versions(attempt: Attempt, culprit: Event) -> Event | None:
 
 def _find_missing_nodes(attempt: Attempt, culprit: Event) -> Event | None:
     """Return torchrun's number of nodes as the cause of a failed rendezvous, if the job has fewer nodes."""
-    wanted = attempt.evidence.wanted_nodes
-    lists = {row.nodes for row in attempt.rows if row.nodes} | attempt.evidence.node_lists
-    if culprit.rule.class_ != "rendezvous-timeout" or wanted is None or len(lists) != 1:
-        return None
-    number = len(expand_nodes(lists.pop()))
-    if number >= wanted[0] or not number:
+    wanted, number = attempt.evidence.wanted_nodes, _count_nodes(attempt)
+    if culprit.rule.class_ != "rendezvous-timeout" or wanted is None or not number or number >= wanted[0]:
         return None
     nodes = "1 node" if number == 1 else f"{number} nodes"
     return _event(
         attempt, "world-size", wanted[1], None, detail=f"torchrun waits for {wanted[0]} nodes, and the job has {nodes}"
     )
+
+
+def _count_nodes(attempt: Attempt) -> int | None:
+    """Return the number of nodes of the job, by its node list or by its script."""
+    lists = {row.nodes for row in attempt.rows if row.nodes} | attempt.evidence.node_lists
+    if len(lists) == 1 and (hosts := expand_nodes(lists.pop())):
+        return len(hosts)
+    scripts = list(attempt.evidence.scripts.values())
+    return size_of_job(script_options(scripts[0])).nodes if len(scripts) == 1 else None
 
 
 def _find_missing_tasks(attempt: Attempt, culprit: Event) -> Event | None:
@@ -241,7 +254,7 @@ def _find_missing_tasks(attempt: Attempt, culprit: Event) -> Event | None:
         text = "\n".join(lines)
         if joined is None or size is None or re.search(r"torchrun|torch\.distributed|accelerate|deepspeed|nproc", text):
             continue
-        tasks = size_of_job({each.name: each.value for each in find_directive_options(lines).options}).ntasks
+        tasks = size_of_job(script_options(lines)).ntasks
         if str(tasks) != joined or joined == size:
             continue
         number = next((at for at, each in enumerate(lines, 1) if re.search(rf"=[\"']?{size}\b", each)), 1)

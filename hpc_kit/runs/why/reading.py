@@ -124,7 +124,9 @@ _RANK_NAME = re.compile(
     r"(?:^|[^a-z])(?:rank|task|proc|worker)[-_.]?(\d+)(?!\d)|(?:^|[a-z]-)\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$",
     re.IGNORECASE,
 )
-_NOT_RANKS = re.compile(r"(?:^slurm-.*|node|host|attempt|epoch|step|job|part|chunk)[-_.]?$", re.IGNORECASE)
+_NOT_RANKS = re.compile(
+    r"(?:^slurm-.*|node|host|attempt|epoch|step|job|part|chunk|seed|fold|trial|sweep)[-_.]?$", re.IGNORECASE
+)
 _ELASTIC_NAME = re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$")
 _HOST_NAME = re.compile(r"^(?:node-|host-|log-|slurmd?-)?([a-z][a-z0-9-]*?\d+[a-z0-9-]*)\.(?:log|out|err|txt)$")
 _HOST_OF_SYSTEM_LOG = re.compile(
@@ -134,7 +136,8 @@ _HOST_OF_SYSTEM_LOG = re.compile(
 """A log of the operating system that is named after its host."""
 
 _NOT_HOSTS = re.compile(
-    r"^(?:rank|task|job|slurm|out|log|err|train|test|step|proc|worker|stdout|stderr|attempt|run)[-_]?\d|^node[-_]\d"
+    r"^(?:rank|task|job|slurm|out|log|err|train|test|step|proc|worker|stdout|stderr|attempt|run|seed|fold|trial|sweep)"
+    r"[-_]?\d|^node[-_]\d|.*\d{3,}[-_]\d+\."
 )
 
 
