@@ -518,11 +518,6 @@ def test_other_words_with_a_number_after_the_rank_are_no_host(tmp_path: Path) ->
     assert (verdict.class_, verdict.rank, verdict.host) == ("python-exception", 3, None)
 
 
-@pytest.mark.parametrize(("ranks", "class_"), [(4, "no-failure"), (3, "unknown")])
-def test_a_job_did_not_fail_if_every_rank_has_finished(tmp_path: Path, ranks: int, class_: str) -> None:
-    assert why(tmp_path, train_log="".join(f"rank {rank} of 4 finished\n" for rank in range(ranks))).class_ == class_
-
-
 @pytest.mark.parametrize(
     ("file", "class_", "confidence"),
     [
@@ -650,3 +645,42 @@ def test_srun_kills_the_remaining_tasks_after_an_exit_code(tmp_path: Path) -> No
 def test_a_task_that_lost_a_killed_rank_may_end_first(tmp_path: Path) -> None:
     verdict = why(tmp_path, slurm_log=CANCELLED_STEP, rank__1_log=STEPS + LOST)
     assert (verdict.class_, verdict.rank) == ("killed", 0)
+
+
+KEY_ERROR = TRACEBACK.format(error="KeyError: 'labels'")
+ANOTHER_CAUSE = "OSError: [Errno 28] No space left on device: '/scratch/a.pt'\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "confidence"),
+    [
+        ({"rank__1_log": KEY_ERROR}, "certain"),
+        ({"rank__1_log": KEY_ERROR, "slurm_log": "srun: error: n2: task 1: Exited with exit code 1\n"}, "certain"),
+        ({"rank__1_log": KEY_ERROR, "slurm_log": "srun: error: n1: task 0: Exited with exit code 1\n"}, "likely"),
+        ({"rank__1_log": KEY_ERROR, "slurm_log": "srun: error: n2: task 1: Killed\n"}, "likely"),
+        ({"rank__1_log": KEY_ERROR, "sacct_txt": "JobID|State|ExitCode\n7|FAILED|1:0\n"}, "certain"),
+        ({"rank__1_log": KEY_ERROR, "sacct_txt": "JobID|State|ExitCode\n7|TIMEOUT|0:0\n"}, "likely"),
+        ({"rank__1_log": ANOTHER_CAUSE + "cleaning up\n" * 70 + TRACEBACK.format(error="MemoryError")}, "likely"),
+        ({"rank__1_log": ANOTHER_CAUSE + STEPS * 2 + TRACEBACK.format(error="MemoryError")}, "certain"),
+    ],
+)
+def test_evidence_against_an_answer_leaves_a_doubt(tmp_path: Path, files: dict[str, str], confidence: str) -> None:
+    verdict = why(tmp_path, **files)
+    assert (verdict.rank, verdict.confidence) == (1, confidence), verdict.cause
+
+
+def test_an_error_in_a_file_that_may_be_of_an_earlier_attempt_leaves_a_doubt(tmp_path: Path) -> None:
+    requeue = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO JOB REQUEUE ***\n"
+    verdict = why(tmp_path, slurm_log=STEPS + requeue + STEPS + "Segmentation fault\n", rank__1_log=KEY_ERROR)
+    assert (verdict.rank, verdict.confidence) == (1, "likely")
+
+
+@pytest.mark.parametrize("nodes", ["gpu[001-01+", "n[1-,3]", "None assigned"])
+def test_a_node_list_that_a_table_cut_names_no_host(tmp_path: Path, nodes: str) -> None:
+    rows = f"JobID|State|ExitCode|NodeList\n7|TIMEOUT|0:0|{nodes}\n"
+    verdict = why(tmp_path, sacct_txt=rows)
+    assert (verdict.class_, verdict.host) == ("time-limit", None)
+
+
+def test_a_damaged_report_of_srun_is_no_report(tmp_path: Path) -> None:
+    assert why(tmp_path, slurm_log="srun: error: n1: tasks 0-3-: Exited with exit code 1\n").class_ == "unknown"

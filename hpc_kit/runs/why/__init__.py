@@ -35,6 +35,5 @@ def explain(paths: Iterable[Path], rows: Iterable[JobRow] = ()) -> Verdict:
             add_first_failure(log.path.parent, evidence)
         else:
             add_file(evidence, log)
-    for row in rows:
-        evidence.add_row(row)
+    evidence.rows += rows
     return decide(evidence)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpc_kit.run_files import format_ranks
-from hpc_kit.runs.why.events import KERNEL, LINE, WARNING
+from hpc_kit.runs.why.attempt import explains
+from hpc_kit.runs.why.events import EXCEPTION, KERNEL, VICTIMS, WARNING, script_options
 from hpc_kit.runs.why.figures import add_figures, foreign_gpu_process, used_up_memory
 from hpc_kit.runs.why.rules import Confidence, fill_template, rule_named
-from hpc_kit.slurm.directives import find_directive_options
+from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.pending_reasons import explain_reason
 from hpc_kit.slurm.states import JobState, explain_state
 
@@ -96,7 +97,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         place = f"{frame[0].rpartition('/')[2]}:{frame[1]}"
         cause += f" ({place}{', in ' + frame[2] if frame[2] and frame[2] != '<module>' else ''})"
     is_mismatch = rule.class_.startswith("collective-")
-    is_victim = rule.class_ in {"connection-lost", "collective-timeout"}
+    is_victim = rule.class_ in VICTIMS
     if rule.class_ == "exit-code":
         cause = "unknown: " + cause
     elements = [row.job_id for row in attempt.evidence.rows if "_" in row.job_id and not row.is_step]
@@ -136,9 +137,8 @@ def _remark(attempt: Attempt, class_: str, host: str | None) -> str:
     if class_ == "cancelled" and comment:
         return f"; comment of an administrator: {comment}"
     if class_ == "late-rank" and host:
-        for event in attempt.events:
-            is_of_kernel = event.rule.class_ == "io-error" and KERNEL.search(event.line.text)
-            if is_of_kernel and event.host and _same_host(host, event.host):
+        for event in attempt.of_class("io-error"):
+            if KERNEL.search(event.line.text) and event.host and _same_host(host, event.host):
                 return f"; the log of {host} reports trouble with a file system: {event.line.body.strip()[:120]}"
     return ""
 
@@ -146,14 +146,8 @@ def _remark(attempt: Attempt, class_: str, host: str | None) -> str:
 def _values_of(attempt: Attempt, event: Event) -> dict[str, str]:
     """Return the values of a message, with those that further lines of it state without contradiction."""
     values: dict[str, str] = {}
-    for other in attempt.events:
-        if (
-            other.rule.class_ == event.rule.class_
-            and other.rule.kind == event.rule.kind
-            and other.rank == event.rank
-            and other.strength > WARNING
-            and not other.is_handled
-        ):
+    for other in _alike(attempt, event):
+        if other.rank == event.rank and not other.is_handled:
             for name, value in other.groups.items():
                 values[name] = "" if values.get(name, value) != value else value
     about = {"rank", "rank2", "task", "host", "pid"}  # the place is that of the event itself
@@ -162,8 +156,7 @@ def _values_of(attempt: Attempt, event: Event) -> dict[str, str]:
         values["total"] = total
     scripts = list(attempt.evidence.scripts.values())
     if (option := _REFUSED_OPTIONS.get(event.rule.class_)) and "name" not in values and len(scripts) == 1:
-        found = {each.name: each.value for each in find_directive_options(scripts[0]).options}
-        values |= {"name": str(found[option])} if found.get(option) else {}
+        values |= {"name": stated} if (stated := script_options(scripts[0]).get(option)) else {}
     if event.rule.name == "python-exception":
         values["exception"] = values.get("exception", "").rpartition(".")[2] or values.get("exception", "an exception")
     return values
@@ -187,8 +180,8 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
     rank, host = event.rank, event.host
     if rank is None and event.rule.scope == "rank":
         # A library prints the message, and the exception of the rank repeats it.
-        ranks = {each.rank for each in attempt.events if each.rule is event.rule}
-        rank = next(iter(ranks - {None})) if len(ranks - {None}) == 1 else None
+        ranks = {each.rank for each in attempt.named(event.rule.name)} - {None}
+        rank = ranks.pop() if len(ranks) == 1 else None
     if rank is None and event.rule.scope == "rank" and event.rule.kind != "end":
         matching = [
             end for end in attempt.failed_ends() if host is None or end.host is None or _same_host(host, end.host)
@@ -200,10 +193,11 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
         failed = {end.host for end in attempt.ends if end.code == 2 and end.line.file == event.line.file}
         host = failed.pop() if len(failed) == 1 else None
     if event.rule.scope == "node":
-        same = [each for each in attempt.events if each.rule is event.rule and each.strength > WARNING]
+        same = [each for each in attempt.named(event.rule.name) if each.strength > WARNING]
         stated = {each.groups.get("host") or each.host for each in same} - {None}
         host = host or (stated.pop() if len(stated) == 1 else None)
         fallen = {each for end in attempt.failed_ends() if host and _is_on(end, host) for each in end.ranks}
+        fallen = fallen if len(fallen) == 1 else _ranks_hit(attempt, event, host)
         rank = fallen.pop() if rank is None and len(fallen) == 1 and event.rule.kind != "end" else rank
     if host is None and rank is not None:
         host = hosts.get(rank)
@@ -218,11 +212,28 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
     return rank, short if any(end.host == short for end in attempt.ends) else host
 
 
+def _ranks_hit(attempt: Attempt, event: Event, host: str | None) -> set[int]:
+    """Return the ranks of a host with an error that the failure of the node explains, such as that of a GPU."""
+    places = attempt.evidence.hosts
+    return {
+        each.rank
+        for each in attempt.of_kind("cause")
+        if each.rank is not None
+        and each.strength == EXCEPTION
+        and explains(event, each)
+        and host
+        and _same_host(each.host or places.get(each.rank, ""), host)
+    }
+
+
 def _only_node(attempt: Attempt) -> str | None:
     """Return the node of a job that has one."""
-    lists = {row.nodes for row in attempt.rows if row.nodes.lower().partition(" ")[0] not in {"", "none", "(null)"}}
-    nodes = lists | attempt.evidence.node_lists
-    return nodes.pop() if len(nodes) == 1 and not any(set("[,( ") & set(each) for each in nodes) else None
+    evidence = attempt.evidence
+    lists = {row.nodes for row in attempt.rows if expand_nodes(row.nodes)} | evidence.node_lists
+    hosts = expand_nodes(lists.pop()) if len(lists) == 1 else []
+    others = {end.host for end in attempt.ends if end.host} | set(evidence.hosts.values())
+    is_only = len(hosts) == 1 and all(_same_host(host, hosts[0]) for host in others)
+    return hosts[0] if is_only else None
 
 
 def _is_on(end: TaskEnd, host: str) -> bool:
@@ -234,7 +245,7 @@ def _fitting_end(attempt: Attempt, event: Event, ends: list[TaskEnd]) -> TaskEnd
     killed = [end for end in ends if end.signal in {"Killed", "Out Of Memory"} or end.exit_code == 137]
     if killed and event.rule.class_ in {"host-memory", "killed"}:
         return killed[0]
-    lost = {each.rank for each in attempt.events if each.rule.class_ in {"connection-lost", "collective-timeout"}}
+    lost = {each.rank for each in attempt.of_class(*VICTIMS)}
     own = [end for end in ends if end.ranks[0] not in lost]
     return next(iter(own or ends), None)
 
@@ -242,9 +253,7 @@ def _fitting_end(attempt: Attempt, event: Event, ends: list[TaskEnd]) -> TaskEnd
 def _ranks_with(attempt: Attempt, event: Event) -> list[int]:
     """Return the ranks that failed in the same way."""
     kind = (event.groups.get("exception"), event.groups.get("message"))
-    same = [
-        each for each in attempt.events if each.rule is event.rule and each.strength >= LINE and not each.is_handled
-    ]
+    same = [each for each in attempt.named(event.rule.name) if each.strength > WARNING and not each.is_handled]
     alike = [each for each in same if (each.groups.get("exception"), each.groups.get("message")) == kind]
     return sorted({each.rank for each in alike if each.rank is not None})
 
@@ -269,15 +278,15 @@ def describe_rank(attempt: Attempt, rank: int | None, host: str | None, ranks: l
     return f"a process on {host}" if host else "the program"
 
 
+def _alike(attempt: Attempt, event: Event) -> list[Event]:
+    """Return the events that show the same kind of failure."""
+    return [each for each in attempt.of_kind(event.rule.kind, above=WARNING) if each.rule.class_ == event.rule.class_]
+
+
 def _proofs(attempt: Attempt, event: Event) -> list[Proof]:
     lines = [event.line]
     lines += [
-        each.line
-        for each in attempt.events
-        if each.rule.class_ == event.rule.class_
-        and each.rule.kind == event.rule.kind
-        and each.strength >= LINE
-        and (event.rule.class_ != "exit-code" or each.rank == event.rank)
+        each.line for each in _alike(attempt, event) if event.rule.class_ != "exit-code" or each.rank == event.rank
     ]
     ends = [end for end in attempt.ends if end.has_failed]
     lines += [end.line for end in ends if event.rank is None or event.rank in end.ranks][:2]
@@ -300,20 +309,13 @@ def _own_traceback(attempt: Attempt, events: list[Event]) -> str | None:
 
 
 def _also(attempt: Attempt, event: Event, rank: int | None) -> list[str]:
-    victims = {
-        each.rank
-        for each in attempt.events
-        if each.rule.kind == "consequence" and each.rule.weight > 5 and each.rank is not None
-    }
+    consequences = attempt.of_kind("consequence")
+    victims = {each.rank for each in consequences if each.rule.weight > 5 and each.rank is not None}
     victims |= {each for end in attempt.ends if end.is_victim for each in end.ranks}
     victims -= {rank, *_ranks_with(attempt, event)}
     if not victims or event.rule.kind == "consequence":
         return []
-    classes = Counter(
-        each.rule.class_
-        for each in attempt.events
-        if each.rule.kind == "consequence" and each.rule.class_ in {"connection-lost", "collective-timeout"}
-    )
+    classes = Counter(each.rule.class_ for each in consequences if each.rule.class_ in VICTIMS)
     how = {"connection-lost": "lost connection", "collective-timeout": "collective timed out"}
     kind = f" ({how[classes.most_common(1)[0][0]]})" if classes else ""
     return [f"{format_ranks(sorted(victims))} fell with it{kind}"]
@@ -330,13 +332,6 @@ def unknown_verdict(attempt: Attempt) -> Verdict:
             fix="nothing to do",
             confidence="certain",
         )
-    if not attempt.failed and (last := _last_of_all_ranks(attempt)):
-        return Verdict(
-            "did not fail: every rank reports that it has finished",
-            NO_FAILURE,
-            evidence=[proof_of(last)],
-            fix="nothing to do; sacct -j ID -o State,ExitCode shows the end of the job",
-        )
     tracebacks = [event for event in attempt.events if event.traceback]
     text = _own_traceback(attempt, [event for event in tracebacks if event.rule.kind != "consequence"] or tracebacks)
     ends = [end for end in attempt.ends if end.has_failed]
@@ -346,14 +341,6 @@ def unknown_verdict(attempt: Attempt) -> Verdict:
     return Verdict(
         f"unknown: {_describe_nothing(attempt)}", UNKNOWN, rank, host, proofs, text, _advice(attempt), "likely"
     )
-
-
-def _last_of_all_ranks(attempt: Attempt) -> Line | None:
-    """Return the last line in which a rank says that it has finished, if every rank says so."""
-    for size, lines in attempt.evidence.finished.items():
-        if lines.keys() == set(range(size)):
-            return max(lines.values(), key=lambda line: line.number)
-    return None
 
 
 def _describe_nothing(attempt: Attempt) -> str:

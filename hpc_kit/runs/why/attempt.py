@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 from hpc_kit.runs.why.events import EXCEPTION, KERNEL, SYSTEM, Event, TaskEnd
 from hpc_kit.runs.why.rules import rule_named
-from hpc_kit.slurm.nodelist import expand
+from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hpc_kit.runs.why.events import Evidence
+    from hpc_kit.runs.why.events import Evidence, Strength
     from hpc_kit.runs.why.reading import Line
+    from hpc_kit.runs.why.rules import Kind
     from hpc_kit.runs.why.slurm_tables import JobRow
 
 DIRECT = 60
@@ -35,7 +36,7 @@ YEAR = 366 * 86400.0
 _JOB_OF_KERNEL = re.compile(r"/job_(\d+)\b")
 """The job in the path of a control group."""
 
-_DEADLY = {"Killed", "Out Of Memory", "Segmentation fault", "Bus error", "Illegal instruction"}
+DEADLY = {"Killed", "Out Of Memory", "Segmentation fault", "Bus error", "Illegal instruction"}
 """Ends of a process that no Python exception causes."""
 
 STATE_ORDER = 1 << 20
@@ -68,12 +69,24 @@ class Attempt:
         if evidence.has_agents or evidence.has_torchrun:
             self._separate_agents()
         self._assign_processes()
-        if sum(event.rule.name == "mpi-many-rank-0" for event in self.events) < 2:
-            self.events = [event for event in self.events if event.rule.name != "mpi-many-rank-0"]
+        if len(single := self.named("mpi-many-rank-0")) == 1:
+            self.events.remove(single[0])
         self.events += self._state_events()
         self.completed = self.job is not None and self.job.state is JobState.COMPLETED
         self.success = [line for _, line in evidence.success]
         self.failed = self._has_failed()
+
+    def of_class(self, *classes: str) -> list[Event]:
+        """Return the events of some classes of failures."""
+        return [event for event in self.events if event.rule.class_ in classes]
+
+    def of_kind(self, *kinds: Kind, above: Strength = 0) -> list[Event]:
+        """Return the events of some kinds of rules that are stronger than `above`."""
+        return [event for event in self.events if event.rule.kind in kinds and event.strength > above]
+
+    def named(self, rule: str) -> list[Event]:
+        """Return the events of one rule."""
+        return [event for event in self.events if event.rule.name == rule]
 
     def _separate_agents(self) -> None:
         """Remove the ranks of tasks that are agents of torchrun: it reported ranks, or a signal ended the task."""
@@ -124,34 +137,41 @@ class Attempt:
 
     def _has_failed(self) -> bool:
         """Return whether a state or the end of a task shows a failure, also behind a masked exit status."""
-        ended = any(end.code or end.signal for end in self.ends)
         if not self.completed:
-            return ended or any(row.state.failed for row in self.rows)
+            return any(end.code or end.signal for end in self.ends) or any(row.state.failed for row in self.rows)
+        # The script itself ends helpers with SIGTERM, such as a monitor of the GPUs.
         steps = any(
-            row.state.failed for row in self.rows if row.is_step and not row.job_id.endswith((".batch", ".extern"))
+            row.state.failed and row.state is not JobState.CANCELLED and row.exit_code != 143
+            for row in self.rows
+            if row.is_step and not row.job_id.endswith((".batch", ".extern"))
         )
+        ended = any(end.has_failed for end in self.ends)
         return (ended or steps) and not any(map(is_strong_success, self.success))
 
     def has_gone_on(self, event: Event) -> bool:
         """Return whether the process went on after an exception: it reports another one, or a signal ended it later."""
         ends = [end.signal for end in self.ends if event.rank in end.ranks]
-        if event.lines_after > HANDLED_LINES and event.rule.weight < DIRECT and not _DEADLY.isdisjoint(ends):
+        if event.lines_after > HANDLED_LINES and event.rule.weight < DIRECT and not DEADLY.isdisjoint(ends):
             return True
         return event.rank is not None and any(
-            other.order > event.order
-            and (other.line.file, other.rank) == (event.line.file, event.rank)
-            and other.strength == EXCEPTION
-            and other.rule.kind == "cause"
-            and not (other.traceback and other.traceback.is_thread)
-            and not explains(event, other)
-            and (event.rule.weight < DIRECT or other.rule.weight >= DIRECT)
-            for other in self.events
+            not explains(event, other) and (event.rule.weight < DIRECT or other.rule.weight >= DIRECT)
+            for other in self.later_exceptions(event)
         )
+
+    def later_exceptions(self, event: Event) -> list[Event]:
+        """Return the exceptions that end the same process, as far as the lines show, after an event."""
+        return [
+            other
+            for other in self.of_kind("cause")
+            if other.order > event.order
+            and (other.line.file, other.rank) == (event.line.file, event.rank)
+            and other.traceback
+            and not other.traceback.is_thread
+        ]
 
     def was_handled_before(self, event: Event) -> bool:
         """Return whether the program went on after an equal exception, and did not end by itself after this one."""
-        ordered = any(each.rule.kind == "end" for each in self.events)
-        return (bool(event.progress) or ordered) and any(
+        return bool(event.progress or self.of_kind("end")) and any(
             other.is_handled
             and (other.line.file, other.rank, other.rule) == (event.line.file, event.rank, event.rule)
             and other.traceback is not None
@@ -224,7 +244,7 @@ class Attempt:
         if by := re.search(r"CANCELLED by (\S+)", row.raw_state):
             groups["user"] = f"user {by[1]}"
             name = "job-cancelled-by-root" if by[1] in {"0", "root"} else name
-        hosts = expand(row.nodes) if row.nodes and "(" not in row.nodes else []
+        hosts = expand_nodes(row.nodes)
         host = hosts[0] if len(hosts) == 1 else None
         return Event(rule_named(name), groups, line, None, host, 0, STATE_ORDER, SYSTEM)
 
@@ -266,7 +286,7 @@ def _last_attempt(evidence: Evidence) -> tuple[list[Event], list[TaskEnd]]:
     later = [event for event in evidence.events if event.line.file not in evidence.requeued]
     if later or any(end.line.file not in evidence.requeued for end in evidence.ends):
         requeued = [event for event in requeued if event.rule.kind == "end"]
-    latest: dict[str, int] = {}
+    latest = dict(evidence.running)
     for event in evidence.events:
         latest[event.line.file] = max(latest.get(event.line.file, 0), event.attempt)
     events = [event for event in (*requeued, *later) if event.attempt == latest[event.line.file]]
@@ -293,8 +313,30 @@ def explains(event: Event, other: Event) -> bool:
     return (
         event is not other
         and other.rule.class_ in event.rule.explains
-        and other.rule.class_ != event.rule.class_
+        and other.rule is not event.rule
         and not (other.rule.kind == "cause" and event.rule.class_ in other.rule.explains)
+    ) or _failed_above(event, other)
+
+
+def _failed_above(event: Event, other: Event) -> bool:
+    """Return whether an error about a folder came before that of a file which was missing there."""
+    above, path = event.groups.get("path", ""), other.groups.get("path", "")
+    return (
+        other.rule.class_ == "missing-file"
+        and event.rule.class_ != "missing-file"
+        and event.rule.kind == "cause"
+        and above.startswith("/")
+        and path.startswith(above.rstrip("/") + "/")
+    )
+
+
+def had_progress_between(event: Event, other: Event) -> bool:
+    """Return whether the program went on between a line and a later error in its file."""
+    return (
+        event.line.file == other.line.file
+        and event.strength not in {SYSTEM, EXCEPTION}
+        and event.order < other.order
+        and (event.progress > other.progress or event.line.number < other.progress_line)
     )
 
 

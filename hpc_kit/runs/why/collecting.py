@@ -1,4 +1,4 @@
-"""Reads the files of a job: matches the rules with their lines, and collects tracebacks and reports of launchers."""
+"""Reads the files of a job: matches the rules with their lines, and collects the reports of launchers."""
 
 from __future__ import annotations
 
@@ -20,63 +20,28 @@ from hpc_kit.runs.why.events import (
     LastLine,
     Strength,
     TaskEnd,
-    Traceback,
     Waiting,
     signal_text,
     specify_exit_code,
 )
-from hpc_kit.runs.why.reading import LogReader, detect_labels, parse_line
-from hpc_kit.runs.why.rules import Match, Rule, match_line, rule_named
+from hpc_kit.runs.why.reading import SOFTENED, SUCCESS, LogReader, detect_labels, parse_line
+from hpc_kit.runs.why.rules import Match, Rule, match_line, required_literals, rule_named
 from hpc_kit.runs.why.slurm_tables import TableParser
+from hpc_kit.runs.why.tracebacks import TRACEBACK, TracebackReader
 from hpc_kit.runs.why.translations import translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from hpc_kit.runs.why.reading import Labels, Line, LogFile, ShapeMemory
+    from hpc_kit.runs.why.tracebacks import Traceback
 
-MAX_MESSAGE_LINES = 30
-MAX_TRACEBACK_LINES = 200
 MAX_REPEATS = 300
 """Lines of one shape that are read in one file, if a rule matches them."""
 
 MAX_EVENTS = 20_000
-_LOADER = "/torch/utils/data/dataloader.py"
-_TRACEBACK = "Traceback (most recent call last)"
-_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?')
-_RICH_FRAME = re.compile(r"^[│|] (?P<file>\S+\.py):(?P<line>\d+) in (?P<name>\S+)")
-_EXCEPTION = re.compile(
-    r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Failure|Iteration|[A-Z]\w*)(?::|$)"
-    r"|^[a-z_][\w.]*\.[A-Z]\w*(?::|$)"
-)
 _BARE_EXCEPTION = re.compile(r"^(?:[a-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?$")
 _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): ")
-_CHAIN = (
-    "During handling of the above exception",
-    "The above exception was the direct cause",
-    "The following exception",
-)
-_NESTED = re.compile(
-    r"Original Traceback|-- Process \d|following error(?! \(look up)|^ray::|remote |[Ww]orker.*:$", re.MULTILINE
-)
-_NOT_MESSAGE = re.compile(
-    r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored"
-    r"|Error in atexit"
-    r"|hpc-kit: |\*\*\*|={10}|-{10}|Traceback |WARNING|INFO|ERROR:|wandb:|\d{4}-\d\d-\d\d|\+ |[\w.-]+:\d+:\d+ \[\d\])"
-)
-_THREAD = re.compile(r"^Exception in thread |^Exception in default")
-_CHILD = re.compile(r"^Process \S+:$")
-_IGNORED = re.compile(r"^(?:Exception ignored |--- Logging error ---|Error in atexit|Error in sys\.excepthook)")
-_LOGGED = re.compile(
-    r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal"
-    r"|will continue))"
-)
-_SOFTENED = re.compile(
-    r"\b(?:WARN(?:ING)?|[A-Z]\w*Warning|INFO|DEBUG|NOTE|NOTICE)\b(?! ?NET)|^\[?[WI]\d{3,4} |^\[[WI][ \d]|^[Ww]arning:"
-    r"|(?i:\bretry(?:ing)?\b|\battempt \d+ ?(?:/|of) ?\d+|will (?:try|retry)|try again|falling back|fallback"
-    r"|\bcontinuing\b|\bignor(?:ed|ing)\b"
-    r"|\bskipp(?:ed|ing)\b|\brecovered\b|non-fatal|harmless|\bhandled\b)"
-)
 _FALLS_BACK = re.compile(r"(?i)\b(?:going to|using|trying|loading) \S+ instead\b|^(?:srun: )?(?:will )?retry(?:ing)?\b")
 """The program, or Slurm itself, goes on in another way."""
 
@@ -93,8 +58,8 @@ _SYSTEM = re.compile(
 )
 _QUIET = re.compile(r" NCCL (?:INFO|TRACE) |^\++ |^#")
 _TASK = re.compile(
-    r"^srun: error: (?P<host>[^\s:]+): tasks? (?P<tasks>\d[\d,-]*): (?:Exited with exit code (?P<code>\d+)"
-    r"|(?P<signal>[A-Z][\w ]+?)(?: \(core dumped\))?$)"
+    r"^srun: error: (?P<host>[^\s:]+): tasks? (?P<tasks>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*): "
+    r"(?:Exited with exit code (?P<code>\d+)|(?P<signal>[A-Z][\w ]+?)(?: \(core dumped\))?$)"
 )
 _ELASTIC = re.compile(r"^\s*(time|host|rank|exitcode)\s*: (.+)")
 _MPI_END = re.compile(
@@ -146,22 +111,19 @@ _PLACE_OF_RANK = re.compile(
 
 _NODE_LIST = re.compile(
     r"\b(?:SLURM_(?:JOB_)?NODELIST|SLURM_NODELIST|[Nn]ode_?[Ll]ist) ?[=:] ?(?P<nodes>[a-z][\w.,\[\]-]*)"
+    r"|^(?i:host(?:name)?|node|running on(?: host| node)?)\b[ :=]+(?P<node>[a-z][\w-]*\d[\w.-]*)(?![\w:/])"
 )
+"""The program or its script names the nodes of the job, or the one on which it runs."""
+
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\]]+?) Rank \d+\]")
 _WORLD = re.compile(
     r"\bworld[_ ]size[=: ]+(\d+)|\bnranks (\d+)|MEMBER: \d+/(\d+)|\bWORLD_SIZE=(\d+)"
     r"|\bdistributed init \(rank \d+, world (\d+)\)",
     re.IGNORECASE,
 )
-_SUCCESS = re.compile(
-    r"(?i)\b(?:training|train|job|run|evaluation|finetuning|fine-tuning|experiment|script|all (?:ranks|epochs"
-    r"|steps))\b(?: \w+){0,2} (?:is )?(?:complete[d]?|finished|done|ended)(?: successfully)?\b(?!.*(?:fail"
-    r"|error code [1-9]))"
-    r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)"
-    r"|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?(?:final |best |last )?(?:model"
-    r"|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
-    r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
-)
+_INFO_PREFIX = re.compile(r"^\[?I\d{3,4} [^\]]*\] ")
+"""The prefix of glog in front of a message of torchrun that is no warning."""
+
 _UNFINISHED = re.compile(
     r"(?i)\b(?:not|never|wait(?:ing)?|until|before|unless|unable|timed out|will be|to (?:be )?(?:complete|finish))\b"
 )
@@ -182,26 +144,12 @@ _PRINTED_EXCEPTION = re.compile(
 )
 """The form in which Hydra prints the exception of a class that it creates."""
 
-_WRONG_ARGUMENTS = re.compile(
-    r"^TypeError: (?P<what>\S+\(\) (?:got an unexpected keyword argument|got multiple values for|missing \d+ required"
-    r"|takes .*positional arguments? but).*)"
-)
-
-_FINISHED_OF = re.compile(
-    r"(?i)\brank[ :=]*(?P<rank>\d+) ?(?:of|/) ?(?P<size>\d+)\b:? (?:has |is |training )?"
-    r"(?:finished|done|completed?|exited normally)\b"
-)
-"""A rank reports that it has finished, and how many ranks there are."""
-
 _FINISHED_RANK = re.compile(
     r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted"
     r"|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b"
 )
-_FINISHED_WORDS = (
-    *("done", "finish", "ended", "max_", "train_runtime", "success", "exit", "complete", "exhaust"),
-    *("no more", "saved model", "end of"),
-)
-"""Words of which each match of `_FINISHED_RANK` contains one: the search for words is faster."""
+_FINISHED_WORDS = required_literals(_FINISHED_RANK.pattern)
+"""The search for words is faster than that for the pattern."""
 
 _CONTINUES = re.compile(r"nccl\w+Error: |Last error:|  what\(\): |\w+\(\d+\)\.*:(?: |$)")
 """Further lines of a message of torch's C++ library or of MPICH. Only the first line names the rank."""
@@ -229,7 +177,7 @@ class _FileCollector:
         self.evidence, self.log, self.memory = evidence, log, memory
         self.labels: Labels = detect_labels(log.path)
         self.reader = LogReader(log, memory, self._wants_all)
-        self.open: dict[int | None, Traceback] = {}
+        self.tracebacks = TracebackReader(memory, self._add_traceback)
         self.tables = TableParser()
         self.elastic: dict[str, str] | None = None
         self.attempt = 0
@@ -272,17 +220,18 @@ class _FileCollector:
                 continue
             if self.memory.add(shape, text):
                 self.progress_line = number
-        for rank in list(self.open):
-            self._close(rank)
+        self.tracebacks.close_all(self.before)
         self._finish()
 
     def _wants_all(self) -> bool:
-        return bool(self.open) or self.tables.is_open or self.elastic is not None or self.reported_rank is not None
+        return (
+            self.tracebacks.is_open or self.tables.is_open or self.elastic is not None or self.reported_rank is not None
+        )
 
     def _limit(self, shape: bytes) -> None:
         """Skip a message that a file repeats thousands of times, such as a retried connection."""
         self.repeats[shape] += 1
-        if self.repeats[shape] > MAX_REPEATS and not self.open and _TRACEBACK.encode() not in shape:
+        if self.repeats[shape] > MAX_REPEATS and not self.tracebacks.is_open and TRACEBACK.encode() not in shape:
             self.reader.mute(shape)
 
     def _is_script(self) -> bool:
@@ -311,24 +260,34 @@ class _FileCollector:
             event.progress = reader.count_progress() - event.progress
             event.lines_after = reader.lines - event.line.number
             event.ranks_in_file = max(len(self.ranks), 1)
-        for number, text in reader.last:
-            # Only a prefix makes a line another rank's: of other files, the very last line is enough.
-            lower = text.lower()
-            finished = any(word in lower for word in _FINISHED_WORDS) and _FINISHED_RANK.search(text)
-            if not (finished or self.labels.pattern or text.startswith(("[", "(")) or number == reader.last[-1][0]):
-                continue
-            line = parse_line(self.log, self.labels, number, text)
-            if not C10D.search(line.body) or (self.log.name, line.rank) not in evidence.last:
-                evidence.last[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
-            refused = _SOFTENED.search(line.body) or _UNFINISHED.search(line.body) or _is_end_noise(line.body)
-            if finished and _SUCCESS.search(line.body) and not refused:
-                evidence.success.append((self.attempt, line))
+        self._note_last_lines()
         if self.log.rank is not None:
             evidence.ranks.add(self.log.rank)
         if self.pending_attempt:
             evidence.requeued.add(self.log.name)
         self._merge_last_words()
         evidence.attempts = max(evidence.attempts, self.attempt + 1)
+        succeeded = any((attempt, line.file) == (self.attempt, self.log.name) for attempt, line in evidence.success)
+        if succeeded or reader.count_progress() > self.progress_at_start:
+            evidence.running[self.log.name] = self.attempt
+
+    def _note_last_lines(self) -> None:
+        """Note the last line of each rank, and the last lines that report success.
+
+        Only a prefix makes a line another rank's. In other files, the very last line is enough.
+        """
+        last, known = self.reader.last, self.evidence.last
+        end = "\n".join(text for _, text in last).lower()
+        may_finish = any(word in end for word in _FINISHED_WORDS)
+        for number, text in last:
+            finished = may_finish and _FINISHED_RANK.search(text)
+            if not (finished or self.labels.pattern or text.startswith(("[", "(")) or number == last[-1][0]):
+                continue
+            line = parse_line(self.log, self.labels, number, text)
+            if not C10D.search(line.body) or (self.log.name, line.rank) not in known:
+                known[self.log.name, line.rank] = LastLine(number, line.text, self.log.name)
+            if finished and _says_success(line.body):
+                self.evidence.success.append((self.attempt, line))
 
     def _merge_last_words(self) -> None:
         """Add what victims print after the end of an attempt to it: a new attempt would report progress."""
@@ -348,8 +307,7 @@ class _FileCollector:
         self.evidence.ends = [end._replace(attempt=self.attempt) if end.line in moved else end for end in ends]
 
     def _start_attempt(self) -> None:
-        for rank in list(self.open):
-            self._close(rank)
+        self.tracebacks.close_all(self.before)
         self.attempt_kind, self.progress_at_start = self.pending_attempt, self.reader.count_progress()
         self.attempt, self.pending_attempt = self.attempt + 1, ""
         self.ended.clear()
@@ -375,7 +333,7 @@ class _FileCollector:
         self._take_back(line)
         if self.pending_attempt and self._has_begun_again(line):
             self._start_attempt()
-        matters = self._own_error(line) or self._in_traceback(line) or self._table(line)
+        matters = self._own_error(line) or self.tracebacks.read(line, self.before) or self._table(line)
         matters = matters or self._report(line) or self._plain(line)
         self.before = line
         return matters
@@ -423,135 +381,6 @@ class _FileCollector:
         before = self.before
         goes_on = before and (_CONTINUES.match(line.body) or before.body.startswith("Last error:"))
         return before.rank if before and goes_on else None
-
-    def _in_traceback(self, line: Line) -> bool:
-        at = line.body.find(_TRACEBACK)
-        key = line.rank if line.rank in self.open or at >= 0 else None if None in self.open else line.rank
-        traceback = self.open.get(key)
-        if at >= 0:
-            self._open(line, at, traceback, key)
-            return True
-        return traceback is not None and self._continue(traceback, line, key)
-
-    def _open(self, line: Line, at: int, traceback: Traceback | None, key: int | None) -> None:
-        rich = line.body.lstrip().startswith(("╭", "┌"))
-        if traceback is None:
-            traceback = self.open[key] = Traceback(is_group="Exception Group" in line.body)
-            is_before = self.before and self.before.number >= line.number - 1 and self.before.rank == line.rank
-            before = self.before.body if self.before and is_before else ""
-            if _IGNORED.match(before):
-                traceback.state = "ignored"
-            traceback.indent = 2 if line.body.startswith("  traceback : ") else 0
-            traceback.is_thread = bool(_THREAD.match(before))
-            traceback.is_child = bool(_CHILD.match(before))
-            traceback.logged_as = before
-            traceback.is_logged = bool(_LOGGED.search(before)) or bool(_LOGGED.search(line.body[:at]))
-        elif traceback.state == "message" and not any(
-            chain in text for text in traceback.lines[-3:] for chain in _CHAIN
-        ):
-            nested = traceback.is_group and line.body.lstrip().startswith("|")
-            if not nested and not _NESTED.search("\n".join([*traceback.lines[-2:], line.body])):
-                self._close(key)
-                self._open(line, at, None, key)
-                return
-            traceback.is_nested = True
-        if traceback.state != "ignored":
-            traceback.state = "rich" if rich else "frames"
-        traceback.lines.append(line.body if rich else line.body[max(at - 9, 0) if "Original " in line.body else at :])
-
-    def _continue(self, traceback: Traceback, line: Line, key: int | None) -> bool:
-        """Add a line to an open traceback. Return whether it belongs to it."""
-        body = re.sub(r"^ *(?:\| ?|\+-[-+ \d]*$)", "", line.body) if traceback.is_group else line.body
-        if body[: traceback.indent].isspace():
-            body = body[traceback.indent :]
-        if len(traceback.lines) > MAX_TRACEBACK_LINES:
-            # A recursion prints thousands of frames: keep the first and the last ones.
-            del traceback.lines[MAX_TRACEBACK_LINES // 2 : MAX_TRACEBACK_LINES // 2 + 50]
-            del traceback.frames[MAX_TRACEBACK_LINES // 4 : -20]
-        if traceback.state == "ignored":
-            if body.startswith(" "):
-                return True
-            del self.open[key]
-            return True
-        if traceback.state == "rich":
-            traceback.lines.append(body)
-            if found := _RICH_FRAME.match(body):
-                traceback.frames.append((found["file"], int(found["line"]), found["name"]))
-            if body.startswith(("╰", "└")):
-                traceback.state = "frames"
-            return True
-        if traceback.state == "frames":
-            return self._frame(traceback, line, body, key)
-        return self._message(traceback, line, body, key)
-
-    def _frame(self, traceback: Traceback, line: Line, body: str, key: int | None) -> bool:
-        if not body or body.startswith((" ", "\t")):
-            traceback.lines.append(body)
-            if (found := _FRAME.match(body)) and not traceback.has_cause_of_group:
-                traceback.frames.append((found["file"], int(found["line"]), found["name"] or ""))
-            return True
-        if not _EXCEPTION.match(body):
-            # Output of another process in the middle of the frames, or a cut log.
-            return self._is_noise_in_frames(traceback, key)
-        traceback.lines.append(body)
-        if not traceback.has_cause_of_group:
-            traceback.exceptions.append((body, line))
-            traceback.frames_before.append(len(traceback.frames))
-            traceback.matches += [(match, line) for match in match_line(body, exception=True)]
-        traceback.state, traceback.message_lines = "message", 0
-        return True
-
-    def _is_noise_in_frames(self, traceback: Traceback, key: int | None) -> bool:
-        traceback.message_lines += 1
-        if traceback.message_lines > 3:
-            self._close(key)
-        return False
-
-    def _message(self, traceback: Traceback, line: Line, body: str, key: int | None) -> bool:
-        if any(body.startswith(chain) for chain in _CHAIN):
-            traceback.lines.append(body)
-            traceback.message_lines = 0
-            return True
-        traceback.message_lines += 1
-        if traceback.message_lines > MAX_MESSAGE_LINES or _NOT_MESSAGE.match(body) or line.time is not None:
-            self._close(key)
-            return False
-        if self._looks_like_output(traceback, line):
-            self._close(key)
-            return False
-        traceback.lines.append(body)
-        traceback.matches += [(match, line) for match in match_line(body) if not _SOFTENED.search(body)]
-        return True
-
-    def _looks_like_output(self, traceback: Traceback, line: Line) -> bool:
-        """Return whether a line after an exception is known output of the program, such as a step and its loss."""
-        shape = line.text.encode().translate(None, b"0123456789")
-        last = traceback.lines[-1].encode().translate(None, b"0123456789")
-        repeats = line.body.encode().translate(None, b"0123456789") == last and line.body != traceback.lines[-1]
-        if repeats and not line.body.startswith((" ", "\t")):
-            return True
-        return shape in self.memory.counting or bool(_SUCCESS.search(line.body))
-
-    def _close(self, key: int | None) -> None:
-        """Turn a traceback into an event of the rule that fits its exceptions best."""
-        traceback = self.open.pop(key)
-        if traceback.state == "ignored":
-            return
-        if not traceback.exceptions:
-            if traceback.frames:
-                line = self.before or parse_line(self.log, self.labels, self.reader.lines, "")
-                self._add(Match(rule_named("cut-traceback"), {}), line, LINE, traceback)
-            return
-        best, line = _primary(traceback)
-        traceback.keep_frames_of(line)
-        called_by = traceback.frames[-1] if traceback.frames else ("", 0, "")
-        if best.rule.class_ == "connection-lost" and any(_LOADER in frame[0] for frame in traceback.frames):
-            best = Match(rule_named("dataloader-worker"), {})
-        elif best.rule.class_ == "corrupt-file" and called_by[0].endswith("multiprocessing/spawn.py"):
-            best = Match(rule_named("spawn-parent"), {})
-        elif (found := _WRONG_ARGUMENTS.match(line.body)) and "-packages/" in called_by[0]:
-            best = Match(rule_named("library-arguments"), {"detail": found["what"]})
-        self._add(best, line, EXCEPTION, traceback)
 
     # ---- other lines
 
@@ -656,7 +485,7 @@ class _FileCollector:
 
     def _plain(self, line: Line) -> bool:
         body = line.body
-        is_statement = self._note_job(line) or self._note_finished(line)
+        is_statement = self._note_job(line)
         if _QUIET.search(body):
             return is_statement
         self._note_attempt(body)
@@ -715,7 +544,7 @@ class _FileCollector:
             if number := re.match(r"[\w.-]+:(\d+):", line.body):
                 self.evidence.processes.setdefault(int(number[1]), set()).add((rank, host))
         if found := _NODE_LIST.search(body):
-            self.evidence.node_lists.add(found["nodes"])
+            self.evidence.node_lists.add(found["nodes"] or found["node"])
         if line.rank is not None and (found := _TORCH.search(body)):
             self.evidence.torch.setdefault(line.rank, (found["version"], line))
             is_of_rank = True
@@ -733,13 +562,6 @@ class _FileCollector:
     def _follows_frame(self) -> bool:
         return self.before is not None and self.before.body.startswith(" ")
 
-    def _note_finished(self, line: Line) -> bool:
-        """Note a rank that says that it has finished. Return whether a line says so."""
-        found = _FINISHED_OF.search(line.body)
-        if found:
-            self.evidence.finished.setdefault(int(found["size"]), {})[int(found["rank"])] = line
-        return found is not None
-
     def _collective(self, line: Line) -> bool:
         """Read in which collective a rank waits, and how many it has called."""
         pg = _GROUP.search(line.body)
@@ -752,6 +574,9 @@ class _FileCollector:
         if counted := _ENQUEUED.search(line.body):
             self.evidence.enqueued[group, int(counted["rank"])] = (int(counted["enqueued"]), line)
         return bool(found or counted)
+
+    def _add_traceback(self, match: Match, line: Line, traceback: Traceback) -> None:
+        self._add(match, line, EXCEPTION if traceback.exceptions else LINE, traceback)
 
     def _add(self, match: Match, line: Line, strength: Strength, traceback: Traceback | None = None) -> None:
         evidence = self.evidence
@@ -792,24 +617,15 @@ def _strength(line: Line, rule: Rule) -> Strength:
         return WARNING
     if _SYSTEM.search(line.text):
         return SYSTEM
-    return WARNING if _SOFTENED.search(line.text) and not rule.warns else LINE
+    return WARNING if SOFTENED.search(line.text) and not rule.warns else LINE
 
 
-def _primary(traceback: Traceback) -> tuple[Match, Line]:
-    """Return the match that says most about a chain of exceptions: a direct statement of a cause, else the last one."""
-    causes = [pair for pair in traceback.matches if pair[0].rule.kind in {"cause", "soft"}]
-    direct = [pair for pair in causes if pair[0].rule.weight >= 60]
-    if direct:
-        return max(direct, key=lambda pair: pair[0].rule.weight)
-    text, line = traceback.exceptions[-1]
-    last = [pair for pair in traceback.matches if pair[1] is line]
-    specific = [pair for pair in last if pair[0].rule.name != "python-exception"]
-    victims = [pair for pair in traceback.matches if pair[0].rule.kind == "consequence" and pair[0].rule.weight > 5]
-    if traceback.is_nested:
-        victims = []
-    return (
-        specific or victims or last or causes or [(Match(rule_named("python-exception"), {"exception": text}), line)]
-    )[0]
+def _says_success(body: str) -> bool:
+    text = _INFO_PREFIX.sub("", body)
+    found = SUCCESS.search(text)
+    if not found or SOFTENED.search(text) or _is_end_noise(text):
+        return False
+    return _UNFINISHED.search(text, 0, found.end()) is None
 
 
 def _is_end_noise(body: str) -> bool:

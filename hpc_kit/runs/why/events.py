@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpc_kit.runs.why.reading import ShapeMemory
 from hpc_kit.runs.why.rules import Match, Rule, rule_named
+from hpc_kit.slurm.directives import find_directive_options
 
 if TYPE_CHECKING:
     from hpc_kit.runs.why.reading import Line
     from hpc_kit.runs.why.slurm_tables import JobRow
+    from hpc_kit.runs.why.tracebacks import Traceback
 
 HANDLED_AFTER = 3
 """Lines of progress after an error that show that the program went on."""
@@ -24,6 +26,9 @@ EXCEPTION, SYSTEM, LINE, WARNING = 4, 3, 2, 1
 
 NOT_WRITTEN = {"quota", "disk-full", "read-only", "file-limit"}
 """Classes of errors of writing."""
+
+VICTIMS = ("collective-timeout", "connection-lost")
+"""Classes of failures of ranks that waited for another one, or lost it."""
 
 
 @dataclass(slots=True)
@@ -55,64 +60,6 @@ class Event:
     def is_handled(self) -> bool:
         """The program went on after it."""
         return self.strength != SYSTEM and self.progress >= HANDLED_AFTER * self.ranks_in_file
-
-
-@dataclass(slots=True)
-class Traceback:
-    """A traceback with the chain of its causes."""
-
-    lines: list[str] = field(default_factory=list)
-    matches: list[tuple[Match, Line]] = field(default_factory=list)
-    """Rules that match its exceptions and their messages."""
-    exceptions: list[tuple[str, Line]] = field(default_factory=list)
-    frames: list[tuple[str, int, str]] = field(default_factory=list)
-    frames_before: list[int] = field(default_factory=list)
-    """The number of frames up to each exception."""
-    state: str = "frames"
-    message_lines: int = 0
-    is_group: bool = False
-    """An exception group. Its cause is the first exception in it that is no group and no cancellation."""
-    is_thread: bool = False
-    is_child: bool = False
-    """Of a process of multiprocessing: its parent may go on."""
-    indent: int = 0
-    """Spaces that a report puts in front of each line."""
-    is_nested: bool = False
-    """The message of an exception contains the traceback of another process."""
-    is_logged: bool = False
-    """A line of a logger comes right before it."""
-    logged_as: str = ""
-    """The line right before it."""
-
-    @property
-    def text(self) -> str:
-        """The traceback as Python printed it."""
-        return "\n".join(self.lines).rstrip()
-
-    @property
-    def has_cause_of_group(self) -> bool:
-        """An exception group already contains the exception that caused it."""
-        return self.is_group and any(not _GROUP_NOISE.match(text) for text, _ in self.exceptions)
-
-    @property
-    def own_frame(self) -> tuple[str, int, str] | None:
-        """The last frame outside of installed packages."""
-        own = [frame for frame in self.frames if not _FOREIGN.search(frame[0])]
-        return own[-1] if own else None
-
-    def keep_frames_of(self, line: Line) -> None:
-        """Keep the frames of the exception to which a line belongs, if the program itself is among them."""
-        place = sum(each.number <= line.number for _, each in self.exceptions)
-        ends = [0, *self.frames_before]
-        frames = self.frames[ends[max(place - 1, 0)] : ends[place]]
-        if any(not _FOREIGN.search(file) for file, _, _ in frames):
-            self.frames = frames
-
-    @property
-    def collective(self) -> str | None:
-        """The function of torch.distributed in which it ended."""
-        calls = [name for file, _, name in self.frames if file.endswith("/torch/distributed/distributed_c10d.py")]
-        return calls[-1] if calls else None
 
 
 class TaskEnd(NamedTuple):
@@ -175,11 +122,6 @@ class LastLine(NamedTuple):
     file: str
 
 
-_FOREIGN = re.compile(
-    r"site-packages|dist-packages|/lib/python\d|lib64/python\d|^<|/(?:usr/)?bin/(?:torchrun|accelerate|deepspeed)$"
-    r"|/torch/|runpy\.py|\.p(?:yx|xi|xd)$"
-)
-_GROUP_NOISE = re.compile(r"[\w.]*(?:ExceptionGroup|CancelledError)\b")
 KERNEL = re.compile(
     r"\bkernel: |^\[[A-Z][a-z]{2} [A-Z][a-z]{2} |^\[ *\d+\.\d+\] |NVRM: Xid|\boom-kill:|invoked oom-killer"
 )
@@ -224,8 +166,6 @@ class Evidence:
         """Lines that report success, with their attempts."""
         self.last: dict[tuple[str, int | None], LastLine] = {}
         """The last line of each rank in each file."""
-        self.finished: dict[int, dict[int, Line]] = {}
-        """Lines in which ranks report that they have finished, by the number of ranks and by rank."""
         self.hosts: dict[int, str] = {}
         self.node_lists: set[str] = set()
         """Lists of the nodes of the job that a program printed."""
@@ -236,6 +176,8 @@ class Evidence:
         self.ranks: set[int] = set()
         self.world = 0
         self.attempts = 1
+        self.running: dict[str, int] = {}
+        """The last attempt of a file, if the program printed progress or success in it."""
         self.lines = 0
         self.unreadable: list[tuple[str, str]] = []
         self.requeued: set[str] = set()
@@ -251,9 +193,10 @@ class Evidence:
         own = [line for line in lines if not C10D.search(line.text)]
         return next(reversed(own or lines), None)
 
-    def add_row(self, row: JobRow) -> None:
-        """Add the state of a job."""
-        self.rows.append(row)
+
+def script_options(lines: list[str]) -> dict[str, str]:
+    """Return the options of the #SBATCH lines of a script."""
+    return {option.name: option.value for option in find_directive_options(lines).options}
 
 
 _CODE_RULES = {

@@ -51,10 +51,9 @@ def _memory_advice(attempt: Attempt) -> str | None:
     """Return the advice for `--mem`: half as much again as the job used or had."""
     used = [_bytes(row.max_rss) for row in attempt.rows]
     limits = [_requested(row.req_mem) for row in attempt.rows if row.req_mem]
-    for event in attempt.events:
-        if event.rule.class_ == "host-memory":
-            used += [1024 * int(event.groups[name]) for name in ("used", "rss") if name in event.groups]
-            limits += [(1024 * int(event.groups["limit"]), False)] if "limit" in event.groups else []
+    for event in attempt.of_class("host-memory"):
+        used += [1024 * int(event.groups[name]) for name in ("used", "rss") if name in event.groups]
+        limits += [(1024 * int(event.groups["limit"]), False)] if "limit" in event.groups else []
     peak, (limit, per_cpu) = max(used, default=0.0), max(limits, default=(0.0, False))
     if not peak and not limit:
         return None

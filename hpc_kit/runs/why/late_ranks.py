@@ -6,11 +6,18 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hpc_kit.errors import HostlistError
-from hpc_kit.runs.why.events import LINE, WARNING, Event, LastLine, Waiting, reports_end_of_inputs
+from hpc_kit.runs.why.events import (
+    LINE,
+    VICTIMS,
+    WARNING,
+    Event,
+    LastLine,
+    Waiting,
+    reports_end_of_inputs,
+    script_options,
+)
 from hpc_kit.runs.why.rules import rule_named
-from hpc_kit.slurm.directives import find_directive_options
-from hpc_kit.slurm.nodelist import expand
+from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.sizes import size_of_job
 
 if TYPE_CHECKING:
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
 ANALYSIS_ORDER = 1 << 30
 """Order of events that come from a comparison of the ranks."""
 
-_NOT_MET = {"rendezvous-timeout", "connection-lost", "collective-timeout", "late-rank", "unreachable-host"}
+_NOT_MET = {*VICTIMS, "rendezvous-timeout", "late-rank", "unreachable-host"}
 """Classes of failures that ranks with different versions of torch have when they meet."""
 
 _EQUAL_SIZES = {"ALLREDUCE", "ALLREDUCE_COALESCED", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
@@ -32,14 +39,10 @@ _EQUAL_SIZES |= {"ALLGATHER", "REDUCE_SCATTER"}
 
 def find_late(attempt: Attempt) -> list[Event]:
     """Return the rank for which the remaining ranks waited in a collective, as an event."""
-    waits = [
-        event
-        for event in attempt.events
-        if event.rule.class_ in {"collective-timeout", "connection-lost"} and event.strength > WARNING
-    ]
+    waits = [event for event in attempt.of_class(*VICTIMS) if event.strength > WARNING]
     if not waits:
         return []
-    found = _different_calls(attempt) or _behind(attempt) or _stuck(attempt) or _silent_rank(attempt, waits)
+    found = _different_calls(attempt) or _behind(attempt) or _silent_rank(attempt, waits)
     return [found] if found else []
 
 
@@ -95,8 +98,8 @@ def _different_functions(attempt: Attempt) -> Event | None:
     """Return the ranks whose tracebacks end in different collectives, if every rank timed out in one."""
     group = [
         Waiting(event.rank, None, function, None, event.line)
-        for event in attempt.events
-        if event.rule.class_ == "collective-timeout" and event.traceback and event.rank is not None
+        for event in attempt.of_class("collective-timeout")
+        if event.traceback and event.rank is not None
         for function in [event.traceback.collective]
         if function
     ]
@@ -117,13 +120,6 @@ def _mismatch(attempt: Attempt, rule: str, group: list[Waiting], describe: Calla
     # If no two of many ranks agree, they may be in collectives of different process groups.
     found.is_hint = len(values) > 2 and len(values) == len({each.rank for each in group})
     return found
-
-
-def _stuck(attempt: Attempt) -> Event | None:
-    """Return a rank without a heartbeat that does not wait in a collective itself."""
-    waiting = {each.rank for each in attempt.evidence.waiting}
-    stuck = [event for event in attempt.events if event.rule.name == "nccl-heartbeat" and event.rank not in waiting]
-    return stuck[0] if stuck and waiting and len({event.rank for event in stuck}) == 1 else None
 
 
 def _behind(attempt: Attempt) -> Event | None:
@@ -190,15 +186,25 @@ def _finished_early(attempt: Attempt, reporting: set[int]) -> Event | None:
     if len(finished) != 1 or finished[0] in reporting:
         return None
     rank = finished[0]
-    waits = next(event for event in attempt.events if event.rule.class_ == "collective-timeout")
-    return _event(attempt, "uneven-inputs", _at(waits.line, lasts[rank], rank), rank)
+    waits = attempt.of_class("collective-timeout")
+    return _event(attempt, "uneven-inputs", _at(waits[0].line, lasts[rank], rank), rank)
 
 
-def find_absent(attempt: Attempt, culprit: Event) -> Event | None:
+def find_by_comparison(attempt: Attempt, culprit: Event) -> Event | None:
+    """Return the cause of a failed rendezvous that a comparison of the ranks shows. Set the odd rank of a mismatch."""
+    for find in (_find_versions, _find_missing_nodes, _find_missing_tasks, _find_absent):
+        if found := find(attempt, culprit):
+            return found
+    if culprit.rule.class_.startswith("collective-") and "rank2" in culprit.groups and culprit.order != ANALYSIS_ORDER:
+        culprit.rank = _find_odd_rank(attempt, culprit)
+    return None
+
+
+def _find_absent(attempt: Attempt, culprit: Event) -> Event | None:
     """Return the only rank that did not come to a rendezvous, if it wrote a log, as an event."""
     if culprit.rule.class_ != "rendezvous-timeout":
         return None
-    came = {event.rank for event in attempt.events if event.rule.class_ == "rendezvous-timeout"}
+    came = {event.rank for event in attempt.of_class("rendezvous-timeout")}
     absent = sorted(attempt.evidence.ranks - came)
     last = {key[1]: line for key, line in attempt.evidence.last.items()}
     if len(absent) != 1 or len(came - {None}) < len(attempt.evidence.ranks) - 1 or absent[0] not in last:
@@ -207,7 +213,7 @@ def find_absent(attempt: Attempt, culprit: Event) -> Event | None:
     return _event(attempt, "barrier-timeout-rank", _at(culprit.line, end, absent[0]), absent[0])
 
 
-def find_versions(attempt: Attempt, culprit: Event) -> Event | None:
+def _find_versions(attempt: Attempt, culprit: Event) -> Event | None:
     """Return the rank whose torch differs from that of the remaining ranks, if the ranks did not find each other."""
     stated = attempt.evidence.torch
     versions = Counter(version for version, _ in stated.values())
@@ -221,27 +227,10 @@ def find_versions(attempt: Attempt, culprit: Event) -> Event | None:
     return _event(attempt, "torch-versions", line, odd, detail=detail)
 
 
-def _nodes_in_script(attempt: Attempt, line: Line) -> tuple[int, Line] | None:
-    """Return the number of nodes that the only script gives to torchrun, and its line in the form of another line."""
-    scripts = list(attempt.evidence.scripts.items())
-    for name, lines in scripts if len(scripts) == 1 else []:
-        for at, text in enumerate(lines, 1):
-            if found := re.search(r"--nnodes[= ][\"']?(\d+)\b(?!:)", text):
-                return int(found[1]), line._replace(file=name, number=at, text=text, body=text, rank=None)
-    return None
-
-
-def find_missing_nodes(attempt: Attempt, culprit: Event) -> Event | None:
+def _find_missing_nodes(attempt: Attempt, culprit: Event) -> Event | None:
     """Return torchrun's number of nodes as the cause of a failed rendezvous, if the job has fewer nodes."""
-    wanted = attempt.evidence.wanted_nodes or _nodes_in_script(attempt, culprit.line)
-    lists = {row.nodes for row in attempt.rows if row.nodes} | attempt.evidence.node_lists
-    if culprit.rule.class_ != "rendezvous-timeout" or wanted is None or len(lists) != 1:
-        return None
-    try:
-        number = len(expand(lists.pop()))
-    except HostlistError:
-        return None
-    if number >= wanted[0]:
+    wanted, number = attempt.evidence.wanted_nodes, _count_nodes(attempt)
+    if culprit.rule.class_ != "rendezvous-timeout" or wanted is None or not number or number >= wanted[0]:
         return None
     nodes = "1 node" if number == 1 else f"{number} nodes"
     return _event(
@@ -249,14 +238,23 @@ def find_missing_nodes(attempt: Attempt, culprit: Event) -> Event | None:
     )
 
 
-def find_missing_tasks(attempt: Attempt, culprit: Event) -> Event | None:
+def _count_nodes(attempt: Attempt) -> int | None:
+    """Return the number of nodes of the job, by its node list or by its script."""
+    lists = {row.nodes for row in attempt.rows if row.nodes} | attempt.evidence.node_lists
+    if len(lists) == 1 and (hosts := expand_nodes(lists.pop())):
+        return len(hosts)
+    scripts = list(attempt.evidence.scripts.values())
+    return size_of_job(script_options(scripts[0])).nodes if len(scripts) == 1 else None
+
+
+def _find_missing_tasks(attempt: Attempt, culprit: Event) -> Event | None:
     """Return the batch script as the cause, if all of its tasks came to a rendezvous of more ranks."""
     joined, size = culprit.groups.get("joined"), culprit.groups.get("size")
     for name, lines in attempt.evidence.scripts.items():
         text = "\n".join(lines)
         if joined is None or size is None or re.search(r"torchrun|torch\.distributed|accelerate|deepspeed|nproc", text):
             continue
-        tasks = size_of_job({each.name: each.value for each in find_directive_options(lines).options}).ntasks
+        tasks = size_of_job(script_options(lines)).ntasks
         if str(tasks) != joined or joined == size:
             continue
         number = next((at for at, each in enumerate(lines, 1) if re.search(rf"=[\"']?{size}\b", each)), 1)
@@ -265,21 +263,18 @@ def find_missing_tasks(attempt: Attempt, culprit: Event) -> Event | None:
     return None
 
 
-def find_odd_rank(attempt: Attempt, mismatch: Event) -> int | None:
+def _find_odd_rank(attempt: Attempt, mismatch: Event) -> int | None:
     """Return the rank that called something else than most ranks, by torch's messages about a mismatch.
 
     A message names the rank that prints it and the first rank that differs: the ranks before that one agree.
     """
-    pairs = {
-        (int(event.groups["rank"]), int(event.groups["rank2"]))
-        for event in attempt.events
-        if event.rule is mismatch.rule and {"rank", "rank2"} <= event.groups.keys()
-    }
+    messages = [event.groups for event in attempt.named(mismatch.rule.name) if {"rank", "rank2"} <= event.groups.keys()]
+    pairs = {(int(groups["rank"]), int(groups["rank2"])) for groups in messages}
     calls = {
-        int(event.groups[rank]): event.groups[call]
-        for event in attempt.events
-        if event.rule is mismatch.rule and {"rank", "rank2", "one", "other"} <= event.groups.keys()
+        int(groups[rank]): groups[call]
+        for groups in messages
         for rank, call in (("rank", "one"), ("rank2", "other"))
+        if {"one", "other"} <= groups.keys()
     }
     rare = [rank for rank, call in calls.items() if list(calls.values()).count(call) == 1]
     if len(calls) > 2 and len(rare) == 1 and len(set(calls.values())) == 2:
@@ -290,7 +285,7 @@ def find_odd_rank(attempt: Attempt, mismatch: Event) -> int | None:
 
 
 def _ended(attempt: Attempt, rank: int) -> bool:
-    lost = any(event.rank == rank and event.rule.class_ == "connection-lost" for event in attempt.events)
+    lost = any(event.rank == rank for event in attempt.of_class("connection-lost"))
     return not lost and any(rank in end.ranks and end.has_failed for end in attempt.ends)
 
 

@@ -54,7 +54,7 @@ def explain_run(run: Run, status: JobStatus | None, state: JobState, max_bytes: 
         if path in run.batch_logs():
             _number_ranks(evidence, run.ranks_per_task)
     add_first_failure(run.folder, evidence)
-    evidence.add_row(_row(run, status, state))
+    evidence.rows.append(_row(run, status, state))
     verdict = decide(evidence)
     if verdict.class_ == UNKNOWN:
         verdict = _explain_silence(run, verdict)

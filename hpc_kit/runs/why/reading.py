@@ -22,6 +22,9 @@ TAIL_BYTES = 1 << 14
 LAST_LINES = 100
 """Lines at the end of a file in which each rank's last line and reports of success are looked for."""
 
+LABEL_SAMPLE = 64
+"""Lines in which the label of a launcher is looked for, at least."""
+
 MAX_SHAPES = 200_000
 MANY_SHAPES = 20_000
 """Shapes after which a log counts as free text. New lines then matter only with a word of `_TRIGGERS`."""
@@ -36,43 +39,34 @@ _TRIGGERS = (
     b"version", b"interrupt", b"attempt", b"done", b"finish", b"complet", b"master",
 )  # fmt: skip
 _DIGITS = b"0123456789"
-_NOT_LOGS = frozenset(
-    [
-        ".json",
-        ".jsonl",
-        ".patch",
-        ".md",
-        ".toml",
-        ".yaml",
-        ".yml",
-        ".csv",
-        ".pt",
-        ".pth",
-        ".bin",
-        ".ckpt",
-        ".safetensors",
-        ".npz",
-        ".npy",
-        ".pkl",
-        ".pickle",
-        ".so",
-        ".o",
-        ".pyc",
-        ".png",
-        ".jpg",
-        ".pdf",
-        ".zip",
-        ".tar",
-        ".whl",
-        ".sif",
-        ".h5",
-        ".parquet",
-    ]
-)
+_NOT_LOGS = frozenset({
+    ".json", ".jsonl", ".patch", ".md", ".toml", ".yaml", ".yml", ".csv", ".pt", ".pth", ".bin", ".ckpt",
+    ".safetensors", ".npz", ".npy", ".pkl", ".pickle", ".so", ".o", ".pyc", ".png", ".jpg", ".pdf", ".zip", ".tar",
+    ".whl", ".sif", ".h5", ".parquet",
+})  # fmt: skip
 _PROGRESS = re.compile(
     r"(?i)step|epoch|\biter|it/s|s/it|loss|batch|train|eval|valid|progress|\d ?%|sample|token|\bacc|\blr\b"
     r"|frame(?! #)|chunk|\d+/\d+"
 )
+SOFTENED = re.compile(
+    r"\b(?:WARN(?:ING)?|[A-Z]\w*Warning|INFO|DEBUG|NOTE|NOTICE)\b(?! ?NET)|^\[?[WI]\d{3,4} |^\[[WI][ \d]|^[Ww]arning:"
+    r"|(?i:\bretry(?:ing)?\b|\battempt \d+ ?(?:/|of) ?\d+|will (?:try|retry)|try again|falling back|fallback"
+    r"|\bcontinuing\b|\bignor(?:ed|ing)\b"
+    r"|\bskipp(?:ed|ing)\b|\brecovered\b|non-fatal|harmless|\bhandled\b)"
+)
+"""A line says that the program goes on, or is a warning."""
+
+SUCCESS = re.compile(
+    r"(?i)\b(?:training|train|job|run|evaluation|finetuning|fine-tuning|experiment|script|all (?:ranks|epochs"
+    r"|steps))\b(?: \w+){0,2} (?:is )?(?:complete[d]?|finished|done|ended)(?: successfully)?\b(?!.*(?:fail"
+    r"|error code [1-9]))"
+    r"|\bfinished training|\bcompleted successfully|\bsuccessfully (?:completed|finished)"
+    r"|`?Trainer\.fit`? stopped: `?max_|\ball done\b|^done[.!]?$|\bsaved (?:the )?(?:final |best |last )?(?:model"
+    r"|weights|checkpoint) (?:to|in|at)\b.*$|\btrain_runtime\b"
+    r"|\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+0\b"
+)
+"""The program reports success."""
+
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[]P^_X][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
     r"|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]"
@@ -130,7 +124,9 @@ _RANK_NAME = re.compile(
     r"(?:^|[^a-z])(?:rank|task|proc|worker)[-_.]?(\d+)(?!\d)|(?:^|[a-z]-)\d+(?:_\d+)?_(\d+)_log\.(?:out|err)$",
     re.IGNORECASE,
 )
-_NOT_RANKS = re.compile(r"(?:^slurm-.*|node|host|attempt|epoch|step|job|part|chunk)[-_.]?$", re.IGNORECASE)
+_NOT_RANKS = re.compile(
+    r"(?:^slurm-.*|node|host|attempt|epoch|step|job|part|chunk|seed|fold|trial|sweep)[-_.]?$", re.IGNORECASE
+)
 _ELASTIC_NAME = re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$")
 _HOST_NAME = re.compile(r"^(?:node-|host-|log-|slurmd?-)?([a-z][a-z0-9-]*?\d+[a-z0-9-]*)\.(?:log|out|err|txt)$")
 _HOST_OF_SYSTEM_LOG = re.compile(
@@ -140,7 +136,8 @@ _HOST_OF_SYSTEM_LOG = re.compile(
 """A log of the operating system that is named after its host."""
 
 _NOT_HOSTS = re.compile(
-    r"^(?:rank|task|job|slurm|out|log|err|train|test|step|proc|worker|stdout|stderr|attempt|run)[-_]?\d|^node[-_]\d"
+    r"^(?:rank|task|job|slurm|out|log|err|train|test|step|proc|worker|stdout|stderr|attempt|run|seed|fold|trial|sweep)"
+    r"[-_]?\d|^node[-_]\d|.*\d{3,}[-_]\d+\."
 )
 
 
@@ -329,9 +326,12 @@ class LogReader:
 
     def _keep_last(self, tail: bytes) -> None:
         lines = tail[-TAIL_BYTES:].split(b"\n")
-        numbered = list(enumerate(lines, max(self.lines - len(lines) + 1, 1)))
-        texts = ((number, clean_text(line.rstrip(b"\r").rpartition(b"\r")[2]).rstrip()) for number, line in numbered)
-        self.last = [(number, text) for number, text in texts if text][-LAST_LINES:]
+        for number, line in zip(range(self.lines, 0, -1), reversed(lines), strict=False):
+            if text := clean_text(line.rstrip(b"\r").rpartition(b"\r")[2]).rstrip():
+                self.last.append((number, text))
+            if len(self.last) == LAST_LINES:
+                break
+        self.last.reverse()
 
 
 def has_trigger(shape: bytes) -> bool:
@@ -417,6 +417,7 @@ def detect_labels(path: Path) -> Labels:
     try:
         with _open(path) as file:
             lines = [line for line in file.read(1 << 14).decode(errors="replace").splitlines() if line.strip()]
+            lines = lines[:: max(len(lines) // LABEL_SAMPLE, 1)]
     except (OSError, EOFError, gzip.BadGzipFile):
         return Labels(None)
     for pattern in (_SRUN_LABEL, _HOST_LABEL):

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpc_kit.errors import HostlistError
+from hpc_kit.slurm.nodelist import expand
 from hpc_kit.slurm.states import JobState, parse_state
 
 if TYPE_CHECKING:
@@ -38,6 +40,16 @@ class JobRow:
         return "." in self.job_id
 
 
+def expand_nodes(nodes: str) -> list[str]:
+    """Return the hosts of a node list in a listing; none if it is empty, or cut to the width of its column."""
+    if nodes.endswith("+") or "(" in nodes or nodes.lower().startswith("none"):
+        return []
+    try:
+        return expand(nodes) if nodes else []
+    except HostlistError:
+        return []
+
+
 _COLUMNS = {
     "jobid": "job_id", "jobidraw": "job_id", "state": "raw_state", "st": "raw_state", "exitcode": "exit",
     "reason": "reason",
@@ -49,6 +61,12 @@ MAX_MISSES = 5
 """Lines without a job after which a table counts as ended."""
 
 _JOB_ID = re.compile(r"\d+(?:_(?:\d+|\[[^\]]*\]))?(?:\+\d+)?(?:\.\w+)?")
+_BARE_ROW = re.compile(
+    r"(?P<job_id>\d+(?:_\d+)?(?:\.\w+)?)[| ](?:.*[| ])?"
+    r"(?P<raw_state>[A-Z_]{6,}(?: by \d+)?)\+?[| ] *(?P<exit>\d+:\d+)(?:$|[| ])"
+)
+"""A row of `sacct --noheader` that contains a state and an exit code."""
+
 _SCONTROL_ID = re.compile(r"\bJobId=(\S+)")
 _SCONTROL = {
     "JobState": "raw_state", "Reason": "reason", "ExitCode": "exit", "NodeList": "nodes", "TimeLimit": "time_limit",
@@ -75,7 +93,9 @@ class TableParser:
         if self._is_header(text):
             return []
         if not self.is_open:
-            return []
+            bare = _BARE_ROW.match(text)
+            row = self._row(bare.groupdict(), line) if bare else None
+            return [row] if row else []
         if set(text) <= {"-", " "}:
             self._widths = [match.span() for match in re.finditer(r"-+", text)]
             return []

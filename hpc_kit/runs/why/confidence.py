@@ -1,0 +1,152 @@
+"""Decides whether the evidence proves an answer: each check looks for one reason to doubt it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from hpc_kit.runs.why.attempt import DEADLY, DIRECT, STATE_ORDER, explains, had_progress_between
+from hpc_kit.runs.why.events import EXCEPTION, LINE, SYSTEM, VICTIMS, WARNING
+from hpc_kit.runs.why.late_ranks import ANALYSIS_ORDER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpc_kit.runs.why.attempt import Attempt
+    from hpc_kit.runs.why.events import Event
+    from hpc_kit.runs.why.rules import Confidence
+
+CLEAR = 55
+"""Weight from which a plain line proves a cause, if the job ended soon after it."""
+
+LAST_LINES = 15
+"""Lines at the end of a log in which an error counts as its last one."""
+
+
+def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Event]) -> Confidence:
+    """Return how sure an answer is: one doubt makes it `likely`.
+
+    Args:
+        attempt: The attempt that failed.
+        chain: The event that ended the program, then the event behind it, and so on. The last one is the answer.
+        fatal: All events that may have ended the program.
+    """
+    event = chain[-1]
+    doubted = (
+        not _is_proof(attempt, event)
+        or not all(explains(cause, effect) for effect, cause in pairwise(chain))
+        or _may_be_handled(attempt, event)
+        or _contradicts_ends(attempt, event)
+        or _contradicts_state(attempt, event)
+        or _is_of_earlier_attempt(attempt, event)
+        or _has_rival(attempt, event, fatal)
+    )
+    return "likely" if doubted else "certain"
+
+
+def _is_proof(attempt: Attempt, event: Event) -> bool:
+    """Return whether the line of an event proves the sentence of its rule."""
+    rule = event.rule
+    if rule.confidence == "likely" or rule.kind in {"consequence", "symptom"} or event.strength == WARNING:
+        return False
+    if event.is_handled or attempt.evidence.has_later_step:
+        return False
+    if event.is_hint and not any(
+        each.rule is rule and not each.is_hint and not each.is_handled and each.strength > WARNING
+        for each in attempt.events
+    ):
+        return False
+    if event.order == ANALYSIS_ORDER:
+        waiting = {each.rank for each in attempt.of_class(*VICTIMS)} - {None}
+        return rule.name.startswith(("collective-mismatch", "world-size")) or (
+            rule.name == "barrier-timeout-rank" and len(waiting) >= 2
+        )
+    if event.strength != LINE or attempt.failed:
+        return event.strength != LINE or rule.weight >= CLEAR
+    is_last = not event.progress and not attempt.success and event.lines_after <= LAST_LINES
+    return rule.weight >= CLEAR and (not event.lines_after if rule.kind == "soft" else is_last or rule.scope == "job")
+
+
+def _may_be_handled(attempt: Attempt, event: Event) -> bool:
+    """Return whether the program may have gone on after an exception: a logger printed it, or another followed."""
+    traceback = event.traceback
+    if traceback is None or event.rule.weight >= DIRECT:
+        return False
+    if not attempt.failed and (traceback.is_child or (traceback.is_logged and event.lines_after > LAST_LINES)):
+        return True
+    return any(
+        each.traceback
+        and each.traceback.exceptions[-1:] != traceback.exceptions[-1:]
+        and (each.rule, each.groups) != (event.rule, event.groups)
+        for each in attempt.later_exceptions(event)
+    )
+
+
+def _contradicts_ends(attempt: Attempt, event: Event) -> bool:
+    """Return whether a launcher reports another end than that of the rank: a signal, or the ends of other ranks."""
+    if event.rank is None or event.strength == SYSTEM or event.order == ANALYSIS_ORDER:
+        return False
+    ends = attempt.failed_ends()
+    if event.strength == EXCEPTION and any(end.signal in DEADLY for end in ends if event.rank in end.ranks):
+        return True
+    if event.line.rank not in {None, event.rank}:
+        return False  # the rank that prints the line is another one, and it has ended
+    victims = {each.rank for each in attempt.of_class(*VICTIMS)}
+    ends = [end for end in ends if victims.isdisjoint(end.ranks)]
+    heard = {each.rank for each in attempt.events if each.rule.class_ != "exit-code"}
+    return bool(ends) and (all(event.rank not in end.ranks for end in ends) or heard.isdisjoint(ends[0].ranks))
+
+
+def _contradicts_state(attempt: Attempt, event: Event) -> bool:
+    """Return whether Slurm ended the job, although a generic error came before: the program may have survived it."""
+    return event.rule.weight < DIRECT and any(
+        each.rule.kind == "end" and each is not event and not explains(event, each) for each in attempt.events
+    )
+
+
+def _is_of_earlier_attempt(attempt: Attempt, event: Event) -> bool:
+    """Return whether other files show a later attempt than the file of an event, which may be an old one."""
+    return event.attempt < attempt.evidence.attempts - 1 and event.order < STATE_ORDER
+
+
+def _has_rival(attempt: Attempt, event: Event, fatal: Sequence[Event]) -> bool:
+    """Return whether another error may be the cause, and nothing shows which was first."""
+    if event.rule.kind == "end":
+        return False
+    # Slurm reports kills for want of memory at the end of a step, whatever ended it.
+    if event.rule.class_ == "host-memory" and attempt.of_class("time-limit"):
+        return event.traceback is None
+    if any(_precedes(each, event) for each in attempt.of_kind("cause") if not _are_related(each, event)):
+        return True
+    others = [each for each in fatal if not _are_related(each, event)]
+    place = attempt.place_in_report(event)
+    if event.rank is not None and place < 1e6 and attempt.ends:
+        # The launcher reported the end of another rank, with an error of its own, before.
+        return any(each.strength == EXCEPTION and attempt.place_in_report(each) < place for each in others)
+    return any(
+        (each.line.time is None or event.line.time is None)
+        and (each.rank != event.rank or (event.rank is None and event.traceback and each.traceback))
+        and (each.rule.weight >= DIRECT) == (event.rule.weight >= DIRECT)
+        for each in others
+    )
+
+
+def _are_related(one: Event, other: Event) -> bool:
+    """Return whether two events are one failure: one line, one class, or cause and effect."""
+    return (
+        one.line == other.line or one.rule.class_ == other.rule.class_ or explains(one, other) or explains(other, one)
+    )
+
+
+def _precedes(line: Event, event: Event) -> bool:
+    """Return whether a plain line states another cause directly, and the program did not go on after it."""
+    return (
+        line.strength == LINE
+        and line.rule.weight >= DIRECT
+        and not (line.is_hint or line.is_handled)
+        and line.rule.class_ != "unreachable-host"
+        and line.line.file == event.line.file
+        and (line.rank in {None, event.rank} or event.rank is None)
+        and line.order < event.order
+        and not had_progress_between(line, event)
+    )

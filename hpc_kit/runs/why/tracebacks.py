@@ -1,0 +1,290 @@
+"""Collects the tracebacks of a log, also those of several ranks at once, and finds the exception that says most."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from hpc_kit.runs.why.reading import SOFTENED, SUCCESS
+from hpc_kit.runs.why.rules import Match, match_line, rule_named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpc_kit.runs.why.reading import Line, ShapeMemory
+
+MAX_MESSAGE_LINES = 30
+MAX_TRACEBACK_LINES = 200
+_LOADER = "/torch/utils/data/dataloader.py"
+TRACEBACK = "Traceback (most recent call last)"
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?')
+_RICH_FRAME = re.compile(r"^[│|] (?P<file>\S+\.py):(?P<line>\d+) in (?P<name>\S+)")
+_EXCEPTION = re.compile(
+    r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Failure|Iteration|[A-Z]\w*)(?::|$)"
+    r"|^[a-z_][\w.]*\.[A-Z]\w*(?::|$)"
+)
+_CHAIN = (
+    "During handling of the above exception",
+    "The above exception was the direct cause",
+    "The following exception",
+)
+_NESTED = re.compile(
+    r"Original Traceback|-- Process \d|following error(?! \(look up)|^ray::|remote |[Ww]orker.*:$", re.MULTILINE
+)
+_NOT_MESSAGE = re.compile(
+    r"^(?:srun: |slurmstepd|\[?[WEIF]\d{3,4} |\[[WEIF]\d|terminate called|Fatal Python|Exception ignored"
+    r"|Error in atexit"
+    r"|hpc-kit: |\*\*\*|={10}|-{10}|Traceback |WARNING|INFO|ERROR:|wandb:|\d{4}-\d\d-\d\d|\+ |[\w.-]+:\d+:\d+ \[\d\])"
+)
+_THREAD = re.compile(r"^Exception in thread |^Exception in default")
+_CHILD = re.compile(r"^Process \S+:$")
+_IGNORED = re.compile(r"^(?:Exception ignored |--- Logging error ---|Error in atexit|Error in sys\.excepthook)")
+_LOGGED = re.compile(
+    r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal"
+    r"|will continue))"
+)
+_WRONG_ARGUMENTS = re.compile(
+    r"^TypeError: (?P<what>\S+\(\) (?:got an unexpected keyword argument|got multiple values for|missing \d+ required"
+    r"|takes .*positional arguments? but).*)"
+)
+
+_INSTALLED = re.compile(
+    r"site-packages|dist-packages|/lib/python\d|lib64/python\d|^<|/(?:usr/)?bin/(?:torchrun|accelerate|deepspeed)$"
+    r"|/torch/|runpy\.py|\.p(?:yx|xi|xd)$"
+)
+"""Files that are not of the program itself."""
+
+_GROUP_NOISE = re.compile(r"[\w.]*(?:ExceptionGroup|CancelledError)\b")
+
+
+@dataclass(slots=True)
+class Traceback:
+    """A traceback with the chain of its causes."""
+
+    lines: list[str] = field(default_factory=list)
+    matches: list[tuple[Match, Line]] = field(default_factory=list)
+    """Rules that match its exceptions and their messages."""
+    exceptions: list[tuple[str, Line]] = field(default_factory=list)
+    frames: list[tuple[str, int, str]] = field(default_factory=list)
+    frames_before: list[int] = field(default_factory=list)
+    """The number of frames up to each exception."""
+    state: Literal["frames", "message", "rich", "ignored"] = "frames"
+    """The kind of line that comes next. A traceback of rich has frames; one that Python ignores is no failure."""
+    message_lines: int = 0
+    is_group: bool = False
+    """An exception group. Its cause is the first exception in it that is no group and no cancellation."""
+    is_thread: bool = False
+    is_child: bool = False
+    """Of a process of multiprocessing: its parent may go on."""
+    indent: int = 0
+    """Spaces that a report puts in front of each line."""
+    is_nested: bool = False
+    """The message of an exception contains the traceback of another process."""
+    is_logged: bool = False
+    """A line of a logger comes right before it."""
+    logged_as: str = ""
+    """The line right before it."""
+
+    @property
+    def text(self) -> str:
+        """The traceback as Python printed it."""
+        return "\n".join(self.lines).rstrip()
+
+    @property
+    def has_cause_of_group(self) -> bool:
+        """An exception group already contains the exception that caused it."""
+        return self.is_group and any(not _GROUP_NOISE.match(text) for text, _ in self.exceptions)
+
+    @property
+    def own_frame(self) -> tuple[str, int, str] | None:
+        """The last frame outside of installed packages."""
+        own = [frame for frame in self.frames if not _INSTALLED.search(frame[0])]
+        return own[-1] if own else None
+
+    def keep_frames_of(self, line: Line) -> None:
+        """Keep the frames of the exception to which a line belongs, if the program itself is among them."""
+        place = sum(each.number <= line.number for _, each in self.exceptions)
+        ends = [0, *self.frames_before]
+        frames = self.frames[ends[max(place - 1, 0)] : ends[place]]
+        if any(not _INSTALLED.search(file) for file, _, _ in frames):
+            self.frames = frames
+
+    @property
+    def collective(self) -> str | None:
+        """The function of torch.distributed in which it ended."""
+        calls = [name for file, _, name in self.frames if file.endswith("/torch/distributed/distributed_c10d.py")]
+        return calls[-1] if calls else None
+
+
+class TracebackReader:
+    """Reads the tracebacks of one file.
+
+    Args:
+        memory: The shapes of lines of progress, which end the message of an exception.
+        add: Called with each complete traceback: the rule and the line that fit it best.
+    """
+
+    def __init__(self, memory: ShapeMemory, add: Callable[[Match, Line, Traceback], None]) -> None:
+        self._memory, self._add = memory, add
+        self._unfinished: dict[int | None, Traceback] = {}
+        """Tracebacks of which further lines may follow, by rank."""
+        self._before: Line | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """The next line may belong to a traceback."""
+        return bool(self._unfinished)
+
+    def close_all(self, before: Line | None) -> None:
+        """End all tracebacks after a line."""
+        self._before = before
+        for rank in list(self._unfinished):
+            self._close(rank)
+
+    def read(self, line: Line, before: Line | None) -> bool:
+        """Return whether a line belongs to a traceback. `before` is the line before it."""
+        self._before = before
+        at = line.body.find(TRACEBACK)
+        key = line.rank if line.rank in self._unfinished or at >= 0 else None if None in self._unfinished else line.rank
+        traceback = self._unfinished.get(key)
+        if at >= 0:
+            self._open(line, at, traceback, key)
+            return True
+        return traceback is not None and self._continue(traceback, line, key)
+
+    def _open(self, line: Line, at: int, traceback: Traceback | None, key: int | None) -> None:
+        rich = line.body.lstrip().startswith(("╭", "┌"))
+        if traceback is None:
+            traceback = self._unfinished[key] = Traceback(is_group="Exception Group" in line.body)
+            is_before = self._before and self._before.number >= line.number - 1 and self._before.rank == line.rank
+            before = self._before.body if self._before and is_before else ""
+            if _IGNORED.match(before):
+                traceback.state = "ignored"
+            traceback.indent = 2 if line.body.startswith("  traceback : ") else 0
+            traceback.is_thread = bool(_THREAD.match(before))
+            traceback.is_child = bool(_CHILD.match(before))
+            traceback.logged_as = before
+            traceback.is_logged = bool(_LOGGED.search(before)) or bool(_LOGGED.search(line.body[:at]))
+        elif traceback.state == "message" and not any(
+            chain in text for text in traceback.lines[-3:] for chain in _CHAIN
+        ):
+            nested = traceback.is_group and line.body.lstrip().startswith("|")
+            if not nested and not _NESTED.search("\n".join([*traceback.lines[-2:], line.body])):
+                self._close(key)
+                self._open(line, at, None, key)
+                return
+            traceback.is_nested = True
+        if traceback.state != "ignored":
+            traceback.state = "rich" if rich else "frames"
+        traceback.lines.append(line.body if rich else line.body[max(at - 9, 0) if "Original " in line.body else at :])
+
+    def _continue(self, traceback: Traceback, line: Line, key: int | None) -> bool:
+        """Add a line to an open traceback. Return whether it belongs to it."""
+        body = re.sub(r"^ *(?:\| ?|\+-[-+ \d]*$)", "", line.body) if traceback.is_group else line.body
+        if body[: traceback.indent].isspace():
+            body = body[traceback.indent :]
+        if len(traceback.lines) > MAX_TRACEBACK_LINES:
+            # A recursion prints thousands of frames: keep the first and the last ones.
+            del traceback.lines[MAX_TRACEBACK_LINES // 2 : MAX_TRACEBACK_LINES // 2 + 50]
+            del traceback.frames[MAX_TRACEBACK_LINES // 4 : -20]
+        if traceback.state == "ignored":
+            if body.startswith(" "):
+                return True
+            del self._unfinished[key]
+            return True
+        if traceback.state == "rich":
+            traceback.lines.append(body)
+            if found := _RICH_FRAME.match(body):
+                traceback.frames.append((found["file"], int(found["line"]), found["name"]))
+            if body.startswith(("╰", "└")):
+                traceback.state = "frames"
+            return True
+        if traceback.state == "frames":
+            return self._frame(traceback, line, body, key)
+        return self._message(traceback, line, body, key)
+
+    def _frame(self, traceback: Traceback, line: Line, body: str, key: int | None) -> bool:
+        if not body or body.startswith((" ", "\t")):
+            traceback.lines.append(body)
+            if (found := _FRAME.match(body)) and not traceback.has_cause_of_group:
+                traceback.frames.append((found["file"], int(found["line"]), found["name"] or ""))
+            return True
+        if not _EXCEPTION.match(body):
+            # Output of another process in the middle of the frames, or a cut log.
+            return self._is_noise_in_frames(traceback, key)
+        traceback.lines.append(body)
+        if not traceback.has_cause_of_group:
+            traceback.exceptions.append((body, line))
+            traceback.frames_before.append(len(traceback.frames))
+            traceback.matches += [(match, line) for match in match_line(body, exception=True)]
+        traceback.state, traceback.message_lines = "message", 0
+        return True
+
+    def _is_noise_in_frames(self, traceback: Traceback, key: int | None) -> bool:
+        traceback.message_lines += 1
+        if traceback.message_lines > 3:
+            self._close(key)
+        return False
+
+    def _message(self, traceback: Traceback, line: Line, body: str, key: int | None) -> bool:
+        if any(body.startswith(chain) for chain in _CHAIN):
+            traceback.lines.append(body)
+            traceback.message_lines = 0
+            return True
+        traceback.message_lines += 1
+        if traceback.message_lines > MAX_MESSAGE_LINES or _NOT_MESSAGE.match(body) or line.time is not None:
+            self._close(key)
+            return False
+        if self._looks_like_output(traceback, line):
+            self._close(key)
+            return False
+        traceback.lines.append(body)
+        traceback.matches += [(match, line) for match in match_line(body) if not SOFTENED.search(body)]
+        return True
+
+    def _looks_like_output(self, traceback: Traceback, line: Line) -> bool:
+        """Return whether a line after an exception is known output of the program, such as a step and its loss."""
+        shape = line.text.encode().translate(None, b"0123456789")
+        last = traceback.lines[-1].encode().translate(None, b"0123456789")
+        repeats = line.body.encode().translate(None, b"0123456789") == last and line.body != traceback.lines[-1]
+        if repeats and not line.body.startswith((" ", "\t")):
+            return True
+        return shape in self._memory.counting or bool(SUCCESS.search(line.body))
+
+    def _close(self, key: int | None) -> None:
+        """Turn a traceback into an event of the rule that fits its exceptions best."""
+        traceback = self._unfinished.pop(key)
+        if traceback.state == "ignored":
+            return
+        if not traceback.exceptions:
+            if traceback.frames and self._before:
+                self._add(Match(rule_named("cut-traceback"), {}), self._before, traceback)
+            return
+        best, line = _primary(traceback)
+        traceback.keep_frames_of(line)
+        called_by = traceback.frames[-1] if traceback.frames else ("", 0, "")
+        if best.rule.class_ == "connection-lost" and any(_LOADER in frame[0] for frame in traceback.frames):
+            best = Match(rule_named("dataloader-worker"), {})
+        elif best.rule.class_ == "corrupt-file" and called_by[0].endswith("multiprocessing/spawn.py"):
+            best = Match(rule_named("spawn-parent"), {})
+        elif (found := _WRONG_ARGUMENTS.match(line.body)) and "-packages/" in called_by[0]:
+            best = Match(rule_named("library-arguments"), {"detail": found["what"]})
+        self._add(best, line, traceback)
+
+
+def _primary(traceback: Traceback) -> tuple[Match, Line]:
+    """Return the match that says most about a chain of exceptions: a direct statement of a cause, else the last one."""
+    causes = [pair for pair in traceback.matches if pair[0].rule.kind in {"cause", "soft"}]
+    direct = [pair for pair in causes if pair[0].rule.weight >= 60]
+    if direct:
+        return max(direct, key=lambda pair: pair[0].rule.weight)
+    text, line = traceback.exceptions[-1]
+    last = [pair for pair in traceback.matches if pair[1] is line]
+    specific = [pair for pair in last if pair[0].rule.name != "python-exception"]
+    victims = [pair for pair in traceback.matches if pair[0].rule.kind == "consequence" and pair[0].rule.weight > 5]
+    if traceback.is_nested:
+        victims = []
+    return (
+        specific or victims or last or causes or [(Match(rule_named("python-exception"), {"exception": text}), line)]
+    )[0]
