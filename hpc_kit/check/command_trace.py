@@ -20,6 +20,7 @@ from hpc_kit.check.bash_syntax import (
     Word,
     as_assignment,
     parse,
+    program_of,
     simple_commands,
 )
 from hpc_kit.check.expansion import (
@@ -31,7 +32,7 @@ from hpc_kit.check.expansion import (
     join_texts,
 )
 
-_DECLARING = {"export", "declare", "typeset", "local", "readonly"}
+DECLARING = {"export", "declare", "typeset", "local", "readonly"}
 _READING = {"read", "mapfile", "readarray", "getopts"}
 _MAX_NESTING = 8
 _MOST_CALLS = 20
@@ -50,6 +51,11 @@ class BlockPosition(NamedTuple):
     role: str
     parent: BlockPosition | None
     compound: CompoundCommand | None
+
+    @property
+    def kind(self) -> str:
+        """The kind of the compound command around the block; empty at the top of the script."""
+        return self.compound.kind if self.compound is not None else ""
 
     def outward(self) -> Iterator[BlockPosition]:
         """Yield this position and those around it, up to the statement of the script itself."""
@@ -95,11 +101,36 @@ class TracedCommand(NamedTuple):
         """The compound commands around the command, the innermost first."""
         return [place.compound for place in self.position.outward() if place.compound is not None]
 
+    def around(self, *kinds: str) -> CompoundCommand | None:
+        """Return the innermost compound command of one of these kinds around the command."""
+        return next((compound for compound in self.compounds if compound.kind in kinds), None)
+
+    def in_condition(self, *kinds: str) -> bool:
+        """Tell whether the command is in the condition of a compound command, of one of these kinds if given."""
+        return any(
+            place.role == "condition" and (not kinds or place.kind in kinds) for place in self.position.outward()
+        )
+
     @property
     def is_conditional(self) -> bool:
         """True if the command is behind a `&&` or `||`, or in a branch."""
-        branches = any(compound.kind in {"if", "case"} for compound in self.compounds)
-        return branches or any(place.chain_index > 0 for place in self.position.outward())
+        return any(place.chain_index > 0 or place.kind in {"if", "case"} for place in self.position.outward())
+
+    @property
+    def written_assignments(self) -> list[Assignment]:
+        """The assignments of the command as they are written, also those of `export NAME=value`."""
+        declared = self.syntax.words[1:] if self.name in DECLARING else ()
+        return [*self.syntax.assignments, *filter(None, map(as_assignment, declared))]
+
+    @property
+    def trap_code(self) -> str:
+        """The code of a `trap`; empty for any other command."""
+        return self.texts[1] if self.name == "trap" and len(self.words) > 2 else ""
+
+    @property
+    def trap_signals(self) -> set[str]:
+        """The signals of a `trap`, without SIG."""
+        return {text.upper().removeprefix("SIG") for text in self.texts[2:]} if self.trap_code else set()
 
     @property
     def in_background(self) -> bool:
@@ -131,7 +162,7 @@ class TracedAssignment(NamedTuple):
             here.compound is there.compound and here.block is not there.block
             for here in self.position.outward()
             for there in other.position.outward()
-            if here.compound is not None and here.compound.kind in {"if", "case"}
+            if here.kind in {"if", "case"}
         )
 
 
@@ -265,7 +296,7 @@ class CommandTrace:
     def _builtins(self) -> dict[str, Callable[[TracedCommand], None]]:
         """Return the commands that change the shell itself."""
         return {
-            **dict.fromkeys(_DECLARING, self._declare),
+            **dict.fromkeys(DECLARING, self._declare),
             **dict.fromkeys(_READING, self._read),
             "unset": self._unset,
             "set": self._set,
@@ -278,9 +309,9 @@ class CommandTrace:
             self.variables.values.pop(word.text, None)
 
     def _shift(self, step: TracedCommand) -> None:
-        count = int(step.texts[1]) if len(step.words) > 1 and step.texts[1].isdigit() else 1
+        count = step.words[1].number if len(step.words) > 1 else 1
         if self.variables.positional is not None:
-            self.variables.positional = self.variables.positional[count:]
+            self.variables.positional = self.variables.positional[1 if count is None else count :]
 
     def _eval(self, step: TracedCommand) -> None:
         if not any(word.is_unknown for word in step.words):
@@ -331,7 +362,7 @@ class CommandTrace:
         word = Word(command.document, "", command.line, command.column)
         body = expand_value(word, self.variables)
         name = expand_value(command.output, self.variables).text if command.output is not None else None
-        if name is not None and command.words and command.words[0].plain == "cat":
+        if name is not None and program_of(command) == "cat":
             self.files[str(PurePath(name))] = body
         return body
 
@@ -397,7 +428,7 @@ def _runs_arguments(command: SimpleCommand) -> bool:
 
 def _local_names(function: CompoundCommand) -> set[str]:
     """Return the variables that end with a function."""
-    local = [each for each in _commands_of(function) if each.words and each.words[0].plain in {"local", "declare"}]
+    local = [each for each in _commands_of(function) if program_of(each) in {"local", "declare"}]
     return {word.raw.partition("=")[0] for each in local for word in each.words[1:]}
 
 
