@@ -248,7 +248,7 @@ class BatchScript:
         sizes = variables_at(self._size_variables(), 1)
         trace = CommandTrace(
             ShellVariables(sizes, exported=sizes),
-            errexit=bool(re.match(r"#!\S+\s+-\w*e", self.lines[0])),
+            options=flags[1] if (flags := re.match(r"#!\S+\s+-(\w+)", self.lines[0])) else "",
             nested=lambda trace, step: collect_launch_lines(trace, step, launches),
             calls=calls,
         )

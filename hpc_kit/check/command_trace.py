@@ -34,6 +34,8 @@ from hpc_kit.check.expansion import (
 
 DECLARING = {"export", "declare", "typeset", "local", "readonly"}
 _READING = {"read", "mapfile", "readarray", "getopts"}
+_SWITCHES = {"e": "errexit", "a": "allexport", "u": "nounset"}
+"""Options of `set` by their letter."""
 _MAX_NESTING = 8
 _MOST_CALLS = 20
 """Calls of one function that are traced. Functions that call each other would take for ever."""
@@ -66,15 +68,28 @@ class BlockPosition(NamedTuple):
 
 
 class TracedCommand(NamedTuple):
-    """One command with expanded words. `stdin` is its here-document."""
+    """One command with expanded words.
+
+    `options` are the options of the shell that are on (`errexit`), with the line of their `set`. `stdin` is the
+    here-document.
+    """
 
     syntax: SimpleCommand
     words: tuple[ExpandedText, ...]
     position: BlockPosition
-    errexit: bool
-    pipefail: bool
+    options: Mapping[str, int]
     in_task: bool
     stdin: ExpandedText | None = None
+
+    @property
+    def errexit(self) -> bool:
+        """True if the shell ends when the command fails."""
+        return "errexit" in self.options
+
+    @property
+    def pipefail(self) -> bool:
+        """True if a pipe fails when one of its commands fails."""
+        return "pipefail" in self.options
 
     @property
     def name(self) -> str:
@@ -181,7 +196,7 @@ class CommandTrace:
 
     Args:
         environment: Variables at the beginning.
-        errexit: Whether the shell was started with -e.
+        options: Letters of the options with which the shell was started.
         nested: Called with each command, to trace shell code that its words start (`bash -c`).
         calls: The calls of each function, from an earlier trace. A function without a call is traced at its definition.
     """
@@ -190,16 +205,14 @@ class CommandTrace:
         self,
         environment: ShellVariables,
         *,
-        errexit: bool = False,
+        options: str = "",
         nested: Callable[[CommandTrace, TracedCommand], None] | None = None,
         calls: Mapping[str, FunctionCalls] | None = None,
     ) -> None:
         self.variables = environment
         self.commands: list[TracedCommand] = []
         self.assignments: list[TracedAssignment] = []
-        self.errexit = errexit
-        self.pipefail = False
-        self.allexport = False
+        self.options = {name: 1 for letter, name in _SWITCHES.items() if letter in options}
         self.files: dict[str, ExpandedText] = {}
         self.depth = 0
         self.calls: dict[str, FunctionCalls] = {}
@@ -237,15 +250,15 @@ class CommandTrace:
         block = parse(text.text, text.pieces).block
         callback, self._nested = self._nested, nested or self._nested
         outer, self.variables = self.variables, environment
-        options = self.errexit, self.pipefail
+        options = self.options
         if environment is not outer:
-            self.errexit = self.pipefail = False
+            self.options = {}
         self.depth += 1
         self.block(block, "code", place)
         self.depth -= 1
         self.variables, self._nested = outer, callback
         if environment is not outer:
-            self.errexit, self.pipefail = options
+            self.options = options
 
     def _command(self, command: Command, place: BlockPosition) -> None:
         if isinstance(command, SimpleCommand):
@@ -263,10 +276,10 @@ class CommandTrace:
         self.variables = outer.copy()
         if command.kind in {"for", "select"}:
             self.variables.set(command.name, None)
-        first, options = len(self.assignments), (self.errexit, self.pipefail)
+        first, options = len(self.assignments), self.options
         for role, block in command.bodies:
             self.block(block, role, place, command)
-        self.errexit, self.pipefail = options
+        self.options = options
         self.variables = outer
         if command.kind != "subshell":
             # Which of the branches runs, and how often, is not known.
@@ -277,11 +290,9 @@ class CommandTrace:
     def _simple(self, command: SimpleCommand, place: BlockPosition) -> None:
         environment = self.variables
         words = tuple(text for word in command.words for text in expand_word(word, environment))
-        step = TracedCommand(
-            command, words, place, self.errexit, self.pipefail, environment.task, self._document(command)
-        )
+        step = TracedCommand(command, words, place, self.options, environment.task, self._document(command))
         for assignment in command.assignments:
-            self._assign(assignment, place, exported=self.allexport or bool(words), keep=not words)
+            self._assign(assignment, place, exported="allexport" in self.options or bool(words), keep=not words)
         self.commands.append(step)
         if not words:
             return
@@ -405,17 +416,15 @@ class CommandTrace:
                 self.variables.exported.add(word.plain)
 
     def _set(self, step: TracedCommand) -> None:
-        switches = {"e": "errexit", "a": "allexport"}
-        words = iter(step.words[1:])
-        for word in words:
-            if word.text[:1] not in {"-", "+"} or word.text == "--":
+        words = iter(step.texts[1:])
+        for text in words:
+            if text[:1] not in {"-", "+"} or text == "--":
                 break
-            on = word.text.startswith("-")
-            names = [switches[letter] for letter in word.text[1:] if letter in switches]
-            if word.text.endswith("o") and (name := next(words, None)) is not None:
-                names.append(name.text)
-            for option in {"errexit", "pipefail", "allexport"}.intersection(names):
-                setattr(self, option, on)
+            names = {_SWITCHES[letter] for letter in text[1:] if letter in _SWITCHES}
+            if text.endswith("o"):
+                names.add(next(words, ""))
+            kept = {name: line for name, line in self.options.items() if name not in names}
+            self.options = kept | (dict.fromkeys(names, step.line) if text.startswith("-") else {})
 
 
 def _commands_of(function: CompoundCommand) -> list[SimpleCommand]:

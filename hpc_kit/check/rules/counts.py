@@ -212,9 +212,9 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
     known = {size.ntasks, (size.nodes or 0) * (size.gpus_per_node or 0)}
     argument = launch.argument("world-size") if launch.program.kind == "python" else None
     world = argument.number if argument is not None else None
-    if argument is not None and world is not None and "multiprocessing" not in " ".join(launch.command.texts):
-        if world not in {*known, size.nodes}:
-            yield Problem(argument, f"world size {world}, {effect}", "write $SLURM_NTASKS", lines, certain=False)
+    spawns = "multiprocessing" in " ".join(launch.command.texts)
+    if argument is not None and world is not None and world not in {*known, size.nodes} and not spawns:
+        yield Problem(argument, f"world size {world}, {effect}", "write $SLURM_NTASKS", lines, certain=False)
     for each in script.assignments_of("WORLD_SIZE"):
         world = each.value.number
         # Each task is a training of its own.

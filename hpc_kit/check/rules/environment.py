@@ -422,21 +422,13 @@ def conda_with_nounset(script: BatchScript) -> Iterator[Problem]:
     Fix: `set +u` before the activation, and `set -u` after it.
     Documented: bash(1), set -u; conda/conda issue 8186 is one of many.
     """
-    nounset: int | None = None
-    for command in script.commands:
-        texts = command.texts
-        if command.in_task:
-            continue
-        if command.name == "set" and len(texts) > 1:
-            if re.match(r"-[A-Za-z]*u", texts[1]) or "-o nounset" in " ".join(texts):
-                nounset = command.line
-            elif re.match(r"\+[A-Za-z]*u", texts[1]) or texts[1:3] == ["+o", "nounset"]:
-                nounset = None
+    for step in script.batch_commands:
+        texts = step.texts
         activates = texts[:2] in (["conda", "activate"], ["mamba", "activate"], ["source", "activate"])
-        file = command.name in {"source", "."} and len(texts) > 1 and _SYSTEM_FILE.match(texts[1])
-        if (activates or file) and nounset is not None:
+        file = step.name in {"source", "."} and len(texts) > 1 and _SYSTEM_FILE.match(texts[1])
+        if (activates or file) and "nounset" in step.options:
             what = f"{' '.join(texts[:2])} under set -u: it may read an unset variable"
-            yield Problem(command, what, "write set +u before it, and set -u after it", (nounset,))
+            yield Problem(step, what, "write set +u before it, and set -u after it", (step.options["nounset"],))
             return
 
 
@@ -543,7 +535,7 @@ def _removals(script: BatchScript, launch: LaunchLine, words: list[str]) -> Iter
         whole = re.fullmatch(r"\$\{?(\w+)\}?/\*?", text)
         # Slurm and its prologs set the variables of node-local folders.
         known = whole and (whole[1] in script.assigned or whole[1].startswith("SLURM_") or OWN_DISK.match(text))
-        if whole and not known and not re.search(r"set\s+-\w*u|nounset", script.code):
+        if whole and not known and "nounset" not in launch.command.options:
             what = f"if ${whole[1]} is empty, this removes /*: the script does not set it"
             yield Problem(launch.program, what, f"write ${{{whole[1]}:?}}, which stops the script then")
 
