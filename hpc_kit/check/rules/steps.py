@@ -8,7 +8,6 @@ from itertools import pairwise
 
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
-from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.programs import PYTHON, SHELL_BUILTINS
 from hpc_kit.check.rules.finding import Problem, rule
@@ -43,7 +42,7 @@ def not_a_program(script: BatchScript) -> Iterator[Problem]:
 
 
 def _fault_of_program(script: BatchScript, stage: LaunchStage) -> tuple[str, str] | None:
-    first, rest = stage.words[0].text, [word.text for word in stage.words[1:]]
+    first, *rest = stage.texts
     code = f"write bash -c '{first} ...' in single quotes"
     if (first in SHELL_BUILTINS and first not in _PROGRAMS_TOO) or (first, *rest[:1]) == ("conda", "activate"):
         return f"{first}, a builtin or function of the shell", code
@@ -142,22 +141,17 @@ def smaller_step(script: BatchScript) -> Iterator[Problem]:
     Fix: remove -n from srun, or request fewer tasks for the job.
     Documented: srun(1), --ntasks.
     """
-    training = script.training
-    launch = training[0] if len(training) == 1 else None
+    launch = script.only_training
     srun = launch.stage("srun") if launch is not None else None
     if launch is None or srun is None or srun.error or launch.agent or launch.command.in_background:
         return
     job, step = script.size, script.size_of(launch)
-    count = srun.option("ntasks", "ntasks-per-node")
-    if (
-        not job.is_stated
-        or count is None
-        or job.ntasks is None
-        or step.ntasks is None
-        or job.nodes not in {None, step.nodes}
-    ):
+    count, cpus = srun.option("ntasks", "ntasks-per-node"), srun.option("cpus-per-task")
+    if count is None or not job.is_stated or job.ntasks is None or step.ntasks is None:
         return
-    threads = parse_count(srun.options["cpus-per-task"].text if "cpus-per-task" in srun.options else None) or 1
+    if job.nodes not in {None, step.nodes}:
+        return
+    threads = (cpus.number if cpus is not None else None) or 1
     if step.ntasks * threads < job.ntasks * (job.cpus_per_task or 1) and step.ntasks < job.ntasks:
         what = f"the step has {step.ntasks} of the {job.ntasks} tasks of the job: the rest is idle"
         if launch.in_loop:
@@ -194,8 +188,8 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
         program, size = launch.program, script.size_of(launch)
         if launch.multiplier is None or not size.has_several_tasks or not size.is_stated:
             continue
-        module = program.options.get("module") if program.kind == "python" else None
-        words = [program.name, *(word.text for word in program.words[1:])]
+        module = program.option("module")
+        words = [program.name, *program.texts[1:]]
         if module is not None:
             words = [module.text, *words[words.index(module.text) + 1 :]]
         count = size.ntasks or "several"
@@ -211,9 +205,8 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
 _MONITORS = frozenset({"dstat", "htop", "iostat", "nvtop", "top", "vmstat", "watch"})
 
 
-def runs_forever(words: tuple[ExpandedText, ...] | list[ExpandedText]) -> bool:
+def runs_forever(texts: list[str]) -> bool:
     """Tell whether a command runs until it is ended: a monitor, a server, `tail -f`, `sleep infinity`."""
-    texts = [word.text for word in words]
     name, rest = texts[0].rpartition("/")[2], texts[1:]
     if PYTHON.match(name) and rest[:1] == ["-m"] and len(rest) > 1:
         return bool(_SERVER_MODULES.match(rest[1]))
@@ -251,9 +244,7 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
         return
     running: list[LaunchLine] = []
     by_command = {id(launch.command): launch for launch in script.launch_lines}
-    for step in script.commands:
-        if step.in_task:
-            continue
+    for step in script.batch_commands:
         if step.name == "wait":
             running = []
         launch = by_command.get(id(step))
@@ -278,7 +269,7 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
 def _never_ends(launch: LaunchLine) -> bool:
     shell = launch.stage("shell")
     endless = shell is not None and shell.code is not None and _ENDLESS_LOOP.search(shell.code.text.text)
-    return bool(endless) or runs_forever(launch.program.words)
+    return bool(endless) or runs_forever(launch.program.texts)
 
 
 _ENDLESS_LOOP = re.compile(r"\bwhile\s+(true|:|sleep\s|\[ 1 \])|\bfor\s*\(\(\s*;\s*;\s*\)\)")
@@ -300,5 +291,4 @@ def _compete(script: BatchScript, first: LaunchLine, second: LaunchLine, nodes: 
 def _waits_inside(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether the loop around a command waits in its body."""
     loops = {id(compound) for compound in step.compounds}
-    waits = [other for other in script.commands if other.name == "wait"]
-    return any(id(compound) in loops for wait in waits for compound in wait.compounds)
+    return any(id(each) in loops for other in script.commands if other.name == "wait" for each in other.compounds)
