@@ -145,7 +145,7 @@ class TracedCommand(NamedTuple):
     @property
     def trap_signals(self) -> set[str]:
         """The signals of a `trap`, without SIG."""
-        return {text.upper().removeprefix("SIG") for text in self.texts[2:]} if self.trap_code else set()
+        return {text.upper().removeprefix("SIG") for text in self.texts[2:]} if self.name == "trap" else set()
 
     @property
     def in_background(self) -> bool:

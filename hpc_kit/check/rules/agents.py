@@ -90,7 +90,7 @@ def _accepted_nodes(agent: LaunchStage) -> tuple[int, int] | None:
     if text is None:
         alone = agent.kind == "accelerate" and "config-file" not in agent.options and "num-processes" in agent.options
         return (1, 1) if agent.kind == "torchrun" or alone else None
-    match = re.fullmatch(r"(\d+)(?::(\d+))?", text.text)
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text.text)
     return None if match is None else (int(match[1]), int(match[2] or match[1]))
 
 
@@ -101,7 +101,7 @@ _Fault = tuple[str, str, int | None]
 def _fixed_count_in_range(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> _Fault | None:
     """Find a fixed number of nodes in a job that may get any number of a range."""
     nodes, accepted, srun = script.directive("nodes"), _accepted_nodes(agent), launch.stage("srun")
-    match = re.fullmatch(r"(\d+)-(\d+)", nodes.value) if nodes else None
+    match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", nodes.value) if nodes else None
     if nodes is None or match is None or accepted is None or srun is None or "nodes" in srun.options:
         return None
     least, most = int(match[1]), int(match[2])
