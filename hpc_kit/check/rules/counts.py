@@ -200,7 +200,7 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
     Fix: `export WORLD_SIZE=$SLURM_NTASKS`.
     Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
     """
-    launch, lines = script.only_training, (script.line_of_tasks,)
+    launch = script.only_training
     if launch is not None and launch.agent is not None:
         yield from _world_of_composer(script, launch, launch.agent)
     if launch is None or launch.agent is not None or launch.multiplier is None or launch.in_loop:
@@ -208,12 +208,12 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
     size = script.size_of(launch)
     if size.ntasks is None or not size.is_stated:
         return
-    effect, lines = f"but {launch.multiplier.name} starts {size.ntasks} processes", (*lines, launch.line)
+    lines, effect = (script.line_of_tasks, launch.line), f"but {launch.multiplier.name} starts {size.ntasks} processes"
     known = {size.ntasks, (size.nodes or 0) * (size.gpus_per_node or 0)}
     argument = launch.argument("world-size") if launch.program.kind == "python" else None
     world = argument.number if argument is not None else None
-    spawns = "multiprocessing" in " ".join(launch.command.texts)
-    if argument is not None and world is not None and world not in {*known, size.nodes} and not spawns:
+    forks = "multiprocessing" in " ".join(launch.command.texts)
+    if argument is not None and world is not None and world not in {*known, size.nodes} and not forks:
         yield Problem(argument, f"world size {world}, {effect}", "write $SLURM_NTASKS", lines, certain=False)
     for each in script.assignments_of("WORLD_SIZE"):
         world = each.value.number
@@ -221,7 +221,7 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
         if world is None or (world == 1 and each.in_task):
             continue
         # The program may start the processes of its node, and be given all GPUs of it without asking.
-        spawns = size.gpus_per_node is None and size.tasks_per_node == 1 and world and world % size.ntasks == 0
+        spawns = size.gpus_per_node is None and size.tasks_per_node == 1 and world > 0 == world % size.ntasks
         if world not in known and not spawns:
             remedy = "write export WORLD_SIZE=$SLURM_NTASKS"
             yield Problem(each, f"WORLD_SIZE={world}, {effect}", remedy, lines, certain=not each.value.has_default)

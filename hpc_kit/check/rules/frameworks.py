@@ -107,8 +107,8 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
 
 
 _LOOP = re.compile(
-    r"\bfor\s*\(\(\s*(?P<name>\w+)\s*=\s*(?P<first>\d+)\s*;\s*\w+\s*(?P<than><=?)\s*(?P<last>[^;]+);"
-    r"|\bfor\s+\w+\s+in\s+\$\(\s*seq\s+(?P<from>\d+)\s+(?P<to>[^;]+)\)\s*(;|\Z)"
+    r"\bfor\s*\(\(\s*\w+\s*=\s*(?P<first>\d{1,6})\s*;\s*\w+\s*(?P<than><=?)\s*(?P<last>[^;]+);"
+    r"|\bfor\s+\w+\s+in\s+\$\(\s*seq\s+(?P<from>\d{1,6})\s+(?P<to>[^;]+)\)\s*(;|\Z)"
 )
 _NODES = re.compile(r"\$?\{?\b(SLURM_(JOB_NUM_NODES|NNODES))\b\}?|\$\{#\w+\[[@*]\]\}")
 

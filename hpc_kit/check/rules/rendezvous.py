@@ -548,7 +548,11 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
             what = "LOCAL_RANK is the number of a GPU for most programs, but each task sees one GPU, number 0"
             remedy = "let each task see all GPUs (--gpus-per-node), or let the program reduce the local rank"
             yield Problem(local, what, remedy, lines, certain=False)
-        if text is None or text.has_default or (match := re.fullmatch(r"(?:cuda:)?(\d{1,6}(?:,\d{1,6})*)", text.text)) is None:
+        if (
+            text is None
+            or text.has_default
+            or (match := re.fullmatch(r"(?:cuda:)?(\d{1,6}(?:,\d{1,6})*)", text.text)) is None
+        ):
             continue
         numbers = [int(each) for each in match[1].split(",")]
         counted = launch.argument("gpus", "devices") is not None and len(numbers) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
@@ -242,28 +243,49 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
     job = script.size
     if script.is_heterogeneous or job.nodes is None:
         return
-    running: list[LaunchLine] = []
+    running: dict[_Claim, LaunchLine] = {}
     by_command = {id(launch.command): launch for launch in script.launch_lines}
     for step in script.batch_commands:
         if step.name == "wait":
-            running = []
+            running = {}
         launch = by_command.get(id(step))
         srun = launch.stage("srun") if launch is not None else None
         if launch is None or srun is None or launch.stages[0] is not srun or srun.error or srun.may_hide_options:
             continue
-        blocker = next((other for other in running if _compete(script, other, launch, job.nodes)), None)
-        forever = _never_ends(launch)
-        if blocker is not None and (launch.is_training or forever):
+        forever, claim = _never_ends(launch), _claim_of(srun, script.size_of(launch).nodes or job.nodes)
+        if claim is None or not (launch.is_training or forever):
+            continue
+        blocker = next((other for held, other in running.items() if held.excludes(claim, job.nodes)), None)
+        if blocker is not None:
             endless = _never_ends(blocker)
             effect = "never ends, so that this step never starts" if endless else "has all resources of the node"
             what = f"the step in line {blocker.line} {effect}" + ("" if endless else ": this one waits for it")
             remedy = "write srun --overlap for a monitor, or srun --exact with CPUs, GPUs and memory for each step"
             yield Problem(srun, what, remedy, (blocker.line,), certain=endless)
-        if step.in_background and (launch.is_training or forever):
-            if launch.in_loop and not _waits_inside(script, step) and _compete(script, launch, launch, job.nodes):
+        if step.in_background:
+            if launch.in_loop and not _waits_inside(script, step) and claim.excludes(claim, job.nodes):
                 what = "the steps of this loop have all resources of the node: they run one after another"
                 yield Problem(srun, what, "write srun --exact with the CPUs, GPUs and memory of one step")
-            running.append(launch)
+            running.setdefault(claim, launch)
+
+
+class _Claim(NamedTuple):
+    """The nodes of a step. `exact`: it takes only the resources that its line gives."""
+
+    nodes: int
+    exact: bool
+
+    def excludes(self, other: _Claim, nodes: int) -> bool:
+        """Tell whether two steps cannot run at the same time in a job of so many nodes."""
+        return self.nodes + other.nodes > nodes and not (self.exact and other.exact)
+
+
+def _claim_of(srun: LaunchStage, nodes: int) -> _Claim | None:
+    """Return the resources of a step; None if it shares them, or says where it runs."""
+    if srun.options.keys() & {"overlap", "nodelist", "relative", "exclude", "nodefile", "het-group"}:
+        return None
+    # -c implies --exact.
+    return _Claim(nodes, bool(srun.options.keys() & {"exact", "exclusive", "cpus-per-task"}))
 
 
 def _never_ends(launch: LaunchLine) -> bool:
@@ -273,19 +295,6 @@ def _never_ends(launch: LaunchLine) -> bool:
 
 
 _ENDLESS_LOOP = re.compile(r"\bwhile\s+(true|:|sleep\s|\[ 1 \])|\bfor\s*\(\(\s*;\s*;\s*\)\)")
-
-
-def _compete(script: BatchScript, first: LaunchLine, second: LaunchLine, nodes: int) -> bool:
-    """Tell whether two steps cannot run at the same time."""
-    sruns = [launch.stage("srun") for launch in (first, second)]
-    options = [srun.options.keys() for srun in sruns if srun is not None]
-    if any(each & {"overlap", "nodelist", "relative", "exclude", "nodefile", "het-group"} for each in options):
-        return False
-    # -c implies --exact.
-    if all(each & {"exact", "exclusive", "cpus-per-task"} for each in options):
-        return False
-    sizes = [script.size_of(launch).nodes or nodes for launch in (first, second)]
-    return sum(sizes) > nodes
 
 
 def _waits_inside(script: BatchScript, step: TracedCommand) -> bool:
