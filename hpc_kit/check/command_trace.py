@@ -34,7 +34,7 @@ from hpc_kit.check.expansion import (
 
 DECLARING = {"export", "declare", "typeset", "local", "readonly"}
 _READING = {"read", "mapfile", "readarray", "getopts"}
-_SWITCHES = {"e": "errexit", "a": "allexport", "u": "nounset"}
+_SWITCHES = {"e": "errexit", "a": "allexport", "u": "nounset", "x": "xtrace"}
 """Options of `set` by their letter."""
 _MAX_NESTING = 8
 _MOST_CALLS = 20
@@ -58,6 +58,11 @@ class BlockPosition(NamedTuple):
     def kind(self) -> str:
         """The kind of the compound command around the block; empty at the top of the script."""
         return self.compound.kind if self.compound is not None else ""
+
+    @property
+    def is_conditional(self) -> bool:
+        """True if the position is behind a `&&` or `||`, or in a branch."""
+        return any(place.chain_index > 0 or place.kind in {"if", "case"} for place in self.outward())
 
     def outward(self) -> Iterator[BlockPosition]:
         """Yield this position and those around it, up to the statement of the script itself."""
@@ -129,7 +134,7 @@ class TracedCommand(NamedTuple):
     @property
     def is_conditional(self) -> bool:
         """True if the command is behind a `&&` or `||`, or in a branch."""
-        return any(place.chain_index > 0 or place.kind in {"if", "case"} for place in self.position.outward())
+        return self.position.is_conditional
 
     @property
     def written_assignments(self) -> list[Assignment]:
@@ -168,6 +173,11 @@ class TracedAssignment(NamedTuple):
     column: int
     number: int
     position: BlockPosition | None = None
+
+    @property
+    def is_conditional(self) -> bool:
+        """True if the assignment is behind a `&&` or `||`, or in a branch."""
+        return self.position is not None and self.position.is_conditional
 
     def is_alternative_to(self, other: TracedAssignment) -> bool:
         """Tell whether both set the same variable in different branches, of which only one runs."""

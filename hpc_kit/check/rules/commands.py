@@ -70,6 +70,33 @@ def interactive_command(script: BatchScript) -> Iterator[Problem]:
             yield Problem(srun, "a batch job has no terminal for --pty", "remove --pty, or run it on the login node")
 
 
+_OPEN = re.compile(r"--[\w.]*\.token=\Z|--auth(-none)?=(none|1)\Z")
+
+
+@rule("KIT508", "warning")
+def open_server(script: BatchScript) -> Iterator[Problem]:
+    """A server for everybody who reaches the node.
+
+    A notebook server or an editor in the browser runs commands. Without a token or a password (`--ServerApp.token=''`,
+    `--auth none`) and with an address other than localhost, every user of the cluster can run commands as you, and read
+    your files.
+
+    Fix: remove the option. Jupyter then prints a random token into the log.
+    Documented: jupyter-server.readthedocs.io, "Security in the Jupyter Server"; coder.com/docs/code-server.
+    """
+    for launch in script.launch_lines:
+        address = launch.argument("ip", "bind-addr", "host", "www-address")
+        if address is None or re.match(r"localhost|127\.|::1", address.text):
+            continue
+        texts = " ".join(launch.program.texts).replace("--auth none", "--auth=none").split(" ")
+        password = launch.argument("password")
+        off = next((text for text in texts if _OPEN.match(text)), None)
+        if off is not None and (password is None or not password.text):
+            what = f"{off.strip('=')} is empty" if off.endswith("=") else off
+            what = f"{what}, and the server listens on {address.text}: everybody in the network can run commands as you"
+            yield Problem(launch.program, what, "remove the option, so that the server asks for its token")
+
+
 _STARTERS = re.compile(r"(srun|torchrun|mpirun|mpiexec|deepspeed|accelerate|python3?)\Z")
 
 

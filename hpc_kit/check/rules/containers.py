@@ -169,7 +169,10 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
             if not any(path == each or path.startswith(each + "/") for each in destinations):
                 what = f"the container does not see {path}"
                 option = "--container-mounts" if container.is_pyxis else "--bind" if home else "the mounts"
-                yield Problem(word, what, f"add the folder to {option}", (launch.line,))
+                given = [
+                    each.line for each in container.stage.words if each.text.startswith(("--container-m", "--bind"))
+                ]
+                yield Problem(word, what, f"add the folder to {option}", (launch.line, *given))
                 break
 
 

@@ -425,7 +425,9 @@ def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
         # vLLM, SGLang and Ray start the workers of the remaining GPUs themselves.
         if agent is None and (world == 1 or per_node < (size.gpus_per_node or 2)):
             continue
-        place, lines = next(iter(texts.values())), (script.line_of("nodes", "ntasks-per-node"), launch.line)
+        place = next(iter(texts.values()))
+        lines = (script.line_of("nodes"), script.line_of("ntasks-per-node"), launch.line)
+        lines += tuple(text.line for text in texts.values())
         if product == 0 or world % product:
             shown = " x ".join(f"{axis} {count}" for axis, count in known.items())
             what = f"{shown} = {product} does not divide the {world} ranks"
@@ -561,7 +563,11 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 def _threads_of_one_cpu(script: BatchScript) -> Iterator[Problem]:
     """Find many threads in a job whose tasks have one CPU each, because --cpus-per-task is missing."""
     option = script.directive("ntasks-per-node") or script.directive("ntasks")
-    whole = script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
+    # A mask names CPUs of a whole node.
+    masked = any(
+        re.search(r"--cpu[-_]bind\S*[= ]\S*(map|mask)_", " ".join(each.command.texts)) for each in script.training
+    )
+    whole = masked or script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
     if option is None or whole or not script.training or script.is_heterogeneous or (script.size.ntasks or 1) < 2:
         return
     for each in script.assignments_of("OMP_NUM_THREADS"):

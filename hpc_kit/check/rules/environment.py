@@ -16,7 +16,7 @@ from hpc_kit.check.programs import HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.rendezvous import has_comment, removal
 from hpc_kit.slurm.directives import LONG_DASHES, DirectiveOption
-from hpc_kit.spec.secrets import SHAPES, is_secret, secret_words
+from hpc_kit.spec.secrets import SHAPES, is_secret, is_secret_name, secret_words
 from hpc_kit.spec.shell_code import CONTAINERS
 
 _CONDA = frozenset({"conda", "mamba", "micromamba"})
@@ -429,7 +429,7 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
     CUDA_LAUNCH_BLOCKING=1 makes each kernel wait for the one before it. TORCH_DISTRIBUTED_DEBUG=DETAIL compares every
     collective between the ranks. NCCL_DEBUG=TRACE fills the log. Lightning's fast_dev_run ends after one batch. A
     debugger waits for input that a batch job does not have (an error). The rule ignores settings with a comment that
-    gives the reason, and jobs of at most an hour.
+    gives the reason, settings in a branch, and jobs of at most an hour.
 
     Fix: remove the line when the fault is found.
     Documented: pytorch.org/docs/stable/distributed.html, "Debugging torch.distributed applications".
@@ -438,7 +438,8 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
     remedy = "remove it after debugging"
     for each in script.assignments_of(*_SLOW_SETTINGS) if not brief else ():
         value, effect = _SLOW_SETTINGS[each.name]
-        if each.value.text.upper() == value and not (each.value.has_default or has_comment(script, each.line)):
+        chosen = each.value.has_default or each.is_conditional or has_comment(script, each.line)
+        if each.value.text.upper() == value and not chosen:
             what, edits = f"{each.name}={each.value.text} {effect}", removal(script, each)
             yield Problem(each.value, what, remedy, edits=edits)
     for launch in script.training:
@@ -531,11 +532,12 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
     """The script contains a secret.
 
     Slurm keeps a copy of every batch script. `scontrol write batch_script` and the accounting of many sites show it,
-    and the file often ends up in a repository. Every user of a node can read a secret on a command line (`ps`).
+    and the file often ends up in a repository. Every user of a node can read a secret on a command line (`ps`). With
+    `set -x`, bash prints each line with the values of its variables: the secret is in the log (a warning).
 
     Fix: export it in the shell that submits (sbatch passes the environment on). Or read it in the job from a file with
-    mode 0600: `export WANDB_API_KEY=$(<~/.wandb_key)`.
-    Documented: sbatch(1), --export; scontrol(1), "write batch_script".
+    mode 0600: `export WANDB_API_KEY=$(<~/.wandb_key)`, before `set -x`.
+    Documented: sbatch(1), --export; scontrol(1), "write batch_script"; bash(1), set -x.
     """
     for each in script.assignments:
         value = each.value.text
@@ -551,6 +553,19 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
     for launch in script.training if "exclusive" not in script.options else ():
         yield from _secrets_shown(launch)
     yield from _secrets_of_lines(script)
+    yield from _traced_secrets(script)
+
+
+def _traced_secrets(script: BatchScript) -> Iterator[Problem]:
+    """Find the first secret whose value `set -x` prints: where it is set, or where a command gets it."""
+    for step in [step for step in script.batch_commands if "xtrace" in step.options]:
+        names = [each.name for each in step.written_assignments if each.value.raw.strip("\"'")]
+        names += [part.text for part in step.syntax.parts if part.kind == "variable" and not part.detail]
+        name = next((name for name in names if is_secret_name(name)), None)
+        if name is not None:
+            what = f"set -x prints the value of {name} into the log"
+            yield Problem(step, what, "write set +x before it", (step.options["xtrace"],), certain=False)
+            return
 
 
 _SECRET_OPTION = re.compile(

@@ -463,6 +463,31 @@ def spaced_assignments(script: BatchScript) -> Iterator[Problem]:
             yield Problem(first, what, f"write {first.raw[1:]}", edits=(Edit(first.line, first.column, "$", ""),))
 
 
+@rule("KIT137")
+def redirected_test(script: BatchScript) -> Iterator[Problem]:
+    """A `>` or `<` in `[ ]` is a redirection.
+
+    `[ $N > 0 ]` compares nothing: it writes an empty file called 0, and is true for any text. `[ $N < 10 ]` reads a
+    file called 10, and fails without it.
+
+    Fix: `[ "$N" -gt 0 ]`, `[ "$N" -lt 10 ]`, or `(( N > 0 ))`.
+    Documented: bash(1), test and CONDITIONAL EXPRESSIONS.
+    """
+    for step in script.commands:
+        if step.name not in {"[", "test"} or step.syntax.words[0].line != step.syntax.words[-1].line:
+            continue
+        first, last = step.syntax.words[0], step.syntax.words[-1]
+        end = last.column if step.name == "[" else len(script.lines[step.line - 1])
+        written = script.lines[step.line - 1][first.column - 1 : end]
+        match = re.search(r"(?<=\s)([<>])\s*(\d+|\"?\$\{?\w+\}?\"?)(?=[\s;&|)]|\Z)", written)
+        if match is not None and not step.in_task:
+            option = "-gt" if match[1] == ">" else "-lt"
+            effect = f"writes the file {match[2]}" if match[1] == ">" else f"reads the file {match[2]}"
+            place = Origin(step.line, first.column + match.start())
+            edits = (Edit(place.line, place.column, match[1], option),)
+            yield Problem(place, f"{match[1]} compares nothing here: it {effect}", f"write {option}", edits=edits)
+
+
 def _is_variable(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether a name looks like a variable rather than a command: it is in capitals, or the script reads it."""
     if step.name in script.functions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Assignment, Origin
+from hpc_kit.check.bash_syntax import Assignment, Origin, program_of
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
 from hpc_kit.check.edits import Edit, delete_line
@@ -730,14 +730,16 @@ def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
 
 
 def is_for_one_rank(script: BatchScript, step: TracedCommand) -> bool:
-    """Tell whether a condition on the rank precedes the command, so that only one task draws."""
-    firsts = [
-        place.compound.line if place.compound is not None else place.statement.line
-        for place in step.position.outward()
-        if place.chain_index or place.kind in {"if", "case"}
-    ]
-    between = script.lines[min(firsts) - 1 : step.line] if firsts else []
-    return any(_RANK.search(line) for line in between)
+    """Tell whether a condition on the rank precedes the command, so that only one task runs it."""
+    conditions: set[int] = set()
+    for place in step.position.outward():
+        if place.compound is not None and place.kind in {"if", "case"}:
+            bodies = [block for role, block in place.compound.bodies if role != "condition" and block]
+            conditions |= {*range(place.compound.line, min((block[0].line for block in bodies), default=step.line) + 1)}
+        before = [command for pipeline in place.chain.pipelines[: place.chain_index] for command in pipeline.commands]
+        # `python train.py && sbatch next.sh` tests no rank.
+        conditions |= {each.line for each in before if program_of(each) in {None, "[", "test", "grep"}}
+    return any(_RANK.search(script.lines[number - 1]) for number in conditions)
 
 
 def _several(launch: LaunchLine) -> bool:

@@ -51,9 +51,10 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
         return
     if script.options.get("open-mode", "truncate").startswith("t"):
         what = "the log is overwritten when the job starts again"
-        last = max((each.line for each in script.directives.lines), default=1)
-        edits = (Edit(last + 1, 1, "", "#SBATCH --open-mode=append\n"),) if "open-mode" not in script.options else ()
-        yield Problem(place, what, "add #SBATCH --open-mode=append", (script.line_of("output"),), edits=edits)
+        last, mode = max((each.line for each in script.directives.lines), default=1), script.directive("open-mode")
+        edits = (Edit(last + 1, 1, "", "#SBATCH --open-mode=append\n"),) if mode is None else ()
+        remedy, lines = "write #SBATCH --open-mode=append", (place.line, script.line_of("output"))
+        yield Problem(mode or place, what, remedy, lines, edits=edits)
     for launch in script.training:
         for file in overwritten_files(launch):
             if not re.search(r"RESTART_COUNT|date|/dev/|\$\$", file.raw):
@@ -184,8 +185,27 @@ def _copies_files(script: BatchScript) -> bool:
     return any(_COPIES.search(step.trap_code or step.name) for step in script.commands if step.words[1:])
 
 
+def _copies_from(script: BatchScript, folder: str) -> bool:
+    """Tell whether a command, or a trap, may copy files out of a folder. `rsync -a data/ "$FOLDER/"` only fills it."""
+    for step in script.commands:
+        if step.name in {"cp", "mv", "rsync", "scp"} and "-t" not in step.texts:
+            sources = [text for text in step.texts[1:-1] if not text.startswith("-")]
+            if not all(text.startswith(("/", "$", "~")) and not text.startswith(folder) for text in sources):
+                return True
+            continue
+        # `tar -C FOLDER -xf FILE` fills it, too.
+        fills = step.name == "tar" and re.search(r"\A-*\w*x|\s-\w*x", " ".join(step.texts[1:]))
+        if step.words[1:] and not fills and _COPIES.search(step.trap_code or step.name):
+            return True
+    return False
+
+
 _REMOVES = re.compile(r"\brm\s+(?:-\w+\s+)*-\w*[rR]\w*\s+(?:-\w+\s+)*[\"']?([^\s;&|\"']+)")
-_SAVES = re.compile(r"ckpt|checkpoint|save|resume|load|output|out|model|weights|run", re.IGNORECASE)
+_SAVES = re.compile(
+    r"ckpt|checkpoint|save|resume|load|output|out|model|weights|run|results?|exp\w*[-_.]?(dir|path|folder|root)"
+    r"|(work|log|root|train)[-_]?(dir|path|folder)",
+    re.IGNORECASE,
+)
 _LOADS = re.compile(r"resume|load|restore", re.IGNORECASE)
 
 
@@ -200,7 +220,7 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
     Fix: delete the folder only after the training has succeeded, or only files that no job needs.
     Documented: sbatch(1), --requeue; bash(1), trap.
     """
-    place, copied = _requeues(script), _copies_files(script)
+    place = _requeues(script)
     handlers = {step.trap_code for step in script.commands} - {""}
     for step in script.batch_commands:
         before = bool(script.training) and step.line < script.training[0].line
@@ -213,8 +233,8 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
         if _finds_checkpoints(step):
             texts = step.texts[1:2]
         for target in texts:
-            ends = (step.trap_code or not before or in_handler) and not copied
             folder = script.resolve(target).rstrip("/*")
+            ends = (step.trap_code or not before or in_handler) and not _copies_from(script, folder)
             kept = _checkpoint_below(script, folder, _SAVES if place is not None or ends else _LOADS)
             if kept is not None:
                 what = f"this deletes {kept}: the result of the training, or the checkpoint of the next start"

@@ -50,7 +50,9 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
     for step in filter(sets_up, script.batch_commands):
         if (launch := _outside(script, step, training)) is not None:
             what = f"the parentheses end the effect of {step.name} {step.texts[1]}: line {launch.line} does not get it"
-            yield Problem(step, what, "remove the parentheses, or put the training inside", (launch.line,))
+            shell = step.around("subshell")
+            lines = (launch.line, shell.line if shell is not None else None)
+            yield Problem(step, what, "remove the parentheses, or put the training inside", lines)
             break
         if len(step.position.pipeline.commands) > 1 and training:
             what = f"the pipe ends the effect of {step.name} {step.texts[1]}: each part of a pipe runs in a subshell"

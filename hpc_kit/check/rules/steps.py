@@ -252,10 +252,10 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
         srun = launch.stage("srun") if launch is not None else None
         if launch is None or srun is None or launch.stages[0] is not srun or srun.error or srun.may_hide_options:
             continue
-        forever, claim = _never_ends(launch), _claim_of(srun, script.size_of(launch).nodes or job.nodes)
+        forever, claim = _never_ends(launch), _claim_of(script, launch, srun)
         if claim is None or not (launch.is_training or forever):
             continue
-        blocker = next((other for held, other in running.items() if held.excludes(claim, job.nodes)), None)
+        blocker = next((other for held, other in running.items() if held.excludes(claim, job)), None)
         if blocker is not None:
             endless = _never_ends(blocker)
             effect = "never ends, so that this step never starts" if endless else "has all resources of the node"
@@ -263,29 +263,44 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
             remedy = "write srun --overlap for a monitor, or srun --exact with CPUs, GPUs and memory for each step"
             yield Problem(srun, what, remedy, (blocker.line,), certain=endless)
         if step.in_background:
-            if launch.in_loop and not _waits_inside(script, step) and claim.excludes(claim, job.nodes):
+            if launch.in_loop and not _waits_inside(script, step) and claim.excludes(claim, job):
                 what = "the steps of this loop have all resources of the node: they run one after another"
                 yield Problem(srun, what, "write srun --exact with the CPUs, GPUs and memory of one step")
             running.setdefault(claim, launch)
 
 
 class _Claim(NamedTuple):
-    """The nodes of a step. `exact`: it takes only the resources that its line gives."""
+    """The nodes of a step. `exact`: it takes only these CPUs and GPUs of the job, rather than all of its nodes."""
 
     nodes: int
     exact: bool
+    cpus: int
+    gpus: int
 
-    def excludes(self, other: _Claim, nodes: int) -> bool:
-        """Tell whether two steps cannot run at the same time in a job of so many nodes."""
-        return self.nodes + other.nodes > nodes and not (self.exact and other.exact)
+    def excludes(self, other: _Claim, job: JobSize) -> bool:
+        """Tell whether two steps cannot run at the same time in the job."""
+        if not (self.exact and other.exact):
+            return self.nodes + other.nodes > (job.nodes or 0)
+        # Slurm allocates both threads of a core.
+        each = (job.cpus_per_task or 1) + (job.cpus_per_task or 1) % 2
+        cpus, gpus = (job.ntasks or 0) * each, (job.gpus_per_node or 0) * (job.nodes or 0)
+        return 0 < cpus < self.cpus + other.cpus or 0 < gpus < self.gpus + other.gpus
 
 
-def _claim_of(srun: LaunchStage, nodes: int) -> _Claim | None:
+def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Claim | None:
     """Return the resources of a step; None if it shares them, or says where it runs."""
     if srun.options.keys() & {"overlap", "nodelist", "relative", "exclude", "nodefile", "het-group"}:
         return None
+    options, size = {name: text.text for name, text in srun.options.items()}, script.size_of(launch)
+    gpus = read_gpu_counts(options)
+    given = gpus.per_node is not None or gpus.per_task or gpus.total
     # -c implies --exact.
-    return _Claim(nodes, bool(srun.options.keys() & {"exact", "exclusive", "cpus-per-task"}))
+    exact = bool(options.keys() & {"exact", "exclusive", "cpus-per-task"})
+    whole = script.counts_only_nodes or script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
+    ntasks = (size.ntasks or 1) if size.is_stated else 1
+    cpus = 0 if whole else ntasks * (parse_count(options.get("cpus-per-task")) or 1)
+    nodes = size.nodes or script.size.nodes or 1
+    return _Claim(nodes, exact, cpus, (gpus.in_job(nodes, size.ntasks) or 0) if given else 0)
 
 
 def _never_ends(launch: LaunchLine) -> bool:
@@ -298,6 +313,8 @@ _ENDLESS_LOOP = re.compile(r"\bwhile\s+(true|:|sleep\s|\[ 1 \])|\bfor\s*\(\(\s*;
 
 
 def _waits_inside(script: BatchScript, step: TracedCommand) -> bool:
-    """Tell whether the loop around a command waits in its body."""
+    """Tell whether the loop around a command waits in its body, itself or in a program that gets the process."""
     loops = {id(compound) for compound in step.compounds}
-    return any(id(each) in loops for other in script.commands if other.name == "wait" for each in other.compounds)
+    inside = [other for other in script.commands if any(id(compound) in loops for compound in other.compounds)]
+    gets = any(other.words and part.raw == "$!" for other in inside for part in other.syntax.parts)
+    return gets or any(other.name == "wait" for other in inside)
