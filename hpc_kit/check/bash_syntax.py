@@ -122,6 +122,11 @@ class CompoundCommand(NamedTuple):
 Command = SimpleCommand | CompoundCommand
 
 
+def program_of(command: Command) -> str | None:
+    """Return the program or builtin of a simple command, if its name is written without quotes and expansions."""
+    return command.words[0].plain if isinstance(command, SimpleCommand) and command.words else None
+
+
 class Pipeline(NamedTuple):
     """Commands joined by `|`."""
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import Assignment, SyntaxProblem, SyntaxTree, as_assignment, parse
+from hpc_kit.check.bash_syntax import Assignment, SyntaxProblem, SyntaxTree, parse
 from hpc_kit.check.command_trace import CommandTrace, FunctionCalls, TracedAssignment, TracedCommand, variables_at
 from hpc_kit.check.expansion import ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
@@ -142,6 +142,16 @@ class BatchScript:
         """The last value of each option; an empty string for an option without a value."""
         return {each.name: each.value for each in self.directive_options}
 
+    @property
+    def line_of_gpus(self) -> int | None:
+        """The line of the last option that requests GPUs."""
+        return self.line_of("gres", *GPU_COUNT_OPTIONS)
+
+    @property
+    def line_of_tasks(self) -> int | None:
+        """The line of the last option that gives the number of tasks or nodes."""
+        return self.line_of("ntasks", "ntasks-per-node", "nodes")
+
     def line_of(self, *names: str, launch: LaunchLine | None = None) -> int | None:
         """Return the line of the last of these options, for the components of a launch line if given."""
         parts = range(len(self.components)) if launch is None else self.components_of(launch)
@@ -238,7 +248,7 @@ class BatchScript:
         sizes = variables_at(self._size_variables(), 1)
         trace = CommandTrace(
             ShellVariables(sizes, exported=sizes),
-            errexit=bool(re.match(r"#!\S+\s+-\w*e", self.lines[0])),
+            options=flags[1] if (flags := re.match(r"#!\S+\s+-(\w+)", self.lines[0])) else "",
             nested=lambda trace, step: collect_launch_lines(trace, step, launches),
             calls=calls,
         )
@@ -258,6 +268,16 @@ class BatchScript:
     def commands(self) -> list[TracedCommand]:
         """Every command, in order, including those in the code of a `bash -c`."""
         return self._trace[0].commands
+
+    @cached_property
+    def batch_commands(self) -> list[TracedCommand]:
+        """The commands of the batch shell itself, in order."""
+        return [step for step in self.commands if not step.in_task]
+
+    def commands_of(self, launch: LaunchLine) -> list[TracedCommand]:
+        """Return the commands of the shell code that a launch line starts."""
+        inside = [step for step in self.commands if launch.command.position in step.position.outward()]
+        return [step for step in inside if step is not launch.command]
 
     @cached_property
     def functions(self) -> dict[str, list[TracedCommand]]:
@@ -281,6 +301,10 @@ class BatchScript:
         """Return the commands below a command."""
         return self.commands[self._numbers[id(step)] + 1 :]
 
+    def is_before(self, step: TracedCommand, other: TracedCommand) -> bool:
+        """Tell whether a command is above another one."""
+        return self._numbers[id(step)] < self._numbers[id(other)]
+
     @property
     def assignments(self) -> list[TracedAssignment]:
         """Every assignment to a variable, in order."""
@@ -289,17 +313,20 @@ class BatchScript:
     @cached_property
     def written_assignments(self) -> tuple[Assignment, ...]:
         """Every assignment as it is written, before any expansion."""
-        found: list[Assignment] = []
-        for step in self.commands:
-            found += step.syntax.assignments
-            if step.name in {"export", "declare", "local", "readonly", "typeset"}:
-                found += filter(None, map(as_assignment, step.syntax.words[1:]))
-        return tuple(found)
+        return tuple(each for step in self.commands for each in step.written_assignments)
+
+    def assignments_of(self, *names: str) -> list[TracedAssignment]:
+        """Return the assignments to some variables, in order."""
+        return [each for each in self.assignments if each.name in names]
 
     @cached_property
     def assigned(self) -> frozenset[str]:
         """The names of all variables that the script sets."""
         return frozenset(each.name for each in self.assignments)
+
+    def changes(self, name: str) -> bool:
+        """Tell whether the script sets or unsets a variable."""
+        return name in self.assigned or any(step.name == "unset" and name in step.texts for step in self.commands)
 
     def resolve(self, text: str) -> str:
         """Replace variables by their values, if the script sets them once."""
@@ -325,10 +352,27 @@ class BatchScript:
         """The launch lines that do the work of the job."""
         return [launch for launch in self.launch_lines if launch.is_training]
 
+    @property
+    def only_training(self) -> LaunchLine | None:
+        """The launch line that does the work of the job, if it is the only one."""
+        return self.training[0] if len(self.training) == 1 else None
+
+    @property
+    def agents(self) -> list[LaunchStage]:
+        """The agents that do the work of the job."""
+        return [launch.agent for launch in self.training if launch.agent is not None]
+
     @cached_property
     def code(self) -> str:
         """The text with empty lines instead of comments."""
-        return "\n".join("" if line.lstrip().startswith("#") else line for line in self.lines)
+        return "\n".join(line for _, line in self.code_lines)
+
+    @cached_property
+    def code_lines(self) -> list[tuple[int, str]]:
+        """The lines with their numbers; comments are empty."""
+        return [
+            (number, "" if line.lstrip().startswith("#") else line) for number, line in enumerate(self.lines, start=1)
+        ]
 
     def is_cut_short(self, launch: LaunchLine) -> bool:
         """Tell whether the next command is an option, so that the line was meant to continue."""
@@ -340,8 +384,7 @@ class BatchScript:
         usual = re.compile(r"(activate|conda\.sh|bashrc|bash_profile|profile|modules?\.sh|lmod.*|init/bash)\Z")
         return any(
             step.name in {".", "source"} and len(step.words) > 1 and not usual.search(step.words[1].text)
-            for step in self.commands
-            if not step.in_task
+            for step in self.batch_commands
         )
 
     @property

@@ -20,6 +20,7 @@ from hpc_kit.check.bash_syntax import (
     Word,
     as_assignment,
     parse,
+    program_of,
     simple_commands,
 )
 from hpc_kit.check.expansion import (
@@ -31,8 +32,10 @@ from hpc_kit.check.expansion import (
     join_texts,
 )
 
-_DECLARING = {"export", "declare", "typeset", "local", "readonly"}
+DECLARING = {"export", "declare", "typeset", "local", "readonly"}
 _READING = {"read", "mapfile", "readarray", "getopts"}
+_SWITCHES = {"e": "errexit", "a": "allexport", "u": "nounset", "x": "xtrace"}
+"""Options of `set` by their letter."""
 _MAX_NESTING = 8
 _MOST_CALLS = 20
 """Calls of one function that are traced. Functions that call each other would take for ever."""
@@ -51,6 +54,16 @@ class BlockPosition(NamedTuple):
     parent: BlockPosition | None
     compound: CompoundCommand | None
 
+    @property
+    def kind(self) -> str:
+        """The kind of the compound command around the block; empty at the top of the script."""
+        return self.compound.kind if self.compound is not None else ""
+
+    @property
+    def is_conditional(self) -> bool:
+        """True if the position is behind a `&&` or `||`, or in a branch."""
+        return any(place.chain_index > 0 or place.kind in {"if", "case"} for place in self.outward())
+
     def outward(self) -> Iterator[BlockPosition]:
         """Yield this position and those around it, up to the statement of the script itself."""
         place: BlockPosition | None = self
@@ -60,15 +73,28 @@ class BlockPosition(NamedTuple):
 
 
 class TracedCommand(NamedTuple):
-    """One command with expanded words. `stdin` is its here-document."""
+    """One command with expanded words.
+
+    `options` are the options of the shell that are on (`errexit`), with the line of their `set`. `stdin` is the
+    here-document.
+    """
 
     syntax: SimpleCommand
     words: tuple[ExpandedText, ...]
     position: BlockPosition
-    errexit: bool
-    pipefail: bool
+    options: Mapping[str, int]
     in_task: bool
     stdin: ExpandedText | None = None
+
+    @property
+    def errexit(self) -> bool:
+        """True if the shell ends when the command fails."""
+        return "errexit" in self.options
+
+    @property
+    def pipefail(self) -> bool:
+        """True if a pipe fails when one of its commands fails."""
+        return "pipefail" in self.options
 
     @property
     def name(self) -> str:
@@ -95,11 +121,36 @@ class TracedCommand(NamedTuple):
         """The compound commands around the command, the innermost first."""
         return [place.compound for place in self.position.outward() if place.compound is not None]
 
+    def around(self, *kinds: str) -> CompoundCommand | None:
+        """Return the innermost compound command of one of these kinds around the command."""
+        return next((compound for compound in self.compounds if compound.kind in kinds), None)
+
+    def in_condition(self, *kinds: str) -> bool:
+        """Tell whether the command is in the condition of a compound command, of one of these kinds if given."""
+        return any(
+            place.role == "condition" and (not kinds or place.kind in kinds) for place in self.position.outward()
+        )
+
     @property
     def is_conditional(self) -> bool:
         """True if the command is behind a `&&` or `||`, or in a branch."""
-        branches = any(compound.kind in {"if", "case"} for compound in self.compounds)
-        return branches or any(place.chain_index > 0 for place in self.position.outward())
+        return self.position.is_conditional
+
+    @property
+    def written_assignments(self) -> list[Assignment]:
+        """The assignments of the command as they are written, also those of `export NAME=value`."""
+        declared = self.syntax.words[1:] if self.name in DECLARING else ()
+        return [*self.syntax.assignments, *filter(None, map(as_assignment, declared))]
+
+    @property
+    def trap_code(self) -> str:
+        """The code of a `trap`; empty for any other command."""
+        return self.texts[1] if self.name == "trap" and len(self.words) > 2 else ""
+
+    @property
+    def trap_signals(self) -> set[str]:
+        """The signals of a `trap`, without SIG."""
+        return {text.upper().removeprefix("SIG") for text in self.texts[2:]} if self.name == "trap" else set()
 
     @property
     def in_background(self) -> bool:
@@ -123,6 +174,11 @@ class TracedAssignment(NamedTuple):
     number: int
     position: BlockPosition | None = None
 
+    @property
+    def is_conditional(self) -> bool:
+        """True if the assignment is behind a `&&` or `||`, or in a branch."""
+        return self.position is not None and self.position.is_conditional
+
     def is_alternative_to(self, other: TracedAssignment) -> bool:
         """Tell whether both set the same variable in different branches, of which only one runs."""
         if self.name != other.name or self.position is None or other.position is None:
@@ -131,7 +187,7 @@ class TracedAssignment(NamedTuple):
             here.compound is there.compound and here.block is not there.block
             for here in self.position.outward()
             for there in other.position.outward()
-            if here.compound is not None and here.compound.kind in {"if", "case"}
+            if here.kind in {"if", "case"}
         )
 
 
@@ -150,7 +206,7 @@ class CommandTrace:
 
     Args:
         environment: Variables at the beginning.
-        errexit: Whether the shell was started with -e.
+        options: Letters of the options with which the shell was started.
         nested: Called with each command, to trace shell code that its words start (`bash -c`).
         calls: The calls of each function, from an earlier trace. A function without a call is traced at its definition.
     """
@@ -159,16 +215,14 @@ class CommandTrace:
         self,
         environment: ShellVariables,
         *,
-        errexit: bool = False,
+        options: str = "",
         nested: Callable[[CommandTrace, TracedCommand], None] | None = None,
         calls: Mapping[str, FunctionCalls] | None = None,
     ) -> None:
         self.variables = environment
         self.commands: list[TracedCommand] = []
         self.assignments: list[TracedAssignment] = []
-        self.errexit = errexit
-        self.pipefail = False
-        self.allexport = False
+        self.options = {name: 1 for letter, name in _SWITCHES.items() if letter in options}
         self.files: dict[str, ExpandedText] = {}
         self.depth = 0
         self.calls: dict[str, FunctionCalls] = {}
@@ -206,15 +260,15 @@ class CommandTrace:
         block = parse(text.text, text.pieces).block
         callback, self._nested = self._nested, nested or self._nested
         outer, self.variables = self.variables, environment
-        options = self.errexit, self.pipefail
+        options = self.options
         if environment is not outer:
-            self.errexit = self.pipefail = False
+            self.options = {}
         self.depth += 1
         self.block(block, "code", place)
         self.depth -= 1
         self.variables, self._nested = outer, callback
         if environment is not outer:
-            self.errexit, self.pipefail = options
+            self.options = options
 
     def _command(self, command: Command, place: BlockPosition) -> None:
         if isinstance(command, SimpleCommand):
@@ -232,10 +286,10 @@ class CommandTrace:
         self.variables = outer.copy()
         if command.kind in {"for", "select"}:
             self.variables.set(command.name, None)
-        first, options = len(self.assignments), (self.errexit, self.pipefail)
+        first, options = len(self.assignments), self.options
         for role, block in command.bodies:
             self.block(block, role, place, command)
-        self.errexit, self.pipefail = options
+        self.options = options
         self.variables = outer
         if command.kind != "subshell":
             # Which of the branches runs, and how often, is not known.
@@ -246,11 +300,9 @@ class CommandTrace:
     def _simple(self, command: SimpleCommand, place: BlockPosition) -> None:
         environment = self.variables
         words = tuple(text for word in command.words for text in expand_word(word, environment))
-        step = TracedCommand(
-            command, words, place, self.errexit, self.pipefail, environment.task, self._document(command)
-        )
+        step = TracedCommand(command, words, place, self.options, environment.task, self._document(command))
         for assignment in command.assignments:
-            self._assign(assignment, place, exported=self.allexport or bool(words), keep=not words)
+            self._assign(assignment, place, exported="allexport" in self.options or bool(words), keep=not words)
         self.commands.append(step)
         if not words:
             return
@@ -265,7 +317,7 @@ class CommandTrace:
     def _builtins(self) -> dict[str, Callable[[TracedCommand], None]]:
         """Return the commands that change the shell itself."""
         return {
-            **dict.fromkeys(_DECLARING, self._declare),
+            **dict.fromkeys(DECLARING, self._declare),
             **dict.fromkeys(_READING, self._read),
             "unset": self._unset,
             "set": self._set,
@@ -278,9 +330,9 @@ class CommandTrace:
             self.variables.values.pop(word.text, None)
 
     def _shift(self, step: TracedCommand) -> None:
-        count = int(step.texts[1]) if len(step.words) > 1 and step.texts[1].isdigit() else 1
+        count = step.words[1].number if len(step.words) > 1 else 1
         if self.variables.positional is not None:
-            self.variables.positional = self.variables.positional[count:]
+            self.variables.positional = self.variables.positional[1 if count is None else count :]
 
     def _eval(self, step: TracedCommand) -> None:
         if not any(word.is_unknown for word in step.words):
@@ -331,7 +383,7 @@ class CommandTrace:
         word = Word(command.document, "", command.line, command.column)
         body = expand_value(word, self.variables)
         name = expand_value(command.output, self.variables).text if command.output is not None else None
-        if name is not None and command.words and command.words[0].plain == "cat":
+        if name is not None and program_of(command) == "cat":
             self.files[str(PurePath(name))] = body
         return body
 
@@ -374,17 +426,15 @@ class CommandTrace:
                 self.variables.exported.add(word.plain)
 
     def _set(self, step: TracedCommand) -> None:
-        switches = {"e": "errexit", "a": "allexport"}
-        words = iter(step.words[1:])
-        for word in words:
-            if word.text[:1] not in {"-", "+"} or word.text == "--":
+        words = iter(step.texts[1:])
+        for text in words:
+            if text[:1] not in {"-", "+"} or text == "--":
                 break
-            on = word.text.startswith("-")
-            names = [switches[letter] for letter in word.text[1:] if letter in switches]
-            if word.text.endswith("o") and (name := next(words, None)) is not None:
-                names.append(name.text)
-            for option in {"errexit", "pipefail", "allexport"}.intersection(names):
-                setattr(self, option, on)
+            names = {_SWITCHES[letter] for letter in text[1:] if letter in _SWITCHES}
+            if text.endswith("o"):
+                names.add(next(words, ""))
+            kept = {name: line for name, line in self.options.items() if name not in names}
+            self.options = kept | (dict.fromkeys(names, step.line) if text.startswith("-") else {})
 
 
 def _commands_of(function: CompoundCommand) -> list[SimpleCommand]:
@@ -397,7 +447,7 @@ def _runs_arguments(command: SimpleCommand) -> bool:
 
 def _local_names(function: CompoundCommand) -> set[str]:
     """Return the variables that end with a function."""
-    local = [each for each in _commands_of(function) if each.words and each.words[0].plain in {"local", "declare"}]
+    local = [each for each in _commands_of(function) if program_of(each) in {"local", "declare"}]
     return {word.raw.partition("=")[0] for each in local for word in each.words[1:]}
 
 

@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 from hpc_kit.check.bash_grammar import NAME
 from hpc_kit.check.bash_syntax import Origin, Part, Piece, Word
+from hpc_kit.slurm.units import is_number
 
 TASK_VARIABLES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
 """Variables with a value per task. In the batch shell they are always 0."""
 
 _MOST_PIECES = 500
-"""A value of more, put sum_sizes by hundreds of lines, is taken for unknown: each reader would go through all of it."""
+"""A value of more pieces, appended to by hundreds of lines, becomes unknown: each reader would go through all of it."""
 
 FIRST_NODE = "FIRST-NODE"
 """Placeholder for the name of the host of the batch shell."""
@@ -52,6 +53,17 @@ class ExpandedText(NamedTuple):
     def is_known(self) -> bool:
         """True if every expansion is known."""
         return "$" not in self.text and "`" not in self.text
+
+    @property
+    def number(self) -> int | None:
+        """The value of a text that is a number without a sign; None for any other text."""
+        return int(self.text) if is_number(self.text) else None
+
+    @property
+    def variable(self) -> str | None:
+        """The name of the variable that is the whole text, `$NAME` or `${NAME}`; None for any other text."""
+        match = re.fullmatch(rf"\$(?:({NAME})|\{{({NAME})\}})", self.text)
+        return (match[1] or match[2]) if match else None
 
     @property
     def line(self) -> int:
@@ -236,12 +248,8 @@ def _pieces(part: Part, environment: ShellVariables) -> list[ExpandedText]:
         return [ExpandedText(FIRST_NODE, fixed)]
     if part.kind == "arithmetic":
         text = _arithmetic(part.text, environment)
-        values = [environment.values.get(name) for name in re.findall(NAME, part.text)]
-        return [
-            ExpandedText(
-                text, fixed, read, has_default=any(value is not None and value.has_default for value in values)
-            )
-        ]
+        values = [value for name in re.findall(NAME, part.text) if (value := environment.values.get(name)) is not None]
+        return [ExpandedText(text, fixed, read, has_default=any(value.has_default for value in values))]
     program = re.match(r"\s*[\w./-]*", part.text)
     shown = part.raw if not re.search(r"\s", part.raw) else f"$({program[0].strip() if program else ''}...)"
     return [ExpandedText(shown, fixed, read, is_unknown=not part.quoted)]
@@ -284,7 +292,7 @@ def _arithmetic(source: str, environment: ShellVariables) -> str:
 
     def known(match: re.Match[str]) -> str:
         value = environment.values.get(match[1])
-        return value.text if value is not None and value.text.isdigit() else match[0]
+        return value.text if value is not None and value.number is not None else match[0]
 
     filled = re.sub(rf"\$?\{{?\b({NAME})\b\}}?", known, source)
     result = evaluate_sum(filled)
@@ -309,7 +317,7 @@ def evaluate_sum(source: str, *, names: Mapping[str, Sequence[int]] | None = Non
         names: The values of names in it.
         index: Which of their values to take.
     """
-    if source.isdigit():
+    if is_number(source):
         return int(source)
     if not names and not _SUM.fullmatch(source):
         return None

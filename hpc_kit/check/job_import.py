@@ -13,6 +13,8 @@ from msgspec import structs
 
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.programs import AGENTS, MULTIPLIERS, PYTHON, SHELL_BUILTINS
+from hpc_kit.slurm.directives import is_het_mark
+from hpc_kit.slurm.units import is_number
 from hpc_kit.spec.job import Job, Launch, Value
 from hpc_kit.spec.launcher_command import LauncherCommand, find_launcher
 from hpc_kit.spec.resources import Resources
@@ -127,8 +129,8 @@ class _Importer:
                 values |= self._option(key, option)
         self._name_lost_directives()
         if self.script.is_heterogeneous:
-            second = next(each.line for each in self.script.directive_options if each.component == 1)
-            self.note(second, "a heterogeneous job: write a [[component]] table for each component")
+            mark = next(each.line for each in self.script.directives.lines if is_het_mark(each.text))
+            self.note(mark, "a heterogeneous job: write a [[component]] table for each component")
         size = self.script.size
         open_count = (
             size.nodes is None and (size.ntasks or 2) > 1 and ("ntasks-per-node" not in options or "nodes" in options)
@@ -148,7 +150,7 @@ class _Importer:
         known = {option.line for component in self.script.components for option in component.values()}
         refused = {problem.line for problem in self.script.problems}
         for each in self.script.directives.lines:
-            if each.words and each.line not in known | refused and "hetjob" not in each.text:
+            if each.words and each.line not in known | refused and not is_het_mark(each.text):
                 self.note(each.line, f"an option that a later line replaces, or of a plug-in: {each.text}")
 
     def _job_name(self, option: DirectiveOption | None) -> str:
@@ -162,7 +164,7 @@ class _Importer:
     def _option(self, key: str, option: DirectiveOption) -> dict[str, object]:
         """Return one key of [resources] with a value of the right type."""
         value: object = option.value
-        candidates: list[object] = [int(option.value)] if option.value.isdigit() and len(option.value) < 15 else []
+        candidates: list[object] = [int(option.value)] if is_number(option.value) else []
         candidates += [value] if value else [True]
         for candidate in candidates:
             # `--time=090` and `--account=007` keep their spelling.

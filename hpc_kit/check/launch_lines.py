@@ -66,6 +66,11 @@ class LaunchStage(NamedTuple):
         return _name(self.words)
 
     @property
+    def texts(self) -> list[str]:
+        """The words as text."""
+        return [word.text for word in self.words]
+
+    @property
     def line(self) -> int:
         """Line of the first word."""
         return self.words[0].line
@@ -476,7 +481,7 @@ class LaunchLine(NamedTuple):
     @property
     def in_loop(self) -> bool:
         """True if the line is in a loop."""
-        return any(compound.kind in LOOPS for compound in self.command.compounds)
+        return self.command.around(*LOOPS) is not None
 
     @property
     def is_training(self) -> bool:

@@ -19,6 +19,12 @@ MARK = "#SBATCH"
 FOREIGN_MARKS = ("#PBS", "#BSUB")
 _HET_MARKS = (["hetjob"], ["packjob"])
 
+
+def is_het_mark(text: str) -> bool:
+    """Tell whether a directive, `#SBATCH hetjob`, begins the next component of a heterogeneous job."""
+    return text[len(MARK) :].split()[:1] in _HET_MARKS
+
+
 # The characters that C's isspace accepts. A no-break space is part of a word.
 _SPACE = " \t\n\v\f\r"
 
@@ -65,7 +71,7 @@ class Directives(NamedTuple):
         components: list[list[Directive]] = [[]]
         for line in self.lines:
             # Slurm looks for the bare word. A quoted one is a word that is no option, and an error.
-            if line.text[len(MARK) :].split()[:1] in _HET_MARKS:
+            if is_het_mark(line.text):
                 components.append([])
             else:
                 components[-1].append(line)

@@ -31,7 +31,7 @@ def parse_time(text: str) -> int:
         return UNLIMITED
     days, dash, clock = text.rpartition("-")
     fields = clock.split(":")
-    if not all(_is_number(field) for field in fields) or (dash and not _is_number(days)) or len(fields) > 3:
+    if not all(is_number(field) for field in fields) or (dash and not is_number(days)) or len(fields) > 3:
         raise UnitError("not a duration that Slurm reads", found=repr(text), remedy=_TIME_REMEDY)
     numbers = [int(field) for field in fields]
     # After days the first number is hours. Without days it is minutes, unless there are three numbers.
@@ -66,7 +66,7 @@ def parse_memory(text: str) -> int:
         # Slurm accepts 4GB for 4G, but not B alone.
         body = size[:-1] if size[-2:] in {"KB", "MB", "GB", "TB"} else size
         number, unit = body[:-1], body[-1]
-    if not _is_number(number) or unit not in {"K", *_MIB_PER_UNIT}:
+    if not is_number(number) or unit not in {"K", *_MIB_PER_UNIT}:
         raise UnitError("not a memory size that Slurm reads", found=repr(text), remedy=_MEMORY_REMEDY)
     # Slurm stores memory in MiB.
     if unit == "K":
@@ -83,5 +83,6 @@ def format_count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Tell whether a text is a number without a sign, of at most 18 digits of ASCII."""
     return text.isascii() and text.isdigit() and len(text) <= 18

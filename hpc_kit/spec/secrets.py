@@ -100,6 +100,11 @@ def is_secret(name: str, value: str) -> bool:
     return looks_secret(name, value)
 
 
+def is_secret_name(name: str) -> bool:
+    """Return whether the name of a variable is certainly that of a secret."""
+    return re.search(_SURE, name.upper()) is not None and re.match(_SWITCH, name.upper()) is None
+
+
 def secret_arguments(words: Iterable[str]) -> Iterator[str]:
     """Yield the names of secrets in a command: `--api-key` of `--api-key=X`, `a URL` with a password, `a token`."""
     for name, _ in secret_words(list(words)):

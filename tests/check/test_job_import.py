@@ -334,3 +334,8 @@ BY_HAND = (
 def test_scripts_of_other_clusters_keep_their_resources(name: str, project: Path) -> None:
     text = (ROOT / "tests" / "pocketslurm" / "by_hand" / f"{name}.sh").read_text()
     assert ask(render_job(import_script(text, name).job, "slurm", {})) == ask(text)
+
+
+def test_a_component_without_options_is_a_component() -> None:
+    notes = import_script("#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH hetjob\nsrun python t.py\n", "x").notes
+    assert [note.line for note in notes if "heterogeneous" in note.text] == [3]

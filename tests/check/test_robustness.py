@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 import time
 
@@ -131,3 +132,9 @@ def test_a_script_with_a_cut_or_an_insertion_is_read(text: str, data: st.DataObj
 @given(st.binary(max_size=400))
 def test_any_bytes_are_read(data: bytes) -> None:
     read(data.decode("utf-8", errors="surrogateescape"))
+
+
+@pytest.mark.parametrize("number", ["²", "\u0663", "9" * 5000, "0"])
+def test_numbers_that_the_shell_does_not_know_are_text(number: str) -> None:
+    for text in SCRIPTS:
+        read(re.sub(r"\b\d+\b", number, text))

@@ -54,6 +54,33 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad("KIT137", HEAD + "N=$1\n[ $N > 0 ] && R=--resume\npython t.py $R\n", 3, E, "writes the file 0"),
+    Bad("KIT137", HEAD + "i=0\nwhile [ $i < 10 ]; do\n python t.py $i; i=$((i+1))\ndone\n", 3, E, "reads the file 10"),
+    Bad("KIT137", HEAD + 'if test "$#" > $MIN; then python t.py; fi\n', 2, E, "writes the file $MIN"),
+    Bad("KIT508", HEAD + "code-server --auth none --bind-addr 0.0.0.0:8080\n", 2, W, "run commands as you"),
+    Bad("KIT508", HEAD + "srun -n1 python -m jupyter lab --ip='*' --ServerApp.token=''\n", 2, W, "listens on *"),
+    Bad("KIT425", FOUR + "srun bash -c 'RANK=$SLURM_PROCID python t.py && sbatch b.sh'\n", 3, E, "8 tasks submits"),
+    Bad("KIT501", HEAD + "set -x\nexport WANDB_API_KEY=$(<~/.key)\npython t.py\n", 3, W, "set -x prints"),
+    Bad("KIT501", "#!/bin/bash -x\npython t.py --hub $HF_TOKEN\n", 2, W, "set -x prints the value of HF_TOKEN"),
+    Bad("KIT253", HEAD + "#SBATCH -a 0-1\nL=(1 2)\npython t.py --lr ${L[SLURM_ARRAY_TASK_ID]} --logdir o\n", 4, W, "o"),
+    Bad("KIT416", HEAD + "#SBATCH --requeue\nrm -rf /p/e\npython t.py --exp_dir /p/e\n", 3, W, "/p/e"),
+    Bad(
+        "KIT416",
+        HEAD + "D=/l/$USER\ntrap 'rm -rf $D' EXIT\ncp -r /data/x $D/\npython t.py --data $D/x --save-dir $D/ckpt\n",
+        3,
+        W,
+        "the result of the training",
+    ),
+    Bad(
+        "KIT223",
+        GPUS + "srun -n1 -c8 --gpus=4 nvidia-smi -l 5 &\nsrun -n1 -c8 --gpus=4 python t.py\n",
+        4,
+        E,
+        "never starts",
+    ),
+    Bad(
+        "KIT413", HEAD + "#SBATCH --requeue\n#SBATCH --open-mode=truncate\npython t.py --resume\n", 3, W, "overwritten"
+    ),
     Bad(
         "KIT136",
         HEAD + "#SBATCH -n 1\ncd runs/$SLURM_JOB_ID\npython t.py\n",
@@ -969,6 +996,18 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT137", HEAD + '[ "$1" -gt 0 ] >/dev/null && R=--resume\n[ "a > 1" = "$2" ] || exit 1\npython t.py $R\n'),
+    ("KIT508", HEAD + "jupyter lab --ip=0.0.0.0 --ServerApp.token= --ServerApp.password=$HASH\n"),
+    ("KIT508", HEAD + "jupyter lab --ip=127.0.0.1 --ServerApp.token=\n"),
+    ("KIT425", FOUR + "srun bash -c 'python t.py && [ $SLURM_PROCID = 0 ] && sbatch b.sh'\n"),
+    ("KIT425", FOUR + "srun bash -c 'if [ $SLURM_PROCID = 0 ]; then\n python t.py\n sbatch b.sh\nfi'\n"),
+    ("KIT501", HEAD + "export HF_TOKEN=$(<~/.hf)\nset -x\npython t.py --keys $N_TOKENS\n"),
+    ("KIT501", HEAD + "set -x\nset +x\nexport HF_TOKEN=$(<~/.hf)\npython t.py\n"),
+    ("KIT312", HEAD + "case $1 in debug) export CUDA_LAUNCH_BLOCKING=1 ;; esac\npython t.py\n"),
+    ("KIT217", GPUS2 + "export OMP_NUM_THREADS=7\nsrun --cpu-bind=mask_cpu:fe,fe00 python t.py\n"),
+    ("KIT416", HEAD + "D=/l/$USER\ntrap 'rm -rf $D' EXIT\npython t.py --save-dir $D/ckpt\ncp -r $D/ckpt /p/\n"),
+    ("KIT223", GPUS + "#SBATCH -c 16\nsrun -c8 --gpus=0 nvidia-smi -l 5 &\nsrun -c8 --gpus=4 python t.py\n"),
+    ("KIT223", FOUR + "for i in 1 2; do\n srun -n8 -c1 python t.py &\n follow $!\ndone\n"),
     ("KIT136", HEAD + "#SBATCH -n 1\ncd /scratch/$USER/$SLURM_JOB_ID\npython t.py\n"),
     ("KIT136", HEAD + "#SBATCH -n 1\nf() { mkdir -p $1; }\nf runs/$SLURM_JOB_ID\ncd runs/$SLURM_JOB_ID\npython t.py\n"),
     ("KIT136", HEAD + "python t.py > logs/a\ncd b\nmkdir -p logs\npython u.py > logs/b\n"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Origin, Part, SimpleCommand, as_assignment, with_nested_parts
+from hpc_kit.check.bash_syntax import Origin, Part, program_of, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
@@ -69,13 +69,11 @@ def _in_branch_of_task(launch: LaunchLine) -> bool:
     for place in launch.inner_command.position.outward():
         if place is launch.command.position:
             break
-        if place.compound is not None and place.compound.kind in {"if", "case"}:
+        if place.kind in {"if", "case"}:
             return True
         before = [command for pipeline in place.chain.pipelines[: place.chain_index] for command in pipeline.commands]
-        # `cd DIR && torchrun` runs on all nodes.
-        if not all(
-            isinstance(each, SimpleCommand) and (not each.words or each.words[0].plain in _PREPARES) for each in before
-        ):
+        # `cd DIR && torchrun` runs on all nodes, and so does `NAME=value && torchrun`.
+        if not all(program_of(each) in _PREPARES or getattr(each, "words", None) == () for each in before):
             return True
     return False
 
@@ -92,16 +90,18 @@ def _accepted_nodes(agent: LaunchStage) -> tuple[int, int] | None:
     if text is None:
         alone = agent.kind == "accelerate" and "config-file" not in agent.options and "num-processes" in agent.options
         return (1, 1) if agent.kind == "torchrun" or alone else None
-    match = re.fullmatch(r"(\d+)(?::(\d+))?", text.text)
+    match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text.text)
     return None if match is None else (int(match[1]), int(match[2] or match[1]))
 
 
-def _fixed_count_in_range(
-    script: BatchScript, launch: LaunchLine, agent: LaunchStage
-) -> tuple[str, str, int | None] | None:
+_Fault = tuple[str, str, int | None]
+"""The effect, the remedy, and a line that shows the fault."""
+
+
+def _fixed_count_in_range(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> _Fault | None:
     """Find a fixed number of nodes in a job that may get any number of a range."""
     nodes, accepted, srun = script.directive("nodes"), _accepted_nodes(agent), launch.stage("srun")
-    match = re.fullmatch(r"(\d+)-(\d+)", nodes.value) if nodes else None
+    match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", nodes.value) if nodes else None
     if nodes is None or match is None or accepted is None or srun is None or "nodes" in srun.options:
         return None
     least, most = int(match[1]), int(match[2])
@@ -111,7 +111,7 @@ def _fixed_count_in_range(
     return what, "use --nnodes=$SLURM_NNODES, or one number of nodes", nodes.line
 
 
-def _sequential_loop(launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int | None] | None:
+def _sequential_loop(launch: LaunchLine, agent: LaunchStage) -> _Fault | None:
     """Find a loop over hosts that waits for each host before it starts the next."""
     starter, nodes = launch.stage("ssh", "srun"), agent.node_count
     if starter is None or nodes is None or nodes.text in {"1", "1:1"} or not launch.in_loop:
@@ -121,49 +121,33 @@ def _sequential_loop(launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, 
     if starter.kind == "srun" and not starter.options.keys() & {"nodelist", "relative"}:
         return None
     what = "the loop starts the next host only after this one has ended, and this one waits for all hosts"
-    return (
-        what,
-        f"end the line in &, as in `{starter.name} ... &`, and wait after the loop; or use one srun for all hosts",
-        None,
-    )
+    end = f"end the line in &, as in `{starter.name} ... &`, and wait after the loop"
+    return what, f"{end}; or use one srun for all hosts", None
 
 
-def _wrong_node_count(
-    script: BatchScript, launch: LaunchLine, agent: LaunchStage
-) -> tuple[str, str, int | None] | None:
+def _wrong_node_count(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> _Fault | None:
     size, job, accepted = script.size_of(launch), script.size, _accepted_nodes(agent)
-    line = script.line_of("nodes", "ntasks")
-    if (
-        accepted is not None
-        and job.is_stated
-        and job.nodes is not None
-        and _loops_over_nodes(launch)
-        and accepted[0] > job.nodes
-    ):
-        return (
-            f"{agent.kind} waits for {accepted[0]} nodes, but the job has {job.nodes}",
-            "use --nnodes=$SLURM_NNODES",
-            line,
-        )
-    if accepted is None or not job.is_stated or size.nodes is None or size.nodes != job.nodes:
+    line, remedy = script.line_of("nodes", "ntasks"), "use --nnodes=$SLURM_NNODES"
+    if accepted is None or not job.is_stated:
+        return None
+    least, most = accepted
+    if job.nodes is not None and _loops_over_nodes(launch) and least > job.nodes:
+        return f"{agent.kind} waits for {least} nodes, but the job has {job.nodes}", remedy, line
+    if size.nodes is None or size.nodes != job.nodes or script.sets_torchrun_option(agent, "nnodes"):
         return None
     alone = launch.multiplier is None and launch.stage("ssh") is None
-    # Elements of an array may be each other's nodes.
-    if (size.tasks_per_node != 1 and not alone) or (
-        alone and (_has_variable_node_rank(agent) or "array" in script.options)
-    ):
+    # Elements of an array, or further jobs with another node rank, may be the remaining nodes.
+    rank_outside = agent.node_rank is not None and not agent.node_rank.is_known
+    if rank_outside or "array" in script.options if alone else size.tasks_per_node != 1:
         return None
-    if script.sets_torchrun_option(agent, "nnodes"):
-        return None
-    if size.nodes < accepted[0]:
-        what = f"{agent.kind} waits for {accepted[0]} nodes, but it is started on {size.nodes}"
-        return what, "use --nnodes=$SLURM_NNODES", line
-    if size.nodes > accepted[1] == 1:
-        what = f"{agent.kind} expects one node, but it is started on {size.nodes}: each node trains a separate model"
-        return what, "use --nnodes=$SLURM_NNODES with a rendezvous: --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT", line
-    if size.nodes > accepted[1]:
-        what = f"{agent.kind} accepts {accepted[1]} nodes, but it is started on {size.nodes}: it refuses the rest"
-        return what, "use --nnodes=$SLURM_NNODES", line
+    started = f"but it is started on {size.nodes}"
+    if size.nodes < least:
+        return f"{agent.kind} waits for {least} nodes, {started}", remedy, line
+    if size.nodes > most == 1:
+        what = f"{agent.kind} expects one node, {started}: each node trains a separate model"
+        return what, f"{remedy} with a rendezvous: --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT", line
+    if size.nodes > most:
+        return f"{agent.kind} accepts {most} nodes, {started}: it refuses the rest", remedy, line
     return None
 
 
@@ -174,23 +158,18 @@ def _loops_over_nodes(launch: LaunchLine) -> bool:
     return srun is not None and "nodelist" in srun.options and len(loops) == 1
 
 
-def _same_node_rank(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> tuple[str, str, int | None] | None:
+def _same_node_rank(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> _Fault | None:
     """Find agents that have the same rank on all nodes."""
     nodes, size, rank = agent.node_count, script.size_of(launch), agent.node_rank
-    counted = nodes is not None or agent.kind == "composer"
-    if (
-        agent.kind == "deepspeed"
-        or not counted
-        or (nodes and nodes.text in {"1", "1:1"})
-        or _may_be_configured(script, agent)
-    ):
+    one = (nodes is None and agent.kind != "composer") or (nodes is not None and nodes.text in {"1", "1:1"})
+    if one or agent.kind == "deepspeed" or _may_be_configured(script, agent):
         return None
     if not size.has_several_nodes or size.tasks_per_node != 1:
         return None
     option = "--machine_rank" if agent.kind == "accelerate" else "--node-rank"
     if rank is not None:
         # A number that a variable may replace is not the number of all nodes.
-        if not rank.text.isdigit() or rank.has_default or _numbers_nodes(agent):
+        if rank.number is None or rank.has_default or _numbers_nodes(agent):
             return None
         what = f"{option}={rank.text} on each of the {size.min_nodes} nodes: they need different ranks"
         return what, f"write srun bash -c '{agent.name} ... {option}=$SLURM_NODEID ...' in single quotes", None
@@ -211,15 +190,9 @@ def _numbers_nodes(agent: LaunchStage) -> bool:
 
 def _may_be_configured(script: BatchScript, agent: LaunchStage) -> bool:
     """Tell whether a file or the environment may set options of the agent."""
-    configured = any(each.name.startswith(("PET_", "ACCELERATE_")) for each in script.assignments)
+    configured = any(name.startswith(("PET_", "ACCELERATE_")) for name in script.assigned)
     configured = configured or (agent.kind == "composer" and "NODE_RANK" in script.assigned)
     return configured or "config-file" in agent.options or "standalone" in agent.options
-
-
-def _has_variable_node_rank(agent: LaunchStage) -> bool:
-    """Tell whether the node rank comes from outside, so that further jobs may be the remaining nodes."""
-    number = agent.node_rank
-    return number is not None and not number.is_known
 
 
 @rule("KIT209", "warning")
@@ -237,16 +210,15 @@ def unset_slurm_variables(script: BatchScript) -> Iterator[Problem]:
     Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
     """
     for launch in script.launch_lines:
-        if launch.stage("ssh") is None or _SOURCES.search(" ".join(word.text for word in launch.command.words)):
+        if launch.stage("ssh") is None or _SOURCES.search(" ".join(launch.command.texts)):
             continue
-        for word in launch.command.syntax.words:
-            for part in word.parts:
-                match = re.search(r"\$\{?(SLURM_\w+)", part.text) if part.kind == "text" and part.quoted else None
-                if match is not None:
-                    line = part.origin.line + part.text[: match.start()].count("\n")
-                    what = f"${match[1]} is not set in a session of ssh"
-                    remedy = "use double quotes, so that the batch shell expands it; count the nodes in the loop"
-                    yield Problem(Origin(line, part.origin.column), what, remedy, (launch.line,), certain=True)
+        for part in (part for word in launch.command.syntax.words for part in word.parts):
+            match = re.search(r"\$\{?(SLURM_\w+)", part.text) if part.kind == "text" and part.quoted else None
+            if match is not None:
+                line = part.origin.line + part.text[: match.start()].count("\n")
+                what = f"${match[1]} is not set in a session of ssh"
+                remedy = "use double quotes, so that the batch shell expands it; count the nodes in the loop"
+                yield Problem(Origin(line, part.origin.column), what, remedy, (launch.line,), certain=True)
     yield from _step_variables(script)
     yield from _missing_options(script)
     yield from _unset_at_first(script)
@@ -259,7 +231,7 @@ def _unset_at_first(script: BatchScript) -> Iterator[Problem]:
             name = _read_without_default(part)
             if name is None or name in script.assigned or _may_be_unset(script, name):
                 continue
-            nounset = _line_of_nounset(script, step.line)
+            nounset = step.options.get("nounset")
             if name == "SLURM_RESTART_COUNT" and nounset is not None and not step.in_task:
                 what = "$SLURM_RESTART_COUNT is not set at the first start: set -u ends the script"
                 yield Problem(part.origin, what, "write ${SLURM_RESTART_COUNT:-0}", (nounset,), certain=True)
@@ -284,9 +256,8 @@ def _may_be_unset(script: BatchScript, name: str) -> bool:
     """Tell whether the script tests a variable, or has a default for it anywhere: it then allows for both cases."""
     name = name if name == "SLURM_RESTART_COUNT" else "SLURM_ARRAY_(TASK|JOB)_ID"
     # `TASK=$SLURM_ARRAY_TASK_ID` with `${TASK:-0}` below it.
-    copies = [
-        each.name for each in script.written_assignments if re.fullmatch(rf"\"?\$\{{?{name}\}}?\"?", each.value.raw)
-    ]
+    whole = re.compile(rf"\"?\$\{{?{name}\}}?\"?")
+    copies = [each.name for each in script.written_assignments if whole.fullmatch(each.value.raw)]
     if any(f"${{{copy}:-" in script.code for copy in copies):
         return True
     test = rf"-[zvn]\s+\"?(\$\{{?)?{name}\b|\$\{{{name}:?[-+=?]|\[\[?\s+\"?\$\{{?{name}\}}?\"?\s*(\]|[!=]=?\s*\"\")"
@@ -299,30 +270,12 @@ def _may_be_array(script: BatchScript) -> bool:
     return "array" in script.options or named is not None or script.sources_files
 
 
-def _line_of_nounset(script: BatchScript, line: int) -> int | None:
-    """Return the line of the `set -u` that is in effect in a line."""
-    found = None
-    for number, text in enumerate(script.code.split("\n")[: line - 1], start=1):
-        if re.match(_NOUNSET, text):
-            found = number
-        elif re.match(r"\s*set\s+(\+[A-Za-z]*u|\+o\s+nounset)", text):
-            found = None
-    return found
-
-
-_NOUNSET = r"\s*set\s+(-[A-Za-z]*u|.*-o\s+nounset)"
-
-
 def _missing_ntasks(script: BatchScript) -> Iterator[Problem]:
     """Find uses of the number of tasks in the batch shell of a job that does not request one."""
-    for step in script.commands if script.options.keys() & {"nodes", "nodelist"} else ():
-        if step.in_task:
-            continue
-        values = [assignment.value for assignment in step.syntax.assignments]
-        declared = [as_assignment(word) for word in step.syntax.words[1:]] if step.name == "export" else []
-        values += [each.value for each in declared if each is not None]
-        parts = [part for value in values for part in value.parts]
-        if any(launch.command is step for launch in script.launch_lines):
+    launches = {id(launch.command) for launch in script.launch_lines}
+    for step in script.batch_commands if script.options.keys() & {"nodes", "nodelist"} else ():
+        parts = [part for each in step.written_assignments for part in each.value.parts]
+        if id(step) in launches:
             parts += [part for word in step.syntax.words for part in word.parts if part.kind == "variable"]
         for part in parts:
             match = re.search(r"\bSLURM_(NTASKS|NPROCS)\b(?!:?-)", part.raw)
@@ -333,13 +286,14 @@ def _missing_ntasks(script: BatchScript) -> Iterator[Problem]:
 
 def _lines_with_option(script: BatchScript, option: str) -> set[int]:
     """Return lines that a task expands whose own srun gives an option. srun sets the variable there."""
-    given = [
-        launch.command.syntax for launch in script.launch_lines if any(option in each.options for each in launch.stages)
-    ]
-    parts = [part for command in given for word in command.words for part in word.parts if part.quoted]
-    parts += [part for command in given if command.document is not None for part in command.document]
-    texts = [part for part in parts if part.kind == "text"]
-    return {part.origin.line + below for part in texts for below in range(part.text.count("\n") + 1)}
+    lines: set[int] = set()
+    for launch in script.launch_lines:
+        if any(option in each.options for each in launch.stages):
+            syntax = launch.command.syntax
+            parts = [part for word in syntax.words for part in word.parts if part.quoted] + [*(syntax.document or ())]
+            for part in (part for part in parts if part.kind == "text"):
+                lines |= {*range(part.origin.line, part.origin.line + part.text.count("\n") + 1)}
+    return lines
 
 
 def _has_refused_directive(script: BatchScript, option: str) -> bool:

@@ -241,6 +241,10 @@ _OUTPUTS = (
     "save-best", "save-model", "best-model", "model-out",
 )  # fmt: skip
 _OUTPUT_FOLDERS = ("ckpt-dir", "checkpoint-dir", "save-dir", "default-root-dir")
+_FOLDERS_OF_RUNS = (
+    "output-dir", "out-dir", "outdir", "output", "out", "run-dir", "rundir", "work-dir", "workdir", "exp-dir", "expdir",
+    "experiment-dir", "log-dir", "logdir", "results-dir", "result-dir", "results", "save", "save-path", "output-path",
+)  # fmt: skip
 _SAME_FOR_ALL = re.compile(r"\$\{?(SLURM_ARRAY_JOB_ID|SLURM_JOB_NAME|SLURM_SUBMIT_DIR|USER|HOME|PWD|WORK|SCRATCH)\b")
 _FILE = re.compile(r"[^$`]*\.(pt|pth|ckpt|json|jsonl|csv|tsv|txt|log|npy|npz|pkl|h5|hdf5|parquet|safetensors|onnx)\Z")
 
@@ -263,7 +267,7 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
         file = next((text for text in files if _FILE.match(_SAME_FOR_ALL.sub("", text.text))), None)
         folder = launch.argument(*_OUTPUT_FOLDERS)
         if folder is None and (_trains_with_hugging_face(launch) or _hides_element(launch)):
-            folder = launch.argument("output-dir", "out-dir", "outdir", "out", "run-dir", "work-dir", "save")
+            folder = launch.argument(*_FOLDERS_OF_RUNS)
         if folder is not None and not folder.text.startswith(("/", "$")) and _moves_to_own_folder(script, launch):
             folder = None
         name = launch.argument("name", "run-name", "exp-name", "experiment", "experiment-name", "run-id", "tag")
@@ -286,7 +290,7 @@ def _trains_with_hugging_face(launch: LaunchLine) -> bool:
 
 
 _SETTINGS = re.compile(
-    r"(?i)-*([-\w]+\.)*\w*(lr|learning[-_]rate|seed|wd|decay|batch([-_]size)?|bs|dropout|alpha|beta|gamma|lambda|temp\w*"
+    r"(?i)-*([-\w]+\.)*\w*(lr|learning[-_]rate|seed|wd|decay|batch([-_]size)?|bs|drop\w*|alpha|beta|gamma|lambda|temp\w*"
     r"|width|depth|layers?|hidden|dim|epochs|momentum|eps|warmup|optim\w*|loss|rank)\Z"
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import SimpleCommand, as_assignment
+from hpc_kit.check.bash_syntax import SimpleCommand
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, TracedCommand
 from hpc_kit.check.edits import Edit
@@ -32,11 +32,8 @@ def endless_command(script: BatchScript) -> Iterator[Problem]:
         step = launch.command
         if last is None or launch is last or step.in_background or launch.inner_command is not step:
             continue
-        if (
-            step not in script.commands_before(last.command)
-            or not _is_on_the_way(step, last)
-            or not runs_forever(launch.program.words)
-        ):
+        before = script.is_before(step, last.command) and _is_on_the_way(step, last)
+        if not before or not runs_forever(launch.program.texts):
             continue
         what = f"{launch.program.name} runs until the job ends: line {last.line} never starts"
         remedy = "end the line in &" + (", and write srun --overlap" if launch.multiplier else "")
@@ -45,16 +42,10 @@ def endless_command(script: BatchScript) -> Iterator[Problem]:
 
 def _is_on_the_way(step: TracedCommand, last: LaunchLine) -> bool:
     """Tell whether the shell runs the command before the training, whatever happens."""
-    around = last.command.compounds
-    return all(
-        place.chain_index == 0
-        and (
-            place.compound is None
-            or place.compound.kind in {"function", "group"}
-            or any(place.compound is each for each in around)
-        )
-        for place in step.position.outward()
-    )
+    around = {id(compound) for compound in last.command.compounds}
+    places = list(step.position.outward())
+    inside = all(place.kind in {"", "function", "group"} or id(place.compound) in around for place in places)
+    return inside and all(place.chain_index == 0 for place in places)
 
 
 @rule("KIT422", "warning")
@@ -79,6 +70,33 @@ def interactive_command(script: BatchScript) -> Iterator[Problem]:
             yield Problem(srun, "a batch job has no terminal for --pty", "remove --pty, or run it on the login node")
 
 
+_OPEN = re.compile(r"--[\w.]*\.token=\Z|--auth(-none)?=(none|1)\Z")
+
+
+@rule("KIT508", "warning")
+def open_server(script: BatchScript) -> Iterator[Problem]:
+    """A server for everybody who reaches the node.
+
+    A notebook server or an editor in the browser runs commands. Without a token or a password (`--ServerApp.token=''`,
+    `--auth none`) and with an address other than localhost, every user of the cluster can run commands as you, and read
+    your files.
+
+    Fix: remove the option. Jupyter then prints a random token into the log.
+    Documented: jupyter-server.readthedocs.io, "Security in the Jupyter Server"; coder.com/docs/code-server.
+    """
+    for launch in script.launch_lines:
+        address = launch.argument("ip", "bind-addr", "host", "www-address")
+        if address is None or re.match(r"localhost|127\.|::1", address.text):
+            continue
+        texts = " ".join(launch.program.texts).replace("--auth none", "--auth=none").split(" ")
+        password = launch.argument("password")
+        off = next((text for text in texts if _OPEN.match(text)), None)
+        if off is not None and (password is None or not password.text):
+            what = f"{off.strip('=')} is empty" if off.endswith("=") else off
+            what = f"{what}, and the server listens on {address.text}: everybody in the network can run commands as you"
+            yield Problem(launch.program, what, "remove the option, so that the server asks for its token")
+
+
 _STARTERS = re.compile(r"(srun|torchrun|mpirun|mpiexec|deepspeed|accelerate|python3?)\Z")
 
 
@@ -92,16 +110,14 @@ def unreachable_training(script: BatchScript) -> Iterator[Problem]:
     Fix: remove the `exit`, or the `echo`.
     Documented: bash(1), exit.
     """
-    training = script.training
     calls = {step.name for step in script.commands}
-    for step in script.commands:
-        if step.name not in {"exit", "exec"} or step.in_task or (step.name == "exec" and len(step.words) == 1):
+    for step in script.batch_commands:
+        if step.name not in {"exit", "exec"} or (step.name == "exec" and len(step.words) == 1):
             continue
-        places = list(step.position.outward())
-        if any(place.compound is not None or place.chain_index or len(place.chain.pipelines) > 1 for place in places):
+        if step.compounds or any(len(place.chain.pipelines) > 1 for place in step.position.outward()):
             continue
-        later = next((each for each in training if each.line > step.line and _runs(each, calls)), None)
-        if later is not None and step.syntax.output is None and len(step.words) > (step.name == "exec"):
+        later = next((each for each in script.training if each.line > step.line and _runs(each, calls)), None)
+        if later is not None and step.syntax.output is None:
             what = f"the script ends here: line {later.line} never runs"
             yield Problem(step, what, f"remove {step.name}", (later.line,))
             return
@@ -125,8 +141,8 @@ def _only_printed(script: BatchScript) -> Iterator[Problem]:
 
 def _runs(launch: LaunchLine, calls: set[str]) -> bool:
     """Tell whether the launch is at the top level, or in a function that the script calls."""
-    functions = [compound.name for compound in launch.command.compounds if compound.kind == "function"]
-    return not functions or functions[0] in calls
+    function = launch.command.around("function")
+    return function is None or function.name in calls
 
 
 @rule("KIT424")
@@ -145,10 +161,9 @@ def swallowed_input(script: BatchScript) -> Iterator[Problem]:
             continue
         if step.position.pipeline_index > 0 or not any(map(_reads_lines, step.position.outward())):
             continue
-        texts = [word.text for word in first.words]
-        quiet = "input" in first.options or (
-            first.name == "ssh" and any(re.match(r"-\w*[nf]", text) for text in texts[:6])
-        )
+        quiet = "input" in first.options
+        if first.name == "ssh":
+            quiet = any(re.match(r"-\w*[nf]", text) for text in first.texts[:6])
         end = max(word.line for word in step.syntax.words)
         if not quiet and not any(re.search(r"(?<!\d)<", line) for line in script.lines[step.line - 1 : end]):
             what = f"{first.name} reads the remaining lines of the loop: it ends after the first"
@@ -188,15 +203,12 @@ def nested_submission(script: BatchScript) -> Iterator[Problem]:
         if program.name != "sbatch" or not script.directives.lines:
             continue
         size = script.size_of(launch)
-        if (
-            launch.multiplier is not None
-            and size.has_several_tasks
-            and not is_for_one_rank(script, launch.inner_command)
-        ):
+        several = launch.multiplier is not None and size.has_several_tasks
+        if several and not is_for_one_rank(script, launch.inner_command):
             what = f"each of the {size.ntasks or 'several'} tasks submits a job"
             yield Problem(program, what, "submit from the batch script, after srun", (launch.line,), certain=True)
             continue
-        texts = [word.text for word in program.words]
+        texts = program.texts
         wrap = next((text for text in texts if re.search(r"\bsrun\b", text) and " " in text), None)
         clean = any(re.match(r"--export=(NONE|NIL)", text) for text in texts) or launch.stages[0].name == "env"
         if launch.multiplier is None and wrap is not None and "--wrap" in " ".join(texts) and not clean:
@@ -233,15 +245,11 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
                     what = "the dependency is the text 'Submitted batch job ...', not a job id"
                     yield Problem(step, what, "write sbatch --parsable", (line,))
                     return
-        declared = [as_assignment(word) for word in step.syntax.words[1:]] if step.name in _DECLARES else []
-        for each in [*step.syntax.assignments, *filter(None, declared)]:
+        for each in step.written_assignments:
             messages.pop(each.name, None)
             value = each.value.parts[0] if len(each.value.parts) == 1 and each.value.elements is None else None
             if value is not None and value.kind == "command" and _is_message(script, value.text):
                 messages[each.name] = value.origin.line
-
-
-_DECLARES = frozenset({"declare", "export", "local", "readonly", "typeset"})
 
 
 def _is_message(script: BatchScript, code: str) -> bool:
@@ -266,18 +274,12 @@ def waits_for_job(script: BatchScript) -> Iterator[Problem]:
     submits = any("sbatch" in step.texts[:1] or _calls(step, r"\bsbatch\b") for step in script.commands)
     if not script.size.has_gpus or busy or not submits:
         return
-    for step in script.commands:
-        if step.in_task or step.in_background:
-            continue
+    for step in script.batch_commands:
         looks = step.name in {"squeue", "sacct"} or _calls(step, r"\b(squeue|sacct)\b")
-        condition = any(
-            place.role == "condition" and place.compound is not None and place.compound.kind in {"while", "until"}
-            for place in step.position.outward()
-        )
         waits = step.name == "sbatch" and bool({"-W", "--wait"} & {*step.texts})
+        waits = waits or _calls(step, r"\bsbatch\b[^|;]*\s(-W|--wait)\s")
         itself = "SLURM_JOB_ID" in " ".join(word.raw for word in step.syntax.words)
-        waits = waits or _calls(step, r"\bsbatch\b[^|;]*\s(-W|--wait)\s") or (looks and condition)
-        if waits and not itself:
+        if (waits or (looks and step.in_condition("while", "until"))) and not itself and not step.in_background:
             what = "the GPUs of this job are idle until the other job has ended"
             yield Problem(step, what, "write sbatch --dependency=afterok:..., and end this job")
 
@@ -298,11 +300,11 @@ def replaced_shell(script: BatchScript) -> Iterator[Problem]:
     Documented: bash(1), exec and trap.
     """
     traps: list[TracedCommand] = []
-    for step in script.commands:
-        if step.in_task or any(compound.kind in {"subshell", "function"} for compound in step.compounds):
+    for step in script.batch_commands:
+        if step.around("subshell", "function"):
             continue
         if step.name == "trap" and len(step.words) > 2:
-            kept = step.words[1].text not in {"", "-", "--"} and not {*step.texts[2:]} <= {"ERR", "DEBUG", "RETURN"}
+            kept = step.trap_code not in {"", "-"} and not step.trap_signals <= {"ERR", "DEBUG", "RETURN"}
             traps = [step] if kept else []
         elif step.name == "exec" and len(step.words) > 1 and traps and not step.in_background:
             what = f"exec replaces the shell: the trap of line {traps[-1].line} never runs"

@@ -45,7 +45,7 @@ class Container(NamedTuple):
 def container_of(launch: LaunchLine) -> Container | None:
     """Return the container in which the program of a launch line runs."""
     for stage in launch.stages:
-        texts = [word.text for word in stage.words]
+        texts = stage.texts
         if stage.name in _RUNTIMES and {"exec", "run"} & set(texts[1:6]):
             start = texts.index(_verb(texts)) + 1
             options, end = _leading_options(texts, start)
@@ -117,14 +117,12 @@ def _outside_program(
     if stage is not None:
         return stage, stage.name
     # The program of an image, `apptainer exec IMAGE scontrol`, has no stage of its own.
-    texts = [word.text for word in container.stage.words]
+    texts = container.stage.texts
     if container.stage.name in _RUNTIMES:
         _, image = _leading_options(texts, texts.index(_verb(texts)) + 1)
         if texts[image + 1 : image + 2] and texts[image + 1] in _OUTSIDE:
             return container.stage, texts[image + 1]
-    for step in script.commands:
-        if step is launch.command or launch.command.position not in step.position.outward():
-            continue
+    for step in script.commands_of(launch):
         if step.name in _OUTSIDE:
             return step, step.name
         for part in step.syntax.parts:
@@ -151,7 +149,7 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
     Documented: github.com/NVIDIA/pyxis, --container-mounts; apptainer.org/docs, "Bind Paths and Mounts".
     """
     # A variable or a module of the site may bind further folders.
-    if script.sources_files or any(_BINDS.match(each.name) for each in script.assignments):
+    if script.sources_files or any(map(_BINDS.match, script.assigned)):
         return
     if any(step.name in {"module", "ml"} and re.search("(?i)bind", " ".join(step.texts)) for step in script.commands):
         return
@@ -171,7 +169,10 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
             if not any(path == each or path.startswith(each + "/") for each in destinations):
                 what = f"the container does not see {path}"
                 option = "--container-mounts" if container.is_pyxis else "--bind" if home else "the mounts"
-                yield Problem(word, what, f"add the folder to {option}", (launch.line,))
+                given = [
+                    each.line for each in container.stage.words if each.text.startswith(("--container-m", "--bind"))
+                ]
+                yield Problem(word, what, f"add the folder to {option}", (launch.line, *given))
                 break
 
 
@@ -193,7 +194,7 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
     Fix: `apptainer exec --nv ...`, `docker run --gpus all ...`.
     Documented: apptainer.org/docs, "GPU Support"; docs.docker.com, "docker run --gpus".
     """
-    set_outside = any(re.match(r"(APPTAINER|SINGULARITY)_(NV|ROCM)", each.name) for each in script.assignments)
+    set_outside = any(re.match(r"(APPTAINER|SINGULARITY)_(NV|ROCM)", name) for name in script.assigned)
     for launch in script.launch_lines if script.size.has_gpus and not set_outside else ():
         container = container_of(launch)
         if not (launch.is_training or (container is not None and _works_alone(script, launch, container))):
@@ -207,16 +208,12 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
         if container is None or container.stage.name not in _RUNTIMES or not container.stage.words[-1].text:
             continue
         # An unknown variable may hold options, or an image of the site. An image with ROCm needs nothing of the host.
-        texts = [word.text for word in container.stage.words]
+        texts = container.stage.texts
         _, image = _leading_options(texts, texts.index(_verb(texts)) + 1)
         unsure = re.compile(r"\$[^/]*\Z|.*rocm", re.IGNORECASE)
-        opaque = any(unsure.match(text) for text in (*container.options, *texts[image : image + 1]))
-        if (
-            not container.has("--nv", "--nvccli", "--rocm", "--nv-ccli")
-            and not opaque
-            and launch.program.kind in {"python", "program"}
-            and launch.program is not container.stage
-        ):
+        opaque = any(map(unsure.match, (*container.options, *texts[image : image + 1])))
+        known = launch.program.kind in {"python", "program"} and launch.program is not container.stage
+        if known and not opaque and not container.has("--nv", "--nvccli", "--rocm", "--nv-ccli"):
             what = f"{container.stage.name} without --nv: the container has no GPU"
             verb = container.stage.words[texts.index(_verb(texts))]
             edits = (Edit(verb.line, verb.column, verb.text, f"{verb.text} --nv"),)
@@ -226,7 +223,7 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
 
 def _works_alone(script: BatchScript, launch: LaunchLine, container: Container) -> bool:
     """Tell whether a program of an image does the work of a job that has no other."""
-    program, texts = launch.program, " ".join(word.text for word in launch.program.words)
+    program, texts = launch.program, " ".join(launch.program.texts)
     if program is container.stage or program.kind != "program" or program.name in HELPER_PROGRAMS or script.training:
         return False
     return len(script.launch_lines) == 1 or re.search(r"\b(cuda|gpus?|train)\b", texts) is not None
@@ -249,7 +246,7 @@ def container_without_variables(script: BatchScript) -> Iterator[Problem]:
         if launch.stages.index(launch.multiplier) > launch.stages.index(container.stage):
             continue
         drops = container.has("-e", "--cleanenv", "-C", "--containall")
-        passes = container.has("--env", "--env-file") or any("ENV_" in each.name for each in script.assignments)
+        passes = container.has("--env", "--env-file") or any("ENV_" in name for name in script.assigned)
         if drops and not passes and script.size_of(launch).has_several_tasks:
             what = "the tasks in the container have no SLURM_PROCID and no MASTER_ADDR"
             yield Problem(container.stage, what, "remove --cleanenv, or pass the variables with --env", (launch.line,))

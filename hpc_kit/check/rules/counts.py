@@ -13,7 +13,8 @@ from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import DirectiveOption, suggest_fix
-from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, JobSize, count_nodes, size_of_job
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, JobSize, count_nodes, parse_count, size_of_job
+from hpc_kit.slurm.units import is_number
 from hpc_kit.slurm.versions import CPUS_NOT_HANDED_ON
 
 _OWN_HOSTS = frozenset({"H", "host", "hosts", "hostfile", "machinefile", "f", "rf", "rankfile"})
@@ -33,11 +34,10 @@ def contradicting_task_counts(script: BatchScript) -> Iterator[Problem]:
     for part in script.components:
         yield from _fewer_than_nodes(part)
         options = [part[name] for name in ("nodes", "ntasks", "ntasks-per-node") if name in part]
-        if len(options) < 3 or not all(each.value.isdigit() for each in options):
+        counts = [int(each.value) for each in options if is_number(each.value)]
+        if len(counts) < 3 or counts[1] == counts[0] * counts[2]:
             continue
-        nodes, ntasks, per_node = (int(each.value) for each in options)
-        if ntasks == nodes * per_node:
-            continue
+        nodes, ntasks, per_node = counts
         last, lines = max(options, key=lambda each: each.line), tuple(each.line for each in options)
         what = f"{nodes} nodes x {per_node} tasks = {nodes * per_node}, but --ntasks={ntasks}"
         remedy = f"use --ntasks={nodes * per_node}, or remove --ntasks"
@@ -47,7 +47,7 @@ def contradicting_task_counts(script: BatchScript) -> Iterator[Problem]:
 
 def _fewer_than_nodes(part: Mapping[str, DirectiveOption]) -> Iterator[Problem]:
     nodes, ntasks = part.get("nodes"), part.get("ntasks")
-    if nodes is None or ntasks is None or not ntasks.value.isdigit() or "ntasks-per-node" in part:
+    if nodes is None or ntasks is None or not is_number(ntasks.value) or "ntasks-per-node" in part:
         return
     least = count_nodes(nodes.value, None)[1]
     if 0 < int(ntasks.value) < least:
@@ -67,19 +67,15 @@ def too_many_hosts(script: BatchScript) -> Iterator[Problem]:
     Documented: sbatch(1), --nodelist.
     """
     for part in script.components:
-        nodes, hosts = part.get("nodes"), part.get("nodelist")
+        nodes, hosts, excluded = part.get("nodes"), part.get("nodelist"), part.get("exclude")
         if hosts is None:
             continue
         most = count_nodes(nodes.value, None)[0] if nodes is not None else None
         listed = count_nodes(None, hosts.value)[0]
         if nodes is not None and most is not None and listed is not None and listed > most:
-            what = (
-                f"--nodelist names {listed} hosts, but --nodes={nodes.value}: Slurm allocates all named hosts or none"
-            )
+            what = f"--nodelist names {listed} hosts, but --nodes={nodes.value}: Slurm allocates all of them or none"
             yield Problem(hosts, what, f"use --nodes={listed}, or name fewer hosts", (nodes.line,))
-        excluded = part.get("exclude")
-        both = _hosts(hosts.value) & _hosts(excluded.value) if excluded is not None else set()
-        if excluded is not None and both:
+        if excluded is not None and (both := _hosts(hosts.value) & _hosts(excluded.value)):
             what = f"--nodelist and --exclude both name {min(both)}: the job never starts"
             yield Problem(excluded, what, f"remove {min(both)} from one of them", (hosts.line,))
 
@@ -129,7 +125,7 @@ def contradicting_gpu_counts(script: BatchScript) -> Iterator[Problem]:
 def _gpus(part: Mapping[str, DirectiveOption], name: str) -> int | None:
     """Return the number that an option for GPUs gives; None if it gives several types."""
     text = part[name].value.rpartition(":")[2] if name in part and "," not in part[name].value else ""
-    return int(text) if text.isdigit() and int(text) else None
+    return parse_count(text)
 
 
 @rule("KIT208")
@@ -143,8 +139,8 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
     --gpus-per-node.
     Documented: pytorch.org/docs/stable/elastic/run.html; slurm.schedmd.com/gres.html.
     """
-    training = [launch for launch in script.launch_lines if launch.is_training and not script.is_cut_short(launch)]
-    if len(training) != 1 or any("VISIBLE_DEVICES" in each.name for each in script.assignments):
+    training = [launch for launch in script.training if not script.is_cut_short(launch)]
+    if len(training) != 1 or any("VISIBLE_DEVICES" in name for name in script.assigned):
         return
     (launch,) = training
     size, agent = script.size_of(launch), launch.agent
@@ -156,7 +152,7 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
     if not gpus or processes is None or processes == gpus or bound:
         return
     place = agent or launch.multiplier or launch.program
-    lines = (script.line_of("gpus-per-node", "gres", "gpus-per-task", "gpus"), launch.line)
+    lines = (script.line_of_gpus, launch.line)
     count = f"{gpus} GPU{'s' * (gpus > 1)}"
     stated = bool(script.options.keys() & {"ntasks", "ntasks-per-node"})
     if processes > gpus:
@@ -170,7 +166,7 @@ def more_processes_than_gpus(script: BatchScript) -> Iterator[Problem]:
         if total is not None and size.nodes:
             remedy = f"write --num_processes={size.nodes * gpus}, which counts the processes of all nodes"
         yield Problem(total or place, what, remedy, (*lines, place.line), certain=False)
-    elif any(each.name == "WORLD_SIZE" and each.value.text == str(size.ntasks) for each in script.assignments):
+    elif any(each.value.text == str(size.ntasks) for each in script.assignments_of("WORLD_SIZE")):
         # A program that starts processes of its own has a larger WORLD_SIZE.
         what = f"{processes} task{'s' * (processes > 1)} per node, as WORLD_SIZE says, but {count}: the rest is idle"
         yield Problem(place, what, f"use --ntasks-per-node={gpus}, or request fewer GPUs", lines, certain=False)
@@ -204,7 +200,7 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
     Fix: `export WORLD_SIZE=$SLURM_NTASKS`.
     Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
     """
-    launch = script.training[0] if len(script.training) == 1 else None
+    launch = script.only_training
     if launch is not None and launch.agent is not None:
         yield from _world_of_composer(script, launch, launch.agent)
     if launch is None or launch.agent is not None or launch.multiplier is None or launch.in_loop:
@@ -212,36 +208,32 @@ def wrong_world_size(script: BatchScript) -> Iterator[Problem]:
     size = script.size_of(launch)
     if size.ntasks is None or not size.is_stated:
         return
+    lines, effect = (script.line_of_tasks, launch.line), f"but {launch.multiplier.name} starts {size.ntasks} processes"
+    known = {size.ntasks, (size.nodes or 0) * (size.gpus_per_node or 0)}
     argument = launch.argument("world-size") if launch.program.kind == "python" else None
-    if argument is not None and argument.text.isdigit() and "multiprocessing" not in " ".join(launch.command.texts):
-        counts = {size.ntasks, size.nodes, (size.nodes or 0) * (size.gpus_per_node or 0)}
-        if int(argument.text) not in counts:
-            what = f"world size {argument.text}, but {launch.multiplier.name} starts {size.ntasks} processes"
-            lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.line)
-            yield Problem(argument, what, "write $SLURM_NTASKS", lines, certain=False)
-    for each in script.assignments:
-        if each.name != "WORLD_SIZE" or not each.value.text.isdigit():
-            continue
-        world = int(each.value.text)
+    world = argument.number if argument is not None else None
+    forks = "multiprocessing" in " ".join(launch.command.texts)
+    if argument is not None and world is not None and world not in {*known, size.nodes} and not forks:
+        yield Problem(argument, f"world size {world}, {effect}", "write $SLURM_NTASKS", lines, certain=False)
+    for each in script.assignments_of("WORLD_SIZE"):
+        world = each.value.number
         # Each task is a training of its own.
-        if world == 1 and each.in_task:
+        if world is None or (world == 1 and each.in_task):
             continue
         # The program may start the processes of its node, and be given all GPUs of it without asking.
-        spawns = size.gpus_per_node is None and size.tasks_per_node == 1 and world and world % size.ntasks == 0
-        if world not in {(size.nodes or 0) * (size.gpus_per_node or 0), size.ntasks} and not spawns:
-            what = f"WORLD_SIZE={world}, but {launch.multiplier.name} starts {size.ntasks} processes"
-            lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.line)
+        spawns = size.gpus_per_node is None and size.tasks_per_node == 1 and world > 0 == world % size.ntasks
+        if world not in known and not spawns:
             remedy = "write export WORLD_SIZE=$SLURM_NTASKS"
-            yield Problem(each, what, remedy, lines, certain=not each.value.has_default)
+            yield Problem(each, f"WORLD_SIZE={world}, {effect}", remedy, lines, certain=not each.value.has_default)
 
 
 def _world_of_composer(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> Iterator[Problem]:
     """Find a --world_size of composer that is not the processes of all nodes."""
     world, each, nodes = agent.option("world-size"), count_processes(agent), script.size_of(launch).nodes
-    if agent.kind != "composer" or world is None or not world.text.isdigit() or not each or not nodes:
+    if agent.kind != "composer" or world is None or world.number is None or not each or not nodes:
         return
-    if int(world.text) != each * nodes:
-        what = f"world size {world.text}, but composer starts {each} processes on each of {nodes} nodes"
+    if world.number != each * nodes:
+        what = f"world size {world.number}, but composer starts {each} processes on each of {nodes} nodes"
         lines = (script.line_of("nodes"), launch.line)
         yield Problem(agent, what, f"write --world_size={each * nodes}", lines, certain=not launch.has_default_count)
 
@@ -265,12 +257,13 @@ def folded_counts(script: BatchScript) -> Iterator[Problem]:
         name = _no_number(script, part.text)
         if name is not None:
             yield _folded(script, part.origin, name)
-    agents = [launch.agent for launch in script.training if launch.agent is not None]
     given: list[tuple[ExpandedText | None, Place]] = [
-        (agent.option("nproc-per-node", "num-processes"), agent) for agent in agents
+        (agent.option("nproc-per-node", "num-processes"), agent) for agent in script.agents
     ]
-    given += [(each.value, each) for each in script.assignments if each.name in {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}]
-    for text, place in ((text, place) for text, place in given if text is not None and "$((" not in text.text):
+    given += [(each.value, each) for each in script.assignments_of("WORLD_SIZE", "LOCAL_WORLD_SIZE")]
+    for text, place in given:
+        if text is None or "$((" in text.text:
+            continue
         typed = re.fullmatch(r"[A-Za-z]\w*:\d+", text.text)
         name = "SLURM_GPUS_PER_NODE" if typed else _no_number(script, text.text)
         if name is not None:
@@ -282,23 +275,24 @@ def _no_number(script: BatchScript, text: str) -> str | None:
     names: list[str] = re.findall(r"(?<!\w)SLURM_\w+(?![\w%:/#])", text)
     for name in names:
         folded = script.size.has_several_nodes and _FOLDED.fullmatch(name)
-        option = name.removeprefix("SLURM_").lower().replace("_", "-")
-        typed = option in GPU_COUNT_OPTIONS and ":" in script.options.get(option, "")
+        typed = _option_of(name) in GPU_COUNT_OPTIONS and ":" in script.options.get(_option_of(name), "")
         if (folded or typed) and name not in script.assigned:
             return name
     return None
 
 
+def _option_of(name: str) -> str:
+    """Return the option whose value a variable of Slurm has."""
+    return name.removeprefix("SLURM_").lower().replace("_", "-")
+
+
 def _folded(script: BatchScript, place: Place, name: str) -> Problem:
-    if "GPUS" not in name:
-        what, remedy = (
-            f"a list such as 4(x{script.size.min_nodes})",
-            "use SLURM_NTASKS, SLURM_NTASKS_PER_NODE or SLURM_CPUS_ON_NODE",
-        )
-        return Problem(place, f"{name} is no number, but {what}", remedy, (script.line_of("nodes"),))
-    option = name.removeprefix("SLURM_").lower().replace("_", "-")
-    what = f"{name} is no number, but {script.options.get(option, 'a type and a number')}"
-    return Problem(place, what, "use SLURM_GPUS_ON_NODE", (script.line_of(option),))
+    if "GPUS" in name:
+        value, remedy = script.options.get(_option_of(name), "a type and a number"), "use SLURM_GPUS_ON_NODE"
+        return Problem(place, f"{name} is no number, but {value}", remedy, (script.line_of(_option_of(name)),))
+    what = f"{name} is no number, but a list such as 4(x{script.size.min_nodes})"
+    remedy = "use SLURM_NTASKS, SLURM_NTASKS_PER_NODE or SLURM_CPUS_ON_NODE"
+    return Problem(place, what, remedy, (script.line_of("nodes"),))
 
 
 @rule("KIT213", "warning")
@@ -318,33 +312,31 @@ def processes_of_mpirun(script: BatchScript) -> Iterator[Problem]:
     tasks = script.size.ntasks
     if tasks is None or not script.size.is_stated:
         return
-    settings = [f"{each.name}={each.value.text}" for each in script.assignments if "_MCA_" in each.name]
+    threads = (script.size.cpus_per_task or 1) > 1 or "OMP_NUM_THREADS" in script.assigned
+    # With one GPU for each task, the GPUs of the missing processes are idle, wherever the others run.
+    paired = script.size.gpus_per_node is not None and script.size.gpus_per_node == script.size.tasks_per_node
     for launch in script.launch_lines:
-        mpirun = launch.stage("mpirun")
-        count = mpirun.option("n", "np", "c") if mpirun is not None else None
+        mpirun, lines = launch.stage("mpirun"), (script.line_of_tasks, launch.line)
         if mpirun is None or launch.stage("ssh"):
             continue
         yield from _per_node(script, launch, mpirun)
-        if count is None or not count.text.isdigit():
+        text = mpirun.option("n", "np", "c")
+        count = text.number if text is not None else None
+        if text is None or count is None:
             continue
-        if int(count.text) < tasks and len(script.training) == 1 and not (launch.agent or launch.in_loop):
-            placed = mpirun.options.keys() & {"map-by", "npernode", "N", "ppn", "perhost", "bind-to", *_OWN_HOSTS}
-            threads = (script.size.cpus_per_task or 1) > 1 or any(
-                each.name == "OMP_NUM_THREADS" for each in script.assignments
-            )
-            # With one GPU for each task, the GPUs of the missing processes are idle, wherever the others run.
-            paired = script.size.gpus_per_node is not None and script.size.gpus_per_node == script.size.tasks_per_node
-            if launch.is_training and (paired or not (placed or threads)):
-                what = f"{mpirun.name} starts {count.text} processes, but the job has {tasks} tasks: the rest is idle"
-                lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.line)
-                yield Problem(count, what, "remove the option, or request fewer tasks", lines)
-        if int(count.text) <= tasks:
-            continue
-        oversubscribes = "oversubscribe" in " ".join([*(word.text for word in mpirun.words), *settings]).lower()
-        if not oversubscribes and not mpirun.options.keys() & _OWN_HOSTS and not launch.stage("ssh"):
-            what = f"{mpirun.name} starts {count.text} processes, but the job has {tasks} task{'s' * (tasks > 1)}"
-            lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.line)
-            yield Problem(count, what, f"write #SBATCH --ntasks={count.text}", lines)
+        what = f"{mpirun.name} starts {count} processes, but the job has {tasks} task{'s' * (tasks > 1)}"
+        placed = bool(mpirun.options.keys() & {"map-by", "npernode", "N", "ppn", "perhost", "bind-to", *_OWN_HOSTS})
+        if count < tasks and script.only_training is launch and not (launch.agent or launch.in_loop):
+            if paired or not (placed or threads):
+                yield Problem(text, f"{what}: the rest is idle", "remove the option, or request fewer tasks", lines)
+        elif count > tasks and not _oversubscribes(script, mpirun) and not mpirun.options.keys() & _OWN_HOSTS:
+            yield Problem(text, what, f"write #SBATCH --ntasks={count}", lines)
+
+
+def _oversubscribes(script: BatchScript, mpirun: LaunchStage) -> bool:
+    """Tell whether an option or a variable allows more processes than slots."""
+    settings = [f"{each.name}={each.value.text}" for each in script.assignments if "_MCA_" in each.name]
+    return "oversubscribe" in " ".join([*mpirun.texts, *settings]).lower()
 
 
 def _per_node(script: BatchScript, launch: LaunchLine, mpirun: LaunchStage) -> Iterator[Problem]:
@@ -356,12 +348,11 @@ def _per_node(script: BatchScript, launch: LaunchLine, mpirun: LaunchStage) -> I
         yield Problem(host, what, f"remove the option: {mpirun.name} knows the nodes of the job", (launch.line,))
     placed, have = mpirun.option("npernode", "N", "ppn", "perhost", "map-by"), script.size.tasks_per_node
     match = re.fullmatch(r"(?:ppr:)?(\d+)(?::node.*)?", placed.text) if placed is not None else None
-    oversubscribes = "oversubscribe" in " ".join(word.text for word in mpirun.words)
-    if placed is not None and match is not None and have is not None and int(match[1]) > have and not oversubscribes:
-        what = f"{mpirun.name} starts {match[1]} processes per node, but the job has {have} tasks there"
-        yield Problem(
-            placed, what, f"request --ntasks-per-node={match[1]}", (script.line_of("ntasks-per-node"), launch.line)
-        )
+    count = parse_count(match[1]) if match is not None else None
+    if placed is not None and count and have is not None and count > have and not _oversubscribes(script, mpirun):
+        what = f"{mpirun.name} starts {count} processes per node, but the job has {have} tasks there"
+        lines = (script.line_of("ntasks-per-node"), launch.line)
+        yield Problem(placed, what, f"request --ntasks-per-node={count}", lines)
 
 
 def _processes_on_node(launch: LaunchLine, size: JobSize) -> int | None:
@@ -379,9 +370,7 @@ def count_processes(agent: LaunchStage) -> int | None:
     """Return the number of processes that an agent starts on its node; None if it is unknown."""
     if agent.kind == "torchrun":
         text = agent.option("nproc-per-node")
-        if text is None:
-            return 1
-        return int(text.text) if text.text.isdigit() else None
+        return text.number if text is not None else 1
     slots = agent.option("include", "i") if agent.kind == "deepspeed" else None
     if slots is not None:
         # `--include localhost:0,1`, or `node1:0,1@node2:0,1`
@@ -389,22 +378,22 @@ def count_processes(agent: LaunchStage) -> int | None:
         return counts.pop() if len(counts) == 1 and slots.is_known else None
     if agent.kind == "composer":
         text = agent.option("nproc", "n")
-        return int(text.text) if text is not None and text.text.isdigit() else None
+        return text.number if text is not None else None
     text, machines = agent.option("num-processes", "num-gpus"), agent.option("num-machines")
+    count, nodes = text.number if text is not None else None, machines.number if machines is not None else 1
     in_file = machines is None and "config-file" in agent.options
-    if text is None or not text.text.isdigit() or in_file or (machines is not None and not machines.text.isdigit()):
+    if count is None or nodes is None or in_file:
         return None
-    nodes = int(machines.text) if machines and machines.text.isdigit() else 1
-    return max(1, int(text.text) // max(1, nodes)) if agent.kind == "accelerate" else int(text.text)
+    return max(1, count // max(1, nodes)) if agent.kind == "accelerate" else count
 
 
 _DEGREES = {
     "tensor": ("tensor-model-parallel-size", "tensor-parallel-size", "tensor-parallel-degree", "tp", "tp-size"),
     "pipeline": ("pipeline-model-parallel-size", "pipeline-parallel-size", "pipeline-parallel-degree", "pp", "pp-size"),
     "context": ("context-parallel-size", "context-parallel-degree", "cp", "cp-size"),
+    "replicas": ("data-parallel-replicate-degree",),
 }
 _DATA = ("dp", "dp-size", "data-parallel-size", "data-parallel-degree", "data-parallel-shard-degree")
-_REPLICAS = ("data-parallel-replicate-degree",)
 """Options of Megatron-LM, NeMo, torchtitan and programs after them."""
 
 
@@ -426,31 +415,30 @@ def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
         nodes = size.nodes if size.is_stated else None
         if nodes is None or per_node is None or launch.multiplier is None or launch.has_default_count:
             continue
-        degrees = {axis: launch.argument(*names) for axis, names in _DEGREES.items()}
-        data, replicas = launch.argument(*_DATA), launch.argument(*_REPLICAS)
-        known = {axis: text for axis, text in degrees.items() if text is not None}
-        if not known or any(not text.text.isdigit() or text.has_default for text in known.values()):
+        data = launch.argument(*_DATA)
+        texts = {axis: text for axis, names in _DEGREES.items() if (text := launch.argument(*names)) is not None}
+        known = {axis: text.number for axis, text in texts.items() if text.number is not None}
+        fixed = len(known) == len(texts) and not any(text.has_default for text in texts.values())
+        if not fixed or known.keys() <= {"replicas"}:
             continue
-        if replicas is not None:
-            known["replicas"] = replicas
-        if not all(text.text.isdigit() for text in known.values()):
-            continue
-        product, world = prod(int(text.text) for text in known.values()), nodes * per_node
+        product, world = prod(known.values()), nodes * per_node
         # vLLM, SGLang and Ray start the workers of the remaining GPUs themselves.
         if agent is None and (world == 1 or per_node < (size.gpus_per_node or 2)):
             continue
-        place, lines = next(iter(known.values())), (script.line_of("nodes", "ntasks-per-node"), launch.line)
+        place = next(iter(texts.values()))
+        lines = (script.line_of("nodes"), script.line_of("ntasks-per-node"), launch.line)
+        lines += tuple(text.line for text in texts.values())
         if product == 0 or world % product:
-            shown = " x ".join(f"{axis} {text.text}" for axis, text in known.items())
+            shown = " x ".join(f"{axis} {count}" for axis, count in known.items())
             what = f"{shown} = {product} does not divide the {world} ranks"
-            certain = any(re.match(r"--\S*model[-_]parallel[-_]size", word.text) for word in launch.program.words)
+            certain = any(re.match(r"--\S*model[-_]parallel[-_]size", text) for text in launch.program.texts)
             yield Problem(place, what, f"use degrees whose product divides {world}", lines, certain)
-        elif data is not None and data.text.isdigit() and not data.has_default and int(data.text) * product != world:
-            what = f"data {data.text} x {product} = {int(data.text) * product}, but there are {world} ranks"
+        elif data is not None and not data.has_default and data.number and data.number * product != world:
+            what = f"data {data.number} x {product} = {data.number * product}, but there are {world} ranks"
             yield Problem(data, what, f"write {world // product} for the data parallel degree", lines, certain=False)
-        elif "tensor" in known and int(known["tensor"].text) > per_node:
-            what = f"tensor parallel degree {known['tensor'].text} spans nodes of {per_node} ranks"
-            yield Problem(known["tensor"], what, f"use at most {per_node}, and pipeline stages", lines, certain=False)
+        elif known.get("tensor", 0) > per_node:
+            what = f"tensor parallel degree {known['tensor']} spans nodes of {per_node} ranks"
+            yield Problem(texts["tensor"], what, f"use at most {per_node}, and pipeline stages", lines, certain=False)
     yield from _degrees_of_workers(script)
 
 
@@ -460,21 +448,17 @@ def _degrees_of_workers(script: BatchScript) -> Iterator[Problem]:
         return
     for launch in script.launch_lines:
         program, gpus = launch.program, script.size_of(launch).gpus_per_node or script.size.gpus_per_node
-        module = program.options.get("module") if program.kind == "python" else None
+        module = program.option("module")
         serves = program.name == "vllm" or (module is not None and module.text.startswith("vllm."))
-        degrees = [
-            launch.argument(*_DEGREES["tensor"]) or _nested_degree(launch),
-            launch.argument(*_DEGREES["pipeline"]),
-        ]
-        known = [text for text in degrees if text is not None]
-        if not gpus or not known or not all(t.text.isdigit() for t in known):
-            continue
-        product, total = prod(int(text.text) for text in known), gpus * (script.size.nodes or 1)
-        if product > total and not known[0].has_default:
-            shown = " x ".join(text.text for text in known)
+        tensor = launch.argument(*_DEGREES["tensor"]) or _nested_degree(launch)
+        degrees = [text for text in (tensor, launch.argument(*_DEGREES["pipeline"])) if text is not None]
+        known = [text.number for text in degrees if text.number is not None]
+        total = (gpus or 0) * (script.size.nodes or 1)
+        if known and len(known) == len(degrees) and prod(known) > total > 0 and not degrees[0].has_default:
+            shown = " x ".join(map(str, known))
             what = f"parallel degree {shown}, but the job has {total} GPU{'s' * (total > 1)}"
-            lines = (script.line_of("gpus-per-node", "gres", "gpus"), launch.line)
-            yield Problem(known[0], what, f"use at most {total}", lines, certain=serves)
+            lines = (script.line_of_gpus, launch.line)
+            yield Problem(degrees[0], what, f"use at most {total}", lines, certain=serves)
 
 
 def _nested_degree(launch: LaunchLine) -> ExpandedText | None:
@@ -505,7 +489,7 @@ def step_without_cpus(script: BatchScript) -> Iterator[Problem]:
         if srun is None or srun.may_hide_options or srun.error or not launch.is_training:
             continue
         options = [script.components[index].get("cpus-per-task") for index in script.components_of(launch)]
-        option = next((each for each in options if each and each.value.isdigit() and int(each.value) > 1), None)
+        option = next((each for each in options if each and (parse_count(each.value) or 1) > 1), None)
         if option is not None and not srun.options.keys() & {"cpus-per-task", "cpus-per-gpu"}:
             name, releases = f"--cpus-per-task={option.value}", CPUS_NOT_HANDED_ON.releases
             what = f"{name} does not reach this step on Slurm {releases}: each task gets one CPU"
@@ -552,10 +536,7 @@ def step_inherits_all_gpus(script: BatchScript) -> Iterator[Problem]:
     Documented: srun(1), INPUT ENVIRONMENT VARIABLES, SLURM_GPUS; seen with Slurm 22.05.
     """
     nodes = script.size.nodes
-    changed = "SLURM_GPUS" in script.assigned or any(
-        command.name == "unset" and "SLURM_GPUS" in command.texts for command in script.commands
-    )
-    if "gpus" not in script.options or nodes is None or nodes < 2 or changed:
+    if "gpus" not in script.options or nodes is None or nodes < 2 or script.changes("SLURM_GPUS"):
         return
     places: list[Place] = []
     for launch in script.launch_lines:
@@ -565,7 +546,7 @@ def step_inherits_all_gpus(script: BatchScript) -> Iterator[Problem]:
         if (script.size_of(launch).nodes or nodes) < nodes:
             places.append(srun)
     # Steps in $(...), of which the trace knows the text alone.
-    for part in [part for command in script.commands if not command.in_task for part in command.syntax.parts]:
+    for part in [part for command in script.batch_commands for part in command.syntax.parts]:
         step = re.match(r"\s*srun\s[^|;&]*", part.text) if part.kind == "command" else None
         one_node = step and re.search(r"\s(-N\s*1|--nodes[= ]1)\s", step[0])
         if step and one_node and not re.search(r"\s(-G|--gpus[= ])", step[0]):
@@ -576,15 +557,22 @@ def step_inherits_all_gpus(script: BatchScript) -> Iterator[Problem]:
         yield Problem(place, what, remedy, (script.line_of("gpus"),))
 
 
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
 def _threads_of_one_cpu(script: BatchScript) -> Iterator[Problem]:
     """Find many threads in a job whose tasks have one CPU each, because --cpus-per-task is missing."""
     option = script.directive("ntasks-per-node") or script.directive("ntasks")
-    whole = script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
-    if option is None or whole or script.is_heterogeneous or (script.size.ntasks or 1) < 2:
+    # A mask names CPUs of a whole node.
+    masked = any(
+        re.search(r"--cpu[-_]bind\S*[= ]\S*(map|mask)_", " ".join(each.command.texts)) for each in script.training
+    )
+    whole = masked or script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
+    if option is None or whole or not script.training or script.is_heterogeneous or (script.size.ntasks or 1) < 2:
         return
-    for each in script.assignments:
-        threads = each.value.text
-        if each.name == "OMP_NUM_THREADS" and threads.isdigit() and int(threads) >= 4 and script.training:
+    for each in script.assignments_of("OMP_NUM_THREADS"):
+        threads = each.value.number
+        if threads is not None and threads >= 4:
             what = f"{threads} threads, but the job does not give --cpus-per-task: each task has one CPU"
             yield Problem(each.value, what, f"add #SBATCH --cpus-per-task={threads}", (option.line,))
 
@@ -592,29 +580,27 @@ def _threads_of_one_cpu(script: BatchScript) -> Iterator[Problem]:
 def _threads_of_all_cpus(script: BatchScript) -> Iterator[Problem]:
     """Find a number of threads that is the number of CPUs of the node, for each of several tasks there."""
     tasks = {script.size_of(launch).tasks_per_node or 1 for launch in script.training if launch.multiplier is not None}
-    for each in script.assignments if tasks and min(tasks) > 1 else ():
+    for each in script.assignments_of(*_THREADS) if tasks and min(tasks) > 1 else ():
         all_cpus = re.fullmatch(r"\$\{?SLURM_CPUS_ON_NODE\}?|\$\(nproc(\.\.\.)?\)", each.value.text)
-        if each.name in {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} and all_cpus is not None and not each.in_task:
+        if all_cpus is not None and not each.in_task:
             what = f"each of {min(tasks)} tasks gets as many threads as the job has CPUs on the node"
             yield Problem(each.value, what, f"write export {each.name}=$SLURM_CPUS_PER_TASK")
 
 
 def _more_threads_than_cpus(script: BatchScript, option: DirectiveOption, cpus: int) -> Iterator[Problem]:
     """Find a fixed number of threads that exceeds the CPUs of a task, or the share of each process of an agent."""
-    agents = [launch.agent for launch in script.training if launch.agent is not None]
-    processes = (count_processes(agents[0]) or 1) if len(agents) == len(script.training) == 1 else 1
-    for each in script.assignments:
-        threads = each.value.text
-        if each.name not in {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} or not threads.isdigit():
-            continue
-        if int(threads) > cpus:
+    agent = script.only_training.agent if script.only_training is not None else None
+    processes = (count_processes(agent) or 1) if agent is not None else 1
+    for each in script.assignments_of(*_THREADS):
+        threads = each.value.number or 0
+        if threads > cpus:
             what = f"{threads} threads, but --cpus-per-task={cpus}"
             remedy = f"write export {each.name}=$SLURM_CPUS_PER_TASK"
             yield Problem(each.value, what, remedy, (option.line,))
-        elif int(threads) * processes > cpus and int(threads) > 1:
+        elif agent is not None and threads * processes > cpus and threads > 1:
             what = f"{processes} processes with {threads} threads each, but --cpus-per-task={cpus}"
             remedy = f"write export {each.name}=$((SLURM_CPUS_PER_TASK / {processes}))"
-            yield Problem(each.value, what, remedy, (option.line, agents[0].line))
+            yield Problem(each.value, what, remedy, (option.line, agent.line))
 
 
 @rule("KIT217", "warning")
@@ -635,20 +621,20 @@ def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
         return
     # One task alone may use a whole node that it has for itself.
     alone = "exclusive" in script.options and (script.size.tasks_per_node or 1) == 1
-    if not option.value.isdigit() or script.is_heterogeneous or alone:
+    cpus = parse_count(option.value)
+    if cpus is None or script.is_heterogeneous or alone:
         return
-    cpus = int(option.value)
     yield from _more_threads_than_cpus(script, option, cpus)
     for launch in script.training:
         workers, agent = launch.argument("num-workers", "workers", "dataloader-num-workers"), launch.agent
-        if workers is not None and workers.text.isdigit() and int(workers.text) > cpus and not workers.has_default:
-            what = f"{workers.text} data loader workers, but --cpus-per-task={cpus}"
+        if workers is not None and (workers.number or 0) > cpus and not workers.has_default:
+            what = f"{workers.number} data loader workers, but --cpus-per-task={cpus}"
             yield Problem(workers, what, f"use at most {cpus}, or request more CPUs", (option.line, launch.line))
         count = count_processes(agent) if agent is not None and agent.kind == "torchrun" else None
-        unset = not any(each.name in {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} for each in script.assignments)
-        if agent is None or count is None or not unset or script.size.has_gpus or script.sources_files:
+        unset = script.assigned.isdisjoint(_THREADS)
+        if agent is None or not count or not unset or script.size.has_gpus or script.sources_files:
             continue
-        on_cpus = any(re.search(r"\b(gloo|cpu)\b", word.text) for word in launch.program.words)
+        on_cpus = any(re.search(r"\b(gloo|cpu)\b", text) for text in launch.program.texts)
         if on_cpus and cpus // count >= 4:
             what = f"torchrun sets OMP_NUM_THREADS=1: each of {count} processes uses one of {cpus // count} CPUs"
             yield Problem(agent, what, f"write export OMP_NUM_THREADS={cpus // count}", (option.line, launch.line))

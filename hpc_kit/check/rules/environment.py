@@ -16,7 +16,7 @@ from hpc_kit.check.programs import HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
 from hpc_kit.check.rules.finding import Place, Problem, rule
 from hpc_kit.check.rules.rendezvous import has_comment, removal
 from hpc_kit.slurm.directives import LONG_DASHES, DirectiveOption
-from hpc_kit.spec.secrets import SHAPES, is_secret, secret_words
+from hpc_kit.spec.secrets import SHAPES, is_secret, is_secret_name, secret_words
 from hpc_kit.spec.shell_code import CONTAINERS
 
 _CONDA = frozenset({"conda", "mamba", "micromamba"})
@@ -48,20 +48,17 @@ def conda_without_init(script: BatchScript) -> Iterator[Problem]:
     NAME python ...`, or the interpreter of the environment, `.../envs/NAME/bin/python`.
     Documented: docs.conda.io, "conda init"; bash(1), INVOCATION.
     """
-    learnt = (
-        not script.is_shell or bool(_LOGIN.match(script.lines[0])) or "BASH_ENV" in script.options.get("export", "")
-    )
-    for step in script.commands:
+    login = _LOGIN.match(script.lines[0]) is not None
+    learnt = login or not script.is_shell or "BASH_ENV" in script.options.get("export", "")
+    for step in script.batch_commands:
         # A function of that name passes its arguments on: `conda() { micromamba "$@"; }`.
         own = step.name in script.functions or any(compound.name in _CONDA for compound in step.compounds)
-        if step.in_task or own or _in_login_shell(script, step):
+        if own or _in_login_shell(script, step):
             continue
-        texts = [word.text for word in step.words]
+        texts = step.texts
         name, verb, *_ = [*(texts[1:] if step.name in {"builtin", "command"} else texts), "", ""]
-        defines = name in _DEFINES_CONDA and not (
-            name in {"ml", "module"} and all(map(_WITHOUT_CONDA.match, texts[1:]))
-        )
-        learnt = learnt or defines or any("BASH_ENV" in text for text in texts)
+        without = name in {"ml", "module"} and all(map(_WITHOUT_CONDA.match, texts[1:]))
+        learnt = learnt or (name in _DEFINES_CONDA and not without) or any("BASH_ENV" in text for text in texts)
         printing = name in _CONDA and verb.startswith("shell.")
         if printing and not _taken_up(step):
             what = f"{name} {verb} only prints shell code"
@@ -79,7 +76,7 @@ def _in_login_shell(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether the command runs in a `bash -l`, which reads the result of `conda init`."""
     inside = [launch for launch in script.launch_lines if launch.inner_command is step]
     shells = (stage for launch in inside for stage in launch.stages if stage.kind == "shell")
-    return any(_LOGIN.match("#!" + " ".join(word.text for word in stage.words)) for stage in shells)
+    return any(_LOGIN.match("#!" + " ".join(stage.texts)) for stage in shells)
 
 
 def _taken_up(step: TracedCommand) -> bool:
@@ -105,9 +102,8 @@ def typographic_characters(script: BatchScript) -> Iterator[Problem]:
     for step in script.commands:
         if step.name in _TALKS or _only_talks(script, step.name):
             continue
-        sure = step.name.rpartition("/")[2] in _KNOWN or any(
-            step is each.command or step is each.inner_command for each in started
-        )
+        known = step.name.rpartition("/")[2] in _KNOWN
+        sure = known or any(step is each.command or step is each.inner_command for each in started)
         for word in step.syntax.words:
             for part in word.parts[:1]:
                 found = _TYPOGRAPHIC.match(part.text) if part.kind == "text" and not part.quoted else None
@@ -118,9 +114,8 @@ def typographic_characters(script: BatchScript) -> Iterator[Problem]:
 
 def _only_talks(script: BatchScript, name: str) -> bool:
     """Tell whether a function of the script only prints its arguments."""
-    return name in script.functions and all(
-        step.name in {*_TALKS, "", "date", "local"} for step in script.functions[name]
-    )
+    steps = script.functions.get(name, [])
+    return bool(steps) and all(step.name in {*_TALKS, "", "date", "local"} for step in steps)
 
 
 def _typed(place: Place, letter: str) -> Problem:
@@ -148,13 +143,11 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
     a folder that all nodes share.
     Documented: sbcast(1); docs.alliancecan.ca/wiki/PyTorch, "Multi-node".
     """
-    wide = [launch for launch in script.launch_lines if launch.is_training and script.size_of(launch).has_several_nodes]
+    wide = [launch for launch in script.training if script.size_of(launch).has_several_nodes]
     if not wide or not script.size.has_several_nodes:
         return
     entered: TracedCommand | None = None
-    for step in script.commands:
-        if step.in_task or not step.words:
-            continue
+    for step in script.batch_commands:
         if step.name in _MOVES:
             target = _entered(step, "" if entered else None)
             # A relative folder lies in the one that was entered before.
@@ -169,21 +162,19 @@ def first_node_files(script: BatchScript) -> Iterator[Problem]:
             continue
         launch = next((each for each in using if _follows(script, step, each)), None)
         if launch is not None and not _spread(script, folder, launch):
-            yield _first_only(folder, step, launch)
+            what = f"{folder} is local to the first node: tasks on the remaining nodes do not see these files"
+            remedy = f"run it once per node: srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 {step.name} ..."
+            yield Problem(step, what, remedy, (launch.line,))
             return
 
 
 def _follows(script: BatchScript, step: TracedCommand, launch: LaunchLine) -> bool:
     """Tell whether the launch runs after the command, and does not run the same script again on each node."""
     calls = {name for name, body in script.functions.items() if any(each is launch.command for each in body)}
-    starts = [
-        each is not step for each in script.commands if each is step or each is launch.command or each.name in calls
-    ]
+    starts = [each for each in script.commands if each is launch.command or each.name in calls]
     itself = any(re.search(r"\$(\{?0|\{?BASH_SOURCE)", word.raw) for word in launch.command.syntax.words)
-    conditional = any(
-        place.compound is not None and place.role in {"then", "else"} for place in step.position.outward()
-    )
-    return starts[-1] and not (itself and conditional)
+    conditional = any(place.role in {"then", "else"} for place in step.position.outward())
+    return script.is_before(step, starts[-1]) and not (itself and conditional)
 
 
 def _reaches(script: BatchScript, folder: str, launch: LaunchLine) -> bool:
@@ -213,12 +204,6 @@ def _names(text: str, folder: str) -> bool:
     return re.search(re.escape(folder) + r"(?![\w.-])", _plain(text)) is not None
 
 
-def _first_only(folder: str, step: TracedCommand, launch: LaunchLine) -> Problem:
-    what = f"{folder} is local to the first node: tasks on the remaining nodes do not see these files"
-    remedy = f"run it once per node: srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 {step.name} ..."
-    return Problem(step, what, remedy, (launch.line,))
-
-
 def _entered(step: TracedCommand, before: str | None) -> str | None:
     """Return the node-local folder that is current after a `cd` or similar command."""
     if step.name == "popd":
@@ -231,7 +216,7 @@ def _entered(step: TracedCommand, before: str | None) -> str | None:
 
 def _fills_here(step: TracedCommand) -> bool:
     """Tell whether a command writes files to the current folder."""
-    rest = [word.text for word in step.words[1:]]
+    rest = step.texts[1:]
     if step.name in {"cp", "rsync"}:
         return bool(rest) and not rest[-1].startswith(("/", "$", "~"))
     if step.name == "git":
@@ -243,8 +228,8 @@ def _fills_here(step: TracedCommand) -> bool:
 def _leaves(script: BatchScript, entered: TracedCommand, first: TracedCommand, last: TracedCommand) -> bool:
     """Tell whether the shell changes the folder between two commands, or entered it only in a subshell."""
     between = [step for step in script.commands if first.line < step.line < last.line and step.name in _MOVES]
-    inside = set(map(id, last.compounds))
-    alone = any(each.kind == "subshell" and id(each) not in inside for each in entered.compounds)
+    subshell = entered.around("subshell")
+    alone = subshell is not None and not any(subshell is each for each in last.compounds)
     return alone or any(_entered(step, "here") is None for step in between)
 
 
@@ -254,8 +239,7 @@ def _plain(text: str) -> str:
 
 def _filled(step: TracedCommand) -> str | None:
     """Return the node-local folder that a command fills."""
-    texts = [word.text for word in step.words]
-    name, rest = step.name.rpartition("/")[2], texts[1:]
+    name, rest = step.name.rpartition("/")[2], step.texts[1:]
     places: list[str] = []
     if name in {"cp", "rsync"}:
         places = rest[-1:]
@@ -309,10 +293,7 @@ def _step_without_export(script: BatchScript, launch: LaunchLine, srun: LaunchSt
     elif export is None:
         if directive is None or directive.value.upper() not in {"NONE", "NIL"}:
             return
-        changed = "SLURM_EXPORT_ENV" in script.assigned or any(
-            command.name == "unset" and "SLURM_EXPORT_ENV" in command.texts for command in script.commands
-        )
-        if not changed and _sets_up_before(script, launch):
+        if not script.changes("SLURM_EXPORT_ENV") and _sets_up_before(script, launch):
             what = f"--export={directive.value}: the tasks get no variable of this script"
             yield Problem(srun, what, "write srun --export=ALL ...", (directive.line, launch.line))
     elif not any("$" in item.partition("=")[0] for item in export.text.split(",")):
@@ -335,13 +316,10 @@ def _cut_values(script: BatchScript, launch: LaunchLine, export: ExpandedText) -
 def _sets_up_before(script: BatchScript, launch: LaunchLine) -> bool:
     """Tell whether the batch shell sets up an environment for a launch line whose tasks do not set up their own."""
     shell = launch.stage("shell")
-    options = (
-        [word.text for word in takewhile(lambda word: word.text.startswith("-"), shell.words[1:])] if shell else []
-    )
+    options = takewhile(lambda text: text.startswith("-"), shell.texts[1:] if shell is not None else ())
     if "get-user-env" in script.options or any(re.match(r"--login|-\w*l", text) for text in options):
         return False
-    inside = [step for step in script.commands if launch.command.position in step.position.outward() and step.in_task]
-    if any(step.name in _SETS_UP for step in inside):
+    if any(step.name in _SETS_UP and step.in_task for step in script.commands_of(launch)):
         return False
     before = script.commands_before(launch.command)
     exported = any(each.is_exported and not each.in_task and each.number <= len(before) for each in script.assignments)
@@ -383,12 +361,12 @@ def bash_in_sh(script: BatchScript) -> Iterator[Problem]:
     if script.interpreter not in {"sh", "dash"} or script.unread_part:
         return
     # Lines of commands; the text of a here-document is none.
-    commands = [command for command in script.commands if not command.in_task]
-    starts = {each.line for each in commands} | {each.line for step in commands for each in step.compounds}
-    for number, line in enumerate(script.code.split("\n"), start=1):
-        match = _BASH_ONLY.match(line) or (
-            _BASH_INSIDE.search(re.sub(r"'[^']*'", "", line)) if number in starts else None
-        )
+    steps = script.batch_commands
+    starts = {each.line for each in steps} | {each.line for step in steps for each in step.compounds}
+    for number, line in script.code_lines:
+        match = _BASH_ONLY.match(line)
+        if match is None and number in starts:
+            match = _BASH_INSIDE.search(re.sub(r"'[^']*'", "", line))
         if match is not None and (number in starts or match[1].startswith(("function", "(("))):
             what = f"{match[1].strip()} is syntax of bash, but this script is for {script.interpreter}"
             edits = (Edit(1, 1, script.lines[0], "#!/bin/bash"),)
@@ -399,14 +377,12 @@ def bash_in_sh(script: BatchScript) -> Iterator[Problem]:
 def _bash_in_code(script: BatchScript) -> Iterator[Problem]:
     """Find syntax of bash in the code of `sh -c`."""
     for launch in script.launch_lines:
-        shell = next(
-            (stage for stage in launch.stages if stage.code is not None and stage.name in {"sh", "dash"}), None
-        )
-        code = shell.option("code") if shell is not None else None
-        match = _IN_SH.search(code.text) if code is not None else None
-        if shell is not None and match is not None:
-            what = f"{match[1]} is syntax of bash, but this code is for {shell.name}"
-            yield Problem(shell, what, f"write bash -c instead of {shell.name} -c", (launch.line,))
+        for shell in launch.stages:
+            code = shell.option("code") if shell.name in {"sh", "dash"} else None
+            match = _IN_SH.search(code.text) if code is not None else None
+            if match is not None:
+                what = f"{match[1]} is syntax of bash, but this code is for {shell.name}"
+                yield Problem(shell, what, f"write bash -c instead of {shell.name} -c", (launch.line,))
 
 
 _SYSTEM_FILE = re.compile(r"(~|\$\{?HOME\}?)/\.(bashrc|bash_profile|profile)\Z|/etc/(bashrc|profile|bash\.bashrc)\Z")
@@ -422,21 +398,13 @@ def conda_with_nounset(script: BatchScript) -> Iterator[Problem]:
     Fix: `set +u` before the activation, and `set -u` after it.
     Documented: bash(1), set -u; conda/conda issue 8186 is one of many.
     """
-    nounset: int | None = None
-    for command in script.commands:
-        texts = command.texts
-        if command.in_task:
-            continue
-        if command.name == "set" and len(texts) > 1:
-            if re.match(r"-[A-Za-z]*u", texts[1]) or "-o nounset" in " ".join(texts):
-                nounset = command.line
-            elif re.match(r"\+[A-Za-z]*u", texts[1]) or texts[1:3] == ["+o", "nounset"]:
-                nounset = None
+    for step in script.batch_commands:
+        texts = step.texts
         activates = texts[:2] in (["conda", "activate"], ["mamba", "activate"], ["source", "activate"])
-        file = command.name in {"source", "."} and len(texts) > 1 and _SYSTEM_FILE.match(texts[1])
-        if (activates or file) and nounset is not None:
+        file = step.name in {"source", "."} and len(texts) > 1 and _SYSTEM_FILE.match(texts[1])
+        if (activates or file) and "nounset" in step.options:
             what = f"{' '.join(texts[:2])} under set -u: it may read an unset variable"
-            yield Problem(command, what, "write set +u before it, and set -u after it", (nounset,))
+            yield Problem(step, what, "write set +u before it, and set -u after it", (step.options["nounset"],))
             return
 
 
@@ -461,36 +429,25 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
     CUDA_LAUNCH_BLOCKING=1 makes each kernel wait for the one before it. TORCH_DISTRIBUTED_DEBUG=DETAIL compares every
     collective between the ranks. NCCL_DEBUG=TRACE fills the log. Lightning's fast_dev_run ends after one batch. A
     debugger waits for input that a batch job does not have (an error). The rule ignores settings with a comment that
-    gives the reason, and jobs of at most an hour.
+    gives the reason, settings in a branch, and jobs of at most an hour.
 
     Fix: remove the line when the fault is found.
     Documented: pytorch.org/docs/stable/distributed.html, "Debugging torch.distributed applications".
     """
     brief = 0 < (script.time_limit or 0) <= _DEBUGGING_TIME
-    for each in script.assignments:
-        value, effect = _SLOW_SETTINGS.get(each.name, ("", ""))
-        if (
-            value
-            and each.value.text.upper() == value
-            and not (each.value.has_default or brief or has_comment(script, each.line))
-        ):
-            edits = removal(script, each)
-            yield Problem(
-                each.value, f"{each.name}={each.value.text} {effect}", "remove it after debugging", edits=edits
-            )
+    remedy = "remove it after debugging"
+    for each in script.assignments_of(*_SLOW_SETTINGS) if not brief else ():
+        value, effect = _SLOW_SETTINGS[each.name]
+        chosen = each.value.has_default or each.is_conditional or has_comment(script, each.line)
+        if each.value.text.upper() == value and not chosen:
+            what, edits = f"{each.name}={each.value.text} {effect}", removal(script, each)
+            yield Problem(each.value, what, remedy, edits=edits)
     for launch in script.training:
-        fast = launch.argument("fast-dev-run")
+        fast, module = launch.argument("fast-dev-run"), launch.program.option("module")
         if fast is not None and fast.text.lower() not in {"false", "0"} and fast.is_known:
-            yield Problem(
-                fast, "fast_dev_run ends the training after one batch", "remove it after debugging", (launch.line,)
-            )
-        module = launch.program.options.get("module") if launch.program.kind == "python" else None
-        words = [word.text for word in launch.program.words]
-        if (
-            module is not None
-            and module.text in _DEBUGGERS
-            and (module.text != "debugpy" or "--wait-for-client" in words)
-        ):
+            yield Problem(fast, "fast_dev_run ends the training after one batch", remedy, (launch.line,))
+        waits = "--wait-for-client" in launch.program.texts
+        if module is not None and module.text in _DEBUGGERS and (waits or module.text != "debugpy"):
             what = f"{module.text} waits for a person: the job does nothing until its time limit"
             yield Problem(module, what, "start the program without a debugger", (launch.line,), certain=True)
 
@@ -509,16 +466,12 @@ def harm_to_other_jobs(script: BatchScript) -> Iterator[Problem]:
     """
     alone = "exclusive" in script.options
     for step in script.commands:
-        match = (
-            re.search(r"\b(pkill|killall)\b(?! -P)|\bscancel (-u|--user|--me)", step.texts[1])
-            if _is_trap(step)
-            else None
-        )
+        match = re.search(r"\b(pkill|killall)\b(?! -P)|\bscancel (-u|--user|--me)", step.trap_code)
         if match is not None and not (alone and match[1]):
             what = f"{match[0].partition(' ')[0]} also ends processes or jobs that are not of this job"
             yield Problem(step, what, 'end processes by their id: kill "$pid"')
     for launch in script.launch_lines:
-        words = [word.text for word in launch.program.words]
+        words = launch.program.texts
         if launch.program.name == "scancel" and _cancels_all(words):
             what = "scancel ends all jobs of the user, not this one alone"
             yield Problem(launch.program, what, 'write scancel "$SLURM_JOB_ID"')
@@ -543,7 +496,7 @@ def _removals(script: BatchScript, launch: LaunchLine, words: list[str]) -> Iter
         whole = re.fullmatch(r"\$\{?(\w+)\}?/\*?", text)
         # Slurm and its prologs set the variables of node-local folders.
         known = whole and (whole[1] in script.assigned or whole[1].startswith("SLURM_") or OWN_DISK.match(text))
-        if whole and not known and not re.search(r"set\s+-\w*u|nounset", script.code):
+        if whole and not known and "nounset" not in launch.command.options:
             what = f"if ${whole[1]} is empty, this removes /*: the script does not set it"
             yield Problem(launch.program, what, f"write ${{{whole[1]}:?}}, which stops the script then")
 
@@ -551,10 +504,6 @@ def _removals(script: BatchScript, launch: LaunchLine, words: list[str]) -> Iter
 _SHARED_FOLDER = re.compile(
     r"/(tmp|var/tmp|dev/shm|local|scratch|localscratch)(/\*|/(\$\{?USER\}?|ray|torch\S*\*)(/\*)?)?/?\Z"
 )
-
-
-def _is_trap(step: TracedCommand) -> bool:
-    return step.name == "trap" and len(step.words) > 2
 
 
 def _hits_others(words: list[str]) -> bool:
@@ -583,11 +532,12 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
     """The script contains a secret.
 
     Slurm keeps a copy of every batch script. `scontrol write batch_script` and the accounting of many sites show it,
-    and the file often ends up in a repository. Every user of a node can read a secret on a command line (`ps`).
+    and the file often ends up in a repository. Every user of a node can read a secret on a command line (`ps`). With
+    `set -x`, bash prints each line with the values of its variables: the secret is in the log (a warning).
 
     Fix: export it in the shell that submits (sbatch passes the environment on). Or read it in the job from a file with
-    mode 0600: `export WANDB_API_KEY=$(<~/.wandb_key)`.
-    Documented: sbatch(1), --export; scontrol(1), "write batch_script".
+    mode 0600: `export WANDB_API_KEY=$(<~/.wandb_key)`, before `set -x`.
+    Documented: sbatch(1), --export; scontrol(1), "write batch_script"; bash(1), set -x.
     """
     for each in script.assignments:
         value = each.value.text
@@ -603,6 +553,19 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
     for launch in script.training if "exclusive" not in script.options else ():
         yield from _secrets_shown(launch)
     yield from _secrets_of_lines(script)
+    yield from _traced_secrets(script)
+
+
+def _traced_secrets(script: BatchScript) -> Iterator[Problem]:
+    """Find the first secret whose value `set -x` prints: where it is set, or where a command gets it."""
+    for step in [step for step in script.batch_commands if "xtrace" in step.options]:
+        names = [each.name for each in step.written_assignments if each.value.raw.strip("\"'")]
+        names += [part.text for part in step.syntax.parts if part.kind == "variable" and not part.detail]
+        name = next((name for name in names if is_secret_name(name)), None)
+        if name is not None:
+            what = f"set -x prints the value of {name} into the log"
+            yield Problem(step, what, "write set +x before it", (step.options["xtrace"],), certain=False)
+            return
 
 
 _SECRET_OPTION = re.compile(

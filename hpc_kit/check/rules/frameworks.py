@@ -30,16 +30,16 @@ def lightning_counts(script: BatchScript) -> Iterator[Problem]:
         if launch.agent is not None or launch.stage("srun") is None or not size.is_stated:
             continue
         devices, nodes = launch.argument("devices"), launch.argument("num-nodes")
-        of_trainer = any(re.match(r"[-+]*trainer\.(devices|num_nodes)\b", word.text) for word in launch.program.words)
+        of_trainer = any(re.match(r"[-+]*trainer\.(devices|num_nodes)\b", text) for text in launch.program.texts)
         if nodes is None and not of_trainer:
             continue
         for name, text, count, unit, options in (
             ("devices", devices, size.tasks_per_node, "tasks per node", ("ntasks-per-node", "ntasks", "nodes")),
             ("num_nodes", nodes, size.nodes, "nodes", ("nodes",)),
         ):
-            if text is None or count is None or not text.text.isdigit() or int(text.text) == count:
+            if text is None or count is None or text.number in {None, count}:
                 continue
-            what = f"{name}={text.text}, but the job has {count} {unit}: Lightning takes one task for one device"
+            what = f"{name}={text.number}, but the job has {count} {unit}: Lightning takes one task for one device"
             lines = (script.line_of(*options), launch.line)
             certain = of_trainer and not text.has_default
             remedy = f"make {name} and --{options[0]} equal"
@@ -49,7 +49,7 @@ def lightning_counts(script: BatchScript) -> Iterator[Problem]:
 
 def _ray_start(launch: LaunchLine) -> dict[str, ExpandedText] | None:
     """Return the options of `ray start`; None for another command."""
-    starts = launch.program.name == "ray" and [word.text for word in launch.program.words[1:2]] == ["start"]
+    starts = launch.program.name == "ray" and launch.program.texts[1:2] == ["start"]
     return _options(launch.program, 2) if starts else None
 
 
@@ -80,18 +80,18 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
     Documented: docs.ray.io, "Deploying on Slurm".
     """
     starts = [(launch, options) for launch in script.launch_lines if (options := _ray_start(launch)) is not None]
-    line = script.line_of("gpus-per-node", "gres", "gpus", "gpus-per-task")
+    have = script.size.gpus_per_node
     for launch, options in starts:
-        count, have = options.get("num-gpus"), script.size.gpus_per_node
-        if count is not None and count.text.isdigit() and have is not None and int(count.text) > have:
-            what = f"Ray counts {count.text} GPUs, but the node has {have}"
-            yield Problem(count, what, f"write --num-gpus={have}", (line, launch.line))
-        elif count is not None and count.text.isdigit() and have is not None and 0 < int(count.text) < have:
-            what = f"Ray counts {count.text} of the {have} GPUs of the node: the rest is idle"
-            yield Problem(count, what, f"write --num-gpus={have}", (line, launch.line), certain=False)
+        text, lines = options.get("num-gpus"), (script.line_of_gpus, launch.line)
+        count = text.number if text is not None else None
+        if text is not None and count and have is not None and count != have:
+            what = f"Ray counts {count} GPUs, but the node has {have}"
+            if count < have:
+                what = f"Ray counts {count} of the {have} GPUs of the node: the rest is idle"
+            yield Problem(text, what, f"write --num-gpus={have}", lines, certain=count > have)
         direct = launch.command is launch.inner_command and launch.stage("srun") is not None
         unknown = any(word.is_unknown or re.match(r"\$\{?[@*]", word.text) for word in launch.program.words)
-        if direct and "--block" not in [word.text for word in launch.program.words] and not unknown:
+        if direct and "--block" not in launch.program.texts and not unknown:
             what = "ray start returns immediately: the step ends, and Slurm ends Ray with it"
             yield Problem(launch.program, what, "write ray start --block, and end the line in &", (launch.line,))
     heads = [launch for launch, options in starts if "head" in options]
@@ -107,8 +107,8 @@ def ray_counts(script: BatchScript) -> Iterator[Problem]:
 
 
 _LOOP = re.compile(
-    r"\bfor\s*\(\(\s*(?P<name>\w+)\s*=\s*(?P<first>\d+)\s*;\s*\w+\s*(?P<than><=?)\s*(?P<last>[^;]+);"
-    r"|\bfor\s+\w+\s+in\s+\$\(\s*seq\s+(?P<from>\d+)\s+(?P<to>[^;]+)\)\s*(;|\Z)"
+    r"\bfor\s*\(\(\s*\w+\s*=\s*(?P<first>\d{1,6})\s*;\s*\w+\s*(?P<than><=?)\s*(?P<last>[^;]+);"
+    r"|\bfor\s+\w+\s+in\s+\$\(\s*seq\s+(?P<from>\d{1,6})\s+(?P<to>[^;]+)\)\s*(;|\Z)"
 )
 _NODES = re.compile(r"\$?\{?\b(SLURM_(JOB_NUM_NODES|NNODES))\b\}?|\$\{#\w+\[[@*]\]\}")
 
@@ -116,7 +116,7 @@ _NODES = re.compile(r"\$?\{?\b(SLURM_(JOB_NUM_NODES|NNODES))\b\}?|\$\{#\w+\[[@*]
 def _short_ray_loop(script: BatchScript, workers: list[LaunchLine]) -> Iterator[Problem]:
     """Find a loop over the further nodes of the job that starts fewer workers of Ray than there are."""
     loops = {place.compound.line for launch in workers for place in launch.command.position.outward() if place.compound}
-    known = {each.name: each.value.text for each in script.assignments if each.value.text.isdigit()}
+    known = {each.name: each.value.text for each in script.assignments if each.value.number is not None}
     for line in loops if len(workers) == 1 and script.size.nodes else ():
         match, nodes = _LOOP.search(script.lines[line - 1]), script.size.nodes or 0
         if match is None:
@@ -127,16 +127,9 @@ def _short_ray_loop(script: BatchScript, workers: list[LaunchLine]) -> Iterator[
             continue
         count = last - int(match["first"] or match["from"]) + (match["than"] != "<")
         if 0 <= count < nodes - 1:
-            what = (
-                f"the loop starts {count} workers of Ray, but the job has {nodes - 1} further nodes: the rest is idle"
-            )
-            yield Problem(
-                Origin(line),
-                what,
-                "end it at the last index of the hosts, SLURM_NNODES - 1",
-                (script.line_of("nodes"),),
-                certain=False,
-            )
+            what = f"the loop starts {count} workers of Ray, but there are {nodes - 1} further nodes: the rest is idle"
+            remedy = "end it at the last index of the hosts, SLURM_NNODES - 1"
+            yield Problem(Origin(line), what, remedy, (script.line_of("nodes"),), certain=False)
 
 
 def _idle_ray_nodes(script: BatchScript, starts: list[LaunchLine]) -> Iterator[Problem]:
@@ -173,13 +166,13 @@ def horovodrun_counts(script: BatchScript) -> Iterator[Problem]:
         if launch.program.name != "horovodrun" or launch.stage("srun") is not None:
             continue
         options = _options(launch.program, 1)
-        count, hosts = options.get("np"), options.get("H", options.get("hosts"))
-        if count is None or not count.text.isdigit() or options.keys() & {"hostfile", "host-discovery-script"}:
+        count, hosts, job = options.get("np"), options.get("H", options.get("hosts")), script.size
+        number = count.number if count is not None else None
+        if count is None or number is None or options.keys() & {"hostfile", "host-discovery-script"}:
             continue
-        job, number = script.size, int(count.text)
         gpus = (job.gpus_per_node or 0) * (job.nodes or 0)
-        slots = [int(item) for item in re.findall(r":(\d+)", hosts.text)] if hosts is not None else []
-        lines = (script.line_of("ntasks", "ntasks-per-node", "nodes"), launch.line)
+        slots = [int(item) for item in re.findall(r":(\d{1,6})", hosts.text)] if hosts is not None else []
+        lines = (script.line_of_tasks, launch.line)
         if hosts is None and job.has_several_nodes and number > 1:
             what = f"horovodrun starts all {number} processes on this host: it does not read the nodes of the job"
             yield Problem(launch.program, what, "name the hosts with -H, or write srun python ...", lines)

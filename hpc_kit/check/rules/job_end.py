@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand, parse
+from hpc_kit.check.bash_syntax import CompoundCommand, Origin, SimpleCommand, parse, program_of
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, CommandTrace, TracedCommand
 from hpc_kit.check.edits import Edit
@@ -25,7 +25,8 @@ _SHORT = frozenset({
     "free", "hostname", "ls", "mail", "mailx", "mkdir", "ml", "module", "mv", "nvidia-smi", "popd", "printf",
     "pushd", "pwd", "rm", "set", "shopt", "squeue", "touch", "true", "ulimit", "unset",
 })  # fmt: skip
-_LOOPS = {"for", "while", "until", "select", "case"}
+_PRINTS = frozenset({"true", ":", "echo", "printf"})
+"""Commands that always succeed."""
 
 
 class ExitStatusFlow(NamedTuple):
@@ -62,27 +63,20 @@ def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
         return None
     places = [place for call in calls for place in _within_function(call)]
     followers = [each for call in calls for each in _followers(script, call)]
-    kinds = {place.compound.kind for place in places if place.compound is not None}
     if any(place.role == "condition" for place in places):
         return None
-    piped = [place for place in places if place.pipeline_index + 1 < len(place.pipeline.commands)]
-    shielded = [
-        place for place in places if place.chain_index + 1 < len(place.chain.pipelines) or place.pipeline.negated
-    ]
+    pipefail = any(call.pipefail for call in calls)
+    piped = (each for each in places if each.pipeline_index + 1 < len(each.pipeline.commands) and not pipefail)
+    shielded = (each for each in places if each.chain_index + 1 < len(each.chain.pipelines) or each.pipeline.negated)
     return ExitStatusFlow(
         training[-1],
         tuple(followers),
-        piped[0] if piped and not any(call.pipefail for call in calls) else None,
-        shielded[0] if shielded else None,
-        any(place.statement.background for place in places),
-        not kinds & _LOOPS,
-        any(call.errexit for call in calls),
+        piped_at=next(piped, None),
+        shielded_at=next(shielded, None),
+        background=any(place.statement.background for place in places),
+        is_certain=not any(place.kind in {*LOOPS, "case"} for place in places),
+        errexit=any(call.errexit for call in calls),
     )
-
-
-def _function_of(step: TracedCommand) -> CompoundCommand | None:
-    """Return the function that contains a command."""
-    return next((each for each in step.compounds if each.kind == "function"), None)
 
 
 def _calls_of(script: BatchScript, step: TracedCommand) -> list[TracedCommand] | None:
@@ -91,7 +85,7 @@ def _calls_of(script: BatchScript, step: TracedCommand) -> list[TracedCommand] |
     None: something else may start a function of them, such as a trap.
     """
     calls = [step]
-    while (function := _function_of(calls[-1])) is not None:
+    while (function := calls[-1].around("function")) is not None:
         mentioned = [each for each in script.commands if function.name in each.texts]
         found = [each for each in mentioned if each.name == function.name and not each.in_task]
         if not found or len(mentioned) != len(found) or len(calls) > _MOST_CALLS:
@@ -105,14 +99,12 @@ _MOST_CALLS = 8
 
 def _within_function(step: TracedCommand) -> list[BlockPosition]:
     """Return the positions around a command, up to the function that contains it."""
-    return (
-        list(
-            takewhile(
-                lambda place: place.compound is None or place.compound.kind != "function", step.position.outward()
-            )
-        )
-        + [place for place in step.position.outward() if place.compound and place.compound.kind == "function"][:1]
-    )
+    places = []
+    for place in step.position.outward():
+        places.append(place)
+        if place.kind == "function":
+            break
+    return places
 
 
 def _followers(script: BatchScript, step: TracedCommand) -> list[TracedCommand]:
@@ -123,7 +115,7 @@ def _followers(script: BatchScript, step: TracedCommand) -> list[TracedCommand]:
 
 def _comes_after(step: TracedCommand, launch: TracedCommand) -> bool:
     """Tell whether a command may run after the launch, rather than in another branch, a function or a task."""
-    if step.in_task or _function_of(step) is not _function_of(launch):
+    if step.in_task or step.around("function") is not launch.around("function"):
         return False
     branches = {id(place.compound): place.role for place in launch.position.outward()}
     pipes = {id(place.pipeline): place.pipeline_index for place in launch.position.outward()}
@@ -179,28 +171,30 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
             return
         behind = tuple(each for each in followers if shield.statement in [p.statement for p in each.position.outward()])
         followers = tuple(each for each in followers if each not in behind)
-        last_part = shield.chain.pipelines[-1].commands[-1]
-        name = last_part.words[0].plain if isinstance(last_part, SimpleCommand) and last_part.words else None
-        if shield.chain.operators[shield.chain_index :] == ("&&", "||") and name in {"true", ":", "echo", "printf"}:
+        name = program_of(shield.chain.pipelines[-1].commands[-1])
+        if shield.chain.operators[shield.chain_index :] == ("&&", "||") and name in _PRINTS:
             yield flow.finding(f"'|| {name}' makes a failed training a COMPLETED job", _KEEP, doubtful=True)
             return
         if shield.chain.operators[shield.chain_index] == "||":
-            if behind and all(each.name in {"true", ":", "echo", "printf"} for each in behind):
+            if behind and all(each.name in _PRINTS for each in behind):
                 what = f"'|| {behind[0].name}' makes a failed training a COMPLETED job"
                 yield flow.finding(what, _KEEP, doubtful=True)
             return
     last = _last_word(followers)
     if last is not None and (shield is not None or not flow.errexit):
-        assigned = f"{last.syntax.assignments[0].name}=" if last.syntax.assignments else ""
-        name = last.name or assigned
-        what = f"the job returns the status of '{name}' in line {last.line}, not the status of the training"
+        what = f"the job returns the status of '{_shown(last)}' in line {last.line}, not the status of the training"
         yield flow.finding(what, f"write set -e at the top; or {_KEEP}", last.line)
+
+
+def _shown(step: TracedCommand) -> str:
+    """Return the name of a command, or `NAME=` for an assignment."""
+    return step.name or next((f"{each.name}=" for each in step.syntax.assignments), "")
 
 
 def _cancelled(flow: ExitStatusFlow | None) -> Iterator[Problem]:
     """Find a job that cancels itself at its end."""
     for step in flow.followers if flow is not None else ():
-        own = len(step.words) == 2 and re.fullmatch(r"\$\{?SLURM_JOB_?ID\}?", step.texts[1])
+        own = len(step.words) == 2 and step.words[1].variable in {"SLURM_JOB_ID", "SLURM_JOBID"}
         if step.name != "scancel" or not own or step.is_conditional:
             continue
         what = "every job ends as CANCELLED, also after a success: jobs that depend on it (afterok) never start"
@@ -215,18 +209,17 @@ def _thrown_away(script: BatchScript) -> Iterator[Problem]:
             continue
         if place.chain.operators[:1] != ("||",) or len(place.chain.pipelines) != 2:
             continue
-        (command,) = place.chain.pipelines[1].commands[-1:]
-        name = command.words[0].plain if isinstance(command, SimpleCommand) and command.words else None
-        if name in {"true", ":", "echo", "printf"}:
+        name = program_of(place.chain.pipelines[1].commands[-1])
+        if name in _PRINTS:
             what = f"'|| {name}' hides a failure: the script goes on, and the job is COMPLETED"
             yield Problem(launch.stages[0], what, f"write || {{ {name} ...; exit 1; }}", (launch.line,), certain=False)
 
 
 def _captured(script: BatchScript) -> Iterator[Problem]:
     """Find a step in `NAME=$(srun ...)` whose failure has no effect."""
-    for step in script.commands:
+    for step in script.batch_commands:
         part = next((part for part in step.syntax.parts if part.kind == "command" and _runs_training(part.text)), None)
-        if part is None or step.in_task or any(place.role == "condition" for place in step.position.outward()):
+        if part is None or step.in_condition():
             continue
         followers = script.commands_after(step)
         # The status of a plain assignment is that of the command. `export` and `echo` have a status of their own.
@@ -265,15 +258,13 @@ def _lost_behind_wait(flow: ExitStatusFlow) -> Iterator[Problem]:
         return
     last = _last_word(flow.followers[waits[-1] + 1 :])
     if last is not None:
-        assigned = f"{last.syntax.assignments[0].name}=" if last.syntax.assignments else ""
-        what = f"the job returns the status of '{last.name or assigned}' in line {last.line}, not the status of wait"
+        what = f"the job returns the status of '{_shown(last)}' in line {last.line}, not the status of wait"
         yield flow.finding(what, 'write wait "$pid" || status=$?, and exit "$status" as the last line', last.line)
 
 
 def _shielded(step: TracedCommand) -> bool:
     """Tell whether `if`, `||` or `&&` uses the status."""
-    places = list(step.position.outward())
-    return any(place.role == "condition" or len(place.chain.pipelines) > 1 for place in places)
+    return step.in_condition() or any(len(place.chain.pipelines) > 1 for place in step.position.outward())
 
 
 @rule("KIT402")
@@ -316,19 +307,18 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
     """Find a `wait` for several processes that returns the status of the last one alone."""
     if not waits or saves_status(flow.followers):
         return
-    wait = waits[-1]
-    name = re.fullmatch(r"\$\{?(\w+)\}?", wait.syntax.words[1].raw.strip('"')) if len(wait.words) == 2 else None
-    around = flow.launch.command.position.outward()
-    loop = next((place for place in around if place.compound is not None and place.compound.kind in LOOPS), None)
-    if name and loop and loop.compound not in wait.compounds:
+    wait, loop = waits[-1], flow.launch.command.around(*LOOPS)
+    match = re.fullmatch(r"\$\{?(\w+)\}?", wait.syntax.words[1].raw.strip('"')) if len(wait.words) == 2 else None
+    if match and loop and not any(loop is each for each in wait.compounds):
+        name = match[1]
         last = [each for step in flow.followers for each in step.syntax.assignments if each.value.raw == "$!"]
-        if any(each.name == name[1] and not each.append and each.value.elements is None for each in last):
-            what = f"${name[1]} is the last process of the loop: the job ends with it, and ends the remaining ones"
-            yield Problem(wait, what, f'collect all: {name[1]}s+=("$!"), and wait for each', (flow.launch.line,))
+        if any(each.name == name and not each.append and each.value.elements is None for each in last):
+            what = f"${name} is the last process of the loop: the job ends with it, and ends the remaining ones"
+            yield Problem(wait, what, f'collect all: {name}s+=("$!"), and wait for each', (flow.launch.line,))
             return
-    several = any(compound.kind == "for" for compound in wait.compounds) or len(wait.words) > 2
+    several = wait.around("for") or len(wait.words) > 2
     if several and len(wait.words) > 1 and not wait.errexit and not _shielded(wait) and "-n" not in wait.texts:
-        behind = flow.followers[next(i for i, each in enumerate(flow.followers) if each is wait) + 1 :]
+        behind = takewhile(lambda each: each is not wait, reversed(flow.followers))
         if not any("$?" in part.raw for each in behind for part in each.syntax.parts):
             what = "this returns the status of the last process only: a failure of another one is lost"
             yield Problem(wait, what, 'write wait "$pid" || status=$?, and exit "$status"', (flow.launch.line,))
@@ -336,12 +326,12 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
 
 def _detached(script: BatchScript) -> Iterator[Problem]:
     """Find a training in a detached tmux or screen: the job ends with the batch script."""
-    for index, step in enumerate(script.commands):
+    for step in script.batch_commands:
         options = step.texts[1:]
-        detached = (step.name == "tmux" and {"new", "new-session"} & set(options) and "-d" in options) or (
-            step.name == "screen" and any(re.match(r"-\w*d\w*m|-dm", text) for text in options)
-        )
-        if detached and not step.in_task and all(_is_short(each) for each in script.commands[index + 1 :]):
+        detached = step.name == "screen" and any(re.match(r"-\w*d\w*m|-dm", text) for text in options)
+        if step.name == "tmux":
+            detached = "-d" in options and not {"new", "new-session"}.isdisjoint(options)
+        if detached and all(map(_is_short, script.commands_after(step))):
             what = f"{step.name} runs the program in the background: the job ends immediately"
             yield Problem(step, what, f"write the command without {step.name}")
 
@@ -365,19 +355,15 @@ def _left_behind(script: BatchScript, flow: ExitStatusFlow) -> Iterator[Problem]
 
 def _waits(step: TracedCommand) -> bool:
     """Tell whether a command waits for a process: `wait`, `tail --pid`, or a loop on `kill -0`."""
-    texts = [word.text for word in step.words]
     if step.name == "kill":
-        return "-0" in texts and any(
-            place.role == "condition" and place.compound is not None and place.compound.kind in {"while", "until"}
-            for place in step.position.outward()
-        )
-    return step.name == "wait" or (step.name == "tail" and any(text.startswith("--pid") for text in texts))
+        return "-0" in step.texts and step.in_condition("while", "until")
+    return step.name == "wait" or (step.name == "tail" and any(text.startswith("--pid") for text in step.texts))
 
 
 def _is_short(step: TracedCommand) -> bool:
     """Tell whether a command ends within minutes and waits for nothing."""
     if step.name == "sleep":
-        return len(step.words) == 2 and step.words[1].text.isdigit() and int(step.words[1].text) < 600
+        return len(step.words) == 2 and (step.words[1].number or 600) < 600
     return step.name in _SHORT
 
 
@@ -394,25 +380,19 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
     """
     if script.unread_part or not script.training:
         return
-    for command in script.commands:
-        texts = command.texts
-        at_exit = command.name == "trap" and not command.in_task and {"EXIT", "0"}.intersection(texts[2:])
-        handler = script.functions.get(texts[1], []) if at_exit else []
+    for step in script.batch_commands:
+        handler = script.functions.get(step.trap_code, [])
         zero = bool(handler) and handler[-1].texts == ["exit", "0"]
-        if at_exit and (zero or re.search(r"(^|[;&\s])exit\s+0\s*;?\s*$", texts[1])):
-            yield Problem(command, "the trap ends every job with 0", 'write status=$? first, and exit "$status"')
+        ends = zero or re.search(r"(^|[;&\s])exit\s+0\s*;?\s*$", step.trap_code)
+        if ends and step.trap_signals & {"EXIT", "0"}:
+            yield Problem(step, "the trap ends every job with 0", 'write status=$? first, and exit "$status"')
     launch = script.training[-1]
     conditions = [place for place in launch.command.position.outward() if place.role == "condition"]
-    if (
-        launch.command.in_task
-        or not conditions
-        or any(each.compound and each.compound.kind != "if" for each in conditions)
-    ):
+    if launch.command.in_task or {place.kind for place in conditions} != {"if"}:
         return
     # With an `else`, the script handles the failure. After other work, the program may be an optional last step.
-    if any(_handles_failure(each.compound) for each in conditions if each.compound):
-        return
-    if any(_is_unconditional(each) for each in script.training[:-1]):
+    handled = any(_handles_failure(each.compound) for each in conditions if each.compound)
+    if handled or not all(each.command.in_condition() for each in script.training[:-1]):
         return
     rest = [each for each in script.commands_after(launch.command) if each.texts not in (["exit"], ["exit", "0"])]
     if all(map(_is_short, rest)):
@@ -422,16 +402,9 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
 
 def _handles_failure(compound: CompoundCommand) -> bool:
     """Tell whether an `if` has an `else` that does more than print."""
-    for role, block in compound.bodies:
-        commands = [each for statement in block for pipe in statement.chain.pipelines for each in pipe.commands]
-        words = [each.words[0].plain if isinstance(each, SimpleCommand) and each.words else None for each in commands]
-        if role == "else" and not all(word in {"echo", "printf"} for word in words):
-            return True
-    return False
-
-
-def _is_unconditional(launch: LaunchLine) -> bool:
-    return not any(place.role == "condition" for place in launch.command.position.outward())
+    blocks = [block for role, block in compound.bodies if role == "else"]
+    pipelines = [each for block in blocks for statement in block for each in statement.chain.pipelines]
+    return not all(program_of(each) in {"echo", "printf"} for pipeline in pipelines for each in pipeline.commands)
 
 
 @rule("KIT405")
@@ -480,9 +453,8 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
         return
     name = behind.words[0].raw if isinstance(behind, SimpleCommand) and behind.words else "its last command"
     what = f"the pipe returns the status of {name}: a failed training is COMPLETED"
-    yield flow.finding(
-        what, "write set -eo pipefail at the top; or use srun --output=FILE instead of the pipe", behind.line
-    )
+    remedy = "write set -eo pipefail at the top; or use srun --output=FILE instead of the pipe"
+    yield flow.finding(what, remedy, behind.line)
 
 
 def _goes_on_after_pipe(script: BatchScript) -> Iterator[Problem]:
@@ -496,7 +468,7 @@ def _goes_on_after_pipe(script: BatchScript) -> Iterator[Problem]:
         loose = step.in_task or step.in_background or step.is_conditional or step.pipefail or not step.errexit
         if loose or not behind or not trains or len(place.chain.pipelines) > 1:
             continue
-        if any(compound.kind in LOOPS for compound in step.compounds) or later.line <= launch.line:
+        if launch.in_loop or later.line <= launch.line:
             continue
         what = f"set -e does not see a failure before the pipe: line {later.line} runs after a failed training"
         remedy = "write set -eo pipefail at the top"
@@ -522,7 +494,7 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
     Fix: `i=$((i + 1))`, or `((++i))`.
     Documented: bash(1), Compound Commands and set -e.
     """
-    for number, line in enumerate(script.code.split("\n"), start=1):
+    for number, line in script.code_lines:
         match = _COUNTS_UP.match(line)
         if match is None:
             continue
@@ -530,7 +502,7 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
         if near is None or not near.errexit or near.in_task:
             continue
         name = match[1] or match[2]
-        before = [each for each in script.assignments if each.name == name and each.line < number]
+        before = [each for each in script.assignments_of(name) if each.line < number]
         if before and before[-1].value.text == "0":
             what = f"the first time, this returns 1, and set -e ends the script: {name} is 0"
             edits = (Edit(number, line.index(f"{name}++") + 1, f"{name}++", f"++{name}"),)
@@ -557,8 +529,7 @@ def unhandled_signal(script: BatchScript) -> Iterator[Problem]:
     Documented: sbatch(1), --signal; cgroup.conf(5), SignalChildrenProcesses; bash(1), SIGNALS.
     """
     for step in script.commands:
-        names = {re.sub(r"^SIG", "", text.upper()) for text in step.texts[2:]} if step.name == "trap" else set()
-        if names & {"KILL", "STOP", "9", "19"}:
+        if step.trap_signals & {"KILL", "STOP", "9", "19"}:
             yield Problem(step, "no trap runs at SIGKILL or SIGSTOP", "write a trap for TERM, which Slurm sends first")
     directive, signal = script.directive("signal"), read_signal(script)
     if directive is None or signal is None or not signal.batch_shell:
@@ -573,7 +544,9 @@ def unhandled_signal(script: BatchScript) -> Iterator[Problem]:
     elif traps and flow is not None and not flow.background:
         what = "bash runs the trap only after this line has ended"
         remedy = 'end the line in &, then write pid=$! and wait "$pid"'
-        yield Problem(flow.launch.command, what, remedy, (directive.line, *traps), certain=False)
+        yield Problem(
+            flow.launch.command, what, remedy, (directive.line, *(trap.line for trap in traps)), certain=False
+        )
 
 
 @rule("KIT412", "warning")
@@ -592,9 +565,9 @@ def unsent_signal(script: BatchScript) -> Iterator[Problem]:
         return
     value = directive.value
     traps = traps_for(script, signal.number)
-    for line in traps:
+    for trap in traps:
         what = f"--signal={value} does not reach the batch shell: this trap never runs"
-        yield Problem(Origin(line), what, f"use --signal=B:{value}", (directive.line,))
+        yield Problem(trap, what, f"use --signal=B:{value}", (directive.line,))
     launch = None if traps else _without_step(script)
     if launch is not None:
         what = f"Slurm sends --signal={value} to steps of srun, but this job has none: no program gets it"
@@ -608,11 +581,9 @@ def _without_step(script: BatchScript) -> LaunchLine | None:
     """Return the training of a script without steps, if all its programs are known."""
     if script.sources_files or re.search(r"srun\b|mpi(run|exec)|\bssh\b", script.code):
         return None
-    known = all(
-        launch.program.kind == "python" or launch.program.name in HELPER_PROGRAMS for launch in script.launch_lines
-    )
-    training = script.training
-    return training[-1] if training and known else None
+    programs = [launch.program for launch in script.launch_lines]
+    known = all(program.kind == "python" or program.name in HELPER_PROGRAMS for program in programs)
+    return script.training[-1] if script.training and known else None
 
 
 def read_signal(script: BatchScript) -> SignalSpec | None:
@@ -625,14 +596,9 @@ def read_signal(script: BatchScript) -> SignalSpec | None:
         return None
 
 
-def traps_for(script: BatchScript, number: int) -> list[int]:
-    """Return the lines with a trap of the batch shell for a signal."""
+def traps_for(script: BatchScript, number: int) -> list[TracedCommand]:
+    """Return the traps of the batch shell for a signal."""
     names = {name for name, known in SIGNALS.items() if known == number} | {str(number)}
-    lines = []
-    for step in script.commands:
-        if step.name == "trap" and not step.in_task and len(step.words) > 2 and step.words[1].text != "-":
-            words = {re.sub(r"^SIG", "", word.text.upper()) for word in step.words[2:]}
-            # A name in a variable may be any.
-            if names & words or not all(word.is_known for word in step.words[2:]):
-                lines.append(step.line)
-    return lines
+    traps = [step for step in script.batch_commands if step.name == "trap" and step.trap_code != "-"]
+    # A name in a variable may be any.
+    return [each for each in traps if names & each.trap_signals or not all(word.is_known for word in each.words[2:])]

@@ -16,8 +16,8 @@ from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import MARK, DirectiveOption, find_directive_options, suggest_fix
 from hpc_kit.slurm.option_table import CPU_COUNT_OPTIONS, EXCLUSIVE_OPTIONS, SHARING_OPTIONS
 from hpc_kit.slurm.partitions import JobPart, find_partition_obstacle
-from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, JobSize, count_gpus, count_gres_gpus, size_of_job
-from hpc_kit.slurm.units import parse_memory
+from hpc_kit.slurm.sizes import GPU_COUNT_OPTIONS, JobSize, count_gpus, count_gres_gpus, parse_count, size_of_job
+from hpc_kit.slurm.units import format_count, parse_memory
 from hpc_kit.slurm.versions import MIG_SHARED, first_release_with
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job_checks import find_unlisted
@@ -72,19 +72,15 @@ def line_breaks(script: BatchScript) -> Iterator[Problem]:
     Documented: the message of sbatch itself.
     """
     text = script.text
-    marks = (
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.endswith("\r")]
+    edits = tuple(Edit(number, len(line), "\r\n", "\n") for number, line in lines)
+    for mark, what, remedy in (
         ("\r\n", "DOS line breaks", "run sed -i 's/\\r$//' FILE"),
         ("\0", "a NUL byte", "run tr -d '\\0' <FILE >NEW"),
-    )
-    for mark, what, remedy in marks:
+    ):
         if mark in text:
-            line = text[: text.index(mark)].count("\n") + 1
-            edits = tuple(
-                Edit(number, len(each) + 1 - each.endswith("\r"), "\r\n", "\n")
-                for number, each in enumerate(text.split("\n"), start=1)
-                if mark == "\r\n" and each.endswith("\r")
-            )
-            yield Problem(Origin(line), f"{what}: sbatch refuses the script", remedy, edits=edits)
+            place = Origin(text[: text.index(mark)].count("\n") + 1)
+            yield Problem(place, f"{what}: sbatch refuses the script", remedy, edits=edits if mark == "\r\n" else ())
     if "\r" in text and "\n" not in text:
         yield Problem(Origin(), "line breaks of old Macs: the whole file is one line", "run tr '\\r' '\\n' <FILE >NEW")
 
@@ -105,21 +101,18 @@ def refused_directives(script: BatchScript) -> Iterator[Problem]:
         error = problem.error
         remedy, certain = suggest_fix(error)
         yield Problem(problem, error.what, remedy, (), certain, error.found)
-    for number, line in enumerate(script.lines, start=1):
-        match = _LOOKS_LIKE_OPTIONS.match(line) if number in script.comments else None
+    for number in sorted(script.comments):
+        line, place = script.lines[number - 1], Origin(number)
+        match = _LOOKS_LIKE_OPTIONS.match(line)
         word = match[1] if match else MARK
         # `##SBATCH` (as `# SBATCH`) usually disables a directive on purpose.
         if word.lstrip("#") != "SBATCH" and get_close_matches(word.lstrip("#").upper(), ["SBATCH"], cutoff=0.8):
-            edits = (Edit(number, 1, word, MARK),)
-            yield Problem(
-                Origin(number), f"Slurm reads {word} as a comment", f"write {MARK}", certain=False, edits=edits
-            )
-        aside = re.match(r"#\s+SBATCH\s+(-\S.*)", line) if number in script.comments else None
+            what, edits = f"Slurm reads {word} as a comment", (Edit(number, 1, word, MARK),)
+            yield Problem(place, what, f"write {MARK}", certain=False, edits=edits)
+        aside = re.match(r"#\s+SBATCH\s+(-\S.*)", line)
         if aside is not None and (missed := _sizes(aside[1], script)):
             what = f"Slurm reads this as a comment, and no other line gives --{min(missed)}"
-            yield Problem(
-                Origin(number), what, f"write {MARK} without a space, or ##SBATCH for a comment", certain=False
-            )
+            yield Problem(place, what, f"write {MARK} without a space, or ##SBATCH for a comment", certain=False)
 
 
 def _misspelt_gres(script: BatchScript) -> Iterator[Problem]:
@@ -127,9 +120,7 @@ def _misspelt_gres(script: BatchScript) -> Iterator[Problem]:
     for each in script.directive_options:
         for item in each.value.split(",") if each.name == "gres" else ():
             name = item.removeprefix("gres/").partition(":")[0]
-            if name != "gpu" and (
-                name.lower() in {"gpu", "gpus"} or get_close_matches(name.lower(), ["gpu"], cutoff=0.6)
-            ):
+            if name != "gpu" and get_close_matches(name.lower(), ["gpu"], cutoff=0.6):
                 what = f"Slurm's name for GPUs is gpu, not {name}: sbatch refuses the job"
                 yield Problem(each, what, f"write --gres=gpu{item[len(name) :]}", certain=False)
 
@@ -154,22 +145,17 @@ def directives_after_command(script: BatchScript) -> Iterator[Problem]:
     for late in script.directives.late:
         options = late.text[len(MARK) :].lstrip().startswith("-")
         if options and (late.line in script.comments or not script.is_shell):
-            what = "Slurm silently ignores this directive: a command precedes it"
-            yield Problem(
-                Origin(late.line), what, "move it above the first command", (first,), edits=_move(script, late.line)
-            )
-    for number, line in enumerate(script.lines, start=1):
-        if number in script.comments and re.match(rf"\s+{MARK}\s+-", line):
-            yield Problem(
-                Origin(number),
-                f"Slurm silently ignores this directive: {MARK} does not begin the line",
-                "remove the spaces before it",
-                edits=(Edit(number, 1, line[: len(line) - len(line.lstrip())], ""),),
-            )
-    for step in script.commands:
-        name = step.words[0].text if step.words and not step.in_task else ""
-        if re.fullmatch(r"[^\w/.]?#?SBATCH", name) and len(step.words) > 1 and step.words[1].text.startswith("-"):
-            yield Problem(step, f"the shell runs {name} as a command", f"write {MARK} at the top")
+            what, edits = "Slurm silently ignores this directive: a command precedes it", _move(script, late.line)
+            yield Problem(Origin(late.line), what, "move it above the first command", (first,), edits=edits)
+    for number in sorted(script.comments):
+        spaces = re.match(rf"\s+(?={MARK}\s+-)", script.lines[number - 1])
+        if spaces is not None:
+            what = f"Slurm silently ignores this directive: {MARK} does not begin the line"
+            edits = (Edit(number, 1, spaces[0], ""),)
+            yield Problem(Origin(number), what, "remove the spaces before it", edits=edits)
+    for step in script.batch_commands:
+        if re.fullmatch(r"[^\w/.]?#?SBATCH", step.name) and step.texts[1:2] and step.texts[1].startswith("-"):
+            yield Problem(step, f"the shell runs {step.name} as a command", f"write {MARK} at the top")
 
 
 @rule("KIT105")
@@ -188,12 +174,9 @@ def values_cut_at_hash(script: BatchScript) -> Iterator[Problem]:
             # `--time=60# one hour` loses nothing but looks.
             loses = not directive.text[cut + 1 : cut + 2].isspace() and cut + 1 < len(directive.text)
             kept = directive.text[:cut].split()[-1]
-            yield Problem(
-                Origin(directive.line, cut + 1),
-                f"the unquoted # cuts the value: Slurm reads {kept}",
-                f'quote it: {kept.partition("=")[0]}="..."; or put a space before a comment',
-                certain=loses,
-            )
+            what = f"the unquoted # cuts the value: Slurm reads {kept}"
+            remedy = f'quote it: {kept.partition("=")[0]}="..."; or put a space before a comment'
+            yield Problem(Origin(directive.line, cut + 1), what, remedy, certain=loses)
 
 
 def _move(script: BatchScript, line: int) -> tuple[Edit, ...]:
@@ -233,12 +216,9 @@ def variables_in_directives(script: BatchScript) -> Iterator[Problem]:
     """
     for each in script.directive_options:
         if each.value.startswith("~/") or _VARIABLE.search(each.value):
-            yield Problem(
-                each,
-                f"--{each.name}={each.value}: Slurm expands no variables here",
-                f'run sbatch --{each.name}="{each.value}" FILE, or use the patterns of Slurm (%u, %x, %j)',
-                certain=each.name not in _HARMLESS,
-            )
+            what = f"--{each.name}={each.value}: Slurm expands no variables here"
+            remedy = f'run sbatch --{each.name}="{each.value}" FILE, or use the patterns of Slurm (%u, %x, %j)'
+            yield Problem(each, what, remedy, certain=each.name not in _HARMLESS)
 
 
 EXCLUSIVE: tuple[tuple[frozenset[str], Severity], ...] = (
@@ -284,13 +264,10 @@ def _exclusive(given: list[DirectiveOption], groups: list[tuple[frozenset[str], 
     for group, severity in groups:
         if len(group) > 1:
             places = sorted((each.line, each.column, each.name) for each in given if each.name in group)
-            names = " and ".join(f"--{name}" for name in dict.fromkeys(name for _, _, name in places))
-            line, column, _ = places[-1]
-            remedy = f"keep one of {names.replace(' and ', ', ')}"
-            lines = tuple(place[0] for place in places)
-            yield Problem(
-                Origin(line, column), f"{names} exclude each other", remedy, lines, certain=severity == "error"
-            )
+            names = [f"--{name}" for name in dict.fromkeys(name for _, _, name in places)]
+            what, remedy = f"{' and '.join(names)} exclude each other", f"keep one of {', '.join(names)}"
+            place, lines = Origin(*places[-1][:2]), tuple(line for line, _, _ in places)
+            yield Problem(place, what, remedy, lines, certain=severity == "error")
 
 
 @rule("KIT112", "warning")
@@ -352,10 +329,9 @@ def _root_of(path: str) -> str:
 
 def _submits_itself(script: BatchScript) -> bool:
     """Tell whether a person runs the script first, and it then submits itself."""
-    texts = [word.text for step in script.commands if step.name == "sbatch" for word in step.words]
-    return any(re.match(r"\$\{?(0|BASH_SOURCE)\b", text) for text in texts) and any(
-        step.name == "mkdir" for step in script.commands
-    )
+    texts = [text for step in script.commands if step.name == "sbatch" for text in step.texts]
+    creates = any(step.name == "mkdir" for step in script.commands)
+    return creates and any(re.match(r"\$\{?(0|BASH_SOURCE)\b", text) for text in texts)
 
 
 def _folder(value: str, job_name: str | None) -> str | None:
@@ -364,7 +340,7 @@ def _folder(value: str, job_name: str | None) -> str | None:
     if "/" not in value or folder == ".":
         return None
     known = folder if job_name is None else re.sub(r"(?<!%)((?:%%)*)%x", lambda match: match[1] + job_name, folder)
-    return None if re.search(r"(?<!%)(?:%%)*%[uxN]", known) else known.replace("%%", "%") if "%%" in known else known
+    return None if re.search(r"(?<!%)(?:%%)*%[uxN]", known) else known.replace("%%", "%")
 
 
 @rule("KIT118", "warning")
@@ -437,7 +413,7 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
     steps = [srun for launch in script.launch_lines if (srun := launch.stage("srun")) is not None]
     asks = any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for each in steps for name in each.options)
     asks = asks or any(re.match(r"gpus|gres|tres|\w+-per-gpu", name) for name in script.options)
-    on_cpus = any(re.search(r"\bcpu\b", word.text) for launch in script.training for word in launch.program.words)
+    on_cpus = any(re.search(r"\bcpu\b", text) for launch in script.training for text in launch.program.texts)
     python = all(launch.program.kind == "python" for launch in script.training)
     if asks or on_cpus or not python:
         return
@@ -465,22 +441,23 @@ def shared_mig_devices(script: BatchScript) -> Iterator[Problem]:
     Documented: Slurm's release notes, 23.11.4; NVIDIA's MIG User Guide, "CUDA Visible Devices".
     """
     requests = [each for each in script.directive_options if each.name in {"gres", *GPU_COUNT_OPTIONS}]
-    sliced = next((each for each in requests if _MIG.search(each.value)), None)
-    for launch in script.training if sliced is not None else ():
-        count = count_processes(launch.agent) if launch.agent is not None else None
-        if launch.agent is None and {"MASTER_ADDR", "MASTER_PORT"} & script.assigned:
+    sliced = [each for each in requests if _MIG.search(each.value)]
+    for launch in script.training if sliced else ():
+        agent = launch.agent
+        count = count_processes(agent) if agent is not None else None
+        if agent is None and {"MASTER_ADDR", "MASTER_PORT"} & script.assigned:
             count = script.size_of(launch).tasks_per_node
-        each_device = launch.agent.option("nproc-per-node") if launch.agent is not None else None
-        if sliced is not None and each_device is not None and each_device.text in {"gpu", "auto"}:
-            count = int(sliced.value.rpartition(":")[2]) if sliced.value.rpartition(":")[2].isdigit() else 1
-        if sliced is not None and (count or 1) > 1:
-            place = launch.agent or launch.program
+        each_device = agent.option("nproc-per-node") if agent is not None else None
+        if each_device is not None and each_device.text in {"gpu", "auto"}:
+            count = parse_count(sliced[0].value.rpartition(":")[2])
+        if (count or 1) > 1:
             what = f"{count} processes train together on MIG devices, which NCCL cannot connect"
-            yield Problem(place, what, "request one larger device, or whole GPUs", (sliced.line, launch.line))
-    asked = [each for each in script.directive_options if each.name == "gpus-per-task" and _MIG.search(each.value)]
-    for each in asked if MIG_SHARED.holds(script.slurm_version) is not False else ():
-        what = f"{MIG_SHARED.releases}, all tasks of a node get the same MIG device: {each.value}"
-        yield Problem(each, what, "use --gpus-per-node with all devices of a node")
+            remedy, lines = "request one larger device, or whole GPUs", (sliced[0].line, launch.line)
+            yield Problem(agent or launch.program, what, remedy, lines)
+    for each in sliced if MIG_SHARED.holds(script.slurm_version) is not False else ():
+        if each.name == "gpus-per-task":
+            what = f"{MIG_SHARED.releases}, all tasks of a node get the same MIG device: {each.value}"
+            yield Problem(each, what, "use --gpus-per-node with all devices of a node")
 
 
 _HOURS = frozenset({12, 24, 36, 48, 72, 96, 120, 168})
@@ -507,32 +484,28 @@ def minutes_for_hours(script: BatchScript) -> Iterator[Problem]:
     Fix: `--time=24:00:00`, or `--time=1-0` for a day.
     Documented: sbatch(1), --time.
     """
-    for each in script.directive_options:
-        match = re.fullmatch(r"(\d{1,3})(?::(\d\d))?", each.value) if each.name == "time" else None
-        if each.name == "time" and re.fullmatch(r"[0:-]+", each.value):
+    for each in [each for each in script.directive_options if each.name == "time"]:
+        match = re.fullmatch(r"(\d{1,3})(?::(\d\d))?", each.value)
+        if re.fullmatch(r"[0:-]+", each.value):
             what = f"--time={each.value} asks for no limit: in a partition with a limit, the job never starts"
             yield Problem(each, what, "write a time limit, or remove the line for the default of the partition")
-        if match is None or not int(match[1] + (match[2] or "")):
-            continue
-        minutes, comment = int(match[1]), script.lines[each.line - 1].partition(" #")[2]
-        meant = bool(_UNITS.search(comment)) and "min" not in comment
-        if meant or (minutes in _HOURS and match[2] in {None, "00"} and minutes != 120):
-            what = f"--time={each.value} is {minutes} minutes" + (
-                f" and {match[2]} seconds" if match[2] not in {None, "00"} else ""
-            )
-            yield Problem(each, what, f"write --time={match[1]}:{match[2] or '00'}:00 for hours")
-        elif script.training and (
-            _SHORT_TIME.fullmatch(each.value) or (_RATHER_HOURS.fullmatch(each.value) and _is_long(script))
-        ):
-            shown = f"{minutes} minute{'s' * (minutes > 1)}" if minutes else f"{match[2]} seconds"
-            yield Problem(
-                each, f"--time={each.value} is {shown}", f"write --time={each.value}:00 for hours and minutes"
-            )
+        elif match is not None:
+            minutes, seconds = int(match[1]), match[2] or "00"
+            comment = script.lines[each.line - 1].partition(" #")[2]
+            meant = bool(_UNITS.search(comment)) and "min" not in comment
+            short = _SHORT_TIME.fullmatch(each.value) or (_RATHER_HOURS.fullmatch(each.value) and _is_long(script))
+            shown = format_count(minutes, "minute") if minutes else f"{seconds} seconds"
+            if meant or (minutes in _HOURS and seconds == "00" and minutes != 120):
+                what = f"--time={each.value} is {shown}" + (f" and {seconds} seconds" if seconds != "00" else "")
+                yield Problem(each, what, f"write --time={match[1]}:{seconds}:00 for hours")
+            elif script.training and short:
+                what, remedy = f"--time={each.value} is {shown}", f"write --time={each.value}:00 for hours and minutes"
+                yield Problem(each, what, remedy)
 
 
 def _is_long(script: BatchScript) -> bool:
     """Tell whether the last program is a training by its name, and nothing says that it is a short one."""
-    words = [word.text for word in script.training[-1].program.words[:4] if not word.text.startswith("--")]
+    words = [text for launch in script.training[-1:] for text in launch.program.texts[:4] if text[:2] != "--"]
     return any(map(_LONG_WORK.search, words)) and not _BRIEF.search(script.text)
 
 
@@ -591,7 +564,7 @@ def unlikely_memory(script: BatchScript) -> Iterator[Problem]:
     least = 1000 if script.size.has_gpus else 200
     for each in script.directive_options if script.training else ():
         bound = 200 if each.name == "mem-per-cpu" else least
-        if each.name in {"mem", "mem-per-cpu", "mem-per-gpu"} and each.value.isdigit() and 0 < int(each.value) < bound:
+        if each.name in {"mem", "mem-per-cpu", "mem-per-gpu"} and (parse_count(each.value) or bound) < bound:
             what = f"--{each.name}={each.value} is {each.value} MiB"
             yield Problem(each, what, f"write --{each.name}={each.value}G")
     if not script.is_heterogeneous:
@@ -620,12 +593,10 @@ def _beyond_every_node(script: BatchScript) -> Iterator[Problem]:
             continue
         if amount * count > (_MOST_MEMORY_WITH_GPUS if size.has_gpus else _MOST_MEMORY):
             total = f"{amount * count / 1024**2:.3g} TiB"
-            what = (
-                f"{each.value} for each of {count} {unit} is {total} on a node"
-                if unit
-                else f"--mem={each.value} is {total}"
-            )
-            remedy = f"write --mem={each.value} for all of them" if unit else "write the unit that you mean"
+            what, remedy = f"--mem={each.value} is {total}", "write the unit that you mean"
+            if unit:
+                what = f"{each.value} for each of {count} {unit} is {total} on a node"
+                remedy = f"write --mem={each.value} for all of them"
             lines = (script.line_of("cpus-per-task"), script.line_of("ntasks-per-node", "ntasks"))
             yield Problem(each, what, remedy, lines if name == "mem-per-cpu" else ())
             return
@@ -646,9 +617,9 @@ def beyond_the_cluster(script: BatchScript) -> Iterator[Problem]:
     """
     cluster = script.site.cluster
     yield from _large_array(script, cluster)
-    for part in script.components if cluster is not None else ():
-        if cluster is None:
-            break
+    if cluster is None:
+        return
+    for part in script.components:
         options = {name: each.value for name, each in part.items()}
         size = size_of_job(options)
         node = cluster.for_partition(options.get("partition")).node
@@ -689,12 +660,10 @@ def _unlisted(cluster: Cluster, part: Mapping[str, DirectiveOption], options: Ma
 
 def _large_array(script: BatchScript, cluster: Cluster | None) -> Iterator[Problem]:
     array, known = script.directive("array"), cluster.max_array_size if cluster is not None else None
-    indexes = re.findall(r"\d+", re.sub(r"[:%]\d+", "", array.value)) if array is not None else []
+    indexes = re.findall(r"\d{1,9}", re.sub(r"[:%]\d+", "", array.value)) if array is not None else []
     most = max(map(int, indexes), default=0)
     if array is not None and most >= (known or _MAX_ARRAY_SIZE):
-        what = f"index {most}, but " + (
-            f"MaxArraySize is {known}" if known else f"by default, MaxArraySize is {_MAX_ARRAY_SIZE}"
-        )
+        what = f"index {most}, but {'' if known else 'by default, '}MaxArraySize is {known or _MAX_ARRAY_SIZE}"
         remedy = f"keep every index below {known or _MAX_ARRAY_SIZE}: let each element do several pieces of work"
         yield Problem(array, what, remedy, certain=known is not None)
 

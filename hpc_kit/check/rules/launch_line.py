@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import CSH, BatchScript
-from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.command_trace import DECLARING, TracedCommand
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import TaskVariableUse
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
@@ -79,7 +79,7 @@ def _shares_node(launch: LaunchLine, size: JobSize) -> bool:
 
 def _idle_nodes(script: BatchScript) -> Iterator[Problem]:
     """Find a single launch line that uses fewer nodes than the job has."""
-    launch = script.training[0] if len(script.training) == 1 else None
+    launch = script.only_training
     srun = launch.stage("srun") if launch is not None else None
     if launch is None or srun is None or launch.in_loop or launch.command.in_background:
         return
@@ -108,23 +108,15 @@ def _idle_components(script: BatchScript) -> Iterator[Problem]:
 
 def nothing_unknown(script: BatchScript) -> bool:
     """Tell whether every program is known not to start tasks in its own way."""
-    for launch in script.launch_lines:
-        program = launch.program
-        if (
-            launch.stage("ssh")
-            or program.name in _OTHER_WAYS
-            or _hidden(program)
-            or (program.kind in {"program", "shell"} and program.name not in HELPER_PROGRAMS)
-        ):
-            return False
-    return True
+    return not any(launch.stage("ssh") or _is_unknown(launch.program) for launch in script.launch_lines)
 
 
-def _hidden(program: LaunchStage) -> bool:
-    """Tell whether a container runs an unknown program."""
-    texts = [word.text for word in program.words[1:]]
-    contained = program.name in {*CONTAINERS, "docker", "enroot"} and not _RUNS.isdisjoint(texts)
-    return contained and (HELPER_PROGRAMS - _OTHER_WAYS).isdisjoint(texts)
+def _is_unknown(program: LaunchStage) -> bool:
+    """Tell whether a program, or the program of a container, may start tasks in its own way."""
+    if program.name in {*CONTAINERS, "docker", "enroot"} and not _RUNS.isdisjoint(program.texts[1:]):
+        return (HELPER_PROGRAMS - _OTHER_WAYS).isdisjoint(program.texts[1:])
+    known = program.kind not in {"program", "shell"} or program.name in HELPER_PROGRAMS
+    return program.name in _OTHER_WAYS or not known
 
 
 @rule("KIT203")
@@ -144,7 +136,7 @@ def multiplied_agents(script: BatchScript) -> Iterator[Problem]:
         size, count = script.size_of(launch), count_processes(agent)
         tasks = size.tasks_per_node or 1
         agents = agent.node_count
-        expects_all = agents is not None and agents.text.isdigit() and int(agents.text) == size.ntasks != size.nodes
+        expects_all = agents is not None and agents.number is not None and agents.number == size.ntasks != size.nodes
         if tasks == 1 or count == 1 or expects_all:
             continue
         each = f"{count} processes" if count else "processes of its own"
@@ -194,18 +186,19 @@ def nodes_of_deepspeed(script: BatchScript) -> Iterator[Problem]:
     from RANK, WORLD_SIZE and LOCAL_RANK. Or call deepspeed once, with --hostfile and without srun.
     Documented: www.deepspeed.ai/getting-started, "Launching DeepSpeed Training".
     """
-    alone = len(script.training) == 1
     for launch in script.launch_lines:
         agent, size = launch.agent, script.size_of(launch)
         if agent is None or agent.kind != "deepspeed" or agent.may_hide_options:
             continue
-        nodes = agent.node_count
-        if nodes is not None and nodes.text.isdigit() and script.size.nodes and int(nodes.text) > script.size.nodes:
-            what = f"deepspeed expects {nodes.text} nodes, but the job has {script.size.nodes}"
-            yield Problem(nodes, what, "remove --num_nodes", (script.line_of("nodes"), launch.line))
-        elif nodes is not None and nodes.text.isdigit() and int(nodes.text) < (script.size.nodes or 0) and alone:
-            what = f"deepspeed uses {nodes.text} of the {script.size.nodes} nodes of the job: the rest is idle"
-            yield Problem(nodes, what, "remove --num_nodes", (script.line_of("nodes"), launch.line), certain=False)
+        given, have, lines = agent.node_count, script.size.nodes, (script.line_of("nodes"), launch.line)
+        count = given.number if given is not None else None
+        if given is not None and count is not None and have and count > have:
+            yield Problem(
+                given, f"deepspeed expects {count} nodes, but the job has {have}", "remove --num_nodes", lines
+            )
+        elif given is not None and count is not None and have and count < have and script.only_training:
+            what = f"deepspeed uses {count} of the {have} nodes of the job: the rest is idle"
+            yield Problem(given, what, "remove --num_nodes", lines, certain=False)
         yield from _slots(script, launch)
         if launch.stage("srun") is None:
             yield from _first_node_alone(script, launch, agent)
@@ -214,30 +207,27 @@ def nodes_of_deepspeed(script: BatchScript) -> Iterator[Problem]:
             continue
         effect = "each starts all nodes" if "hostfile" in agent.options else "each trains a separate model"
         what = f"srun starts deepspeed on {size.min_nodes} nodes: {effect}"
-        yield Problem(
-            agent, what, "write srun python ... with one task per GPU", (script.line_of("nodes"), launch.line)
-        )
+        yield Problem(agent, what, "write srun python ... with one task per GPU", lines)
 
 
 def _slots(script: BatchScript, launch: LaunchLine) -> Iterator[Problem]:
     """Find a file of hosts, written by the script, whose slots are not the GPUs of a node."""
     gpus = script.size.gpus_per_node
-    for number, line in enumerate(script.code.split("\n"), start=1):
-        match = re.search(r"\bslots=(\d+)\b", line)
-        if match is not None and gpus and int(match[1]) != gpus and number < launch.line:
-            effect = "some processes have no device" if int(match[1]) > gpus else "the rest is idle"
-            what = f"the file of hosts gives {match[1]} slots per node, but a node has {gpus} GPUs: {effect}"
-            lines = (script.line_of("gpus-per-node", "gres", "gpus"), launch.line)
-            yield Problem(
-                Origin(number, match.start() + 1), what, f"write slots={gpus}", lines, certain=int(match[1]) > gpus
-            )
+    for number, line in script.code_lines:
+        match = re.search(r"\bslots=(\d{1,6})\b", line)
+        slots = int(match[1]) if match is not None else None
+        if match is not None and slots and gpus and slots != gpus and number < launch.line:
+            effect = "some processes have no device" if slots > gpus else "the rest is idle"
+            what = f"the file of hosts gives {slots} slots per node, but a node has {gpus} GPUs: {effect}"
+            place, lines = Origin(number, match.start() + 1), (script.line_of_gpus, launch.line)
+            yield Problem(place, what, f"write slots={gpus}", lines, certain=slots > gpus)
 
 
 def _first_node_alone(script: BatchScript, launch: LaunchLine, agent: LaunchStage) -> Iterator[Problem]:
     """Find deepspeed without a list of hosts in a job of several nodes."""
     told = agent.options.keys() & {"hostfile", "H", "include", "launcher", "no-ssh", "node-rank", "help"}
-    alone = len(script.training) == 1 and launch.is_training and nothing_unknown(script)
-    named = any(each.name == "DLTS_HOSTFILE" for each in script.assignments) or launch.stage("mpirun", "ssh")
+    alone = script.only_training is launch and nothing_unknown(script)
+    named = "DLTS_HOSTFILE" in script.assigned or launch.stage("mpirun", "ssh")
     if not told and not named and alone and script.size.has_several_nodes and script.size.is_stated:
         what = f"deepspeed uses this node alone; the job has {script.size.min_nodes} nodes"
         yield Problem(agent, what, "name the hosts with --hostfile", (script.line_of("nodes"), launch.line))
@@ -259,7 +249,7 @@ def unwritten_hostfile(script: BatchScript) -> Iterator[Problem]:
     """
     written = [
         (number, _plain_path(script.resolve(match[1].strip("\"'"))))
-        for number, line in enumerate(script.code.split("\n"), start=1)
+        for number, line in script.code_lines
         for match in _WRITES.finditer(line)
     ]
     hosts = [
@@ -275,15 +265,14 @@ def unwritten_hostfile(script: BatchScript) -> Iterator[Problem]:
         if text is None or not text.text or "," in text.text or ":" in text.text:
             continue
         path = _plain_path(script.resolve(text.text))
-        elsewhere = [line for number, line in enumerate(script.code.split("\n"), start=1) if number != text.line]
+        elsewhere = [line for number, line in script.code_lines if number != text.line]
         whole = re.compile(rf"(?<![\w.-]){re.escape(PurePath(path).name)}(?![\w.-])")
         named = any(whole.search(re.sub(r"--hostfile\b", "", line)) for line in elsewhere)
         if path.startswith("$") or any(path == other for _, other in written) or named:
             continue
         number, other = hosts[-1]
-        yield Problem(
-            text, f"nothing writes {path}: the script writes {other}", f"write {other}", (number, launch.line)
-        )
+        what = f"nothing writes {path}: the script writes {other}"
+        yield Problem(text, what, f"write {other}", (number, launch.line))
 
 
 def _plain_path(text: str) -> str:
@@ -362,9 +351,6 @@ def _early(use: TaskVariableUse, size: JobSize, line: int) -> Problem:
     return Problem(use, what, remedy, (line,), certain=size.is_stated)
 
 
-_DECLARING = frozenset({"export", "declare", "local", "readonly"})
-
-
 @rule("KIT107")
 def broken_lines(script: BatchScript) -> Iterator[Problem]:
     r"""A command line ends too early.
@@ -436,13 +422,10 @@ def foreign_commands(script: BatchScript) -> Iterator[Problem]:
 
 
 def _not_in_csh(script: BatchScript) -> Iterator[Problem]:
-    for step in script.commands:
-        command = step.syntax
-        if step.in_task:
-            continue
-        if script.lines[step.line - 1][command.column - 1 :].startswith("export "):
+    for step in script.batch_commands:
+        if script.lines[step.line - 1][step.column - 1 :].startswith("export "):
             yield Problem(step, "export is a command of bash, but this is csh", "write setenv NAME value")
-        for part in command.parts:
+        for part in step.syntax.parts:
             if part.kind == "command" and part.raw.startswith("$("):
                 what = "$(...) is syntax of bash: csh stops here with 'Illegal variable name'"
                 yield Problem(part.origin, what, "use backquotes: `command`")
@@ -461,14 +444,13 @@ def spaced_assignments(script: BatchScript) -> Iterator[Problem]:
     if script.interpreter in CSH:
         return
     for step in script.commands:
-        texts = [word.text for word in step.words]
-        name, *rest = (texts[1:] if step.name in _DECLARING else texts) or [""]
+        name, *rest = step.texts[step.name in DECLARING :] or [""]
         named = re.fullmatch(r"[A-Za-z_]\w*=?", name) is not None and bool(rest)
         # `NAME= value` is how a command is given an empty variable.
         spaced = named and (rest[0] == "=" or (re.match(r"=[^=]", rest[0]) and not name.endswith("=")))
-        if spaced and (step.name in _DECLARING or _is_variable(script, step)):
+        if spaced and (step.name in DECLARING or _is_variable(script, step)):
             what = f"spaces around the =: {name} is not set"
-            words = step.syntax.words[step.name in _DECLARING :]
+            words = step.syntax.words[step.name in DECLARING :]
             edits: tuple[Edit, ...] = ()
             if len(words) == 3 and words[1].raw == "=":
                 edits = (Edit(words[0].line, words[0].column, f"{name} = ", f"{name}="),)
@@ -479,6 +461,31 @@ def spaced_assignments(script: BatchScript) -> Iterator[Problem]:
         if first is not None and dollar is not None and not step.in_task:
             what = f"the shell runs {first.raw} as a command: {dollar[1]} is not set"
             yield Problem(first, what, f"write {first.raw[1:]}", edits=(Edit(first.line, first.column, "$", ""),))
+
+
+@rule("KIT137")
+def redirected_test(script: BatchScript) -> Iterator[Problem]:
+    """A `>` or `<` in `[ ]` is a redirection.
+
+    `[ $N > 0 ]` compares nothing: it writes an empty file called 0, and is true for any text. `[ $N < 10 ]` reads a
+    file called 10, and fails without it.
+
+    Fix: `[ "$N" -gt 0 ]`, `[ "$N" -lt 10 ]`, or `(( N > 0 ))`.
+    Documented: bash(1), test and CONDITIONAL EXPRESSIONS.
+    """
+    for step in script.commands:
+        if step.name not in {"[", "test"} or step.syntax.words[0].line != step.syntax.words[-1].line:
+            continue
+        first, last = step.syntax.words[0], step.syntax.words[-1]
+        end = last.column if step.name == "[" else len(script.lines[step.line - 1])
+        written = script.lines[step.line - 1][first.column - 1 : end]
+        match = re.search(r"(?<=\s)([<>])\s*(\d+|\"?\$\{?\w+\}?\"?)(?=[\s;&|)]|\Z)", written)
+        if match is not None and not step.in_task:
+            option = "-gt" if match[1] == ">" else "-lt"
+            effect = f"writes the file {match[2]}" if match[1] == ">" else f"reads the file {match[2]}"
+            place = Origin(step.line, first.column + match.start())
+            edits = (Edit(place.line, place.column, match[1], option),)
+            yield Problem(place, f"{match[1]} compares nothing here: it {effect}", f"write {option}", edits=edits)
 
 
 def _is_variable(script: BatchScript, step: TracedCommand) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Assignment, Origin
+from hpc_kit.check.bash_syntax import Assignment, Origin, program_of
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
 from hpc_kit.check.edits import Edit, delete_line
@@ -40,10 +40,10 @@ def loopback_master(script: BatchScript) -> Iterator[Problem]:
     wide = [launch for launch in script.launch_lines if script.size_of(launch).has_several_nodes]
     if not wide or not (script.is_heterogeneous or script.size.has_several_nodes):
         return
-    remedy = 'write MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+    remedy = f"write MASTER_ADDR={_FIRST}"
     on_each = f"a different machine on each of the {max(script.size_of(launch).min_nodes for launch in wide)} nodes"
     lines = (script.line_of("nodes", launch=wide[0]),)
-    addresses = [each for each in script.assignments if each.name == "MASTER_ADDR"]
+    addresses = script.assignments_of("MASTER_ADDR")
     elsewhere = [each for each in addresses if not _names_itself(each.value.text, in_task=each.in_task)]
     addresses = [each for each in addresses if not any(each.is_alternative_to(other) for other in elsewhere)]
     places = [each.value for each in addresses]
@@ -55,7 +55,7 @@ def loopback_master(script: BatchScript) -> Iterator[Problem]:
             places += [option] if option else []
             task_texts += [option] if option and launch.inner_command.in_task else []
             host = None if script.is_cut_short(launch) else _default_host(agent)
-            if host and not any(each.name.startswith("PET_") for each in script.assignments):
+            if host and not any(name.startswith("PET_") for name in script.assigned):
                 what = f"torchrun has no rendezvous address and uses {host}: {on_each}"
                 yield Problem(agent, what, _MEET, (*lines, launch.line))
         places += _urls(launch)
@@ -77,16 +77,10 @@ _CPUS_OF_SMALL_NODE = 48
 def _default_host(agent: LaunchStage) -> str | None:
     """Return the host at which torchrun meets its peers by default. torchrun does not read MASTER_ADDR."""
     nodes, backend = agent.option("nnodes"), agent.option("rdzv-backend")
-    finds_address = any(word.text == "hpc_kit.runtime.torchrun" for word in agent.words[:4])
-    if (
-        agent.kind != "torchrun"
-        or finds_address
-        or agent.may_hide_options
-        or nodes is None
-        or nodes.text in {"1", "1:1"}
-    ):
+    finds_address = "hpc_kit.runtime.torchrun" in agent.texts[:4] or "rdzv-endpoint" in agent.options
+    if agent.kind != "torchrun" or finds_address or agent.may_hide_options:
         return None
-    if "rdzv-endpoint" in agent.options:
+    if nodes is None or nodes.text in {"1", "1:1"}:
         return None
     if backend is None or backend.text == "static":
         return None if "master-addr" in agent.options else "127.0.0.1"
@@ -176,25 +170,31 @@ def _first_of_each(ports: Iterator[tuple[ExpandedText, int]]) -> Iterator[tuple[
 
 def _ports(script: BatchScript) -> Iterator[tuple[ExpandedText, int]]:
     """Yield ports that are written as numbers."""
-    texts = [each.value for each in script.assignments if _PORTS.match(each.name) and _is_read(script, each)]
-    for launch in script.launch_lines:
-        if launch.agent is not None and "standalone" not in launch.agent.options:
-            texts += [launch.agent.options[name] for name in _PORT_OPTIONS if name in launch.agent.options]
-        if launch.is_training:
-            texts += _urls(launch)
-    for text in texts:
-        port = text.text.rpartition(":")[2]
+    texts = [each.value for each in _assigned_ports(script) if _is_read(script, each)] + _port_options(script)
+    for text in texts + [url for launch in script.training for url in _urls(launch)]:
+        port = text.slice_of(text.text.rfind(":") + 1, len(text.text))
         # Port 0 asks the system for a free one.
-        if port.isdigit() and 0 < int(port) < 65536:
-            yield text.slice_of(len(text.text) - len(port), len(text.text)), int(port)
+        if port.number is not None and 0 < port.number < 65536:
+            yield port, port.number
+
+
+def _assigned_ports(script: BatchScript) -> list[TracedAssignment]:
+    """Return the assignments to variables with a port."""
+    return [each for each in script.assignments if _PORTS.match(each.name)]
+
+
+def _port_options(script: BatchScript) -> list[ExpandedText]:
+    """Return the options of agents with a port. An agent alone on its node draws its own."""
+    agents = [launch.agent for launch in script.launch_lines if launch.agent is not None]
+    options = [agent.options for agent in agents if "standalone" not in agent.options]
+    return [each[name] for each in options for name in _PORT_OPTIONS if name in each]
 
 
 def _is_read(script: BatchScript, each: TracedAssignment) -> bool:
     """Tell whether programs see the variable, or another line of the script reads it."""
-    lines = (line for number, line in enumerate(script.lines, start=1) if number != each.line)
-    code = [line for line in lines if not re.match(r"\s*(#|echo\b|printf\b)", line)]
-    training = script.training
-    if training and all(launch.stage("torchrun") for launch in training):
+    lines = (line for number, line in script.code_lines if number != each.line)
+    code = [line for line in lines if not re.match(r"\s*(echo|printf)\b", line)]
+    if script.training and all(launch.stage("torchrun") for launch in script.training):
         # torchrun knows its port from its options alone, and gives its workers one of its own.
         return any(re.search(rf"\$\{{?{each.name}\b", line) for line in code)
     return each.is_exported or each.in_task or each.value.has_default or any(each.name in line for line in code)
@@ -246,11 +246,7 @@ def impossible_port(script: BatchScript) -> Iterator[Problem]:
     Fix: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
     Documented: ip(7), ip_unprivileged_port_start.
     """
-    texts = [each.value for each in script.assignments if _PORTS.match(each.name)]
-    for launch in script.launch_lines:
-        if launch.agent is not None and "standalone" not in launch.agent.options:
-            texts += [launch.agent.options[name] for name in _PORT_OPTIONS if name in launch.agent.options]
-    for text in texts:
+    for text in [each.value for each in _assigned_ports(script)] + _port_options(script):
         port = re.search(r"(?:\A|:)(\d+|\$\(\(.*\)\)|\$\{?SLURM_JOB_?ID\}?|\$\{?RANDOM\}?)\Z", text.text)
         bounds = _extremes(port[1]) if port else None
         if bounds is None or bounds == (0, 0) or not (bounds[0] < 1024 or bounds[1] > 65535):
@@ -259,7 +255,7 @@ def impossible_port(script: BatchScript) -> Iterator[Problem]:
         what = f"this port may be {high}: ports end at 65535" if high > 65535 else f"this port may be {low}, below 1024"
         job_id = "JOB" in text.text or low == high
         certain = (high > 65535 and job_id) or high < 1024
-        yield Problem(text, what, "write MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))", certain=certain)
+        yield Problem(text, what, f"write MASTER_PORT={_OWN_PORT}", certain=certain)
 
 
 @rule("KIT304")
@@ -273,32 +269,24 @@ def unexported_variables(script: BatchScript) -> Iterator[Problem]:
     Documented: bash(1), ENVIRONMENT.
     """
     started = script.training
-    lines = script.code
-    text = lines.replace("\\\n", " ")
+    text = script.code.replace("\\\n", " ")
     if not started or not script.is_shell or re.search(r"set\s+(-\w*a|-o\s+allexport)", text):
         return
     exports = [word for command in script.commands if command.name == "export" for word in command.syntax.words[1:]]
     if any(word.parts[:1] and word.parts[0].kind != "text" for word in exports):
         # The exported names are unknown.
         return
-    quoted = [
-        part.text
-        for launch in started
-        for part in (part for word in launch.command.syntax.words for part in word.parts)
-        if part.quoted and part.kind == "text"
-    ]
+    words = [word for launch in started for word in launch.command.syntax.words]
+    quoted = "\n".join(part.text for word in words for part in word.parts if part.quoted and part.kind == "text")
     agents = all(launch.agent for launch in started)
     for name in dict.fromkeys(each.name for each in script.assignments if not each.in_task):
-        by_name = bool(_READ_BY_PROGRAMS.match(name))
-        if not by_name and not any(f"${name}" in each or f"${{{name}" in each for each in quoted):
+        mention = rf"\$\{{?{name}\b"
+        in_tasks = f"{name}" in quoted and re.search(mention, quoted) is not None
+        if not in_tasks and not _READ_BY_PROGRAMS.match(name):
             continue
-        assignments = [each for each in script.assignments if each.name == name]
+        assignments = script.assignments_of(name)
         exported = any(each.is_exported or each.in_task for each in assignments)
         if exported or any(re.search(each.format(name), text) for each in _HANDED_ON):
-            continue
-        mention = rf"\$\{{?{name}\b"
-        in_tasks = any(re.search(mention, each) for each in quoted)
-        if not in_tasks and not by_name:
             continue
         if not in_tasks and (agents or re.search(rf"^(?!\s*(echo|printf)\b).*{mention}", text, re.MULTILINE)):
             continue
@@ -321,9 +309,7 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
     `local_rank % torch.cuda.device_count()`.
     Documented: slurm.schedmd.com/gres.html.
     """
-    for each in script.assignments:
-        if each.name not in {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}:
-            continue
+    for each in script.assignments_of(*_VISIBLE_DEVICES):
         text = each.value.text
         # Empty hides all GPUs on purpose; itself, or Slurm's own list, changes nothing.
         if not text or "VISIBLE_DEVICES" in text or "SLURM_JOB_GPUS" in text or "SLURM_STEP_GPUS" in text:
@@ -342,22 +328,17 @@ def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
             # A variable from outside, or the local rank on a node whose GPUs all tasks see.
             continue
         remedy = "remove the line, and use the local rank as index of the visible devices"
-        lines = (script.line_of("gpus-per-task", "gpus-per-node", "gres", "gpus"),)
-        yield Problem(each.value, what, remedy, lines, certain=certain)
+        yield Problem(each.value, what, remedy, (script.line_of_gpus,), certain=certain)
 
 
 def _numbers_of(each: TracedAssignment) -> set[int]:
     """Return the numbers that an assignment gives, also those of a loop over numbers; an empty set if unknown."""
-    text = each.value.text
-    variable = re.fullmatch(r"\$\{?(\w+)\}?", text)
-    for place in each.position.outward() if each.position is not None and variable is not None else ():
-        if place.compound is not None and (place.compound.kind, place.compound.name) == (
-            "for",
-            variable and variable[1],
-        ):
-            text = ",".join(_loop_words(place.compound.words))
-            break
-    return set(map(int, text.split(","))) if re.fullmatch(r"\d+(,\d+)*", text) else set()
+    text, name = each.value.text, each.value.variable
+    around = [place.compound for place in each.position.outward() if place.compound] if each.position else []
+    loop = next((compound for compound in around if compound.kind == "for" and compound.name == name), None)
+    if loop is not None:
+        text = ",".join(_loop_words(loop.words))
+    return set(map(int, text.split(","))) if re.fullmatch(r"\d{1,6}(,\d{1,6})*", text) else set()
 
 
 def _loop_words(words: tuple[str, ...]) -> Iterator[str]:
@@ -372,11 +353,12 @@ def _loop_words(words: tuple[str, ...]) -> Iterator[str]:
 
 def _is_alone(script: BatchScript, each: TracedAssignment) -> bool:
     """Tell whether all programs of the script see the same devices."""
-    once = sum(other.name == each.name for other in script.assignments) == 1
-    return once and len(script.training) == 1 and not script.training[0].in_loop
+    once = len(script.assignments_of(each.name)) == 1
+    return once and script.only_training is not None and not script.only_training.in_loop
 
 
 _FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+_NO_HOST = "this is no host name: the node list looks like gpu[01-04]"
 _HOST = re.compile(
     r"(\w+_)?(MASTER|MAIN|HEAD|FIRST|LEADER|ROOT|RDZV|COORDINATOR)(_?(ADDR|ADDRESS|NODE|HOST|IP|NAME|ENDPOINT))*\Z"
 )
@@ -416,56 +398,44 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
         by_column, whole = _BY_COLUMN.search(text), _WHOLE.match(text)
         cut = by_column or _AT_COMMA.search(text)
         if cut or (whole and not _taken_apart(script, each.name)):
-            what = (
-                "this is cut out of the node list by columns"
-                if by_column
-                else "this is no host name: the node list looks like gpu[01-04]"
-            )
+            what = "this is cut out of the node list by columns" if by_column else _NO_HOST
             # The effect of a program after the cut is unknown.
-            doubtful = by_column or (cut and "|" in text[cut.end() :])
-            yield Problem(
-                each.value,
-                what,
-                f"write {each.name}={_FIRST}",
-                (script.line_of("nodes"),),
-                certain=not doubtful,
-                edits=_first_host(each),
-            )
+            certain = not (by_column or (cut and "|" in text[cut.end() :]))
+            remedy, lines = f"write {each.name}={_FIRST}", (script.line_of("nodes"),)
+            yield Problem(each.value, what, remedy, lines, certain=certain, edits=_first_host(each))
 
 
 def _cut_elsewhere(script: BatchScript) -> Iterator[Problem]:
     """Find a folded list that `read` or `${...//,/ }` cuts at its commas, or that is the address of an agent."""
-    what, line = "this is no host name: the node list looks like gpu[01-04]", script.line_of("nodes")
+    line = script.line_of("nodes")
     for launch in script.training:
         address = launch.agent.option(*_ADDRESS_OPTIONS) if launch.agent is not None else None
         if address is not None and (_AT_COMMA.search(address.text) or _WHOLE.match(address.text)):
-            yield Problem(address, what, f"write HEAD={_FIRST} before, and use it here", (line, launch.line))
+            yield Problem(address, _NO_HOST, f"write HEAD={_FIRST} before, and use it here", (line, launch.line))
     for step in script.commands:
         text = script.lines[step.line - 1]
         commas = any(each.name == "IFS" and "," in each.value.raw for each in step.syntax.assignments)
         read = step.name in {"read", "readarray", "mapfile"} and (commas or re.search(r"-d\s*['\"]?,", text))
         if read and re.search(rf"<<<\s*\"?{_LIST}", text) and not _written_out(script, text):
-            yield Problem(step, what, f"write MASTER_ADDR={_FIRST}", (line,))
+            yield Problem(step, _NO_HOST, f"write MASTER_ADDR={_FIRST}", (line,))
     for each in script.written_assignments:
         parts = each.value.elements or ()
         cut = next((word for word in parts if re.match(r"[\"']?\$\{SLURM_(JOB_)?NODELIST//,", word.raw)), None)
         if cut is not None and not _written_out(script, cut.raw):
-            yield Problem(
-                cut, what, 'write mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")', (line,)
-            )
+            remedy = 'write mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
+            yield Problem(cut, _NO_HOST, remedy, (line,))
 
 
 def _written_out(script: BatchScript, text: str) -> bool:
     """Tell whether the script replaced the node list by a value of its own, which need not be folded."""
     name = re.search(_LIST, text)
-    values = [each for each in script.assignments if name and each.name == name[0].strip("${")]
-    return any(not re.search(r"NODELIST", each.value.text) for each in values)
+    values = script.assignments_of(name[0].strip("${")) if name else []
+    return any("NODELIST" not in each.value.text for each in values)
 
 
 def _taken_apart(script: BatchScript, name: str) -> bool:
     """Tell whether another program expands the list in this variable."""
-    reads = re.compile(rf"\b(scontrol|nodeset|hostlist|cluset)\b.*\$\{{?{name}\b")
-    return any(reads.search(line) for line in script.lines if not line.lstrip().startswith("#"))
+    return re.search(rf"\b(scontrol|nodeset|hostlist|cluset)\b.*\$\{{?{name}\b", script.code) is not None
 
 
 @rule("KIT307")
@@ -479,13 +449,13 @@ def several_addresses(script: BatchScript) -> Iterator[Problem]:
     Documented: hostname(1), -I.
     """
     for each in script.written_assignments:
+        name = each.name
         whole = re.fullmatch(r"[\"']?(\$\(|`)\s*hostname\s+(-I|--all-ip-addresses)\s*(\)|`)[\"']?", each.value.raw)
+        if whole is None or not (_HOST.match(name.upper()) or re.search(r"(\A|_)IP(\Z|_)", name.upper())):
+            continue
         # `IP=${IP%% *}` takes the first one later.
-        later = re.compile(
-            rf"\$\{{{each.name}[%/:#]|\$\{{?{each.name}\}}?[\"']?\s*[|)]|<<<\s*[\"']?\$\{{?{each.name}\b"
-        )
-        named = _HOST.match(each.name.upper()) or re.search(r"(\A|_)IP(\Z|_)", each.name.upper())
-        if whole and named and not later.search(script.code):
+        later = rf"\$\{{{name}[%/:#]|\$\{{?{name}\}}?[\"']?\s*[|)]|<<<\s*[\"']?\$\{{?{name}\b"
+        if not re.search(later, script.code):
             what, edits = "hostname -I prints all addresses of the node", _first_host(each)
             yield Problem(each.value, what, f"write {each.name}={_FIRST}", edits=edits)
 
@@ -510,11 +480,9 @@ def other_host(script: BatchScript) -> Iterator[Problem]:
     Fix: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
     Documented: pytorch.org/docs/stable/distributed.html, "Environment variable initialization".
     """
-    agents = [launch.agent for launch in script.training if launch.agent is not None]
     # With c10d, any node may be the host.
-    if not script.size.has_several_nodes or any(
-        (each.option("rdzv-backend") or each.words[0]).text == "c10d" for each in agents
-    ):
+    free = any((agent.option("rdzv-backend") or agent.words[0]).text == "c10d" for agent in script.agents)
+    if not script.size.has_several_nodes or free:
         return
     hosts = _lists_of_hosts(script)
     for each in script.written_assignments:
@@ -525,23 +493,22 @@ def other_host(script: BatchScript) -> Iterator[Problem]:
         other = (_OTHER_HOST.search(text) and "NODELIST" in text) or (element and element[1] in hosts)
         if other or _UNORDERED.search(text):
             what = "this is not the first host, on which rank 0 runs" if other else "this is any host of the job"
-            yield Problem(
-                each.value, what, f"write {each.name}={_FIRST}", (script.line_of("nodes"),), certain=bool(other)
-            )
+            remedy, lines = f"write {each.name}={_FIRST}", (script.line_of("nodes"),)
+            yield Problem(each.value, what, remedy, lines, certain=bool(other))
 
 
 def _lists_of_hosts(script: BatchScript) -> set[str]:
     """Return the variables with the hosts of the job, and arrays that are made of them."""
     hosts: set[str] = set()
     for each in script.written_assignments:
-        if re.search(r"NODELIST|show\s+hostname", each.value.raw) or any(
-            f"${name}" in each.value.raw for name in hosts
-        ):
+        text = each.value.raw
+        if re.search(r"NODELIST|show\s+hostname", text) or any(f"${name}" in text for name in hosts):
             hosts.add(each.name)
     reads = [step.syntax for step in script.commands if step.name in {"mapfile", "readarray"}]
     return hosts | {syntax.words[-1].raw for syntax in reads if "host" in script.lines[syntax.line - 1].lower()}
 
 
+_VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _DEVICE_OPTIONS = (
     "device", "gpu", "gpu-id", "gpu-ids", "gpus", "devices", "local-rank", "device-id", "device-ids", "cuda",
 )  # fmt: skip
@@ -553,9 +520,8 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
 
     Device numbers count the visible GPUs from 0. With --gpus-per-task=1, each task sees one GPU, number 0:
     `cuda:$SLURM_LOCALID` is an "invalid device ordinal" in all tasks but the first. CUDA_VISIBLE_DEVICES=$SLURM_LOCALID
-    has the same effect. If the tasks see all GPUs of the
-    node, `--device cuda:0` puts all of them on the same one. LOCAL_RANK=$SLURM_LOCALID with one visible GPU is a
-    warning: the program may reduce it.
+    has the same effect. If the tasks see all GPUs of the node, `--device cuda:0` puts all of them on the same one.
+    LOCAL_RANK=$SLURM_LOCALID with one visible GPU is a warning: the program may reduce it.
 
     Fix: `cuda:0` with --gpus-per-task=1; the local rank with --gpus-per-node.
     Documented: slurm.schedmd.com/gres.html; pytorch.org/docs/stable/generated/torch.cuda.set_device.html.
@@ -563,29 +529,30 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
     for launch in script.training:
         size, srun = script.size_of(launch), launch.stage("srun")
         options = {**script.options, **({name: text.text for name, text in srun.options.items()} if srun else {})}
-        bound = options.get("gpus-per-task", "").rpartition(":")[2] == "1" and not options.keys() & {
-            "gpu-bind",
-            "tres-bind",
-        }
-        bound = bound or options.get("gpu-bind", "").startswith(("single:1", "per_task:1"))
-        bound = bound or any(_shows_one_device(each) for each in script.assignments)
+        one_each = options.get("gpus-per-task", "").rpartition(":")[2] == "1"
+        bound = (one_each and options.keys().isdisjoint({"gpu-bind", "tres-bind"})) or (
+            options.get("gpu-bind", "").startswith(("single:1", "per_task:1"))
+            or any(map(_shows_one_device, script.assignments_of(*_VISIBLE_DEVICES)))
+        )
         several = (size.tasks_per_node or size.ntasks or 1) > 1
-        text = launch.argument(*_DEVICE_OPTIONS)
-        local = next((each for each in script.assignments if each.name == "LOCAL_RANK" and each.in_task), None)
-        rank = next((each for each in (text, local and local.value) if each and _RANK_OF_JOB.search(each.text)), None)
+        text, lines = launch.argument(*_DEVICE_OPTIONS), (script.line_of("gpus-per-task"), launch.line)
+        local = next((each.value for each in script.assignments_of("LOCAL_RANK") if each.in_task), None)
+        rank = next((each for each in (text, local) if each and _RANK_OF_JOB.search(each.text)), None)
         if rank is not None and several and size.has_several_nodes:
             what = "SLURM_PROCID counts the tasks of all nodes: beyond the first node, there is no such GPU"
             yield Problem(rank, what, "write $SLURM_LOCALID", (script.line_of("nodes"), launch.line))
         elif text is not None and "SLURM_LOCALID" in text.text and bound and several:
             what = "each task sees one GPU, which has the number 0"
-            yield Problem(
-                text, what, "write cuda:0, or use --gpus-per-node", (script.line_of("gpus-per-task"), launch.line)
-            )
-        elif local is not None and bound and several and re.fullmatch(r"\$\{?SLURM_LOCALID\}?", local.value.text):
+            yield Problem(text, what, "write cuda:0, or use --gpus-per-node", lines)
+        elif local is not None and bound and several and local.variable == "SLURM_LOCALID":
             what = "LOCAL_RANK is the number of a GPU for most programs, but each task sees one GPU, number 0"
             remedy = "let each task see all GPUs (--gpus-per-node), or let the program reduce the local rank"
-            yield Problem(local.value, what, remedy, (script.line_of("gpus-per-task"), launch.line), certain=False)
-        if text is None or text.has_default or (match := re.fullmatch(r"(?:cuda:)?(\d+(?:,\d+)*)", text.text)) is None:
+            yield Problem(local, what, remedy, lines, certain=False)
+        if (
+            text is None
+            or text.has_default
+            or (match := re.fullmatch(r"(?:cuda:)?(\d{1,6}(?:,\d{1,6})*)", text.text)) is None
+        ):
             continue
         numbers = [int(each) for each in match[1].split(",")]
         counted = launch.argument("gpus", "devices") is not None and len(numbers) == 1
@@ -602,8 +569,7 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
 
 def _shows_one_device(each: TracedAssignment) -> bool:
     """Tell whether a task hides all GPUs but its own."""
-    own = re.fullmatch(r"\$\{?SLURM_LOCALID\}?", each.value.text)
-    return each.in_task and each.name in {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"} and own is not None
+    return each.in_task and each.value.variable == "SLURM_LOCALID"
 
 
 _RANK_OF_JOB = re.compile(r"\$\{?SLURM_PROCID\}?\Z")
@@ -642,18 +608,19 @@ def disabled_transports(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each.value, _GLOO, "write nccl")
     for launch in script.training if size.has_gpus else ():
         backend = launch.argument("backend", "dist-backend", "ddp-backend", "distributed-backend")
-        on_cpus = any(re.search(r"\bcpu\b", word.text) for word in launch.program.words)
-        if backend is None or backend.text != "gloo" or on_cpus or has_comment(script, launch.line):
-            continue
-        yield Problem(backend, _GLOO, "write nccl", (launch.line,))
-    for each in script.assignments:
-        effect = _TRANSPORTS.get(each.name)
-        if not effect or each.value.text != "1" or each.value.has_default or has_comment(script, each.line):
+        on_cpus = any(re.search(r"\bcpu\b", text) for text in launch.program.texts)
+        if backend is not None and backend.text == "gloo" and not on_cpus and not has_comment(script, launch.line):
+            yield Problem(backend, _GLOO, "write nccl", (launch.line,))
+    for each in script.assignments_of(*_TRANSPORTS):
+        if each.value.text != "1" or each.value.has_default or has_comment(script, each.line):
             continue
         if each.name == "NCCL_IB_DISABLE" and not size.has_several_nodes:
             continue
         remedy, edits = "remove it, or write the reason as a comment", removal(script, each)
-        yield Problem(each.value, f"{each.name}=1: {effect}", remedy, edits=edits)
+        yield Problem(each.value, f"{each.name}=1: {_TRANSPORTS[each.name]}", remedy, edits=edits)
+
+
+_INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
 @rule("KIT316", "warning")
@@ -668,8 +635,8 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
     `NCCL_SOCKET_IFNAME=^lo,docker0`.
     Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
     """
-    for each in script.assignments:
-        if each.name not in {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"} or each.value.has_default:
+    for each in script.assignments_of(*_INTERFACES, "TP_SOCKET_IFNAME"):
+        if each.value.has_default:
             continue
         # `^lo,docker0` excludes both.
         names = each.value.text.lstrip("=").split(",") if not each.value.text.startswith("^") else []
@@ -692,11 +659,7 @@ def port_of_an_array(script: BatchScript) -> Iterator[Problem]:
     array = script.directive("array")
     if array is None or "exclusive" in script.options:
         return
-    texts = [each.value for each in script.assignments if _PORTS.match(each.name)]
-    for launch in script.launch_lines:
-        if launch.agent is not None:
-            texts += [launch.agent.options[name] for name in _PORT_OPTIONS if name in launch.agent.options]
-    for text in texts:
+    for text in [each.value for each in _assigned_ports(script)] + _port_options(script):
         if "SLURM_ARRAY_JOB_ID" in text.text and not re.search("SLURM_(ARRAY_TASK|JOB)_ID", text.text):
             what = "all elements of the array use this port"
             yield Problem(text, what, "use SLURM_JOB_ID instead of SLURM_ARRAY_JOB_ID", (array.line,))
@@ -715,11 +678,10 @@ def loopback_interface(script: BatchScript) -> Iterator[Problem]:
     wide = any(script.size_of(launch).has_several_nodes for launch in script.training)
     cluster = script.site.cluster
     one_host = cluster is not None and cluster.slurm == "embedded"
-    for each in script.assignments if wide and not one_host else ():
-        if each.name not in {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} or each.value.text.lstrip("=") != "lo":
-            continue
+    for each in script.assignments_of(*_INTERFACES) if wide and not one_host else ():
         # Without a cluster file, a job without GPUs may be for the embedded Slurm.
-        if each.name.startswith("NCCL") or script.size.has_gpus:
+        read = each.name.startswith("NCCL") or script.size.has_gpus
+        if read and each.value.text.lstrip("=") == "lo":
             what, remedy = f"{each.name}=lo reaches no other node", "remove it, or name an interface of the network"
             yield Problem(each.value, what, remedy, (script.line_of("nodes"),), edits=removal(script, each))
 
@@ -737,30 +699,28 @@ def random_value_per_task(script: BatchScript) -> Iterator[Problem]:
     Documented: pytorch.org/docs/stable/elastic/run.html, --rdzv-id; bash(1), RANDOM.
     """
     wide = [launch for launch in script.launch_lines if _several(launch) and script.size_of(launch).has_several_tasks]
-    texts = [each.value for each in script.assignments if each.in_task and each.name == "MASTER_PORT"] if wide else []
-    texts += [text for launch in wide for text in _agreed(launch)]
+    ports = [each.value for each in script.assignments_of("MASTER_PORT") if each.in_task] if wide else []
     places = _drawn_by_tasks(script)
-    for text in texts:
+    for text in ports + [text for launch in wide for text in _agreed(launch)]:
         if any((piece.origin.line, piece.origin.column) in places for piece in text.pieces):
             what = "each task draws its own value, so that all differ"
             yield Problem(text, what, "draw it once in the batch script, or use $SLURM_JOB_ID")
-    together = any(each.name == "MASTER_ADDR" and not _LOOPBACK.match(each.value.text) for each in script.assignments)
-    for each in script.assignments if wide and together else ():
-        if each.in_task and each.name == "MASTER_PORT" and re.search("SLURM_(PROC|LOCAL|NODE)ID", each.value.text):
+    together = any(not _LOOPBACK.match(each.value.text) for each in script.assignments_of("MASTER_ADDR"))
+    for port in ports if together else ():
+        if re.search("SLURM_(PROC|LOCAL|NODE)ID", port.text):
             what = "this port depends on the rank: the tasks never meet"
-            yield Problem(each.value, what, "compute it from $SLURM_JOB_ID alone")
+            yield Problem(port, what, "compute it from $SLURM_JOB_ID alone")
 
 
 def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
     """Return the places of random expansions that a task evaluates, rather than the batch shell."""
     drawn: set[tuple[int, int]] = set()
-    seeded = any(each.name == "RANDOM" and each.in_task for each in script.assignments)
+    seeded = any(each.in_task for each in script.assignments_of("RANDOM"))
     for step in script.commands:
         if not step.in_task or is_for_one_rank(script, step):
             continue
-        words = (*step.syntax.words, *(assignment.value for assignment in step.syntax.assignments))
-        for part in (part for word in words for part in word.parts if part.kind != "text"):
-            match = _DRAWN.search(part.raw)
+        for part in step.syntax.parts:
+            match = _DRAWN.search(part.raw) if part.kind != "text" else None
             # The shell of the task sees text that an outer shell has expanded: it is not in the file.
             if match is None or not part.origin.exact or "--random-source" in part.raw:
                 continue
@@ -770,14 +730,16 @@ def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
 
 
 def is_for_one_rank(script: BatchScript, step: TracedCommand) -> bool:
-    """Tell whether a condition on the rank precedes the command, so that only one task draws."""
-    firsts = [
-        place.compound.line if place.compound is not None else place.statement.line
-        for place in step.position.outward()
-        if place.chain_index or (place.compound is not None and place.compound.kind in {"if", "case"})
-    ]
-    between = script.lines[min(firsts) - 1 : step.line] if firsts else []
-    return any(_RANK.search(line) for line in between)
+    """Tell whether a condition on the rank precedes the command, so that only one task runs it."""
+    conditions: set[int] = set()
+    for place in step.position.outward():
+        if place.compound is not None and place.kind in {"if", "case"}:
+            bodies = [block for role, block in place.compound.bodies if role != "condition" and block]
+            conditions |= {*range(place.compound.line, min((block[0].line for block in bodies), default=step.line) + 1)}
+        before = [command for pipeline in place.chain.pipelines[: place.chain_index] for command in pipeline.commands]
+        # `python train.py && sbatch next.sh` tests no rank.
+        conditions |= {each.line for each in before if program_of(each) in {None, "[", "test", "grep"}}
+    return any(_RANK.search(script.lines[number - 1]) for number in conditions)
 
 
 def _several(launch: LaunchLine) -> bool:

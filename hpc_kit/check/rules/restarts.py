@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from hpc_kit.check.bash_syntax import SimpleCommand, Word
+from hpc_kit.check.bash_syntax import SimpleCommand, Word, program_of
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
@@ -32,9 +32,7 @@ def _requeues(script: BatchScript) -> Place | None:
 
 
 def _requeues_in(step: TracedCommand) -> bool:
-    if step.name == "trap":
-        return len(step.words) > 1 and bool(_REQUEUES.search(step.words[1].text))
-    return step.name == "scontrol" and "requeue" in step.texts[1:3]
+    return bool(_REQUEUES.search(step.trap_code)) or (step.name == "scontrol" and "requeue" in step.texts[1:3])
 
 
 @rule("KIT413", "warning")
@@ -53,9 +51,10 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
         return
     if script.options.get("open-mode", "truncate").startswith("t"):
         what = "the log is overwritten when the job starts again"
-        last = max((each.line for each in script.directives.lines), default=1)
-        edits = (Edit(last + 1, 1, "", "#SBATCH --open-mode=append\n"),) if "open-mode" not in script.options else ()
-        yield Problem(place, what, "add #SBATCH --open-mode=append", (script.line_of("output"),), edits=edits)
+        last, mode = max((each.line for each in script.directives.lines), default=1), script.directive("open-mode")
+        edits = (Edit(last + 1, 1, "", "#SBATCH --open-mode=append\n"),) if mode is None else ()
+        remedy, lines = "write #SBATCH --open-mode=append", (place.line, script.line_of("output"))
+        yield Problem(mode or place, what, remedy, lines, edits=edits)
     for launch in script.training:
         for file in overwritten_files(launch):
             if not re.search(r"RESTART_COUNT|date|/dev/|\$\$", file.raw):
@@ -80,9 +79,9 @@ def overwritten_files(launch: LaunchLine) -> list[Word]:
     position, output = launch.command.position, launch.command.syntax.output
     files = [output] if output is not None else []
     for command in position.pipeline.commands[position.pipeline_index + 1 :]:
-        words = command.words if isinstance(command, SimpleCommand) else ()
-        if words and words[0].plain == "tee" and not any((word.plain or "").startswith("-a") for word in words):
-            files += words[1:2]
+        if isinstance(command, SimpleCommand) and program_of(command) == "tee":
+            appends = any((word.plain or "").startswith("-a") for word in command.words)
+            files += command.words[1:2] if not appends else ()
     return files
 
 
@@ -104,7 +103,7 @@ def signal_lead(script: BatchScript) -> Iterator[Problem]:
     limit = script.time_limit or 0
     lines = (time.line if time is not None else None,)
     # A job file with [restart] sets the variable, and its signal.
-    is_job_file = any(each.name == "HPC_KIT_RESTART_LEAD" for each in script.assignments)
+    is_job_file = "HPC_KIT_RESTART_LEAD" in script.assigned
     shorter = "a shorter lead in [restart]" if is_job_file else "fewer seconds"
     if 0 < limit <= signal.seconds:
         what = f"the signal comes {signal.seconds} s before the limit, which is {limit} s"
@@ -146,18 +145,15 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     if place is None or not training or script.sources_files or _skips_finished_work(script):
         return
     for launch in training:
-        words = launch.program.words
         start = launch.argument("init-from")
-        anew = next((word for word in words if _STARTS_ANEW.match(word.text)), None)
+        anew = next((word for word in launch.program.words if _STARTS_ANEW.match(word.text)), None)
         anew = anew or (start if start is not None and start.text == "scratch" else None)
         if anew is not None:
             what = f"{anew.text}: the second start of the job begins the training from the start"
             yield Problem(anew, what, "remove it, and load the last checkpoint", (place.line,))
             return
-    for launch in training:
-        local = next(
-            (word for option, word in _options_with_paths(launch) if _is_left_behind(script, option, word)), None
-        )
+    for launch in training if not _copies_files(script) else ():
+        local = next((word for option, word in _options_with_paths(launch) if _is_left_behind(option, word)), None)
         if local is not None:
             what = "this folder is local to a node, or ends with the job: the next start does not find the checkpoint"
             yield Problem(local, what, "name a folder that all nodes share", (place.line, launch.line))
@@ -165,20 +161,20 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     directives = {each.line for each in script.directive_options}
     code = [line for number, line in enumerate(script.lines, start=1) if number not in directives]
     known = all(launch.program.kind == "python" for launch in training)
-    trainer = any(re.match(r"[-+]*trainer\.", word.text) for launch in training for word in launch.program.words)
-    if trainer and "signal" in script.options:
-        return
-    if known and not _RESUMES.search(_REQUEUES.sub("", "\n".join(code))):
+    trainer = any(re.match(r"[-+]*trainer\.", text) for launch in training for text in launch.program.texts)
+    if (
+        known
+        and not (trainer and "signal" in script.options)
+        and not _RESUMES.search(_REQUEUES.sub("", "\n".join(code)))
+    ):
         what = "the job starts again, but the script mentions no checkpoint that the program loads"
         yield Problem(place, what, "pass the option that resumes, or write --no-requeue", (training[-1].line,))
 
 
-def _is_left_behind(script: BatchScript, option: str, word: ExpandedText) -> bool:
-    """Tell whether an option names a checkpoint on a disk of the node that nothing in the script copies."""
-    disk = OWN_DISK.match(word.text.rpartition("=")[2])
-    if disk is None or not re.search(r"ckpt|checkpoint|save|resume|load", option, re.IGNORECASE):
-        return False
-    return not _copies_files(script)
+def _is_left_behind(option: str, word: ExpandedText) -> bool:
+    """Tell whether an option names a checkpoint on a disk of the node."""
+    names = re.search(r"ckpt|checkpoint|save|resume|load", option, re.IGNORECASE) is not None
+    return names and OWN_DISK.match(word.text.rpartition("=")[2]) is not None
 
 
 _COPIES = re.compile(r"\b(cp|mv|rsync|tar|rclone|scp|gsutil|s3|aws|zip|globus)\b")
@@ -186,15 +182,30 @@ _COPIES = re.compile(r"\b(cp|mv|rsync|tar|rclone|scp|gsutil|s3|aws|zip|globus)\b
 
 def _copies_files(script: BatchScript) -> bool:
     """Tell whether a command of the script, or of a trap, copies files."""
-    return any(
-        _COPIES.search(step.texts[1] if step.name == "trap" else step.name)
-        for step in script.commands
-        if step.words[1:]
-    )
+    return any(_COPIES.search(step.trap_code or step.name) for step in script.commands if step.words[1:])
+
+
+def _copies_from(script: BatchScript, folder: str) -> bool:
+    """Tell whether a command, or a trap, may copy files out of a folder. `rsync -a data/ "$FOLDER/"` only fills it."""
+    for step in script.commands:
+        if step.name in {"cp", "mv", "rsync", "scp"} and "-t" not in step.texts:
+            sources = [text for text in step.texts[1:-1] if not text.startswith("-")]
+            if not all(text.startswith(("/", "$", "~")) and not text.startswith(folder) for text in sources):
+                return True
+            continue
+        # `tar -C FOLDER -xf FILE` fills it, too.
+        fills = step.name == "tar" and re.search(r"\A-*\w*x|\s-\w*x", " ".join(step.texts[1:]))
+        if step.words[1:] and not fills and _COPIES.search(step.trap_code or step.name):
+            return True
+    return False
 
 
 _REMOVES = re.compile(r"\brm\s+(?:-\w+\s+)*-\w*[rR]\w*\s+(?:-\w+\s+)*[\"']?([^\s;&|\"']+)")
-_SAVES = re.compile(r"ckpt|checkpoint|save|resume|load|output|out|model|weights|run", re.IGNORECASE)
+_SAVES = re.compile(
+    r"ckpt|checkpoint|save|resume|load|output|out|model|weights|run|results?|exp\w*[-_.]?(dir|path|folder|root)"
+    r"|(work|log|root|train)[-_]?(dir|path|folder)",
+    re.IGNORECASE,
+)
 _LOADS = re.compile(r"resume|load|restore", re.IGNORECASE)
 
 
@@ -209,33 +220,28 @@ def deleted_checkpoint(script: BatchScript) -> Iterator[Problem]:
     Fix: delete the folder only after the training has succeeded, or only files that no job needs.
     Documented: sbatch(1), --requeue; bash(1), trap.
     """
-    place, copied = _requeues(script), _copies_files(script)
-    handlers = {step.texts[1] for step in script.commands if step.name == "trap" and len(step.words) > 1}
-    for step in script.commands:
+    place = _requeues(script)
+    handlers = {step.trap_code for step in script.commands} - {""}
+    for step in script.batch_commands:
         before = bool(script.training) and step.line < script.training[0].line
-        if step.in_task or (step.is_conditional and not (before and _tests_path(step))):
+        if step.is_conditional and not (before and _tests_path(step)):
             continue
-        trap = step.name == "trap" and len(step.words) > 1
         in_handler = any(compound.name in handlers for compound in step.compounds)
-        texts = _REMOVES.findall(step.words[1].text) if trap else []
+        texts = _REMOVES.findall(step.trap_code)
         if step.name == "rm" and any(re.match(r"-\w*[rR]|--recursive", text) for text in step.texts[1:]):
             texts = [text for text in step.texts[1:] if not text.startswith("-")]
         if _finds_checkpoints(step):
             texts = step.texts[1:2]
         for target in texts:
-            ends = (trap or not before or in_handler) and not copied
             folder = script.resolve(target).rstrip("/*")
+            ends = (step.trap_code or not before or in_handler) and not _copies_from(script, folder)
             kept = _checkpoint_below(script, folder, _SAVES if place is not None or ends else _LOADS)
             if kept is not None:
-                what = f"this deletes {kept}, which the next start of the job needs"
-                if place is None:
-                    what = f"this deletes {kept}: the result of the training, or the checkpoint of the next start"
-                yield Problem(
-                    step,
-                    what,
-                    "delete it only after the training has succeeded",
-                    (place.line if place is not None else None,),
-                )
+                what = f"this deletes {kept}: the result of the training, or the checkpoint of the next start"
+                if place is not None:
+                    what = f"this deletes {kept}, which the next start of the job needs"
+                lines = (place.line if place is not None else None,)
+                yield Problem(step, what, "delete it only after the training has succeeded", lines)
                 break
 
 
@@ -245,11 +251,8 @@ def _finds_checkpoints(step: TracedCommand) -> bool:
     name = re.search(r"-i?name (\S+)", texts)
     deletes = step.name == "find" and re.search(r"-delete\b|\brm\b", texts)
     some = re.search(r"-([acm](time|min)|newer\w*|empty|size|not)\b|!|tmp|temp|part", texts)
-    return (
-        bool(deletes)
-        and not some
-        and (name is None or re.search(r"(pth?|ckpt|safetensors|checkpoints?)[^A-Za-z]*\Z", name[1]) is not None)
-    )
+    of_checkpoints = name is None or re.search(r"(pth?|ckpt|safetensors|checkpoints?)[^A-Za-z]*\Z", name[1])
+    return bool(deletes and not some and of_checkpoints)
 
 
 def _tests_path(step: TracedCommand) -> bool:
@@ -296,15 +299,13 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
     forbidden = script.directive("no-requeue")
     allowed = script.directive("requeue")
     training = script.training
-    for step in script.commands:
+    for step in script.batch_commands:
         requeue = _requeues_in(step)
         again = step.name == "sbatch" and any(_is_this_script(script, text) for text in step.texts[1:])
         if training and step.line < training[0].line and _starts_beside(script, step, again=again):
             what = "the next job of the chain starts at once, beside this one: both write the same checkpoints"
             remedy = 'write sbatch --dependency=afterok:"$SLURM_JOB_ID" ..., or submit it after the training'
             yield Problem(step, what, remedy, (training[0].line,), certain=False)
-            continue
-        if step.in_task or not (requeue or again):
             continue
         if requeue and forbidden is not None and (allowed is None or allowed.line < forbidden.line):
             what = "Slurm refuses to requeue a job with --no-requeue"
@@ -313,16 +314,15 @@ def useless_requeue(script: BatchScript) -> Iterator[Problem]:
             what = "this starts all elements of the array again"
             yield Problem(step, what, "write scontrol requeue $SLURM_JOB_ID", certain=False)
         elif again and training and step.line < training[0].line and _is_unconditional(step):
-            stops = any(
-                each.name == "scancel" or (each.name == "exit" and each.is_conditional) for each in script.commands
-            )
+            ends = [each for each in script.commands if each.is_conditional or each.name != "exit"]
+            stops = any(each.name in {"exit", "scancel"} for each in ends)
             if not stops and "afternotok" not in " ".join(step.texts):
                 what = "each job submits the next one, and nothing ends the chain"
-                remedy = (
-                    "write a condition before it, such as [ -f done ] || sbatch ...; or --dependency=afternotok:..."
-                )
+                remedy = "write a condition before it: [ -f done ] || sbatch ...; or --dependency=afternotok:..."
                 yield Problem(step, what, remedy, (training[0].line,), certain=False)
-        elif step.name != "trap" and training and step.line > training[-1].line and _is_unconditional(step):
+        elif step.name == "trap" or not (requeue or again):
+            continue
+        elif training and step.line > training[-1].line and _is_unconditional(step):
             what = "the job starts again after each success: it never ends"
             remedy = 'write a condition before it, such as [ -f done ] || scontrol requeue "$SLURM_JOB_ID"'
             yield Problem(step, what, remedy, (training[-1].line,), certain=False)
@@ -337,8 +337,7 @@ def _starts_beside(script: BatchScript, step: TracedCommand, *, again: bool) -> 
 
     `again`: it names this script. Otherwise, a counter in --export shows the chain: `N=$((N+1))`.
     """
-    in_function = any(compound.kind == "function" for compound in step.compounds)
-    if step.name != "sbatch" or in_function or script.options.keys() & {"dependency", "begin"}:
+    if step.name != "sbatch" or step.around("function") or script.options.keys() & {"dependency", "begin"}:
         return False
     if re.search(r"\s(-d|--dependency|-b|--begin|-H|--hold)\b", " ".join(step.texts)):
         return False
@@ -370,16 +369,12 @@ def interrupted_wait(script: BatchScript) -> Iterator[Problem]:
     if len(waits) != 1 or waits[0].compounds:
         return
     names = {name for name, number in SIGNALS.items() if number == signal.number}
-    lines = {*traps_for(script, signal.number)}
-    for step in script.commands:
-        if step.line not in lines or step.name != "trap":
-            continue
-        handler = step.words[1].text
-        inside = script.functions.get(handler.strip(), [])
-        code = "\n".join([handler, *(" ".join(each.texts) for each in inside)])
+    for trap in traps_for(script, signal.number):
+        inside = script.functions.get(trap.trap_code.strip(), [])
+        code = "\n".join([trap.trap_code, *(" ".join(each.texts) for each in inside)])
         if re.search(r"\bkill\b", code) and not re.search(r"\b(wait|requeue|sbatch|sleep|exit)\b", code):
             what = f"wait returns when the trap for {min(names)} has run, and the script ends before the program"
-            yield Problem(waits[0], what, 'write wait "$pid" in the trap, too', (step.line, flow.launch.line))
+            yield Problem(waits[0], what, 'write wait "$pid" in the trap, too', (trap.line, flow.launch.line))
             return
 
 
@@ -410,16 +405,16 @@ def swallowed_signal(script: BatchScript) -> Iterator[Problem]:
             what = f"{launch.agent.kind} does not pass {min(names)} on to its processes: the signal ends it"
             remedy = "write srun python ... with one task per GPU, or --signal=B: with a trap"
             yield Problem(launch.agent, what, remedy, (directive.line,))
-        elif shell is not None and launch.agent is None and _goes_on(script, launch.command, launch.inner_command):
+        elif shell is not None and launch.agent is None and _goes_on(script, launch):
             what = f"the shell gets {min(names)} and not the program: further commands follow the program"
             yield Problem(launch.stages[0], what, "end the code of the shell in exec python ...", (directive.line,))
 
 
-def _goes_on(script: BatchScript, outer: TracedCommand, inner: TracedCommand) -> bool:
+def _goes_on(script: BatchScript, launch: LaunchLine) -> bool:
     """Tell whether the shell of a task runs further commands after the program, and traps nothing."""
-    inside = [step for step in script.commands if outer.position in step.position.outward() and step is not outer]
-    after = [step for step in script.commands_after(inner) if any(step is each for each in inside)]
-    return bool(after) and not any(step.name == "trap" for step in inside)
+    inside = script.commands_of(launch)
+    traps = any(step.name == "trap" for step in inside)
+    return not traps and any(script.is_before(launch.inner_command, step) for step in inside)
 
 
 _RESULTS = re.compile(
@@ -469,9 +464,8 @@ def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:
         texts = step.texts + [word.raw for word in step.syntax.words]
         # Something else may call a function without a call, such as a trap.
         uncalled = any(compound.kind == "function" and compound.name not in called for compound in step.compounds)
-        trap = step.name == "trap" and len(step.words) > 1
-        late = trap or uncalled or id(step) in after or step.in_background
-        uses = _copies_in_trap(script, step) if trap else step.name not in {"rm", "echo"}
+        late = step.trap_code or uncalled or id(step) in after or step.in_background
+        uses = _copies_in_trap(script, step) if step.trap_code else step.name not in {"rm", "echo"}
         if late and uses and any(name in text for name in names for text in texts):
             return True
         if late and _COPIES.match(step.name) and any(text in {".", "*", "./"} for text in texts):
@@ -481,8 +475,6 @@ def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:
 
 def _copies_in_trap(script: BatchScript, trap: TracedCommand) -> bool:
     """Tell whether a trap copies files, itself or with a function."""
-    code = trap.texts[1]
-    called = [
-        each for name, steps in script.functions.items() if re.search(rf"\b{re.escape(name)}\b", code) for each in steps
-    ]
-    return _COPIES.search(code) is not None or any(_COPIES.match(each.name) for each in called)
+    names = [name for name in script.functions if re.search(rf"\b{re.escape(name)}\b", trap.trap_code)]
+    inside = [step.name for name in names for step in script.functions[name]]
+    return _COPIES.search(trap.trap_code) is not None or any(map(_COPIES.match, inside))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from difflib import SequenceMatcher, get_close_matches
+from itertools import takewhile
 
-from hpc_kit.check.bash_syntax import with_nested_parts
+from hpc_kit.check.bash_syntax import program_of, with_nested_parts
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
@@ -46,12 +47,14 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
     training = [launch for launch in script.training if not launch.command.in_task]
     if not training and script.launch_lines:
         training = [script.launch_lines[-1]]
-    for step in script.commands:
-        if not step.in_task and sets_up(step) and (launch := _outside(script, step, training)) is not None:
+    for step in filter(sets_up, script.batch_commands):
+        if (launch := _outside(script, step, training)) is not None:
             what = f"the parentheses end the effect of {step.name} {step.texts[1]}: line {launch.line} does not get it"
-            yield Problem(step, what, "remove the parentheses, or put the training inside", (launch.line,))
+            shell = step.around("subshell")
+            lines = (launch.line, shell.line if shell is not None else None)
+            yield Problem(step, what, "remove the parentheses, or put the training inside", lines)
             break
-        if not step.in_task and sets_up(step) and len(step.position.pipeline.commands) > 1 and training:
+        if len(step.position.pipeline.commands) > 1 and training:
             what = f"the pipe ends the effect of {step.name} {step.texts[1]}: each part of a pipe runs in a subshell"
             yield Problem(step, what, "remove the pipe", (training[-1].line,))
             break
@@ -72,33 +75,31 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
 
 def _too_late(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem]:
     """Find a set-up behind the only training, in a script without one before."""
-    set_ups = [step for step in script.commands if not step.in_task and sets_up(step)]
-    if len(training) != 1 or not set_ups or script.launch_lines[-1] is not training[0]:
+    first = next(filter(sets_up, script.batch_commands), None)
+    if len(training) != 1 or first is None or script.launch_lines[-1] is not training[0]:
         return
-    inside = training[0].command.position in set_ups[0].position.outward()
-    if set_ups[0] in script.commands_after(training[0].command) and not inside and not set_ups[0].is_conditional:
+    inside = training[0].command.position in first.position.outward()
+    if script.is_before(training[0].command, first) and not inside and not first.is_conditional:
         what = f"the training in line {training[0].line} runs before this"
-        yield Problem(set_ups[0], what, "move it above the training", (training[0].line,))
+        yield Problem(first, what, "move it above the training", (training[0].line,))
 
 
 def _outside(script: BatchScript, step: TracedCommand, training: list[LaunchLine]) -> LaunchLine | None:
     """Return a training after a command, outside of the subshell of the command."""
-    shells = [compound for compound in step.compounds if compound.kind == "subshell"]
+    shell = step.around("subshell")
     # A subshell that runs a program has its set-up for itself.
-    if any(launch.command.compounds[:1] == shells[:1] for launch in script.launch_lines):
+    if shell is None or any(launch.command.compounds[:1] == [shell] for launch in script.launch_lines):
         return None
-    for launch in training if shells else ():
-        if launch.line > step.line and not any(shells[0] is each for each in launch.command.compounds):
-            return launch
-    return None
+    outside = (each for each in training if not any(shell is compound for compound in each.command.compounds))
+    return next((launch for launch in outside if launch.line > step.line), None)
 
 
 def _purged(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem]:
     """Find a command that takes back modules, or an environment, before the training."""
     loaded: dict[bool, TracedCommand] = {}
     undone: dict[bool, tuple[TracedCommand, TracedCommand]] = {}
-    for step in script.commands:
-        if step.in_task or any(compound.kind == "subshell" for compound in step.compounds):
+    for step in script.batch_commands:
+        if step.around("subshell"):
             continue
         of_modules = step.name in _MODULES
         before = loaded.get(of_modules)
@@ -108,7 +109,7 @@ def _purged(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem
             loaded[of_modules] = step
             undone.pop(of_modules, None)
     for step, before in undone.values():
-        after = next((launch for launch in training if launch.command in script.commands_after(step)), None)
+        after = next((launch for launch in training if script.is_before(step, launch.command)), None)
         if after is not None and (step.position.block is before.position.block or not step.is_conditional):
             what = f"this takes back {' '.join(before.texts[:2])} of line {before.line}"
             remedy = f"move it above line {before.line}, or behind the training"
@@ -136,10 +137,10 @@ def replaced_path(script: BatchScript) -> Iterator[Problem]:
     Fix: `export PATH=$HOME/venv/bin:$PATH`.
     Documented: bash(1), PATH.
     """
-    for each in script.assignments:
+    for each in script.assignments_of("PATH"):
         whole = re.search(r"PATH\b|(\A|:)(/usr)?/bin(:|/?\Z)|\$\(", each.value.text)
         later = any(launch.line > each.line for launch in script.launch_lines)
-        if each.name == "PATH" and each.position is not None and not whole and each.value.text and later:
+        if each.position is not None and not whole and each.value.text and later:
             what = f"PATH has only {each.value.text}: the shell does not find srun, mkdir or nvidia-smi"
             yield Problem(each.value, what, f"write PATH={each.value.text}:$PATH")
 
@@ -158,14 +159,10 @@ def login_shell_in_task(script: BatchScript) -> Iterator[Problem]:
         shell = launch.stage("shell")
         if shell is None or launch.multiplier is None or shell.option("code") is None:
             continue
-        options = [word.text for word in shell.words[1:3]]
-        if not any(re.fullmatch(r"-[a-z]*l[a-z]*|--login", text) for text in options):
+        if not any(re.fullmatch(r"-[a-z]*l[a-z]*|--login", text) for text in shell.texts[1:3]):
             continue
         before = [step for step in script.commands_before(launch.command) if not step.in_task and sets_up(step)]
-        inside = [
-            step for step in script.commands if step.in_task and launch.command.position in step.position.outward()
-        ]
-        if before and not any(map(sets_up, inside)):
+        if before and not any(map(sets_up, script.commands_of(launch))):
             what = f"the login shell of each task may replace the environment of line {before[-1].line}"
             yield Problem(shell, what, "write bash -c, without -l", (before[-1].line, launch.line))
 
@@ -187,8 +184,8 @@ def folder_of_the_copy(script: BatchScript) -> Iterator[Problem]:
     """
     if not script.directives.lines or re.search(r"scontrol\s+show\s+job", script.code):
         return
-    for step in script.commands:
-        if step.in_task or any(compound.kind != "group" for compound in step.compounds):
+    for step in script.batch_commands:
+        if any(compound.kind != "group" for compound in step.compounds):
             continue
         for part in step.syntax.parts:
             if part.kind in {"command", "variable"} and _OWN_FOLDER.search(part.raw):
@@ -212,17 +209,15 @@ def quoted_tilde(script: BatchScript) -> Iterator[Problem]:
     for step in script.commands:
         values = [assignment.value for assignment in step.syntax.assignments]
         for word in (*step.syntax.words[1:], *values) if step.name not in {"echo", "printf", "ssh"} else ():
-            parts = word.parts
-            first = next(
-                (index for index, part in enumerate(parts) if part.quoted and re.match(r"~(/|\Z)", part.text)), None
-            )
-            if first is None or parts[first].kind != "text" or " " in parts[first].text:
+            before = [*takewhile(lambda part: not (part.quoted and re.match(r"~(/|\Z)", part.text)), word.parts)]
+            tilde = word.parts[len(before)] if len(before) < len(word.parts) else None
+            if tilde is None or tilde.kind != "text" or " " in tilde.text:
                 continue
-            before = "".join(part.text for part in parts[:first])
-            if before == "" or before.endswith("="):
+            leading = "".join(part.text for part in before)
+            if leading == "" or leading.endswith("="):
                 certain = step.name in {"cd", "source", ".", "pushd", "ls", "cp", "mkdir", "tar"}
-                what = f"the shell does not expand the ~ of {parts[first].text} in quotes"
-                origin, text = parts[first].origin, parts[first].text
+                origin, text = tilde.origin, tilde.text
+                what = f"the shell does not expand the ~ of {text} in quotes"
                 double = script.lines[origin.line - 1][origin.column - 2 : origin.column - 1] == '"'
                 edits = (Edit(origin.line, origin.column, text, f"$HOME{text[1:]}"),) if double else ()
                 yield Problem(origin, what, 'write "$HOME/..."', certain=certain, edits=edits)
@@ -307,16 +302,11 @@ def missing_folder(script: BatchScript) -> Iterator[Problem]:
     """
     if not script.is_readable or script.sources_files or script.interpreter in CSH:
         return
-    makers = [
-        step
-        for step in script.commands
-        if step.name in {"cd", "mkdir", "pushd"} and not step.in_task and not step.is_conditional
-    ]
-    steps = {id(launch.command): launch for launch in script.launch_lines}
-    for step in script.commands:
-        if step.in_task or step.is_conditional:
-            continue
-        for place, folder in _folders_of(script, step, steps.get(id(step))):
+    steps = [step for step in script.batch_commands if not step.is_conditional]
+    makers = [step for step in steps if step.name in {"cd", "mkdir", "pushd"}]
+    launches = {id(launch.command): launch for launch in script.launch_lines}
+    for step in steps:
+        for place, folder in _folders_of(script, step, launches.get(id(step))):
             made = _made_later(makers, step, folder) if step.name != "cd" else None
             # The script that calls one without directives may have created the folder.
             of_job = _is_of_job(folder) and script.directives.lines
@@ -361,12 +351,7 @@ def _is_of_job(folder: str) -> bool:
 def _may_exist(script: BatchScript, step: TracedCommand, folder: str) -> bool:
     """Tell whether an earlier command names a folder, and so may create it."""
     names = [part for part in folder.split("/") if _OF_THIS_JOB.search(part)] or [folder]
-    chain = [
-        word.plain
-        for pipeline in step.position.chain.pipelines
-        for command in pipeline.commands
-        for word in getattr(command, "words", ())[:1]
-    ]
+    chain = [program_of(command) for pipeline in step.position.chain.pipelines for command in pipeline.commands]
     if "mkdir" in chain or "$(" in folder or folder in {"", ".", ".."}:
         return True
     # A program knows the job id, too.
@@ -409,12 +394,12 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
     """
     if re.search(r"\b(envsubst|expandvars)\b|\bsed\b|\bperl\b", script.code):
         return
-    for step in script.commands:
-        output, parts = step.syntax.output, step.syntax.document or ()
+    for step in script.batch_commands:
+        output = step.syntax.output
         quoted = re.search(r"<<-?\s*[\"'\\]", script.lines[step.line - 1])
-        if output is None or quoted is None or step.in_task or not _CONFIGURATION.match(output.raw.strip("\"'")):
+        if output is None or quoted is None or not _CONFIGURATION.match(output.raw.strip("\"'")):
             continue
-        text = "".join(part.text for part in parts)
+        text = "".join(part.text for part in step.syntax.document or ())
         names = re.findall(r"(?<![\\$])\$(\w+)", text)
         name = next((name for name in names if name in script.assigned or name.startswith("SLURM_")), None)
         if name is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
-from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.programs import PYTHON, SHELL_BUILTINS
 from hpc_kit.check.rules.finding import Problem, rule
@@ -43,7 +43,7 @@ def not_a_program(script: BatchScript) -> Iterator[Problem]:
 
 
 def _fault_of_program(script: BatchScript, stage: LaunchStage) -> tuple[str, str] | None:
-    first, rest = stage.words[0].text, [word.text for word in stage.words[1:]]
+    first, *rest = stage.texts
     code = f"write bash -c '{first} ...' in single quotes"
     if (first in SHELL_BUILTINS and first not in _PROGRAMS_TOO) or (first, *rest[:1]) == ("conda", "activate"):
         return f"{first}, a builtin or function of the shell", code
@@ -142,22 +142,17 @@ def smaller_step(script: BatchScript) -> Iterator[Problem]:
     Fix: remove -n from srun, or request fewer tasks for the job.
     Documented: srun(1), --ntasks.
     """
-    training = script.training
-    launch = training[0] if len(training) == 1 else None
+    launch = script.only_training
     srun = launch.stage("srun") if launch is not None else None
     if launch is None or srun is None or srun.error or launch.agent or launch.command.in_background:
         return
     job, step = script.size, script.size_of(launch)
-    count = srun.option("ntasks", "ntasks-per-node")
-    if (
-        not job.is_stated
-        or count is None
-        or job.ntasks is None
-        or step.ntasks is None
-        or job.nodes not in {None, step.nodes}
-    ):
+    count, cpus = srun.option("ntasks", "ntasks-per-node"), srun.option("cpus-per-task")
+    if count is None or not job.is_stated or job.ntasks is None or step.ntasks is None:
         return
-    threads = parse_count(srun.options["cpus-per-task"].text if "cpus-per-task" in srun.options else None) or 1
+    if job.nodes not in {None, step.nodes}:
+        return
+    threads = (cpus.number if cpus is not None else None) or 1
     if step.ntasks * threads < job.ntasks * (job.cpus_per_task or 1) and step.ntasks < job.ntasks:
         what = f"the step has {step.ntasks} of the {job.ntasks} tasks of the job: the rest is idle"
         if launch.in_loop:
@@ -194,8 +189,8 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
         program, size = launch.program, script.size_of(launch)
         if launch.multiplier is None or not size.has_several_tasks or not size.is_stated:
             continue
-        module = program.options.get("module") if program.kind == "python" else None
-        words = [program.name, *(word.text for word in program.words[1:])]
+        module = program.option("module")
+        words = [program.name, *program.texts[1:]]
         if module is not None:
             words = [module.text, *words[words.index(module.text) + 1 :]]
         count = size.ntasks or "several"
@@ -211,9 +206,8 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
 _MONITORS = frozenset({"dstat", "htop", "iostat", "nvtop", "top", "vmstat", "watch"})
 
 
-def runs_forever(words: tuple[ExpandedText, ...] | list[ExpandedText]) -> bool:
+def runs_forever(texts: list[str]) -> bool:
     """Tell whether a command runs until it is ended: a monitor, a server, `tail -f`, `sleep infinity`."""
-    texts = [word.text for word in words]
     name, rest = texts[0].rpartition("/")[2], texts[1:]
     if PYTHON.match(name) and rest[:1] == ["-m"] and len(rest) > 1:
         return bool(_SERVER_MODULES.match(rest[1]))
@@ -249,56 +243,78 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
     job = script.size
     if script.is_heterogeneous or job.nodes is None:
         return
-    running: list[LaunchLine] = []
+    running: dict[_Claim, LaunchLine] = {}
     by_command = {id(launch.command): launch for launch in script.launch_lines}
-    for step in script.commands:
-        if step.in_task:
-            continue
+    for step in script.batch_commands:
         if step.name == "wait":
-            running = []
+            running = {}
         launch = by_command.get(id(step))
         srun = launch.stage("srun") if launch is not None else None
         if launch is None or srun is None or launch.stages[0] is not srun or srun.error or srun.may_hide_options:
             continue
-        blocker = next((other for other in running if _compete(script, other, launch, job.nodes)), None)
-        forever = _never_ends(launch)
-        if blocker is not None and (launch.is_training or forever):
+        forever, claim = _never_ends(launch), _claim_of(script, launch, srun)
+        if claim is None or not (launch.is_training or forever):
+            continue
+        blocker = next((other for held, other in running.items() if held.excludes(claim, job)), None)
+        if blocker is not None:
             endless = _never_ends(blocker)
             effect = "never ends, so that this step never starts" if endless else "has all resources of the node"
             what = f"the step in line {blocker.line} {effect}" + ("" if endless else ": this one waits for it")
             remedy = "write srun --overlap for a monitor, or srun --exact with CPUs, GPUs and memory for each step"
             yield Problem(srun, what, remedy, (blocker.line,), certain=endless)
-        if step.in_background and (launch.is_training or forever):
-            if launch.in_loop and not _waits_inside(script, step) and _compete(script, launch, launch, job.nodes):
+        if step.in_background:
+            if launch.in_loop and not _waits_inside(script, step) and claim.excludes(claim, job):
                 what = "the steps of this loop have all resources of the node: they run one after another"
                 yield Problem(srun, what, "write srun --exact with the CPUs, GPUs and memory of one step")
-            running.append(launch)
+            running.setdefault(claim, launch)
+
+
+class _Claim(NamedTuple):
+    """The nodes of a step. `exact`: it takes only these CPUs and GPUs of the job, rather than all of its nodes."""
+
+    nodes: int
+    exact: bool
+    cpus: int
+    gpus: int
+
+    def excludes(self, other: _Claim, job: JobSize) -> bool:
+        """Tell whether two steps cannot run at the same time in the job."""
+        if not (self.exact and other.exact):
+            return self.nodes + other.nodes > (job.nodes or 0)
+        # Slurm allocates both threads of a core.
+        each = (job.cpus_per_task or 1) + (job.cpus_per_task or 1) % 2
+        cpus, gpus = (job.ntasks or 0) * each, (job.gpus_per_node or 0) * (job.nodes or 0)
+        return 0 < cpus < self.cpus + other.cpus or 0 < gpus < self.gpus + other.gpus
+
+
+def _claim_of(script: BatchScript, launch: LaunchLine, srun: LaunchStage) -> _Claim | None:
+    """Return the resources of a step; None if it shares them, or says where it runs."""
+    if srun.options.keys() & {"overlap", "nodelist", "relative", "exclude", "nodefile", "het-group"}:
+        return None
+    options, size = {name: text.text for name, text in srun.options.items()}, script.size_of(launch)
+    gpus = read_gpu_counts(options)
+    given = gpus.per_node is not None or gpus.per_task or gpus.total
+    # -c implies --exact.
+    exact = bool(options.keys() & {"exact", "exclusive", "cpus-per-task"})
+    whole = script.counts_only_nodes or script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
+    ntasks = (size.ntasks or 1) if size.is_stated else 1
+    cpus = 0 if whole else ntasks * (parse_count(options.get("cpus-per-task")) or 1)
+    nodes = size.nodes or script.size.nodes or 1
+    return _Claim(nodes, exact, cpus, (gpus.in_job(nodes, size.ntasks) or 0) if given else 0)
 
 
 def _never_ends(launch: LaunchLine) -> bool:
     shell = launch.stage("shell")
     endless = shell is not None and shell.code is not None and _ENDLESS_LOOP.search(shell.code.text.text)
-    return bool(endless) or runs_forever(launch.program.words)
+    return bool(endless) or runs_forever(launch.program.texts)
 
 
 _ENDLESS_LOOP = re.compile(r"\bwhile\s+(true|:|sleep\s|\[ 1 \])|\bfor\s*\(\(\s*;\s*;\s*\)\)")
 
 
-def _compete(script: BatchScript, first: LaunchLine, second: LaunchLine, nodes: int) -> bool:
-    """Tell whether two steps cannot run at the same time."""
-    sruns = [launch.stage("srun") for launch in (first, second)]
-    options = [srun.options.keys() for srun in sruns if srun is not None]
-    if any(each & {"overlap", "nodelist", "relative", "exclude", "nodefile", "het-group"} for each in options):
-        return False
-    # -c implies --exact.
-    if all(each & {"exact", "exclusive", "cpus-per-task"} for each in options):
-        return False
-    sizes = [script.size_of(launch).nodes or nodes for launch in (first, second)]
-    return sum(sizes) > nodes
-
-
 def _waits_inside(script: BatchScript, step: TracedCommand) -> bool:
-    """Tell whether the loop around a command waits in its body."""
+    """Tell whether the loop around a command waits in its body, itself or in a program that gets the process."""
     loops = {id(compound) for compound in step.compounds}
-    waits = [other for other in script.commands if other.name == "wait"]
-    return any(id(compound) in loops for wait in waits for compound in wait.compounds)
+    inside = [other for other in script.commands if any(id(compound) in loops for compound in other.compounds)]
+    gets = any(other.words and part.raw == "$!" for other in inside for part in other.syntax.parts)
+    return gets or any(other.name == "wait" for other in inside)
