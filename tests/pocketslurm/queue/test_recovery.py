@@ -286,6 +286,16 @@ def test_old_jobs_are_forgotten_by_squeue_first_and_then_by_sacct(make_slurm: Ca
     assert slurm.check_output("sacct", "-nPX", "-o", "JobID").split() == ["3", "4"]
 
 
+def test_a_relative_path_of_the_settings_holds_in_every_folder(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(slurm.folder)
+    (slurm.folder / "own.json").write_text('{"nodes": "own[1-2]", "kill_wait": 1}')
+    slurm.environ["HPC_KIT_SLURM_CONF"] = "own.json"
+    (slurm.folder / "elsewhere").mkdir()
+    job = slurm.submit("sinfo -h -o %N", "--chdir=elsewhere", "--output=out")
+    slurm.until(job, "COMPLETED")
+    assert slurm.log("elsewhere/out") == "own[1-2]\n"
+
+
 def test_the_controller_reads_changed_settings(slurm: Slurm) -> None:
     slurm.submit(WAITS, "-N4", "--exclusive")
     supervisor(slurm, 1)
