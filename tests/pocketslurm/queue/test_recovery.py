@@ -313,7 +313,8 @@ def test_a_job_that_keeps_killing_its_supervisor_is_finally_held(slurm: Slurm) -
 
 
 def test_a_job_without_a_supervisor_is_finally_held(slurm: Slurm) -> None:
-    job_id = slurm.submit("true", "--hold", "--begin=now+1hour")  # the controller itself must not start it
+    job_id = slurm.submit("true", "--hold")
+    os.kill(controller(slurm), signal.SIGKILL)  # it would recover the job itself
     state = slurm.state()
     for attempt in range(1, 5):
         state.update_job(job_id, state="RUNNING", priority=1, attempt=attempt, supervisor="", nodes=["n1"])
