@@ -19,7 +19,7 @@ from pocketslurm.listings.sacct_columns import find as find_field
 from pocketslurm.listings.views import JobView
 from pocketslurm.option_support import NONE, OPTIONAL, REQUIRED, Table
 from pocketslurm.queue import controller_start
-from pocketslurm.queue.job_ids import JobSelector, find_selected, parse_selectors
+from pocketslurm.queue.job_ids import JobSelector, column_filter, find_selected, parse_selectors
 from pocketslurm.queue.state import StateDirectory, now
 from pocketslurm.settings import load_settings
 from pocketslurm.users import user_exists
@@ -201,11 +201,8 @@ class JobFilter:
     """Selects the jobs that match the options."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        self._words = {
-            column: set(options[name].split(","))
-            for name, column in (("partition", "partition"), ("name", "name"), ("accounts", "account"), ("qos", "qos"))
-            if name in options
-        }
+        columns = {"partition": "partition", "name": "name", "accounts": "account", "qos": "qos"}
+        self._has_columns = column_filter(options, columns)
         self._users = {word for name in ("user", "uid") for word in options.get(name, "").split(",") if word}
         if "user" not in options and "uid" not in options and os.getuid():
             self._users = {str(os.getuid())}
@@ -224,7 +221,7 @@ class JobFilter:
         in_time = (job.end_time or float("inf")) >= self._since and job.submit_time <= self._until
         return (
             in_time
-            and all(getattr(job, column) in words for column, words in self._words.items())
+            and self._has_columns(job)
             and (not self._users or job.user in self._users or str(job.uid) in self._users)
             and (not self._hosts or bool(self._hosts & set(job.nodes)))
             and (not self._states or not self._states.isdisjoint({job.state, job.shown_state}))

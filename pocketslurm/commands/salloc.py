@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _NOT_FOUND = 1
 _COMMAND_OPTIONS = frozenset({"bell", "no-bell", "no-shell", "kill-command", "immediate", "chdir", "get-user-env"})
-"""ParsedOptions that are about the command, and not about the job."""
+"""Options for the command, and not for the job."""
 
 SUPPORT: dict[str, OptionNote] = {
     name: SBATCH_SUPPORT.get(name, OptionNote(Support.NO_EFFECT, "the command outlives a job that is cancelled"))

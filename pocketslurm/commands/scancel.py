@@ -112,11 +112,8 @@ def _led(jobs: list[Job]) -> list[Job]:
 
 
 def _filters(options: dict[str, str]) -> list[Callable[[Job], bool]]:
-    checks: list[Callable[[Job], bool]] = []
-    for option, column in (("account", "account"), ("jobname", "name"), ("partition", "partition"), ("qos", "qos")):
-        if option in options:
-            words = set(options[option].split(","))
-            checks.append(lambda job, column=column, words=words: getattr(job, column) in words)  # type: ignore[misc]
+    columns = {"account": "account", "jobname": "name", "partition": "partition", "qos": "qos"}
+    checks = [job_ids.column_filter(options, columns)]
     user = str(os.getuid()) if "me" in options else options.get("user")
     if user is not None:
         if not user_exists(user):

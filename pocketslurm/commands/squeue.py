@@ -15,7 +15,7 @@ from pocketslurm.listings.squeue_columns import BY_LETTER, BY_NAME, EVERYTHING, 
 from pocketslurm.listings.views import JobView
 from pocketslurm.option_support import NONE, OPTIONAL, REQUIRED, Table
 from pocketslurm.queue import controller_start, nodes
-from pocketslurm.queue.job_ids import find_by_text, recent_jobs
+from pocketslurm.queue.job_ids import column_filter, find_by_text, recent_jobs
 from pocketslurm.queue.state import StateDirectory, now
 from pocketslurm.users import user_exists
 
@@ -150,7 +150,8 @@ def _states(text: str | None) -> frozenset[str]:
 
 def _filters(options: dict[str, str], settings: Settings) -> list[Callable[[Job], bool]]:
     """Return a condition for each filtering option."""
-    found: list[Callable[[Job], bool]] = []
+    columns_of = {"name": "name", "partitions": "partition", "accounts": "account", "qos": "qos"}
+    found = [column_filter(options, columns_of)]
     users = set(options["user"].split(",")) if "user" in options else set()
     for user in users:
         if not user.isdigit() and not user_exists(user):
@@ -159,11 +160,6 @@ def _filters(options: dict[str, str], settings: Settings) -> list[Callable[[Job]
         users.add(str(os.geteuid()))
     if users:
         found.append(lambda job: job.user in users or str(job.uid) in users)
-    columns_of = {"name": "name", "partitions": "partition", "accounts": "account", "qos": "qos"}
-    for option, column in columns_of.items():
-        if option in options:
-            words = set(options[option].split(","))
-            found.append(lambda job, column=column, words=words: getattr(job, column) in words)  # type: ignore[misc]
     if "nodelist" in options:
         hosts = set(nodes.expand_names(options["nodelist"]) or [options["nodelist"]])
         if unknown := sorted(hosts - set(nodes.names(settings))):

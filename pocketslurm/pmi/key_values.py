@@ -1,4 +1,4 @@
-"""Data that the tasks of a step share through PMI: keys, attributes of nodes, published names, barriers."""
+"""Data that the tasks of a step share through PMI: keys, attributes of nodes, barriers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class KeyValueSpace:
         """Enter a barrier. Return the waiting tasks when the last one has entered.
 
         Raises:
-            Garbage: It waits already.
+            ProtocolError: The task waits already.
         """
         if task in self._fenced:
             raise ProtocolError("a task that waits at a barrier asks for another one")
@@ -60,7 +60,7 @@ class KeyValueSpace:
         return found
 
     def describe(self, task: int, key: str, value: str) -> list[int]:
-        """Set an attribute of the task's node, once and for all; those who wait for it."""
+        """Set an attribute of the task's node, once and for all. Return the tasks that wait for it."""
         self._attributes.setdefault((self._node[task], key), value)
         there = [(who, what) for who, what in self._asking if what == key and self._node[who] == self._node[task]]
         self._asking = [each for each in self._asking if each not in there]

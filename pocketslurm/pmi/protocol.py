@@ -53,7 +53,7 @@ class Connection:
         """Add data, and yield the complete requests.
 
         Raises:
-            Garbage: It is none.
+            ProtocolError: The data are no request.
         """
         self._read += data
         while (piece := self._cut()) is not None:

@@ -11,7 +11,7 @@ from pocketslurm.errors import INVALID_JOB_ID, PlainError
 from pocketslurm.queue.state import now
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pocketslurm.queue.records import Job
     from pocketslurm.queue.state import StateDirectory
@@ -88,6 +88,17 @@ def find_by_text(state: StateDirectory, text: str, condition: str = "1", values:
 
 
 FINISHED = "Job has already finished"
+
+
+def column_filter(options: Mapping[str, str], columns: Mapping[str, str]) -> Callable[[Job], bool]:
+    """Return a check of a job by options that list values of a column of its record.
+
+    Args:
+        options: The options of a command.
+        columns: The column of each such option, such as `{"jobname": "name"}`.
+    """
+    wanted = {column: options[option].split(",") for option, column in columns.items() if option in options}
+    return lambda job: all(getattr(job, column) in values for column, values in wanted.items())
 
 
 def recent_jobs(state: StateDirectory) -> tuple[str, tuple[float]]:

@@ -82,7 +82,7 @@ def decode_size(stored: Mapping[str, object]) -> JobRequest:
         for name, value in stored.items()
         if name in JobRequest._fields
     }
-    return JobRequest(**known)  # type: ignore[arg-type]  # written by `encode`
+    return JobRequest(**known)  # type: ignore[arg-type]  # written by `encode_size`
 
 
 def encode_size(request: JobRequest) -> dict[str, object]:

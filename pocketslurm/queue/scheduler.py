@@ -224,7 +224,7 @@ def expected_start(state: StateDirectory, job: Job, request: JobRequest) -> tupl
     """Return the expected start of a job, and its shares of nodes then.
 
     Raises:
-        CommandError: Never.
+        CommandError: The job can never start on these nodes.
     """
     partition = nodes.partition(state.settings, job.partition)
     totals = nodes.in_partition(state.settings, partition)

@@ -60,7 +60,8 @@ class StateDirectory:
         settings = load_settings(environ)
         directory = _directory(settings, environ)
         state = cls(directory, settings)
-        state.conf = environ.get(CONF_VARIABLE, "")
+        if conf := environ.get(CONF_VARIABLE):
+            state.conf = os.path.abspath(conf)  # noqa: PTH100
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)  # noqa: PTH103
             check_private(directory)

@@ -210,7 +210,7 @@ def niceness(options: Mapping[str, str]) -> int:
 
 
 def working_folder() -> str:
-    """Return the current folder; empty if it was deleted."""
+    """Return the current folder; `/` if it was deleted."""
     try:
         return os.getcwd()  # noqa: PTH109
     except FileNotFoundError:

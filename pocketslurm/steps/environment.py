@@ -211,7 +211,7 @@ def visible_gpus(devices: Sequence[int], bind: str, local: int) -> list[int]:
 
     Args:
         devices: The step's on the task's node.
-        bind: Of `binding`.
+        bind: The binding, from `gpu_binding`.
         local: The task's index on the node.
     """
     kind, _, listed = bind.removeprefix("gpu:").removeprefix("verbose,").partition(":")

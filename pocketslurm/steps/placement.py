@@ -30,7 +30,7 @@ def place_step(job: Job, steps: Iterable[Step], request: StepRequest, memory: in
 
     Raises:
         NoRoomNow: Other steps use the resources.
-        CommandError: Never.
+        CommandError: The step can never fit.
     """
     if request.gpus.is_unset and not {*GPU_COUNT_OPTIONS, "gres"} & job.options.keys():
         request = request._replace(gpus=request.gpus._replace(per_node=0))

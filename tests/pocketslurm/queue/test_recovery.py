@@ -286,6 +286,16 @@ def test_old_jobs_are_forgotten_by_squeue_first_and_then_by_sacct(make_slurm: Ca
     assert slurm.check_output("sacct", "-nPX", "-o", "JobID").split() == ["3", "4"]
 
 
+def test_a_relative_path_of_the_settings_holds_in_every_folder(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(slurm.folder)
+    (slurm.folder / "own.json").write_text('{"nodes": "own[1-2]", "kill_wait": 1}')
+    slurm.environ["HPC_KIT_SLURM_CONF"] = "own.json"
+    (slurm.folder / "elsewhere").mkdir()
+    job = slurm.submit("sinfo -h -o %N", "--chdir=elsewhere", "--output=out")
+    slurm.until(job, "COMPLETED")
+    assert slurm.log("elsewhere/out") == "own[1-2]\n"
+
+
 def test_the_controller_reads_changed_settings(slurm: Slurm) -> None:
     slurm.submit(WAITS, "-N4", "--exclusive")
     supervisor(slurm, 1)
@@ -303,7 +313,8 @@ def test_a_job_that_keeps_killing_its_supervisor_is_finally_held(slurm: Slurm) -
 
 
 def test_a_job_without_a_supervisor_is_finally_held(slurm: Slurm) -> None:
-    job_id = slurm.submit("true", "--hold", "--begin=now+1hour")  # the controller itself must not start it
+    job_id = slurm.submit("true", "--hold")
+    os.kill(controller(slurm), signal.SIGKILL)  # it would recover the job itself
     state = slurm.state()
     for attempt in range(1, 5):
         state.update_job(job_id, state="RUNNING", priority=1, attempt=attempt, supervisor="", nodes=["n1"])
