@@ -43,6 +43,7 @@ TORCH_VARIABLES = {
 RANK_VARIABLES = tuple(TORCH_VARIABLES.values())[:5]
 """Variables by which a program sees that a launcher has started it as one rank."""
 
+_MOST_DIGITS = 18
 _LAST_PORT = 65_535
 
 
@@ -77,7 +78,7 @@ def optional_int(environ: Mapping[str, str], name: str) -> int | None:
     text = environ.get(name, "").strip()
     if not text:
         return None
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         raise IncompleteEnvironment(
             f"{name} is not a number from 0 up",
             found=f"{name} = {environ[name]!r}",
