@@ -19,11 +19,11 @@ from hpc_kit.errors import ContradictoryEnvironment, HpcKitError, RendezvousErro
 from hpc_kit.run_files import RUN_VARIABLE, claim_first_failure, rank_log, read_first_failure
 from hpc_kit.runtime import first_failure, shutdown, torch_environment
 from hpc_kit.runtime.joined_ranks import print_warnings, timeout_seconds
-from hpc_kit.runtime.launchers import resolve, ssh
+from hpc_kit.runtime.launchers import resolve
 from hpc_kit.runtime.rendezvous import network
 from hpc_kit.runtime.rendezvous.meeting import meet
 from hpc_kit.runtime.torch_import import import_torch_quietly, require_torch
-from hpc_kit.runtime.variables import cpus_per_task
+from hpc_kit.runtime.variables import SSH_VARIABLES, cpus_per_task
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -65,7 +65,7 @@ def _run_agent(words: list[str]) -> int:
         _forward_user_signals()
         meeting = _meet(world, program, options.nproc_per_node)
         os.environ[network.AGENT_HOST] = host
-        for name in ssh.VARIABLES:
+        for name in SSH_VARIABLES:
             os.environ.pop(name, None)
         fill_options(meeting, options)
         torchrun.run(options)

@@ -20,6 +20,14 @@ BACKEND_VARIABLE = "HPC_KIT_BACKEND"
 TIMEOUT_VARIABLE = "HPC_KIT_TIMEOUT"
 """Environment variable with `launch.timeout` of the job, in seconds."""
 
+WAIT_LONGER = f"{TIMEOUT_VARIABLE}=SECONDS, or distributed(timeout=SECONDS), waits longer"
+"""The end of the remedy of each time-out while ranks meet."""
+
+SSH_VARIABLES = SSH_NODE, SSH_HOSTS, SSH_MASTER, SSH_LAUNCH = tuple(
+    f"HPC_KIT_SSH_{name}" for name in ("NODE", "HOSTS", "MASTER", "LAUNCH")
+)
+"""Variables of an agent of `hpc-kit launch`. They are removed for its workers and for jobs that the workers submit."""
+
 TORCH_VARIABLES = {
     "rank": "RANK",
     "local_rank": "LOCAL_RANK",
@@ -148,17 +156,17 @@ def read_hosts(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
         raise _malformed(name, "a node list", error) from error
 
 
-def read_counts(environ: Mapping[str, str], name: str) -> tuple[int, ...]:
-    """Return the counts of a tasks-per-node variable such as `2(x3),1`, or () if it is not set.
+def step_counts(environ: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the step's number of tasks on each node, or () if it is not set.
 
     Raises:
         IncompleteEnvironment: The list is malformed.
     """
-    text = environ.get(name, "").strip()
+    text = environ.get("SLURM_STEP_TASKS_PER_NODE", "").strip()
     try:
         return tuple(nodelist.expand_tasks_per_node(text)) if text else ()
     except HostlistError as error:
-        raise _malformed(name, "a list of counts", error) from error
+        raise _malformed("SLURM_STEP_TASKS_PER_NODE", "a list of counts", error) from error
 
 
 def _malformed(name: str, kind: str, error: HostlistError) -> IncompleteEnvironment:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpc_kit.errors import LaunchError
+from hpc_kit.runtime.rendezvous.network import is_loopback
 from hpc_kit.ssh import agent
 from hpc_kit.ssh.hosts import LaunchHost
 from hpc_kit.ssh.ssh_command import CONNECTION_FAILED, TRY_COMMAND, SshConnection
@@ -238,6 +239,6 @@ def master_address(greetings: Mapping[int, HostMessage]) -> str:
     Otherwise, the name of the host is used.
     """
     addresses = {node: str(message.values["address"]) for node, message in greetings.items()}
-    loopback = {node for node, address in addresses.items() if address == "::1" or address.startswith("127.")}
+    loopback = {node for node, address in addresses.items() if is_loopback(address)}
     is_usable = addresses[0] and (0 not in loopback or len(loopback) == len(addresses))
     return addresses[0] if is_usable else str(greetings[0].values["host"])

@@ -17,11 +17,22 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from msgspec import structs
 
 from hpc_kit.errors import HostlistError, LaunchError
-from hpc_kit.run_files import END, RECORD, SUMMARY, FirstFailure, claim_first_failure, rank_log, write_whole
+from hpc_kit.run_files import (
+    END,
+    RECORD,
+    RUN_VARIABLE,
+    SUMMARY,
+    FirstFailure,
+    claim_first_failure,
+    rank_log,
+    write_whole,
+)
 from hpc_kit.runs.first_failure import find_failure
 from hpc_kit.runs.record import RecordedFailure, RecordedOutcome, add_outcomes, encode_record
 from hpc_kit.runs.run_folders import open_run
+from hpc_kit.runtime.rendezvous.store import SECRET
 from hpc_kit.runtime.rendezvous.store_discovery import raise_file_limit
+from hpc_kit.runtime.variables import SSH_HOSTS, SSH_LAUNCH, SSH_MASTER, SSH_NODE
 from hpc_kit.slurm.nodelist import fold
 from hpc_kit.slurm.states import JobState
 from hpc_kit.ssh import agent
@@ -192,9 +203,9 @@ class Launch:
 
     def _start(self, plan: LaunchPlan) -> None:
         names = ",".join(connection.name for connection in self.connections)
-        common = {"HPC_KIT_SSH_LAUNCH": plan.key, "HPC_KIT_SSH_HOSTS": names, "HPC_KIT_RUN": str(plan.run)}
-        common["HPC_KIT_SECRET"] = secrets.token_hex(16)
-        common["HPC_KIT_SSH_MASTER"] = master_address(self._greetings)
+        common = {SSH_LAUNCH: plan.key, SSH_HOSTS: names, RUN_VARIABLE: str(plan.run)}
+        common[SECRET] = secrets.token_hex(16)
+        common[SSH_MASTER] = master_address(self._greetings)
         for connection, ranks in zip(self.connections, plan.ranks, strict=True):
             self._running.add(connection.node)
             connection.send(
@@ -202,7 +213,7 @@ class Launch:
                 folder=str(plan.folder),
                 run=str(plan.run),
                 script=plan.scripts[connection.node],
-                environ={**plan.environ, **common, "HPC_KIT_SSH_NODE": str(connection.node)},
+                environ={**plan.environ, **common, SSH_NODE: str(connection.node)},
                 first=sum(plan.ranks[: connection.node]),
                 ranks=ranks,
                 grace=GRACE_SECONDS,

@@ -9,7 +9,7 @@ from hpc_kit.errors import ContradictoryEnvironment, IncompleteEnvironment
 from hpc_kit.runtime.launchers import other_variables
 from hpc_kit.runtime.rendezvous import store
 from hpc_kit.runtime.rendezvous.network import is_loopback
-from hpc_kit.runtime.variables import master_port, optional_int, read_counts, read_hosts, required_int
+from hpc_kit.runtime.variables import master_port, optional_int, read_hosts, required_int, step_counts
 from hpc_kit.runtime.world import World
 from hpc_kit.slurm import nodelist
 
@@ -44,7 +44,7 @@ class SlurmStep:
     def read(cls, environ: Mapping[str, str]) -> SlurmStep:
         """Read and check the step's variables. Absent ones are None or empty."""
         here = environ.get("SLURMD_NODENAME") or None
-        hosts, counts = read_hosts(environ, "SLURM_STEP_NODELIST"), read_counts(environ, "SLURM_STEP_TASKS_PER_NODE")
+        hosts, counts = read_hosts(environ, "SLURM_STEP_NODELIST"), step_counts(environ)
         components = _components(environ, hosts)
         task_ids = tuple(filter(None, environ.get("SLURM_GTIDS", "").split(",")))
         if components and len(set(hosts)) == len(hosts) and len(counts) in {0, len(hosts)}:
@@ -289,7 +289,9 @@ def _host_of_rank_0(environ: Mapping[str, str], world: World, step: SlurmStep) -
         return here, f"SLURMD_NODENAME, this node: SLURM_GTIDS = {environ['SLURM_GTIDS']} holds rank 0"
     if not world.hosts:
         return None, "unknown"
-    if not _host_in_arbitrary_distribution(environ, world, here):
+    # With --distribution=arbitrary, the order of the nodes differs from the order of the ranks.
+    out_of_order = here in world.hosts and world.node_rank != world.hosts.index(here)
+    if not (environ.get("SLURM_DISTRIBUTION", "").startswith("arbitrary") or out_of_order):
         listed = read_hosts(environ, "SLURM_STEP_NODELIST")[0] == world.hosts[0]
         name = "SLURM_STEP_NODELIST" if listed else "SLURM_JOB_NODELIST_HET_GROUP_0"
         return world.hosts[0], f"first of {name} = {environ.get(name, world.hosts[0])}"
@@ -297,13 +299,6 @@ def _host_of_rank_0(environ: Mapping[str, str], world: World, step: SlurmStep) -
     if len(others) == 1:
         return others[0], "the step's other node: rank 0 is not on this one"
     return None, f"unknown until the ranks meet: any of {environ['SLURM_STEP_NODELIST']}"
-
-
-def _host_in_arbitrary_distribution(environ: Mapping[str, str], world: World, here: str | None) -> bool:
-    """Return whether the order of the nodes differs from the order of the ranks (--distribution=arbitrary)."""
-    named = environ.get("SLURM_DISTRIBUTION", "").startswith("arbitrary")
-    out_of_order = here in world.hosts and world.node_rank != world.hosts.index(here)
-    return named or out_of_order
 
 
 def _explain_wrong_address(given: str, host: str | None, world: World, environ: Mapping[str, str]) -> str | None:

@@ -11,8 +11,8 @@ from hpc_kit.runtime.variables import (
     format_variables,
     master_port,
     optional_int,
-    read_counts,
     required_int,
+    step_counts,
 )
 from hpc_kit.runtime.world import World
 
@@ -33,7 +33,7 @@ _AGENT_LAUNCHERS = {
 def inner_launcher(environ: Mapping[str, str]) -> str | None:
     """Return the launcher that set torch's variables inside a step or mpirun with one process a node, or None."""
     whole = all(environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"))
-    several_a_node = max(read_counts(environ, "SLURM_STEP_TASKS_PER_NODE"), default=1) > 1
+    several_a_node = max(step_counts(environ), default=1) > 1
     if not whole or (several_a_node and not slurm_step.is_interactive_shell(environ)):
         return None  # an agent is the only task on its node
     name = next((name for name, beside in _AGENT_LAUNCHERS.items() if all(environ.get(each) for each in beside)), None)

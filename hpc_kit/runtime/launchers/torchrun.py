@@ -13,9 +13,9 @@ from hpc_kit.runtime.variables import (
     format_variables,
     master_port,
     optional_int,
-    read_counts,
     read_hosts,
     required_int,
+    step_counts,
 )
 from hpc_kit.runtime.world import World
 
@@ -81,7 +81,7 @@ def _check_against_step(
         return _more_agents_than_nodes(environ, agents) or _fewer_agents_than_ranks(environ, agents)
     # Containers often have only some variables of the step. Without its size, a step contradicts nothing.
     tasks = optional_int(environ, "SLURM_STEP_NUM_TASKS")
-    several_a_node = max(read_counts(environ, "SLURM_STEP_TASKS_PER_NODE"), default=1) > 1
+    several_a_node = max(step_counts(environ), default=1) > 1
     by_mpirun = not several_a_node and _are_ranks_of_mpirun(environ, agents)
     # Steps of one task, one for each agent, are a common way to start torchrun.
     if not foreign and (tasks in {None, 1, agents} or by_mpirun):
@@ -142,7 +142,8 @@ def _more_agents_than_nodes(environ: Mapping[str, str], agents: int) -> tuple[st
     if nodes is None or agents <= nodes or is_loopback(address):
         return ()
     # torchrun's c10d rendezvous sets the fully qualified host name.
-    if _first_label(address) != _first_label(environ.get("SLURMD_NODENAME", "")):
+    labels = {host.partition(".")[0].lower() for host in (address, environ.get("SLURMD_NODENAME", ""))}
+    if len(labels) > 1:
         raise ContradictoryEnvironment(
             "torchrun's variables are of another job",
             found=f"GROUP_WORLD_SIZE = {agents} agents (TORCHELASTIC_RUN_ID = {environ['TORCHELASTIC_RUN_ID']})\n"
@@ -155,7 +156,3 @@ def _more_agents_than_nodes(environ: Mapping[str, str], agents: int) -> tuple[st
         return ()
     variables = format_variables(environ, "GROUP_WORLD_SIZE", "SLURM_JOB_NUM_NODES", "SLURM_SUBMIT_HOST")
     return (f"more agents than the job has nodes: {variables}; unset TORCHELASTIC_RUN_ID if it is the submitter's",)
-
-
-def _first_label(host: str) -> str:
-    return host.partition(".")[0].lower()

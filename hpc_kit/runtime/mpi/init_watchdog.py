@@ -23,6 +23,7 @@ from hpc_kit.errors import RendezvousError
 from hpc_kit.run_files import format_ranks
 from hpc_kit.runtime.rendezvous import network
 from hpc_kit.runtime.rendezvous.store import discovery_ports, launch_token
+from hpc_kit.runtime.variables import WAIT_LONGER
 from hpc_kit.slurm import nodelist
 
 if TYPE_CHECKING:
@@ -233,4 +234,4 @@ def _remedy(absent: list[int]) -> str:
         first = "look at their logs: a rank that fails or waits before it comes never calls MPI_Init"
     else:
         first = "MPI's own network does not serve: try it with another (mpirun --mca btl tcp,self; FI_PROVIDER=tcp)"
-    return f"{first};\nHPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer"
+    return f"{first};\n{WAIT_LONGER}"

@@ -131,7 +131,7 @@ def _check_same_world(module: ModuleType, world: World, found: Evidence) -> None
         found=f"{found.sources}; the library is {_library_version(module)}"
         + (f" ({os.environ[LIBRARY_VARIABLE]})" if LIBRARY_VARIABLE in os.environ else ""),
         remedy=f"mpi4py has taken another MPI than the {found.families[0]} that started the ranks: export\n"
-        f"{LIBRARY_VARIABLE}=/PATH/TO/{soname(found.families[0])} of that one",
+        f"{LIBRARY_VARIABLE}=/PATH/TO/{_SONAMES[found.families[0]][0]} of that one",
         everywhere=comm.size == 1,
     )
 
@@ -181,7 +181,7 @@ def _library_error(found: Evidence, environ: Mapping[str, str], error: Exception
         )
     else:
         remedy = (
-            f"load the module of {family}, or export {LIBRARY_VARIABLE}=/PATH/TO/{soname(family)};\n"
+            f"load the module of {family}, or export {LIBRARY_VARIABLE}=/PATH/TO/{_SONAMES[family][0]};\n"
             "an mpi4py that was built here for another MPI: pip install --force-reinstall mpi4py"
         )
     return SpecError(
@@ -194,11 +194,6 @@ _SONAMES = {
     # Intel MPI and MVAPICH2 have MPICH's ABI and library name. Debian's MPICH has a different name.
     MPICH: ("libmpi.so.12", "libmpich.so.12", "libmpi.so"),
 }
-
-
-def soname(family: str) -> str:
-    """Return the file name of the MPI library."""
-    return _SONAMES[family][0]
 
 
 _HYDRA_PROXY = "hydra_pmi_proxy"

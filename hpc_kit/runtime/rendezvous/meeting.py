@@ -16,9 +16,9 @@ from hpc_kit.run_files import format_ranks
 from hpc_kit.runtime.rendezvous import network, node_comparison, store
 from hpc_kit.runtime.rendezvous.ended_without_torch import EndsWithoutTorch
 from hpc_kit.runtime.rendezvous.master_host import HostResolver
+from hpc_kit.runtime.variables import WAIT_LONGER
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
@@ -161,8 +161,9 @@ def meet(
         _publish_address(notes, world, opened, node)
         # This comes late, so that rank 0's store is open for the other ranks while rank 0 reads its program.
         facts = node_comparison.node_facts(world, program, environ)
-        sign_in(notes, world, RankEntry(node, os.getpid(), facts=facts))
-        wait_for_all(notes, world, until, timeout, opened, check_ended_ranks)
+        signing = SignIn(notes, world, opened, timeout, until, check_ended_ranks)
+        signing.sign(RankEntry(node, os.getpid(), facts=facts))
+        signing.wait_for_all()
     whole = fill_world(notes, world)
     address = _read_address(notes, whole, opened)
     departures = _prefix_store(opened.store, f"{prefix}/departures")
@@ -228,105 +229,145 @@ def _first_address(host: str) -> str:
         return ""
 
 
-def sign_in(notes: Store, world: World, entry: RankEntry) -> None:
-    """Sign in as this rank.
+@dataclass
+class SignIn:
+    """The signing in of one rank: it waits until every rank has signed in."""
 
-    Raises:
-        ContradictoryEnvironment: Another process has signed in as this rank.
-    """
-    mine = entry.to_bytes()
-    there = notes.compare_set(_key(world.rank), "", mine)
-    if there != mine.encode():
-        first = RankEntry.from_bytes(there)
-        raise ContradictoryEnvironment(
-            f"two processes claim to be rank {world.rank} of {world.name}",
-            found=f"{first.host}, process {first.pid}\n{entry.host}, process {entry.pid}",
-            remedy="start the ranks with one srun or torchrun; unset RANK and WORLD_SIZE that an outer one has left",
-        )
+    notes: Store
+    """Store of the entries."""
+    world: World
+    opened: OpenStore
+    """The store, with the connection on which rank 0 notifies this rank."""
+    timeout: float
+    """Seconds to wait."""
+    until: float
+    """End of the wait, as time.monotonic()."""
+    check_ended_ranks: Callable[[], None]
+    """Raises an error if a rank can no longer come."""
 
+    def sign(self, entry: RankEntry) -> None:
+        """Sign in as this rank.
 
-def wait_for_all(
-    notes: Store,
-    world: World,
-    until: float,
-    timeout: float,
-    opened: OpenStore,
-    check_ended_ranks: Callable[[], None],
-) -> None:
-    """Wait until `until` (time.monotonic()) for every rank to sign in; `timeout` is the length of this wait.
+        Raises:
+            ContradictoryEnvironment: Another process has signed in as this rank.
+        """
+        mine = entry.to_bytes()
+        there = self.notes.compare_set(_key(self.world.rank), "", mine)
+        if there != mine.encode():
+            first = RankEntry.from_bytes(there)
+            raise ContradictoryEnvironment(
+                f"two processes claim to be rank {self.world.rank} of {self.world.name}",
+                found=f"{first.host}, process {first.pid}\n{entry.host}, process {entry.pid}",
+                remedy="start the ranks with one srun or torchrun; unset RANK and WORLD_SIZE of an outer one",
+            )
 
-    Raises:
-        RendezvousError: Some ranks did not come in time, or rank 0 is gone. The message names ranks and hosts.
-        ContradictoryEnvironment: The nodes do not run the same code. Only rank 0 reports the details.
-    """
-    try:
-        answer = (
-            _wait_for_answer(notes, world, until, opened, check_ended_ranks)
-            if world.is_main
-            else _wait_for_notification(notes, world, until, opened.notification, check_ended_ranks)
-        )
-        if answer is not None:
-            _check_nodes_equal(json.loads(answer), notes, world)
-            return
-    except RuntimeError as error:
-        raise RendezvousError(
-            "rank 0 went away while the ranks were meeting",
-            found=f"{world} had found its store",
-            remedy="read the log of rank 0, which shows the reason",
-        ) from error
-    raise _missing_ranks_error(notes, world, timeout)
+    def wait_for_all(self) -> None:
+        """Wait until every rank has signed in.
 
-
-def _wait_for_answer(
-    notes: Store, world: World, until: float, opened: OpenStore, check_ended_ranks: Callable[[], None]
-) -> str | None:
-    """Collect all entries on rank 0 and return the list of differences for all ranks; None after a time-out."""
-    waiting = [_key(rank) for rank in range(world.world_size)]
-
-    def have_come() -> bool:
-        while waiting and notes.check(waiting[:_AT_ONCE]):
-            del waiting[:_AT_ONCE]
-        return not waiting
-
-    if not wait_until(have_come, until, 1, check_ended_ranks):
-        return None
-    differences = json.dumps(
-        node_comparison.find_differences((each.host, each.facts) for each in read_entries(notes, world))
-    )
-    notes.set(_COMPLETE, differences)
-    if opened.notify is not None:
-        opened.notify(differences)
-    return differences
-
-
-def _wait_for_notification(
-    notes: Store,
-    world: World,
-    until: float,
-    notification: socket.socket | None,
-    check_ended_ranks: Callable[[], None],
-) -> str | None:
-    """Wait on the other ranks for rank 0's answer on the connection, which keeps the store idle, or in the store."""
-    data = b""
-    while notification is not None:
-        left = until - time.monotonic()
-        notification.settimeout(max(0.01, min(_STORE_POLL_SECONDS, left)))
+        Raises:
+            RendezvousError: Some ranks did not come in time, or rank 0 is gone. The message names ranks and hosts.
+            ContradictoryEnvironment: The nodes do not run the same code. Only rank 0 reports the details.
+        """
         try:
-            received = notification.recv(_LONGEST)
-        except TimeoutError:
-            if left > 0 and not notes.check([_COMPLETE]):
-                continue
-            break
-        except OSError:
-            break
-        data += received
-        if data.endswith(b"\n"):
-            return data.decode()
-        if not received:
-            break
+            answer = self._collect_entries() if self.world.is_main else self._await_notification()
+            if answer is not None:
+                self._check_nodes_equal(json.loads(answer))
+                return
+        except RuntimeError as error:
+            raise RendezvousError(
+                "rank 0 went away while the ranks were meeting",
+                found=f"{self.world} had found its store",
+                remedy="read the log of rank 0, which shows the reason",
+            ) from error
+        raise self._missing_ranks_error()
 
-    come = wait_until(lambda: notes.check([_COMPLETE]), until, world.world_size, check_ended_ranks)
-    return notes.get(_COMPLETE).decode() if come else None
+    def _collect_entries(self) -> str | None:
+        """Collect all entries on rank 0 and return the list of differences for all ranks; None after a time-out."""
+        waiting = [_key(rank) for rank in range(self.world.world_size)]
+
+        def have_come() -> bool:
+            while waiting and self.notes.check(waiting[:_AT_ONCE]):
+                del waiting[:_AT_ONCE]
+            return not waiting
+
+        if not wait_until(have_come, self.until, 1, self.check_ended_ranks):
+            return None
+        entries = read_entries(self.notes, self.world)
+        differences = json.dumps(node_comparison.find_differences((each.host, each.facts) for each in entries))
+        self.notes.set(_COMPLETE, differences)
+        if self.opened.notify is not None:
+            self.opened.notify(differences)
+        return differences
+
+    def _await_notification(self) -> str | None:
+        """Wait for rank 0's answer on the connection, which keeps the store idle, or in the store; None: too late."""
+        data, notification = b"", self.opened.notification
+        while notification is not None:
+            left = self.until - time.monotonic()
+            notification.settimeout(max(0.01, min(_STORE_POLL_SECONDS, left)))
+            try:
+                received = notification.recv(_LONGEST)
+            except TimeoutError:
+                if left > 0 and not self.notes.check([_COMPLETE]):
+                    continue
+                break
+            except OSError:
+                break
+            data += received
+            if data.endswith(b"\n"):
+                return data.decode()
+            if not received:
+                break
+
+        come = wait_until(
+            lambda: self.notes.check([_COMPLETE]), self.until, self.world.world_size, self.check_ended_ranks
+        )
+        return self.notes.get(_COMPLETE).decode() if come else None
+
+    def _check_nodes_equal(self, differences: list[str]) -> None:
+        if not differences:
+            return
+        # Rank 0 reports after all ranks have read the differences. Otherwise they would report that its store is gone.
+        if not self.world.is_main:
+            self.notes.add(_REFUSED, 1)
+            with suppress(RuntimeError):
+                self._pause(lambda: self.notes.check([_ANSWERED]))
+            raise ContradictoryEnvironment(f"the nodes do not run the same: {'; '.join(differences)}")
+        self._pause(lambda: self.notes.add(_REFUSED, 0) >= self.world.world_size - 1)
+        self.notes.set(_ANSWERED, "")
+        raise ContradictoryEnvironment(
+            "the nodes do not run the same",
+            found="\n".join(differences),
+            remedy="the same environment and the same files on all nodes;\n"
+            f"where it is meant to differ: export {node_comparison.COMPARE_VARIABLE}=0",
+        )
+
+    def _pause(self, is_done: Callable[[], bool]) -> None:
+        wait_until(is_done, time.monotonic() + _READ_WITHIN, self.world.world_size)
+
+    def _missing_ranks_error(self) -> RendezvousError:
+        """Return the error about missing ranks, with all details only on the first rank that is present."""
+        world = self.world
+        here = [rank for rank in range(world.world_size) if self.notes.check([_key(rank)])]
+        entries = [RankEntry.from_bytes(self.notes.get(_key(rank))) for rank in here]
+        absent = sorted(set(range(world.world_size)) - set(here))
+        late = _hosts_without(world, Counter(entry.host for entry in entries))
+        # The nodes of ranks depend on --distribution, so only a single node with missing ranks is certain.
+        host = late[0].rpartition(":")[0] if len(late) == 1 else None
+        what = f"{len(absent)} of {world.world_size} ranks did not come within {self.timeout:g} s"
+        if here and world.rank != here[0]:
+            hosts = ", ".join(line.partition(":")[0] for line in late) or format_ranks(absent)
+            short = f"{what}: {hosts}; rank {here[0]} shows more"
+            return RendezvousError(short, missing=tuple(absent), host=host, waited=self.timeout)
+        return RendezvousError(
+            what,
+            found="\n".join([f"not there: {format_ranks(absent)}", *late]),
+            remedy="look at their logs: a rank that fails early never comes;\n"
+            f"{WAIT_LONGER}{_interactive_hint(here, world)}",
+            missing=tuple(absent),
+            host=host,
+            waited=self.timeout,
+        )
 
 
 def _depart(departures: Store, stage: str) -> None:
@@ -378,53 +419,6 @@ def fill_world(notes: Store, world: World) -> World:
 def read_entries(notes: Store, world: World) -> list[RankEntry]:
     """Return the entries of all ranks. All must have signed in."""
     return [RankEntry.from_bytes(data) for data in notes.multi_get([_key(rank) for rank in range(world.world_size)])]
-
-
-def _check_nodes_equal(differences: list[str], notes: Store, world: World) -> None:
-    if not differences:
-        return
-    # Rank 0 reports after all ranks have read the differences. Otherwise they would report that its store is gone.
-    if not world.is_main:
-        notes.add(_REFUSED, 1)
-        with suppress(RuntimeError):
-            _pause(lambda: notes.check([_ANSWERED]), world)
-        raise ContradictoryEnvironment(f"the nodes do not run the same: {'; '.join(differences)}")
-    _pause(lambda: notes.add(_REFUSED, 0) >= world.world_size - 1, world)
-    notes.set(_ANSWERED, "")
-    raise ContradictoryEnvironment(
-        "the nodes do not run the same",
-        found="\n".join(differences),
-        remedy="the same environment and the same files on all nodes;\n"
-        f"where it is meant to differ: export {node_comparison.COMPARE_VARIABLE}=0",
-    )
-
-
-def _pause(is_done: Callable[[], bool], world: World) -> None:
-    wait_until(is_done, time.monotonic() + _READ_WITHIN, world.world_size)
-
-
-def _missing_ranks_error(notes: Store, world: World, timeout: float) -> RendezvousError:
-    """Return the error about missing ranks, with all details only on the first rank that is present."""
-    here = [rank for rank in range(world.world_size) if notes.check([_key(rank)])]
-    entries = [RankEntry.from_bytes(notes.get(_key(rank))) for rank in here]
-    absent = sorted(set(range(world.world_size)) - set(here))
-    late = _hosts_without(world, Counter(entry.host for entry in entries))
-    # The nodes of ranks depend on --distribution, so only a single node with missing ranks is certain.
-    host = late[0].rpartition(":")[0] if len(late) == 1 else None
-    what = f"{len(absent)} of {world.world_size} ranks did not come within {timeout:g} s"
-    if here and world.rank != here[0]:
-        hosts = ", ".join(line.partition(":")[0] for line in late) or format_ranks(absent)
-        short = f"{what}: {hosts}; rank {here[0]} shows more"
-        return RendezvousError(short, missing=tuple(absent), host=host, waited=timeout)
-    return RendezvousError(
-        what,
-        found="\n".join([f"not there: {format_ranks(absent)}", *late]),
-        remedy="look at their logs: a rank that fails early never comes;\n"
-        "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer" + _interactive_hint(here, world),
-        missing=tuple(absent),
-        host=host,
-        waited=timeout,
-    )
 
 
 def _interactive_hint(here: list[int], world: World) -> str:

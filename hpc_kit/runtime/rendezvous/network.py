@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_kit.runtime.variables import SSH_HOSTS, SSH_NODE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -33,7 +35,7 @@ def is_loopback(host: str) -> bool:
 
 def this_node_name(environ: Mapping[str, str]) -> str:
     """Return the name of this node: Slurm's if it is plausible, or the name by which ssh reached the node."""
-    hosts, number = environ.get("HPC_KIT_SSH_HOSTS", "").split(","), environ.get("HPC_KIT_SSH_NODE", "")
+    hosts, number = environ.get(SSH_HOSTS, "").split(","), environ.get(SSH_NODE, "")
     if number.isdigit() and int(number) < len(hosts):
         return hosts[int(number)]
     # mpiexec of MPICH 4 and of Intel MPI passes the first node's variables to the ranks of all nodes.

@@ -17,6 +17,7 @@ from zlib import crc32
 from hpc_kit.errors import RendezvousError
 from hpc_kit.runtime.rendezvous import network, store_discovery
 from hpc_kit.runtime.rendezvous.master_host import expected_hosts, master_address, needs_ipv6
+from hpc_kit.runtime.variables import WAIT_LONGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -176,8 +177,7 @@ def _wait_for_listener(resolver: HostResolver, addresses: Sequence[str], port: i
     raise RendezvousError(
         f"rank {world.rank} did not find {owner} on {host} (MASTER_ADDR) within {resolver.timeout:g} s",
         found="\n".join(problems),
-        remedy=f"the log of {owner} shows why it did not open its store;\n"
-        "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer",
+        remedy=f"the log of {owner} shows why it did not open its store;\n{WAIT_LONGER}",
         missing=(0,) if refused and world.launcher != "torchrun" else (),
         host=host,
         waited=resolver.timeout,
@@ -271,8 +271,7 @@ class StoreSearch:
             f"rank {self.resolver.world.rank} did not find rank 0 on {' or '.join(expected)} "
             f"within {self.resolver.timeout:g} s",
             found="\n".join(lines),
-            remedy="the log of rank 0 shows why it did not open its store;\n"
-            "HPC_KIT_TIMEOUT=SECONDS, or distributed(timeout=SECONDS), waits longer",
+            remedy=f"the log of rank 0 shows why it did not open its store;\n{WAIT_LONGER}",
             # Without an answer, rank 0 may be there, behind a firewall.
             missing=() if silent else (0,),
             host=expected[0],

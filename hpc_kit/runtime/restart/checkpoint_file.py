@@ -141,8 +141,10 @@ def _file_to_folder(source: Path, target: Path) -> None:
     # With its buffers and both names of tied weights.
     state = module_tensors("model", saved["model"])
     parameters = {number: f"model.{name}" for number, name in enumerate(names)}
-    state |= optimizer_tensors("optimizer", optimizer.get("state", {}), optimizer.get("param_groups", []), parameters)
-    counts = [int(values["step"]) for values in optimizer.get("state", {}).values() if "step" in values]
+    states, groups = optimizer.get("state", {}), optimizer.get("param_groups", [])
+    # With all options: a program of plain torch needs them.
+    state |= optimizer_tensors("optimizer", states, groups, parameters, ignored={"params", "param_names"})
+    counts = [int(values["step"]) for values in states.values() if "step" in values]
     draft = draft_of(target)
     shutil.rmtree(draft, ignore_errors=True)
     dcp.state_dict_saver.save(state, storage_writer=dcp.filesystem.FileSystemWriter(draft), no_dist=True)

@@ -20,6 +20,7 @@ import sys
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -186,10 +187,10 @@ class TrainingState:
         for name, stages in self.modules.items():
             for stage in stages:
                 tensors = module_tensors(name, stage.state_dict())
-                if twice := sorted(tensors.keys() & state.keys()):
+                if twice := next((key for key in tensors if key in state), None):
                     raise SpecError(
                         f"two modules of {name} have a parameter of the same name",
-                        found=twice[0].removeprefix(f"{name}."),
+                        found=twice.removeprefix(f"{name}."),
                         remedy="give each stage the names that its parameters have in the whole model",
                     )
                 state |= tensors
@@ -240,7 +241,11 @@ class TrainingState:
 
 
 def optimizer_tensors(
-    name: str, state: Mapping[Any, Mapping[str, Any]], groups: Iterable[Mapping[str, Any]], names: Mapping[Any, str]
+    name: str,
+    state: Mapping[Any, Mapping[str, Any]],
+    groups: Iterable[Mapping[str, Any]],
+    names: Mapping[Any, str],
+    ignored: AbstractSet[str] = frozenset(_IMPLEMENTATION),
 ) -> dict[str, Tensor]:
     """Return the state of an optimizer and the options of its groups; `names` are those of its parameters."""
     found: dict[str, Tensor] = {}
@@ -250,7 +255,7 @@ def optimizer_tensors(
         if rest := {key: value for key, value in values.items() if key not in tensors}:
             found[f"{name}.values.{names[parameter]}"] = encode(rest)
     for group in groups:
-        options = encode({key: value for key, value in group.items() if key not in _IMPLEMENTATION})
+        options = encode({key: value for key, value in group.items() if key not in ignored})
         found |= {f"{name}.group.{names[parameter]}": options for parameter in group["params"]}
     return found
 

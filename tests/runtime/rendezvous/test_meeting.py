@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
@@ -112,36 +111,36 @@ def test_a_rank_that_found_rank_0_waits_for_its_message(job: str, monkeypatch: p
     assert len(asked) == 1
 
 
-def no_check() -> None:
-    """Replace the check for ranks that have ended."""
+def await_notification(notes: HashStore, notification: socket.socket | None, seconds: float = 20) -> str | None:
+    """Wait for rank 0's answer as rank 1 of 2."""
+    world = resolve(Step.of(2).environ(1))
+    opened = store.OpenStore(notes, "n1", 1, notification=notification)  # type: ignore[arg-type]
+    return rendezvous.SignIn(
+        notes, world, opened, seconds, time.monotonic() + seconds, lambda: None
+    )._await_notification()
 
 
 @pytest.mark.parametrize("message", [b"", b'["half a'])
 def test_a_rank_with_an_incomplete_message_queries_the_store(message: bytes) -> None:
     """If rank 0 may not open enough files, connections end early."""
     notification, other = socket.socketpair()
-    store = HashStore()
-    store.set("complete", '["a difference"]')
+    notes = HashStore()
+    notes.set("complete", '["a difference"]')
     with notification, other:
         other.sendall(message)
         other.close()
-        world = resolve(Step.of(2).environ(1))
-        assert (
-            rendezvous._wait_for_notification(store, world, time.monotonic() + 20, notification, no_check)
-            == '["a difference"]'
-        )
-    assert rendezvous._wait_for_notification(store, world, time.monotonic() + 20, None, no_check) == '["a difference"]'
+        assert await_notification(notes, notification) == '["a difference"]'
+    assert await_notification(notes, None) == '["a difference"]'
 
 
 def test_a_message_that_never_arrives_ends_at_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "_STORE_POLL_SECONDS", 0.01)
     notification, other = socket.socketpair()
-    store = HashStore()
-    world = resolve(Step.of(2).environ(1))
+    notes = HashStore()
     with notification, other:
-        assert rendezvous._wait_for_notification(store, world, time.monotonic() + 0.1, notification, no_check) is None
-        store.set("complete", "[]")
-        assert rendezvous._wait_for_notification(store, world, time.monotonic() + 20, notification, no_check) == "[]"
+        assert await_notification(notes, notification, 0.1) is None
+        notes.set("complete", "[]")
+        assert await_notification(notes, notification) == "[]"
 
 
 def test_the_same_processes_can_meet_again(job: str) -> None:
@@ -638,13 +637,13 @@ def test_the_store_of_one_machine_listens_on_the_loopback_interface_only(
     job: str, hosts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[set[str]] = []
-    real = rendezvous.wait_for_all
+    real = rendezvous.SignIn.wait_for_all
 
-    def spy(*words: Any) -> None:
+    def spy(signing: rendezvous.SignIn) -> None:
         seen.append(listening_addresses())
-        real(*words)
+        real(signing)
 
-    monkeypatch.setattr(rendezvous, "wait_for_all", spy)
+    monkeypatch.setattr(rendezvous.SignIn, "wait_for_all", spy)
     step = Step.of(2, job=job, hosts=("n1",)) if hosts[0] == "n1" else Step.of(1, 1, job=job, hosts=hosts)
     all_meetings(meet_all(step.environs()))
     assert {address.partition(".")[0] for address in set.union(*seen)} == {"127"}
