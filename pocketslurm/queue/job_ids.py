@@ -56,7 +56,7 @@ def find_selected(
     state: StateDirectory, selector: JobSelector, condition: str = "1", values: Sequence[object] = ()
 ) -> list[Job]:
     """Return the records of an id; pending tasks that it names become separate jobs."""
-    where = f"(job_id = ?1 OR array_job_id = ?1 OR het_job_id = ?1) AND ({condition.replace('?', '?2')})"
+    where = f"? IN (job_id, array_job_id, het_job_id) AND ({condition})"
     jobs = state.jobs(where, (selector.job_id, *values))
     if selector.component is not None and any(job.het_job_id for job in jobs):
         return [job for job in jobs if job.het_offset == selector.component]

@@ -150,8 +150,8 @@ class StateDirectory:
 
     def steps(self, job_id: int, *, attempt: int | None = None) -> list[Step]:
         """Return the steps of the current or another attempt by number; the batch script is -1."""
-        which = "coalesce(?2, (SELECT attempt FROM jobs WHERE job_id = ?1))"
-        sql = f"SELECT * FROM steps WHERE job_id = ?1 AND attempt = {which} ORDER BY step_id"
+        which = "coalesce(?, (SELECT attempt FROM jobs WHERE jobs.job_id = steps.job_id))"
+        sql = f"SELECT * FROM steps WHERE job_id = ? AND attempt = {which} ORDER BY step_id"
         rows = self.execute(sql, (job_id, attempt))
         return [Step(**read_row(row, Step)) for row in rows]
 
