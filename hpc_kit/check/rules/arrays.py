@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from math import prod
 from typing import NamedTuple
 
 from hpc_kit.check.bash_grammar import NAME
@@ -14,6 +15,7 @@ from hpc_kit.check.expansion import evaluate_sum
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.restarts import overwritten_files
+from hpc_kit.slurm.directives import DirectiveOption
 
 _MOST_ELEMENTS = 20_000
 _INDEX = "SLURM_ARRAY_TASK_ID"
@@ -122,13 +124,13 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     index = _Index(script)
     low, high = min(array.indexes), max(array.indexes)
     seen: set[str] = set()
-    selected: dict[str, tuple[str, int]] = {}
+    selected: dict[str, _Selection] = {}
     for part in [part for step in script.commands for part in step.syntax.parts]:
         subscript = re.fullmatch(r"\[(.+)\]", part.detail, re.DOTALL) if part.kind == "variable" else None
         length = index.lengths.get(part.text)
         if subscript is None or length is None or part.text in seen or not index.depends(subscript[1]):
             continue
-        selected[part.text] = (subscript[1], length)
+        selected[part.text] = _Selection(subscript[1], length, part.origin.line)
         values = [index.compute(subscript[1], each) for each in array.indexes]
         pairs = [(each, value) for each, value in zip(array.indexes, values, strict=True) if value is not None]
         beyond = [each for each, value in pairs if value >= length]
@@ -148,12 +150,10 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
             unused = length - 1 if 0 in known else 0
             what = f"no index of --array={directive.value} selects element {unused} of {part.text}, which has {length}"
             yield Problem(part.origin, what, f"write --array=0-{length - 1}", (directive.line,))
-    if len(selected) > 1 and (missed := _combinations_left(index, array, selected)):
-        names, again = " and ".join(selected), "s" * (missed > 1)
-        what = f"{missed} combination{again} of {names} never run{'s' * (missed == 1)}: no index selects them"
-        yield Problem(directive, what, f"write --array={low}-{high + missed}", certain=False)
+    if len(selected) > 1:
+        yield from _combinations_left(index, array, directive, selected)
     yield from _branches_left(script, index, array)
-    for number, line in enumerate(script.code.split("\n"), start=1):
+    for number, line in script.code_lines:
         match = _LINE_OF_FILE.search(line)
         name = (match["sed"] or match["awk"] or match["head"]) if match else None
         if match and name and low == 0 and (name == _INDEX or index.compute(f"${name}", 0) == 0):
@@ -163,22 +163,42 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     yield from _shard_counts(script, array, directive.line)
 
 
-def _combinations_left(index: _Index, array: ArrayRange, lists: dict[str, tuple[str, int]]) -> int:
-    """Return how many further indexes of a contiguous array would select a new combination from several lists."""
+class _Selection(NamedTuple):
+    """The subscript that selects from a list, the length of the list, and the line."""
+
+    subscript: str
+    length: int
+    line: int
+
+
+def _combinations_left(
+    index: _Index, array: ArrayRange, directive: DirectiveOption, lists: dict[str, _Selection]
+) -> Iterator[Problem]:
+    """Find combinations from several lists that no index selects."""
 
     def select(number: int) -> tuple[int, ...] | None:
-        values = [(index.compute(subscript, number), length) for subscript, length in lists.values()]
+        values = [(index.compute(each.subscript, number), each.length) for each in lists.values()]
         chosen = tuple(value for value, length in values if value is not None and 0 <= value < length)
         return chosen if len(chosen) == len(values) else None
 
+    names, total = " and ".join(lists), prod(each.length for each in lists.values())
     seen, low, high = {select(number) for number in array.indexes}, min(array.indexes), max(array.indexes)
-    if None in seen or len(seen) < len(array.indexes) or len(array.indexes) != high - low + 1:
-        return 0
+    if None in seen:
+        return
+    if len(seen) < len(array.indexes) == total:
+        what = f"only {len(seen)} of the {total} combinations of {names} run, some of them again and again"
+        first = next(iter(lists.values())).length
+        remedy = f"take the rest for one list, index % {first}, and the quotient for the next, index / {first}"
+        yield Problem(directive, what, remedy, tuple(each.line for each in lists.values()), certain=False)
+    if len(seen) < len(array.indexes) or len(array.indexes) != high - low + 1:
+        return
     missed = 0
     while missed < _MOST_ELEMENTS and (chosen := select(high + missed + 1)) is not None and chosen not in seen:
         seen.add(chosen)
         missed += 1
-    return missed
+    if missed:
+        what = f"{missed} combination{'s' * (missed > 1)} of {names} never run{'s' * (missed == 1)}: no index selects"
+        yield Problem(directive, f"{what} them", f"write --array={low}-{high + missed}", certain=False)
 
 
 def _branches_left(script: BatchScript, index: _Index, array: ArrayRange) -> Iterator[Problem]:
@@ -282,6 +302,21 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
             if output.literal and not output.literal.startswith("/dev/"):
                 what = f"all elements of the array overwrite {output.literal}"
                 yield Problem(output, what, remedy, (directive.line,))
+    yield from _shared_settings(script, directive)
+
+
+def _shared_settings(script: BatchScript, directive: DirectiveOption) -> Iterator[Problem]:
+    """Find a file with the settings of one element, which the others overwrite before the training reads it."""
+    for step in script.batch_commands:
+        output, content = step.syntax.output, [*step.texts, step.stdin.text if step.stdin is not None else ""]
+        if output is None or not any(_INDEX in text for text in content):
+            continue
+        path = script.resolve(output.raw.strip("\"'"))
+        readers = [launch for launch in script.training if any(path in text for text in launch.program.texts)]
+        own = "$" in _SAME_FOR_ALL.sub("", path) or (readers and _moves_to_own_folder(script, readers[0]))
+        if readers and not own and "/" in path.strip("./"):
+            what = f"all elements of the array write their settings to {path}: line {readers[0].line} reads any of them"
+            yield Problem(output, what, "write $SLURM_ARRAY_TASK_ID in the name", (directive.line, readers[0].line))
 
 
 def _trains_with_hugging_face(launch: LaunchLine) -> bool:
@@ -307,10 +342,7 @@ def _hides_element(launch: LaunchLine) -> bool:
         return False
     differs = [index for index, text in enumerate(texts) if "$" in _SAME_FOR_ALL.sub("", text)]
     named = [texts[index].partition("=")[0] if "=" in texts[index] else texts[max(index - 1, 0)] for index in differs]
-    options = [
-        name if name.startswith("-") or "=" in texts[index] else "$" for name, index in zip(named, differs, strict=True)
-    ]
-    return bool(options) and all(map(_SETTINGS.match, options))
+    return bool(named) and all(map(_SETTINGS.match, named))
 
 
 def _moves_to_own_folder(script: BatchScript, launch: LaunchLine) -> bool:

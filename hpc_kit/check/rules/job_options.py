@@ -662,6 +662,9 @@ def _large_array(script: BatchScript, cluster: Cluster | None) -> Iterator[Probl
     array, known = script.directive("array"), cluster.max_array_size if cluster is not None else None
     indexes = re.findall(r"\d{1,9}", re.sub(r"[:%]\d+", "", array.value)) if array is not None else []
     most = max(map(int, indexes), default=0)
+    # Indexes such as years are chosen where the limit is larger.
+    if known is None and min(map(int, indexes), default=0) >= _MAX_ARRAY_SIZE:
+        return
     if array is not None and most >= (known or _MAX_ARRAY_SIZE):
         what = f"index {most}, but {'' if known else 'by default, '}MaxArraySize is {known or _MAX_ARRAY_SIZE}"
         remedy = f"keep every index below {known or _MAX_ARRAY_SIZE}: let each element do several pieces of work"

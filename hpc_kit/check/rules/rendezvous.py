@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from hpc_kit.check.bash_syntax import Assignment, Origin, program_of
+from hpc_kit.check.bash_syntax import Assignment, Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
 from hpc_kit.check.edits import Edit, delete_line
@@ -418,8 +418,13 @@ def _cut_elsewhere(script: BatchScript) -> Iterator[Problem]:
         read = step.name in {"read", "readarray", "mapfile"} and (commas or re.search(r"-d\s*['\"]?,", text))
         if read and re.search(rf"<<<\s*\"?{_LIST}", text) and not _written_out(script, text):
             yield Problem(step, _NO_HOST, f"write MASTER_ADDR={_FIRST}", (line,))
+    lists = {each.name for each in script.written_assignments if "show hostnames" in each.value.raw}
     for each in script.written_assignments:
         parts = each.value.elements or ()
+        one = parts[0].parts[0] if len(parts) == 1 and len(parts[0].parts) == 1 and parts[0].parts[0].quoted else None
+        if one is not None and ((one.kind == "variable" and one.text in lists) or "show hostnames" in one.raw):
+            what = f"the quotes make one element of all names: ${{{each.name}[0]}} is no host name"
+            yield Problem(parts[0], what, f"write {each.name}=({parts[0].raw.strip(chr(34))})", (line,))
         cut = next((word for word in parts if re.match(r"[\"']?\$\{SLURM_(JOB_)?NODELIST//,", word.raw)), None)
         if cut is not None and not _written_out(script, cut.raw):
             remedy = 'write mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
@@ -544,6 +549,9 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
         elif text is not None and "SLURM_LOCALID" in text.text and bound and several:
             what = "each task sees one GPU, which has the number 0"
             yield Problem(text, what, "write cuda:0, or use --gpus-per-node", lines)
+        elif local is not None and several and size.has_several_nodes and _is_interleaved(options, local):
+            what = f"--distribution={options['distribution']} deals the ranks out over the nodes: ranks share a GPU"
+            yield Problem(local, what, "write $SLURM_LOCALID", (script.line_of("distribution"), launch.line))
         elif local is not None and bound and several and local.variable == "SLURM_LOCALID":
             what = "LOCAL_RANK is the number of a GPU for most programs, but each task sees one GPU, number 0"
             remedy = "let each task see all GPUs (--gpus-per-node), or let the program reduce the local rank"
@@ -565,6 +573,12 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
             what = f"all {size.tasks_per_node} tasks of a node use GPU {numbers[0]}"
             lines = (script.line_of("ntasks-per-node"), launch.line)
             yield Problem(text, what, "use the local rank, SLURM_LOCALID", lines)
+
+
+def _is_interleaved(options: Mapping[str, str], local: ExpandedText) -> bool:
+    """Tell whether a local rank is a remainder of the rank, but consecutive ranks run on different nodes."""
+    cyclic = options.get("distribution", "").startswith("cyclic")
+    return cyclic and re.search(r"SLURM_PROCID\}?\s*%", local.text) is not None
 
 
 def _shows_one_device(each: TracedAssignment) -> bool:
@@ -731,15 +745,7 @@ def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
 
 def is_for_one_rank(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether a condition on the rank precedes the command, so that only one task runs it."""
-    conditions: set[int] = set()
-    for place in step.position.outward():
-        if place.compound is not None and place.kind in {"if", "case"}:
-            bodies = [block for role, block in place.compound.bodies if role != "condition" and block]
-            conditions |= {*range(place.compound.line, min((block[0].line for block in bodies), default=step.line) + 1)}
-        before = [command for pipeline in place.chain.pipelines[: place.chain_index] for command in pipeline.commands]
-        # `python train.py && sbatch next.sh` tests no rank.
-        conditions |= {each.line for each in before if program_of(each) in {None, "[", "test", "grep"}}
-    return any(_RANK.search(script.lines[number - 1]) for number in conditions)
+    return any(map(_RANK.search, script.condition_lines(step)))
 
 
 def _several(launch: LaunchLine) -> bool:

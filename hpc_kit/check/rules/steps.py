@@ -198,9 +198,26 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
             what = f"srun starts {words[0]} {count} times: one process serves all"
         elif (tuple(words[:2]) in _CHANGES_FILES or words[0] in _FILLS_FOLDERS) and (size.tasks_per_node or 1) > 1:
             what = f"srun runs {' '.join(words[:2])} {count} times in parallel, and all write the same files"
+        elif (path := _prepared_file(script, launch)) is not None:
+            what = f"srun runs this {count} times in parallel, and all write {path}"
         else:
             continue
         yield Problem(program, what, "write srun --ntasks=1 ..., or no srun", (launch.line,))
+
+
+_PREPARES = re.compile(r"(?i)(build|create|convert|download|fetch|index|make|pack|prep|tokeni[sz]|vocab)")
+
+
+def _prepared_file(script: BatchScript, launch: LaunchLine) -> str | None:
+    """Return the file that a program prepares if it is missing: `[ -f FILE ] || srun python prepare.py --out FILE`."""
+    file = launch.program.option("file", "module")
+    by_rank = any(re.search(r"(?i)rank|shard|world|PROCID|mpi", text) for text in launch.program.texts)
+    if file is None or by_rank or not _PREPARES.search(file.text):
+        return None
+    tests = "\n".join(script.condition_lines(launch.command))
+    words = [word.raw.strip("\"'") for word in launch.inner_command.syntax.words]
+    tested = (word for word in words if re.search(rf"-[defs]\s+[\"']?{re.escape(word)}(?![\w/])", tests))
+    return next((word for word in tested if not word.startswith("-")), None)
 
 
 _MONITORS = frozenset({"dstat", "htop", "iostat", "nvtop", "top", "vmstat", "watch"})
