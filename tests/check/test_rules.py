@@ -1061,7 +1061,6 @@ BAD = [
 
 GOOD = [
     ("KIT107", HEAD + "srun bash -c '\n  # do not\n  python t.py\n'\necho 'unfinished\n"),
-    ("KIT132", HEAD + "#SBATCH --array=1990-2020\npython t.py --year $SLURM_ARRAY_TASK_ID\n"),
     ("KIT207", FOUR.replace("2\n", "1\n") + "srun bash -c 'torchrun --standalone t.py --seed $SLURM_NODEID'\n"),
     ("KIT216", FOUR + "srun python t.py --tensor-model-parallel-size 2 --micro-batch-size 4 --global-batch-size 64\n"),
     ("KIT222", FOUR + "[ -f model.pt ] || srun python train.py --out model.pt\n"),
@@ -1675,6 +1674,12 @@ def test_the_examples_of_a_rule_have_its_fault_and_no_fault(rule: Rule) -> None:
     found = [finding.code for finding in find_faults(bad, folders={"/"})]
     assert rule.code in found
     assert find_faults(good, folders={"/"}) == []
+
+
+@pytest.mark.parametrize(("array", "count"), [("1990-2020", 0), ("0-2020", 1)])
+def test_large_indexes_alone_show_a_site_with_a_larger_limit(array: str, count: int) -> None:
+    text = f"{HEAD}#SBATCH --array={array}\npython t.py $SLURM_ARRAY_TASK_ID\n"
+    assert [finding.code for finding in check(BatchScript(text))] == ["KIT132"] * count
 
 
 def test_codes_of_rules_are_unique() -> None:

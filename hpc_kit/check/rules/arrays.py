@@ -113,7 +113,8 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     """The bounds of --array do not fit the list that the index selects from.
 
     bash counts the elements of a list from 0, sed and awk count lines from 1. An index beyond the list is an empty
-    word, and no error: the last element trains with an empty option, or with its default (an error of the script).
+    word, and no error: the last element trains with an empty option, or with its default (an error of the script). Two
+    lists that take the same remainder of the index, `${A[i % 4]}` and `${B[i % 2]}`, never meet in all combinations.
 
     Fix: `--array=0-3` for a list of four; `--array=1-N` for the lines of a file.
     Documented: sbatch(1), --array; bash(1), Arrays.
@@ -273,7 +274,8 @@ _FILE = re.compile(r"[^$`]*\.(pt|pth|ckpt|json|jsonl|csv|tsv|txt|log|npy|npz|pkl
 def shared_array_files(script: BatchScript) -> Iterator[Problem]:
     """All elements of an array write the same file.
 
-    The elements run at the same time. Each overwrites the previous result, so that one of many remains.
+    The elements run at the same time. Each overwrites the previous result, so that one of many remains. If they write
+    their settings to one file, a training may read those of another element.
 
     Fix: `--output "results/$SLURM_ARRAY_TASK_ID.json"`.
     Documented: slurm.schedmd.com/job_array.html.

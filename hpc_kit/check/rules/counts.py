@@ -247,10 +247,13 @@ def folded_counts(script: BatchScript) -> Iterator[Problem]:
 
     With several nodes, Slurm folds the counts of all nodes into one text: SLURM_TASKS_PER_NODE is `4(x2)`, and
     SLURM_JOB_CPUS_PER_NODE is `64(x2)`. With `--gpus-per-node=a100:4`, SLURM_GPUS_PER_NODE is `a100:4`. Arithmetic with
-    such a text is a syntax error, and no program reads it as a number.
+    such a text is a syntax error, and no program reads it as a number. In arithmetic, a leading zero begins an octal
+    number: `$((ID + 1))` fails for the 08 of `printf %02d` or `date +%m`.
 
-    Fix: SLURM_NTASKS for all tasks; SLURM_NTASKS_PER_NODE, SLURM_CPUS_ON_NODE and SLURM_GPUS_ON_NODE for one node.
-    Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES; awslabs/awsome-distributed-ai issue 71.
+    Fix: SLURM_NTASKS for all tasks; SLURM_NTASKS_PER_NODE, SLURM_CPUS_ON_NODE and SLURM_GPUS_ON_NODE for one node. For
+    leading zeros, `$((10#$ID + 1))`.
+    Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES; bash(1), ARITHMETIC EVALUATION; awslabs/awsome-distributed-ai
+    issue 71.
     """
     parts = [part for step in script.commands for part in step.syntax.parts if part.kind == "arithmetic"]
     for part in parts:

@@ -275,7 +275,7 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
 
     `wait` without a process id always returns 0, so that a failed training is a COMPLETED job. Without any `wait`, a
     launch line that ends in `&` returns immediately, and the job ends with the batch script. The same happens to all
-    but the last of several trainings if only the last one runs in the foreground.
+    but the last of several trainings if only the last one runs in the foreground, and to a copy in `&` at the end.
 
     Fix: `srun ... & pid=$!`, then `wait "$pid"`. For several, use one `wait` each and keep the worst status.
     Documented: bash(1), wait.
@@ -479,7 +479,7 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     """A pipe loses the exit status of the training.
 
     A pipeline returns the status of its last command: `srun ... | tee log` returns 0 even if srun failed, and the job
-    is COMPLETED. `set -e` does not end the script either, and the next program starts without the result (a warning).
+    is COMPLETED, and `rc=$?` below it is 0. `set -e` does not end the script either, and the next program starts without the result (a warning).
 
     Fix: `set -eo pipefail` at the top; or `exit "${PIPESTATUS[0]}"`; or let srun write the file, with --output.
     Documented: bash(1), Pipelines.

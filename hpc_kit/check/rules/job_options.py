@@ -609,7 +609,8 @@ def beyond_the_cluster(script: BatchScript) -> Iterator[Problem]:
     sbatch refuses it ("Requested node configuration is not available", "Invalid job array specification"), or the job
     waits for ever. The sizes are those of the cluster file, of its [partition.NAME] or else of [node]: `hpc-kit check
     --cluster NAME FILE`. A partition, account or QOS that the file does not list is a warning. Without a file, the rule
-    only compares an array with Slurm's default MaxArraySize, 1001, which most sites raise or keep (a warning).
+    only compares an array with Slurm's default MaxArraySize, 1001, which most sites raise or keep (a warning), and
+    ignores one whose indexes are all larger.
 
     Fix: fewer tasks, CPUs, GPUs, memory or time, or another partition. For a long array, let each element do several
     pieces of work.

@@ -379,7 +379,8 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
     """The script cuts the name of the first host out of the node list.
 
     Slurm folds the list: `gpu[01-04,07]`. The text before the first comma is `gpu[01-04`, which is no host name. A cut
-    by columns (a warning) works for one site and one number of nodes. The whole list is no host name, either.
+    by columns (a warning) works for one site and one number of nodes. The whole list is no host name, either, nor is
+    the first element of `("$names")`, which contains all names.
 
     Fix: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
     Documented: sbatch(1), SLURM_JOB_NODELIST; scontrol(1), "show hostnames".
@@ -526,7 +527,8 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
     Device numbers count the visible GPUs from 0. With --gpus-per-task=1, each task sees one GPU, number 0:
     `cuda:$SLURM_LOCALID` is an "invalid device ordinal" in all tasks but the first. CUDA_VISIBLE_DEVICES=$SLURM_LOCALID
     has the same effect. If the tasks see all GPUs of the node, `--device cuda:0` puts all of them on the same one.
-    LOCAL_RANK=$SLURM_LOCALID with one visible GPU is a warning: the program may reduce it.
+    LOCAL_RANK=$SLURM_LOCALID with one visible GPU is a warning: the program may reduce it. With --distribution=cyclic,
+    consecutive ranks run on different nodes, and SLURM_PROCID % 4 is no local rank.
 
     Fix: `cuda:0` with --gpus-per-task=1; the local rank with --gpus-per-node.
     Documented: slurm.schedmd.com/gres.html; pytorch.org/docs/stable/generated/torch.cuda.set_device.html.

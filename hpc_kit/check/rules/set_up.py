@@ -399,9 +399,10 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
         if output is None or quoted is None or not _CONFIGURATION.match(output.raw.strip("\"'")):
             continue
         text = "".join(part.text for part in step.syntax.document or ())
-        # `${KEY}` may be an interpolation of the program itself, of a key in the document.
         names = re.findall(r"(?<![\\$])\$(\w+)", text)
-        names += [name for name in re.findall(r"\$\{(\w+)\}", text) if not re.search(rf"(?m)^\s*{name}\s*[:=]", text)]
+        # `${KEY}` may be an interpolation of the program itself, unless the variable is a folder.
+        paths = {each.name for each in script.assignments if re.match(r"[/~$]", each.value.text)}
+        names += [name for name in re.findall(r"\$\{(\w+)\}", text) if name in paths and f"{name}:" not in text]
         name = next((name for name in names if name in script.assigned or name.startswith("SLURM_")), None)
         if name is not None:
             what = f"${name} stays as it is in {output.raw}: the here-document is quoted"

@@ -180,7 +180,7 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
     """Srun starts a program several times that one process does.
 
     With N tasks, srun starts N servers, which compete for a port and for GPUs, or N `pip install`, `wget` or `tar`,
-    which write the same files at the same time.
+    which write the same files at the same time. So does `[ -f vocab.txt ] || srun python make_vocab.py vocab.txt`.
 
     Fix: start it without srun, or with `srun --ntasks=1`, or once per node: `--ntasks-per-node=1`.
     Documented: srun(1), DESCRIPTION.
