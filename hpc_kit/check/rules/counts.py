@@ -428,9 +428,10 @@ def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
     """The degrees of parallelism do not fit the number of ranks.
 
     tensor x pipeline x context parallel degree must divide the number of ranks; the rest is data parallel. Otherwise
-    the program ends at its start ("world size is not divisible by ..."). Tensor parallelism over several nodes works,
-    but sends every layer over the network (a warning). Options other than Megatron-LM's --*-model-parallel-size give a
-    warning, too: some programs, such as vLLM, start workers of their own.
+    the program ends at its start ("world size is not divisible by ..."), as does Megatron-LM with a global batch that
+    is no multiple of micro batch x data parallel degree. Tensor parallelism over several nodes works, but sends every
+    layer over the network (a warning). Options other than Megatron-LM's --*-model-parallel-size give a warning, too:
+    some programs, such as vLLM, start workers of their own.
 
     Fix: change the degrees or the size of the job. Keep the tensor parallel degree within a node.
     Documented: Megatron-LM, "Parallelism Strategies Guide".

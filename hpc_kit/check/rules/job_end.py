@@ -479,7 +479,8 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     """A pipe loses the exit status of the training.
 
     A pipeline returns the status of its last command: `srun ... | tee log` returns 0 even if srun failed, and the job
-    is COMPLETED, and `rc=$?` below it is 0. `set -e` does not end the script either, and the next program starts without the result (a warning).
+    is COMPLETED, and `rc=$?` below it is 0. `set -e` does not end the script either, and the next program starts
+    without the result (a warning).
 
     Fix: `set -eo pipefail` at the top; or `exit "${PIPESTATUS[0]}"`; or let srun write the file, with --output.
     Documented: bash(1), Pipelines.
