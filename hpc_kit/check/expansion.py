@@ -255,8 +255,10 @@ def _pieces(part: Part, environment: ShellVariables) -> list[ExpandedText]:
         text = _arithmetic(part.text, environment)
         values = [value for name in re.findall(NAME, part.text) if (value := environment.values.get(name)) is not None]
         return [ExpandedText(text, fixed, read, has_default=any(value.has_default for value in values))]
-    program = re.match(r"\s*[\w./-]*", part.text)
-    shown = part.raw if not re.search(r"\s", part.raw) else f"$({program[0].strip() if program else ''}...)"
+    shown = re.sub(r"\s+", "", part.raw) if part.kind == "variable" else part.raw
+    if re.search(r"\s", shown):
+        program = re.match(r"\s*[\w./-]*", part.text)
+        shown = f"$({program[0].strip() if program else ''}...)"
     return [ExpandedText(shown, fixed, read, is_unknown=not part.quoted)]
 
 
