@@ -281,7 +281,7 @@ def unexported_variables(script: BatchScript) -> Iterator[Problem]:
     agents = all(launch.agent for launch in started)
     for name in dict.fromkeys(each.name for each in script.assignments if not each.in_task):
         mention = rf"\$\{{?{name}\b"
-        in_tasks = f"{name}" in quoted and re.search(mention, quoted) is not None
+        in_tasks = name in quoted and re.search(mention, quoted) is not None
         if not in_tasks and not _READ_BY_PROGRAMS.match(name):
             continue
         assignments = script.assignments_of(name)
