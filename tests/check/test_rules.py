@@ -126,7 +126,9 @@ BAD = [
     Bad("KIT425", FOUR + "srun bash -c 'RANK=$SLURM_PROCID python t.py && sbatch b.sh'\n", 3, E, "8 tasks submits"),
     Bad("KIT501", HEAD + "set -x\nexport WANDB_API_KEY=$(<~/.key)\npython t.py\n", 3, W, "set -x prints"),
     Bad("KIT501", "#!/bin/bash -x\npython t.py --hub $HF_TOKEN\n", 2, W, "set -x prints the value of HF_TOKEN"),
-    Bad("KIT253", HEAD + "#SBATCH -a 0-1\nL=(1 2)\npython t.py --lr ${L[SLURM_ARRAY_TASK_ID]} --logdir o\n", 4, W, "o"),
+    Bad(
+        "KIT253", HEAD + "#SBATCH -a 0-1\nL=(1 2)\npython t.py --lr ${L[SLURM_ARRAY_TASK_ID]} --results o\n", 4, W, "o"
+    ),
     Bad("KIT416", HEAD + "#SBATCH --requeue\nrm -rf /p/e\npython t.py --exp_dir /p/e\n", 3, W, "/p/e"),
     Bad(
         "KIT416",
@@ -1060,6 +1062,9 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT253", HEAD + "#SBATCH -a 0-1\nL=(1 2)\npython t.py --lr ${L[SLURM_ARRAY_TASK_ID]} --logdir runs\n"),
+    ("KIT402", HEAD + "set -e\ntrap wait EXIT\npython t.py\nrclone copy out r:out &\necho done\n"),
+    ("KIT416", HEAD + "#SBATCH --requeue\nrm -rf /p/logs\npython t.py --log-dir /p/logs --resume\n"),
     ("KIT107", HEAD + "srun bash -c '\n  # do not\n  python t.py\n'\necho 'unfinished\n"),
     ("KIT207", FOUR.replace("2\n", "1\n") + "srun bash -c 'torchrun --standalone t.py --seed $SLURM_NODEID'\n"),
     ("KIT216", FOUR + "srun python t.py --tensor-model-parallel-size 2 --micro-batch-size 4 --global-batch-size 64\n"),

@@ -264,7 +264,7 @@ _OUTPUTS = (
 _OUTPUT_FOLDERS = ("ckpt-dir", "checkpoint-dir", "save-dir", "default-root-dir")
 _FOLDERS_OF_RUNS = (
     "output-dir", "out-dir", "outdir", "output", "out", "run-dir", "rundir", "work-dir", "workdir", "exp-dir", "expdir",
-    "experiment-dir", "log-dir", "logdir", "results-dir", "result-dir", "results", "save", "save-path", "output-path",
+    "experiment-dir", "results-dir", "result-dir", "results", "save", "save-path", "output-path",
 )  # fmt: skip
 _SAME_FOR_ALL = re.compile(r"\$\{?(SLURM_ARRAY_JOB_ID|SLURM_JOB_NAME|SLURM_SUBMIT_DIR|USER|HOME|PWD|WORK|SCRATCH)\b")
 _FILE = re.compile(r"[^$`]*\.(pt|pth|ckpt|json|jsonl|csv|tsv|txt|log|npy|npz|pkl|h5|hdf5|parquet|safetensors|onnx)\Z")

@@ -334,6 +334,8 @@ _COPIES = frozenset({"aws", "cp", "gsutil", "gzip", "mv", "pigz", "rclone", "rsy
 
 def _unfinished_copies(script: BatchScript) -> Iterator[Problem]:
     """Find a copy in the background that nothing waits for before the end of the job."""
+    if any(re.search(r"\bwait\b", step.trap_code) for step in script.batch_commands):
+        return
     for step in script.batch_commands:
         if step.name not in _COPIES or not step.in_background or step.around(*LOOPS):
             continue

@@ -203,7 +203,7 @@ def _copies_from(script: BatchScript, folder: str) -> bool:
 _REMOVES = re.compile(r"\brm\s+(?:-\w+\s+)*-\w*[rR]\w*\s+(?:-\w+\s+)*[\"']?([^\s;&|\"']+)")
 _SAVES = re.compile(
     r"ckpt|checkpoint|save|resume|load|output|out|model|weights|run|results?|exp\w*[-_.]?(dir|path|folder|root)"
-    r"|(work|log|root|train)[-_]?(dir|path|folder)",
+    r"|(work|root)[-_]?(dir|path|folder)",
     re.IGNORECASE,
 )
 _LOADS = re.compile(r"resume|load|restore", re.IGNORECASE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import PurePath
 from typing import NamedTuple
 
 from hpc_kit.check.batch_script import BatchScript
@@ -212,7 +213,7 @@ def _prepared_file(script: BatchScript, launch: LaunchLine) -> str | None:
     """Return the file that a program prepares if it is missing: `[ -f FILE ] || srun python prepare.py --out FILE`."""
     file = launch.program.option("file", "module")
     by_rank = any(re.search(r"(?i)rank|shard|world|PROCID|mpi", text) for text in launch.program.texts)
-    if file is None or by_rank or not _PREPARES.search(file.text):
+    if file is None or by_rank or not _PREPARES.search(PurePath(file.text).name):
         return None
     tests = "\n".join(script.condition_lines(launch.command))
     words = [word.raw.strip("\"'") for word in launch.inner_command.syntax.words]
