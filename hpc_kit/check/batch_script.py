@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import NamedTuple
 
-from hpc_kit.check.bash_syntax import Assignment, SyntaxProblem, SyntaxTree, parse
+from hpc_kit.check.bash_syntax import Assignment, SyntaxProblem, SyntaxTree, parse, program_of
 from hpc_kit.check.command_trace import CommandTrace, FunctionCalls, TracedAssignment, TracedCommand, variables_at
 from hpc_kit.check.expansion import ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
@@ -279,6 +279,19 @@ class BatchScript:
         inside = [step for step in self.commands if launch.command.position in step.position.outward()]
         return [step for step in inside if step is not launch.command]
 
+    def condition_lines(self, step: TracedCommand) -> list[str]:
+        """Return the lines with the conditions of a command: of the `if` and `case` around it, and before its `&&`."""
+        numbers: set[int] = set()
+        for place in step.position.outward():
+            if place.compound is not None and place.kind in {"if", "case"}:
+                bodies = [block for role, block in place.compound.bodies if role != "condition" and block]
+                first = min((block[0].line for block in bodies), default=step.line)
+                numbers |= {*range(place.compound.line, first + 1)}
+            before = [each for pipeline in place.chain.pipelines[: place.chain_index] for each in pipeline.commands]
+            # `python train.py && sbatch next.sh` tests nothing.
+            numbers |= {each.line for each in before if program_of(each) in {None, "[", "test", "grep"}}
+        return [self.lines[number - 1] for number in sorted(numbers)]
+
     @cached_property
     def functions(self) -> dict[str, list[TracedCommand]]:
         """The shell functions of the script, each with its commands."""
@@ -391,6 +404,11 @@ class BatchScript:
     def is_readable(self) -> bool:
         """True if all commands are known, though perhaps not their order."""
         return (self.is_shell or self.interpreter in CSH) and self._parsed.problem is None
+
+    @property
+    def unread_from(self) -> int | None:
+        """The first line that could not be read; None if there is none."""
+        return self._parsed.problem.line if self._parsed.problem is not None else None
 
     @property
     def unread_part(self) -> str | None:

@@ -323,6 +323,7 @@ class CommandTrace:
             "set": self._set,
             "shift": self._shift,
             "eval": self._eval,
+            **dict.fromkeys((".", "source"), self._source),
         }
 
     def _unset(self, step: TracedCommand) -> None:
@@ -339,6 +340,12 @@ class CommandTrace:
             self.code(join_texts(step.words[1:], separator=" "), self.variables, step.position)
         elif self._nested is not None:
             self._nested(self, step)
+
+    def _source(self, step: TracedCommand) -> None:
+        """Trace a file that the script wrote before."""
+        body = self.files.get(str(PurePath(step.texts[1]))) if len(step.words) > 1 else None
+        if body is not None:
+            self.code(body, self.variables, step.position)
 
     def _call(self, step: TracedCommand) -> None:
         """Trace the body of a function at its first call, with the variables that are equal at all calls."""

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hpc_kit.check.bash_grammar import NAME
-from hpc_kit.check.bash_syntax import Origin, Part, Piece, Word
+from hpc_kit.check.bash_syntax import Origin, Part, Piece, Word, parse, simple_commands
 from hpc_kit.slurm.units import is_number
 
 TASK_VARIABLES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
@@ -206,7 +206,7 @@ def expand_word(word: Word, environment: ShellVariables) -> list[ExpandedText]:
                 fields[-1].append(text)
             continue
         for text in _pieces(part, environment):
-            if part.quoted or part.kind != "variable" or text.is_unknown:
+            if part.quoted or part.kind not in {"variable", "command"} or text.is_unknown:
                 fields[-1].append(text)
                 continue
             for index, match in enumerate(re.finditer(r"\S+", text.text)):
@@ -246,13 +246,24 @@ def _pieces(part: Part, environment: ShellVariables) -> list[ExpandedText]:
     fixed = (Piece(0, part.origin._replace(exact=False)),)
     if not environment.task and _is_this_host(part):
         return [ExpandedText(FIRST_NODE, fixed)]
+    if part.kind == "command" and _ECHO.fullmatch(part.text):
+        (command,) = simple_commands(parse(part.text, place).block)
+        return [
+            join_texts([text for word in command.words[1:] for text in expand_word(word, environment)], separator=" ")
+        ]
     if part.kind == "arithmetic":
         text = _arithmetic(part.text, environment)
         values = [value for name in re.findall(NAME, part.text) if (value := environment.values.get(name)) is not None]
         return [ExpandedText(text, fixed, read, has_default=any(value.has_default for value in values))]
-    program = re.match(r"\s*[\w./-]*", part.text)
-    shown = part.raw if not re.search(r"\s", part.raw) else f"$({program[0].strip() if program else ''}...)"
+    shown = re.sub(r"\s+", "", part.raw) if part.kind == "variable" else part.raw
+    if re.search(r"\s", shown):
+        program = re.match(r"\s*[\w./-]*", part.text)
+        shown = f"$({program[0].strip() if program else ''}...)"
     return [ExpandedText(shown, fixed, read, is_unknown=not part.quoted)]
+
+
+_ECHO = re.compile(r"\s*echo\s+[^-|;&<>`()\n][^|;&<>`()\n]*")
+"""A command that prints its words."""
 
 
 def _is_this_host(part: Part) -> bool:

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ class Checker(NamedTuple):
 
     code: str
     name: str
-    run: Callable[[BatchScript, Path, Runner, Mapping[str, str]], Iterator[Finding] | str]
+    run: Callable[[BatchScript, Path, Runner, Mapping[str, str]], list[Finding] | str]
     severity: Severity = "error"
 
     @property
@@ -73,15 +73,11 @@ def run_checkers(
         for checker in CHECKERS:
             if checker.code == "KIT902" and not real_slurm:
                 outcomes.append(CheckerResult(checker.name, skipped="the job is for the embedded Slurm"))
-            elif any(finding.code == "KIT901" and finding.severity == "error" for finding in _found(outcomes)):
+            elif any(finding[:2] == ("KIT901", "error") for outcome in outcomes for finding in outcome.findings):
                 outcomes.append(CheckerResult(checker.name, skipped="bash cannot read it"))
             else:
                 outcomes.append(_ask(checker, script, file, runner, environ))
     return outcomes
-
-
-def _found(outcomes: Iterable[CheckerResult]) -> Iterator[Finding]:
-    return (finding for outcome in outcomes for finding in outcome.findings)
 
 
 def _ask(
@@ -91,11 +87,9 @@ def _ask(
         answer = checker.run(script, file, runner, environ)
     except SlurmUnavailable as error:
         return CheckerResult(checker.name, skipped=error.what)
-    return (
-        CheckerResult(checker.name, skipped=answer)
-        if isinstance(answer, str)
-        else CheckerResult(checker.name, tuple(answer))
-    )
+    if isinstance(answer, str):
+        return CheckerResult(checker.name, skipped=answer)
+    return CheckerResult(checker.name, tuple(answer))
 
 
 def _missing(program: str, environ: Mapping[str, str]) -> bool:
@@ -109,7 +103,7 @@ def _finding(
     return Finding(code, severity, line, column, what, remedy, None, evidence)
 
 
-def _bash(script: BatchScript, file: Path, runner: Runner, environ: Mapping[str, str]) -> Iterator[Finding] | str:
+def _bash(script: BatchScript, file: Path, runner: Runner, environ: Mapping[str, str]) -> list[Finding] | str:
     """A syntax error in the script.
 
     `bash -n` reads the script to its end without running it. Without this check, an unclosed quote, `if` or
@@ -124,23 +118,14 @@ def _bash(script: BatchScript, file: Path, runner: Runner, environ: Mapping[str,
         return "not installed"
     answer = runner(["bash", "-n", str(file)], timeout=_SECONDS, environ={**environ, "LC_ALL": "C"})
     severity: Severity = "error" if answer.returncode else "warning"
-    return iter(
-        [
-            _finding(
-                "KIT901",
-                severity,
-                script,
-                int(match[1]),
-                1,
-                f"bash: {match[2].strip()}",
-                "fix the syntax; bash -n FILE shows the error again",
-            )
-            for match in re.finditer(r": line (\d+): (?!`)(.*)", answer.stderr)
-        ][:1]
-    )
+    match = re.search(r": line (\d{1,9}): (?!`)(.*)", answer.stderr)
+    if match is None:
+        return []
+    what, remedy = f"bash: {match[2].strip()}", "fix the syntax; bash -n FILE shows the error again"
+    return [_finding("KIT901", severity, script, int(match[1]), 1, what, remedy)]
 
 
-def _shellcheck(script: BatchScript, file: Path, runner: Runner, environ: Mapping[str, str]) -> Iterator[Finding] | str:
+def _shellcheck(script: BatchScript, file: Path, runner: Runner, environ: Mapping[str, str]) -> list[Finding] | str:
     """A warning of shellcheck, with its own code (SC2086, ...).
 
     Only errors and warnings of shellcheck count; its notes on style do not.
@@ -160,22 +145,19 @@ def _shellcheck(script: BatchScript, file: Path, runner: Runner, environ: Mappin
         comments = json.loads(answer.stdout)
     except ValueError:
         return "its answer is not valid JSON"
-    return iter(
-        [_from_shellcheck(comment, script) for comment in comments if comment["code"] not in _IGNORED | _HABITS]
-    )
+    return [_from_shellcheck(comment, script) for comment in comments if comment["code"] not in _IGNORED | _HABITS]
 
 
 def _from_shellcheck(comment: Mapping[str, object], script: BatchScript) -> Finding:
     code, line, column = (int(str(comment[key])) for key in ("code", "line", "column"))
     # Only its errors about syntax end a job. Scripts with its further errors mostly work.
-    severity: Severity = (
-        "error" if comment["level"] == "error" and code < 2000 and code not in _OWN_GRAMMAR else "warning"
-    )
+    ends = comment["level"] == "error" and code < 2000 and code not in _OWN_GRAMMAR
+    severity: Severity = "error" if ends else "warning"
     remedy = f"see www.shellcheck.net/wiki/SC{code}"
     return _finding(f"SC{code}", severity, script, line, column, str(comment["message"]), remedy)
 
 
-def _sbatch(script: BatchScript, file: Path, runner: Runner, environ: Mapping[str, str]) -> Iterator[Finding] | str:
+def _sbatch(script: BatchScript, file: Path, runner: Runner, environ: Mapping[str, str]) -> list[Finding] | str:
     """The sbatch of the cluster refuses the script.
 
     If there is a configured Slurm, `sbatch --test-only` checks the script against the partitions, limits and plugins of
@@ -191,13 +173,11 @@ def _sbatch(script: BatchScript, file: Path, runner: Runner, environ: Mapping[st
     answer = runner(["sbatch", "--test-only", str(file)], timeout=_SECONDS, environ=submit_environment(environ))
     words = re.sub(r"^(sbatch|allocation failure): (error: |fatal: )?", "", answer.stderr, flags=re.MULTILINE).strip()
     if answer.returncode == 0:
-        return iter(())
+        return []
     if re.search(r"unable to contact|connection|timed out|configuration source|munge", words, re.IGNORECASE):
         return "Slurm does not answer"
     what = words.splitlines()[0] if words else f"exit status {answer.returncode}"
-    return iter(
-        [Finding("KIT902", "error", 0, 0, f"sbatch: {what}", "fix the problem that sbatch names", words or None)]
-    )
+    return [Finding("KIT902", "error", 0, 0, f"sbatch: {what}", "fix the problem that sbatch names", words or None)]
 
 
 CHECKERS = (

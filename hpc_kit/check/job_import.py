@@ -230,7 +230,10 @@ class _Importer:
             job = structs.replace(job, launch=structs.replace(job.launch, launcher="mpirun"))
             words = words[len(texts) - len(found.program) :]
         elif multiplier is None:
-            self._check_single(launch)
+            ntasks = self.script.size.ntasks or 1
+            if ntasks > 1:
+                what = f"the script starts the program once; the job file starts {ntasks} ranks of it"
+                self.note(launch.line, what)
         command = self._words(words, launch)
         is_python = bool(command) and (bool(PYTHON.match(PurePath(command[0]).name)) or launch.program.kind == "python")
         if is_python and job.launch.launcher in {"srun", "mpirun"}:
@@ -272,10 +275,8 @@ class _Importer:
                 self.note(launch.line, f"a container: set [environment] pyxis = '{image}' in the cluster file")
         own, size = self.script.size, self.script.size_of(launch)
         if (own.nodes, own.ntasks) != (size.nodes, size.ntasks) and None not in {size.ntasks, own.ntasks}:
-            self.note(
-                launch.line,
-                f"the step has {size.ntasks} tasks, the job {own.ntasks}: the job file starts {own.ntasks} ranks",
-            )
+            text = f"the step has {size.ntasks} tasks, the job {own.ntasks}: the job file starts {own.ntasks} ranks"
+            self.note(launch.line, text)
         job_launch = job.launch
         for key in ("output", "error"):
             if options.get(key) and "$" not in options[key]:
@@ -285,15 +286,12 @@ class _Importer:
     def _after_mpirun(self, job: Job, launch: LaunchLine, mpirun: LaunchStage) -> Job:
         size, own = self.script.size_of(launch), self.script.size.ntasks
         if size.ntasks is not None and own is not None and size.ntasks != own:
-            self.note(
-                launch.line, f"mpirun starts {size.ntasks} processes, the job {own} tasks: set ntasks in [resources]"
-            )
+            note = f"mpirun starts {size.ntasks} processes, the job {own} tasks: set ntasks in [resources]"
+            self.note(launch.line, note)
         for name, text in mpirun.variables:
             self._set_variable(name, text.text, launch.line, literal=text.is_known)
-        dropped = sorted(
-            mpirun.options.keys() - {"n", "np", "c", "x", "N", "npernode", "ppn", "hostfile", "machinefile"}
-        )
-        for name in dropped:
+        replaced = {"n", "np", "c", "x", "N", "npernode", "ppn", "hostfile", "machinefile"}
+        for name in sorted(mpirun.options.keys() - replaced):
             self.note(launch.line, f"mpirun's option {name} {mpirun.options[name].text} has no key")
         mpich = mpirun.name in {"mpiexec.hydra", "mpirun.mpich"}
         return structs.replace(job, launch=Launch(launcher="mpirun", mpi="mpich" if mpich else "auto"))
@@ -317,18 +315,15 @@ class _Importer:
             image = next((word for word in found.prefix if word.endswith((".sif", ".simg")) or "://" in word), None)
             advice = f": set [environment] apptainer = '{image}' in the cluster file" if image else ""
             self.note(line, f"{shlex.join(found.prefix)} before {found.kind} is left out{advice}")
-        if each > 1 and ranks != each:
-            self.note(
-                line,
-                f"{found.kind} starts {ranks} processes on a node with {each} tasks: the job file starts {each} ranks",
-            )
+        own = Launch(launcher="torchrun", nproc_per_node=ranks)
         if each > 1:
             own = Launch(launcher="srun")
             self.note(line, f"{found.kind} is left out: each of the {each} tasks of a node is a rank")
-        else:
-            own = Launch(
-                launcher="torchrun", nproc_per_node=ranks, options=tuple(kept) if found.kind == "torchrun" else ()
-            )
+            if ranks != each:
+                starts = f"{found.kind} starts {ranks} processes on a node with {each} tasks"
+                self.note(line, f"{starts}: the job file starts {each} ranks")
+        elif found.kind == "torchrun":
+            own = structs.replace(own, options=tuple(kept))
         if found.kind != "torchrun" or each > 1:
             self._name_agent_options(found, kept, line)
         precision = found.options.get("mixed-precision")
@@ -341,11 +336,6 @@ class _Importer:
             self.note(line, f"torchrun starts the ranks in place of {found.kind}")
         if kept:
             self.note(line, f"options of {found.kind} without a key: {shlex.join(kept)}")
-
-    def _check_single(self, launch: LaunchLine) -> None:
-        ntasks = self.script.size.ntasks or 1
-        if ntasks > 1:
-            self.note(launch.line, f"the script starts the program once; the job file starts {ntasks} ranks of it")
 
     def _words(self, words: Sequence[ExpandedText], launch: LaunchLine) -> tuple[str, ...]:
         """Return the command. Words with variables need a shell in each task."""
@@ -424,6 +414,10 @@ class _Importer:
         plain = all(not step.words or step.name == "export" for step in steps)
         if plain and assigned:
             return self._assignment_lines(group, assigned, needed)
+        return self._text_of(group)
+
+    def _text_of(self, group: _Group) -> list[str]:
+        """Return the lines of a group, without comments behind it."""
         text = [line.replace("\t", "  ").rstrip() for line in self.script.lines[group.start - 1 : group.end]]
         while text and (not text[-1].strip() or text[-1].lstrip().startswith("#")):
             text.pop()
@@ -461,11 +455,8 @@ class _Importer:
             return [f"export {each.name}={shlex.quote(each.value.text)}" for each in local]
         if not any(each.is_exported or each.name in needed for each in assigned):
             return []
-        text = [line.rstrip() for line in self.script.lines[group.start - 1 : group.end]]
-        while text and (not text[-1].strip() or text[-1].lstrip().startswith("#")):
-            text.pop()
         names = [each.name for each in assigned if not each.is_exported and each.name in needed]
-        return [*text, *([f"export {' '.join(names)}"] if names else [])]
+        return [*self._text_of(group), *([f"export {' '.join(names)}"] if names else [])]
 
     def _set_variable(self, name: str, value: str, line: int, *, literal: bool) -> None:
         if not literal:

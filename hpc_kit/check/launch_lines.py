@@ -412,6 +412,9 @@ _STEP_SIZES = frozenset({
 _PREPARES = frozenset({"add", "cache", "export", "install", "lock", "pip", "python", "sync", "venv"})
 """Subcommands of uv and similar tools that run no program."""
 
+_KEY = re.compile(r"[a-z]\w*([._][a-z]\w*)+")
+"""A key of settings that some programs take as a word of its own: `out_dir VALUE`."""
+
 LOOPS = frozenset({"for", "while", "until", "select"})
 
 
@@ -460,12 +463,15 @@ class LaunchLine(NamedTuple):
         return self.stage(*AGENTS)
 
     def argument(self, *names: str) -> ExpandedText | None:
-        """Return the value of an option of the program: `--NAME VALUE`, `--table.NAME=VALUE` or `table.NAME=VALUE`."""
+        """Return the value of an option of the program.
+
+        It is written as `--NAME VALUE`, `--table.NAME=VALUE`, `table.NAME=VALUE`, or `table.NAME VALUE`.
+        """
         words = self.program.words
         for index, word in enumerate(words[1:], start=1):
             name, equals, value = word.text.partition("=")
             plain = name.lstrip("-+").rpartition(".")[2].replace("_", "-")
-            if plain not in names or not (equals or name.startswith("-")):
+            if plain not in names or not (equals or name.startswith("-") or _KEY.fullmatch(name)):
                 continue
             if equals:
                 return word.slice_of(len(word.text) - len(value), len(word.text))

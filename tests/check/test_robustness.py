@@ -61,6 +61,8 @@ def test_functions_that_call_each_other_take_no_long_time(calls: str) -> None:
         "#!/bin/bash\ncat <<EOF\nnever closed\n",
         "#!/usr/bin/perl\nprint $x{'a'};\n",
         "#!/bin/bash\nA=$B\nB=$A\nsrun python $A\n",
+        "#!/bin/bash\n#SBATCH -n 1\nfor s in a b; do echo $s; done | tee runs/$SLURM_JOB_ID/x\n",
+        "#!/bin/bash\n#SBATCH --requeue\ncase $1 in a) : ;; esac && rm -rf ckpt\npython t.py --ckpt ckpt\n",
         '#!/bin/bash\nrun() { run; }\nrun\nsrun bash -c "$(run)"\n',
     ],
     ids=lambda text: repr(text[:20]),

@@ -54,6 +54,70 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad("KIT107", FOUR + "srun bash -c '\n  # don't\n  python t.py\n'\n", 4, E, "this ' ends the code"),
+    Bad(
+        "KIT216",
+        FOUR + "A='--tensor-model-parallel-size 2 --micro-batch-size 3'\nsrun python t.py $A --global-batch-size 64\n",
+        4,
+        E,
+        "64",
+    ),
+    Bad("KIT222", FOUR + "[ -f v.txt ] || srun python make_vocab.py v.txt\n", 3, W, "all write v.txt"),
+    Bad("KIT228", HEAD + "M=$(date +%m)\npython t.py --month $((M - 1))\n", 3, E, "M has leading zeros"),
+    Bad("KIT228", HEAD + "for i in $(seq -w 1 12); do\n  python t.py ${A[$i]}\ndone\n", 3, E, "i has leading zeros"),
+    Bad(
+        "KIT251",
+        HEAD + "#SBATCH -a 0-5\nA=(1 2 3)\nB=(4 5)\ni=$SLURM_ARRAY_TASK_ID\npython t.py ${A[i%3]} ${B[i/9]}\n",
+        2,
+        W,
+        "only 3 of",
+    ),
+    Bad(
+        "KIT253", HEAD + "#SBATCH -a 0-5\necho s=$SLURM_ARRAY_TASK_ID > c/a.ini\npython t.py c/a.ini\n", 3, W, "c/a.ini"
+    ),
+    Bad(
+        "KIT253", HEAD + "#SBATCH -a 0-1\nL=(1 2)\npython t.py base_lr ${L[SLURM_ARRAY_TASK_ID]} out_dir o\n", 4, W, "o"
+    ),
+    Bad("KIT202", HET + "srun python t.py\npython plot.py\n", 5, E, "component 1 is idle"),
+    Bad(
+        "KIT305",
+        FOUR + 'H=$(scontrol show hostnames "$SLURM_NODELIST")\nA=("$H")\nsrun -w ${A[0]} python t.py\n',
+        4,
+        E,
+        "${A[0]}",
+    ),
+    Bad(
+        "KIT314",
+        FOUR + "#SBATCH -m cyclic\nsrun bash -c 'LOCAL_RANK=$((SLURM_PROCID % 2)) python t.py'\n",
+        4,
+        E,
+        "cyclic",
+    ),
+    Bad("KIT402", HEAD + "python a.py &\npython b.py &\nif wait; then python c.py; fi\n", 4, E, "never sees a failure"),
+    Bad("KIT402", HEAD + "python a.py &\nwait\nif [ $? = 0 ]; then python b.py; fi\n", 3, E, "never sees a failure"),
+    Bad(
+        "KIT402",
+        HEAD + "set -e\npython t.py\nrclone copy out r:out &\necho done\n",
+        4,
+        E,
+        "nothing waits for this rclone",
+    ),
+    Bad(
+        "KIT403",
+        HEAD + "python t.py | tee log\nrc=$?\n[ $rc = 0 ] && python eval.py\nexit $rc\n",
+        2,
+        E,
+        "status of tee",
+    ),
+    Bad("KIT134", HEAD + "OUT=/p\ncat >c.yaml <<'E'\ndir: ${OUT}\nE\npython t.py c.yaml\n", 3, W, "$OUT stays"),
+    Bad("KIT505", HEAD + "A='--data /data/x'\nsrun --container-image=i.sqsh python t.py $(echo $A)\n", 2, W, "/data/x"),
+    Bad(
+        "KIT301",
+        FOUR + "cat >e.sh <<'E'\nMASTER_ADDR=$(hostname)\nE\nsrun bash -c '. e.sh; python t.py'\n",
+        4,
+        E,
+        "$(hostname)",
+    ),
     Bad("KIT137", HEAD + "N=$1\n[ $N > 0 ] && R=--resume\npython t.py $R\n", 3, E, "writes the file 0"),
     Bad("KIT137", HEAD + "i=0\nwhile [ $i < 10 ]; do\n python t.py $i; i=$((i+1))\ndone\n", 3, E, "reads the file 10"),
     Bad("KIT137", HEAD + 'if test "$#" > $MIN; then python t.py; fi\n', 2, E, "writes the file $MIN"),
@@ -62,7 +126,9 @@ BAD = [
     Bad("KIT425", FOUR + "srun bash -c 'RANK=$SLURM_PROCID python t.py && sbatch b.sh'\n", 3, E, "8 tasks submits"),
     Bad("KIT501", HEAD + "set -x\nexport WANDB_API_KEY=$(<~/.key)\npython t.py\n", 3, W, "set -x prints"),
     Bad("KIT501", "#!/bin/bash -x\npython t.py --hub $HF_TOKEN\n", 2, W, "set -x prints the value of HF_TOKEN"),
-    Bad("KIT253", HEAD + "#SBATCH -a 0-1\nL=(1 2)\npython t.py --lr ${L[SLURM_ARRAY_TASK_ID]} --logdir o\n", 4, W, "o"),
+    Bad(
+        "KIT253", HEAD + "#SBATCH -a 0-1\nL=(1 2)\npython t.py --lr ${L[SLURM_ARRAY_TASK_ID]} --results o\n", 4, W, "o"
+    ),
     Bad("KIT416", HEAD + "#SBATCH --requeue\nrm -rf /p/e\npython t.py --exp_dir /p/e\n", 3, W, "/p/e"),
     Bad(
         "KIT416",
@@ -996,6 +1062,29 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT253", HEAD + "#SBATCH -a 0-1\nL=(1 2)\npython t.py --lr ${L[SLURM_ARRAY_TASK_ID]} --logdir runs\n"),
+    ("KIT402", HEAD + "set -e\ntrap wait EXIT\npython t.py\nrclone copy out r:out &\necho done\n"),
+    ("KIT416", HEAD + "#SBATCH --requeue\nrm -rf /p/logs\npython t.py --log-dir /p/logs --resume\n"),
+    ("KIT107", HEAD + "srun bash -c '\n  # do not\n  python t.py\n'\necho 'unfinished\n"),
+    ("KIT207", FOUR.replace("2\n", "1\n") + "srun bash -c 'torchrun --standalone t.py --seed $SLURM_NODEID'\n"),
+    ("KIT216", FOUR + "srun python t.py --tensor-model-parallel-size 2 --micro-batch-size 4 --global-batch-size 64\n"),
+    ("KIT222", FOUR + "[ -f model.pt ] || srun python train.py --out model.pt\n"),
+    ("KIT222", FOUR + "[ -d shards ] || srun python make_shards.py --rank $SLURM_PROCID --out shards\n"),
+    ("KIT228", HEAD + "M=$(date +%m)\npython t.py --month $((10#$M - 1)) --name $M\n"),
+    ("KIT251", HEAD + "#SBATCH -a 0-5\nA=(1 2 3)\nB=(4 5)\ni=$SLURM_ARRAY_TASK_ID\npython t.py ${A[i%3]} ${B[i/3]}\n"),
+    (
+        "KIT251",
+        HEAD + "#SBATCH -a 0-5\nA=(1 2 3)\nB=(4 5 6)\ni=$SLURM_ARRAY_TASK_ID\npython t.py ${A[i%3]} ${B[i%3]}\n",
+    ),
+    (
+        "KIT253",
+        HEAD + "#SBATCH -a 0-1\nF=c/$SLURM_ARRAY_TASK_ID.ini\necho s=$SLURM_ARRAY_TASK_ID > $F\npython t.py $F\n",
+    ),
+    ("KIT305", FOUR + 'H=$(scontrol show hostnames "$SLURM_NODELIST")\nA=($H)\nsrun -w ${A[0]} python t.py\n'),
+    ("KIT402", HEAD + "python a.py & P=$!\nwait $P || exit\nrsync -a out/ p/ &\nwait\n"),
+    ("KIT402", HEAD + "python a.py & P=$!\nwait $P; rc=$?\nkill %1\nwait || true\nexit $rc\n"),
+    ("KIT403", HEAD + "python t.py | tee log\nrc=${PIPESTATUS[0]}\n[ $rc = 0 ] && python eval.py\nexit $rc\n"),
+    ("KIT134", HEAD + "cat >c.yaml <<'E'\nOUT: /p\ndir: ${OUT}/x\nE\nOUT=/p python t.py c.yaml\n"),
     ("KIT137", HEAD + '[ "$1" -gt 0 ] >/dev/null && R=--resume\n[ "a > 1" = "$2" ] || exit 1\npython t.py $R\n'),
     ("KIT508", HEAD + "jupyter lab --ip=0.0.0.0 --ServerApp.token= --ServerApp.password=$HASH\n"),
     ("KIT508", HEAD + "jupyter lab --ip=127.0.0.1 --ServerApp.token=\n"),
@@ -1590,6 +1679,12 @@ def test_the_examples_of_a_rule_have_its_fault_and_no_fault(rule: Rule) -> None:
     found = [finding.code for finding in find_faults(bad, folders={"/"})]
     assert rule.code in found
     assert find_faults(good, folders={"/"}) == []
+
+
+@pytest.mark.parametrize(("array", "count"), [("1990-2020", 0), ("0-2020", 1)])
+def test_large_indexes_alone_show_a_site_with_a_larger_limit(array: str, count: int) -> None:
+    text = f"{HEAD}#SBATCH --array={array}\npython t.py $SLURM_ARRAY_TASK_ID\n"
+    assert [finding.code for finding in check(BatchScript(text))] == ["KIT132"] * count
 
 
 def test_codes_of_rules_are_unique() -> None:

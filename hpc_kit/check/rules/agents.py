@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Origin, Part, program_of, with_nested_parts
+from hpc_kit.check.bash_syntax import Origin, Part, SimpleCommand, program_of, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.launch_lines import LOOPS, LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
@@ -73,7 +73,7 @@ def _in_branch_of_task(launch: LaunchLine) -> bool:
             return True
         before = [command for pipeline in place.chain.pipelines[: place.chain_index] for command in pipeline.commands]
         # `cd DIR && torchrun` runs on all nodes, and so does `NAME=value && torchrun`.
-        if not all(program_of(each) in _PREPARES or getattr(each, "words", None) == () for each in before):
+        if not all(isinstance(each, SimpleCommand) and program_of(each) in _PREPARES | {None} for each in before):
             return True
     return False
 
@@ -138,7 +138,9 @@ def _wrong_node_count(script: BatchScript, launch: LaunchLine, agent: LaunchStag
     alone = launch.multiplier is None and launch.stage("ssh") is None
     # Elements of an array, or further jobs with another node rank, may be the remaining nodes.
     rank_outside = agent.node_rank is not None and not agent.node_rank.is_known
-    if rank_outside or "array" in script.options if alone else size.tasks_per_node != 1:
+    # Trainings with a setting of their own on each node are meant to be separate.
+    separate = most == 1 and any(re.search(r"SLURM_(PROCID|NODEID)", text) for text in launch.program.texts)
+    if separate or (rank_outside or "array" in script.options if alone else size.tasks_per_node != 1):
         return None
     started = f"but it is started on {size.nodes}"
     if size.nodes < least:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from math import prod
 from typing import NamedTuple
 
 from hpc_kit.check.bash_grammar import NAME
@@ -14,6 +15,7 @@ from hpc_kit.check.expansion import evaluate_sum
 from hpc_kit.check.launch_lines import LaunchLine
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.check.rules.restarts import overwritten_files
+from hpc_kit.slurm.directives import DirectiveOption
 
 _MOST_ELEMENTS = 20_000
 _INDEX = "SLURM_ARRAY_TASK_ID"
@@ -111,7 +113,8 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     """The bounds of --array do not fit the list that the index selects from.
 
     bash counts the elements of a list from 0, sed and awk count lines from 1. An index beyond the list is an empty
-    word, and no error: the last element trains with an empty option, or with its default (an error of the script).
+    word, and no error: the last element trains with an empty option, or with its default (an error of the script). Two
+    lists that take the same remainder of the index, `${A[i % 4]}` and `${B[i % 2]}`, never meet in all combinations.
 
     Fix: `--array=0-3` for a list of four; `--array=1-N` for the lines of a file.
     Documented: sbatch(1), --array; bash(1), Arrays.
@@ -122,13 +125,13 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     index = _Index(script)
     low, high = min(array.indexes), max(array.indexes)
     seen: set[str] = set()
-    selected: dict[str, tuple[str, int]] = {}
+    selected: dict[str, _Selection] = {}
     for part in [part for step in script.commands for part in step.syntax.parts]:
         subscript = re.fullmatch(r"\[(.+)\]", part.detail, re.DOTALL) if part.kind == "variable" else None
         length = index.lengths.get(part.text)
         if subscript is None or length is None or part.text in seen or not index.depends(subscript[1]):
             continue
-        selected[part.text] = (subscript[1], length)
+        selected[part.text] = _Selection(subscript[1], length, part.origin.line)
         values = [index.compute(subscript[1], each) for each in array.indexes]
         pairs = [(each, value) for each, value in zip(array.indexes, values, strict=True) if value is not None]
         beyond = [each for each, value in pairs if value >= length]
@@ -148,12 +151,10 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
             unused = length - 1 if 0 in known else 0
             what = f"no index of --array={directive.value} selects element {unused} of {part.text}, which has {length}"
             yield Problem(part.origin, what, f"write --array=0-{length - 1}", (directive.line,))
-    if len(selected) > 1 and (missed := _combinations_left(index, array, selected)):
-        names, again = " and ".join(selected), "s" * (missed > 1)
-        what = f"{missed} combination{again} of {names} never run{'s' * (missed == 1)}: no index selects them"
-        yield Problem(directive, what, f"write --array={low}-{high + missed}", certain=False)
+    if len(selected) > 1:
+        yield from _combinations_left(index, array, directive, selected)
     yield from _branches_left(script, index, array)
-    for number, line in enumerate(script.code.split("\n"), start=1):
+    for number, line in script.code_lines:
         match = _LINE_OF_FILE.search(line)
         name = (match["sed"] or match["awk"] or match["head"]) if match else None
         if match and name and low == 0 and (name == _INDEX or index.compute(f"${name}", 0) == 0):
@@ -163,22 +164,42 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     yield from _shard_counts(script, array, directive.line)
 
 
-def _combinations_left(index: _Index, array: ArrayRange, lists: dict[str, tuple[str, int]]) -> int:
-    """Return how many further indexes of a contiguous array would select a new combination from several lists."""
+class _Selection(NamedTuple):
+    """The subscript that selects from a list, the length of the list, and the line."""
+
+    subscript: str
+    length: int
+    line: int
+
+
+def _combinations_left(
+    index: _Index, array: ArrayRange, directive: DirectiveOption, lists: dict[str, _Selection]
+) -> Iterator[Problem]:
+    """Find combinations from several lists that no index selects."""
 
     def select(number: int) -> tuple[int, ...] | None:
-        values = [(index.compute(subscript, number), length) for subscript, length in lists.values()]
+        values = [(index.compute(each.subscript, number), each.length) for each in lists.values()]
         chosen = tuple(value for value, length in values if value is not None and 0 <= value < length)
         return chosen if len(chosen) == len(values) else None
 
+    names, total = " and ".join(lists), prod(each.length for each in lists.values())
     seen, low, high = {select(number) for number in array.indexes}, min(array.indexes), max(array.indexes)
-    if None in seen or len(seen) < len(array.indexes) or len(array.indexes) != high - low + 1:
-        return 0
+    if None in seen:
+        return
+    if len(seen) < len(array.indexes) == total:
+        what = f"only {len(seen)} of the {total} combinations of {names} run, some of them again and again"
+        first = next(iter(lists.values())).length
+        remedy = f"take the rest for one list, index % {first}, and the quotient for the next, index / {first}"
+        yield Problem(directive, what, remedy, tuple(each.line for each in lists.values()), certain=False)
+    if len(seen) < len(array.indexes) or len(array.indexes) != high - low + 1:
+        return
     missed = 0
     while missed < _MOST_ELEMENTS and (chosen := select(high + missed + 1)) is not None and chosen not in seen:
         seen.add(chosen)
         missed += 1
-    return missed
+    if missed:
+        what = f"{missed} combination{'s' * (missed > 1)} of {names} never run{'s' * (missed == 1)}: no index selects"
+        yield Problem(directive, f"{what} them", f"write --array={low}-{high + missed}", certain=False)
 
 
 def _branches_left(script: BatchScript, index: _Index, array: ArrayRange) -> Iterator[Problem]:
@@ -243,7 +264,7 @@ _OUTPUTS = (
 _OUTPUT_FOLDERS = ("ckpt-dir", "checkpoint-dir", "save-dir", "default-root-dir")
 _FOLDERS_OF_RUNS = (
     "output-dir", "out-dir", "outdir", "output", "out", "run-dir", "rundir", "work-dir", "workdir", "exp-dir", "expdir",
-    "experiment-dir", "log-dir", "logdir", "results-dir", "result-dir", "results", "save", "save-path", "output-path",
+    "experiment-dir", "results-dir", "result-dir", "results", "save", "save-path", "output-path",
 )  # fmt: skip
 _SAME_FOR_ALL = re.compile(r"\$\{?(SLURM_ARRAY_JOB_ID|SLURM_JOB_NAME|SLURM_SUBMIT_DIR|USER|HOME|PWD|WORK|SCRATCH)\b")
 _FILE = re.compile(r"[^$`]*\.(pt|pth|ckpt|json|jsonl|csv|tsv|txt|log|npy|npz|pkl|h5|hdf5|parquet|safetensors|onnx)\Z")
@@ -253,7 +274,8 @@ _FILE = re.compile(r"[^$`]*\.(pt|pth|ckpt|json|jsonl|csv|tsv|txt|log|npy|npz|pkl
 def shared_array_files(script: BatchScript) -> Iterator[Problem]:
     """All elements of an array write the same file.
 
-    The elements run at the same time. Each overwrites the previous result, so that one of many remains.
+    The elements run at the same time. Each overwrites the previous result, so that one of many remains. If they write
+    their settings to one file, a training may read those of another element.
 
     Fix: `--output "results/$SLURM_ARRAY_TASK_ID.json"`.
     Documented: slurm.schedmd.com/job_array.html.
@@ -282,6 +304,21 @@ def shared_array_files(script: BatchScript) -> Iterator[Problem]:
             if output.literal and not output.literal.startswith("/dev/"):
                 what = f"all elements of the array overwrite {output.literal}"
                 yield Problem(output, what, remedy, (directive.line,))
+    yield from _shared_settings(script, directive)
+
+
+def _shared_settings(script: BatchScript, directive: DirectiveOption) -> Iterator[Problem]:
+    """Find a file with the settings of one element, which the others overwrite before the training reads it."""
+    for step in script.batch_commands:
+        output, content = step.syntax.output, [*step.texts, step.stdin.text if step.stdin is not None else ""]
+        if output is None or not any(_INDEX in text for text in content):
+            continue
+        path = script.resolve(output.raw.strip("\"'"))
+        readers = [launch for launch in script.training if any(path in text for text in launch.program.texts)]
+        own = "$" in _SAME_FOR_ALL.sub("", path) or (readers and _moves_to_own_folder(script, readers[0]))
+        if readers and not own and "/" in path.strip("./"):
+            what = f"all elements of the array write their settings to {path}: line {readers[0].line} reads any of them"
+            yield Problem(output, what, "write $SLURM_ARRAY_TASK_ID in the name", (directive.line, readers[0].line))
 
 
 def _trains_with_hugging_face(launch: LaunchLine) -> bool:
@@ -307,10 +344,7 @@ def _hides_element(launch: LaunchLine) -> bool:
         return False
     differs = [index for index, text in enumerate(texts) if "$" in _SAME_FOR_ALL.sub("", text)]
     named = [texts[index].partition("=")[0] if "=" in texts[index] else texts[max(index - 1, 0)] for index in differs]
-    options = [
-        name if name.startswith("-") or "=" in texts[index] else "$" for name, index in zip(named, differs, strict=True)
-    ]
-    return bool(options) and all(map(_SETTINGS.match, options))
+    return bool(named) and all(map(_SETTINGS.match, named))
 
 
 def _moves_to_own_folder(script: BatchScript, launch: LaunchLine) -> bool:

@@ -37,7 +37,9 @@ def endless_command(script: BatchScript) -> Iterator[Problem]:
             continue
         what = f"{launch.program.name} runs until the job ends: line {last.line} never starts"
         remedy = "end the line in &" + (", and write srun --overlap" if launch.multiplier else "")
-        yield Problem(launch.stages[0], what, remedy, (last.line,))
+        function = step.around("function")
+        calls = [each.line for each in script.batch_commands if function is not None and each.name == function.name]
+        yield Problem(launch.stages[0], what, remedy, (last.line, *calls))
 
 
 def _is_on_the_way(step: TracedCommand, last: LaunchLine) -> bool:

@@ -22,7 +22,7 @@ _ENGINES = frozenset({"docker", "enroot", "podman", "podman-hpc"})
 class Container(NamedTuple):
     """A container on a launch line: its stage, its options, and the binds as SOURCE:DESTINATION.
 
-    `is_isolated`: it sees no folder of the host but those of its binds.
+    `is_isolated`: it sees no folder of the host but those of its binds. `image`: the index of the image of apptainer.
     """
 
     stage: LaunchStage
@@ -30,6 +30,7 @@ class Container(NamedTuple):
     binds: tuple[str, ...]
     is_pyxis: bool
     is_isolated: bool
+    image: int = 0
 
     def has(self, *names: str) -> bool:
         """Tell whether the container has one of these options."""
@@ -47,11 +48,11 @@ def container_of(launch: LaunchLine) -> Container | None:
     for stage in launch.stages:
         texts = stage.texts
         if stage.name in _RUNTIMES and {"exec", "run"} & set(texts[1:6]):
-            start = texts.index(_verb(texts)) + 1
-            options, end = _leading_options(texts, start)
+            start = next(index for index, text in enumerate(texts) if text in {"exec", "run"}) + 1
+            options, image = _leading_options(texts, start)
             isolated = any(option in {"-c", "--contain", "-C", "--containall"} for option in options)
-            binds = tuple(_values(texts[start:end], ("-B", "--bind")))
-            return Container(stage, options, binds, is_pyxis=False, is_isolated=isolated)
+            binds = tuple(_values(texts[start:image], ("-B", "--bind")))
+            return Container(stage, options, binds, is_pyxis=False, is_isolated=isolated, image=image)
         if stage.name in _ENGINES and {"run", "start"} & set(texts[1:3]):
             options = tuple(text for text in texts if text.startswith("-"))
             binds = tuple(_values(texts, ("-m", "--mount", "-v", "--volume")))
@@ -61,10 +62,6 @@ def container_of(launch: LaunchLine) -> Container | None:
             binds = tuple(_values(texts, ("--container-mounts",)))
             return Container(stage, options, binds, is_pyxis=True, is_isolated=True)
     return None
-
-
-def _verb(texts: list[str]) -> str:
-    return next(text for text in texts if text in {"exec", "run"})
 
 
 def _leading_options(texts: list[str], start: int) -> tuple[tuple[str, ...], int]:
@@ -117,11 +114,9 @@ def _outside_program(
     if stage is not None:
         return stage, stage.name
     # The program of an image, `apptainer exec IMAGE scontrol`, has no stage of its own.
-    texts = container.stage.texts
-    if container.stage.name in _RUNTIMES:
-        _, image = _leading_options(texts, texts.index(_verb(texts)) + 1)
-        if texts[image + 1 : image + 2] and texts[image + 1] in _OUTSIDE:
-            return container.stage, texts[image + 1]
+    program = container.stage.texts[container.image + 1 : container.image + 2] if container.image else []
+    if _OUTSIDE.intersection(program):
+        return container.stage, program[0]
     for step in script.commands_of(launch):
         if step.name in _OUTSIDE:
             return step, step.name
@@ -208,14 +203,13 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
         if container is None or container.stage.name not in _RUNTIMES or not container.stage.words[-1].text:
             continue
         # An unknown variable may hold options, or an image of the site. An image with ROCm needs nothing of the host.
-        texts = container.stage.texts
-        _, image = _leading_options(texts, texts.index(_verb(texts)) + 1)
+        texts, image = container.stage.texts, container.image
         unsure = re.compile(r"\$[^/]*\Z|.*rocm", re.IGNORECASE)
         opaque = any(map(unsure.match, (*container.options, *texts[image : image + 1])))
         known = launch.program.kind in {"python", "program"} and launch.program is not container.stage
         if known and not opaque and not container.has("--nv", "--nvccli", "--rocm", "--nv-ccli"):
             what = f"{container.stage.name} without --nv: the container has no GPU"
-            verb = container.stage.words[texts.index(_verb(texts))]
+            verb = next(word for word in container.stage.words if word.text in {"exec", "run"})
             edits = (Edit(verb.line, verb.column, verb.text, f"{verb.text} --nv"),)
             remedy = f"write {container.stage.name} exec --nv ..."
             yield Problem(container.stage, what, remedy, (launch.line,), edits=edits)

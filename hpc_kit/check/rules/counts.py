@@ -247,16 +247,20 @@ def folded_counts(script: BatchScript) -> Iterator[Problem]:
 
     With several nodes, Slurm folds the counts of all nodes into one text: SLURM_TASKS_PER_NODE is `4(x2)`, and
     SLURM_JOB_CPUS_PER_NODE is `64(x2)`. With `--gpus-per-node=a100:4`, SLURM_GPUS_PER_NODE is `a100:4`. Arithmetic with
-    such a text is a syntax error, and no program reads it as a number.
+    such a text is a syntax error, and no program reads it as a number. In arithmetic, a leading zero begins an octal
+    number: `$((ID + 1))` fails for the 08 of `printf %02d` or `date +%m`.
 
-    Fix: SLURM_NTASKS for all tasks; SLURM_NTASKS_PER_NODE, SLURM_CPUS_ON_NODE and SLURM_GPUS_ON_NODE for one node.
-    Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES; awslabs/awsome-distributed-ai issue 71.
+    Fix: SLURM_NTASKS for all tasks; SLURM_NTASKS_PER_NODE, SLURM_CPUS_ON_NODE and SLURM_GPUS_ON_NODE for one node. For
+    leading zeros, `$((10#$ID + 1))`.
+    Documented: sbatch(1), OUTPUT ENVIRONMENT VARIABLES; bash(1), ARITHMETIC EVALUATION; awslabs/awsome-distributed-ai
+    issue 71.
     """
     parts = [part for step in script.commands for part in step.syntax.parts if part.kind == "arithmetic"]
     for part in parts:
         name = _no_number(script, part.text)
         if name is not None:
             yield _folded(script, part.origin, name)
+    yield from _padded_numbers(script)
     given: list[tuple[ExpandedText | None, Place]] = [
         (agent.option("nproc-per-node", "num-processes"), agent) for agent in script.agents
     ]
@@ -268,6 +272,28 @@ def folded_counts(script: BatchScript) -> Iterator[Problem]:
         name = "SLURM_GPUS_PER_NODE" if typed else _no_number(script, text.text)
         if name is not None:
             yield _folded(script, place, name)
+
+
+_PADDED = re.compile(
+    r"[\"']?\$\(\s*(printf\s+[\"']?%0\d+[di][\"']?\s[^)]*|date\s+\+[\"']?%[dHjmMS][\"']?)\)[\"']?|[\"']?\{0\d+\.\.\d+\}"
+    r"|\$\(\s*seq\s+-w\s[^)]*\)"
+)
+
+
+def _padded_numbers(script: BatchScript) -> Iterator[Problem]:
+    """Find arithmetic with a number that has leading zeros."""
+    padded = {each.name: each.value.line for each in script.written_assignments if _PADDED.fullmatch(each.value.raw)}
+    for compound in (compound for step in script.commands for compound in step.compounds if compound.kind == "for"):
+        if any(map(_PADDED.fullmatch, compound.words)):
+            padded[compound.name] = compound.line
+    several = {each.name for each in script.written_assignments if not _PADDED.fullmatch(each.value.raw)}
+    for part in (part for step in script.commands for part in step.syntax.parts if padded.keys() - several):
+        text = part.text if part.kind == "arithmetic" else part.detail if part.detail.startswith("[") else ""
+        names = re.findall(r"(?<!10#)(?<!10#\$)(?<!10#\$\{)\b[A-Za-z_]\w*", text)
+        name = next((name for name in names if name in padded.keys() - several), None)
+        if name is not None:
+            what = f"{name} has leading zeros: for the shell, 010 is 8, and 08 is an error"
+            yield Problem(part.origin, what, f"write 10#${name} in arithmetic", (padded[name],))
 
 
 def _no_number(script: BatchScript, text: str) -> str | None:
@@ -402,9 +428,10 @@ def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
     """The degrees of parallelism do not fit the number of ranks.
 
     tensor x pipeline x context parallel degree must divide the number of ranks; the rest is data parallel. Otherwise
-    the program ends at its start ("world size is not divisible by ..."). Tensor parallelism over several nodes works,
-    but sends every layer over the network (a warning). Options other than Megatron-LM's --*-model-parallel-size give a
-    warning, too: some programs, such as vLLM, start workers of their own.
+    the program ends at its start ("world size is not divisible by ..."), as does Megatron-LM with a global batch that
+    is no multiple of micro batch x data parallel degree. Tensor parallelism over several nodes works, but sends every
+    layer over the network (a warning). Options other than Megatron-LM's --*-model-parallel-size give a warning, too:
+    some programs, such as vLLM, start workers of their own.
 
     Fix: change the degrees or the size of the job. Keep the tensor parallel degree within a node.
     Documented: Megatron-LM, "Parallelism Strategies Guide".
@@ -426,8 +453,8 @@ def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
         if agent is None and (world == 1 or per_node < (size.gpus_per_node or 2)):
             continue
         place = next(iter(texts.values()))
-        lines = (script.line_of("nodes"), script.line_of("ntasks-per-node"), launch.line)
-        lines += tuple(text.line for text in texts.values())
+        degrees = [text.line for text in texts.values()]
+        lines = (script.line_of("nodes"), script.line_of("ntasks-per-node"), launch.line, *degrees)
         if product == 0 or world % product:
             shown = " x ".join(f"{axis} {count}" for axis, count in known.items())
             what = f"{shown} = {product} does not divide the {world} ranks"
@@ -436,10 +463,24 @@ def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
         elif data is not None and not data.has_default and data.number and data.number * product != world:
             what = f"data {data.number} x {product} = {data.number * product}, but there are {world} ranks"
             yield Problem(data, what, f"write {world // product} for the data parallel degree", lines, certain=False)
+        elif (batches := _uneven_batches(launch, world // product)) is not None:
+            micro, batch = batches
+            what = f"micro batch {micro.text} x data {world // product} does not divide the global batch {batch.text}"
+            remedy = "make the global batch a multiple of both"
+            yield Problem(batch, what, remedy, (micro.line, *lines))
         elif known.get("tensor", 0) > per_node:
             what = f"tensor parallel degree {known['tensor']} spans nodes of {per_node} ranks"
             yield Problem(texts["tensor"], what, f"use at most {per_node}, and pipeline stages", lines, certain=False)
     yield from _degrees_of_workers(script)
+
+
+def _uneven_batches(launch: LaunchLine, data: int) -> tuple[ExpandedText, ExpandedText] | None:
+    """Return Megatron's micro batch and global batch if the ranks cannot share the global batch evenly."""
+    micro, batch = launch.argument("micro-batch-size"), launch.argument("global-batch-size")
+    if micro is None or batch is None or micro.has_default or batch.has_default:
+        return None
+    step = (micro.number or 0) * data
+    return (micro, batch) if step and batch.number and batch.number % step else None
 
 
 def _degrees_of_workers(script: BatchScript) -> Iterator[Problem]:
@@ -627,7 +668,8 @@ def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
     yield from _more_threads_than_cpus(script, option, cpus)
     for launch in script.training:
         workers, agent = launch.argument("num-workers", "workers", "dataloader-num-workers"), launch.agent
-        if workers is not None and (workers.number or 0) > cpus and not workers.has_default:
+        of_ray = any(each.program.name == "ray" for each in script.launch_lines)
+        if workers is not None and (workers.number or 0) > cpus and not workers.has_default and not of_ray:
             what = f"{workers.number} data loader workers, but --cpus-per-task={cpus}"
             yield Problem(workers, what, f"use at most {cpus}, or request more CPUs", (option.line, launch.line))
         count = count_processes(agent) if agent is not None and agent.kind == "torchrun" else None

@@ -22,8 +22,8 @@ from hpc_kit.slurm.option_values import SIGNALS, SignalSpec, parse_signal
 _KEEP = 'keep the status: srun ... || status=$?, and exit "$status" as the last line'
 _SHORT = frozenset({
     "", ":", "cat", "cd", "conda", "cp", "curl", "date", "deactivate", "declare", "df", "disown", "echo", "export",
-    "free", "hostname", "ls", "mail", "mailx", "mkdir", "ml", "module", "mv", "nvidia-smi", "popd", "printf",
-    "pushd", "pwd", "rm", "set", "shopt", "squeue", "touch", "true", "ulimit", "unset",
+    "du", "free", "hostname", "ls", "mail", "mailx", "mkdir", "ml", "module", "mv", "nvidia-smi", "popd", "printf",
+    "pushd", "pwd", "rm", "sacct", "seff", "set", "shopt", "squeue", "touch", "true", "ulimit", "unset", "wc",
 })  # fmt: skip
 _PRINTS = frozenset({"true", ":", "echo", "printf"})
 """Commands that always succeed."""
@@ -32,13 +32,14 @@ _PRINTS = frozenset({"true", ":", "echo", "printf"})
 class ExitStatusFlow(NamedTuple):
     """The way of the exit status of the last training through the batch script.
 
-    `followers` are the commands after it. `piped_at` is its position before a `|` without pipefail, `shielded_at` its
-    position before a `&&` or `||`, or behind a `!`. `background`: its statement ends in `&`. `is_certain`: it is in no
-    loop. `errexit`: the shell ends if it fails.
+    `followers` are the commands after it, and `calls` those of the functions around it. `piped_at` is its position
+    before a `|` without pipefail, `shielded_at` its position before a `&&` or `||`, or behind a `!`. `background`: its
+    statement ends in `&`. `is_certain`: it is in no loop. `errexit`: the shell ends if it fails.
     """
 
     launch: LaunchLine
     followers: tuple[TracedCommand, ...]
+    calls: tuple[TracedCommand, ...]
     piped_at: BlockPosition | None
     shielded_at: BlockPosition | None
     background: bool
@@ -47,7 +48,7 @@ class ExitStatusFlow(NamedTuple):
 
     def finding(self, what: str, remedy: str, *evidence: int, doubtful: bool = False) -> Problem:
         """Return a finding at the launch line."""
-        lines = (self.launch.line, *evidence)
+        lines = (self.launch.line, *(call.line for call in self.calls), *evidence)
         return Problem(self.launch.stages[0], what, remedy, lines, certain=self.is_certain and not doubtful)
 
 
@@ -71,6 +72,7 @@ def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
     return ExitStatusFlow(
         training[-1],
         tuple(followers),
+        tuple(calls[1:]),
         piped_at=next(piped, None),
         shielded_at=next(shielded, None),
         background=any(place.statement.background for place in places),
@@ -273,13 +275,15 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
 
     `wait` without a process id always returns 0, so that a failed training is a COMPLETED job. Without any `wait`, a
     launch line that ends in `&` returns immediately, and the job ends with the batch script. The same happens to all
-    but the last of several trainings if only the last one runs in the foreground.
+    but the last of several trainings if only the last one runs in the foreground, and to a copy in `&` at the end.
 
     Fix: `srun ... & pid=$!`, then `wait "$pid"`. For several, use one `wait` each and keep the worst status.
     Documented: bash(1), wait.
     """
     flow = trace_exit_status(script)
     yield from _detached(script)
+    yield from _unread_waits(script)
+    yield from _unfinished_copies(script)
     if flow is not None and not flow.background:
         yield from _left_behind(script, flow)
     if flow is None or not flow.background:
@@ -301,6 +305,44 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
         is_farm = launch.in_loop and not launch.stage("ssh")
         is_certain = (flow.is_certain or launch.multiplier or launch.stage("ssh")) and not is_farm
         yield Problem(wait, what, remedy, (launch.line,), certain=bool(is_certain))
+
+
+def _unread_waits(script: BatchScript) -> Iterator[Problem]:
+    """Find a `wait` without a process id whose status the script reads: it is always 0."""
+    started = [launch for launch in script.launch_lines if launch.command.in_background]
+    for step in script.batch_commands if started else ():
+        if step.name != "wait" or len(step.words) > 1:
+            continue
+        place = step.position
+        following = script.commands_after(step)[:1]
+        reads = any(part.text == "?" for each in following for part in each.syntax.parts)
+        if reads or step.in_condition("if", "while", "until") or _uses_failure(place):
+            what = "wait without a process id always returns 0: the script never sees a failure"
+            remedy = 'write pids+=("$!") after the &, and wait "$pid" || status=$? for each'
+            yield Problem(step, what, remedy, (started[0].line,))
+            return
+
+
+def _uses_failure(place: BlockPosition) -> bool:
+    """Tell whether a command behind the next `||` or `&&` does more than print or succeed."""
+    behind = place.chain.pipelines[place.chain_index + 1 :]
+    return any(program_of(each) not in _PRINTS for pipeline in behind for each in pipeline.commands)
+
+
+_COPIES = frozenset({"aws", "cp", "gsutil", "gzip", "mv", "pigz", "rclone", "rsync", "scp", "tar", "zip"})
+
+
+def _unfinished_copies(script: BatchScript) -> Iterator[Problem]:
+    """Find a copy in the background that nothing waits for before the end of the job."""
+    if any(re.search(r"\bwait\b", step.trap_code) for step in script.batch_commands):
+        return
+    for step in script.batch_commands:
+        if step.name not in _COPIES or not step.in_background or step.around(*LOOPS):
+            continue
+        after = [each for each in script.commands_after(step) if not each.around("function")]
+        if not any(map(_waits, after)) and all(_is_short(each) or each.name == "exit" for each in after):
+            what = f"nothing waits for this {step.name}: the job ends, and Slurm ends the copy"
+            yield Problem(step, what, "remove the &, or write wait as the last line")
 
 
 def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterator[Problem]:
@@ -439,12 +481,14 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     """A pipe loses the exit status of the training.
 
     A pipeline returns the status of its last command: `srun ... | tee log` returns 0 even if srun failed, and the job
-    is COMPLETED. `set -e` does not end the script either, and the next program starts without the result (a warning).
+    is COMPLETED, and `rc=$?` below it is 0. `set -e` does not end the script either, and the next program starts
+    without the result (a warning).
 
     Fix: `set -eo pipefail` at the top; or `exit "${PIPESTATUS[0]}"`; or let srun write the file, with --output.
     Documented: bash(1), Pipelines.
     """
     yield from _goes_on_after_pipe(script)
+    yield from _status_of_pipe(script)
     flow = trace_exit_status(script)
     if flow is None or flow.piped_at is None or flow.background:
         return
@@ -455,6 +499,21 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     what = f"the pipe returns the status of {name}: a failed training is COMPLETED"
     remedy = "write set -eo pipefail at the top; or use srun --output=FILE instead of the pipe"
     yield flow.finding(what, remedy, behind.line)
+
+
+def _status_of_pipe(script: BatchScript) -> Iterator[Problem]:
+    """Find a training before the last one whose `$?` is the status of a pipe."""
+    for launch in script.training[:-1]:
+        step, place = launch.command, launch.command.position
+        behind = place.pipeline.commands[place.pipeline_index + 1 :]
+        if not behind or step.pipefail or step.in_task or len(place.chain.pipelines) > 1:
+            continue
+        later = [each for each in script.commands_after(step) if each.position.pipeline is not place.pipeline]
+        if any(part.text == "?" and part.kind == "variable" for each in later[:1] for part in each.syntax.parts):
+            name = program_of(behind[-1]) or "its last command"
+            what = f"$? in line {later[0].line} is the status of {name}, and not of the training before the pipe"
+            remedy = 'write set -o pipefail at the top, or read "${PIPESTATUS[0]}"'
+            yield Problem(launch.stages[0], what, remedy, (step.line, behind[-1].line, later[0].line))
 
 
 def _goes_on_after_pipe(script: BatchScript) -> Iterator[Problem]:

@@ -609,7 +609,8 @@ def beyond_the_cluster(script: BatchScript) -> Iterator[Problem]:
     sbatch refuses it ("Requested node configuration is not available", "Invalid job array specification"), or the job
     waits for ever. The sizes are those of the cluster file, of its [partition.NAME] or else of [node]: `hpc-kit check
     --cluster NAME FILE`. A partition, account or QOS that the file does not list is a warning. Without a file, the rule
-    only compares an array with Slurm's default MaxArraySize, 1001, which most sites raise or keep (a warning).
+    only compares an array with Slurm's default MaxArraySize, 1001, which most sites raise or keep (a warning), and
+    ignores one whose indexes are all larger.
 
     Fix: fewer tasks, CPUs, GPUs, memory or time, or another partition. For a long array, let each element do several
     pieces of work.
@@ -662,6 +663,9 @@ def _large_array(script: BatchScript, cluster: Cluster | None) -> Iterator[Probl
     array, known = script.directive("array"), cluster.max_array_size if cluster is not None else None
     indexes = re.findall(r"\d{1,9}", re.sub(r"[:%]\d+", "", array.value)) if array is not None else []
     most = max(map(int, indexes), default=0)
+    # Indexes such as years are chosen where the limit is larger.
+    if known is None and min(map(int, indexes), default=0) >= _MAX_ARRAY_SIZE:
+        return
     if array is not None and most >= (known or _MAX_ARRAY_SIZE):
         what = f"index {most}, but {'' if known else 'by default, '}MaxArraySize is {known or _MAX_ARRAY_SIZE}"
         remedy = f"keep every index below {known or _MAX_ARRAY_SIZE}: let each element do several pieces of work"

@@ -92,9 +92,9 @@ def _idle_nodes(script: BatchScript) -> Iterator[Problem]:
 
 def _idle_components(script: BatchScript) -> Iterator[Problem]:
     """Find a launch line that uses only the first component of a heterogeneous job, because --het-group is missing."""
-    training = script.training
+    training = [launch for launch in script.training if launch.stage("srun")]
     started = {index for launch in training for index in script.components_of(launch)}
-    known = all(launch.stage("srun") and not launch.stages[0].may_hide_options for launch in training)
+    known = not any(launch.stages[0].may_hide_options or launch.stages[0].kind != "srun" for launch in training)
     everywhere = [launch for launch in training if "het-group" not in launch.stages[0].options]
     count = len(script.components)
     idle = [index for index in range(count) if index not in started]
@@ -357,7 +357,7 @@ def broken_lines(script: BatchScript) -> Iterator[Problem]:
 
     A line continues only if the backslash is its very last character. If the backslash is missing, or a space follows
     it, the options below become a command of their own, and the launch line runs without them. A comment between two
-    parts of a line ends it, too.
+    parts of a line ends it, too. In `bash -c '...'`, an apostrophe in a comment ends the code.
 
     Fix: put `\` at the end of each line but the last, and no comment in between.
     Documented: bash(1), QUOTING.
@@ -374,6 +374,7 @@ def broken_lines(script: BatchScript) -> Iterator[Problem]:
                 rest = script.lines[word.line - 1][word.column - 1 :]
                 edits = (Edit(word.line, word.column, rest, "\\"),)
                 yield Problem(word, what, "remove the space", (word.line, word.line + 1), edits=edits)
+    yield from _quote_in_comment(script)
     for number, line in enumerate(script.lines[1:], start=2):
         above = script.lines[number - 2]
         going_on = above.endswith("\\") and number - 1 not in script.comments
@@ -382,6 +383,19 @@ def broken_lines(script: BatchScript) -> Iterator[Problem]:
             yield Problem(
                 Origin(number), what, "remove the comment, or move it above the command", (number - 1, number + 1)
             )
+
+
+def _quote_in_comment(script: BatchScript) -> Iterator[Problem]:
+    """Find an apostrophe that ends the code of `bash -c '...'`, in a script that cannot be read to its end."""
+    begin = 0
+    for number, line in enumerate(script.lines if script.unread_from is not None else (), start=1):
+        begin = number if re.search(r"-\w*c\s+'\s*\Z", line) else begin
+        apostrophe = re.match(r"\s*#[^']*\w(')\w", line) if begin else None
+        if apostrophe is not None:
+            place, what = Origin(number, apostrophe.start(1) + 1), f"this ' ends the code that begins in line {begin}"
+            yield Problem(place, what, "remove it: a comment in quoted code is code, too", (begin, script.unread_from))
+            return
+        begin = 0 if re.match(r"\s*'", line) else begin
 
 
 def _is_comment(script: BatchScript, number: int) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from hpc_kit.check.bash_syntax import Assignment, Origin, program_of
+from hpc_kit.check.bash_syntax import Assignment, Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
 from hpc_kit.check.edits import Edit, delete_line
@@ -281,7 +281,7 @@ def unexported_variables(script: BatchScript) -> Iterator[Problem]:
     agents = all(launch.agent for launch in started)
     for name in dict.fromkeys(each.name for each in script.assignments if not each.in_task):
         mention = rf"\$\{{?{name}\b"
-        in_tasks = f"{name}" in quoted and re.search(mention, quoted) is not None
+        in_tasks = name in quoted and re.search(mention, quoted) is not None
         if not in_tasks and not _READ_BY_PROGRAMS.match(name):
             continue
         assignments = script.assignments_of(name)
@@ -379,7 +379,8 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
     """The script cuts the name of the first host out of the node list.
 
     Slurm folds the list: `gpu[01-04,07]`. The text before the first comma is `gpu[01-04`, which is no host name. A cut
-    by columns (a warning) works for one site and one number of nodes. The whole list is no host name, either.
+    by columns (a warning) works for one site and one number of nodes. The whole list is no host name, either, nor is
+    the first element of `("$names")`, which contains all names.
 
     Fix: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
     Documented: sbatch(1), SLURM_JOB_NODELIST; scontrol(1), "show hostnames".
@@ -418,8 +419,13 @@ def _cut_elsewhere(script: BatchScript) -> Iterator[Problem]:
         read = step.name in {"read", "readarray", "mapfile"} and (commas or re.search(r"-d\s*['\"]?,", text))
         if read and re.search(rf"<<<\s*\"?{_LIST}", text) and not _written_out(script, text):
             yield Problem(step, _NO_HOST, f"write MASTER_ADDR={_FIRST}", (line,))
+    lists = {each.name for each in script.written_assignments if "show hostnames" in each.value.raw}
     for each in script.written_assignments:
         parts = each.value.elements or ()
+        one = parts[0].parts[0] if len(parts) == 1 and len(parts[0].parts) == 1 and parts[0].parts[0].quoted else None
+        if one is not None and ((one.kind == "variable" and one.text in lists) or "show hostnames" in one.raw):
+            what = f"the quotes make one element of all names: ${{{each.name}[0]}} is no host name"
+            yield Problem(parts[0], what, f"write {each.name}=({parts[0].raw.strip(chr(34))})", (line,))
         cut = next((word for word in parts if re.match(r"[\"']?\$\{SLURM_(JOB_)?NODELIST//,", word.raw)), None)
         if cut is not None and not _written_out(script, cut.raw):
             remedy = 'write mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
@@ -521,7 +527,8 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
     Device numbers count the visible GPUs from 0. With --gpus-per-task=1, each task sees one GPU, number 0:
     `cuda:$SLURM_LOCALID` is an "invalid device ordinal" in all tasks but the first. CUDA_VISIBLE_DEVICES=$SLURM_LOCALID
     has the same effect. If the tasks see all GPUs of the node, `--device cuda:0` puts all of them on the same one.
-    LOCAL_RANK=$SLURM_LOCALID with one visible GPU is a warning: the program may reduce it.
+    LOCAL_RANK=$SLURM_LOCALID with one visible GPU is a warning: the program may reduce it. With --distribution=cyclic,
+    consecutive ranks run on different nodes, and SLURM_PROCID % 4 is no local rank.
 
     Fix: `cuda:0` with --gpus-per-task=1; the local rank with --gpus-per-node.
     Documented: slurm.schedmd.com/gres.html; pytorch.org/docs/stable/generated/torch.cuda.set_device.html.
@@ -544,6 +551,9 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
         elif text is not None and "SLURM_LOCALID" in text.text and bound and several:
             what = "each task sees one GPU, which has the number 0"
             yield Problem(text, what, "write cuda:0, or use --gpus-per-node", lines)
+        elif local is not None and several and size.has_several_nodes and _is_interleaved(options, local):
+            what = f"--distribution={options['distribution']} deals the ranks out over the nodes: ranks share a GPU"
+            yield Problem(local, what, "write $SLURM_LOCALID", (script.line_of("distribution"), launch.line))
         elif local is not None and bound and several and local.variable == "SLURM_LOCALID":
             what = "LOCAL_RANK is the number of a GPU for most programs, but each task sees one GPU, number 0"
             remedy = "let each task see all GPUs (--gpus-per-node), or let the program reduce the local rank"
@@ -565,6 +575,12 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
             what = f"all {size.tasks_per_node} tasks of a node use GPU {numbers[0]}"
             lines = (script.line_of("ntasks-per-node"), launch.line)
             yield Problem(text, what, "use the local rank, SLURM_LOCALID", lines)
+
+
+def _is_interleaved(options: Mapping[str, str], local: ExpandedText) -> bool:
+    """Tell whether a local rank is a remainder of the rank, but consecutive ranks run on different nodes."""
+    cyclic = options.get("distribution", "").startswith("cyclic")
+    return cyclic and re.search(r"SLURM_PROCID\}?\s*%", local.text) is not None
 
 
 def _shows_one_device(each: TracedAssignment) -> bool:
@@ -731,15 +747,7 @@ def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
 
 def is_for_one_rank(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether a condition on the rank precedes the command, so that only one task runs it."""
-    conditions: set[int] = set()
-    for place in step.position.outward():
-        if place.compound is not None and place.kind in {"if", "case"}:
-            bodies = [block for role, block in place.compound.bodies if role != "condition" and block]
-            conditions |= {*range(place.compound.line, min((block[0].line for block in bodies), default=step.line) + 1)}
-        before = [command for pipeline in place.chain.pipelines[: place.chain_index] for command in pipeline.commands]
-        # `python train.py && sbatch next.sh` tests no rank.
-        conditions |= {each.line for each in before if program_of(each) in {None, "[", "test", "grep"}}
-    return any(_RANK.search(script.lines[number - 1]) for number in conditions)
+    return any(map(_RANK.search, script.condition_lines(step)))
 
 
 def _several(launch: LaunchLine) -> bool:

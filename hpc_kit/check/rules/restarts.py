@@ -203,7 +203,7 @@ def _copies_from(script: BatchScript, folder: str) -> bool:
 _REMOVES = re.compile(r"\brm\s+(?:-\w+\s+)*-\w*[rR]\w*\s+(?:-\w+\s+)*[\"']?([^\s;&|\"']+)")
 _SAVES = re.compile(
     r"ckpt|checkpoint|save|resume|load|output|out|model|weights|run|results?|exp\w*[-_.]?(dir|path|folder|root)"
-    r"|(work|log|root|train)[-_]?(dir|path|folder)",
+    r"|(work|root)[-_]?(dir|path|folder)",
     re.IGNORECASE,
 )
 _LOADS = re.compile(r"resume|load|restore", re.IGNORECASE)
@@ -258,7 +258,7 @@ def _finds_checkpoints(step: TracedCommand) -> bool:
 def _tests_path(step: TracedCommand) -> bool:
     """Tell whether the only condition of a command is that a file exists: `[ -d DIR ] && rm -r DIR`."""
     first = step.position.chain.pipelines[0].commands[0]
-    words = [word.raw for word in getattr(first, "words", ())]
+    words = [word.raw for word in first.words] if isinstance(first, SimpleCommand) else []
     return step.position.chain_index == 1 and words[:2] in (["[", "-d"], ["[", "-e"], ["test", "-d"])
 
 

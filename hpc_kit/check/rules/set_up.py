@@ -50,8 +50,7 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
     for step in filter(sets_up, script.batch_commands):
         if (launch := _outside(script, step, training)) is not None:
             what = f"the parentheses end the effect of {step.name} {step.texts[1]}: line {launch.line} does not get it"
-            shell = step.around("subshell")
-            lines = (launch.line, shell.line if shell is not None else None)
+            lines = (launch.line, *(each.line for each in step.compounds if each.kind == "subshell"))
             yield Problem(step, what, "remove the parentheses, or put the training inside", lines)
             break
         if len(step.position.pipeline.commands) > 1 and training:
@@ -401,6 +400,9 @@ def unexpanded_document(script: BatchScript) -> Iterator[Problem]:
             continue
         text = "".join(part.text for part in step.syntax.document or ())
         names = re.findall(r"(?<![\\$])\$(\w+)", text)
+        # `${KEY}` may be an interpolation of the program itself, unless the variable is a folder.
+        paths = {each.name for each in script.assignments if re.match(r"[/~$]", each.value.text)}
+        names += [name for name in re.findall(r"\$\{(\w+)\}", text) if name in paths and f"{name}:" not in text]
         name = next((name for name in names if name in script.assigned or name.startswith("SLURM_")), None)
         if name is not None:
             what = f"${name} stays as it is in {output.raw}: the here-document is quoted"

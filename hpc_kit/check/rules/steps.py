@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import PurePath
 from typing import NamedTuple
 
 from hpc_kit.check.batch_script import BatchScript
@@ -180,7 +181,7 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
     """Srun starts a program several times that one process does.
 
     With N tasks, srun starts N servers, which compete for a port and for GPUs, or N `pip install`, `wget` or `tar`,
-    which write the same files at the same time.
+    which write the same files at the same time. So does `[ -f vocab.txt ] || srun python make_vocab.py vocab.txt`.
 
     Fix: start it without srun, or with `srun --ntasks=1`, or once per node: `--ntasks-per-node=1`.
     Documented: srun(1), DESCRIPTION.
@@ -198,9 +199,26 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
             what = f"srun starts {words[0]} {count} times: one process serves all"
         elif (tuple(words[:2]) in _CHANGES_FILES or words[0] in _FILLS_FOLDERS) and (size.tasks_per_node or 1) > 1:
             what = f"srun runs {' '.join(words[:2])} {count} times in parallel, and all write the same files"
+        elif (path := _prepared_file(script, launch)) is not None:
+            what = f"srun runs this {count} times in parallel, and all write {path}"
         else:
             continue
         yield Problem(program, what, "write srun --ntasks=1 ..., or no srun", (launch.line,))
+
+
+_PREPARES = re.compile(r"(?i)(build|create|convert|download|fetch|index|make|pack|prep|tokeni[sz]|vocab)")
+
+
+def _prepared_file(script: BatchScript, launch: LaunchLine) -> str | None:
+    """Return the file that a program prepares if it is missing: `[ -f FILE ] || srun python prepare.py --out FILE`."""
+    file = launch.program.option("file", "module")
+    by_rank = any(re.search(r"(?i)rank|shard|world|PROCID|mpi", text) for text in launch.program.texts)
+    if file is None or by_rank or not _PREPARES.search(PurePath(file.text).name):
+        return None
+    tests = "\n".join(script.condition_lines(launch.command))
+    words = [word.raw.strip("\"'") for word in launch.inner_command.syntax.words]
+    tested = (word for word in words if re.search(rf"-[defs]\s+[\"']?{re.escape(word)}(?![\w/])", tests))
+    return next((word for word in tested if not word.startswith("-")), None)
 
 
 _MONITORS = frozenset({"dstat", "htop", "iostat", "nvtop", "top", "vmstat", "watch"})
