@@ -99,7 +99,7 @@ Import these names from `hpc_kit`. Importing the package is cheap: each name is 
 | submit functions | `hpc_kit.Executor` |
 | make the process group in a program | `hpc_kit.distributed`, which yields a `Group` |
 | learn the rank of a process | `hpc_kit.resolve`, which returns a `World` |
-| save a training, stop it and [continue](checkpoints.md) | `hpc_kit.Checkpointer` |
+| save training, stop it and [resume](checkpoints.md) | `hpc_kit.Checkpointer` |
 | save and load a checkpoint in one file | `hpc_kit.save_checkpoint`, `hpc_kit.load_checkpoint` |
 | expand a node list | `hpc_kit.slurm.nodelist` |
 

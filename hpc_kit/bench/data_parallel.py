@@ -56,7 +56,7 @@ class DataParallelOptions(NamedTuple):
     global_batch: int = 64
     repeats: int = 3
     timeout: float = 600.0
-    """Seconds for one training."""
+    """Time limit of one run, in seconds."""
 
     def check(self) -> None:
         """Check the options before anything is measured.

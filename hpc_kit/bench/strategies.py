@@ -96,7 +96,7 @@ class StrategyOptions(NamedTuple):
     heads: int = 8
     global_batch: int = 64
     timeout: float = 600.0
-    """Seconds for one training."""
+    """Time limit of one run, in seconds."""
 
     def check(self) -> None:
         """Check the options before anything is measured.

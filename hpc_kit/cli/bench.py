@@ -229,7 +229,7 @@ def start_command(cluster: str | None, **values: Any) -> Measurement:
 @options_of_class(
     data_parallel.DataParallelOptions,
     ranks="Processes of DDP, on this node.",
-    timeout="Seconds for one training.",
+    timeout="Time limit of one run, in seconds.",
 )
 @CLUSTER_OPTION
 def dp_command(cluster: str | None, **values: Any) -> Measurement:
@@ -244,7 +244,7 @@ def dp_command(cluster: str | None, **values: Any) -> Measurement:
     return options, partial(data_parallel.measure_data_parallel, options, environ=session.client.environ)
 
 
-@bench_command("strategies", "all ways of splitting a training, and a table of advice", strategies)
+@bench_command("strategies", "all ways to split the training, compared with the usual advice", strategies)
 @options_of_class(
     strategies.StrategyOptions,
     strategies=click.option(
@@ -260,10 +260,10 @@ def dp_command(cluster: str | None, **values: Any) -> Measurement:
     layers="Of the model.",
     width="Of the model.",
     heads="Of the model.",
-    timeout="Seconds for one training.",
+    timeout="Time limit of one run, in seconds.",
 )
 def strategies_command(**values: Any) -> Measurement:
-    """Measure every way of splitting a training with the same model, batch and ranks: speed, memory, communication.
+    """Measure all ways to split the training, with the same model, batch and ranks: speed, memory, communication.
 
     A table of advice follows, next to the measured order.
 

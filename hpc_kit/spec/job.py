@@ -163,7 +163,7 @@ class Launch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
 
 class Watchdog(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The search for a training that makes no progress."""
+    """Detects training that makes no progress."""
 
     action: Annotated[
         Literal["report", "stop", "off"],
@@ -253,7 +253,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     )
     program: Annotated[Program | None, Meta(description="What the program of the command supports")] = None
     launch: Annotated[Launch, Meta(description="How the ranks are started")] = field(default_factory=Launch)
-    watchdog: Annotated[Watchdog, Meta(description="What happens when a training makes no progress")] = field(
+    watchdog: Annotated[Watchdog, Meta(description="Action when training makes no progress")] = field(
         default_factory=Watchdog
     )
     restart: Annotated[

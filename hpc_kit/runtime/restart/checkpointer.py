@@ -44,7 +44,7 @@ _WRITE_TIMEOUT = timedelta(minutes=30)
 
 
 class Checkpointer:
-    """Saves a training at regular steps and when the job is about to end, and restores it in the next attempt.
+    """Saves checkpoints at regular steps and when the job is about to end, and restores them in the next attempt.
 
     ::
 
