@@ -114,7 +114,7 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
         gpu = devices.select_device("nccl", world) if "nccl" in options.backends else None
         collectives.check_sizes(options, names, gpu)
         bench = _CollectivesBench(options, recorder, world, _prepare_backends(options, world_backend, world))
-        pairs = choose_pairs(names) if options.links else []
+        pairs, note = choose_pairs(names) if options.links else ([], "")
         if "nccl" in options.backends:
             recorder.set_version("nccl", ".".join(map(str, torch.cuda.nccl.version())))
         recorder.expect_rows(options.row_count(len(pairs)))
@@ -123,7 +123,7 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
         bench.measure_collectives()
         bench.measure_traffic()
         bench.measure_links(pairs)
-        if pairs and (note := unmeasured_links_note(names, pairs)):
+        if note:
             recorder.add_note(note)
 
 
@@ -318,20 +318,30 @@ class RankPair(NamedTuple):
     """Hosts and ranks: `n1 0-1`, `n1-n2 0-2`."""
 
 
-def choose_pairs(hosts: Sequence[str]) -> list[RankPair]:
-    """Choose the pairs to measure, by the host of each rank."""
-    pairs = list(combinations(range(len(hosts)), 2))
+def choose_pairs(hosts: Sequence[str]) -> tuple[list[RankPair], str]:
+    """Choose the pairs to measure, by the host of each rank.
+
+    Returns also a sentence on nodes and pairs of nodes without a measured link; empty if all are measured.
+    """
+    pairs, note = list(combinations(range(len(hosts)), 2)), ""
     if len(pairs) > MAX_PAIRS:
         inside, across = _pairs_by_hosts(hosts)
         # Links inside nodes get at least a quarter, and what the links between nodes leave.
-        pairs = _spread_evenly(inside, max(MAX_PAIRS // 4, MAX_PAIRS - len(across)))
-        pairs += _spread_evenly(across, MAX_PAIRS - len(pairs))
-    return [
+        some_inside = _spread_evenly(inside, max(MAX_PAIRS // 4, MAX_PAIRS - len(across)))
+        some_across = _spread_evenly(across, MAX_PAIRS - len(some_inside))
+        pairs = some_inside + some_across
+        if len(pairs) < len(inside) + len(across):
+            note = (
+                f"Links were measured inside {len(some_inside)} of {len(inside)} nodes and between"
+                f" {len(some_across)} of {len(across)} pairs of nodes, spread evenly; the others may differ."
+            )
+    chosen = [
         RankPair(one, other, INSIDE_NODE, f"{hosts[one]} {one}-{other}")
         if hosts[one] == hosts[other]
         else RankPair(one, other, ACROSS_NODES, f"{hosts[one]}-{hosts[other]} {one}-{other}")
         for one, other in pairs
     ]
+    return chosen, note
 
 
 def _pairs_by_hosts(hosts: Sequence[str]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -346,21 +356,6 @@ def _pairs_by_hosts(hosts: Sequence[str]) -> tuple[list[tuple[int, int]], list[t
 def _spread_evenly(pairs: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
     number = len(pairs)
     return pairs if number <= most else [pairs[index * number // most] for index in range(most)]
-
-
-def unmeasured_links_note(hosts: Sequence[str], measured: Sequence[RankPair]) -> str:
-    """Return a sentence on nodes and pairs of nodes without a measured link; empty if all were measured."""
-    kinds = dict(zip((INSIDE_NODE, ACROSS_NODES), map(len, _pairs_by_hosts(hosts)), strict=True))
-    seen = {
-        kind: len({tuple(sorted((hosts[each.first], hosts[each.second]))) for each in measured if each.place == kind})
-        for kind in kinds
-    }
-    if seen == kinds:
-        return ""
-    return (
-        f"Links were measured inside {seen[INSIDE_NODE]} of {kinds[INSIDE_NODE]} nodes and between"
-        f" {seen[ACROSS_NODES]} of {kinds[ACROSS_NODES]} pairs of nodes, spread evenly; the others may differ."
-    )
 
 
 def link_labels(backend: str, pair: RankPair) -> dict[str, Value]:

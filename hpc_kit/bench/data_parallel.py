@@ -93,8 +93,8 @@ def measure_data_parallel(options: DataParallelOptions, recorder: Recorder, envi
         summaries, starts = times[variant]
         values = training_runs.summary_values(summaries) | ({"start": starts} if starts else {})
         processes = 1 if variant in {SINGLE_PROCESS, DATAPARALLEL} else options.ranks
-        labels = {"way": variant, "processes": processes}
-        recorder.add_row(labels, **{name: value for name, value in values.items() if name in COLUMNS})
+        known = {name: value for name, value in values.items() if name in COLUMNS}
+        recorder.add_row({"way": variant, "processes": processes}, **known)
 
     measure_in_turns(recorder, ways, options.repeats, measure)
 

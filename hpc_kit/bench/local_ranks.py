@@ -10,8 +10,8 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from importlib import import_module
 from typing import IO, NamedTuple
 
@@ -102,18 +102,29 @@ def run_ranks(
         return
     argv = [sys.executable, "-m", "hpc_kit.bench.local_ranks", program, json.dumps(options)]
     if launcher is None and not mpi:
-        commands = [(f"rank {rank}", argv, environ) for rank, environ in enumerate(_rank_environments(ranks))]
+        master = ("127.0.0.1", network.free_port())
+        environs = [torch_variables_of_rank(rank, ranks, (rank, ranks), master) for rank in range(ranks)]
+        commands = [(f"rank {rank}", argv, environ) for rank, environ in enumerate(environs)]
     else:
         prefix = shlex.split(launcher) if launcher else mpirun_command(ranks)
-        commands = [(prefix[0], [*prefix, *argv], _rank_environment())]
+        commands = [(prefix[0], [*prefix, *argv], {})]
     with ExitStack() as stack:
         started: list[StartedProcess] = []
         try:
-            for command in commands:
-                started.append(stack.enter_context(_start_process(*command, piped=not started)))
+            for name, command, environ in commands:
+                # A file needs no reader, as a pipe does.
+                log = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
+                process = processes.start(
+                    command, _RANK_DEFAULTS | os.environ | environ, log if started else subprocess.PIPE
+                )
+                started.append(StartedProcess(name, process, stack.enter_context(process.stdout or log)))
             _follow_ranks(started, recorder, timeout)
         finally:
             processes.end(*(each.process for each in started), grace=_GRACE)
+
+
+_RANK_DEFAULTS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
+"""Open MPI refuses to run as root, the user in many containers, unless both of its variables allow it."""
 
 
 def find_mpirun() -> str | None:
@@ -139,31 +150,6 @@ def mpirun_command(ranks: int) -> list[str]:
     # Binding each rank to one core would leave no other core for gloo's threads.
     options = ["--oversubscribe", "--bind-to", "none"] if "Open MPI" in version or "OpenRTE" in version else []
     return [found, *options, "-n", str(ranks)]
-
-
-def _rank_environment() -> dict[str, str]:
-    # Open MPI refuses to run as root, the user in many containers, unless both variables allow it.
-    environ = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    environ.setdefault("OMP_NUM_THREADS", "1")
-    return environ
-
-
-def _rank_environments(ranks: int) -> Iterator[dict[str, str]]:
-    """Yield the environment of each rank on this machine: its numbers and the address of rank 0."""
-    master = ("127.0.0.1", network.free_port())
-    for rank in range(ranks):
-        yield _rank_environment() | torch_variables_of_rank(rank, ranks, (rank, ranks), master)
-
-
-@contextmanager
-def _start_process(
-    name: str, argv: Sequence[str], environ: Mapping[str, str], *, piped: bool
-) -> Iterator[StartedProcess]:
-    """Start a process whose output is piped or written to a file; a file needs no reader."""
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        process = processes.start(argv, environ, subprocess.PIPE if piped else log)
-        with process.stdout or nullcontext():
-            yield StartedProcess(name, process, process.stdout or log)
 
 
 def _follow_ranks(started: Sequence[StartedProcess], recorder: Recorder, timeout: float) -> None:

@@ -69,19 +69,12 @@ def free_memory(meminfo: Path = _MEMINFO, own: Path = _OWN_CGROUP, cgroups: Path
         for each in (folder, *folder.parents):
             with suppress(OSError, ValueError):
                 limit, used = (int((each / f"memory.{name}").read_text()) for name in ("max", "current"))
-                found.append(limit - used + _cached_bytes(each))
+                # memory.current includes files that the kernel keeps, and drops when a process needs memory.
+                cached = re.search(r"^inactive_file (\d+)", (each / "memory.stat").read_text(), re.MULTILINE)
+                found.append(limit - used + (int(cached[1]) if cached else 0))
             if each == cgroups:
                 break
     return max(0, min(found)) if found else None
-
-
-def _cached_bytes(cgroup: Path) -> int:
-    """Return the bytes of files that the kernel keeps in a cgroup and drops when a process needs memory."""
-    # memory.current includes them: after reading a large data set, a job seems to use its whole limit.
-    with suppress(OSError):
-        if match := re.search(r"^inactive_file (\d+)", (cgroup / "memory.stat").read_text(), re.MULTILINE):
-            return int(match[1])
-    return 0
 
 
 def check_gpu_memory(needed: float, what: str, remedy: str, world: Group) -> None:

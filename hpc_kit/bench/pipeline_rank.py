@@ -51,16 +51,13 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
             option_checks.check_gpu_memory(batch_bytes(options), "the batch", "a smaller --image or --batch", world)
         barrier = rank_timing.barrier_function(world)
         recorder, _ = recorder_of_rank(recorder, world)
-        recorder.expect_rows(_row_count(options))
+        splits = (SPLITS in options.sweeps) * (len(options.splits) + 4) * options.repeats
+        schedules = (SCHEDULES in options.sweeps) * (len(options.schedules) + 1) * len(options.micro_batches)
+        recorder.expect_rows(splits + schedules)
         if SPLITS in options.sweeps:
             SplitExperiment(options, recorder, world, barrier).measure()
         if SCHEDULES in options.sweeps:
             _measure_schedules(options, recorder, world, barrier)
-
-
-def _row_count(options: PipelineOptions) -> int:
-    splits = (SPLITS in options.sweeps) * (len(options.splits) + 4) * options.repeats
-    return splits + (SCHEDULES in options.sweeps) * (len(options.schedules) + 1) * len(options.micro_batches)
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,10 @@ def _label_axes(axes: Axes, document: PlotData, plot: Plot, *, has_numbers: bool
     axes.set_title(plot.title, loc="left", fontsize=11)
     unit = document.columns[plot.y[0]].unit if plot.y[0] in document.columns else ""
     axes.set_xlabel(plot.x_title or plot.x.replace("_", " "))
-    axes.set_ylabel(_y_title(document, plot, unit))
+    title = "" if plot.kind == "stacked" else column_title(plot.y[0], document.columns.get(plot.y[0]))
+    title = plot.y_title or title
+    # The tick labels of seconds and bytes contain their units.
+    axes.set_ylabel(title if unit in {"", "s", "B"} or "(" in title else f"{title} ({unit})".strip())
     points = [point for curve in plot_curves(document, plot) for point in curve.points]
     if has_numbers and plot.log_x:
         axes.set_xscale("log", base=2 if plot.x == "bytes" else 10)
@@ -256,13 +259,6 @@ def plot_curves(document: PlotData, plot: Plot) -> list[Curve]:
             groups.setdefault(name, []).append(row)
         found = [Curve(name, _curve_points(group, plot.x, plot.y[0])) for name, group in groups.items()]
     return [curve for curve in found if curve.points]
-
-
-def _y_title(document: PlotData, plot: Plot, unit: str) -> str:
-    """Return the title of the plot's y axis, or name and unit of the quantity."""
-    words = plot.y_title or (column_title(plot.y[0], document.columns.get(plot.y[0])) if plot.kind != "stacked" else "")
-    # The tick labels of seconds and bytes contain their units.
-    return words if unit in {"", "s", "B"} or "(" in words else f"{words} ({unit})".strip()
 
 
 def _curve_points(rows: list[ResultRow], x: str, column: str) -> tuple[CurvePoint, ...]:

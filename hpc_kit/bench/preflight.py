@@ -182,7 +182,9 @@ def judge(
     notes += [f"{_list_some(places)}: {reason}" for reason, places in doubts.items()]
     slow, not_compared = find_slow(list(found.values()), threshold)
     good = [report for report in found.values() if not broken[report.node] and report.node not in slow]
-    notes += [*(not_compared or _note_pairs(good, threshold)), *_note_names(found.values())]
+    notes += not_compared or _note_pairs(good, threshold)
+    wrong = [f"{node} is {name} on {each.node}" for each in found.values() for node, name in each.misnamed.items()]
+    notes += [f"addresses with other names: {_list_some(wrong)}"] if wrong else []
     states: dict[str, State] = {node: "broken" if broken[node] else "slow" if node in slow else "ok" for node in nodes}
     return Verdict(
         nodes=tuple(
@@ -331,11 +333,6 @@ def _note_pairs(good: Sequence[NodeReport], threshold: float) -> list[str]:
     median = statistics.median(rates.values()) if len(rates) >= LEAST_NODES else 0.0
     slow = [f"{one}-{other}" for (one, other), rate in rates.items() if rate < threshold * median]
     return [f"slow pairs of nodes, below {threshold:g} of the median: {_list_some(slow)}"] if slow else []
-
-
-def _note_names(reports: Iterable[NodeReport]) -> list[str]:
-    wrong = [f"{node} is {name} on {each.node}" for each in reports for node, name in each.misnamed.items()]
-    return [f"addresses with other names: {_list_some(wrong)}"] if wrong else []
 
 
 def _list_some(items: Sequence[str], most: int = 4) -> str:

@@ -87,8 +87,10 @@ class MeasuredStart(NamedTuple):
 def measure_startup(options: StartOptions, recorder: Recorder, slurm: SubmitSettings) -> None:
     """Measure one row for each number of ranks and variant; note variants that cannot start."""
     recorder.expect_rows(len(options.ranks) * len(options.ways) * options.repeats)
-    for plot in startup_plots(options):
-        recorder.add_plot(plot)
+    most = max(options.ranks)
+    title = f"{TITLE}: {most} ranks"
+    recorder.add_plot(Plot(name="phases", title=title, kind="stacked", x="way", y=PHASES, where={"ranks": most}))
+    recorder.add_plot(Plot(name="ranks", title=TITLE, x="ranks", y=("total",), series=("way",), log_x=True))
     every: list[MeasuredStart] = []
     for number in options.ranks:
         ranks_per_node = number // min(options.nodes, number)
@@ -100,14 +102,6 @@ def measure_startup(options: StartOptions, recorder: Recorder, slurm: SubmitSett
             _note_unknown_queues(recorder, f"{number} ranks, {variant}", starts)
             every += starts
     _note_clocks(recorder, every)
-
-
-def startup_plots(options: StartOptions) -> list[Plot]:
-    """Return the plots: phases with the most ranks, and total time by number of ranks."""
-    most = max(options.ranks)
-    whole = Plot(name="ranks", title=TITLE, x="ranks", y=("total",), series=("way",), log_x=True, x_title="ranks")
-    title = f"{TITLE}: {most} ranks"
-    return [Plot(name="phases", title=title, kind="stacked", x="way", y=PHASES, where={"ranks": most}), whole]
 
 
 def _measure_interleaved(

@@ -24,7 +24,7 @@ from hpc_kit.errors import RecordError
 from hpc_kit.slurm.units import format_count
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.comparison import Comparison, Ratio
+    from hpc_kit.bench.comparison import Comparison
     from hpc_kit.bench.recorder import Recorder
     from hpc_kit.bench.results import BenchResult
 
@@ -301,10 +301,13 @@ def _comparison_lines(comparison: Comparison, one: BenchResult) -> list[str]:
     from hpc_kit.bench import markdown_report
 
     labels = list(dict.fromkeys(name for each in comparison.ratios for name in each.labels))
-    rows = [
-        [*(format_label(each.labels.get(name), name) for name in labels), *_comparison_cells(each, one)]
-        for each in comparison.ratios
-    ]
+    rows = []
+    for each in comparison.ratios:
+        column = one.columns[each.column]
+        error = f" +- {format_number(each.uncertainty, 2)}" if each.uncertainty else ""  # counts have no uncertainty
+        values = (format_quantity(value, column.unit) for value in (each.first, each.second))
+        cells = [column_title(each.column, column), *values, f"{each.ratio:.3f}{error}", each.verdict]
+        rows.append([*(format_label(each.labels.get(name), name) for name in labels), *cells])
     lines = markdown_report.render_table([*labels, "quantity", "A", "B", "B / A", ""], rows, left=len(labels) + 1)
     sides = (
         ("A", comparison.only_first, comparison.labels_only_first),
@@ -316,13 +319,6 @@ def _comparison_lines(comparison: Comparison, one: BenchResult) -> list[str]:
         if number
     ]
     return [*lines, *(text for note in (*comparison.notes, *unmatched) for text in ("", note))]
-
-
-def _comparison_cells(ratio: Ratio, one: BenchResult) -> list[str]:
-    column = one.columns[ratio.column]
-    error = f" +- {format_number(ratio.uncertainty, 2)}" if ratio.uncertainty else ""  # counts have no uncertainty
-    values = [format_quantity(ratio.first, column.unit), format_quantity(ratio.second, column.unit)]
-    return [column_title(ratio.column, column), *values, f"{ratio.ratio:.3f}{error}", ratio.verdict]
 
 
 @command.command("plot", short_help="draw the plots of a result")

@@ -86,7 +86,11 @@ def print_report(report: PlanReport) -> None:
     )
     echo("\nseconds of communication in a step that computation does not hide")
     for number, plan in enumerate(shown, 1):
-        print_wrapped(f"  {number:>2}  {_describe_traffic(plan)}", indent=4)
+        traffic = ", ".join(
+            f"{name} {_format_seconds(part['seconds'])} ({part['link']})"
+            for name, part in explain.exposed_traffic(plan.layout, plan.time).items()
+        )
+        print_wrapped(f"  {number:>2}  {traffic or 'none'}", indent=4)
     echo(f"\nGiB a GPU of {machine.gpu.memory / GIB:.1f}; +-{memory_error(task.framework):.0%}")
     parts = [part for part in explain.MEMORY_TERMS if any(getattr(plan.memory, part) for plan in shown)]
     _print_table(
@@ -128,14 +132,6 @@ def _time_row(plan: Plan) -> tuple[str, ...]:
         f"+-{error:.0%}",
         f"{plan.memory.gib:.1f}",
         f"{plan.time.bubble / plan.time.total:.1%}",
-    )
-
-
-def _describe_traffic(plan: Plan) -> str:
-    parts = explain.exposed_traffic(plan.layout, plan.time)
-    return (
-        ", ".join(f"{name} {_format_seconds(part['seconds'])} ({part['link']})" for name, part in parts.items())
-        or "none"
     )
 
 

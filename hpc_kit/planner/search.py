@@ -190,18 +190,13 @@ def _illegal_reason(layout: TrainingLayout) -> str:
     return ""
 
 
-def _recompute_options(layout: TrainingLayout, fitted: Constants) -> tuple[Recompute, ...]:
-    """Return the useful kinds of recomputation.
-
-    `selective` saves the scores, which flash attention does not keep.
-    """
-    return ("none", "full") if layout.flash and fitted.selective_core else ("none", "selective", "full")
-
-
 def _layout_variants(layout: TrainingLayout, fitted: Constants) -> Iterator[TrainingLayout]:
     """Yield micro-batch, recomputation, ZeRO stage and virtual stages for given degrees."""
-    sequences = layout.global_batch // layout.dp
-    recompute_options, stages = _recompute_options(layout, fitted), zero_stages(layout)
+    sequences, stages = layout.global_batch // layout.dp, zero_stages(layout)
+    recompute_options: tuple[Recompute, ...] = ("none", "selective", "full")
+    if layout.flash and fitted.selective_core:
+        # `selective` saves the scores, which flash attention does not keep.
+        recompute_options = ("none", "full")
     for micro_batch in MICRO_BATCHES:
         # A rank with several sequences needs no context parallelism: data parallelism has less communication.
         if sequences % micro_batch or (layout.cp > 1 and micro_batch > 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from hpc_kit.planner import communication_time, hardware
 from hpc_kit.planner.compute_time import LayerTime, head_seconds, layer_time
@@ -19,7 +19,7 @@ PRESSURE_THRESHOLD = 0.88
 
 
 class StepTime(Struct, frozen=True):
-    """One step in seconds. The terms add up to `total`.
+    """One step, or one micro-batch in one stage, in seconds. The terms add up to `total`.
 
     Attributes:
         compute: Layers and output of the slowest stage, all micro-batches.
@@ -42,10 +42,10 @@ class StepTime(Struct, frozen=True):
     shard: float
     launch: float
     boundary: float
-    bubble: float
-    data: float
-    optimizer: float
-    fixed: float
+    bubble: float = 0.0
+    data: float = 0.0
+    optimizer: float = 0.0
+    fixed: float = 0.0
     allocator: float = 0.0
     offload: float = 0.0
 
@@ -53,21 +53,6 @@ class StepTime(Struct, frozen=True):
     def total(self) -> float:
         """Seconds of the step."""
         return float(sum(getattr(self, term) for term in self.__struct_fields__))
-
-
-class _MicroBatchTime(Struct):
-    """One stage, one micro-batch: seconds by what they are spent on."""
-
-    compute: float
-    tensor: float
-    context: float
-    shard: float
-    launch: float
-    boundary: float
-
-    @property
-    def total(self) -> float:
-        return self.compute + self.tensor + self.context + self.shard + self.launch + self.boundary
 
 
 def overlap(one: float, other: float, sharpness: float) -> float:
@@ -126,16 +111,15 @@ def _exposed_shard_seconds(layout: TrainingLayout, fitted: Constants, stage: Pip
     return max(overlapped + seconds * (1 - fitted.shard_overlap), 0.0)
 
 
-def _micro_batch_time(
-    layout: TrainingLayout, fitted: Constants, stage: PipelineStage, work: LayerTime
-) -> _MicroBatchTime:
+def _micro_batch_time(layout: TrainingLayout, fitted: Constants, stage: PipelineStage, work: LayerTime) -> StepTime:
+    """Return the terms of one micro-batch in one stage."""
     compute = stage.layers * (work.forward + work.backward) + (head_seconds(layout, fitted) if stage.head else 0.0)
     tensor = stage.layers * tensor_seconds(layout, fitted)
     context = stage.layers * context_seconds(layout, fitted, work)
     busy = compute + tensor + context
     shard = _exposed_shard_seconds(layout, fitted, stage, busy) if layout.pp == 1 else 0.0
     launch = _launch_seconds(layout, fitted, stage.layers, busy + shard)
-    return _MicroBatchTime(compute, tensor, context, shard, launch, _boundary_seconds(layout, fitted))
+    return StepTime(compute, tensor, context, shard, launch, _boundary_seconds(layout, fitted))
 
 
 def _launch_seconds(layout: TrainingLayout, fitted: Constants, layers: int, busy: float) -> float:
@@ -229,14 +213,6 @@ def _unhidden_traffic(seconds: float, hidden: float) -> float:
     return max(seconds - hidden, LAST_BUCKET * seconds)
 
 
-def allocator_delay(fitted: Constants, filled: float) -> float:
-    """Return the extra seconds of a micro-batch with almost full memory.
-
-    The full `thrash` applies from 4 points above PRESSURE_THRESHOLD; `filled`: peak over the GPU's memory.
-    """
-    return fitted.thrash * min(1.0, max(0.0, (filled - PRESSURE_THRESHOLD) / 0.04))
-
-
 def step_time(
     layout: TrainingLayout, fitted: Constants, filled: float = 0.0, work: LayerTime | None = None
 ) -> StepTime:
@@ -264,7 +240,9 @@ def step_time(
     moved = fitted.optimizer * UPDATE_BYTES * owned / shards
     # Clipping reads the gradients, and each step sets them to zero.
     moved += 2.0 * layout.grad_bytes * owned / (shards if layout.zero_stage > 1 else 1)
-    time = StepTime(
+    # The full delay of the allocator applies from 4 points above the threshold.
+    pressure = min(1.0, max(0.0, (filled - PRESSURE_THRESHOLD) / 0.04))
+    return StepTime(
         offload=_offload_seconds(layout, owned, backward) if layout.offload else 0.0,
         compute=m * slowest.compute,
         tensor=m * slowest.tensor,
@@ -276,8 +254,8 @@ def step_time(
         data=gradient_seconds(layout, fitted, owned, layers, backward, forward),
         optimizer=0.0 if layout.offload else moved / layout.machine.gpu.bandwidth,
         fixed=fitted.step,
+        allocator=m * fitted.thrash * pressure,
     )
-    return structs.replace(time, allocator=m * allocator_delay(fitted, filled)) if filled > PRESSURE_THRESHOLD else time
 
 
 def pipelined_seconds(times: Sequence[float], micro_batches: int, virtual_stages: int = 1) -> float:

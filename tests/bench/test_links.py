@@ -15,28 +15,28 @@ from hpc_kit.planner.calibration import fit_links as planned
 
 
 def test_few_ranks_measure_all_pairs_and_many_one_pair_per_two_nodes() -> None:
-    assert [(pair.place, pair.link) for pair in collectives_rank.choose_pairs(["a", "a", "b"])] == [
+    assert [(pair.place, pair.link) for pair in collectives_rank.choose_pairs(["a", "a", "b"])[0]] == [
         ("inside", "a 0-1"),
         ("across", "a-b 0-2"),
         ("across", "a-b 1-2"),
     ]
-    many = collectives_rank.choose_pairs([f"n{number // 4}" for number in range(16)])
+    many, _ = collectives_rank.choose_pairs([f"n{number // 4}" for number in range(16)])
     assert [pair.place for pair in many] == ["inside"] * 4 + ["across"] * 6
-    in_turns = collectives_rank.choose_pairs([f"n{number % 4}" for number in range(16)])
+    in_turns, _ = collectives_rank.choose_pairs([f"n{number % 4}" for number in range(16)])
     assert sorted(pair.link.split()[0] for pair in in_turns) == sorted(pair.link.split()[0] for pair in many)
 
 
 def test_with_too_many_nodes_the_measured_links_are_spread_and_noted() -> None:
     hosts = [f"n{number // 2}" for number in range(16)]
-    found = collectives_rank.choose_pairs(hosts)
+    found, note = collectives_rank.choose_pairs(hosts)
     assert [pair.place for pair in found] == ["inside"] * 7 + ["across"] * 21
     across = [pair.link.split()[0] for pair in found if pair.place == collectives_rank.ACROSS_NODES]
     # Each node has a link to more than a few others, the last ones among themselves, too.
     assert {sum(f"n{number}" in link.split("-") for link in across) for number in range(8)} <= {4, 5, 6, 7}
-    assert "inside 7 of 8 nodes and between 21 of 28 pairs" in collectives_rank.unmeasured_links_note(hosts, found)
+    assert "inside 7 of 8 nodes and between 21 of 28 pairs" in note
     many = [f"n{number}" for number in range(64)]
-    assert len({pair.link for pair in collectives_rank.choose_pairs(many)}) == collectives_rank.MAX_PAIRS
-    assert collectives_rank.unmeasured_links_note(hosts[:8], collectives_rank.choose_pairs(hosts[:8])) == ""
+    assert len({pair.link for pair in collectives_rank.choose_pairs(many)[0]}) == collectives_rank.MAX_PAIRS
+    assert collectives_rank.choose_pairs(hosts[:8])[1] == ""
 
 
 def test_a_fit_recovers_the_line_of_its_points() -> None:

@@ -25,6 +25,7 @@ def test_the_smallest_limit_on_memory_counts(tmp_path: Path) -> None:
     (job / "memory.current").write_text("5\n")
     (job.parent / "memory.max").write_text("1000\n")
     (job.parent / "memory.current").write_text("400\n")
+    (job.parent / "memory.stat").write_text("anon 100\n")
     assert option_checks.free_memory(meminfo, own, tmp_path / "cgroups") == 600
     # Cached files count as free.
     (job.parent / "memory.stat").write_text("anon 100\nfile 300\ninactive_file 250\n")
