@@ -36,8 +36,7 @@ _GIVE_UP_SECONDS = 2.0
 class LineWriter:
     """Writes lines to standard output without blocking the end of a launch.
 
-    Args:
-        ending: Set when the launch ends. From then on a blocked reader is given up.
+    After `ending` is set, a blocked reader is given up.
     """
 
     def __init__(self, ending: threading.Event) -> None:

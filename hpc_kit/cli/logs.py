@@ -85,9 +85,6 @@ def find_run(session: Session, word: str | None) -> Run:
     """Return the run with an id, or the latest run with a name. Runs of the given cluster have priority.
 
     Without `word`, return the latest run.
-
-    Raises:
-        UnknownJob: There is no such run.
     """
     index = RunIndex(session.runs)
     if word is not None:

@@ -53,11 +53,7 @@ _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 
 
 def parse_age(_context: object, _parameter: object, text: str) -> dt.timedelta:
-    """Parse an age such as 12h, 30d or 4w.
-
-    Raises:
-        click.BadParameter: The text is not an age.
-    """
+    """Parse an age such as 12h, 30d or 4w."""
     match = re.fullmatch(r"(\d+)([hdw])", text)
     if not match:
         raise click.BadParameter(f"{text!r} is not an age; write 12h, 30d or 4w")
@@ -84,13 +80,7 @@ class Session(NamedTuple):
 def open_session(name: str | None, *, require_answer: bool = False) -> Session:
     """Open the named cluster, or the one that fits this machine.
 
-    Args:
-        name: Name or path of a cluster file.
-        require_answer: Raise instead of guessing if Slurm does not answer.
-
-    Raises:
-        SpecError: There is no such cluster file.
-        SlurmUnavailable: `require_answer`, and Slurm does not answer.
+    With `require_answer`, raise instead of guessing if Slurm does not answer.
     """
     from hpc_kit.spec.cluster_client import open_client
 

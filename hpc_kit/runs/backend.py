@@ -35,19 +35,11 @@ class Backend(Protocol):
     """The process that runs the job writes the outcome into the record itself."""
 
     def query(self, runs: Iterable[Run], client: SlurmClient) -> dict[str, JobStatus]:
-        """Return the status of runs by job id, with one query for all. A run that has ended may be missing.
-
-        Raises:
-            SlurmUnavailable: Slurm does not answer.
-        """
+        """Return the status of runs by job id, with one query for all. A run that has ended may be missing."""
         ...
 
     def cancel(self, jobs: Mapping[str, Run | None], client: SlurmClient) -> None:
-        """Cancel jobs, given by id with their runs.
-
-        Raises:
-            HpcKitError: A job cannot be cancelled.
-        """
+        """Cancel jobs, given by id with their runs."""
         ...
 
     def state_from_files(self, run: Run) -> JobState:
@@ -57,10 +49,7 @@ class Backend(Protocol):
     def describe_end(self, run: Run, state: JobState, *, from_files: bool = False) -> str:
         """Return a sentence on the end of a run.
 
-        Args:
-            run: The run.
-            state: Its final state.
-            from_files: The scheduler no longer knows the job: the state was read from the files of the run.
+        `from_files`: the scheduler no longer knows the job, and the state was read from the files of the run.
         """
         ...
 
@@ -124,11 +113,7 @@ def backend_of(record: RunRecord | None) -> Backend:
 
 
 def query_runs(runs: Iterable[Run], client: SlurmClient) -> dict[str, JobStatus]:
-    """Return the status of runs of any backend by job id, with one query for each backend.
-
-    Raises:
-        SlurmUnavailable: Slurm does not answer.
-    """
+    """Return the status of runs of any backend by job id, with one query for each backend."""
     by_backend: dict[Backend, list[Run]] = {}
     for run in runs:
         by_backend.setdefault(run.backend, []).append(run)

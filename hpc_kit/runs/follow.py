@@ -162,14 +162,8 @@ def follow(
 ) -> Iterator[Event]:
     """Follow jobs to their end: yields each change of state once, new lines of the ranks, and the outcomes.
 
-    `KeyboardInterrupt` ends the iteration and leaves the jobs alone.
-
-    Args:
-        jobs: The runs; for an array, its elements.
-        client: The Slurm.
-        ranks: Ranks whose lines are read; None: all.
-        sleep: Waits for a number of seconds.
-        clock: A monotonic clock, in seconds.
+    `KeyboardInterrupt` ends the iteration and leaves the jobs alone. For an array, `jobs` are its elements.
+    `ranks=None` reads the lines of all ranks.
     """
     followed = [_FollowedJob(run, ranks, clock()) for run in jobs]
     # Reading the files of many jobs is a load for the file system.
@@ -238,11 +232,7 @@ class _BackgroundQuery:
         self.is_done.set()
 
     def result(self) -> dict[str, JobStatus]:
-        """Return the statuses by job id.
-
-        Raises:
-            SlurmUnavailable: Slurm does not answer.
-        """
+        """Return the statuses by job id."""
         if self._error is not None:
             raise self._error
         return self._found
@@ -283,19 +273,8 @@ def follow_listing(
 ) -> Iterator[ListingUpdate]:
     """List jobs repeatedly until all are over. Without words: this user's queue, including jobs that enter it later.
 
-    If the controller does not answer, the next poll asks it again.
-
-    Args:
-        words: Ids and names of jobs.
-        runs: The folder of runs.
-        client: The Slurm.
-        interval: Seconds between two polls.
-        cluster: See `status.list_jobs`.
-        partitions: See `status.list_jobs`.
-        sleep: Waits for a number of seconds.
-
-    Raises:
-        UnknownJob: In the first poll, neither Slurm nor `runs` knows a job.
+    If the controller does not answer, the next poll asks it again. See `status.list_jobs` for `cluster` and
+    `partitions`.
     """
     listing = _FollowedListing(JobSelection.from_words(words)._replace(latest=False))
     while True:

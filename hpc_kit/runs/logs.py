@@ -72,13 +72,8 @@ def expand_pattern(text: str, *, name: str, job_id: str | None = None, rank: int
 def make_log_folders(resolved: Resolved, root: Path, *, allow_ids: bool = False) -> list[Path]:
     """Create the folders of the logs. Slurm does not create them, and a job whose log has no folder ends silently.
 
-    Args:
-        resolved: The job.
-        root: The user's project.
-        allow_ids: The caller creates folders whose name contains the job id, as soon as the id is known.
-
-    Returns:
-        The created folders, outermost first.
+    Return the created folders, outermost first. `allow_ids`: the caller creates folders whose name contains the job id,
+    as soon as the id is known.
 
     Raises:
         SpecError: The name of a folder contains the job id, which is unknown before sbatch has run.
@@ -124,11 +119,7 @@ def _make_log_folder(log: str, name: str, *, allow_ids: bool) -> list[Path]:
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> list[Path]:
-    """Create a folder and its parents; returns the created folders, outermost first.
-
-    Raises:
-        RecordError: It cannot be created.
-    """
+    """Create a folder and its parents; returns the created folders, outermost first."""
     made: list[Path] = []
     try:
         missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
@@ -155,11 +146,7 @@ def remove_empty_folders(made: list[Path]) -> None:
 
 
 class LogReader:
-    """Reads new lines of a log. The file may appear late, be truncated or replaced, or end with half a line.
-
-    Args:
-        path: The log.
-    """
+    """Reads new lines of a log. The file may appear late, be truncated or replaced, or end with half a line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -171,8 +158,7 @@ class LogReader:
     def read(self, *, end: bool = False) -> Iterator[str]:
         """Yield the new complete lines. Consume the iterator completely.
 
-        Args:
-            end: The log is complete: also yield a last line without a newline.
+        `end`: the log is complete, so also yield a last line without a newline.
         """
         for data in self._read_new():
             *lines, self._rest = (self._rest + data).split(b"\n")

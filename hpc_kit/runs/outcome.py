@@ -48,9 +48,7 @@ class Outcome(NamedTuple):
 def read_outcome(run: Run, status: JobStatus | None) -> Outcome:
     """Return the outcome of a run.
 
-    Args:
-        run: The run.
-        status: The scheduler's status of the job; None: the scheduler does not know it.
+    `status` is None if the scheduler does not know the job.
     """
     status = matching_status(run, status)
     state = read_state(run, status)

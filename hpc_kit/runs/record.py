@@ -198,12 +198,7 @@ def read_record(run: Path) -> RunRecord | None:
 def add_outcomes(run: Path, outcomes: Mapping[str | None, RecordedOutcome]) -> None:
     """Add to a record how its job ended. The last outcome of a requeued job replaces the earlier ones.
 
-    Args:
-        run: Run folder of the job, or of the whole array.
-        outcomes: Outcomes by index of an array's element; None: the job itself.
-
-    Raises:
-        RecordError: The record exists but cannot be written.
+    The index of `outcomes` is that of an array's element; None: the job itself.
     """
     with _adding_outcomes:
         _add_outcomes(run / RECORD, outcomes)

@@ -141,11 +141,7 @@ def _absolute(logs: RecordedLogs, parent: str) -> LogPatterns:
 
 
 class RunIndex:
-    """The runs in one `runs` folder. The folder is scanned once.
-
-    Args:
-        root: The folder that the cluster file names, `runs` by default.
-    """
+    """The runs in one `runs` folder. The folder is scanned once."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -170,10 +166,7 @@ class RunIndex:
     def find(self, job_id: str, belongs_here: Callable[[Run], bool] = lambda _: True) -> Run | None:
         """Return the run of a job, or of an element of an array.
 
-        Args:
-            job_id: Its id.
-            belongs_here: Returns whether a run may belong to the queried Slurm. If several runs have the id, these are
-                preferred, and among them the latest.
+        If several runs have the id, those that `belongs_here` are preferred, and among them the latest.
         """
 
         def rank(run: Run) -> tuple[bool, tuple[float, tuple[int, int]]]:
@@ -216,11 +209,7 @@ class RunIndex:
         return sorted(map(self._open, folders), key=_submit_order, reverse=True)
 
     def require(self, job_id: str, belongs_here: Callable[[Run], bool] = lambda _: True) -> Run:
-        """Like `find`, but raises if there is no such run.
-
-        Raises:
-            UnknownJob: There is none. The error lists the latest runs.
-        """
+        """Like `find`, but raises if there is no such run."""
         run = self.find(job_id, belongs_here)
         if run is None:
             raise self.unknown_job_error([job_id])
@@ -229,9 +218,7 @@ class RunIndex:
     def unknown_job_error(self, ids: list[str], prefix: str = "") -> UnknownJob:
         """Return the error for ids or names without a run.
 
-        Args:
-            ids: The ids or names.
-            prefix: Begins the line of findings, for example with Slurm's answer.
+        `prefix` begins the line of findings, for example with Slurm's answer.
         """
         recent = ", ".join(f"{run.job_id} {run.name}" for run in self.recent(RECENT_RUNS))
         finding = f"cannot be read: {self.unreadable}" if self.unreadable else "has no record of it"

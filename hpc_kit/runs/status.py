@@ -126,14 +126,8 @@ def list_jobs(
     """Return the state of jobs: selected jobs in that order, else this user's queue and the latest runs, newest first.
 
     Runs one squeue, and one sacct for all jobs that squeue does not know. The rest comes from the files of the runs.
-
-    Args:
-        selection: The jobs.
-        index: The runs of this project.
-        client: The Slurm.
-        cluster: Name of its cluster file. Runs of another cluster are not queried. None: all runs are.
-        partitions: Partitions of the cluster file, for jobs that wait because of a limit.
-        require_slurm: Raise if the controller does not answer.
+    Runs of another cluster than that of the file `cluster` are not queried; None: all runs are. `partitions` explain
+    jobs that wait because of a limit.
 
     Raises:
         UnknownJob: Neither Slurm nor `runs` knows an id or a name.

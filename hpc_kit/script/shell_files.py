@@ -56,16 +56,7 @@ def read_shell_files(resolved: Resolved, root: Path) -> ShellFiles:
 
 
 def write_shell_files(text: str, resolved: Resolved, root: Path) -> None:
-    """Write the shell files that a script calls, unless they exist; a standalone script calls none.
-
-    Args:
-        text: The script.
-        resolved: The job.
-        root: The user's project.
-
-    Raises:
-        RecordError: The folder cannot be written to.
-    """
+    """Write the shell files that a script calls, unless they exist; a standalone script calls none."""
     files = read_shell_files(resolved, root)
     # The beginning of the path may be quoted in the script; its end never is.
     if f"{FOLDER}/{PurePath(files.folder).name}" not in text:

@@ -59,9 +59,7 @@ def queried_cluster(environ: Mapping[str, str]) -> str | None:
 def submit_cluster(environ: Mapping[str, str], option: str | None = None) -> str | None:
     """Return the cluster that sbatch submits to; None: unknown.
 
-    Args:
-        environ: Environment of sbatch. SLURM_CLUSTERS wins over SBATCH_CLUSTERS (observed on 22.05).
-        option: The script's --clusters.
+    `option` is the script's --clusters. SLURM_CLUSTERS wins over SBATCH_CLUSTERS (observed on 22.05).
     """
     variable = environ.get("SLURM_CLUSTERS") or environ.get("SBATCH_CLUSTERS")
     return _normalize(option) or _normalize(variable) or queried_cluster(environ)

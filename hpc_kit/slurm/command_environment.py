@@ -130,8 +130,7 @@ _THREADS = frozenset({"hint", "threads-per-core", "ntasks-per-core", "extra-node
 def drop_overriding_variables(environ: Mapping[str, str], script: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """Remove variables that contradict a script, since sbatch gives SBATCH_* priority over #SBATCH.
 
-    Returns:
-        The environment, and a sentence about each removed variable.
+    Return the environment, and a sentence about each removed variable.
     """
     candidates = SBATCH_VARIABLES.keys() & environ.keys()
     if not candidates:

@@ -72,11 +72,7 @@ class Directives(NamedTuple):
         return components
 
     def options(self, component: int = 0) -> ParsedOptions:
-        """Return the options of a component. Slurm reads all its words as one command line, across lines.
-
-        Raises:
-            DirectiveError: A word is no option, or an option that sbatch does not take.
-        """
+        """Return the options of a component. Slurm reads all its words as one command line, across lines."""
         lines = self.components()[component]
         numbers = [line.line for line in lines for _ in line.words]
         try:

@@ -36,10 +36,7 @@ _prepared: dict[tuple[str | None, ...], _Prepared] = {}
 def environment(settings: Mapping[str, object], queue: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment with the embedded Slurm's commands first on PATH.
 
-    Args:
-        settings: The settings of the queue that differ from the defaults.
-        queue: The name of the queue; "" is the default one. HPC_KIT_SLURM_STATE in `environ` is stronger.
-        environ: The environment to start from.
+    The queue "" is the default one. HPC_KIT_SLURM_STATE in `environ` is stronger.
 
     Raises:
         SpecError: The settings cannot be used.

@@ -198,9 +198,7 @@ _PACK_FLAGS = {True: "pack", False: "nopack"}
 def parse_step_distribution(text: str, plane_size: str | None = None) -> Distribution:
     """Parse `--distribution` as srun does, which also accepts `pack`, `hostfile`, and `plane` without a size.
 
-    Args:
-        text: The value.
-        plane_size: The value of SLURM_DIST_PLANESIZE.
+    `plane_size` is the value of SLURM_DIST_PLANESIZE.
     """
     word = text.lower()
     if word in _PACK_FLAGS.values():

@@ -128,10 +128,8 @@ def parse_limit(text: str) -> int | None:
 def find_obstacle(part: JobPart, partition: ListedPartition, *, has_qos: bool) -> tuple[str, str] | None:
     """Return the reason why a partition can never start a job, and the remedy; None if there is no reason.
 
-    Args:
-        part: The job.
-        partition: The partition. Without kinds of nodes, only its limits are compared.
-        has_qos: The job names a QOS, which may lift the limits of a partition. It adds no nodes.
+    Without kinds of nodes, only the limits of the partition are compared. A QOS may lift these limits; it adds no
+    nodes.
     """
     there = partition.nodes
     if there and part.nodes > there:

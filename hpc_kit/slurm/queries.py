@@ -34,9 +34,6 @@ def query_jobs(client: SlurmClient, ids: Iterable[str]) -> dict[str, JobStatus]:
 
     The function runs at most three commands for any number of ids. squeue comes first. scontrol adds the exit status of
     a single job, sacct all that is still unknown, and scontrol again what the accounting does not have.
-
-    Raises:
-        SlurmUnavailable: squeue does not answer.
     """
     wanted = list(dict.fromkeys(ids))
     if not wanted:
@@ -58,10 +55,7 @@ class QueueSnapshot(NamedTuple):
 def query_queue(client: SlurmClient, ids: Iterable[str], *, ended: bool = True) -> QueueSnapshot:
     """Return the queue of all users and the status of some jobs with one squeue, else like `query_jobs`.
 
-    Args:
-        client: Runs the commands.
-        ids: Ids of the jobs.
-        ended: Also ask the accounting for array tasks that squeue has forgotten.
+    `ended`: also ask the accounting for array tasks that squeue has forgotten.
     """
     wanted = list(dict.fromkeys(ids))
     queue, unreachable = list[JobStatus](), None
@@ -132,11 +126,7 @@ def _ask_squeue(client: SlurmClient, ids: Sequence[str]) -> list[JobStatus]:
 
 
 def _require_output(answer: Completed) -> str:
-    """Return the output of squeue.
-
-    Raises:
-        SlurmUnavailable: squeue has failed.
-    """
+    """Return the output of squeue."""
     if answer.returncode:
         raise SlurmUnavailable(
             "squeue does not show the state of the jobs",

@@ -28,10 +28,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 class PendingQueue:
     """The waiting jobs of all users.
 
-    Args:
-        statuses: The jobs of all users.
-        user: This user. With PrivateData a site shows a user only their own jobs.
-        partitions: The known partitions.
+    With PrivateData a site shows `user` only their own jobs.
     """
 
     def __init__(self, statuses: Iterable[JobStatus], user: str, partitions: Sequence[ListedPartition] = ()) -> None:
@@ -56,9 +53,7 @@ class PendingQueue:
     def describe_start(self, status: JobStatus, now: dt.datetime) -> str:
         """Return a text such as `14 jobs ahead, starts about 14:20`; empty if nothing is known.
 
-        Args:
-            status: The job.
-            now: The local time without a zone, as Slurm prints times.
+        `now` is the local time without a zone.
         """
         parts = []
         reason = reason_name(status.reason or "")
@@ -77,10 +72,7 @@ def _queue_key(status: JobStatus) -> tuple[int, int]:
 def describe_wait(status: JobStatus, queue: PendingQueue, now: dt.datetime) -> tuple[str, str | None]:
     """Return a sentence about a job that has not ended, and a next step if there is one.
 
-    Args:
-        status: The job.
-        queue: The waiting jobs.
-        now: The local time without a zone.
+    `now` is the local time without a zone.
     """
     if status.state is JobState.RUNNING:
         return describe_remaining_time(status), None
@@ -100,12 +92,7 @@ def describe_wait(status: JobStatus, queue: PendingQueue, now: dt.datetime) -> t
 
 
 def find_limit(status: JobStatus, partitions: Sequence[ListedPartition]) -> Reason | None:
-    """Return the limit because of which no partition of a waiting job can ever start it; None if none is known.
-
-    Args:
-        status: The job.
-        partitions: The known partitions.
-    """
+    """Return the limit because of which no partition of a waiting job can ever start it; None if none is known."""
     name = reason_name(status.reason or "")
     slurm_refuses = name.startswith("Partition") or name == "BadConstraints"
     if status.state is not JobState.PENDING or not (slurm_refuses or name in QUEUE_REASONS):

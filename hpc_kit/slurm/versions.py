@@ -94,14 +94,7 @@ def parse_version(text: str) -> SlurmVersion:
 
 
 def first_release_with(version: SlurmVersion, option: str, since: str | None, value: str) -> str | None:
-    """Return the release that added an option or this value of it, if `version` is older; else None.
-
-    Args:
-        version: The release.
-        option: The option's long name.
-        since: The release that added the option, from `option_table`.
-        value: Its value.
-    """
+    """Return the release that added an option or this value of it, if `version` is older; else None."""
     if since is not None and version < parse_version(since):
         return since
     newer = NEWER_VALUES.get((option, value))

@@ -145,9 +145,8 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     def for_partition(self, names: str | None) -> Self:
         """Return the cluster with the nodes of a partition in `node`.
 
-        Args:
-            names: sbatch's --partition; None for the default partition. Of several, Slurm chooses one later, so that
-                [node] counts.
+        `names` is sbatch's --partition; None: the default partition. Of several, Slurm chooses one later, so that
+        [node] counts.
         """
         chosen = [self.partition[name] for name in (names or "").split(",") if name in self.partition]
         if names is None:

@@ -31,14 +31,7 @@ class RunProgram(NamedTuple):
 
 
 def find_program(command: Sequence[str], described: Program | None, root: Path, folder: Path) -> RunProgram:
-    """Returns the description of the program in `python FILE ...`: [program] of the job, or of another job file.
-
-    Args:
-        command: The program and its arguments.
-        described: [program] of the job.
-        root: The user's project.
-        folder: Folder in which the job runs.
-    """
+    """Returns the description of the program in `python FILE ...`: [program] of the job, or of another job file."""
     interpreter, file, *words = [*command, "", ""]
     if not PurePath(interpreter).name.startswith("python") or not file.endswith(".py"):
         return RunProgram(file, None)
@@ -81,14 +74,7 @@ def _values(words: Sequence[str], program: Program) -> dict[str, str]:
 
 
 def apply_command(job: Job, origins: Origins, run: RunProgram, world_size: int) -> tuple[Job, Origins]:
-    """Returns the job with the degrees that its program will use, and where each was set.
-
-    Args:
-        job: The job, with counted nodes and tasks.
-        origins: Origins of its keys.
-        run: The program of the command.
-        world_size: Ranks.
-    """
+    """Returns the job with the degrees that its program will use, and where each was set."""
     values: dict[str, dict[str, int]] = {table: {} for table in TABLES}
     for table, kind in TABLES.items():
         for name in kind.__struct_fields__:
@@ -133,11 +119,7 @@ def fill_defaults(job: Job, origins: Origins, run: RunProgram) -> tuple[Job, Ori
 
 
 def check_splits(job: Job, origins: Origins, run: RunProgram, world_size: int, root: Path) -> None:
-    """Check that the program splits the work as the layout asks.
-
-    Raises:
-        SpecError: It does not support a degree, or not this number.
-    """
+    """Check that the program splits the work as the layout asks."""
     program = run.program
     if program is None:
         return

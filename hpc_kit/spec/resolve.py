@@ -101,15 +101,7 @@ def format_render_command(
     settings: Iterable[str] = (),
     program: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return the command line of `hpc-kit render` that prints the same script on any machine.
-
-    Args:
-        job_words: Words that select the job: its name, `-j 4x2`.
-        cluster: Name of the cluster.
-        options: Further options.
-        settings: Arguments of `--set`.
-        program: The program of a job without job file.
-    """
+    """Return the command line of `hpc-kit render` that prints the same script on any machine."""
     words = ["hpc-kit", "render", *job_words, "--cluster", cluster, *options]
     words += [word for setting in settings for word in ("--set", setting)]
     return (*words, "--", *program) if program else tuple(words)
@@ -120,11 +112,8 @@ def resolve(
 ) -> Resolved:
     """Fit a job to a cluster: add defaults, drop options that the cluster does not support, and check the rest.
 
-    Args:
-        loaded: The content of the files.
-        root: The user's project. The path of the interpreter is relative to it.
-        render_command: The command line that prints the same script.
-        check: Refuse a job that asks for more than a node has.
+    `render_command` is the command line that prints the same script. Without `check`, a job may ask for more than a
+    node has.
 
     Raises:
         SpecError: The job has a wrong value, a layout that does not fill it, or asks for more than a node has.
@@ -213,9 +202,6 @@ def _with_rank_starter(
     """Decide whether the launcher or the program starts the ranks, and return the notes about this choice.
 
     One task with several GPUs leaves GPUs idle unless its program starts a rank for each of them.
-
-    Raises:
-        SpecError: `ranks_by = "program"` in a job of several ranks.
     """
     launch = job.launch
     if launch.ranks_by == "program" and world_size > 1:

@@ -173,10 +173,7 @@ def shared_watcher(client: SlurmClient) -> JobWatcher:
 class SlurmHandle(SlurmJob[R_co]):
     """A job with its client, its run folder and its state.
 
-    Args:
-        folder: Folder of its files; for functions, submitit's folder.
-        job_id: Slurm's id; `12_3` for an element of an array.
-        tasks: The tasks. submitit makes one handle for each of several tasks.
+    submitit makes one handle for each of several tasks.
     """
 
     def __init__(self, folder: Path | str, job_id: str, tasks: Sequence[int] = (0,)) -> None:
@@ -229,8 +226,7 @@ class SlurmHandle(SlurmJob[R_co]):
     def cancel(self, check: bool = True) -> None:
         """Cancel the job.
 
-        Args:
-            check: Raise if scancel fails.
+        `check`: raise if scancel fails.
         """
         try:
             SLURM.cancel({self.job_id: None}, self.client)
@@ -286,11 +282,6 @@ class ScriptJob(SlurmHandle[dict[str, object]]):
     """A submitted program. Its result is the summary that the training wrote (`summary.json`), or an empty one.
 
     An array is done when all its elements are. `elements()` returns their jobs, and `results()` one result for each.
-
-    Args:
-        folder: The run folder.
-        job_id: Slurm's id; `12_3` for an element of an array.
-        tasks: submitit's argument; a script has one task.
 
     Attributes:
         found_again: An earlier submission of the same script, whose answer was lost, created the job.

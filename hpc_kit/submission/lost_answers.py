@@ -68,14 +68,8 @@ def find_job(script: Path, client: SlurmClient) -> FoundJob | None:
 def resolve_unanswered(folder: Path, text: str, client: SlurmClient, *, repeat: bool) -> str | None:
     """Find the jobs of the unanswered submissions in `folder`, and commit their records.
 
-    Args:
-        folder: `runs/<job_name>`.
-        text: The script that is about to be submitted.
-        client: The Slurm.
-        repeat: The same script means the same submission.
-
-    Returns:
-        The job of this very script, unless it has failed since; else None.
+    Return the job of this very script, unless it has failed since; else None. `repeat`: the same script means the same
+    submission.
 
     Raises:
         SlurmUnavailable: There are such submissions, and Slurm does not answer.

@@ -62,14 +62,7 @@ def new_record(
 ) -> NewRecord:
     """Return the record of a run that has no id yet.
 
-    Args:
-        resolved: The job.
-        root: The user's project.
-        command_line: The command that the user typed.
-        environ: The environment of the submission.
-        slurm: What runs the job (default: the cluster's Slurm).
-        version: Release of that Slurm.
-        slurm_cluster: Slurm's own name of the cluster.
+    `slurm` is what runs the job (default: the cluster's Slurm), `slurm_cluster` is Slurm's own name of the cluster.
     """
     return NewRecord(
         job_name=resolved.job.name,
@@ -129,9 +122,7 @@ def add_git_state(record: NewRecord, git: GitState, folder: Path) -> NewRecord:
 class GitQuery:
     """Queries git while sbatch runs: starts immediately, and is read when sbatch has answered.
 
-    Args:
-        folder: A folder of the work tree.
-        runs: The folder of the runs in it, which is not part of the code.
+    `runs` is the folder of the runs in the work tree, which is not part of the code.
     """
 
     def __init__(self, folder: Path, runs: str) -> None:

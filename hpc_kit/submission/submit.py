@@ -92,14 +92,7 @@ def submit(
 def check_submission(resolved: Resolved, text: str, root: Path, *, ask_slurm: bool = True) -> None:
     """Refuse a job that lacks its program, whose script has an error, or that can never start.
 
-    Args:
-        resolved: The job, fitted to its cluster.
-        text: Its script.
-        root: The user's project.
-        ask_slurm: Also compare the job with its partition, as sinfo prints it.
-
-    Raises:
-        SpecError: The job would fail, or wait for ever.
+    `ask_slurm`: also compare the job with its partition, as sinfo prints it.
     """
     check_program(resolved, root)
     check_faults(text, resolved)
@@ -108,11 +101,7 @@ def check_submission(resolved: Resolved, text: str, root: Path, *, ask_slurm: bo
 
 
 def _job_to_submit(job: object, command: object) -> str | Path | Job:
-    """Return the job of the arguments of `submit`: a named one, or that of a program.
-
-    Raises:
-        SpecError: The arguments contain both or neither, or one of them has the wrong type.
-    """
+    """Return the job of the arguments of `submit`: a named one, or that of a program."""
     words = command if command is not None else job
     example = 'submit("ddp_4node"), or submit(command=["python", "train.py"], nodes=4, ranks_per_node=2)'
     if isinstance(job, str | Path | Job) and command is None:

@@ -23,12 +23,7 @@ _RUNS = 10
 
 
 def list_unsaved_work(resolved: Resolved, root: Path) -> Iterator[str]:
-    """Yield a note if a stop of an earlier run of a job with [restart] lost more seconds of work than `lead`.
-
-    Args:
-        resolved: The job.
-        root: The user's project.
-    """
+    """Yield a note if a stop of an earlier run of a job with [restart] lost more seconds of work than `lead`."""
     restart = resolved.job.restart
     if restart is None:
         return
