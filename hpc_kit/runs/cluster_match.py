@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from enum import Enum, auto
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -11,7 +12,6 @@ from hpc_kit.errors import SpecError, UnknownJob
 from hpc_kit.run_files import RECORD
 from hpc_kit.runs.record import read_record
 from hpc_kit.slurm import cluster_identity
-from hpc_kit.slurm.cluster_identity import ClusterIdentity, ClusterMatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,17 +46,26 @@ def choose_submit_cluster(option: str | None, environ: Mapping[str, str], client
     return target
 
 
+class ClusterMatch(Enum):
+    """Result of a comparison of clusters."""
+
+    SAME = auto()
+    OTHER = auto()
+    UNKNOWN = auto()
+
+
 def match_cluster(record: RunRecord, client: SlurmClient) -> ClusterMatch:
     """Compare the cluster of a run with the one that the client queries."""
-    queried = ClusterIdentity(
-        client.embedded,
-        None if client.embedded else cluster_identity.queried_cluster(client.environ),
-        client.environ.get("HPC_KIT_SLURM_STATE"),
-    )
-    if record.slurm not in {"system", "embedded"}:
+    if record.slurm != ("embedded" if client.embedded else "system"):
         return ClusterMatch.UNKNOWN
-    owner = ClusterIdentity(record.slurm == "embedded", record.slurm_cluster, record.environment.slurm_state)
-    return cluster_identity.compare_clusters(queried, owner)
+    if client.embedded:
+        owner = record.environment.slurm_state
+        is_known, is_same = owner is not None, owner == client.environ.get("HPC_KIT_SLURM_STATE")
+    else:
+        owner, queried = record.slurm_cluster, cluster_identity.queried_cluster(client.environ)
+        is_known = queried is not None and cluster_identity.is_one(owner)
+        is_same = is_known and cluster_identity.includes(str(queried), str(owner))
+    return (ClusterMatch.SAME if is_same else ClusterMatch.OTHER) if is_known else ClusterMatch.UNKNOWN
 
 
 def may_belong_to(run: Run, cluster: str | None, client: SlurmClient) -> bool:

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 QUEUE_REASONS = frozenset({"Priority", "Resources", "None", ""})
 """Reasons of a job that only waits for jobs of higher priority or for free nodes."""
 
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-
 
 class PendingQueue:
     """The waiting jobs of all users.
@@ -149,6 +146,6 @@ def format_start(moment: dt.datetime, now: dt.datetime) -> str:
     if days == 1:
         return f"tomorrow {time}"
     if 0 < days < 7:
-        return f"{_DAYS[moment.weekday()]} {time}"
+        return f"{moment:%a} {time}"
     year = f" {moment.year}" if moment.year != now.year else ""
-    return f"{moment.day} {_MONTHS[moment.month - 1]}{year} {time}"
+    return f"{moment.day} {moment:%b}{year} {time}"

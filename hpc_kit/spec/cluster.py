@@ -111,7 +111,7 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     ] = "system"
     slurm_version: Annotated[
         str | None,
-        Meta(description="Its release, such as '23.11.10' (default: asked once of sinfo where there is one)"),
+        Meta(description="Its release, such as '23.11.10' (default: asked of sinfo where there is one)"),
     ] = None
     python: Annotated[
         str | None, Meta(description="Interpreter on the nodes (default: the one that renders the script)")
