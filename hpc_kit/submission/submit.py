@@ -33,13 +33,16 @@ from hpc_kit.submission.provenance import GitQuery, GitState, new_record
 from hpc_kit.submission.staging import STAGING, Staging, name_pickles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hpc_kit.spec.cluster import Cluster
     from hpc_kit.spec.resolve import Resolved
     from hpc_kit.submission.deferred_signals import DeferredSignals
     from hpc_kit.submission.job_handles import ScriptJob
     from hpc_kit.submission.staging import Pickles
+
+_EARLIER_RUNS = 10
+"""Runs of the same job that are read for a note about lost work."""
 
 
 def submit(
@@ -256,9 +259,7 @@ def _prepare(
     slurm_cluster = cluster_match.choose_submit_cluster(resolved.job.resources.clusters, environ, client)
     # Folders of functions are named by the job id, and two calls may have the same script.
     calls_functions = pickles is not None
-    if resolved.job.restart is not None and not calls_functions:
-        from hpc_kit.submission.unsaved_work import list_unsaved_work
-
+    if not calls_functions:
         notes = (*notes, *list_unsaved_work(resolved, root))
     undo.callback(remove_empty_folders, make_log_folders(resolved, root, allow_ids=calls_functions))
     folder = working_folder(resolved, root) / resolved.log_folder
@@ -311,3 +312,27 @@ def _read_git(git: GitQuery, signals: DeferredSignals) -> tuple[GitState, bool]:
     except KeyboardInterrupt:
         git.stop()
         return GitState(RecordedGit(note="git was not waited for: Ctrl-C")), True
+
+
+def list_unsaved_work(resolved: Resolved, root: Path) -> Iterator[str]:
+    """Yield a note if a stop of an earlier run of a job with [restart] lost more seconds of work than `lead`.
+
+    Such a program did not save at the stop signal, so a stop loses the work since its last checkpoint.
+    """
+    from hpc_kit.runs.history import read_history
+    from hpc_kit.slurm.start_forecast import format_duration
+
+    restart = resolved.job.restart
+    if restart is None:
+        return
+    files = (working_folder(resolved, root) / resolved.log_folder).glob("*/history")
+    for file in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)[:_EARLIER_RUNS]:
+        attempts = read_history(file.parent).attempts
+        lost = [each.unsaved for each in attempts if each.reason.startswith("stopped by") and each.saved is not None]
+        if lost and max(lost) > restart.lead_seconds:
+            yield (
+                f"a stop of job {file.parent.name} lost {format_duration(round(max(lost)))} of work "
+                f"since its last save: handle {restart.signal_name}, or save at least every {format_duration(restart.lead_seconds)} (lead)"
+            )
+        if lost:
+            return
