@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.runs.backend_registry import registered_backend
+from hpc_kit.runs.cluster_match import client_for
 from hpc_kit.slurm.job_status import scancel_argv, status_of_job
 from hpc_kit.slurm.states import JobState, explain_state
 
@@ -71,8 +72,7 @@ class SlurmBackend:
         """Run scancel once for each cluster: an id is unambiguous within one cluster only."""
         by_cluster: dict[str | None, list[str]] = {}
         for job_id, run in jobs.items():
-            own = client.for_cluster(run.record.slurm_cluster) if run is not None and run.record is not None else client
-            by_cluster.setdefault(own.environ.get("SLURM_CLUSTERS"), []).append(job_id)
+            by_cluster.setdefault(client_for(run, client).environ.get("SLURM_CLUSTERS"), []).append(job_id)
         for name, ids in by_cluster.items():
             answer = client.for_cluster(name).run(scancel_argv(ids))
             # A job may end between the query of its state and scancel.

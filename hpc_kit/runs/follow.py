@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
@@ -179,8 +180,8 @@ def follow(
             sleep(min(file_pause, pause))
             continue
         polled_at = clock()
-        query = _BackgroundQuery([job.run for job in followed], client)
-        while not query.is_done.wait(file_pause):
+        query = _start_query([job.run for job in followed], client)
+        while not wait([query], file_pause).done:
             for job in followed:
                 yield from job.read_lines()
         try:
@@ -214,28 +215,19 @@ def _pause_between_polls(client: SlurmClient, followed: Sequence[_FollowedJob], 
     return max(client.poll_seconds, min(1.0, min(now - job.changed_at for job in followed) / 10))
 
 
-class _BackgroundQuery:
-    """A query in a thread: a slow squeue delays neither the lines of the ranks nor Ctrl-C."""
+def _start_query(runs: list[Run], client: SlurmClient) -> Future[dict[str, JobStatus]]:
+    """Query Slurm in a thread: a slow squeue delays neither the lines of the ranks nor Ctrl-C."""
+    query: Future[dict[str, JobStatus]] = Future()
 
-    def __init__(self, runs: list[Run], client: SlurmClient) -> None:
-        self.is_done = threading.Event()
-        self._found: dict[str, JobStatus] = {}
-        self._error: BaseException | None = None
-        # A daemon thread does not delay the end of the process.
-        threading.Thread(target=self._run, args=(runs, client), daemon=True).start()
-
-    def _run(self, runs: list[Run], client: SlurmClient) -> None:
+    def run() -> None:
         try:
-            self._found = query_runs(runs, client)
+            query.set_result(query_runs(runs, client))
         except BaseException as error:  # noqa: BLE001 - `result` raises it
-            self._error = error
-        self.is_done.set()
+            query.set_exception(error)
 
-    def result(self) -> dict[str, JobStatus]:
-        """Return the statuses by job id."""
-        if self._error is not None:
-            raise self._error
-        return self._found
+    # A daemon thread, unlike that of an executor, does not delay the end of the process.
+    threading.Thread(target=run, daemon=True).start()
+    return query
 
 
 class JobChange(NamedTuple):

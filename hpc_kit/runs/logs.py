@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
+
+from msgspec import Struct, structs
 
 from hpc_kit.errors import RecordError, SpecError
 from hpc_kit.run_files import rank_log
@@ -14,7 +16,7 @@ from hpc_kit.slurm.client import user_name
 from hpc_kit.slurm.job_ids import array_index, base_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hpc_kit.spec.resolve import Resolved
 
@@ -28,13 +30,21 @@ READ_BYTES = 1 << 20
 _PATTERN = re.compile(r"%(\d*)([A-Za-z%])")
 
 
-class LogPatterns(NamedTuple):
-    """Absolute names with Slurm's patterns. Without an error log, errors go to the output's log."""
+class LogPatterns(Struct, frozen=True, kw_only=True):
+    """Names of logs with Slurm's patterns. Without an error log, errors go to the output's log.
+
+    In a record they are relative to `runs/<job_name>/` if they lie inside it.
+    """
 
     batch: str
-    batch_error: str | None
     ranks: str
-    ranks_error: str | None
+    batch_error: str | None = None
+    ranks_error: str | None = None
+
+    def apply(self, function: Callable[[str], str]) -> LogPatterns:
+        """Return the names after a function has changed each."""
+        names = structs.asdict(self).items()
+        return LogPatterns(**{field: function(name) for field, name in names if name is not None})
 
 
 def log_patterns_of(resolved: Resolved, root: Path) -> LogPatterns:

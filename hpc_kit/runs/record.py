@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from hpc_kit.errors import RecordError
 from hpc_kit.run_files import RECORD, write_whole
+from hpc_kit.runs.logs import LogPatterns
 from hpc_kit.spec.resolve import Resolved
 
 if TYPE_CHECKING:
@@ -22,15 +23,6 @@ FORMAT = 1
 
 _adding_outcomes = threading.Lock()
 """Threads may wait for the elements of one array, which share a record."""
-
-
-class RecordedLogs(Struct, frozen=True, kw_only=True):
-    """Names of the logs with Slurm's patterns, relative to `runs/<job_name>/` if they lie inside it."""
-
-    batch: str
-    ranks: str
-    batch_error: str | None = None
-    ranks_error: str | None = None
 
 
 class RecordedGit(Struct, frozen=True, kw_only=True):
@@ -89,7 +81,7 @@ class NewRecord(Struct, frozen=True, kw_only=True):
     command_line: list[str]
     hpc_kit: str
     python_version: str
-    logs: RecordedLogs
+    logs: LogPatterns
     resolved: Resolved
     hosts: dict[str, int] = {}
     """Hosts of a launch over ssh, each with its number of ranks."""
@@ -146,7 +138,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     job_id: str
     job_name: str
     submitted: str
-    logs: RecordedLogs
+    logs: LogPatterns
     cluster: str = ""
     slurm: str = "system"
     slurm_version: str | None = None

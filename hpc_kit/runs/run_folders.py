@@ -11,7 +11,7 @@ from hpc_kit.errors import UnknownJob
 from hpc_kit.run_files import RECORD, SUMMARY, EndMarker, rank_log, read_end
 from hpc_kit.runs.backend import backend_of
 from hpc_kit.runs.logs import LogPatterns, expand_pattern
-from hpc_kit.runs.record import RecordedLogs, RunRecord, read_record
+from hpc_kit.runs.record import RunRecord, read_record
 from hpc_kit.slurm.job_ids import array_index, base_id, is_single_job, sort_key
 from hpc_kit.slurm.option_values import parse_array
 
@@ -119,25 +119,13 @@ def _make_run(folder: Path, record: RunRecord | None) -> Run:
         logs = record.logs
     else:
         patterns = ("%A_%a.log", "%A_%a/rank-%t.log") if array_index(folder.name) else ("%j.log", "%j/rank-%t.log")
-        logs = RecordedLogs(batch=patterns[0], ranks=patterns[1])
-    return Run(folder.name, name, folder, _absolute(logs, parent), record)
+        logs = LogPatterns(batch=patterns[0], ranks=patterns[1])
+    return Run(folder.name, name, folder, logs.apply(lambda text: str(Path(parent, text))), record)
 
 
 def _element_of(array: Run, job_id: str) -> Run:
     folder = array.folder.with_name(job_id)
     return _make_run(folder, None) if array.record is None else array._replace(job_id=job_id, folder=folder)
-
-
-def _absolute(logs: RecordedLogs, parent: str) -> LogPatterns:
-    def absolute(text: str) -> str:
-        return str(Path(parent, text))
-
-    return LogPatterns(
-        batch=absolute(logs.batch),
-        batch_error=logs.batch_error and absolute(logs.batch_error),
-        ranks=absolute(logs.ranks),
-        ranks_error=logs.ranks_error and absolute(logs.ranks_error),
-    )
 
 
 class RunIndex:

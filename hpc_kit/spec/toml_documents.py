@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from hpc_kit.errors import RecordError, SpecError
+from hpc_kit.run_files import write_whole
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -146,30 +147,16 @@ def check_new(path: Path, option: str = "--save") -> None:
         found = "the names of job files end in .toml"
         raise SpecError(f"{path} cannot be a job file", found=found, remedy=f"use {option} {path}.toml")
     if path.exists():
-        raise _exists(path, option)
-
-
-def _exists(path: Path, option: str) -> SpecError:
-    return SpecError(f"{path} exists", remedy=f"choose another name for {option}, or remove the file first")
+        raise SpecError(f"{path} exists", remedy=f"choose another name for {option}, or remove the file first")
 
 
 def save_job(job: Job, path: Path, option: str = "--save", *, header: str = "") -> None:
     """Write a new job file. An existing file is never overwritten. `header` are comments before the first key."""
     check_new(path, option)
-    text = header + format_job(job)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Mode "x" fails if another process has created the file since the check.
-        with path.open("x", encoding="utf-8") as file:
-            try:
-                file.write(text)
-                file.flush()
-            except OSError:
-                # A partial job file could be loaded later.
-                path.unlink()
-                raise
-    except FileExistsError as error:
-        raise _exists(path, option) from error
+        # Atomically: a partial job file could be loaded later.
+        write_whole(path, (header + format_job(job)).encode(), 0o666, lasting=False)
     except OSError as error:
         raise RecordError(
             f"cannot write {path}", found=str(error), remedy="use a folder that you can write to"

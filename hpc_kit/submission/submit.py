@@ -332,7 +332,8 @@ def list_unsaved_work(resolved: Resolved, root: Path) -> Iterator[str]:
         if lost and max(lost) > restart.lead_seconds:
             yield (
                 f"a stop of job {file.parent.name} lost {format_duration(round(max(lost)))} of work "
-                f"since its last save: handle {restart.signal_name}, or save at least every {format_duration(restart.lead_seconds)} (lead)"
+                f"since its last save: handle {restart.signal_name}, "
+                f"or save at least every {format_duration(restart.lead_seconds)} (lead)"
             )
         if lost:
             return

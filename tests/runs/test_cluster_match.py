@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpc_kit.runs.cluster_match import ClusterMatch, match_cluster
-from hpc_kit.runs.record import RecordedEnvironment, RecordedLogs, RunRecord
+from hpc_kit.runs.logs import LogPatterns
+from hpc_kit.runs.record import RecordedEnvironment, RunRecord
 from hpc_kit.slurm.client import SlurmClient
 
 SAME, OTHER, UNKNOWN = ClusterMatch
@@ -26,7 +27,7 @@ def record(slurm: str, *, name: str | None = None, state: str | None = None) -> 
         job_id="12",
         job_name="train",
         submitted="",
-        logs=RecordedLogs(batch="", ranks=""),
+        logs=LogPatterns(batch="", ranks=""),
         slurm=slurm,
         slurm_cluster=name,
         environment=RecordedEnvironment(slurm_state=state),

@@ -326,7 +326,7 @@ def test_a_cluster_is_named_so_that_it_can_be_loaded(words: list[str], sources: 
         job_id="12",
         job_name="job",
         submitted="",
-        logs=record.RecordedLogs(batch="12.log", ranks="12/rank-%t.log"),
+        logs=record.LogPatterns(batch="12.log", ranks="12/rank-%t.log"),
         cluster="its name",
         command_line=words,
         resolved=record.RecordedResolved(sources=sources),
