@@ -79,15 +79,15 @@ def _explain_run(word: str | None, cluster: str | None) -> list[tuple[list[str],
     elements = run.elements()
     client = client_of_run(run, session)
     runs = elements or [run]
-    statuses = query_statuses(runs, client)
-    waiting = [each.job_id for each in statuses if each is not None and each.state is JobState.PENDING]
+    jobs = list(zip(runs, query_statuses(runs, client), strict=True))
+    waiting = [each.job_id for each, status in jobs if status is not None and status.state is JobState.PENDING]
     if client is not None and session.partitions and waiting:
         # The whole queue contains the sizes of the waiting jobs.
         sized = client.query_queue(waiting, ended=False).found
-        statuses = [sized.get(each.job_id, status) for each, status in zip(runs, statuses, strict=True)]
+        jobs = [(each, sized.get(each.job_id, status)) for each, status in jobs]
     verdicts = [
         (each.job_id, _with_limit(explain_run(each, status, read_state(each, status)), status, session.partitions))
-        for each, status in zip(runs, statuses, strict=True)
+        for each, status in jobs
     ]
     return group_verdicts(verdicts) if elements else [([], verdicts[0][1])]
 
