@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -38,15 +37,6 @@ RUNS_OPTION = click.option(
     callback=lambda ctx, _, value: ctx.meta.update({RUNS_META: value} if value else {}),
     help="Folder of the runs [default: `runs` of the cluster file].",
 )
-
-
-class SecondsRange(click.FloatRange):
-    """A range of seconds that also excludes nan."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert the value like click, with nan out of range."""
-        # click compares with the limits, and every comparison with nan is false.
-        return super().convert(inf if str(value).strip().lstrip("+-").lower() == "nan" else value, param, ctx)
 
 
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
