@@ -12,7 +12,7 @@ from hpc_kit.runs.first_failure import RankFailure, find_failure
 from hpc_kit.runs.record import RecordedFailure, RecordedOutcome, add_outcomes
 from hpc_kit.runs.run_folders import open_run
 from hpc_kit.slurm.job_ids import array_index
-from hpc_kit.slurm.states import ENDED_BY_SLURM, JobState, explain_state
+from hpc_kit.slurm.states import ENDED_BY_SLURM, JobState, explain_state, parse_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,7 +80,7 @@ def read_state(run: Run, status: JobStatus | None) -> JobState:
     if status is not None and status.state is not JobState.UNKNOWN:
         return status.state
     if recorded := recorded_outcome(run):
-        return recorded_state(recorded)
+        return parse_state(recorded.state)
     return run.backend.state_from_files(run)
 
 
@@ -138,11 +138,6 @@ def recorded_outcome(run: Run) -> RecordedOutcome | None:
         return None
     index = array_index(run.job_id)
     return run.record.elements.get(index) if index else run.record.end
-
-
-def recorded_state(recorded: RecordedOutcome) -> JobState:
-    """Return the state in a recorded outcome; UNKNOWN for a name that only another version has."""
-    return JobState(recorded.state) if recorded.state in JobState.__members__ else JobState.UNKNOWN
 
 
 def _exit_status(run: Run, state: JobState, status: JobStatus | None) -> int:

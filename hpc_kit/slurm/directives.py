@@ -219,16 +219,12 @@ def suggest_fix(error: DirectiveError, command: str = "sbatch") -> SuggestedFix:
     name = typed[1].lower().replace("_", "-")
     if name in _OTHER_NAMES:
         return SuggestedFix(f"write --{_OTHER_NAMES[name]}, Slurm's name for it", certain=True)
-    near = re.search(r"did you mean --([\w-]+)", error.remedy or "")
-    if near is not None and _similarity(name, near[1]) >= 0.75:
-        return SuggestedFix(error.remedy or "", certain=True)
-    return SuggestedFix(f"{command} --help lists the options, also those of the site's plugins", certain=False)
-
-
-def _similarity(one: str, other: str) -> float:
     from difflib import SequenceMatcher
 
-    return SequenceMatcher(None, one, other).ratio()
+    near = re.search(r"did you mean --([\w-]+)", error.remedy or "")
+    if near is not None and SequenceMatcher(None, name, near[1]).ratio() >= 0.75:
+        return SuggestedFix(error.remedy or "", certain=True)
+    return SuggestedFix(f"{command} --help lists the options, also those of the site's plugins", certain=False)
 
 
 def _check_readable(script: str) -> None:
@@ -270,12 +266,10 @@ def _scan(lines: Sequence[str]) -> Directives:
 
 
 def _split_directive(text: str, number: int) -> Directive:
-    words: list[DirectiveWord] = []
     try:
-        words.extend(_words(text, number))
+        return Directive(number, text, tuple(_words(text, number)))
     except DirectiveError as error:
         return Directive(number, text, (), error)
-    return Directive(number, text, tuple(words))
 
 
 def _words(text: str, number: int) -> Iterator[DirectiveWord]:

@@ -87,10 +87,16 @@ def apply_command(job: Job, origins: Origins, run: RunProgram, world_size: int) 
         for name, value in found.items()
     ]
     origins = Origins(merge_documents(origins.job, Document(values, tuple(layers))), origins.cluster)
-    layout = structs.replace(job.layout, **values["layout"])
+    job = _with_numbers(job, values)
     if run.program:
-        layout = structs.replace(layout, **_default_degrees(layout, origins, run.program, world_size))
-    return structs.replace(job, layout=layout, model=structs.replace(job.model, **values["model"])), origins
+        job = _with_numbers(job, {"layout": _default_degrees(job.layout, origins, run.program, world_size)})
+    return job, origins
+
+
+def _with_numbers(job: Job, numbers: Mapping[str, Mapping[str, int]]) -> Job:
+    return structs.replace(
+        job, **{table: structs.replace(getattr(job, table), **values) for table, values in numbers.items()}
+    )
 
 
 def _default_degrees(layout: Layout, origins: Origins, program: Program, world_size: int) -> dict[str, int]:
@@ -114,8 +120,7 @@ def fill_defaults(job: Job, origins: Origins, run: RunProgram) -> tuple[Job, Ori
         merge_documents(Document(numbers, (Layer(f"{run.file}, its own", None, numbers),)), origins.job),
         origins.cluster,
     )
-    layout, model = structs.replace(job.layout, **numbers["layout"]), structs.replace(job.model, **numbers["model"])
-    return structs.replace(job, layout=layout, model=model), origins
+    return _with_numbers(job, numbers), origins
 
 
 def check_splits(job: Job, origins: Origins, run: RunProgram, world_size: int, root: Path) -> None:
