@@ -5,6 +5,7 @@ submitit has no public hooks for the script. Its own executors override the same
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -25,9 +26,10 @@ from msgspec import Struct, structs
 from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.slurm.slurm import SlurmExecutor, SlurmJobEnvironment
 
-from hpc_kit.errors import HpcKitError, SpecError, SubmitRefused
+from hpc_kit.errors import HpcKitError, RecordError, SpecError, SubmitRefused
 from hpc_kit.runs.logs import make_folder
 from hpc_kit.runs.record import describe_os_error
+from hpc_kit.script.context import working_folder
 from hpc_kit.script.quoting import shell_word
 from hpc_kit.script.render import render_resolved
 from hpc_kit.slurm.job_ids import base_id
@@ -41,7 +43,7 @@ from hpc_kit.spec.resolve import Resolved, resolve
 from hpc_kit.spec.resources import Count, Number, Resources
 from hpc_kit.spec.search_path import current_folder
 from hpc_kit.submission.job_handles import FunctionJob
-from hpc_kit.submission.staging import Pickles
+from hpc_kit.submission.staging import Pickles, replace_symlink
 from hpc_kit.submission.submit import Submission, submit_script
 
 __all__ = ["Executor", "PartlySubmitted"]
@@ -159,12 +161,6 @@ class Executor(SlurmExecutor):
         super().__init__(
             folder or self.root / "runs" / "functions", max_num_timeout, max_pickle_size_gb, python or "python"
         )
-        if "\\" in str(self.folder):
-            raise SpecError(
-                "a backslash in the folder of an Executor",
-                found=f"{self.folder}: Slurm puts no job id into the name of a log with a backslash",
-                remedy="use a folder without it: Executor(folder=...)",
-            )
         self._job = job
         choice = ClusterChoice("", {}) if cluster is not None else default_cluster(self.root, os.environ)
         self._cluster = choice.name if cluster is None else cluster
@@ -210,7 +206,8 @@ class Executor(SlurmExecutor):
         return resolve(structs.replace(loaded, job=job), root=self.root)
 
     def _with_protocol(self, resolved: Resolved, array: str | None) -> Resolved:
-        job = add_submitit_protocol(resolved.job, self.folder, self._options, array)
+        log_folder = without_backslash(self.folder, working_folder(resolved, self.root) / resolved.cluster.runs)
+        job = add_submitit_protocol(resolved.job, log_folder, self._options, array)
         return structs.replace(resolved, job=job)
 
     @property
@@ -392,6 +389,38 @@ def add_submitit_protocol(job: Job, folder: Path, options: ExecutorOptions, arra
             signal=f"{SlurmJobEnvironment.USR_SIG}@{_signal_delay(job, options)}",
         ),
     )
+
+
+def without_backslash(folder: Path, runs: Path) -> Path:
+    """Return a folder for logs, without a backslash: Slurm expands no patterns in a name with a backslash.
+
+    For a folder with a backslash this makes a symbolic link in the runs folder, and returns the path through the link.
+
+    Raises:
+        SpecError: The path of the runs folder has a backslash, too.
+        RecordError: The link cannot be made.
+    """
+    parts = folder.parts
+    last = max((index for index, part in enumerate(parts) if "\\" in part), default=None)
+    if last is None:
+        return folder
+    if "\\" in str(runs):
+        raise SpecError(
+            "a backslash in the path of the runs folder",
+            found=str(runs),
+            remedy="set={'cluster.runs': '/a/path/without/it'}: Slurm expands no patterns in a name with a backslash",
+        )
+    target = Path(*parts[: last + 1])
+    link = runs / ".folders" / hashlib.sha256(os.fsencode(target)).hexdigest()[:12]
+    make_folder(link.parent)
+    try:
+        if not link.is_symlink():
+            replace_symlink(link, str(target))
+    except OSError as error:
+        raise RecordError(
+            f"cannot make the link {link}", found=error.strerror, remedy=f"check {link.parent}"
+        ) from error
+    return link.joinpath(*parts[last + 1 :])
 
 
 def _to_pattern(path: Path, array: str | None) -> str:

@@ -286,9 +286,14 @@ def test_an_executor_needs_no_job(slurm: FakeSlurm, project: Path) -> None:
         assert f"#SBATCH {line}\n" in script
 
 
-def test_a_folder_with_a_backslash_is_refused(slurm: FakeSlurm, project: Path) -> None:
-    with pytest.raises(SpecError, match="a backslash in the folder of an Executor"):
-        Executor(job="job", folder=project / "a\\b", cluster="fake")
+def test_logs_in_a_folder_with_a_backslash_reach_it_through_a_link(slurm: FakeSlurm, project: Path) -> None:
+    folder = project / "a\\b" / "c"
+    job = Executor(job="job", folder=folder, cluster="fake").submit(functions.add, 1, 1)
+    [output] = re.findall(r"^#SBATCH --output=(.*)$", job.paths.submission_file.read_text(), re.MULTILINE)
+    assert "\\" not in output
+    log = Path(output.replace("%j", job.job_id))
+    assert log.parent.resolve() == folder.resolve()
+    assert log.name == job.paths.stdout.name
 
 
 def test_the_teardown_runs_at_the_end_and_keeps_the_exit_status(slurm: FakeSlurm, project: Path) -> None:
