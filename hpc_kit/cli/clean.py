@@ -84,11 +84,7 @@ def _submitted(run: Run) -> float:
 
 
 def _active_ids(runs: list[Run], session: Session) -> set[str]:
-    """Return the ids of jobs that wait or run.
-
-    Raises:
-        SlurmUnavailable: Slurm does not answer.
-    """
+    """Return the ids of jobs that wait or run."""
     ids: set[str] = set()
     for client in session.client.for_each_cluster():
         survey = client.query_queue([])

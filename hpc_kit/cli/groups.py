@@ -21,11 +21,7 @@ class OrderedGroup(click.Group):
     """A group that lists its commands in the order of their definition, and suggests one for a mistyped name."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the group or a command.
-
-        Raises:
-            ReaderGoneError: The output pipe is closed.
-        """
+        """Run the group or a command."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
@@ -60,9 +56,7 @@ class OrderedGroup(click.Group):
 class LazyGroup(OrderedGroup):
     """A group that imports the module of a command when the command is called. This keeps `--help` fast.
 
-    Args:
-        modules: The module of each command, which defines `command`.
-        lines: The line of each command in the help, in the order of the help.
+    `modules` names the module of each command, which defines `command`; `lines` are their lines in the help.
     """
 
     def __init__(self, *args: Any, lines: Mapping[str, str], modules: Mapping[str, str], **named: Any) -> None:

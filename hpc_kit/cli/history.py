@@ -60,11 +60,7 @@ def command(words: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
 
 
 def _select_runs(words: tuple[str, ...], index: RunIndex) -> list[Run]:
-    """Return the runs of ids and names; without words, all runs, the latest first.
-
-    Raises:
-        UnknownJob: There is no run of a word.
-    """
+    """Return the runs of ids and names; without words, all runs, the latest first."""
     if not words:
         # A job that was submitted again has a link to the run folder of the first.
         own = [run for run in index.all_runs() if not run.folder.is_symlink()]

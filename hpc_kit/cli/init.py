@@ -196,10 +196,7 @@ class Offers(NamedTuple):
 def _ask(folder: Path, discover: bool | None, scripts: tuple[Path, ...]) -> Offers:
     """Return the answers of the command line, and ask for the missing ones on a terminal.
 
-    Args:
-        folder: The project.
-        discover: The answer about the cluster file; None: ask.
-        scripts: The batch scripts to convert; none: ask for each that the project has.
+    `discover=None` and no `scripts` mean: ask.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return Offers(bool(discover), scripts)

@@ -95,12 +95,7 @@ def _split_options(args: list[str], options: Mapping[str, click.Option]) -> tupl
 
 
 def parse_sbatch_options(words: list[str]) -> tuple[dict[str, object], list[str]]:
-    """Parse the sbatch options of a command line. Return them by field name, and the remaining arguments.
-
-    Raises:
-        DirectiveError: sbatch has no such option, or its value is missing.
-        SpecError: The option of sbatch is not an option of a job.
-    """
+    """Parse the sbatch options of a command line. Return them by field name, and the remaining arguments."""
     values: dict[str, object] = {}
     arguments: list[str] = []
     while words:
@@ -146,11 +141,7 @@ def job_options(function: F) -> F:
 
 
 def parse_requests(jobs: tuple[str, ...]) -> list[JobRequest]:
-    """Return the requests of a command with several jobs, or with a program alone.
-
-    Raises:
-        SpecError: Several jobs are combined with a program.
-    """
+    """Return the requests of a command with several jobs, or with a program alone."""
     if len(jobs) > 1 and click.get_current_context().meta["program"]:
         raise SpecError(
             "arguments after -- belong to one job",
@@ -182,11 +173,7 @@ def parse_request(job: str | None) -> JobRequest:
 
 
 def resolve_request(request: JobRequest, root: Path, *, require_answer: bool = False, check: bool = True) -> Resolved:
-    """Resolve the job of a request for its cluster. See `default_cluster` and `resolve` for the options.
-
-    Raises:
-        SpecError: The request, or a file that it names, is invalid.
-    """
+    """Resolve the job of a request for its cluster. See `default_cluster` and `resolve` for the options."""
     choice = (
         ClusterChoice(request.cluster, {})
         if request.cluster
@@ -197,11 +184,7 @@ def resolve_request(request: JobRequest, root: Path, *, require_answer: bool = F
 
 
 def load_request(request: JobRequest, root: Path, choice: ClusterChoice) -> LoadedJob:
-    """Load the job of a request and its cluster, and apply the options of the command line.
-
-    Raises:
-        SpecError: A file is missing or invalid.
-    """
+    """Load the job of a request and its cluster, and apply the options of the command line."""
     settings = {**choice.settings, **_collect_settings(request)}
     if request.job is not None:
         if request.program:
@@ -233,11 +216,7 @@ def _collect_settings(request: JobRequest) -> dict[str, object]:
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, object]:
-    """Return the values of `--set KEY=VALUE` by key.
-
-    Raises:
-        SpecError: One of them has no key or no value.
-    """
+    """Return the values of `--set KEY=VALUE` by key."""
     values: dict[str, object] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -250,13 +229,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, object]:
 
 
 def render_command(request: JobRequest, choice: ClusterChoice, *options: str) -> tuple[str, ...]:
-    """Return the command line of `hpc-kit render` for a request.
-
-    Args:
-        request: The job.
-        choice: Its cluster.
-        options: Options before the job.
-    """
+    """Return the command line of `hpc-kit render` for a request."""
     job_words = [*options, *([] if request.job is None else [request.job])]
     if request.shape is not None:
         job_words += ["-j", request.shape]
@@ -288,11 +261,7 @@ def render_shell(
 ) -> tuple[Resolved, str]:
     """Return the job of a request, and a shell script that starts it without a scheduler.
 
-    Args:
-        request: The job.
-        hosts: The hosts. Without any, the script expects one per node as arguments; a job of one node runs locally.
-        root: The user's project.
-        standalone: Render a script that needs no hpc_kit on the hosts.
+    Without hosts, the script expects one per node as arguments; a job of one node runs locally.
     """
     from hpc_kit.ssh.rank_placement import count_ranks, render_shell_script
 
@@ -305,14 +274,7 @@ def render_shell(
 def resolve_on_hosts(hosts: Sequence[LaunchHost], request: JobRequest, root: Path, *render_options: str) -> Resolved:
     """Resolve the job of a request for hosts. Each host is a node; the node count of the job file is ignored.
 
-    Args:
-        hosts: The hosts, in the order of the nodes. Without any, the job file sets the number of nodes.
-        request: The job.
-        root: The user's project.
-        render_options: Options of the `hpc-kit render` command that makes the same script.
-
-    Raises:
-        SpecError: The request, or a file that it names, is invalid.
+    Without hosts, the job file sets the number of nodes. `render_options` make `hpc-kit render` print the same script.
     """
     from hpc_kit.ssh.rank_placement import check_cluster, place_job
 

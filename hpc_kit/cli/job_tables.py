@@ -10,7 +10,7 @@ import click
 from hpc_kit.cli.output import format_table
 from hpc_kit.slurm.job_ids import array_index, base_id
 from hpc_kit.slurm.option_values import fold_indices
-from hpc_kit.slurm.start_forecast import format_duration
+from hpc_kit.slurm.start_forecast import format_duration, remaining_seconds
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
@@ -70,10 +70,8 @@ def _short_time(seconds: float | None) -> str:
 
 
 def _time_left(line: JobLine) -> float:
-    status = line.status
-    if status is None or status.time_limit is None or status.elapsed is None or status.time_limit < 0:
-        return float("inf")
-    return status.time_limit - status.elapsed
+    left = remaining_seconds(line.status) if line.status is not None else None
+    return float("inf") if left is None else left
 
 
 def format_jobs(lines: Sequence[JobLine]) -> list[str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli.job_arguments import HOSTFILE, HOSTS, JobCommand, job_arguments, parse_request, resolve_on_hosts
-from hpc_kit.cli.options import SecondsRange
 from hpc_kit.cli.outcomes import format_summary, print_failure
 from hpc_kit.cli.output import ignore_closed_pipe, print_line, short_path
 from hpc_kit.cli.terminal import clean_text
@@ -36,8 +35,7 @@ _GIVE_UP_SECONDS = 2.0
 class LineWriter:
     """Writes lines to standard output without blocking the end of a launch.
 
-    Args:
-        ending: Set when the launch ends. From then on a blocked reader is given up.
+    After `ending` is set, a blocked reader is given up.
     """
 
     def __init__(self, ending: threading.Event) -> None:
@@ -68,7 +66,7 @@ class LineWriter:
 @HOSTFILE
 @click.option(
     "--connect-timeout",
-    type=SecondsRange(0.1, 3600),
+    type=click.FloatRange(0.1, 3600),
     default=15.0,
     show_default=True,
     metavar="SECONDS",

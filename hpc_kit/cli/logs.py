@@ -56,14 +56,19 @@ def command(
     session = open_session(cluster)
     run = find_run(session, word)
     _check_log_options(run, rank, every=every, batch=batch)
-    client = _client_of_run(run, session, follow=follow)
+    client = client_of_run(run, session)
+    if client is None and run.record is not None:
+        if follow:
+            raise unknown_here(run, run.record, session.cluster.name, session.client, f"hpc-kit logs {run.job_id} -f")
+        # The printed next commands must name the cluster of the run.
+        click.get_current_context().params["cluster"] = cluster_option(run.record)
     if follow and client is not None:
         return follow_run(run, client, ranks=None if every else (rank or 0,), as_json=as_json)
     elements = run.elements()
     jobs = elements or [run]
     if as_json:
         ranks = [] if batch else run.ranks() if every else [rank or 0]
-        statuses = _query_statuses(jobs, client)
+        statuses = query_statuses(jobs, client)
         documents = [_run_json(job, ranks, status) for job, status in zip(jobs, statuses, strict=True)]
         echo(json.dumps(documents if elements else documents[0], indent=2))
         return 0
@@ -85,9 +90,6 @@ def find_run(session: Session, word: str | None) -> Run:
     """Return the run with an id, or the latest run with a name. Runs of the given cluster have priority.
 
     Without `word`, return the latest run.
-
-    Raises:
-        UnknownJob: There is no such run.
     """
     index = RunIndex(session.runs)
     if word is not None:
@@ -121,19 +123,13 @@ def _check_log_options(run: Run, rank: int | None, *, every: bool, batch: bool) 
         )
 
 
-def _client_of_run(run: Run, session: Session, *, follow: bool) -> SlurmClient | None:
+def client_of_run(run: Run, session: Session) -> SlurmClient | None:
     """Return the client of the Slurm that ran the job; None if the job belongs to another cluster."""
-    record, cluster, client = run.record, session.cluster.name, session.client
-    if record is None or may_belong_to(run, cluster, client):
-        return client_for(run, client)
-    if follow:
-        raise unknown_here(run, record, cluster, client, f"hpc-kit logs {run.job_id} -f")
-    # The printed next commands must name the cluster of the run.
-    click.get_current_context().params["cluster"] = cluster_option(record)
-    return None
+    is_here = may_belong_to(run, session.cluster.name, session.client)
+    return client_for(run, session.client) if is_here else None
 
 
-def _query_statuses(jobs: list[Run], client: SlurmClient | None) -> list[JobStatus | None]:
+def query_statuses(jobs: list[Run], client: SlurmClient | None) -> list[JobStatus | None]:
     """Query the statuses. None for a job that only its own files describe."""
     statuses: dict[str, JobStatus] = {}
     try:
@@ -176,7 +172,7 @@ def _print_all_ranks(run: Run) -> None:
 def _print_end(run: Run, elements: list[Run], client: SlurmClient | None, session: Session) -> None:
     """Print the outcome of the job, or the next commands if it has not ended."""
     jobs = elements or [run]
-    statuses = _query_statuses(jobs, client)
+    statuses = query_statuses(jobs, client)
     if any(status is not None and not status.state.finished for status in statuses):
         print_next_steps(run.job_id, going=True)
         return

@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -40,24 +39,11 @@ RUNS_OPTION = click.option(
 )
 
 
-class SecondsRange(click.FloatRange):
-    """A range of seconds that also excludes nan."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert the value like click, with nan out of range."""
-        # click compares with the limits, and every comparison with nan is false.
-        return super().convert(inf if str(value).strip().lstrip("+-").lower() == "nan" else value, param, ctx)
-
-
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 
 
 def parse_age(_context: object, _parameter: object, text: str) -> dt.timedelta:
-    """Parse an age such as 12h, 30d or 4w.
-
-    Raises:
-        click.BadParameter: The text is not an age.
-    """
+    """Parse an age such as 12h, 30d or 4w."""
     match = re.fullmatch(r"(\d+)([hdw])", text)
     if not match:
         raise click.BadParameter(f"{text!r} is not an age; write 12h, 30d or 4w")
@@ -84,13 +70,7 @@ class Session(NamedTuple):
 def open_session(name: str | None, *, require_answer: bool = False) -> Session:
     """Open the named cluster, or the one that fits this machine.
 
-    Args:
-        name: Name or path of a cluster file.
-        require_answer: Raise instead of guessing if Slurm does not answer.
-
-    Raises:
-        SpecError: There is no such cluster file.
-        SlurmUnavailable: `require_answer`, and Slurm does not answer.
+    With `require_answer`, raise instead of guessing if Slurm does not answer.
     """
     from hpc_kit.spec.cluster_client import open_client
 

@@ -33,9 +33,6 @@ def follow_run(
     """Print the events of a job or of all array elements until the end, and return the exit status.
 
     Ctrl-C only stops the printing. The job and the later jobs keep running; the commands for each are printed.
-
-    Raises:
-        Exit: After Ctrl-C, with status 130.
     """
     from hpc_kit.runs import follow
 

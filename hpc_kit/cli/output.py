@@ -35,14 +35,7 @@ def print_line(label: str, text: str, *, right: str = "") -> None:
 
 
 def print_next_steps(job_id: str, *, going: bool, rank: int | None = None, failed: bool = False) -> None:
-    """Print the next commands to type, with the `--cluster` and `--runs` options of this command.
-
-    Args:
-        job_id: The job.
-        going: The job has not ended.
-        rank: The rank that failed first.
-        failed: The job failed.
-    """
+    """Print the next commands to type, with the `--cluster` and `--runs` options of this command."""
     cluster = click.get_current_context().params.get("cluster") or os.environ.get(VARIABLE)
     runs = runs_option()
     options = (f" --cluster {quote(cluster)}" if cluster else "") + (f" --runs {quote(runs)}" if runs else "")
@@ -53,11 +46,7 @@ def print_next_steps(job_id: str, *, going: bool, rank: int | None = None, faile
 
 
 def exit_interrupted(ids: Sequence[str]) -> NoReturn:
-    """Exit after Ctrl-C: list the jobs that keep running, and the next commands for each.
-
-    Raises:
-        Exit: Always; its status is 130.
-    """
+    """Exit after Ctrl-C: list the jobs that keep running, and the next commands for each."""
     echo()
     for job_id in ids:
         print_line("", f"job {job_id} goes on")
@@ -113,13 +102,7 @@ def print_wrapped(text: str, *, indent: int = 2, err: bool = False) -> None:
 
 
 def format_table(rows: Iterable[Sequence[str]], *columns: Literal["left", "right"], first_width: int = 0) -> list[str]:
-    """Return the lines of a table without borders. Cells are never cut, whatever the width of the terminal.
-
-    Args:
-        rows: The cells.
-        columns: Alignment of each column.
-        first_width: Minimum width of the first column.
-    """
+    """Return the lines of a table without borders. Cells are never cut, whatever the width of the terminal."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.logs import find_run
+from hpc_kit.cli.logs import client_of_run, find_run, query_statuses
 from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, open_session
 from hpc_kit.cli.output import short_path
 from hpc_kit.cli.terminal import echo
-from hpc_kit.errors import RecordError, SlurmUnavailable, SpecError, UnknownJob
+from hpc_kit.errors import RecordError, SpecError, UnknownJob
 from hpc_kit.spec.secrets import mask_text
 
 if TYPE_CHECKING:
@@ -99,13 +99,6 @@ def _names_a_run(word: str, cluster: str | None) -> bool:
 
 def _find_run_status(word: str, cluster: str | None) -> tuple[Run, JobStatus | None]:
     """Return a run by id or name, and its status if Slurm answers."""
-    from hpc_kit.runs.cluster_match import client_for, may_belong_to
-
     session = open_session(cluster)
     run = find_run(session, word)
-    if not may_belong_to(run, session.cluster.name, session.client):
-        return run, None
-    try:
-        return run, run.backend.query([run], client_for(run, session.client)).get(run.job_id)
-    except SlurmUnavailable:
-        return run, None
+    return run, query_statuses([run], client_of_run(run, session))[0]

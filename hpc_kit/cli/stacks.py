@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli.logs import find_run
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, SecondsRange, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
 from hpc_kit.cli.output import print_line
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError, UnknownJob
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--threads", is_flag=True, help="All threads of each rank, not only the main thread.")
 @click.option(
     "--timeout",
-    type=SecondsRange(0, 86400),
+    type=click.FloatRange(0, 86400),
     default=20.0,
     show_default=True,
     metavar="SECONDS",

@@ -283,14 +283,6 @@ def chain_dependency(kind: str, previous_id: str, options: Mapping[str, object])
 
     A job whose dependency can no longer be satisfied would stay in the queue for ever, with all jobs after it. Slurm
     removes it unless the job sets kill_on_invalid_dep.
-
-    Args:
-        kind: Type of the dependency, one of CHAIN_KINDS.
-        previous_id: Id of the previous job of the chain.
-        options: The options of this job, by field name.
-
-    Raises:
-        SpecError: The job's own dependency uses `?`, so that any one of its conditions is enough.
     """
     waits = str(options.get("dependency") or "")
     if "?" in waits:

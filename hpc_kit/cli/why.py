@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpc_kit.runs.why.answers import Verdict
-    from hpc_kit.slurm.client import SlurmClient
     from hpc_kit.slurm.job_status import JobStatus
     from hpc_kit.slurm.partitions import ListedPartition
 
@@ -71,38 +70,26 @@ def _explain_files(paths: list[Path]) -> Verdict:
 
 def _explain_run(word: str | None, cluster: str | None) -> list[tuple[list[str], Verdict]]:
     """Return the answer about a run; of an array, the different answers with the ids of their elements."""
-    from hpc_kit.cli.logs import find_run
-    from hpc_kit.errors import SlurmUnavailable
-    from hpc_kit.runs.backend import query_runs
-    from hpc_kit.runs.cluster_match import client_for, may_belong_to
+    from hpc_kit.cli.logs import client_of_run, find_run, query_statuses
     from hpc_kit.runs.outcome import read_state
     from hpc_kit.runs.why.of_run import explain_run, group_verdicts
 
     session = open_session(cluster)
     run = find_run(session, word)
     elements = run.elements()
-    statuses: dict[str, JobStatus | None] = {}
-    if run.record is None or may_belong_to(run, session.cluster.name, session.client):
-        try:
-            client = client_for(run, session.client)
-            statuses.update(query_runs(elements or [run], client))
-            if session.partitions:
-                _add_sizes(statuses, client)
-        except SlurmUnavailable as error:
-            echo(f"hpc-kit: {error.what}: the answer comes from the job's own files", err=True)
-    jobs = [(each, statuses.get(each.job_id)) for each in elements or [run]]
+    client = client_of_run(run, session)
+    runs = elements or [run]
+    jobs = list(zip(runs, query_statuses(runs, client), strict=True))
+    waiting = [each.job_id for each, status in jobs if status is not None and status.state is JobState.PENDING]
+    if client is not None and session.partitions and waiting:
+        # The whole queue contains the sizes of the waiting jobs.
+        sized = client.query_queue(waiting, ended=False).found
+        jobs = [(each, sized.get(each.job_id, status)) for each, status in jobs]
     verdicts = [
         (each.job_id, _with_limit(explain_run(each, status, read_state(each, status)), status, session.partitions))
         for each, status in jobs
     ]
     return group_verdicts(verdicts) if elements else [([], verdicts[0][1])]
-
-
-def _add_sizes(statuses: dict[str, JobStatus | None], client: SlurmClient) -> None:
-    """Replace the statuses of waiting jobs by those of the whole queue, which contain the sizes of the jobs."""
-    waiting = [job_id for job_id, status in statuses.items() if status is not None and status.state is JobState.PENDING]
-    if waiting:
-        statuses.update(client.query_queue(waiting, ended=False).found)
 
 
 def _with_limit(verdict: Verdict, status: JobStatus | None, partitions: Sequence[ListedPartition]) -> Verdict:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hpc_kit.errors import SlurmUnavailable
 from hpc_kit.runs.backend_registry import registered_backend
+from hpc_kit.runs.cluster_match import client_for
 from hpc_kit.slurm.job_status import scancel_argv, status_of_job
 from hpc_kit.slurm.states import JobState, explain_state
 
@@ -35,19 +36,11 @@ class Backend(Protocol):
     """The process that runs the job writes the outcome into the record itself."""
 
     def query(self, runs: Iterable[Run], client: SlurmClient) -> dict[str, JobStatus]:
-        """Return the status of runs by job id, with one query for all. A run that has ended may be missing.
-
-        Raises:
-            SlurmUnavailable: Slurm does not answer.
-        """
+        """Return the status of runs by job id, with one query for all. A run that has ended may be missing."""
         ...
 
     def cancel(self, jobs: Mapping[str, Run | None], client: SlurmClient) -> None:
-        """Cancel jobs, given by id with their runs.
-
-        Raises:
-            HpcKitError: A job cannot be cancelled.
-        """
+        """Cancel jobs, given by id with their runs."""
         ...
 
     def state_from_files(self, run: Run) -> JobState:
@@ -57,10 +50,7 @@ class Backend(Protocol):
     def describe_end(self, run: Run, state: JobState, *, from_files: bool = False) -> str:
         """Return a sentence on the end of a run.
 
-        Args:
-            run: The run.
-            state: Its final state.
-            from_files: The scheduler no longer knows the job: the state was read from the files of the run.
+        `from_files`: the scheduler no longer knows the job, and the state was read from the files of the run.
         """
         ...
 
@@ -82,8 +72,7 @@ class SlurmBackend:
         """Run scancel once for each cluster: an id is unambiguous within one cluster only."""
         by_cluster: dict[str | None, list[str]] = {}
         for job_id, run in jobs.items():
-            own = client.for_cluster(run.record.slurm_cluster) if run is not None and run.record is not None else client
-            by_cluster.setdefault(own.environ.get("SLURM_CLUSTERS"), []).append(job_id)
+            by_cluster.setdefault(client_for(run, client).environ.get("SLURM_CLUSTERS"), []).append(job_id)
         for name, ids in by_cluster.items():
             answer = client.for_cluster(name).run(scancel_argv(ids))
             # A job may end between the query of its state and scancel.
@@ -124,11 +113,7 @@ def backend_of(record: RunRecord | None) -> Backend:
 
 
 def query_runs(runs: Iterable[Run], client: SlurmClient) -> dict[str, JobStatus]:
-    """Return the status of runs of any backend by job id, with one query for each backend.
-
-    Raises:
-        SlurmUnavailable: Slurm does not answer.
-    """
+    """Return the status of runs of any backend by job id, with one query for each backend."""
     by_backend: dict[Backend, list[Run]] = {}
     for run in runs:
         by_backend.setdefault(run.backend, []).append(run)

@@ -15,9 +15,7 @@ _loaders: dict[str, Callable[[], Backend]] = {}
 def register_backend(name: str, load: Callable[[], Backend]) -> None:
     """Register the backend of all runs with this name in the record's field `slurm`.
 
-    Args:
-        name: The name in the record.
-        load: Imports and returns the backend. It is called for each run of the backend.
+    `load` imports and returns the backend. It is called for each run of the backend.
     """
     _loaders[name] = load
 

@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 def cancel(words: Sequence[str], runs: Path, client: SlurmClient, *, cluster: str | None = None) -> list[JobLine]:
     """Cancel jobs by id, or all jobs of a name; returns the state of each before. Ended jobs stay as they are.
 
-    Args:
-        words: Ids and names of jobs.
-        runs: The folder of runs.
-        client: The Slurm.
-        cluster: Name of its cluster file. A run of another cluster is not cancelled, nor the job that has its id here.
-            None: all runs belong to it.
+    A run of another cluster than that of the file `cluster` is not cancelled, nor the job that has its id here.
 
     Raises:
         UnknownJob: Neither Slurm nor `runs` knows an id or a name, or it belongs to another cluster. Then no job is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from enum import Enum, auto
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -11,7 +12,6 @@ from hpc_kit.errors import SpecError, UnknownJob
 from hpc_kit.run_files import RECORD
 from hpc_kit.runs.record import read_record
 from hpc_kit.slurm import cluster_identity
-from hpc_kit.slurm.cluster_identity import ClusterIdentity, ClusterMatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,11 +27,6 @@ MAX_CLOCK_DIFFERENCE = 600.0
 
 def choose_submit_cluster(option: str | None, environ: Mapping[str, str], client: SlurmClient) -> str | None:
     """Return Slurm's own name of the cluster that sbatch will submit to; None: unknown.
-
-    Args:
-        option: The job's --clusters.
-        environ: Environment of sbatch.
-        client: The client that queries the job afterwards.
 
     Raises:
         SpecError: squeue and scancel would query another cluster, where the id belongs to another job.
@@ -51,29 +46,34 @@ def choose_submit_cluster(option: str | None, environ: Mapping[str, str], client
     return target
 
 
+class ClusterMatch(Enum):
+    """Result of a comparison of clusters."""
+
+    SAME = auto()
+    OTHER = auto()
+    UNKNOWN = auto()
+
+
 def match_cluster(record: RunRecord, client: SlurmClient) -> ClusterMatch:
     """Compare the cluster of a run with the one that the client queries."""
-    queried = ClusterIdentity(
-        client.embedded,
-        None if client.embedded else cluster_identity.queried_cluster(client.environ),
-        client.environ.get("HPC_KIT_SLURM_STATE"),
-    )
-    if record.slurm not in {"system", "embedded"}:
+    if record.slurm != ("embedded" if client.embedded else "system"):
         return ClusterMatch.UNKNOWN
-    owner = ClusterIdentity(record.slurm == "embedded", record.slurm_cluster, record.environment.slurm_state)
-    return cluster_identity.compare_clusters(queried, owner)
+    if client.embedded:
+        owner = record.environment.slurm_state
+        is_known, is_same = owner is not None, owner == client.environ.get("HPC_KIT_SLURM_STATE")
+    else:
+        owner, queried = record.slurm_cluster, cluster_identity.queried_cluster(client.environ)
+        is_known = queried is not None and cluster_identity.is_one(owner)
+        is_same = is_known and cluster_identity.includes(str(queried), str(owner))
+    return (ClusterMatch.SAME if is_same else ClusterMatch.OTHER) if is_known else ClusterMatch.UNKNOWN
 
 
 def may_belong_to(run: Run, cluster: str | None, client: SlurmClient) -> bool:
     """Return whether a run may belong to the queried Slurm.
 
-    The identities of the clusters decide if both are known. Otherwise two cluster files of a real Slurm mean the one
-    on PATH, unless the run names another configuration or another cluster of it.
-
-    Args:
-        run: The run.
-        cluster: Name of the queried cluster file; None: every run belongs to it.
-        client: The client that queries.
+    The identities of the clusters decide if both are known. Otherwise two cluster files of a real Slurm mean the one on
+    PATH, unless the run names another configuration or another cluster of it. Without `cluster`, every run belongs to
+    it.
     """
     record = run.record
     if cluster is None or record is None or not run.backend.uses_slurm:
@@ -120,11 +120,6 @@ def with_unused_job_id(folder: Path, environ: Mapping[str, str], client: SlurmCl
     """Return the environment of sbatch with a first job id that no run of another embedded queue in `folder` has.
 
     Every embedded queue counts from 1, and a job writes into the run folder of its id, whichever queue created it.
-
-    Args:
-        folder: `runs/<job_name>`.
-        environ: The environment of sbatch.
-        client: The Slurm.
     """
     if not client.embedded:
         return environ
@@ -189,15 +184,7 @@ def _is_on_another_host(record: RunRecord) -> bool:
 
 
 def unknown_here(run: Run, record: RunRecord, cluster: str | None, client: SlurmClient, command: str) -> UnknownJob:
-    """Return the error for a run that belongs to another cluster than the queried one.
-
-    Args:
-        run: The run.
-        record: Its record.
-        cluster: Name of the queried cluster file.
-        client: The client that queries.
-        command: The intended command without its cluster: `hpc-kit cancel 12`.
-    """
+    """Return the error for a run that belongs to another cluster than the queried one."""
     if not client.embedded and match_cluster(record, client) is ClusterMatch.OTHER:
         cluster = cluster_identity.queried_cluster(client.environ)
     submitted = record.submitted[:19].replace("T", " ")

@@ -56,10 +56,7 @@ class RankFailure(NamedTuple):
 def find_failure(run: Run, status: JobStatus | None, state: JobState = JobState.UNKNOWN) -> RankFailure | None:
     """Return the failure of a run; None if it has not failed by itself, for example in a cancelled job.
 
-    Args:
-        run: The run.
-        status: The scheduler's status of the job; None: the scheduler does not know it.
-        state: State of a job that the scheduler does not know.
+    `status` is None if the scheduler does not know the job; `state` is then its state.
     """
     from hpc_kit.runs.why.of_run import explain_run
     from hpc_kit.runs.why.report import mask_secrets

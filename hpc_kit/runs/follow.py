@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable
@@ -162,14 +163,8 @@ def follow(
 ) -> Iterator[Event]:
     """Follow jobs to their end: yields each change of state once, new lines of the ranks, and the outcomes.
 
-    `KeyboardInterrupt` ends the iteration and leaves the jobs alone.
-
-    Args:
-        jobs: The runs; for an array, its elements.
-        client: The Slurm.
-        ranks: Ranks whose lines are read; None: all.
-        sleep: Waits for a number of seconds.
-        clock: A monotonic clock, in seconds.
+    `KeyboardInterrupt` ends the iteration and leaves the jobs alone. For an array, `jobs` are its elements.
+    `ranks=None` reads the lines of all ranks.
     """
     followed = [_FollowedJob(run, ranks, clock()) for run in jobs]
     # Reading the files of many jobs is a load for the file system.
@@ -185,8 +180,8 @@ def follow(
             sleep(min(file_pause, pause))
             continue
         polled_at = clock()
-        query = _BackgroundQuery([job.run for job in followed], client)
-        while not query.is_done.wait(file_pause):
+        query = _start_query([job.run for job in followed], client)
+        while not wait([query], file_pause).done:
             for job in followed:
                 yield from job.read_lines()
         try:
@@ -220,32 +215,19 @@ def _pause_between_polls(client: SlurmClient, followed: Sequence[_FollowedJob], 
     return max(client.poll_seconds, min(1.0, min(now - job.changed_at for job in followed) / 10))
 
 
-class _BackgroundQuery:
-    """A query in a thread: a slow squeue delays neither the lines of the ranks nor Ctrl-C."""
+def _start_query(runs: list[Run], client: SlurmClient) -> Future[dict[str, JobStatus]]:
+    """Query Slurm in a thread: a slow squeue delays neither the lines of the ranks nor Ctrl-C."""
+    query: Future[dict[str, JobStatus]] = Future()
 
-    def __init__(self, runs: list[Run], client: SlurmClient) -> None:
-        self.is_done = threading.Event()
-        self._found: dict[str, JobStatus] = {}
-        self._error: BaseException | None = None
-        # A daemon thread does not delay the end of the process.
-        threading.Thread(target=self._run, args=(runs, client), daemon=True).start()
-
-    def _run(self, runs: list[Run], client: SlurmClient) -> None:
+    def run() -> None:
         try:
-            self._found = query_runs(runs, client)
+            query.set_result(query_runs(runs, client))
         except BaseException as error:  # noqa: BLE001 - `result` raises it
-            self._error = error
-        self.is_done.set()
+            query.set_exception(error)
 
-    def result(self) -> dict[str, JobStatus]:
-        """Return the statuses by job id.
-
-        Raises:
-            SlurmUnavailable: Slurm does not answer.
-        """
-        if self._error is not None:
-            raise self._error
-        return self._found
+    # A daemon thread, unlike that of an executor, does not delay the end of the process.
+    threading.Thread(target=run, daemon=True).start()
+    return query
 
 
 class JobChange(NamedTuple):
@@ -283,19 +265,8 @@ def follow_listing(
 ) -> Iterator[ListingUpdate]:
     """List jobs repeatedly until all are over. Without words: this user's queue, including jobs that enter it later.
 
-    If the controller does not answer, the next poll asks it again.
-
-    Args:
-        words: Ids and names of jobs.
-        runs: The folder of runs.
-        client: The Slurm.
-        interval: Seconds between two polls.
-        cluster: See `status.list_jobs`.
-        partitions: See `status.list_jobs`.
-        sleep: Waits for a number of seconds.
-
-    Raises:
-        UnknownJob: In the first poll, neither Slurm nor `runs` knows a job.
+    If the controller does not answer, the next poll asks it again. See `status.list_jobs` for `cluster` and
+    `partitions`.
     """
     listing = _FollowedListing(JobSelection.from_words(words)._replace(latest=False))
     while True:

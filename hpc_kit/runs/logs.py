@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
+
+from msgspec import Struct, structs
 
 from hpc_kit.errors import RecordError, SpecError
 from hpc_kit.run_files import rank_log
@@ -14,7 +16,7 @@ from hpc_kit.slurm.client import user_name
 from hpc_kit.slurm.job_ids import array_index, base_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hpc_kit.spec.resolve import Resolved
 
@@ -28,13 +30,21 @@ READ_BYTES = 1 << 20
 _PATTERN = re.compile(r"%(\d*)([A-Za-z%])")
 
 
-class LogPatterns(NamedTuple):
-    """Absolute names with Slurm's patterns. Without an error log, errors go to the output's log."""
+class LogPatterns(Struct, frozen=True, kw_only=True):
+    """Names of logs with Slurm's patterns. Without an error log, errors go to the output's log.
+
+    In a record they are relative to `runs/<job_name>/` if they lie inside it.
+    """
 
     batch: str
-    batch_error: str | None
     ranks: str
-    ranks_error: str | None
+    batch_error: str | None = None
+    ranks_error: str | None = None
+
+    def apply(self, function: Callable[[str], str]) -> LogPatterns:
+        """Return the names after a function has changed each."""
+        names = structs.asdict(self).items()
+        return LogPatterns(**{field: function(name) for field, name in names if name is not None})
 
 
 def log_patterns_of(resolved: Resolved, root: Path) -> LogPatterns:
@@ -72,13 +82,8 @@ def expand_pattern(text: str, *, name: str, job_id: str | None = None, rank: int
 def make_log_folders(resolved: Resolved, root: Path, *, allow_ids: bool = False) -> list[Path]:
     """Create the folders of the logs. Slurm does not create them, and a job whose log has no folder ends silently.
 
-    Args:
-        resolved: The job.
-        root: The user's project.
-        allow_ids: The caller creates folders whose name contains the job id, as soon as the id is known.
-
-    Returns:
-        The created folders, outermost first.
+    Return the created folders, outermost first. `allow_ids`: the caller creates folders whose name contains the job id,
+    as soon as the id is known.
 
     Raises:
         SpecError: The name of a folder contains the job id, which is unknown before sbatch has run.
@@ -124,11 +129,7 @@ def _make_log_folder(log: str, name: str, *, allow_ids: bool) -> list[Path]:
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> list[Path]:
-    """Create a folder and its parents; returns the created folders, outermost first.
-
-    Raises:
-        RecordError: It cannot be created.
-    """
+    """Create a folder and its parents; returns the created folders, outermost first."""
     made: list[Path] = []
     try:
         missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
@@ -155,11 +156,7 @@ def remove_empty_folders(made: list[Path]) -> None:
 
 
 class LogReader:
-    """Reads new lines of a log. The file may appear late, be truncated or replaced, or end with half a line.
-
-    Args:
-        path: The log.
-    """
+    """Reads new lines of a log. The file may appear late, be truncated or replaced, or end with half a line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -171,8 +168,7 @@ class LogReader:
     def read(self, *, end: bool = False) -> Iterator[str]:
         """Yield the new complete lines. Consume the iterator completely.
 
-        Args:
-            end: The log is complete: also yield a last line without a newline.
+        `end`: the log is complete, so also yield a last line without a newline.
         """
         for data in self._read_new():
             *lines, self._rest = (self._rest + data).split(b"\n")

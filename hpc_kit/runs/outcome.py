@@ -12,7 +12,7 @@ from hpc_kit.runs.first_failure import RankFailure, find_failure
 from hpc_kit.runs.record import RecordedFailure, RecordedOutcome, add_outcomes
 from hpc_kit.runs.run_folders import open_run
 from hpc_kit.slurm.job_ids import array_index
-from hpc_kit.slurm.states import ENDED_BY_SLURM, JobState, explain_state
+from hpc_kit.slurm.states import ENDED_BY_SLURM, JobState, explain_state, parse_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,9 +48,7 @@ class Outcome(NamedTuple):
 def read_outcome(run: Run, status: JobStatus | None) -> Outcome:
     """Return the outcome of a run.
 
-    Args:
-        run: The run.
-        status: The scheduler's status of the job; None: the scheduler does not know it.
+    `status` is None if the scheduler does not know the job.
     """
     status = matching_status(run, status)
     state = read_state(run, status)
@@ -82,7 +80,7 @@ def read_state(run: Run, status: JobStatus | None) -> JobState:
     if status is not None and status.state is not JobState.UNKNOWN:
         return status.state
     if recorded := recorded_outcome(run):
-        return recorded_state(recorded)
+        return parse_state(recorded.state)
     return run.backend.state_from_files(run)
 
 
@@ -140,11 +138,6 @@ def recorded_outcome(run: Run) -> RecordedOutcome | None:
         return None
     index = array_index(run.job_id)
     return run.record.elements.get(index) if index else run.record.end
-
-
-def recorded_state(recorded: RecordedOutcome) -> JobState:
-    """Return the state in a recorded outcome; UNKNOWN for a name that only another version has."""
-    return JobState(recorded.state) if recorded.state in JobState.__members__ else JobState.UNKNOWN
 
 
 def _exit_status(run: Run, state: JobState, status: JobStatus | None) -> int:

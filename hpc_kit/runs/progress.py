@@ -81,8 +81,7 @@ class RunProgress(NamedTuple):
     def describe(self, time_left: float | None) -> str:
         """Return the progress in words.
 
-        Args:
-            time_left: Seconds until the time limit; None if there is none, or it is not known.
+        `time_left` is None if there is no time limit, or it is not known.
         """
         if self.stall is not None:
             return self.stall
@@ -136,12 +135,7 @@ def read_progress(run: Run) -> RunProgress | None:
 
 
 def _read_waits(folder: Path, first: dict[str, Any]) -> tuple[dict[int, float], dict[int, str]]:
-    """Return the share of its time for which each rank waits, and the hosts of the ranks, from the notes of all nodes.
-
-    Args:
-        folder: The run folder.
-        first: The note of the first node.
-    """
+    """Return the share of time for which each rank waits, and the hosts of the ranks, from the notes of all nodes."""
     waits: dict[int, float] = {}
     hosts: dict[int, str] = {}
     for path in folder.glob(progress_file("*")) if first.get("waits") else ():
@@ -156,12 +150,7 @@ def _read_waits(folder: Path, first: dict[str, Any]) -> tuple[dict[int, float], 
 
 
 def find_slowest(waits: dict[int, float], hosts: dict[int, str]) -> SlowestRanks | None:
-    """Return the ranks that wait clearly less than the others: at most half of the ranks, below a wide gap.
-
-    Args:
-        waits: Share of its time for which each rank waits for other ranks.
-        hosts: Host of each rank.
-    """
+    """Return the ranks that wait clearly less than the others: at most half of the ranks, below a wide gap."""
     order = sorted(waits, key=lambda rank: waits[rank])
     gaps = [(waits[above] - waits[below], n) for n, (below, above) in enumerate(pairwise(order), 1)]
     gap, count = max(gaps[: len(order) // 2], default=(0.0, 0))

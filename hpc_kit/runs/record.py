@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from hpc_kit.errors import RecordError
 from hpc_kit.run_files import RECORD, write_whole
+from hpc_kit.runs.logs import LogPatterns
 from hpc_kit.spec.resolve import Resolved
 
 if TYPE_CHECKING:
@@ -22,15 +23,6 @@ FORMAT = 1
 
 _adding_outcomes = threading.Lock()
 """Threads may wait for the elements of one array, which share a record."""
-
-
-class RecordedLogs(Struct, frozen=True, kw_only=True):
-    """Names of the logs with Slurm's patterns, relative to `runs/<job_name>/` if they lie inside it."""
-
-    batch: str
-    ranks: str
-    batch_error: str | None = None
-    ranks_error: str | None = None
 
 
 class RecordedGit(Struct, frozen=True, kw_only=True):
@@ -89,7 +81,7 @@ class NewRecord(Struct, frozen=True, kw_only=True):
     command_line: list[str]
     hpc_kit: str
     python_version: str
-    logs: RecordedLogs
+    logs: LogPatterns
     resolved: Resolved
     hosts: dict[str, int] = {}
     """Hosts of a launch over ssh, each with its number of ranks."""
@@ -146,7 +138,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     job_id: str
     job_name: str
     submitted: str
-    logs: RecordedLogs
+    logs: LogPatterns
     cluster: str = ""
     slurm: str = "system"
     slurm_version: str | None = None
@@ -198,12 +190,7 @@ def read_record(run: Path) -> RunRecord | None:
 def add_outcomes(run: Path, outcomes: Mapping[str | None, RecordedOutcome]) -> None:
     """Add to a record how its job ended. The last outcome of a requeued job replaces the earlier ones.
 
-    Args:
-        run: Run folder of the job, or of the whole array.
-        outcomes: Outcomes by index of an array's element; None: the job itself.
-
-    Raises:
-        RecordError: The record exists but cannot be written.
+    The index of `outcomes` is that of an array's element; None: the job itself.
     """
     with _adding_outcomes:
         _add_outcomes(run / RECORD, outcomes)

@@ -11,7 +11,7 @@ from hpc_kit.errors import UnknownJob
 from hpc_kit.run_files import RECORD, SUMMARY, EndMarker, rank_log, read_end
 from hpc_kit.runs.backend import backend_of
 from hpc_kit.runs.logs import LogPatterns, expand_pattern
-from hpc_kit.runs.record import RecordedLogs, RunRecord, read_record
+from hpc_kit.runs.record import RunRecord, read_record
 from hpc_kit.slurm.job_ids import array_index, base_id, is_single_job, sort_key
 from hpc_kit.slurm.option_values import parse_array
 
@@ -119,8 +119,8 @@ def _make_run(folder: Path, record: RunRecord | None) -> Run:
         logs = record.logs
     else:
         patterns = ("%A_%a.log", "%A_%a/rank-%t.log") if array_index(folder.name) else ("%j.log", "%j/rank-%t.log")
-        logs = RecordedLogs(batch=patterns[0], ranks=patterns[1])
-    return Run(folder.name, name, folder, _absolute(logs, parent), record)
+        logs = LogPatterns(batch=patterns[0], ranks=patterns[1])
+    return Run(folder.name, name, folder, logs.apply(lambda text: str(Path(parent, text))), record)
 
 
 def _element_of(array: Run, job_id: str) -> Run:
@@ -128,24 +128,8 @@ def _element_of(array: Run, job_id: str) -> Run:
     return _make_run(folder, None) if array.record is None else array._replace(job_id=job_id, folder=folder)
 
 
-def _absolute(logs: RecordedLogs, parent: str) -> LogPatterns:
-    def absolute(text: str) -> str:
-        return str(Path(parent, text))
-
-    return LogPatterns(
-        batch=absolute(logs.batch),
-        batch_error=logs.batch_error and absolute(logs.batch_error),
-        ranks=absolute(logs.ranks),
-        ranks_error=logs.ranks_error and absolute(logs.ranks_error),
-    )
-
-
 class RunIndex:
-    """The runs in one `runs` folder. The folder is scanned once.
-
-    Args:
-        root: The folder that the cluster file names, `runs` by default.
-    """
+    """The runs in one `runs` folder. The folder is scanned once."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -170,10 +154,7 @@ class RunIndex:
     def find(self, job_id: str, belongs_here: Callable[[Run], bool] = lambda _: True) -> Run | None:
         """Return the run of a job, or of an element of an array.
 
-        Args:
-            job_id: Its id.
-            belongs_here: Returns whether a run may belong to the queried Slurm. If several runs have the id, these are
-                preferred, and among them the latest.
+        If several runs have the id, those that `belongs_here` are preferred, and among them the latest.
         """
 
         def rank(run: Run) -> tuple[bool, tuple[float, tuple[int, int]]]:
@@ -216,11 +197,7 @@ class RunIndex:
         return sorted(map(self._open, folders), key=_submit_order, reverse=True)
 
     def require(self, job_id: str, belongs_here: Callable[[Run], bool] = lambda _: True) -> Run:
-        """Like `find`, but raises if there is no such run.
-
-        Raises:
-            UnknownJob: There is none. The error lists the latest runs.
-        """
+        """Like `find`, but raises if there is no such run."""
         run = self.find(job_id, belongs_here)
         if run is None:
             raise self.unknown_job_error([job_id])
@@ -229,9 +206,7 @@ class RunIndex:
     def unknown_job_error(self, ids: list[str], prefix: str = "") -> UnknownJob:
         """Return the error for ids or names without a run.
 
-        Args:
-            ids: The ids or names.
-            prefix: Begins the line of findings, for example with Slurm's answer.
+        `prefix` begins the line of findings, for example with Slurm's answer.
         """
         recent = ", ".join(f"{run.job_id} {run.name}" for run in self.recent(RECENT_RUNS))
         finding = f"cannot be read: {self.unreadable}" if self.unreadable else "has no record of it"

@@ -27,16 +27,7 @@ class StackGroup(NamedTuple):
 
 
 def request_stacks(run: Path, world_size: int, timeout: float) -> list[RankStack]:
-    """Ask each rank for its stacks, and return the stacks of the ranks that answer in time, by rank.
-
-    Args:
-        run: The run folder.
-        world_size: The number of ranks.
-        timeout: Seconds to wait for all ranks.
-
-    Raises:
-        RecordError: The run folder cannot be written.
-    """
+    """Ask each rank for its stacks, and return the stacks of the ranks that answer in time, by rank."""
     folder = run / STACKS
     before = {stack.rank: stack.time for stack in read_stacks(run)}
     try:

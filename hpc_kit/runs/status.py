@@ -9,14 +9,14 @@ from hpc_kit.errors import SlurmUnavailable, UnknownJob
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.cluster_match import command_with_cluster, describe_cluster, is_same_job, may_belong_to
 from hpc_kit.runs.history import read_history
-from hpc_kit.runs.outcome import record_outcomes, recorded_outcome, recorded_state
+from hpc_kit.runs.outcome import record_outcomes, recorded_outcome
 from hpc_kit.runs.progress import RunProgress, read_progress
 from hpc_kit.runs.run_folders import RECENT_RUNS, Run, RunIndex
 from hpc_kit.slurm.client import user_name
 from hpc_kit.slurm.job_ids import base_id, parse_job_ids, sort_key
 from hpc_kit.slurm.queries import QueueSnapshot
 from hpc_kit.slurm.start_forecast import PendingQueue, describe_wait, remaining_seconds
-from hpc_kit.slurm.states import JobState, explain_state
+from hpc_kit.slurm.states import JobState, explain_state, parse_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -126,14 +126,8 @@ def list_jobs(
     """Return the state of jobs: selected jobs in that order, else this user's queue and the latest runs, newest first.
 
     Runs one squeue, and one sacct for all jobs that squeue does not know. The rest comes from the files of the runs.
-
-    Args:
-        selection: The jobs.
-        index: The runs of this project.
-        client: The Slurm.
-        cluster: Name of its cluster file. Runs of another cluster are not queried. None: all runs are.
-        partitions: Partitions of the cluster file, for jobs that wait because of a limit.
-        require_slurm: Raise if the controller does not answer.
+    Runs of another cluster than that of the file `cluster` are not queried; None: all runs are. `partitions` explain
+    jobs that wait because of a limit.
 
     Raises:
         UnknownJob: Neither Slurm nor `runs` knows an id or a name.
@@ -319,7 +313,7 @@ class _ListingQuery:
         recorded = recorded_outcome(run) if run else None
         if run is None or recorded is None:
             return JobLine(job_id, name, JobState.UNKNOWN, explain_state(JobState.UNKNOWN), None, status, run)
-        state, first = recorded_state(recorded), recorded.first_failure
+        state, first = parse_state(recorded.state), recorded.first_failure
         sentence = first.headline if first else run.backend.describe_end(run, state).partition("\n")[0]
         return JobLine(job_id, name, state, sentence, None, status, run)
 

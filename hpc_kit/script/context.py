@@ -47,15 +47,7 @@ PREFLIGHT_SECONDS = 56
 def template_values(
     resolved: Resolved, *, template: str, standalone: bool, simple: bool = False, shell: ShellFiles
 ) -> dict[str, object]:
-    """Return all values of a script.
-
-    Args:
-        resolved: The job, fitted to its cluster.
-        template: The template as the header names it.
-        standalone: Whether the nodes lack hpc_kit.
-        simple: Whether the script leaves out signals and the first failure.
-        shell: The shell files that the script calls or contains.
-    """
+    """Return all values of a script."""
     job, resources = resolved.job, resolved.job.resources
     own_threads = _THREADS in job.env
     return {

@@ -83,9 +83,7 @@ def _ansi_quoted(word: str) -> str:
 def comment_text(value: object, label: str = "") -> str:
     """Return text for a comment; a line longer than 120 characters continues in comment lines below.
 
-    Args:
-        value: Text, or the words of a command, whose lines then end in a backslash.
-        label: Text before it.
+    The lines of a command, whose words are given one by one, end in a backslash.
     """
     is_command = not isinstance(value, str) and isinstance(value, Sequence)
     words = [*value] if is_command else str(value).split(" ")  # type: ignore[misc]
@@ -136,9 +134,6 @@ def quoting_environment(**options: Any) -> Environment:
     """Return an environment of Jinja2 with the filters, which refuses a value without one when it compiles a template.
 
     A template may come with a project of another person. It reads values, and it runs no code of Python.
-
-    Args:
-        options: Arguments of `jinja2.Environment`.
     """
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -163,11 +158,7 @@ def quoting_environment(**options: Any) -> Environment:
 
 
 def check_values(template: nodes.Template, file: str) -> None:
-    """Raise an error for the first value of a template that ends in no filter.
-
-    Raises:
-        TemplateError: There is one.
-    """
+    """Raise an error for the first value of a template that ends in no filter."""
     from jinja2 import nodes
 
     imported = {each.target for each in template.find_all(nodes.Import)}

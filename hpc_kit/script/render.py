@@ -75,17 +75,7 @@ def resolve_arguments(
 ) -> Resolved:
     """Return the job of the arguments of `render`, fitted to its cluster.
 
-    Args:
-        job: See `render`.
-        cluster: See `render`.
-        set: See `render`.
-        root: The user's project.
-        sure: See `default_cluster`: a submission must know the cluster, a script need not.
-        check: See `resolve`.
-
-    Raises:
-        SpecError: A file is missing, or a value is not valid.
-        SlurmUnavailable: The default cluster cannot be determined, and `sure` demands it.
+    `sure`: see `default_cluster`. A submission must know the cluster, a script need not.
     """
     if cluster is None:
         choice = default_cluster(root, os.environ, require_answer=sure)
@@ -105,12 +95,7 @@ def _command_line(job: str, cluster: str | Path | Cluster, set: Mapping[str, obj
 
 
 def render_resolved(resolved: Resolved, *, standalone: bool = False, simple: bool = False, root: Path) -> str:
-    """Return the script of a job that is fitted to its cluster; writes no files.
-
-    Raises:
-        SpecError: The job cannot do without hpc_kit, or without its shell files.
-        TemplateError: The template is missing, or uses a value that does not exist.
-    """
+    """Return the script of a job that is fitted to its cluster; writes no files."""
     _check_variant(resolved, standalone=standalone, simple=simple)
     if standalone:
         # sbatch may run anywhere: the names in the script start at the project.
@@ -163,12 +148,7 @@ def _check_variant(resolved: Resolved, *, standalone: bool, simple: bool) -> Non
 
 
 def fill_template(path: Path, values: Mapping[str, object], root: Path) -> str:
-    """Return the text of a template with its values.
-
-    Raises:
-        TemplateError: The template uses a value that does not exist, or is not valid.
-        SpecError: A value contains bytes that are not UTF-8.
-    """
+    """Return the text of a template with its values."""
     with _template_errors(path.name.removesuffix(search_path.TEMPLATE)):
         text = _environment(root, path.parent).get_template(path.name).render(values)
     _check_text(text)

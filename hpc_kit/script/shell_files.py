@@ -7,12 +7,12 @@ never change.
 from __future__ import annotations
 
 import hashlib
-import os
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import RecordError
+from hpc_kit.run_files import write_whole
 from hpc_kit.script.context import working_folder
 from hpc_kit.spec import search_path
 
@@ -56,16 +56,7 @@ def read_shell_files(resolved: Resolved, root: Path) -> ShellFiles:
 
 
 def write_shell_files(text: str, resolved: Resolved, root: Path) -> None:
-    """Write the shell files that a script calls, unless they exist; a standalone script calls none.
-
-    Args:
-        text: The script.
-        resolved: The job.
-        root: The user's project.
-
-    Raises:
-        RecordError: The folder cannot be written to.
-    """
+    """Write the shell files that a script calls, unless they exist; a standalone script calls none."""
     files = read_shell_files(resolved, root)
     # The beginning of the path may be quoted in the script; its end never is.
     if f"{FOLDER}/{PurePath(files.folder).name}" not in text:
@@ -73,7 +64,7 @@ def write_shell_files(text: str, resolved: Resolved, root: Path) -> None:
     folder = working_folder(resolved, root) / files.folder
     try:
         for name, content in files.texts.items():
-            _write_atomically(folder / name, content.encode())
+            _write_shared(folder / name, content.encode())
     except OSError as error:
         raise RecordError(
             f"cannot write the shell files of the script to {folder}",
@@ -82,7 +73,7 @@ def write_shell_files(text: str, resolved: Resolved, root: Path) -> None:
         ) from error
 
 
-def _write_atomically(path: Path, content: bytes) -> None:
+def _write_shared(path: Path, content: bytes) -> None:
     with suppress(FileNotFoundError):
         if path.read_bytes() == content:
             return
@@ -90,14 +81,8 @@ def _write_atomically(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Other members of the project may submit the script. The files contain no values of a job.
         path.parent.chmod(0o755)
-    # A random name: processes on two login nodes may have the same id.
-    draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
-    try:
-        draft.write_bytes(content)
-        draft.chmod(0o644)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_whole(path, content, 0o644, lasting=False)
+    path.chmod(0o644)  # whatever the umask
 
 
 def _without_head(text: str) -> str:

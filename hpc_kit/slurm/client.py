@@ -155,11 +155,7 @@ class SlurmClient(NamedTuple):
         return self.embedded and folder is not None and not os.path.exists(f"{folder}/bin")  # noqa: PTH110
 
     def check_available(self, cluster: str) -> None:
-        """Check that there is a Slurm to submit to or to cancel jobs of.
-
-        Raises:
-            SlurmUnavailable: sbatch is not on PATH.
-        """
+        """Check that there is a Slurm to submit to or to cancel jobs of."""
         if not self.embedded and find_command("sbatch", self.environ) is None:
             raise SlurmUnavailable(
                 f"there is no Slurm here, and cluster {cluster} needs one",

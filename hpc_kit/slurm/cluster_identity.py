@@ -1,11 +1,10 @@
-"""Identifies and compares clusters: each one counts its jobs from 1, so a job id alone does not identify a job."""
+"""The clusters that Slurm's commands query and submit to, by name. A job id alone does not identify a job."""
 
 from __future__ import annotations
 
 import os
 import re
-from enum import Enum, auto
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,38 +13,6 @@ CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/s
 
 _NAME = rb'(?im)^[ \t]*ClusterName[ \t]*=[ \t]*(?:("?)([\w.-]+)\1(?=[\s#]|\Z))?'
 """The entry in slurm.conf. Its value is on the same line."""
-
-
-class ClusterMatch(Enum):
-    """Result of a comparison."""
-
-    SAME = auto()
-    OTHER = auto()
-    UNKNOWN = auto()
-
-
-class ClusterIdentity(NamedTuple):
-    """The known facts about a cluster, or about the clusters that a command queries."""
-
-    embedded: bool
-    name: str | None = None
-    """Slurm's own name; a comma-separated list or `all` for several clusters; None: unknown."""
-
-    state: str | None = None
-    """State folder of an embedded Slurm; None: unknown."""
-
-
-def compare_clusters(queried: ClusterIdentity, owner: ClusterIdentity) -> ClusterMatch:
-    """Compare the clusters that a command queries with the one that a job was submitted to."""
-    if queried.embedded != owner.embedded:
-        return ClusterMatch.UNKNOWN
-    if queried.embedded:
-        if owner.state is None:
-            return ClusterMatch.UNKNOWN
-        return ClusterMatch.SAME if owner.state == queried.state else ClusterMatch.OTHER
-    if queried.name is None or not is_one(owner.name):
-        return ClusterMatch.UNKNOWN
-    return ClusterMatch.SAME if includes(queried.name, str(owner.name)) else ClusterMatch.OTHER
 
 
 def queried_cluster(environ: Mapping[str, str]) -> str | None:
@@ -59,9 +26,7 @@ def queried_cluster(environ: Mapping[str, str]) -> str | None:
 def submit_cluster(environ: Mapping[str, str], option: str | None = None) -> str | None:
     """Return the cluster that sbatch submits to; None: unknown.
 
-    Args:
-        environ: Environment of sbatch. SLURM_CLUSTERS wins over SBATCH_CLUSTERS (observed on 22.05).
-        option: The script's --clusters.
+    `option` is the script's --clusters. SLURM_CLUSTERS wins over SBATCH_CLUSTERS (observed on 22.05).
     """
     variable = environ.get("SLURM_CLUSTERS") or environ.get("SBATCH_CLUSTERS")
     return _normalize(option) or _normalize(variable) or queried_cluster(environ)

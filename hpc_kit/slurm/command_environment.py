@@ -9,7 +9,7 @@ from hpc_kit.slurm.option_table import CPU_COUNT_OPTIONS, EXCLUSIVE_OPTIONS, SHA
 from hpc_kit.slurm.sizes import asks_for_gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 
 _INHERITED = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "TORCHELASTIC_", "PMI_", "PMIX_", "OMPI_COMM_WORLD_")
@@ -130,8 +130,7 @@ _THREADS = frozenset({"hint", "threads-per-core", "ntasks-per-core", "extra-node
 def drop_overriding_variables(environ: Mapping[str, str], script: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """Remove variables that contradict a script, since sbatch gives SBATCH_* priority over #SBATCH.
 
-    Returns:
-        The environment, and a sentence about each removed variable.
+    Return the environment, and a sentence about each removed variable.
     """
     candidates = SBATCH_VARIABLES.keys() & environ.keys()
     if not candidates:
@@ -181,16 +180,11 @@ def _counts_cpus(option: str, value: str | None) -> bool:
 def _stated(script: str) -> dict[str, str | None]:
     """Return the options of all components of a script; none if sbatch refuses the script."""
     from hpc_kit.errors import DirectiveError
-
-    try:
-        return dict(_directives(script))
-    except DirectiveError:
-        return {}
-
-
-def _directives(script: str) -> Iterator[tuple[str, str | None]]:
     from hpc_kit.slurm.directives import read_directives
 
-    directives = read_directives(script)
-    for component in range(len(directives.components())):
-        yield from ((each.option.name, each.value) for each in directives.options(component).given)
+    try:
+        directives = read_directives(script)
+        parsed = [directives.options(number) for number in range(len(directives.components()))]
+    except DirectiveError:
+        return {}
+    return {each.option.name: each.value for options in parsed for each in options.given}

@@ -44,11 +44,7 @@ def effective_options(*groups: ParsedOptions) -> dict[str, str]:
 
 
 def split_components(argv: Sequence[str], command: str) -> tuple[list[ParsedOptions], list[str]]:
-    """Read the components of a command line of sbatch or salloc, and return their options and the remaining words.
-
-    Raises:
-        GetoptError: The command does not accept an option.
-    """
+    """Read the components of a command line of sbatch or salloc, and return their options and the remaining words."""
     given, words = parse_options(argv, command)
     found = [given]
     while words[:1] == [BETWEEN]:
@@ -62,10 +58,7 @@ def component_options(
 ) -> list[dict[str, str]]:
     """Merge the options of each component, lowest priority first.
 
-    Args:
-        blocks: Directives of each component in the script.
-        variables: Options from the environment.
-        given: Options of each component on the command line. The last one also applies to further blocks.
+    `blocks` are directives. The last component of `given`, the command line, also applies to further blocks.
     """
     found: list[dict[str, str]] = []
     for number in range(max(len(blocks), len(given))):

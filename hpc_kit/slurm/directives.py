@@ -78,11 +78,7 @@ class Directives(NamedTuple):
         return components
 
     def options(self, component: int = 0) -> ParsedOptions:
-        """Return the options of a component. Slurm reads all its words as one command line, across lines.
-
-        Raises:
-            DirectiveError: A word is no option, or an option that sbatch does not take.
-        """
+        """Return the options of a component. Slurm reads all its words as one command line, across lines."""
         lines = self.components()[component]
         numbers = [line.line for line in lines for _ in line.words]
         try:
@@ -229,16 +225,12 @@ def suggest_fix(error: DirectiveError, command: str = "sbatch") -> SuggestedFix:
     name = typed[1].lower().replace("_", "-")
     if name in _OTHER_NAMES:
         return SuggestedFix(f"write --{_OTHER_NAMES[name]}, Slurm's name for it", certain=True)
-    near = re.search(r"did you mean --([\w-]+)", error.remedy or "")
-    if near is not None and _similarity(name, near[1]) >= 0.75:
-        return SuggestedFix(error.remedy or "", certain=True)
-    return SuggestedFix(f"{command} --help lists the options, also those of the site's plugins", certain=False)
-
-
-def _similarity(one: str, other: str) -> float:
     from difflib import SequenceMatcher
 
-    return SequenceMatcher(None, one, other).ratio()
+    near = re.search(r"did you mean --([\w-]+)", error.remedy or "")
+    if near is not None and SequenceMatcher(None, name, near[1]).ratio() >= 0.75:
+        return SuggestedFix(error.remedy or "", certain=True)
+    return SuggestedFix(f"{command} --help lists the options, also those of the site's plugins", certain=False)
 
 
 def _check_readable(script: str) -> None:
@@ -280,12 +272,10 @@ def _scan(lines: Sequence[str]) -> Directives:
 
 
 def _split_directive(text: str, number: int) -> Directive:
-    words: list[DirectiveWord] = []
     try:
-        words.extend(_words(text, number))
+        return Directive(number, text, tuple(_words(text, number)))
     except DirectiveError as error:
         return Directive(number, text, (), error)
-    return Directive(number, text, tuple(words))
 
 
 def _words(text: str, number: int) -> Iterator[DirectiveWord]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from hpc_kit.errors import AnswerNo, SpecError
 
@@ -24,22 +24,14 @@ _SETTINGS_VARIABLE = "HPC_KIT_SLURM_CONF"
 _NAMING_QUEUE = (STATE_VARIABLE, "XDG_STATE_HOME", "HOME")
 
 
-class _Prepared(NamedTuple):
-    settings: str
-    folder: str
-
-
-_prepared: dict[tuple[str | None, ...], _Prepared] = {}
-"""The queues that this process has set up, each with its latest settings."""
+_prepared: dict[tuple[str | None, ...], tuple[str, str]] = {}
+"""The queues that this process has set up, each with its latest settings and the folder of its commands."""
 
 
 def environment(settings: Mapping[str, object], queue: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment with the embedded Slurm's commands first on PATH.
 
-    Args:
-        settings: The settings of the queue that differ from the defaults.
-        queue: The name of the queue; "" is the default one. HPC_KIT_SLURM_STATE in `environ` is stronger.
-        environ: The environment to start from.
+    The queue "" is the default one. HPC_KIT_SLURM_STATE in `environ` is stronger.
 
     Raises:
         SpecError: The settings cannot be used.
@@ -49,10 +41,10 @@ def environment(settings: Mapping[str, object], queue: str, environ: Mapping[str
 
     text = json.dumps(settings)
     key = (queue, *(environ.get(name) for name in _NAMING_QUEUE))
-    known = _prepared.get(key)
-    if known is None or known.settings != text or not os.access(f"{known.folder}/sbatch", os.X_OK):
-        known = _prepared[key] = _Prepared(text, _ask_for_folder(text, queue, environ))
-    folder = known.folder
+    settings_before, folder = _prepared.get(key, ("", ""))
+    if settings_before != text or not os.access(f"{folder}/sbatch", os.X_OK):
+        folder = _ask_for_folder(text, queue, environ)
+        _prepared[key] = text, folder
     paths = [path for path in environ.get("PATH", os.defpath).split(os.pathsep) if path != folder]
     state = os.path.dirname(folder)  # noqa: PTH120
     found = {**environ, "PATH": os.pathsep.join([folder, *paths]), STATE_VARIABLE: state}

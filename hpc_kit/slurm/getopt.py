@@ -70,10 +70,6 @@ class GetoptError(DirectiveError):
 def parse_options(argv: Sequence[str], command: str = "sbatch") -> tuple[ParsedOptions, list[str]]:
     """Read the options of sbatch, srun or salloc, and return them with the remaining words.
 
-    Args:
-        argv: The words after the name of the command.
-        command: `sbatch`, `srun` or `salloc`.
-
     Raises:
         GetoptError: An option is unknown or ambiguous, lacks its value, or has one that it does not take.
     """
@@ -86,12 +82,7 @@ def _parser_of(command: str) -> OptionParser:
 
 
 class OptionParser:
-    """The options of one command.
-
-    Args:
-        command: Name of the command, for messages.
-        options: Its options.
-    """
+    """The options of one command."""
 
     def __init__(self, command: str, options: Iterable[Option]) -> None:
         self._command = command
@@ -102,13 +93,8 @@ class OptionParser:
     def parse(self, argv: Sequence[str], *, permute: bool = False) -> tuple[ParsedOptions, list[str]]:
         """Read a command line, and return its options and the remaining words.
 
-        Args:
-            argv: The words after the name of the command.
-            permute: Also read options behind words that are no options. Otherwise the first such word ends the
-                options: srun passes it and everything after it, also `-n`, to the program.
-
-        Raises:
-            GetoptError: An option is unknown or ambiguous, lacks its value, or has one that it does not take.
+        `permute`: also read options behind words that are no options. Otherwise the first such word ends the options:
+        srun passes it and everything after it, also `-n`, to the program.
         """
         given: list[ParsedOption] = []
         others: list[str] = []

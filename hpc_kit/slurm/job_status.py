@@ -258,9 +258,7 @@ def queue_argv() -> list[str]:
 def sacct_argv(ids: Sequence[str], *, clusters: str | None = None) -> list[str]:
     """Return the sacct command for these jobs.
 
-    Args:
-        ids: Ids of the jobs.
-        clusters: The value of SLURM_CLUSTERS, which sacct does not read, unlike the other commands.
+    `clusters` is the value of SLURM_CLUSTERS, which sacct does not read, unlike the other commands.
     """
     scope = [*sacct_clusters(clusters), "--allocations"]
     return ["sacct", "--noheader", "--parsable2", *scope, f"--jobs={','.join(ids)}", f"--format={SACCT_FORMAT}"]
@@ -277,11 +275,7 @@ def scontrol_job_argv(job_id: str | None = None) -> list[str]:
 
 
 def suggest_remedy(words: str) -> str:
-    """Suggest what to do if a command of Slurm fails.
-
-    Args:
-        words: The error message of the command.
-    """
+    """Suggest what to do if a command of Slurm fails."""
     if re.search("configuration source", words, re.IGNORECASE):
         return "run this on a login node of the cluster, or add --cluster local for the embedded Slurm"
     if re.search("munge|authentication", words, re.IGNORECASE):

@@ -98,7 +98,9 @@ def parse_nodes(text: str) -> NodeCount:
     """Parse `--nodes`: `4`, `2-4`, `2K`, and the newer lists such as `1,5,9-13:2`."""
     # Slurm 23.11 accepts lists of node counts in the form of --array.
     if "," in text or ":" in text:
-        sizes = _parse_sizes(text)
+        sizes = parse_array(text).indices
+        if not sizes[0]:
+            raise UnitError("not a number of nodes", found=repr(text), remedy="write node counts from 1")
         return NodeCount(sizes[0], sizes[-1], sizes)
     low, dash, high = text.partition("-")
     minimum = _count(low, text)
@@ -198,9 +200,7 @@ _PACK_FLAGS = {True: "pack", False: "nopack"}
 def parse_step_distribution(text: str, plane_size: str | None = None) -> Distribution:
     """Parse `--distribution` as srun does, which also accepts `pack`, `hostfile`, and `plane` without a size.
 
-    Args:
-        text: The value.
-        plane_size: The value of SLURM_DIST_PLANESIZE.
+    `plane_size` is the value of SLURM_DIST_PLANESIZE.
     """
     word = text.lower()
     if word in _PACK_FLAGS.values():
@@ -296,13 +296,6 @@ def _count(text: str, whole: str) -> int:
     return int(match[1]) * _UNITS[match[2].lower()]
 
 
-def _parse_sizes(text: str) -> tuple[int, ...]:
-    sizes = parse_array(text).indices
-    if not sizes[0]:
-        raise UnitError("not a number of nodes", found=repr(text), remedy="write node counts from 1")
-    return sizes
-
-
 CHOICES: dict[str, tuple[str, ...]] = {
     "exclusive": ("user", "mcs", "topo"),
     "gres-flags": (
@@ -365,7 +358,10 @@ def check_value(option: Option, value: str | None) -> None:
     if not value and option.value is ValueUse.OPTIONAL:
         return
     try:
-        _CHECKS.get(option.kind, _check_pattern)(option, value or "")
+        if parse := _PARSERS.get(option.kind):
+            parse(value or "")
+        else:
+            _check_pattern(option, value or "")
     except HpcKitError as error:
         if isinstance(error, DirectiveError) and error.what.startswith("--"):
             raise
@@ -408,7 +404,7 @@ def _check_pattern(option: Option, value: str) -> None:
         units.parse_time(value.partition("@")[2])
 
 
-def _check_hosts(_: Option, value: str) -> None:
+def _check_hosts(value: str) -> None:
     # A value with a slash names a file that contains the list.
     if "/" not in value:
         from hpc_kit.slurm import nodelist
@@ -416,31 +412,24 @@ def _check_hosts(_: Option, value: str) -> None:
         nodelist.expand(value)
 
 
-def _check_datetime(_: Option, value: str) -> None:
+def _check_datetime(value: str) -> None:
     from hpc_kit.slurm.datetimes import parse_datetime
 
     parse_datetime(value)
 
 
-def _check_by(parse: Callable[[str], object]) -> Callable[[Option, str], None]:
-    def check(_: Option, value: str) -> None:
-        """Check a value by parsing it."""
-        parse(value)
-
-    return check
-
-
-_CHECKS: dict[str, Callable[[Option, str], None]] = {
-    "array": _check_by(parse_array),
-    "dependency": _check_by(parse_dependency),
-    "distribution": _check_by(parse_distribution),
-    "gpus": _check_by(parse_gpus),
+_PARSERS: dict[str, Callable[[str], object]] = {
+    "array": parse_array,
+    "dependency": parse_dependency,
+    "distribution": parse_distribution,
+    "gpus": parse_gpus,
     "hostlist": _check_hosts,
     "instant": _check_datetime,
-    "mail-type": _check_by(parse_mail_types),
-    "memory": _check_by(units.parse_memory),
-    "nodes": _check_by(parse_nodes),
-    "open-mode": _check_by(parse_open_mode),
-    "signal": _check_by(parse_signal),
-    "time": _check_by(units.parse_time),
+    "mail-type": parse_mail_types,
+    "memory": units.parse_memory,
+    "nodes": parse_nodes,
+    "open-mode": parse_open_mode,
+    "signal": parse_signal,
+    "time": units.parse_time,
 }
+"""The kinds of values that are checked by parsing them."""

@@ -77,33 +77,6 @@ def parse_partitions(text: str) -> list[ListedPartition]:
     return list(found.values())
 
 
-def parse_scontrol_partitions(partitions: str, nodes: str) -> list[ListedPartition]:
-    """Parse `scontrol --oneliner show partition` and `... show node`, for a site without sinfo."""
-    kinds: dict[str, dict[NodeKind, int]] = {}
-    for fields in scontrol_records(nodes):
-        if not fields.get("CPUTot", "").isdigit():
-            continue
-        mem = fields.get("RealMemory", "")
-        kind = NodeKind(1, int(fields["CPUTot"]), int(mem) if mem.isdigit() else None, *_parse_gpus(fields["Gres"]))
-        for name in fields.get("Partitions", "").split(","):
-            counts = kinds.setdefault(name, {})
-            counts[kind] = counts.get(kind, 0) + 1
-    found = []
-    for fields in scontrol_records(partitions):
-        name, most = fields["PartitionName"], fields.get("MaxNodes", "")
-        found.append(
-            ListedPartition(
-                name,
-                fields.get("Default") == "YES",
-                tuple(kind._replace(nodes=count) for kind, count in kinds.get(name, {}).items()),
-                parse_limit(fields.get("MaxTime", "")),
-                int(most) if most.isdigit() else None,
-                parse_limit(fields.get("DefaultTime", "")),
-            )
-        )
-    return found
-
-
 def scontrol_records(text: str) -> Iterator[Mapping[str, str]]:
     """Yield the fields of each line of `scontrol --oneliner show ...`. A missing field is the empty string."""
     from collections import defaultdict
@@ -128,10 +101,8 @@ def parse_limit(text: str) -> int | None:
 def find_obstacle(part: JobPart, partition: ListedPartition, *, has_qos: bool) -> tuple[str, str] | None:
     """Return the reason why a partition can never start a job, and the remedy; None if there is no reason.
 
-    Args:
-        part: The job.
-        partition: The partition. Without kinds of nodes, only its limits are compared.
-        has_qos: The job names a QOS, which may lift the limits of a partition. It adds no nodes.
+    Without kinds of nodes, only the limits of the partition are compared. A QOS may lift these limits; it adds no
+    nodes.
     """
     there = partition.nodes
     if there and part.nodes > there:

@@ -151,9 +151,7 @@ def is_user_limit(reason: str) -> bool:
 def explain_reason(reason: str, job_id: str = "JOBID") -> Reason:
     """Explain a reason of squeue or scontrol, and what to do.
 
-    Args:
-        reason: The reason as Slurm prints it, also with brackets and with details after a comma.
-        job_id: Id of the job, for the command to copy.
+    The reason is as Slurm prints it, also with brackets and with details after a comma.
     """
     bare = _bare(reason)
     name, _, details = bare.partition(",")

@@ -21,12 +21,9 @@ from hpc_kit.slurm.job_status import (
 from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from hpc_kit.slurm.client import Completed, SlurmClient
-
-MAX_NAMED = 10_000
-"""As many ids, with their commas, stay below the kernel's limit for one argument."""
 
 
 def query_jobs(client: SlurmClient, ids: Iterable[str]) -> dict[str, JobStatus]:
@@ -34,9 +31,6 @@ def query_jobs(client: SlurmClient, ids: Iterable[str]) -> dict[str, JobStatus]:
 
     The function runs at most three commands for any number of ids. squeue comes first. scontrol adds the exit status of
     a single job, sacct all that is still unknown, and scontrol again what the accounting does not have.
-
-    Raises:
-        SlurmUnavailable: squeue does not answer.
     """
     wanted = list(dict.fromkeys(ids))
     if not wanted:
@@ -58,10 +52,7 @@ class QueueSnapshot(NamedTuple):
 def query_queue(client: SlurmClient, ids: Iterable[str], *, ended: bool = True) -> QueueSnapshot:
     """Return the queue of all users and the status of some jobs with one squeue, else like `query_jobs`.
 
-    Args:
-        client: Runs the commands.
-        ids: Ids of the jobs.
-        ended: Also ask the accounting for array tasks that squeue has forgotten.
+    `ended`: also ask the accounting for array tasks that squeue has forgotten.
     """
     wanted = list(dict.fromkeys(ids))
     queue, unreachable = list[JobStatus](), None
@@ -88,10 +79,8 @@ def _fill_gaps(client: SlurmClient, found: dict[str, JobStatus], wanted: Sequenc
     # squeue forgets an array's tasks one by one, minutes after their end.
     arrays = sorted({base_id(job_id) for job_id in found if "_" in job_id} & set(wanted)) if ended else []
     if missing := [*missing, *arrays]:
-        for bases in _chunks(_base_ids(missing)):
-            argv = sacct_argv(bases, clusters=client.environ.get("SLURM_CLUSTERS"))
-            statuses = parse_sacct(_output_of(client, argv))
-            _add_missing(found, _select(statuses, missing))
+        argv = sacct_argv(_base_ids(missing), clusters=client.environ.get("SLURM_CLUSTERS"))
+        _add_missing(found, _select(parse_sacct(_output_of(client, argv)), missing))
     if not shown and (missing := _incomplete(found, wanted)):
         bases = _base_ids(missing)
         argv = scontrol_job_argv(bases[0] if len(bases) == 1 else None)
@@ -115,11 +104,6 @@ def _ask_federation(client: SlurmClient, ids: Sequence[str]) -> dict[str, JobSta
     return {**going, **there}
 
 
-def _chunks(ids: list[str]) -> Iterator[list[str]]:
-    """Yield the ids in portions that fit into one argument of a command."""
-    yield from (ids[start : start + MAX_NAMED] for start in range(0, len(ids), MAX_NAMED))
-
-
 def _ask_squeue(client: SlurmClient, ids: Sequence[str]) -> list[JobStatus]:
     answer = client.run(squeue_argv(ids))
     unknown = answer.returncode and "Invalid job id" in answer.stderr
@@ -132,11 +116,7 @@ def _ask_squeue(client: SlurmClient, ids: Sequence[str]) -> list[JobStatus]:
 
 
 def _require_output(answer: Completed) -> str:
-    """Return the output of squeue.
-
-    Raises:
-        SlurmUnavailable: squeue has failed.
-    """
+    """Return the output of squeue."""
     if answer.returncode:
         raise SlurmUnavailable(
             "squeue does not show the state of the jobs",

@@ -187,9 +187,7 @@ def spread_tasks(nodes: int | None, ntasks: int | None, tasks_per_node: int | No
 def count_nodes(nodes: str | None, hosts: str | None) -> tuple[int | None, int]:
     """Return the exact number of nodes and the smallest possible one.
 
-    Args:
-        nodes: Value of `--nodes`.
-        hosts: Value of `--nodelist`, used if `--nodes` is not given.
+    `hosts` is the value of `--nodelist`, used if `--nodes` is not given.
     """
     try:
         if nodes is not None:
@@ -241,11 +239,7 @@ def count_gres_gpus(text: str | None) -> int | None:
 
 
 def gpu_types(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the types of GPUs that options ask for, such as `("a100",)`.
-
-    Raises:
-        UnitError: A value is not a number of GPUs.
-    """
+    """Return the types of GPUs that options ask for, such as `("a100",)`."""
     found = [kind for name in GPU_COUNT_OPTIONS if options.get(name) for kind, _ in parse_gpus(options[name])]
     items = [item for item in options.get("gres", "").split(",") if is_gpu_item(item)]
     found += [each.type for item in items for each in parse_gres(item)]

@@ -21,17 +21,11 @@ if TYPE_CHECKING:
 QUEUE_REASONS = frozenset({"Priority", "Resources", "None", ""})
 """Reasons of a job that only waits for jobs of higher priority or for free nodes."""
 
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-
 
 class PendingQueue:
     """The waiting jobs of all users.
 
-    Args:
-        statuses: The jobs of all users.
-        user: This user. With PrivateData a site shows a user only their own jobs.
-        partitions: The known partitions.
+    With PrivateData a site shows `user` only their own jobs.
     """
 
     def __init__(self, statuses: Iterable[JobStatus], user: str, partitions: Sequence[ListedPartition] = ()) -> None:
@@ -56,9 +50,7 @@ class PendingQueue:
     def describe_start(self, status: JobStatus, now: dt.datetime) -> str:
         """Return a text such as `14 jobs ahead, starts about 14:20`; empty if nothing is known.
 
-        Args:
-            status: The job.
-            now: The local time without a zone, as Slurm prints times.
+        `now` is the local time without a zone.
         """
         parts = []
         reason = reason_name(status.reason or "")
@@ -77,10 +69,7 @@ def _queue_key(status: JobStatus) -> tuple[int, int]:
 def describe_wait(status: JobStatus, queue: PendingQueue, now: dt.datetime) -> tuple[str, str | None]:
     """Return a sentence about a job that has not ended, and a next step if there is one.
 
-    Args:
-        status: The job.
-        queue: The waiting jobs.
-        now: The local time without a zone.
+    `now` is the local time without a zone.
     """
     if status.state is JobState.RUNNING:
         return describe_remaining_time(status), None
@@ -100,12 +89,7 @@ def describe_wait(status: JobStatus, queue: PendingQueue, now: dt.datetime) -> t
 
 
 def find_limit(status: JobStatus, partitions: Sequence[ListedPartition]) -> Reason | None:
-    """Return the limit because of which no partition of a waiting job can ever start it; None if none is known.
-
-    Args:
-        status: The job.
-        partitions: The known partitions.
-    """
+    """Return the limit because of which no partition of a waiting job can ever start it; None if none is known."""
     name = reason_name(status.reason or "")
     slurm_refuses = name.startswith("Partition") or name == "BadConstraints"
     if status.state is not JobState.PENDING or not (slurm_refuses or name in QUEUE_REASONS):
@@ -162,6 +146,6 @@ def format_start(moment: dt.datetime, now: dt.datetime) -> str:
     if days == 1:
         return f"tomorrow {time}"
     if 0 < days < 7:
-        return f"{_DAYS[moment.weekday()]} {time}"
+        return f"{moment:%a} {time}"
     year = f" {moment.year}" if moment.year != now.year else ""
-    return f"{moment.day} {_MONTHS[moment.month - 1]}{year} {time}"
+    return f"{moment.day} {moment:%b}{year} {time}"

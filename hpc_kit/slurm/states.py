@@ -50,27 +50,13 @@ class JobState(StrEnum):
         return self in _FINISHED and self is not JobState.COMPLETED
 
 
-ENDED_BY_SLURM = frozenset(
-    {
-        JobState.CANCELLED,
-        JobState.TIMEOUT,
-        JobState.PREEMPTED,
-        JobState.DEADLINE,
-        JobState.NODE_FAIL,
-        JobState.BOOT_FAIL,
-        JobState.LAUNCH_FAILED,
-        JobState.RECONFIG_FAIL,
-        JobState.REVOKED,
-    }
-)
+ENDED_BY_SLURM = frozenset({
+    JobState.BOOT_FAIL, JobState.CANCELLED, JobState.DEADLINE, JobState.LAUNCH_FAILED, JobState.NODE_FAIL,
+    JobState.PREEMPTED, JobState.RECONFIG_FAIL, JobState.REVOKED, JobState.TIMEOUT,
+})  # fmt: skip
 """States of jobs that a command, a limit or a node ended, and not their program."""
 
-
-_FINISHED = frozenset({
-    JobState.BOOT_FAIL, JobState.CANCELLED, JobState.COMPLETED, JobState.DEADLINE, JobState.FAILED,
-    JobState.LAUNCH_FAILED, JobState.NODE_FAIL, JobState.OUT_OF_MEMORY, JobState.PREEMPTED, JobState.RECONFIG_FAIL,
-    JobState.REVOKED, JobState.TIMEOUT,
-})  # fmt: skip
+_FINISHED = ENDED_BY_SLURM | {JobState.COMPLETED, JobState.FAILED, JobState.OUT_OF_MEMORY}
 
 STATE_CODES = {
     "PENDING": "PD", "RUNNING": "R", "SUSPENDED": "S", "COMPLETED": "CD", "CANCELLED": "CA", "FAILED": "F",

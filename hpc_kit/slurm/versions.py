@@ -6,12 +6,7 @@ Slurm's release notes and man pages, or was seen on the release.
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpc_kit.errors import SlurmUnavailable, UnitError
@@ -94,14 +89,7 @@ def parse_version(text: str) -> SlurmVersion:
 
 
 def first_release_with(version: SlurmVersion, option: str, since: str | None, value: str) -> str | None:
-    """Return the release that added an option or this value of it, if `version` is older; else None.
-
-    Args:
-        version: The release.
-        option: The option's long name.
-        since: The release that added the option, from `option_table`.
-        value: Its value.
-    """
+    """Return the release that added an option or this value of it, if `version` is older; else None."""
     if since is not None and version < parse_version(since):
         return since
     newer = NEWER_VALUES.get((option, value))
@@ -115,73 +103,12 @@ def _before(version: SlurmVersion) -> str:
     return str(RELEASES[RELEASES.index(version) - 1])
 
 
-CACHE = "slurm-version.json"
-
-
 def detect_version(environ: Mapping[str, str]) -> SlurmVersion | None:
-    """Return the release of the Slurm on PATH; None if there is none, or sinfo gives no answer.
-
-    The user's cache keeps the answer with path, time and size of `sinfo`, so that an upgrade asks again.
-    """
-    program = shutil.which("sinfo", path=environ.get("PATH", os.defpath))
-    if program is None:
-        return None
-    try:
-        stat = Path(program).stat()
-    except OSError:
-        return None
-    key = f"{program}:{stat.st_mtime_ns}:{stat.st_size}"
-    cache = _cache(environ)
-    known = _read_cache(cache)
-    if key not in known:
-        answer = _run_sinfo(environ)
-        if answer is None:
-            return None
-        # A machine has one Slurm, or a few that modules select.
-        known = {**dict(list(known.items())[-9:]), key: answer}
-        _write_cache(cache, known)
-    return parse_version(known[key])
-
-
-def _run_sinfo(environ: Mapping[str, str]) -> str | None:
+    """Return the release of the Slurm on PATH; None if there is none, or sinfo gives no answer."""
     from hpc_kit.slurm.client import PROBE_SECONDS, run_command
 
     try:
         answer = run_command(["sinfo", "--version"], timeout=PROBE_SECONDS, environ=environ)
-        return str(parse_version(answer.stdout)) if answer.returncode == 0 else None
+        return parse_version(answer.stdout) if answer.returncode == 0 else None
     except (SlurmUnavailable, UnitError):
         return None
-
-
-def _cache(environ: Mapping[str, str]) -> Path | None:
-    """Return the path of the cache; None for a user without a home folder."""
-    named = environ.get("XDG_CACHE_HOME")
-    home = environ.get("HOME")
-    if not named and not home:
-        return None
-    return Path(named or f"{home}/.cache", "hpc_kit", CACHE)
-
-
-def _read_cache(cache: Path | None) -> dict[str, str]:
-    if cache is None:
-        return {}
-    try:
-        found = json.loads(cache.read_text())
-        return {key: str(parse_version(value)) for key, value in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError, UnitError):
-        return {}
-
-
-def _write_cache(cache: Path | None, known: Mapping[str, str]) -> None:
-    """Write the cache atomically with mode 0600. A failure is harmless: the next command asks sinfo again."""
-    if cache is None:
-        return
-    draft = cache.with_name(f".{cache.name}.{os.getpid()}")
-    try:
-        cache.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(known, file)
-        draft.replace(cache)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)

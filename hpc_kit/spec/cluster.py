@@ -111,7 +111,7 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     ] = "system"
     slurm_version: Annotated[
         str | None,
-        Meta(description="Its release, such as '23.11.10' (default: asked once of sinfo where there is one)"),
+        Meta(description="Its release, such as '23.11.10' (default: asked of sinfo where there is one)"),
     ] = None
     python: Annotated[
         str | None, Meta(description="Interpreter on the nodes (default: the one that renders the script)")
@@ -145,9 +145,8 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     def for_partition(self, names: str | None) -> Self:
         """Return the cluster with the nodes of a partition in `node`.
 
-        Args:
-            names: sbatch's --partition; None for the default partition. Of several, Slurm chooses one later, so that
-                [node] counts.
+        `names` is sbatch's --partition; None: the default partition. Of several, Slurm chooses one later, so that
+        [node] counts.
         """
         chosen = [self.partition[name] for name in (names or "").split(",") if name in self.partition]
         if names is None:

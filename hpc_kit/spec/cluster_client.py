@@ -33,10 +33,8 @@ def slurm_version_of(
 ) -> SlurmVersion | None:
     """Return the release of a cluster's Slurm: from its file, else from the Slurm on PATH; None: unknown.
 
-    Args:
-        cluster: The cluster; None: the Slurm on PATH.
-        environ: Environment in which its commands are found.
-        is_present: sbatch is about to run anyway, so do not probe whether there is a Slurm.
+    Without a cluster, the Slurm on PATH is meant. `is_present`: sbatch is about to run anyway, so do not probe whether
+    there is a Slurm.
     """
     from hpc_kit.slurm.versions import parse_version
 

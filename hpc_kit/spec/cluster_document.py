@@ -47,10 +47,7 @@ class MergedFile(NamedTuple):
 def merge_facts(path: Path | None, facts: Sequence[Fact], description: str) -> MergedFile:
     """Return the text of a cluster file with the facts of a discovery.
 
-    Args:
-        path: The file; it need not exist. None: as for a new file.
-        facts: The facts.
-        description: The first line and the `description` of a new file.
+    `path` need not exist; None: as for a new file. `description` is the first line of a new file.
 
     Raises:
         SpecError: The file cannot be read, is not TOML, or has a value where a fact needs a table.
@@ -78,11 +75,7 @@ def merge_facts(path: Path | None, facts: Sequence[Fact], description: str) -> M
 
 
 def write_facts(path: Path, merged: MergedFile, facts: Sequence[Fact]) -> None:
-    """Write a cluster file, and the facts beside it for the next discovery.
-
-    Raises:
-        RecordError: A file cannot be written.
-    """
+    """Write a cluster file, and the facts beside it for the next discovery."""
     table: dict[str, Any] = {}
     for fact in facts:
         inner = table

@@ -21,15 +21,8 @@ class ClusterChoice(Struct, frozen=True):
 def default_cluster(root: Path, environ: Mapping[str, str], *, require_answer: bool = True) -> ClusterChoice:
     """Return $HPC_KIT_CLUSTER, else the project's env/default.toml, else `slurm` if there is a Slurm, else `local`.
 
-    Inside a job of the embedded Slurm the result is the cluster of that job.
-
-    Args:
-        root: The user's project.
-        environ: The environment.
-        require_answer: Raise an error if sbatch exists but Slurm does not answer. Otherwise that counts as `slurm`.
-
-    Raises:
-        SlurmUnavailable: Slurm does not answer, and `require_answer` is set.
+    Inside a job of the embedded Slurm the result is the cluster of that job. `require_answer`: raise SlurmUnavailable
+    if sbatch exists but Slurm does not answer. Otherwise that counts as `slurm`.
     """
     if named := _configured_name(root, environ):
         return ClusterChoice(named, {})

@@ -26,7 +26,6 @@ SECONDS = 20.0
 
 CONFIG_ARGV = ("scontrol", "show", "config")
 PARTITION_ARGV = ("scontrol", "--oneliner", "show", "partition")
-NODE_ARGV = ("scontrol", "--oneliner", "show", "node")
 MPI_ARGV = ("srun", "--mpi=list")
 CONTAINERS = ("apptainer", "singularity", "enroot", "podman", "podman-hpc", "shifter", "ch-run", "sarus")
 
@@ -56,33 +55,34 @@ def discover_cluster(client: SlurmClient) -> Discovery:
     """Ask Slurm for everything that a cluster file can contain.
 
     Raises:
-        SlurmUnavailable: Neither sinfo nor scontrol lists a partition.
+        SlurmUnavailable: sinfo lists no partition.
     """
     questions = _Questions(client)
     config = _parse_config(questions.ask(CONFIG_ARGV))
     listed = questions.ask(PARTITION_ARGV)
-    found, source = _find_partitions(questions, listed)
+    found = partitions.parse_partitions(questions.ask(partitions.SINFO_ARGV))
     if not found:
         raise SlurmUnavailable(
             "Slurm lists no partition",
-            found="\n".join(questions.gaps) or "sinfo and scontrol show partition print nothing",
+            found="\n".join(questions.gaps) or "sinfo prints nothing",
             remedy="run this on a login node of the cluster",
         )
     rules = {each["PartitionName"]: each for each in partitions.scontrol_records(listed)}
+    usual, sizes = _usual_node(found), config.get("MaxArraySize", "")
     facts = [
         Fact(("slurm",), "embedded" if client.embedded else "system", "sbatch on PATH"),
         *_version_facts(questions, config),
-        *_config_facts(config),
+        *([Fact(("max_array_size",), int(sizes), _words(CONFIG_ARGV))] if sizes.isdigit() else []),
         *_association_facts(questions, config),
         *_software_facts(questions, client.environ),
-        *_node_facts(found, source),
+        *(Fact(("node", key), value, "sinfo") for key, value in usual.items()),
     ]
     for each in found:
-        facts += _partition_facts(each, _usual_node(found), rules.get(each.name, {}), source)
+        facts += _partition_facts(each, usual, rules.get(each.name, {}))
     if client.embedded:
         facts += [
             Fact(("embedded", "nodes"), rules[found[0].name]["Nodes"], _words(PARTITION_ARGV)),
-            Fact(("embedded", "partitions"), [each.name for each in found], source),
+            Fact(("embedded", "partitions"), [each.name for each in found], "sinfo"),
         ]
     return Discovery(config.get("ClusterName"), tuple(facts), tuple(questions.gaps))
 
@@ -116,13 +116,6 @@ def _words(argv: Sequence[str]) -> str:
     return " ".join(word for word in argv if word == "--mpi=list" or not word.startswith("-"))
 
 
-def _find_partitions(questions: _Questions, listed: str) -> tuple[list[ListedPartition], str]:
-    if found := partitions.parse_partitions(questions.ask(partitions.SINFO_ARGV)):
-        return found, "sinfo"
-    nodes = questions.ask(NODE_ARGV) if listed else ""
-    return partitions.parse_scontrol_partitions(listed, nodes), "scontrol show partition, node"
-
-
 def _parse_config(text: str) -> dict[str, str]:
     return dict(re.findall(r"^(\w+)\s*=[ \t]*(.*?)\s*$", text, re.MULTILINE))
 
@@ -137,11 +130,6 @@ def _version_facts(questions: _Questions, config: Mapping[str, str]) -> Iterator
     except UnitError:
         return
     yield Fact(("slurm_version",), found, _words(CONFIG_ARGV) if version else "sinfo --version")
-
-
-def _config_facts(config: Mapping[str, str]) -> Iterator[Fact]:
-    if config.get("MaxArraySize", "").isdigit():
-        yield Fact(("max_array_size",), int(config["MaxArraySize"]), _words(CONFIG_ARGV))
 
 
 def _association_facts(questions: _Questions, config: Mapping[str, str]) -> Iterator[Fact]:
@@ -207,13 +195,8 @@ def _node_keys(partition: ListedPartition) -> dict[str, str | int]:
     return keys
 
 
-def _node_facts(found: Sequence[ListedPartition], source: str) -> Iterator[Fact]:
-    for key, value in _usual_node(found).items():
-        yield Fact(("node", key), value, source)
-
-
 def _partition_facts(
-    partition: ListedPartition, usual: Mapping[str, object], rules: Mapping[str, str], source: str
+    partition: ListedPartition, usual: Mapping[str, object], rules: Mapping[str, str]
 ) -> Iterator[Fact]:
     """Yield the keys of one partition. Its nodes need a key only where they differ from [node]."""
     keys: dict[str, str | int | bool] = {"default": True} if partition.is_default else {}
@@ -227,7 +210,7 @@ def _partition_facts(
     if partition.most_nodes is not None:
         keys["max_nodes"] = partition.most_nodes
     for key, value in keys.items():
-        yield Fact(("partition", partition.name, key), value, source)
+        yield Fact(("partition", partition.name, key), value, "sinfo")
     for key, name in (("accounts", "AllowAccounts"), ("qos", "AllowQos")):
         allowed = rules.get(name, "ALL")
         if allowed.upper() not in {"", "ALL", "N/A", "(NULL)"}:

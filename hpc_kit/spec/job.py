@@ -64,12 +64,8 @@ class Layout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 def idle_share(stages: int, micro_batches: int, per_rank: int = 1) -> float:
     """Return the idle share of a pipeline step if all stages take the same time.
 
-    (p - 1) / (v m + p - 1): Huang et al., 2019 (arXiv:1811.06965), section 2.3.
-
-    Args:
-        stages: p, the ranks of the pipeline.
-        micro_batches: m.
-        per_rank: v, interleaved stages of each rank.
+    (p - 1) / (v m + p - 1): Huang et al., 2019 (arXiv:1811.06965), section 2.3. `stages` is p, `micro_batches` is m,
+    and `per_rank` is v, the interleaved stages of each rank.
     """
     return (stages - 1) / (per_rank * micro_batches + stages - 1)
 
@@ -95,10 +91,7 @@ class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
 def format_layout(layout: Layout, model: Model, own: Mapping[str, object] | None = None) -> str:
     """Return layout and model as text for the program: `dp=2 pp=2 heads=4`. Default values are left out.
 
-    Args:
-        layout: The degrees.
-        model: The model.
-        own: Default values of the program, as far as they are known.
+    `own` are default values of the program, as far as they are known.
     """
     tables = (layout, Layout()), (model, Model())
     return " ".join(

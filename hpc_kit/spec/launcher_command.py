@@ -230,12 +230,6 @@ def adopt_launcher(job: Job, cluster: Cluster, origins: Origins, root: Path) -> 
     torchrun and mpirun start as many nodes and ranks as the job has. A job that gives no numbers takes them from the
     options of its launcher. HPC_KIT_LAUNCHER=torchrun in [env] keeps a separate world for each rank.
 
-    Args:
-        job: The job, before it is fitted to the cluster.
-        cluster: The cluster.
-        origins: Origins of its keys.
-        root: The project folder.
-
     Raises:
         SpecError: The launcher cannot start the ranks of the job, or its options contradict the job.
     """
@@ -333,9 +327,6 @@ def _with_agents(
 
     One task per node is the usual shape of a job for torchrun: the task is the agent, and its resources are those of
     the node. `--nproc-per-node=gpu` is the number of GPUs that the job has on each node.
-
-    Raises:
-        SpecError: The job gives no number of ranks, and torchrun would count them on the node.
     """
     resources = job.resources
     if command is None or command.kind != "torchrun" or job.launch.starts_agents:

@@ -20,13 +20,8 @@ def check_layout(
 ) -> tuple[str, ...]:
     """Refuse layouts that cannot work, and return notes about slow ones.
 
-    Args:
-        job: The job with its exact numbers of nodes and tasks.
-        cluster: The cluster, for the memory of a node.
-        origins: Origins of its keys.
-        world_size: Number of ranks.
-        per_node: Ranks on each node; None if nodes have different numbers.
-        servers: Number of ranks without a part of the batch, such as parameter servers.
+    `per_node` is None if nodes have different numbers of ranks. `servers` ranks, such as parameter servers, get no part
+    of the batch.
 
     Raises:
         SpecError: A degree does not divide its number, there are fewer micro-batches than stages, or the memory is too

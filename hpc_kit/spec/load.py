@@ -66,11 +66,7 @@ def load(
     set: Settings | None = None,  # noqa: A002
     root: Path | None = None,
 ) -> LoadedJob:
-    """Load a job and a cluster, each by name, path or value, with the origin of every key.
-
-    Raises:
-        SpecError: As `load_job` and `load_cluster`.
-    """
+    """Load a job and a cluster, each by name, path or value, with the origin of every key."""
     root = root or search_path.current_folder()
     sources: list[str] = []
     if isinstance(job, str | Path):
@@ -161,11 +157,7 @@ def _job(document: Document, settings: Settings | None, stem: str) -> tuple[Job,
 
 
 def _partition_documents(document: Document) -> dict[str, Document]:
-    """Return what each [partition.NAME] replaces in the rest of the cluster file.
-
-    Raises:
-        SpecError: A table has an unknown key or a wrong value. The error names the partition.
-    """
+    """Return what each [partition.NAME] replaces in the rest of the cluster file."""
     tables = document.data.get("partition")
     found = {}
     for name, table in tables.items() if isinstance(tables, dict) else ():

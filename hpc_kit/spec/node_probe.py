@@ -52,12 +52,7 @@ print(json.dumps({"interfaces": interfaces, "ports": ports, "nvlinks": max(nvlin
 def probe_node(client: SlurmClient, options: Sequence[str]) -> tuple[Fact, ...]:
     """Run the probe on one node, and return its facts.
 
-    Args:
-        client: The Slurm.
-        options: Options of srun, such as `--partition=gpu`.
-
-    Raises:
-        SlurmUnavailable: The job did not run.
+    `options` are options of srun, such as `--partition=gpu`.
     """
     python = sys.executable if client.embedded else "python3"
     argv = ["srun", "--nodes=1", "--ntasks=1", "--time=5", "--job-name=hpc-kit-probe", *options, python, "-c", PROGRAM]

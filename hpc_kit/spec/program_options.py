@@ -31,14 +31,7 @@ class RunProgram(NamedTuple):
 
 
 def find_program(command: Sequence[str], described: Program | None, root: Path, folder: Path) -> RunProgram:
-    """Returns the description of the program in `python FILE ...`: [program] of the job, or of another job file.
-
-    Args:
-        command: The program and its arguments.
-        described: [program] of the job.
-        root: The user's project.
-        folder: Folder in which the job runs.
-    """
+    """Returns the description of the program in `python FILE ...`: [program] of the job, or of another job file."""
     interpreter, file, *words = [*command, "", ""]
     if not PurePath(interpreter).name.startswith("python") or not file.endswith(".py"):
         return RunProgram(file, None)
@@ -81,14 +74,7 @@ def _values(words: Sequence[str], program: Program) -> dict[str, str]:
 
 
 def apply_command(job: Job, origins: Origins, run: RunProgram, world_size: int) -> tuple[Job, Origins]:
-    """Returns the job with the degrees that its program will use, and where each was set.
-
-    Args:
-        job: The job, with counted nodes and tasks.
-        origins: Origins of its keys.
-        run: The program of the command.
-        world_size: Ranks.
-    """
+    """Returns the job with the degrees that its program will use, and where each was set."""
     values: dict[str, dict[str, int]] = {table: {} for table in TABLES}
     for table, kind in TABLES.items():
         for name in kind.__struct_fields__:
@@ -101,10 +87,16 @@ def apply_command(job: Job, origins: Origins, run: RunProgram, world_size: int) 
         for name, value in found.items()
     ]
     origins = Origins(merge_documents(origins.job, Document(values, tuple(layers))), origins.cluster)
-    layout = structs.replace(job.layout, **values["layout"])
+    job = _with_numbers(job, values)
     if run.program:
-        layout = structs.replace(layout, **_default_degrees(layout, origins, run.program, world_size))
-    return structs.replace(job, layout=layout, model=structs.replace(job.model, **values["model"])), origins
+        job = _with_numbers(job, {"layout": _default_degrees(job.layout, origins, run.program, world_size)})
+    return job, origins
+
+
+def _with_numbers(job: Job, numbers: Mapping[str, Mapping[str, int]]) -> Job:
+    return structs.replace(
+        job, **{table: structs.replace(getattr(job, table), **values) for table, values in numbers.items()}
+    )
 
 
 def _default_degrees(layout: Layout, origins: Origins, program: Program, world_size: int) -> dict[str, int]:
@@ -128,16 +120,11 @@ def fill_defaults(job: Job, origins: Origins, run: RunProgram) -> tuple[Job, Ori
         merge_documents(Document(numbers, (Layer(f"{run.file}, its own", None, numbers),)), origins.job),
         origins.cluster,
     )
-    layout, model = structs.replace(job.layout, **numbers["layout"]), structs.replace(job.model, **numbers["model"])
-    return structs.replace(job, layout=layout, model=model), origins
+    return _with_numbers(job, numbers), origins
 
 
 def check_splits(job: Job, origins: Origins, run: RunProgram, world_size: int, root: Path) -> None:
-    """Check that the program splits the work as the layout asks.
-
-    Raises:
-        SpecError: It does not support a degree, or not this number.
-    """
+    """Check that the program splits the work as the layout asks."""
     program = run.program
     if program is None:
         return

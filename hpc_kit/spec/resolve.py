@@ -101,15 +101,7 @@ def format_render_command(
     settings: Iterable[str] = (),
     program: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return the command line of `hpc-kit render` that prints the same script on any machine.
-
-    Args:
-        job_words: Words that select the job: its name, `-j 4x2`.
-        cluster: Name of the cluster.
-        options: Further options.
-        settings: Arguments of `--set`.
-        program: The program of a job without job file.
-    """
+    """Return the command line of `hpc-kit render` that prints the same script on any machine."""
     words = ["hpc-kit", "render", *job_words, "--cluster", cluster, *options]
     words += [word for setting in settings for word in ("--set", setting)]
     return (*words, "--", *program) if program else tuple(words)
@@ -120,11 +112,8 @@ def resolve(
 ) -> Resolved:
     """Fit a job to a cluster: add defaults, drop options that the cluster does not support, and check the rest.
 
-    Args:
-        loaded: The content of the files.
-        root: The user's project. The path of the interpreter is relative to it.
-        render_command: The command line that prints the same script.
-        check: Refuse a job that asks for more than a node has.
+    `render_command` is the command line that prints the same script. Without `check`, a job may ask for more than a
+    node has.
 
     Raises:
         SpecError: The job has a wrong value, a layout that does not fill it, or asks for more than a node has.
@@ -140,34 +129,15 @@ def resolve(
     cluster = cluster.for_partition(job.resources.partition)
     _check_whole_job(job, cluster, root, origins, fits)
     job = structs.replace(job, setup=(*cluster.setup, *job.setup))
-    world_size = nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks
     commands = [each.command or job.command for each in job.component]
-    # Only a single program defines options of the whole job.
-    program = program_options.find_program(
-        job.command if not commands else commands[0] if len(set(commands)) == 1 else (),
-        job.program,
-        root,
-        root / (job.resources.chdir or ""),
-    )
-    job, origins = program_options.apply_command(job, origins, program, world_size)
-    size_checks.check_ranks(job, nodes, ntasks, world_size, origins)
-    program_options.check_splits(job, origins, program, world_size, root)
-    job = _keep_neighbours_together(job, nodes)
-    job, starter = _with_rank_starter(job, nodes, world_size, origins)
-    counts = {fit.job.resources.ntasks_per_node for fit in fits}
-    each_node = counts.pop() if len(counts) == 1 else None
-    per_node = world_size // nodes if job.launch.starts_agents else each_node
-    whole, places_of = program_options.fill_defaults(job, origins, program)
-    own = dict(program.program.defaults) if program.program else {}
-    costs = layout_checks.check_layout(whole, cluster, places_of, world_size, per_node, own.get("servers", 0))
-    program_defaults = own | dict.fromkeys(program.program.all_ranks if program.program else ())
+    job, layout_text, layout_notes = _fit_layout(job, cluster, root, origins, fits, commands)
     resolved = Resolved(
         job=job,
         requested_job=loaded.job,
         cluster=cluster,
         nodes=nodes,
         ntasks=ntasks,
-        world_size=world_size,
+        world_size=_world_size(job, nodes, ntasks),
         python=cluster.python or ("python" if cluster.environment.brings_python else interpreter(root)),
         components=tuple(
             ResolvedComponent(resources=fit.job.resources, nodes=fit.nodes, ntasks=fit.ntasks, command=command)
@@ -176,14 +146,13 @@ def resolve(
         notes=(
             *launcher_notes,
             *dict.fromkeys(note for fit in fits for note in fit.notes),
-            *starter,
-            *costs,
+            *layout_notes,
             *job_checks.list_doubts(job, cluster),
             *list_restart_doubts(job, cluster),
         ),
         sources=loaded.sources,
         render_command=render_command,
-        layout_text=format_layout(job.layout, job.model, program_defaults),
+        layout_text=layout_text,
     )
     if check and cluster.partition:
         from hpc_kit.spec import partition_checks  # most cluster files list no partitions
@@ -192,6 +161,42 @@ def resolve(
     if check:
         size_checks.check_array(job, cluster, origins)
     return resolved
+
+
+def _world_size(job: Job, nodes: int, ntasks: int) -> int:
+    return nodes * job.launch.nproc_per_node if job.launch.starts_agents else ntasks
+
+
+def _fit_layout(
+    job: Job,
+    cluster: Cluster,
+    root: Path,
+    origins: job_checks.Origins,
+    fits: Sequence[_Fit],
+    commands: Sequence[tuple[str, ...]],
+) -> tuple[Job, str, tuple[str, ...]]:
+    """Return the job with the degrees that its program will use, these degrees as text, and notes about them.
+
+    `commands` are those of the components.
+    """
+    nodes, ntasks = sum(fit.nodes for fit in fits), sum(fit.ntasks for fit in fits)
+    world_size = _world_size(job, nodes, ntasks)
+    # Only a single program defines options of the whole job.
+    command = job.command if not commands else commands[0] if len(set(commands)) == 1 else ()
+    folder = root / (job.resources.chdir or "")
+    run = program_options.find_program(command, job.program, root, folder)
+    job, origins = program_options.apply_command(job, origins, run, world_size)
+    size_checks.check_ranks(job, nodes, ntasks, world_size, origins)
+    program_options.check_splits(job, origins, run, world_size, root)
+    job, starter = _with_rank_starter(_keep_neighbours_together(job, nodes), nodes, world_size, origins)
+    counts = {fit.job.resources.ntasks_per_node for fit in fits}
+    each_node = counts.pop() if len(counts) == 1 else None
+    per_node = world_size // nodes if job.launch.starts_agents else each_node
+    whole, places_of = program_options.fill_defaults(job, origins, run)
+    defaults = dict(run.program.defaults) if run.program else {}
+    costs = layout_checks.check_layout(whole, cluster, places_of, world_size, per_node, defaults.get("servers", 0))
+    all_ranks = run.program.all_ranks if run.program else ()
+    return job, format_layout(job.layout, job.model, defaults | dict.fromkeys(all_ranks)), (*starter, *costs)
 
 
 def _check_whole_job(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins, fits: Sequence[_Fit]) -> None:
@@ -213,9 +218,6 @@ def _with_rank_starter(
     """Decide whether the launcher or the program starts the ranks, and return the notes about this choice.
 
     One task with several GPUs leaves GPUs idle unless its program starts a rank for each of them.
-
-    Raises:
-        SpecError: `ranks_by = "program"` in a job of several ranks.
     """
     launch = job.launch
     if launch.ranks_by == "program" and world_size > 1:

@@ -160,9 +160,7 @@ GPU_FIELDS = tuple(name.replace("-", "_") for name in GPU_OPTIONS)
 def excluded_options(given: Mapping[str, object], others: Mapping[str, object]) -> set[str]:
     """Return the options among `others` that `given` replaces by another option with the same purpose.
 
-    Args:
-        given: Values by field name. `false` chooses nothing.
-        others: Values of a base file, or of a cluster's defaults.
+    In `given`, `false` chooses nothing.
     """
     chosen = {name for name, value in given.items() if value is not None and value is not False}
     excluded = {name for group in EXCLUSIVE_FIELDS if group & chosen for name in group}

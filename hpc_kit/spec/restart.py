@@ -65,21 +65,13 @@ class Restart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
     @property
     def lead_seconds(self) -> int:
-        """The seconds between the signal and the time limit.
-
-        Raises:
-            UnitError: The lead is no time.
-        """
+        """The seconds between the signal and the time limit."""
         text = str(self.lead)
         return int(text) if text.isascii() and text.isdigit() else parse_time(text)
 
 
 def check_restart(job: Job, origins: Origins) -> None:
-    """Check the table [restart] against the options of the job.
-
-    Raises:
-        SpecError: A value is wrong, or contradicts another option.
-    """
+    """Check the table [restart] against the options of the job."""
     if job.restart is None:
         return
     _check_signal(job.restart, origins)

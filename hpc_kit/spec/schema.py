@@ -122,11 +122,7 @@ KINDS = {"job": Job, "cluster": Cluster}
 
 
 def schema_text(kind: str) -> str:
-    """The JSON Schema (draft 2020-12) of one kind of file.
-
-    Args:
-        kind: `job` or `cluster`.
-    """
+    """The JSON Schema (draft 2020-12) of one kind of file."""
     (reference,), components = msgspec.json.schema_components([KINDS[kind]], ref_template="#/$defs/{name}")
     for table in ("Resources", "Component"):
         for name, text in RESOURCES.items() if table in components else ():

@@ -21,11 +21,7 @@ FEW = 8
 
 
 def current_folder() -> Path:
-    """Return the current folder.
-
-    Raises:
-        SpecError: The folder has been removed.
-    """
+    """Return the current folder."""
     try:
         return Path.cwd()
     except OSError as error:
@@ -69,16 +65,8 @@ def find_file(
 ) -> Path:
     """Return the file with a name, or with a path if the name looks like one.
 
-    Args:
-        kind: Kind of the file.
-        name: A name such as `ddp_4node`, or a path such as `jobs/mine.toml`.
-        root: The user's project.
-        suffix: Suffix of the files.
-        named_in: The file that names this one. Its folder comes first, and it may have the same name.
-        place: Line that contains the name, for messages.
-
-    Raises:
-        SpecError: There is no such file; the message has similar names.
+    `named_in` is the file that names this one: its folder comes first, and it may have the same name. `place` returns
+    the line that contains the name, for messages.
     """
     beside: tuple[Path, ...] = (named_in.parent,) if named_in else ()
     if name.endswith(suffix) or "/" in name:

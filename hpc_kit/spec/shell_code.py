@@ -76,12 +76,7 @@ def _split_line(line: str) -> Iterator[list[str]]:
 
 
 def read_shell_code(command: Sequence[str], folder: Path) -> ShellCode | None:
-    """Return the code of `bash -c CODE`, or of a shell script, also behind a prefix such as `env`.
-
-    Args:
-        command: The words of the command.
-        folder: The folder in which the command runs.
-    """
+    """Return the code of `bash -c CODE`, or of a shell script, also behind a prefix such as `env`."""
     for index, word in enumerate(command):
         name = PurePath(word).name
         if name in SHELLS:

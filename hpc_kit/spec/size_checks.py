@@ -14,10 +14,7 @@ from hpc_kit.spec.resources import Resources
 def count_nodes_and_tasks(job: Job, node: Node, origins: Origins) -> tuple[int, int]:
     """Return the exact numbers of nodes and tasks of a job.
 
-    Args:
-        job: The job with the cluster's defaults.
-        node: A node of the cluster. If the job only asks for tasks, they must fit on one node.
-        origins: Origins of its keys.
+    If the job only asks for tasks, they must fit on one `node`.
     """
     resources = job.resources
     nodes, ntasks, per_node = _exact_nodes(resources, origins), resources.ntasks, resources.ntasks_per_node
@@ -157,11 +154,7 @@ def check_ranks(job: Job, nodes: int, ntasks: int, world_size: int, origins: Ori
 
 
 def check_array(job: Job, cluster: Cluster, origins: Origins) -> None:
-    """Check the indices of an array against the cluster's MaxArraySize.
-
-    Raises:
-        SpecError: An index is too large.
-    """
+    """Check the indices of an array against the cluster's MaxArraySize."""
     if job.resources.array is None or cluster.max_array_size is None:
         return
     try:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from hpc_kit.errors import RecordError, SpecError
+from hpc_kit.run_files import write_whole
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -55,15 +56,7 @@ class Document(Struct, frozen=True):
 
 
 def read_document(path: Path, name: str) -> Document:
-    """Read one TOML file.
-
-    Args:
-        path: The file.
-        name: Its name in messages.
-
-    Raises:
-        SpecError: The file is not readable, or is not TOML.
-    """
+    """Read one TOML file."""
     import tomllib
 
     try:
@@ -99,9 +92,7 @@ def drop_keys(document: Document, *keys: str, table: str | None = None) -> Docum
 def document_of_settings(values: Mapping[str, object], prefix: str = "") -> Document:
     """Return the document that `--set key=value` options make.
 
-    Args:
-        values: The values by dotted key.
-        prefix: Beginning of each key on the command line, for messages.
+    `prefix` begins each key in messages.
     """
     data: Table = {}
     for key, value in values.items():
@@ -151,48 +142,21 @@ def format_job(job: Job) -> str:
 
 
 def check_new(path: Path, option: str = "--save") -> None:
-    """Check that a new job file can have this name.
-
-    Args:
-        path: The file.
-        option: The command-line option that names the file.
-
-    Raises:
-        SpecError: The file exists, or its name does not end in .toml.
-    """
+    """Check that a new job file can have this name."""
     if path.suffix != ".toml":
         found = "the names of job files end in .toml"
         raise SpecError(f"{path} cannot be a job file", found=found, remedy=f"use {option} {path}.toml")
     if path.exists():
-        raise _exists(path, option)
-
-
-def _exists(path: Path, option: str) -> SpecError:
-    return SpecError(f"{path} exists", remedy=f"choose another name for {option}, or remove the file first")
+        raise SpecError(f"{path} exists", remedy=f"choose another name for {option}, or remove the file first")
 
 
 def save_job(job: Job, path: Path, option: str = "--save", *, header: str = "") -> None:
-    """Write a new job file. An existing file is never overwritten. `header` are comments before the first key.
-
-    Raises:
-        SpecError: As `check_new`.
-        RecordError: The file cannot be written.
-    """
+    """Write a new job file. An existing file is never overwritten. `header` are comments before the first key."""
     check_new(path, option)
-    text = header + format_job(job)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Mode "x" fails if another process has created the file since the check.
-        with path.open("x", encoding="utf-8") as file:
-            try:
-                file.write(text)
-                file.flush()
-            except OSError:
-                # A partial job file could be loaded later.
-                path.unlink()
-                raise
-    except FileExistsError as error:
-        raise _exists(path, option) from error
+        # Atomically: a partial job file could be loaded later.
+        write_whole(path, (header + format_job(job)).encode(), 0o666, lasting=False)
     except OSError as error:
         raise RecordError(
             f"cannot write {path}", found=str(error), remedy="use a folder that you can write to"

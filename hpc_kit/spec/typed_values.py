@@ -119,18 +119,13 @@ def _unknown(document: Document, kind: type[Struct], prefix: str, name: str, val
     elif not prefix and kind is not Cluster and spelling in Cluster.__struct_fields__:
         remedy = f"it is a key of cluster files; for one command, write --set cluster.{spelling}={written}"
     else:
-        remedy = _one_of(fields)
+        listed = f"the {len(fields)} keys that `hpc-kit schema` lists" if len(fields) > 16 else ", ".join(fields)
+        remedy = f"use one of {listed}"
     return SpecError(
         f"unknown key '{name}' in {origin}",
         found=f"[{table}] {name} = {text}" if table else f"{name} = {text}",
         remedy=remedy,
     )
-
-
-def _one_of(names: list[str]) -> str:
-    if len(names) > 16:
-        return f"use one of the {len(names)} keys that `hpc-kit schema` lists"
-    return f"use one of {', '.join(names)}"
 
 
 def _fields_of(annotation: Any) -> tuple[str, ...]:

@@ -45,11 +45,7 @@ def exclusions_file(cluster: str) -> Path:
 
 
 def read_exclusions(cluster: str, *, now: float | None = None) -> list[Exclusion]:
-    """Return the exclusions of a cluster that have not expired, by node.
-
-    Raises:
-        RecordError: The file cannot be read.
-    """
+    """Return the exclusions of a cluster that have not expired, by node."""
     path = exclusions_file(cluster)
     try:
         found = msgspec.json.decode(path.read_bytes(), type=list[Exclusion])
@@ -65,11 +61,7 @@ def read_exclusions(cluster: str, *, now: float | None = None) -> list[Exclusion
 
 @contextmanager
 def changed_exclusions(cluster: str) -> Iterator[list[Exclusion]]:
-    """Yield the exclusions of a cluster for a change, and write them; no other process writes them meanwhile.
-
-    Raises:
-        RecordError: The file cannot be read or written.
-    """
+    """Yield the exclusions of a cluster for a change, and write them; no other process writes them meanwhile."""
     path = exclusions_file(cluster)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -88,13 +80,7 @@ def changed_exclusions(cluster: str) -> Iterator[list[Exclusion]]:
 
 
 def cluster_key(cluster: Cluster, client: SlurmClient, option: str | None = None) -> str:
-    """Return the name under which the exclusions of a cluster are kept: Slurm's own, or that of the cluster file.
-
-    Args:
-        cluster: The cluster file.
-        client: Its Slurm.
-        option: The job's --clusters.
-    """
+    """Return the name under which the exclusions of a cluster are kept: Slurm's own, or that of the cluster file."""
     name = None if client.embedded else submit_cluster(client.environ, option)
     return name if name is not None and is_one(name) else cluster.name
 
@@ -111,9 +97,6 @@ def exclude_option(resolved: Resolved, client: SlurmClient) -> tuple[list[str], 
 
     Nodes that the job itself excludes or demands are left out, and those that Slurm does not know: it would refuse the
     job. sbatch cannot exclude nodes from all components of a heterogeneous job at once.
-
-    Raises:
-        RecordError: The user's exclusions cannot be read.
     """
     exclusions = read_exclusions(cluster_key(resolved.cluster, client, resolved.job.resources.clusters))
     if not exclusions:

@@ -112,11 +112,7 @@ class ExecutorOptions(Struct, frozen=True, kw_only=True):
     teardown: tuple[str, ...] = ()
 
     def updated(self, values: dict[str, object]) -> ExecutorOptions:
-        """Return the options with other values.
-
-        Raises:
-            SpecError: A value has the wrong type or range.
-        """
+        """Return the options with other values."""
         try:
             return msgspec.convert({**structs.asdict(self), **values}, ExecutorOptions)
         except msgspec.ValidationError as error:
@@ -183,12 +179,7 @@ class Executor(SlurmExecutor):
         return 1
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:
-        """Take submitit's names, sbatch's, or either with the prefix `slurm_`.
-
-        Raises:
-            UnknownParameter: There is no such name. The error lists similar names.
-            SpecError: A name has no meaning here, or a value is wrong.
-        """
+        """Take submitit's names, sbatch's, or either with the prefix `slurm_`."""
         new = sort_parameters(kwargs)
         before = self._settings, self._options
         self._settings = {**self._settings, **new.settings}
@@ -325,12 +316,7 @@ class SortedParameters(NamedTuple):
 def sort_parameters(values: dict[str, object]) -> SortedParameters:
     """Sort the arguments of `update_parameters`.
 
-    Args:
-        values: By submitit's names (`timeout_min`), sbatch's (`time`), or either with the prefix `slurm_`.
-
-    Raises:
-        UnknownParameter: There is no such name. The error lists similar names.
-        SpecError: A name has no meaning here.
+    Names are submitit's (`timeout_min`), sbatch's (`time`), or either with the prefix `slurm_`.
     """
     settings: dict[str, object] = {}
     extras: dict[str, object] = {}
@@ -379,11 +365,7 @@ def _unknown_parameter(key: str, name: str, value: object) -> UnknownParameter:
 def add_submitit_protocol(job: Job, folder: Path, options: ExecutorOptions, array: str | None) -> Job:
     """Return a job whose script follows submitit's protocol: names of logs, signal, and name of the executor.
 
-    Args:
-        job: The job, fitted to its cluster.
-        folder: The executor's folder, in a form that Slurm accepts for logs.
-        options: The executor's options.
-        array: Slurm's notation of the indices of an array.
+    `array` is Slurm's notation of the indices of an array.
     """
     output, error = (_to_pattern(path, array) for path in (JobPaths(folder).stdout, JobPaths(folder).stderr))
     is_separate = not options.stderr_to_stdout

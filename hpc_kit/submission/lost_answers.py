@@ -68,14 +68,8 @@ def find_job(script: Path, client: SlurmClient) -> FoundJob | None:
 def resolve_unanswered(folder: Path, text: str, client: SlurmClient, *, repeat: bool) -> str | None:
     """Find the jobs of the unanswered submissions in `folder`, and commit their records.
 
-    Args:
-        folder: `runs/<job_name>`.
-        text: The script that is about to be submitted.
-        client: The Slurm.
-        repeat: The same script means the same submission.
-
-    Returns:
-        The job of this very script, unless it has failed since; else None.
+    Return the job of this very script, unless it has failed since; else None. `repeat`: the same script means the same
+    submission.
 
     Raises:
         SlurmUnavailable: There are such submissions, and Slurm does not answer.
@@ -141,12 +135,8 @@ def _output_of(client: SlurmClient, argv: Sequence[str]) -> str | None:
 def _parse_jobs(lines: str, client: SlurmClient) -> dict[str, FoundJob]:
     queried = client.environ.get("SLURM_CLUSTERS")
     cluster = queried if cluster_identity.is_one(queried) else None
-    found: dict[str, FoundJob] = {}
-    for line in lines.splitlines():
-        job_id, _, rest = line.partition("|")
-        state, _, path = rest.partition("|")
-        found[path.strip()] = FoundJob(base_id(job_id.strip()), parse_state(state), cluster)
-    return found
+    rows = ([field.strip() for field in line.split("|", 2)] for line in lines.splitlines() if line.count("|") > 1)
+    return {path: FoundJob(base_id(job_id), parse_state(state), cluster) for job_id, state, path in rows}
 
 
 def _read_script(script: Path) -> str | None:

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 def job_for_program(command: Sequence[str]) -> Job:
     """Return a job that runs a command. The runtime starts it, so any program works.
 
-    Args:
-        command: The words of the command, at least one. A Python file is started by `python`.
+    A Python file is started by `python`.
     """
     words = ("python", *command) if command[0].endswith(".py") else tuple(command)
     stem = re.sub(r"[^\w.+-]+", "_", Path(_program_name(words)).name.removesuffix(".py")) or "job"

@@ -17,7 +17,7 @@ from msgspec import structs
 from hpc_kit import __version__
 from hpc_kit.run_files import PATCH, write_whole
 from hpc_kit.runs.logs import log_patterns_of
-from hpc_kit.runs.record import NewRecord, RecordedGit, RecordedLogs
+from hpc_kit.runs.record import NewRecord, RecordedGit
 from hpc_kit.script.context import literal_pattern, working_folder
 from hpc_kit.slurm.client import user_name
 from hpc_kit.spec.search_path import current_folder
@@ -26,7 +26,6 @@ from hpc_kit.spec.secrets import MASK, looks_secret, mask_arguments, mask_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hpc_kit.runs.logs import LogPatterns
     from hpc_kit.spec.job import Job
     from hpc_kit.spec.resolve import Resolved
 
@@ -62,15 +61,9 @@ def new_record(
 ) -> NewRecord:
     """Return the record of a run that has no id yet.
 
-    Args:
-        resolved: The job.
-        root: The user's project.
-        command_line: The command that the user typed.
-        environ: The environment of the submission.
-        slurm: What runs the job (default: the cluster's Slurm).
-        version: Release of that Slurm.
-        slurm_cluster: Slurm's own name of the cluster.
+    `slurm` is what runs the job (default: the cluster's Slurm), `slurm_cluster` is Slurm's own name of the cluster.
     """
+    inside = literal_pattern(str(working_folder(resolved, root) / resolved.log_folder)) + "/"
     return NewRecord(
         job_name=resolved.job.name,
         submitted=dt.datetime.now().astimezone().isoformat(timespec="milliseconds"),
@@ -85,7 +78,7 @@ def new_record(
         command_line=mask_arguments(command_line),
         hpc_kit=__version__,
         python_version=sys.version.split()[0],
-        logs=_relative(log_patterns_of(resolved, root), working_folder(resolved, root) / resolved.log_folder),
+        logs=log_patterns_of(resolved, root).apply(lambda name: name.removeprefix(inside)),  # a project may be moved
         resolved=structs.replace(resolved, job=masked_job(resolved.job)),
         packages=installed_packages(resolved.python, root),
         environment=recorded_environment(environ),
@@ -96,13 +89,6 @@ def masked_job(job: Job) -> Job:
     """Return a job without the secrets that its command and its variables may contain."""
     env = {name: MASK if looks_secret(name, str(value)) else value for name, value in job.env.items()}
     return structs.replace(job, command=tuple(mask_arguments(job.command)), env=env)
-
-
-def _relative(logs: LogPatterns, folder: Path) -> RecordedLogs:
-    """Return relative names for logs inside the folder of the runs: a project may be moved."""
-    prefix = literal_pattern(str(folder)) + "/"
-    names = {name: value and value.removeprefix(prefix) for name, value in logs._asdict().items()}
-    return RecordedLogs(**names)
 
 
 class GitState(NamedTuple):
@@ -129,9 +115,7 @@ def add_git_state(record: NewRecord, git: GitState, folder: Path) -> NewRecord:
 class GitQuery:
     """Queries git while sbatch runs: starts immediately, and is read when sbatch has answered.
 
-    Args:
-        folder: A folder of the work tree.
-        runs: The folder of the runs in it, which is not part of the code.
+    `runs` is the folder of the runs in the work tree, which is not part of the code.
     """
 
     def __init__(self, folder: Path, runs: str) -> None:

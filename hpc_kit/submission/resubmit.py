@@ -49,11 +49,6 @@ class Resubmission(NamedTuple):
 def prepare_resubmission(run: Run, settings: Mapping[str, object], root: Path) -> Resubmission:
     """Return the job of a run, with its recorded script, or rendered again with other values.
 
-    Args:
-        run: The run.
-        settings: Values that replace those of the recorded job, by dotted key.
-        root: The user's project.
-
     Raises:
         SpecError: The run is an element of an array, or a value is wrong.
         RecordError: The run has no complete record.
@@ -100,11 +95,6 @@ def describe_changes(git: Mapping[str, object], root: Path) -> str:
 
 
 def resubmit(again: Resubmission, root: Path) -> Submission:
-    """Submit the job. Its first attempt goes on from the history and the checkpoints of the earlier run.
-
-    Raises:
-        SubmitRefused: sbatch refused the job.
-        SlurmUnavailable: There is no Slurm, or it does not answer.
-    """
+    """Submit the job. Its first attempt goes on from the history and the checkpoints of the earlier run."""
     environ = {**os.environ, CONTINUES_VARIABLE: again.job_id}
     return submit_script(again.resolved, again.text, root=root, command_line=sys.argv, environ=environ)

@@ -84,11 +84,7 @@ class AnswerLost(SlurmUnavailable):
 
 
 class SubmitInterrupted(KeyboardInterrupt):
-    """Ctrl-C while sbatch ran. The job is in the queue, and its record is written.
-
-    Args:
-        job_id: Its id.
-    """
+    """Ctrl-C while sbatch ran. The job is in the queue, and its record is written."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"job {job_id} is submitted and goes on; to end it: scancel {job_id}")
@@ -107,15 +103,7 @@ def run_sbatch(
 ) -> SbatchResult:
     """Submit a script.
 
-    Args:
-        resolved: The job, for error messages.
-        script: The file. No other submission ever uses its path.
-        client: The Slurm, with the environment of sbatch.
-        cwd: Working directory of sbatch, which is also the default working directory of the job.
-        meanwhile: Is called while sbatch runs, to import modules.
-        signals: Deferred signals: none may get lost between the start of sbatch and its answer.
-        on_slow: Is called if sbatch has not answered after SLOW_SECONDS.
-        options: Options of sbatch that are not in the script.
+    No other submission ever uses the path of the script. See `submit_script` for `meanwhile` and `on_slow`.
 
     Raises:
         SubmitRefused: sbatch refused the job.
@@ -252,13 +240,7 @@ def _answer_lost_error(answer: Completed, resolved: Resolved, script: Path) -> A
 
 
 def refusal_error(resolved: Resolved, client: SlurmClient, answer: Completed) -> AnswerNo:
-    """Return the error for an sbatch that submitted nothing: its message, and what to do.
-
-    Args:
-        resolved: The job.
-        client: The Slurm.
-        answer: The result of sbatch.
-    """
+    """Return the error for an sbatch that submitted nothing: its message, and what to do."""
     from hpc_kit.slurm.job_status import suggest_remedy
 
     message = sbatch_message(answer)
@@ -389,10 +371,6 @@ class StartEstimate(NamedTuple):
 
 def estimate_start(resolved: Resolved, text: str) -> StartEstimate:
     """Ask the scheduler when a job would start. Nothing is submitted, and no file of a run is written.
-
-    Args:
-        resolved: The job, fitted to its cluster.
-        text: Its script.
 
     Raises:
         SubmitRefused: sbatch would refuse the job.

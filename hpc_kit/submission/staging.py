@@ -103,12 +103,6 @@ def name_pickles(own: Path, job_id: str) -> None:
 class Staging:
     """The files of a submission before it has a job id.
 
-    Args:
-        folder: `runs/<job_name>`, which exists.
-        script: The text for sbatch.
-        record: The record so far.
-        pickles: Functions that the job calls.
-
     Raises:
         RecordError: The files cannot be written; none is left behind.
     """
@@ -184,13 +178,7 @@ def is_unanswered(own: Path) -> bool:
 def commit_found_job(own: Path, job_id: str, cluster: str | None = None) -> Path:
     """Move the files of an unanswered submission to the run folder of the job that was found, and return it.
 
-    Args:
-        own: Its staging folder.
-        job_id: The job.
-        cluster: Slurm's own name of the cluster, if it is known now.
-
-    Raises:
-        RecordError: They cannot be moved.
+    `cluster` is Slurm's own name of the cluster, if it is known now.
     """
     try:
         record = msgspec.json.decode((own / RECORD).read_bytes(), type=dict[str, object])
@@ -208,9 +196,7 @@ def commit_found_job(own: Path, job_id: str, cluster: str | None = None) -> Path
 def discard_unanswered(own: Path, remembered: float) -> None:
     """Delete a submission that Slurm does not know, or rename its folder if Slurm may have forgotten the job.
 
-    Args:
-        own: Its staging folder.
-        remembered: Seconds for which Slurm remembers every job.
+    `remembered` is the number of seconds for which Slurm remembers every job.
     """
     try:
         if time.time() - own.stat().st_mtime < remembered:

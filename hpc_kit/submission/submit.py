@@ -33,13 +33,16 @@ from hpc_kit.submission.provenance import GitQuery, GitState, new_record
 from hpc_kit.submission.staging import STAGING, Staging, name_pickles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hpc_kit.spec.cluster import Cluster
     from hpc_kit.spec.resolve import Resolved
     from hpc_kit.submission.deferred_signals import DeferredSignals
     from hpc_kit.submission.job_handles import ScriptJob
     from hpc_kit.submission.staging import Pickles
+
+_EARLIER_RUNS = 10
+"""Runs of the same job that are read for a note about lost work."""
 
 
 def submit(
@@ -92,14 +95,7 @@ def submit(
 def check_submission(resolved: Resolved, text: str, root: Path, *, ask_slurm: bool = True) -> None:
     """Refuse a job that lacks its program, whose script has an error, or that can never start.
 
-    Args:
-        resolved: The job, fitted to its cluster.
-        text: Its script.
-        root: The user's project.
-        ask_slurm: Also compare the job with its partition, as sinfo prints it.
-
-    Raises:
-        SpecError: The job would fail, or wait for ever.
+    `ask_slurm`: also compare the job with its partition, as sinfo prints it.
     """
     check_program(resolved, root)
     check_faults(text, resolved)
@@ -108,11 +104,7 @@ def check_submission(resolved: Resolved, text: str, root: Path, *, ask_slurm: bo
 
 
 def _job_to_submit(job: object, command: object) -> str | Path | Job:
-    """Return the job of the arguments of `submit`: a named one, or that of a program.
-
-    Raises:
-        SpecError: The arguments contain both or neither, or one of them has the wrong type.
-    """
+    """Return the job of the arguments of `submit`: a named one, or that of a program."""
     words = command if command is not None else job
     example = 'submit("ddp_4node"), or submit(command=["python", "train.py"], nodes=4, ranks_per_node=2)'
     if isinstance(job, str | Path | Job) and command is None:
@@ -267,9 +259,7 @@ def _prepare(
     slurm_cluster = cluster_match.choose_submit_cluster(resolved.job.resources.clusters, environ, client)
     # Folders of functions are named by the job id, and two calls may have the same script.
     calls_functions = pickles is not None
-    if resolved.job.restart is not None and not calls_functions:
-        from hpc_kit.submission.unsaved_work import list_unsaved_work
-
+    if not calls_functions:
         notes = (*notes, *list_unsaved_work(resolved, root))
     undo.callback(remove_empty_folders, make_log_folders(resolved, root, allow_ids=calls_functions))
     folder = working_folder(resolved, root) / resolved.log_folder
@@ -322,3 +312,28 @@ def _read_git(git: GitQuery, signals: DeferredSignals) -> tuple[GitState, bool]:
     except KeyboardInterrupt:
         git.stop()
         return GitState(RecordedGit(note="git was not waited for: Ctrl-C")), True
+
+
+def list_unsaved_work(resolved: Resolved, root: Path) -> Iterator[str]:
+    """Yield a note if a stop of an earlier run of a job with [restart] lost more seconds of work than `lead`.
+
+    Such a program did not save at the stop signal, so a stop loses the work since its last checkpoint.
+    """
+    from hpc_kit.runs.history import read_history
+    from hpc_kit.slurm.start_forecast import format_duration
+
+    restart = resolved.job.restart
+    if restart is None:
+        return
+    files = (working_folder(resolved, root) / resolved.log_folder).glob("*/history")
+    for file in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)[:_EARLIER_RUNS]:
+        attempts = read_history(file.parent).attempts
+        lost = [each.unsaved for each in attempts if each.reason.startswith("stopped by") and each.saved is not None]
+        if lost and max(lost) > restart.lead_seconds:
+            yield (
+                f"a stop of job {file.parent.name} lost {format_duration(round(max(lost)))} of work "
+                f"since its last save: handle {restart.signal_name}, "
+                f"or save at least every {format_duration(restart.lead_seconds)} (lead)"
+            )
+        if lost:
+            return

@@ -175,7 +175,7 @@ def test_the_stacks_of_an_array_are_those_of_its_elements(
     ("command", "words"),
     [(watch, ["--interval"]), (stacks, ["--timeout"]), (launch, ["-j", "1x1", "--hosts", "a", "--connect-timeout"])],
 )
-@pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
+@pytest.mark.parametrize("seconds", ["inf", "-1"])
 def test_an_endless_wait_is_refused(command: click.Command, words: list[str], seconds: str) -> None:
     done = CliRunner().invoke(command, [*words, seconds])
     assert (done.exit_code, "is not in the range" in done.output) == (2, True), done.output

@@ -17,6 +17,7 @@ from hpc_kit.run_files import write_whole
 from hpc_kit.runs import cluster_match, record
 from hpc_kit.runs.cancel import cancel
 from hpc_kit.runs.cluster_match import client_for, cluster_option, may_belong_to
+from hpc_kit.runs.logs import LogPatterns
 from hpc_kit.runs.run_folders import RunIndex
 from hpc_kit.runs.status import JobLine, JobSelection, list_jobs
 from hpc_kit.slurm.client import Completed, SlurmClient, user_name
@@ -326,7 +327,7 @@ def test_a_cluster_is_named_so_that_it_can_be_loaded(words: list[str], sources: 
         job_id="12",
         job_name="job",
         submitted="",
-        logs=record.RecordedLogs(batch="12.log", ranks="12/rank-%t.log"),
+        logs=LogPatterns(batch="12.log", ranks="12/rank-%t.log"),
         cluster="its name",
         command_line=words,
         resolved=record.RecordedResolved(sources=sources),

@@ -153,13 +153,11 @@ def test_a_missing_command_leaves_a_gap(site: Site, command: str) -> None:
     assert [gap for gap in found.gaps if gap.startswith(command)] or command == "apptainer"
 
 
-def test_without_sinfo_the_nodes_of_scontrol_count(site: Site) -> None:
+def test_without_sinfo_nothing_is_found(site: Site) -> None:
     site.remove("sinfo")
-    found = values(site.discover())
-    assert found["partition.cpu.nodes"] == 2
-    assert found["node.cpus"] == 128
-    assert found["partition.gpu.gpu"] == "a100"
-    assert found["partition.gpu.max_nodes"] == 4
+    with pytest.raises(SlurmUnavailable) as error:
+        site.discover()
+    assert "sinfo: not on PATH" in str(error.value.found)
 
 
 def test_without_accounting_nothing_is_asked(site: Site) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.script.render import resolve_arguments
-from hpc_kit.submission.unsaved_work import list_unsaved_work
+from hpc_kit.submission.submit import list_unsaved_work
 
 
 def notes(project: Path, **restart: object) -> list[str]:
