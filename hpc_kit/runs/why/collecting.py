@@ -529,29 +529,30 @@ class _FileCollector:
         return f"{printed['name']}: {number}{printed['message']}"
 
     def _note_job(self, line: Line) -> bool:
-        """Note the size of the job, and places and versions of its ranks. Return whether a line is about a rank."""
-        body, is_of_rank = line.body, False
+        """Note the size of the job, and places and versions of its ranks. Return whether similar lines matter, too."""
+        body, is_statement = line.body, False
         if found := _WORLD.search(body):
             self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
         if found := _PLACE_OF_RANK.search(line.text):
             host = found["host"] or found["host2"] or found["host3"]
             rank = int(found["rank"] or found["rank2"] or found["rank3"])
             self.evidence.hosts.setdefault(rank, host)
-            is_of_rank = True
+            is_statement = True
             if number := re.match(r"[\w.-]+:(\d+):", line.body):
                 self.evidence.processes.setdefault(int(number[1]), set()).add((rank, host))
         if found := _NODE_LIST.search(body):
             self.evidence.node_lists.add(found["nodes"] or found["node"])
+            is_statement = True
         if line.rank is not None and (found := _TORCH.search(body)):
             self.evidence.torch.setdefault(line.rank, (found["version"], line))
-            is_of_rank = True
+            is_statement = True
         if found := _JOB_ID.search(body):
             self.evidence.job_ids.add(next(filter(None, found.groups())))
         if found := _NODE_OF_LAUNCHER.search(body):
             self.first_rank = int(found["size"]) * int(found["node"])
         if found := _WANTED_NODES.search(body):
             self.evidence.wanted_nodes = (int(found["nodes"]), line)
-        return is_of_rank
+        return is_statement
 
     def _follows_frame(self) -> bool:
         return self.before is not None and self.before.body.startswith(" ")
