@@ -702,9 +702,13 @@ def test_the_last_attempt_counts_even_if_no_error_is_in_it(tmp_path: Path) -> No
     assert verdict.class_ == "no-failure"
 
 
-@pytest.mark.parametrize(("line", "host"), [("Host: n07\n", "n07"), ("Host: n07\nHost: n08\n", None)])
-def test_the_only_host_that_a_script_names(tmp_path: Path, line: str, host: str | None) -> None:
-    assert why(tmp_path, slurm_log=line + STEPS + KEY_ERROR).host == host
+@pytest.mark.parametrize(
+    ("nodes", "line", "host"),
+    [(1, "Host: n07\n", "n07"), (2, "Host: n07\n", None), (1, "Host: n07\nHost: n08\n", None)],
+)
+def test_the_only_host_that_a_script_names(tmp_path: Path, nodes: int, line: str, host: str | None) -> None:
+    script = {"job.sbatch": f"#!/bin/bash\n#SBATCH --nodes={nodes}\n"}
+    assert why(tmp_path, slurm_log=line + STEPS + KEY_ERROR, **script).host == host
 
 
 def test_the_script_has_fewer_nodes_than_torchrun_waits_for(tmp_path: Path) -> None:

@@ -230,8 +230,11 @@ def _only_node(attempt: Attempt) -> str | None:
     lists = {row.nodes for row in attempt.rows if expand_nodes(row.nodes)} | evidence.node_lists
     hosts = expand_nodes(lists.pop()) if len(lists) == 1 else []
     others = {end.host for end in attempt.ends if end.host} | set(evidence.hosts.values())
+    # A script of several nodes may name only the first one.
+    scripts = {script_options(lines).get("nodes", "1") for lines in evidence.scripts.values()}
+    wanted = {str(evidence.wanted_nodes[0])} if evidence.wanted_nodes else set()
     is_only = len(hosts) == 1 and all(_same_host(host, hosts[0]) for host in others)
-    return hosts[0] if is_only else None
+    return hosts[0] if is_only and scripts | wanted <= {"1"} else None
 
 
 def _is_on(end: TaskEnd, host: str) -> bool:
