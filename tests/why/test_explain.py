@@ -655,6 +655,8 @@ ANOTHER_CAUSE = "OSError: [Errno 28] No space left on device: '/scratch/a.pt'\n"
     ("files", "confidence"),
     [
         ({"rank__1_log": KEY_ERROR}, "certain"),
+        ({"rank__1_log": KEY_ERROR, "rank__2_log": KEY_ERROR}, "certain"),
+        ({"rank__1_log": KEY_ERROR, "rank__2_log": TRACEBACK.format(error="ZeroDivisionError")}, "likely"),
         ({"rank__1_log": KEY_ERROR, "slurm_log": "srun: error: n2: task 1: Exited with exit code 1\n"}, "certain"),
         ({"rank__1_log": KEY_ERROR, "slurm_log": "srun: error: n1: task 0: Exited with exit code 1\n"}, "likely"),
         ({"rank__1_log": KEY_ERROR, "slurm_log": "srun: error: n2: task 1: Killed\n"}, "likely"),
@@ -684,3 +686,33 @@ def test_a_node_list_that_a_table_cut_names_no_host(tmp_path: Path, nodes: str) 
 
 def test_a_damaged_report_of_srun_is_no_report(tmp_path: Path) -> None:
     assert why(tmp_path, slurm_log="srun: error: n1: tasks 0-3-: Exited with exit code 1\n").class_ == "unknown"
+
+
+@pytest.mark.parametrize(
+    "rows", ["7|COMPLETED|0:0\n7.0|CANCELLED by 501|0:15\n", "7   train  gpu  4  COMPLETED   0:0\n"]
+)
+def test_a_table_without_a_header_and_a_helper_that_the_script_ended(tmp_path: Path, rows: str) -> None:
+    helper = "srun: error: n1: task 0: Terminated\n"
+    assert why(tmp_path, slurm_log=STEPS + "Training finished\n" + helper, sacct_txt=rows).class_ == "no-failure"
+
+
+def test_the_last_attempt_counts_even_if_no_error_is_in_it(tmp_path: Path) -> None:
+    requeue = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO JOB REQUEUE ***\n"
+    verdict = why(tmp_path, slurm_log=STEPS + KEY_ERROR + requeue + STEPS + "Training finished\n")
+    assert verdict.class_ == "no-failure"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "line", "host"),
+    [(1, "Host: n07\n", "n07"), (2, "Host: n07\n", None), (1, "Host: n07\nHost: n08\n", None)],
+)
+def test_the_only_host_that_a_script_names(tmp_path: Path, nodes: int, line: str, host: str | None) -> None:
+    script = {"job.sbatch": f"#!/bin/bash\n#SBATCH --nodes={nodes}\n"}
+    assert why(tmp_path, slurm_log=line + STEPS + KEY_ERROR, **script).host == host
+
+
+def test_the_script_has_fewer_nodes_than_torchrun_waits_for(tmp_path: Path) -> None:
+    log = "I0101 1 launcher/api.py:1]   min_nodes                : 4\n"
+    log += TRACEBACK.format(error="torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError")
+    verdict = why(tmp_path, slurm_log=log, **{"job.sbatch": "#!/bin/bash\n#SBATCH --nodes=3\nsrun torchrun a.py\n"})
+    assert "torchrun waits for 4 nodes, and the job has 3 nodes" in verdict.cause

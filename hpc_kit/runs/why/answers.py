@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hpc_kit.run_files import format_ranks
 from hpc_kit.runs.why.attempt import explains
 from hpc_kit.runs.why.events import EXCEPTION, KERNEL, VICTIMS, WARNING, script_options
-from hpc_kit.runs.why.figures import add_figures, foreign_gpu_process, used_up_memory
+from hpc_kit.runs.why.figures import add_figures, used_up_memory
 from hpc_kit.runs.why.rules import Confidence, fill_template, rule_named
 from hpc_kit.runs.why.slurm_tables import expand_nodes
 from hpc_kit.slurm.pending_reasons import explain_reason
@@ -89,8 +89,6 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     values["who"] = "every rank" if _is_of_all(attempt, event) else describe_rank(attempt, rank, host, ranks)
     if host:
         values.setdefault("host", host)
-    if rule.class_ == "gpu-memory" and (holder := foreign_gpu_process(attempt)):
-        rule, values = rule_named("gpu-memory-of-others"), values | holder
     remedy = _add_own_error(attempt, event, values)
     cause = fill_template(rule.cause, values)
     if event.traceback and (frame := event.traceback.own_frame):
@@ -232,8 +230,11 @@ def _only_node(attempt: Attempt) -> str | None:
     lists = {row.nodes for row in attempt.rows if expand_nodes(row.nodes)} | evidence.node_lists
     hosts = expand_nodes(lists.pop()) if len(lists) == 1 else []
     others = {end.host for end in attempt.ends if end.host} | set(evidence.hosts.values())
+    # A script of several nodes may name only the first one.
+    scripts = {script_options(lines).get("nodes", "1") for lines in evidence.scripts.values()}
+    wanted = {str(evidence.wanted_nodes[0])} if evidence.wanted_nodes else set()
     is_only = len(hosts) == 1 and all(_same_host(host, hosts[0]) for host in others)
-    return hosts[0] if is_only else None
+    return hosts[0] if is_only and scripts | wanted <= {"1"} else None
 
 
 def _is_on(end: TaskEnd, host: str) -> bool:

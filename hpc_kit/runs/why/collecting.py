@@ -33,7 +33,7 @@ from hpc_kit.runs.why.translations import translate
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from hpc_kit.runs.why.reading import Labels, Line, LogFile, ShapeMemory
+    from hpc_kit.runs.why.reading import Line, LogFile, ShapeMemory
     from hpc_kit.runs.why.tracebacks import Traceback
 
 MAX_REPEATS = 300
@@ -95,9 +95,6 @@ _JOB_ID = re.compile(r"\bStepId=(\d+)\.|\*\*\* (?:JOB|STEP) (\d+)[. ]|/job0*(\d+
 
 _NODE_OF_LAUNCHER = re.compile(r"\bnnodes=\d+, num_local_procs=(?P<size>\d+), node_rank=(?P<node>\d+)")
 """DeepSpeed's launcher states the number of its node."""
-
-_GPU_PROCESS = re.compile(r"^\|\s+\d+\s+\S+\s+\S+\s+(?P<other>\d+)\s+\S+\s+(?P<name>\S+)\s+(?P<held>\d+)MiB \|$")
-"""A process in the table of nvidia-smi."""
 
 _ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+)")
 _PLACE_OF_RANK = re.compile(
@@ -175,7 +172,7 @@ class _FileCollector:
 
     def __init__(self, evidence: Evidence, log: LogFile, memory: ShapeMemory) -> None:
         self.evidence, self.log, self.memory = evidence, log, memory
-        self.labels: Labels = detect_labels(log.path)
+        self.labels = detect_labels(log.path)
         self.reader = LogReader(log, memory, self._wants_all)
         self.tracebacks = TracebackReader(memory, self._add_traceback)
         self.tables = TableParser()
@@ -281,7 +278,7 @@ class _FileCollector:
         may_finish = any(word in end for word in _FINISHED_WORDS)
         for number, text in last:
             finished = may_finish and _FINISHED_RANK.search(text)
-            if not (finished or self.labels.pattern or text.startswith(("[", "(")) or number == last[-1][0]):
+            if not (finished or self.labels or text.startswith(("[", "(")) or number == last[-1][0]):
                 continue
             line = parse_line(self.log, self.labels, number, text)
             if not C10D.search(line.body) or (self.log.name, line.rank) not in known:
@@ -532,32 +529,30 @@ class _FileCollector:
         return f"{printed['name']}: {number}{printed['message']}"
 
     def _note_job(self, line: Line) -> bool:
-        """Note the size of the job, and places and versions of its ranks. Return whether a line is about a rank."""
-        body, is_of_rank = line.body, False
+        """Note the size of the job, and places and versions of its ranks. Return whether similar lines matter, too."""
+        body, is_statement = line.body, False
         if found := _WORLD.search(body):
             self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
         if found := _PLACE_OF_RANK.search(line.text):
             host = found["host"] or found["host2"] or found["host3"]
             rank = int(found["rank"] or found["rank2"] or found["rank3"])
             self.evidence.hosts.setdefault(rank, host)
-            is_of_rank = True
+            is_statement = True
             if number := re.match(r"[\w.-]+:(\d+):", line.body):
                 self.evidence.processes.setdefault(int(number[1]), set()).add((rank, host))
         if found := _NODE_LIST.search(body):
             self.evidence.node_lists.add(found["nodes"] or found["node"])
+            is_statement = True
         if line.rank is not None and (found := _TORCH.search(body)):
             self.evidence.torch.setdefault(line.rank, (found["version"], line))
-            is_of_rank = True
+            is_statement = True
         if found := _JOB_ID.search(body):
             self.evidence.job_ids.add(next(filter(None, found.groups())))
         if found := _NODE_OF_LAUNCHER.search(body):
             self.first_rank = int(found["size"]) * int(found["node"])
-        if found := _GPU_PROCESS.match(body):
-            self.evidence.gpu_processes[int(found["other"])] = (found["name"], int(found["held"]))
-            return True
         if found := _WANTED_NODES.search(body):
             self.evidence.wanted_nodes = (int(found["nodes"]), line)
-        return is_of_rank
+        return is_statement
 
     def _follows_frame(self) -> bool:
         return self.before is not None and self.before.body.startswith(" ")

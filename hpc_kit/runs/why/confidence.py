@@ -132,10 +132,11 @@ def _has_rival(attempt: Attempt, event: Event, fatal: Sequence[Event]) -> bool:
 
 
 def _are_related(one: Event, other: Event) -> bool:
-    """Return whether two events are one failure: one line, one class, or cause and effect."""
-    return (
-        one.line == other.line or one.rule.class_ == other.rule.class_ or explains(one, other) or explains(other, one)
+    """Return whether two events are one failure: one line, cause and effect, or one class with one exception."""
+    is_same = one.rule.class_ == other.rule.class_ and (
+        one.rule.weight >= DIRECT or one.groups.get("exception") == other.groups.get("exception")
     )
+    return is_same or one.line == other.line or explains(one, other) or explains(other, one)
 
 
 def _precedes(line: Event, event: Event) -> bool:

@@ -158,8 +158,6 @@ class Evidence:
         """The earliest time in the logs of the program."""
         self.wanted_nodes: tuple[int, Line] | None = None
         """The number of nodes that torchrun waits for."""
-        self.gpu_processes: dict[int, tuple[str, int]] = {}
-        """Name and GPU memory (MiB) of the processes in a table of nvidia-smi."""
         self.enqueued: dict[tuple[str | None, int], tuple[int, Line]] = {}
         """The number of the last collective that a rank of a process group has called."""
         self.success: list[tuple[int, Line]] = []

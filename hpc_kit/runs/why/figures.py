@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from hpc_kit.runs.why.slurm_tables import JobRow
 
 GIB = 1024**3
-MUCH_GPU_MEMORY = 10 * 1024
-"""MiB of another process that leave too little of a GPU."""
-
 _MORE_MEMORY = re.compile(r"ask for more memory(?: \(--mem[^)]*\))?")
 
 
@@ -37,14 +34,6 @@ def used_up_memory(attempt: Attempt) -> JobRow | None:
         if limit and not per_cpu and _bytes(row.max_rss) > 0.9 * limit:
             return replace(row, req_mem=asked)
     return None
-
-
-def foreign_gpu_process(attempt: Attempt) -> dict[str, str]:
-    """Return id, name and memory of a process in a table of nvidia-smi that filled a GPU and is not of the job."""
-    for number, (name, held) in attempt.evidence.gpu_processes.items():
-        if held > MUCH_GPU_MEMORY and number not in attempt.evidence.processes and "python" not in name:
-            return {"other": str(number), "name": name, "held": f"{held} MiB"}
-    return {}
 
 
 def _memory_advice(attempt: Attempt) -> str | None:

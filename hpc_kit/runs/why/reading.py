@@ -405,25 +405,21 @@ _RANK_AND_HOST_LABELS = (
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
-class Labels(NamedTuple):
-    """The label that a launcher writes in front of each line of a file."""
+def detect_labels(path: Path) -> re.Pattern[str] | None:
+    """Return the pattern of the labels that a launcher writes in front of the lines of a file, if it does.
 
-    pattern: re.Pattern[str] | None
-    """A pattern with a group `rank` or `host`, or with both."""
-
-
-def detect_labels(path: Path) -> Labels:
-    """Return the label of most lines of a file: `3: ` (srun --label), `n3: ` (pdsh, clush), or one of rank and host."""
+    Labels are `3: ` (srun --label), `n3: ` (pdsh, clush), or name rank and host. The groups are `rank` and `host`.
+    """
     try:
         with _open(path) as file:
             lines = [line for line in file.read(1 << 14).decode(errors="replace").splitlines() if line.strip()]
             lines = lines[:: max(len(lines) // LABEL_SAMPLE, 1)]
     except (OSError, EOFError, gzip.BadGzipFile):
-        return Labels(None)
+        return None
     for pattern in (_SRUN_LABEL, _HOST_LABEL):
         labelled = sum(pattern.match(line) is not None for line in lines)
         if labelled >= 2 and labelled * 2 > len(lines):
-            return Labels(pattern)
+            return pattern
     for pattern in _RANK_AND_HOST_LABELS:
         found = [(label["rank"], label["host"]) for line in lines if (label := pattern.match(line))]
         # A host stays the same in all lines of a rank, other words with a number do not. A single one may be a model.
@@ -431,14 +427,14 @@ def detect_labels(path: Path) -> Labels:
         if (len(hosts) > 1 or any(map(_CLEAR_HOST.search, hosts))) and len(set(found)) == len(
             {rank for rank, _ in found}
         ) < len(found):
-            return Labels(pattern)
-    return Labels(None)
+            return pattern
+    return None
 
 
-def parse_line(log: LogFile, labels: Labels, number: int, text: str) -> Line:
+def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: str) -> Line:
     """Return a line without its prefixes, with the rank, host and time that they give."""
     body, rank, host, time = text, log.rank, log.host, None
-    if labels.pattern and (label := labels.pattern.match(body)):
+    if labels and (label := labels.match(body)):
         given = label.groupdict()
         rank = int(given["rank"]) if "rank" in given else rank
         host = given.get("host", host)

@@ -8,9 +8,13 @@ import tomllib
 from collections import Counter
 from functools import cache
 from importlib.resources import files
-from typing import Literal, NamedTuple
+from re import _parser as parser  # type: ignore[attr-defined]  # the parser of `re` itself: no second one
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Kind = Literal["cause", "soft", "symptom", "consequence", "end"]
 Confidence = Literal["certain", "likely"]
@@ -149,66 +153,27 @@ def _compiled(text: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-_QUANTIFIER = re.compile(r"[*?]\??|\{0?,\d*\}\??|\{0\}|\+\??|\{\d+(?:,\d*)?\}\??")
-_GROUP_HEAD = re.compile(r"\?(?:P<\w+>|[imsx]+\)|[:=!]|<[=!]|P=\w+\))?")
-_SET = re.compile(r"\[\^?\]?(?:[^\]\\]|\\.)*\]")
-
-
 def required_literals(pattern: str) -> tuple[str, ...]:
     """Return lower-case texts of which each match of a pattern contains one; empty if there are no such texts."""
-    found, _ = _parse_alternatives(pattern, 0)
-    return found
+    return _literals_of(parser.parse(pattern))
 
 
-def _parse_alternatives(pattern: str, position: int) -> tuple[tuple[str, ...], int]:
-    """Parse up to the closing parenthesis. Return the literals, and the position of the parenthesis."""
-    branches: list[tuple[str, ...]] = []
-    while True:
-        literals, position = _parse_branch(pattern, position)
-        branches.append(literals)
-        if position >= len(pattern) or pattern[position] == ")":
-            break
-        position += 1
-    return (() if not all(branches) else tuple(dict.fromkeys(itertools.chain(*branches)))), position
-
-
-def _parse_branch(pattern: str, position: int) -> tuple[tuple[str, ...], int]:
-    """Parse one alternative: the literals of its best part, and the position of its end."""
-    candidates: list[tuple[str, ...]] = []
+def _literals_of(items: Iterable[tuple[object, Any]]) -> tuple[str, ...]:
+    """Return the literals of the part of a parsed pattern whose shortest literal is the longest."""
+    parts: list[tuple[str, ...]] = []
     run = ""
-    while position < len(pattern) and pattern[position] not in ")|":
-        literals: tuple[str, ...] = ()
-        text, position, inner = _parse_item(pattern, position)
-        literals = inner
-        quantifier = _QUANTIFIER.match(pattern, position)
-        if quantifier:
-            position = quantifier.end()
-            optional = quantifier[0][0] in "*?" or quantifier[0].startswith(("{0", "{,"))
-            text, literals = ("" if optional else text), (() if optional else literals)
-        run += text
-        if not text or quantifier:
-            candidates.append((run,))
-            run = ""
-        candidates.append(literals)
-    candidates.append((run,))
-    usable = [each for each in candidates if each and all(each)]
-    return max(usable, key=lambda each: min(map(len, each)), default=()), position
-
-
-def _parse_item(pattern: str, position: int) -> tuple[str, int, tuple[str, ...]]:
-    """Parse a character, class or group: its text if it is a literal, the next position, and a group's literals."""
-    char = pattern[position]
-    if char == "\\":
-        escaped = pattern[position + 1]
-        return ("" if escaped.isalnum() else escaped), position + 2, ()
-    if char == "[" and (found := _SET.match(pattern, position)):
-        return "", found.end(), ()
-    if char == "(":
-        head = _GROUP_HEAD.match(pattern, position + 1)
-        text = head[0] if head else ""
-        position += 1 + len(text)
-        if text.endswith(")"):  # flags, or a repeated group: no content
-            return "", position, ()
-        literals, end = _parse_alternatives(pattern, position)
-        return "", end + 1, (() if text in {"?=", "?!", "?<=", "?<!"} else literals)
-    return ("" if char in ".^$" else char.lower()), position + 1, ()
+    for kind, value in items:
+        if kind is parser.LITERAL:
+            run += chr(value).lower()
+            continue
+        parts.append((run,))
+        run = ""
+        if kind is parser.SUBPATTERN:
+            parts.append(_literals_of(value[-1]))
+        elif kind in {parser.MAX_REPEAT, parser.MIN_REPEAT} and value[0] > 0:
+            parts.append(_literals_of(value[2]))
+        elif kind is parser.BRANCH:
+            branches = [_literals_of(branch) for branch in value[1]]
+            parts.append(tuple(dict.fromkeys(itertools.chain(*branches))) if all(branches) else ())
+    usable = [part for part in [*parts, (run,)] if part and all(part)]
+    return max(usable, key=lambda part: min(map(len, part)), default=())
