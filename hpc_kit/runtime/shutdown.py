@@ -113,8 +113,7 @@ def exit_on_failure() -> Iterator[None]:
 
 def _exit_at_end(code: int) -> None:
     """Let `exit_rank` end this process after the end of the program."""
-    # Started now: while the interpreter ends, Python 3.12 starts no thread.
-    threading.Thread(target=_limit_exit, name="hpc_kit_end", daemon=True).start()
+    _start_time_limits()  # now, because Python 3.12 starts no thread while the interpreter ends
     atexit.register(exit_rank, code)
 
 
@@ -123,7 +122,7 @@ def exit_rank(code: int) -> NoReturn:
     atexit.unregister(exit_rank)
     _ignore_signals()
     with suppress(RuntimeError):  # the interpreter ends already
-        threading.Thread(target=_limit_exit, daemon=True).start()
+        _start_time_limits()
     _codes.append(code)
     _exiting.set()
     with suppress(BaseException):
@@ -151,14 +150,16 @@ _codes: list[int] = []
 """The exit code, once this process ends."""
 
 
-def _limit_exit() -> None:
+def _start_time_limits() -> None:
+    """Limit the time of the exit, once it begins. The function that ends the process may block, too."""
+    for seconds, end in ((_EXIT_TIMEOUT, _terminate), (2 * _EXIT_TIMEOUT, os._exit)):
+        threading.Thread(target=_limit_exit, args=(seconds, end), name="hpc_kit_end", daemon=True).start()
+
+
+def _limit_exit(seconds: float, end: Callable[[int], NoReturn]) -> None:
     _exiting.wait()
-    time.sleep(_EXIT_TIMEOUT)
-    # The function that ends the process may block, too, on a lock that the main thread holds.
-    with suppress(RuntimeError):
-        threading.Thread(target=_terminate, args=_codes[:1], daemon=True).start()
-    time.sleep(_EXIT_TIMEOUT)
-    os._exit(_codes[0])
+    time.sleep(seconds)
+    end(_codes[0])
 
 
 _abort: list[Callable[[int], object]] = []
