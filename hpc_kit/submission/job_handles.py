@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,7 +25,7 @@ from hpc_kit.runs.outcome import Outcome, read_state, record_outcome
 from hpc_kit.runs.run_folders import Run, open_run
 from hpc_kit.slurm.client import SlurmClient
 from hpc_kit.slurm.job_ids import base_id
-from hpc_kit.slurm.job_status import merge_statuses, scancel_argv
+from hpc_kit.slurm.job_status import merge_statuses, parse_sacct, sacct_argv, scancel_argv
 from hpc_kit.slurm.states import JobState
 from hpc_kit.spec.cluster_client import open_client
 
@@ -76,6 +76,7 @@ class JobWatcher:
         self._trackers: dict[str, JobTracker] = {}
         self._polled_at = float("-inf")
         self._hurried_until = float("-inf")
+        self._cancelled: set[str] = set()
         self._lock = threading.Lock()
 
     def query(self, job_id: str, mode: str = "standard") -> JobStatus | None:
@@ -98,8 +99,9 @@ class JobWatcher:
             self._poll()
         return self.statuses.get(job_id)
 
-    def expect_end(self) -> None:
-        """Query every second for a while: a job was cancelled, and ends soon."""
+    def expect_end(self, job_id: str) -> None:
+        """Query every second for a while: this job was cancelled, and ends soon."""
+        self._cancelled.add(job_id)
         self._polled_at, self._hurried_until = float("-inf"), time.monotonic() + HURRY_SECONDS
 
     def _poll(self) -> None:
@@ -114,6 +116,7 @@ class JobWatcher:
         except SlurmUnavailable:
             # The controller may answer the next query; the last statuses stay.
             return
+        found |= self._accounted_as_cancelled(found)
         arrays: dict[str, list[JobStatus]] = {}
         for job_id, status in found.items():
             arrays.setdefault(base_id(job_id), []).append(status)
@@ -124,6 +127,22 @@ class JobWatcher:
             tracker.update(known.state if known else JobState.UNKNOWN, known)
             if known is None and tracker.is_over:
                 self.statuses.pop(job_id, None)
+
+    def _accounted_as_cancelled(self, found: Mapping[str, JobStatus]) -> dict[str, JobStatus]:
+        """Return the final status of cancelled jobs whose processes Slurm still ends, for up to KillWait."""
+        ending = [
+            job_id
+            for job_id, status in found.items()
+            if status.state is JobState.COMPLETING and self._cancelled & {job_id, base_id(job_id)}
+        ]
+        if not ending:
+            return {}
+        try:
+            answer = self.client.run(sacct_argv(ending, clusters=self.client.environ.get("SLURM_CLUSTERS")))
+        except SlurmUnavailable:
+            return {}
+        # A job that had ended by itself before scancel is not CANCELLED.
+        return {each.job_id: each for each in parse_sacct(answer.stdout) if each.state is JobState.CANCELLED}
 
     def get_state(self, job_id: str, mode: str = "standard") -> str:
         """Return the name of the state; UNKNOWN if Slurm does not know the job."""
@@ -214,7 +233,7 @@ class SlurmHandle(SlurmJob[R_co]):
         except SlurmUnavailable:
             if check:
                 raise
-        self.watcher.expect_end()
+        self.watcher.expect_end(self.job_id)
 
     def _interrupt(self, timeout: bool = False) -> None:
         for signal in ([] if timeout else ["SIGTERM"]) + [SlurmJobEnvironment.USR_SIG]:

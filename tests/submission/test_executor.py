@@ -21,13 +21,14 @@ from submitit.slurm.slurm import SlurmExecutor
 
 import hpc_kit
 from hpc_kit.errors import JobFailed, RecordError, SpecError, SubmitRefused
-from hpc_kit.slurm.client import SlurmClient
+from hpc_kit.slurm.client import SlurmClient, user_name
+from hpc_kit.slurm.job_status import SACCT_FIELDS
 from hpc_kit.spec.cluster_client import open_client
 from hpc_kit.submission import lost_answers
 from hpc_kit.submission.executor import Executor, PartlySubmitted
-from hpc_kit.submission.job_handles import FunctionJob, ScriptJob
+from hpc_kit.submission.job_handles import FunctionJob, ScriptFailed, ScriptJob
 from hpc_kit.submission.sbatch import AnswerLost, SubmitInterrupted
-from tests.runs.fake import FakeSlurm
+from tests.runs.fake import FakeSlurm, now
 from tests.submission import functions
 
 
@@ -445,6 +446,28 @@ def test_a_failed_program_is_reported_with_rank_host_and_its_output(embedded: Sl
     assert error.outcome.exit_status == 1
     with pytest.raises(JobFailed, match="bad sample"):
         pickle.loads(pickle.dumps(job)).result()
+
+
+def account_as(slurm: FakeSlurm, state: str) -> None:
+    """Let sacct report this state of job 12."""
+    fields = {"job_id": "12", "raw_id": "12", "name": "job", "state": state, "exit": "0:0", "user": user_name()}
+    row = "|".join(fields.get(field, now() if field == "submit" else "") for field in SACCT_FIELDS)
+    (slurm.bin / "sacct").write_text(f"#!/bin/bash\necho '{row}'\n")
+
+
+@pytest.mark.parametrize(("state", "is_done"), [("CANCELLED by 0", True), ("COMPLETED", False)])
+def test_the_result_of_a_cancelled_job_does_not_wait_for_processes_that_ignore_the_signal(
+    executor: Executor, slurm: FakeSlurm, state: str, is_done: bool
+) -> None:
+    job = executor.submit(functions.add, 2, 3)
+    slurm.queue("12 COMPLETING")
+    account_as(slurm, state)
+    assert not job.done(force_check=True)
+    job.cancel()
+    assert job.done(force_check=True) is is_done
+    if is_done:
+        with pytest.raises(ScriptFailed, match="CANCELLED"):
+            job.result()
 
 
 def test_a_cancelled_program_is_reported_as_cancelled(embedded: SlurmClient, project: Path) -> None:
