@@ -716,3 +716,19 @@ def test_the_script_has_fewer_nodes_than_torchrun_waits_for(tmp_path: Path) -> N
     log += TRACEBACK.format(error="torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError")
     verdict = why(tmp_path, slurm_log=log, **{"job.sbatch": "#!/bin/bash\n#SBATCH --nodes=3\nsrun torchrun a.py\n"})
     assert "torchrun waits for 4 nodes, and the job has 3 nodes" in verdict.cause
+
+
+def test_a_restart_that_the_script_announces_begins_another_attempt(tmp_path: Path) -> None:
+    ended = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2025-01-01T10:00:00 DUE TO PREEMPTION ***\n"
+    verdict = why(tmp_path, slurm_log=STEPS + ended + "== restart count: 1 on n2 ==\nresuming\n" + KEY_ERROR)
+    assert verdict.class_ == "python-exception"
+
+
+def test_an_error_of_a_command_after_failed_tasks_leaves_a_doubt(tmp_path: Path) -> None:
+    failed = "srun: error: n1: tasks 0-3: Exited with exit code 2\n"
+    assert why(tmp_path, slurm_log=failed + "evaluating\n" + KEY_ERROR).confidence == "likely"
+
+
+def test_a_success_after_a_kill_leaves_a_doubt(tmp_path: Path) -> None:
+    killed = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.extern. Some tasks have been OOM Killed.\n"
+    assert why(tmp_path, slurm_log=STEPS + killed + "Training complete\n").confidence == "likely"

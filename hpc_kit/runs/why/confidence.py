@@ -39,6 +39,7 @@ def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Even
         or _contradicts_ends(attempt, event)
         or _contradicts_state(attempt, event)
         or _is_of_earlier_attempt(attempt, event)
+        or _is_of_later_command(attempt, event)
         or _has_rival(attempt, event, fatal)
     )
     return "likely" if doubted else "certain"
@@ -49,7 +50,7 @@ def _is_proof(attempt: Attempt, event: Event) -> bool:
     rule = event.rule
     if rule.confidence == "likely" or rule.kind in {"consequence", "symptom"} or event.strength == WARNING:
         return False
-    if event.is_handled or attempt.evidence.has_later_step:
+    if event.is_handled or attempt.evidence.has_later_step or (not attempt.failed and attempt.succeeded_after(event)):
         return False
     if event.is_hint and not any(
         each.rule is rule and not each.is_hint and not each.is_handled and each.strength > WARNING
@@ -101,6 +102,18 @@ def _contradicts_state(attempt: Attempt, event: Event) -> bool:
     """Return whether Slurm ended the job, although a generic error came before: the program may have survived it."""
     return event.rule.weight < DIRECT and any(
         each.rule.kind == "end" and each is not event and not explains(event, each) for each in attempt.events
+    )
+
+
+def _is_of_later_command(attempt: Attempt, event: Event) -> bool:
+    """Return whether a script went on after its tasks had failed: a later command may only miss their output."""
+    return (
+        event.strength == EXCEPTION
+        and event.line.rank is None
+        and any(
+            end.reporter == "srun" and end.line.file == event.line.file and end.line.number < event.line.number
+            for end in attempt.failed_ends()
+        )
     )
 
 
