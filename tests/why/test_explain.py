@@ -656,6 +656,7 @@ ANOTHER_CAUSE = "OSError: [Errno 28] No space left on device: '/scratch/a.pt'\n"
     [
         ({"rank__1_log": KEY_ERROR}, "certain"),
         ({"rank__1_log": KEY_ERROR, "rank__2_log": KEY_ERROR}, "certain"),
+        ({"rank__1_log": TRACEBACK.format(error="RuntimeError: no engine. See the error above.")}, "likely"),
         ({"rank__1_log": KEY_ERROR, "rank__2_log": TRACEBACK.format(error="ZeroDivisionError")}, "likely"),
         ({"rank__1_log": KEY_ERROR, "slurm_log": "srun: error: n2: task 1: Exited with exit code 1\n"}, "certain"),
         ({"rank__1_log": KEY_ERROR, "slurm_log": "srun: error: n1: task 0: Exited with exit code 1\n"}, "likely"),
@@ -716,3 +717,25 @@ def test_the_script_has_fewer_nodes_than_torchrun_waits_for(tmp_path: Path) -> N
     log += TRACEBACK.format(error="torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError")
     verdict = why(tmp_path, slurm_log=log, **{"job.sbatch": "#!/bin/bash\n#SBATCH --nodes=3\nsrun torchrun a.py\n"})
     assert "torchrun waits for 4 nodes, and the job has 3 nodes" in verdict.cause
+
+
+def test_a_restart_that_the_script_announces_begins_another_attempt(tmp_path: Path) -> None:
+    ended = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2025-01-01T10:00:00 DUE TO PREEMPTION ***\n"
+    verdict = why(tmp_path, slurm_log=STEPS + ended + "== restart count: 1 on n2 ==\nresuming\n" + KEY_ERROR)
+    assert verdict.class_ == "python-exception"
+
+
+def test_an_error_of_a_command_after_failed_tasks_leaves_a_doubt(tmp_path: Path) -> None:
+    failed = "srun: error: n1: tasks 0-3: Exited with exit code 2\n"
+    assert why(tmp_path, slurm_log=failed + "evaluating\n" + KEY_ERROR).confidence == "likely"
+
+
+def test_a_success_after_a_kill_leaves_a_doubt(tmp_path: Path) -> None:
+    killed = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.extern. Some tasks have been OOM Killed.\n"
+    assert why(tmp_path, slurm_log=STEPS + killed + "Training complete\n").confidence == "likely"
+
+
+@pytest.mark.parametrize("before", ["Exception in thread Thread-1 (fill):\n", "ERROR could not build the schedule\n"])
+def test_an_error_that_the_program_survived_leaves_a_doubt_about_the_next_one(tmp_path: Path, before: str) -> None:
+    verdict = why(tmp_path, slurm_log=STEPS + before + TRACEBACK.format(error="ValueError: row 9") + "\n" + KEY_ERROR)
+    assert verdict.confidence == "likely"

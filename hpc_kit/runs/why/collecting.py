@@ -162,6 +162,10 @@ _NEW_ATTEMPT = re.compile(
 )
 
 
+_RESTART = re.compile(r"(?i)(?<![\w.-])(?:SLURM_)?restart(?:[ _-]?count)?[ =:]+(?P<count>\d+)\b")
+"""A script names the number of its restarts."""
+
+
 def add_file(evidence: Evidence, log: LogFile) -> None:
     """Add what one file says to the evidence."""
     _FileCollector(evidence, log, evidence.memory).read()
@@ -485,7 +489,7 @@ class _FileCollector:
         is_statement = self._note_job(line)
         if _QUIET.search(body):
             return is_statement
-        self._note_attempt(body)
+        is_statement |= self._note_attempt(body)
         is_call = self._collective(line)
         exception = bool(_SYNTAX.match(body)) and self._follows_frame()
         if printed := self._exception_of_hydra(body):
@@ -508,8 +512,11 @@ class _FileCollector:
                 event.strength = WARNING  # a note, until a line says what to do
         return True
 
-    def _note_attempt(self, body: str) -> None:
-        """Begin another attempt at a new submission after a refused one, and note a line that announces one."""
+    def _note_attempt(self, body: str) -> bool:
+        """Begin another attempt at a new submission after a refused one, and note a line that announces one.
+
+        Return whether a line counts restarts.
+        """
         if self.is_refused and body.startswith(("sbatch: ", "salloc: ", "srun: ")):
             self._start_attempt()
             self.is_refused = False
@@ -517,6 +524,10 @@ class _FileCollector:
         if found := _NEW_ATTEMPT.search(body):
             self.pending_attempt = "plain" if _END_OF_JOB.search(found[0]) else "any"
             self.progress_at_end = self.reader.count_progress()
+        restart = _RESTART.search(body)
+        if restart and int(restart["count"]):
+            self.pending_attempt = "any"
+        return restart is not None
 
     def _exception_of_hydra(self, body: str) -> str | None:
         """Return the exception that Hydra prints without a traceback, in the form of a traceback."""

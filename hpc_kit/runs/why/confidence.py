@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,12 @@ LAST_LINES = 15
 """Lines at the end of a log in which an error counts as its last one."""
 
 
+_ELSEWHERE = re.compile(
+    r"(?i)\bsee (?:the )?(?:root cause|errors?|logs?|messages?|stack traces?|tracebacks?) (?:above|below)\b"
+)
+"""An exception refers to another message for its cause."""
+
+
 def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Event]) -> Confidence:
     """Return how sure an answer is: one doubt makes it `likely`.
 
@@ -39,6 +46,8 @@ def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Even
         or _contradicts_ends(attempt, event)
         or _contradicts_state(attempt, event)
         or _is_of_earlier_attempt(attempt, event)
+        or _is_of_later_command(attempt, event)
+        or _follows_survived_error(attempt, event)
         or _has_rival(attempt, event, fatal)
     )
     return "likely" if doubted else "certain"
@@ -49,7 +58,9 @@ def _is_proof(attempt: Attempt, event: Event) -> bool:
     rule = event.rule
     if rule.confidence == "likely" or rule.kind in {"consequence", "symptom"} or event.strength == WARNING:
         return False
-    if event.is_handled or attempt.evidence.has_later_step:
+    if rule.weight < DIRECT and _ELSEWHERE.search(event.line.text):
+        return False
+    if event.is_handled or attempt.evidence.has_later_step or (not attempt.failed and attempt.succeeded_after(event)):
         return False
     if event.is_hint and not any(
         each.rule is rule and not each.is_hint and not each.is_handled and each.strength > WARNING
@@ -101,6 +112,30 @@ def _contradicts_state(attempt: Attempt, event: Event) -> bool:
     """Return whether Slurm ended the job, although a generic error came before: the program may have survived it."""
     return event.rule.weight < DIRECT and any(
         each.rule.kind == "end" and each is not event and not explains(event, each) for each in attempt.events
+    )
+
+
+def _is_of_later_command(attempt: Attempt, event: Event) -> bool:
+    """Return whether a script went on after its tasks had failed: a later command may only miss their output."""
+    return (
+        event.strength == EXCEPTION
+        and event.line.rank is None
+        and any(
+            end.reporter == "srun" and end.line.file == event.line.file and end.line.number < event.line.number
+            for end in attempt.failed_ends()
+        )
+    )
+
+
+def _follows_survived_error(attempt: Attempt, event: Event) -> bool:
+    """Return whether a thread failed before a generic error of its process, or a logger printed another error."""
+    return event.rule.weight < DIRECT and any(
+        each.traceback
+        and (each.traceback.is_thread or each.traceback.is_logged)
+        and (each.line.file, each.rank) == (event.line.file, event.rank)
+        and each.order < event.order
+        and not _are_related(each, event)
+        for each in attempt.of_kind("cause")
     )
 
 
