@@ -7,8 +7,9 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import IO, NoReturn
 
 GRACE = 35.0
@@ -25,15 +26,39 @@ def start(argv: Sequence[str], environ: Mapping[str, str], output: IO[str] | int
 
     The process gets no Ctrl-C from the terminal, so the caller must `end` it.
     """
-    return subprocess.Popen(
-        argv,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env=dict(environ),
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,
-    )
+    with _delayed_signals() as received:
+        process = subprocess.Popen(
+            argv,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(environ),
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+        # The handler's exception leaves this function, so the caller would never get the process to end.
+        if received:
+            end(process)
+    return process
+
+
+@contextmanager
+def _delayed_signals() -> Iterator[list[int]]:
+    """Delay signals that Python handles to the end of the block; yields the list of received ones."""
+    received: list[int] = []
+    before: dict[signal.Signals, Callable[[int, FrameType | None], object]] = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, *_SIGNALS):
+                if callable(handler := signal.getsignal(number)):
+                    before[number] = handler
+                    signal.signal(number, lambda number, _: received.append(number))
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for received_number in received:
+            signal.raise_signal(received_number)
 
 
 def end(*running: subprocess.Popen[str], grace: float = GRACE) -> None:
