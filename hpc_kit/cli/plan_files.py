@@ -85,7 +85,7 @@ def _note_time_limit(plan: Plan, base: Job, path: Path, tokens: float) -> None:
     if days < _SHORT_TRAINING_DAYS:
         return
     echo(
-        f"{tokens:.3g} tokens take {days:.3g} days, and one job has {limit}: with checkpoints, several in a chain,\n"
+        f"{tokens:.3g} tokens take {days:.3g} days, longer than one job may run ({limit}). Submit a chain of jobs:\n"
         f"hpc-kit submit {path} {path} --chain=afterany",
         err=True,
     )
@@ -110,22 +110,22 @@ def _note_shipped_program(
 def _no_program_error(answer: SearchResult, program: str, path: Path) -> SpecError:
     first = answer.plans[0].layout
     return SpecError(
-        f"{program} can do none of these layouts"
+        f"{program} supports none of these layouts"
         if program
-        else "no program of jobs/train can do any of these layouts",
+        else "no program of jobs/train supports any of these layouts",
         found=f"{describe_layout(first)}, {first.precision}, and {len(answer.plans) - 1} others",
-        remedy=f"your own behind --: hpc-kit plan ... --write {path} -- python train.py",
+        remedy=f"write your own program after --: hpc-kit plan ... --write {path} -- python train.py",
     )
 
 
 def _note_rank_of_layout(answer: SearchResult, chosen: SupportedPlan, program: str) -> None:
     """Print which layout is the first that a program supports, and how much slower it is."""
     best, plan = answer.plans[0], chosen.plan
-    none = f"{program} cannot do" if program else "no program of jobs/train can do"
+    none = f"{program} does not support" if program else "no program of jobs/train supports"
     more = plan.time.total / best.time.total - 1
     echo(
         f"{none} the first layout, {describe_layout(best.layout)};\n"
-        f"the first that {'it' if program else 'one of them'} can do is number {chosen.rank} of {len(answer.plans)}, "
+        f"the first supported one is number {chosen.rank} of {len(answer.plans)}, "
         f"{describe_layout(plan.layout)}: {plan.time.total:.4g} s a step, {more:.1%} more",
         err=True,
     )

@@ -79,9 +79,9 @@ def print_report(report: PlanReport) -> None:
     for note in target.notes:
         print_wrapped(f"note    {note}")
     shown = report.shown
-    echo(f"\nlayouts, the fastest of each set of degrees ({answer.layout_count} looked at, {len(answer.plans)} fit)")
+    echo(f"\nlayouts, the fastest of each set of degrees ({answer.layout_count} examined, {len(answer.plans)} fit)")
     _print_table(
-        (*_DEGREES, "step s", "tok/s", "MFU", "sure", "GiB", "bubble"),
+        (*_DEGREES, "step s", "tok/s", "MFU", "error", "GiB", "bubble"),
         [_time_row(plan) for plan in shown],
     )
     echo("\nseconds of communication in a step that computation does not hide")
@@ -223,7 +223,7 @@ def _print_training(plan: Plan, tokens: float, storage: float) -> None:
         f" at {storage / 1e9:g} GB/s"
     )
     if reasons:
-        print_wrapped(f"less sure: {'; '.join(reasons)}")
+        print_wrapped(f"larger error: {'; '.join(reasons)}")
 
 
 def print_json(report: PlanReport) -> None:

@@ -104,9 +104,9 @@ class SearchResult(Struct, frozen=True):
         if safe is not None:
             more = safe.time.total / chosen.time.total - 1
             other = f"the fastest with a margin: {describe_layout(safe.layout)}, {more:.1%} slower"
-        name = "the first" if chosen is self.plans[0] else describe_layout(chosen.layout)
+        name = "the first layout" if chosen is self.plans[0] else describe_layout(chosen.layout)
         share = chosen.memory.total / self.limit
-        return f"{name} fills {share:.0%} of what can be filled, and may not fit; {other}"
+        return f"{name} needs {share:.0%} of the usable memory of a GPU and may not fit; {other}"
 
 
 def divisors(number: int) -> list[int]:

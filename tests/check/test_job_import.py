@@ -116,7 +116,7 @@ srun bash -c "accelerate launch --num_machines 2 --num_processes 8 --mixed_preci
 #!/bin/bash
 #SBATCH -n 1
 #SBATCH --dependency=afterok:123
-#SBATCH --begin=now+1hour
+#SBATCH --begin=2031-01-31T12:00:00
 #SBATCH --nice=100
 #SBATCH --comment="it's a test"
 #SBATCH --exclude=n[1-3]

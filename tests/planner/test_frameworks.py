@@ -42,7 +42,7 @@ def test_a_layout_with_room_fits_even_if_memory_is_larger_than_expected() -> Non
     first, safe, error = found.plans[0], found.with_margin, 1 + memory_error("torch")
     assert safe is not None and safe is not first
     assert first.memory.total * error > found.limit >= safe.memory.total * error
-    assert found.describe_margin(first, safe).startswith("the first fills 9")
+    assert found.describe_margin(first, safe).startswith("the first layout needs 9")
     assert found.describe_margin(safe, safe) == ""
     assert found.describe_margin(first, None).endswith("and may not fit; no layout leaves a margin")
 
