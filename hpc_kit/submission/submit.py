@@ -319,12 +319,12 @@ def list_unsaved_work(resolved: Resolved, root: Path) -> Iterator[str]:
 
     Such a program did not save at the stop signal, so a stop loses the work since its last checkpoint.
     """
-    from hpc_kit.runs.history import read_history
-    from hpc_kit.slurm.start_forecast import format_duration
-
     restart = resolved.job.restart
     if restart is None:
         return
+    from hpc_kit.runs.history import read_history
+    from hpc_kit.slurm.start_forecast import format_duration
+
     files = (working_folder(resolved, root) / resolved.log_folder).glob("*/history")
     for file in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)[:_EARLIER_RUNS]:
         attempts = read_history(file.parent).attempts
