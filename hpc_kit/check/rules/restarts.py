@@ -190,8 +190,8 @@ def _copies_from(script: BatchScript, folder: str) -> bool:
     for step in script.commands:
         if step.name in {"cp", "mv", "rsync", "scp"} and "-t" not in step.texts:
             sources = [text for text in step.texts[1:-1] if not text.startswith("-")]
-            fills = f"{step.texts[-1]}/".startswith(f"{folder}/")
-            if not fills and any(_may_be_in(script, text, folder) for text in sources):
+            into = f"{step.texts[-1]}/".startswith(f"{folder}/")
+            if not into and any(_may_be_in(script, text, folder) for text in sources):
                 return True
             continue
         # `tar -C FOLDER -xf FILE` fills it, too.
