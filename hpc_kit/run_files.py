@@ -74,7 +74,8 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600, *, lasting: bool = T
         mode: The permissions.
         lasting: Wait until the disk has stored the file. This takes milliseconds.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    # A random name: two threads, or processes with the same id on two hosts, may write the same file.
+    draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(descriptor, "wb") as file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -325,8 +325,11 @@ def list_unsaved_work(resolved: Resolved, root: Path) -> Iterator[str]:
     from hpc_kit.runs.history import read_history
     from hpc_kit.slurm.start_forecast import format_duration
 
-    files = (working_folder(resolved, root) / resolved.log_folder).glob("*/history")
-    for file in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)[:_EARLIER_RUNS]:
+    files: list[Path] = []
+    with suppress(OSError):  # another process may delete runs
+        found = (working_folder(resolved, root) / resolved.log_folder).glob("*/history")
+        files = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+    for file in files[:_EARLIER_RUNS]:
         attempts = read_history(file.parent).attempts
         lost = [each.unsaved for each in attempts if each.reason.startswith("stopped by") and each.saved is not None]
         if lost and max(lost) > restart.lead_seconds:

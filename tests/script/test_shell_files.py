@@ -108,6 +108,19 @@ def test_simultaneous_renders_see_complete_files(project: Path) -> None:
     assert read_contents(project / find_folder(render("single", "slurm", root=project))) == read_shipped()
 
 
+def test_two_threads_may_write_the_same_files_at_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace, pending = Path.replace, [lambda: render("single", "slurm", root=project)]
+
+    def replace_after_the_other(draft: Path, target: Path) -> Path:
+        if pending:
+            pending.pop()()
+        return replace(draft, target)
+
+    monkeypatch.setattr(Path, "replace", replace_after_the_other)
+    assert _render_again(project)
+    assert not pending
+
+
 def test_an_unwritable_project_is_refused_with_a_remedy(project: Path) -> None:
     (project / "runs").write_text("a file where the folder should be")
     with pytest.raises(RecordError, match="cannot write the shell files") as caught:

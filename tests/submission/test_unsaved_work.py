@@ -43,3 +43,13 @@ def test_a_run_that_saved_at_its_stop_has_lost_nothing(project: Path) -> None:
 def test_runs_without_a_stop_or_a_known_save_show_nothing(saved: int | None, reason: str, project: Path) -> None:
     write_history(project, 7, saved=saved, reason=reason)
     assert notes(project) == []
+
+
+def test_a_run_that_another_process_deletes_meanwhile_stops_no_submission(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_history(project, 7, saved=4000)
+    found = list((project / "runs/mine").glob("*/history"))
+    found[0].unlink()
+    monkeypatch.setattr(Path, "glob", lambda _folder, _pattern: iter(found))
+    assert notes(project) == []

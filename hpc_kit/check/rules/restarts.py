@@ -190,7 +190,8 @@ def _copies_from(script: BatchScript, folder: str) -> bool:
     for step in script.commands:
         if step.name in {"cp", "mv", "rsync", "scp"} and "-t" not in step.texts:
             sources = [text for text in step.texts[1:-1] if not text.startswith("-")]
-            if not all(text.startswith(("/", "$", "~")) and not text.startswith(folder) for text in sources):
+            into = f"{step.texts[-1]}/".startswith(f"{folder}/")
+            if not into and any(_may_be_in(script, text, folder) for text in sources):
                 return True
             continue
         # `tar -C FOLDER -xf FILE` fills it, too.
@@ -198,6 +199,16 @@ def _copies_from(script: BatchScript, folder: str) -> bool:
         if step.words[1:] and not fills and _COPIES.search(step.trap_code or step.name):
             return True
     return False
+
+
+def _may_be_in(script: BatchScript, path: str, folder: str) -> bool:
+    """Tell whether a path may lie in a folder, or contain it."""
+    if not path.startswith(("/", "$", "~")) or path.startswith(folder) or folder.startswith(path.rstrip("/*")):
+        return True
+    # The script computes the value of `$NAME`, `$(ls -t FOLDER)` or the variable of a loop.
+    name = re.match(r"\$\{?(\w+)", path)
+    loops = {compound.name for step in script.commands for compound in step.compounds if compound.kind == "for"}
+    return path.startswith("$(") or (name is not None and name[1] in script.assigned | loops)
 
 
 _REMOVES = re.compile(r"\brm\s+(?:-\w+\s+)*-\w*[rR]\w*\s+(?:-\w+\s+)*[\"']?([^\s;&|\"']+)")
@@ -462,6 +473,8 @@ def _is_named_again(script: BatchScript, launch: LaunchLine, path: str) -> bool:
     after = {id(step) for step in script.commands_after(launch.command)}
     for step in script.commands:
         texts = step.texts + [word.raw for word in step.syntax.words]
+        texts += [script.resolve(each.value.raw) for each in step.written_assignments]
+        texts += [script.resolve(word) for loop in step.compounds if loop.kind == "for" for word in loop.words]
         # Something else may call a function without a call, such as a trap.
         uncalled = any(compound.kind == "function" and compound.name not in called for compound in step.compounds)
         late = step.trap_code or uncalled or id(step) in after or step.in_background
