@@ -170,7 +170,7 @@ def _test_only(state: StateDirectory, components: list[submission.JobDescription
 def _wait(state: StateDirectory, job_id: int) -> int:
     """Wait for the end of the job or the array, and return the highest exit code."""
     while True:
-        jobs = state.jobs("? IN (job_id, array_job_id)", (job_id,))
+        jobs = state.jobs("job_id = ? OR array_job_id = ?", (job_id, job_id))
         if not any(job.active for job in jobs):
             codes = (job.exit_code for job in jobs)
             return max((os.waitstatus_to_exitcode(code) if os.WIFEXITED(code) else 1 for code in codes), default=1)

@@ -56,8 +56,9 @@ def find_selected(
     state: StateDirectory, selector: JobSelector, condition: str = "1", values: Sequence[object] = ()
 ) -> list[Job]:
     """Return the records of an id; pending tasks that it names become separate jobs."""
-    where = f"? IN (job_id, array_job_id, het_job_id) AND ({condition})"
-    jobs = state.jobs(where, (selector.job_id, *values))
+    # Only this form uses the indices of the columns.
+    where = f"(job_id = ? OR array_job_id = ? OR het_job_id = ?) AND ({condition})"
+    jobs = state.jobs(where, (*[selector.job_id] * 3, *values))
     if selector.component is not None and any(job.het_job_id for job in jobs):
         return [job for job in jobs if job.het_offset == selector.component]
     if selector.tasks is None:

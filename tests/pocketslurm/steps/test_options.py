@@ -30,6 +30,10 @@ def test_every_option_of_srun_is_supported_ignored_or_refused() -> None:
     silent = {name for name, row in SRUN_SUPPORT.items() if row.support is not Support.WORKS and not row.note}
     assert not silent
 
+    accepted = {name: row.note for name, row in SRUN_SUPPORT.items() if row.support is not Support.REFUSED}
+    newer = {name for name, note in accepted.items() if note.startswith("newer than 22.05")}
+    assert newer == {name for name in accepted if SRUN[name].since}
+
 
 def test_the_command_line_has_priority_over_the_environment() -> None:
     found = parse_line("-n3 prog -n4", SLURM_NTASKS="8", SLURM_DISTRIBUTION="cyclic", SLURM_JOB_ID="12")
