@@ -111,10 +111,24 @@ def exit_on_failure() -> Iterator[None]:
     sys.excepthook = previous
 
 
+_codes_at_end: list[int] = []
+
+
 def _exit_at_end(code: int) -> None:
-    """Let `exit_rank` end this process after the end of the program."""
-    _start_time_limits()  # now, because Python 3.12 starts no thread while the interpreter ends
-    atexit.register(exit_rank, code)
+    """Let `exit_rank` end this process after the end of the program. The code of the last call counts."""
+    _codes_at_end.append(code)
+    if len(_codes_at_end) == 1:
+        _start_time_limits()  # now, because Python 3.12 starts no thread while the interpreter ends
+        threading.Thread(target=_register_exit, name="hpc_kit_end").start()
+
+
+def _register_exit() -> None:
+    """Register `exit_rank` after the end of the program, as the last handler: it then runs first, and each other once.
+
+    The interpreter waits for this thread before it runs exit handlers.
+    """
+    threading.main_thread().join()
+    atexit.register(exit_rank, _codes_at_end[-1])
 
 
 def exit_rank(code: int) -> NoReturn:
