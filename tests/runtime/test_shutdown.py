@@ -102,6 +102,20 @@ def test_a_program_that_ends_after_the_failure_of_a_group_has_its_own_code() -> 
     assert done.returncode == 7
 
 
+def test_a_group_that_fails_in_an_exit_handler_ends_the_process_at_once() -> None:
+    """MPI_Finalize, which comes next, would wait for the other ranks."""
+    done = run(
+        "import atexit\nfrom hpc_kit.runtime import shutdown\n"
+        "def use_group():\n"
+        "    try: raise OSError('rank 3 is lost')\n"
+        "    except OSError: shutdown.set_abort_function(lambda code: print('abort', code, flush=True), at_exit=True)\n"
+        "kept = open('/dev/stdout', 'w')\nkept.write('written, ')\n"
+        "atexit.register(use_group)"
+    )
+    assert (done.returncode, done.stdout) == (1, "written, abort 1\n")
+    assert done.stderr.splitlines()[-1] == "OSError: rank 3 is lost"
+
+
 def test_a_callback_that_waits_delays_neither_the_end_nor_collectives_of_exit_handlers() -> None:
     done = run(
         "import atexit, sys, time\nfrom hpc_kit.runtime import shutdown\n"
