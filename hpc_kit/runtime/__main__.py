@@ -165,7 +165,10 @@ def _run_as_rank(command: program.ProgramCommand, world: World, *, starts_ranks:
     starts_others = world.launcher == "env" and not os.environ.get("RANK")
     if command.kind == "command" or starts_others or find_spec("torch") is None:
         joined_ranks.print_warnings(world)
-        set_variables(torch_variables(world, os.environ, starts_ranks=starts_ranks))
+        variables = torch_variables(world, os.environ, starts_ranks=starts_ranks)
+        if starts_others:  # Lightning divides the CPUs among its ranks, but only if this is not set
+            variables.pop("OMP_NUM_THREADS", None)
+        set_variables(variables)
         if command.kind == "command":
             command.replace_this_process()
         _run_program(command)

@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -111,10 +112,32 @@ def exit_on_failure() -> Iterator[None]:
     sys.excepthook = previous
 
 
+_codes_at_end: list[int] = []
+
+
 def _exit_at_end(code: int) -> None:
-    """Let `exit_rank` end this process after the end of the program."""
-    _start_time_limits()  # now, because Python 3.12 starts no thread while the interpreter ends
-    atexit.register(exit_rank, code)
+    """Let `exit_rank` end this process after the end of the program. The code of the last call counts.
+
+    In an exit handler, the process ends now, because the interpreter runs no handler that is registered so late.
+    """
+    if _exiting.is_set():
+        return
+    if not threading.main_thread().is_alive():
+        traceback.print_exc()
+        _flush_and_terminate(code)
+    _codes_at_end.append(code)
+    if len(_codes_at_end) == 1:
+        _start_time_limits()  # now, because Python 3.12 starts no thread while the interpreter ends
+        threading.Thread(target=_register_exit, name="hpc_kit_end").start()
+
+
+def _register_exit() -> None:
+    """Register `exit_rank` after the end of the program, as the last handler: it then runs first, and each other once.
+
+    The interpreter waits for this thread before it runs exit handlers.
+    """
+    threading.main_thread().join()
+    atexit.register(exit_rank, _codes_at_end[-1])
 
 
 def exit_rank(code: int) -> NoReturn:
@@ -128,6 +151,10 @@ def exit_rank(code: int) -> NoReturn:
     with suppress(BaseException):
         # sys.exit would first wait for all threads and then destroy the group.
         atexit._run_exitfuncs()  # noqa: SLF001
+    _flush_and_terminate(code)
+
+
+def _flush_and_terminate(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

@@ -131,6 +131,14 @@ def test_lightning_is_one_rank_of_the_launcher(tmp_path: Path) -> None:
     assert out.splitlines()[-1:] == ["0 of 1: 1.0"]
 
 
+def test_a_process_of_lightning_leaves_the_number_of_threads_to_lightning(tmp_path: Path) -> None:
+    """Without RANK, it is not known how many ranks share the CPUs. Lightning sets OMP_NUM_THREADS if it is not set."""
+    lightning = {"NODE_RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    environ = lightning | {"MASTER_PORT": "23456", "OMP_NUM_THREADS": ""}
+    program = "import os\nprint(os.environ['RANK'], os.environ['OMP_NUM_THREADS'] or 'not set')"
+    assert run(tmp_path, program, environ=environ) == (0, "0 not set\n", "")
+
+
 ACCELERATE = """
 from accelerate import Accelerator
 

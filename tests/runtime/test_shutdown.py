@@ -82,6 +82,54 @@ def test_a_rank_ends_with_its_code_where_the_interpreter_starts_no_thread_any_mo
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
 
 
+def test_exit_handlers_run_once_before_an_abort_at_the_end() -> None:
+    """Those from before the failure of the group, and those that the program registers after it."""
+    done = run(
+        "import atexit\nfrom hpc_kit.runtime import shutdown\n"
+        "atexit.register(print, 'first')\n"
+        "shutdown.set_abort_function(lambda code: print('abort', code, flush=True), at_exit=True)\n"
+        "atexit.register(print, 'second')"
+    )
+    assert done.stdout.split("\n") == ["second", "first", "abort 1", ""]
+
+
+def test_a_program_that_ends_after_the_failure_of_a_group_has_its_own_code() -> None:
+    done = run(
+        "import sys\nfrom hpc_kit.runtime import shutdown\n"
+        "shutdown.set_abort_function(lambda code: None, at_exit=True)\n"
+        "with shutdown.exit_on_failure(): sys.exit(7)"
+    )
+    assert done.returncode == 7
+
+
+def test_a_group_that_fails_in_an_exit_handler_ends_the_process_at_once() -> None:
+    """MPI_Finalize, which comes next, would wait for the other ranks."""
+    done = run(
+        "import atexit\nfrom hpc_kit.runtime import shutdown\n"
+        "def use_group():\n"
+        "    try: raise OSError('rank 3 is lost')\n"
+        "    except OSError: shutdown.set_abort_function(lambda code: print('abort', code, flush=True), at_exit=True)\n"
+        "kept = open('/dev/stdout', 'w')\nkept.write('written, ')\n"
+        "atexit.register(use_group)"
+    )
+    assert (done.returncode, done.stdout) == (1, "written, abort 1\n")
+    assert done.stderr.splitlines()[-1] == "OSError: rank 3 is lost"
+
+
+def test_a_callback_that_waits_delays_neither_the_end_nor_collectives_of_exit_handlers() -> None:
+    done = run(
+        "import atexit, sys, time\nfrom hpc_kit.runtime import shutdown\n"
+        "from hpc_kit.runtime.mpi.work import CALLBACK_THREADS, OperationQueue\n"
+        "CALLBACK_THREADS.submit(lambda: time.sleep(600))\n"
+        "def use_a_future():\n"
+        "    work = OperationQueue(lambda: None).enqueue(lambda eager: time.sleep(0.01), [])\n"
+        "    work.get_future()\n    work.wait()\n    print('done')\n"
+        "atexit.register(use_a_future)\n"
+        "with shutdown.exit_on_failure(): sys.exit(7)"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (7, "done\n", "")
+
+
 def _thread(folder: Path, number: int, name: str, state: str) -> None:
     (folder / str(number)).mkdir()
     (folder / str(number) / "comm").write_text(f"{name}\n")

@@ -6,8 +6,11 @@ own variables decides all values of the `World`.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
@@ -51,6 +54,26 @@ _SLURM_VARIABLES = re.compile(r"SLURM_(STEP.*|PROCID|LOCALID|NODEID|GTIDS|JOB_NU
 """Variables by which Slurm contradicts another launcher inside a step or in a batch shell."""
 
 
+def has_plugins(path: Iterable[str]) -> bool:
+    """Return whether a package on the path may provide a launcher.
+
+    To import importlib.metadata takes longer than all else at the start of a rank, and few environments have a plug-in.
+    """
+    for folder in path:
+        try:
+            names = [name for name in os.listdir(folder or ".") if name.endswith(("-info", ".egg"))]  # noqa: PTH208 - faster
+        except NotADirectoryError:
+            return True  # an archive, which importlib.metadata can read
+        except OSError:
+            continue
+        for name in names:
+            for file in (f"{folder}/{name}/entry_points.txt", f"{folder}/{name}/EGG-INFO/entry_points.txt"):
+                with suppress(OSError), open(file, encoding="utf-8", errors="replace") as text:  # noqa: PTH123 - faster
+                    if PLUGIN_GROUP in text.read():
+                        return True
+    return False
+
+
 @cache
 def plugin_launchers() -> dict[str, Launcher]:
     """Return the launchers that installed packages provide, by name.
@@ -58,7 +81,9 @@ def plugin_launchers() -> dict[str, Launcher]:
     Raises:
         IncompleteEnvironment: One of them cannot be imported.
     """
-    from importlib.metadata import entry_points  # takes longer to import than all else at the start of a rank
+    if not has_plugins(sys.path):
+        return {}
+    from importlib.metadata import entry_points
 
     found: dict[str, Launcher] = {}
     for point in entry_points(group=PLUGIN_GROUP):

@@ -9,10 +9,8 @@ import threading
 import time
 import traceback
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for_futures
-from contextlib import suppress
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,30 +34,48 @@ NO_TIMEOUT = timedelta(0)
 class CallbackThreads:
     """Threads that complete futures. Callbacks of a future run there and may wait for another collective.
 
-    The executor starts a thread where none is free, so a callback that waits does not delay other futures.
+    One thread is always free, so a callback that waits does not delay other futures. The threads of an executor would
+    delay the end of the interpreter, and run nothing in exit handlers.
     """
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(1 << 16, thread_name_prefix="hpc_kit_mpi_callbacks")
-        self._running: set[Future[None]] = set()
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._guard = threading.Lock()
+        self._free = self._busy = 0
 
     def submit(self, call: Callable[[], None]) -> None:
-        """Run the call soon on one of the threads."""
-        with suppress(RuntimeError):  # the interpreter ends, so no thread waits for the future
-            running = self._executor.submit(_run_callback, call)
-            self._running.add(running)
-            running.add_done_callback(self._running.discard)
+        """Run the call soon on one of the threads, or now where no thread can be started."""
+        with self._guard:
+            self._busy += 1
+            is_new = self._free == 0
+            self._free -= not is_new
+        if is_new:
+            try:
+                threading.Thread(target=self._serve, name="hpc_kit_mpi_callbacks", daemon=True).start()
+            except RuntimeError:  # in exit handlers, since Python 3.12
+                self._run(call)
+                return
+        self._calls.put(call)
 
     def wait_until_idle(self, seconds: float) -> None:
-        """Wait until no call runs, at most `seconds`."""
-        wait_for_futures(list(self._running), seconds)
+        """Wait until no call runs, at most `seconds`. A thread inside torch would abort the interpreter at its end."""
+        until = time.monotonic() + seconds
+        while self._busy and time.monotonic() < until:
+            time.sleep(0.0005)
 
+    def _serve(self) -> None:
+        while True:
+            self._run(self._calls.get())
+            with self._guard:
+                self._free += 1
 
-def _run_callback(call: Callable[[], None]) -> None:
-    try:
-        call()
-    except Exception:  # noqa: BLE001 (nobody waits for the result of a callback)
-        traceback.print_exc()
+    def _run(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:  # noqa: BLE001 (nobody waits for the result of a callback)
+            traceback.print_exc()
+        with self._guard:
+            self._busy -= 1
 
 
 CALLBACK_THREADS = CallbackThreads()

@@ -325,7 +325,11 @@ def candidate_ports(key: str, first: int | None = None) -> list[int]:
 def unused_port() -> int:
     """Return a port of this machine without a listener, which the kernel gives to no other program."""
     ports = candidate_ports(os.urandom(8).hex())
-    return next((port for port in ports if not network.is_reachable(network.LOOPBACK, port)), ports[0])
+    for port in ports:
+        if (listener := network.listen(port, network.ALL_ADDRESSES)) is not None:
+            listener.close()
+            return port
+    return ports[0]
 
 
 def discovery_ports(key: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -541,3 +542,17 @@ def test_a_local_rank_of_0_with_the_right_rank_means_one_visible_device_per_task
     ):
         with pytest.raises(ContradictoryEnvironment, match="two launchers"):
             resolve(step | wrong)
+
+
+def test_a_rank_without_a_plugin_does_not_wait_for_the_import_that_finds_plugins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A program without torch would start a third later."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "importlib.metadata", raising=False)
+    launchers.plugin_launchers.cache_clear()
+    try:
+        assert resolve({}).launcher == "single"
+        assert "importlib.metadata" not in sys.modules
+    finally:
+        launchers.plugin_launchers.cache_clear()

@@ -165,3 +165,15 @@ def test_a_callback_thread_survives_a_failed_callback(capsys: pytest.CaptureFixt
     threads.submit(called.set)
     assert called.wait(10)
     assert "no such tensor" in capsys.readouterr().err
+
+
+def test_a_callback_runs_at_once_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in exit handlers since Python 3.12."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    threads, called = CallbackThreads(), threading.Event()
+    threads.submit(called.set)
+    assert called.is_set()

@@ -604,6 +604,15 @@ def test_the_node_of_rank_0_gets_its_address_from_other_nodes(job: str, monkeypa
     assert meetings[0].interface == "eth0"
 
 
+def test_a_world_of_one_has_a_port_that_is_free_on_all_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that the program starts opens its store there on all of them."""
+    with socket.create_server(("127.0.0.2", 0)) as other, socket.create_server(("", 0)) as free:
+        ports = [other.getsockname()[1], free.getsockname()[1]]
+        free.close()
+        monkeypatch.setattr(store, "candidate_ports", lambda _key: ports)
+        assert store.unused_port() == ports[1]
+
+
 def test_worlds_of_one_have_separate_ports_that_the_kernel_gives_to_no_other_program() -> None:
     meetings = [rendezvous.meet(resolve({}), environ={}) for _ in range(3)]
     ports = {meeting.port for meeting in meetings}
