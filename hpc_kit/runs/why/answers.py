@@ -73,8 +73,8 @@ _REASON_CLASSES = (
 )
 
 
-_CONTAINER = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}")
-"""The host name that Docker gives to a container."""
+_NAMES_NO_HOST = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}|localhost(?:\.localdomain)?")
+"""The host name that Docker gives to a container, and the one that every host has."""
 
 _REFUSED_OPTIONS = {"invalid-account": "account", "invalid-partition": "partition", "invalid-qos": "qos"}
 """The option of the script that Slurm refused."""
@@ -202,9 +202,9 @@ def place_of(attempt: Attempt, event: Event) -> tuple[int | None, str | None]:
     if host is None and event.rule.scope != "job" and event.rule.kind != "end":
         named = {end.host for end in attempt.ends if end.host} | set(hosts.values())
         is_all = event.rule.scope == "rank" or not attempt.evidence.node_lists
-        if (only := _only_node(attempt)) or (rank is None and len(named) == 1 and is_all):
+        if (only := _only_node(attempt, event)) or (rank is None and len(named) == 1 and is_all):
             host = only or next(iter(named))
-    if host and _CONTAINER.fullmatch(host):
+    if host and _NAMES_NO_HOST.fullmatch(host):
         host = None
     short = host.partition(".")[0] if host else None
     return rank, short if any(end.host == short for end in attempt.ends) else host
@@ -224,10 +224,11 @@ def _ranks_hit(attempt: Attempt, event: Event, host: str | None) -> set[int]:
     }
 
 
-def _only_node(attempt: Attempt) -> str | None:
-    """Return the node of a job that has one."""
+def _only_node(attempt: Attempt, event: Event) -> str | None:
+    """Return the node of a job that has one, in the attempt of an event."""
     evidence = attempt.evidence
-    lists = {row.nodes for row in attempt.rows if expand_nodes(row.nodes)} | evidence.node_lists
+    stated = evidence.nodes_of(event.line.file, event.attempt)
+    lists = {row.nodes for row in attempt.rows if expand_nodes(row.nodes)} | stated
     hosts = expand_nodes(lists.pop()) if len(lists) == 1 else []
     others = {end.host for end in attempt.ends if end.host} | set(evidence.hosts.values())
     # A script of several nodes may name only the first one.

@@ -103,14 +103,25 @@ _PLACE_OF_RANK = re.compile(
     r"|\b[Rr]ank[ =:]+(?P<rank3>\d+)(?: ?/ ?\d+| of \d+)?,? (?:is |runs |running )?"
     r"(?:on |@ ?|host(?:name)?[ =:]+|node[ =:]+)"
     r"(?:host |node )?(?P<host3>(?!cuda|gpu\d\b|device|rank|step)[a-z][a-z-]*\d[\w.-]*)"
+    r"|^(?i:starting) (?i:ray )?(?i:worker) (?P<rank4>\d+) (?:at|on) (?P<host4>[a-z][\w.-]*)$"
 )
 """A line of NCCL, submitit or the program that states the host of a rank."""
 
 _NODE_LIST = re.compile(
     r"\b(?:SLURM_(?:JOB_)?NODELIST|SLURM_NODELIST|[Nn]ode_?[Ll]ist) ?[=:] ?(?P<nodes>[a-z][\w.,\[\]-]*)"
-    r"|^(?i:host(?:name)?|node|running on(?: host| node)?)\b[ :=]+(?P<node>[a-z][\w-]*\d[\w.-]*)(?![\w:/])"
 )
-"""The program or its script names the nodes of the job, or the one on which it runs."""
+"""The program or its script names the nodes of the job."""
+
+_OWN_NODE = re.compile(
+    r"(?:^(?i:host(?:name)?|node|running on(?: host| node)?)\b[ :=]+"
+    r"|\b(?:SLURMD_NODENAME|(?i:node(?:_?name)?|hostname))="
+    r"|[,;|(\[] ?(?i:host(?:name)?|node)[ :=]+(?=[\w.-]+(?:[,;)\]]|$))"
+    r"|\b(?i:job|task|attempt|run|restart)[ :=#]+\d+(?:_\d+)?,?(?i: (?:is |now )?(?:start\w*|runn?ing|runs))?"
+    r" (?i:on|at)(?i: (?:host|node))? "
+    r"|\b(?i:job|script)(?i: (?:is |has |was )?(?:start\w*|runn?ing|runs)) on(?i: (?:host|node))? )"
+    r"(?P<node>(?!(?i:cuda|gpu\d?\b|device|rank|step))[a-z][a-z0-9-]*\d[\w.-]*)(?![\w:/])"
+)
+"""The program or its script names the node on which it runs."""
 
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\]]+?) Rank \d+\]")
 _WORLD = re.compile(
@@ -486,10 +497,10 @@ class _FileCollector:
 
     def _plain(self, line: Line) -> bool:
         body = line.body
-        is_statement = self._note_job(line)
+        is_statement = not _QUIET.search(body) and self._note_attempt(body)
+        is_statement |= self._note_job(line)
         if _QUIET.search(body):
             return is_statement
-        is_statement |= self._note_attempt(body)
         is_call = self._collective(line)
         exception = bool(_SYNTAX.match(body)) and self._follows_frame()
         if printed := self._exception_of_hydra(body):
@@ -545,14 +556,19 @@ class _FileCollector:
         if found := _WORLD.search(body):
             self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
         if found := _PLACE_OF_RANK.search(line.text):
-            host = found["host"] or found["host2"] or found["host3"]
-            rank = int(found["rank"] or found["rank2"] or found["rank3"])
+            host = found["host"] or found["host2"] or found["host3"] or found["host4"]
+            rank = int(found["rank"] or found["rank2"] or found["rank3"] or found["rank4"])
             self.evidence.hosts.setdefault(rank, host)
             is_statement = True
             if number := re.match(r"[\w.-]+:(\d+):", line.body):
                 self.evidence.processes.setdefault(int(number[1]), set()).add((rank, host))
         if found := _NODE_LIST.search(body):
-            self.evidence.node_lists.add(found["nodes"] or found["node"])
+            self._note_nodes(found["nodes"])
+            is_statement = True
+        if (found := _OWN_NODE.search(body)) and not _SYSTEM.search(line.text):
+            if line.rank is not None:
+                self.evidence.hosts.setdefault(line.rank, found["node"])
+            self._note_nodes(found["node"])
             is_statement = True
         if line.rank is not None and (found := _TORCH.search(body)):
             self.evidence.torch.setdefault(line.rank, (found["version"], line))
@@ -564,6 +580,10 @@ class _FileCollector:
         if found := _WANTED_NODES.search(body):
             self.evidence.wanted_nodes = (int(found["nodes"]), line)
         return is_statement
+
+    def _note_nodes(self, nodes: str) -> None:
+        attempt = self.attempt + bool(self.pending_attempt)
+        self.evidence.node_lists.setdefault((self.log.name, attempt), set()).add(nodes)
 
     def _follows_frame(self) -> bool:
         return self.before is not None and self.before.body.startswith(" ")

@@ -46,7 +46,7 @@ def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Even
         or _contradicts_ends(attempt, event)
         or _contradicts_state(attempt, event)
         or _is_of_earlier_attempt(attempt, event)
-        or _is_of_later_command(attempt, event)
+        or is_of_later_command(attempt, event)
         or _follows_survived_error(attempt, event)
         or _has_rival(attempt, event, fatal)
     )
@@ -115,7 +115,7 @@ def _contradicts_state(attempt: Attempt, event: Event) -> bool:
     )
 
 
-def _is_of_later_command(attempt: Attempt, event: Event) -> bool:
+def is_of_later_command(attempt: Attempt, event: Event) -> bool:
     """Return whether a script went on after its tasks had failed: a later command may only miss their output."""
     return (
         event.strength == EXCEPTION

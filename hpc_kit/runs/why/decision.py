@@ -20,7 +20,7 @@ from hpc_kit.runs.why.answers import (
     waiting_verdict,
 )
 from hpc_kit.runs.why.attempt import DIRECT, STATE_ORDER, Attempt, explains, had_progress_between, is_strong_success
-from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of
+from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of, is_of_later_command
 from hpc_kit.runs.why.events import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
 from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late
 from hpc_kit.runs.why.rules import fill_template
@@ -93,6 +93,7 @@ def _answer(attempt: Attempt) -> Verdict:
 def _fatal(attempt: Attempt) -> list[Event]:
     """Return the events that end a program: uncaught exceptions, messages of Slurm and the kernel."""
     fatal = [event for event in _causes(attempt) if _is_fatal(attempt, event)]
+    fatal = [event for event in fatal if not _misses_output(attempt, event)]
     # A rank that reached no other rank is a victim if another one has an error of its own.
     own = {event.rank for event in fatal if event.rule.class_ not in _UNREACHED and event.rank is not None}
     return [event for event in fatal if event.rule.class_ not in _UNREACHED or not own - {event.rank}]
@@ -122,6 +123,23 @@ def _is_fatal(attempt: Attempt, event: Event) -> bool:
     if event.traceback is not None and event.traceback.is_logged and (attempt.completed or attempt.success):
         return False
     return not attempt.succeeded_after(event)
+
+
+def _misses_output(attempt: Attempt, event: Event) -> bool:
+    """Return whether a later command did not find a file, and ranks had failed before with a cause of their own."""
+    return (
+        event.rule.class_ == "missing-file"
+        and is_of_later_command(attempt, event)
+        and any(
+            each.rank is not None
+            and each.rule.weight >= DIRECT
+            and each.strength > WARNING
+            and not each.is_handled
+            and (each.line.file, each.attempt) == (event.line.file, event.attempt)
+            and each.order < event.order
+            for each in _causes(attempt)
+        )
+    )
 
 
 def _hidden_failures(attempt: Attempt) -> list[Event]:

@@ -165,8 +165,8 @@ class Evidence:
         self.last: dict[tuple[str, int | None], LastLine] = {}
         """The last line of each rank in each file."""
         self.hosts: dict[int, str] = {}
-        self.node_lists: set[str] = set()
-        """Lists of the nodes of the job that a program printed."""
+        self.node_lists: dict[tuple[str, int], set[str]] = {}
+        """Lists of the nodes of the job that a program printed in an attempt in a file."""
         self.has_agents = self.has_torchrun = False
         """torchrun reported the ends of ranks, or at least started them."""
         self.has_later_step = False
@@ -185,6 +185,12 @@ class Evidence:
         self.memory = ShapeMemory()
         """The shapes of lines that no rule matches, of all files."""
 
+    def nodes_of(self, file: str, attempt: int) -> set[str]:
+        """Return the node lists that a file states in an attempt, or else those that other files state."""
+        of_attempt = [nodes for (_, number), nodes in self.node_lists.items() if number == attempt]
+        stated = of_attempt or list(self.node_lists.values())
+        return self.node_lists.get((file, attempt)) or set().union(*stated)
+
     def last_of(self, rank: int | None) -> LastLine | None:
         """Return the last line that the program of a rank printed."""
         lines = [line for (_, owner), line in self.last.items() if owner == rank and rank is not None]
@@ -199,6 +205,7 @@ def script_options(lines: list[str]) -> dict[str, str]:
 
 _CODE_RULES = {
     "143": "terminated",
+    "141": "broken-pipe",
     "137": "killed",
     "139": "segfault",
     "134": "abort",

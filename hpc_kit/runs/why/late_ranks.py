@@ -100,7 +100,7 @@ def _different_functions(attempt: Attempt) -> Event | None:
         Waiting(event.rank, None, function, None, event.line)
         for event in attempt.of_class("collective-timeout")
         if event.traceback and event.rank is not None
-        for function in [event.traceback.collective]
+        for function in [event.traceback.waits_in]
         if function
     ]
     if len({each.operation for each in group}) < 2 or {each.rank for each in group} != attempt.evidence.ranks:
@@ -240,7 +240,8 @@ def _find_missing_nodes(attempt: Attempt, culprit: Event) -> Event | None:
 
 def _count_nodes(attempt: Attempt) -> int | None:
     """Return the number of nodes of the job, by its node list or by its script."""
-    lists = {row.nodes for row in attempt.rows if row.nodes} | attempt.evidence.node_lists
+    stated = set().union(*attempt.evidence.node_lists.values())
+    lists = {row.nodes for row in attempt.rows if row.nodes} | stated
     if len(lists) == 1 and (hosts := expand_nodes(lists.pop())):
         return len(hosts)
     scripts = list(attempt.evidence.scripts.values())

@@ -113,7 +113,7 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
         else:
             files.append((path, str(path)))
     numbered = _ranks_of_numbered([path for path, _ in files])
-    hosts = _hosts_of_named([path for path, _ in files])
+    hosts = _hosts_of_named([path for path, _ in files if path not in numbered or _CLEAR_HOST.search(path.name)])
     return [
         LogFile(path, name, _rank_in_name(path) if (rank := numbered.get(path)) is None else rank, hosts.get(path))
         for path, name in sorted(files, key=lambda file: _natural(file[1]))
@@ -370,7 +370,7 @@ _RANK_PREFIX = re.compile(
     r"\[[Rr]ank ?(?P<rank>\d+)\](?:: ?| )|\[(?:default|trainer|worker|role)_?(?P<local>\d+)\]: ?"
     r"|\[\d+,(?P<mpi>\d+)\](?:<std\w+>)?: ?"
     r"|\[(?P<bare>\d+)\]:? (?!NCCL)"
-    r"|\((?:[\w.<>-]+ )?pid=\d+(?:, ip=(?P<host>[\d.]+))?\) ?"
+    r"|\((?:(?:Worker_TP|VllmWorker rank=)(?P<vllm>\d+) |[\w.<>-]+ )?pid=\d+(?:, ip=(?P<host>[\d.]+))?\) ?"
 )
 _STAMP = re.compile(
     r"[\[(]?(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<time>\d\d:\d\d:\d\d)(?P<fraction>[.,]\d+)?(?:Z"
@@ -393,7 +393,7 @@ _RANK_IN_TEXT = re.compile(
 )
 _SRUN_LABEL = re.compile(r"\s*(?P<rank>\d+): ?")
 _HOST_LABEL = re.compile(r"(?P<host>[a-z][a-z0-9-]*\d[\w.-]*|localhost): ")
-_HOST_WORD = r"(?P<host>(?!(?:step|epoch|iter|rank|cuda|batch|worker|device)[-_]?\d|gpu\d\b)[a-z][a-z0-9-]*\d[\w.-]*)"
+_HOST_WORD = r"(?P<host>(?!(?:step|epoch|iter|rank|cuda|batch|device|default|trainer|worker|role)[-_]?\d|gpu\d\b)[a-z][a-z0-9-]*\d[\w.-]*)"
 _CLEAR_HOST = re.compile(r"(?<!\d)0\d|\d{4}")
 _RANK_AND_HOST_LABELS = (
     re.compile(rf"\[[Rr](?:ank)? ?(?P<rank>\d+)\]:? {_HOST_WORD}(?::? |$)"),
@@ -441,7 +441,7 @@ def parse_line(log: LogFile, labels: re.Pattern[str] | None, number: int, text: 
         body = body[label.end() :]
     for _ in range(4):
         if prefix := _RANK_PREFIX.match(body):
-            stated = prefix["rank"] or prefix["mpi"]
+            stated = prefix["rank"] or prefix["mpi"] or prefix["vllm"]
             local = prefix["local"] or prefix["bare"]
             rank = int(stated) if stated else rank if rank is not None or not local else int(local)
             host = prefix["host"] or host

@@ -1,4 +1,4 @@
-"""Reads the states of jobs in outputs of sacct, squeue and scontrol, wherever they stand in a log."""
+"""Reads the states of jobs in outputs of sacct, squeue, scontrol and seff, wherever they stand in a log."""
 
 from __future__ import annotations
 
@@ -73,6 +73,10 @@ _SCONTROL = {
     "RunTime": "elapsed", "UserId": "user",
 }  # fmt: skip
 
+_SEFF_ID = re.compile(r"(?:Array )?Job ID: (?P<job_id>\d+(?:_\d+)?)$")
+_SEFF_STATE = re.compile(r"State: (?P<raw_state>[A-Z_]+)(?: \(exit code (?P<exit>\d+)\))?$")
+_SEFF_MEMORY = re.compile(r"Memory (?:Utilized:|Efficiency: \S+ of) (?P<size>[\d.]+) (?P<unit>[KMGT])B")
+
 
 class TableParser:
     """Recognises headers and reads the rows below them."""
@@ -83,6 +87,8 @@ class TableParser:
         self._widths: list[tuple[int, int]] | None = None
         self._separator: str | None = None
         self._record: JobRow | None = None
+        self._summary: JobRow | None = None
+        """The job that seff describes."""
         self._misses = 0
 
     def parse(self, line: Line) -> list[JobRow]:
@@ -90,6 +96,8 @@ class TableParser:
         text = line.body
         if "JobId=" in text or self._record is not None:
             return self._scontrol(line)
+        if self._summary is not None or text.startswith("Job ID: "):
+            return self._seff(line)
         if self._is_header(text):
             return []
         if not self.is_open:
@@ -157,6 +165,25 @@ class TableParser:
         if not text.strip() or not pairs:
             self._record, self.is_open = None, False
         return done
+
+    def _seff(self, line: Line) -> list[JobRow]:
+        """Read a line of seff. Its summary ends with the first line that is no name and value."""
+        text = line.body
+        if found := _SEFF_ID.match(text):
+            self._summary = JobRow(found["job_id"], JobState.UNKNOWN, "")
+        row = self._summary
+        self.is_open = row is not None and ": " in text
+        if row is None or not self.is_open:
+            self._summary = None
+            return []
+        if found := _SEFF_MEMORY.match(text):
+            name = "max_rss" if "Utilized" in text else "req_mem"
+            setattr(row, name, found["size"] + found["unit"])
+        if not (found := _SEFF_STATE.match(text)) or row.line is not None:
+            return []
+        row.state, row.raw_state, row.line = parse_state(found["raw_state"]), found["raw_state"], line
+        _fill(row, {"exit": found["exit"] or ""})
+        return [row]
 
 
 def _fill(row: JobRow, values: dict[str, str]) -> None:

@@ -102,6 +102,19 @@ class Traceback:
         own = [frame for frame in self.frames if not _INSTALLED.search(frame[0])]
         return own[-1] if own else None
 
+    @property
+    def source(self) -> str:
+        """The line of code that raised the last exception, if Python printed it."""
+        places = [index for index, text in enumerate(self.lines) if _FRAME.match(text)]
+        following = self.lines[places[-1] + 1 :][:1] if places else []
+        return following[0].strip() if following and following[0].startswith(" ") else ""
+
+    @property
+    def waits_in(self) -> str | None:
+        """The collective, or the backward pass with its collectives, in which it ended."""
+        is_backward = any(name == "_engine_run_backward" for _, _, name in self.frames)
+        return self.collective or ("the collectives of backward" if is_backward else None)
+
     def keep_frames_of(self, line: Line) -> None:
         """Keep the frames of the exception to which a line belongs, if the program itself is among them."""
         place = sum(each.number <= line.number for _, each in self.exceptions)
@@ -270,6 +283,8 @@ class TracebackReader:
             best = Match(rule_named("spawn-parent"), {})
         elif (found := _WRONG_ARGUMENTS.match(line.body)) and "-packages/" in called_by[0]:
             best = Match(rule_named("library-arguments"), {"detail": found["what"]})
+        elif line.body.startswith("IndexError: ") and (source := traceback.source) and "argv[" in source:
+            best = Match(rule_named("missing-argument"), {"detail": source})
         self._add(best, line, traceback)
 
 
