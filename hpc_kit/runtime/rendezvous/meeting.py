@@ -91,6 +91,8 @@ class Meeting:
     """The network interface that leads to the other nodes."""
     keys: int
     """Number of keys in the owner's store when all ranks had met."""
+    reserved_port: int | None = None
+    """A descriptor that reserves the port for a program that runs alone."""
 
     def substore(self, name: str) -> Store:
         """Return a separate part of the store for one purpose."""
@@ -102,6 +104,8 @@ class Meeting:
 
     def leave(self) -> None:
         """Leave the meeting. Rank 0 owns the store and waits until the other ranks no longer need it."""
+        if self.reserved_port is not None:
+            os.close(self.reserved_port)
         departures = self.substore("departures")
         if self.is_owner:
             self._wait_for_departures(departures, HAS_READ)
@@ -179,6 +183,7 @@ def meet(
         is_owner=opened.is_server,
         interface=_route_interface(whole, address),
         keys=opened.store.num_keys() if opened.is_server else 0,
+        reserved_port=opened.reserved_port,
     )
     if not opened.is_server:
         _depart(departures, HAS_READ)

@@ -49,6 +49,8 @@ class OpenStore(NamedTuple):
     """Connection that ends when all ranks have met."""
     notify: Callable[[str], None] | None = None
     """Sends a line to all ranks that wait for the notification."""
+    reserved_port: int | None = None
+    """Descriptor that reserves the port where no store listens."""
     is_server: bool = False
     """True if the store lives in this process."""
 
@@ -116,14 +118,20 @@ def _serve(listener: socket.socket, timeout: float) -> TCPStore:
 
 
 def _store_of_one_rank(timeout: float) -> OpenStore:
-    """Open a store for this process, and name another port as MASTER_PORT.
+    """Open a store, and reserve another port for the processes that a program starts itself, as MASTER_PORT.
 
-    Processes that a program starts itself open a store of their own there. A store of this process would be in their
-    way, because only this process could share it.
+    These processes open a store of their own there. A store of this process would be in their way, because only this
+    process could share it. A socket that is bound but does not listen keeps the kernel from giving the port away, and a
+    process that asks for exactly this port gets it (SO_REUSEADDR on both sides).
     """
     listener = network.listen(0, network.LOOPBACK)
     assert listener is not None  # noqa: S101 (port 0 is any that is free)
-    return OpenStore(_serve(listener, timeout), network.LOOPBACK, unused_port(), is_server=True)
+    reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((network.LOOPBACK, 0))
+    port = reserved.getsockname()[1]
+    store = _serve(listener, timeout)
+    return OpenStore(store, network.LOOPBACK, port, reserved_port=reserved.detach(), is_server=True)
 
 
 def launcher_store(resolver: HostResolver) -> OpenStore:
