@@ -739,3 +739,66 @@ def test_a_success_after_a_kill_leaves_a_doubt(tmp_path: Path) -> None:
 def test_an_error_that_the_program_survived_leaves_a_doubt_about_the_next_one(tmp_path: Path, before: str) -> None:
     verdict = why(tmp_path, slurm_log=STEPS + before + TRACEBACK.format(error="ValueError: row 9") + "\n" + KEY_ERROR)
     assert verdict.confidence == "likely"
+
+
+def test_the_summary_of_seff_gives_state_and_memory(tmp_path: Path) -> None:
+    summary = "Job ID: 71\nCluster: c\nState: {state}\nMemory Utilized: 3.98 GB\nMemory Efficiency: 99.50% of 4.00 GB\n"
+    killed = STEPS + "/var/spool/slurmd/job71/slurm_script: line 3: 4411 Killed python train.py\n"
+    verdict = why(tmp_path, slurm_log=killed, seff_txt=summary.format(state="FAILED (exit code 137)"))
+    assert verdict.class_ == "host-memory"
+    assert "3.98G of 4.00G" in verdict.cause
+    verdict = why(tmp_path, slurm_log=STEPS, seff_txt=summary.format(state="COMPLETED (exit code 0)"))
+    assert verdict.class_ == "no-failure"
+
+
+def test_names_of_programs_and_roles_of_torchrun_are_no_hosts(tmp_path: Path) -> None:
+    failed = TRACEBACK.format(error="KeyError: 'labels'")
+    verdict = why(tmp_path, fit__0_log=STEPS + LOST, fit__1_log=STEPS + failed)
+    assert (verdict.rank, verdict.host) == (1, None)
+    lines = [f"[trainer{rank}]:[rank{rank}]: step {step}" for step in range(3) for rank in (0, 1)]
+    lines += [f"[trainer1]:[rank1]: {line}" for line in failed.splitlines()]
+    (tmp_path / "roles").mkdir()
+    verdict = why(tmp_path / "roles", slurm_log="\n".join(lines))
+    assert (verdict.rank, verdict.host) == (1, None)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "host n07",
+        "[job] OFFLINE=1 node=n07",
+        "SLURMD_NODENAME=n07",
+        "Job 812 on n07, started at 12:00",
+        "wrapper: restart 0, node n07, batch 4",
+        "Job started on n07",
+    ],
+)
+def test_a_script_states_the_host_of_a_job_of_one_node(tmp_path: Path, statement: str) -> None:
+    failed = STEPS + TRACEBACK.format(error="KeyError: 'labels'")
+    assert why(tmp_path, slurm_log=f"{statement}\n{failed}").host == "n07"
+
+
+@pytest.mark.parametrize("statement", ["connecting to job 812 at db01:5432", "training on imagenet1k", "node=2 task=7"])
+def test_other_words_with_digits_are_no_hosts(tmp_path: Path, statement: str) -> None:
+    failed = STEPS + TRACEBACK.format(error="KeyError: 'labels'")
+    assert why(tmp_path, slurm_log=f"{statement}\n{failed}").host is None
+
+
+def test_a_missing_file_of_a_later_command_is_the_cause_if_no_task_had_an_error(tmp_path: Path) -> None:
+    missing = TRACEBACK.format(error="FileNotFoundError: [Errno 2] No such file or directory: 'out/last.pt'")
+    end = "srun: error: n1: task 0: Exited with exit code 2\n--- evaluation\n"
+    assert why(tmp_path, slurm_log=STEPS + end + missing).class_ == "missing-file"
+    refused = "fit.py: error: argument --lr: invalid float value: 'fast'\n"
+    assert why(tmp_path, slurm_log=STEPS + refused + end + missing).class_ == "arguments"
+
+
+def test_a_kill_in_the_extern_step_does_not_prove_a_kill_of_the_program(tmp_path: Path) -> None:
+    kill = "slurmstepd: error: Detected 1 oom_kill event in StepId=9.{}. Some of the step tasks have been OOM Killed.\n"
+    assert why(tmp_path, slurm_log=STEPS + kill.format("0")).confidence == "certain"
+    assert why(tmp_path, slurm_log=STEPS + kill.format("extern")).confidence == "likely"
+
+
+def test_a_list_index_is_an_argument_only_in_a_line_that_reads_arguments(tmp_path: Path) -> None:
+    error = TRACEBACK.replace("run()", "{source}").format(source="{}", error="IndexError: list index out of range")
+    assert why(tmp_path, slurm_log=error.format("name = sys.argv[1]")).class_ == "arguments"
+    assert why(tmp_path, slurm_log=error.format("name = names[1]")).class_ != "arguments"

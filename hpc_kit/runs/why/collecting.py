@@ -552,24 +552,10 @@ class _FileCollector:
 
     def _note_job(self, line: Line) -> bool:
         """Note the size of the job, and places and versions of its ranks. Return whether similar lines matter, too."""
-        body, is_statement = line.body, False
+        body = line.body
+        is_statement = self._note_places(line)
         if found := _WORLD.search(body):
             self.evidence.world = max(self.evidence.world, int(next(filter(None, found.groups()))))
-        if found := _PLACE_OF_RANK.search(line.text):
-            host = found["host"] or found["host2"] or found["host3"] or found["host4"]
-            rank = int(found["rank"] or found["rank2"] or found["rank3"] or found["rank4"])
-            self.evidence.hosts.setdefault(rank, host)
-            is_statement = True
-            if number := re.match(r"[\w.-]+:(\d+):", line.body):
-                self.evidence.processes.setdefault(int(number[1]), set()).add((rank, host))
-        if found := _NODE_LIST.search(body):
-            self._note_nodes(found["nodes"])
-            is_statement = True
-        if (found := _OWN_NODE.search(body)) and not _SYSTEM.search(line.text):
-            if line.rank is not None:
-                self.evidence.hosts.setdefault(line.rank, found["node"])
-            self._note_nodes(found["node"])
-            is_statement = True
         if line.rank is not None and (found := _TORCH.search(body)):
             self.evidence.torch.setdefault(line.rank, (found["version"], line))
             is_statement = True
@@ -579,6 +565,26 @@ class _FileCollector:
             self.first_rank = int(found["size"]) * int(found["node"])
         if found := _WANTED_NODES.search(body):
             self.evidence.wanted_nodes = (int(found["nodes"]), line)
+        return is_statement
+
+    def _note_places(self, line: Line) -> bool:
+        """Note the hosts that a line states. Return whether similar lines matter, too."""
+        is_statement = False
+        if found := _PLACE_OF_RANK.search(line.text):
+            host = found["host"] or found["host2"] or found["host3"] or found["host4"]
+            rank = int(found["rank"] or found["rank2"] or found["rank3"] or found["rank4"])
+            self.evidence.hosts.setdefault(rank, host)
+            is_statement = True
+            if number := re.match(r"[\w.-]+:(\d+):", line.body):
+                self.evidence.processes.setdefault(int(number[1]), set()).add((rank, host))
+        if found := _NODE_LIST.search(line.body):
+            self._note_nodes(found["nodes"])
+            is_statement = True
+        if (found := _OWN_NODE.search(line.body)) and not _SYSTEM.search(line.text):
+            if line.rank is not None:
+                self.evidence.hosts.setdefault(line.rank, found["node"])
+            self._note_nodes(found["node"])
+            is_statement = True
         return is_statement
 
     def _note_nodes(self, nodes: str) -> None:

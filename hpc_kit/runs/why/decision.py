@@ -126,17 +126,20 @@ def _is_fatal(attempt: Attempt, event: Event) -> bool:
 
 
 def _misses_output(attempt: Attempt, event: Event) -> bool:
-    """Return whether a later command did not find a file, and ranks had failed before with a cause of their own."""
+    """Return whether a later command did not find a file, and tasks had failed before with a cause of their own."""
     return (
         event.rule.class_ == "missing-file"
         and is_of_later_command(attempt, event)
         and any(
-            each.rank is not None
-            and each.rule.weight >= DIRECT
+            each.rule.weight >= DIRECT
             and each.strength > WARNING
             and not each.is_handled
-            and (each.line.file, each.attempt) == (event.line.file, event.attempt)
-            and each.order < event.order
+            and any(
+                end.reporter == "srun"
+                and each.line.file == end.line.file == event.line.file
+                and each.line.number < end.line.number < event.line.number
+                for end in attempt.failed_ends()
+            )
             for each in _causes(attempt)
         )
     )
@@ -297,12 +300,18 @@ def _comes_after(attempt: Attempt, culprit: Event, ordered: Event) -> bool:
 def _chain(attempt: Attempt, culprit: Event) -> list[Event]:
     """Return an event, the event behind it, such as the full disk behind a damaged file, and so on."""
     chain = [culprit]
+    known = set(map(id, attempt.events))
+    # An earlier step of the script may have left a part of a file, for instance on a full local disk.
+    of_steps = [event for event in attempt.evidence.events if id(event) not in known and event.rule.kind == "cause"]
     for _ in range(3):
         behind = [event for event in attempt.events if _is_behind(event, chain[-1])]
+        if attempt.evidence.has_later_step:
+            behind += [event for event in of_steps if event.strength > WARNING and explains(event, chain[-1])]
         if not behind:
             break
         cause = max(behind, key=lambda event: (event.rule.weight, -event.order))
-        if cause.rank is None and cause.rule.scope == "rank" and cause.line.file == chain[-1].line.file:
+        is_of_rank = cause.line.file == chain[-1].line.file or id(cause) not in known
+        if cause.rank is None and cause.rule.scope == "rank" and is_of_rank:
             cause.rank = chain[-1].rank  # a program that the rank started printed it
         chain.append(cause)
     return chain

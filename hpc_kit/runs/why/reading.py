@@ -393,7 +393,10 @@ _RANK_IN_TEXT = re.compile(
 )
 _SRUN_LABEL = re.compile(r"\s*(?P<rank>\d+): ?")
 _HOST_LABEL = re.compile(r"(?P<host>[a-z][a-z0-9-]*\d[\w.-]*|localhost): ")
-_HOST_WORD = r"(?P<host>(?!(?:step|epoch|iter|rank|cuda|batch|device|default|trainer|worker|role)[-_]?\d|gpu\d\b)[a-z][a-z0-9-]*\d[\w.-]*)"
+_HOST_WORD = (
+    r"(?P<host>(?!(?:step|epoch|iter|rank|cuda|batch|device|default|trainer|worker|role)[-_]?\d|gpu\d\b)"
+    r"[a-z][a-z0-9-]*\d[\w.-]*)"
+)
 _CLEAR_HOST = re.compile(r"(?<!\d)0\d|\d{4}")
 _RANK_AND_HOST_LABELS = (
     re.compile(rf"\[[Rr](?:ank)? ?(?P<rank>\d+)\]:? {_HOST_WORD}(?::? |$)"),
