@@ -29,7 +29,8 @@ class Answer(NamedTuple):
     def is_right(self) -> bool:
         verdict, label = self.verdict, self.label
         found = {"class": verdict.class_, "rank": verdict.rank, "host": verdict.host}
-        return all(found[key] == label[key] for key in found if key in label)
+        is_place_right = all(found[key] == label[key] for key in found if key in label)
+        return is_place_right and label.get("cause", "") in verdict.cause
 
 
 def answers(*parts: str) -> Iterator[Answer]:

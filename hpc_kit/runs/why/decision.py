@@ -40,7 +40,7 @@ _SAYS_FAILED = re.compile(r"\b(?:ERROR|FATAL|CRITICAL)\b|(?i:\b(?:failed|abortin
 
 _VALUE_MISSING = re.compile(
     r"NoneType|UnboundLocalError|referenced before assignment|cannot access local variable"
-    r"|num_samples=0|empty (?:sequence|dataset|list|iterable)|division by zero"
+    r"|num_samples=0|empty (?:sequence|dataset|list|iterable)|division by zero|^(?:_?queue\.)?Empty\b"
 )
 """Messages of Python and torch about a value or about data that an earlier step has not set."""
 
@@ -389,12 +389,13 @@ def _states_cause_before(event: Event, other: Event) -> bool:
 
 
 def _left_value_missing(event: Event, other: Event) -> bool:
-    """Return whether a warning about a failed step comes before an error about a value that is missing."""
+    """Return whether a failed step or thread comes before an error about a value that is missing."""
+    is_warning = event.strength == WARNING and event.rule.weight >= 75 and not event.is_hint
+    is_survived = event.traceback is not None and (event.traceback.is_logged or event.traceback.is_thread)
     return (
         event.rule.kind == "cause"
-        and event.strength == WARNING
-        and event.rule.weight >= 75
-        and not event.is_hint
+        and (is_warning or is_survived)
+        and not had_progress_between(event, other)
         and (event.line.file, event.rank or other.rank) == (other.line.file, other.rank)
         and event.order < other.order
         and other.traceback is not None

@@ -113,7 +113,7 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
         else:
             files.append((path, str(path)))
     numbered = _ranks_of_numbered([path for path, _ in files])
-    hosts = _hosts_of_named([path for path, _ in files if path not in numbered or _CLEAR_HOST.search(path.name)])
+    hosts = _hosts_of_named([path for path, _ in files if path not in numbered or not _NUMBERED.search(path.name)])
     return [
         LogFile(path, name, _rank_in_name(path) if (rank := numbered.get(path)) is None else rank, hosts.get(path))
         for path, name in sorted(files, key=lambda file: _natural(file[1]))
@@ -134,6 +134,9 @@ _HOST_OF_SYSTEM_LOG = re.compile(
     r"|^([a-z][a-z0-9-]*?\d+[a-z0-9-]*)[-_.](?:slurmd|dmesg|kern|kernel|journal|syslog|messages)(?:\.\w+)?$"
 )
 """A log of the operating system that is named after its host."""
+
+_NUMBERED = re.compile(r"[-_.](?:0|[1-9]\d?)\.\w+$")
+"""The end of the name of a program's log, such as `fit-0.log`: hosts have more digits, or no hyphen before them."""
 
 _NOT_HOSTS = re.compile(
     r"^(?:rank|task|job|slurm|out|log|err|train|test|step|proc|worker|stdout|stderr|attempt|run|seed|fold|trial|sweep)"

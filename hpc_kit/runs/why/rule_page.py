@@ -29,8 +29,8 @@ fix     ask for more memory (--mem, --mem-per-cpu), or lower what the ranks hold
 
 `--log` takes output of jobs and ranks in any mix: `slurm-*.out`, logs of single ranks, submitit's `*_log.out` and
 `*_log.err`, `srun --label`, torchrun, mpirun and Ray prefixes, labels of rank and host such as
-`[rank3] n07`, kernel messages, outputs of `sacct`, `squeue` and `scontrol show job`, a refusal of sbatch, the script,
-and folders. Secrets are masked, and terminal escapes are removed.
+`[rank3] n07`, kernel messages, outputs of `sacct`, `squeue`, `seff` and `scontrol show job`, a refusal of sbatch,
+the script, and folders. Secrets are masked, and terminal escapes are removed.
 
 | exit status | meaning |
 |---|---|
@@ -60,7 +60,8 @@ The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit 
    own. If torchrun starts the ranks, its report says which one failed: the tasks of srun are only its agents.
 4. **The first cause wins.** Launchers' reports, the kind of the error and the time decide between several errors. A
    direct statement, such as an out-of-memory kill, explains a vaguer one, such as a dead DataLoader worker. A line
-   explains a later exception only if the program printed no progress in between.
+   explains a later exception only if the program printed no progress in between. An error about a missing value, such
+   as `None` or an empty queue, follows from the logged error or the dead thread before it. It is `likely`.
 5. **Without a cause, the ranks are compared.** A rank that called another collective, or another shape, or that did
    not come while the remaining ranks waited, is the culprit.
 6. **A certain answer needs proof.** A rule has patterns that prove its sentence, and hints: lines that other failures
@@ -68,7 +69,7 @@ The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit 
    `likely`.
 7. **The last attempt counts.** The page names the causes of earlier attempts of a requeued job. If a
    batch script goes on with another step after a step has failed, that step counts. The answer is `likely` unless the
-   script announced a retry.
+   script announced a retry. The first step counts if the later command only misses a file.
 
 A job that Slurm booked as COMPLETED failed if its training ended with an exception: the script hid the exit status.
 It has likely failed if it did nothing after an error, such as a launcher that was not found, and if one of its last
