@@ -1697,6 +1697,13 @@ def test_the_examples_of_a_rule_have_its_fault_and_no_fault(rule: Rule) -> None:
     assert find_faults(good, folders={"/"}) == []
 
 
+def test_tasks_beyond_the_gpus_may_be_meant_as_cpus() -> None:
+    (beyond,) = find_code(HEAD + "#SBATCH -n 12 --gres=gpu:1\npython t.py\n", "KIT202")
+    (one_each,) = find_code(HEAD + "#SBATCH -n 3 --gres=gpu:3\npython t.py\n", "KIT202")
+    assert "--cpus-per-task" in beyond.remedy
+    assert "--cpus-per-task" not in one_each.remedy
+
+
 @pytest.mark.parametrize(("array", "count"), [("1990-2020", 0), ("0-2020", 1)])
 def test_large_indexes_alone_show_a_site_with_a_larger_limit(array: str, count: int) -> None:
     text = f"{HEAD}#SBATCH --array={array}\npython t.py $SLURM_ARRAY_TASK_ID\n"
