@@ -325,7 +325,17 @@ BAD = [
         W,
         "4 processes",
     ),
+    Bad("KIT220", HEAD + "#SBATCH -N1\nsrun -N3 python t.py\n", 3, E, "3 nodes, but the job has 1"),
+    Bad("KIT220", HEAD + "#SBATCH --ntasks-per-node=2\nsrun -N3 python t.py\n", 3, W, "3 nodes, but the job has 1"),
     Bad("KIT220", GPUS2 + "srun --ntasks=8 --gpus-per-task=2 python t.py\n", 3, E, "16 GPUs, but the job has 8"),
+    Bad(
+        "KIT217",
+        GPUS + "#SBATCH -c 8\nexport OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\ntorchrun --nproc-per-node=4 t.py\n",
+        4,
+        W,
+        "4 processes with 8 threads",
+    ),
+    Bad("KIT217", HEAD + "#SBATCH -n 6\nexport OMP_NUM_THREADS=6\nsrun python t.py\n", 3, W, "each task has one CPU"),
     Bad("KIT225", GPUS + "ray start --head --num-gpus=2\npython t.py\n", 3, W, "2 of the 4 GPUs of the node"),
     Bad(
         "KIT225",
@@ -524,6 +534,8 @@ BAD = [
     Bad("KIT201", HEAD + "#SBATCH -N2\n#SBATCH --ntasks=16 --ntasks-per-node=4\n", 3, E, "2 nodes x 4 tasks = 8"),
     Bad("KIT201", HEAD + "#SBATCH -N2 -n2 --ntasks-per-node=4\n", 2, E, "2 nodes x 4 tasks = 8"),
     Bad("KIT201", HEAD + "#SBATCH -N2 -n7 --ntasks-per-node=4\n", 2, W, "2 nodes x 4 tasks = 8"),
+    Bad("KIT201", HEAD + "#SBATCH -N1 -n2 --ntasks-per-node=6\n", 2, W, "1 nodes x 6 tasks = 6"),
+    Bad("KIT201", HEAD + "#SBATCH -N1 -n6 --ntasks-per-node=2\n", 2, E, "1 nodes x 2 tasks = 2"),
     Bad("KIT202", FOUR + "python train.py\n", 3, E, "the job asks for 8 tasks"),
     Bad("KIT202", ONE_A_NODE + "cd x && torchrun --nnodes=4 train.py\n", 3, E, "the job asks for 4 nodes"),
     Bad("KIT202", HEAD + "#SBATCH -n 4 --gres=gpu:4\npython -m pkg.train\n", 3, W, "4 tasks"),
@@ -762,6 +774,7 @@ BAD = [
     ),
     Bad("KIT301", ONE_A_NODE + "srun torchrun --rdzv-endpoint=localhost:29400 t.py\n", 3, E, "localhost"),
     Bad("KIT301", FOUR + "srun python t.py --dist-url tcp://localhost:29500\n", 3, E, "localhost"),
+    Bad("KIT302", HEAD + "#SBATCH --gpus-per-node=6 --array=1-4%10\nexport MASTER_PORT=4567\n", 3, W, "4567 is fixed"),
     Bad("KIT302", HEAD + "export MASTER_PORT=29500\n", 2, W, "port 29500 is fixed"),
     Bad("KIT302", HEAD + "srun python t.py --init_method=tcp://$HOST:3456 --size 4\n", 2, W, "port 3456 is fixed"),
     Bad("KIT302", HEAD + "srun python t.py --dist-url 'tcp://[fd00::1]:3456'\n", 2, W, "port 3456 is fixed"),
@@ -1093,6 +1106,8 @@ GOOD = [
     ("KIT501", HEAD + "export HF_TOKEN=$(<~/.hf)\nset -x\npython t.py --keys $N_TOKENS\n"),
     ("KIT501", HEAD + "set -x\nset +x\nexport HF_TOKEN=$(<~/.hf)\npython t.py\n"),
     ("KIT312", HEAD + "case $1 in debug) export CUDA_LAUNCH_BLOCKING=1 ;; esac\npython t.py\n"),
+    ("KIT217", HEAD + "#SBATCH -N1 -n 6\nexport OMP_NUM_THREADS=6\npython t.py\n"),
+    ("KIT217", HEAD + "#SBATCH -N1 -n 8 --gpus=2\nOMP_NUM_THREADS=4 torchrun --nproc-per-node=2 t.py\n"),
     ("KIT217", GPUS2 + "export OMP_NUM_THREADS=7\nsrun --cpu-bind=mask_cpu:fe,fe00 python t.py\n"),
     ("KIT416", HEAD + "D=/l/$USER\ntrap 'rm -rf $D' EXIT\npython t.py --save-dir $D/ckpt\ncp -r $D/ckpt /p/\n"),
     ("KIT223", GPUS + "#SBATCH -c 16\nsrun -c8 --gpus=0 nvidia-smi -l 5 &\nsrun -c8 --gpus=4 python t.py\n"),
@@ -1149,6 +1164,7 @@ GOOD = [
     ("KIT134", HEAD + "A=1\ncat > x.sh <<'E'\necho $A\nE\n"),
     ("KIT228", FOUR + "N=$((${SLURM_TASKS_PER_NODE%%(*} * SLURM_NNODES))\nsrun python t.py\n"),
     ("KIT228", HEAD + "#SBATCH -N 1\nN=$((SLURM_TASKS_PER_NODE * 2))\n"),
+    ("KIT302", HEAD + "#SBATCH -N 3 --gpus-per-node=6 --array=1-4%1\nexport MASTER_PORT=4567\nsrun python t.py\n"),
     ("KIT302", HEAD + "#SBATCH -N 32\nexport MASTER_PORT=3442\nsrun -n 256 python t.py\n"),
     ("KIT220", HEAD + "#SBATCH -N 32\nsrun -n 256 -c 7 python t.py\n"),
     (
@@ -1686,6 +1702,13 @@ def test_the_examples_of_a_rule_have_its_fault_and_no_fault(rule: Rule) -> None:
     found = [finding.code for finding in find_faults(bad, folders={"/"})]
     assert rule.code in found
     assert find_faults(good, folders={"/"}) == []
+
+
+def test_tasks_beyond_the_gpus_may_be_meant_as_cpus() -> None:
+    (beyond,) = find_code(HEAD + "#SBATCH -n 12 --gres=gpu:1\npython t.py\n", "KIT202")
+    (one_each,) = find_code(HEAD + "#SBATCH -n 3 --gres=gpu:3\npython t.py\n", "KIT202")
+    assert "--cpus-per-task" in beyond.remedy
+    assert "--cpus-per-task" not in one_each.remedy
 
 
 @pytest.mark.parametrize(("array", "count"), [("1990-2020", 0), ("0-2020", 1)])

@@ -41,8 +41,9 @@ def contradicting_task_counts(script: BatchScript) -> Iterator[Problem]:
         last, lines = max(options, key=lambda each: each.line), tuple(each.line for each in options)
         what = f"{nodes} nodes x {per_node} tasks = {nodes * per_node}, but --ntasks={ntasks}"
         remedy = f"use --ntasks={nodes * per_node}, or remove --ntasks"
-        # An uneven split may be meant: 7 tasks on 2 nodes of 4.
-        yield Problem(last, what, remedy, lines, certain=-(-ntasks // nodes) != per_node)
+        # An uneven split may be meant: 7 tasks on 2 nodes of 4. So may an upper bound, if all tasks are on one node.
+        bound = nodes == 1 and ntasks < per_node
+        yield Problem(last, what, remedy, lines, certain=not bound and -(-ntasks // nodes) != per_node)
 
 
 def _fewer_than_nodes(part: Mapping[str, DirectiveOption]) -> Iterator[Problem]:
@@ -609,7 +610,9 @@ def _threads_of_one_cpu(script: BatchScript) -> Iterator[Problem]:
         re.search(r"--cpu[-_]bind\S*[= ]\S*(map|mask)_", " ".join(each.command.texts)) for each in script.training
     )
     whole = masked or script.options.keys() & {"exclusive", "cpus-per-gpu", "mincpus"}
-    if option is None or whole or not script.training or script.is_heterogeneous or (script.size.ntasks or 1) < 2:
+    # Without srun, a program has the CPUs of all tasks on its node.
+    in_tasks = any(launch.multiplier is not None for launch in script.training)
+    if option is None or whole or not in_tasks or script.is_heterogeneous or (script.size.ntasks or 1) < 2:
         return
     for each in script.assignments_of("OMP_NUM_THREADS"):
         threads = each.value.number
@@ -637,11 +640,11 @@ def _more_threads_than_cpus(script: BatchScript, option: DirectiveOption, cpus: 
         if threads > cpus:
             what = f"{threads} threads, but --cpus-per-task={cpus}"
             remedy = f"write export {each.name}=$SLURM_CPUS_PER_TASK"
-            yield Problem(each.value, what, remedy, (option.line,))
+            yield Problem(each, what, remedy, (option.line,))
         elif agent is not None and threads * processes > cpus and threads > 1:
             what = f"{processes} processes with {threads} threads each, but --cpus-per-task={cpus}"
             remedy = f"write export {each.name}=$((SLURM_CPUS_PER_TASK / {processes}))"
-            yield Problem(each.value, what, remedy, (option.line, agent.line))
+            yield Problem(each, what, remedy, (option.line, agent.line))
 
 
 @rule("KIT217", "warning")

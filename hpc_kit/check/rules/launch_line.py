@@ -63,11 +63,16 @@ def missing_srun(script: BatchScript) -> Iterator[Problem]:
         remedy = f"write srun {stage.name} ..."
         if agent:
             remedy += " with --ntasks-per-node=1"
-        elif not size.has_gpus:
-            remedy += ", or use --cpus-per-task for threads"
+        elif not size.has_gpus or _has_more_tasks_than_gpus(size):
+            remedy += ", or use --cpus-per-task instead of --ntasks for threads"
         # On one node the batch shell has the CPUs and GPUs of all tasks: some programs use them as they are.
         certain = size.has_several_nodes and not has_hostfile
         yield Problem(stage, what, remedy, tuple(map(script.line_of, options)), certain)
+
+
+def _has_more_tasks_than_gpus(size: JobSize) -> bool:
+    """Tell whether the tasks cannot be meant as one process per GPU."""
+    return size.gpus_per_node is not None and (size.ntasks or 0) > size.gpus_per_node * size.min_nodes
 
 
 def _shares_node(launch: LaunchLine, size: JobSize) -> bool:

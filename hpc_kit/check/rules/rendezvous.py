@@ -98,12 +98,18 @@ def fixed_port(script: BatchScript) -> Iterator[Problem]:
     Fix: derive a port below 32768 from the job id: `MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))`.
     Documented: pytorch.org/docs/stable/distributed.html; NVIDIA/enroot issue 243 is one of many.
     """
-    if "exclusive" in script.options or (_takes_whole_nodes(script) and "array" not in script.options):
+    if "exclusive" in script.options or (_takes_whole_nodes(script) and not _runs_elements_at_once(script)):
         return
     for text, port in _first_of_each(_ports(script)):
         if not EPHEMERAL[0] <= port <= EPHEMERAL[1]:
             what = f"port {port} is fixed: two jobs on one node use the same port"
             yield Problem(text, what, f"write MASTER_PORT={_OWN_PORT}", edits=_own_port(script, text, port))
+
+
+def _runs_elements_at_once(script: BatchScript) -> bool:
+    """Tell whether several elements of the job's array may run at the same time."""
+    array = script.options.get("array")
+    return array is not None and not array.endswith("%1")
 
 
 def _takes_whole_nodes(script: BatchScript) -> bool:

@@ -109,7 +109,9 @@ def _excess(script: BatchScript, job: JobSize, srun: LaunchStage) -> Iterator[tu
     options = {name: text.text for name, text in srun.options.items()}
     nodes = parse_count(options.get("nodes"))
     if nodes and job.nodes and nodes > job.nodes:
-        yield f"the step asks for {nodes} nodes, but the job has {job.nodes}", "nodes", True
+        # A script that leaves the number of nodes to the command line of sbatch may get more of them.
+        stated = bool(script.options.keys() & {"nodes", "nodelist"})
+        yield f"the step asks for {nodes} nodes, but the job has {job.nodes}", "nodes", stated
     gpus = read_gpu_counts(options)
     for name, count in (("gpus-per-node", gpus.per_node), ("gres", gpus.per_node)):
         if name in options and count and job.gpus_per_node and count > job.gpus_per_node:
