@@ -138,5 +138,5 @@ def test_any_bytes_are_read(data: bytes) -> None:
 
 @pytest.mark.parametrize("number", ["²", "\u0663", "9" * 5000, "0"])
 def test_numbers_that_the_shell_does_not_know_are_text(number: str) -> None:
-    for text in SCRIPTS:
+    for text in SCRIPTS[::25]:
         read(re.sub(r"\b\d+\b", number, text))
