@@ -739,3 +739,14 @@ def test_a_success_after_a_kill_leaves_a_doubt(tmp_path: Path) -> None:
 def test_an_error_that_the_program_survived_leaves_a_doubt_about_the_next_one(tmp_path: Path, before: str) -> None:
     verdict = why(tmp_path, slurm_log=STEPS + before + TRACEBACK.format(error="ValueError: row 9") + "\n" + KEY_ERROR)
     assert verdict.confidence == "likely"
+
+
+def test_advice_to_try_again_is_no_retry_of_the_program(tmp_path: Path) -> None:
+    error = "huggingface_hub.errors.LocalEntryNotFoundError: Please check your connection and try again.\n"
+    assert why(tmp_path, rank__0_log=STEPS + error).class_ == "hub-access"
+
+
+def test_memory_that_ucx_cannot_register_is_no_error_of_a_file_system(tmp_path: Path) -> None:
+    error = "[1.5] [n1:7:0] rcache.c:534 UCX WARN failed to register region 0x56 [0x7f0..0x7f5]: Input/output error\n"
+    verdict = why(tmp_path, rank__0_log=STEPS + error + error.replace("WARN", "ERROR"))
+    assert (verdict.class_, verdict.confidence) == ("nccl-infiniband", "likely")
