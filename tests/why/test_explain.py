@@ -802,3 +802,14 @@ def test_a_list_index_is_an_argument_only_in_a_line_that_reads_arguments(tmp_pat
     error = TRACEBACK.replace("run()", "{source}").format(source="{}", error="IndexError: list index out of range")
     assert why(tmp_path, slurm_log=error.format("name = sys.argv[1]")).class_ == "arguments"
     assert why(tmp_path, slurm_log=error.format("name = names[1]")).class_ != "arguments"
+
+
+def test_advice_to_try_again_is_no_retry_of_the_program(tmp_path: Path) -> None:
+    error = "huggingface_hub.errors.LocalEntryNotFoundError: Please check your connection and try again.\n"
+    assert why(tmp_path, rank__0_log=STEPS + error).class_ == "hub-access"
+
+
+def test_memory_that_ucx_cannot_register_is_no_error_of_a_file_system(tmp_path: Path) -> None:
+    error = "[1.5] [n1:7:0] rcache.c:534 UCX WARN failed to register region 0x56 [0x7f0..0x7f5]: Input/output error\n"
+    verdict = why(tmp_path, rank__0_log=STEPS + error + error.replace("WARN", "ERROR"))
+    assert (verdict.class_, verdict.confidence) == ("nccl-infiniband", "likely")
