@@ -813,3 +813,11 @@ def test_memory_that_ucx_cannot_register_is_no_error_of_a_file_system(tmp_path: 
     error = "[1.5] [n1:7:0] rcache.c:534 UCX WARN failed to register region 0x56 [0x7f0..0x7f5]: Input/output error\n"
     verdict = why(tmp_path, rank__0_log=STEPS + error + error.replace("WARN", "ERROR"))
     assert (verdict.class_, verdict.confidence) == ("nccl-infiniband", "likely")
+
+
+def test_an_error_that_explains_the_exception_at_the_end_is_proved(tmp_path: Path) -> None:
+    unknown = 'Lmod has detected the following error: The following module(s) are unknown: "cuda/12.9"\n\n'
+    verdict = why(tmp_path, slurm_log=unknown + TRACEBACK.format(error="ModuleNotFoundError: No module named 'torch'"))
+    assert (verdict.class_, verdict.confidence) == ("missing-module", "certain")
+    (tmp_path / "alone").mkdir()
+    assert why(tmp_path / "alone", slurm_log=unknown + STEPS).confidence == "likely"

@@ -40,7 +40,7 @@ def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Even
     """
     event = chain[-1]
     doubted = (
-        not _is_proof(attempt, event)
+        not _is_proof(attempt, chain)
         or not all(explains(cause, effect) for effect, cause in pairwise(chain))
         or _may_be_handled(attempt, event)
         or _contradicts_ends(attempt, event)
@@ -53,8 +53,9 @@ def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Even
     return "likely" if doubted else "certain"
 
 
-def _is_proof(attempt: Attempt, event: Event) -> bool:
-    """Return whether the line of an event proves the sentence of its rule."""
+def _is_proof(attempt: Attempt, chain: Sequence[Event]) -> bool:
+    """Return whether the line of the last event proves the sentence of its rule."""
+    event = chain[-1]
     rule = event.rule
     if rule.confidence == "likely" or rule.kind in {"consequence", "symptom"} or event.strength == WARNING:
         return False
@@ -72,7 +73,7 @@ def _is_proof(attempt: Attempt, event: Event) -> bool:
         return rule.name.startswith(("collective-mismatch", "world-size")) or (
             rule.name == "barrier-timeout-rank" and len(waiting) >= 2
         )
-    if event.strength != LINE or attempt.failed:
+    if event.strength != LINE or attempt.failed or chain[0].strength == EXCEPTION:
         return event.strength != LINE or rule.weight >= CLEAR
     is_last = not event.progress and not attempt.success and event.lines_after <= LAST_LINES
     return rule.weight >= CLEAR and (not event.lines_after if rule.kind == "soft" else is_last or rule.scope == "job")
