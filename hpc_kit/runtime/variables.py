@@ -40,7 +40,7 @@ TORCH_VARIABLES = {
 }
 """torch's own variables of the fields of `World`."""
 
-RANK_VARIABLES = tuple(TORCH_VARIABLES.values())[:5]
+RANK_VARIABLES = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"
 """Variables by which a program sees that a launcher has started it as one rank."""
 
 _MOST_DIGITS = 18

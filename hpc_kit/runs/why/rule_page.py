@@ -42,7 +42,7 @@ the script, and folders. Secrets are masked, and terminal escapes are removed.
 `class`, `rank`, `host`, `evidence` (`file`, `line`, `text`), `traceback` (or null), `fix`, and `confidence`: `certain`
 if the evidence proves the cause, otherwise `likely`.
 
-Of an array, `hpc-kit why JOB` prints each different cause once, with the elements that ended so. In the document, they
+For an array, `hpc-kit why JOB` prints each different cause once, with the elements that ended so. In the document, they
 are the list `elements`, whose items have the key `jobs`, too.
 
 The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit logs`, and the sentence of
@@ -72,7 +72,7 @@ The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit 
    script announced a retry. The first step counts if the later command only misses a file.
 
 A job that Slurm booked as COMPLETED failed if its training ended with an exception: the script hid the exit status.
-It has likely failed if it did nothing after an error, such as a launcher that was not found, and if one of its last
+It probably failed if it did nothing after an error, such as a launcher that was not found, and if one of its last
 lines says that a file could not be written. Of several submissions in one terminal, the last refusal counts.
 
 An error that hpc-kit itself printed is the cause, and its lines after `do` are the fix. Of a kernel's log, messages
