@@ -119,6 +119,7 @@ _OWN_NODE = re.compile(
     r"(?:^(?i:host(?:name)?|node|running on(?: host| node)?)\b[ :=]+"
     r"|\b(?:SLURMD_NODENAME|(?i:node(?:_?name)?|hostname))="
     r"|[,;|(\[] ?(?i:host(?:name)?|node)[ :=]+(?=[\w.-]+(?:[,;)\]]|$))"
+    r"|\b(?i:us(?:ing|es))(?: device)? (?:cuda:|GPU )\d+,?(?: of)? (?:on|at)(?i: (?:host|node))? "
     r"|\b(?i:job|task|attempt|run|restart)[ :=#]+\d+(?:_\d+)?,?(?i: (?:is |now )?(?:start\w*|runn?ing|runs))?"
     r" (?i:on|at)(?i: (?:host|node))? "
     r"|\b(?i:job|script)(?i: (?:is |has |was )?(?:start\w*|runn?ing|runs)) on(?i: (?:host|node))? )"
@@ -658,7 +659,7 @@ def _strength(line: Line, rule: Rule) -> Strength:
 def _says_success(body: str) -> bool:
     text = _INFO_PREFIX.sub("", body)
     found = SUCCESS.search(text)
-    if not found or SOFTENED.search(text) or _is_end_noise(text):
+    if not found or SOFTENED.search(text.replace("INFO", "", 1)) or _is_end_noise(text):
         return False
     return _UNFINISHED.search(text, 0, found.end()) is None
 
