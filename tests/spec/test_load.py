@@ -135,7 +135,7 @@ def test_a_notebook_instead_of_a_job_names_the_command_that_converts_it(project:
             '[resources]\noutput = "~/x/%j.log"\n',
             ("wrong value for output in jobs/mine.toml, line 3", "not expanded"),
         ),
-        ('[resources]\noutput = "a\\tb"\n', ("wrong value for output", "it contains control characters")),
+        ('[launch]\noutput = "a\\tb"\n', ("wrong value for output", "it contains control characters")),
         ('[resources]\nchdir = "$HOME"\n', ("wrong value for chdir", "'~' and '$' have no meaning")),
         ('[resources]\nerror = "logs/"\n', ("error = 'logs/': it is a folder", "logs/%j.log")),
         ('[resources]\noutput = "/"\n', ("output = '/': it is a folder",)),
