@@ -15,7 +15,7 @@ from hpc_kit.slurm.option_values import check_value
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resources import EXCLUSIVE_FIELDS, Resources
-from hpc_kit.spec.secrets import looks_secret, secret_arguments
+from hpc_kit.spec.secrets import looks_secret, may_be_secret, secret_arguments
 from hpc_kit.spec.toml_documents import Document
 
 
@@ -257,10 +257,13 @@ def check_container(job: Job, cluster: Cluster, origins: Origins) -> None:
 
 
 def list_doubts(job: Job, cluster: Cluster) -> Iterator[str]:
-    """Yield notes about accounts, QOS and containers that the cluster file does not list.
+    """Yield notes about accounts, QOS and containers that the cluster file does not list, and about possible secrets.
 
     They are no errors: the lists are those of one user and one login node.
     """
+    for name, value in job.env.items():
+        if may_be_secret(name, str(value)):
+            yield f"[env] {name} may be a secret, so the record masks it; export a secret in the shell that submits"
     resources = job.resources
     for name, value, known in find_unlisted(cluster, resources.partition, resources.account, resources.qos):
         yield f"--{name}={value} is not among those of cluster '{cluster.name}': {', '.join(known)}"
