@@ -61,6 +61,14 @@ _NAMED_VERSION = re.compile(
 """A release that a script names: `# Slurm 23.02`, `module load slurm/22.05.8`."""
 
 
+_SETTING = re.compile(r"\s*(?:#\s*)?(?:export\s+)?(?:NCCL|TORCH|GLOO|CUDA|UCX|FI|PYTORCH)\w*=")
+"""A line that sets a variable of a communication library."""
+_OUTDATED = re.compile(
+    r"(?i)\b(remove|delete|todo|fixme|temporar\w*|for now|solved|fixed|no longer|left ?over|last (week|month|night|time))\b"
+)
+"""Words of a comment that explains why a setting was needed once."""
+
+
 class Site(NamedTuple):
     """The place of submission, as far as it is known.
 
@@ -236,6 +244,23 @@ class BatchScript:
     def comments(self) -> frozenset[int]:
         """Lines with a comment of the shell. Text of here-documents and quotes does not count."""
         return self._parsed.comments
+
+    def has_reason(self, line: int) -> bool:
+        """Tell whether a comment at a line gives a reason: in the line, or above the settings to which it belongs.
+
+        A comment that speaks of the past, or asks to remove the line, gives none.
+        """
+        if line in self.comments:
+            return not _OUTDATED.search(self.lines[line - 1].partition("#")[2])
+        above = line - 1
+        while above > 0 and _SETTING.match(self.lines[above - 1]) and above not in self.comments:
+            above -= 1
+        text = ""
+        while above > 0 and re.match(r"\s*#(?!SBATCH|!|\s*(export\s+)?\w+=)", self.lines[above - 1]):
+            text = f"{self.lines[above - 1]}\n{text}"
+            above -= 1
+        # `# NCCL` is a heading.
+        return len(re.findall(r"[A-Za-z]{2,}", text)) > 1 and not _OUTDATED.search(text)
 
     @cached_property
     def _trace(self) -> tuple[CommandTrace, tuple[LaunchLine, ...]]:

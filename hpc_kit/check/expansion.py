@@ -11,7 +11,18 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hpc_kit.check.bash_grammar import NAME
-from hpc_kit.check.bash_syntax import Origin, Part, Piece, Word, parse, simple_commands
+from hpc_kit.check.bash_syntax import (
+    Block,
+    CompoundCommand,
+    Origin,
+    Part,
+    Piece,
+    SimpleCommand,
+    Word,
+    as_assignment,
+    parse,
+    program_of,
+)
 from hpc_kit.slurm.units import is_number
 
 TASK_VARIABLES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
@@ -113,6 +124,7 @@ class ShellVariables:
         arrays: Array variables by name.
         exported: Names that programs see.
         positional: `$1`, `$2`, ... if they are known.
+        functions: The functions that are defined.
         task: The shell runs as a task, so that it knows its own rank.
     """
 
@@ -123,18 +135,25 @@ class ShellVariables:
         arrays: Mapping[str, tuple[ExpandedText, ...]] | None = None,
         exported: Iterable[str] = (),
         positional: Sequence[ExpandedText] | None = None,
+        functions: dict[str, CompoundCommand] | None = None,
         task: bool = False,
     ) -> None:
         self.values = dict(values)
         self.arrays = dict(arrays or {})
         self.exported = set(exported)
         self.positional = positional
+        self.functions = {} if functions is None else functions
         self.task = task
 
     def copy(self) -> ShellVariables:
         """Return an independent copy, for a subshell or a block that may not run."""
         return ShellVariables(
-            self.values, arrays=self.arrays, exported=self.exported, positional=self.positional, task=self.task
+            self.values,
+            arrays=self.arrays,
+            exported=self.exported,
+            positional=self.positional,
+            functions=self.functions,
+            task=self.task,
         )
 
     def child(self, positional: Sequence[ExpandedText], *, task: bool) -> ShellVariables:
@@ -246,11 +265,9 @@ def _pieces(part: Part, environment: ShellVariables) -> list[ExpandedText]:
     fixed = (Piece(0, part.origin._replace(exact=False)),)
     if not environment.task and _is_this_host(part):
         return [ExpandedText(FIRST_NODE, fixed)]
-    if part.kind == "command" and _ECHO.fullmatch(part.text):
-        (command,) = simple_commands(parse(part.text, place).block)
-        return [
-            join_texts([text for word in command.words[1:] for text in expand_word(word, environment)], separator=" ")
-        ]
+    printed = _output_of(part, environment) if part.kind == "command" else None
+    if printed is not None:
+        return [printed]
     if part.kind == "arithmetic":
         text = _arithmetic(part.text, environment)
         values = [value for name in re.findall(NAME, part.text) if (value := environment.values.get(name)) is not None]
@@ -262,8 +279,44 @@ def _pieces(part: Part, environment: ShellVariables) -> list[ExpandedText]:
     return [ExpandedText(shown, fixed, read, is_unknown=not part.quoted)]
 
 
-_ECHO = re.compile(r"\s*echo\s+[^-|;&<>`()\n][^|;&<>`()\n]*")
-"""A command that prints its words."""
+def _output_of(part: Part, environment: ShellVariables) -> ExpandedText | None:
+    """Return the output of `$(echo ...)`, or of `$(NAME ...)` with a function that prints one line; None if unknown."""
+    name = re.match(r"\s*([\w-]+)", part.text)
+    if name is None or re.search(r"[|;&<>`()\n]", part.text) or name[1] not in {"echo", *environment.functions}:
+        return None
+    return _printed(parse(part.text, (Piece(0, part.origin),)).block, environment)
+
+
+_MOST_CALLS = 4
+"""Calls of functions within one another that are followed."""
+
+
+def _printed(block: Block, environment: ShellVariables, depth: int = 0) -> ExpandedText | None:
+    """Return the output of commands that set variables and print once at the end; None if there are others."""
+    inside, printed = environment.copy(), None
+    for statement in block:
+        pipelines = statement.chain.pipelines
+        command = pipelines[0].commands[0]
+        several = len(pipelines) > 1 or len(pipelines[0].commands) > 1
+        if isinstance(command, CompoundCommand) and command.kind == "group" and len(block) == 1 and not several:
+            return _printed(command.bodies[0][1], inside, depth)
+        if printed is not None or several or not isinstance(command, SimpleCommand) or command.output is not None:
+            return None
+        name, words = program_of(command), [text for word in command.words for text in expand_word(word, inside)]
+        if name == "echo" and not any(word.raw.startswith("-") for word in command.words[1:2]):
+            printed = join_texts(words[1:], separator=" ")
+        elif name in inside.functions and depth < _MOST_CALLS:
+            called = inside.copy()
+            called.positional = words[1:]
+            printed = _printed(inside.functions[name].bodies[0][1], called, depth + 1)
+        elif name in {None, "local"} and (name or not words):
+            for each in (*command.assignments, *filter(None, map(as_assignment, command.words[1:]))):
+                plain = each.value.elements is None and not (each.append or each.indexed)
+                inside.set(each.name, expand_value(each.value, inside) if plain else None)
+            continue
+        if printed is None:
+            return None
+    return printed
 
 
 def _is_this_host(part: Part) -> bool:
@@ -302,10 +355,18 @@ def _arithmetic(source: str, environment: ShellVariables) -> str:
     """Return the value of `$((...))`; if some of it is unknown, the expression with the known values."""
 
     def known(match: re.Match[str]) -> str:
-        value = environment.values.get(match[1])
-        return value.text if value is not None and value.number is not None else match[0]
+        value = environment.values.get(match[1]) if match[1] else None
+        if match[2] and environment.positional is not None and int(match[2]) <= len(environment.positional):
+            value = environment.positional[int(match[2]) - 1]
+        if value is None:
+            return match[0]
+        # The value may be a number that only the job knows.
+        inner = re.fullmatch(r"\$\(\((.*)\)\)", value.text)
+        if inner is not None:
+            return f"({inner[1]})"
+        return value.text if value.number is not None or value.variable is not None else match[0]
 
-    filled = re.sub(rf"\$?\{{?\b({NAME})\b\}}?", known, source)
+    filled = re.sub(rf"\$?\{{?\b({NAME})\b\}}?|\$\{{?([1-9])\b\}}?", known, source)
     result = evaluate_sum(filled)
     return str(result) if result is not None else "$((" + re.sub(r"\s+", "", filled) + "))"
 

@@ -52,6 +52,7 @@ class _Index:
     def __init__(self, script: BatchScript) -> None:
         self.values: dict[str, str] = {}
         self.lengths: dict[str, int] = {}
+        self.padded: set[str] = set()
         seen: set[str] = set()
         for each in script.written_assignments:
             # A variable with several values, or a list that grows, may be anything.
@@ -62,6 +63,7 @@ class _Index:
                 self.values[each.name] = each.value.raw.strip("\"'")
             elif all(map(_is_one_word, each.value.elements)):
                 self.lengths[each.name] = len(each.value.elements)
+                self.padded |= {each.name for word in each.value.elements[:1] if _PLACEHOLDER.match(word.raw)}
             seen.add(each.name)
 
     def depends(self, text: str, depth: int = 0) -> bool:
@@ -89,6 +91,10 @@ class _Index:
         )
         text = re.sub(r"\A\s*\$\(\((.*)\)\)\s*\Z", r"(\1)", text, flags=re.DOTALL)
         return evaluate_sum(re.sub(pattern, known, text.replace("$((", "(").replace("))", ")").replace('"', "")))
+
+
+_PLACEHOLDER = re.compile(r"(?i)[\"']?(\W*|_+|x+|none|null|dummy|unused|placeholder|skip|pad(ding)?|n/?a)[\"']?\Z")
+"""An element 0 that only lets a list count from 1."""
 
 
 def _is_one_word(word: Word) -> bool:
@@ -146,6 +152,8 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
             seen.add(part.text)
             what = f"index {negative[0]} selects an element from the end of {part.text}: bash counts from 0"
             yield Problem(part.origin, what, f"change --array={directive.value}", (directive.line,), certain=True)
+        elif part.text in index.padded and 0 not in known:
+            continue
         elif None not in values and len(known) == length - 1 and known in ({*range(1, length)}, {*range(length - 1)}):
             seen.add(part.text)
             unused = length - 1 if 0 in known else 0

@@ -114,16 +114,16 @@ def _runs_elements_at_once(script: BatchScript) -> bool:
 
 def _takes_whole_nodes(script: BatchScript) -> bool:
     """Tell whether the job has so much of each node that hardly another job fits beside it."""
-    size, gpus = script.size, script.size.gpus_per_node
     # A site that accepts a job of several nodes without a count of anything else gives whole nodes.
-    whole = size.has_several_nodes and script.counts_only_nodes
-    cpus = (size.tasks_per_node or 1) * (size.cpus_per_task or 1)
-    if whole or script.options.get("mem") == "0" or cpus >= _CPUS_OF_SMALL_NODE:
+    if script.size.has_several_nodes and script.counts_only_nodes:
         return True
-    if script.is_heterogeneous:
-        parts = [size_of_job({name: each.value for name, each in part.items()}) for part in script.components]
-        return all((part.gpus_per_node or 0) >= _GPUS_OF_SMALL_NODE for part in parts)
-    return gpus is not None and gpus >= _GPUS_OF_SMALL_NODE
+    for part in script.components:
+        size = size_of_job({name: each.value for name, each in part.items()})
+        cpus = (size.tasks_per_node or 1) * (size.cpus_per_task or 1)
+        all_memory = "mem" in part and part["mem"].value == "0"
+        if not all_memory and cpus < _CPUS_OF_SMALL_NODE and (size.gpus_per_node or 0) < _GPUS_OF_SMALL_NODE:
+            return False
+    return True
 
 
 @rule("KIT303", "warning")
@@ -606,12 +606,6 @@ _TRANSPORTS = {
 _GLOO = "gloo sends the gradients of the GPUs through the memory of the host"
 
 
-def has_comment(script: BatchScript, line: int) -> bool:
-    """Tell whether a comment in the line, or above it, gives a reason."""
-    above = script.lines[line - 2].lstrip() if line > 1 else ""
-    return line in script.comments or (above.startswith("#") and not above.startswith(("#SBATCH", "#!")))
-
-
 @rule("KIT315", "warning")
 def disabled_transports(script: BatchScript) -> Iterator[Problem]:
     """NCCL's fast transports are switched off.
@@ -626,15 +620,15 @@ def disabled_transports(script: BatchScript) -> Iterator[Problem]:
     """
     size = script.size
     for each in script.assignments if size.has_gpus and script.training else ():
-        if each.name.endswith("BACKEND") and each.value.text == "gloo" and not has_comment(script, each.line):
+        if each.name.endswith("BACKEND") and each.value.text == "gloo" and not script.has_reason(each.line):
             yield Problem(each.value, _GLOO, "write nccl")
     for launch in script.training if size.has_gpus else ():
         backend = launch.argument("backend", "dist-backend", "ddp-backend", "distributed-backend")
         on_cpus = any(re.search(r"\bcpu\b", text) for text in launch.program.texts)
-        if backend is not None and backend.text == "gloo" and not on_cpus and not has_comment(script, launch.line):
+        if backend is not None and backend.text == "gloo" and not on_cpus and not script.has_reason(launch.line):
             yield Problem(backend, _GLOO, "write nccl", (launch.line,))
     for each in script.assignments_of(*_TRANSPORTS):
-        if each.value.text != "1" or each.value.has_default or has_comment(script, each.line):
+        if each.value.text != "1" or each.value.has_default or script.has_reason(each.line):
             continue
         if each.name == "NCCL_IB_DISABLE" and not size.has_several_nodes:
             continue
@@ -663,7 +657,7 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
         # `^lo,docker0` excludes both.
         names = each.value.text.lstrip("=").split(",") if not each.value.text.startswith("^") else []
         guess = next((name for name in names if re.fullmatch(r"eth\d?|en0|eno1|wlan\d|docker\d|virbr\d", name)), None)
-        if guess is not None and script.size.has_several_nodes and not has_comment(script, each.line):
+        if guess is not None and script.size.has_several_nodes and not script.has_reason(each.line):
             what = f"{guess} is a guess: few cluster nodes have an interface of this name between nodes"
             yield Problem(each.value, what, "remove it, or name the interface that `ip -br addr` shows on a node")
 
