@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hpc_kit.check.bash_syntax import Assignment, SyntaxProblem, SyntaxTree, parse, program_of
 from hpc_kit.check.command_trace import CommandTrace, FunctionCalls, TracedAssignment, TracedCommand, variables_at
-from hpc_kit.check.expansion import ShellVariables
+from hpc_kit.check.expansion import ExpandedText, ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import (
@@ -288,6 +288,10 @@ class BatchScript:
         # `--gpus-per-node=a100:4` sets SLURM_GPUS_PER_NODE to `a100:4`.
         typed = {f"SLURM_{name.upper().replace('-', '_')}": self.options.get(name, "") for name in GPU_COUNT_OPTIONS}
         return sizes | {name: value for name, value in typed.items() if ":" in value}
+
+    def file_written_to(self, path: str) -> ExpandedText | None:
+        """Return the text of a file that `cat` writes from a here-document; None if the script writes no such file."""
+        return self._trace[0].files.get(str(PurePath(path)))
 
     @cached_property
     def commands(self) -> list[TracedCommand]:

@@ -371,30 +371,49 @@ def _arithmetic(source: str, environment: ShellVariables) -> str:
     return str(result) if result is not None else "$((" + re.sub(r"\s+", "", filled) + "))"
 
 
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
+Bounds = tuple[int, int]
+"""The smallest and the largest value of a number; both are the same if it is known."""
+
+
+def _remainder(left: Bounds, right: Bounds) -> Bounds:
+    (low, high), (divisor, _) = left, right
+    if right[0] != right[1] or divisor <= 0:
+        raise ValueError
+    return (low % divisor, high % divisor) if low // divisor == high // divisor else (0, divisor - 1)
+
+
+def _corners(function: Callable[[int, int], int]) -> Callable[[Bounds, Bounds], Bounds]:
+    """Return the bounds of a function that grows or falls with each operand."""
+
+    def bounds(left: Bounds, right: Bounds) -> Bounds:
+        values = [function(one, other) for one in left for other in right]
+        return min(values), max(values)
+
+    return bounds
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Bounds, Bounds], Bounds]] = {
+    ast.Add: _corners(operator.add),
+    ast.Sub: _corners(operator.sub),
+    ast.Mult: _corners(operator.mul),
+    ast.Div: _corners(operator.floordiv),
+    ast.FloorDiv: _corners(operator.floordiv),
+    ast.Mod: _remainder,
 }
 
 
-def evaluate_sum(source: str, *, names: Mapping[str, Sequence[int]] | None = None, index: int = 0) -> int | None:
-    """Return the value of an integer expression; None if it contains anything else.
-
-    Args:
-        source: The expression.
-        names: The values of names in it.
-        index: Which of their values to take.
-    """
+def evaluate_sum(source: str) -> int | None:
+    """Return the value of an integer expression; None if it contains anything else."""
     if is_number(source):
         return int(source)
-    if not names and not _SUM.fullmatch(source):
-        return None
+    bounds = bounds_of_sum(source, {}) if _SUM.fullmatch(source) else None
+    return bounds[0] if bounds is not None else None
+
+
+def bounds_of_sum(source: str, names: Mapping[str, Bounds]) -> Bounds | None:
+    """Return the bounds of an integer expression with numbers of which the bounds are known; None for any other."""
     try:
-        return _evaluate(_parsed(source.strip()), names or {}, index)
+        return _evaluate(_parsed(source.strip()), names)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, OverflowError):
         return None
 
@@ -407,12 +426,10 @@ def _parsed(source: str) -> ast.expr:
     return ast.parse(source, mode="eval").body
 
 
-def _evaluate(node: ast.expr, names: Mapping[str, Sequence[int]], index: int) -> int | None:
+def _evaluate(node: ast.expr, names: Mapping[str, Bounds]) -> Bounds | None:
     if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
+        return node.value, node.value
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        left, right = _evaluate(node.left, names, index), _evaluate(node.right, names, index)
+        left, right = _evaluate(node.left, names), _evaluate(node.right, names)
         return _OPERATORS[type(node.op)](left, right) if left is not None and right is not None else None
-    if isinstance(node, ast.Name) and node.id in names:
-        return names[node.id][index]
-    return None
+    return names.get(node.id) if isinstance(node, ast.Name) else None

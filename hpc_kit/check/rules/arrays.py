@@ -66,6 +66,11 @@ class _Index:
                 self.padded |= {each.name for word in each.value.elements[:1] if _PLACEHOLDER.match(word.raw)}
             seen.add(each.name)
 
+    def all_but_one(self, name: str) -> list[set[int]]:
+        """Return the elements of a list without its last one, and without its first one unless it holds a place."""
+        length = self.lengths[name]
+        return [{*range(length - 1)}, *([] if name in self.padded else [{*range(1, length)}])]
+
     def depends(self, text: str, depth: int = 0) -> bool:
         """Tell whether a subscript contains the index."""
         if _INDEX in text:
@@ -152,9 +157,7 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
             seen.add(part.text)
             what = f"index {negative[0]} selects an element from the end of {part.text}: bash counts from 0"
             yield Problem(part.origin, what, f"change --array={directive.value}", (directive.line,), certain=True)
-        elif part.text in index.padded and 0 not in known:
-            continue
-        elif None not in values and len(known) == length - 1 and known in ({*range(1, length)}, {*range(length - 1)}):
+        elif None not in values and known in index.all_but_one(part.text):
             seen.add(part.text)
             unused = length - 1 if 0 in known else 0
             what = f"no index of --array={directive.value} selects element {unused} of {part.text}, which has {length}"

@@ -9,7 +9,7 @@ from hpc_kit.check.bash_syntax import Assignment, Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
 from hpc_kit.check.edits import Edit, delete_line
-from hpc_kit.check.expansion import ExpandedText, evaluate_sum
+from hpc_kit.check.expansion import ExpandedText, bounds_of_sum
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.slurm.sizes import size_of_job
@@ -222,24 +222,18 @@ _HANDED_ON = (
 _READ_BY_PROGRAMS = re.compile(r"MASTER_(ADDR|PORT)\Z|WORLD_SIZE\Z|OMP_NUM_THREADS\Z|(NCCL|GLOO|TORCH)_\w+\Z")
 
 
-_JOB_IDS = range(1_001, 999_999_937, 41_666_622)
+_JOB_IDS = (1, 2**26)
 _ANY_NUMBER = {
-    "SLURM_JOB_ID": _JOB_IDS, "SLURM_JOBID": _JOB_IDS, "SLURM_ARRAY_JOB_ID": _JOB_IDS,
-    "RANDOM": range(0, 32767, 1365), "SLURM_ARRAY_TASK_ID": range(24),
+    "SLURM_JOB_ID": _JOB_IDS, "SLURM_JOBID": _JOB_IDS, "SLURM_ARRAY_JOB_ID": _JOB_IDS, "RANDOM": (0, 32767),
+    "SLURM_ARRAY_TASK_ID": (0, 23),
 }  # fmt: skip
-"""Samples of numbers from which ports are computed."""
+"""Bounds of numbers from which ports are computed. A job id fits into 26 bits."""
 
 
 def _extremes(text: str) -> tuple[int, int] | None:
-    """Return about the smallest and largest value of a port; None if it contains something unknown."""
+    """Return the smallest and largest value of a port; None if it contains something unknown."""
     source = re.sub(r"\A\$\(\((.*)\)\)\Z", r"\1", text)
-    names = set(re.findall(r"[A-Za-z_]\w*", source))
-    if not names <= _ANY_NUMBER.keys():
-        return None
-    source = re.sub(r"\$\{?(\w+)\}?", r"\1", source)
-    values = [evaluate_sum(source, names=_ANY_NUMBER, index=index) for index in range(24)]
-    known = [value for value in values if value is not None]
-    return (min(known), max(known)) if len(known) == len(values) else None
+    return bounds_of_sum(re.sub(r"\$\{?(\w+)\}?", r"\1", source), _ANY_NUMBER)
 
 
 @rule("KIT310")
