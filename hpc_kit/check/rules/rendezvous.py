@@ -9,7 +9,7 @@ from hpc_kit.check.bash_syntax import Assignment, Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
 from hpc_kit.check.edits import Edit, delete_line
-from hpc_kit.check.expansion import ExpandedText, evaluate_sum
+from hpc_kit.check.expansion import ExpandedText, bounds_of_sum
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.slurm.sizes import size_of_job
@@ -114,16 +114,16 @@ def _runs_elements_at_once(script: BatchScript) -> bool:
 
 def _takes_whole_nodes(script: BatchScript) -> bool:
     """Tell whether the job has so much of each node that hardly another job fits beside it."""
-    size, gpus = script.size, script.size.gpus_per_node
     # A site that accepts a job of several nodes without a count of anything else gives whole nodes.
-    whole = size.has_several_nodes and script.counts_only_nodes
-    cpus = (size.tasks_per_node or 1) * (size.cpus_per_task or 1)
-    if whole or script.options.get("mem") == "0" or cpus >= _CPUS_OF_SMALL_NODE:
+    if script.size.has_several_nodes and script.counts_only_nodes:
         return True
-    if script.is_heterogeneous:
-        parts = [size_of_job({name: each.value for name, each in part.items()}) for part in script.components]
-        return all((part.gpus_per_node or 0) >= _GPUS_OF_SMALL_NODE for part in parts)
-    return gpus is not None and gpus >= _GPUS_OF_SMALL_NODE
+    for part in script.components:
+        size = size_of_job({name: each.value for name, each in part.items()})
+        cpus = (size.tasks_per_node or 1) * (size.cpus_per_task or 1)
+        all_memory = "mem" in part and part["mem"].value == "0"
+        if not all_memory and cpus < _CPUS_OF_SMALL_NODE and (size.gpus_per_node or 0) < _GPUS_OF_SMALL_NODE:
+            return False
+    return True
 
 
 @rule("KIT303", "warning")
@@ -222,24 +222,18 @@ _HANDED_ON = (
 _READ_BY_PROGRAMS = re.compile(r"MASTER_(ADDR|PORT)\Z|WORLD_SIZE\Z|OMP_NUM_THREADS\Z|(NCCL|GLOO|TORCH)_\w+\Z")
 
 
-_JOB_IDS = range(1_001, 999_999_937, 41_666_622)
+_JOB_IDS = (1, 2**26)
 _ANY_NUMBER = {
-    "SLURM_JOB_ID": _JOB_IDS, "SLURM_JOBID": _JOB_IDS, "SLURM_ARRAY_JOB_ID": _JOB_IDS,
-    "RANDOM": range(0, 32767, 1365), "SLURM_ARRAY_TASK_ID": range(24),
+    "SLURM_JOB_ID": _JOB_IDS, "SLURM_JOBID": _JOB_IDS, "SLURM_ARRAY_JOB_ID": _JOB_IDS, "RANDOM": (0, 32767),
+    "SLURM_ARRAY_TASK_ID": (0, 23),
 }  # fmt: skip
-"""Samples of numbers from which ports are computed."""
+"""Bounds of numbers from which ports are computed. A job id fits into 26 bits."""
 
 
 def _extremes(text: str) -> tuple[int, int] | None:
-    """Return about the smallest and largest value of a port; None if it contains something unknown."""
+    """Return the smallest and largest value of a port; None if it contains something unknown."""
     source = re.sub(r"\A\$\(\((.*)\)\)\Z", r"\1", text)
-    names = set(re.findall(r"[A-Za-z_]\w*", source))
-    if not names <= _ANY_NUMBER.keys():
-        return None
-    source = re.sub(r"\$\{?(\w+)\}?", r"\1", source)
-    values = [evaluate_sum(source, names=_ANY_NUMBER, index=index) for index in range(24)]
-    known = [value for value in values if value is not None]
-    return (min(known), max(known)) if len(known) == len(values) else None
+    return bounds_of_sum(re.sub(r"\$\{?(\w+)\}?", r"\1", source), _ANY_NUMBER)
 
 
 @rule("KIT310")
@@ -606,12 +600,6 @@ _TRANSPORTS = {
 _GLOO = "gloo sends the gradients of the GPUs through the memory of the host"
 
 
-def has_comment(script: BatchScript, line: int) -> bool:
-    """Tell whether a comment in the line, or above it, gives a reason."""
-    above = script.lines[line - 2].lstrip() if line > 1 else ""
-    return line in script.comments or (above.startswith("#") and not above.startswith(("#SBATCH", "#!")))
-
-
 @rule("KIT315", "warning")
 def disabled_transports(script: BatchScript) -> Iterator[Problem]:
     """NCCL's fast transports are switched off.
@@ -626,15 +614,15 @@ def disabled_transports(script: BatchScript) -> Iterator[Problem]:
     """
     size = script.size
     for each in script.assignments if size.has_gpus and script.training else ():
-        if each.name.endswith("BACKEND") and each.value.text == "gloo" and not has_comment(script, each.line):
+        if each.name.endswith("BACKEND") and each.value.text == "gloo" and not script.has_reason(each.line):
             yield Problem(each.value, _GLOO, "write nccl")
     for launch in script.training if size.has_gpus else ():
         backend = launch.argument("backend", "dist-backend", "ddp-backend", "distributed-backend")
         on_cpus = any(re.search(r"\bcpu\b", text) for text in launch.program.texts)
-        if backend is not None and backend.text == "gloo" and not on_cpus and not has_comment(script, launch.line):
+        if backend is not None and backend.text == "gloo" and not on_cpus and not script.has_reason(launch.line):
             yield Problem(backend, _GLOO, "write nccl", (launch.line,))
     for each in script.assignments_of(*_TRANSPORTS):
-        if each.value.text != "1" or each.value.has_default or has_comment(script, each.line):
+        if each.value.text != "1" or each.value.has_default or script.has_reason(each.line):
             continue
         if each.name == "NCCL_IB_DISABLE" and not size.has_several_nodes:
             continue
@@ -663,7 +651,7 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
         # `^lo,docker0` excludes both.
         names = each.value.text.lstrip("=").split(",") if not each.value.text.startswith("^") else []
         guess = next((name for name in names if re.fullmatch(r"eth\d?|en0|eno1|wlan\d|docker\d|virbr\d", name)), None)
-        if guess is not None and script.size.has_several_nodes and not has_comment(script, each.line):
+        if guess is not None and script.size.has_several_nodes and not script.has_reason(each.line):
             what = f"{guess} is a guess: few cluster nodes have an interface of this name between nodes"
             yield Problem(each.value, what, "remove it, or name the interface that `ip -br addr` shows on a node")
 

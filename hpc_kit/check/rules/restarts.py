@@ -57,7 +57,7 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
         yield Problem(mode or place, what, remedy, lines, edits=edits)
     for launch in script.training:
         for file in overwritten_files(launch):
-            if not re.search(r"RESTART_COUNT|date|/dev/|\$\$", file.raw):
+            if not re.search(r"RESTART_COUNT|date|/dev/|\$\$", script.resolve(file.raw)):
                 what = f"{file.raw} is overwritten when the job starts again"
                 yield Problem(file, what, "write >> or tee -a", (launch.line, place.line))
 
