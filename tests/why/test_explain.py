@@ -358,6 +358,12 @@ def test_an_error_of_hpc_kit_is_the_cause_and_its_remedy_is_the_fix(tmp_path: Pa
     assert verdict.fix == "2 ranks or more: ntasks_per_node = 2"
 
 
+def test_each_fact_of_an_own_error_is_a_clause_of_the_sentence(tmp_path: Path) -> None:
+    error = "hpc-kit: two launchers claim this process\n  found  the step has 4 tasks\n         torchrun has 1\n  do     choose\n"
+    verdict = why(tmp_path, rank__0_log=error)
+    assert "(the step has 4 tasks; torchrun has 1)" in verdict.cause
+
+
 def test_the_remedy_may_be_in_the_log_of_another_rank(tmp_path: Path) -> None:
     short = "hpc-kit: MPI makes 2 worlds: no PMI; rank 1 shows the remedy\n"
     whole = "hpc-kit: MPI makes 2 worlds\n  found  no PMI\n  do     srun --mpi=pmi2\n"

@@ -405,7 +405,12 @@ class _FileCollector:
         groups = event.groups
         label = part["label"] or ("do" if "remedy" in groups else "found")
         name = "remedy" if label == "do" else "found"
-        groups[name] = f"{groups[name]} {part['text']}" if name in groups else part["text"]
+        if name in groups:
+            # A further line of `found` is a further fact; a line of the remedy may go on in the next one.
+            between = "; " if name == "found" and not groups[name].endswith((";", ",", ":")) else " "
+            groups[name] += between + part["text"]
+        else:
+            groups[name] = part["text"]
         event.strength = max(event.strength, LINE)
         return True
 
