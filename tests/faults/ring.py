@@ -415,7 +415,8 @@ def time_limits(undisturbed: Undisturbed, minute: float) -> dict[str, object]:
 
 def run_undisturbed(queue: Queue, program: Program, number: int) -> Undisturbed:
     """Run a job without a fault."""
-    return Trial(queue, Kind("none", nothing, program=program), random.Random(1), 10**6 + number).run_undisturbed()
+    kind = Kind("none", nothing, {"SECONDS_A_STEP": "0.02"}, program=program)
+    return Trial(queue, kind, random.Random(1), 10**6 + number).run_undisturbed()
 
 
 REFERENCE = threading.Lock()
