@@ -62,8 +62,8 @@ def test_each_kind_comes_before_one_of_them_again() -> None:
 
 
 def test_the_table_counts_each_kind() -> None:
-    rows = [Result(0, "a", True, 9.0, 2.0, 3), Result(1, "a", True, 9.0, 4.0, 1), Result(2, "b", False, 9.0)]
-    assert table(rows).splitlines()[2:] == ["| a | 2 | 2 | 3.0 (at most 4.0) | 3 |", "| b | 1 | 0 |  | 0 |"]
+    rows = [Result(0, "a", True, 9.0, 2.0, 3), Result(1, "a", True, 9.0, 4.0, 1, True), Result(2, "b", False, 9.0)]
+    assert table(rows).splitlines()[2:] == ["| a | 2 | 2 | 1 | 3.0 (at most 4.0) | 3 |", "| b | 1 | 0 | 0 |  | 0 |"]
 
 
 def test_a_later_call_goes_on_and_tries_lost_faults_again(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class Attempt:
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
-        self.job = _main_row(evidence)
+        self.job = next(reversed(rows_of_job(evidence)), None)
         self.rows = [row for row in evidence.rows if self.job is None or _same_job(row, self.job)]
         self.events, self.ends = _last_attempt(evidence)
         self._drop_foreign_kernel_lines()
@@ -249,15 +249,10 @@ class Attempt:
         return Event(rule_named(name), groups, line, None, host, 0, STATE_ORDER, SYSTEM)
 
 
-def _main_row(evidence: Evidence) -> JobRow | None:
-    """Return the job that the logs belong to, as the last row; of an array, the last element that failed, if any."""
+def rows_of_job(evidence: Evidence) -> list[JobRow]:
+    """Return the rows of the job, or of the array, that the logs belong to."""
     jobs = [row for row in evidence.rows if not row.is_step] or evidence.rows
-    if len({_base_id(row) for row in jobs}) > 1:
-        jobs = _own_rows(evidence, jobs)
-    failed = [row for row in jobs if row.state.failed and "_" in row.job_id]
-    if failed and len({row.job_id for row in jobs}) > 1:
-        return failed[-1]
-    return jobs[-1] if jobs else None
+    return _own_rows(evidence, jobs) if len({_base_id(row) for row in jobs}) > 1 else jobs
 
 
 def _own_rows(evidence: Evidence, rows: list[JobRow]) -> list[JobRow]:

@@ -163,6 +163,26 @@ def test_a_save_that_fails_is_reported_and_the_job_goes_on(tmp_path: Path, monke
         stopping.saver.save(9)
 
 
+def test_saves_that_fail_one_after_the_other_are_reported_in_one_line_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training, publish = Training(tmp_path, every=1), checkpoint_folder.publish
+    training.restore()
+
+    def publish_some(draft: Path, path: Path, info: checkpoint_folder.CheckpointInfo) -> None:
+        if path.name != "step-3":
+            raise OSError(28, "No space left on device")
+        publish(draft, path, info)
+
+    monkeypatch.setattr(checkpoint_folder, "publish", publish_some)
+    for step in range(4):
+        training.saver.step(step)
+    reason = "No space left on device"
+    assert [len(line.splitlines()) for line in training.lines] == [4, 1, 1, 4]
+    assert training.lines[1] == f"warning: step 2 is not saved: {tmp_path}/step-2: {reason}"
+    assert training.lines[2] == f"saved   {tmp_path}/step-3"
+
+
 def test_a_file_that_cannot_grow_keeps_the_old_checkpoint(tmp_path: Path) -> None:
     Training(tmp_path, every=2).run(2)
     training, (soft, hard) = Training(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
