@@ -64,7 +64,8 @@ _NAMED_VERSION = re.compile(
 _SETTING = re.compile(r"\s*(?:#\s*)?(?:export\s+)?(?:NCCL|TORCH|GLOO|CUDA|UCX|FI|PYTORCH)\w*=")
 """A line that sets a variable of a communication library."""
 _OUTDATED = re.compile(
-    r"(?i)\b(remove|delete|todo|fixme|temporar\w*|for now|solved|fixed|no longer|left ?over|last (week|month|night|time))\b"
+    r"(?i)\b(remove|delete|todo|fixme|temporar\w*|for now|solved|fixed|no longer|left ?over"
+    r"|last (week|month|night|time))\b"
 )
 """Words of a comment that explains why a setting was needed once."""
 

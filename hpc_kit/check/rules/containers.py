@@ -156,10 +156,12 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
         # A variable may stand for any folder.
         if any(each.startswith("$") and not _USUAL_FOLDER.match(each) for each in destinations):
             continue
+        own = _made_outside(script) if container.is_isolated else ()
         home = not container.is_isolated or container.has("--container-mount-home", "-H", "--home")
         for word in launch.program.words:
             path = word.text.rpartition("=")[2]
-            if not _HOST_PATH.match(path) or (home and re.match(r"/(home|users)/", path)):
+            outside = _HOST_PATH.match(path) or any(f"{path}/".startswith(f"{folder}/") for folder in own)
+            if not outside or (home and re.match(r"/(home|users)/", path)):
                 continue
             if not any(path == each or path.startswith(each + "/") for each in destinations):
                 what = f"the container does not see {path}"
@@ -169,6 +171,13 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
                 ]
                 yield Problem(word, what, f"add the folder to {option}", (launch.line, *given))
                 break
+
+
+def _made_outside(script: BatchScript) -> list[str]:
+    """Return the folders that the batch shell creates."""
+    steps = [step for step in script.batch_commands if step.name == "mkdir"]
+    folders = [text.rstrip("/") for step in steps for text in step.texts[1:] if text.startswith("/")]
+    return [folder for folder in folders if not re.match(r"/(tmp|dev)\b", folder)]
 
 
 _BINDS = re.compile(r"(APPTAINER|SINGULARITY|ENROOT|PYXIS|SARUS|PODMAN)_\w*(BIND|MOUNT)")
