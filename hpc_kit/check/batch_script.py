@@ -237,6 +237,11 @@ class BatchScript:
         """Lines with a comment of the shell. Text of here-documents and quotes does not count."""
         return self._parsed.comments
 
+    def has_comment(self, line: int) -> bool:
+        """Tell whether a comment in the line, or above it, gives a reason."""
+        above = self.lines[line - 2].lstrip() if line > 1 else ""
+        return line in self.comments or (above.startswith("#") and not above.startswith(("#SBATCH", "#!")))
+
     @cached_property
     def _trace(self) -> tuple[CommandTrace, tuple[LaunchLine, ...]]:
         trace, launches = self._trace_with(None)

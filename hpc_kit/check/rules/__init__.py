@@ -9,6 +9,7 @@ from hpc_kit.check.rules import (
     commands,
     containers,
     counts,
+    devices,
     environment,
     frameworks,
     job_end,
@@ -24,8 +25,8 @@ from hpc_kit.check.rules.finding import Rule as Rule
 from hpc_kit.check.rules.ignored import drop_ignored
 
 _MODULES = (
-    job_options, launch_line, steps, agents, frameworks, counts, arrays, rendezvous, set_up, environment, containers,
-    commands, job_end, restarts,
+    job_options, launch_line, steps, agents, frameworks, counts, arrays, rendezvous, devices, set_up, environment,
+    containers, commands, job_end, restarts,
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = tuple(

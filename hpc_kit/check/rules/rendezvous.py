@@ -1,14 +1,14 @@
-"""Rules for the rendezvous and for devices: address, port, id, visible GPUs."""
+"""Rules for the rendezvous: address, port and id."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from hpc_kit.check.bash_syntax import Assignment, Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
-from hpc_kit.check.edits import Edit, delete_line
+from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText, evaluate_sum
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
@@ -22,7 +22,9 @@ _ADDRESS_OPTIONS = ("master-addr", "main-process-ip", "rdzv-endpoint")
 _URL = re.compile(r"(?:\A|=)tcp://((?:\[[^\]\s]*\]|(?:\$\{[^}\s]*\}|[^\s:/\[\]])+):\d+)(?=/|\?|\Z)")
 """The init_method of init_process_group as an option of a program: --dist-url tcp://HOST:PORT."""
 _THIS_HOST = re.compile(r"\$\(\s*(/\S*/)?hostname\b|\$\{?(HOSTNAME|SLURMD_NODENAME)\b|`\s*(/\S*/)?hostname\b")
-_MEET = "use --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --master-addr=HOST; torchrun does not read MASTER_ADDR"
+_RENDEZVOUS_REMEDY = (
+    "use --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --master-addr=HOST; torchrun does not read MASTER_ADDR"
+)
 _PORTS = re.compile(r"MASTER_PORT\Z|JAX_COORDINATOR_(ADDRESS|PORT)\Z")
 _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint")
 
@@ -40,7 +42,7 @@ def loopback_master(script: BatchScript) -> Iterator[Problem]:
     wide = [launch for launch in script.launch_lines if script.size_of(launch).has_several_nodes]
     if not wide or not (script.is_heterogeneous or script.size.has_several_nodes):
         return
-    remedy = f"write MASTER_ADDR={_FIRST}"
+    remedy = f"write MASTER_ADDR={_FIRST_HOST}"
     on_each = f"a different machine on each of the {max(script.size_of(launch).min_nodes for launch in wide)} nodes"
     lines = (script.line_of("nodes", launch=wide[0]),)
     addresses = script.assignments_of("MASTER_ADDR")
@@ -57,7 +59,7 @@ def loopback_master(script: BatchScript) -> Iterator[Problem]:
             host = None if script.is_cut_short(launch) else _default_host(agent)
             if host and not any(name.startswith("PET_") for name in script.assigned):
                 what = f"torchrun has no rendezvous address and uses {host}: {on_each}"
-                yield Problem(agent, what, _MEET, (*lines, launch.line))
+                yield Problem(agent, what, _RENDEZVOUS_REMEDY, (*lines, launch.line))
         places += _urls(launch)
     for text in places:
         host = re.sub(r"(?<=[^:]):(\d+|\$.*)\Z", "", text.text)
@@ -152,17 +154,10 @@ def _own_port(script: BatchScript, text: ExpandedText, port: int) -> tuple[Edit,
     return (Edit(text.line, text.column, str(port), _OWN_PORT),) if bare else ()
 
 
-def removal(script: BatchScript, assignment: TracedAssignment) -> tuple[Edit, ...]:
-    """Return the edit that removes an assignment which is alone in its line."""
-    line = script.lines[assignment.line - 1]
-    alone = re.fullmatch(rf"\s*(export\s+)?{assignment.name}=[\w.^,\"']*\s*", line)
-    return (delete_line(script.lines, assignment.line),) if alone else ()
-
-
-def _first_host(each: Assignment) -> tuple[Edit, ...]:
+def _use_first_host(each: Assignment) -> tuple[Edit, ...]:
     """Return the edit that takes the address of the first host."""
     exact = "\n" not in each.value.raw
-    return (Edit(each.value.line, each.value.column, each.value.raw, _FIRST),) if exact else ()
+    return (Edit(each.value.line, each.value.column, each.value.raw, _FIRST_HOST),) if exact else ()
 
 
 def _first_of_each(ports: Iterator[tuple[ExpandedText, int]]) -> Iterator[tuple[ExpandedText, int]]:
@@ -212,7 +207,7 @@ def _urls(launch: LaunchLine) -> list[ExpandedText]:
     return [word.slice_of(match.start(1), match.end(1)) for word, match in found if match]
 
 
-_HANDED_ON = (
+_WAYS_TO_PASS_ON = (
     r"\b(export|declare|typeset)\b[^\n;]*\b{}\b",
     r"--export[= ]\S*{}=",
     r"-x +{}\b",
@@ -230,7 +225,7 @@ _ANY_NUMBER = {
 """Samples of numbers from which ports are computed."""
 
 
-def _extremes(text: str) -> tuple[int, int] | None:
+def _port_bounds(text: str) -> tuple[int, int] | None:
     """Return about the smallest and largest value of a port; None if it contains something unknown."""
     source = re.sub(r"\A\$\(\((.*)\)\)\Z", r"\1", text)
     names = set(re.findall(r"[A-Za-z_]\w*", source))
@@ -254,7 +249,7 @@ def impossible_port(script: BatchScript) -> Iterator[Problem]:
     """
     for text in [each.value for each in _assigned_ports(script)] + _port_options(script):
         port = re.search(r"(?:\A|:)(\d+|\$\(\(.*\)\)|\$\{?SLURM_JOB_?ID\}?|\$\{?RANDOM\}?)\Z", text.text)
-        bounds = _extremes(port[1]) if port else None
+        bounds = _port_bounds(port[1]) if port else None
         if bounds is None or bounds == (0, 0) or not (bounds[0] < 1024 or bounds[1] > 65535):
             continue
         low, high = bounds
@@ -292,7 +287,7 @@ def unexported_variables(script: BatchScript) -> Iterator[Problem]:
             continue
         assignments = script.assignments_of(name)
         exported = any(each.is_exported or each.in_task for each in assignments)
-        if exported or any(re.search(each.format(name), text) for each in _HANDED_ON):
+        if exported or any(re.search(each.format(name), text) for each in _WAYS_TO_PASS_ON):
             continue
         if not in_tasks and (agents or re.search(rf"^(?!\s*(echo|printf)\b).*{mention}", text, re.MULTILINE)):
             continue
@@ -303,81 +298,23 @@ def unexported_variables(script: BatchScript) -> Iterator[Problem]:
         yield Problem(place, f"{name} is not exported: {effect}", f"write export {name}=...", (), certain, edits=edits)
 
 
-@rule("KIT311", "warning")
-def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
-    """The script sets CUDA_VISIBLE_DEVICES.
-
-    Slurm sets it to the GPUs of the job or task. Numbers beyond them name no GPU, or one of another job. A list with
-    fewer GPUs than the job has leaves the rest idle. With one GPU per task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID`
-    leaves every task but the first without a GPU. The rule ignores a script that divides its GPUs among programs.
-
-    Fix: remove the line. Request GPUs with --gpus-per-task or --gpus-per-node, and let the program use device
-    `local_rank % torch.cuda.device_count()`.
-    Documented: slurm.schedmd.com/gres.html.
-    """
-    for each in script.assignments_of(*_VISIBLE_DEVICES):
-        text = each.value.text
-        # Empty hides all GPUs on purpose; itself, or Slurm's own list, changes nothing.
-        if not text or "VISIBLE_DEVICES" in text or "SLURM_JOB_GPUS" in text or "SLURM_STEP_GPUS" in text:
-            continue
-        bound = script.options.keys() & {"gpus-per-task", "gpu-bind", "tres-bind"}
-        certain = each.in_task and "SLURM_LOCALID" in text and "gpus-per-task" in bound and len(bound) == 1
-        gpus, numbers = script.size.gpus_per_node, _numbers_of(each)
-        what = f"Slurm sets {each.name}; {text} may name GPUs of another job"
-        if numbers and gpus and max(numbers) >= gpus:
-            what, certain = f"there is no GPU {max(numbers)}: the job has {gpus} on the node, from 0", True
-        elif numbers and gpus:
-            if len(numbers) == gpus or not _is_alone(script, each):
-                continue
-            what = f"the program sees {len(numbers)} of the {gpus} GPUs of the node: the rest is idle"
-        elif not numbers and not certain and (each.in_task or "SLURM_" not in text):
-            # A variable from outside, or the local rank on a node whose GPUs all tasks see.
-            continue
-        remedy = "remove the line, and use the local rank as index of the visible devices"
-        yield Problem(each.value, what, remedy, (script.line_of_gpus,), certain=certain)
-
-
-def _numbers_of(each: TracedAssignment) -> set[int]:
-    """Return the numbers that an assignment gives, also those of a loop over numbers; an empty set if unknown."""
-    text, name = each.value.text, each.value.variable
-    around = [place.compound for place in each.position.outward() if place.compound] if each.position else []
-    loop = next((compound for compound in around if compound.kind == "for" and compound.name == name), None)
-    if loop is not None:
-        text = ",".join(_loop_words(loop.words))
-    return set(map(int, text.split(","))) if re.fullmatch(r"\d{1,6}(,\d{1,6})*", text) else set()
-
-
-def _loop_words(words: tuple[str, ...]) -> Iterator[str]:
-    """Yield the words of a `for` loop; ranges such as `{0..3}` and `$(seq 0 3)` one by one."""
-    for word in words:
-        span = re.fullmatch(r"\{(\d{1,3})\.\.(\d{1,3})\}|\$\(\s*seq\s+(?:(\d{1,3})\s+)?(\d{1,3})\s*\)", word)
-        if span is None:
-            yield word
-        else:
-            yield from map(str, range(int(span[1] or span[3] or 1), int(span[2] or span[4]) + 1))
-
-
-def _is_alone(script: BatchScript, each: TracedAssignment) -> bool:
-    """Tell whether all programs of the script see the same devices."""
-    once = len(script.assignments_of(each.name)) == 1
-    return once and script.only_training is not None and not script.only_training.in_loop
-
-
-_FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-_NO_HOST = "this is no host name: the node list looks like gpu[01-04]"
-_HOST = re.compile(
+_FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+_NOT_A_HOST = "this is no host name: the node list looks like gpu[01-04]"
+_HOST_VARIABLE = re.compile(
     r"(\w+_)?(MASTER|MAIN|HEAD|FIRST|LEADER|ROOT|RDZV|COORDINATOR)(_?(ADDR|ADDRESS|NODE|HOST|IP|NAME|ENDPOINT))*\Z"
 )
-_LIST = r"\$\{?SLURM_(?:JOB_)?NODELIST\b"
-_SENT = rf"(\$\(|`)\s*(echo|printf)\b[^|\[\]]*{_LIST}[^|\[\]]*\|\s*"
+_NODE_LIST = r"\$\{?SLURM_(?:JOB_)?NODELIST\b"
+_PIPED_LIST = rf"(\$\(|`)\s*(echo|printf)\b[^|\[\]]*{_NODE_LIST}[^|\[\]]*\|\s*"
 """The list as the input of a program that does not know its brackets."""
-_WHOLE = re.compile(rf"[\"']?{_LIST}\}}?[\"']?(:\S*)?\Z")
-_CUTS = r"(?:cut\s[^|\[\]]*-d\W*,|awk\s+-F\W*,|tr\s+\W*,|sed\s+\S*s/,)"
-_AT_COMMA = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST%%?,\*\}}|{_SENT}{_CUTS}|\b{_CUTS}[^|]*<<<\s*\"?{_LIST}")
-_BY_COLUMN = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST:\s*\d|{_SENT}(cut\s+-[bc]|head\s+-c)")
+_WHOLE_LIST = re.compile(rf"[\"']?{_NODE_LIST}\}}?[\"']?(:\S*)?\Z")
+_COMMA_CUTTERS = r"(?:cut\s[^|\[\]]*-d\W*,|awk\s+-F\W*,|tr\s+\W*,|sed\s+\S*s/,)"
+_CUT_AT_COMMA = re.compile(
+    rf"\$\{{SLURM_(?:JOB_)?NODELIST%%?,\*\}}|{_PIPED_LIST}{_COMMA_CUTTERS}|\b{_COMMA_CUTTERS}[^|]*<<<\s*\"?{_NODE_LIST}"
+)
+_CUT_BY_COLUMN = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST:\s*\d|{_PIPED_LIST}(cut\s+-[bc]|head\s+-c)")
 _DRAWN = re.compile(r"\bRANDOM\b|\$\$|\bBASHPID\b|\bshuf\b|/dev/urandom|\buuidgen\b|\.bind\(\(")
-_RANK = re.compile(r"PROCID|LOCALID|NODEID|RANK|hostname|HOSTNAME")
-_SAME = ("rdzv-id", "rdzv-endpoint", "master-port", "main-process-port")
+_RANK_VARIABLE = re.compile(r"PROCID|LOCALID|NODEID|RANK|hostname|HOSTNAME")
+_AGREED_OPTIONS = ("rdzv-id", "rdzv-endpoint", "master-port", "main-process-port")
 
 
 @rule("KIT305")
@@ -395,21 +332,21 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
         return
     yield from _cut_elsewhere(script)
     written = script.written_assignments
-    copies = {each.name for each in written if _WHOLE.match(each.value.raw)}
-    copies -= {each.name for each in written if each.name in copies and not _WHOLE.match(each.value.raw)}
+    copies = {each.name for each in written if _WHOLE_LIST.match(each.value.raw)}
+    copies -= {each.name for each in written if each.name in copies and not _WHOLE_LIST.match(each.value.raw)}
     copied = re.compile(rf"\$(\{{?)({'|'.join(copies)})\b") if copies else None
     for each in script.written_assignments:
         text = copied.sub(r"$\1SLURM_JOB_NODELIST", each.value.raw) if copied is not None else each.value.raw
-        if not _HOST.match(each.name.upper()) or "scontrol" in text or _written_out(script, text):
+        if not _HOST_VARIABLE.match(each.name.upper()) or "scontrol" in text or _written_out(script, text):
             continue
-        by_column, whole = _BY_COLUMN.search(text), _WHOLE.match(text)
-        cut = by_column or _AT_COMMA.search(text)
+        by_column, whole = _CUT_BY_COLUMN.search(text), _WHOLE_LIST.match(text)
+        cut = by_column or _CUT_AT_COMMA.search(text)
         if cut or (whole and not _taken_apart(script, each.name)):
-            what = "this is cut out of the node list by columns" if by_column else _NO_HOST
+            what = "this is cut out of the node list by columns" if by_column else _NOT_A_HOST
             # The effect of a program after the cut is unknown.
             certain = not (by_column or (cut and "|" in text[cut.end() :]))
-            remedy, lines = f"write {each.name}={_FIRST}", (script.line_of("nodes"),)
-            yield Problem(each.value, what, remedy, lines, certain=certain, edits=_first_host(each))
+            remedy, lines = f"write {each.name}={_FIRST_HOST}", (script.line_of("nodes"),)
+            yield Problem(each.value, what, remedy, lines, certain=certain, edits=_use_first_host(each))
 
 
 def _cut_elsewhere(script: BatchScript) -> Iterator[Problem]:
@@ -417,14 +354,16 @@ def _cut_elsewhere(script: BatchScript) -> Iterator[Problem]:
     line = script.line_of("nodes")
     for launch in script.training:
         address = launch.agent.option(*_ADDRESS_OPTIONS) if launch.agent is not None else None
-        if address is not None and (_AT_COMMA.search(address.text) or _WHOLE.match(address.text)):
-            yield Problem(address, _NO_HOST, f"write HEAD={_FIRST} before, and use it here", (line, launch.line))
+        if address is not None and (_CUT_AT_COMMA.search(address.text) or _WHOLE_LIST.match(address.text)):
+            yield Problem(
+                address, _NOT_A_HOST, f"write HEAD={_FIRST_HOST} before, and use it here", (line, launch.line)
+            )
     for step in script.commands:
         text = script.lines[step.line - 1]
         commas = any(each.name == "IFS" and "," in each.value.raw for each in step.syntax.assignments)
         read = step.name in {"read", "readarray", "mapfile"} and (commas or re.search(r"-d\s*['\"]?,", text))
-        if read and re.search(rf"<<<\s*\"?{_LIST}", text) and not _written_out(script, text):
-            yield Problem(step, _NO_HOST, f"write MASTER_ADDR={_FIRST}", (line,))
+        if read and re.search(rf"<<<\s*\"?{_NODE_LIST}", text) and not _written_out(script, text):
+            yield Problem(step, _NOT_A_HOST, f"write MASTER_ADDR={_FIRST_HOST}", (line,))
     lists = {each.name for each in script.written_assignments if "show hostnames" in each.value.raw}
     for each in script.written_assignments:
         parts = each.value.elements or ()
@@ -435,12 +374,12 @@ def _cut_elsewhere(script: BatchScript) -> Iterator[Problem]:
         cut = next((word for word in parts if re.match(r"[\"']?\$\{SLURM_(JOB_)?NODELIST//,", word.raw)), None)
         if cut is not None and not _written_out(script, cut.raw):
             remedy = 'write mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
-            yield Problem(cut, _NO_HOST, remedy, (line,))
+            yield Problem(cut, _NOT_A_HOST, remedy, (line,))
 
 
 def _written_out(script: BatchScript, text: str) -> bool:
     """Tell whether the script replaced the node list by a value of its own, which need not be folded."""
-    name = re.search(_LIST, text)
+    name = re.search(_NODE_LIST, text)
     values = script.assignments_of(name[0].strip("${")) if name else []
     return any("NODELIST" not in each.value.text for each in values)
 
@@ -463,13 +402,13 @@ def several_addresses(script: BatchScript) -> Iterator[Problem]:
     for each in script.written_assignments:
         name = each.name
         whole = re.fullmatch(r"[\"']?(\$\(|`)\s*hostname\s+(-I|--all-ip-addresses)\s*(\)|`)[\"']?", each.value.raw)
-        if whole is None or not (_HOST.match(name.upper()) or re.search(r"(\A|_)IP(\Z|_)", name.upper())):
+        if whole is None or not (_HOST_VARIABLE.match(name.upper()) or re.search(r"(\A|_)IP(\Z|_)", name.upper())):
             continue
         # `IP=${IP%% *}` takes the first one later.
         later = rf"\$\{{{name}[%/:#]|\$\{{?{name}\}}?[\"']?\s*[|)]|<<<\s*[\"']?\$\{{?{name}\b"
         if not re.search(later, script.code):
-            what, edits = "hostname -I prints all addresses of the node", _first_host(each)
-            yield Problem(each.value, what, f"write {each.name}={_FIRST}", edits=edits)
+            what, edits = "hostname -I prints all addresses of the node", _use_first_host(each)
+            yield Problem(each.value, what, f"write {each.name}={_FIRST_HOST}", edits=edits)
 
 
 _OTHER_HOST = re.compile(
@@ -499,13 +438,13 @@ def other_host(script: BatchScript) -> Iterator[Problem]:
     hosts = _lists_of_hosts(script)
     for each in script.written_assignments:
         text = each.value.raw
-        if not _HOST.match(each.name.upper()):
+        if not _HOST_VARIABLE.match(each.name.upper()):
             continue
         element = _OTHER_ELEMENT.match(text)
         other = (_OTHER_HOST.search(text) and "NODELIST" in text) or (element and element[1] in hosts)
         if other or _UNORDERED.search(text):
             what = "this is not the first host, on which rank 0 runs" if other else "this is any host of the job"
-            remedy, lines = f"write {each.name}={_FIRST}", (script.line_of("nodes"),)
+            remedy, lines = f"write {each.name}={_FIRST_HOST}", (script.line_of("nodes"),)
             yield Problem(each.value, what, remedy, lines, certain=bool(other))
 
 
@@ -518,154 +457,6 @@ def _lists_of_hosts(script: BatchScript) -> set[str]:
             hosts.add(each.name)
     reads = [step.syntax for step in script.commands if step.name in {"mapfile", "readarray"}]
     return hosts | {syntax.words[-1].raw for syntax in reads if "host" in script.lines[syntax.line - 1].lower()}
-
-
-_VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-_DEVICE_OPTIONS = (
-    "device", "gpu", "gpu-id", "gpu-ids", "gpus", "devices", "local-rank", "device-id", "device-ids", "cuda",
-)  # fmt: skip
-
-
-@rule("KIT314")
-def device_numbers(script: BatchScript) -> Iterator[Problem]:
-    """An option of the program names a GPU that the process does not have.
-
-    Device numbers count the visible GPUs from 0. With --gpus-per-task=1, each task sees one GPU, number 0:
-    `cuda:$SLURM_LOCALID` is an "invalid device ordinal" in all tasks but the first. CUDA_VISIBLE_DEVICES=$SLURM_LOCALID
-    has the same effect. If the tasks see all GPUs of the node, `--device cuda:0` puts all of them on the same one.
-    LOCAL_RANK=$SLURM_LOCALID with one visible GPU is a warning: the program may reduce it. With --distribution=cyclic,
-    consecutive ranks run on different nodes, and SLURM_PROCID % 4 is no local rank.
-
-    Fix: `cuda:0` with --gpus-per-task=1; the local rank with --gpus-per-node.
-    Documented: slurm.schedmd.com/gres.html; pytorch.org/docs/stable/generated/torch.cuda.set_device.html.
-    """
-    for launch in script.training:
-        size, srun = script.size_of(launch), launch.stage("srun")
-        options = {**script.options, **({name: text.text for name, text in srun.options.items()} if srun else {})}
-        one_each = options.get("gpus-per-task", "").rpartition(":")[2] == "1"
-        bound = (one_each and options.keys().isdisjoint({"gpu-bind", "tres-bind"})) or (
-            options.get("gpu-bind", "").startswith(("single:1", "per_task:1"))
-            or any(map(_shows_one_device, script.assignments_of(*_VISIBLE_DEVICES)))
-        )
-        several = (size.tasks_per_node or size.ntasks or 1) > 1
-        text, lines = launch.argument(*_DEVICE_OPTIONS), (script.line_of("gpus-per-task"), launch.line)
-        local = next((each.value for each in script.assignments_of("LOCAL_RANK") if each.in_task), None)
-        rank = next((each for each in (text, local) if each and _RANK_OF_JOB.search(each.text)), None)
-        if rank is not None and several and size.has_several_nodes:
-            what = "SLURM_PROCID counts the tasks of all nodes: beyond the first node, there is no such GPU"
-            yield Problem(rank, what, "write $SLURM_LOCALID", (script.line_of("nodes"), launch.line))
-        elif text is not None and "SLURM_LOCALID" in text.text and bound and several:
-            what = "each task sees one GPU, which has the number 0"
-            yield Problem(text, what, "write cuda:0, or use --gpus-per-node", lines)
-        elif local is not None and several and size.has_several_nodes and _is_interleaved(options, local):
-            what = f"--distribution={options['distribution']} deals the ranks out over the nodes: ranks share a GPU"
-            yield Problem(local, what, "write $SLURM_LOCALID", (script.line_of("distribution"), launch.line))
-        elif local is not None and bound and several and local.variable == "SLURM_LOCALID":
-            what = "LOCAL_RANK is the number of a GPU for most programs, but each task sees one GPU, number 0"
-            remedy = "let each task see all GPUs (--gpus-per-node), or let the program reduce the local rank"
-            yield Problem(local, what, remedy, lines, certain=False)
-        if (
-            text is None
-            or text.has_default
-            or (match := re.fullmatch(r"(?:cuda:)?(\d{1,6}(?:,\d{1,6})*)", text.text)) is None
-        ):
-            continue
-        numbers = [int(each) for each in match[1].split(",")]
-        counted = launch.argument("gpus", "devices") is not None and len(numbers) == 1
-        if size.gpus_per_node and not counted and max(numbers) >= size.gpus_per_node:
-            what = f"there is no GPU {max(numbers)}: the node has {size.gpus_per_node}, from 0"
-            yield Problem(text, what, "use the numbers of the GPUs that the job has", (launch.line,))
-        elif len(numbers) == 1 and several and (text.text.startswith("cuda:") or launch.argument("local-rank")):
-            if launch.multiplier is None or counted or bound or launch.agent or "gpus-per-task" in options:
-                continue
-            what = f"all {size.tasks_per_node} tasks of a node use GPU {numbers[0]}"
-            lines = (script.line_of("ntasks-per-node"), launch.line)
-            yield Problem(text, what, "use the local rank, SLURM_LOCALID", lines)
-
-
-def _is_interleaved(options: Mapping[str, str], local: ExpandedText) -> bool:
-    """Tell whether a local rank is a remainder of the rank, but consecutive ranks run on different nodes."""
-    cyclic = options.get("distribution", "").startswith("cyclic")
-    return cyclic and re.search(r"SLURM_PROCID\}?\s*%", local.text) is not None
-
-
-def _shows_one_device(each: TracedAssignment) -> bool:
-    """Tell whether a task hides all GPUs but its own."""
-    return each.in_task and each.value.variable == "SLURM_LOCALID"
-
-
-_RANK_OF_JOB = re.compile(r"\$\{?SLURM_PROCID\}?\Z")
-
-_TRANSPORTS = {
-    "NCCL_P2P_DISABLE": "GPUs of a node exchange data through the memory of the host",
-    "NCCL_SHM_DISABLE": "processes of a node exchange data over the network",
-    "NCCL_IB_DISABLE": "nodes exchange data over TCP instead of InfiniBand or RoCE",
-}
-
-
-_GLOO = "gloo sends the gradients of the GPUs through the memory of the host"
-
-
-def has_comment(script: BatchScript, line: int) -> bool:
-    """Tell whether a comment in the line, or above it, gives a reason."""
-    above = script.lines[line - 2].lstrip() if line > 1 else ""
-    return line in script.comments or (above.startswith("#") and not above.startswith(("#SBATCH", "#!")))
-
-
-@rule("KIT315", "warning")
-def disabled_transports(script: BatchScript) -> Iterator[Problem]:
-    """NCCL's fast transports are switched off.
-
-    These settings help to find the cause of a hang. Left in the script, they make every all-reduce slower, often five
-    times. `--backend gloo` sends the gradients of GPUs through the memory of the host. The rule is silent if a comment
-    at the line gives a reason.
-
-    Fix: remove the line; or keep it, with the reason as a comment. `--backend nccl` for GPUs.
-    Documented: NCCL documentation, "Environment Variables"; pytorch.org/docs/stable/distributed.html, "Which backend to
-    use?".
-    """
-    size = script.size
-    for each in script.assignments if size.has_gpus and script.training else ():
-        if each.name.endswith("BACKEND") and each.value.text == "gloo" and not has_comment(script, each.line):
-            yield Problem(each.value, _GLOO, "write nccl")
-    for launch in script.training if size.has_gpus else ():
-        backend = launch.argument("backend", "dist-backend", "ddp-backend", "distributed-backend")
-        on_cpus = any(re.search(r"\bcpu\b", text) for text in launch.program.texts)
-        if backend is not None and backend.text == "gloo" and not on_cpus and not has_comment(script, launch.line):
-            yield Problem(backend, _GLOO, "write nccl", (launch.line,))
-    for each in script.assignments_of(*_TRANSPORTS):
-        if each.value.text != "1" or each.value.has_default or has_comment(script, each.line):
-            continue
-        if each.name == "NCCL_IB_DISABLE" and not size.has_several_nodes:
-            continue
-        remedy, edits = "remove it, or write the reason as a comment", removal(script, each)
-        yield Problem(each.value, f"{each.name}=1: {_TRANSPORTS[each.name]}", remedy, edits=edits)
-
-
-_INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-
-
-@rule("KIT316", "warning")
-def guessed_interface(script: BatchScript) -> Iterator[Problem]:
-    """The name of a network interface that many nodes do not have.
-
-    Cluster nodes call their interfaces ib0, hsn0, bond0 or ens1f0np0. `eth0` and `eno1` come from examples; docker0
-    connects containers of one host. A wrong name ends NCCL with "no socket interface found"; Gloo with "Unable to find
-    address". The rule is silent if a comment at the line gives a reason.
-
-    Fix: remove the line: NCCL and Gloo find the interface themselves. Or exclude some:
-    `NCCL_SOCKET_IFNAME=^lo,docker0`.
-    Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
-    """
-    for each in script.assignments_of(*_INTERFACES, "TP_SOCKET_IFNAME"):
-        if each.value.has_default:
-            continue
-        # `^lo,docker0` excludes both.
-        names = each.value.text.lstrip("=").split(",") if not each.value.text.startswith("^") else []
-        guess = next((name for name in names if re.fullmatch(r"eth\d?|en0|eno1|wlan\d|docker\d|virbr\d", name)), None)
-        if guess is not None and script.size.has_several_nodes and not has_comment(script, each.line):
-            what = f"{guess} is a guess: few cluster nodes have an interface of this name between nodes"
-            yield Problem(each.value, what, "remove it, or name the interface that `ip -br addr` shows on a node")
 
 
 @rule("KIT308", "warning")
@@ -685,27 +476,6 @@ def port_of_an_array(script: BatchScript) -> Iterator[Problem]:
         if "SLURM_ARRAY_JOB_ID" in text.text and not re.search("SLURM_(ARRAY_TASK|JOB)_ID", text.text):
             what = "all elements of the array use this port"
             yield Problem(text, what, "use SLURM_JOB_ID instead of SLURM_ARRAY_JOB_ID", (array.line,))
-
-
-@rule("KIT309")
-def loopback_interface(script: BatchScript) -> Iterator[Problem]:
-    """NCCL or Gloo uses the loopback interface, and the job has several nodes.
-
-    `lo` connects the processes of one node only. Ranks of other nodes time out, or connect to themselves. The virtual
-    nodes of the embedded Slurm are one host: the rule is silent if the cluster file says slurm = "embedded".
-
-    Fix: remove the line, or name the interface of the cluster's network (`ip -br addr` on a node).
-    Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
-    """
-    wide = any(script.size_of(launch).has_several_nodes for launch in script.training)
-    cluster = script.site.cluster
-    one_host = cluster is not None and cluster.slurm == "embedded"
-    for each in script.assignments_of(*_INTERFACES) if wide and not one_host else ():
-        # Without a cluster file, a job without GPUs may be for the embedded Slurm.
-        read = each.name.startswith("NCCL") or script.size.has_gpus
-        if read and each.value.text.lstrip("=") == "lo":
-            what, remedy = f"{each.name}=lo reaches no other node", "remove it, or name an interface of the network"
-            yield Problem(each.value, what, remedy, (script.line_of("nodes"),), edits=removal(script, each))
 
 
 @rule("KIT306")
@@ -753,7 +523,7 @@ def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
 
 def is_for_one_rank(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether a condition on the rank precedes the command, so that only one task runs it."""
-    return any(map(_RANK.search, script.condition_lines(step)))
+    return any(map(_RANK_VARIABLE.search, script.condition_lines(step)))
 
 
 def _several(launch: LaunchLine) -> bool:
@@ -765,4 +535,4 @@ def _agreed(launch: LaunchLine) -> list[ExpandedText]:
     agent = launch.agent
     if agent is None or "standalone" in agent.options:
         return []
-    return [agent.options[name] for name in _SAME if name in agent.options]
+    return [agent.options[name] for name in _AGREED_OPTIONS if name in agent.options]
