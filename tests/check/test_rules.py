@@ -66,6 +66,18 @@ BAD = [
     ),
     Bad("KIT216", FOUR + "srun python t.py --tensor-model-parallel-size ${TP:-3}\n", 3, W, "does not divide the 8"),
     Bad(
+        "KIT415",
+        HEAD
+        + "A=(--ckpt-file c/latest.pt)\nif [[ -f c/last.pt ]]; then A+=(--resume c/last.pt); fi\n"
+        + 'python t.py "${A[@]}"\n',
+        3,
+        W,
+        "saves latest.pt, but the script looks for last.pt",
+    ),
+    Bad("KIT118", HEAD + "#SBATCH -o log_%A_%a.txt\nsrun python t.py\n", 2, W, "the job has no --array"),
+    Bad("KIT133", HEAD + "#SBATCH -c 8\napptainer exec --nv i.sif python train.py\n", 3, W, "asks for none"),
+    Bad("KIT254", HEAD + "#SBATCH -a 1-3\npython t.py --fold 1 > fold$SLURM_ARRAY_TASK_ID.log\n", 3, W, "--fold is 1"),
+    Bad(
         "KIT216",
         FOUR + "srun python t.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --num-layers 30\n",
         3,
@@ -1160,6 +1172,9 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT415", HEAD + "[ -f c/latest.pt ] && R=--resume\npython t.py --ckpt-file c/latest.pt $R\n"),
+    ("KIT118", HEAD + "# sbatch --array=0-3 t.sbatch\n#SBATCH -o log_%A_%a.txt\nsrun python t.py\n"),
+    ("KIT133", HEAD + "#SBATCH -c 8\napptainer exec --nv i.sif python convert.py\n"),
     ("KIT251", HEAD + "#SBATCH -a 1-2\nL=(- a b)\npython t.py --model ${L[SLURM_ARRAY_TASK_ID]}\n"),
     (
         "KIT413",
