@@ -48,11 +48,14 @@ class ExitStatusFlow(NamedTuple):
 
     @property
     def is_relied_on(self) -> bool:
-        """A later command takes it that the training has succeeded: it reads `$?`, leaves a mark, or submits a job."""
-        reads = any(
-            part.kind == "variable" and part.text == "?" for each in self.followers for part in each.syntax.parts
-        )
-        return reads or any(each.name in {"sbatch", "touch"} for each in self.followers)
+        """A later command takes it that the training has succeeded: it submits a job, or leaves a mark."""
+        return any(each.name in {"sbatch", "touch"} and not each.is_conditional for each in self.followers)
+
+    @property
+    def is_read(self) -> bool:
+        """A later command reads `$?`."""
+        parts = (part for each in self.followers for part in each.syntax.parts)
+        return any(part.kind == "variable" and part.text == "?" for part in parts)
 
     def finding(self, what: str, remedy: str, *evidence: int, certain: bool | None = None) -> Problem:
         """Return a finding at the launch line. A lost status is an error only if a later command relies on it."""
@@ -163,7 +166,7 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
     after the launch line, a failed training is a COMPLETED job. Dependent jobs (afterok) then start without its
     results. `|| true` has the same effect, and so has `NAME=$(srun ...)` in the middle of the script. A job that ends
     with `scancel "$SLURM_JOB_ID"` is CANCELLED, also after a success. It is an error if a later command relies on the
-    training: it reads `$?`, submits a job, or leaves a mark with `touch`. The rule is silent about `|| echo` in a loop,
+    training: it submits a job, or leaves a mark with `touch`. The rule is silent about `|| echo` in a loop,
     where one run of several may fail.
 
     Fix: `set -e` at the top; or keep the status: `srun ... || status=$?`, with `exit "$status"` as the last line.
@@ -314,7 +317,7 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
         wait = waits[-1]
         what = "wait without a process id always returns 0: a failed training is COMPLETED"
         remedy = 'write pid=$! after the &, and wait "$pid"'
-        yield Problem(wait, what, remedy, (flow.launch.line,), certain=flow.is_relied_on)
+        yield Problem(wait, what, remedy, (flow.launch.line,), certain=flow.is_relied_on or flow.is_read)
 
 
 def _unread_waits(script: BatchScript) -> Iterator[Problem]:
@@ -492,8 +495,8 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     """A pipe loses the exit status of the training.
 
     A pipeline returns the status of its last command: `srun ... | tee log` returns 0 even if srun failed, and the job
-    is COMPLETED, and `rc=$?` below it is 0. `set -e` does not end the script either, and the next program starts
-    without the result (a warning).
+    is COMPLETED. It is an error if the script reads that status, as in `rc=$?`, or relies on the training. `set -e`
+    does not end the script either, and the next program starts without the result.
 
     Fix: `set -eo pipefail` at the top; or `exit "${PIPESTATUS[0]}"`; or let srun write the file, with --output.
     Documented: bash(1), Pipelines.
@@ -510,7 +513,8 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     name = behind.words[0].raw if isinstance(behind, SimpleCommand) and behind.words else "its last command"
     what = f"the pipe returns the status of {name}: a failed training is COMPLETED"
     remedy = "write set -eo pipefail at the top; or use srun --output=FILE instead of the pipe"
-    yield flow.finding(what, remedy, behind.line)
+    certain = flow.is_certain and (flow.is_relied_on or flow.is_read)
+    yield flow.finding(what, remedy, behind.line, certain=certain)
 
 
 def _status_of_pipe(script: BatchScript) -> Iterator[Problem]:

@@ -348,11 +348,13 @@ def _folder(value: str, job_name: str | None) -> str | None:
 def shared_array_logs(script: BatchScript) -> Iterator[Problem]:
     """All elements of an array write to the same log file.
 
-    Each element truncates the file (unless --open-mode=append), so that most of the output is lost.
+    Each element truncates the file (unless --open-mode=append), so that most of the output is lost. In a job without
+    --array, %a is 4294967294: the option is missing, or the name is that of another script.
 
     Fix: `--output=%x_%A_%a.log`. %A is the job id of the array, %a the index of the element.
     Documented: sbatch(1), "filename pattern".
     """
+    yield from _names_of_no_array(script)
     for part in script.components:
         array = part.get("array")
         if array is None or _one_element(array.value) or "open-mode" in part:
@@ -362,6 +364,16 @@ def shared_array_logs(script: BatchScript) -> Iterator[Problem]:
             if distinct is None and not each.value.startswith(("/dev/", "none")):
                 what = f"all elements of the array write to {each.value}"
                 yield Problem(each, what, "write %A_%a in the file name", (array.line,))
+
+
+def _names_of_no_array(script: BatchScript) -> Iterator[Problem]:
+    """Find the index of an array in the log of a job that is none, and that says nothing of one."""
+    output = script.directive("output")
+    index = re.search(r"%\d*a", output.value.replace("%%", "")) if output is not None else None
+    # A comment may tell how to submit the script as an array.
+    mentioned = re.search(r"(?i)array|sbatch\s[^\n]*\s-a", script.text)
+    if output is not None and index is not None and not mentioned and script.training:
+        yield Problem(output, "%a is 4294967294: the job has no --array", "add --array=..., or write %j")
 
 
 def _one_element(array: str) -> bool:
@@ -424,6 +436,11 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
         yield Problem(directive, what, remedy)
         return
     for launch in script.training:
+        opens = next((word for stage in launch.stages for word in stage.words if word.text in {"--nv", "--rocm"}), None)
+        if opens is not None and re.search(r"train|tun(e|ing)", " ".join(launch.program.texts[:3])):
+            what = f"{opens.text} gives the container the GPUs of the job, but the job asks for none"
+            yield Problem(opens, what, remedy, (launch.line,))
+            return
         device = launch.argument("device", "accelerator")
         if device is not None and re.match(r"(cuda|gpu)\b", device.text) and not device.has_default:
             yield Problem(device, "the program needs a GPU, but the job asks for none", remedy, (launch.line,))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import PurePath
 
-from hpc_kit.check.bash_syntax import SimpleCommand, Word, program_of
+from hpc_kit.check.bash_syntax import Origin, SimpleCommand, Word, program_of
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
@@ -132,10 +131,7 @@ _DURATION = re.compile(
 
 def _time_to_save(script: BatchScript) -> tuple[int, tuple[int, ...]] | None:
     """Return the seconds that a comment gives for saving a checkpoint, and the lines of the comment."""
-    lines = [number for number in sorted(script.comments) if script.lines[number - 1].lstrip().startswith("#")]
-    for _, group in groupby(enumerate(lines), key=lambda pair: pair[1] - pair[0]):
-        block = tuple(number for _, number in group)
-        text = " ".join(script.lines[number - 1].lstrip(" #") for number in block)
+    for block, text in script.comment_blocks:
         for sentence in re.split(r"[.;!]\s", text):
             match = _DURATION.search(sentence) if _SAVING.search(sentence) and "every" not in sentence else None
             if match is not None:
@@ -169,6 +165,7 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     `#SBATCH --no-requeue`.
     Documented: sbatch(1), --requeue.
     """
+    yield from _two_names(script)
     place, training = _requeues(script), script.training
     if place is None or not training or script.sources_files or _skips_finished_work(script):
         return
@@ -204,6 +201,29 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     ):
         what = "the job starts again, but the script mentions no checkpoint that the program loads"
         yield Problem(place, what, "pass the option that resumes, or write --no-requeue", (training[-1].line,))
+
+
+_NEWEST = re.compile(r"(?i)(\S+)/((?:\w*[-_])?(?:last|latest|newest|current)(?:[-_]\w*)?\.\w+)\Z")
+"""The name of a file for the newest checkpoint."""
+
+
+def _two_names(script: BatchScript) -> Iterator[Problem]:
+    """Find a test for a newest checkpoint of another name than the program gets for it."""
+    saved = [
+        (match, word)
+        for launch in script.training
+        for option, word in _options_with_paths(launch)
+        if (match := _NEWEST.match(word.text.rpartition("=")[2])) and not _LOADS.search(option)
+    ]
+    for number, line in script.code_lines if saved else ():
+        for tested in re.finditer(r"\[.*?\s-[efrs]\s+[\"']?([^\s\"'\];]+)", line):
+            match = _NEWEST.match(script.resolve(tested[1]))
+            names = {each[2] for each, _ in saved if match is not None and each[1] == match[1]}
+            if match is not None and names and match[2] not in names:
+                what = f"the program saves {min(names)}, but the script looks for {match[2]}: it never resumes"
+                lines = tuple(word.line for _, word in saved)
+                yield Problem(Origin(number, tested.start(1) + 1), what, f"write {min(names)} in both places", lines)
+                return
 
 
 def _is_left_behind(option: str, word: ExpandedText) -> bool:
@@ -332,7 +352,7 @@ def _options_with_paths(launch: LaunchLine) -> Iterator[tuple[str, ExpandedText]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-@rule("KIT430", "warning")
+@rule("KIT431", "warning")
 def late_timeout(script: BatchScript) -> Iterator[Problem]:
     """`timeout` ends the training no earlier than Slurm ends the job.
 
