@@ -16,8 +16,13 @@ from click.testing import CliRunner
 from hpc_kit.cli.clean import command as clean
 from hpc_kit.cli.doctor import command as doctor
 from hpc_kit.cli.launch import command as launch
+from hpc_kit.cli.logs import command as logs
+from hpc_kit.cli.options import complete_run
+from hpc_kit.cli.report import command as report
 from hpc_kit.cli.stacks import command as stacks
+from hpc_kit.cli.status import command as status
 from hpc_kit.cli.watch import command as watch
+from hpc_kit.spec import cluster_client
 from hpc_kit.submission.submit import submit
 from tests.cli.conftest import Kit
 from tests.runs.fake import FakeSlurm
@@ -32,6 +37,7 @@ def test_a_page_of_the_documentation_is_printed(kit: Kit) -> None:
         2,
         "hpc-kit: no page 'rendevous'\n  do     hpc-kit docs rendezvous\n",
     )
+    assert "hpc-kit docs lists the pages" in kit("docs", "nothing").stderr
 
 
 def make_older(run: Path, days: float) -> None:
@@ -54,8 +60,8 @@ def runs(slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def test_only_old_runs_that_have_ended_are_deleted(runs: Path) -> None:
     done = CliRunner().invoke(clean, ["--older-than", "30d", "--yes"])
     assert done.exit_code == 0, done.output
-    assert "kept: 1 old runs" in done.output
-    assert "deleted 1 runs" in done.output
+    assert "kept: 1 old run of" in done.output
+    assert "deleted 1 run" in done.output
     assert sorted(path.name for path in runs.iterdir()) == ["13", "14", "latest"]
 
 
@@ -170,6 +176,37 @@ def test_the_stacks_of_an_array_are_those_of_its_elements(
     assert str(done.exception) == (
         "job 12 is an array\n  found  3 elements\n  do     name one of them: hpc-kit stacks 12_4"
     )
+
+
+def test_the_shell_completes_names_and_ids_of_runs(runs: Path) -> None:
+    assert complete_run(None, None, "") == ["job", "14", "13", "12"]
+    assert complete_run(None, None, "1") == ["14", "13", "12"]
+
+
+@pytest.mark.parametrize(("words", "example"), [
+    (["clean"], "hpc-kit clean --older-than 30d"),
+    (["resubmit"], "hpc-kit resubmit 12"),
+    (["cluster", "include"], "hpc-kit cluster include n3"),
+])  # fmt: skip
+def test_a_command_without_its_arguments_shows_an_example(kit: Kit, words: list[str], example: str) -> None:
+    done = kit(*words)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"  do     {example}")
+
+
+def test_a_waiting_job_has_no_logs_and_its_hint_is_a_command_of_this_machine(
+    runs: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.queue("14 PENDING JobHeldUser")
+    done = CliRunner().invoke(logs, ["14"], standalone_mode=False)
+    assert str(done.exception) == ("job 14 has not started\n  found  PENDING (JobHeldUser)\n  do     hpc-kit status 14")
+    assert "Release it: scontrol release 14" in CliRunner().invoke(status, ["14"]).output
+    monkeypatch.setattr(cluster_client, "open_client", lambda _: slurm.client(os.environ))
+    assert "Release it: hpc-kit embedded run scontrol release 14" in CliRunner().invoke(status, ["14"]).output
+
+
+def test_a_report_without_a_run_is_that_of_the_latest(runs: Path) -> None:
+    done = CliRunner().invoke(report, ["-o", "-"], standalone_mode=False)
+    assert "job 14" in done.output
 
 
 @pytest.mark.parametrize(
