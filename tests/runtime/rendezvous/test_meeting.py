@@ -114,7 +114,7 @@ def test_a_rank_that_found_rank_0_waits_for_its_message(job: str, monkeypatch: p
 def await_notification(notes: HashStore, notification: socket.socket | None, seconds: float = 20) -> str | None:
     """Wait for rank 0's answer as rank 1 of 2."""
     world = resolve(Step.of(2).environ(1))
-    opened = store.OpenStore(notes, "n1", 1, notification=notification)  # type: ignore[arg-type]
+    opened = store.OpenStore(notes, "n1", 1, notification=notification)  # type: ignore[arg-type]  # any store will do
     return rendezvous.SignIn(
         notes, world, opened, seconds, time.monotonic() + seconds, lambda: None
     )._await_notification()
