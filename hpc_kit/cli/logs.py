@@ -82,9 +82,13 @@ def _print_text(
 ) -> None:
     """Print the logs and the outcome of a job, or of all elements of an array."""
     elements = run.elements()
-    if not elements and not run.batch_log.exists():
-        check_started(run, query_statuses([run], client)[0])
-    for job in elements or [run]:
+    jobs = elements or [run]
+    if not elements and not run.batch_log.exists() and run.backend.has_batch_script:
+        [status] = query_statuses([run], client)
+        check_started(run, status)
+        if status is not None and status.state.finished:
+            jobs = []  # it was cancelled in the queue
+    for job in jobs:
         log = job.batch_log if batch else job.rank_log(rank or 0)
         if rank is None and not log.exists() and job.end_marker() is not None and job.backend.has_batch_script:
             log = job.batch_log  # the job ended before a rank started

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +27,7 @@ from hpc_kit.cli.watch import command as watch
 from hpc_kit.spec import cluster_client
 from hpc_kit.submission.submit import submit
 from tests.cli.conftest import Kit
+from tests.conftest import ROOT
 from tests.runs.fake import FakeSlurm
 
 
@@ -38,6 +41,32 @@ def test_a_page_of_the_documentation_is_printed(kit: Kit) -> None:
         "hpc-kit: no page 'rendevous'\n  do     hpc-kit docs rendezvous\n",
     )
     assert "hpc-kit docs lists the pages" in kit("docs", "nothing").stderr
+
+
+COMMANDS_OF_PAGES = [
+    line
+    for page in ("recipes.md", "faq.md")
+    for block in re.findall(r"```console\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("hpc-kit ") and not line.startswith("hpc-kit doctor")  # which follows a job
+]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_slurm")
+def test_the_commands_of_the_recipes_and_of_the_faq_are_accepted(kit: Kit, project: Path) -> None:
+    (project / "train.py").write_text("")
+    (project / "my.sbatch").write_text("#!/bin/bash\nsrun hostname\n")
+    done = kit("submit", "-j", "1x4", "--hold", "--no-wait", "--save", "jobs/mine.toml", "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    for line in COMMANDS_OF_PAGES:
+        line = line.replace(" ID", " mine").replace("/path/to/python", sys.executable)  # noqa: PLW2901
+        words = [word for word in shlex.split(line, comments=True)[1:] if word != "-f"]  # a held job has no end
+        if words[0] == "submit" and "--test-only" not in words:
+            words[1:1] = ["--hold", "--no-wait"]
+        done = kit(*words)
+        # A held job has no logs yet.
+        assert done.returncode == 0 or "has not started" in done.stderr, (line, done.stderr)
 
 
 def make_older(run: Path, days: float) -> None:
@@ -199,6 +228,9 @@ def test_a_waiting_job_has_no_logs_and_its_hint_is_a_command_of_this_machine(
     slurm.queue("14 PENDING JobHeldUser")
     done = CliRunner().invoke(logs, ["14"], standalone_mode=False)
     assert str(done.exception) == ("job 14 has not started\n  found  PENDING (JobHeldUser)\n  do     hpc-kit status 14")
+    slurm.queue("13 CANCELLED")
+    assert "CANCELLED" in CliRunner().invoke(logs, ["13"], standalone_mode=False).output
+    slurm.queue("14 PENDING JobHeldUser")
     assert "Release it: scontrol release 14" in CliRunner().invoke(status, ["14"]).output
     monkeypatch.setattr(cluster_client, "open_client", lambda _: slurm.client(os.environ))
     assert "Release it: hpc-kit embedded run scontrol release 14" in CliRunner().invoke(status, ["14"]).output
@@ -249,7 +281,7 @@ def test_a_wait_without_an_end_is_refused(command: click.Command, words: list[st
         (
             ["submit", "-j", "1x1", "--", "python", "a b.ipynb"],
             "a b.ipynb is a notebook",
-            "nbconvert --to script 'a b.ipynb'",
+            "nbconvert --to python 'a b.ipynb'",
         ),
         (["submit", "-j", "1x1", "--", "a.ipynb"], "a.ipynb is a notebook", "then submit a.py"),
     ],

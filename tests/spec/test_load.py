@@ -93,7 +93,7 @@ def test_a_notebook_instead_of_a_job_names_the_command_that_converts_it(project:
     with pytest.raises(SpecError, match=r"'train\.ipynb' is a notebook, and no job file") as caught:
         resolved(project, "train.ipynb")
     assert caught.value.remedy == (
-        "convert it to a program first:  jupyter nbconvert --to script train.ipynb\n"
+        "convert it to a program first:  jupyter nbconvert --to python train.ipynb\n"
         "then  hpc-kit submit -j 4x2 -- python train.py"
     )
 
