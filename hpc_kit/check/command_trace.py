@@ -291,10 +291,12 @@ class CommandTrace:
         for role, block in command.bodies:
             self.block(block, role, place, command)
         self.options = options
-        self.variables = outer
+        inside, self.variables = self.variables, outer
         if command.kind != "subshell":
             # Which of the branches runs, and how often, is not known.
-            outer.forget([each.name for each in self.assignments[first:] if not each.in_task])
+            names = {each.name for each in self.assignments[first:] if not each.in_task}
+            for name in names:
+                outer.set(name, _extended(name, outer.arrays.get(name), inside.arrays.get(name, ())))
             if command.kind in {"for", "select"}:
                 outer.set(command.name, None)
 
@@ -443,6 +445,19 @@ class CommandTrace:
                 names.add(next(words, ""))
             kept = {name: line for name, line in self.options.items() if name not in names}
             self.options = kept | (dict.fromkeys(names, step.line) if text.startswith("-") else {})
+
+
+def _extended(
+    name: str, before: tuple[ExpandedText, ...] | None, after: tuple[ExpandedText, ...]
+) -> tuple[ExpandedText, ...] | None:
+    """Return a list to which a branch only appended: its elements, which more options may change, and an unknown rest.
+
+    None: the branch replaced it, or it is no list.
+    """
+    if before is None or [text.text for text in after[: len(before)]] != [text.text for text in before]:
+        return None
+    rest = ExpandedText(f"${{{name}[@]}}", (Piece(0, Origin(exact=False)),), is_unknown=True)
+    return (*(text._replace(has_default=True) for text in before), rest)
 
 
 def _commands_of(function: CompoundCommand) -> list[SimpleCommand]:

@@ -359,7 +359,7 @@ def test_an_error_of_hpc_kit_is_the_cause_and_its_remedy_is_the_fix(tmp_path: Pa
 
 
 def test_each_fact_of_an_own_error_is_a_clause_of_the_sentence(tmp_path: Path) -> None:
-    error = "hpc-kit: two launchers claim this process\n  found  the step has 4 tasks\n         torchrun has 1\n  do     choose\n"
+    error = "hpc-kit: two launchers claim this process\n  found  the step has 4 tasks\n         torchrun has 1\n"
     verdict = why(tmp_path, rank__0_log=error)
     assert "(the step has 4 tasks; torchrun has 1)" in verdict.cause
 

@@ -72,6 +72,29 @@ def interactive_command(script: BatchScript) -> Iterator[Problem]:
             yield Problem(srun, "a batch job has no terminal for --pty", "remove --pty, or run it on the login node")
 
 
+@rule("KIT430")
+def flag_with_value(script: BatchScript) -> Iterator[Problem]:
+    """An option of `getopts` without a colon, whose value is read.
+
+    In `getopts "m:bs:"`, the colon behind a letter says that the option has a value. Without it, OPTARG is empty, and
+    `-b 64` ends the options at 64: all further ones are ignored.
+
+    Fix: `getopts "m:b:s:"`.
+    Documented: bash(1), getopts.
+    """
+    for step in script.batch_commands:
+        loop = step.around("while", "until")
+        letters = step.texts[1] if step.name == "getopts" and len(step.words) > 2 and step.words[1].is_known else ""
+        for other in script.commands_after(step) if loop is not None else ():
+            reads = any(part.kind == "variable" and part.text == "OPTARG" for part in other.syntax.parts)
+            branch = re.match(r"\s*\(?([A-Za-z])\)", script.lines[other.line - 1])
+            inside = any(loop is each for each in other.compounds)
+            if letters and inside and reads and branch and re.search(rf"{branch[1]}(?!:)", letters):
+                what = f"getopts {letters!r} gives -{branch[1]} no value: OPTARG is empty here"
+                remedy = f"write {letters.replace(branch[1], f'{branch[1]}:')!r}"
+                yield Problem(step.words[1], what, remedy, (other.line,))
+
+
 _OPEN = re.compile(r"--[\w.]*\.token=\Z|--auth(-none)?=(none|1)\Z")
 
 

@@ -249,13 +249,13 @@ def impossible_port(script: BatchScript) -> Iterator[Problem]:
     for text in [each.value for each in _assigned_ports(script)] + _port_options(script):
         port = re.search(r"(?:\A|:)(\d+|\$\(\(.*\)\)|\$\{?SLURM_JOB_?ID\}?|\$\{?RANDOM\}?)\Z", text.text)
         bounds = _extremes(port[1]) if port else None
-        if bounds is None or bounds == (0, 0) or not (bounds[0] < 1024 or bounds[1] > 65535):
+        if port is None or bounds is None or bounds == (0, 0) or not (bounds[0] < 1024 or bounds[1] > 65535):
             continue
         low, high = bounds
         what = f"this port may be {high}: ports end at 65535" if high > 65535 else f"this port may be {low}, below 1024"
         job_id = "JOB" in text.text or low == high
         certain = (high > 65535 and job_id) or high < 1024
-        yield Problem(text, what, f"write MASTER_PORT={_OWN_PORT}", certain=certain)
+        yield Problem(text.slice_of(*port.span(1)), what, f"write MASTER_PORT={_OWN_PORT}", certain=certain)
 
 
 @rule("KIT304")
