@@ -299,6 +299,7 @@ class _ListingQuery:
         name = run.name if run else status.name if status else ""
         if status is not None and (run is None or not status.state.finished):
             sentence, step = describe_wait(status, self.queue, self.now)
+            step = self.client.typed_command(step)
             progress = read_progress(run) if run is not None and status.state is JobState.RUNNING else None
             if progress is not None:
                 sentence = f"{progress.describe(remaining_seconds(status))}; {sentence}"

@@ -33,7 +33,7 @@ def test_the_culprit_and_not_a_victim(tmp_path: Path) -> None:
     verdict = why(tmp_path, rank__0_log=STEPS + LOST, rank__1_log=STEPS + failed, rank__2_log=STEPS + LOST)
     assert (verdict.class_, verdict.rank, verdict.confidence) == ("python-exception", 1, "certain")
     assert verdict.traceback is not None and "KeyError" in verdict.traceback
-    assert verdict.also == ["ranks 0, 2 fell with it (lost connection)"]
+    assert verdict.also == ["ranks 0, 2 failed because of it (lost connection)"]
 
 
 def test_a_rank_that_is_late_is_the_cause_of_the_time_outs(tmp_path: Path) -> None:
