@@ -261,8 +261,8 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
     messages: dict[str, int] = {}
     for step in script.commands:
         inside = [part.text for part in step.syntax.parts if part.kind == "command"]
-        own = [" ".join(word.raw for word in step.syntax.words)] if step.name == "sbatch" else []
-        for code in [*own, *(text for text in inside if text.lstrip().startswith("sbatch"))]:
+        own = [" ".join(word.raw for word in step.syntax.words)]
+        for code in [text for text in (*own, *inside) if _submits(script, text)]:
             for dependency in _DEPENDENCY.findall(code):
                 names = [first or second for first, second in re.findall(r"\$(?:(\w+)|\{(\w+)\})", dependency)]
                 line = next((messages[name] for name in names if name in messages), None)
@@ -275,6 +275,12 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
             value = each.value.parts[0] if len(each.value.parts) == 1 and each.value.elements is None else None
             if value is not None and value.kind == "command" and _is_message(script, value.text):
                 messages[each.name] = value.origin.line
+
+
+def _submits(script: BatchScript, code: str) -> bool:
+    """Tell whether code is a call of sbatch, or of a function that ends in one."""
+    name = code.split(None, 1)[0] if code.strip() else ""
+    return name == "sbatch" or (name in script.functions and script.functions[name][-1].name == "sbatch")
 
 
 def _is_message(script: BatchScript, code: str) -> bool:

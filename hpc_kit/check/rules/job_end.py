@@ -178,7 +178,8 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
             yield flow.finding(f"'|| {name}' makes a failed training a COMPLETED job", _KEEP, doubtful=True)
             return
         if shield.chain.operators[shield.chain_index] == "||":
-            if behind and all(each.name in _PRINTS for each in behind):
+            # A message in a file is a record of the failure.
+            if behind and all(each.name in _PRINTS and not _to_file(script, each) for each in behind):
                 what = f"'|| {behind[0].name}' makes a failed training a COMPLETED job"
                 yield flow.finding(what, _KEEP, doubtful=True)
             return
@@ -186,6 +187,11 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
     if last is not None and (shield is not None or not flow.errexit):
         what = f"the job returns the status of '{_shown(last)}' in line {last.line}, not the status of the training"
         yield flow.finding(what, f"write set -e at the top; or {_KEEP}", last.line)
+
+
+def _to_file(script: BatchScript, step: TracedCommand) -> bool:
+    """Tell whether a message goes to a file."""
+    return step.syntax.output is not None or ">>" in script.lines[step.line - 1]
 
 
 def _shown(step: TracedCommand) -> str:
