@@ -279,6 +279,7 @@ class CommandTrace:
             return
         if command.kind == "function":
             self._functions[command.name] = command
+            self.variables.functions[command.name] = command
             if self._known_calls is None or command.name in self._known_calls:
                 return
             self._traced.setdefault(command.name, set())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -27,12 +26,6 @@ class Edit(NamedTuple):
 def delete_line(lines: list[str], line: int) -> Edit:
     """Return the edit that removes a line."""
     return Edit(line, 1, lines[line - 1] + "\n", "")
-
-
-def delete_assignment(lines: list[str], line: int, name: str) -> tuple[Edit, ...]:
-    """Return the edit that removes the assignment of a variable, if nothing else is in its line."""
-    is_alone = re.fullmatch(rf"\s*(export\s+)?{name}=[\w.^,\"']*\s*", lines[line - 1])
-    return (delete_line(lines, line),) if is_alone else ()
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli.job_arguments import JobCommand, job_arguments, parse_request, resolve_request
-from hpc_kit.cli.options import JSON_OPTION
+from hpc_kit.cli.options import JSON_OPTION, NumberRange
 from hpc_kit.cli.output import format_table, print_line, print_wrapped, short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 @click.command("doctor", cls=JobCommand)
 @job_arguments
 @click.option("--in-job", is_flag=True, help="One table of all ranks of this step: srun hpc-kit doctor --in-job")
-@click.option("--timeout", type=float, metavar="SECONDS", help="With --in-job: wait for all ranks.  [default: 300]")
+@click.option(
+    "--timeout",
+    type=NumberRange(1, 86400),
+    metavar="SECONDS",
+    help="With --in-job: wait for all ranks.  [default: 300]",
+)
 @JSON_OPTION
 def command(job: str | None, in_job: bool, timeout: float | None, as_json: bool, **_: object) -> int:
     """Show Slurm, torch, GPUs, MPI and containers of this machine, and what is missing for which command.

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.logs import find_run
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.logs import client_of_run, find_run
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, NumberRange, open_session
 from hpc_kit.cli.output import print_line
 from hpc_kit.cli.terminal import echo
-from hpc_kit.errors import SpecError, UnknownJob
+from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 from hpc_kit.run_files import read_stacks, read_stall
+from hpc_kit.runs.backend import query_runs
 from hpc_kit.slurm.option_values import fold_indices
+from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
     from hpc_kit.run_files import RankStack
+    from hpc_kit.runs.run_folders import Run
+    from hpc_kit.slurm.client import SlurmClient
 
 
 @click.command("stacks")
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--threads", is_flag=True, help="All threads of each rank, not only the main thread.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, 86400),
+    type=NumberRange(0, 86400),
     default=20.0,
     show_default=True,
     metavar="SECONDS",
@@ -45,7 +50,8 @@ def command(word: str | None, last: bool, threads: bool, timeout: float, cluster
     """
     from hpc_kit.runs import stacks
 
-    run = find_run(open_session(cluster), word)
+    session = open_session(cluster)
+    run = find_run(session, word)
     if elements := run.elements():
         raise SpecError(
             f"job {run.job_id} is an array",
@@ -53,10 +59,8 @@ def command(word: str | None, last: bool, threads: bool, timeout: float, cluster
             remedy=f"name one of them: hpc-kit stacks {elements[0].job_id}",
         )
     size = run.record.resolved.world_size if run.record is not None else None
-    if run.end_marker() is not None and not last:
-        raise UnknownJob(
-            f"job {run.job_id} has ended", found=str(run.folder), remedy=f"hpc-kit stacks {run.job_id} --last"
-        )
+    if not last:
+        _check_running(run, client_of_run(run, session))
     answers = read_stacks(run.folder) if last else stacks.request_stacks(run.folder, size or len(run.ranks()), timeout)
     silent = sorted(set(range(size or 0)) - {answer.rank for answer in answers})
     stall = read_stall(run.folder)
@@ -72,6 +76,22 @@ def command(word: str | None, last: bool, threads: bool, timeout: float, cluster
     else:
         _print_stacks(answers, silent, verdict, threads=threads)
     return 1 if silent or not answers else 0
+
+
+def _check_running(run: Run, client: SlurmClient | None) -> None:
+    """Raise if the ranks of a job cannot answer, because it waits in the queue or has ended."""
+    status = None
+    with suppress(SlurmUnavailable):  # then only the files of the run tell
+        status = query_runs([run], client).get(run.job_id) if client is not None else None
+    if status is not None and status.state is JobState.PENDING:
+        reason = f" ({status.reason})" if status.reason else ""
+        raise UnknownJob(
+            f"job {run.job_id} has not started", found=f"PENDING{reason}", remedy=f"hpc-kit status {run.job_id}"
+        )
+    if run.end_marker() is not None or (status is not None and status.state.finished):
+        raise UnknownJob(
+            f"job {run.job_id} has ended", found=str(run.folder), remedy=f"hpc-kit stacks {run.job_id} --last"
+        )
 
 
 def _print_stacks(answers: list[RankStack], silent: list[int], verdict: str | None, *, threads: bool) -> None:

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from hpc_kit.slurm.partitions import ListedPartition
 
 
-MAX_NAMED = 12
-"""Elements of an array that are named for one cause."""
-
-
 @click.command("why")
 @click.argument("words", nargs=-1, metavar="[JOB|ID]")
 @click.option(
@@ -48,7 +44,7 @@ def command(words: tuple[str, ...], logs: tuple[Path, ...], cluster: str | None,
     answers: list[tuple[list[str], Verdict]]
     if logs:
         # A shell expands `--log *.out` to one value of the option and further arguments.
-        answers = [([], _explain_files([*logs, *map(Path, words)]))]
+        answers = _explain_files([*logs, *map(Path, words)])
     elif len(words) > 1:
         raise SpecError(
             f"why takes one job, and not {len(words)}", remedy="name files after --log: hpc-kit why --log *.out"
@@ -59,20 +55,21 @@ def command(words: tuple[str, ...], logs: tuple[Path, ...], cluster: str | None,
     return 0 if all(verdict.cause.startswith("did not fail") for _, verdict in answers) else 1
 
 
-def _explain_files(paths: list[Path]) -> Verdict:
-    from hpc_kit.runs.why import explain
+def _explain_files(paths: list[Path]) -> list[tuple[list[str], Verdict]]:
+    from hpc_kit.runs.why.elements import explain_elements
 
     for path in paths:
         if not path.exists():
             raise UnknownJob(f"there is no file {path}", remedy="name logs or folders after --log")
-    return explain(paths)
+    return explain_elements(paths)
 
 
 def _explain_run(word: str | None, cluster: str | None) -> list[tuple[list[str], Verdict]]:
     """Return the answer about a run; of an array, the different answers with the ids of their elements."""
     from hpc_kit.cli.logs import client_of_run, find_run, query_statuses
     from hpc_kit.runs.outcome import read_state
-    from hpc_kit.runs.why.of_run import explain_run, group_verdicts
+    from hpc_kit.runs.why.elements import group_verdicts
+    from hpc_kit.runs.why.of_run import explain_run
 
     session = open_session(cluster)
     run = find_run(session, word)
@@ -102,6 +99,7 @@ def _with_limit(verdict: Verdict, status: JobStatus | None, partitions: Sequence
 
 def _print(answers: list[tuple[list[str], Verdict]], *, as_json: bool) -> None:
     """Print the answers: verdicts with the ids of the array elements that they are about."""
+    from hpc_kit.runs.why.elements import name_elements
     from hpc_kit.runs.why.report import verdict_json, verdict_rows
 
     if as_json:
@@ -113,6 +111,6 @@ def _print(answers: list[tuple[list[str], Verdict]], *, as_json: bool) -> None:
         return
     for jobs, verdict in answers:
         if jobs:
-            print_line("jobs", f"{', '.join(jobs[:MAX_NAMED])}{' ...' * (len(jobs) > MAX_NAMED)} ({len(jobs)})")
+            print_line("jobs", f"{name_elements(jobs)} ({len(jobs)})")
         for label, text in verdict_rows(verdict, lambda path: short_path(Path(path))):
             print_line(label, text)

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from hpc_kit.cli.clean import command as clean
+from hpc_kit.cli.doctor import command as doctor
 from hpc_kit.cli.launch import command as launch
 from hpc_kit.cli.stacks import command as stacks
 from hpc_kit.cli.watch import command as watch
@@ -172,11 +173,33 @@ def test_the_stacks_of_an_array_are_those_of_its_elements(
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
-    [(watch, ["--interval"]), (stacks, ["--timeout"]), (launch, ["-j", "1x1", "--hosts", "a", "--connect-timeout"])],
+    ("state", "error"),
+    [
+        ("PENDING Resources", "job 12 has not started\n  found  PENDING (Resources)\n  do     hpc-kit status 12"),
+        ("NODE_FAIL", "job 12 has ended\n  found  {run}\n  do     hpc-kit stacks 12 --last"),
+    ],
 )
-@pytest.mark.parametrize("seconds", ["inf", "-1"])
-def test_an_endless_wait_is_refused(command: click.Command, words: list[str], seconds: str) -> None:
+def test_stacks_of_a_job_that_does_not_run_are_refused_at_once(
+    slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch, state: str, error: str
+) -> None:
+    monkeypatch.setenv("HPC_KIT_CLUSTER", "fake")
+    run = submit("job", "fake").run.folder
+    slurm.queue(f"12 {state}")
+    done = CliRunner().invoke(stacks, ["12"], standalone_mode=False)
+    assert str(done.exception) == error.format(run=run)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (watch, ["--interval"]),
+        (stacks, ["--timeout"]),
+        (launch, ["-j", "1x1", "--hosts", "a", "--connect-timeout"]),
+        (doctor, ["--in-job", "--timeout"]),
+    ],
+)
+@pytest.mark.parametrize("seconds", ["inf", "-1", "nan"])
+def test_a_wait_without_an_end_is_refused(command: click.Command, words: list[str], seconds: str) -> None:
     done = CliRunner().invoke(command, [*words, seconds])
     assert (done.exit_code, "is not in the range" in done.output) == (2, True), done.output
 

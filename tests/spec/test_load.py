@@ -11,6 +11,7 @@ import pytest
 from hpc_kit.errors import SpecError
 from hpc_kit.spec import load
 from hpc_kit.spec.resolve import Resolved, resolve
+from hpc_kit.submission.provenance import masked_job
 
 MINIMAL = 'command = ["python", "train.py"]\n'
 
@@ -135,6 +136,7 @@ def test_a_notebook_instead_of_a_job_names_the_command_that_converts_it(project:
             '[resources]\noutput = "~/x/%j.log"\n',
             ("wrong value for output in jobs/mine.toml, line 3", "not expanded"),
         ),
+        ('[launch]\noutput = "a\\tb"\n', ("wrong value for output", "it contains control characters")),
         ('[resources]\nchdir = "$HOME"\n', ("wrong value for chdir", "'~' and '$' have no meaning")),
         ('[resources]\nerror = "logs/"\n', ("error = 'logs/': it is a folder", "logs/%j.log")),
         ('[resources]\noutput = "/"\n', ("output = '/': it is a folder",)),
@@ -301,6 +303,10 @@ def test_a_file_that_only_extends_itself_is_refused(project: Path) -> None:
         ("DATABASE_URL", "pg://u:hunter2@db/x"),
         ("STORE_CONNECTION_STRING", "AccountKey=abc"),
         ("ANYTHING", "redis://:hunter2@db"),
+        ("SLACK_TOKEN", "abc"),
+        ("PRIVATE_KEY", "abc"),
+        ("BASIC_AUTH", "me:abc"),
+        ("DOCKER_PASS", "first"),
     ],
 )
 def test_a_secret_is_refused_and_not_repeated(project: Path, name: str, value: str) -> None:
@@ -338,6 +344,16 @@ def test_a_value_that_is_no_secret_is_accepted(project: Path, name: str, value: 
     setup = f'setup = ["export HF_TOKEN=$(<token)", "export {name}={value}"]'
     write(project, MINIMAL + f'{setup}\n[env]\n{name} = "{value}"\n')
     assert resolved(project).job.env[name] == value
+
+
+@pytest.mark.parametrize("value", ["hunter2", "s3cr3t", "Xy7!kq"])
+def test_a_short_value_behind_an_unsure_name_gets_a_note_and_is_masked_in_the_record(project: Path, value: str) -> None:
+    write(project, MINIMAL + f'[env]\nMY_TOKEN = "{value}"\nSORT_KEY = "loss"\n')
+    job = resolved(project)
+    assert [note for note in job.notes if "secret" in note] == [
+        "[env] MY_TOKEN may be a secret, so the record masks it; export a secret in the shell that submits"
+    ]
+    assert masked_job(job.job).env == {**job.job.env, "MY_TOKEN": "***"}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from hpc_kit.check.rules import (
     job_end,
     job_options,
     launch_line,
+    parallelism,
     rendezvous,
     restarts,
     set_up,
@@ -25,8 +26,8 @@ from hpc_kit.check.rules.finding import Rule as Rule
 from hpc_kit.check.rules.ignored import drop_ignored
 
 _MODULES = (
-    job_options, launch_line, steps, agents, frameworks, counts, arrays, rendezvous, devices, set_up, environment,
-    containers, commands, job_end, restarts,
+    job_options, launch_line, steps, agents, frameworks, counts, parallelism, arrays, rendezvous, devices, set_up,
+    environment, containers, commands, job_end, restarts,
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = tuple(

@@ -52,6 +52,7 @@ class _Index:
     def __init__(self, script: BatchScript) -> None:
         self.values: dict[str, str] = {}
         self.lengths: dict[str, int] = {}
+        self.padded: set[str] = set()
         seen: set[str] = set()
         for each in script.written_assignments:
             # A variable with several values, or a list that grows, may be anything.
@@ -62,7 +63,13 @@ class _Index:
                 self.values[each.name] = each.value.raw.strip("\"'")
             elif all(map(_is_one_word, each.value.elements)):
                 self.lengths[each.name] = len(each.value.elements)
+                self.padded |= {each.name for word in each.value.elements[:1] if _PLACEHOLDER.match(word.raw)}
             seen.add(each.name)
+
+    def all_but_one(self, name: str) -> list[set[int]]:
+        """Return the elements of a list without its last one, and without its first one unless it holds a place."""
+        length = self.lengths[name]
+        return [{*range(length - 1)}, *([] if name in self.padded else [{*range(1, length)}])]
 
     def depends(self, text: str, depth: int = 0) -> bool:
         """Tell whether a subscript contains the index."""
@@ -89,6 +96,10 @@ class _Index:
         )
         text = re.sub(r"\A\s*\$\(\((.*)\)\)\s*\Z", r"(\1)", text, flags=re.DOTALL)
         return evaluate_sum(re.sub(pattern, known, text.replace("$((", "(").replace("))", ")").replace('"', "")))
+
+
+_PLACEHOLDER = re.compile(r"(?i)[\"']?(\W*|_+|x+|none|null|dummy|unused|placeholder|skip|pad(ding)?|n/?a)[\"']?\Z")
+"""An element 0 that only lets a list count from 1."""
 
 
 def _is_one_word(word: Word) -> bool:
@@ -146,7 +157,7 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
             seen.add(part.text)
             what = f"index {negative[0]} selects an element from the end of {part.text}: bash counts from 0"
             yield Problem(part.origin, what, f"change --array={directive.value}", (directive.line,), certain=True)
-        elif None not in values and len(known) == length - 1 and known in ({*range(1, length)}, {*range(length - 1)}):
+        elif None not in values and known in index.all_but_one(part.text):
             seen.add(part.text)
             unused = length - 1 if 0 in known else 0
             what = f"no index of --array={directive.value} selects element {unused} of {part.text}, which has {length}"

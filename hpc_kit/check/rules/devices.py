@@ -1,15 +1,16 @@
-"""Rules for GPUs and for the network between them: visible devices, device numbers, transports, interfaces."""
+"""Rules for devices: the GPUs that a task sees, and the numbers by which programs name them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 
+from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment
-from hpc_kit.check.edits import delete_assignment
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine
+from hpc_kit.check.python_code import chosen_device
 from hpc_kit.check.rules.finding import Problem, rule
 
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
@@ -86,31 +87,25 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
     `cuda:$SLURM_LOCALID` is an "invalid device ordinal" in all tasks but the first. CUDA_VISIBLE_DEVICES=$SLURM_LOCALID
     has the same effect. If the tasks see all GPUs of the node, `--device cuda:0` puts all of them on the same one.
     LOCAL_RANK=$SLURM_LOCALID with one visible GPU is a warning: the program may reduce it. With --distribution=cyclic,
-    consecutive ranks run on different nodes, and SLURM_PROCID % 4 is no local rank.
+    consecutive ranks run on different nodes, and SLURM_PROCID % 4 is no local rank. `--gpu-bind=map_gpu:0,1,2,2` gives
+    two tasks the same GPU. The rule also reads Python programs that the script writes.
 
     Fix: `cuda:0` with --gpus-per-task=1; the local rank with --gpus-per-node.
     Documented: slurm.schedmd.com/gres.html; pytorch.org/docs/stable/generated/torch.cuda.set_device.html.
     """
     for launch in script.training:
-        if _has_several_tasks(script, launch):
-            yield from _wrong_local_rank(script, launch)
-        yield from _wrong_number(script, launch)
-
-
-def _has_several_tasks(script: BatchScript, launch: LaunchLine) -> bool:
-    """Tell whether several tasks may run on one node."""
-    size = script.size_of(launch)
-    return (size.tasks_per_node or size.ntasks or 1) > 1
-
-
-def _options_of(script: BatchScript, launch: LaunchLine) -> dict[str, str]:
-    """Return the options of the job, and those of the launch line's own srun, which have priority."""
-    srun = launch.stage("srun")
-    return {**script.options, **({name: text.text for name, text in srun.options.items()} if srun else {})}
+        srun = launch.stage("srun")
+        options = {**script.options, **({name: text.text for name, text in srun.options.items()} if srun else {})}
+        text = launch.argument(*_DEVICE_OPTIONS)
+        if (script.size_of(launch).tasks_per_node or script.size_of(launch).ntasks or 1) > 1:
+            yield from _local_ranks(script, launch, options, text)
+            yield from _mapped_devices(script, launch)
+        if text is not None and not text.has_default:
+            yield from _fixed_devices(script, launch, options, text)
 
 
 def _sees_one_gpu(script: BatchScript, options: Mapping[str, str]) -> bool:
-    """Tell whether each task sees a single GPU, which then has the number 0."""
+    """Tell whether each task sees one GPU, its own."""
     one_each = options.get("gpus-per-task", "").rpartition(":")[2] == "1"
     return (
         (one_each and options.keys().isdisjoint({"gpu-bind", "tres-bind"}))
@@ -119,51 +114,83 @@ def _sees_one_gpu(script: BatchScript, options: Mapping[str, str]) -> bool:
     )
 
 
-def _wrong_local_rank(script: BatchScript, launch: LaunchLine) -> Iterator[Problem]:
-    """Find a GPU that is chosen by the rank of the task, where that rank does not number the visible GPUs."""
-    size, options = script.size_of(launch), _options_of(script, launch)
-    sees_one = _sees_one_gpu(script, options)
-    device, lines = launch.argument(*_DEVICE_OPTIONS), (script.line_of("gpus-per-task"), launch.line)
-    local_rank = next((each.value for each in script.assignments_of("LOCAL_RANK") if each.in_task), None)
-    rank = next((each for each in (device, local_rank) if each and _RANK_OF_JOB.search(each.text)), None)
-    if rank is not None and size.has_several_nodes:
+def _local_ranks(
+    script: BatchScript, launch: LaunchLine, options: Mapping[str, str], text: ExpandedText | None
+) -> Iterator[Problem]:
+    """Find a rank as the number of a device that the task does not see."""
+    lines, wide = (script.line_of("gpus-per-task"), launch.line), script.size_of(launch).has_several_nodes
+    local = next((each.value for each in script.assignments_of("LOCAL_RANK") if each.in_task), None)
+    rank = next((each for each in (text, local) if each and _RANK_OF_JOB.search(each.text)), None)
+    bound, one_each = _sees_one_gpu(script, options), "each task sees one GPU, which has the number 0"
+    if rank is not None and wide:
         what = "SLURM_PROCID counts the tasks of all nodes: beyond the first node, there is no such GPU"
         yield Problem(rank, what, "write $SLURM_LOCALID", (script.line_of("nodes"), launch.line))
-    elif device is not None and "SLURM_LOCALID" in device.text and sees_one:
-        what = "each task sees one GPU, which has the number 0"
-        yield Problem(device, what, "write cuda:0, or use --gpus-per-node", lines)
-    elif local_rank is not None and size.has_several_nodes and _is_interleaved(options, local_rank):
+    elif text is not None and "SLURM_LOCALID" in text.text and bound:
+        yield Problem(text, one_each, "write cuda:0, or use --gpus-per-node", lines)
+    elif local is not None and wide and _is_interleaved(options, local):
         what = f"--distribution={options['distribution']} deals the ranks out over the nodes: ranks share a GPU"
-        yield Problem(local_rank, what, "write $SLURM_LOCALID", (script.line_of("distribution"), launch.line))
-    elif local_rank is not None and sees_one and local_rank.variable == "SLURM_LOCALID":
+        yield Problem(local, what, "write $SLURM_LOCALID", (script.line_of("distribution"), launch.line))
+    elif local is not None and bound and local.variable == "SLURM_LOCALID":
         what = "LOCAL_RANK is the number of a GPU for most programs, but each task sees one GPU, number 0"
         remedy = "let each task see all GPUs (--gpus-per-node), or let the program reduce the local rank"
-        yield Problem(local_rank, what, remedy, lines, certain=False)
+        yield Problem(local, what, remedy, lines, certain=False)
+    elif bound and (written := _device_in_program(script, launch)) is not None:
+        yield Problem(written, one_each, "write device 0 in the program, or use --gpus-per-node", lines)
 
 
-def _wrong_number(script: BatchScript, launch: LaunchLine) -> Iterator[Problem]:
-    """Find a GPU that is named by a number: one that the node does not have, or one that all tasks of a node use."""
-    size, device = script.size_of(launch), launch.argument(*_DEVICE_OPTIONS)
-    match = re.fullmatch(r"(?:cuda:)?(\d{1,6}(?:,\d{1,6})*)", device.text) if device is not None else None
-    if device is None or match is None or device.has_default:
-        return
-    numbers = [int(each) for each in match[1].split(",")]
-    # `--gpus 4` is a count for most programs, not the number of a GPU.
-    is_count = launch.argument("gpus", "devices") is not None and len(numbers) == 1
-    if is_count:
-        return
-    if size.gpus_per_node and max(numbers) >= size.gpus_per_node:
+def _fixed_devices(
+    script: BatchScript, launch: LaunchLine, options: Mapping[str, str], text: ExpandedText
+) -> Iterator[Problem]:
+    """Find the number of a device that the node does not have, or that all tasks of the node use."""
+    match = re.fullmatch(r"(?:cuda:)?(\d{1,6}(?:,\d{1,6})*)", text.text)
+    size = script.size_of(launch)
+    numbers = [int(each) for each in match[1].split(",")] if match is not None else []
+    counted = launch.argument("gpus", "devices") is not None and len(numbers) == 1
+    several, names_one = (size.tasks_per_node or size.ntasks or 1) > 1, text.text.startswith("cuda:")
+    if numbers and size.gpus_per_node and not counted and max(numbers) >= size.gpus_per_node:
         what = f"there is no GPU {max(numbers)}: the node has {size.gpus_per_node}, from 0"
-        yield Problem(device, what, "use the numbers of the GPUs that the job has", (launch.line,))
-        return
-    options, names_gpu = _options_of(script, launch), device.text.startswith("cuda:") or launch.argument("local-rank")
-    if len(numbers) > 1 or not names_gpu or not _has_several_tasks(script, launch):
-        return
-    if launch.multiplier is None or launch.agent or _sees_one_gpu(script, options) or "gpus-per-task" in options:
-        return
-    what = f"all {size.tasks_per_node} tasks of a node use GPU {numbers[0]}"
-    lines = (script.line_of("ntasks-per-node"), launch.line)
-    yield Problem(device, what, "use the local rank, SLURM_LOCALID", lines)
+        yield Problem(text, what, "use the numbers of the GPUs that the job has", (launch.line,))
+    elif len(numbers) == 1 and several and (names_one or launch.argument("local-rank")):
+        own = counted or "gpus-per-task" in options or _sees_one_gpu(script, options)
+        if launch.multiplier is not None and not own and not launch.agent:
+            what = f"all {size.tasks_per_node} tasks of a node use GPU {numbers[0]}"
+            lines = (script.line_of("ntasks-per-node"), launch.line)
+            yield Problem(text, what, "use the local rank, SLURM_LOCALID", lines)
+
+
+def _device_in_program(script: BatchScript, launch: LaunchLine) -> Origin | None:
+    """Return the place where a Python program that the script writes chooses the local rank as its device."""
+    file = launch.program.option("file") if launch.program.kind == "python" else None
+    body = script.file_written_to(file.text) if file is not None else None
+    choice = chosen_device(body.text) if body is not None else None
+    if body is None or choice is None or "LOCALID" not in choice.variable:
+        return None
+    return Origin(body.line + choice.line - 1)
+
+
+_MAP = re.compile(r"(?:\A|,)map_(?:gpu|cpu):(\d{1,4}(?:,\d{1,4})*)\Z")
+
+
+def _mapped_devices(script: BatchScript, launch: LaunchLine) -> Iterator[Problem]:
+    """Find a list of --gpu-bind or --cpu-bind that gives two tasks of a node the same GPU or CPU."""
+    srun, size = launch.stage("srun"), script.size_of(launch)
+    tasks = size.tasks_per_node or 1
+    for name, unit in (("gpu-bind", "GPU"), ("cpu-bind", "CPU")):
+        text = srun.option(name) if srun is not None else None
+        directive = script.directive(name)
+        place = text if text is not None else directive
+        match = _MAP.search(text.text if text is not None else directive.value if directive is not None else "")
+        if place is None or match is None:
+            continue
+        numbers = [int(number) for number in match[1].split(",")]
+        # Slurm takes the list from its beginning again for further tasks.
+        used = [numbers[task % len(numbers)] for task in range(tasks)]
+        twice = next((number for number in used if used.count(number) > 1), None)
+        shared = unit == "GPU" and size.gpus_per_node is not None and tasks > size.gpus_per_node
+        if twice is not None and not shared:
+            what = f"{used.count(twice)} of the {tasks} tasks of a node get {unit} {twice}"
+            lines = (script.line_of("ntasks-per-node", "ntasks"), launch.line)
+            yield Problem(place, what, f"write one {unit} for each task", lines, certain=unit == "GPU")
 
 
 def _is_interleaved(options: Mapping[str, str], local: ExpandedText) -> bool:
@@ -178,93 +205,3 @@ def _shows_one_device(each: TracedAssignment) -> bool:
 
 
 _RANK_OF_JOB = re.compile(r"\$\{?SLURM_PROCID\}?\Z")
-
-_TRANSPORTS = {
-    "NCCL_P2P_DISABLE": "GPUs of a node exchange data through the memory of the host",
-    "NCCL_SHM_DISABLE": "processes of a node exchange data over the network",
-    "NCCL_IB_DISABLE": "nodes exchange data over TCP instead of InfiniBand or RoCE",
-}
-_GLOO = "gloo sends the gradients of the GPUs through the memory of the host"
-
-
-@rule("KIT315", "warning")
-def disabled_transports(script: BatchScript) -> Iterator[Problem]:
-    """NCCL's fast transports are switched off.
-
-    These settings help to find the cause of a hang. Left in the script, they make every all-reduce slower, often five
-    times. `--backend gloo` sends the gradients of GPUs through the memory of the host. The rule is silent if a comment
-    at the line gives a reason.
-
-    Fix: remove the line; or keep it, with the reason as a comment. `--backend nccl` for GPUs.
-    Documented: NCCL documentation, "Environment Variables"; pytorch.org/docs/stable/distributed.html, "Which backend to
-    use?".
-    """
-    size = script.size
-    for each in script.assignments if size.has_gpus and script.training else ():
-        if each.name.endswith("BACKEND") and each.value.text == "gloo" and not script.has_comment(each.line):
-            yield Problem(each.value, _GLOO, "write nccl")
-    for launch in script.training if size.has_gpus else ():
-        backend = launch.argument("backend", "dist-backend", "ddp-backend", "distributed-backend")
-        on_cpus = any(re.search(r"\bcpu\b", text) for text in launch.program.texts)
-        if backend is not None and backend.text == "gloo" and not on_cpus and not script.has_comment(launch.line):
-            yield Problem(backend, _GLOO, "write nccl", (launch.line,))
-    for each in script.assignments_of(*_TRANSPORTS):
-        if each.value.text != "1" or each.value.has_default or script.has_comment(each.line):
-            continue
-        if each.name == "NCCL_IB_DISABLE" and not size.has_several_nodes:
-            continue
-        what, edits = f"{each.name}=1: {_TRANSPORTS[each.name]}", delete_assignment(script.lines, each.line, each.name)
-        yield Problem(each.value, what, "remove it, or write the reason as a comment", edits=edits)
-
-
-_INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-
-
-@rule("KIT316", "warning")
-def guessed_interface(script: BatchScript) -> Iterator[Problem]:
-    """The name of a network interface that many nodes do not have.
-
-    Cluster nodes call their interfaces ib0, hsn0, bond0 or ens1f0np0. `eth0` and `eno1` come from examples; docker0
-    connects containers of one host. A wrong name ends NCCL with "no socket interface found"; Gloo with "Unable to find
-    address". The rule is silent if a comment at the line gives a reason.
-
-    Fix: remove the line: NCCL and Gloo find the interface themselves. Or exclude some:
-    `NCCL_SOCKET_IFNAME=^lo,docker0`.
-    Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
-    """
-    for each in script.assignments_of(*_INTERFACES, "TP_SOCKET_IFNAME"):
-        if each.value.has_default:
-            continue
-        # `^lo,docker0` excludes both.
-        names = each.value.text.lstrip("=").split(",") if not each.value.text.startswith("^") else []
-        guess = next((name for name in names if re.fullmatch(r"eth\d?|en0|eno1|wlan\d|docker\d|virbr\d", name)), None)
-        if guess is not None and script.size.has_several_nodes and not script.has_comment(each.line):
-            what = f"{guess} is a guess: few cluster nodes have an interface of this name between nodes"
-            yield Problem(each.value, what, "remove it, or name the interface that `ip -br addr` shows on a node")
-
-
-@rule("KIT309")
-def loopback_interface(script: BatchScript) -> Iterator[Problem]:
-    """NCCL or Gloo uses the loopback interface, and the job has several nodes.
-
-    `lo` connects the processes of one node only. Ranks of other nodes time out, or connect to themselves. The virtual
-    nodes of the embedded Slurm are one host: the rule is silent if the cluster file says slurm = "embedded".
-
-    Fix: remove the line, or name the interface of the cluster's network (`ip -br addr` on a node).
-    Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
-    """
-    wide = any(script.size_of(launch).has_several_nodes for launch in script.training)
-    cluster = script.site.cluster
-    one_host = cluster is not None and cluster.slurm == "embedded"
-    for each in script.assignments_of(*_INTERFACES) if wide and not one_host else ():
-        # Without a cluster file, a job without GPUs may be for the embedded Slurm.
-        read = each.name.startswith("NCCL") or script.size.has_gpus
-        if read and each.value.text.lstrip("=") == "lo":
-            what, remedy = f"{each.name}=lo reaches no other node", "remove it, or name an interface of the network"
-            yield Problem(
-                each.value,
-                what,
-                remedy,
-                (script.line_of("nodes"),),
-                edits=delete_assignment(script.lines, each.line, each.name),
-            )

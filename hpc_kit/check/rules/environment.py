@@ -9,11 +9,12 @@ from itertools import pairwise, takewhile
 from hpc_kit.check.bash_syntax import Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
-from hpc_kit.check.edits import Edit, delete_assignment
+from hpc_kit.check.edits import Edit
 from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
 from hpc_kit.check.rules.finding import Place, Problem, rule
+from hpc_kit.check.rules.rendezvous import removal
 from hpc_kit.slurm.directives import LONG_DASHES, DirectiveOption
 from hpc_kit.spec.secrets import SHAPES, is_secret, is_secret_name, secret_words
 from hpc_kit.spec.shell_code import CONTAINERS
@@ -437,12 +438,9 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
     remedy = "remove it after debugging"
     for each in script.assignments_of(*_SLOW_SETTINGS) if not brief else ():
         value, effect = _SLOW_SETTINGS[each.name]
-        chosen = each.value.has_default or each.is_conditional or script.has_comment(each.line)
+        chosen = each.value.has_default or each.is_conditional or script.has_reason(each.line)
         if each.value.text.upper() == value and not chosen:
-            what, edits = (
-                f"{each.name}={each.value.text} {effect}",
-                delete_assignment(script.lines, each.line, each.name),
-            )
+            what, edits = f"{each.name}={each.value.text} {effect}", removal(script, each)
             yield Problem(each.value, what, remedy, edits=edits)
     for launch in script.training:
         fast, module = launch.argument("fast-dev-run"), launch.program.option("module")

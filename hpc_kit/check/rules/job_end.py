@@ -296,7 +296,9 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
             what = "this runs in the background without a wait: the job ends immediately"
             yield flow.finding(what, 'remove the &; or write pid=$! after it, and wait "$pid"')
         return
-    if all(len(step.words) == 1 for step in waits) and not saves_status(flow.followers):
+    # `exit $?` has nothing to return but the status of a wait.
+    kept = [step for step in flow.followers if step.texts != ["exit", "$?"]]
+    if all(len(step.words) == 1 for step in waits) and not saves_status(tuple(kept)):
         wait = waits[-1]
         what = "wait without a process id always returns 0: a failed training is COMPLETED"
         remedy = 'write pid=$! after the &, and wait "$pid"'
@@ -490,7 +492,8 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     yield from _goes_on_after_pipe(script)
     yield from _status_of_pipe(script)
     flow = trace_exit_status(script)
-    if flow is None or flow.piped_at is None or flow.background:
+    waits = any(step.name == "wait" and len(step.words) > 1 for step in flow.followers) if flow is not None else False
+    if flow is None or flow.piped_at is None or (flow.background and not waits):
         return
     behind = flow.piped_at.pipeline.commands[-1]
     if any("PIPESTATUS" in line for line in script.lines[behind.line - 1 :]):

@@ -1,4 +1,4 @@
-"""Rules for the rendezvous: address, port and id."""
+"""Rules for the rendezvous and NCCL: address, port, id, network interfaces."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from hpc_kit.check.bash_syntax import Assignment, Origin
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
-from hpc_kit.check.edits import Edit
-from hpc_kit.check.expansion import ExpandedText, evaluate_sum
+from hpc_kit.check.edits import Edit, delete_line
+from hpc_kit.check.expansion import ExpandedText, bounds_of_sum
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.slurm.sizes import size_of_job
@@ -22,9 +22,7 @@ _ADDRESS_OPTIONS = ("master-addr", "main-process-ip", "rdzv-endpoint")
 _URL = re.compile(r"(?:\A|=)tcp://((?:\[[^\]\s]*\]|(?:\$\{[^}\s]*\}|[^\s:/\[\]])+):\d+)(?=/|\?|\Z)")
 """The init_method of init_process_group as an option of a program: --dist-url tcp://HOST:PORT."""
 _THIS_HOST = re.compile(r"\$\(\s*(/\S*/)?hostname\b|\$\{?(HOSTNAME|SLURMD_NODENAME)\b|`\s*(/\S*/)?hostname\b")
-_RENDEZVOUS_REMEDY = (
-    "use --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --master-addr=HOST; torchrun does not read MASTER_ADDR"
-)
+_MEET = "use --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --master-addr=HOST; torchrun does not read MASTER_ADDR"
 _PORTS = re.compile(r"MASTER_PORT\Z|JAX_COORDINATOR_(ADDRESS|PORT)\Z")
 _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint")
 
@@ -42,7 +40,7 @@ def loopback_master(script: BatchScript) -> Iterator[Problem]:
     wide = [launch for launch in script.launch_lines if script.size_of(launch).has_several_nodes]
     if not wide or not (script.is_heterogeneous or script.size.has_several_nodes):
         return
-    remedy = f"write MASTER_ADDR={_FIRST_HOST}"
+    remedy = f"write MASTER_ADDR={_FIRST}"
     on_each = f"a different machine on each of the {max(script.size_of(launch).min_nodes for launch in wide)} nodes"
     lines = (script.line_of("nodes", launch=wide[0]),)
     addresses = script.assignments_of("MASTER_ADDR")
@@ -59,7 +57,7 @@ def loopback_master(script: BatchScript) -> Iterator[Problem]:
             host = None if script.is_cut_short(launch) else _default_host(agent)
             if host and not any(name.startswith("PET_") for name in script.assigned):
                 what = f"torchrun has no rendezvous address and uses {host}: {on_each}"
-                yield Problem(agent, what, _RENDEZVOUS_REMEDY, (*lines, launch.line))
+                yield Problem(agent, what, _MEET, (*lines, launch.line))
         places += _urls(launch)
     for text in places:
         host = re.sub(r"(?<=[^:]):(\d+|\$.*)\Z", "", text.text)
@@ -116,16 +114,16 @@ def _runs_elements_at_once(script: BatchScript) -> bool:
 
 def _takes_whole_nodes(script: BatchScript) -> bool:
     """Tell whether the job has so much of each node that hardly another job fits beside it."""
-    size, gpus = script.size, script.size.gpus_per_node
     # A site that accepts a job of several nodes without a count of anything else gives whole nodes.
-    whole = size.has_several_nodes and script.counts_only_nodes
-    cpus = (size.tasks_per_node or 1) * (size.cpus_per_task or 1)
-    if whole or script.options.get("mem") == "0" or cpus >= _CPUS_OF_SMALL_NODE:
+    if script.size.has_several_nodes and script.counts_only_nodes:
         return True
-    if script.is_heterogeneous:
-        parts = [size_of_job({name: each.value for name, each in part.items()}) for part in script.components]
-        return all((part.gpus_per_node or 0) >= _GPUS_OF_SMALL_NODE for part in parts)
-    return gpus is not None and gpus >= _GPUS_OF_SMALL_NODE
+    for part in script.components:
+        size = size_of_job({name: each.value for name, each in part.items()})
+        cpus = (size.tasks_per_node or 1) * (size.cpus_per_task or 1)
+        all_memory = "mem" in part and part["mem"].value == "0"
+        if not all_memory and cpus < _CPUS_OF_SMALL_NODE and (size.gpus_per_node or 0) < _GPUS_OF_SMALL_NODE:
+            return False
+    return True
 
 
 @rule("KIT303", "warning")
@@ -154,10 +152,17 @@ def _own_port(script: BatchScript, text: ExpandedText, port: int) -> tuple[Edit,
     return (Edit(text.line, text.column, str(port), _OWN_PORT),) if bare else ()
 
 
-def _use_first_host(each: Assignment) -> tuple[Edit, ...]:
+def removal(script: BatchScript, assignment: TracedAssignment) -> tuple[Edit, ...]:
+    """Return the edit that removes an assignment which is alone in its line."""
+    line = script.lines[assignment.line - 1]
+    alone = re.fullmatch(rf"\s*(export\s+)?{assignment.name}=[\w.^,\"']*\s*", line)
+    return (delete_line(script.lines, assignment.line),) if alone else ()
+
+
+def _first_host(each: Assignment) -> tuple[Edit, ...]:
     """Return the edit that takes the address of the first host."""
     exact = "\n" not in each.value.raw
-    return (Edit(each.value.line, each.value.column, each.value.raw, _FIRST_HOST),) if exact else ()
+    return (Edit(each.value.line, each.value.column, each.value.raw, _FIRST),) if exact else ()
 
 
 def _first_of_each(ports: Iterator[tuple[ExpandedText, int]]) -> Iterator[tuple[ExpandedText, int]]:
@@ -207,7 +212,7 @@ def _urls(launch: LaunchLine) -> list[ExpandedText]:
     return [word.slice_of(match.start(1), match.end(1)) for word, match in found if match]
 
 
-_WAYS_TO_PASS_ON = (
+_HANDED_ON = (
     r"\b(export|declare|typeset)\b[^\n;]*\b{}\b",
     r"--export[= ]\S*{}=",
     r"-x +{}\b",
@@ -217,24 +222,18 @@ _WAYS_TO_PASS_ON = (
 _READ_BY_PROGRAMS = re.compile(r"MASTER_(ADDR|PORT)\Z|WORLD_SIZE\Z|OMP_NUM_THREADS\Z|(NCCL|GLOO|TORCH)_\w+\Z")
 
 
-_JOB_IDS = range(1_001, 999_999_937, 41_666_622)
+_JOB_IDS = (1, 2**26)
 _ANY_NUMBER = {
-    "SLURM_JOB_ID": _JOB_IDS, "SLURM_JOBID": _JOB_IDS, "SLURM_ARRAY_JOB_ID": _JOB_IDS,
-    "RANDOM": range(0, 32767, 1365), "SLURM_ARRAY_TASK_ID": range(24),
+    "SLURM_JOB_ID": _JOB_IDS, "SLURM_JOBID": _JOB_IDS, "SLURM_ARRAY_JOB_ID": _JOB_IDS, "RANDOM": (0, 32767),
+    "SLURM_ARRAY_TASK_ID": (0, 23),
 }  # fmt: skip
-"""Samples of numbers from which ports are computed."""
+"""Bounds of numbers from which ports are computed. A job id fits into 26 bits."""
 
 
-def _port_bounds(text: str) -> tuple[int, int] | None:
-    """Return about the smallest and largest value of a port; None if it contains something unknown."""
+def _extremes(text: str) -> tuple[int, int] | None:
+    """Return the smallest and largest value of a port; None if it contains something unknown."""
     source = re.sub(r"\A\$\(\((.*)\)\)\Z", r"\1", text)
-    names = set(re.findall(r"[A-Za-z_]\w*", source))
-    if not names <= _ANY_NUMBER.keys():
-        return None
-    source = re.sub(r"\$\{?(\w+)\}?", r"\1", source)
-    values = [evaluate_sum(source, names=_ANY_NUMBER, index=index) for index in range(24)]
-    known = [value for value in values if value is not None]
-    return (min(known), max(known)) if len(known) == len(values) else None
+    return bounds_of_sum(re.sub(r"\$\{?(\w+)\}?", r"\1", source), _ANY_NUMBER)
 
 
 @rule("KIT310")
@@ -249,7 +248,7 @@ def impossible_port(script: BatchScript) -> Iterator[Problem]:
     """
     for text in [each.value for each in _assigned_ports(script)] + _port_options(script):
         port = re.search(r"(?:\A|:)(\d+|\$\(\(.*\)\)|\$\{?SLURM_JOB_?ID\}?|\$\{?RANDOM\}?)\Z", text.text)
-        bounds = _port_bounds(port[1]) if port else None
+        bounds = _extremes(port[1]) if port else None
         if bounds is None or bounds == (0, 0) or not (bounds[0] < 1024 or bounds[1] > 65535):
             continue
         low, high = bounds
@@ -287,7 +286,7 @@ def unexported_variables(script: BatchScript) -> Iterator[Problem]:
             continue
         assignments = script.assignments_of(name)
         exported = any(each.is_exported or each.in_task for each in assignments)
-        if exported or any(re.search(each.format(name), text) for each in _WAYS_TO_PASS_ON):
+        if exported or any(re.search(each.format(name), text) for each in _HANDED_ON):
             continue
         if not in_tasks and (agents or re.search(rf"^(?!\s*(echo|printf)\b).*{mention}", text, re.MULTILINE)):
             continue
@@ -298,23 +297,21 @@ def unexported_variables(script: BatchScript) -> Iterator[Problem]:
         yield Problem(place, f"{name} is not exported: {effect}", f"write export {name}=...", (), certain, edits=edits)
 
 
-_FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-_NOT_A_HOST = "this is no host name: the node list looks like gpu[01-04]"
-_HOST_VARIABLE = re.compile(
+_FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+_NO_HOST = "this is no host name: the node list looks like gpu[01-04]"
+_HOST = re.compile(
     r"(\w+_)?(MASTER|MAIN|HEAD|FIRST|LEADER|ROOT|RDZV|COORDINATOR)(_?(ADDR|ADDRESS|NODE|HOST|IP|NAME|ENDPOINT))*\Z"
 )
-_NODE_LIST = r"\$\{?SLURM_(?:JOB_)?NODELIST\b"
-_PIPED_LIST = rf"(\$\(|`)\s*(echo|printf)\b[^|\[\]]*{_NODE_LIST}[^|\[\]]*\|\s*"
+_LIST = r"\$\{?SLURM_(?:JOB_)?NODELIST\b"
+_SENT = rf"(\$\(|`)\s*(echo|printf)\b[^|\[\]]*{_LIST}[^|\[\]]*\|\s*"
 """The list as the input of a program that does not know its brackets."""
-_WHOLE_LIST = re.compile(rf"[\"']?{_NODE_LIST}\}}?[\"']?(:\S*)?\Z")
-_COMMA_CUTTERS = r"(?:cut\s[^|\[\]]*-d\W*,|awk\s+-F\W*,|tr\s+\W*,|sed\s+\S*s/,)"
-_CUT_AT_COMMA = re.compile(
-    rf"\$\{{SLURM_(?:JOB_)?NODELIST%%?,\*\}}|{_PIPED_LIST}{_COMMA_CUTTERS}|\b{_COMMA_CUTTERS}[^|]*<<<\s*\"?{_NODE_LIST}"
-)
-_CUT_BY_COLUMN = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST:\s*\d|{_PIPED_LIST}(cut\s+-[bc]|head\s+-c)")
+_WHOLE = re.compile(rf"[\"']?{_LIST}\}}?[\"']?(:\S*)?\Z")
+_CUTS = r"(?:cut\s[^|\[\]]*-d\W*,|awk\s+-F\W*,|tr\s+\W*,|sed\s+\S*s/,)"
+_AT_COMMA = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST%%?,\*\}}|{_SENT}{_CUTS}|\b{_CUTS}[^|]*<<<\s*\"?{_LIST}")
+_BY_COLUMN = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST:\s*\d|{_SENT}(cut\s+-[bc]|head\s+-c)")
 _DRAWN = re.compile(r"\bRANDOM\b|\$\$|\bBASHPID\b|\bshuf\b|/dev/urandom|\buuidgen\b|\.bind\(\(")
-_RANK_VARIABLE = re.compile(r"PROCID|LOCALID|NODEID|RANK|hostname|HOSTNAME")
-_AGREED_OPTIONS = ("rdzv-id", "rdzv-endpoint", "master-port", "main-process-port")
+_RANK = re.compile(r"PROCID|LOCALID|NODEID|RANK|hostname|HOSTNAME")
+_SAME = ("rdzv-id", "rdzv-endpoint", "master-port", "main-process-port")
 
 
 @rule("KIT305")
@@ -332,21 +329,21 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
         return
     yield from _cut_elsewhere(script)
     written = script.written_assignments
-    copies = {each.name for each in written if _WHOLE_LIST.match(each.value.raw)}
-    copies -= {each.name for each in written if each.name in copies and not _WHOLE_LIST.match(each.value.raw)}
+    copies = {each.name for each in written if _WHOLE.match(each.value.raw)}
+    copies -= {each.name for each in written if each.name in copies and not _WHOLE.match(each.value.raw)}
     copied = re.compile(rf"\$(\{{?)({'|'.join(copies)})\b") if copies else None
     for each in script.written_assignments:
         text = copied.sub(r"$\1SLURM_JOB_NODELIST", each.value.raw) if copied is not None else each.value.raw
-        if not _HOST_VARIABLE.match(each.name.upper()) or "scontrol" in text or _written_out(script, text):
+        if not _HOST.match(each.name.upper()) or "scontrol" in text or _written_out(script, text):
             continue
-        by_column, whole = _CUT_BY_COLUMN.search(text), _WHOLE_LIST.match(text)
-        cut = by_column or _CUT_AT_COMMA.search(text)
+        by_column, whole = _BY_COLUMN.search(text), _WHOLE.match(text)
+        cut = by_column or _AT_COMMA.search(text)
         if cut or (whole and not _taken_apart(script, each.name)):
-            what = "this is cut out of the node list by columns" if by_column else _NOT_A_HOST
+            what = "this is cut out of the node list by columns" if by_column else _NO_HOST
             # The effect of a program after the cut is unknown.
             certain = not (by_column or (cut and "|" in text[cut.end() :]))
-            remedy, lines = f"write {each.name}={_FIRST_HOST}", (script.line_of("nodes"),)
-            yield Problem(each.value, what, remedy, lines, certain=certain, edits=_use_first_host(each))
+            remedy, lines = f"write {each.name}={_FIRST}", (script.line_of("nodes"),)
+            yield Problem(each.value, what, remedy, lines, certain=certain, edits=_first_host(each))
 
 
 def _cut_elsewhere(script: BatchScript) -> Iterator[Problem]:
@@ -354,16 +351,14 @@ def _cut_elsewhere(script: BatchScript) -> Iterator[Problem]:
     line = script.line_of("nodes")
     for launch in script.training:
         address = launch.agent.option(*_ADDRESS_OPTIONS) if launch.agent is not None else None
-        if address is not None and (_CUT_AT_COMMA.search(address.text) or _WHOLE_LIST.match(address.text)):
-            yield Problem(
-                address, _NOT_A_HOST, f"write HEAD={_FIRST_HOST} before, and use it here", (line, launch.line)
-            )
+        if address is not None and (_AT_COMMA.search(address.text) or _WHOLE.match(address.text)):
+            yield Problem(address, _NO_HOST, f"write HEAD={_FIRST} before, and use it here", (line, launch.line))
     for step in script.commands:
         text = script.lines[step.line - 1]
         commas = any(each.name == "IFS" and "," in each.value.raw for each in step.syntax.assignments)
         read = step.name in {"read", "readarray", "mapfile"} and (commas or re.search(r"-d\s*['\"]?,", text))
-        if read and re.search(rf"<<<\s*\"?{_NODE_LIST}", text) and not _written_out(script, text):
-            yield Problem(step, _NOT_A_HOST, f"write MASTER_ADDR={_FIRST_HOST}", (line,))
+        if read and re.search(rf"<<<\s*\"?{_LIST}", text) and not _written_out(script, text):
+            yield Problem(step, _NO_HOST, f"write MASTER_ADDR={_FIRST}", (line,))
     lists = {each.name for each in script.written_assignments if "show hostnames" in each.value.raw}
     for each in script.written_assignments:
         parts = each.value.elements or ()
@@ -374,12 +369,12 @@ def _cut_elsewhere(script: BatchScript) -> Iterator[Problem]:
         cut = next((word for word in parts if re.match(r"[\"']?\$\{SLURM_(JOB_)?NODELIST//,", word.raw)), None)
         if cut is not None and not _written_out(script, cut.raw):
             remedy = 'write mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
-            yield Problem(cut, _NOT_A_HOST, remedy, (line,))
+            yield Problem(cut, _NO_HOST, remedy, (line,))
 
 
 def _written_out(script: BatchScript, text: str) -> bool:
     """Tell whether the script replaced the node list by a value of its own, which need not be folded."""
-    name = re.search(_NODE_LIST, text)
+    name = re.search(_LIST, text)
     values = script.assignments_of(name[0].strip("${")) if name else []
     return any("NODELIST" not in each.value.text for each in values)
 
@@ -402,13 +397,13 @@ def several_addresses(script: BatchScript) -> Iterator[Problem]:
     for each in script.written_assignments:
         name = each.name
         whole = re.fullmatch(r"[\"']?(\$\(|`)\s*hostname\s+(-I|--all-ip-addresses)\s*(\)|`)[\"']?", each.value.raw)
-        if whole is None or not (_HOST_VARIABLE.match(name.upper()) or re.search(r"(\A|_)IP(\Z|_)", name.upper())):
+        if whole is None or not (_HOST.match(name.upper()) or re.search(r"(\A|_)IP(\Z|_)", name.upper())):
             continue
         # `IP=${IP%% *}` takes the first one later.
         later = rf"\$\{{{name}[%/:#]|\$\{{?{name}\}}?[\"']?\s*[|)]|<<<\s*[\"']?\$\{{?{name}\b"
         if not re.search(later, script.code):
-            what, edits = "hostname -I prints all addresses of the node", _use_first_host(each)
-            yield Problem(each.value, what, f"write {each.name}={_FIRST_HOST}", edits=edits)
+            what, edits = "hostname -I prints all addresses of the node", _first_host(each)
+            yield Problem(each.value, what, f"write {each.name}={_FIRST}", edits=edits)
 
 
 _OTHER_HOST = re.compile(
@@ -438,13 +433,13 @@ def other_host(script: BatchScript) -> Iterator[Problem]:
     hosts = _lists_of_hosts(script)
     for each in script.written_assignments:
         text = each.value.raw
-        if not _HOST_VARIABLE.match(each.name.upper()):
+        if not _HOST.match(each.name.upper()):
             continue
         element = _OTHER_ELEMENT.match(text)
         other = (_OTHER_HOST.search(text) and "NODELIST" in text) or (element and element[1] in hosts)
         if other or _UNORDERED.search(text):
             what = "this is not the first host, on which rank 0 runs" if other else "this is any host of the job"
-            remedy, lines = f"write {each.name}={_FIRST_HOST}", (script.line_of("nodes"),)
+            remedy, lines = f"write {each.name}={_FIRST}", (script.line_of("nodes"),)
             yield Problem(each.value, what, remedy, lines, certain=bool(other))
 
 
@@ -457,6 +452,72 @@ def _lists_of_hosts(script: BatchScript) -> set[str]:
             hosts.add(each.name)
     reads = [step.syntax for step in script.commands if step.name in {"mapfile", "readarray"}]
     return hosts | {syntax.words[-1].raw for syntax in reads if "host" in script.lines[syntax.line - 1].lower()}
+
+
+_TRANSPORTS = {
+    "NCCL_P2P_DISABLE": "GPUs of a node exchange data through the memory of the host",
+    "NCCL_SHM_DISABLE": "processes of a node exchange data over the network",
+    "NCCL_IB_DISABLE": "nodes exchange data over TCP instead of InfiniBand or RoCE",
+}
+
+
+_GLOO = "gloo sends the gradients of the GPUs through the memory of the host"
+
+
+@rule("KIT315", "warning")
+def disabled_transports(script: BatchScript) -> Iterator[Problem]:
+    """NCCL's fast transports are switched off.
+
+    These settings help to find the cause of a hang. Left in the script, they make every all-reduce slower, often five
+    times. `--backend gloo` sends the gradients of GPUs through the memory of the host. The rule is silent if a comment
+    at the line gives a reason.
+
+    Fix: remove the line; or keep it, with the reason as a comment. `--backend nccl` for GPUs.
+    Documented: NCCL documentation, "Environment Variables"; pytorch.org/docs/stable/distributed.html, "Which backend to
+    use?".
+    """
+    size = script.size
+    for each in script.assignments if size.has_gpus and script.training else ():
+        if each.name.endswith("BACKEND") and each.value.text == "gloo" and not script.has_reason(each.line):
+            yield Problem(each.value, _GLOO, "write nccl")
+    for launch in script.training if size.has_gpus else ():
+        backend = launch.argument("backend", "dist-backend", "ddp-backend", "distributed-backend")
+        on_cpus = any(re.search(r"\bcpu\b", text) for text in launch.program.texts)
+        if backend is not None and backend.text == "gloo" and not on_cpus and not script.has_reason(launch.line):
+            yield Problem(backend, _GLOO, "write nccl", (launch.line,))
+    for each in script.assignments_of(*_TRANSPORTS):
+        if each.value.text != "1" or each.value.has_default or script.has_reason(each.line):
+            continue
+        if each.name == "NCCL_IB_DISABLE" and not size.has_several_nodes:
+            continue
+        remedy, edits = "remove it, or write the reason as a comment", removal(script, each)
+        yield Problem(each.value, f"{each.name}=1: {_TRANSPORTS[each.name]}", remedy, edits=edits)
+
+
+_INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+
+
+@rule("KIT316", "warning")
+def guessed_interface(script: BatchScript) -> Iterator[Problem]:
+    """The name of a network interface that many nodes do not have.
+
+    Cluster nodes call their interfaces ib0, hsn0, bond0 or ens1f0np0. `eth0` and `eno1` come from examples; docker0
+    connects containers of one host. A wrong name ends NCCL with "no socket interface found"; Gloo with "Unable to find
+    address". The rule is silent if a comment at the line gives a reason.
+
+    Fix: remove the line: NCCL and Gloo find the interface themselves. Or exclude some:
+    `NCCL_SOCKET_IFNAME=^lo,docker0`.
+    Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
+    """
+    for each in script.assignments_of(*_INTERFACES, "TP_SOCKET_IFNAME"):
+        if each.value.has_default:
+            continue
+        # `^lo,docker0` excludes both.
+        names = each.value.text.lstrip("=").split(",") if not each.value.text.startswith("^") else []
+        guess = next((name for name in names if re.fullmatch(r"eth\d?|en0|eno1|wlan\d|docker\d|virbr\d", name)), None)
+        if guess is not None and script.size.has_several_nodes and not script.has_reason(each.line):
+            what = f"{guess} is a guess: few cluster nodes have an interface of this name between nodes"
+            yield Problem(each.value, what, "remove it, or name the interface that `ip -br addr` shows on a node")
 
 
 @rule("KIT308", "warning")
@@ -476,6 +537,27 @@ def port_of_an_array(script: BatchScript) -> Iterator[Problem]:
         if "SLURM_ARRAY_JOB_ID" in text.text and not re.search("SLURM_(ARRAY_TASK|JOB)_ID", text.text):
             what = "all elements of the array use this port"
             yield Problem(text, what, "use SLURM_JOB_ID instead of SLURM_ARRAY_JOB_ID", (array.line,))
+
+
+@rule("KIT309")
+def loopback_interface(script: BatchScript) -> Iterator[Problem]:
+    """NCCL or Gloo uses the loopback interface, and the job has several nodes.
+
+    `lo` connects the processes of one node only. Ranks of other nodes time out, or connect to themselves. The virtual
+    nodes of the embedded Slurm are one host: the rule is silent if the cluster file says slurm = "embedded".
+
+    Fix: remove the line, or name the interface of the cluster's network (`ip -br addr` on a node).
+    Documented: NCCL documentation, NCCL_SOCKET_IFNAME; pytorch.org/docs/stable/distributed.html, GLOO_SOCKET_IFNAME.
+    """
+    wide = any(script.size_of(launch).has_several_nodes for launch in script.training)
+    cluster = script.site.cluster
+    one_host = cluster is not None and cluster.slurm == "embedded"
+    for each in script.assignments_of(*_INTERFACES) if wide and not one_host else ():
+        # Without a cluster file, a job without GPUs may be for the embedded Slurm.
+        read = each.name.startswith("NCCL") or script.size.has_gpus
+        if read and each.value.text.lstrip("=") == "lo":
+            what, remedy = f"{each.name}=lo reaches no other node", "remove it, or name an interface of the network"
+            yield Problem(each.value, what, remedy, (script.line_of("nodes"),), edits=removal(script, each))
 
 
 @rule("KIT306")
@@ -523,7 +605,7 @@ def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
 
 def is_for_one_rank(script: BatchScript, step: TracedCommand) -> bool:
     """Tell whether a condition on the rank precedes the command, so that only one task runs it."""
-    return any(map(_RANK_VARIABLE.search, script.condition_lines(step)))
+    return any(map(_RANK.search, script.condition_lines(step)))
 
 
 def _several(launch: LaunchLine) -> bool:
@@ -535,4 +617,4 @@ def _agreed(launch: LaunchLine) -> list[ExpandedText]:
     agent = launch.agent
     if agent is None or "standalone" in agent.options:
         return []
-    return [agent.options[name] for name in _AGREED_OPTIONS if name in agent.options]
+    return [agent.options[name] for name in _SAME if name in agent.options]

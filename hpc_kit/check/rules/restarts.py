@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import PurePath
 
 from hpc_kit.check.bash_syntax import SimpleCommand, Word, program_of
@@ -57,7 +58,7 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
         yield Problem(mode or place, what, remedy, lines, edits=edits)
     for launch in script.training:
         for file in overwritten_files(launch):
-            if not re.search(r"RESTART_COUNT|date|/dev/|\$\$", file.raw):
+            if not re.search(r"RESTART_COUNT|date|/dev/|\$\$", script.resolve(file.raw)):
                 what = f"{file.raw} is overwritten when the job starts again"
                 yield Problem(file, what, "write >> or tee -a", (launch.line, place.line))
 
@@ -111,10 +112,35 @@ def signal_lead(script: BatchScript) -> Iterator[Problem]:
     elif 0 < limit < 2 * signal.seconds:
         what = f"the signal comes {signal.seconds} s before the limit of {limit} s: more than half of the job is left"
         yield Problem(directive, what, f"use a longer time, or {shorter}", lines, certain=False)
+    elif (needed := _time_to_save(script)) is not None and needed[0] > signal.seconds:
+        what = (
+            f"the signal comes {signal.seconds} s before the limit, but to save takes {needed[0]} s, as a comment says"
+        )
+        yield Problem(directive, what, f"write @{needed[0] + 60} or more", needed[1], certain=False)
     elif signal.seconds < _SHORTEST_LEAD:
         what = f"{signal.seconds} s before the limit is too short to save a checkpoint"
         longer = "set lead = 120 or more in [restart]" if is_job_file else "write @120 or more"
         yield Problem(directive, what, longer, lines, certain=False)
+
+
+_SAVING = re.compile(r"(?i)\b(sav(e|es|ing)|writ(e|es|ing)|checkpoints?|dump(s|ing)?|flush(es|ing)?)\b")
+_DURATION = re.compile(
+    r"(?i)(?<!every )(?<!each )(?<![-\d:.])(\d{1,3})\s*(s|secs?|seconds?|min|mins|minutes?)\b"
+    r"(?!\s*(before|ahead|earl|prior|lead))"
+)
+
+
+def _time_to_save(script: BatchScript) -> tuple[int, tuple[int, ...]] | None:
+    """Return the seconds that a comment gives for saving a checkpoint, and the lines of the comment."""
+    lines = [number for number in sorted(script.comments) if script.lines[number - 1].lstrip().startswith("#")]
+    for _, group in groupby(enumerate(lines), key=lambda pair: pair[1] - pair[0]):
+        block = tuple(number for _, number in group)
+        text = " ".join(script.lines[number - 1].lstrip(" #") for number in block)
+        for sentence in re.split(r"[.;!]\s", text):
+            match = _DURATION.search(sentence) if _SAVING.search(sentence) and "every" not in sentence else None
+            if match is not None:
+                return int(match[1]) * (1 if match[2].lower().startswith("s") else 60), block
+    return None
 
 
 _RESUMES = re.compile(
@@ -398,12 +424,13 @@ def swallowed_signal(script: BatchScript) -> Iterator[Problem]:
 
     Slurm sends the signal to the tasks of srun. torchrun, accelerate and deepspeed do not pass USR1 and USR2 on to
     their processes: the signal ends the launcher. A shell with further commands after the program gets the signal
-    itself, too.
+    itself, too. Behind `srun ... | tee log &`, `$!` is the process of tee, and `kill -USR1 "$pid"` ends tee alone.
 
     Fix: `srun python train.py` with one task per GPU; `exec python train.py` as the last command of a shell. Or a trap
     in the batch script (`--signal=B:USR1@300`) that leaves a file for the program.
     Documented: sbatch(1), --signal; pytorch.org/docs/stable/elastic/run.html.
     """
+    yield from _killed_end_of_pipe(script)
     signal, directive = read_signal(script), script.directive("signal")
     if signal is None or directive is None or signal.batch_shell:
         return
@@ -419,6 +446,29 @@ def swallowed_signal(script: BatchScript) -> Iterator[Problem]:
         elif shell is not None and launch.agent is None and _goes_on(script, launch):
             what = f"the shell gets {min(names)} and not the program: further commands follow the program"
             yield Problem(launch.stages[0], what, "end the code of the shell in exec python ...", (directive.line,))
+
+
+def _killed_end_of_pipe(script: BatchScript) -> Iterator[Problem]:
+    """Find a signal for `$!` behind `srun ... | tee log &`: it goes to tee."""
+    for launch in script.training:
+        place = launch.command.position
+        behind = place.pipeline.commands[place.pipeline_index + 1 :]
+        following = script.commands_after(launch.command)
+        saved = next((each for step in following for each in step.written_assignments if each.value.raw == "$!"), None)
+        if not behind or not launch.command.in_background or saved is None:
+            continue
+        uses = re.compile(rf"\bkill\b(?!\s+-0).*\$\{{?{saved.name}\b")
+        kill = next((step for step in script.batch_commands if uses.search(_written(step))), None)
+        if kill is not None:
+            name = program_of(behind[-1]) or "the last command"
+            what = f"$! is the process of {name}: the signal does not reach the training"
+            remedy = "write srun ... > >(tee -a FILE) 2>&1 &, without a pipe"
+            yield Problem(saved.value, what, remedy, (launch.line, kill.line))
+
+
+def _written(step: TracedCommand) -> str:
+    """Return the words of a command as they are written, or the code of a trap."""
+    return step.trap_code or " ".join(word.raw for word in step.syntax.words)
 
 
 def _goes_on(script: BatchScript, launch: LaunchLine) -> bool:

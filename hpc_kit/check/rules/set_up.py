@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from difflib import SequenceMatcher, get_close_matches
 from itertools import takewhile
 
+from hpc_kit.check.bash_grammar import NAME
 from hpc_kit.check.bash_syntax import program_of, with_nested_parts
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
@@ -38,6 +40,7 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
 
     A subshell, `( module load cuda )`, a pipe, `module load cuda | tee log`, and a child, `bash venv/bin/activate`, set
     up only themselves. `module purge` after `module load` removes what was loaded, and so does `conda deactivate`.
+    `module load python` after an environment puts another Python before it.
 
     Fix: `source venv/bin/activate` without parentheses, and `module purge` as the first command.
     Documented: bash(1), Command Execution Environment; lmod.readthedocs.io.
@@ -69,6 +72,7 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
             what = f"{shell.name} runs {file.text} in a child: this shell does not get the environment"
             yield Problem(shell, what, f"write source {file.text}", (later.line,), certain=True)
     yield from _purged(script, training)
+    yield from _hidden_by_module(script, training)
     yield from _too_late(script, training)
 
 
@@ -113,6 +117,28 @@ def _purged(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem
             what = f"this takes back {' '.join(before.texts[:2])} of line {before.line}"
             remedy = f"move it above line {before.line}, or behind the training"
             yield Problem(step, what, remedy, (before.line, after.line))
+
+
+_OTHER_PYTHON = re.compile(r"(?i)(cray-)?(python|anaconda|miniconda|miniforge|mambaforge)\d?(/|\Z)")
+
+
+def _hidden_by_module(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem]:
+    """Find a module with a Python of its own, loaded behind an environment: its folder comes first in PATH."""
+    active: TracedCommand | None = None
+    hidden: tuple[TracedCommand, TracedCommand] | None = None
+    for step in script.batch_commands:
+        if step.around("subshell", "function"):
+            continue
+        if step.name not in _MODULES and sets_up(step):
+            active, hidden = step, None
+        loads = sets_up(step) and step.name in _MODULES and any(map(_OTHER_PYTHON.match, step.texts[1:]))
+        if loads and active is not None and step.position.block is active.position.block:
+            hidden = hidden or (step, active)
+    after = [launch for launch in training if hidden is not None and script.is_before(hidden[0], launch.command)]
+    if hidden is not None and after and after[0].program.kind == "python":
+        step, active = hidden
+        what = f"the Python of this module comes before the environment of line {active.line} in PATH"
+        yield Problem(step, what, f"move it above line {active.line}", (active.line, after[0].line))
 
 
 def _takes_back(step: TracedCommand, loaded: TracedCommand) -> bool:
@@ -226,7 +252,8 @@ def quoted_tilde(script: BatchScript) -> Iterator[Problem]:
 def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
     """A variable that nothing sets, with a name much like one that exists.
 
-    The shell expands it to nothing, without a message: the option behind it gets the next word, or none.
+    The shell expands it to nothing, without a message: the option behind it gets the next word, or none. A variable
+    that the script sets but never reads shows what was meant.
 
     Fix: the spelling; `set -u` makes it an error at run time.
     Documented: bash(1), set -u; sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
@@ -234,16 +261,32 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
     if not script.is_readable or script.interpreter in CSH or script.sources_files:
         return
     known = set(script.assigned) | _set_by_commands(script)
-    seen: set[str] = set()
+    unread, seen = _unread_variables(script), set[str]()
     for part in with_nested_parts(part for step in script.commands for part in step.syntax.parts):
         name = part.text
-        if part.kind != "variable" or not name.isidentifier() or len(name) < 6 or name in known or name in seen:
+        optional = re.match(r":?[-+?=]", part.detail)
+        if part.kind != "variable" or not name.isidentifier() or optional or name in known | seen:
             continue
-        match = _resembling(name, known) if not re.match(r":?[-+?=]", part.detail) else None
+        match = _resembling(name, known) if len(name) >= 6 else None
+        match = match or next((other for other in unread if _shares_word(name, other)), None)
         if match is not None:
             seen.add(name)
             what = f"nothing sets ${name}; there is ${match}"
             yield Problem(part.origin, what, f"write ${match}", (part.origin.line,))
+
+
+def _unread_variables(script: BatchScript) -> list[str]:
+    """Return the variables that the script sets for itself alone, but never reads."""
+    own = dict.fromkeys(each.name for each in script.assignments if not each.is_exported and each.position is not None)
+    uses = Counter(re.findall(NAME, script.code))
+    return [name for name in own if uses[name] == 1]
+
+
+def _shares_word(name: str, other: str) -> bool:
+    """Tell whether two names begin with the same word, or one is short for the other: MEM and MEMORY, CKPT_DIR."""
+    word = name.partition("_")[0]
+    own = not name.startswith("SLURM") and len(word) > 2
+    return own and (other.startswith(name) or name.startswith(other) or other.partition("_")[0] == word)
 
 
 _SETTERS = frozenset({

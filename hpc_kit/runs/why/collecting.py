@@ -42,7 +42,10 @@ MAX_REPEATS = 300
 MAX_EVENTS = 20_000
 _BARE_EXCEPTION = re.compile(r"^(?:[a-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?$")
 _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): ")
-_FALLS_BACK = re.compile(r"(?i)\b(?:going to|using|trying|loading) \S+ instead\b|^(?:srun: )?(?:will )?retry(?:ing)?\b")
+_FALLS_BACK = re.compile(
+    r"(?i)\b(?:going to|using|trying|loading) \S+ instead\b"
+    r"|^(?:slurmstepd\S*: error: )?Setting TMPDIR to /|^(?:srun: )?(?:will )?retry(?:ing)?\b"
+)
 """The program, or Slurm itself, goes on in another way."""
 
 _LINK_UP = re.compile(r"(?i)^(?P<link>.*(?:NET/IB|mlx\d|\bib\d).*?)(?:port active|link (?:is )?up)\b")
@@ -423,7 +426,12 @@ class _FileCollector:
         groups = event.groups
         label = part["label"] or ("do" if "remedy" in groups else "found")
         name = "remedy" if label == "do" else "found"
-        groups[name] = f"{groups[name]} {part['text']}" if name in groups else part["text"]
+        if name in groups:
+            # A further line of `found` is a further fact; a line of the remedy may go on in the next one.
+            between = "; " if name == "found" and not groups[name].endswith((";", ",", ":")) else " "
+            groups[name] += between + part["text"]
+        else:
+            groups[name] = part["text"]
         event.strength = max(event.strength, LINE)
         return True
 

@@ -43,6 +43,7 @@ def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Even
         not _is_proof(attempt, chain)
         or not all(explains(cause, effect) for effect, cause in pairwise(chain))
         or _may_be_handled(attempt, event)
+        or (event.strength == EXCEPTION and attempt.waits_or_runs())
         or _contradicts_ends(attempt, event)
         or _contradicts_state(attempt, event)
         or _is_of_earlier_attempt(attempt, event)
@@ -84,6 +85,8 @@ def _may_be_handled(attempt: Attempt, event: Event) -> bool:
     traceback = event.traceback
     if traceback is None or event.rule.weight >= DIRECT:
         return False
+    if traceback.is_survived:
+        return True
     if not attempt.failed and (traceback.is_child or (traceback.is_logged and event.lines_after > LAST_LINES)):
         return True
     return any(
@@ -96,14 +99,17 @@ def _may_be_handled(attempt: Attempt, event: Event) -> bool:
 
 def _contradicts_ends(attempt: Attempt, event: Event) -> bool:
     """Return whether a launcher reports another end than that of the rank: a signal, or the ends of other ranks."""
+    ends = attempt.failed_ends()
+    victims = {each.rank for each in attempt.of_class(*VICTIMS)} - {None}
+    if event.rank is None and event.strength == EXCEPTION and event.rule.scope == "rank":
+        # Each rank that failed lost another one: it is not the rank of this exception.
+        return bool(ends) and all(victims.issuperset(end.ranks) for end in ends)
     if event.rank is None or event.strength == SYSTEM or event.order == ANALYSIS_ORDER:
         return False
-    ends = attempt.failed_ends()
     if event.strength == EXCEPTION and any(end.signal in DEADLY for end in ends if event.rank in end.ranks):
         return True
     if event.line.rank not in {None, event.rank}:
         return False  # the rank that prints the line is another one, and it has ended
-    victims = {each.rank for each in attempt.of_class(*VICTIMS)}
     ends = [end for end in ends if victims.isdisjoint(end.ranks)]
     heard = {each.rank for each in attempt.events if each.rule.class_ != "exit-code"}
     return bool(ends) and (all(event.rank not in end.ranks for end in ends) or heard.isdisjoint(ends[0].ranks))

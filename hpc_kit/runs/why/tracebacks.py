@@ -44,6 +44,13 @@ _LOGGED = re.compile(
     r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal"
     r"|will continue))"
 )
+_GOES_ON = re.compile(
+    r"(?i)^(?!.*\b(?:error|exception|aborting|exiting|giving up|not be ignored|cannot|please)\b).{,90}"
+    r"\b(?:skipp(?:ed|ing)|ignor(?:ed|ing)|continuing|disabl(?:ed|ing)|(?:falling|fell) back|retrying"
+    r"|(?:going on|proceeding|continues?|running|training) without)\b"
+)
+"""A program that has caught an exception says that it goes on."""
+
 _WRONG_ARGUMENTS = re.compile(
     r"^TypeError: (?P<what>\S+\(\) (?:got an unexpected keyword argument|got multiple values for|missing \d+ required"
     r"|takes .*positional arguments? but).*)"
@@ -85,6 +92,8 @@ class Traceback:
     """A line of a logger comes right before it."""
     logged_as: str = ""
     """The line right before it."""
+    is_survived: bool = False
+    """The line right after it says that the program goes on."""
 
     @property
     def text(self) -> str:
@@ -246,10 +255,9 @@ class TracebackReader:
             traceback.message_lines = 0
             return True
         traceback.message_lines += 1
-        if traceback.message_lines > MAX_MESSAGE_LINES or _NOT_MESSAGE.match(body) or line.time is not None:
-            self._close(key)
-            return False
-        if self._looks_like_output(traceback, line):
+        traceback.is_survived = _GOES_ON.match(body) is not None and not body.startswith((" ", "\t"))
+        is_message = traceback.message_lines <= MAX_MESSAGE_LINES and not _NOT_MESSAGE.match(body) and line.time is None
+        if traceback.is_survived or not is_message or self._looks_like_output(traceback, line):
             self._close(key)
             return False
         traceback.lines.append(body)
