@@ -29,7 +29,7 @@ from hpc_kit.spec.launcher_command import AGENT_FLAGS, AGENT_MODULES, MPIRUN, MP
 from hpc_kit.spec.shell_code import CONTAINERS, SHELLS
 
 
-class ShellCode(NamedTuple):
+class NestedCode(NamedTuple):
     """Shell code that a stage runs (`bash -c CODE name arguments`). `remote`: it sees no variable of this shell."""
 
     text: ExpandedText
@@ -58,7 +58,7 @@ class LaunchStage(NamedTuple):
     error: DirectiveError | None = None
     overridden: tuple[ExpandedText, ...] = ()
     variables: tuple[tuple[str, ExpandedText], ...] = ()
-    code: ShellCode | None = None
+    code: NestedCode | None = None
 
     @property
     def name(self) -> str:
@@ -203,7 +203,7 @@ def _remote(words: Words) -> Split:
     """Split ssh from the code for the remote shell: all words after the host, as one text."""
     options = REMOTE[_name(words)]
     command = words[_index_after_options(words, options.valued) + options.positional :]
-    code = ShellCode(join_texts(command, separator=" "), remote=True) if command else None
+    code = NestedCode(join_texts(command, separator=" "), remote=True) if command else None
     return LaunchStage("ssh", tuple(words), code=code), []
 
 
@@ -218,7 +218,7 @@ def _shell(words: Words) -> Split:
     while index < len(words):
         text = words[index].text
         if re.fullmatch(r"-[a-zA-Z]*c[a-zA-Z]*", text) and index + 1 < len(words):
-            code = ShellCode(words[index + 1], tuple(words[index + 3 :]))
+            code = NestedCode(words[index + 1], tuple(words[index + 3 :]))
             return LaunchStage("shell", tuple(words), {"code": words[index + 1]}, code=code), []
         if not text.startswith(("-", "+")):
             return LaunchStage("shell", tuple(words), {"file": words[index]}), []
@@ -560,7 +560,7 @@ def _components(words: tuple[ExpandedText, ...]) -> list[tuple[ExpandedText, ...
     return [words[: marks[0]], *((words[0]._replace(pieces=part[0].pieces), *part) for part in parts if part)]
 
 
-def _code_of_document(trace: CommandTrace, stdin: ExpandedText | None, stage: LaunchStage) -> ShellCode | None:
+def _code_of_document(trace: CommandTrace, stdin: ExpandedText | None, stage: LaunchStage) -> NestedCode | None:
     """Return the code of a here-document, on standard input or in a file that the script wrote before."""
     if stage.kind not in {"shell", "program", "ssh"} or "code" in stage.options:
         return None
@@ -568,10 +568,10 @@ def _code_of_document(trace: CommandTrace, stdin: ExpandedText | None, stage: La
     body = trace.files.get(str(PurePath(file.text))) if file is not None else None
     if body is not None:
         index = next(number for number, word in enumerate(stage.words) if word is file)
-        return ShellCode(body, stage.words[index + 1 :])
+        return NestedCode(body, stage.words[index + 1 :])
     if stage.kind == "program" or file is not None or stdin is None:
         return None
-    return ShellCode(stdin, remote=stage.kind == "ssh")
+    return NestedCode(stdin, remote=stage.kind == "ssh")
 
 
 def size_of_launch(job: JobSize, step: LaunchStage | None) -> JobSize:
