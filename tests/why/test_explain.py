@@ -33,7 +33,7 @@ def test_the_culprit_and_not_a_victim(tmp_path: Path) -> None:
     verdict = why(tmp_path, rank__0_log=STEPS + LOST, rank__1_log=STEPS + failed, rank__2_log=STEPS + LOST)
     assert (verdict.class_, verdict.rank, verdict.confidence) == ("python-exception", 1, "certain")
     assert verdict.traceback is not None and "KeyError" in verdict.traceback
-    assert verdict.also == ["ranks 0, 2 fell with it (lost connection)"]
+    assert verdict.also == ["ranks 0, 2 failed because of it (lost connection)"]
 
 
 def test_a_rank_that_is_late_is_the_cause_of_the_time_outs(tmp_path: Path) -> None:
@@ -356,6 +356,12 @@ def test_an_error_of_hpc_kit_is_the_cause_and_its_remedy_is_the_fix(tmp_path: Pa
     assert (verdict.class_, verdict.rank, verdict.confidence) == ("hpc-kit-error", 0, "certain")
     assert "a server needs a worker (1 rank)" in verdict.cause
     assert verdict.fix == "2 ranks or more: ntasks_per_node = 2"
+
+
+def test_each_fact_of_an_own_error_is_a_clause_of_the_sentence(tmp_path: Path) -> None:
+    facts = "  found  the step has 4 tasks\n         torchrun has 1\n"
+    verdict = why(tmp_path, rank__0_log=f"hpc-kit: two launchers claim this process\n{facts}  do     choose one\n")
+    assert "(the step has 4 tasks; torchrun has 1)" in verdict.cause
 
 
 def test_the_remedy_may_be_in_the_log_of_another_rank(tmp_path: Path) -> None:
