@@ -109,8 +109,13 @@ def _fatal(attempt: Attempt) -> list[Event]:
     fatal = [event for event in _causes(attempt) if _is_fatal(attempt, event)]
     fatal = [event for event in fatal if not _misses_output(attempt, event)]
     # A rank that reached no other rank is a victim if another one has an error of its own.
-    own = {event.rank for event in fatal if event.rule.class_ not in _UNREACHED and event.rank is not None}
-    return [event for event in fatal if event.rule.class_ not in _UNREACHED or not own - {event.rank}]
+    own = {_process_of(event) for event in fatal if event.rule.class_ not in _UNREACHED}
+    return [event for event in fatal if event.rule.class_ not in _UNREACHED or not own - {_process_of(event)}]
+
+
+def _process_of(event: Event) -> int | str:
+    """Return the rank of an event, or the log that an unnamed process wrote."""
+    return event.line.file if event.rank is None else event.rank
 
 
 def _causes(attempt: Attempt) -> list[Event]:
