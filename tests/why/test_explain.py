@@ -850,6 +850,8 @@ def test_a_success_that_may_follow_a_hidden_failure_is_likely(tmp_path: Path) ->
     assert why(tmp_path, slurm_log=STEPS + KEY_ERROR + finished, sacct_txt=COMPLETED).confidence == "likely"
     logged = "ERROR could not log\n" + KEY_ERROR
     assert why(tmp_path, slurm_log=STEPS + logged + finished, sacct_txt=COMPLETED).confidence == "certain"
+    wrapped = why(tmp_path, slurm_log=finished, train_log=STEPS + logged, sacct_txt=COMPLETED)
+    assert wrapped.confidence == "likely"
 
 
 @pytest.mark.parametrize(("after", "class_"), [("", "python-exception"), ("step 9 loss 2.00\n", "running")])

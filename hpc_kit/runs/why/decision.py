@@ -53,6 +53,9 @@ _SAYS_NOT_WRITTEN = re.compile(
 )
 """A program says that it has not written a file."""
 
+_MESSAGE_LINES = 3
+"""Lines that still belong to the message of an exception."""
+
 ORDER_GRACE = 60.0
 """Seconds before an ordered end in which errors are part of that end."""
 
@@ -375,16 +378,17 @@ def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
         NO_FAILURE,
         evidence=proof,
         fix="nothing to do",
-        confidence="likely" if any(_may_be_hidden(event) for event in attempt.events) else "certain",
+        confidence="likely" if any(_may_be_hidden(attempt, event) for event in attempt.events) else "certain",
     )
 
 
-def _may_be_hidden(event: Event) -> bool:
-    """Return whether an exception near the end of a log was neither logged nor followed by progress."""
+def _may_be_hidden(attempt: Attempt, event: Event) -> bool:
+    """Return whether an exception near the end of a log was not followed by progress, nor by what logged it."""
     traceback = event.traceback
     return (
         traceback is not None
-        and not (traceback.is_logged or traceback.is_survived or traceback.is_thread or traceback.is_child)
+        and not (traceback.is_survived or traceback.is_thread or traceback.is_child)
+        and (not traceback.is_logged or (event.lines_after < _MESSAGE_LINES and not attempt.succeeded_after(event)))
         and not event.progress
         and event.lines_after <= LAST_LINES
     )
