@@ -29,9 +29,6 @@ USAGE = (
     "PROGRAM.py ARGS ... | -m MODULE ARGS ..."
 )
 
-STOP_CODE = "HPC_KIT_STOP_CODE"
-"""Environment variable, set by the script: the exit code of a program that the stop signal ends."""
-
 _OPTIONS = {"--backend": BACKEND_VARIABLE, "--timeout": TIMEOUT_VARIABLE}
 _RANKS_BY = ("launcher", "program")
 _OUR_FILES = {__file__, program.__file__, "<frozen runpy>"}
@@ -71,8 +68,8 @@ def main(words: list[str]) -> None:
         _run_as_rank(command, world, starts_ranks=_starts_ranks(world, ranks_by))
     except BaseException as error:  # noqa: BLE001 (whatever ends the program ends this process, with its code)
         code = first_failure.exit_code(error)
-        is_stop = _record_stop(code)
-        if rank is not None and not is_stop:
+        is_recorded = _record_stop(code)
+        if rank is not None:
             first_failure.record_failure(error, rank)
         if code:
             _print_error(error if rank is None else first_failure.shorten_repeated(error, rank))
@@ -80,16 +77,16 @@ def main(words: list[str]) -> None:
                 sys.stderr.write(_RANK_NOT_SET)
             elif any(text in str(error) for text in _NO_GPU_ERRORS):
                 sys.stderr.write(_NO_GPU)
-            shutdown.exit_rank(0 if is_stop else code)
+            shutdown.exit_rank(0 if is_recorded else code)
 
 
 def _record_stop(code: int) -> bool:
-    """Return whether a rank of torchrun ended because of the stop signal, and tell the batch script.
+    """Record that a rank of torchrun ended because of the stop signal, for the batch script. Return False for others.
 
     Such a rank ends with 0 for torchrun, which would otherwise end ranks that still save.
     """
     run = os.environ.get(RUN_VARIABLE)
-    if not run or str(code) != os.environ.get(STOP_CODE) or not os.environ.get("TORCHELASTIC_RUN_ID"):
+    if not run or not first_failure.is_stop(code) or not os.environ.get("TORCHELASTIC_RUN_ID"):
         return False
     try:
         Path(run, STOPPED).touch()

@@ -46,6 +46,9 @@ _REMARK_SECONDS = 0.5
 
 _INTERRUPTED = 130
 
+STOP_CODE = "HPC_KIT_STOP_CODE"
+"""Environment variable, set by the script: the exit code of a program that the stop signal ends."""
+
 _PEER_LOST = (
     "connection closed by peer",
     "connection reset by peer",
@@ -79,6 +82,11 @@ def exit_code(error: BaseException) -> int:
     return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
 
+def is_stop(code: int) -> bool:
+    """Return whether a program with this exit code was ended by the stop signal, which is no failure."""
+    return str(code) == os.environ.get(STOP_CODE)
+
+
 def is_peer_loss(error: BaseException | None) -> bool:
     """Return whether this rank failed because it lost another one."""
     signs = (*_PEER_LOST, *(os.strerror(number).lower() for number in _PEER_LOST_ERRORS))
@@ -105,7 +113,7 @@ def record_failure(error: BaseException, rank: int) -> None:
     """Record this rank in the run folder as the first that failed, unless another one was earlier or is missing."""
     folder, code = os.environ.get(RUN_VARIABLE), exit_code(error)
     # This reads the file: Path.exists() raises an error where the file system of the run folder is lost.
-    if not folder or code == 0 or read_first_failure(run := Path(folder)):
+    if not folder or code == 0 or is_stop(code) or read_first_failure(run := Path(folder)):
         return
     if isinstance(error, RendezvousError) and error.missing:
         record_late_rank(run, code, error)

@@ -168,7 +168,7 @@ def _describe_failure(error: ChildFailedError, host: str) -> int:
     rank, worker = error.get_first_failure()
     code = worker.exitcode if worker.exitcode >= 0 else _KILLED - worker.exitcode
     run = os.environ.get(RUN_VARIABLE)
-    if run is None:
+    if run is None or first_failure.is_stop(code):
         sys.stderr.write(f"hpc-kit: rank {rank} ended {_describe_exit(code)}\n")
         return code
     claim_first_failure(Path(run), rank, host, code)

@@ -124,7 +124,7 @@ def _check_lead(restart: Restart, resources: Resources, origins: Origins) -> Non
             "the stop signal would come before the job starts",
             found=f"lead = {restart.lead!r} in {place} is {lead} s; "
             f"time = {resources.time!r} in {origins.of('resources.time')} is {limit} s",
-            remedy="set a longer time, or a lead that a save needs, such as lead = 60",
+            remedy=f"set a longer time, or a lead that a save needs, such as lead = {min(60, limit // 2)}",
         )
 
 

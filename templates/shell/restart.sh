@@ -134,7 +134,8 @@ end_attempt() {
     reason=''
   elif [ -n "$restart_stop" ]; then
     reason="stopped by $restart_stop"
-  elif [ "$status" = "$HPC_KIT_STOP_CODE" ] || { [ -e "$HPC_KIT_RUN/stopped" ] && [ ! -s "$failure" ]; }; then
+  elif [ "$status" = "$HPC_KIT_STOP_CODE" ] ||
+    { [ -e "$HPC_KIT_RUN/stopped" ] && { [ "$status" = 0 ] || [ ! -s "$failure" ]; }; }; then
     # After a failure, `stopped` comes from a rank that the launcher ended.
     reason="stopped by $HPC_KIT_STOP_SIGNAL"
   elif [[ " $HPC_KIT_EXIT_CODES " = *" $status "* ]]; then

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.queues import EmbeddedQueue, Queue, RealQueue
-from tests.faults.ring import EMBEDDED, REAL, FaultNotSurvived, Kind, Trial
+from tests.faults.ring import EMBEDDED, REAL, FaultNotSurvived, KilledBeforeFirstLine, Kind, Trial
 
 COUNTS = Path(__file__).parents[2] / "build" / "faults"
 """Folder of the counted faults: one file for each Slurm and seed, with a line of JSON for each trial."""
@@ -46,6 +46,7 @@ class Result(NamedTuple):
 
     seconds: float | None = None
     repeated: int = 0
+    late: bool = False
 
 
 class Tally:
@@ -128,11 +129,16 @@ def choose_kinds(kinds: Sequence[Kind], faults: int, chance: random.Random) -> l
 
 def run_trial(queue: Queue, kind: Kind, seed: int, number: int) -> Result:
     """Run one trial, and print its end."""
-    began = time.monotonic()
+    began, chance = time.monotonic(), random.Random(f"{seed}.{number}")
     try:
-        outcome = Trial(queue, kind, random.Random(f"{seed}.{number}"), number).survive()
-        result = Result(number, kind.name, True, 0, outcome.seconds, outcome.repeated)
-        text = f"survived: {kind.name}"
+        while True:
+            try:
+                outcome = Trial(queue, kind, chance, number).survive()
+                break
+            except KilledBeforeFirstLine:
+                print(f"{number:4} again: a signal came before the first line of the script", file=sys.stderr)
+        result = Result(number, kind.name, True, 0, outcome.seconds, outcome.repeated, outcome.late)
+        text = f"survived{', came too late' * outcome.late}: {kind.name}"
     except FaultNotSurvived as error:
         result = Result(number, kind.name, False, 0)
         text = f"NOT SURVIVED: {kind.name}\n{error}"
@@ -160,7 +166,10 @@ def run_missing(tally: Tally, *, seed: int, real: bool, at_once: int, deadline: 
 
 def table(results: Sequence[Result]) -> str:
     """Return the results by kind as a Markdown table."""
-    lines = ["| fault | tried | survived | seconds to the next step | steps computed again |", "|---|---|---|---|---|"]
+    lines = [
+        "| fault | tried | survived | of these, came too late | seconds to the next step | steps computed again |",
+        "|---|---|---|---|---|---|",
+    ]
     for name in sorted({result.kind for result in results}):
         tried = [result for result in results if result.kind == name]
         survived = [result for result in tried if result.survived]
@@ -168,7 +177,8 @@ def table(results: Sequence[Result]) -> str:
         median = f"{statistics.median(seconds):.1f}" if seconds else ""
         most = f" (at most {max(seconds):.1f})" if len(seconds) > 1 else ""
         repeated = max((result.repeated for result in survived), default=0)
-        lines.append(f"| {name} | {len(tried)} | {len(survived)} | {median}{most} | {repeated} |")
+        late = sum(result.late for result in survived)
+        lines.append(f"| {name} | {len(tried)} | {len(survived)} | {late} | {median}{most} | {repeated} |")
     return "\n".join(lines)
 
 

@@ -1,7 +1,8 @@
 """A training with DistributedDataParallel over gloo, which logs the loss of each step of each rank.
 
-Variables: SAVER, `kit` for `hpc_kit.Checkpointer`, or `plain` for a handler and torch.save; SAVED, folder of the
-checkpoints; EVALUATION_SECONDS, length of the evaluation after each tenth step; CODE, exit code after a stop.
+Variables: SAVER, `kit` for `hpc_kit.Checkpointer`, or `plain` for a handler and torch.save; HANDLED, the signals of
+that handler; SAVED, folder of the checkpoints; EVALUATION_SECONDS, length of the evaluation after each tenth step;
+CODE, exit code after a stop.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class PlainSaver:
     def __init__(self, folder: str, every: int) -> None:
         self.path, self.every = Path(folder, "model.pt"), every
         self.stopped = self.requested = False
-        signal.signal(signal.SIGUSR1, self.request)
+        for name in os.environ.get("HANDLED", "USR1").split():
+            signal.signal(getattr(signal, f"SIG{name}"), self.request)
 
     def request(self, *_: object) -> None:
         """Ask for a stop."""

@@ -20,6 +20,8 @@ class Queue(Protocol):
     folder: Path
     kit_cluster: str
     """The cluster file for `render`."""
+    minute: float
+    """Seconds of a minute of this Slurm."""
 
     def call(self, *argv: str) -> subprocess.CompletedProcess[str]:
         """Run a command of Slurm in the folder."""
@@ -49,12 +51,12 @@ class _Commands:
 class EmbeddedQueue(_Commands):
     """The embedded Slurm. Its minutes last two seconds."""
 
-    kit_cluster = "local"
+    kit_cluster, minute = "local", 2.0
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "work"
         self.folder.mkdir()
-        settings = Settings(nodes="127.0.0.[1-4]", cpus=64, memory=16000, minute=2.0, kill_wait=1.0)
+        settings = Settings(nodes="127.0.0.[1-4]", cpus=64, memory=16000, minute=self.minute, kill_wait=1.0)
         self.environ = install(settings, root / "state", os.environ)
 
     def call(self, *argv: str) -> subprocess.CompletedProcess[str]:
@@ -73,7 +75,7 @@ class EmbeddedQueue(_Commands):
 class RealQueue(_Commands):
     """The real Slurm of four hosts."""
 
-    kit_cluster = "slurm"
+    kit_cluster, minute = "slurm", 60.0
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder

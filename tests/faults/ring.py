@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shutil
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 from hpc_kit.run_files import END
 from hpc_kit.runtime.restart import checkpoint_folder
+from hpc_kit.runtime.restart.attempts import LOCK
 from hpc_kit.script.render import render
 from tests.cluster import Cluster
 from tests.faults import training
@@ -27,12 +29,26 @@ from tests.faults.queues import Queue, RealQueue
 STEPS = 40
 RENDERING = threading.Lock()
 PATIENCE = 240.0
+"""Seconds without a new step after which a job counts as lost."""
+
+LOOK = 10.0
+"""Seconds between two questions to Slurm while a trial waits."""
+
+LATE = 1.0
+"""Seconds that a fault may need to reach a rank, in addition to the seconds of the command that causes it."""
 
 Inject = Callable[["Trial"], object]
 
 
 class FaultNotSurvived(AssertionError):
     """The training did not reach its last step, or has wrong losses, or something is left over."""
+
+
+class KilledBeforeFirstLine(Exception):
+    """A signal ended bash before it had read the first line of the batch script, which sets the trap.
+
+    No script can prevent this. Slurm counts the job as failed.
+    """
 
 
 class Program(NamedTuple):
@@ -97,7 +113,8 @@ class Kind(NamedTuple):
         env: Variables of the training.
         settings: Values of the job, by dotted key.
         options: Options of sbatch.
-        early: Inject during the start of the program, at most this many seconds after that of the batch script.
+        early: Inject at a random moment of the start of the program, before its first step.
+        limited: The job has a time limit and a lead that allow several steps in each attempt, and not all.
         attempts: Attempts that the job needs; 0: two or more, which depends on the speed of the machine.
         program: The training.
         small_disk: Its checkpoints have a file system of their own of 1 MiB (root).
@@ -109,7 +126,8 @@ class Kind(NamedTuple):
     env: Mapping[str, str] = MappingProxyType({})
     settings: Mapping[str, object] = MappingProxyType({})
     options: tuple[str, ...] = ()
-    early: float = 0
+    early: bool = False
+    limited: bool = False
     attempts: int = 2
     program: Program = SERIES
     small_disk: bool = False
@@ -127,58 +145,89 @@ class Outcome(NamedTuple):
     """Steps that were computed again, of the rank with the most."""
 
     attempts: int = 2
+    late: bool = False
+    """The fault came after the last step, so that one attempt was enough."""
+
+
+class Undisturbed(NamedTuple):
+    """A job without a fault."""
+
+    losses: list[dict[int, str]]
+    """Losses of each rank, by step."""
+
+    start: float
+    """Seconds from the start of the batch script to the first step."""
+
+    end: float
+    """Seconds from the last step to the end of the job."""
 
 
 class Trial:
     """One job, and the fault that it gets."""
 
     def __init__(self, queue: Queue, kind: Kind, chance: random.Random, number: int) -> None:
-        self.queue, self.kind, self.chance = queue, kind, chance
+        self.queue, self.kind, self.chance, self.number = queue, kind, chance, number
         self.folder = queue.folder / f"trial{number}"
         self.job_id = self.run = ""
         self.ranks = kind.program.ranks
+        self.limits: Mapping[str, object] = {}
+        self.began = self.delivered = 0.0
+        """Begin and end of the command that causes the fault; of the last one, if it has several."""
 
     def survive(self) -> Outcome:
-        """Run the job with its fault, and again if the fault came after the last step.
+        """Run the job with its fault.
 
         Raises:
             FaultNotSurvived: With the logs of the job.
+            KilledBeforeFirstLine: The trial shows nothing.
         """
+        if self.kind.limited:
+            # The machine may be slower now than at the first job.
+            self.limits = time_limits(run_undisturbed(self.queue, self.kind.program, self.number), self.queue.minute)
         try:
-            while (outcome := self._run_once()) is None:
-                pass
+            return self._run_once()
         finally:
             self._unmount()
-        return outcome
 
-    def _run_once(self) -> Outcome | None:
+    def _run_once(self) -> Outcome:
+        undisturbed = reference(self.queue, self.kind.program)
         self._submit()
-        at_step = self.chance.randint(1, STEPS * 2 // 3)
+        at_step = self.chance.randint(1, STEPS // 2)
         if self.kind.early:
             self._await((self.run_folder / "history").exists, "no attempt began")
-            time.sleep(self.chance.random() * self.kind.early)
+            time.sleep(self.chance.random() * undisturbed.start)
         else:
             self._await(lambda: len(self._rows(0)) >= at_step, f"step {at_step} was not reached")
             time.sleep(self.chance.random() * 0.2)
-        moment = time.time()
+        self.began = self.delivered = time.time()
         self.kind.inject(self)
         self._await(self._has_ended, "the job did not end")
-        outcome = self._check(moment)
-        last = max(float(rows[-1][3]) for rank in range(self.ranks) if (rows := self._rows(rank)))
-        if last < moment + 0.5 and len(self.history()) == 2 and self.kind.attempts > 1:
-            return None
+        outcome = self._check(undisturbed)
+        if outcome.attempts == 1 and self.kind.attempts > 1 and self._came_late():
+            return outcome._replace(late=True)
         if outcome.attempts < 2 or self.kind.attempts not in {0, outcome.attempts}:
             raise self._failure(f"{outcome.attempts} attempts instead of {self.kind.attempts or 'two or more'}")
         return outcome
 
-    def run_undisturbed(self) -> list[dict[int, str]]:
-        """Run the job without a fault; returns the losses of each rank, by step."""
+    def _came_late(self) -> bool:
+        """Return whether the training may have done its last step before the fault reached it."""
+        slowness = self.delivered - self.began
+        return self._last_step() < self.delivered + slowness + LATE
+
+    def _last_step(self) -> float:
+        return max(float(rows[-1][3]) for rank in range(self.ranks) if (rows := self._rows(rank)))
+
+    def run_undisturbed(self) -> Undisturbed:
+        """Run the job without a fault."""
         self._submit()
         self._await(self._has_ended, "the job did not end")
-        losses = [{int(row[1]): row[2] for row in self._rows(rank)} for rank in range(self.ranks)]
+        end = time.time()
+        rows = [self._rows(rank) for rank in range(self.ranks)]
+        losses = [{int(row[1]): row[2] for row in each} for each in rows]
         if any(len(each) != STEPS for each in losses):
             raise self._failure("the undisturbed training left out steps")
-        return losses
+        first = max(float(each[0][3]) for each in rows)
+        return Undisturbed(losses, first - self.history()[0]["time"], end - self._last_step())
 
     # What faults use
 
@@ -194,7 +243,14 @@ class Trial:
 
     def call(self, *argv: str) -> None:
         """Run a command of Slurm, with the id of the job in place of JOB."""
+        self.began = time.time()
         self.queue.call(*(word.replace("JOB", self.job_id) for word in argv))
+        self.delivered = time.time()
+
+    def kill(self, pid: int, number: int) -> None:
+        """Signal a process of the job."""
+        self.began = self.delivered = time.time()
+        self.queue.kill(pid, number)
 
     def newest_save(self, rank: int) -> Path:
         """Return the newest save of a rank."""
@@ -236,7 +292,7 @@ class Trial:
             "resources.chdir": str(self.folder),
         }  # fmt: skip
         settings |= {f"env.{name}": value for name, value in {**program.env, **self.kind.env}.items()}
-        settings |= {**program.settings, **self.kind.settings}
+        settings |= {**program.settings, **self.kind.settings, **self.limits}
         if "resources.array" in settings:
             settings["restart"] = {**restart, "progress": "saved0"}
         with RENDERING:
@@ -269,69 +325,116 @@ class Trial:
             return []
 
     def _has_ended(self) -> bool:
-        ends = [event for event in self.history() if event.get("decision") in {"finished", "failed", "gave_up"}]
+        events = self.history()
+        ends = [event for event in events if event.get("decision") in {"finished", "failed", "gave_up"}]
         if not ends or not (self.run_folder / END).exists():
             return False
         # Slurm requeues a job after the loss of a node, even if its batch script has ended.
-        return self.queue.state(self.job_id) not in {"PENDING", "RUNNING", "COMPLETING"}
+        return not self._is_active(events[-1]["job_id"])
+
+    def _is_active(self, job_id: str) -> bool:
+        return self.queue.state(job_id) in {"PENDING", "RUNNING", "COMPLETING"}
 
     def _await(self, happened: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
+        """Wait as long as the training advances.
+
+        Raises:
+            FaultNotSurvived: It does not advance, or the job has ended.
+            KilledBeforeFirstLine: See there.
+        """
+        done, deadline, look = -1, 0.0, time.monotonic() + LOOK
         while not happened():
+            steps = len({row[1] for row in self._rows(0)})
+            if steps > done:
+                done, deadline = steps, time.monotonic() + PATIENCE
+            if time.monotonic() > look:
+                look = time.monotonic() + LOOK
+                if self._was_killed_before_first_line():
+                    raise KilledBeforeFirstLine
             if time.monotonic() > deadline or (self._has_ended() and not happened()):
                 raise self._failure(what)
             time.sleep(0.05)
 
+    def _was_killed_before_first_line(self) -> bool:
+        job = self.queue.call("scontrol", "show", "job", self.job_id).stdout
+        starts = sum(event["event"] == "start" for event in self.history())
+        return f"ExitCode=0:{signal.SIGUSR1:d}\n" in job and f"Restarts={starts} " in job
+
     def _failure(self, what: str) -> FaultNotSurvived:
-        parts = [what, *(json.dumps(event) for event in self.history())]
+        last = self._last_step() - self.delivered if self._rows(0) else math.nan
+        parts = [f"{what}; the last step was {last:.2f} s after the fault"]
+        parts += [json.dumps(event) for event in self.history()]
         for path in sorted((self.folder / "runs" / "job").rglob("*.log")):
             parts += [f"== {path.name}", path.read_text()[-1500:]]
         parts.append(self.queue.call("scontrol", "show", "job", self.job_id).stdout)
         return FaultNotSurvived("\n".join(parts))
 
-    def _expected(self, rank: int) -> dict[int, str]:
-        """Return the losses of an undisturbed training, by step."""
-        if self.kind.program is not SERIES:
-            return undisturbed_losses(self.queue, self.kind.program)[rank]
-        loss, losses = training.first_loss(rank), {}
-        for step in range(1, STEPS + 1):
-            loss = training.next_loss(loss)
-            losses[step] = loss.hex()
-        return losses
-
-    def _check(self, moment: float) -> Outcome:
-        """Check the losses, the saves, the attempts and the processes."""
+    def _check(self, undisturbed: Undisturbed) -> Outcome:
+        """Check the losses, the saves, and that nothing is left over."""
         repeated = 0
-        for rank in range(self.ranks):
-            expected, rows = self._expected(rank), self._rows(rank)
+        for rank, expected in enumerate(undisturbed.losses):
+            rows = self._rows(rank)
             if wrong := [row for row in rows if expected.get(int(row[1])) != row[2]]:
                 raise self._failure(f"rank {rank} computed a wrong loss: {wrong[0]}")
             steps = [int(row[1]) for row in rows]
             if set(steps) != expected.keys():
                 raise self._failure(f"rank {rank} left out steps {sorted(expected.keys() - set(steps))}")
             repeated = max(repeated, len(steps) - len(expected))
-            if Path(f"/proc/{self.process(rank)[0]}").exists():
-                raise self._failure(f"rank {rank} still runs")
         if damaged := self.kind.program.damaged(self._file("saved")):
             raise self._failure(f"{damaged[0]} is damaged")
+        if left := self._leftovers():
+            raise self._failure(f"left over: {'; '.join(left)}")
         attempts = [event["attempt"] for event in self.history() if event["event"] == "start"]
         rows_of_all = (row for rank in range(self.ranks) for row in self._rows(rank))
-        later = [float(row[3]) for row in rows_of_all if int(row[0]) == attempts[-1]]
-        return Outcome(self.kind.name, min(later) - moment if later else None, repeated, attempts[-1])
+        later = [float(row[3]) for row in rows_of_all if int(row[0]) == attempts[-1] > 1]
+        return Outcome(self.kind.name, min(later) - self.began if later else None, repeated, attempts[-1])
+
+    def _leftovers(self) -> list[str]:
+        """Return the processes and jobs of this trial that still run, and the drafts of checkpoints."""
+        left = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if os.fsencode(self.folder / "runs") in (process / "environ").read_bytes():
+                    words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    left.append(f"process {process.name}: {words}")
+        jobs = {str(event["job_id"]) for event in self.history()}
+        left += [f"job {job_id}" for job_id in sorted(jobs) if self._is_active(job_id)]
+        return left + [str(path) for path in self._file("saved").glob(".*") if path.name != LOCK]
 
 
-UNDISTURBED = threading.Lock()
-_losses: dict[tuple[Path, str], list[dict[int, str]]] = {}
+def time_limits(undisturbed: Undisturbed, minute: float) -> dict[str, object]:
+    """Return the settings of a job whose attempts each have time for a slow start, for some steps and for a slow stop.
+
+    Args:
+        undisturbed: A job of the same training, just before.
+        minute: Seconds of a minute of this Slurm.
+    """
+    lead = 5 + 2 * (undisturbed.start + undisturbed.end)
+    minutes = math.ceil((lead + 5 + 3 * undisturbed.start) / minute)
+    return {
+        "resources.time": str(minutes),
+        "restart.lead": math.ceil(lead / minute * 60),
+        "env.SECONDS_A_STEP": f"{1.2 * minutes * minute / STEPS:.2f}",
+    }
 
 
-def undisturbed_losses(queue: Queue, program: Program) -> list[dict[int, str]]:
-    """Return the losses of each rank, by step, of a job without a fault. It runs once for each queue and program."""
+def run_undisturbed(queue: Queue, program: Program, number: int) -> Undisturbed:
+    """Run a job without a fault."""
+    kind = Kind("none", nothing, {"SECONDS_A_STEP": "0.02"}, program=program)
+    return Trial(queue, kind, random.Random(1), 10**6 + number).run_undisturbed()
+
+
+REFERENCE = threading.Lock()
+_references: dict[tuple[Path, str], Undisturbed] = {}
+
+
+def reference(queue: Queue, program: Program) -> Undisturbed:
+    """Return the job without a fault to which all others are compared. It runs once for each queue and program."""
     key = queue.folder, program.name
-    with UNDISTURBED:
-        if key not in _losses:
-            kind = Kind("none", nothing, program=program)
-            _losses[key] = Trial(queue, kind, random.Random(1), 10**6 + len(_losses)).run_undisturbed()
-        return _losses[key]
+    with REFERENCE:
+        if key not in _references:
+            _references[key] = run_undisturbed(queue, program, 10**6 + len(_references))
+        return _references[key]
 
 
 # The kinds
@@ -361,7 +464,7 @@ def signal_in_save(trial: Trial) -> None:
 
 def kill_rank(trial: Trial, number: int = signal.SIGKILL, rank: int | None = None) -> None:
     chosen = trial.chance.randrange(trial.ranks) if rank is None else rank
-    trial.queue.kill(trial.process(chosen)[0], number)
+    trial.kill(trial.process(chosen)[0], number)
 
 
 def kill_all(trial: Trial) -> None:
@@ -372,8 +475,8 @@ def kill_all(trial: Trial) -> None:
 def kill_shell(trial: Trial) -> None:
     """Kill the shell around a rank, and the rank."""
     pid, parent, _ = trial.process(trial.chance.randrange(trial.ranks))
-    trial.queue.kill(parent, signal.SIGKILL)
-    trial.queue.kill(pid, signal.SIGKILL)
+    trial.kill(parent, signal.SIGKILL)
+    trial.kill(pid, signal.SIGKILL)
 
 
 def damage_save(trial: Trial) -> None:
@@ -440,9 +543,9 @@ ANYWHERE = [
     Kind("stop signal to the batch shell", signal_batch),
     Kind("stop signal to the steps", call("scancel", "--signal=USR1", "JOB")),
     Kind("SIGTERM to all", call("scancel", "--signal=TERM", "--full", "JOB")),
-    Kind("two stop signals in a row", signal_twice),
+    Kind("two stop signals in a row", signal_twice, attempts=0),
     Kind("stop signals for four seconds", signal_often, attempts=0),
-    Kind("stop signal before the first step", signal_batch, early=0.3),
+    Kind("stop signal before the first step", signal_batch, early=True),
     Kind("stop signal during a save", signal_in_save, {"SAVE_SECONDS": "0.3"}),
     Kind("stop signal, no handler in the program", signal_batch, {"HANDLED": "USR2"}),
     Kind("stop signal, the program ends with 0", signal_batch, {"CODE": "0"}),
@@ -466,7 +569,7 @@ ANYWHERE = [
     ),
     Kind("ddp: stop signal to the batch shell", signal_batch, program=DDP),
     Kind("ddp: stop signal to the steps", call("scancel", "--signal=USR1", "JOB"), program=DDP),
-    Kind("ddp: stop signal during the start", signal_batch, early=5, program=DDP),
+    Kind("ddp: stop signal during the start", signal_batch, early=True, program=DDP),
     Kind("ddp: stop signal during an evaluation", signal_in_evaluation, {"EVALUATION_SECONDS": "1"}, program=DDP),
     Kind("ddp: SIGTERM to all", call("scancel", "--signal=TERM", "--full", "JOB"), program=DDP),
     Kind("ddp: requeue by an administrator", call(*REQUEUE), program=DDP),
@@ -481,17 +584,18 @@ ANYWHERE = [
     Kind("torchrun: stop signal, without Checkpointer", signal_batch, program=PLAIN),
     Kind("torchrun: stop signal to the steps, without Checkpointer", call("scancel", "--signal=USR1", "JOB"),
          program=PLAIN),
+    Kind("torchrun: stop signal to the steps, no handler in the program", call("scancel", "--signal=USR1", "JOB"),
+         {"HANDLED": ""}, program=PLAIN),
 ]  # fmt: skip
 """Faults that both Slurms have."""
 
 EMBEDDED = [
     *ANYWHERE,
-    Kind("time limit", nothing, {"SECONDS_A_STEP": "0.2"}, {"resources.time": "4", "restart.lead": 120}, attempts=0),
+    Kind("time limit", nothing, limited=True, attempts=0),
     Kind("time limit, the program ignores the signal", signal_batch, {"IGNORED": "1", "STEPS": "40"},
          settings={"restart.lead": 2}),
     Kind("kill -9 of a rank, with a spare node", kill_rank, settings={"restart.spares": 1}),
-    Kind("ddp: time limit", nothing, {"SECONDS_A_STEP": "0.7"}, {"resources.time": "16", "restart.lead": 420},
-         attempts=0, program=DDP),
+    Kind("ddp: time limit", nothing, limited=True, attempts=0, program=DDP),
     *[Kind("ddp: full disk", fill_small_disk, program=DDP, small_disk=True)] * (os.geteuid() == 0),
 ]  # fmt: skip
 
@@ -504,7 +608,7 @@ def real_cluster(trial: Trial) -> Cluster:
 
 def preempt(trial: Trial) -> None:
     words = ("--partition=high", "--nodes=4", "--exclusive", "--time=1", "--output=/dev/null", "--wrap=sleep 3")
-    trial.queue.call("sbatch", *words)
+    trial.call("sbatch", *words)
 
 
 def lose_node(trial: Trial, rank: int = -1) -> None:
@@ -530,7 +634,7 @@ def restart_controller(trial: Trial) -> None:
 
 REAL = [
     *ANYWHERE,
-    Kind("time limit", nothing, {"SECONDS_A_STEP": "2"}, {"resources.time": "1", "restart.lead": 30}, attempts=0),
+    Kind("time limit", nothing, limited=True, attempts=0),
     Kind("preemption", preempt),
     Kind("loss of a node", lose_node, {"SECONDS_A_STEP": "0.4"}),
     Kind("loss of the node of the batch script", lambda trial: lose_node(trial, 0), {"SECONDS_A_STEP": "0.4"}),
@@ -541,8 +645,7 @@ REAL = [
     Kind("restart of slurmctld during the requeue", restart_controller),
     Kind("ddp: loss of a node", lose_node, {"SECONDS_A_STEP": "0.4"}, program=DDP),
     *(
-        Kind(f"{program.name}: time limit", nothing, {"SECONDS_A_STEP": "2"},
-             {"resources.time": "2", "restart.lead": 60}, attempts=0, program=program)
+        Kind(f"{program.name}: time limit", nothing, limited=True, attempts=0, program=program)
         for program in (DDP, TORCHRUN, PLAIN)
     ),
 ]  # fmt: skip

@@ -97,7 +97,7 @@ def main() -> int:
     rank, steps, seconds = (
         find_rank(),
         int(os.environ.get("STEPS", "40")),
-        float(os.environ.get("SECONDS_A_STEP", "0.1")),
+        float(os.environ.get("SECONDS_A_STEP", "0.15")),
     )
     name = os.environ.get("SLURM_ARRAY_TASK_ID", "")
     saves, losses = Saves(Path(f"saved{name}"), rank), Path(f"losses{name}")

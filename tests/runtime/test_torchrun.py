@@ -155,6 +155,14 @@ def test_a_worker_for_which_other_ranks_waited_is_reported_with_their_reason(
 
 
 @pytest.mark.usefixtures("options")
+def test_a_worker_that_the_stop_signal_ended_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HPC_KIT_RUN", str(tmp_path))
+    monkeypatch.setenv("HPC_KIT_STOP_CODE", "138")
+    assert run_agent(monkeypatch, failed(rank2=-signal.SIGUSR1, rank3=-15)) == 138
+    assert read_first_failure(tmp_path) is None
+
+
+@pytest.mark.usefixtures("options")
 def test_an_agent_ended_by_another_node_is_no_first_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

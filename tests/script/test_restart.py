@@ -205,6 +205,14 @@ def test_the_loss_of_a_rank_that_the_other_ranks_recorded_is_tried_again(slurm: 
     assert [event["reason"] for event in history(run) if event.get("decision") == "requeue"] == ["the loss of rank 1"]
 
 
+def test_a_rank_that_the_stop_signal_ended_is_no_failure(slurm: Slurm) -> None:
+    # The signal went to the steps, and not to the batch script. task.sh ends with 0.
+    stop = lose_rank(138, "0", "")
+    run = submit(slurm, command=["bash", "-c", f'[ "$HPC_KIT_ATTEMPT" = 2 ] || {{ {stop}; }}'])
+    assert await_end(run) == 0
+    assert decisions(run) == ["requeue", "finished"]
+
+
 def test_listed_exit_codes_are_tried_again_until_the_attempts_are_used_up(slurm: Slurm) -> None:
     run = submit(slurm, command=["bash", "-c", "exit 75"], restart={"exit_codes": [75], "max_attempts": 3})
     assert await_end(run) == 75

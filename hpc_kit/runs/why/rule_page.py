@@ -23,7 +23,7 @@ sacct -j 88 -P -o JobID,State,ExitCode,MaxRSS,ReqMem,NodeList > sacct.txt
 ```text
 cause   rank 5 on n3 ran out of host memory: the kernel killed it
 proof   slurm-77.out:1  slurmstepd-n3: error: Detected 1 oom_kill event in StepId=77.0.
-also    ranks 0-4, 6, 7 fell with it (lost connection)
+also    ranks 0-4, 6, 7 failed because of it (lost connection)
 fix     ask for more memory (--mem, --mem-per-cpu), or lower what the ranks hold
 ```
 

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
@@ -205,7 +206,7 @@ class Checkpointer:
                 else:
                     self.save(step)
             except HpcKitError as error:
-                self._print(f"warning: step {done} is not saved\n{error}")
+                self._report_failed_save(f"step {done}", error)
         if self.stopped:
             self._note_step(STOPPED, done)
         return self.stopped
@@ -345,10 +346,9 @@ class Checkpointer:
         difference, present = state.compare(saved)
         compared = gather((difference, present), self._group)
         difference = next((text for text, _ in compared if text), "")
-        together = 0
-        for _, bits in compared:
-            together |= bits
-        missing = [name for number, name in enumerate(state.names_of(saved)) if not together >> number & 1]
+        # Bit N stands for name N: a part of the model that no rank has is missing.
+        on_any_rank = reduce(or_, (bits for _, bits in compared))
+        missing = [name for number, name in enumerate(state.names_of(saved)) if not on_any_rank >> number & 1]
         if not difference and missing:
             difference = f"{missing[0]} of the checkpoint is not in this model"
         if difference:
@@ -397,7 +397,7 @@ class Checkpointer:
             try:
                 written = self._writer.result()
             except HpcKitError as error:
-                self._print(f"warning: {display_path(self._writer.path)} is not saved\n{error}")
+                self._report_failed_save(str(display_path(self._writer.path)), error)
             else:
                 if written:
                     self._finish_write(written)
@@ -413,10 +413,17 @@ class Checkpointer:
     def _finish_write(self, written: Written) -> None:
         self.latest = written.path
         self._print(f"saved   {display_path(written.path)}")
+        self._warned.discard("failed save")
         self._note_step(SAVED, written.done)
         self._save_seconds = written.seconds
         self._compare_with_lead()
         self._compare_with_interval(written.seconds)
+
+    def _report_failed_save(self, name: str, error: HpcKitError) -> None:
+        """Report a save that failed. The remedy is printed once for all that fail one after the other."""
+        details = f": {error.found or error.what}" if "failed save" in self._warned else f"\n{error}"
+        self._warned.add("failed save")
+        self._print(f"warning: {name} is not saved{details}")
 
     def _compare_with_lead(self) -> None:
         """Warn if the time between the stop signal and the end of the job is too short for a step and a save."""

@@ -10,6 +10,7 @@ import resource
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from torch import nn
 
 import hpc_kit
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime.restart import checkpoint_folder, checkpointer
+from hpc_kit.runtime.restart import checkpoint_folder, checkpointer, training_state
 from hpc_kit.runtime.restart.checkpointer import format_option
 from hpc_kit.runtime.restart.stop_signal import StopAgreement
 
@@ -143,6 +144,23 @@ def test_a_signal_during_a_save_and_during_an_evaluation_stops_later(
     assert training.saver.stopped
 
 
+@pytest.mark.parametrize("device", ["cuda", "xpu"])
+def test_random_numbers_of_the_accelerator_are_saved(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = [torch.arange(16, dtype=torch.uint8)]
+    module = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_rng_state=lambda: states[-1],
+        set_rng_state=states.append,
+    )
+    monkeypatch.setitem(training_state.ACCELERATORS, device, module)
+    Training(tmp_path, every=2).run(2)
+    assert Training(tmp_path).restore() == 2
+    assert torch.equal(*states)
+
+
 def test_a_save_that_fails_is_reported_and_the_job_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Training(tmp_path, every=2).run(2)
     training = Training(tmp_path, every=2)
@@ -161,6 +179,26 @@ def test_a_save_that_fails_is_reported_and_the_job_goes_on(tmp_path: Path, monke
     assert names(tmp_path) == ["latest", "step-2"]
     with pytest.raises(SpecError, match="No space left on device"):
         stopping.saver.save(9)
+
+
+def test_saves_that_fail_one_after_the_other_are_reported_in_one_line_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training, publish = Training(tmp_path, every=1), checkpoint_folder.publish
+    training.restore()
+
+    def publish_some(draft: Path, path: Path, info: checkpoint_folder.CheckpointInfo) -> None:
+        if path.name != "step-3":
+            raise OSError(28, "No space left on device")
+        publish(draft, path, info)
+
+    monkeypatch.setattr(checkpoint_folder, "publish", publish_some)
+    for step in range(4):
+        training.saver.step(step)
+    reason = "No space left on device"
+    assert [len(line.splitlines()) for line in training.lines] == [4, 1, 1, 4]
+    assert training.lines[1] == f"warning: step 2 is not saved: {tmp_path}/step-2: {reason}"
+    assert training.lines[2] == f"saved   {tmp_path}/step-3"
 
 
 def test_a_file_that_cannot_grow_keeps_the_old_checkpoint(tmp_path: Path) -> None:
