@@ -960,3 +960,10 @@ def test_an_environment_that_is_not_there_explains_the_error_of_python(
     tmp_path: Path, first: str, then: str, class_: str
 ) -> None:
     assert why(tmp_path, slurm_log=first + then).class_ == class_
+
+
+def test_a_task_that_ended_long_before_the_remaining_ones(tmp_path: Path) -> None:
+    log = "srun: First task exited 60s ago\nsrun: StepId=5.0 tasks 0,2-3: running\nsrun: StepId=5.0 task 1: exited\n"
+    log += "slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2025-11-04T11:42:00 ***\n"
+    verdict = why(tmp_path, slurm_log=STEPS + log + "srun: error: n1: tasks 0,2-3: Terminated\n")
+    assert (verdict.class_, verdict.rank) == ("task-ended-early", 1)
