@@ -175,8 +175,8 @@ _PRINTED_EXCEPTION = re.compile(
 """The form in which Hydra prints the exception of a class that it creates."""
 
 _FINISHED_RANK = re.compile(
-    r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit|exited|completed?|exhausted"
-    r"|no more data|no more batches|saved model|end of epoch|end of training|end of data)\b"
+    r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted"
+    r"|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b"
 )
 _FINISHED_WORDS = required_literals(_FINISHED_RANK.pattern)
 """The search for words is faster than that for the pattern."""
