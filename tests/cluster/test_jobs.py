@@ -186,7 +186,7 @@ def test_without_the_check_it_is_submitted_and_waits(checkout: Project) -> None:
 def test_a_script_for_administrators_is_short_and_runs(checkout: Project) -> None:
     checkout.program("world.py", WORLD)
     script = checkout.kit("render", "-j", "2x2", "--standalone", "--simple", "--", "python", "world.py").stdout
-    assert len(script.splitlines()) <= 36
+    assert len(script.splitlines()) < 45
     checkout.program("simple.sbatch", script)
     (checkout.folder / "runs/world").mkdir(parents=True, exist_ok=True)  # as the head of the script says
     job = checkout.run(["sbatch", "--parsable", "simple.sbatch"]).stdout.strip()
