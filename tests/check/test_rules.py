@@ -78,6 +78,71 @@ BAD = [
     Bad("KIT133", HEAD + "#SBATCH -c 8\napptainer exec --nv i.sif python train.py\n", 3, W, "asks for none"),
     Bad("KIT254", HEAD + "#SBATCH -a 1-3\npython t.py --fold 1 > fold$SLURM_ARRAY_TASK_ID.log\n", 3, W, "--fold is 1"),
     Bad(
+        "KIT304",
+        FOUR + "port=17000\nsrun bash -c 'export MASTER_PORT=$port; python t.py'\n",
+        3,
+        E,
+        "in the tasks, $port expands to nothing",
+    ),
+    Bad(
+        "KIT306",
+        FOUR
+        + "pick() { python3 -c \"import socket; s = socket.socket(); s.bind(('', 0))\"; }\nexport -f pick\n"
+        + "srun bash -c 'export MASTER_PORT=$(pick); python t.py'\n",
+        5,
+        E,
+        "each task draws its own value",
+    ),
+    Bad(
+        "KIT313",
+        FOUR
+        + 'mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")\nL=$((${#HOSTS[@]} - 1))\n'
+        + "export MASTER_ADDR=${HOSTS[$L]}\nsrun python t.py\n",
+        5,
+        E,
+        "not the first host",
+    ),
+    Bad(
+        "KIT129", HEAD + "rc=0\nsrun python t.py || rc=$?\nrsync -a o b\nexit $ret\n", 5, W, "the status of the command"
+    ),
+    Bad(
+        "KIT223",
+        GPUS + "run() { srun -n1 python t.py --seed $1 & }\nrun 1\nrun 2\nwait\n",
+        3,
+        W,
+        "each of these steps has all resources",
+    ),
+    Bad(
+        "KIT429",
+        HEAD + 'submit() { sbatch "$@"; }\na=$(submit a.sh)\nb=$(submit --dependency=afterok:$a b.sh)\n',
+        4,
+        E,
+        "not a job id",
+    ),
+    Bad(
+        "KIT251",
+        HEAD + '#SBATCH -a 0-3\nline() { sed -n "${1}p" list; }\nx=$(line "$SLURM_ARRAY_TASK_ID")\npython t.py $x\n',
+        3,
+        E,
+        "index 0 selects no line",
+    ),
+    Bad(
+        "KIT501",
+        HEAD + "f() { export WANDB_API_KEY=$1; }\nf 3f9c1d2e4b5a69788796a5b4c3d2e1f001122334\n",
+        3,
+        E,
+        "a secret",
+    ),
+    Bad(
+        "KIT207",
+        ONE_A_NODE
+        + "cat > a.yaml <<E\nnum_machines: 2\nnum_processes: 8\nE\n"
+        + "srun bash -c 'accelerate launch --config_file a.yaml --machine_rank $SLURM_NODEID t.py'\n",
+        7,
+        E,
+        "accepts 2 nodes, but it is started on 4",
+    ),
+    Bad(
         "KIT216",
         FOUR + "srun python t.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --num-layers 30\n",
         3,
@@ -1014,7 +1079,7 @@ BAD = [
     Bad("KIT401", HEAD + "srun python t.py\nsbatch eval.sh\n", 2, E, "the status of 'sbatch'"),
     Bad("KIT403", HEAD + "srun python t.py | tee log\nrc=$?\nexit $rc\n", 2, E, "the status of tee"),
     Bad("KIT123", HEAD + "#SBATCH --gpus=1 --mem=64\n./run.sh\n", 2, W, "--mem=64 is 64 MiB"),
-    Bad("KIT138", HEAD + "#SBATCH -C a100&h100|v100\n", 2, E, "a100 and h100"),
+    Bad("KIT140", HEAD + "#SBATCH -C a100&h100|v100\n", 2, E, "a100 and h100"),
     Bad("KIT139", HEAD + "A=(--lr 1)\npython t.py $A\n", 3, E, "the first of the 2 elements"),
     Bad("KIT256", HEAD + "#SBATCH --array=0-99:10%4\npython t.py $SLURM_ARRAY_TASK_ID\n", 2, W, "0, 10, ... 90"),
     Bad("KIT431", HEAD + "#SBATCH -t 60\nsrun timeout 3600 python t.py\ncp a b\n", 3, W, "line 4 never runs"),
@@ -1180,6 +1245,11 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT138", HEAD + "n=0\nls | while read f; do n=$((n + 1)); python t.py $n; done\nn=5\necho $n\n"),
+    ("KIT129", HEAD + "srun python t.py | tee log\nexit ${PIPESTATUS[0]}\n"),
+    ("KIT129", HEAD + 'MODE=full\npython t.py "$MODEL_MODE"\n'),
+    ("KIT223", GPUS + "run() { srun -n1 python t.py --seed $1 & }\nrun 1\nwait\nrun 2\nwait\n"),
+    ("KIT401", HEAD + "for f in a b; do python t.py $f || echo $f >> failed; done\n"),
     ("KIT415", HEAD + "[ -f c/latest.pt ] && R=--resume\npython t.py --ckpt-file c/latest.pt $R\n"),
     ("KIT118", HEAD + "# sbatch --array=0-3 t.sbatch\n#SBATCH -o log_%A_%a.txt\nsrun python t.py\n"),
     ("KIT133", HEAD + "#SBATCH -c 8\napptainer exec --nv i.sif python convert.py\n"),
@@ -1215,8 +1285,8 @@ GOOD = [
     ("KIT253", HEAD + "#SBATCH -a 0-1\nL=(1 2)\npython t.py --lr ${L[SLURM_ARRAY_TASK_ID]} --logdir runs\n"),
     ("KIT401", HEAD + "for i in 1 2; do python t.py $i || echo $i failed; done\n"),
     ("KIT404", HEAD + "for i in 1 2; do\n if ! python t.py $i; then echo $i; fi\ndone\n"),
-    ("KIT138", HEAD + "#SBATCH --constraint=a100,nvlink\n"),
-    ("KIT138", HEAD + "#SBATCH --constraint=[a100*2&h100*2]\n"),
+    ("KIT140", HEAD + "#SBATCH --constraint=a100,nvlink\n"),
+    ("KIT140", HEAD + "#SBATCH --constraint=[a100*2&h100*2]\n"),
     ("KIT139", HEAD + "A=(x)\nB=(1 2)\nB=3\npython t.py $A $B ${B[0]}\n"),
     ("KIT256", HEAD + "#SBATCH --array=0-990:10%8\npython t.py $SLURM_ARRAY_TASK_ID\n"),
     ("KIT256", HEAD + "#SBATCH --array=0-999:10\npython t.py --first $SLURM_ARRAY_TASK_ID --count 10\n"),

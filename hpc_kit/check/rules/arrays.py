@@ -165,7 +165,8 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     if len(selected) > 1:
         yield from _combinations_left(index, array, directive, selected)
     yield from _branches_left(script, index, array)
-    for number, line in script.code_lines:
+    inside = [step for steps in script.functions.values() for step in steps if step.name in {"sed", "awk", "head"}]
+    for number, line in [*script.code_lines, *((step.line, " ".join(step.texts)) for step in inside)]:
         match = _LINE_OF_FILE.search(line)
         name = (match["sed"] or match["awk"] or match["head"]) if match else None
         if match and name and low == 0 and (name == _INDEX or index.compute(f"${name}", 0) == 0):

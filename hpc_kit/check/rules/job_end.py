@@ -188,11 +188,12 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
         behind = tuple(each for each in followers if shield.statement in [p.statement for p in each.position.outward()])
         followers = tuple(each for each in followers if each not in behind)
         name = program_of(shield.chain.pipelines[-1].commands[-1])
-        prints = behind and all(each.name in _PRINTS for each in behind)
+        prints = behind and all(each.name in _PRINTS and not _to_file(script, each) for each in behind)
         if shield.chain.operators[shield.chain_index :] == ("&&", "||") and name in _PRINTS:
             yield flow.finding(f"'|| {name}' makes a failed training a COMPLETED job", _KEEP, certain=False)
             return
         if shield.chain.operators[shield.chain_index] == "||":
+            # One run of several may fail. A message in a file is a record of the failure.
             if prints and not (flow.launch.in_loop and behind[0].name in {"echo", "printf"}):
                 what = f"'|| {behind[0].name}' makes a failed training a COMPLETED job"
                 yield flow.finding(what, _KEEP, certain=False)
@@ -201,6 +202,11 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
     if last is not None and (shield is not None or not flow.errexit):
         what = f"the job returns the status of '{_shown(last)}' in line {last.line}, not the status of the training"
         yield flow.finding(what, f"write set -e at the top; or {_KEEP}", last.line)
+
+
+def _to_file(script: BatchScript, step: TracedCommand) -> bool:
+    """Tell whether a message goes to a file."""
+    return step.syntax.output is not None or ">>" in script.lines[step.line - 1]
 
 
 def _shown(step: TracedCommand) -> str:

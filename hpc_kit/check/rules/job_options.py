@@ -625,7 +625,7 @@ _GPU_MODEL = re.compile(
 )
 
 
-@rule("KIT138")
+@rule("KIT140")
 def contradicting_features(script: BatchScript) -> Iterator[Problem]:
     """--constraint asks for nodes with two models of GPU.
 

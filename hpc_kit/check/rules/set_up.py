@@ -262,6 +262,8 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
         return
     known = set(script.assigned) | _set_by_commands(script)
     unread, seen = _unread_variables(script), set[str]()
+    ends = [step for step in script.batch_commands if step.name == "exit" and not step.around("function")]
+    statuses = {id(part) for step in ends for part in step.syntax.parts}
     for part in with_nested_parts(part for step in script.commands for part in step.syntax.parts):
         name = part.text
         optional = re.match(r":?[-+?=]", part.detail)
@@ -269,7 +271,11 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
             continue
         match = _resembling(name, known) if len(name) >= 6 else None
         match = match or next((other for other in unread if _shares_word(name, other)), None)
-        if match is not None:
+        if id(part) in statuses and name not in {"PIPESTATUS", "RANDOM"}:
+            seen.add(name)
+            what = f"nothing sets ${name}: this is the status of the command before"
+            yield Problem(part.origin, what, "write the variable that has the status", (part.origin.line,))
+        elif match is not None:
             seen.add(name)
             what = f"nothing sets ${name}; there is ${match}"
             yield Problem(part.origin, what, f"write ${match}", (part.origin.line,))
@@ -286,7 +292,11 @@ def _shares_word(name: str, other: str) -> bool:
     """Tell whether two names begin with the same word, or one is short for the other: MEM and MEMORY, CKPT_DIR."""
     word = name.partition("_")[0]
     own = not name.startswith("SLURM") and len(word) > 2
-    return own and (other.startswith(name) or name.startswith(other) or other.partition("_")[0] == word)
+    short, long = sorted((name, other), key=len)
+    rest = long.removeprefix(short)
+    # MODE is no part of MODEL_NAME.
+    begins = rest != long and (rest.startswith("_") or "_" not in long)
+    return own and (begins or other.partition("_")[0] == word)
 
 
 _SETTERS = frozenset({
