@@ -204,8 +204,10 @@ def _collect_settings(request: JobRequest) -> dict[str, object]:
     if request.shape is not None:
         shape = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", request.shape)
         if not shape:
+            example = f"1x{request.shape}" if re.fullmatch(r"[1-9]\d*", request.shape) else "4x2"
             raise SpecError(
-                f"-j {request.shape} is not of the form NODESxRANKS", remedy="write nodes x ranks per node: -j 4x2"
+                f"-j {request.shape} is not of the form NODESxRANKS",
+                remedy=f"write nodes x ranks per node: -j {example}",
             )
         settings |= {"resources.nodes": int(shape[1]), "resources.ntasks_per_node": int(shape[2])}
         # -j counts ranks. As a number of tasks, 1 would also mean one torchrun that starts more ranks.
