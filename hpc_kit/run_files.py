@@ -65,7 +65,7 @@ SCRIPT = "script.sbatch"
 PATCH = "git.patch"
 
 
-def write_whole(path: Path, data: bytes, mode: int = 0o600, *, lasting: bool = True) -> None:
+def write_whole(path: Path, data: bytes, mode: int = 0o600, *, lasting: bool = True, replace: bool = True) -> None:
     """Write a file atomically. By default, only its owner can read the file.
 
     Args:
@@ -73,6 +73,10 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600, *, lasting: bool = T
         data: The content.
         mode: The permissions.
         lasting: Wait until the disk has stored the file. This takes milliseconds.
+        replace: Replace an existing file.
+
+    Raises:
+        FileExistsError: The file exists, and `replace` is false.
     """
     # A random name: two threads, or processes with the same id on two hosts, may write the same file.
     draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
@@ -83,11 +87,27 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600, *, lasting: bool = T
             if lasting:
                 file.flush()
                 os.fsync(descriptor)
-        draft.replace(path)
+        if replace:
+            draft.replace(path)
+        else:
+            _rename_to_new(draft, path)
     except BaseException:
         with suppress(OSError):  # a read-only file system also refuses the removal
             draft.unlink()
         raise
+
+
+def _rename_to_new(draft: Path, path: Path) -> None:
+    """Rename a file, or raise FileExistsError if the new name exists: rename() replaces such a file."""
+    try:
+        path.hardlink_to(draft)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links: the new file is empty for a moment
+        path.touch(exist_ok=False)
+        draft.replace(path)
+    else:
+        draft.unlink()
 
 
 def rank_log(rank: int | str) -> str:

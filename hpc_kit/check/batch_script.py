@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from itertools import groupby
 from pathlib import PurePath
 from typing import NamedTuple
 
 from hpc_kit.check.bash_syntax import Assignment, SyntaxProblem, SyntaxTree, parse, program_of
 from hpc_kit.check.command_trace import CommandTrace, FunctionCalls, TracedAssignment, TracedCommand, variables_at
-from hpc_kit.check.expansion import ShellVariables
+from hpc_kit.check.expansion import ExpandedText, ShellVariables
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, collect_launch_lines, het_components, size_of_launch
 from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.directives import (
@@ -59,6 +60,15 @@ _NAMED_VERSION = re.compile(
     r"(?!\s*(?:\+|(?:or|and) (?:new|lat)er))"
 )
 """A release that a script names: `# Slurm 23.02`, `module load slurm/22.05.8`."""
+
+
+_SETTING = re.compile(r"\s*(?:#\s*)?(?:export\s+)?(?:NCCL|TORCH|GLOO|CUDA|UCX|FI|PYTORCH)\w*=")
+"""A line that sets a variable of a communication library."""
+_OUTDATED = re.compile(
+    r"(?i)\b(remove|delete|todo|fixme|temporar\w*|for now|solved|fixed|no longer|left ?over"
+    r"|last (week|month|night|time))\b"
+)
+"""Words of a comment that explains why a setting was needed once."""
 
 
 class Site(NamedTuple):
@@ -238,6 +248,30 @@ class BatchScript:
         return self._parsed.comments
 
     @cached_property
+    def comment_blocks(self) -> list[tuple[tuple[int, ...], str]]:
+        """The comments on lines of their own: the lines of each, and its text as one line."""
+        lines = [number for number in sorted(self.comments) if self.lines[number - 1].lstrip().startswith("#")]
+        groups = (tuple(n for _, n in group) for _, group in groupby(enumerate(lines), lambda pair: pair[1] - pair[0]))
+        return [(block, " ".join(self.lines[number - 1].lstrip(" #") for number in block)) for block in groups]
+
+    def has_reason(self, line: int) -> bool:
+        """Tell whether a comment at a line gives a reason: in the line, or above the settings to which it belongs.
+
+        A comment that speaks of the past, or asks to remove the line, gives none.
+        """
+        if line in self.comments:
+            return not _OUTDATED.search(self.lines[line - 1].partition("#")[2])
+        above = line - 1
+        while above > 0 and _SETTING.match(self.lines[above - 1]) and above not in self.comments:
+            above -= 1
+        text = ""
+        while above > 0 and re.match(r"\s*#(?!SBATCH|!|\s*(export\s+)?\w+=)", self.lines[above - 1]):
+            text = f"{self.lines[above - 1]}\n{text}"
+            above -= 1
+        # `# NCCL` is a heading.
+        return len(re.findall(r"[A-Za-z]{2,}", text)) > 1 and not _OUTDATED.search(text)
+
+    @cached_property
     def _trace(self) -> tuple[CommandTrace, tuple[LaunchLine, ...]]:
         trace, launches = self._trace_with(None)
         # The second trace knows how each function is called.
@@ -263,6 +297,10 @@ class BatchScript:
         # `--gpus-per-node=a100:4` sets SLURM_GPUS_PER_NODE to `a100:4`.
         typed = {f"SLURM_{name.upper().replace('-', '_')}": self.options.get(name, "") for name in GPU_COUNT_OPTIONS}
         return sizes | {name: value for name, value in typed.items() if ":" in value}
+
+    def file_written_to(self, path: str) -> ExpandedText | None:
+        """Return the text of a file that `cat` writes from a here-document; None if the script writes no such file."""
+        return self._trace[0].files.get(str(PurePath(path)))
 
     @cached_property
     def commands(self) -> list[TracedCommand]:

@@ -11,7 +11,18 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hpc_kit.check.bash_grammar import NAME
-from hpc_kit.check.bash_syntax import Origin, Part, Piece, Word, parse, simple_commands
+from hpc_kit.check.bash_syntax import (
+    Block,
+    CompoundCommand,
+    Origin,
+    Part,
+    Piece,
+    SimpleCommand,
+    Word,
+    as_assignment,
+    parse,
+    program_of,
+)
 from hpc_kit.slurm.units import is_number
 
 TASK_VARIABLES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
@@ -113,6 +124,7 @@ class ShellVariables:
         arrays: Array variables by name.
         exported: Names that programs see.
         positional: `$1`, `$2`, ... if they are known.
+        functions: The functions that are defined.
         task: The shell runs as a task, so that it knows its own rank.
     """
 
@@ -123,18 +135,25 @@ class ShellVariables:
         arrays: Mapping[str, tuple[ExpandedText, ...]] | None = None,
         exported: Iterable[str] = (),
         positional: Sequence[ExpandedText] | None = None,
+        functions: dict[str, CompoundCommand] | None = None,
         task: bool = False,
     ) -> None:
         self.values = dict(values)
         self.arrays = dict(arrays or {})
         self.exported = set(exported)
         self.positional = positional
+        self.functions = {} if functions is None else functions
         self.task = task
 
     def copy(self) -> ShellVariables:
         """Return an independent copy, for a subshell or a block that may not run."""
         return ShellVariables(
-            self.values, arrays=self.arrays, exported=self.exported, positional=self.positional, task=self.task
+            self.values,
+            arrays=self.arrays,
+            exported=self.exported,
+            positional=self.positional,
+            functions=self.functions,
+            task=self.task,
         )
 
     def child(self, positional: Sequence[ExpandedText], *, task: bool) -> ShellVariables:
@@ -246,11 +265,9 @@ def _pieces(part: Part, environment: ShellVariables) -> list[ExpandedText]:
     fixed = (Piece(0, part.origin._replace(exact=False)),)
     if not environment.task and _is_this_host(part):
         return [ExpandedText(FIRST_NODE, fixed)]
-    if part.kind == "command" and _ECHO.fullmatch(part.text):
-        (command,) = simple_commands(parse(part.text, place).block)
-        return [
-            join_texts([text for word in command.words[1:] for text in expand_word(word, environment)], separator=" ")
-        ]
+    printed = _output_of(part, environment) if part.kind == "command" else None
+    if printed is not None:
+        return [printed]
     if part.kind == "arithmetic":
         text = _arithmetic(part.text, environment)
         values = [value for name in re.findall(NAME, part.text) if (value := environment.values.get(name)) is not None]
@@ -262,8 +279,44 @@ def _pieces(part: Part, environment: ShellVariables) -> list[ExpandedText]:
     return [ExpandedText(shown, fixed, read, is_unknown=not part.quoted)]
 
 
-_ECHO = re.compile(r"\s*echo\s+[^-|;&<>`()\n][^|;&<>`()\n]*")
-"""A command that prints its words."""
+def _output_of(part: Part, environment: ShellVariables) -> ExpandedText | None:
+    """Return the output of `$(echo ...)`, or of `$(NAME ...)` with a function that prints one line; None if unknown."""
+    name = re.match(r"\s*([\w-]+)", part.text)
+    if name is None or re.search(r"[|;&<>`()\n]", part.text) or name[1] not in {"echo", *environment.functions}:
+        return None
+    return _printed(parse(part.text, (Piece(0, part.origin),)).block, environment)
+
+
+_MOST_CALLS = 4
+"""Calls of functions within one another that are followed."""
+
+
+def _printed(block: Block, environment: ShellVariables, depth: int = 0) -> ExpandedText | None:
+    """Return the output of commands that set variables and print once at the end; None if there are others."""
+    inside, printed = environment.copy(), None
+    for statement in block:
+        pipelines = statement.chain.pipelines
+        command = pipelines[0].commands[0]
+        several = len(pipelines) > 1 or len(pipelines[0].commands) > 1
+        if isinstance(command, CompoundCommand) and command.kind == "group" and len(block) == 1 and not several:
+            return _printed(command.bodies[0][1], inside, depth)
+        if printed is not None or several or not isinstance(command, SimpleCommand) or command.output is not None:
+            return None
+        name, words = program_of(command), [text for word in command.words for text in expand_word(word, inside)]
+        if name == "echo" and not any(word.raw.startswith("-") for word in command.words[1:2]):
+            printed = join_texts(words[1:], separator=" ")
+        elif name in inside.functions and depth < _MOST_CALLS:
+            called = inside.copy()
+            called.positional = words[1:]
+            printed = _printed(inside.functions[name].bodies[0][1], called, depth + 1)
+        elif name in {None, "local"} and (name or not words):
+            for each in (*command.assignments, *filter(None, map(as_assignment, command.words[1:]))):
+                plain = each.value.elements is None and not (each.append or each.indexed)
+                inside.set(each.name, expand_value(each.value, inside) if plain else None)
+            continue
+        if printed is None:
+            return None
+    return printed
 
 
 def _is_this_host(part: Part) -> bool:
@@ -302,38 +355,65 @@ def _arithmetic(source: str, environment: ShellVariables) -> str:
     """Return the value of `$((...))`; if some of it is unknown, the expression with the known values."""
 
     def known(match: re.Match[str]) -> str:
-        value = environment.values.get(match[1])
-        return value.text if value is not None and value.number is not None else match[0]
+        value = environment.values.get(match[1]) if match[1] else None
+        if match[2] and environment.positional is not None and int(match[2]) <= len(environment.positional):
+            value = environment.positional[int(match[2]) - 1]
+        if value is None:
+            return match[0]
+        # The value may be a number that only the job knows.
+        inner = re.fullmatch(r"\$\(\((.*)\)\)", value.text)
+        if inner is not None:
+            return f"({inner[1]})"
+        return value.text if value.number is not None or value.variable is not None else match[0]
 
-    filled = re.sub(rf"\$?\{{?\b({NAME})\b\}}?", known, source)
+    filled = re.sub(rf"\$?\{{?\b({NAME})\b\}}?|\$\{{?([1-9])\b\}}?", known, source)
     result = evaluate_sum(filled)
     return str(result) if result is not None else "$((" + re.sub(r"\s+", "", filled) + "))"
 
 
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
+Bounds = tuple[int, int]
+"""The smallest and the largest value of a number; both are the same if it is known."""
+
+
+def _remainder(left: Bounds, right: Bounds) -> Bounds:
+    (low, high), (divisor, _) = left, right
+    if right[0] != right[1] or divisor <= 0:
+        raise ValueError
+    return (low % divisor, high % divisor) if low // divisor == high // divisor else (0, divisor - 1)
+
+
+def _corners(function: Callable[[int, int], int]) -> Callable[[Bounds, Bounds], Bounds]:
+    """Return the bounds of a function that grows or falls with each operand."""
+
+    def bounds(left: Bounds, right: Bounds) -> Bounds:
+        values = [function(one, other) for one in left for other in right]
+        return min(values), max(values)
+
+    return bounds
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Bounds, Bounds], Bounds]] = {
+    ast.Add: _corners(operator.add),
+    ast.Sub: _corners(operator.sub),
+    ast.Mult: _corners(operator.mul),
+    ast.Div: _corners(operator.floordiv),
+    ast.FloorDiv: _corners(operator.floordiv),
+    ast.Mod: _remainder,
 }
 
 
-def evaluate_sum(source: str, *, names: Mapping[str, Sequence[int]] | None = None, index: int = 0) -> int | None:
-    """Return the value of an integer expression; None if it contains anything else.
-
-    Args:
-        source: The expression.
-        names: The values of names in it.
-        index: Which of their values to take.
-    """
+def evaluate_sum(source: str) -> int | None:
+    """Return the value of an integer expression; None if it contains anything else."""
     if is_number(source):
         return int(source)
-    if not names and not _SUM.fullmatch(source):
-        return None
+    bounds = bounds_of_sum(source, {}) if _SUM.fullmatch(source) else None
+    return bounds[0] if bounds is not None else None
+
+
+def bounds_of_sum(source: str, names: Mapping[str, Bounds]) -> Bounds | None:
+    """Return the bounds of an integer expression with numbers of which the bounds are known; None for any other."""
     try:
-        return _evaluate(_parsed(source.strip()), names or {}, index)
+        return _evaluate(_parsed(source.strip()), names)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, OverflowError):
         return None
 
@@ -346,12 +426,10 @@ def _parsed(source: str) -> ast.expr:
     return ast.parse(source, mode="eval").body
 
 
-def _evaluate(node: ast.expr, names: Mapping[str, Sequence[int]], index: int) -> int | None:
+def _evaluate(node: ast.expr, names: Mapping[str, Bounds]) -> Bounds | None:
     if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
+        return node.value, node.value
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        left, right = _evaluate(node.left, names, index), _evaluate(node.right, names, index)
+        left, right = _evaluate(node.left, names), _evaluate(node.right, names)
         return _OPERATORS[type(node.op)](left, right) if left is not None and right is not None else None
-    if isinstance(node, ast.Name) and node.id in names:
-        return names[node.id][index]
-    return None
+    return names.get(node.id) if isinstance(node, ast.Name) else None

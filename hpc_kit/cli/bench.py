@@ -17,7 +17,7 @@ from hpc_kit.bench.results import column_title, format_label, format_number, for
 from hpc_kit.bench.training_runs import find_training_program
 from hpc_kit.cli.bench_output import parse_names, parse_numbers, run_bench
 from hpc_kit.cli.groups import OrderedGroup
-from hpc_kit.cli.options import CLUSTER_OPTION, FILE, FOLDER, JSON_OPTION, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, FILE, FOLDER, JSON_OPTION, NumberRange, open_session
 from hpc_kit.cli.output import short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import RecordError
@@ -92,7 +92,7 @@ def options_of_class(options: Any, **fields: str | Callable[..., Any]) -> Callab
                 settings["callback"] = parse_numbers if is_numbers else parse_names
                 settings["metavar"] = "N,..." if is_numbers else "NAME,..."
             else:
-                settings["type"] = click.IntRange(1) if isinstance(default, int) else click.FloatRange(1)
+                settings["type"] = click.IntRange(1) if isinstance(default, int) else NumberRange(1)
             function = click.option(f"--{name.replace('_', '-')}", help=text, **settings)(function)
         return function
 

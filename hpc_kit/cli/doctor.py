@@ -10,21 +10,26 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli.job_arguments import JobCommand, job_arguments, parse_request, resolve_request
-from hpc_kit.cli.options import JSON_OPTION
+from hpc_kit.cli.options import JSON_OPTION, NumberRange
 from hpc_kit.cli.output import format_table, print_line, print_wrapped, short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
 from hpc_kit.slurm.units import format_count
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.preflight import Verdict
+    from hpc_kit.bench.preflight import PreflightVerdict
     from hpc_kit.submission.submit import Submission
 
 
 @click.command("doctor", cls=JobCommand)
 @job_arguments
 @click.option("--in-job", is_flag=True, help="One table of all ranks of this step: srun hpc-kit doctor --in-job")
-@click.option("--timeout", type=float, metavar="SECONDS", help="With --in-job: wait for all ranks.  [default: 300]")
+@click.option(
+    "--timeout",
+    type=NumberRange(1, 86400),
+    metavar="SECONDS",
+    help="With --in-job: wait for all ranks.  [default: 300]",
+)
 @JSON_OPTION
 def command(job: str | None, in_job: bool, timeout: float | None, as_json: bool, **_: object) -> int:
     """Show Slurm, torch, GPUs, MPI and containers of this machine, and what is missing for which command.
@@ -106,7 +111,7 @@ def _measure_nodes(name: str | None, *, as_json: bool) -> int:
     return int(bool(verdict.excluded) or not verdict.is_measured)
 
 
-def _print_verdict(verdict: Verdict, name: str | None, own_exclude: str | None) -> None:
+def _print_verdict(verdict: PreflightVerdict, name: str | None, own_exclude: str | None) -> None:
     from hpc_kit.bench.preflight import NETWORK, UNITS, format_rate
 
     rates = {report.node: report.all_rates for report in verdict.reports}
@@ -127,7 +132,7 @@ def _print_verdict(verdict: Verdict, name: str | None, own_exclude: str | None) 
         _print_commands(verdict, name, own_exclude)
 
 
-def _print_commands(verdict: Verdict, name: str | None, own_exclude: str | None) -> None:
+def _print_commands(verdict: PreflightVerdict, name: str | None, own_exclude: str | None) -> None:
     """Print the commands that keep jobs away from the excluded nodes."""
     from hpc_kit.slurm import nodelist
     from hpc_kit.submission.exclusions import expand_option

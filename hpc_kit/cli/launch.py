@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli.job_arguments import HOSTFILE, HOSTS, JobCommand, job_arguments, parse_request, resolve_on_hosts
+from hpc_kit.cli.options import NumberRange
 from hpc_kit.cli.outcomes import format_summary, print_failure
 from hpc_kit.cli.output import ignore_closed_pipe, print_line, short_path
 from hpc_kit.cli.terminal import clean_text
@@ -66,7 +67,7 @@ class LineWriter:
 @HOSTFILE
 @click.option(
     "--connect-timeout",
-    type=click.FloatRange(0.1, 3600),
+    type=NumberRange(0.1, 3600),
     default=15.0,
     show_default=True,
     metavar="SECONDS",

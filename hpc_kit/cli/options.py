@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from hpc_kit.slurm.job_ids import array_index, is_single_job, sort_key
 from hpc_kit.spec import search_path
 from hpc_kit.spec.default_cluster import default_cluster_name
 from hpc_kit.spec.load import load_cluster
@@ -21,6 +23,18 @@ if TYPE_CHECKING:
 
 FILE = click.Path(path_type=Path)
 FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+class NumberRange(click.FloatRange):
+    """A number between two bounds. click's own range accepts `nan`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number, or raise click's error."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
+
 
 CLUSTER_OPTION = click.option(
     "--cluster", metavar="NAME", help="Cluster file in env/ [default: the one that fits this machine]."
@@ -77,6 +91,14 @@ def open_session(name: str | None, *, require_answer: bool = False) -> Session:
     root = search_path.current_folder()
     cluster = load_cluster(name or default_cluster_name(root, os.environ, require_answer=require_answer), root=root)
     return Session(cluster, open_client(cluster), root / (runs_option() or cluster.runs))
+
+
+def complete_run(_context: object, _parameter: object, start: str) -> list[str]:
+    """Return the names of jobs with runs, and the ids of the runs, that begin with a text, for the shell."""
+    runs = open_session(None).runs
+    names = [path.name for path in runs.glob("[!.]*/")]
+    ids = [path.name for path in runs.glob("[!.]*/*/") if is_single_job(path.name) and not array_index(path.name)]
+    return [word for word in [*sorted(names), *sorted(ids, key=sort_key, reverse=True)] if word.startswith(start)]
 
 
 def runs_option() -> str | None:

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.logs import find_run
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.logs import check_started, client_of_run, find_run
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, NumberRange, complete_run, open_session
 from hpc_kit.cli.output import print_line
 from hpc_kit.cli.terminal import echo
-from hpc_kit.errors import SpecError, UnknownJob
+from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 from hpc_kit.run_files import read_stacks, read_stall
+from hpc_kit.runs.backend import query_runs
 from hpc_kit.slurm.option_values import fold_indices
 
 if TYPE_CHECKING:
     from hpc_kit.run_files import RankStack
+    from hpc_kit.runs.run_folders import Run
+    from hpc_kit.slurm.client import SlurmClient
 
 
 @click.command("stacks")
-@click.argument("word", required=False, metavar="[JOB|ID]")
+@click.argument("word", required=False, metavar="[JOB|ID]", shell_complete=complete_run)
 @click.option("--last", is_flag=True, help="Do not ask the ranks: print the latest stacks that they wrote.")
 @click.option("--threads", is_flag=True, help="All threads of each rank, not only the main thread.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, 86400),
+    type=NumberRange(0, 86400),
     default=20.0,
     show_default=True,
     metavar="SECONDS",
@@ -45,7 +49,8 @@ def command(word: str | None, last: bool, threads: bool, timeout: float, cluster
     """
     from hpc_kit.runs import stacks
 
-    run = find_run(open_session(cluster), word)
+    session = open_session(cluster)
+    run = find_run(session, word)
     if elements := run.elements():
         raise SpecError(
             f"job {run.job_id} is an array",
@@ -53,10 +58,8 @@ def command(word: str | None, last: bool, threads: bool, timeout: float, cluster
             remedy=f"name one of them: hpc-kit stacks {elements[0].job_id}",
         )
     size = run.record.resolved.world_size if run.record is not None else None
-    if run.end_marker() is not None and not last:
-        raise UnknownJob(
-            f"job {run.job_id} has ended", found=str(run.folder), remedy=f"hpc-kit stacks {run.job_id} --last"
-        )
+    if not last:
+        _check_running(run, client_of_run(run, session))
     answers = read_stacks(run.folder) if last else stacks.request_stacks(run.folder, size or len(run.ranks()), timeout)
     silent = sorted(set(range(size or 0)) - {answer.rank for answer in answers})
     stall = read_stall(run.folder)
@@ -72,6 +75,18 @@ def command(word: str | None, last: bool, threads: bool, timeout: float, cluster
     else:
         _print_stacks(answers, silent, verdict, threads=threads)
     return 1 if silent or not answers else 0
+
+
+def _check_running(run: Run, client: SlurmClient | None) -> None:
+    """Raise if the ranks of a job cannot answer, because it waits in the queue or has ended."""
+    status = None
+    with suppress(SlurmUnavailable):  # then only the files of the run tell
+        status = query_runs([run], client).get(run.job_id) if client is not None else None
+    check_started(run, status)
+    if run.end_marker() is not None or (status is not None and status.state.finished):
+        raise UnknownJob(
+            f"job {run.job_id} has ended", found=str(run.folder), remedy=f"hpc-kit stacks {run.job_id} --last"
+        )
 
 
 def _print_stacks(answers: list[RankStack], silent: list[int], verdict: str | None, *, threads: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run, open_session
 from hpc_kit.cli.output import print_line, short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError, UnknownJob
@@ -24,12 +24,8 @@ if TYPE_CHECKING:
     from hpc_kit.slurm.partitions import ListedPartition
 
 
-MAX_NAMED = 12
-"""Elements of an array that are named for one cause."""
-
-
 @click.command("why")
-@click.argument("words", nargs=-1, metavar="[JOB|ID]")
+@click.argument("words", nargs=-1, metavar="[JOB|ID]", shell_complete=complete_run)
 @click.option(
     "--log", "logs", multiple=True, type=click.Path(path_type=Path), metavar="FILE...", help="Read these files."
 )
@@ -48,7 +44,7 @@ def command(words: tuple[str, ...], logs: tuple[Path, ...], cluster: str | None,
     answers: list[tuple[list[str], Verdict]]
     if logs:
         # A shell expands `--log *.out` to one value of the option and further arguments.
-        answers = [([], _explain_files([*logs, *map(Path, words)]))]
+        answers = _explain_files([*logs, *map(Path, words)])
     elif len(words) > 1:
         raise SpecError(
             f"why takes one job, and not {len(words)}", remedy="name files after --log: hpc-kit why --log *.out"
@@ -59,20 +55,21 @@ def command(words: tuple[str, ...], logs: tuple[Path, ...], cluster: str | None,
     return 0 if all(verdict.cause.startswith("did not fail") for _, verdict in answers) else 1
 
 
-def _explain_files(paths: list[Path]) -> Verdict:
-    from hpc_kit.runs.why import explain
+def _explain_files(paths: list[Path]) -> list[tuple[list[str], Verdict]]:
+    from hpc_kit.runs.why.elements import explain_elements
 
     for path in paths:
         if not path.exists():
             raise UnknownJob(f"there is no file {path}", remedy="name logs or folders after --log")
-    return explain(paths)
+    return explain_elements(paths)
 
 
 def _explain_run(word: str | None, cluster: str | None) -> list[tuple[list[str], Verdict]]:
     """Return the answer about a run; of an array, the different answers with the ids of their elements."""
     from hpc_kit.cli.logs import client_of_run, find_run, query_statuses
     from hpc_kit.runs.outcome import read_state
-    from hpc_kit.runs.why.of_run import explain_run, group_verdicts
+    from hpc_kit.runs.why.elements import group_verdicts
+    from hpc_kit.runs.why.of_run import explain_run
 
     session = open_session(cluster)
     run = find_run(session, word)
@@ -89,6 +86,8 @@ def _explain_run(word: str | None, cluster: str | None) -> list[tuple[list[str],
         (each.job_id, _with_limit(explain_run(each, status, read_state(each, status)), status, session.partitions))
         for each, status in jobs
     ]
+    if client is not None:
+        verdicts = [(job_id, replace(each, fix=client.typed_command(each.fix) or "")) for job_id, each in verdicts]
     return group_verdicts(verdicts) if elements else [([], verdicts[0][1])]
 
 
@@ -102,6 +101,7 @@ def _with_limit(verdict: Verdict, status: JobStatus | None, partitions: Sequence
 
 def _print(answers: list[tuple[list[str], Verdict]], *, as_json: bool) -> None:
     """Print the answers: verdicts with the ids of the array elements that they are about."""
+    from hpc_kit.runs.why.elements import name_elements
     from hpc_kit.runs.why.report import verdict_json, verdict_rows
 
     if as_json:
@@ -113,6 +113,6 @@ def _print(answers: list[tuple[list[str], Verdict]], *, as_json: bool) -> None:
         return
     for jobs, verdict in answers:
         if jobs:
-            print_line("jobs", f"{', '.join(jobs[:MAX_NAMED])}{' ...' * (len(jobs) > MAX_NAMED)} ({len(jobs)})")
+            print_line("jobs", f"{name_elements(jobs)} ({len(jobs)})")
         for label, text in verdict_rows(verdict, lambda path: short_path(Path(path))):
             print_line(label, text)

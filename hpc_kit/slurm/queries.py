@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from hpc_kit.slurm.client import Completed, SlurmClient
 
+SACCT_IDS = 8000
+"""Most ids of one sacct: Linux limits an argument to 128 KiB, and an id may have 15 characters."""
+
 
 def query_jobs(client: SlurmClient, ids: Iterable[str]) -> dict[str, JobStatus]:
     """Return the status of jobs by id, with an entry for each array task. Unknown jobs are missing in the result.
@@ -79,8 +82,8 @@ def _fill_gaps(client: SlurmClient, found: dict[str, JobStatus], wanted: Sequenc
     # squeue forgets an array's tasks one by one, minutes after their end.
     arrays = sorted({base_id(job_id) for job_id in found if "_" in job_id} & set(wanted)) if ended else []
     if missing := [*missing, *arrays]:
-        argv = sacct_argv(_base_ids(missing), clusters=client.environ.get("SLURM_CLUSTERS"))
-        _add_missing(found, _select(parse_sacct(_output_of(client, argv)), missing))
+        booked = _ask_sacct(client, _base_ids(missing), clusters=client.environ.get("SLURM_CLUSTERS"))
+        _add_missing(found, _select(booked, missing))
     if not shown and (missing := _incomplete(found, wanted)):
         bases = _base_ids(missing)
         argv = scontrol_job_argv(bases[0] if len(bases) == 1 else None)
@@ -95,10 +98,9 @@ def _ask_federation(client: SlurmClient, ids: Sequence[str]) -> dict[str, JobSta
 
     A job that the queue of the federation shows as revoked only runs on a cluster that does not answer now.
     """
-    queue, booked = (
-        parse(_output_of(client, [argv[0], "--federation", *argv[1:]]))
-        for parse, argv in ((parse_squeue, squeue_argv(ids)), (parse_sacct, sacct_argv(ids)))
-    )
+    squeue, *options = squeue_argv(ids)
+    queue = parse_squeue(_output_of(client, [squeue, "--federation", *options]))
+    booked = _ask_sacct(client, ids, "--federation")
     going = {job_id: each._replace(state=JobState.UNKNOWN) for job_id, each in _select(queue, ids).items()}
     there = _select([each for each in (*booked, *queue) if each.state is not JobState.REVOKED], ids)
     return {**going, **there}
@@ -113,6 +115,14 @@ def _ask_squeue(client: SlurmClient, ids: Sequence[str]) -> list[JobStatus]:
     elif unknown:
         return []
     return parse_squeue(_require_output(answer))
+
+
+def _ask_sacct(client: SlurmClient, ids: Sequence[str], *options: str, clusters: str | None = None) -> list[JobStatus]:
+    found: list[JobStatus] = []
+    for start in range(0, len(ids), SACCT_IDS):
+        sacct, *words = sacct_argv(ids[start : start + SACCT_IDS], clusters=clusters)
+        found += parse_sacct(_output_of(client, [sacct, *options, *words]))
+    return found
 
 
 def _require_output(answer: Completed) -> str:

@@ -15,7 +15,7 @@ from hpc_kit.slurm.option_values import check_value
 from hpc_kit.spec.cluster import Cluster
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.resources import EXCLUSIVE_FIELDS, Resources
-from hpc_kit.spec.secrets import looks_secret, secret_arguments
+from hpc_kit.spec.secrets import looks_secret, may_be_secret, secret_arguments
 from hpc_kit.spec.toml_documents import Document
 
 
@@ -108,10 +108,10 @@ def check_paths(cluster: Cluster, origins: Origins) -> None:
         remedy = f"keep one of {', '.join(both)}"
         raise SpecError(f"{' and '.join(both)} exclude one another", found=place, remedy=remedy)
     for key, value in values:
-        if value is not None and _odd(value):
+        if value is not None and (fault := _path_fault(value)):
             raise SpecError(
                 f"wrong value for {key} in {origins.cluster.origin_of(key)}",
-                found=f"{key} = {value!r}: the value is not expanded: '~' and '$' have no meaning",
+                found=f"{key} = {value!r}: {fault}",
                 remedy="a path, from the project's folder or absolute" if key != "environment.modules" else "its name",
             )
 
@@ -146,8 +146,7 @@ def check_files(job: Job, origins: Origins) -> None:
         if value is None:
             continue
         folder = name != "chdir" and (value.endswith("/") or Path(value).name in {"", ".."})
-        if folder or _odd(value):
-            why = "it is a folder" if folder else "the value is not expanded: '~' and '$' have no meaning"
+        if why := "it is a folder" if folder else _path_fault(value):
             remedy = "a path, from the project's folder or absolute"
             raise SpecError(
                 f"wrong value for {name} in {origins.of(key)}",
@@ -156,8 +155,13 @@ def check_files(job: Job, origins: Origins) -> None:
             )
 
 
-def _odd(value: str) -> bool:
-    return not value.strip() or value.startswith("~") or "$" in value or _control(value)
+def _path_fault(value: str) -> str:
+    """Return why no path can have this value; "" for a usable one."""
+    if not value.strip():
+        return "it is empty"
+    if _control(value):
+        return "it contains control characters"
+    return "it is not expanded: '~' and '$' have no meaning" if value.startswith("~") or "$" in value else ""
 
 
 def check_root(job: Job, cluster: Cluster, root: Path, origins: Origins) -> None:
@@ -253,10 +257,13 @@ def check_container(job: Job, cluster: Cluster, origins: Origins) -> None:
 
 
 def list_doubts(job: Job, cluster: Cluster) -> Iterator[str]:
-    """Yield notes about accounts, QOS and containers that the cluster file does not list.
+    """Yield notes about accounts, QOS and containers that the cluster file does not list, and about possible secrets.
 
     They are no errors: the lists are those of one user and one login node.
     """
+    for name, value in job.env.items():
+        if may_be_secret(name, str(value)):
+            yield f"[env] {name} may be a secret: script and record contain it; export it in the shell that submits"
     resources = job.resources
     for name, value, known in find_unlisted(cluster, resources.partition, resources.account, resources.qos):
         yield f"--{name}={value} is not among those of cluster '{cluster.name}': {', '.join(known)}"

@@ -161,23 +161,31 @@ def find_launcher(command: Sequence[str]) -> LauncherCommand | None:
         options = {each.option.name: each.value or "" for each in parsed.given}
         shown = {name: (f"--{name}={value}" if value else f"--{name}",) for name, value in options.items()}
         return LauncherCommand(kind, prefix, options, shown, tuple(program))
-    options, words = dict[str, str](), dict[str, tuple[str, ...]]()
-    index = 0
-    while index < len(rest) and rest[index].startswith("-") and len(rest[index]) > 1:
-        if rest[index] == "--":
-            index += 1
-            break
-        option, equals, value = rest[index].lstrip("-").partition("=")
-        option = option.replace("_", "-") if name not in MPIRUN else option
-        count = 0 if equals else MPIRUN_VALUES.get(option, 0) if name in MPIRUN else option not in AGENT_FLAGS
-        options[option] = value if equals else " ".join(rest[index + 1 : index + 1 + count])
-        words[option] = (*words.get(option, ()), *rest[index : index + 1 + count])
-        index += 1 + count
-    program = rest[index:]
+    options, words, program = _split_options(name, rest)
     if kind in {"torchrun", "accelerate", "deepspeed"} and program and "no-python" not in options:
         program = ["python", *(["-m"] if options.keys() & {"m", "module"} else []), *program]
     passes_local_rank = name == _LEGACY_LAUNCHER and "use-env" not in options
     return LauncherCommand(kind, prefix, options, words, tuple(program), passes_local_rank)
+
+
+def _split_options(
+    launcher: str, arguments: Sequence[str]
+) -> tuple[dict[str, str], dict[str, tuple[str, ...]], list[str]]:
+    """Return the options of a launcher by name, as value and as written words, and the words of its program."""
+    options, words = dict[str, str](), dict[str, tuple[str, ...]]()
+    index = 0
+    while index < len(arguments) and arguments[index].startswith("-") and len(arguments[index]) > 1:
+        if arguments[index] == "--":
+            index += 1
+            break
+        option, equals, value = arguments[index].lstrip("-").partition("=")
+        is_mpirun = launcher in MPIRUN
+        option = option if is_mpirun else option.replace("_", "-")
+        count = 0 if equals else MPIRUN_VALUES.get(option, 0) if is_mpirun else option not in AGENT_FLAGS
+        options[option] = value if equals else " ".join(arguments[index + 1 : index + 1 + count])
+        words[option] = (*words.get(option, ()), *arguments[index : index + 1 + count])
+        index += 1 + count
+    return options, words, list(arguments[index:])
 
 
 def _launcher_words(command: Sequence[str]) -> tuple[int, tuple[str, ...]] | None:
@@ -240,15 +248,15 @@ def adopt_launcher(job: Job, cluster: Cluster, origins: Origins, root: Path) -> 
     if code is None and (command is None or not command.program):
         return job, ()
     job, command = _with_agents(job, cluster, command, origins)
-    resources, named = _with_size(job, command)
+    resources, has_own_size = _with_size(job, command)
     nodes, ntasks = count_nodes_and_tasks(structs.replace(job, resources=resources), cluster.node, origins)
     ranks = -(-ntasks // nodes) * job.launch.nproc_per_node
     if command is None:
         if code is not None and nodes * ranks > 1:
             _check_shell_code(code, nodes, ranks)
         return job, ()
-    if named or command.kind == "srun":
-        check_size(command, nodes, ranks)
+    if has_own_size or command.kind == "srun":
+        check_launcher_size(command, nodes, ranks)
     if command.kind in {"torchrun", "mpirun", "srun"}:
         reason = _obstacle(job, cluster, command, even=ntasks % nodes == 0)
         if reason:
@@ -262,7 +270,7 @@ def adopt_launcher(job: Job, cluster: Cluster, origins: Origins, root: Path) -> 
             else _under_agents(sized, command, nodes, ranks)
         )
     # One task: a launcher of a single node starts one world there.
-    if nodes * ranks > 1 or (named and (command.ranks or command.ranks_per_node or 1) > 1):
+    if nodes * ranks > 1 or (has_own_size and (command.ranks or command.ranks_per_node or 1) > 1):
         reason = f"the job starts {nodes * ranks} processes, and each would start {command.kind}"
         raise _refusal(command.kind, nodes, ranks, reason, (*command.prefix, *command.program), command)
     return job, ()
@@ -331,27 +339,27 @@ def _with_agents(
     resources = job.resources
     if command is None or command.kind != "torchrun" or job.launch.starts_agents:
         return job, command
-    named = any((resources.ntasks, resources.ntasks_per_node, resources.ntasks_per_gpu))
-    sized = resources if named else structs.replace(resources, nodes=resources.nodes or command.nodes)
-    if named and resources.nodes is None and resources.ntasks_per_node == 1 and resources.ntasks is None:
+    has_own_size = any((resources.ntasks, resources.ntasks_per_node, resources.ntasks_per_gpu))
+    sized = resources if has_own_size else structs.replace(resources, nodes=resources.nodes or command.nodes)
+    if has_own_size and resources.nodes is None and resources.ntasks_per_node == 1 and resources.ntasks is None:
         sized = resources = structs.replace(resources, nodes=command.nodes)
     nodes, ntasks = count_nodes_and_tasks(structs.replace(job, resources=sized), cluster.node, origins)
-    one_each = named and nodes == ntasks and not resources.ntasks_per_gpu
-    asked = command.options.get("nproc-per-node", "1")
-    if asked in {"gpu", "auto"} and (one_each or not named):
-        gpus, rest = divmod(sized.count_gpus(nodes, ntasks) or 0, nodes)
-        if gpus and not rest:
+    one_task_per_node = has_own_size and nodes == ntasks and not resources.ntasks_per_gpu
+    asked_ranks = command.options.get("nproc-per-node", "1")
+    if asked_ranks in {"gpu", "auto"} and (one_task_per_node or not has_own_size):
+        gpus, remainder = divmod(sized.count_gpus(nodes, ntasks) or 0, nodes)
+        if gpus and not remainder:
             command = command._replace(options={**command.options, "nproc-per-node": str(gpus)})
     ranks = command.ranks_per_node
-    if ranks is None and "nproc-per-node" in command.options and not named:
+    if ranks is None and "nproc-per-node" in command.options and not has_own_size:
         line = shlex.join(["torchrun", *_without_python(command)])
         raise SpecError(
-            f"the number of ranks of torchrun is not known: nproc-per-node is {asked}",
-            found="a job without a number of GPUs on each node" if asked in {"gpu", "auto"} else f"{asked}",
+            f"the number of ranks of torchrun is not known: nproc-per-node is {asked_ranks}",
+            found="a job without a number of GPUs on each node" if asked_ranks in {"gpu", "auto"} else f"{asked_ranks}",
             remedy=f"give nodes x ranks: hpc-kit submit -j {nodes}xRANKS -- {line}",
         )
-    # Another number of nodes, or --standalone on several, is a contradiction that check_size reports.
-    if one_each and ranks is not None and ranks > 1 and command.nodes in {None, nodes}:
+    # Another number of nodes, or --standalone on several, is a contradiction that check_launcher_size reports.
+    if one_task_per_node and ranks is not None and ranks > 1 and command.nodes in {None, nodes}:
         launch = structs.replace(job.launch, launcher="torchrun", nproc_per_node=ranks)
         return structs.replace(job, launch=launch, resources=resources), command
     return job, command
@@ -372,29 +380,29 @@ def _with_size(job: Job, command: LauncherCommand | None) -> tuple[Resources, bo
     return structs.replace(resources, nodes=nodes, ntasks_per_node=command.ranks_per_node or 1), False
 
 
-def check_size(command: LauncherCommand, nodes: int, ranks: int) -> None:
+def check_launcher_size(command: LauncherCommand, nodes: int, ranks: int) -> None:
     """Refuse a launcher whose own numbers are not those of the job."""
     own_nodes, own_ranks, total = command.nodes, command.ranks_per_node, command.ranks
     if own_nodes is not None and own_ranks is not None:
         total = own_nodes * own_ranks
-    apart = "standalone" in command.options and nodes > 1
+    is_standalone = "standalone" in command.options and nodes > 1
     agrees = own_nodes in {None, nodes} and own_ranks in {None, ranks} if total is None else total == nodes * ranks
-    if agrees and not apart:
+    if agrees and not is_standalone:
         return
     names = (_NODES.get(command.kind, ""), *_RANKS_PER_NODE.get(command.kind, ()), *_RANKS.get(command.kind, ()))
     given = [" ".join(command.words[name]) for name in (*names, "standalone") if command.words.get(name)]
     found = (
         f"{' '.join([command.kind, *given])}; the job has {format_count(nodes, 'node')} x {format_count(ranks, 'rank')}"
     )
-    if apart:
+    if is_standalone:
         own_nodes = nodes
     own_nodes = own_nodes or (1 if total and total % nodes else nodes)
-    each = own_ranks or (-(-total // own_nodes) if total else ranks)
+    per_node = own_ranks or (-(-total // own_nodes) if total else ranks)
     words = command.program if command.kind != "torchrun" else ("torchrun", *_without_python(command))
     raise SpecError(
         f"{command.kind} and the job give different numbers of ranks",
         found=found,
-        remedy=f"let the job give the numbers: {_line(own_nodes, each, (*command.prefix, *words))}",
+        remedy=f"let the job give the numbers: {_submit_line(own_nodes, per_node, (*command.prefix, *words))}",
     )
 
 
@@ -405,7 +413,7 @@ def _without_python(command: LauncherCommand) -> tuple[str, ...]:
     return (*kept, *(program[1:] if program[:1] == ("-m",) else program))
 
 
-def _line(nodes: int, ranks: int, program: Sequence[str], *settings: str) -> str:
+def _submit_line(nodes: int, ranks: int, program: Sequence[str], *settings: str) -> str:
     words = ["hpc-kit", "submit", "-j", f"{nodes}x{ranks}", *(word for each in settings for word in ("--set", each))]
     return shlex.join([*words, "--", *program])
 
@@ -428,7 +436,7 @@ def _refusal(
     return SpecError(
         f"{launcher} in the command would not make one world of {format_count(nodes * ranks, 'rank')}",
         found=reason,
-        remedy=f"remove it, because hpc-kit starts the ranks: {_line(nodes, ranks, program, *settings)}",
+        remedy=f"remove it, because hpc-kit starts the ranks: {_submit_line(nodes, ranks, program, *settings)}",
     )
 
 

@@ -31,7 +31,7 @@ class RunProgram(NamedTuple):
 
 
 def find_program(command: Sequence[str], described: Program | None, root: Path, folder: Path) -> RunProgram:
-    """Returns the description of the program in `python FILE ...`: [program] of the job, or of another job file."""
+    """Return the description of the program in `python FILE ...`: [program] of the job, or of another job file."""
     interpreter, file, *words = [*command, "", ""]
     if not PurePath(interpreter).name.startswith("python") or not file.endswith(".py"):
         return RunProgram(file, None)
@@ -48,7 +48,7 @@ def find_program(command: Sequence[str], described: Program | None, root: Path, 
 
 
 def list_programs(root: Path) -> list[Program]:
-    """Returns the [program] tables of all job files by file; the user's own come first."""
+    """Return the [program] tables of all job files by file; the user's own come first."""
     found: dict[str, Program] = {}
     for folder in search_path.search_folders("jobs", root):
         for path in sorted(folder.glob("*.toml")):
@@ -63,7 +63,7 @@ def list_programs(root: Path) -> list[Program]:
 
 
 def _values(words: Sequence[str], program: Program) -> dict[str, str]:
-    """Returns the last value of each option, as argparse does."""
+    """Return the last value of each option, as argparse does."""
     found: dict[str, str] = {}
     for word, following in pairwise(words):
         name, equals, value = word.partition("=")
@@ -74,7 +74,7 @@ def _values(words: Sequence[str], program: Program) -> dict[str, str]:
 
 
 def apply_command(job: Job, origins: Origins, run: RunProgram, world_size: int) -> tuple[Job, Origins]:
-    """Returns the job with the degrees that its program will use, and where each was set."""
+    """Return the job with the degrees that its program will use, and where each was set."""
     values: dict[str, dict[str, int]] = {table: {} for table in TABLES}
     for table, kind in TABLES.items():
         for name in kind.__struct_fields__:
@@ -100,7 +100,7 @@ def _with_numbers(job: Job, numbers: Mapping[str, Mapping[str, int]]) -> Job:
 
 
 def _default_degrees(layout: Layout, origins: Origins, program: Program, world_size: int) -> dict[str, int]:
-    """Returns the program's own values of the degrees that are not set."""
+    """Return the program's own values of the degrees that are not set."""
     unset = [name for name in (*ALL_RANKS_DEGREES, "zero") if not origins.job.has_key(f"layout.{name}")]
     numbers = {name: program.defaults[name] for name in unset if name in program.defaults}
     layout = structs.replace(layout, **numbers)
@@ -109,7 +109,7 @@ def _default_degrees(layout: Layout, origins: Origins, program: Program, world_s
 
 
 def fill_defaults(job: Job, origins: Origins, run: RunProgram) -> tuple[Job, Origins]:
-    """Returns the job with the program's own batch and model, for the checks; the script leaves them to the program."""
+    """Return the job with the program's own batch and model, for the checks; the script leaves them to the program."""
     numbers: dict[str, dict[str, int]] = {table: {} for table in TABLES}
     defaults = run.program.defaults if run.program else {}
     for table, kind in TABLES.items():
@@ -148,12 +148,12 @@ def check_splits(job: Job, origins: Origins, run: RunProgram, world_size: int, r
 
 
 def can_split(program: Program, degrees: Mapping[str, int]) -> bool:
-    """Returns whether a program supports all of these degrees."""
+    """Return whether a program supports all of these degrees."""
     return all(_supports(program, name, degree) for name, degree in degrees.items())
 
 
 def _supports(program: Program, name: str, degree: int) -> bool:
-    """Returns whether a program supports this degree. Every program makes replicas unless `only` limits dp."""
+    """Return whether a program supports this degree. Every program makes replicas unless `only` limits dp."""
     if name not in program.names:
         return name == "dp" or degree <= (name != "zero")
     return name not in program.only or degree in program.only[name]

@@ -184,19 +184,21 @@ def _fit_layout(
     # Only a single program defines options of the whole job.
     command = job.command if not commands else commands[0] if len(set(commands)) == 1 else ()
     folder = root / (job.resources.chdir or "")
-    run = program_options.find_program(command, job.program, root, folder)
-    job, origins = program_options.apply_command(job, origins, run, world_size)
+    started = program_options.find_program(command, job.program, root, folder)
+    job, origins = program_options.apply_command(job, origins, started, world_size)
     size_checks.check_ranks(job, nodes, ntasks, world_size, origins)
-    program_options.check_splits(job, origins, run, world_size, root)
-    job, starter = _with_rank_starter(_keep_neighbours_together(job, nodes), nodes, world_size, origins)
+    program_options.check_splits(job, origins, started, world_size, root)
+    job, starter_notes = _with_rank_starter(_keep_neighbours_together(job, nodes), nodes, world_size, origins)
     counts = {fit.job.resources.ntasks_per_node for fit in fits}
-    each_node = counts.pop() if len(counts) == 1 else None
-    per_node = world_size // nodes if job.launch.starts_agents else each_node
-    whole, places_of = program_options.fill_defaults(job, origins, run)
-    defaults = dict(run.program.defaults) if run.program else {}
-    costs = layout_checks.check_layout(whole, cluster, places_of, world_size, per_node, defaults.get("servers", 0))
-    all_ranks = run.program.all_ranks if run.program else ()
-    return job, format_layout(job.layout, job.model, defaults | dict.fromkeys(all_ranks)), (*starter, *costs)
+    tasks_per_node = counts.pop() if len(counts) == 1 else None
+    per_node = world_size // nodes if job.launch.starts_agents else tasks_per_node
+    complete, places_of = program_options.fill_defaults(job, origins, started)
+    defaults = dict(started.program.defaults) if started.program else {}
+    cost_notes = layout_checks.check_layout(
+        complete, cluster, places_of, world_size, per_node, defaults.get("servers", 0)
+    )
+    all_ranks = started.program.all_ranks if started.program else ()
+    return job, format_layout(job.layout, job.model, defaults | dict.fromkeys(all_ranks)), (*starter_notes, *cost_notes)
 
 
 def _check_whole_job(job: Job, cluster: Cluster, root: Path, origins: job_checks.Origins, fits: Sequence[_Fit]) -> None:
@@ -300,13 +302,13 @@ def _without_tres_per_task(resources: Resources) -> tuple[Resources, tuple[str, 
     """
     older, others = split_tres_per_task(resources.tres_per_task or "")
     found: dict[str, str | int | None] = {name.replace("-", "_"): value for name, value in older.items()}
-    rivals: set[str] = set()
+    excluding: set[str] = set()
     if "cpus_per_task" in found:
         found["cpus_per_task"] = parse_count(older["cpus-per-task"])
-        rivals |= {"cpus_per_task", "cpus_per_gpu"}
+        excluding |= {"cpus_per_task", "cpus_per_gpu"}
     if "gpus_per_task" in found:
-        rivals |= {*GPU_COUNT_FIELDS, "ntasks_per_gpu"} | ({"gres"} if count_gres_gpus(resources.gres) else set())
-    if not found or None in found.values() or rivals & resources.given().keys():
+        excluding |= {*GPU_COUNT_FIELDS, "ntasks_per_gpu"} | ({"gres"} if count_gres_gpus(resources.gres) else set())
+    if not found or None in found.values() or excluding & resources.given().keys():
         return resources, ()
     shown = " ".join(f"--{name}={value}" for name, value in older.items())
     note = f"using {shown} for --tres-per-task={resources.tres_per_task}"

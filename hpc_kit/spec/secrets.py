@@ -29,8 +29,11 @@ _SWITCH = r"(?:NO|USE|ASK|SKIP)_|.*_(?:FILE|PATH|DIR|REQUIRED)$"
 
 _SURE = (
     r"(?:API_?KEYS?|ACCESS_KEY|SECRET_KEY|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASE|_PWD"
-    r"|(?:^|_)(?:DB|USER|SMTP|MYSQL|REDIS|POSTGRES|PG|MONGO|LDAP|MAIL|FTP|SSH|ADMIN|ROOT)_?PASS"
-    r"|(?:^|_)(?:API|ACCESS|AUTH|BOT|SECRET|GH|GITHUB|GITLAB|HF|HUB|HUGGINGFACE|WANDB)_?(?:TOKEN|AUTH|PAT))_?\d*$"
+    r"|(?:^|_)(?:PRIVATE|SIGNING|ENCRYPTION|DEPLOY|JWT|STORAGE|ACCOUNT|OPENAI|ANTHROPIC|AZURE|AWS|STRIPE)_?KEY"
+    r"|(?:^|_)(?:DB|USER|SMTP|MYSQL|REDIS|POSTGRES|PG|MONGO|LDAP|MAIL|FTP|SSH|ADMIN|ROOT|DOCKER|REGISTRY|PROXY)_?PASS"
+    r"|(?:^|_)(?:API|ACCESS|AUTH|BASIC|BEARER|BOT|DEPLOY|LOGIN|PRIVATE|REFRESH|SECRET|SESSION|GH|GITHUB|GITLAB|HF|HUB"
+    r"|HUGGINGFACE|WANDB|AZURE|AWS|DATABRICKS|DISCORD|DOCKER|JIRA|KAGGLE|NPM|PROXY|PYPI|SLACK|TELEGRAM|VAULT)"
+    r"_?(?:TOKEN|AUTH|PAT))_?\d*$"
 )
 """Ends of names that are certainly secrets."""
 
@@ -75,6 +78,13 @@ def looks_secret(name: str, value: str | None = None) -> bool:
     if _WORDS.isdisjoint(words) and words[-1] != "AUTH" and not any(word.endswith(_ENDS) for word in words):
         return value is None and upper.endswith(_ADDRESSES)
     return value is None or (len(value) >= 16 and _is_random(value))
+
+
+def may_be_secret(name: str, value: str) -> bool:
+    """Return whether a variable is no certain secret only because its value is short, such as `MY_TOKEN=hunter2`."""
+    value = value.strip("\"'")
+    is_plain = "://" in value or re.fullmatch(_PLAIN_VALUE, value) is not None
+    return looks_secret(name) and not is_plain and _is_random(value) and not looks_secret(name, value)
 
 
 def _find_url_password(text: str) -> re.Match[str] | None:

@@ -147,7 +147,11 @@ def check_new(path: Path, option: str = "--save") -> None:
         found = "the names of job files end in .toml"
         raise SpecError(f"{path} cannot be a job file", found=found, remedy=f"use {option} {path}.toml")
     if path.exists():
-        raise SpecError(f"{path} exists", remedy=f"choose another name for {option}, or remove the file first")
+        raise _exists_error(path, option)
+
+
+def _exists_error(path: Path, option: str) -> SpecError:
+    return SpecError(f"{path} exists", remedy=f"choose another name for {option}, or remove the file first")
 
 
 def save_job(job: Job, path: Path, option: str = "--save", *, header: str = "") -> None:
@@ -156,7 +160,9 @@ def save_job(job: Job, path: Path, option: str = "--save", *, header: str = "") 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Atomically: a partial job file could be loaded later.
-        write_whole(path, (header + format_job(job)).encode(), 0o666, lasting=False)
+        write_whole(path, (header + format_job(job)).encode(), 0o666, lasting=False, replace=False)
+    except FileExistsError:
+        raise _exists_error(path, option) from None
     except OSError as error:
         raise RecordError(
             f"cannot write {path}", found=str(error), remedy="use a folder that you can write to"

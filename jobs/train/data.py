@@ -38,7 +38,7 @@ class Text:
     checksum: int
 
     def __str__(self) -> str:
-        """Returns a line that differs between ranks if their texts differ."""
+        """Return a line that differs between ranks if their texts differ."""
         size = self.training.numel() + self.held_back.numel()
         return f"{self.files} files, {size} bytes, crc {self.checksum:08x}"
 
@@ -64,7 +64,7 @@ def read_text(folder: Path | None = None) -> Text:
 
 
 def find_python_files(root: Path) -> Iterator[str]:
-    """Yields names relative to `root`."""
+    """Yield names relative to `root`."""
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [name for name in subfolders if name not in SKIPPED_FOLDERS]
         for name in names:
@@ -73,12 +73,12 @@ def find_python_files(root: Path) -> Iterator[str]:
 
 
 def as_tensor(text: bytearray) -> Tensor:
-    """Returns the bytes themselves as a tensor, not a copy."""
+    """Return the bytes themselves as a tensor, not a copy."""
     return torch.frombuffer(text, dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
 
 
 def read_text_once_per_node(folder: Path | None, *, local_rank: int, node_rank: int) -> Text:
-    """Returns the text. One rank of each node reads the files, and the other ranks of the node map its memory."""
+    """Return the text. One rank of each node reads the files, and the other ranks of the node map its memory."""
     text = read_text(folder) if local_rank == 0 else None
     with share_in_memory(text) as shared_path:
         paths: list[tuple[int, str] | None] = [None] * dist.get_world_size()
@@ -92,7 +92,7 @@ def read_text_once_per_node(folder: Path | None, *, local_rank: int, node_rank: 
 
 @contextmanager
 def share_in_memory(text: Text | None) -> Iterator[str]:
-    """Yields a path by which other processes of this host can map the text."""
+    """Yield a path by which other processes of this host can map the text."""
     if text is None:
         yield ""
         return
@@ -104,7 +104,7 @@ def share_in_memory(text: Text | None) -> Iterator[str]:
 
 
 def map_text(path: str) -> Text | None:
-    """Returns the text at this path without copying it; None if processes may not see each other's files."""
+    """Return the text at this path without copying it; None if processes may not see each other's files."""
     try:
         return Text(**torch.load(path, mmap=True))
     except (OSError, RuntimeError, ValueError, pickle.UnpicklingError):
@@ -112,17 +112,17 @@ def map_text(path: str) -> Text | None:
 
 
 def count_windows(text: Tensor, sequence: int) -> int:
-    """Returns the number of windows of `sequence` bytes in the text, each followed by one more byte."""
+    """Return the number of windows of `sequence` bytes in the text, each followed by one more byte."""
     return max(0, text.numel() - 1) // sequence
 
 
 def cut_windows(text: Tensor, sequence: int, numbers: Tensor) -> Tensor:
-    """Returns windows of `sequence` + 1 bytes: `[:, :-1]` are the inputs, `[:, 1:]` the targets."""
+    """Return windows of `sequence` + 1 bytes: `[:, :-1]` are the inputs, `[:, 1:]` the targets."""
     return text[numbers[:, None] * sequence + torch.arange(sequence + 1)].long()
 
 
 def choose_windows(windows: int, global_batch: int, *, seed: int, step: int) -> Tensor:
-    """Returns the numbers of the windows of one step. An epoch has each window once, in its own order."""
+    """Return the numbers of the windows of one step. An epoch has each window once, in its own order."""
     if windows < global_batch:
         raise ValueError(f"the text has {windows} windows, fewer than a global batch of {global_batch}")
     first = step * global_batch
@@ -135,20 +135,20 @@ def choose_windows(windows: int, global_batch: int, *, seed: int, step: int) -> 
 
 @lru_cache(maxsize=2)  # a batch may begin in one epoch and end in the next
 def shuffle_epoch(windows: int, seed: int, epoch: int) -> Tensor:
-    """Returns the order of the windows in an epoch."""
+    """Return the order of the windows in an epoch."""
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/epoch {epoch}".encode()))
     return torch.randperm(windows, generator=generator)
 
 
 def take_share(numbers: Tensor, rank: int, ranks: int) -> Tensor:
-    """Returns a rank's share of a global batch. Shares are equally long, so the mean of their means is the mean."""
+    """Return a rank's share of a global batch. Shares are equally long, so the mean of their means is the mean."""
     if numbers.numel() % ranks:
         raise ValueError(f"{ranks} ranks do not divide a global batch of {numbers.numel()}")
     return numbers.chunk(ranks)[rank]
 
 
 def choose_evaluation_windows(windows: int, wanted: int, rank: int, ranks: int) -> Tensor:
-    """Returns a rank's share of `wanted` evenly spread windows. The shares differ by one window at most."""
+    """Return a rank's share of `wanted` evenly spread windows. The shares differ by one window at most."""
     wanted = min(wanted, windows)
     return (torch.arange(wanted) * windows // max(1, wanted))[rank::ranks]
 
@@ -162,7 +162,7 @@ class Prefetcher:
     fetched: tuple[int, Tensor] | None = None
 
     def take(self, step: int) -> Tensor:
-        """Returns the windows of a step on the device."""
+        """Return the windows of a step on the device."""
         number, windows = self.fetched or (-1, None)
         return windows if windows is not None and number == step else self.move(step)
 

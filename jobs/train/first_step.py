@@ -65,7 +65,7 @@ def run_first_step(marks: dict[str, float], device: torch.device) -> None:
 
 
 def find_earlier_marks(submitted: float | None) -> dict[str, float]:
-    """Returns when the job was submitted and when its script began, as far as this is known."""
+    """Return when the job was submitted and when its script began, as far as this is known."""
     record = Path(os.environ.get("HPC_KIT_RUN", ""), "record.json")
     if submitted is None and "HPC_KIT_RUN" in os.environ and record.is_file():
         submitted = dt.datetime.fromisoformat(json.loads(record.read_text())["submitted"]).timestamp()
@@ -76,7 +76,7 @@ def find_earlier_marks(submitted: float | None) -> dict[str, float]:
 
 
 def find_script_start() -> float | None:
-    """Returns the start of the oldest process of this job on this node: the shell of the batch script."""
+    """Return the start of the oldest process of this job on this node: the shell of the batch script."""
     if "SLURM_JOB_ID" not in os.environ:
         return None
     wanted = {f"{name}={os.environ.get(name, '')}" for name in ("SLURM_JOB_ID", "SLURM_SUBMIT_DIR")}
@@ -94,7 +94,7 @@ def find_script_start() -> float | None:
 
 
 def find_process_start(pid: int) -> float | None:
-    """Returns the Unix time at which a process began; the kernel counts in hundredths of a second since boot."""
+    """Return the Unix time at which a process began; the kernel counts in hundredths of a second since boot."""
     try:
         ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
         up = float(Path("/proc/uptime").read_text().split()[0])
@@ -104,13 +104,13 @@ def find_process_start(pid: int) -> float | None:
 
 
 def compute_phases(marks: dict[str, float]) -> dict[str, float]:
-    """Returns the seconds of each phase: from the mark before it to its own. A phase without a mark is left out."""
+    """Return the seconds of each phase: from the mark before it to its own. A phase without a mark is left out."""
     known = [name for name in ("submit", *PHASES) if name in marks]
     return {name: max(0.0, marks[name] - marks[earlier]) for earlier, name in pairwise(known)}
 
 
 def compare_clocks() -> float:
-    """Returns the largest difference between the clocks of the ranks, read after a message from all."""
+    """Return the largest difference between the clocks of the ranks, read after a message from all."""
     spreads = []
     for _ in range(5):
         stamps = [0.0] * dist.get_world_size()

@@ -125,7 +125,7 @@ class GPT(nn.Module):
 
 
 def next_byte_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Returns the mean cross-entropy in nats per byte, in float32 whatever the model computes in."""
+    """Return the mean cross-entropy in nats per byte, in float32 whatever the model computes in."""
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 

@@ -48,7 +48,7 @@ def run_first_half(model: GPT, options: HalvesOptions, inputs: Tensor, gradient_
 
 
 def run_second_half(model: GPT, options: HalvesOptions, targets: Tensor, gradient_group: dist.ProcessGroup) -> Tensor:
-    """Returns the mean loss; the gradient of each split goes back while the next split comes in."""
+    """Return the mean loss; the gradient of each split goes back while the next split comes in."""
     device, is_training = targets.device, torch.is_grad_enabled()
     total, counted, sending = torch.zeros((), device=device), (targets != IGNORED).sum(), []
     for part in targets.split(options.split_size or len(targets)):

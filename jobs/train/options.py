@@ -38,7 +38,7 @@ def positive(text: str) -> float:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Returns a parser of one of these words, in upper or lower case."""
+    """Return a parser of one of these words, in upper or lower case."""
 
     def parse(text: str) -> str:
         for word in words:
@@ -50,7 +50,7 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 
 def among(*numbers: int) -> Callable[[str], int]:
-    """Returns a parser of one of these numbers."""
+    """Return a parser of one of these numbers."""
 
     def parse(text: str) -> int:
         if text.isdigit() and int(text) in numbers:
@@ -66,7 +66,7 @@ def flag(text: str) -> bool:
 
 
 def option(default: T, parse: Callable[[str], object], text: str) -> T:
-    """Returns a dataclass field that is also an option of the command line."""
+    """Return a dataclass field that is also an option of the command line."""
     return field(default=default, metadata={"parse": parse, "help": text})
 
 
@@ -140,7 +140,7 @@ class Options:
 
 
 def read_layout(parser: argparse.ArgumentParser) -> dict[str, int]:
-    """Returns [layout] and [model] of the job file, which the script exports as `dp=2 pp=2 layers=8`."""
+    """Return [layout] and [model] of the job file, which the script exports as `dp=2 pp=2 layers=8`."""
     text = os.environ.get("HPC_KIT_LAYOUT", "")
     try:
         return {name: int(number) for name, _, number in (word.partition("=") for word in text.split())}
@@ -162,6 +162,6 @@ def add_argument(parser: argparse.ArgumentParser, entry: Field[Any], from_layout
 
 
 def checkpoint_of_run() -> Path | None:
-    """Returns the place of a job's own checkpoint."""
+    """Return the place of a job's own checkpoint."""
     run = os.environ.get("HPC_KIT_RUN")
     return Path(run, "checkpoint") if run else None

@@ -69,7 +69,7 @@ class BubbleClock:
         self.steps.append([(begun, self.mark()), *self.computed])
 
     def idle_share(self) -> float:
-        """Returns the share of the latest steps in which the mean rank computed nothing; a collective."""
+        """Return the share of the latest steps in which the mean rank computed nothing; a collective."""
         if self.is_cuda:
             torch.cuda.synchronize()
         total = torch.zeros(2, dtype=torch.float64, device="cuda" if self.is_cuda else "cpu")
@@ -187,7 +187,7 @@ class Pipeline:
         return torch.stack(losses).sum().detach() if self.is_last else None
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Returns a micro-batch's part of the mean over all of them."""
+        """Return a micro-batch's part of the mean over all of them."""
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum") * self.scale
 
     @property
@@ -218,7 +218,7 @@ def idle_share(ranks: int, micro_batches: int, stages_per_rank: int = 1) -> floa
 
 
 def number_stages(kind: type, rank: int, ranks: int, per_rank: int) -> list[int]:
-    """Returns the numbers of a rank's stages: round after round, or in a V, which ends on the first rank."""
+    """Return the numbers of a rank's stages: round after round, or in a V, which ends on the first rank."""
     if kind is ScheduleZBVZeroBubble:
         return [rank, 2 * ranks - 1 - rank]
     return [rank + ranks * turn for turn in range(per_rank)]
@@ -280,7 +280,7 @@ def split_layers(costs: Sequence[float], parts: int) -> list[range]:
 
 
 def measure_layers(options: PipelineOptions, device: torch.device) -> list[float]:
-    """Returns the cost of each layer, with the embeddings and the head: parameters, or seconds on rank 0."""
+    """Return the cost of each layer, with the embeddings and the head: parameters, or seconds on rank 0."""
     config, costs = options.model, list[float]()
     for number in range(config.layers):
         if 1 < number < config.layers - 1:
@@ -296,7 +296,7 @@ def measure_layers(options: PipelineOptions, device: torch.device) -> list[float
 
 
 def time_layer(layer: GPT, config: Config, device: torch.device) -> float:
-    """Returns the seconds of forward and backward of a few windows, the best of three."""
+    """Return the seconds of forward and backward of a few windows, the best of three."""
     shape, best = (4, config.sequence), float("inf")
     tokens = torch.zeros(shape, dtype=torch.long, device=device)
     stream = torch.randn(*shape, config.width, device=device)

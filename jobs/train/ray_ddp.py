@@ -35,7 +35,7 @@ def run_rank(config: dict[str, list[str]]) -> None:
 
 
 def wait_for_cluster(nodes: int) -> dict[str, float]:
-    """Returns the resources of the cluster after all its nodes have started."""
+    """Return the resources of the cluster after all its nodes have started."""
     deadline = time.monotonic() + START_SECONDS
     while not ray.is_initialized():
         try:

@@ -120,7 +120,7 @@ def join_ranks(options: Options) -> Iterator[tuple[World, Text]]:
 
 
 def build_model(options: Options, device: torch.device, layers: range | None = None) -> GPT:
-    """Returns the model, or some of its layers, with its first parameters on the device."""
+    """Return the model, or some of its layers, with its first parameters on the device."""
     model = GPT(options.model, layers).to(device)
     initialize(model, options.seed)
     return apply_options(model, options)
@@ -136,12 +136,12 @@ def apply_options(model: GPT, options: Options) -> GPT:
 
 
 def autocast(options: Options, device: torch.device) -> torch.autocast:
-    """Returns the context of a forward pass: bfloat16 with --bf16; the loss stays in float32."""
+    """Return the context of a forward pass: bfloat16 with --bf16; the loss stays in float32."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=options.bf16)
 
 
 def adamw(model: nn.Module, options: Options, kind: Callable[..., Optimizer] = AdamW, **more: object) -> Optimizer:
-    """Returns AdamW with weight decay for matrices and without for the scales of norms."""
+    """Return AdamW with weight decay for matrices and without for the scales of norms."""
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     scales = [parameter for parameter in model.parameters() if parameter.dim() == 1]
     groups = [
@@ -152,7 +152,7 @@ def adamw(model: nn.Module, options: Options, kind: Callable[..., Optimizer] = A
 
 
 def learning_rate(options: Options, step: int) -> float:
-    """Returns the learning rate of a step: a linear warm-up, then half a cosine."""
+    """Return the learning rate of a step: a linear warm-up, then half a cosine."""
     if step < options.warmup:
         return options.lr * (step + 1) / options.warmup
     done = (step - options.warmup) / max(1, options.steps - options.warmup)
@@ -160,7 +160,7 @@ def learning_rate(options: Options, step: int) -> float:
 
 
 def new_group_of_all(options: Options, world: World, backend: str | None = None) -> dist.ProcessGroup:
-    """Returns another group of all ranks with the time-out of the first one. torch would use its own default."""
+    """Return another group of all ranks with the time-out of the first one. torch would use its own default."""
     seconds = options.timeout or world.timeout
     timeout = None if seconds is None else timedelta(seconds=seconds)
     return cast("dist.ProcessGroup", dist.new_group(backend=backend, timeout=timeout))
@@ -222,7 +222,7 @@ class Step:
         return self.windows[:, 1:]
 
     def micro_batches(self) -> Iterator[MicroBatch]:
-        """Yields the parts of the windows, one per pass."""
+        """Yield the parts of the windows, one per pass."""
         parts = zip(self.inputs.chunk(self.passes), self.targets.chunk(self.passes), strict=True)
         for number, (inputs, targets) in enumerate(parts, 1):
             yield MicroBatch(inputs, targets, number == self.passes)
@@ -304,7 +304,7 @@ class Training:
         return self
 
     def _restore(self) -> int:
-        """Returns the first step; that of the checkpoint if there is one."""
+        """Return the first step; that of the checkpoint if there is one."""
         decay = [group["weight_decay"] for group in self.optimizer.param_groups]
         stages = list(self.model) if isinstance(self.model, nn.ModuleList) else self.model
         first, steps = self.checkpointer.restore(model=stages, optimizer=self.optimizer), self.options.steps
@@ -327,7 +327,7 @@ class Training:
                 self._conclude(self.result)
 
     def steps(self) -> Iterator[Step]:
-        """Yields the steps from the first one, or the one after the checkpoint, to the last one."""
+        """Yield the steps from the first one, or the one after the checkpoint, to the last one."""
         options, world = self.options, self.world
         if self.first >= options.steps:
             return  # a restart after the last save: the training was complete
@@ -396,7 +396,7 @@ class Training:
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        """Returns the mean loss on the text that is held back.
+        """Return the mean loss on the text that is held back.
 
         The ranks may have different numbers of windows, or none. All make the same number of equally large passes,
         because a sharded model needs all ranks in each pass. The targets of windows that a rank lacks are ignored.
@@ -436,7 +436,7 @@ class Training:
         self.kept["optimizer"] = count_local_bytes(moments)
 
     def _require_finite(self, value: float | Tensor, what: str, step: int) -> float:
-        """Returns a loss or norm. All ranks have the same losses, so all stop together.
+        """Return a loss or norm. All ranks have the same losses, so all stop together.
 
         Raises:
             JobFailed: It is infinite or not a number.
@@ -529,7 +529,7 @@ def clip_gradients(
 
 
 def count_local_bytes(tensors: Iterable[Any]) -> int:
-    """Returns the bytes of those parts of tensors that are on this rank."""
+    """Return the bytes of those parts of tensors that are on this rank."""
     parts = [tensor.to_local() if hasattr(tensor, "placements") else tensor for tensor in tensors]
     return sum(part.numel() * part.element_size() for part in parts)
 
@@ -556,7 +556,7 @@ def profile_steps(count: int) -> Iterator[Callable[[], None]]:
 
 
 def flops_over_peak(options: Options, device: torch.device, devices: float) -> float | None:
-    """Returns the operations of a token over the 16-bit peak of all GPUs in a second; None if the peak is not known."""
+    """Return the operations of a token over the 16-bit peak of all GPUs in a second; None if the peak is not known."""
     if device.type != "cuda" or not find_spec("hpc_kit"):
         return None
     from hpc_kit.planner import hardware
@@ -578,18 +578,18 @@ class Curve:
     """Mean number of updates between the parameters of a gradient and its own update."""
 
     def smooth(self, count: int) -> dict[int, float]:
-        """Returns the mean of the last `count` losses by step."""
+        """Return the mean of the last `count` losses by step."""
         first = min(count, len(self.losses))
         return {end: statistics.fmean(self.losses[end - first : end]) for end in range(first, len(self.losses) + 1)}
 
     def per_step(self, updates: int) -> Curve:
-        """Returns the curve with one entry per step of so many updates."""
+        """Return the curve with one entry per step of so many updates."""
         losses = [sum(part) / updates for part in zip(*[iter(self.losses)] * updates, strict=True)]
         return Curve(losses, self.seconds[updates - 1 :: updates], self.staleness)
 
 
 def compare_curves(curves: dict[str, Curve], count: int) -> tuple[list[str], dict[str, float]]:
-    """Returns the steps and seconds to a loss that all curves reach, as lines and as values."""
+    """Return the steps and seconds to a loss that all curves reach, as lines and as values."""
     target = max(min(curve.smooth(count).values()) for curve in curves.values())
     lines, facts = [], {"loss_reached": target}
     for name, curve in curves.items():

@@ -89,7 +89,7 @@ def test_a_parameter_server_fills_only_the_columns_that_it_measures() -> None:
     }
     least: training_runs.Summary = {"tokens_per_second": 5}
     for summary in (server, every, least):
-        strategies._add_strategy_row(sheet, "async", SimpleNamespace(world_size=2), [summary])  # type: ignore[arg-type]
+        strategies._add_strategy_row(sheet, "async", SimpleNamespace(world_size=2), [summary])  # type: ignore[arg-type]  # only the size is used
     first = {"tokens_per_second": [5.0], "step": [2.0], "communication": [50.0], "memory": 3 * 2**20}
     assert printed == [first, {**first, "waiting": [25.0], "states": 4 * 2**20}, {"tokens_per_second": [5.0]}]
 

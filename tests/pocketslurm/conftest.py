@@ -24,6 +24,15 @@ T = TypeVar("T")
 PATIENCE = 30.0
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests of this folder first.
+
+    They fork the test's process, and torch's TCPStore makes such forks unsafe: from its first use on, each fork closes
+    the two file descriptors of libuv's signal pipe by number, also where a command has long opened its own files there.
+    """
+    items.sort(key=lambda item: not item.path.is_relative_to(Path(__file__).parent))
+
+
 def wait_for(condition: Callable[[], T | None], *, seconds: float = PATIENCE) -> T:
     """Call a function until its result is true, and return that result."""
     began = called = time.monotonic()

@@ -110,6 +110,16 @@ def test_one_sacct_adds_exit_codes_and_jobs_missing_from_squeue() -> None:
     assert slurm.asked[1] == sacct_argv(["276", "275"])
 
 
+def test_any_number_of_jobs_fits_into_the_arguments_of_sacct() -> None:
+    ids = [f"123456789_{task:05}" for task in range(20_000)]
+    slurm = Slurm(squeue="", sacct="", scontrol="")
+    query_jobs(slurm, [job_id.replace("_", "") for job_id in ids])
+    calls = [argv for argv in slurm.asked if argv[0] == "sacct"]
+    asked = [word.removeprefix("--jobs=") for argv in calls for word in argv if word.startswith("--jobs=")]
+    assert ",".join(asked) == ",".join(ids).replace("_", "")
+    assert max(map(len, asked)) < 128 << 10
+
+
 @pytest.mark.parametrize("sacct", [(1, NO_ACCOUNTING), "", None])
 def test_without_accounting_the_controller_is_queried(sacct: str | tuple[int, str] | None) -> None:
     answers = {} if sacct is None else {"sacct": sacct}

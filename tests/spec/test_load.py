@@ -93,7 +93,7 @@ def test_a_notebook_instead_of_a_job_names_the_command_that_converts_it(project:
     with pytest.raises(SpecError, match=r"'train\.ipynb' is a notebook, and no job file") as caught:
         resolved(project, "train.ipynb")
     assert caught.value.remedy == (
-        "convert it to a program first:  jupyter nbconvert --to script train.ipynb\n"
+        "convert it to a program first:  jupyter nbconvert --to python train.ipynb\n"
         "then  hpc-kit submit -j 4x2 -- python train.py"
     )
 
@@ -135,6 +135,7 @@ def test_a_notebook_instead_of_a_job_names_the_command_that_converts_it(project:
             '[resources]\noutput = "~/x/%j.log"\n',
             ("wrong value for output in jobs/mine.toml, line 3", "not expanded"),
         ),
+        ('[launch]\noutput = "a\\tb"\n', ("wrong value for output", "it contains control characters")),
         ('[resources]\nchdir = "$HOME"\n', ("wrong value for chdir", "'~' and '$' have no meaning")),
         ('[resources]\nerror = "logs/"\n', ("error = 'logs/': it is a folder", "logs/%j.log")),
         ('[resources]\noutput = "/"\n', ("output = '/': it is a folder",)),
@@ -301,6 +302,10 @@ def test_a_file_that_only_extends_itself_is_refused(project: Path) -> None:
         ("DATABASE_URL", "pg://u:hunter2@db/x"),
         ("STORE_CONNECTION_STRING", "AccountKey=abc"),
         ("ANYTHING", "redis://:hunter2@db"),
+        ("SLACK_TOKEN", "abc"),
+        ("PRIVATE_KEY", "abc"),
+        ("BASIC_AUTH", "me:abc"),
+        ("DOCKER_PASS", "first"),
     ],
 )
 def test_a_secret_is_refused_and_not_repeated(project: Path, name: str, value: str) -> None:
@@ -338,6 +343,14 @@ def test_a_value_that_is_no_secret_is_accepted(project: Path, name: str, value: 
     setup = f'setup = ["export HF_TOKEN=$(<token)", "export {name}={value}"]'
     write(project, MINIMAL + f'{setup}\n[env]\n{name} = "{value}"\n')
     assert resolved(project).job.env[name] == value
+
+
+@pytest.mark.parametrize("value", ["hunter2", "s3cr3t", "Xy7!kq"])
+def test_a_short_value_behind_an_unsure_name_gets_a_note(project: Path, value: str) -> None:
+    write(project, MINIMAL + f'[env]\nMY_TOKEN = "{value}"\nSORT_KEY = "loss"\n')
+    assert [note for note in resolved(project).notes if "secret" in note] == [
+        "[env] MY_TOKEN may be a secret: script and record contain it; export it in the shell that submits"
+    ]
 
 
 @pytest.mark.parametrize(

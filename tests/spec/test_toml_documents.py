@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_kit.errors import SpecError
+from hpc_kit.spec import toml_documents
 from hpc_kit.spec.job import Job
 from hpc_kit.spec.toml_documents import (
     check_new,
@@ -21,6 +25,7 @@ from hpc_kit.spec.toml_documents import (
     format_toml_value,
     merge_documents,
     read_document,
+    save_job,
 )
 from hpc_kit.spec.typed_values import convert
 from tests.conftest import ROOT
@@ -127,6 +132,31 @@ def test_a_written_job_reads_back(path: Path) -> None:
     path.write_text(format_job(job))
     assert convert(read_document(path, "job.toml"), Job) == job
     assert "[layout]" not in format_job(job)
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_of_two_commands_that_save_one_file_at_once_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    path = tmp_path / "mine.toml"
+    jobs = [Job(name=f"job-{number}", command=("true",)) for number in range(8)]
+    # All of them find the name free, as if they checked it at the same moment.
+    monkeypatch.setattr(toml_documents, "check_new", lambda *_: None)
+    if not has_links:
+        monkeypatch.setattr(os, "link", mock.Mock(side_effect=OSError(1, "Operation not permitted")))
+    with ThreadPoolExecutor() as pool:
+        saved = list(pool.map(lambda job: save_or_error(job, path), jobs))
+    assert sorted(saved) == [*[f"{path} exists"] * 7, "saved"]
+    assert path.read_text() == format_job(jobs[saved.index("saved")])
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def save_or_error(job: Job, path: Path) -> str:
+    try:
+        save_job(job, path)
+    except SpecError as error:
+        return error.what
+    return "saved"
 
 
 def test_a_new_job_file_replaces_no_existing_file(path: Path) -> None:

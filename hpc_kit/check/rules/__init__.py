@@ -9,11 +9,13 @@ from hpc_kit.check.rules import (
     commands,
     containers,
     counts,
+    devices,
     environment,
     frameworks,
     job_end,
     job_options,
     launch_line,
+    parallelism,
     rendezvous,
     restarts,
     set_up,
@@ -24,8 +26,8 @@ from hpc_kit.check.rules.finding import Rule as Rule
 from hpc_kit.check.rules.ignored import drop_ignored
 
 _MODULES = (
-    job_options, launch_line, steps, agents, frameworks, counts, arrays, rendezvous, set_up, environment, containers,
-    commands, job_end, restarts,
+    job_options, launch_line, steps, agents, frameworks, counts, parallelism, arrays, rendezvous, devices, set_up,
+    environment, containers, commands, job_end, restarts,
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = tuple(

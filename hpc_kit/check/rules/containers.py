@@ -156,10 +156,12 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
         # A variable may stand for any folder.
         if any(each.startswith("$") and not _USUAL_FOLDER.match(each) for each in destinations):
             continue
+        own = _made_outside(script) if container.is_isolated else ()
         home = not container.is_isolated or container.has("--container-mount-home", "-H", "--home")
         for word in launch.program.words:
             path = word.text.rpartition("=")[2]
-            if not _HOST_PATH.match(path) or (home and re.match(r"/(home|users)/", path)):
+            outside = _HOST_PATH.match(path) or any(f"{path}/".startswith(f"{folder}/") for folder in own)
+            if not outside or (home and re.match(r"/(home|users)/", path)):
                 continue
             if not any(path == each or path.startswith(each + "/") for each in destinations):
                 what = f"the container does not see {path}"
@@ -169,6 +171,13 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
                 ]
                 yield Problem(word, what, f"add the folder to {option}", (launch.line, *given))
                 break
+
+
+def _made_outside(script: BatchScript) -> list[str]:
+    """Return the folders that the batch shell creates."""
+    steps = [step for step in script.batch_commands if step.name == "mkdir"]
+    folders = [text.rstrip("/") for step in steps for text in step.texts[1:] if text.startswith("/")]
+    return [folder for folder in folders if not re.match(r"/(tmp|dev)\b", folder)]
 
 
 _BINDS = re.compile(r"(APPTAINER|SINGULARITY|ENROOT|PYXIS|SARUS|PODMAN)_\w*(BIND|MOUNT)")
@@ -190,6 +199,7 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
     Documented: apptainer.org/docs, "GPU Support"; docs.docker.com, "docker run --gpus".
     """
     set_outside = any(re.match(r"(APPTAINER|SINGULARITY)_(NV|ROCM)", name) for name in script.assigned)
+    given = any(_gives_gpus(container_of(launch)) for launch in script.launch_lines)
     for launch in script.launch_lines if script.size.has_gpus and not set_outside else ():
         container = container_of(launch)
         if not (launch.is_training or (container is not None and _works_alone(script, launch, container))):
@@ -207,12 +217,19 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
         unsure = re.compile(r"\$[^/]*\Z|.*rocm", re.IGNORECASE)
         opaque = any(map(unsure.match, (*container.options, *texts[image : image + 1])))
         known = launch.program.kind in {"python", "program"} and launch.program is not container.stage
-        if known and not opaque and not container.has("--nv", "--nvccli", "--rocm", "--nv-ccli"):
+        # Where another line has the option, a preparation without it is meant to run on CPUs.
+        meant = given and launch.agent is None and not re.search(r"train|tune", " ".join(launch.program.texts[:3]))
+        if known and not opaque and not meant and not _gives_gpus(container):
             what = f"{container.stage.name} without --nv: the container has no GPU"
             verb = next(word for word in container.stage.words if word.text in {"exec", "run"})
             edits = (Edit(verb.line, verb.column, verb.text, f"{verb.text} --nv"),)
             remedy = f"write {container.stage.name} exec --nv ..."
             yield Problem(container.stage, what, remedy, (launch.line,), edits=edits)
+
+
+def _gives_gpus(container: Container | None) -> bool:
+    """Tell whether apptainer gives a container the GPUs of the host."""
+    return container is not None and container.has("--nv", "--nvccli", "--rocm", "--nv-ccli")
 
 
 def _works_alone(script: BatchScript, launch: LaunchLine, container: Container) -> bool:

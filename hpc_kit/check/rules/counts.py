@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from math import prod
 
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.edits import Edit
@@ -412,104 +411,6 @@ def count_processes(agent: LaunchStage) -> int | None:
     if count is None or nodes is None or in_file:
         return None
     return max(1, count // max(1, nodes)) if agent.kind == "accelerate" else count
-
-
-_DEGREES = {
-    "tensor": ("tensor-model-parallel-size", "tensor-parallel-size", "tensor-parallel-degree", "tp", "tp-size"),
-    "pipeline": ("pipeline-model-parallel-size", "pipeline-parallel-size", "pipeline-parallel-degree", "pp", "pp-size"),
-    "context": ("context-parallel-size", "context-parallel-degree", "cp", "cp-size"),
-    "replicas": ("data-parallel-replicate-degree",),
-}
-_DATA = ("dp", "dp-size", "data-parallel-size", "data-parallel-degree", "data-parallel-shard-degree")
-"""Options of Megatron-LM, NeMo, torchtitan and programs after them."""
-
-
-@rule("KIT216")
-def parallel_degrees(script: BatchScript) -> Iterator[Problem]:
-    """The degrees of parallelism do not fit the number of ranks.
-
-    tensor x pipeline x context parallel degree must divide the number of ranks; the rest is data parallel. Otherwise
-    the program ends at its start ("world size is not divisible by ..."), as does Megatron-LM with a global batch that
-    is no multiple of micro batch x data parallel degree. Tensor parallelism over several nodes works, but sends every
-    layer over the network (a warning). Options other than Megatron-LM's --*-model-parallel-size give a warning, too:
-    some programs, such as vLLM, start workers of their own.
-
-    Fix: change the degrees or the size of the job. Keep the tensor parallel degree within a node.
-    Documented: Megatron-LM, "Parallelism Strategies Guide".
-    """
-    for launch in script.training:
-        size, agent = script.size_of(launch), launch.agent
-        per_node = count_processes(agent) if agent is not None else size.tasks_per_node
-        nodes = size.nodes if size.is_stated else None
-        if nodes is None or per_node is None or launch.multiplier is None or launch.has_default_count:
-            continue
-        data = launch.argument(*_DATA)
-        texts = {axis: text for axis, names in _DEGREES.items() if (text := launch.argument(*names)) is not None}
-        known = {axis: text.number for axis, text in texts.items() if text.number is not None}
-        fixed = len(known) == len(texts) and not any(text.has_default for text in texts.values())
-        if not fixed or known.keys() <= {"replicas"}:
-            continue
-        product, world = prod(known.values()), nodes * per_node
-        # vLLM, SGLang and Ray start the workers of the remaining GPUs themselves.
-        if agent is None and (world == 1 or per_node < (size.gpus_per_node or 2)):
-            continue
-        place = next(iter(texts.values()))
-        degrees = [text.line for text in texts.values()]
-        lines = (script.line_of("nodes"), script.line_of("ntasks-per-node"), launch.line, *degrees)
-        if product == 0 or world % product:
-            shown = " x ".join(f"{axis} {count}" for axis, count in known.items())
-            what = f"{shown} = {product} does not divide the {world} ranks"
-            certain = any(re.match(r"--\S*model[-_]parallel[-_]size", text) for text in launch.program.texts)
-            yield Problem(place, what, f"use degrees whose product divides {world}", lines, certain)
-        elif data is not None and not data.has_default and data.number and data.number * product != world:
-            what = f"data {data.number} x {product} = {data.number * product}, but there are {world} ranks"
-            yield Problem(data, what, f"write {world // product} for the data parallel degree", lines, certain=False)
-        elif (batches := _uneven_batches(launch, world // product)) is not None:
-            micro, batch = batches
-            what = f"micro batch {micro.text} x data {world // product} does not divide the global batch {batch.text}"
-            remedy = "make the global batch a multiple of both"
-            yield Problem(batch, what, remedy, (micro.line, *lines))
-        elif known.get("tensor", 0) > per_node:
-            what = f"tensor parallel degree {known['tensor']} spans nodes of {per_node} ranks"
-            yield Problem(texts["tensor"], what, f"use at most {per_node}, and pipeline stages", lines, certain=False)
-    yield from _degrees_of_workers(script)
-
-
-def _uneven_batches(launch: LaunchLine, data: int) -> tuple[ExpandedText, ExpandedText] | None:
-    """Return Megatron's micro batch and global batch if the ranks cannot share the global batch evenly."""
-    micro, batch = launch.argument("micro-batch-size"), launch.argument("global-batch-size")
-    if micro is None or batch is None or micro.has_default or batch.has_default:
-        return None
-    step = (micro.number or 0) * data
-    return (micro, batch) if step and batch.number and batch.number % step else None
-
-
-def _degrees_of_workers(script: BatchScript) -> Iterator[Problem]:
-    """Find a program that starts its own workers, such as vLLM, with more of them than the job has GPUs."""
-    if any(launch.program.name == "ray" for launch in script.launch_lines):
-        return
-    for launch in script.launch_lines:
-        program, gpus = launch.program, script.size_of(launch).gpus_per_node or script.size.gpus_per_node
-        module = program.option("module")
-        serves = program.name == "vllm" or (module is not None and module.text.startswith("vllm."))
-        tensor = launch.argument(*_DEGREES["tensor"]) or _nested_degree(launch)
-        degrees = [text for text in (tensor, launch.argument(*_DEGREES["pipeline"])) if text is not None]
-        known = [text.number for text in degrees if text.number is not None]
-        total = (gpus or 0) * (script.size.nodes or 1)
-        if known and len(known) == len(degrees) and prod(known) > total > 0 and not degrees[0].has_default:
-            shown = " x ".join(map(str, known))
-            what = f"parallel degree {shown}, but the job has {total} GPU{'s' * (total > 1)}"
-            lines = (script.line_of_gpus, launch.line)
-            yield Problem(degrees[0], what, f"use at most {total}", lines, certain=serves)
-
-
-def _nested_degree(launch: LaunchLine) -> ExpandedText | None:
-    """Return the degree in a list of settings: `--model_args pretrained=X,tensor_parallel_size=4`."""
-    for word in launch.program.words:
-        match = re.search(r"\btensor_parallel_size=(\d+)", word.text)
-        if match is not None:
-            return word.slice_of(match.start(1), match.end(1))
-    return None
 
 
 @rule("KIT205", "warning")

@@ -14,7 +14,7 @@ from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.programs import HELPER_PROGRAMS, SHELL_BUILTINS, WRAPPERS
 from hpc_kit.check.rules.finding import Place, Problem, rule
-from hpc_kit.check.rules.rendezvous import has_comment, removal
+from hpc_kit.check.rules.rendezvous import removal
 from hpc_kit.slurm.directives import LONG_DASHES, DirectiveOption
 from hpc_kit.spec.secrets import SHAPES, is_secret, is_secret_name, secret_words
 from hpc_kit.spec.shell_code import CONTAINERS
@@ -438,7 +438,7 @@ def debug_settings(script: BatchScript) -> Iterator[Problem]:
     remedy = "remove it after debugging"
     for each in script.assignments_of(*_SLOW_SETTINGS) if not brief else ():
         value, effect = _SLOW_SETTINGS[each.name]
-        chosen = each.value.has_default or each.is_conditional or has_comment(script, each.line)
+        chosen = each.value.has_default or each.is_conditional or script.has_reason(each.line)
         if each.value.text.upper() == value and not chosen:
             what, edits = f"{each.name}={each.value.text} {effect}", removal(script, each)
             yield Problem(each.value, what, remedy, edits=edits)
@@ -541,7 +541,9 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
     """
     for each in script.assignments:
         value = each.value.text
-        if each.is_literal and is_secret(each.name, value):
+        # The form alone tells a token in `${NAME:-hf_...}`.
+        is_default = each.value.has_default and SHAPES.search(value)
+        if each.value.is_known and not is_default and is_secret(each.name, value):
             yield _fault(each.name, each.value, value)
     for command in script.commands:
         yield from _secrets_of_command(command)

@@ -1,15 +1,15 @@
-"""Rules for the rendezvous and for devices: address, port, id, visible GPUs."""
+"""Rules for the rendezvous and NCCL: address, port, id, network interfaces."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Assignment, Origin
+from hpc_kit.check.bash_syntax import Assignment, Origin, Part
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
 from hpc_kit.check.edits import Edit, delete_line
-from hpc_kit.check.expansion import ExpandedText, evaluate_sum
+from hpc_kit.check.expansion import ExpandedText, bounds_of_sum
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage
 from hpc_kit.check.rules.finding import Problem, rule
 from hpc_kit.slurm.sizes import size_of_job
@@ -114,16 +114,16 @@ def _runs_elements_at_once(script: BatchScript) -> bool:
 
 def _takes_whole_nodes(script: BatchScript) -> bool:
     """Tell whether the job has so much of each node that hardly another job fits beside it."""
-    size, gpus = script.size, script.size.gpus_per_node
     # A site that accepts a job of several nodes without a count of anything else gives whole nodes.
-    whole = size.has_several_nodes and script.counts_only_nodes
-    cpus = (size.tasks_per_node or 1) * (size.cpus_per_task or 1)
-    if whole or script.options.get("mem") == "0" or cpus >= _CPUS_OF_SMALL_NODE:
+    if script.size.has_several_nodes and script.counts_only_nodes:
         return True
-    if script.is_heterogeneous:
-        parts = [size_of_job({name: each.value for name, each in part.items()}) for part in script.components]
-        return all((part.gpus_per_node or 0) >= _GPUS_OF_SMALL_NODE for part in parts)
-    return gpus is not None and gpus >= _GPUS_OF_SMALL_NODE
+    for part in script.components:
+        size = size_of_job({name: each.value for name, each in part.items()})
+        cpus = (size.tasks_per_node or 1) * (size.cpus_per_task or 1)
+        all_memory = "mem" in part and part["mem"].value == "0"
+        if not all_memory and cpus < _CPUS_OF_SMALL_NODE and (size.gpus_per_node or 0) < _GPUS_OF_SMALL_NODE:
+            return False
+    return True
 
 
 @rule("KIT303", "warning")
@@ -213,7 +213,7 @@ def _urls(launch: LaunchLine) -> list[ExpandedText]:
 
 
 _HANDED_ON = (
-    r"\b(export|declare|typeset)\b[^\n;]*\b{}\b",
+    r"\b(export|declare|typeset)\b[^\n;]*(?<![\w${{]){}\b",
     r"--export[= ]\S*{}=",
     r"-x +{}\b",
     r"\s(-e|--env)[= ]+\S*(?<![\w${{]){}\b",
@@ -222,24 +222,18 @@ _HANDED_ON = (
 _READ_BY_PROGRAMS = re.compile(r"MASTER_(ADDR|PORT)\Z|WORLD_SIZE\Z|OMP_NUM_THREADS\Z|(NCCL|GLOO|TORCH)_\w+\Z")
 
 
-_JOB_IDS = range(1_001, 999_999_937, 41_666_622)
+_JOB_IDS = (1, 2**26)
 _ANY_NUMBER = {
-    "SLURM_JOB_ID": _JOB_IDS, "SLURM_JOBID": _JOB_IDS, "SLURM_ARRAY_JOB_ID": _JOB_IDS,
-    "RANDOM": range(0, 32767, 1365), "SLURM_ARRAY_TASK_ID": range(24),
+    "SLURM_JOB_ID": _JOB_IDS, "SLURM_JOBID": _JOB_IDS, "SLURM_ARRAY_JOB_ID": _JOB_IDS, "RANDOM": (0, 32767),
+    "SLURM_ARRAY_TASK_ID": (0, 23),
 }  # fmt: skip
-"""Samples of numbers from which ports are computed."""
+"""Bounds of numbers from which ports are computed. A job id fits into 26 bits."""
 
 
 def _extremes(text: str) -> tuple[int, int] | None:
-    """Return about the smallest and largest value of a port; None if it contains something unknown."""
+    """Return the smallest and largest value of a port; None if it contains something unknown."""
     source = re.sub(r"\A\$\(\((.*)\)\)\Z", r"\1", text)
-    names = set(re.findall(r"[A-Za-z_]\w*", source))
-    if not names <= _ANY_NUMBER.keys():
-        return None
-    source = re.sub(r"\$\{?(\w+)\}?", r"\1", source)
-    values = [evaluate_sum(source, names=_ANY_NUMBER, index=index) for index in range(24)]
-    known = [value for value in values if value is not None]
-    return (min(known), max(known)) if len(known) == len(values) else None
+    return bounds_of_sum(re.sub(r"\$\{?(\w+)\}?", r"\1", source), _ANY_NUMBER)
 
 
 @rule("KIT310")
@@ -255,13 +249,13 @@ def impossible_port(script: BatchScript) -> Iterator[Problem]:
     for text in [each.value for each in _assigned_ports(script)] + _port_options(script):
         port = re.search(r"(?:\A|:)(\d+|\$\(\(.*\)\)|\$\{?SLURM_JOB_?ID\}?|\$\{?RANDOM\}?)\Z", text.text)
         bounds = _extremes(port[1]) if port else None
-        if bounds is None or bounds == (0, 0) or not (bounds[0] < 1024 or bounds[1] > 65535):
+        if port is None or bounds is None or bounds == (0, 0) or not (bounds[0] < 1024 or bounds[1] > 65535):
             continue
         low, high = bounds
         what = f"this port may be {high}: ports end at 65535" if high > 65535 else f"this port may be {low}, below 1024"
         job_id = "JOB" in text.text or low == high
         certain = (high > 65535 and job_id) or high < 1024
-        yield Problem(text, what, f"write MASTER_PORT={_OWN_PORT}", certain=certain)
+        yield Problem(text.slice_of(*port.span(1)), what, f"write MASTER_PORT={_OWN_PORT}", certain=certain)
 
 
 @rule("KIT304")
@@ -301,66 +295,6 @@ def unexported_variables(script: BatchScript) -> Iterator[Problem]:
         certain = in_tasks and not script.sources_files
         edits = (Edit(place.line, place.column, f"{name}=", f"export {name}="),)
         yield Problem(place, f"{name} is not exported: {effect}", f"write export {name}=...", (), certain, edits=edits)
-
-
-@rule("KIT311", "warning")
-def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
-    """The script sets CUDA_VISIBLE_DEVICES.
-
-    Slurm sets it to the GPUs of the job or task. Numbers beyond them name no GPU, or one of another job. A list with
-    fewer GPUs than the job has leaves the rest idle. With one GPU per task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID`
-    leaves every task but the first without a GPU. The rule ignores a script that divides its GPUs among programs.
-
-    Fix: remove the line. Request GPUs with --gpus-per-task or --gpus-per-node, and let the program use device
-    `local_rank % torch.cuda.device_count()`.
-    Documented: slurm.schedmd.com/gres.html.
-    """
-    for each in script.assignments_of(*_VISIBLE_DEVICES):
-        text = each.value.text
-        # Empty hides all GPUs on purpose; itself, or Slurm's own list, changes nothing.
-        if not text or "VISIBLE_DEVICES" in text or "SLURM_JOB_GPUS" in text or "SLURM_STEP_GPUS" in text:
-            continue
-        bound = script.options.keys() & {"gpus-per-task", "gpu-bind", "tres-bind"}
-        certain = each.in_task and "SLURM_LOCALID" in text and "gpus-per-task" in bound and len(bound) == 1
-        gpus, numbers = script.size.gpus_per_node, _numbers_of(each)
-        what = f"Slurm sets {each.name}; {text} may name GPUs of another job"
-        if numbers and gpus and max(numbers) >= gpus:
-            what, certain = f"there is no GPU {max(numbers)}: the job has {gpus} on the node, from 0", True
-        elif numbers and gpus:
-            if len(numbers) == gpus or not _is_alone(script, each):
-                continue
-            what = f"the program sees {len(numbers)} of the {gpus} GPUs of the node: the rest is idle"
-        elif not numbers and not certain and (each.in_task or "SLURM_" not in text):
-            # A variable from outside, or the local rank on a node whose GPUs all tasks see.
-            continue
-        remedy = "remove the line, and use the local rank as index of the visible devices"
-        yield Problem(each.value, what, remedy, (script.line_of_gpus,), certain=certain)
-
-
-def _numbers_of(each: TracedAssignment) -> set[int]:
-    """Return the numbers that an assignment gives, also those of a loop over numbers; an empty set if unknown."""
-    text, name = each.value.text, each.value.variable
-    around = [place.compound for place in each.position.outward() if place.compound] if each.position else []
-    loop = next((compound for compound in around if compound.kind == "for" and compound.name == name), None)
-    if loop is not None:
-        text = ",".join(_loop_words(loop.words))
-    return set(map(int, text.split(","))) if re.fullmatch(r"\d{1,6}(,\d{1,6})*", text) else set()
-
-
-def _loop_words(words: tuple[str, ...]) -> Iterator[str]:
-    """Yield the words of a `for` loop; ranges such as `{0..3}` and `$(seq 0 3)` one by one."""
-    for word in words:
-        span = re.fullmatch(r"\{(\d{1,3})\.\.(\d{1,3})\}|\$\(\s*seq\s+(?:(\d{1,3})\s+)?(\d{1,3})\s*\)", word)
-        if span is None:
-            yield word
-        else:
-            yield from map(str, range(int(span[1] or span[3] or 1), int(span[2] or span[4]) + 1))
-
-
-def _is_alone(script: BatchScript, each: TracedAssignment) -> bool:
-    """Tell whether all programs of the script see the same devices."""
-    once = len(script.assignments_of(each.name)) == 1
-    return once and script.only_training is not None and not script.only_training.in_loop
 
 
 _FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
@@ -475,7 +409,8 @@ def several_addresses(script: BatchScript) -> Iterator[Problem]:
 _OTHER_HOST = re.compile(
     r"\btail\s+(-n\s*)?-?1\b|\bsort\s+-\w*[rR]|\bshuf\b|\bsed\s+-n\s*['\"]?(\$|[2-9]|\d\d+)p|head\s+-n?\s*[2-9]\S*\s*\|\s*tail"
 )
-_OTHER_ELEMENT = re.compile(r"\A[\"']?\$\{(\w+)\[(-\d+|[1-9]\d*)\]\}[\"']?\Z")
+_ELEMENT = re.compile(r"\A[\"']?\$\{(\w+)\[(.+)\]\}[\"']?\Z")
+_OTHER_INDEX = re.compile(r"-\d+|[1-9]\d*|.*(#\w+\[[@*]\]|N_?NODES|NUM_NODES).*-\s*1\W*")
 _UNORDERED = re.compile(
     r"\bsrun\b(?![^|]*\s(-w|--nodelist|-N\s*1|--nodes[= ]1|-n\s*1|--ntasks[= ]1|-r|-l\b|--label))"
     r"[^|]*\bhostname\b[^|]*\|\s*head"
@@ -501,12 +436,21 @@ def other_host(script: BatchScript) -> Iterator[Problem]:
         text = each.value.raw
         if not _HOST.match(each.name.upper()):
             continue
-        element = _OTHER_ELEMENT.match(text)
-        other = (_OTHER_HOST.search(text) and "NODELIST" in text) or (element and element[1] in hosts)
+        element = _ELEMENT.match(text)
+        other = (_OTHER_HOST.search(text) and "NODELIST" in text) or (
+            element and element[1] in hosts and _OTHER_INDEX.fullmatch(_written_value(script, element[2]))
+        )
         if other or _UNORDERED.search(text):
             what = "this is not the first host, on which rank 0 runs" if other else "this is any host of the job"
             remedy, lines = f"write {each.name}={_FIRST}", (script.line_of("nodes"),)
             yield Problem(each.value, what, remedy, lines, certain=bool(other))
+
+
+def _written_value(script: BatchScript, subscript: str) -> str:
+    """Return a subscript, or the value of the variable that it is, as it is written."""
+    name = subscript.strip("${}")
+    values = [each.value.raw for each in script.written_assignments if each.name == name]
+    return values[0] if len(values) == 1 else subscript
 
 
 def _lists_of_hosts(script: BatchScript) -> set[str]:
@@ -520,82 +464,6 @@ def _lists_of_hosts(script: BatchScript) -> set[str]:
     return hosts | {syntax.words[-1].raw for syntax in reads if "host" in script.lines[syntax.line - 1].lower()}
 
 
-_VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-_DEVICE_OPTIONS = (
-    "device", "gpu", "gpu-id", "gpu-ids", "gpus", "devices", "local-rank", "device-id", "device-ids", "cuda",
-)  # fmt: skip
-
-
-@rule("KIT314")
-def device_numbers(script: BatchScript) -> Iterator[Problem]:
-    """An option of the program names a GPU that the process does not have.
-
-    Device numbers count the visible GPUs from 0. With --gpus-per-task=1, each task sees one GPU, number 0:
-    `cuda:$SLURM_LOCALID` is an "invalid device ordinal" in all tasks but the first. CUDA_VISIBLE_DEVICES=$SLURM_LOCALID
-    has the same effect. If the tasks see all GPUs of the node, `--device cuda:0` puts all of them on the same one.
-    LOCAL_RANK=$SLURM_LOCALID with one visible GPU is a warning: the program may reduce it. With --distribution=cyclic,
-    consecutive ranks run on different nodes, and SLURM_PROCID % 4 is no local rank.
-
-    Fix: `cuda:0` with --gpus-per-task=1; the local rank with --gpus-per-node.
-    Documented: slurm.schedmd.com/gres.html; pytorch.org/docs/stable/generated/torch.cuda.set_device.html.
-    """
-    for launch in script.training:
-        size, srun = script.size_of(launch), launch.stage("srun")
-        options = {**script.options, **({name: text.text for name, text in srun.options.items()} if srun else {})}
-        one_each = options.get("gpus-per-task", "").rpartition(":")[2] == "1"
-        bound = (one_each and options.keys().isdisjoint({"gpu-bind", "tres-bind"})) or (
-            options.get("gpu-bind", "").startswith(("single:1", "per_task:1"))
-            or any(map(_shows_one_device, script.assignments_of(*_VISIBLE_DEVICES)))
-        )
-        several = (size.tasks_per_node or size.ntasks or 1) > 1
-        text, lines = launch.argument(*_DEVICE_OPTIONS), (script.line_of("gpus-per-task"), launch.line)
-        local = next((each.value for each in script.assignments_of("LOCAL_RANK") if each.in_task), None)
-        rank = next((each for each in (text, local) if each and _RANK_OF_JOB.search(each.text)), None)
-        if rank is not None and several and size.has_several_nodes:
-            what = "SLURM_PROCID counts the tasks of all nodes: beyond the first node, there is no such GPU"
-            yield Problem(rank, what, "write $SLURM_LOCALID", (script.line_of("nodes"), launch.line))
-        elif text is not None and "SLURM_LOCALID" in text.text and bound and several:
-            what = "each task sees one GPU, which has the number 0"
-            yield Problem(text, what, "write cuda:0, or use --gpus-per-node", lines)
-        elif local is not None and several and size.has_several_nodes and _is_interleaved(options, local):
-            what = f"--distribution={options['distribution']} deals the ranks out over the nodes: ranks share a GPU"
-            yield Problem(local, what, "write $SLURM_LOCALID", (script.line_of("distribution"), launch.line))
-        elif local is not None and bound and several and local.variable == "SLURM_LOCALID":
-            what = "LOCAL_RANK is the number of a GPU for most programs, but each task sees one GPU, number 0"
-            remedy = "let each task see all GPUs (--gpus-per-node), or let the program reduce the local rank"
-            yield Problem(local, what, remedy, lines, certain=False)
-        if (
-            text is None
-            or text.has_default
-            or (match := re.fullmatch(r"(?:cuda:)?(\d{1,6}(?:,\d{1,6})*)", text.text)) is None
-        ):
-            continue
-        numbers = [int(each) for each in match[1].split(",")]
-        counted = launch.argument("gpus", "devices") is not None and len(numbers) == 1
-        if size.gpus_per_node and not counted and max(numbers) >= size.gpus_per_node:
-            what = f"there is no GPU {max(numbers)}: the node has {size.gpus_per_node}, from 0"
-            yield Problem(text, what, "use the numbers of the GPUs that the job has", (launch.line,))
-        elif len(numbers) == 1 and several and (text.text.startswith("cuda:") or launch.argument("local-rank")):
-            if launch.multiplier is None or counted or bound or launch.agent or "gpus-per-task" in options:
-                continue
-            what = f"all {size.tasks_per_node} tasks of a node use GPU {numbers[0]}"
-            lines = (script.line_of("ntasks-per-node"), launch.line)
-            yield Problem(text, what, "use the local rank, SLURM_LOCALID", lines)
-
-
-def _is_interleaved(options: Mapping[str, str], local: ExpandedText) -> bool:
-    """Tell whether a local rank is a remainder of the rank, but consecutive ranks run on different nodes."""
-    cyclic = options.get("distribution", "").startswith("cyclic")
-    return cyclic and re.search(r"SLURM_PROCID\}?\s*%", local.text) is not None
-
-
-def _shows_one_device(each: TracedAssignment) -> bool:
-    """Tell whether a task hides all GPUs but its own."""
-    return each.in_task and each.value.variable == "SLURM_LOCALID"
-
-
-_RANK_OF_JOB = re.compile(r"\$\{?SLURM_PROCID\}?\Z")
-
 _TRANSPORTS = {
     "NCCL_P2P_DISABLE": "GPUs of a node exchange data through the memory of the host",
     "NCCL_SHM_DISABLE": "processes of a node exchange data over the network",
@@ -604,12 +472,6 @@ _TRANSPORTS = {
 
 
 _GLOO = "gloo sends the gradients of the GPUs through the memory of the host"
-
-
-def has_comment(script: BatchScript, line: int) -> bool:
-    """Tell whether a comment in the line, or above it, gives a reason."""
-    above = script.lines[line - 2].lstrip() if line > 1 else ""
-    return line in script.comments or (above.startswith("#") and not above.startswith(("#SBATCH", "#!")))
 
 
 @rule("KIT315", "warning")
@@ -626,15 +488,15 @@ def disabled_transports(script: BatchScript) -> Iterator[Problem]:
     """
     size = script.size
     for each in script.assignments if size.has_gpus and script.training else ():
-        if each.name.endswith("BACKEND") and each.value.text == "gloo" and not has_comment(script, each.line):
+        if each.name.endswith("BACKEND") and each.value.text == "gloo" and not script.has_reason(each.line):
             yield Problem(each.value, _GLOO, "write nccl")
     for launch in script.training if size.has_gpus else ():
         backend = launch.argument("backend", "dist-backend", "ddp-backend", "distributed-backend")
         on_cpus = any(re.search(r"\bcpu\b", text) for text in launch.program.texts)
-        if backend is not None and backend.text == "gloo" and not on_cpus and not has_comment(script, launch.line):
+        if backend is not None and backend.text == "gloo" and not on_cpus and not script.has_reason(launch.line):
             yield Problem(backend, _GLOO, "write nccl", (launch.line,))
     for each in script.assignments_of(*_TRANSPORTS):
-        if each.value.text != "1" or each.value.has_default or has_comment(script, each.line):
+        if each.value.text != "1" or each.value.has_default or script.has_reason(each.line):
             continue
         if each.name == "NCCL_IB_DISABLE" and not size.has_several_nodes:
             continue
@@ -663,7 +525,7 @@ def guessed_interface(script: BatchScript) -> Iterator[Problem]:
         # `^lo,docker0` excludes both.
         names = each.value.text.lstrip("=").split(",") if not each.value.text.startswith("^") else []
         guess = next((name for name in names if re.fullmatch(r"eth\d?|en0|eno1|wlan\d|docker\d|virbr\d", name)), None)
-        if guess is not None and script.size.has_several_nodes and not has_comment(script, each.line):
+        if guess is not None and script.size.has_several_nodes and not script.has_reason(each.line):
             what = f"{guess} is a guess: few cluster nodes have an interface of this name between nodes"
             yield Problem(each.value, what, "remove it, or name the interface that `ip -br addr` shows on a node")
 
@@ -742,13 +604,20 @@ def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
         if not step.in_task or is_for_one_rank(script, step):
             continue
         for part in step.syntax.parts:
-            match = _DRAWN.search(part.raw) if part.kind != "text" else None
+            match = _DRAWN.search(part.raw + _code_of(script, part)) if part.kind != "text" else None
             # The shell of the task sees text that an outer shell has expanded: it is not in the file.
             if match is None or not part.origin.exact or "--random-source" in part.raw:
                 continue
             if not (seeded and match[0] == "RANDOM"):
                 drawn.add((part.origin.line, part.origin.column))
     return drawn
+
+
+def _code_of(script: BatchScript, part: Part) -> str:
+    """Return the code of the function that `$(NAME ...)` calls."""
+    name = re.match(r"\s*(\w+)", part.text) if part.kind == "command" else None
+    steps = script.functions.get(name[1], []) if name is not None else []
+    return "\n".join(word.raw for step in steps for word in step.syntax.words)
 
 
 def is_for_one_rank(script: BatchScript, step: TracedCommand) -> bool:

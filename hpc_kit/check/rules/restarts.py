@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from hpc_kit.check.bash_syntax import SimpleCommand, Word, program_of
+from hpc_kit.check.bash_syntax import Origin, SimpleCommand, Word, program_of
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
@@ -57,7 +57,7 @@ def truncated_log(script: BatchScript) -> Iterator[Problem]:
         yield Problem(mode or place, what, remedy, lines, edits=edits)
     for launch in script.training:
         for file in overwritten_files(launch):
-            if not re.search(r"RESTART_COUNT|date|/dev/|\$\$", file.raw):
+            if not re.search(r"RESTART_COUNT|date|/dev/|\$\$", script.resolve(file.raw)):
                 what = f"{file.raw} is overwritten when the job starts again"
                 yield Problem(file, what, "write >> or tee -a", (launch.line, place.line))
 
@@ -111,15 +111,38 @@ def signal_lead(script: BatchScript) -> Iterator[Problem]:
     elif 0 < limit < 2 * signal.seconds:
         what = f"the signal comes {signal.seconds} s before the limit of {limit} s: more than half of the job is left"
         yield Problem(directive, what, f"use a longer time, or {shorter}", lines, certain=False)
+    elif (needed := _time_to_save(script)) is not None and needed[0] > signal.seconds:
+        what = (
+            f"the signal comes {signal.seconds} s before the limit, but to save takes {needed[0]} s, as a comment says"
+        )
+        yield Problem(directive, what, f"write @{needed[0] + 60} or more", needed[1], certain=False)
     elif signal.seconds < _SHORTEST_LEAD:
         what = f"{signal.seconds} s before the limit is too short to save a checkpoint"
         longer = "set lead = 120 or more in [restart]" if is_job_file else "write @120 or more"
         yield Problem(directive, what, longer, lines, certain=False)
 
 
+_SAVING = re.compile(r"(?i)\b(sav(e|es|ing)|writ(e|es|ing)|checkpoints?|dump(s|ing)?|flush(es|ing)?)\b")
+_DURATION = re.compile(
+    r"(?i)(?<!every )(?<!each )(?<![-\d:.])(\d{1,3})\s*(s|secs?|seconds?|min|mins|minutes?)\b"
+    r"(?!\s*(before|ahead|earl|prior|lead))"
+)
+
+
+def _time_to_save(script: BatchScript) -> tuple[int, tuple[int, ...]] | None:
+    """Return the seconds that a comment gives for saving a checkpoint, and the lines of the comment."""
+    for block, text in script.comment_blocks:
+        for sentence in re.split(r"[.;!]\s", text):
+            match = _DURATION.search(sentence) if _SAVING.search(sentence) and "every" not in sentence else None
+            if match is not None:
+                return int(match[1]) * (1 if match[2].lower().startswith("s") else 60), block
+    return None
+
+
 _RESUMES = re.compile(
     r"resum|restart|restor|ckpt|checkpoint|latest|\blast\b|continu|reload|load|snapshot|state", re.IGNORECASE
 )
+_DATE = "$(date"
 _STARTS_ANEW = re.compile(
     r"--overwrite[-_]output[-_]dir(?!=(false|0))|--no[-_](resume|load)|--from[-_]scratch|--fresh(?![-_\w])"
     r"|[-\w.]*resume\w*=(false|no|none|never|0)\Z",
@@ -133,14 +156,16 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
 
     After --requeue or `scontrol requeue`, Slurm runs the script again from its first line. Without a checkpoint that
     the program loads, all work of the first start is lost. `--overwrite_output_dir` deletes the checkpoints even if
-    there are some. A checkpoint in /tmp or $TMPDIR stays on a node that the next start may not get. The rule finds
-    scripts that mention neither a checkpoint nor a resume. Lightning needs no option: on the signal of --signal, it
-    saves a checkpoint, requeues the job, and loads it.
+    there are some. A checkpoint in /tmp or $TMPDIR stays on a node that the next start may not get. A folder with the
+    time of the start in its name is another one at the next start. The rule finds scripts that mention neither a
+    checkpoint nor a resume. Lightning needs no option: on the signal of --signal, it saves a checkpoint, requeues the
+    job, and loads it.
 
     Fix: save checkpoints, and start with the option that loads the last one, such as `--resume auto`. Or
     `#SBATCH --no-requeue`.
     Documented: sbatch(1), --requeue.
     """
+    yield from _two_names(script)
     place, training = _requeues(script), script.training
     if place is None or not training or script.sources_files or _skips_finished_work(script):
         return
@@ -158,6 +183,13 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
             what = "this folder is local to a node, or ends with the job: the next start does not find the checkpoint"
             yield Problem(local, what, "name a folder that all nodes share", (place.line, launch.line))
             return
+    for launch in training:
+        saved = [word for option, word in _options_with_paths(launch) if _SAVES.search(option) and _DATE in word.text]
+        loaded = [word for option, word in _options_with_paths(launch) if _LOADS.search(option)]
+        if saved and all(_DATE in word.text for word in loaded):
+            what = "the name of this folder contains the time: the next start uses another one, without a checkpoint"
+            yield Problem(saved[0], what, "write the job id, which stays the same", (place.line, launch.line))
+            return
     directives = {each.line for each in script.directive_options}
     code = [line for number, line in enumerate(script.lines, start=1) if number not in directives]
     known = all(launch.program.kind == "python" for launch in training)
@@ -169,6 +201,29 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     ):
         what = "the job starts again, but the script mentions no checkpoint that the program loads"
         yield Problem(place, what, "pass the option that resumes, or write --no-requeue", (training[-1].line,))
+
+
+_NEWEST = re.compile(r"(?i)(\S+)/((?:\w*[-_])?(?:last|latest|newest|current)(?:[-_]\w*)?\.\w+)\Z")
+"""The name of a file for the newest checkpoint."""
+
+
+def _two_names(script: BatchScript) -> Iterator[Problem]:
+    """Find a test for a newest checkpoint of another name than the program gets for it."""
+    saved = [
+        (match, word)
+        for launch in script.training
+        for option, word in _options_with_paths(launch)
+        if (match := _NEWEST.match(word.text.rpartition("=")[2])) and not _LOADS.search(option)
+    ]
+    for number, line in script.code_lines if saved else ():
+        for tested in re.finditer(r"\[.*?\s-[efrs]\s+[\"']?([^\s\"'\];]+)", line):
+            match = _NEWEST.match(script.resolve(tested[1]))
+            names = {each[2] for each, _ in saved if match is not None and each[1] == match[1]}
+            if match is not None and names and match[2] not in names:
+                what = f"the program saves {min(names)}, but the script looks for {match[2]}: it never resumes"
+                lines = tuple(word.line for _, word in saved)
+                yield Problem(Origin(number, tested.start(1) + 1), what, f"write {min(names)} in both places", lines)
+                return
 
 
 def _is_left_behind(option: str, word: ExpandedText) -> bool:
@@ -294,6 +349,29 @@ def _options_with_paths(launch: LaunchLine) -> Iterator[tuple[str, ExpandedText]
         before = word.text
 
 
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@rule("KIT431", "warning")
+def late_timeout(script: BatchScript) -> Iterator[Problem]:
+    """`timeout` ends the training no earlier than Slurm ends the job.
+
+    What the script does after the training, such as a copy or the submission of the next job, then never happens.
+
+    Fix: some minutes less than --time, such as `timeout 23h50m`, in seconds or in one unit.
+    Documented: timeout(1); sbatch(1), --time.
+    """
+    limit = script.time_limit or 0
+    for launch in script.training if limit > 0 else ():
+        words = next((stage.words for stage in launch.stages if stage.words and stage.words[0].text == "timeout"), ())
+        given = next((word for word in words[1:] if re.fullmatch(r"\d+(\.\d+)?[smhd]?", word.text)), None)
+        seconds = float(given.text.rstrip("smhd")) * _UNITS.get(given.text[-1], 1) if given is not None else 0
+        follows = [step for step in script.commands_after(launch.command) if step.name not in {"echo", "exit", "date"}]
+        if given is not None and seconds >= limit and follows:
+            what = f"Slurm ends the job first, after {limit} s: line {follows[-1].line} never runs"
+            yield Problem(given, what, "give timeout some minutes less than --time", (script.line_of("time"),))
+
+
 @rule("KIT417")
 def useless_requeue(script: BatchScript) -> Iterator[Problem]:
     """A requeue that Slurm refuses, or that never stops.
@@ -398,12 +476,13 @@ def swallowed_signal(script: BatchScript) -> Iterator[Problem]:
 
     Slurm sends the signal to the tasks of srun. torchrun, accelerate and deepspeed do not pass USR1 and USR2 on to
     their processes: the signal ends the launcher. A shell with further commands after the program gets the signal
-    itself, too.
+    itself, too. Behind `srun ... | tee log &`, `$!` is the process of tee, and `kill -USR1 "$pid"` ends tee alone.
 
     Fix: `srun python train.py` with one task per GPU; `exec python train.py` as the last command of a shell. Or a trap
     in the batch script (`--signal=B:USR1@300`) that leaves a file for the program.
     Documented: sbatch(1), --signal; pytorch.org/docs/stable/elastic/run.html.
     """
+    yield from _killed_end_of_pipe(script)
     signal, directive = read_signal(script), script.directive("signal")
     if signal is None or directive is None or signal.batch_shell:
         return
@@ -419,6 +498,29 @@ def swallowed_signal(script: BatchScript) -> Iterator[Problem]:
         elif shell is not None and launch.agent is None and _goes_on(script, launch):
             what = f"the shell gets {min(names)} and not the program: further commands follow the program"
             yield Problem(launch.stages[0], what, "end the code of the shell in exec python ...", (directive.line,))
+
+
+def _killed_end_of_pipe(script: BatchScript) -> Iterator[Problem]:
+    """Find a signal for `$!` behind `srun ... | tee log &`: it goes to tee."""
+    for launch in script.training:
+        place = launch.command.position
+        behind = place.pipeline.commands[place.pipeline_index + 1 :]
+        following = script.commands_after(launch.command)
+        saved = next((each for step in following for each in step.written_assignments if each.value.raw == "$!"), None)
+        if not behind or not launch.command.in_background or saved is None:
+            continue
+        uses = re.compile(rf"\bkill\b(?!\s+-0).*\$\{{?{saved.name}\b")
+        kill = next((step for step in script.batch_commands if uses.search(_written(step))), None)
+        if kill is not None:
+            name = program_of(behind[-1]) or "the last command"
+            what = f"$! is the process of {name}: the signal does not reach the training"
+            remedy = "write srun ... > >(tee -a FILE) 2>&1 &, without a pipe"
+            yield Problem(saved.value, what, remedy, (launch.line, kill.line))
+
+
+def _written(step: TracedCommand) -> str:
+    """Return the words of a command as they are written, or the code of a trap."""
+    return step.trap_code or " ".join(word.raw for word in step.syntax.words)
 
 
 def _goes_on(script: BatchScript, launch: LaunchLine) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from difflib import SequenceMatcher, get_close_matches
 from itertools import takewhile
 
-from hpc_kit.check.bash_syntax import program_of, with_nested_parts
+from hpc_kit.check.bash_grammar import NAME
+from hpc_kit.check.bash_syntax import Origin, program_of, with_nested_parts
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
@@ -38,6 +40,7 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
 
     A subshell, `( module load cuda )`, a pipe, `module load cuda | tee log`, and a child, `bash venv/bin/activate`, set
     up only themselves. `module purge` after `module load` removes what was loaded, and so does `conda deactivate`.
+    `module load python` after an environment puts another Python before it.
 
     Fix: `source venv/bin/activate` without parentheses, and `module purge` as the first command.
     Documented: bash(1), Command Execution Environment; lmod.readthedocs.io.
@@ -69,6 +72,7 @@ def lost_set_up(script: BatchScript) -> Iterator[Problem]:
             what = f"{shell.name} runs {file.text} in a child: this shell does not get the environment"
             yield Problem(shell, what, f"write source {file.text}", (later.line,), certain=True)
     yield from _purged(script, training)
+    yield from _hidden_by_module(script, training)
     yield from _too_late(script, training)
 
 
@@ -113,6 +117,28 @@ def _purged(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem
             what = f"this takes back {' '.join(before.texts[:2])} of line {before.line}"
             remedy = f"move it above line {before.line}, or behind the training"
             yield Problem(step, what, remedy, (before.line, after.line))
+
+
+_OTHER_PYTHON = re.compile(r"(?i)(cray-)?(python|anaconda|miniconda|miniforge|mambaforge)\d?(/|\Z)")
+
+
+def _hidden_by_module(script: BatchScript, training: list[LaunchLine]) -> Iterator[Problem]:
+    """Find a module with a Python of its own, loaded behind an environment: its folder comes first in PATH."""
+    active: TracedCommand | None = None
+    hidden: tuple[TracedCommand, TracedCommand] | None = None
+    for step in script.batch_commands:
+        if step.around("subshell", "function"):
+            continue
+        if step.name not in _MODULES and sets_up(step):
+            active, hidden = step, None
+        loads = sets_up(step) and step.name in _MODULES and any(map(_OTHER_PYTHON.match, step.texts[1:]))
+        if loads and active is not None and step.position.block is active.position.block:
+            hidden = hidden or (step, active)
+    after = [launch for launch in training if hidden is not None and script.is_before(hidden[0], launch.command)]
+    if hidden is not None and after and after[0].program.kind == "python":
+        step, active = hidden
+        what = f"the Python of this module comes before the environment of line {active.line} in PATH"
+        yield Problem(step, what, f"move it above line {active.line}", (active.line, after[0].line))
 
 
 def _takes_back(step: TracedCommand, loaded: TracedCommand) -> bool:
@@ -226,7 +252,8 @@ def quoted_tilde(script: BatchScript) -> Iterator[Problem]:
 def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
     """A variable that nothing sets, with a name much like one that exists.
 
-    The shell expands it to nothing, without a message: the option behind it gets the next word, or none.
+    The shell expands it to nothing, without a message: the option behind it gets the next word, or none. A variable
+    that the script sets but never reads shows what was meant.
 
     Fix: the spelling; `set -u` makes it an error at run time.
     Documented: bash(1), set -u; sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
@@ -234,16 +261,42 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
     if not script.is_readable or script.interpreter in CSH or script.sources_files:
         return
     known = set(script.assigned) | _set_by_commands(script)
-    seen: set[str] = set()
+    unread, seen = _unread_variables(script), set[str]()
+    ends = [step for step in script.batch_commands if step.name == "exit" and not step.around("function")]
+    statuses = {id(part) for step in ends for part in step.syntax.parts}
     for part in with_nested_parts(part for step in script.commands for part in step.syntax.parts):
         name = part.text
-        if part.kind != "variable" or not name.isidentifier() or len(name) < 6 or name in known or name in seen:
+        optional = re.match(r":?[-+?=]", part.detail)
+        if part.kind != "variable" or not name.isidentifier() or optional or name in known | seen:
             continue
-        match = _resembling(name, known) if not re.match(r":?[-+?=]", part.detail) else None
-        if match is not None:
+        match = _resembling(name, known) if len(name) >= 6 else None
+        match = match or next((other for other in unread if _shares_word(name, other)), None)
+        if id(part) in statuses and name not in {"PIPESTATUS", "RANDOM"}:
+            seen.add(name)
+            what = f"nothing sets ${name}: this is the status of the command before"
+            yield Problem(part.origin, what, "write the variable that has the status", (part.origin.line,))
+        elif match is not None:
             seen.add(name)
             what = f"nothing sets ${name}; there is ${match}"
             yield Problem(part.origin, what, f"write ${match}", (part.origin.line,))
+
+
+def _unread_variables(script: BatchScript) -> list[str]:
+    """Return the variables that the script sets for itself alone, but never reads."""
+    own = dict.fromkeys(each.name for each in script.assignments if not each.is_exported and each.position is not None)
+    uses = Counter(re.findall(NAME, script.code))
+    return [name for name in own if uses[name] == 1]
+
+
+def _shares_word(name: str, other: str) -> bool:
+    """Tell whether two names begin with the same word, or one is short for the other: MEM and MEMORY, CKPT_DIR."""
+    word = name.partition("_")[0]
+    own = not name.startswith("SLURM") and len(word) > 2
+    short, long = sorted((name, other), key=len)
+    rest = long.removeprefix(short)
+    # MODE is no part of MODEL_NAME.
+    begins = rest != long and (rest.startswith("_") or "_" not in long)
+    return own and (begins or other.partition("_")[0] == word)
 
 
 _SETTERS = frozenset({
@@ -287,6 +340,37 @@ _MADE_BY_SITE = re.compile(
 _CREATES_NOTHING = frozenset({
     "declare", "echo", "export", "local", "printf", "readonly", "sacct", "scontrol", "squeue", "sstat", "trap",
 })  # fmt: skip
+
+
+@rule("KIT139")
+def first_element(script: BatchScript) -> Iterator[Problem]:
+    """The name of a list without `[@]` is its first element.
+
+    `for seed in $SEEDS` runs once, and `python train.py $ARGS` passes only the first of the arguments.
+
+    Fix: `"${SEEDS[@]}"`.
+    Documented: bash(1), Arrays.
+    """
+    lists: dict[str, int] = {}
+    for each in script.written_assignments:
+        elements = each.value.elements
+        lists[each.name] = 1 if elements is None and not (each.append or each.indexed) else len(elements or ())
+    several = "|".join(name for name, count in lists.items() if count > 1 and not script.sources_files)
+    if not several:
+        return
+    mention = re.compile(rf"[\"']?\$(?:\{{({several})\}}|({several})\b(?!\[))[\"']?")
+    loops = {id(each): each for step in script.commands for each in step.compounds if each.kind == "for"}
+    for loop in loops.values():
+        if match := next(filter(None, map(mention.fullmatch, loop.words)), None):
+            name = match[1] or match[2]
+            what = f"${name} is the first of the {lists[name]} elements of {name}: the loop runs once for it"
+            yield Problem(Origin(loop.line), what, f'write "${{{name}[@]}}"')
+    for launch in script.training:
+        for word in launch.program.words[1:]:
+            if (match := mention.fullmatch(word.text)) and word.line:
+                name = match[1] or match[2]
+                what = f"${name} is the first of the {lists[name]} elements of {name}"
+                yield Problem(word, what, f'write "${{{name}[@]}}"', (launch.line,))
 
 
 @rule("KIT136", "warning")

@@ -1,6 +1,7 @@
 """Explains why a job failed: reads its logs and Slurm's messages, finds the culprit, and names a fix.
 
-`explain(paths)` is the whole interface. The rules are data, in `rules/*.toml`; docs/why.md lists them.
+`explain(paths)` is the interface; `elements.explain_elements` keeps the different answers about an array apart. The
+rules are data, in `rules/*.toml`; docs/why.md lists them.
 """
 
 from __future__ import annotations
@@ -16,24 +17,12 @@ if TYPE_CHECKING:
 
 
 def explain(paths: Iterable[Path], rows: Iterable[JobRow] = ()) -> Verdict:
-    """Return the cause of the failure that files show.
+    """Return the cause of the failure that files show. Of an array, it is the most common one.
 
     Args:
         paths: Logs of any kind, outputs of Slurm's commands, the script, or folders with such files.
         rows: States of the job that the scheduler has given.
     """
-    from hpc_kit.run_files import FIRST_FAILURE
-    from hpc_kit.runs.why.collecting import add_file
-    from hpc_kit.runs.why.decision import decide
-    from hpc_kit.runs.why.events import Evidence
-    from hpc_kit.runs.why.of_run import add_first_failure
-    from hpc_kit.runs.why.reading import find_logs
+    from hpc_kit.runs.why.elements import explain_elements, merge_groups
 
-    evidence = Evidence()
-    for log in find_logs(paths):
-        if log.path.name == FIRST_FAILURE:
-            add_first_failure(log.path.parent, evidence)
-        else:
-            add_file(evidence, log)
-    evidence.rows += rows
-    return decide(evidence)
+    return merge_groups(explain_elements(paths, rows))

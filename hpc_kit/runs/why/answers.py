@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 NO_FAILURE = "no-failure"
 UNKNOWN = "unknown"
 
-MAX_ELEMENTS = 12
-"""Elements of an array that a sentence names."""
-
 
 @dataclass(slots=True)
 class Proof:
@@ -98,12 +95,6 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     is_victim = rule.class_ in VICTIMS
     if rule.class_ == "exit-code":
         cause = "unknown: " + cause
-    elements = [row.job_id for row in attempt.evidence.rows if "_" in row.job_id and not row.is_step]
-    if attempt.job and len(set(elements)) > 1:
-        same = [row.job_id for row in attempt.evidence.rows if row.state is attempt.job.state and not row.is_step]
-        cause += (
-            f"; {len(same)} of {len(set(elements))} elements of the array ended so: {', '.join(same[:MAX_ELEMENTS])}"
-        )
     cause += _remark(attempt, rule.class_, host)
     if attempt.completed:
         cause += "; its script hid the exit status, so Slurm booked COMPLETED"
@@ -320,7 +311,7 @@ def _also(attempt: Attempt, event: Event, rank: int | None) -> list[str]:
     classes = Counter(each.rule.class_ for each in consequences if each.rule.class_ in VICTIMS)
     how = {"connection-lost": "lost connection", "collective-timeout": "collective timed out"}
     kind = f" ({how[classes.most_common(1)[0][0]]})" if classes else ""
-    return [f"{format_ranks(sorted(victims))} fell with it{kind}"]
+    return [f"{format_ranks(sorted(victims))} failed because of it{kind}"]
 
 
 def unknown_verdict(attempt: Attempt) -> Verdict:

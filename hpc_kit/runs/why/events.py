@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpc_kit.runs.why.reading import ShapeMemory
@@ -184,6 +185,20 @@ class Evidence:
         """Lines of the batch scripts among the files."""
         self.memory = ShapeMemory()
         """The shapes of lines that no rule matches, of all files."""
+
+    def of_element(self, element: str, *, with_logs: bool) -> Evidence:
+        """Return the evidence about one element of an array, to which further logs can be added.
+
+        Args:
+            element: Its id.
+            with_logs: All logs belong to it. Otherwise, only Slurm's and the kernel's messages are of interest.
+        """
+        found = copy.copy(self) if with_logs else Evidence()
+        found.memory, found.scripts = self.memory, self.scripts
+        found.events = [replace(event) for event in self.events if with_logs or event.strength == SYSTEM]
+        own = [row for row in self.rows if element in {row.element, row.job_id.partition(".")[0]}]
+        found.rows = own or [row for row in self.rows if not row.element]
+        return found
 
     def nodes_of(self, file: str, attempt: int) -> set[str]:
         """Return the node lists that a file states in an attempt, or else those that other files state."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import re
 import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from hpc_kit.slurm.states import ENDED_BY_SLURM, JobState
 from hpc_kit.slurm.versions import LOGLESS_JOBS_VANISH, parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from hpc_kit.run_files import FirstFailure
@@ -63,19 +62,6 @@ def explain_run(run: Run, status: JobStatus | None, state: JobState, max_bytes: 
     if verdict.class_ == "log-folder" and "/" not in verdict.cause:
         verdict = replace(verdict, cause=f"{verdict.cause}: {run.batch_log}")
     return replace(verdict, fix=verdict.fix.replace("-j ID", f"-j {run.job_id}"))
-
-
-def group_verdicts(verdicts: Iterable[tuple[str, Verdict]]) -> list[tuple[list[str], Verdict]]:
-    """Return the different answers about jobs, failures and large groups first, each with the ids of its jobs.
-
-    Answers are equal if they differ only in hosts and numbers.
-    """
-    groups: dict[tuple[str, str], tuple[list[str], Verdict]] = {}
-    for job_id, verdict in verdicts:
-        cause = verdict.cause.replace(verdict.host, "") if verdict.host else verdict.cause
-        jobs, _ = groups.setdefault((verdict.class_, re.sub(r"\d+", "", cause)), ([], verdict))
-        jobs.append(job_id)
-    return sorted(groups.values(), key=lambda group: (group[1].cause.startswith("did not fail"), -len(group[0])))
 
 
 def _logs(run: Run) -> Iterator[tuple[Path, int | None]]:

@@ -83,6 +83,8 @@ class LogFile(NamedTuple):
     host: str | None = None
     skip: int = 0
     """Bytes at its beginning that are not read."""
+    element: str = ""
+    """The element of a job array that wrote it, such as `123_4`, or only `_4`; one of several jobs of submitit."""
 
 
 class Line(NamedTuple):
@@ -104,7 +106,10 @@ class Line(NamedTuple):
 
 
 def find_logs(paths: Iterable[Path]) -> list[LogFile]:
-    """Return the files to read: those of folders, too, except models and archives. Ranks come from their names."""
+    """Return the files to read: those of folders, too, except models and archives.
+
+    Ranks, hosts and elements of arrays come from their names.
+    """
     files: list[tuple[Path, str]] = []
     for path in paths:
         if path.is_dir():
@@ -114,9 +119,13 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
             files.append((path, str(path)))
     numbered = _ranks_of_numbered([path for path, _ in files])
     hosts = _hosts_of_named([path for path, _ in files if path not in numbered or not _NUMBERED.search(path.name)])
+    elements = _elements_of_named([path for path, _ in files])
+    ranks = {path: _rank_in_name(path) for path, _ in files} | {
+        path: rank for path, rank in numbered.items() if path not in elements
+    }
     return [
-        LogFile(path, name, _rank_in_name(path) if (rank := numbered.get(path)) is None else rank, hosts.get(path))
-        for path, name in sorted(files, key=lambda file: _natural(file[1]))
+        LogFile(path, name, ranks[path], hosts.get(path), element=elements.get(path, ""))
+        for path, name in sorted(files, key=lambda file: natural_order(file[1]))
     ]
 
 
@@ -137,6 +146,24 @@ _HOST_OF_SYSTEM_LOG = re.compile(
 
 _NUMBERED = re.compile(r"[-_.](?:0|[1-9]\d?)\.\w+$")
 """The end of the name of a program's log, such as `fit-0.log`: hosts have more digits, or no hyphen before them."""
+
+_ELEMENT = re.compile(r"(?:^slurm-|(?<![\d.])(?!20\d{6}_|\d_))(?P<array>\d+)_(?P<index>\d{1,7})(?!\d|_log\.)")
+"""The name of a log of an array (`%A_%a`). It is no date, and not submitit's name of job and task."""
+
+_ELEMENT_OF_ARRAY = re.compile(r"(?<![\d.])(?P<array>\d+)[-_.](?P<index>\d{1,7})(?!\d|_log\.)")
+_ARRAY = re.compile(
+    r"(?m)--array[= ]\S*\d|^#SBATCH +-a\b|^ *\d+_(?:\d+|\[[^\]]*\]) *[| ]"
+    r"|\b(?:SLURM_ARRAY_TASK_ID|ArrayTaskId)[=:] *\d"
+)
+"""A script or a listing shows that the job is an array."""
+
+_SUBMITIT_JOB = re.compile(r"(?:^|[a-z]-)(\d+)_\d+_log\.(?:out|err)$")
+_FILE_OF_ELEMENT = re.compile(r"""[^\s"'=>]*(?:%\d*a|\$\{?SLURM_ARRAY_TASK_ID\}?)[\w.%{}$-]*""")
+_FILE_OF_TASK = re.compile(r"(?:--output|-o)[= ]?(?!\S*%a)\S*%t")
+"""Each task of the job writes to a file of its own."""
+
+_NAMED_RANK = re.compile(rb"(?i)\brank[ _=:#]*(\d+)")
+HEAD_BYTES = 1 << 14
 
 _NOT_HOSTS = re.compile(
     r"^(?:rank|task|job|slurm|out|log|err|train|test|step|proc|worker|stdout|stderr|attempt|run|seed|fold|trial|sweep)"
@@ -173,7 +200,49 @@ def _ranks_of_numbered(paths: list[Path]) -> dict[Path, int]:
     return {path: rank for group in counted for rank, path in group.items()}
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def _elements_of_named(paths: list[Path]) -> dict[Path, str]:
+    """Return the elements of arrays that wrote files, by the names of the files, or of their folders.
+
+    A name that does not contain Slurm's `ARRAY_INDEX` counts if a script names its files so, or if an array is listed.
+    """
+    heads = {path: _read_head(path) for path in paths if len(paths) > 1}
+    texts = [head.decode(errors="replace") for head in heads.values()]
+    patterns = [_ELEMENT_OF_ARRAY if any(map(_ARRAY.search, texts)) else _ELEMENT]
+    patterns += [_file_pattern(word) for text in texts if "#SBATCH" in text for word in _FILE_OF_ELEMENT.findall(text)]
+    found = {path: match for pattern in patterns for path in paths if (match := pattern.search(path.name))}
+    groups = {path: match.groupdict() for path, match in found.items()}
+    elements = {path: f"{group.get('array', '')}_{group['index']}" for path, group in groups.items()}
+    ranks = {path: set(_NAMED_RANK.findall(heads.get(path, b""))) for path in elements}
+    names_ranks = all(ranks[path] == {group["index"].encode()} for path, group in groups.items())
+    if any(map(_FILE_OF_TASK.search, texts)) or (len(elements) > 1 and names_ranks):
+        elements = {path: element for path, element in elements.items() if path.name.startswith("slurm-")}
+    folders = {path: name for path in paths for name in path.parts[:-1] if re.fullmatch(r"\d+_\d+", name)}
+    jobs = {path: match[1] for path in paths if (match := _SUBMITIT_JOB.search(path.name)) and path not in elements}
+    more = [each for each in (folders, jobs) if len(set(each.values())) > 1]
+    return {path: element for each in more for path, element in each.items()} | elements
+
+
+def _file_pattern(word: str) -> re.Pattern[str]:
+    """Return the pattern of the names of files that a word of a script gives to elements of an array."""
+    parts = re.split(r"(%\d*[A-Za-z]|\$\{?\w+\}?)", word.rpartition("/")[2])
+    kinds = {"A": r"(?P<array>\d+)", "a": r"(?P<index>\d+)", "ID": r"(?P<index>\d+)"}
+    names = {part: "ID" if "TASK_ID" in part else part.lstrip("%0123456789") for part in parts[1::2]}
+    text = "".join(
+        re.escape(part) if at % 2 == 0 else kinds.pop(names[part], r"[^/]+?") for at, part in enumerate(parts)
+    )
+    return re.compile(rf"^{text}$")
+
+
+def _read_head(path: Path) -> bytes:
+    try:
+        with _open(path) as file:
+            return file.read(HEAD_BYTES)
+    except (OSError, EOFError, gzip.BadGzipFile):
+        return b""
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """Return the key that sorts names by the numbers in them."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
@@ -391,7 +460,8 @@ _HOST_IN_TEXT = re.compile(
     r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+\]"
 )
 _RANK_IN_TEXT = re.compile(
-    r"\[(?:PG [^\]]*?)?Rank ?(\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\(rank (\d+) in comm \d|\brank=(\d+)\b",
+    r"\[(?:PG [^\]]*?)?Rank ?(\d+)\]|[|(\[] ?rank[ _:=]?(\d+) ?[|)\]]"
+    r"|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\(rank (\d+) in comm \d|\brank=(\d+)\b",
     re.IGNORECASE,
 )
 _SRUN_LABEL = re.compile(r"\s*(?P<rank>\d+): ?")
@@ -416,12 +486,8 @@ def detect_labels(path: Path) -> re.Pattern[str] | None:
 
     Labels are `3: ` (srun --label), `n3: ` (pdsh, clush), or name rank and host. The groups are `rank` and `host`.
     """
-    try:
-        with _open(path) as file:
-            lines = [line for line in file.read(1 << 14).decode(errors="replace").splitlines() if line.strip()]
-            lines = lines[:: max(len(lines) // LABEL_SAMPLE, 1)]
-    except (OSError, EOFError, gzip.BadGzipFile):
-        return None
+    lines = [line for line in _read_head(path).decode(errors="replace").splitlines() if line.strip()]
+    lines = lines[:: max(len(lines) // LABEL_SAMPLE, 1)]
     for pattern in (_SRUN_LABEL, _HOST_LABEL):
         labelled = sum(pattern.match(line) is not None for line in lines)
         if labelled >= 2 and labelled * 2 > len(lines):

@@ -39,6 +39,12 @@ class JobRow:
         """A step and not the job."""
         return "." in self.job_id
 
+    @property
+    def element(self) -> str:
+        """The element of an array, such as `123_4`; empty for other jobs."""
+        job = self.job_id.partition(".")[0]
+        return job if "_" in job else ""
+
 
 def expand_nodes(nodes: str) -> list[str]:
     """Return the hosts of a node list in a listing; none if it is empty, or cut to the width of its column."""
@@ -119,7 +125,9 @@ class TableParser:
         names = [_COLUMNS.get(word.strip().lower(), "") for word in words]
         if "job_id" not in names or "raw_state" not in names:
             return False
-        self._names, self._separator = names, "|" if "|" in text else None
+        first = names.index("job_id")  # JobIDRaw may follow JobID
+        self._names = [name if name != "job_id" or at == first else "" for at, name in enumerate(names)]
+        self._separator = "|" if "|" in text else None
         self._widths, self.is_open = None, True
         return True
 
@@ -150,6 +158,8 @@ class TableParser:
         if self._record is None:
             return done
         pairs = dict(re.findall(r"(\w+)=(\S+)", text))
+        if {"ArrayJobId", "ArrayTaskId"} <= pairs.keys():
+            self._record.job_id = f"{pairs['ArrayJobId']}_{pairs['ArrayTaskId']}"
         values = {ours: pairs[theirs] for theirs, ours in _SCONTROL.items() if theirs in pairs}
         # A reason may contain spaces: it ends at the next key.
         if found := re.search(r"\bReason=(.*?)(?: [A-Za-z]+=|$)", text):

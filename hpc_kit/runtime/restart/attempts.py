@@ -76,13 +76,16 @@ class FolderLock:
             descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise write_error(folder, error.strerror or str(error)) from None
+        with suppress(OSError):  # it belongs to another user, or the file system has no modes
+            # All who may write to the folder must be able to lock it, whatever the umask of the first one.
+            os.fchmod(descriptor, folder.stat().st_mode & 0o666)
         self._close = weakref.finalize(self, os.close, descriptor)
         self._close.atexit = False  # a thread may still write then; the kernel closes the file after it
         try:
             if _take_lock(descriptor, folder):
                 with suppress(OSError):  # on a full disk, the lock works without the holder's name in it
                     os.ftruncate(descriptor, 0)
-                    holder = job_identity(os.environ), socket.gethostname(), attempt_numbers(os.environ)
+                    holder = socket.gethostname(), attempt_numbers(os.environ), job_identity(os.environ)
                     os.pwrite(descriptor, "\n".join(holder).encode(), 0)
         except BaseException:
             self.release()
@@ -118,7 +121,9 @@ def _take_lock(file: int, folder: Path) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder, host, attempt = (*os.pread(file, 1 << 16, 0).decode(errors="replace").split("\n"), "", "", "")[:3]
+        # The identity comes last, because a path may contain line breaks.
+        lines = os.pread(file, 1 << 16, 0).decode(errors="replace").split("\n", 2)
+        host, attempt, holder = lines if len(lines) == 3 else ("", "", "")
         if holder and holder == job_identity(os.environ) and is_later_attempt(attempt_numbers(os.environ), attempt):
             return False
         raise SpecError(

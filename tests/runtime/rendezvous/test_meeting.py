@@ -114,7 +114,7 @@ def test_a_rank_that_found_rank_0_waits_for_its_message(job: str, monkeypatch: p
 def await_notification(notes: HashStore, notification: socket.socket | None, seconds: float = 20) -> str | None:
     """Wait for rank 0's answer as rank 1 of 2."""
     world = resolve(Step.of(2).environ(1))
-    opened = store.OpenStore(notes, "n1", 1, notification=notification)  # type: ignore[arg-type]
+    opened = store.OpenStore(notes, "n1", 1, notification=notification)  # type: ignore[arg-type]  # any store will do
     return rendezvous.SignIn(
         notes, world, opened, seconds, time.monotonic() + seconds, lambda: None
     )._await_notification()
@@ -218,7 +218,7 @@ def test_a_single_rank_in_an_interactive_shell_gets_a_hint(job: str, monkeypatch
 
 
 def test_of_many_hosts_with_missing_ranks_the_first_are_named(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "_MOST_NAMED", 2)
+    monkeypatch.setattr(rendezvous, "_MAX_HOSTS_NAMED", 2)
     environs = Step.of(1, 1, 1, 1, hosts=NODES, job=job).environs()
     (outcome,) = meet_all(environs[:1], timeout=0.3)
     assert "not there: ranks 1-3\n" in error_text(outcome)

@@ -56,6 +56,7 @@ def test_two_trainings_do_not_write_to_the_same_folder(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize(("environ", "words"), [
     ({"HPC_KIT_RUN": "/p/runs/train/7", "SLURM_JOB_ID": "7"}, "job 7 (/p/runs/train/7) on"),
+    ({"HPC_KIT_RUN": "/a\nb/runs/train/7"}, "job 7 (/a\nb/runs/train/7) on"),
     ({"SLURM_JOB_ID": "7"}, "job 7 on"),
     ({"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "1"}, "pid "),
     ({}, "a training on"),
@@ -66,8 +67,9 @@ def test_the_error_names_the_job_that_has_the_lock(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     lock = FolderLock(tmp_path)
-    with pytest.raises(SpecError, match=re.escape(f"{tmp_path}: {words}")):
+    with pytest.raises(SpecError) as caught:
         FolderLock(tmp_path)
+    assert f"{tmp_path}: {words}" in str(caught.value.found)
     lock.release()
 
 
@@ -121,6 +123,19 @@ def test_two_steps_of_a_job_do_not_write_to_the_same_folder(
         with pytest.raises(SpecError, match="another training writes"):
             FolderLock(tmp_path)
     lock.release()
+
+
+@pytest.mark.parametrize(("folder_mode", "lock_mode"), [(0o2775, 0o664), (0o700, 0o600)])
+def test_the_members_of_a_group_that_shares_the_folder_can_lock_it(
+    tmp_path: Path, folder_mode: int, lock_mode: int
+) -> None:
+    tmp_path.chmod(folder_mode)
+    before = os.umask(0o022)
+    try:
+        FolderLock(tmp_path).release()
+    finally:
+        os.umask(before)
+    assert (tmp_path / ".lock").stat().st_mode & 0o777 == lock_mode
 
 
 def test_a_forked_process_that_outlives_the_training_does_not_keep_the_lock(tmp_path: Path) -> None:

@@ -1,0 +1,207 @@
+"""Rules for devices: the GPUs that a task sees, and the numbers by which programs name them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from hpc_kit.check.bash_syntax import Origin
+from hpc_kit.check.batch_script import BatchScript
+from hpc_kit.check.command_trace import TracedAssignment
+from hpc_kit.check.expansion import ExpandedText
+from hpc_kit.check.launch_lines import LaunchLine
+from hpc_kit.check.python_code import chosen_device
+from hpc_kit.check.rules.finding import Problem, rule
+
+_VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_DEVICE_OPTIONS = (
+    "device", "gpu", "gpu-id", "gpu-ids", "gpus", "devices", "local-rank", "device-id", "device-ids", "cuda",
+)  # fmt: skip
+
+
+@rule("KIT311", "warning")
+def visible_devices_by_hand(script: BatchScript) -> Iterator[Problem]:
+    """The script sets CUDA_VISIBLE_DEVICES.
+
+    Slurm sets it to the GPUs of the job or task. Numbers beyond them name no GPU, or one of another job. A list with
+    fewer GPUs than the job has leaves the rest idle. With one GPU per task, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID`
+    leaves every task but the first without a GPU. The rule ignores a script that divides its GPUs among programs.
+
+    Fix: remove the line. Request GPUs with --gpus-per-task or --gpus-per-node, and let the program use device
+    `local_rank % torch.cuda.device_count()`.
+    Documented: slurm.schedmd.com/gres.html.
+    """
+    for each in script.assignments_of(*_VISIBLE_DEVICES):
+        text = each.value.text
+        # Empty hides all GPUs on purpose; itself, or Slurm's own list, changes nothing.
+        if not text or "VISIBLE_DEVICES" in text or "SLURM_JOB_GPUS" in text or "SLURM_STEP_GPUS" in text:
+            continue
+        bound = script.options.keys() & {"gpus-per-task", "gpu-bind", "tres-bind"}
+        certain = each.in_task and "SLURM_LOCALID" in text and "gpus-per-task" in bound and len(bound) == 1
+        gpus, numbers = script.size.gpus_per_node, _numbers_of(each)
+        what = f"Slurm sets {each.name}; {text} may name GPUs of another job"
+        if numbers and gpus and max(numbers) >= gpus:
+            what, certain = f"there is no GPU {max(numbers)}: the job has {gpus} on the node, from 0", True
+        elif numbers and gpus:
+            if len(numbers) == gpus or not _is_alone(script, each):
+                continue
+            what = f"the program sees {len(numbers)} of the {gpus} GPUs of the node: the rest is idle"
+        elif not numbers and not certain and (each.in_task or "SLURM_" not in text):
+            # A variable from outside, or the local rank on a node whose GPUs all tasks see.
+            continue
+        remedy = "remove the line, and use the local rank as index of the visible devices"
+        yield Problem(each.value, what, remedy, (script.line_of_gpus,), certain=certain)
+
+
+def _numbers_of(each: TracedAssignment) -> set[int]:
+    """Return the numbers that an assignment gives, also those of a loop over numbers; an empty set if unknown."""
+    text, name = each.value.text, each.value.variable
+    around = [place.compound for place in each.position.outward() if place.compound] if each.position else []
+    loop = next((compound for compound in around if compound.kind == "for" and compound.name == name), None)
+    if loop is not None:
+        text = ",".join(_loop_words(loop.words))
+    return set(map(int, text.split(","))) if re.fullmatch(r"\d{1,6}(,\d{1,6})*", text) else set()
+
+
+def _loop_words(words: tuple[str, ...]) -> Iterator[str]:
+    """Yield the words of a `for` loop; ranges such as `{0..3}` and `$(seq 0 3)` one by one."""
+    for word in words:
+        span = re.fullmatch(r"\{(\d{1,3})\.\.(\d{1,3})\}|\$\(\s*seq\s+(?:(\d{1,3})\s+)?(\d{1,3})\s*\)", word)
+        if span is None:
+            yield word
+        else:
+            yield from map(str, range(int(span[1] or span[3] or 1), int(span[2] or span[4]) + 1))
+
+
+def _is_alone(script: BatchScript, each: TracedAssignment) -> bool:
+    """Tell whether all programs of the script see the same devices."""
+    once = len(script.assignments_of(each.name)) == 1
+    return once and script.only_training is not None and not script.only_training.in_loop
+
+
+@rule("KIT314")
+def device_numbers(script: BatchScript) -> Iterator[Problem]:
+    """An option of the program names a GPU that the process does not have.
+
+    Device numbers count the visible GPUs from 0. With --gpus-per-task=1, each task sees one GPU, number 0:
+    `cuda:$SLURM_LOCALID` is an "invalid device ordinal" in all tasks but the first. CUDA_VISIBLE_DEVICES=$SLURM_LOCALID
+    has the same effect. If the tasks see all GPUs of the node, `--device cuda:0` puts all of them on the same one.
+    LOCAL_RANK=$SLURM_LOCALID with one visible GPU is a warning: the program may reduce it. With --distribution=cyclic,
+    consecutive ranks run on different nodes, and SLURM_PROCID % 4 is no local rank. `--gpu-bind=map_gpu:0,1,2,2` gives
+    two tasks the same GPU. The rule also reads Python programs that the script writes.
+
+    Fix: `cuda:0` with --gpus-per-task=1; the local rank with --gpus-per-node.
+    Documented: slurm.schedmd.com/gres.html; pytorch.org/docs/stable/generated/torch.cuda.set_device.html.
+    """
+    for launch in script.training:
+        srun = launch.stage("srun")
+        options = {**script.options, **({name: text.text for name, text in srun.options.items()} if srun else {})}
+        text = launch.argument(*_DEVICE_OPTIONS)
+        if (script.size_of(launch).tasks_per_node or script.size_of(launch).ntasks or 1) > 1:
+            yield from _local_ranks(script, launch, options, text)
+            yield from _mapped_devices(script, launch)
+        if text is not None and not text.has_default:
+            yield from _fixed_devices(script, launch, options, text)
+
+
+def _sees_one_gpu(script: BatchScript, options: Mapping[str, str]) -> bool:
+    """Tell whether each task sees one GPU, its own."""
+    one_each = options.get("gpus-per-task", "").rpartition(":")[2] == "1"
+    return (
+        (one_each and options.keys().isdisjoint({"gpu-bind", "tres-bind"}))
+        or options.get("gpu-bind", "").startswith(("single:1", "per_task:1"))
+        or any(map(_shows_one_device, script.assignments_of(*_VISIBLE_DEVICES)))
+    )
+
+
+def _local_ranks(
+    script: BatchScript, launch: LaunchLine, options: Mapping[str, str], text: ExpandedText | None
+) -> Iterator[Problem]:
+    """Find a rank as the number of a device that the task does not see."""
+    lines, wide = (script.line_of("gpus-per-task"), launch.line), script.size_of(launch).has_several_nodes
+    local = next((each.value for each in script.assignments_of("LOCAL_RANK") if each.in_task), None)
+    rank = next((each for each in (text, local) if each and _RANK_OF_JOB.search(each.text)), None)
+    bound, one_each = _sees_one_gpu(script, options), "each task sees one GPU, which has the number 0"
+    if rank is not None and wide:
+        what = "SLURM_PROCID counts the tasks of all nodes: beyond the first node, there is no such GPU"
+        yield Problem(rank, what, "write $SLURM_LOCALID", (script.line_of("nodes"), launch.line))
+    elif text is not None and "SLURM_LOCALID" in text.text and bound:
+        yield Problem(text, one_each, "write cuda:0, or use --gpus-per-node", lines)
+    elif local is not None and wide and _is_interleaved(options, local):
+        what = f"--distribution={options['distribution']} deals the ranks out over the nodes: ranks share a GPU"
+        yield Problem(local, what, "write $SLURM_LOCALID", (script.line_of("distribution"), launch.line))
+    elif local is not None and bound and local.variable == "SLURM_LOCALID":
+        what = "LOCAL_RANK is the number of a GPU for most programs, but each task sees one GPU, number 0"
+        remedy = "let each task see all GPUs (--gpus-per-node), or let the program reduce the local rank"
+        yield Problem(local, what, remedy, lines, certain=False)
+    elif bound and (written := _device_in_program(script, launch)) is not None:
+        yield Problem(written, one_each, "write device 0 in the program, or use --gpus-per-node", lines)
+
+
+def _fixed_devices(
+    script: BatchScript, launch: LaunchLine, options: Mapping[str, str], text: ExpandedText
+) -> Iterator[Problem]:
+    """Find the number of a device that the node does not have, or that all tasks of the node use."""
+    match = re.fullmatch(r"(?:cuda:)?(\d{1,6}(?:,\d{1,6})*)", text.text)
+    size = script.size_of(launch)
+    numbers = [int(each) for each in match[1].split(",")] if match is not None else []
+    counted = launch.argument("gpus", "devices") is not None and len(numbers) == 1
+    several, names_one = (size.tasks_per_node or size.ntasks or 1) > 1, text.text.startswith("cuda:")
+    if numbers and size.gpus_per_node and not counted and max(numbers) >= size.gpus_per_node:
+        what = f"there is no GPU {max(numbers)}: the node has {size.gpus_per_node}, from 0"
+        yield Problem(text, what, "use the numbers of the GPUs that the job has", (launch.line,))
+    elif len(numbers) == 1 and several and (names_one or launch.argument("local-rank")):
+        own = counted or "gpus-per-task" in options or _sees_one_gpu(script, options)
+        if launch.multiplier is not None and not own and not launch.agent:
+            what = f"all {size.tasks_per_node} tasks of a node use GPU {numbers[0]}"
+            lines = (script.line_of("ntasks-per-node"), launch.line)
+            yield Problem(text, what, "use the local rank, SLURM_LOCALID", lines)
+
+
+def _device_in_program(script: BatchScript, launch: LaunchLine) -> Origin | None:
+    """Return the place where a Python program that the script writes chooses the local rank as its device."""
+    file = launch.program.option("file") if launch.program.kind == "python" else None
+    body = script.file_written_to(file.text) if file is not None else None
+    choice = chosen_device(body.text) if body is not None else None
+    if body is None or choice is None or "LOCALID" not in choice.variable:
+        return None
+    return Origin(body.line + choice.line - 1)
+
+
+_MAP = re.compile(r"(?:\A|,)map_(?:gpu|cpu):(\d{1,4}(?:,\d{1,4})*)\Z")
+
+
+def _mapped_devices(script: BatchScript, launch: LaunchLine) -> Iterator[Problem]:
+    """Find a list of --gpu-bind or --cpu-bind that gives two tasks of a node the same GPU or CPU."""
+    srun, size = launch.stage("srun"), script.size_of(launch)
+    tasks = size.tasks_per_node or 1
+    for name, unit in (("gpu-bind", "GPU"), ("cpu-bind", "CPU")):
+        text = srun.option(name) if srun is not None else None
+        directive = script.directive(name)
+        place = text if text is not None else directive
+        match = _MAP.search(text.text if text is not None else directive.value if directive is not None else "")
+        if place is None or match is None:
+            continue
+        numbers = [int(number) for number in match[1].split(",")]
+        # Slurm takes the list from its beginning again for further tasks.
+        used = [numbers[task % len(numbers)] for task in range(tasks)]
+        twice = next((number for number in used if used.count(number) > 1), None)
+        shared = unit == "GPU" and size.gpus_per_node is not None and tasks > size.gpus_per_node
+        if twice is not None and not shared:
+            what = f"{used.count(twice)} of the {tasks} tasks of a node get {unit} {twice}"
+            lines = (script.line_of("ntasks-per-node", "ntasks"), launch.line)
+            yield Problem(place, what, f"write one {unit} for each task", lines, certain=unit == "GPU")
+
+
+def _is_interleaved(options: Mapping[str, str], local: ExpandedText) -> bool:
+    """Tell whether a local rank is a remainder of the rank, but consecutive ranks run on different nodes."""
+    cyclic = options.get("distribution", "").startswith("cyclic")
+    return cyclic and re.search(r"SLURM_PROCID\}?\s*%", local.text) is not None
+
+
+def _shows_one_device(each: TracedAssignment) -> bool:
+    """Tell whether a task hides all GPUs but its own."""
+    return each.in_task and each.value.variable == "SLURM_LOCALID"
+
+
+_RANK_OF_JOB = re.compile(r"\$\{?SLURM_PROCID\}?\Z")
