@@ -403,7 +403,7 @@ class Trial:
 
 
 def time_limits(undisturbed: Undisturbed, minute: float) -> dict[str, object]:
-    """Return the settings of a job whose attempts each have time for a slow start, for some steps and for a slow stop.
+    """Return the settings of a job of two attempts, which have time for a slow start, for some steps and a slow stop.
 
     Args:
         undisturbed: A job of the same training, just before.
@@ -411,10 +411,11 @@ def time_limits(undisturbed: Undisturbed, minute: float) -> dict[str, object]:
     """
     lead = 5 + 2 * (undisturbed.start + undisturbed.end)
     minutes = math.ceil((lead + 5 + 3 * undisturbed.start) / minute)
+    until_signal = minutes * minute - lead
     return {
         "resources.time": str(minutes),
         "restart.lead": math.ceil(lead / minute * 60),
-        "env.SECONDS_A_STEP": f"{1.2 * minutes * minute / STEPS:.2f}",
+        "env.SECONDS_A_STEP": f"{1.3 * until_signal / STEPS:.2f}",
     }
 
 
