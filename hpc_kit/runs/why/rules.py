@@ -151,34 +151,46 @@ def _compiled(text: str) -> re.Pattern[str]:
 _OPTIONAL = r"(?:[*?]|\{0?(?:,\d*)?\})\??"
 """The repetitions of a regular expression that allow none."""
 _INNER_GROUP = re.compile(rf"\((?:\?:|\?P<\w+>)?([^()]*)\)({_OPTIONAL})?")
-_MAX_BRANCHES = 24
+_ALTERNATIVE_START = re.compile(r"\((?:\?:|\?P<\w+>)?|\|")
+_MAX_ALTERNATIVES = 60
 """Writing out more alternatives takes longer than their literals save."""
 _GAP, _ESCAPED = "\0", 0xE000
-"""A place where any text may stand, and the first of Unicode's private characters, which replace escaped ones."""
+"""A place where any text may be, and the first of Unicode's private characters, which replace escaped ones."""
 
 
 def required_literals(pattern: str) -> tuple[str, ...]:
     """Return lower-case texts of which each match of a pattern contains one; empty if there are no such texts.
 
     Python has no public parser of regular expressions. This function replaces everything but plain text by gaps, and
-    writes a group with alternatives out as one branch for each. The longest text of each branch is its literal.
+    writes out groups with alternatives. The longest text of each alternative is its literal.
     """
     text = re.sub(r"\\(\W)", lambda match: chr(_ESCAPED + ord(match[1])), pattern)
     text = re.sub(r"\[\^?\]?[^\]]*\]|\\\w|[.^$]", _GAP, text)
-    branches = _branches(re.sub(rf"[^()|]{_OPTIONAL}", _GAP, text), _MAX_BRANCHES)
-    literals = [max(re.split(rf"{_GAP}|\+|\{{[\d,]+\}}", branch), key=len) for branch in branches]
-    plain = [re.sub(r"[\uE000-\uF8FF]", lambda match: chr(ord(match[0]) - _ESCAPED), text) for text in literals]
-    return tuple(dict.fromkeys(text.lower() for text in plain)) if all(plain) else ()
+    alternatives = _write_out_groups(re.sub(rf"[^()|]{_OPTIONAL}", _GAP, text))
+    literals = [max(re.split(rf"{_GAP}|\+|\{{[\d,]+\}}", each), key=len) for each in alternatives]
+    plain = [re.sub(r"[\uE000-\uF8FF]", lambda match: chr(ord(match[0]) - _ESCAPED), each) for each in literals]
+    return tuple(dict.fromkeys(each.lower() for each in plain)) if all(plain) else ()
 
 
-def _branches(text: str, limit: int) -> list[str]:
-    """Write the groups of an expression out, as at most `limit` alternatives without parentheses."""
-    group = _INNER_GROUP.search(text)
-    if group is None:
-        return text.split("|")
-    choices = group[1].split("|")
-    # A look-around, such as (?=x), has no text of its own.
-    if group[2] or group[1].startswith("?") or len(choices) > limit:
-        choices = [_GAP]
-    before, after = text[: group.start()], text[group.end() :]
-    return [branch for choice in choices for branch in _branches(before + choice + after, limit // len(choices))]
+def _write_out_groups(text: str) -> list[str]:
+    """Return the alternatives of an expression without parentheses: `a(?:b|c)` becomes `ab` and `ac`."""
+    while group := _INNER_GROUP.search(text):
+        choices = group[1].split("|")
+        # A look-around, such as (?=x), has no text of its own.
+        if group[2] or group[1].startswith("?") or text.count("|") > _MAX_ALTERNATIVES:
+            choices = [_GAP]
+        start = max((match.end() for match in _ALTERNATIVE_START.finditer(text, 0, group.start())), default=0)
+        end = _alternative_end(text, group.end())
+        before, after = text[start : group.start()], text[group.end() : end]
+        text = text[:start] + "|".join(before + choice + after for choice in choices) + text[end:]
+    return text.split("|")
+
+
+def _alternative_end(text: str, start: int) -> int:
+    """Return the end of the alternative that contains a position: the next `|`, or the end of the group."""
+    depth = 0
+    for index in range(start, len(text)):
+        if text[index] in "|)" and depth == 0:
+            return index
+        depth += (text[index] == "(") - (text[index] == ")")
+    return len(text)
