@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from itertools import groupby
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -245,6 +246,13 @@ class BatchScript:
     def comments(self) -> frozenset[int]:
         """Lines with a comment of the shell. Text of here-documents and quotes does not count."""
         return self._parsed.comments
+
+    @cached_property
+    def comment_blocks(self) -> list[tuple[tuple[int, ...], str]]:
+        """The comments on lines of their own: the lines of each, and its text as one line."""
+        lines = [number for number in sorted(self.comments) if self.lines[number - 1].lstrip().startswith("#")]
+        groups = (tuple(n for _, n in group) for _, group in groupby(enumerate(lines), lambda pair: pair[1] - pair[0]))
+        return [(block, " ".join(self.lines[number - 1].lstrip(" #") for number in block)) for block in groups]
 
     def has_reason(self, line: int) -> bool:
         """Tell whether a comment at a line gives a reason: in the line, or above the settings to which it belongs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
 from typing import NamedTuple
@@ -192,10 +193,14 @@ class TracedAssignment(NamedTuple):
 
 
 class FunctionCalls(NamedTuple):
-    """The calls of a shell function: the variables at each call, and whether the function runs its arguments."""
+    """The calls of a shell function: the variables at each call, and whether the function runs its arguments.
+
+    `captured`: all calls are in `$(...)`. Otherwise, only the other calls count.
+    """
 
     variables: list[ShellVariables]
     runs_arguments: bool
+    captured: bool = False
 
 
 class CommandTrace:
@@ -291,10 +296,12 @@ class CommandTrace:
         for role, block in command.bodies:
             self.block(block, role, place, command)
         self.options = options
-        self.variables = outer
+        inside, self.variables = self.variables, outer
         if command.kind != "subshell":
             # Which of the branches runs, and how often, is not known.
-            outer.forget([each.name for each in self.assignments[first:] if not each.in_task])
+            names = {each.name for each in self.assignments[first:] if not each.in_task}
+            for name in names:
+                outer.set(name, _extended(name, outer.arrays.get(name), inside.arrays.get(name, ())))
             if command.kind in {"for", "select"}:
                 outer.set(command.name, None)
 
@@ -304,6 +311,7 @@ class CommandTrace:
         step = TracedCommand(command, words, place, self.options, environment.task, self._document(command))
         for assignment in command.assignments:
             self._assign(assignment, place, exported="allexport" in self.options or bool(words), keep=not words)
+        self._substitutions(command, place)
         self.commands.append(step)
         if not words:
             return
@@ -348,13 +356,30 @@ class CommandTrace:
         if body is not None:
             self.code(body, self.variables, step.position)
 
-    def _call(self, step: TracedCommand) -> None:
+    def _substitutions(self, command: SimpleCommand, place: BlockPosition) -> None:
+        """Trace the functions that `$(NAME ...)` in the words of a command calls, each in a shell of its own."""
+        for part in command.parts if self._functions else ():
+            name = re.match(r"\s*([\w-]+)", part.text) if part.kind == "command" else None
+            if name is None or name[1] not in self._functions or self.depth >= _MAX_NESTING:
+                continue
+            calls = (self.calls if self._known_calls is None else self._known_calls).get(name[1])
+            if calls is not None and not calls.captured:
+                continue
+            called = next(simple_commands(parse(part.text, (Piece(0, part.origin),)).block), None)
+            if called is not None and program_of(called) == name[1]:
+                words = tuple(text for word in called.words for text in expand_word(word, self.variables))
+                outer, self.variables = self.variables, self.variables.copy()
+                self._call(TracedCommand(called, words, place, self.options, outer.task), captured=True)
+                self.variables = outer
+
+    def _call(self, step: TracedCommand, *, captured: bool = False) -> None:
         """Trace the body of a function at its first call, with the variables that are equal at all calls."""
         function, outer = self._functions[step.name], self.variables
         inside = outer.copy()
-        if step.name not in self.calls:
-            self.calls[step.name] = FunctionCalls([], any(map(_runs_arguments, _commands_of(function))))
-        calls = self.calls[step.name]
+        calls = self.calls.get(step.name)
+        if calls is None or calls.captured != captured:
+            calls = FunctionCalls([], any(map(_runs_arguments, _commands_of(function))), captured)
+            self.calls[step.name] = calls
         # An unknown word may be several, which matters for `$1` but not for a command in the arguments.
         passed_on = any(word.text in {"$@", "$*"} for word in step.words[1:])
         several = any(word.is_unknown and not word.text.startswith(("$SLURM", "${SLURM")) for word in step.words[1:])
@@ -443,6 +468,19 @@ class CommandTrace:
                 names.add(next(words, ""))
             kept = {name: line for name, line in self.options.items() if name not in names}
             self.options = kept | (dict.fromkeys(names, step.line) if text.startswith("-") else {})
+
+
+def _extended(
+    name: str, before: tuple[ExpandedText, ...] | None, after: tuple[ExpandedText, ...]
+) -> tuple[ExpandedText, ...] | None:
+    """Return a list to which a branch only appended: its elements, which more options may change, and an unknown rest.
+
+    None: the branch replaced it, or it is no list.
+    """
+    if before is None or [text.text for text in after[: len(before)]] != [text.text for text in before]:
+        return None
+    rest = ExpandedText(f"${{{name}[@]}}", (Piece(0, Origin(exact=False)),), is_unknown=True)
+    return (*(text._replace(has_default=True) for text in before), rest)
 
 
 def _commands_of(function: CompoundCommand) -> list[SimpleCommand]:

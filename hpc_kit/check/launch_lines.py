@@ -534,7 +534,7 @@ def collect_launch_lines(
         return
     root = root or command
     for words in _components(command.words):
-        stages = outer + parse_launch(words)
+        stages = outer + tuple(_with_configuration(trace, stage) for stage in parse_launch(words))
         for name, value in (variable for stage in stages[len(outer) :] for variable in stage.variables):
             trace.assign(name, value, task=trace.variables.task)
         code = stages[-1].code or _code_of_document(trace, command.stdin or root.stdin, stages[-1])
@@ -549,6 +549,22 @@ def collect_launch_lines(
             variables.forget([name for name in variables.values if name.startswith("SLURM_")])
         nested = partial(collect_launch_lines, launches=launches, outer=stages, root=root, written=uses)
         trace.code(code.text, ShellVariables({}, task=True) if code.remote else variables, command.position, nested)
+
+
+_CONFIGURED = re.compile(
+    r"^(num_machines|num_processes|machine_rank|main_process_ip|main_process_port): *[\"']?([^\s\"'#]+)", re.MULTILINE
+)
+
+
+def _with_configuration(trace: CommandTrace, stage: LaunchStage) -> LaunchStage:
+    """Return an `accelerate launch` with the options of its --config_file, if the script writes the file."""
+    file = stage.option("config-file") if stage.kind == "accelerate" else None
+    body = trace.files.get(str(PurePath(file.text))) if file is not None else None
+    if body is None:
+        return stage
+    found = {match[1].replace("_", "-"): body.slice_of(*match.span(2)) for match in _CONFIGURED.finditer(body.text)}
+    given = {name: text for name, text in stage.options.items() if name != "config-file"}
+    return stage._replace(options={**found, **given})
 
 
 def _components(words: tuple[ExpandedText, ...]) -> list[tuple[ExpandedText, ...]]:

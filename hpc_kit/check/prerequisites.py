@@ -215,7 +215,7 @@ def _notebook(file: str) -> SpecError:
     return SpecError(
         f"{file} is a notebook, and no program",
         found="Python reads it as data, and runs none of its cells",
-        remedy=f"run jupyter nbconvert --to script {shlex.quote(file)}, then submit {file.removesuffix('.ipynb')}.py",
+        remedy=f"run jupyter nbconvert --to python {shlex.quote(file)}, then submit {file.removesuffix('.ipynb')}.py",
     )
 
 

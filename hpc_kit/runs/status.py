@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import SlurmUnavailable, UnknownJob
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.cluster_match import command_with_cluster, describe_cluster, is_same_job, may_belong_to
-from hpc_kit.runs.history import read_history
+from hpc_kit.runs.history import History, read_history
 from hpc_kit.runs.outcome import record_outcomes, recorded_outcome
 from hpc_kit.runs.progress import RunProgress, read_progress
 from hpc_kit.runs.run_folders import RECENT_RUNS, Run, RunIndex
 from hpc_kit.slurm.client import user_name
 from hpc_kit.slurm.job_ids import base_id, parse_job_ids, sort_key
 from hpc_kit.slurm.queries import QueueSnapshot
-from hpc_kit.slurm.start_forecast import PendingQueue, describe_wait, remaining_seconds
+from hpc_kit.slurm.start_forecast import PendingQueue, describe_wait, format_duration, remaining_seconds
 from hpc_kit.slurm.states import JobState, explain_state, parse_state
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class JobLine(NamedTuple):
         return round((end - start).total_seconds()) if start and end else None
 
     @property
-    def attempts(self) -> int:
-        """Attempts of a job with [restart]; 0 for other jobs."""
-        return len(read_history(self.run.folder).attempts) if self.run is not None else 0
+    def history(self) -> History:
+        """The attempts of a job with [restart]; none of other jobs."""
+        return read_history(self.run.folder) if self.run is not None else History()
 
     @property
     def reason(self) -> str | None:
@@ -70,8 +70,9 @@ class JobLine(NamedTuple):
 
     def __str__(self) -> str:
         reason = f" ({self.reason})" if self.reason else ""
-        attempts = self.attempts
-        attempt = f", attempt {attempts}" if attempts > 1 else ""
+        history = self.history
+        count, lost = len(history.attempts), format_duration(round(history.lost))
+        attempt = f", attempt {count} ({lost} lost)" if count > 1 else ""
         return f"{self.state}{reason}{attempt}: {self.sentence}"
 
 
@@ -299,6 +300,7 @@ class _ListingQuery:
         name = run.name if run else status.name if status else ""
         if status is not None and (run is None or not status.state.finished):
             sentence, step = describe_wait(status, self.queue, self.now)
+            step = self.client.typed_command(step)
             progress = read_progress(run) if run is not None and status.state is JobState.RUNNING else None
             if progress is not None:
                 sentence = f"{progress.describe(remaining_seconds(status))}; {sentence}"

@@ -103,7 +103,7 @@ def _missing(kind: FileKind, name: str, root: Path, suffix: str, place: Callable
         program = f"{name.removesuffix('.ipynb')}.py"
         return SpecError(
             f"'{name}' is a notebook, and no job file",
-            remedy=f"convert it to a program first:  jupyter nbconvert --to script {name}\n"
+            remedy=f"convert it to a program first:  jupyter nbconvert --to python {name}\n"
             f"then  hpc-kit submit -j 4x2 -- python {program}",
         )
     if not near and name.endswith((".yaml", ".yml", ".json")):

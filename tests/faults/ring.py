@@ -31,6 +31,9 @@ RENDERING = threading.Lock()
 PATIENCE = 240.0
 """Seconds without a new step after which a job counts as lost."""
 
+LOOK = 10.0
+"""Seconds between two questions to Slurm while a trial waits."""
+
 LATE = 1.0
 """Seconds that a fault may need to reach a rank, in addition to the seconds of the command that causes it."""
 
@@ -339,14 +342,16 @@ class Trial:
             FaultNotSurvived: It does not advance, or the job has ended.
             KilledBeforeFirstLine: See there.
         """
-        done, deadline = -1, 0.0
+        done, deadline, look = -1, 0.0, time.monotonic() + LOOK
         while not happened():
             steps = len({row[1] for row in self._rows(0)})
             if steps > done:
                 done, deadline = steps, time.monotonic() + PATIENCE
-            if time.monotonic() > deadline or (self._has_ended() and not happened()):
+            if time.monotonic() > look:
+                look = time.monotonic() + LOOK
                 if self._was_killed_before_first_line():
                     raise KilledBeforeFirstLine
+            if time.monotonic() > deadline or (self._has_ended() and not happened()):
                 raise self._failure(what)
             time.sleep(0.05)
 

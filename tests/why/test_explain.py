@@ -33,7 +33,7 @@ def test_the_culprit_and_not_a_victim(tmp_path: Path) -> None:
     verdict = why(tmp_path, rank__0_log=STEPS + LOST, rank__1_log=STEPS + failed, rank__2_log=STEPS + LOST)
     assert (verdict.class_, verdict.rank, verdict.confidence) == ("python-exception", 1, "certain")
     assert verdict.traceback is not None and "KeyError" in verdict.traceback
-    assert verdict.also == ["ranks 0, 2 fell with it (lost connection)"]
+    assert verdict.also == ["ranks 0, 2 failed because of it (lost connection)"]
 
 
 def test_a_rank_that_is_late_is_the_cause_of_the_time_outs(tmp_path: Path) -> None:
@@ -359,8 +359,8 @@ def test_an_error_of_hpc_kit_is_the_cause_and_its_remedy_is_the_fix(tmp_path: Pa
 
 
 def test_each_fact_of_an_own_error_is_a_clause_of_the_sentence(tmp_path: Path) -> None:
-    error = "hpc-kit: two launchers claim this process\n  found  the step has 4 tasks\n         torchrun has 1\n  do     choose\n"
-    verdict = why(tmp_path, rank__0_log=error)
+    facts = "  found  the step has 4 tasks\n         torchrun has 1\n"
+    verdict = why(tmp_path, rank__0_log=f"hpc-kit: two launchers claim this process\n{facts}  do     choose one\n")
     assert "(the step has 4 tasks; torchrun has 1)" in verdict.cause
 
 
@@ -932,3 +932,38 @@ def test_an_exception_that_held_up_the_late_rank(tmp_path: Path) -> None:
     failed = "".join(f"[rank0]: {line}\n" for line in full.splitlines())
     verdict = why(tmp_path, train_log=failed + "WARNING save failed on rank 0, retrying in 900 s\n" + timed_out)
     assert (verdict.class_, verdict.rank, verdict.confidence) == ("disk-full", 0, "likely")
+
+
+def test_a_job_that_waits_again_after_slurm_ended_it(tmp_path: Path) -> None:
+    log = STEPS + "srun: error: Node failure on n2\nsrun: error: n1: task 0: Killed\n"
+    verdict = why(tmp_path, slurm_log=log, scontrol_txt="JobId=7 Name=x\n   JobState=PENDING Reason=Resources\n")
+    assert (verdict.class_, verdict.earlier) == ("pending", ["attempt 1: a node of the job failed: n2"])
+
+
+def test_an_argument_that_is_the_index_of_another_list(tmp_path: Path) -> None:
+    error = TRACEBACK.replace("run()", "lr = GRID[int(sys.argv[1])]").format(
+        error="IndexError: list index out of range"
+    )
+    assert why(tmp_path, slurm_log=error).class_ == "python-exception"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "class_"),
+    [
+        ("CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.\n",
+         '  File "train.py", line 14\n    print(f"{x}")\n                ^\nSyntaxError: invalid syntax\n', "conda"),
+        ("OpenBLAS blas_thread_init: pthread_create failed for thread 20 of 64: Resource temporarily unavailable\n",
+         TRACEBACK.format(error="ImportError: numpy.core.multiarray failed to import"), "process-limit"),
+    ],
+)  # fmt: skip
+def test_an_environment_that_is_not_there_explains_the_error_of_python(
+    tmp_path: Path, first: str, then: str, class_: str
+) -> None:
+    assert why(tmp_path, slurm_log=first + then).class_ == class_
+
+
+def test_a_task_that_ended_long_before_the_remaining_ones(tmp_path: Path) -> None:
+    log = "srun: First task exited 60s ago\nsrun: StepId=5.0 tasks 0,2-3: running\nsrun: StepId=5.0 task 1: exited\n"
+    log += "slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2025-11-04T11:42:00 ***\n"
+    verdict = why(tmp_path, slurm_log=STEPS + log + "srun: error: n1: tasks 0,2-3: Terminated\n")
+    assert (verdict.class_, verdict.rank) == ("task-ended-early", 1)

@@ -165,7 +165,8 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     if len(selected) > 1:
         yield from _combinations_left(index, array, directive, selected)
     yield from _branches_left(script, index, array)
-    for number, line in script.code_lines:
+    inside = [step for steps in script.functions.values() for step in steps if step.name in {"sed", "awk", "head"}]
+    for number, line in [*script.code_lines, *((step.line, " ".join(step.texts)) for step in inside)]:
         match = _LINE_OF_FILE.search(line)
         name = (match["sed"] or match["awk"] or match["head"]) if match else None
         if match and name and low == 0 and (name == _INDEX or index.compute(f"${name}", 0) == 0):
@@ -240,6 +241,27 @@ def _shard_counts(script: BatchScript, array: ArrayRange, line: int) -> Iterator
         if len(array.indexes) in {int(count.text) + 1, int(count.text) - 1}:
             what = f"the array has {len(array.indexes)} elements, {low} to {high}, but there are {count.text} shards"
             yield Problem(count, what, f"write --array=0-{int(count.text) - 1}", (line, launch.line))
+
+
+@rule("KIT256", "warning")
+def array_step(script: BatchScript) -> Iterator[Problem]:
+    """--array has a step, as if it were the number of elements that run at the same time.
+
+    `--array=1-200:10` has the indexes 1, 11, 21, ..., 191. The rule finds a step that misses the upper bound, in a
+    script that neither reads SLURM_ARRAY_TASK_STEP nor computes with the number.
+
+    Fix: `--array=1-200%10` for ten elements at the same time.
+    Documented: sbatch(1), --array.
+    """
+    directive = script.directive("array")
+    match = re.fullmatch(r"(\d{1,7})-(\d{1,7}):(\d{1,5})(?:%\d+)?", directive.value) if directive is not None else None
+    if directive is None or match is None or "SLURM_ARRAY_TASK_STEP" in script.code:
+        return
+    low, high, step = int(match[1]), int(match[2]), int(match[3])
+    last = high - (high - low) % max(step, 1)
+    if last != high and not re.search(rf"(?<![\w.]){step}(?![\w.])", script.code):
+        what = f"the indexes are {low}, {low + step}, ... {last}: {match[0]} takes every {step}th"
+        yield Problem(directive, what, f"write --array={low}-{high}%{step} for at most {step} at the same time")
 
 
 @rule("KIT252", "warning")
@@ -330,6 +352,69 @@ def _shared_settings(script: BatchScript, directive: DirectiveOption) -> Iterato
         if readers and not own and "/" in path.strip("./"):
             what = f"all elements of the array write their settings to {path}: line {readers[0].line} reads any of them"
             yield Problem(output, what, "write $SLURM_ARRAY_TASK_ID in the name", (directive.line, readers[0].line))
+
+
+@rule("KIT254", "warning")
+def label_without_setting(script: BatchScript) -> Iterator[Problem]:
+    """A folder named after a setting that the program does not get.
+
+    A loop, or an array, writes to `seed_$s`, but the program gets `--seed 1` each time: all runs are the same, and the
+    names of their folders pretend otherwise.
+
+    Fix: `--seed "$s"`.
+    Documented: bash(1), Looping Constructs.
+    """
+    for launch in script.training:
+        output = launch.command.syntax.output
+        texts = [word.text for word in launch.program.words[1:]] + ([output.raw] if output is not None else [])
+        for word in launch.program.words[1:]:
+            name = word.text.lstrip("-").partition("=")[0].replace("-", "_")
+            given = launch.argument(name.replace("_", "-")) if word.text.startswith("--") and len(name) > 1 else None
+            if given is None or given.number is None or given.has_default:
+                continue
+            label = re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}[-_=]?\$\{{?(\w+)")
+            match = next((match for text in texts if (match := label.search(text))), None)
+            if match is not None and (match[1] == _INDEX or match[1] in _loop_variables(script)):
+                what = f"the folder is named after ${match[1]}, but --{name} is {given.text} each time"
+                yield Problem(given, what, f'write --{name} "${match[1]}"', (launch.line,))
+                break
+
+
+def _loop_variables(script: BatchScript) -> set[str]:
+    """Return the variables of the `for` loops of the script."""
+    return {compound.name for step in script.commands for compound in step.compounds if compound.kind == "for"}
+
+
+_FLOOR = re.compile(rf"\$\(\(\s*\$?\{{?(?P<total>{NAME})\}}?\s*/\s*\$?\{{?(?P<parts>{NAME})\}}?\s*\)\)")
+
+
+@rule("KIT255", "warning")
+def lost_remainder(script: BatchScript) -> Iterator[Problem]:
+    """The elements of an array share a list by a division that loses its rest.
+
+    `$((TOTAL / N))` rounds down: with 100 files and 8 elements, each takes 12, and nobody takes the last 4. The rule
+    finds it where the script limits the end of a share, `((END > TOTAL)) && END=$TOTAL`, which only a division that
+    rounds up needs.
+
+    Fix: `CHUNK=$(((TOTAL + N - 1) / N))`.
+    Documented: bash(1), ARITHMETIC EVALUATION.
+    """
+    directive = script.directive("array")
+    for each in script.written_assignments if directive is not None else ():
+        match = _FLOOR.fullmatch(each.value.raw.strip('"'))
+        if match is None:
+            continue
+        total = re.escape(match["total"])
+        limits = re.search(rf"(>=?|-g[te])\s*\"?\$?\{{?{total}\b", script.code) and re.search(
+            rf"=\s*\"?\$?\{{?{total}\b", script.code
+        )
+        rest = re.search(
+            rf"%|\b{re.escape(match['parts'])}\s*-\s*1|TASK_MAX|\blast\b", script.code.partition(each.value.raw)[2]
+        )
+        if limits and not rest:
+            what = f"{each.value.raw} rounds down: the rest of the list belongs to no element"
+            remedy = f"write {each.name}=$((({match['total']} + {match['parts']} - 1) / {match['parts']}))"
+            yield Problem(each.value, what, remedy, (directive.line,) if directive is not None else ())
 
 
 def _trains_with_hugging_face(launch: LaunchLine) -> bool:

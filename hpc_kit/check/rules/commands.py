@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import SimpleCommand
+from hpc_kit.check.bash_syntax import Pipeline, SimpleCommand, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import BlockPosition, TracedCommand
 from hpc_kit.check.edits import Edit
@@ -70,6 +70,29 @@ def interactive_command(script: BatchScript) -> Iterator[Problem]:
             yield Problem(first, what, "write srun alone, and request the nodes for this job", certain=True)
         elif srun is not None and "pty" in srun.options and not launch.command.in_task:
             yield Problem(srun, "a batch job has no terminal for --pty", "remove --pty, or run it on the login node")
+
+
+@rule("KIT430")
+def flag_with_value(script: BatchScript) -> Iterator[Problem]:
+    """An option of `getopts` without a colon, whose value is read.
+
+    In `getopts "m:bs:"`, the colon behind a letter says that the option has a value. Without it, OPTARG is empty, and
+    `-b 64` ends the options at 64: all further ones are ignored.
+
+    Fix: `getopts "m:b:s:"`.
+    Documented: bash(1), getopts.
+    """
+    for step in script.batch_commands:
+        loop = step.around("while", "until")
+        letters = step.texts[1] if step.name == "getopts" and len(step.words) > 2 and step.words[1].is_known else ""
+        for other in script.commands_after(step) if loop is not None else ():
+            reads = any(part.kind == "variable" and part.text == "OPTARG" for part in other.syntax.parts)
+            branch = re.match(r"\s*\(?([A-Za-z])\)", script.lines[other.line - 1])
+            inside = any(loop is each for each in other.compounds)
+            if letters and inside and reads and branch and re.search(rf"{branch[1]}(?!:)", letters):
+                what = f"getopts {letters!r} gives -{branch[1]} no value: OPTARG is empty here"
+                remedy = f"write {letters.replace(branch[1], f'{branch[1]}:')!r}"
+                yield Problem(step.words[1], what, remedy, (other.line,))
 
 
 _OPEN = re.compile(r"--[\w.]*\.token=\Z|--auth(-none)?=(none|1)\Z")
@@ -187,6 +210,50 @@ def _reads_lines(place: BlockPosition) -> bool:
     return False
 
 
+@rule("KIT138", "warning")
+def lost_in_subshell(script: BatchScript) -> Iterator[Problem]:
+    """A variable that a pipe sets, and that the script reads behind it.
+
+    bash runs each part of a pipe in a shell of its own. What `seq 3 | while read i; do pids+=($!); done` collects is
+    gone after the loop: `wait` waits for nothing, and the job ends at once.
+
+    Fix: `while read i; do ...; done < <(seq 3)`.
+    Documented: bash(1), Pipelines.
+    """
+    if "lastpipe" in script.code:
+        return
+    for each in script.assignments:
+        pipe = _last_of_pipe(each.position) if each.position is not None and not each.in_task else None
+        if pipe is None or each.position is None:
+            continue
+        outside = [step for step in script.batch_commands if pipe.pipeline not in _pipelines(step)]
+        later = [step for step in outside if step.line > each.line]
+        own = [step for step in later if each.name in {assigned.name for assigned in step.written_assignments}]
+        reader = next((step for step in later if _reads(step, each.name)), None)
+        before = any(each.name == other.name and other.line < each.line for other in script.assignments)
+        if reader is not None and before and not (own and own[0].line <= reader.line):
+            what = f"the pipe ends the effect of {each.name}=: line {reader.line} does not see it"
+            remedy = "write while ...; do ...; done < <(COMMAND), without the pipe"
+            yield Problem(each.value, what, remedy, (pipe.statement.line, reader.line))
+            return
+
+
+def _pipelines(step: TracedCommand) -> list[Pipeline]:
+    return [place.pipeline for place in step.position.outward()]
+
+
+def _last_of_pipe(position: BlockPosition) -> BlockPosition | None:
+    """Return the position, around another one, of a loop or block at the end of a pipe."""
+    return next((place for place in position.outward() if place.pipeline_index > 0), None)
+
+
+def _reads(step: TracedCommand, name: str) -> bool:
+    parts = with_nested_parts(step.syntax.parts)
+    loops = [word for compound in step.compounds if compound.kind == "for" for word in compound.words]
+    words = any(re.search(rf"\$\{{?{name}\b", word) for word in loops)
+    return words or any(part.kind == "variable" and part.text == name for part in parts)
+
+
 @rule("KIT425", "warning")
 def nested_submission(script: BatchScript) -> Iterator[Problem]:
     """Sbatch inside a job: once per task, or with the environment of this job.
@@ -238,8 +305,8 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
     messages: dict[str, int] = {}
     for step in script.commands:
         inside = [part.text for part in step.syntax.parts if part.kind == "command"]
-        own = [" ".join(word.raw for word in step.syntax.words)] if step.name == "sbatch" else []
-        for code in [*own, *(text for text in inside if text.lstrip().startswith("sbatch"))]:
+        own = [" ".join(word.raw for word in step.syntax.words)]
+        for code in [text for text in (*own, *inside) if _submits(script, text)]:
             for dependency in _DEPENDENCY.findall(code):
                 names = [first or second for first, second in re.findall(r"\$(?:(\w+)|\{(\w+)\})", dependency)]
                 line = next((messages[name] for name in names if name in messages), None)
@@ -252,6 +319,12 @@ def unparsed_job_id(script: BatchScript) -> Iterator[Problem]:
             value = each.value.parts[0] if len(each.value.parts) == 1 and each.value.elements is None else None
             if value is not None and value.kind == "command" and _is_message(script, value.text):
                 messages[each.name] = value.origin.line
+
+
+def _submits(script: BatchScript, code: str) -> bool:
+    """Tell whether code is a call of sbatch, or of a function that ends in one."""
+    name = code.split(None, 1)[0] if code.strip() else ""
+    return name == "sbatch" or (name in script.functions and script.functions[name][-1].name == "sbatch")
 
 
 def _is_message(script: BatchScript, code: str) -> bool:

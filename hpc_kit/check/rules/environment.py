@@ -541,7 +541,9 @@ def secrets_in_script(script: BatchScript) -> Iterator[Problem]:
     """
     for each in script.assignments:
         value = each.value.text
-        if each.is_literal and is_secret(each.name, value):
+        # The form alone tells a token in `${NAME:-hf_...}`.
+        is_default = each.value.has_default and SHAPES.search(value)
+        if each.value.is_known and not is_default and is_secret(each.name, value):
             yield _fault(each.name, each.value, value)
     for command in script.commands:
         yield from _secrets_of_command(command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Assignment, Origin
+from hpc_kit.check.bash_syntax import Assignment, Origin, Part
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedAssignment, TracedCommand
 from hpc_kit.check.edits import Edit, delete_line
@@ -213,7 +213,7 @@ def _urls(launch: LaunchLine) -> list[ExpandedText]:
 
 
 _HANDED_ON = (
-    r"\b(export|declare|typeset)\b[^\n;]*\b{}\b",
+    r"\b(export|declare|typeset)\b[^\n;]*(?<![\w${{]){}\b",
     r"--export[= ]\S*{}=",
     r"-x +{}\b",
     r"\s(-e|--env)[= ]+\S*(?<![\w${{]){}\b",
@@ -249,13 +249,13 @@ def impossible_port(script: BatchScript) -> Iterator[Problem]:
     for text in [each.value for each in _assigned_ports(script)] + _port_options(script):
         port = re.search(r"(?:\A|:)(\d+|\$\(\(.*\)\)|\$\{?SLURM_JOB_?ID\}?|\$\{?RANDOM\}?)\Z", text.text)
         bounds = _extremes(port[1]) if port else None
-        if bounds is None or bounds == (0, 0) or not (bounds[0] < 1024 or bounds[1] > 65535):
+        if port is None or bounds is None or bounds == (0, 0) or not (bounds[0] < 1024 or bounds[1] > 65535):
             continue
         low, high = bounds
         what = f"this port may be {high}: ports end at 65535" if high > 65535 else f"this port may be {low}, below 1024"
         job_id = "JOB" in text.text or low == high
         certain = (high > 65535 and job_id) or high < 1024
-        yield Problem(text, what, f"write MASTER_PORT={_OWN_PORT}", certain=certain)
+        yield Problem(text.slice_of(*port.span(1)), what, f"write MASTER_PORT={_OWN_PORT}", certain=certain)
 
 
 @rule("KIT304")
@@ -409,7 +409,8 @@ def several_addresses(script: BatchScript) -> Iterator[Problem]:
 _OTHER_HOST = re.compile(
     r"\btail\s+(-n\s*)?-?1\b|\bsort\s+-\w*[rR]|\bshuf\b|\bsed\s+-n\s*['\"]?(\$|[2-9]|\d\d+)p|head\s+-n?\s*[2-9]\S*\s*\|\s*tail"
 )
-_OTHER_ELEMENT = re.compile(r"\A[\"']?\$\{(\w+)\[(-\d+|[1-9]\d*)\]\}[\"']?\Z")
+_ELEMENT = re.compile(r"\A[\"']?\$\{(\w+)\[(.+)\]\}[\"']?\Z")
+_OTHER_INDEX = re.compile(r"-\d+|[1-9]\d*|.*(#\w+\[[@*]\]|N_?NODES|NUM_NODES).*-\s*1\W*")
 _UNORDERED = re.compile(
     r"\bsrun\b(?![^|]*\s(-w|--nodelist|-N\s*1|--nodes[= ]1|-n\s*1|--ntasks[= ]1|-r|-l\b|--label))"
     r"[^|]*\bhostname\b[^|]*\|\s*head"
@@ -435,12 +436,21 @@ def other_host(script: BatchScript) -> Iterator[Problem]:
         text = each.value.raw
         if not _HOST.match(each.name.upper()):
             continue
-        element = _OTHER_ELEMENT.match(text)
-        other = (_OTHER_HOST.search(text) and "NODELIST" in text) or (element and element[1] in hosts)
+        element = _ELEMENT.match(text)
+        other = (_OTHER_HOST.search(text) and "NODELIST" in text) or (
+            element and element[1] in hosts and _OTHER_INDEX.fullmatch(_written_value(script, element[2]))
+        )
         if other or _UNORDERED.search(text):
             what = "this is not the first host, on which rank 0 runs" if other else "this is any host of the job"
             remedy, lines = f"write {each.name}={_FIRST}", (script.line_of("nodes"),)
             yield Problem(each.value, what, remedy, lines, certain=bool(other))
+
+
+def _written_value(script: BatchScript, subscript: str) -> str:
+    """Return a subscript, or the value of the variable that it is, as it is written."""
+    name = subscript.strip("${}")
+    values = [each.value.raw for each in script.written_assignments if each.name == name]
+    return values[0] if len(values) == 1 else subscript
 
 
 def _lists_of_hosts(script: BatchScript) -> set[str]:
@@ -594,13 +604,20 @@ def _drawn_by_tasks(script: BatchScript) -> set[tuple[int, int]]:
         if not step.in_task or is_for_one_rank(script, step):
             continue
         for part in step.syntax.parts:
-            match = _DRAWN.search(part.raw) if part.kind != "text" else None
+            match = _DRAWN.search(part.raw + _code_of(script, part)) if part.kind != "text" else None
             # The shell of the task sees text that an outer shell has expanded: it is not in the file.
             if match is None or not part.origin.exact or "--random-source" in part.raw:
                 continue
             if not (seeded and match[0] == "RANDOM"):
                 drawn.add((part.origin.line, part.origin.column))
     return drawn
+
+
+def _code_of(script: BatchScript, part: Part) -> str:
+    """Return the code of the function that `$(NAME ...)` calls."""
+    name = re.match(r"\s*(\w+)", part.text) if part.kind == "command" else None
+    steps = script.functions.get(name[1], []) if name is not None else []
+    return "\n".join(word.raw for step in steps for word in step.syntax.words)
 
 
 def is_for_one_rank(script: BatchScript, step: TracedCommand) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import PurePath
 
-from hpc_kit.check.bash_syntax import SimpleCommand, Word, program_of
+from hpc_kit.check.bash_syntax import Origin, SimpleCommand, Word, program_of
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
@@ -132,10 +131,7 @@ _DURATION = re.compile(
 
 def _time_to_save(script: BatchScript) -> tuple[int, tuple[int, ...]] | None:
     """Return the seconds that a comment gives for saving a checkpoint, and the lines of the comment."""
-    lines = [number for number in sorted(script.comments) if script.lines[number - 1].lstrip().startswith("#")]
-    for _, group in groupby(enumerate(lines), key=lambda pair: pair[1] - pair[0]):
-        block = tuple(number for _, number in group)
-        text = " ".join(script.lines[number - 1].lstrip(" #") for number in block)
+    for block, text in script.comment_blocks:
         for sentence in re.split(r"[.;!]\s", text):
             match = _DURATION.search(sentence) if _SAVING.search(sentence) and "every" not in sentence else None
             if match is not None:
@@ -146,6 +142,7 @@ def _time_to_save(script: BatchScript) -> tuple[int, tuple[int, ...]] | None:
 _RESUMES = re.compile(
     r"resum|restart|restor|ckpt|checkpoint|latest|\blast\b|continu|reload|load|snapshot|state", re.IGNORECASE
 )
+_DATE = "$(date"
 _STARTS_ANEW = re.compile(
     r"--overwrite[-_]output[-_]dir(?!=(false|0))|--no[-_](resume|load)|--from[-_]scratch|--fresh(?![-_\w])"
     r"|[-\w.]*resume\w*=(false|no|none|never|0)\Z",
@@ -159,14 +156,16 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
 
     After --requeue or `scontrol requeue`, Slurm runs the script again from its first line. Without a checkpoint that
     the program loads, all work of the first start is lost. `--overwrite_output_dir` deletes the checkpoints even if
-    there are some. A checkpoint in /tmp or $TMPDIR stays on a node that the next start may not get. The rule finds
-    scripts that mention neither a checkpoint nor a resume. Lightning needs no option: on the signal of --signal, it
-    saves a checkpoint, requeues the job, and loads it.
+    there are some. A checkpoint in /tmp or $TMPDIR stays on a node that the next start may not get. A folder with the
+    time of the start in its name is another one at the next start. The rule finds scripts that mention neither a
+    checkpoint nor a resume. Lightning needs no option: on the signal of --signal, it saves a checkpoint, requeues the
+    job, and loads it.
 
     Fix: save checkpoints, and start with the option that loads the last one, such as `--resume auto`. Or
     `#SBATCH --no-requeue`.
     Documented: sbatch(1), --requeue.
     """
+    yield from _two_names(script)
     place, training = _requeues(script), script.training
     if place is None or not training or script.sources_files or _skips_finished_work(script):
         return
@@ -184,6 +183,13 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
             what = "this folder is local to a node, or ends with the job: the next start does not find the checkpoint"
             yield Problem(local, what, "name a folder that all nodes share", (place.line, launch.line))
             return
+    for launch in training:
+        saved = [word for option, word in _options_with_paths(launch) if _SAVES.search(option) and _DATE in word.text]
+        loaded = [word for option, word in _options_with_paths(launch) if _LOADS.search(option)]
+        if saved and all(_DATE in word.text for word in loaded):
+            what = "the name of this folder contains the time: the next start uses another one, without a checkpoint"
+            yield Problem(saved[0], what, "write the job id, which stays the same", (place.line, launch.line))
+            return
     directives = {each.line for each in script.directive_options}
     code = [line for number, line in enumerate(script.lines, start=1) if number not in directives]
     known = all(launch.program.kind == "python" for launch in training)
@@ -195,6 +201,29 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
     ):
         what = "the job starts again, but the script mentions no checkpoint that the program loads"
         yield Problem(place, what, "pass the option that resumes, or write --no-requeue", (training[-1].line,))
+
+
+_NEWEST = re.compile(r"(?i)(\S+)/((?:\w*[-_])?(?:last|latest|newest|current)(?:[-_]\w*)?\.\w+)\Z")
+"""The name of a file for the newest checkpoint."""
+
+
+def _two_names(script: BatchScript) -> Iterator[Problem]:
+    """Find a test for a newest checkpoint of another name than the program gets for it."""
+    saved = [
+        (match, word)
+        for launch in script.training
+        for option, word in _options_with_paths(launch)
+        if (match := _NEWEST.match(word.text.rpartition("=")[2])) and not _LOADS.search(option)
+    ]
+    for number, line in script.code_lines if saved else ():
+        for tested in re.finditer(r"\[.*?\s-[efrs]\s+[\"']?([^\s\"'\];]+)", line):
+            match = _NEWEST.match(script.resolve(tested[1]))
+            names = {each[2] for each, _ in saved if match is not None and each[1] == match[1]}
+            if match is not None and names and match[2] not in names:
+                what = f"the program saves {min(names)}, but the script looks for {match[2]}: it never resumes"
+                lines = tuple(word.line for _, word in saved)
+                yield Problem(Origin(number, tested.start(1) + 1), what, f"write {min(names)} in both places", lines)
+                return
 
 
 def _is_left_behind(option: str, word: ExpandedText) -> bool:
@@ -318,6 +347,29 @@ def _options_with_paths(launch: LaunchLine) -> Iterator[tuple[str, ExpandedText]
         if option.startswith("-") or (equals and name.replace(".", "").isidentifier()):
             yield option, word
         before = word.text
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@rule("KIT431", "warning")
+def late_timeout(script: BatchScript) -> Iterator[Problem]:
+    """`timeout` ends the training no earlier than Slurm ends the job.
+
+    What the script does after the training, such as a copy or the submission of the next job, then never happens.
+
+    Fix: some minutes less than --time, such as `timeout 23h50m`, in seconds or in one unit.
+    Documented: timeout(1); sbatch(1), --time.
+    """
+    limit = script.time_limit or 0
+    for launch in script.training if limit > 0 else ():
+        words = next((stage.words for stage in launch.stages if stage.words and stage.words[0].text == "timeout"), ())
+        given = next((word for word in words[1:] if re.fullmatch(r"\d+(\.\d+)?[smhd]?", word.text)), None)
+        seconds = float(given.text.rstrip("smhd")) * _UNITS.get(given.text[-1], 1) if given is not None else 0
+        follows = [step for step in script.commands_after(launch.command) if step.name not in {"echo", "exit", "date"}]
+        if given is not None and seconds >= limit and follows:
+            what = f"Slurm ends the job first, after {limit} s: line {follows[-1].line} never runs"
+            yield Problem(given, what, "give timeout some minutes less than --time", (script.line_of("time"),))
 
 
 @rule("KIT417")

@@ -9,7 +9,7 @@ from difflib import SequenceMatcher, get_close_matches
 from itertools import takewhile
 
 from hpc_kit.check.bash_grammar import NAME
-from hpc_kit.check.bash_syntax import program_of, with_nested_parts
+from hpc_kit.check.bash_syntax import Origin, program_of, with_nested_parts
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
@@ -262,6 +262,8 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
         return
     known = set(script.assigned) | _set_by_commands(script)
     unread, seen = _unread_variables(script), set[str]()
+    ends = [step for step in script.batch_commands if step.name == "exit" and not step.around("function")]
+    statuses = {id(part) for step in ends for part in step.syntax.parts}
     for part in with_nested_parts(part for step in script.commands for part in step.syntax.parts):
         name = part.text
         optional = re.match(r":?[-+?=]", part.detail)
@@ -269,7 +271,11 @@ def misspelt_variable(script: BatchScript) -> Iterator[Problem]:
             continue
         match = _resembling(name, known) if len(name) >= 6 else None
         match = match or next((other for other in unread if _shares_word(name, other)), None)
-        if match is not None:
+        if id(part) in statuses and name not in {"PIPESTATUS", "RANDOM"}:
+            seen.add(name)
+            what = f"nothing sets ${name}: this is the status of the command before"
+            yield Problem(part.origin, what, "write the variable that has the status", (part.origin.line,))
+        elif match is not None:
             seen.add(name)
             what = f"nothing sets ${name}; there is ${match}"
             yield Problem(part.origin, what, f"write ${match}", (part.origin.line,))
@@ -286,7 +292,11 @@ def _shares_word(name: str, other: str) -> bool:
     """Tell whether two names begin with the same word, or one is short for the other: MEM and MEMORY, CKPT_DIR."""
     word = name.partition("_")[0]
     own = not name.startswith("SLURM") and len(word) > 2
-    return own and (other.startswith(name) or name.startswith(other) or other.partition("_")[0] == word)
+    short, long = sorted((name, other), key=len)
+    rest = long.removeprefix(short)
+    # MODE is no part of MODEL_NAME.
+    begins = rest != long and (rest.startswith("_") or "_" not in long)
+    return own and (begins or other.partition("_")[0] == word)
 
 
 _SETTERS = frozenset({
@@ -330,6 +340,37 @@ _MADE_BY_SITE = re.compile(
 _CREATES_NOTHING = frozenset({
     "declare", "echo", "export", "local", "printf", "readonly", "sacct", "scontrol", "squeue", "sstat", "trap",
 })  # fmt: skip
+
+
+@rule("KIT139")
+def first_element(script: BatchScript) -> Iterator[Problem]:
+    """The name of a list without `[@]` is its first element.
+
+    `for seed in $SEEDS` runs once, and `python train.py $ARGS` passes only the first of the arguments.
+
+    Fix: `"${SEEDS[@]}"`.
+    Documented: bash(1), Arrays.
+    """
+    lists: dict[str, int] = {}
+    for each in script.written_assignments:
+        elements = each.value.elements
+        lists[each.name] = 1 if elements is None and not (each.append or each.indexed) else len(elements or ())
+    several = "|".join(name for name, count in lists.items() if count > 1 and not script.sources_files)
+    if not several:
+        return
+    mention = re.compile(rf"[\"']?\$(?:\{{({several})\}}|({several})\b(?!\[))[\"']?")
+    loops = {id(each): each for step in script.commands for each in step.compounds if each.kind == "for"}
+    for loop in loops.values():
+        if match := next(filter(None, map(mention.fullmatch, loop.words)), None):
+            name = match[1] or match[2]
+            what = f"${name} is the first of the {lists[name]} elements of {name}: the loop runs once for it"
+            yield Problem(Origin(loop.line), what, f'write "${{{name}[@]}}"')
+    for launch in script.training:
+        for word in launch.program.words[1:]:
+            if (match := mention.fullmatch(word.text)) and word.line:
+                name = match[1] or match[2]
+                what = f"${name} is the first of the {lists[name]} elements of {name}"
+                yield Problem(word, what, f'write "${{{name}[@]}}"', (launch.line,))
 
 
 @rule("KIT136", "warning")

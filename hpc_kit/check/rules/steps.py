@@ -283,8 +283,9 @@ def blocking_steps(script: BatchScript) -> Iterator[Problem]:
             remedy = "write srun --overlap for a monitor, or srun --exact with CPUs, GPUs and memory for each step"
             yield Problem(srun, what, remedy, (blocker.line,), certain=endless)
         if step.in_background:
-            if launch.in_loop and not _waits_inside(script, step) and claim.excludes(claim, job):
-                what = "the steps of this loop have all resources of the node: they run one after another"
+            again = _calls_at_once(script, step) if not launch.in_loop else not _waits_inside(script, step)
+            if again and claim.excludes(claim, job):
+                what = "each of these steps has all resources of the node: they run one after another"
                 yield Problem(srun, what, "write srun --exact with the CPUs, GPUs and memory of one step")
             running.setdefault(claim, launch)
 
@@ -330,6 +331,15 @@ def _never_ends(launch: LaunchLine) -> bool:
 
 
 _ENDLESS_LOOP = re.compile(r"\bwhile\s+(true|:|sleep\s|\[ 1 \])|\bfor\s*\(\(\s*;\s*;\s*\)\)")
+
+
+def _calls_at_once(script: BatchScript, step: TracedCommand) -> bool:
+    """Tell whether the function around a command is called again before anything waits."""
+    function = step.around("function")
+    if function is None or any(each.name == "wait" for each in script.functions[function.name]):
+        return False
+    names = [each.name for each in script.batch_commands if each.name in {function.name, "wait"}]
+    return (function.name, function.name) in pairwise(names)
 
 
 def _waits_inside(script: BatchScript, step: TracedCommand) -> bool:

@@ -311,7 +311,7 @@ def _also(attempt: Attempt, event: Event, rank: int | None) -> list[str]:
     classes = Counter(each.rule.class_ for each in consequences if each.rule.class_ in VICTIMS)
     how = {"connection-lost": "lost connection", "collective-timeout": "collective timed out"}
     kind = f" ({how[classes.most_common(1)[0][0]]})" if classes else ""
-    return [f"{format_ranks(sorted(victims))} fell with it{kind}"]
+    return [f"{format_ranks(sorted(victims))} failed because of it{kind}"]
 
 
 def unknown_verdict(attempt: Attempt) -> Verdict:

@@ -355,5 +355,8 @@ def had_progress_between(event: Event, other: Event) -> bool:
         event.line.file == other.line.file
         and event.strength not in {SYSTEM, EXCEPTION}
         and event.order < other.order
-        and (event.progress > other.progress or event.line.number < other.progress_line)
+        and (
+            event.progress - other.progress >= event.ranks_in_file
+            or (event.ranks_in_file == 1 and event.line.number < other.progress_line)
+        )
     )

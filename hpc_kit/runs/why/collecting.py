@@ -133,6 +133,7 @@ _OWN_NODE = re.compile(
     r"(?:^(?i:host(?:name)?|node|running on(?: host| node)?)\b[ :=]+"
     r"|\b(?:SLURMD_NODENAME|(?i:node(?:_?name)?|hostname))="
     r"|[,;|(\[] ?(?i:host(?:name)?|node)[ :=]+(?=[\w.-]+(?:[,;)\]]|$))"
+    r"|\b(?i:us(?:ing|es))(?: device)? (?:cuda:|GPU )\d+,?(?: of)? (?:on|at)(?i: (?:host|node))? "
     r"|\b(?i:job|task|attempt|run|restart)[ :=#]+\d+(?:_\d+)?,?(?i: (?:is |now )?(?:start\w*|runn?ing|runs))?"
     r" (?i:on|at)(?i: (?:host|node))? "
     r"|\b(?i:job|script)(?i: (?:is |has |was )?(?:start\w*|runn?ing|runs)) on(?i: (?:host|node))? )"
@@ -174,8 +175,8 @@ _PRINTED_EXCEPTION = re.compile(
 """The form in which Hydra prints the exception of a class that it creates."""
 
 _FINISHED_RANK = re.compile(
-    r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit(?:ed)?|complete[d]?|exhausted"
-    r"|no more (?:data|batches)|saved model|end of (?:epoch|training|data))\b"
+    r"(?i)\b(?:done|finished|ended|max_\w+|train_runtime|successfully|exit|exited|completed?|exhausted"
+    r"|no more data|no more batches|saved model|end of epoch|end of training|end of data)\b"
 )
 _FINISHED_WORDS = required_literals(_FINISHED_RANK.pattern)
 """The search for words is faster than that for the pattern."""
@@ -681,7 +682,7 @@ def _strength(line: Line, rule: Rule) -> Strength:
 def _says_success(body: str) -> bool:
     text = _INFO_PREFIX.sub("", body)
     found = SUCCESS.search(text)
-    if not found or SOFTENED.search(text) or _is_end_noise(text):
+    if not found or SOFTENED.search(text.replace("INFO", "", 1)) or _is_end_noise(text):
         return False
     return _UNFINISHED.search(text, 0, found.end()) is None
 

@@ -24,6 +24,9 @@ LAST_LINES = 15
 """Lines at the end of a log in which an error counts as its last one."""
 
 
+_FEW_LINES = 3
+"""Lines of output which show that a program has begun."""
+
 _ELSEWHERE = re.compile(
     r"(?i)\bsee (?:the )?(?:root cause|errors?|logs?|messages?|stack traces?|tracebacks?) (?:above|below)\b"
 )
@@ -49,6 +52,7 @@ def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Even
         or _is_of_earlier_attempt(attempt, event)
         or is_of_later_command(attempt, event)
         or _follows_survived_error(attempt, event)
+        or _never_began(event)
         or _has_rival(attempt, event, fatal)
     )
     return "likely" if doubted else "certain"
@@ -78,6 +82,11 @@ def _is_proof(attempt: Attempt, chain: Sequence[Event]) -> bool:
         return event.strength != LINE or rule.weight >= CLEAR
     is_last = not event.progress and not attempt.success and event.lines_after <= LAST_LINES
     return rule.weight >= CLEAR and (not event.lines_after if rule.kind == "soft" else is_last or rule.scope == "job")
+
+
+def _never_began(event: Event) -> bool:
+    """Return whether a time limit ended a program that had printed a few lines, but no progress: it may have hung."""
+    return event.rule.class_ == "time-limit" and event.line.number > _FEW_LINES and not event.progress_line
 
 
 def _may_be_handled(attempt: Attempt, event: Event) -> bool:

@@ -61,7 +61,7 @@ def decide(evidence: Evidence) -> Verdict:
     """Return the cause of the last attempt of a job."""
     attempt = Attempt(evidence)
     verdict = _answer(attempt)
-    verdict.earlier = _earlier_attempts(attempt)
+    verdict.earlier = _earlier_attempts(attempt) or verdict.earlier
     return verdict
 
 
@@ -72,16 +72,11 @@ def _answer(attempt: Attempt) -> Verdict:
             return _no_failure(attempt, attempt.job)
         return verdict_of(attempt, _chain(attempt, hidden)[-1], "likely")
     culprit = attempt.first(fatal)
-    if attempt.job and attempt.job.state is JobState.PENDING and "Dependency" in attempt.job.reason:
-        before = culprit or _weak_candidate(attempt)
-        earlier = verdict_of(attempt, _chain(attempt, before)[-1], "likely") if before else None
-        return waiting_verdict(attempt.job, earlier)
     ordered = attempt.first(attempt.of_kind("end"))
     if ordered and (culprit is None or explains(ordered, culprit) or _comes_after(attempt, culprit, ordered)):
         culprit = ordered
-    is_requeued = culprit is not None and culprit.rule.class_ == "requeued"
-    if (culprit is None or is_requeued) and not attempt.failed and attempt.job and attempt.waits_or_runs():
-        return waiting_verdict(attempt.job)
+    if waiting := _waits(attempt, culprit):
+        return waiting
     if culprit is None:
         culprit = _weak_candidate(attempt)
     if culprit is None:
@@ -92,13 +87,35 @@ def _answer(attempt: Attempt) -> Verdict:
     return verdict_of(attempt, chain[-1], confidence_of(attempt, chain, fatal))
 
 
+def _waits(attempt: Attempt, culprit: Event | None) -> Verdict | None:
+    """Return the answer that the job waits or runs, if it has not failed: what Slurm ended was another attempt."""
+    job = attempt.job
+    if job is None or not attempt.waits_or_runs():
+        return None
+    if job.state is JobState.PENDING and "Dependency" in job.reason:
+        before = culprit or _weak_candidate(attempt)
+        return waiting_verdict(job, verdict_of(attempt, _chain(attempt, before)[-1], "likely") if before else None)
+    if culprit is None:
+        return None if attempt.failed else waiting_verdict(job)
+    if culprit.rule.kind != "end" or not (job.state is JobState.PENDING or culprit.rule.class_ == "requeued"):
+        return None
+    verdict = waiting_verdict(job)
+    verdict.earlier = [f"attempt 1: {fill_template(culprit.rule.cause, culprit.groups)}"]
+    return verdict
+
+
 def _fatal(attempt: Attempt) -> list[Event]:
     """Return the events that end a program: uncaught exceptions, messages of Slurm and the kernel."""
     fatal = [event for event in _causes(attempt) if _is_fatal(attempt, event)]
     fatal = [event for event in fatal if not _misses_output(attempt, event)]
     # A rank that reached no other rank is a victim if another one has an error of its own.
-    own = {event.rank for event in fatal if event.rule.class_ not in _UNREACHED and event.rank is not None}
-    return [event for event in fatal if event.rule.class_ not in _UNREACHED or not own - {event.rank}]
+    own = {_process_of(event) for event in fatal if event.rule.class_ not in _UNREACHED}
+    return [event for event in fatal if event.rule.class_ not in _UNREACHED or not own - {_process_of(event)}]
+
+
+def _process_of(event: Event) -> int | str:
+    """Return the rank of an event, or the log that an unnamed process wrote."""
+    return event.line.file if event.rank is None else event.rank
 
 
 def _causes(attempt: Attempt) -> list[Event]:

@@ -56,6 +56,9 @@ _WRONG_ARGUMENTS = re.compile(
     r"|takes .*positional arguments? but).*)"
 )
 
+_READS_ARGUMENT = re.compile(r"^(?!.*\w\[[^\[\]]*argv\[).*argv\[")
+"""The only list of the line is that of the arguments: an argument may also be the index of another list."""
+
 _INSTALLED = re.compile(
     r"site-packages|dist-packages|/lib/python\d|lib64/python\d|^<|/(?:usr/)?bin/(?:torchrun|accelerate|deepspeed)$"
     r"|/torch/|runpy\.py|\.p(?:yx|xi|xd)$"
@@ -291,8 +294,8 @@ class TracebackReader:
             best = Match(rule_named("spawn-parent"), {})
         elif (found := _WRONG_ARGUMENTS.match(line.body)) and "-packages/" in called_by[0]:
             best = Match(rule_named("library-arguments"), {"detail": found["what"]})
-        elif line.body.startswith("IndexError: ") and (source := traceback.source) and "argv[" in source:
-            best = Match(rule_named("missing-argument"), {"detail": source})
+        elif line.body.startswith("IndexError: ") and _READS_ARGUMENT.search(traceback.source):
+            best = Match(rule_named("missing-argument"), {"detail": traceback.source})
         self._add(best, line, traceback)
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from hpc_kit.runtime.rendezvous.master_host import HostResolver
 from hpc_kit.runtime.variables import WAIT_LONGER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from torch._C._distributed_c10d import Store, TCPStore
@@ -93,6 +93,8 @@ class Meeting:
     """Number of keys in the owner's store when all ranks had met."""
     reserved_port: int | None = None
     """A descriptor that reserves the port for a program that runs alone."""
+    groups: Iterator[int] = field(default_factory=itertools.count)
+    """Numbers of the process groups that the ranks create one after another."""
 
     def substore(self, name: str) -> Store:
         """Return a separate part of the store for one purpose."""
@@ -102,22 +104,36 @@ class Meeting:
         """Return host and process of each rank."""
         return read_entries(self.substore("roster"), self.world)
 
+    @contextmanager
+    def group_of_all(self) -> Iterator[None]:
+        """Wait at a normal end of the block, which uses a new process group, until all ranks have created theirs.
+
+        gloo connects the ranks one by one. A rank that destroys its group early would break the connection of a late
+        rank.
+        """
+        created, number = self.substore("groups"), str(next(self.groups))
+        _count_rank(created, number)
+        yield
+        with suppress(RuntimeError):  # rank 0 has failed, and with it the store
+            self._wait_for_count(created, number, self.world.world_size)
+
     def leave(self) -> None:
         """Leave the meeting. Rank 0 owns the store and waits until the other ranks no longer need it."""
         if self.reserved_port is not None:
             os.close(self.reserved_port)
         departures = self.substore("departures")
         if self.is_owner:
-            self._wait_for_departures(departures, HAS_READ)
+            others = self.world.world_size - 1
+            self._wait_for_count(departures, HAS_READ, others)
             if self.server.num_keys() > self.keys:  # the program has used the store, and other ranks may still read it
-                self._wait_for_departures(departures, IS_DONE)
+                self._wait_for_count(departures, IS_DONE, others)
         # Rank 0 may have left long ago if the program did not use the store.
         elif network.is_reachable(self.host, self.port):
-            _depart(departures, IS_DONE)
+            _count_rank(departures, IS_DONE)
 
-    def _wait_for_departures(self, departures: Store, stage: str) -> None:
+    def _wait_for_count(self, counts: Store, stage: str, count: int) -> None:
         ranks = self.world.world_size
-        wait_until(lambda: len(departures.get(stage)) >= ranks - 1, time.monotonic() + _LEAVE_TIMEOUT, ranks)
+        wait_until(lambda: len(counts.get(stage)) >= count, time.monotonic() + _LEAVE_TIMEOUT, ranks)
 
 
 def meet(
@@ -186,7 +202,7 @@ def meet(
         reserved_port=opened.reserved_port,
     )
     if not opened.is_server:
-        _depart(departures, HAS_READ)
+        _count_rank(departures, HAS_READ)
     return meeting
 
 
@@ -375,11 +391,11 @@ class SignIn:
         )
 
 
-def _depart(departures: Store, stage: str) -> None:
-    """Count this rank at HAS_READ or IS_DONE."""
+def _count_rank(counts: Store, stage: str) -> None:
+    """Count this rank as one that has reached a stage, such as HAS_READ."""
     with suppress(RuntimeError):
         # Unlike add(), this does not wait for an answer of the store.
-        departures.append(stage, ".")  # type: ignore[attr-defined]
+        counts.append(stage, ".")  # type: ignore[attr-defined]
 
 
 def wait_until(is_done: Callable[[], bool], until: float, ranks: int, check: Callable[[], None] | None = None) -> bool:
