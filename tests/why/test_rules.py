@@ -67,13 +67,6 @@ def test_a_rule_explains_only_classes_that_exist() -> None:
         (r"(?P<name>SIGKILL|SIGTERM)", ("kill", "term")),
         (r"a?b*", ()),
         (r"x{2}yes(?!no)", ("yes",)),
-<<<<<<< HEAD
-=======
-        (r"lost (?:the |a )?(?:peer|host(?:name)?) \(.*\)", ("peer (", "lost ")),
-        (r"(?:done|exit(?:ed)?|end of (?:epoch|data))\b", ("done", "exit", "end of epoch", "end of data")),
-        (r"(?P<rank>x)y|((?:a|b)c(d|e))+z", ("xy", "acd", "ace", "bcd", "bce")),
-        (r"(a|b) on (a|b)", ("a on a", "a on b", "b on a", "b on b")),
->>>>>>> a14
         (r"\[Errno 28\]", ("[errno 28]",)),
         (r"(?i)Out Of Memory|oom_kill", ("out of memory", "oom_kill")),
     ],

@@ -153,7 +153,6 @@ def _compiled(text: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-<<<<<<< HEAD
 def required_literals(pattern: str) -> tuple[str, ...]:
     """Return lower-case texts of which each match of a pattern contains one; empty if there are no such texts."""
     return _literals_of(parser.parse(pattern))
@@ -178,51 +177,3 @@ def _literals_of(items: Iterable[tuple[object, Any]]) -> tuple[str, ...]:
             parts.append(tuple(dict.fromkeys(itertools.chain(*branches))) if all(branches) else ())
     usable = [part for part in [*parts, (run,)] if part and all(part)]
     return max(usable, key=lambda part: min(map(len, part)), default=())
-=======
-_OPTIONAL = r"(?:[*?]|\{0?(?:,\d*)?\})\??"
-"""The repetitions of a regular expression that allow none."""
-_INNER_GROUP = re.compile(rf"\((?:\?:|\?P<\w+>)?([^()]*)\)({_OPTIONAL})?")
-_ALTERNATIVE_START = re.compile(r"\((?:\?:|\?P<\w+>)?|\|")
-_MAX_ALTERNATIVES = 60
-"""Writing out more alternatives takes longer than their literals save."""
-_GAP, _ESCAPED = "\0", 0xE000
-"""A place where any text may be, and the first of Unicode's private characters, which replace escaped ones."""
-
-
-def required_literals(pattern: str) -> tuple[str, ...]:
-    """Return lower-case texts of which each match of a pattern contains one; empty if there are no such texts.
-
-    Python has no public parser of regular expressions. This function replaces everything but plain text by gaps, and
-    writes out groups with alternatives. The longest text of each alternative is its literal.
-    """
-    text = re.sub(r"\\(\W)", lambda match: chr(_ESCAPED + ord(match[1])), pattern)
-    text = re.sub(r"\[\^?\]?[^\]]*\]|\\\w|[.^$]", _GAP, text)
-    alternatives = _write_out_groups(re.sub(rf"[^()|]{_OPTIONAL}", _GAP, text))
-    literals = [max(re.split(rf"{_GAP}|\+|\{{[\d,]+\}}", each), key=len) for each in alternatives]
-    plain = [re.sub(r"[\uE000-\uF8FF]", lambda match: chr(ord(match[0]) - _ESCAPED), each) for each in literals]
-    return tuple(dict.fromkeys(each.lower() for each in plain)) if all(plain) else ()
-
-
-def _write_out_groups(text: str) -> list[str]:
-    """Return the alternatives of an expression without parentheses: `a(?:b|c)` becomes `ab` and `ac`."""
-    while group := _INNER_GROUP.search(text):
-        choices = group[1].split("|")
-        # A look-around, such as (?=x), has no text of its own.
-        if group[2] or group[1].startswith("?") or text.count("|") > _MAX_ALTERNATIVES:
-            choices = [_GAP]
-        start = max((match.end() for match in _ALTERNATIVE_START.finditer(text, 0, group.start())), default=0)
-        end = _alternative_end(text, group.end())
-        before, after = text[start : group.start()], text[group.end() : end]
-        text = text[:start] + "|".join(before + choice + after for choice in choices) + text[end:]
-    return text.split("|")
-
-
-def _alternative_end(text: str, start: int) -> int:
-    """Return the end of the alternative that contains a position: the next `|`, or the end of the group."""
-    depth = 0
-    for index in range(start, len(text)):
-        if text[index] in "|)" and depth == 0:
-            return index
-        depth += (text[index] == "(") - (text[index] == ")")
-    return len(text)
->>>>>>> a14
