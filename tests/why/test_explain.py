@@ -969,3 +969,14 @@ def test_a_task_that_ended_long_before_the_remaining_ones(tmp_path: Path) -> Non
     log += "slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2025-11-04T11:42:00 ***\n"
     verdict = why(tmp_path, slurm_log=STEPS + log + "srun: error: n1: tasks 0,2-3: Terminated\n")
     assert (verdict.class_, verdict.rank) == ("task-ended-early", 1)
+
+
+def test_a_folder_to_which_the_script_could_not_change(tmp_path: Path) -> None:
+    log = "/var/spool/slurmd/job7/slurm_script: line 4: cd: /scratch/u: No such file or directory\n"
+    log += "python: can't open file '/home/u/train.py': [Errno 2] No such file or directory\n"
+    assert "/scratch/u" in why(tmp_path, slurm_log=log).cause
+
+
+def test_a_message_before_progress_of_a_job_that_runs_is_no_failure(tmp_path: Path) -> None:
+    log = STEPS + "n1:3:4 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error\n" + STEPS
+    assert why(tmp_path, slurm_log=log, squeue_txt="JOBID|ST|TIME\n7|R|1:00\n").class_ == "running"

@@ -133,6 +133,8 @@ def _causes(attempt: Attempt) -> list[Event]:
 
 
 def _is_fatal(attempt: Attempt, event: Event) -> bool:
+    if event.progress and attempt.waits_or_runs():
+        return False
     if event.strength == SYSTEM:
         is_direct = event.rule.weight >= DIRECT and not event.is_hint
         return not attempt.completed or (is_direct and not attempt.succeeded_after(event))
@@ -140,8 +142,6 @@ def _is_fatal(attempt: Attempt, event: Event) -> bool:
     if event.strength != EXCEPTION or (traceback and (traceback.is_thread or traceback.is_survived)):
         return False
     if event.is_handled or attempt.has_gone_on(event) or attempt.was_handled_before(event):
-        return False
-    if event.progress and attempt.waits_or_runs():
         return False
     if attempt.failed:
         return True
