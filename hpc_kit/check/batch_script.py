@@ -341,6 +341,12 @@ class BatchScript:
         return found
 
     @cached_property
+    def loop_variables(self) -> frozenset[str]:
+        """The variables of the `for` loops."""
+        compounds = (compound for step in self.commands for compound in step.compounds)
+        return frozenset(compound.name for compound in compounds if compound.kind == "for")
+
+    @cached_property
     def _numbers(self) -> dict[int, int]:
         return {id(step): number for number, step in enumerate(self.commands)}
 

@@ -485,6 +485,13 @@ class LaunchLine(NamedTuple):
         return any(stage.options[name].has_default for stage in self.stages for name in COUNTS & stage.options.keys())
 
     @property
+    def is_named_training(self) -> bool:
+        """True if the name of the program says that it trains."""
+        file = self.program.option("file", "module")
+        name = file.text if file is not None else " ".join(self.program.texts[:1])
+        return re.search(r"train|tun(e|ing)", name) is not None
+
+    @property
     def in_loop(self) -> bool:
         """True if the line is in a loop."""
         return self.command.around(*LOOPS) is not None

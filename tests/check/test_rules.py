@@ -143,6 +143,14 @@ BAD = [
         "accepts 2 nodes, but it is started on 4",
     ),
     Bad(
+        "KIT207",
+        HEAD + "#SBATCH -N2\nsrun torchrun --nnodes=2 --node-rank=${NODE_RANK:-0} --master-addr=$H t.py\n",
+        3,
+        W,
+        "--node-rank=0 on each of the 2 nodes",
+    ),
+    Bad("KIT217", HEAD + "#SBATCH -c 4\nsrun python t.py --num-workers ${W:-16}\n", 3, W, "16 data loader workers"),
+    Bad(
         "KIT216",
         FOUR + "srun python t.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --num-layers 30\n",
         3,
@@ -1666,7 +1674,6 @@ GOOD = [
     ("KIT302", HEAD + "MASTER_PORT=$X\n"),
     ("KIT207", ONE_A_NODE + "srun torchrun --nnodes=4 --master-addr=$H --rdzv-backend=c10d t.py\n"),
     ("KIT207", ONE_A_NODE + "srun torchrun --nnodes=4 --master-addr=$H --node_rank=$R t.py\n"),
-    ("KIT207", HEAD + "#SBATCH -N2\nsrun torchrun --nnodes=2 --node-rank=${NODE_RANK:-0} --master-addr=$H t.py\n"),
     (
         "KIT207",
         HEAD + "#SBATCH -N2\nsrun torchrun --nnodes=2 --node-rank=0 --rdzv-backend=c10d --rdzv-endpoint=$H t.py\n",

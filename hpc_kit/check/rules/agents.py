@@ -57,6 +57,8 @@ def agent_node_count(script: BatchScript) -> Iterator[Problem]:
             doubtful = "standalone" in agent.options or (agent.kind == "accelerate" and _numbers_nodes(agent))
             # The default configuration of accelerate may give the number of machines.
             doubtful = doubtful or (agent.kind == "accelerate" and agent.node_count is None)
+            rank = agent.node_rank
+            doubtful = doubtful or (rank is not None and rank.has_default)
             certain = not doubtful and not launch.has_default_count
             yield Problem(agent, what, remedy, (line, launch.line), certain)
 
@@ -170,8 +172,7 @@ def _same_node_rank(script: BatchScript, launch: LaunchLine, agent: LaunchStage)
         return None
     option = "--machine_rank" if agent.kind == "accelerate" else "--node-rank"
     if rank is not None:
-        # A number that a variable may replace is not the number of all nodes.
-        if rank.number is None or rank.has_default or _numbers_nodes(agent):
+        if rank.number is None or _numbers_nodes(agent):
             return None
         what = f"{option}={rank.text} on each of the {size.min_nodes} nodes: they need different ranks"
         return what, f"write srun bash -c '{agent.name} ... {option}=$SLURM_NODEID ...' in single quotes", None

@@ -370,19 +370,14 @@ def label_without_setting(script: BatchScript) -> Iterator[Problem]:
         for word in launch.program.words[1:]:
             name = word.text.lstrip("-").partition("=")[0].replace("-", "_")
             given = launch.argument(name.replace("_", "-")) if word.text.startswith("--") and len(name) > 1 else None
-            if given is None or given.number is None or given.has_default:
+            if given is None or given.number is None:
                 continue
             label = re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}[-_=]?\$\{{?(\w+)")
             match = next((match for text in texts if (match := label.search(text))), None)
-            if match is not None and (match[1] == _INDEX or match[1] in _loop_variables(script)):
+            if match is not None and (match[1] == _INDEX or match[1] in script.loop_variables):
                 what = f"the folder is named after ${match[1]}, but --{name} is {given.text} each time"
                 yield Problem(given, what, f'write --{name} "${match[1]}"', (launch.line,))
                 break
-
-
-def _loop_variables(script: BatchScript) -> set[str]:
-    """Return the variables of the `for` loops of the script."""
-    return {compound.name for step in script.commands for compound in step.compounds if compound.kind == "for"}
 
 
 _FLOOR = re.compile(rf"\$\(\(\s*\$?\{{?(?P<total>{NAME})\}}?\s*/\s*\$?\{{?(?P<parts>{NAME})\}}?\s*\)\)")

@@ -218,7 +218,7 @@ def container_without_gpus(script: BatchScript) -> Iterator[Problem]:
         opaque = any(map(unsure.match, (*container.options, *texts[image : image + 1])))
         known = launch.program.kind in {"python", "program"} and launch.program is not container.stage
         # Where another line has the option, a preparation without it is meant to run on CPUs.
-        meant = given and launch.agent is None and not re.search(r"train|tune", " ".join(launch.program.texts[:3]))
+        meant = given and launch.agent is None and not launch.is_named_training
         if known and not opaque and not meant and not _gives_gpus(container):
             what = f"{container.stage.name} without --nv: the container has no GPU"
             verb = next(word for word in container.stage.words if word.text in {"exec", "run"})

@@ -573,7 +573,7 @@ def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
     for launch in script.training:
         workers, agent = launch.argument("num-workers", "workers", "dataloader-num-workers"), launch.agent
         of_ray = any(each.program.name == "ray" for each in script.launch_lines)
-        if workers is not None and (workers.number or 0) > cpus and not workers.has_default and not of_ray:
+        if workers is not None and (workers.number or 0) > cpus and not of_ray:
             what = f"{workers.number} data loader workers, but --cpus-per-task={cpus}"
             yield Problem(workers, what, f"use at most {cpus}, or request more CPUs", (option.line, launch.line))
         count = count_processes(agent) if agent is not None and agent.kind == "torchrun" else None

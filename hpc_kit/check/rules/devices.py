@@ -100,7 +100,7 @@ def device_numbers(script: BatchScript) -> Iterator[Problem]:
         if (script.size_of(launch).tasks_per_node or script.size_of(launch).ntasks or 1) > 1:
             yield from _local_ranks(script, launch, options, text)
             yield from _mapped_devices(script, launch)
-        if text is not None and not text.has_default:
+        if text is not None:
             yield from _fixed_devices(script, launch, options, text)
 
 
@@ -149,13 +149,13 @@ def _fixed_devices(
     several, names_one = (size.tasks_per_node or size.ntasks or 1) > 1, text.text.startswith("cuda:")
     if numbers and size.gpus_per_node and not counted and max(numbers) >= size.gpus_per_node:
         what = f"there is no GPU {max(numbers)}: the node has {size.gpus_per_node}, from 0"
-        yield Problem(text, what, "use the numbers of the GPUs that the job has", (launch.line,))
+        yield Problem(text, what, "use the numbers of the GPUs that the job has", (launch.line,), not text.has_default)
     elif len(numbers) == 1 and several and (names_one or launch.argument("local-rank")):
         own = counted or "gpus-per-task" in options or _sees_one_gpu(script, options)
         if launch.multiplier is not None and not own and not launch.agent:
             what = f"all {size.tasks_per_node} tasks of a node use GPU {numbers[0]}"
             lines = (script.line_of("ntasks-per-node"), launch.line)
-            yield Problem(text, what, "use the local rank, SLURM_LOCALID", lines)
+            yield Problem(text, what, "use the local rank, SLURM_LOCALID", lines, not text.has_default)
 
 
 def _device_in_program(script: BatchScript, launch: LaunchLine) -> Origin | None:

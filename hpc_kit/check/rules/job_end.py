@@ -545,21 +545,15 @@ def _goes_on_after_pipe(script: BatchScript) -> Iterator[Problem]:
     for launch, later in pairwise(script.training):
         step, place = launch.command, launch.command.position
         behind = place.pipeline.commands[place.pipeline_index + 1 :]
-        trains = launch.agent or (launch.multiplier and launch.program.option("file", "module")) or _is_training(launch)
+        starts = launch.agent or (launch.multiplier and launch.program.option("file", "module"))
         loose = step.in_task or step.in_background or step.is_conditional or step.pipefail or not step.errexit
-        if loose or not behind or not trains or len(place.chain.pipelines) > 1:
+        if loose or not behind or not (starts or launch.is_named_training) or len(place.chain.pipelines) > 1:
             continue
         if launch.in_loop or later.line <= launch.line:
             continue
         what = f"set -e does not see a failure before the pipe: line {later.line} runs after a failed training"
         remedy = "write set -eo pipefail at the top"
         yield Problem(launch.stages[0], what, remedy, (step.line, later.line), certain=False)
-
-
-def _is_training(launch: LaunchLine) -> bool:
-    """Tell whether the name of a program says that it trains."""
-    file = launch.program.option("file", "module")
-    return file is not None and re.search(r"train|tun(e|ing)", file.text) is not None
 
 
 _COUNTS_UP = re.compile(r"\s*(?:\(\(\s*(\w+)\+\+\s*\)\)|let\s+[\"']?(\w+)\+\+[\"']?)\s*(?:;|#|\Z)")

@@ -437,12 +437,12 @@ def no_gpu_requested(script: BatchScript) -> Iterator[Problem]:
         return
     for launch in script.training:
         opens = next((word for stage in launch.stages for word in stage.words if word.text in {"--nv", "--rocm"}), None)
-        if opens is not None and re.search(r"train|tun(e|ing)", " ".join(launch.program.texts[:3])):
+        if opens is not None and launch.is_named_training:
             what = f"{opens.text} gives the container the GPUs of the job, but the job asks for none"
             yield Problem(opens, what, remedy, (launch.line,))
             return
         device = launch.argument("device", "accelerator")
-        if device is not None and re.match(r"(cuda|gpu)\b", device.text) and not device.has_default:
+        if device is not None and re.match(r"(cuda|gpu)\b", device.text):
             yield Problem(device, "the program needs a GPU, but the job asks for none", remedy, (launch.line,))
 
 

@@ -50,7 +50,7 @@ def _shape_of(script: BatchScript, launch: LaunchLine) -> tuple[int, int] | None
     per_node = count_processes(agent) if agent is not None else size.tasks_per_node
     # Without srun, an agent is on one node.
     nodes = 1 if launch.multiplier is None and agent is not None else size.nodes if size.is_stated else None
-    return None if nodes is None or per_node is None or launch.has_default_count else (nodes, per_node)
+    return None if nodes is None or per_node is None else (nodes, per_node)
 
 
 def _degrees_and_ranks(script: BatchScript, launch: LaunchLine, nodes: int, per_node: int) -> Iterator[Problem]:
@@ -63,7 +63,7 @@ def _degrees_and_ranks(script: BatchScript, launch: LaunchLine, nodes: int, per_
     # vLLM, SGLang and Ray start the workers of the remaining GPUs themselves.
     if launch.agent is None and (world == 1 or per_node < (script.size_of(launch).gpus_per_node or 2)):
         return
-    fixed = not any(text.has_default for text in texts.values())
+    fixed = not launch.has_default_count and not any(text.has_default for text in texts.values())
     lines = (script.line_of("nodes"), script.line_of("ntasks-per-node"), launch.line, *(t.line for t in texts.values()))
     data = launch.argument(*_DATA)
     if product == 0 or world % product:
@@ -72,7 +72,7 @@ def _degrees_and_ranks(script: BatchScript, launch: LaunchLine, nodes: int, per_
         certain = fixed and any(re.match(r"--\S*model[-_]parallel[-_]size", text) for text in launch.program.texts)
         place = next(iter(texts.values()))
         yield Problem(place, what, f"use degrees whose product divides {world}", lines, certain)
-    elif data is not None and not data.has_default and data.number and data.number * product != world:
+    elif data is not None and data.number and data.number * product != world:
         what = f"data {data.number} x {product} = {data.number * product}, but there are {world} ranks"
         yield Problem(data, what, f"write {world // product} for the data parallel degree", lines, certain=False)
     elif (batches := _uneven_batches(launch, world // product)) is not None:
@@ -159,7 +159,8 @@ def deepspeed_batches(script: BatchScript) -> Iterator[Problem]:
         if total != micro * steps * world:
             what = f"{micro} per GPU x {steps} steps x {world} ranks = {micro * steps * world}, but {_TOTAL} is {total}"
             lines = (*(each.line for each in settings.values()), script.line_of("nodes"), launch.line)
-            yield Problem(settings[_TOTAL], what, f"write {micro * steps * world}, or remove {_TOTAL}", lines)
+            remedy, certain = f"write {micro * steps * world}, or remove {_TOTAL}", not launch.has_default_count
+            yield Problem(settings[_TOTAL], what, remedy, lines, certain)
 
 
 def _number_in(text: ExpandedText, name: str) -> ExpandedText | None:

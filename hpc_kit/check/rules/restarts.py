@@ -262,8 +262,7 @@ def _may_be_in(script: BatchScript, path: str, folder: str) -> bool:
         return True
     # The script computes the value of `$NAME`, `$(ls -t FOLDER)` or the variable of a loop.
     name = re.match(r"\$\{?(\w+)", path)
-    loops = {compound.name for step in script.commands for compound in step.compounds if compound.kind == "for"}
-    return path.startswith("$(") or (name is not None and name[1] in script.assigned | loops)
+    return path.startswith("$(") or (name is not None and name[1] in script.assigned | script.loop_variables)
 
 
 _REMOVES = re.compile(r"\brm\s+(?:-\w+\s+)*-\w*[rR]\w*\s+(?:-\w+\s+)*[\"']?([^\s;&|\"']+)")
