@@ -63,6 +63,11 @@ def test_names_that_a_script_gives_to_the_files_of_elements(tmp_path: Path, scri
     assert [ids for ids, _, _ in found] == [["_1", "_3"], ["_2"], ["_0"]]
 
 
+def test_a_folder_of_an_element_in_a_script_names_no_file(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH --array=0-3\n#SBATCH -o logs/%a/train.log\n"
+    assert groups(tmp_path, {"job.sh": script, "train.log": KEY}) == [([], "python-exception", None)]
+
+
 def test_two_jobs_of_submitit_are_separate_jobs(tmp_path: Path) -> None:
     files = {"6248_0_log.err": STEPS, "6248_0_log.out": "INFO - Job completed successfully\n", "6257_0_log.err": KEY}
     assert groups(tmp_path, files) == [(["6257"], "python-exception", 0), (["6248"], "no-failure", None)]

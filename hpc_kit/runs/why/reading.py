@@ -158,7 +158,7 @@ _ARRAY = re.compile(
 """A script or a listing shows that the job is an array."""
 
 _SUBMITIT_JOB = re.compile(r"(?:^|[a-z]-)(\d+)_\d+_log\.(?:out|err)$")
-_FILE_OF_ELEMENT = re.compile(r"""[^\s"'=>]*(?:%\d*a|\$\{?SLURM_ARRAY_TASK_ID\}?)[\w.%{}$-]*""")
+_FILE_OF_ELEMENT = re.compile(r"""[^\s"'=>/]*(?:%\d*a|\$\{?SLURM_ARRAY_TASK_ID\}?)[\w.%{}$-]*""")
 _FILE_OF_TASK = re.compile(r"(?:--output|-o)[= ]?(?!\S*%a)\S*%t")
 """Each task of the job writes to a file of its own."""
 
@@ -224,7 +224,7 @@ def _elements_of_named(paths: list[Path]) -> dict[Path, str]:
 
 def _file_pattern(word: str) -> re.Pattern[str]:
     """Return the pattern of the names of files that a word of a script gives to elements of an array."""
-    parts = re.split(r"(%\d*[A-Za-z]|\$\{?\w+\}?)", word.rpartition("/")[2])
+    parts = re.split(r"(%\d*[A-Za-z]|\$\{?\w+\}?)", word)
     kinds = {"A": r"(?P<array>\d+)", "a": r"(?P<index>\d+)", "ID": r"(?P<index>\d+)"}
     names = {part: "ID" if "TASK_ID" in part else part.lstrip("%0123456789") for part in parts[1::2]}
     text = "".join(
