@@ -225,8 +225,8 @@ def _elements_of_named(paths: list[Path]) -> dict[Path, str]:
 def _file_pattern(word: str) -> re.Pattern[str]:
     """Return the pattern of the names of files that a word of a script gives to elements of an array."""
     parts = re.split(r"(%\d*[A-Za-z]|\$\{?\w+\}?)", word)
-    kinds = {"A": r"(?P<array>\d+)", "a": r"(?P<index>\d+)", "ID": r"(?P<index>\d+)"}
-    names = {part: "ID" if "TASK_ID" in part else part.lstrip("%0123456789") for part in parts[1::2]}
+    kinds = {"A": r"(?P<array>\d+)", "a": r"(?P<index>\d+)"}
+    names = {part: "a" if "TASK_ID" in part else part.lstrip("%0123456789") for part in parts[1::2]}
     text = "".join(
         re.escape(part) if at % 2 == 0 else kinds.pop(names[part], r"[^/]+?") for at, part in enumerate(parts)
     )
