@@ -252,6 +252,10 @@ def _hide_backquotes(root: Node, source: bytearray) -> bool:
 def _first_error(root: Node) -> int:
     """Return the offset of the first error; the end of the text if there is none."""
     node = root
-    while node.has_error and not (node.is_error or node.is_missing):
-        node = next((child for child in node.children if child.has_error or child.is_missing), node)
+    inner: Node | None = root
+    # A node may have an error that none of its children has.
+    while inner is not None:
+        node = inner
+        stops = not node.has_error or node.is_error or node.is_missing
+        inner = None if stops else next((child for child in node.children if child.has_error or child.is_missing), None)
     return node.start_byte if root.has_error else root.end_byte + 1

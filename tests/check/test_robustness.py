@@ -41,6 +41,7 @@ def read(text: str) -> tuple[list[Finding], str | None]:
     "calls",
     [
         "a() { b; b; b; b; }\nb() { a; a; a; a; }\na\n",
+        "a() { local x=$(b) y=$(b) z=$(b); }\nb() { local x=$(a) y=$(a) z=$(a); }\nx=$(a)\n",
         "".join(f"f{n}() {{ {f'f{n + 1} $@; ' * 10}}}\n" for n in range(9)) + 'f9() { "$@"; }\nf0 srun python t.py\n',
     ],
 )
@@ -58,6 +59,7 @@ def test_functions_that_call_each_other_take_no_long_time(calls: str) -> None:
         bytes(range(256)).decode("utf-8", errors="surrogateescape"),
         "#!/bin/bash",
         "#!/bin/bash\n'",
+        "#!/bin/bash\nif (( <<END == 1 )); then\n    ls\nfi\n",
         "#!/bin/bash\ncat <<EOF\nnever closed\n",
         "#!/usr/bin/perl\nprint $x{'a'};\n",
         "#!/bin/bash\nA=$B\nB=$A\nsrun python $A\n",
