@@ -95,6 +95,37 @@ def flag_with_value(script: BatchScript) -> Iterator[Problem]:
                 yield Problem(step.words[1], what, remedy, (other.line,))
 
 
+_WAITS_FOR_SERVER = re.compile(r"\b(sleep|curl|wget|wait\w*|nc|until|while|timeout|health|ready|tail)\b")
+_LOCAL_SERVER = re.compile(r"localhost|127\.0\.0\.1|\[::1\]|base[-_]url|--(port|endpoint|server|host)\b")
+_LOADS_MODEL = re.compile(
+    r"(.*/)?vllm(\.entrypoints\S*)?\Z|sglang(\.launch_server)?\Z|text-generation-launcher|ollama\Z"
+)
+
+
+@rule("KIT433", "warning")
+def impatient_client(script: BatchScript) -> Iterator[Problem]:
+    """A client starts at once after its server.
+
+    A server for a language model loads the model for minutes before it accepts connections. A client that starts in the
+    next line ends with "Connection refused".
+
+    Fix: `until curl -sf localhost:$PORT/health; do sleep 5; done` before the client.
+    Documented: docs.vllm.ai, "OpenAI-Compatible Server".
+    """
+    for step in script.batch_commands:
+        if not step.in_background or not any(map(_LOADS_MODEL.match, step.texts[:4])):
+            continue
+        later = script.commands_after(step)
+        after = [each for each in later if each.words and each.name not in {"trap", "echo", "export"}]
+        if not after or after[0].in_background:
+            continue
+        between, client = "\n".join(script.lines[step.line : after[0].line - 1]), " ".join(after[0].texts)
+        if _LOCAL_SERVER.search(client) and not _WAITS_FOR_SERVER.search(f"{between}\n{client}"):
+            what = f"the server of line {step.line} still loads its model when this starts: connection refused"
+            remedy = "wait until the server answers: until curl -sf ...; do sleep 5; done"
+            yield Problem(after[0], what, remedy, (step.line,))
+
+
 _OPEN = re.compile(r"--[\w.]*\.token=\Z|--auth(-none)?=(none|1)\Z")
 
 

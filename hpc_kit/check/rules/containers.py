@@ -58,7 +58,7 @@ def container_of(launch: LaunchLine) -> Container | None:
             binds = tuple(_values(texts, ("-m", "--mount", "-v", "--volume")))
             return Container(stage, options, binds, is_pyxis=False, is_isolated=True)
         if stage.kind == "srun" and any(re.match(r"--container-image(=|\Z)", text) for text in texts):
-            options = tuple(text for text in texts if text.startswith("--container-"))
+            options = tuple(text for text in texts if text.startswith(("--container-", "--no-container-")))
             binds = tuple(_values(texts, ("--container-mounts",)))
             return Container(stage, options, binds, is_pyxis=True, is_isolated=True)
     return None
@@ -158,9 +158,11 @@ def missing_mount(script: BatchScript) -> Iterator[Problem]:
             continue
         own = _made_outside(script) if container.is_isolated else ()
         home = not container.is_isolated or container.has("--container-mount-home", "-H", "--home")
+        hides_home = container.has("--no-container-mount-home", "--no-home", "-C", "--containall")
         for word in launch.program.words:
             path = word.text.rpartition("=")[2]
-            outside = _HOST_PATH.match(path) or any(f"{path}/".startswith(f"{folder}/") for folder in own)
+            in_home = hides_home and re.match(r"(\$\{?HOME\}?|~)/", path)
+            outside = in_home or _HOST_PATH.match(path) or any(f"{path}/".startswith(f"{folder}/") for folder in own)
             if not outside or (home and re.match(r"/(home|users)/", path)):
                 continue
             if not any(path == each or path.startswith(each + "/") for each in destinations):

@@ -474,12 +474,17 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
     """`$?` is read after another command.
 
     `$?` is the status of the command just before it. After an `echo` or a `date`, it is theirs, which is 0: a failed
-    training is a COMPLETED job.
+    training is a COMPLETED job. PIPESTATUS is replaced by the next command, too. After `set -e`, a failure ends the
+    script before the line that reads `$?`: a requeue that depends on the status never happens.
 
-    Fix: `status=$?` in the line after the launch line.
-    Documented: bash(1), Special Parameters.
+    Fix: `status=$?` in the line after the launch line; after set -e, `status=0; srun ... || status=$?`.
+    Documented: bash(1), Special Parameters, PIPESTATUS and set -e.
     """
     flow = trace_exit_status(script)
+    if flow is not None and flow.piped_at is not None:
+        yield from _late_status_of_pipe(flow)
+    if flow is not None and flow.errexit and flow.shielded_at is None and not flow.background:
+        yield from _status_after_errexit(flow)
     if flow is None or flow.errexit or flow.shielded_at is not None or flow.piped_at is not None:
         return
     followers = list(flow.followers)
@@ -494,6 +499,27 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
             what = f"$? is the status of '{before.name}' in line {before.line}, not of the training"
             yield Problem(step, what, "write status=$? in the line after the launch line", (flow.launch.line,))
         return
+
+
+def _late_status_of_pipe(flow: ExitStatusFlow) -> Iterator[Problem]:
+    """Find PIPESTATUS behind another command than the pipe of the training."""
+    for before, step in pairwise(flow.followers):
+        if any(part.kind == "variable" and part.text == "PIPESTATUS" for part in step.syntax.parts):
+            if before.words and not step.is_conditional and not step.in_condition():
+                what = f"PIPESTATUS is that of '{before.name}' in line {before.line}, not of the pipe"
+                remedy = "write status=${PIPESTATUS[0]} in the line after the pipe"
+                yield Problem(step, what, remedy, (flow.launch.line,))
+            return
+
+
+def _status_after_errexit(flow: ExitStatusFlow) -> Iterator[Problem]:
+    """Find `status=$?` after a training that `set -e` watches, where a later command waits for a failure."""
+    first, *later = flow.followers or (None,)
+    reads = first is not None and not first.words and any(each.value.raw == "$?" for each in first.syntax.assignments)
+    acts = [step for step in later if step.name in {"sbatch", "scontrol", "touch"} and step.is_conditional]
+    if first is not None and reads and acts:
+        what = f"set -e ends the script if the training fails: line {acts[0].line} never sees another status than 0"
+        yield Problem(first, what, "write status=0; COMMAND || status=$?", (flow.launch.line, acts[0].line))
 
 
 @rule("KIT403")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from hpc_kit.check.batch_script import BatchScript
 from hpc_kit.check.command_trace import TracedCommand
+from hpc_kit.check.expansion import ExpandedText
 from hpc_kit.check.launch_lines import LaunchLine, LaunchStage, is_known_program
 from hpc_kit.check.programs import PYTHON, SHELL_BUILTINS
 from hpc_kit.check.rules.finding import Problem, rule
@@ -201,6 +202,8 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
             what = f"srun starts {words[0]} {count} times: one process serves all"
         elif (tuple(words[:2]) in _CHANGES_FILES or words[0] in _FILLS_FOLDERS) and (size.tasks_per_node or 1) > 1:
             what = f"srun runs {' '.join(words[:2])} {count} times in parallel, and all write the same files"
+        elif not size.has_several_nodes and not size.has_gpus and (workers := _own_workers(launch)) is not None:
+            what = f"srun starts this {count} times, and each starts {workers.text} workers for the same work"
         elif (path := _prepared_file(script, launch)) is not None:
             what = f"srun runs this {count} times in parallel, and all write {path}"
         else:
@@ -209,6 +212,14 @@ def copies_of_a_program(script: BatchScript) -> Iterator[Problem]:
 
 
 _PREPARES = re.compile(r"(?i)(build|create|convert|download|fetch|index|make|pack|prep|tokeni[sz]|vocab)")
+
+
+def _own_workers(launch: LaunchLine) -> ExpandedText | None:
+    """Return the number of processes that a program of preparation starts itself."""
+    file, workers = launch.program.option("file", "module"), launch.argument("workers", "num-workers", "num-proc")
+    by_rank = any(re.search(r"(?i)rank|shard|world|PROCID|ARRAY_TASK|mpi", text) for text in launch.program.texts)
+    prepares = file is not None and _PREPARES.search(PurePath(file.text).name)
+    return workers if workers is not None and prepares and not by_rank and (workers.number or 0) > 1 else None
 
 
 def _prepared_file(script: BatchScript, launch: LaunchLine) -> str | None:
