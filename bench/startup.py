@@ -25,6 +25,9 @@ ROOT = Path(__file__).parents[1]
 BASE = 'python -c "import argparse, jinja2"'
 BIN = Path(sys.executable).parent
 
+_FAKES = {"sbatch": "echo Submitted batch job $$", "srun": ":", "squeue": ":", "scontrol": ":", "sinfo": ":"}
+"""Shell code of the substitutes for Slurm's commands. Without sinfo, that of the machine would be measured."""
+
 
 def commands(folder: Path, torchx: Path | None) -> dict[str, list[str]]:
     """Return the measured commands by label."""
@@ -45,7 +48,7 @@ def commands(folder: Path, torchx: Path | None) -> dict[str, list[str]]:
 
 def fake_sbatch(folder: Path) -> None:
     """Write Slurm commands that take no time, so that only our own time is measured."""
-    for name, text in {"sbatch": "echo Submitted batch job $$", "srun": ":", "squeue": ":", "scontrol": ":"}.items():
+    for name, text in _FAKES.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
 

@@ -253,11 +253,11 @@ def check_sizes(options: CommOptions, hosts: Sequence[str], gpu: torch.device | 
     dist.all_gather_object(free, (hosts[dist.get_rank()], option_checks.free_memory(), free_on_gpu))
     for host, host_bytes, gpu_bytes in free:
         if set(options.backends) != {"nccl"}:
-            check_size(max(options.sizes), hosts.count(host), host, host_bytes)
-        check_size(max(options.sizes), 1, f"a GPU of {host}", gpu_bytes)
+            check_memory(max(options.sizes), hosts.count(host), host, host_bytes)
+        check_memory(max(options.sizes), 1, f"a GPU of {host}", gpu_bytes)
 
 
-def check_size(size: int, ranks: int, place: str, free: int | None) -> None:
+def check_memory(size: int, ranks: int, place: str, free: int | None) -> None:
     """Check that `ranks` ranks at a place with `free` bytes (None: unknown) have memory for `size` bytes.
 
     Raises:

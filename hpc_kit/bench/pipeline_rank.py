@@ -51,9 +51,8 @@ def main(arguments: Mapping[str, Any], recorder: Recorder) -> None:
             option_checks.check_gpu_memory(batch_bytes(options), "the batch", "a smaller --image or --batch", world)
         barrier = rank_timing.barrier_function(world)
         recorder, _ = recorder_of_rank(recorder, world)
-        splits = (SPLITS in options.sweeps) * (len(options.splits) + 4) * options.repeats
-        schedules = (SCHEDULES in options.sweeps) * (len(options.schedules) + 1) * len(options.micro_batches)
-        recorder.expect_rows(splits + schedules)
+        if SCHEDULES in options.sweeps:
+            recorder.expect_rows((len(options.schedules) + 1) * len(options.micro_batches))
         if SPLITS in options.sweeps:
             SplitExperiment(options, recorder, world, barrier).measure()
         if SCHEDULES in options.sweeps:
@@ -87,6 +86,7 @@ class SplitExperiment:
         best, drift = 0, 0.0
         for attempt in range(1, MAX_ATTEMPTS + 1):
             self.seconds.clear()
+            self.recorder.expect_rows((len(splits) + 4) * self.options.repeats)
             self.measure_rows({(ONE_DEVICE, whole): one_device, (TWO_HALVES, whole): halves, **splits})
             # A second attempt keeps the best split, so that it replaces the same rows.
             if not best:

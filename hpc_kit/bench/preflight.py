@@ -125,7 +125,7 @@ class NodeVerdict(Struct, frozen=True, kw_only=True):
         return f"{self.node} is {self.state}: {'; '.join(self.reasons)}"
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class PreflightVerdict(Struct, frozen=True, kw_only=True):
     """The verdict on all nodes of a job."""
 
     nodes: tuple[NodeVerdict, ...]
@@ -150,7 +150,7 @@ def judge(
     reports: Iterable[NodeReport],
     threshold: float = THRESHOLD,
     gpus_per_node: int | None = None,
-) -> Verdict:
+) -> PreflightVerdict:
     """Judge the nodes of a job.
 
     A node is broken only by a fault that is certainly its own. Faults between two nodes and late nodes are noted. A
@@ -165,7 +165,7 @@ def judge(
     found = {report.node: report for report in reports if report.node in nodes}
     broken: dict[str, list[str]] = defaultdict(list)
     doubts: dict[str, list[str]] = defaultdict(list)
-    faults: dict[str, list[Finding]] = defaultdict(list)
+    faults: dict[str, list[NodeFinding]] = defaultdict(list)
     for finding in _list_findings(nodes, found, gpus_per_node):
         if finding.is_certain:
             faults[finding.kind].append(finding)
@@ -186,7 +186,7 @@ def judge(
     wrong = [f"{node} is {name} on {each.node}" for each in found.values() for node, name in each.misnamed.items()]
     notes += [f"addresses with other names: {_list_some(wrong)}"] if wrong else []
     states: dict[str, State] = {node: "broken" if broken[node] else "slow" if node in slow else "ok" for node in nodes}
-    return Verdict(
+    return PreflightVerdict(
         nodes=tuple(
             NodeVerdict(node=node, state=states[node], reasons=(*broken[node], *slow.get(node, ()))) for node in nodes
         ),
@@ -196,7 +196,7 @@ def judge(
     )
 
 
-class Finding(NamedTuple):
+class NodeFinding(NamedTuple):
     """A finding about a node, or about two nodes: `n1-n2`."""
 
     kind: str
@@ -208,33 +208,33 @@ class Finding(NamedTuple):
 
 def _list_findings(
     nodes: Sequence[str], found: Mapping[str, NodeReport], gpus_per_node: int | None
-) -> Iterator[Finding]:
+) -> Iterator[NodeFinding]:
     for node in nodes:
         if node not in found:
-            yield Finding("report", node, "no report: the measurement did not start")
+            yield NodeFinding("report", node, "no report: the measurement did not start")
     for node, each in found.items():
         if each.stage:
             end = f"{each.stage}: {each.error}" if each.error else f"no end of: {each.stage}"
-            yield Finding("error" if each.error else "hang", node, end, _is_own_fault(each, nodes, found))
+            yield NodeFinding("error" if each.error else "hang", node, end, _is_own_fault(each, nodes, found))
         elif abs(each.clock) > CLOCK_SECONDS:
             # `clock` is the lead of the other nodes, so its sign is reversed.
-            yield Finding("clock", node, f"its clock differs by {-each.clock:+.1f} s")
+            yield NodeFinding("clock", node, f"its clock differs by {-each.clock:+.1f} s")
         if each.gpu_errors:
-            yield Finding("GPU errors", node, "; ".join(each.gpu_errors))
+            yield NodeFinding("GPU errors", node, "; ".join(each.gpu_errors))
         # Without a kind, the node has not counted its GPUs yet.
         if gpus_per_node is not None and each.kind and each.gpus < gpus_per_node:
-            yield Finding("GPUs", node, f"torch sees {each.gpus} of {gpus_per_node} GPUs")
+            yield NodeFinding("GPUs", node, f"torch sees {each.gpus} of {gpus_per_node} GPUs")
         late = ["came too late for the measurement of the network"] * each.late
-        yield from (Finding("note", node, reason, is_certain=False) for reason in (*late, *each.warnings))
+        yield from (NodeFinding("note", node, reason, is_certain=False) for reason in (*late, *each.warnings))
     yield from _compare_reports(list(found.values()), nodes)
 
 
-def _compare_reports(reports: Sequence[NodeReport], nodes: Sequence[str]) -> Iterator[Finding]:
+def _compare_reports(reports: Sequence[NodeReport], nodes: Sequence[str]) -> Iterator[NodeFinding]:
     """Yield findings by versions that differ, and by failures between two nodes."""
     for name in (*COMPARED_VERSIONS, "driver"):
         versions = {each.node: each.versions[name] for each in reports if name in each.versions}
         for node, reason in _minority(versions, name).items():
-            yield Finding(name, node, reason, is_certain=name in COMPARED_VERSIONS)
+            yield NodeFinding(name, node, reason, is_certain=name in COMPARED_VERSIONS)
     for problem, edges in (
         ("names do not resolve", {each.node: each.unresolved for each in reports}),
         ("no connection", {each.node: each.unreachable for each in reports}),
@@ -242,10 +242,10 @@ def _compare_reports(reports: Sequence[NodeReport], nodes: Sequence[str]) -> Ite
         culprits = find_culprits(edges)
         isolated = _find_isolated(culprits, nodes)
         for node, others in isolated.items():
-            yield Finding(problem, node, f"{problem}: {_list_some(others)}")
+            yield NodeFinding(problem, node, f"{problem}: {_list_some(others)}")
         pairs = {tuple(sorted((node, other))) for node in culprits.keys() - isolated for other in culprits[node]}
         for pair in sorted(pairs):
-            yield Finding(problem, "-".join(pair), problem, is_certain=False)
+            yield NodeFinding(problem, "-".join(pair), problem, is_certain=False)
 
 
 def _is_own_fault(report: NodeReport, nodes: Sequence[str], found: Mapping[str, NodeReport]) -> bool:
@@ -355,7 +355,7 @@ def write_report(folder: Path, report: NodeReport) -> None:
     write_whole(folder / report_file(report.node), msgspec.json.encode(report), lasting=False)
 
 
-class Node:
+class NodeMeasurement:
     """The report of this node while it is measured."""
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -381,10 +381,10 @@ def read_reports(folder: Path, nodes: Iterable[str]) -> list[NodeReport]:
     return found
 
 
-def read_verdict(run: Path) -> Verdict | None:
+def read_verdict(run: Path) -> PreflightVerdict | None:
     """Return the verdict on the nodes of a run; None if there is none."""
     with suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode((run / PREFLIGHT / VERDICT).read_bytes(), type=Verdict)
+        return msgspec.json.decode((run / PREFLIGHT / VERDICT).read_bytes(), type=PreflightVerdict)
     return None
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hpc_kit.bench.preflight import Verdict
+    from hpc_kit.bench.preflight import PreflightVerdict
     from hpc_kit.spec.resolve import Resolved
     from hpc_kit.submission.submit import Submission
 
@@ -56,7 +56,7 @@ def measuring_job(resolved: Resolved) -> Resolved:
 
 def measure_nodes(
     resolved: Resolved, root: Path, on_submitted: Callable[[Submission], object], on_wait: Callable[[str], object]
-) -> Verdict:
+) -> PreflightVerdict:
     """Submit the job, wait for its end, and return the verdict. An exception, such as Ctrl-C, cancels the job.
 
     Args:

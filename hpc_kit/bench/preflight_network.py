@@ -23,7 +23,7 @@ from hpc_kit.runtime.rendezvous.meeting import wait_until
 
 if TYPE_CHECKING:
     from hpc_kit.bench.collectives_rank import BackendUnderTest, RankPair
-    from hpc_kit.bench.preflight import Node
+    from hpc_kit.bench.preflight import NodeMeasurement
     from hpc_kit.runtime.world import World
 
 SIGN_IN_SECONDS = 30.0
@@ -54,7 +54,7 @@ def choose_peers(node: str, hosts: Sequence[str]) -> list[str]:
     return [others[int(number * step)] for number in range(min(len(others), MOST_PEERS))]
 
 
-def check_names(node: Node, hosts: Sequence[str]) -> None:
+def check_host_names(node: NodeMeasurement, hosts: Sequence[str]) -> None:
     """Report names of nodes that do not resolve here, and addresses that have the name of another host."""
     peers = [peer for peer in choose_peers(node.report.node, hosts) if not _is_address(peer)]
     answers = _ask_all(_look_up, peers, NAME_SECONDS)
@@ -139,7 +139,7 @@ class Peer(NamedTuple):
     addresses: tuple[str, ...]
 
 
-def measure_network(node: Node, world: World) -> None:
+def measure_network(node: NodeMeasurement, world: World) -> None:
     """Connect with the other nodes, and measure pairs of nodes and the all-reduce among those that are connected.
 
     Nodes that do not come in time are left out, so that they disturb no other measurement.
@@ -192,7 +192,7 @@ def _find_interface(peers: dict[int, Peer], own: int) -> str | None:
     return network.interface_with(source) if source else None
 
 
-def _collect_peers(node: Node, world: World, board: Any) -> dict[int, Peer]:
+def _collect_peers(node: NodeMeasurement, world: World, board: Any) -> dict[int, Peer]:
     """Return the nodes that came in time, by rank. Rank 0 decides for all nodes."""
     if world.rank == 0:
         keys = {rank: f"peer/{rank}" for rank in range(world.world_size)}
@@ -206,7 +206,7 @@ def _collect_peers(node: Node, world: World, board: Any) -> dict[int, Peer]:
     return {int(rank): Peer(name, port, gpus, tuple(own)) for rank, (name, port, gpus, own) in found.items()}
 
 
-def _check_connections(node: Node, peers: dict[str, Peer]) -> None:
+def _check_connections(node: NodeMeasurement, peers: dict[str, Peer]) -> None:
     """Report the nodes without a connection, and the difference of the clock to that of the others."""
     others = choose_peers(node.report.node, list(peers))
 
@@ -223,7 +223,7 @@ def _check_connections(node: Node, peers: dict[str, Peer]) -> None:
     )
 
 
-def _agree_on_members(node: Node, world: World, board: Any, peers: dict[int, Peer]) -> list[int]:
+def _agree_on_members(node: NodeMeasurement, world: World, board: Any, peers: dict[int, Peer]) -> list[int]:
     """Return the ranks that can all connect with each other. Rank 0 decides for all nodes."""
     board.set(f"unreachable/{world.rank}", json.dumps(node.report.unreachable))
     keys = {rank: f"unreachable/{rank}" for rank in peers}
@@ -237,7 +237,9 @@ def _agree_on_members(node: Node, world: World, board: Any, peers: dict[int, Pee
     return members
 
 
-def _measure_group(node: Node, group_store: Any, members: list[int], peers: dict[int, Peer], rank: int) -> None:
+def _measure_group(
+    node: NodeMeasurement, group_store: Any, members: list[int], peers: dict[int, Peer], rank: int
+) -> None:
     """Measure all pairs in rounds, then the all-reduce; with NCCL if all nodes have GPUs, else with gloo."""
     import torch
     from torch import distributed as dist

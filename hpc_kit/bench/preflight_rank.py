@@ -29,7 +29,7 @@ from hpc_kit.bench.preflight import (
     NAMES,
     RATES,
     SECONDS,
-    Node,
+    NodeMeasurement,
 )
 from hpc_kit.run_files import PREFLIGHT, RUN_VARIABLE
 from hpc_kit.runtime import torch_import
@@ -51,13 +51,13 @@ def main() -> None:
     """Measure this node."""
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
     world = resolve({**os.environ, "HPC_KIT_LAUNCHER": "slurm"})
-    node = Node(Path(os.environ[RUN_VARIABLE], PREFLIGHT), network.this_node_name(os.environ))
+    node = NodeMeasurement(Path(os.environ[RUN_VARIABLE], PREFLIGHT), network.this_node_name(os.environ))
     code = 0
     stages: dict[str, Callable[[], None]] = {
         IMPORT: lambda: describe(node),
         RATES: lambda: measure_rates(node),
         GPU_ERRORS: lambda: find_gpu_errors(node),
-        NAMES: lambda: preflight_network.check_names(node, world.hosts),
+        NAMES: lambda: preflight_network.check_host_names(node, world.hosts),
         "network": lambda: preflight_network.measure_network(node, world),
     }
     try:
@@ -75,7 +75,7 @@ def main() -> None:
     os._exit(code)
 
 
-def describe(node: Node) -> None:
+def describe(node: NodeMeasurement) -> None:
     """Report versions, processor and GPUs."""
     torch_import.require_torch()
     torch_import.import_torch_quietly()
@@ -94,7 +94,7 @@ def describe(node: Node) -> None:
     node.add(kind=", ".join([cpu, *sorted(set(gpus))]), gpus=len(gpus), versions=versions)
 
 
-def measure_rates(node: Node) -> None:
+def measure_rates(node: NodeMeasurement) -> None:
     """Measure matrix products and memory of each GPU, or of the processor, and the local disk.
 
     The slowest GPU counts. A rate is that of a whole period and not that of its fastest run, because a processor with a
@@ -147,7 +147,7 @@ XID_SECONDS = 86400.0
 """Older messages may be of a GPU that was repaired since."""
 
 
-def find_gpu_errors(node: Node) -> None:
+def find_gpu_errors(node: NodeMeasurement) -> None:
     """Report the job's GPUs that wait for a repair, and warn of memory errors and Xids in the kernel's log.
 
     Without permission to read the kernel's log, Xids are unknown.

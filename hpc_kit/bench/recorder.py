@@ -44,7 +44,7 @@ class Recorder:
         self.record = record
 
     def expect_rows(self, rows: int) -> None:
-        """Announce how many times a row will be put."""
+        """Announce how many more times a row will be put."""
         self.record(Change(expected_rows=rows))
 
     def report_progress(self, what: str) -> None:
@@ -136,7 +136,7 @@ class FileRecorder(Recorder):
     def _change(self, change: Change) -> None:
         """Change the result; save it after a row or a missing part."""
         document = self._document
-        self._expected = change.expected_rows or self._expected
+        self._expected += change.expected_rows
         if change.progress:
             total, seconds = f"/{self._expected}" if self._expected else "", time.monotonic() - self._begun
             self._print_progress(f"{self._put_count + 1}{total}  {change.progress}  ({seconds:.0f} s)")

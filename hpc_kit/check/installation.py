@@ -32,7 +32,7 @@ State = Literal["ok", "none", "missing", "broken"]
 """none: this machine does not have the thing, and needs none. missing: a command needs it. broken: it does not work."""
 
 
-class Part(NamedTuple):
+class InstalledPart(NamedTuple):
     """One part of the installation.
 
     Args:
@@ -50,7 +50,7 @@ class Part(NamedTuple):
     remedy: str = ""
 
 
-def inspect_installation(environ: Mapping[str, str]) -> list[Part]:
+def inspect_installation(environ: Mapping[str, str]) -> list[InstalledPart]:
     """Return all parts, in the order of their importance. torch is imported by another process meanwhile."""
     torch = _start_torch(environ)
     gpus = _gpus(environ)
@@ -71,8 +71,10 @@ _PACKAGES = (
 )
 
 
-def _python() -> Part:
-    return Part("python", "ok", f"{platform.python_version()}, {sys.executable}; hpc_kit {__version__}", "everything")
+def _python() -> InstalledPart:
+    return InstalledPart(
+        "python", "ok", f"{platform.python_version()}, {sys.executable}; hpc_kit {__version__}", "everything"
+    )
 
 
 def _start_torch(environ: Mapping[str, str]) -> subprocess.Popen[str] | None:
@@ -91,23 +93,23 @@ def _start_torch(environ: Mapping[str, str]) -> subprocess.Popen[str] | None:
     )
 
 
-def _torch(process: subprocess.Popen[str] | None, *, has_gpus: bool) -> Part:
+def _torch(process: subprocess.Popen[str] | None, *, has_gpus: bool) -> InstalledPart:
     used = "the training programs, bench"
     if process is None:
-        return Part("torch", "missing", "not in this environment", used, "pip install torch")
+        return InstalledPart("torch", "missing", "not in this environment", used, "pip install torch")
     try:
         out, err = process.communicate(timeout=TORCH_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        return Part(
+        return InstalledPart(
             "torch", "broken", f"no import within {TORCH_SECONDS:g} s", used, "python -X importtime -c 'import torch'"
         )
     try:
         version, toolkit, gpus, backends = json.loads(out)
     except ValueError:
         last = (err.strip().splitlines() or ["the import fails"])[-1]
-        return Part("torch", "broken", last, used, "pip install --force-reinstall torch")
+        return InstalledPart("torch", "broken", last, used, "pip install --force-reinstall torch")
     text = f"{version}, {len(gpus)} GPUs" if gpus else str(version)
     text += f"; backends {', '.join(backends)}"
     if has_gpus and not gpus:
@@ -116,42 +118,46 @@ def _torch(process: subprocess.Popen[str] | None, *, has_gpus: bool) -> Part:
             if toolkit is None
             else "it sees no GPU: CUDA_VISIBLE_DEVICES, or the driver is too old"
         )
-        return Part(
+        return InstalledPart(
             "torch", "broken", f"{text}; {why}", used, "pip install the build for your driver: https://pytorch.org"
         )
-    return Part("torch", "ok", text, used)
+    return InstalledPart("torch", "ok", text, used)
 
 
-def _slurm(environ: Mapping[str, str]) -> list[Part]:
+def _slurm(environ: Mapping[str, str]) -> list[InstalledPart]:
     from hpc_kit.slurm.versions import detect_version
 
     embedded = "submit, status, logs; without a Slurm they use the embedded one (--cluster local)"
     if is_embedded(environ):
-        return [Part("slurm", "ok", "the embedded Slurm, inside one of its jobs", embedded)]
+        return [InstalledPart("slurm", "ok", "the embedded Slurm, inside one of its jobs", embedded)]
     try:
         here = find_slurm(environ)
     except SlurmUnavailable as error:
-        return [Part("slurm", "broken", error.found or error.what, embedded, "scontrol ping")]
+        return [InstalledPart("slurm", "broken", error.found or error.what, embedded, "scontrol ping")]
     if here is None:
         lost = find_command("sbatch", environ) is not None
         found = "its commands have no configuration here" if lost else "none here"
-        return [Part("slurm", "none", f"{found}: jobs run on the embedded Slurm", embedded)]
+        return [InstalledPart("slurm", "none", f"{found}: jobs run on the embedded Slurm", embedded)]
     version = detect_version(environ)
     answer = _run(["sinfo", "--noheader", "--format=%P"], environ)
     if answer is None:
         return [
-            Part("slurm", "broken", f"{version or 'Slurm'}: the controller does not answer", embedded, "scontrol ping")
+            InstalledPart(
+                "slurm", "broken", f"{version or 'Slurm'}: the controller does not answer", embedded, "scontrol ping"
+            )
         ]
     count = len(set(answer.split()))
-    parts = [Part("slurm", "ok", f"{version or 'unknown version'}, {count} partition{'s' * (count != 1)}", embedded)]
+    parts = [
+        InstalledPart("slurm", "ok", f"{version or 'unknown version'}, {count} partition{'s' * (count != 1)}", embedded)
+    ]
     booked = _run(["sacct", "--noheader", "--starttime=now", "--format=JobID"], environ)
     used = "status and why, for jobs that ended long ago"
     if booked is None:
-        return [*parts, Part("accounting", "none", "sacct does not answer", used)]
-    return [*parts, Part("accounting", "ok", "sacct answers", used)]
+        return [*parts, InstalledPart("accounting", "none", "sacct does not answer", used)]
+    return [*parts, InstalledPart("accounting", "ok", "sacct answers", used)]
 
 
-def _gpus(environ: Mapping[str, str]) -> Part:
+def _gpus(environ: Mapping[str, str]) -> InstalledPart:
     used = "training on GPUs"
     queries = (
         ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"),
@@ -162,40 +168,46 @@ def _gpus(environ: Mapping[str, str]) -> Part:
             continue
         answer = _run(argv, environ)
         if answer is None:
-            return Part("gpus", "broken", f"{argv[0]} fails: no driver, or no GPU on this node", used, argv[0])
+            return InstalledPart("gpus", "broken", f"{argv[0]} fails: no driver, or no GPU on this node", used, argv[0])
         lines = [line for line in answer.splitlines() if line.strip() and not line.startswith("device,")]
-        return Part("gpus", "ok" if lines else "none", f"{len(lines)} x {lines[0]}" if lines else "none here", used)
-    return Part("gpus", "none", "none here (no nvidia-smi, no rocm-smi)", used)
+        return InstalledPart(
+            "gpus", "ok" if lines else "none", f"{len(lines)} x {lines[0]}" if lines else "none here", used
+        )
+    return InstalledPart("gpus", "none", "none here (no nvidia-smi, no rocm-smi)", used)
 
 
-def _mpi(environ: Mapping[str, str]) -> Part:
+def _mpi(environ: Mapping[str, str]) -> InstalledPart:
     used = "launcher = 'mpirun'"
     answer = _run(["mpirun", "--version"], environ) if find_command("mpirun", environ) else None
     if answer is None:
-        return Part("mpirun", "none", "not on PATH; many sites have it as a module", used, "module avail openmpi mpich")
+        return InstalledPart(
+            "mpirun", "none", "not on PATH; many sites have it as a module", used, "module avail openmpi mpich"
+        )
     first = next((line.strip() for line in answer.splitlines() if re.search(r"\d+\.\d+", line)), "mpirun")
-    return Part("mpirun", "ok", first, used)
+    return InstalledPart("mpirun", "ok", first, used)
 
 
-def _containers(environ: Mapping[str, str]) -> Part:
+def _containers(environ: Mapping[str, str]) -> InstalledPart:
     tools = [name for name in ("apptainer", "singularity", "enroot", "podman") if find_command(name, environ)]
     if find_command("srun", environ) and "--container-image" in (_run(["srun", "--help"], environ) or ""):
         tools.append("pyxis")
-    return Part(
+    return InstalledPart(
         "containers", "ok" if tools else "none", ", ".join(tools) or "none on PATH", "[environment] of a cluster"
     )
 
 
-def _program(environ: Mapping[str, str], name: str, used: str, remedy: str) -> Part:
+def _program(environ: Mapping[str, str], name: str, used: str, remedy: str) -> InstalledPart:
     path = find_command(name, environ)
-    return Part(name, "ok", path, used) if path else Part(name, "missing", "not on PATH", used, remedy)
+    return (
+        InstalledPart(name, "ok", path, used) if path else InstalledPart(name, "missing", "not on PATH", used, remedy)
+    )
 
 
-def _package(name: str, used: str, remedy: str) -> Part:
+def _package(name: str, used: str, remedy: str) -> InstalledPart:
     try:
-        return Part(name, "ok", metadata.version(name), used)
+        return InstalledPart(name, "ok", metadata.version(name), used)
     except metadata.PackageNotFoundError:
-        return Part(name, "missing", "not in this environment", used, remedy)
+        return InstalledPart(name, "missing", "not in this environment", used, remedy)
 
 
 def _run(argv: list[str] | tuple[str, ...], environ: Mapping[str, str]) -> str | None:

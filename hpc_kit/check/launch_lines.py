@@ -29,7 +29,7 @@ from hpc_kit.spec.launcher_command import AGENT_FLAGS, AGENT_MODULES, MPIRUN, MP
 from hpc_kit.spec.shell_code import CONTAINERS, SHELLS
 
 
-class ShellCode(NamedTuple):
+class NestedCode(NamedTuple):
     """Shell code that a stage runs (`bash -c CODE name arguments`). `remote`: it sees no variable of this shell."""
 
     text: ExpandedText
@@ -58,7 +58,7 @@ class LaunchStage(NamedTuple):
     error: DirectiveError | None = None
     overridden: tuple[ExpandedText, ...] = ()
     variables: tuple[tuple[str, ExpandedText], ...] = ()
-    code: ShellCode | None = None
+    code: NestedCode | None = None
 
     @property
     def name(self) -> str:
@@ -143,7 +143,7 @@ def _program(words: Words) -> Split:
     return LaunchStage("program", tuple(words)), []
 
 
-def _after_options(words: Words, valued: str, index: int = 1) -> int:
+def _index_after_options(words: Words, valued: str, index: int = 1) -> int:
     """Return the index of the first word that is no option. `valued`: letters of short options with a value."""
     while index < len(words) and words[index].text.startswith("-"):
         text = words[index].text
@@ -151,7 +151,7 @@ def _after_options(words: Words, valued: str, index: int = 1) -> int:
     return index
 
 
-def _assigned(text: ExpandedText) -> tuple[str, ExpandedText] | None:
+def _split_assignment(text: ExpandedText) -> tuple[str, ExpandedText] | None:
     """Return name and value of a word `NAME=value`."""
     match = re.match(r"([A-Za-z_]\w*)=", text.text)
     return (match[1], text.slice_of(match.end(), len(text.text))) if match else None
@@ -159,18 +159,18 @@ def _assigned(text: ExpandedText) -> tuple[str, ExpandedText] | None:
 
 def _wrapper(words: Words) -> Split:
     options = WRAPPERS[_name(words)]
-    index = _after_options(words, options.valued) + options.positional
+    index = _index_after_options(words, options.valued) + options.positional
     variables = []
-    while _name(words) == "env" and index < len(words) and (variable := _assigned(words[index])):
+    while _name(words) == "env" and index < len(words) and (variable := _split_assignment(words[index])):
         variables.append(variable)
-        index = _after_options(words, options.valued, index + 1)
+        index = _index_after_options(words, options.valued, index + 1)
     return LaunchStage("wrapper", tuple(words), variables=tuple(variables)), words[index:]
 
 
 def _container(words: Words) -> Split:
     """Split a container or environment tool from its program, the first word that is a known program."""
     starts = (n for n in range(1, len(words)) if is_known_program(words[n], alone=True) or _starts_agent(words[n:]))
-    index = _after_image(words) or next(starts, None)
+    index = _index_after_image(words) or next(starts, None)
     if index is None:
         return _program(words)
     rest = words[index:]
@@ -180,7 +180,7 @@ def _container(words: Words) -> Split:
     return LaunchStage("wrapper", tuple(words)), rest
 
 
-def _after_image(words: Words) -> int | None:
+def _index_after_image(words: Words) -> int | None:
     """Return the index of the program of `apptainer exec IMAGE program`; None if the program is unknown."""
     texts = [word.text for word in words]
     verb = next((index for index, text in enumerate(texts[:6]) if text == "exec"), None)
@@ -202,8 +202,8 @@ _IMAGE = re.compile(r"\.(sif|simg|img)\Z|\A(docker|oras|library|shub)://|(?i:(si
 def _remote(words: Words) -> Split:
     """Split ssh from the code for the remote shell: all words after the host, as one text."""
     options = REMOTE[_name(words)]
-    command = words[_after_options(words, options.valued) + options.positional :]
-    code = ShellCode(join_texts(command, separator=" "), remote=True) if command else None
+    command = words[_index_after_options(words, options.valued) + options.positional :]
+    code = NestedCode(join_texts(command, separator=" "), remote=True) if command else None
     return LaunchStage("ssh", tuple(words), code=code), []
 
 
@@ -213,12 +213,12 @@ _SHELL_FILE = re.compile(r"/\.shell/\w+/(?:task|worker|ray_node)\.sh\Z")
 
 def _shell(words: Words) -> Split:
     if len(words) > 1 and _SHELL_FILE.search(words[1].text):
-        return LaunchStage("wrapper", tuple(words)), words[_after_options(words, "", 2) :]
+        return LaunchStage("wrapper", tuple(words)), words[_index_after_options(words, "", 2) :]
     index = 1
     while index < len(words):
         text = words[index].text
         if re.fullmatch(r"-[a-zA-Z]*c[a-zA-Z]*", text) and index + 1 < len(words):
-            code = ShellCode(words[index + 1], tuple(words[index + 3 :]))
+            code = NestedCode(words[index + 1], tuple(words[index + 3 :]))
             return LaunchStage("shell", tuple(words), {"code": words[index + 1]}, code=code), []
         if not text.startswith(("-", "+")):
             return LaunchStage("shell", tuple(words), {"file": words[index]}), []
@@ -256,18 +256,18 @@ def _srun(words: Words) -> Split:
         start = len(plain) - len(program)
         for each in parsed.given:
             if each.word < len(plain):
-                options[each.option.name] = _value(plain[each.word], each.value)
+                options[each.option.name] = _option_value(plain[each.word], each.value)
     except DirectiveError as problem:
         error = problem
         start = next((index for index, word in enumerate(plain) if is_known_program(word)), len(plain))
-    opaque, rest = has_plugins, plain[start:]
+    may_hide_options, rest = has_plugins, plain[start:]
     # A variable in front of a program that we know contains more options.
     if rest and rest[0].is_unknown and any(map(is_known_program, rest[1:])):
         more, rest = _srun([words[0], *rest[1:]])
-        opaque, error = True, error or more.error
+        may_hide_options, error = True, error or more.error
         options |= more.options
     variables = _exported_variables(options.get("export"))
-    return LaunchStage("srun", tuple(words), options, opaque, error, variables=variables), rest
+    return LaunchStage("srun", tuple(words), options, may_hide_options, error, variables=variables), rest
 
 
 def _without_plugins(words: Words) -> tuple[Words, bool]:
@@ -276,22 +276,22 @@ def _without_plugins(words: Words) -> tuple[Words, bool]:
     Returns the other words, and whether a removed option may stand for further ones. Those of pyxis do not.
     """
     kept: Words = []
-    before_program, index, opaque = True, 0, False
+    before_program, index, may_hide_options = True, 0, False
     while index < len(words):
         text = words[index].text
         # An option behind the program belongs to the program, unless it is certainly one of pyxis.
         before_program = before_program and not is_known_program(words[index])
         if re.match(r"--(no-)?container-", text) or (before_program and PLUGIN_OPTION.match(text)):
-            opaque = opaque or "container-" not in text
+            may_hide_options = may_hide_options or "container-" not in text
             takes_next = "=" not in text and not re.search(r"writable|readonly|entrypoint|home|root|ccm", text)
             index += 2 if takes_next else 1
         else:
             kept.append(words[index])
             index += 1
-    return kept, opaque
+    return kept, may_hide_options
 
 
-def _value(word: ExpandedText, value: str | None) -> ExpandedText:
+def _option_value(word: ExpandedText, value: str | None) -> ExpandedText:
     """Return the value of an option with its position."""
     if not value:
         return word._replace(text="")
@@ -315,7 +315,7 @@ def _mpirun(words: Words) -> Split:
         arity = 0 if equals else MPIRUN_VALUES.get(name, 0)
         if arity and index + 1 < len(words):
             options[name] = words[index + 1]
-            if name == "x" and (variable := _assigned(words[index + 1])):
+            if name == "x" and (variable := _split_assignment(words[index + 1])):
                 variables.append(variable)
         index += 1 + arity
     # Options that the table lacks may have a value.
@@ -342,12 +342,12 @@ def _argparse(kind: str, words: Words, rest: Words) -> Split:
     """Read options like argparse, up to the program. Without a special option, the program is a Python file."""
     options: dict[str, ExpandedText] = {}
     overridden: list[ExpandedText] = []
-    index, opaque = 0, False
+    index, may_hide_options = 0, False
     while index < len(rest):
         word = rest[index]
         following = rest[index + 1] if index + 1 < len(rest) else None
         if _may_be_several(word) and following is not None:
-            opaque = True
+            may_hide_options = True
         elif not word.text.startswith("-"):
             break
         else:
@@ -363,8 +363,8 @@ def _argparse(kind: str, words: Words, rest: Words) -> Split:
                 index += 1
         index += 1
     program = rest[index:]
-    opaque = opaque or (bool(program) and _may_be_several(program[0]))
-    stage = LaunchStage(kind, tuple(words), options, opaque, overridden=tuple(overridden))
+    may_hide_options = may_hide_options or (bool(program) and _may_be_several(program[0]))
+    stage = LaunchStage(kind, tuple(words), options, may_hide_options, overridden=tuple(overridden))
     if not program or "no-python" in options:
         return stage, program
     module = [program[0]._replace(text="-m")] if options.keys() & {"m", "module"} else []
@@ -380,17 +380,17 @@ def _is_file(word: ExpandedText) -> bool:
     return word.text.endswith(".py")
 
 
-def _each(names: Iterable[str], parse: Callable[[Words], Split]) -> dict[str, Callable[[Words], Split]]:
+def _same_parser(names: Iterable[str], parse: Callable[[Words], Split]) -> dict[str, Callable[[Words], Split]]:
     return dict.fromkeys(names, parse)
 
 
 _PARSERS = (
-    _each(MPIRUN, _mpirun)
-    | _each({*AGENTS, "tune"}, _agent)
-    | _each(SHELLS, _shell)
-    | _each(REMOTE, _remote)
-    | _each(CONTAINERS, _container)
-    | _each(WRAPPERS, _wrapper)
+    _same_parser(MPIRUN, _mpirun)
+    | _same_parser({*AGENTS, "tune"}, _agent)
+    | _same_parser(SHELLS, _shell)
+    | _same_parser(REMOTE, _remote)
+    | _same_parser(CONTAINERS, _container)
+    | _same_parser(WRAPPERS, _wrapper)
     | {"srun": _srun}
 )
 """The parser of each program except Python."""
@@ -401,7 +401,7 @@ COUNTS = frozenset({
 })  # fmt: skip
 """Options that say how many nodes, tasks or processes there are."""
 
-_TRAINS = re.compile(r"(train|finetune)(?!.*\.(py|\w?sh)\Z)")
+_TRAINING_NAME = re.compile(r"(train|finetune)(?!.*\.(py|\w?sh)\Z)")
 """Names of programs that train: nnUNetv2_train, fairseq-train."""
 
 _STEP_SIZES = frozenset({
@@ -409,10 +409,10 @@ _STEP_SIZES = frozenset({
 })  # fmt: skip
 """Options of srun that give the size of a step."""
 
-_PREPARES = frozenset({"add", "cache", "export", "install", "lock", "pip", "python", "sync", "venv"})
+_SETUP_SUBCOMMANDS = frozenset({"add", "cache", "export", "install", "lock", "pip", "python", "sync", "venv"})
 """Subcommands of uv and similar tools that run no program."""
 
-_KEY = re.compile(r"[a-z]\w*([._][a-z]\w*)+")
+_SETTING_KEY = re.compile(r"[a-z]\w*([._][a-z]\w*)+")
 """A key of settings that some programs take as a word of its own: `out_dir VALUE`."""
 
 LOOPS = frozenset({"for", "while", "until", "select"})
@@ -471,7 +471,7 @@ class LaunchLine(NamedTuple):
         for index, word in enumerate(words[1:], start=1):
             name, equals, value = word.text.partition("=")
             plain = name.lstrip("-+").rpartition(".")[2].replace("_", "-")
-            if plain not in names or not (equals or name.startswith("-") or _KEY.fullmatch(name)):
+            if plain not in names or not (equals or name.startswith("-") or _SETTING_KEY.fullmatch(name)):
                 continue
             if equals:
                 return word.slice_of(len(word.text) - len(value), len(word.text))
@@ -504,14 +504,18 @@ class LaunchLine(NamedTuple):
             return False
         if self.agent is not None:
             return True
-        if program.name in {"uv", "pixi", "poetry"} and program.words[1:2] and program.words[1].text in _PREPARES:
+        if (
+            program.name in {"uv", "pixi", "poetry"}
+            and program.words[1:2]
+            and program.words[1].text in _SETUP_SUBCOMMANDS
+        ):
             return False
         if program.kind == "python" and program.options.get("module", program.words[0]).text in {"pip", "venv"}:
             return False
         if self.multiplier is not None:
             return program.kind != "srun" and program.words[-1].text not in {"--version", "-V", "--help"}
         if program.kind == "program":
-            return _TRAINS.search(program.name) is not None
+            return _TRAINING_NAME.search(program.name) is not None
         return program.kind == "python" and bool(program.options.keys() & {"file", "module"})
 
 
@@ -540,7 +544,7 @@ def collect_launch_lines(
         stages = outer + tuple(_with_configuration(trace, stage) for stage in parse_launch(words))
         for name, value in (variable for stage in stages[len(outer) :] for variable in stage.variables):
             trace.assign(name, value, task=trace.variables.task)
-        code = stages[-1].code or _written(trace, command.stdin or root.stdin, stages[-1])
+        code = stages[-1].code or _code_of_document(trace, command.stdin or root.stdin, stages[-1])
         if code is None or code.text.is_unknown:
             launches.append(LaunchLine(stages, root, command, written))
             continue
@@ -579,7 +583,7 @@ def _components(words: tuple[ExpandedText, ...]) -> list[tuple[ExpandedText, ...
     return [words[: marks[0]], *((words[0]._replace(pieces=part[0].pieces), *part) for part in parts if part)]
 
 
-def _written(trace: CommandTrace, stdin: ExpandedText | None, stage: LaunchStage) -> ShellCode | None:
+def _code_of_document(trace: CommandTrace, stdin: ExpandedText | None, stage: LaunchStage) -> NestedCode | None:
     """Return the code of a here-document, on standard input or in a file that the script wrote before."""
     if stage.kind not in {"shell", "program", "ssh"} or "code" in stage.options:
         return None
@@ -587,10 +591,10 @@ def _written(trace: CommandTrace, stdin: ExpandedText | None, stage: LaunchStage
     body = trace.files.get(str(PurePath(file.text))) if file is not None else None
     if body is not None:
         index = next(number for number, word in enumerate(stage.words) if word is file)
-        return ShellCode(body, stage.words[index + 1 :])
+        return NestedCode(body, stage.words[index + 1 :])
     if stage.kind == "program" or file is not None or stdin is None:
         return None
-    return ShellCode(stdin, remote=stage.kind == "ssh")
+    return NestedCode(stdin, remote=stage.kind == "ssh")
 
 
 def size_of_launch(job: JobSize, step: LaunchStage | None) -> JobSize:

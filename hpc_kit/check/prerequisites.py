@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
@@ -215,7 +216,7 @@ def _notebook(file: str) -> SpecError:
     return SpecError(
         f"{file} is a notebook, and no program",
         found="Python reads it as data, and runs none of its cells",
-        remedy=f"run jupyter nbconvert --to script {shlex.quote(file)}, then submit {file.removesuffix('.ipynb')}.py",
+        remedy=f"run jupyter nbconvert --to python {shlex.quote(file)}, then submit {file.removesuffix('.ipynb')}.py",
     )
 
 
@@ -287,8 +288,7 @@ def check_libraries(resolved: Resolved, root: Path) -> Iterator[SpecError]:
     from importlib.util import find_spec
 
     job, folder = resolved.job, working_folder(resolved, root)
-    is_this_python = root / resolved.python == Path(sys.executable)
-    if not is_this_python or job.setup or resolved.cluster.environment.activates or "PYTHONPATH" in job.env:
+    if not _runs_here(resolved, root) or job.setup or "PYTHONPATH" in job.env:
         return
     for each in programs_of(resolved.argv):
         if each.file is None or each.program != resolved.python:
@@ -307,6 +307,40 @@ def check_libraries(resolved: Resolved, root: Path) -> Iterator[SpecError]:
                 found=f"{each.file} imports {'it' if name.startswith(needed) else f'{name}, which needs it'}",
                 remedy=f"{install}; or use --set cluster.python=/path/to/python",
             )
+
+
+def _runs_here(resolved: Resolved, root: Path) -> bool:
+    """Return whether the job uses the interpreter of this process."""
+    return root / resolved.python == Path(sys.executable) and not resolved.cluster.environment.activates
+
+
+def check_python_syntax(resolved: Resolved, root: Path) -> Iterator[SpecError]:
+    """Python cannot read the program: a syntax error.
+
+    The job would wait in the queue and then fail in its first second on every rank. The check runs if the job uses the
+    interpreter of hpc-kit, because another release of Python may read the same program.
+
+    Fix: correct the line.
+    Documented: docs/jobs-and-clusters.md.
+    """
+    if not _runs_here(resolved, root):
+        return
+    for each in programs_of(resolved.argv):
+        if each.program != resolved.python or not (each.file or "").endswith(".py"):
+            continue
+        try:
+            with (working_folder(resolved, root) / str(each.file)).open("rb") as file:
+                text = file.read(LARGEST + 1)
+            if len(text) <= LARGEST:
+                with warnings.catch_warnings(action="ignore"):
+                    compile(text, str(each.file), "exec", dont_inherit=True)
+        except SyntaxError as error:
+            line = (error.text or "").strip()
+            yield SpecError(
+                f"{each.file}, line {error.lineno}: {error.msg}", found=line or None, remedy="correct the program"
+            )
+        except (OSError, ValueError, RecursionError, MemoryError):
+            continue  # the interpreter of the job decides
 
 
 def _imported(program: Path) -> list[str]:
@@ -473,4 +507,5 @@ CHECKS = (
     PrerequisiteCheck("KIT606", check_libraries),
     PrerequisiteCheck("KIT607", _memory, "warning"),
     PrerequisiteCheck("KIT608", check_mpi),
+    PrerequisiteCheck("KIT609", check_python_syntax),
 )

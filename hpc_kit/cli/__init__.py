@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from hpc_kit.cli.groups import LazyGroup, ReaderGoneError, epilog
+from hpc_kit.cli.groups import LazyGroup, ReaderGoneError, epilog, first_example
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import HpcKitError
 from hpc_kit.runs.backend_registry import register_backend
@@ -94,7 +94,8 @@ def main() -> NoReturn:
             # A missing value of an option has no context.
             named = sys.argv[1:2] if sys.argv[1:2] and sys.argv[1] in COMMANDS else []
             command = error.ctx.command_path if error.ctx else " ".join(["hpc-kit", *named])
-            echo(f"  do     {command} --help", err=True)
+            example = first_example(command) if isinstance(error, click.MissingParameter) else None
+            echo(f"  do     {example or f'{command} --help'}", err=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt) as interrupt:
         # A submission that was interrupted during sbatch reports the queued job. click wraps this exception.

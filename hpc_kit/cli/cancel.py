@@ -7,12 +7,12 @@ import json
 import click
 
 from hpc_kit.cli.job_tables import group_jobs
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run, open_session
 from hpc_kit.cli.terminal import echo
 
 
 @click.command("cancel")
-@click.argument("words", nargs=-1, required=True, metavar="JOB|ID...")
+@click.argument("words", nargs=-1, required=True, metavar="JOB|ID...", shell_complete=complete_run)
 @CLUSTER_OPTION
 @RUNS_OPTION
 @JSON_OPTION

@@ -161,6 +161,8 @@ def _check_job(request: JobRequest, *, standalone: bool) -> CheckReport:
 
     root = search_path.current_folder()
     resolved = resolve_request(request, root)
+    for note in resolved.notes:
+        echo(f"hpc-kit: {note}", err=True)
     text = render_resolved(resolved, standalone=standalone, root=root)
     report = _check_script(text, resolved.job.name, job=True, cluster=resolved.cluster, alone=True)
     missing = prerequisites.find_missing(

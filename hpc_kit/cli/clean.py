@@ -18,6 +18,7 @@ from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.cluster_match import may_belong_to
 from hpc_kit.runs.run_folders import RunIndex
 from hpc_kit.slurm.job_ids import base_id
+from hpc_kit.slurm.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +53,8 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
         and may_belong_to(run, session.cluster.name, session.client)
     ]
     if len(runs) < len(old):
-        echo(f"kept: {len(old) - len(runs)} old runs that have not ended, or belong to another cluster", err=True)
+        kept = format_count(len(old) - len(runs), "old run")
+        echo(f"kept: {kept} of jobs that have not ended, or of another cluster", err=True)
     if not runs:
         echo(f"nothing to delete in {short_path(session.runs)}")
         return
@@ -62,7 +64,7 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise SpecError("the deletion needs a confirmation, and there is no terminal to ask on", remedy="add --yes")
-        click.confirm(f"delete these {len(runs)} runs ({_total_bytes(paths) / 1e6:,.1f} MB)?", abort=True)
+        click.confirm(f"delete {format_count(len(runs), 'run')} ({_total_bytes(paths) / 1e6:,.1f} MB)?", abort=True)
     for path in paths:
         try:
             # The folder of a resubmitted job is a link to the first run.
@@ -75,7 +77,7 @@ def command(age: dt.timedelta, yes: bool, cluster: str | None) -> None:
     for folder in {run.folder.parent for run in runs}:
         # The last run of a job leaves a link `latest` to nothing.
         _remove_empty(folder)
-    echo(f"deleted {len(runs)} runs")
+    echo(f"deleted {format_count(len(runs), 'run')}")
 
 
 def _submitted(run: Run) -> float:

@@ -29,7 +29,7 @@ def command(topic: str | None) -> None:
     # One word of a name is enough where it is clear: `hpc-kit docs fails`.
     matches = [name] if name in pages else [each for each in pages if name in each.split("-")]
     if len(matches) != 1:
-        near = matches or get_close_matches(name, pages, n=1, cutoff=0.5)
+        near = matches or get_close_matches(name, pages, n=1, cutoff=0.7)
         remedy = f"hpc-kit docs {near[0]}" if near else "hpc-kit docs lists the pages"
         raise SpecError(f"no page '{topic}'", remedy=remedy)
     echo(pages[matches[0]].read_text(encoding="utf-8"), nl=False)

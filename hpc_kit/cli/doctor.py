@@ -17,7 +17,7 @@ from hpc_kit.errors import SpecError
 from hpc_kit.slurm.units import format_count
 
 if TYPE_CHECKING:
-    from hpc_kit.bench.preflight import Verdict
+    from hpc_kit.bench.preflight import PreflightVerdict
     from hpc_kit.submission.submit import Submission
 
 
@@ -111,7 +111,7 @@ def _measure_nodes(name: str | None, *, as_json: bool) -> int:
     return int(bool(verdict.excluded) or not verdict.is_measured)
 
 
-def _print_verdict(verdict: Verdict, name: str | None, own_exclude: str | None) -> None:
+def _print_verdict(verdict: PreflightVerdict, name: str | None, own_exclude: str | None) -> None:
     from hpc_kit.bench.preflight import NETWORK, UNITS, format_rate
 
     rates = {report.node: report.all_rates for report in verdict.reports}
@@ -132,7 +132,7 @@ def _print_verdict(verdict: Verdict, name: str | None, own_exclude: str | None) 
         _print_commands(verdict, name, own_exclude)
 
 
-def _print_commands(verdict: Verdict, name: str | None, own_exclude: str | None) -> None:
+def _print_commands(verdict: PreflightVerdict, name: str | None, own_exclude: str | None) -> None:
     """Print the commands that keep jobs away from the excluded nodes."""
     from hpc_kit.slurm import nodelist
     from hpc_kit.submission.exclusions import expand_option

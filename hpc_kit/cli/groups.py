@@ -138,6 +138,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 """Command lines by command, without `hpc-kit` before its name."""
 
 
+def first_example(command_path: str) -> str | None:
+    """Return the first example of a command, whose path may also begin with `python -m hpc_kit`."""
+    words = command_path.split()
+    names = (" ".join(words[start:]) for start in range(1, len(words)))
+    return next((EXAMPLES[name][0] for name in names if name in EXAMPLES), None)
+
+
 def epilog(command: str) -> str | None:
     r"""Return the examples of a command as click's epilog. `\b` keeps the line breaks."""
     lines = EXAMPLES.get(command)

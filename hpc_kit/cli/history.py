@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import structs
 
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run, open_session
 from hpc_kit.cli.output import format_table, short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.runs.history import Attempt, History, read_history
@@ -33,7 +33,7 @@ DECISIONS = {
 
 
 @click.command("history")
-@click.argument("words", nargs=-1, metavar="[JOB|ID]...")
+@click.argument("words", nargs=-1, metavar="[JOB|ID]...", shell_complete=complete_run)
 @CLUSTER_OPTION
 @RUNS_OPTION
 @JSON_OPTION

@@ -13,6 +13,7 @@ from hpc_kit.cli.options import FILE, JSON_OPTION
 from hpc_kit.cli.output import print_line, print_wrapped, short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import HpcKitError, SpecError
+from hpc_kit.spec import search_path
 
 if TYPE_CHECKING:
     from hpc_kit.check.job_import import ImportNote
@@ -36,6 +37,11 @@ def command(script: Path, output: Path | None, as_json: bool) -> int:
     from hpc_kit.check.job_import import ImportNote, import_script
     from hpc_kit.spec import toml_documents
 
+    if script.suffix == ".py" and search_path.is_program(str(script), search_path.current_folder()):
+        raise SpecError(
+            f"'{script}' is a program, and no batch script",
+            remedy=f"write its job file: hpc-kit render -j 4x2 --save jobs/{script.stem}.toml -- python {script}",
+        )
     if output is not None:
         toml_documents.check_new(output, "-o")
     try:

@@ -17,7 +17,7 @@ from hpc_kit.slurm.getopt import parse_options
 from hpc_kit.spec import load, search_path
 from hpc_kit.spec.default_cluster import ClusterChoice, default_cluster, ssh_cluster
 from hpc_kit.spec.job_checks import Origins
-from hpc_kit.spec.launcher_command import adopt_launcher, check_size, find_launcher
+from hpc_kit.spec.launcher_command import adopt_launcher, check_launcher_size, find_launcher
 from hpc_kit.spec.load import LoadedJob
 from hpc_kit.spec.resolve import Resolved, format_render_command, resolve
 from hpc_kit.spec.resources import Resources
@@ -204,13 +204,15 @@ def _collect_settings(request: JobRequest) -> dict[str, object]:
     if request.shape is not None:
         shape = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", request.shape)
         if not shape:
+            example = f"1x{request.shape}" if re.fullmatch(r"[1-9]\d*", request.shape) else "4x2"
             raise SpecError(
-                f"-j {request.shape} is not of the form NODESxRANKS", remedy="write nodes x ranks per node: -j 4x2"
+                f"-j {request.shape} is not of the form NODESxRANKS",
+                remedy=f"write nodes x ranks per node: -j {example}",
             )
         settings |= {"resources.nodes": int(shape[1]), "resources.ntasks_per_node": int(shape[2])}
         # -j counts ranks. As a number of tasks, 1 would also mean one torchrun that starts more ranks.
         if (launcher := find_launcher(request.program or ())) and launcher.kind == "torchrun":
-            check_size(launcher, int(shape[1]), int(shape[2]))
+            check_launcher_size(launcher, int(shape[1]), int(shape[2]))
     settings |= {f"resources.{name}": value for name, value in request.options.items()}
     return settings | parse_settings(request.settings)
 

@@ -106,7 +106,7 @@ def _colour(state: JobState) -> str | None:
 
 def job_json(line: JobLine) -> dict[str, object]:
     """Return a job as a JSON object. Times come from Slurm and have no time zone."""
-    status = line.status
+    status, history = line.status, line.history
     return {
         "job_id": line.job_id,
         "name": line.name,
@@ -122,7 +122,8 @@ def job_json(line: JobLine) -> dict[str, object]:
         "time_limit": status.time_limit if status else None,
         "elapsed": status.elapsed if status else None,
         "exit_code": status.exit_code if status else None,
-        "attempts": line.attempts or None,
+        "attempts": len(history.attempts) or None,
+        "lost": history.lost if history.attempts else None,
         "run": str(line.run.folder) if line.run else None,
         "progress": _progress_json(line.progress) if line.progress else None,
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, Session, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, Session, complete_run, open_session
 from hpc_kit.cli.outcomes import follow_run, outcome_json, print_array_outcome, print_outcome
 from hpc_kit.cli.output import print_line, print_next_steps, short_path
 from hpc_kit.cli.terminal import echo
@@ -21,6 +21,7 @@ from hpc_kit.runs.logs import LogReader, decode_line
 from hpc_kit.runs.outcome import record_outcome, record_outcomes
 from hpc_kit.runs.run_folders import RunIndex
 from hpc_kit.runs.status import JobSelection
+from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,7 @@ _CHUNK = 1 << 16
 
 
 @click.command("logs")
-@click.argument("word", required=False, metavar="[JOB|ID]")
+@click.argument("word", required=False, metavar="[JOB|ID]", shell_complete=complete_run)
 @click.option("-f", "--follow", is_flag=True, help="Follow the job to its end; the exit status is the job's own.")
 @click.option("--rank", type=click.IntRange(min=0), default=None, metavar="N", help="Rank to print [default: 0].")
 @click.option("--all", "every", is_flag=True, help="All ranks, each line prefixed with its rank.")
@@ -64,14 +65,29 @@ def command(
         click.get_current_context().params["cluster"] = cluster_option(run.record)
     if follow and client is not None:
         return follow_run(run, client, ranks=None if every else (rank or 0,), as_json=as_json)
-    elements = run.elements()
-    jobs = elements or [run]
     if as_json:
+        elements = run.elements()
+        jobs = elements or [run]
         ranks = [] if batch else run.ranks() if every else [rank or 0]
         statuses = query_statuses(jobs, client)
         documents = [_run_json(job, ranks, status) for job, status in zip(jobs, statuses, strict=True)]
         echo(json.dumps(documents if elements else documents[0], indent=2))
         return 0
+    _print_text(run, client, session, rank=rank, every=every, batch=batch)
+    return 0
+
+
+def _print_text(
+    run: Run, client: SlurmClient | None, session: Session, *, rank: int | None, every: bool, batch: bool
+) -> None:
+    """Print the logs and the outcome of a job, or of all elements of an array."""
+    elements = run.elements()
+    jobs = elements or [run]
+    if not elements and not run.batch_log.exists() and run.backend.has_batch_script:
+        [status] = query_statuses([run], client)
+        check_started(run, status)
+        if status is not None and status.state.finished:
+            jobs = []  # it was cancelled in the queue
     for job in jobs:
         log = job.batch_log if batch else job.rank_log(rank or 0)
         if rank is None and not log.exists() and job.end_marker() is not None and job.backend.has_batch_script:
@@ -83,7 +99,15 @@ def command(
         elif log.exists() or not elements:
             _print_log(log)
     _print_end(run, elements, client, session)
-    return 0
+
+
+def check_started(run: Run, status: JobStatus | None) -> None:
+    """Raise if a job waits in the queue."""
+    if status is not None and status.state is JobState.PENDING:
+        reason = f" ({status.reason})" if status.reason else ""
+        raise UnknownJob(
+            f"job {run.job_id} has not started", found=f"PENDING{reason}", remedy=f"hpc-kit status {run.job_id}"
+        )
 
 
 def find_run(session: Session, word: str | None) -> Run:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from hpc_kit.slurm.job_ids import array_index, is_single_job, sort_key
 from hpc_kit.spec import search_path
 from hpc_kit.spec.default_cluster import default_cluster_name
 from hpc_kit.spec.load import load_cluster
@@ -90,6 +91,14 @@ def open_session(name: str | None, *, require_answer: bool = False) -> Session:
     root = search_path.current_folder()
     cluster = load_cluster(name or default_cluster_name(root, os.environ, require_answer=require_answer), root=root)
     return Session(cluster, open_client(cluster), root / (runs_option() or cluster.runs))
+
+
+def complete_run(_context: object, _parameter: object, start: str) -> list[str]:
+    """Return the names of jobs with runs, and the ids of the runs, that begin with a text, for the shell."""
+    runs = open_session(None).runs
+    names = [path.name for path in runs.glob("[!.]*/")]
+    ids = [path.name for path in runs.glob("[!.]*/*/") if is_single_job(path.name) and not array_index(path.name)]
+    return [word for word in [*sorted(names), *sorted(ids, key=sort_key, reverse=True)] if word.startswith(start)]
 
 
 def runs_option() -> str | None:

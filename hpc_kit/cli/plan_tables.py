@@ -79,7 +79,9 @@ def print_report(report: PlanReport) -> None:
     for note in target.notes:
         print_wrapped(f"note    {note}")
     shown = report.shown
-    echo(f"\nlayouts, the fastest of each set of degrees ({answer.layout_count} examined, {len(answer.plans)} fit)")
+    counts = f"{answer.layout_count} examined, {len(answer.plans)} fit"
+    echo()
+    print_wrapped(f"fastest layout of each set of degrees ({counts}); tok/s of a GPU")
     _print_table(
         (*_DEGREES, "step s", "tok/s", "MFU", "error", "GiB", "bubble"),
         [_time_row(plan) for plan in shown],

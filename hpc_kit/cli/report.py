@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli.logs import client_of_run, find_run, query_statuses
-from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, complete_run, open_session
 from hpc_kit.cli.output import short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import RecordError, SpecError, UnknownJob
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 @click.command("report")
-@click.argument("words", nargs=-1, required=True, metavar="RUN...")
-@click.option("--out", default="report.html", show_default=True, metavar="FILE", help="The page; - is stdout.")
+@click.argument("words", nargs=-1, metavar="[RUN]...", shell_complete=complete_run)
+@click.option("-o", "--out", default="report.html", show_default=True, metavar="FILE", help="The page; - is stdout.")
 @CLUSTER_OPTION
 @RUNS_OPTION
 def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
     """Write runs and benchmarks to one HTML page: plots, tables, script, environment, record.
 
-    RUN is a job id, the name of a job (its latest run), a run folder, or the JSON file of a benchmark. The page needs
-    no network and no other file. Plots need matplotlib.
+    RUN is a job id, the name of a job (its latest run), a run folder, or the JSON file of a benchmark. Without RUN, the
+    page shows the latest run. The page needs no network and no other file. Plots need matplotlib.
 
     Exit status 1 if there is no such run or the page is not writable, 2 if a file is not a benchmark result.
     """
@@ -39,7 +39,9 @@ def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
     from hpc_kit.report.page import render_page
 
     sections = [
-        section for number, word in enumerate(words, 1) for section in _sections_for(word, f"r{number}", cluster)
+        section
+        for number, word in enumerate(words or (None,), 1)
+        for section in _sections_for(word, f"r{number}", cluster)
     ]
     for note in dict.fromkeys(note for each in sections for note in each.notes if note.startswith("No plots")):
         echo(f"report  {note}", err=True)
@@ -62,16 +64,18 @@ def command(words: tuple[str, ...], out: str, cluster: str | None) -> None:
     echo(out)
 
 
-def _sections_for(word: str, prefix: str, cluster: str | None) -> list[Section]:
-    """Return the sections for one argument: the run, then the benchmarks in its folder."""
+def _sections_for(word: str | None, prefix: str, cluster: str | None) -> list[Section]:
+    """Return the sections for one argument, or for the latest run: the run, then the benchmarks in its folder."""
     from hpc_kit.bench.results import read_result
     from hpc_kit.report import bench_section, run_section
     from hpc_kit.runs.run_folders import open_run
 
-    path = Path(word)
-    is_path = "/" in word or path.suffix == ".json" or (path.exists() and not _names_a_run(word, cluster))
+    path = Path(word or "")
+    is_path = word is not None and (
+        "/" in word or path.suffix == ".json" or (path.exists() and not _names_a_run(word, cluster))
+    )
     if is_path and path.is_file():
-        return [bench_section.build_bench_section(read_result(path), word, prefix)]
+        return [bench_section.build_bench_section(read_result(path), str(path), prefix)]
     run, status = (open_run(path.resolve()), None) if is_path and path.is_dir() else _find_run_status(word, cluster)
     benches = sorted(run.folder.glob("bench_*.json"))
     is_run = run.record is not None or run.end_marker() is not None or run.rank_log(0).is_file()
@@ -97,8 +101,8 @@ def _names_a_run(word: str, cluster: str | None) -> bool:
     return True
 
 
-def _find_run_status(word: str, cluster: str | None) -> tuple[Run, JobStatus | None]:
-    """Return a run by id or name, and its status if Slurm answers."""
+def _find_run_status(word: str | None, cluster: str | None) -> tuple[Run, JobStatus | None]:
+    """Return a run by id or name, or the latest run, and its status if Slurm answers."""
     session = open_session(cluster)
     run = find_run(session, word)
     return run, query_statuses([run], client_of_run(run, session))[0]

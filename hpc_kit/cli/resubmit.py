@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli.job_arguments import parse_settings
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run, open_session
 from hpc_kit.cli.output import print_line, print_next_steps, short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError
@@ -27,7 +27,7 @@ CHANGED_LINES = 12
 
 
 @click.command("resubmit")
-@click.argument("job_id", metavar="ID")
+@click.argument("job_id", metavar="ID", shell_complete=complete_run)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A value that replaces the recorded one.")
 @CLUSTER_OPTION
 @RUNS_OPTION
@@ -61,7 +61,8 @@ def command(job_id: str, settings: tuple[str, ...], cluster: str | None, as_json
         result = {"job_id": done.job_id, "name": name, "run": str(done.run_folder), "continues": job_id}
         echo(json.dumps(result, indent=2))
         return
-    print_line("job", f"{done.job_id} {name}: continues job {job_id}", right=short_path(done.run_folder))
+    verb = "continues" if again.resolved.job.restart is not None else "repeats"
+    print_line("job", f"{done.job_id} {name}: {verb} job {job_id}", right=short_path(done.run_folder))
     print_next_steps(done.job_id, going=True)
 
 

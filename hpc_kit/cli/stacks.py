@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.logs import client_of_run, find_run
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, NumberRange, open_session
+from hpc_kit.cli.logs import check_started, client_of_run, find_run
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, NumberRange, complete_run, open_session
 from hpc_kit.cli.output import print_line
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SlurmUnavailable, SpecError, UnknownJob
 from hpc_kit.run_files import read_stacks, read_stall
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.slurm.option_values import fold_indices
-from hpc_kit.slurm.states import JobState
 
 if TYPE_CHECKING:
     from hpc_kit.run_files import RankStack
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command("stacks")
-@click.argument("word", required=False, metavar="[JOB|ID]")
+@click.argument("word", required=False, metavar="[JOB|ID]", shell_complete=complete_run)
 @click.option("--last", is_flag=True, help="Do not ask the ranks: print the latest stacks that they wrote.")
 @click.option("--threads", is_flag=True, help="All threads of each rank, not only the main thread.")
 @click.option(
@@ -83,11 +82,7 @@ def _check_running(run: Run, client: SlurmClient | None) -> None:
     status = None
     with suppress(SlurmUnavailable):  # then only the files of the run tell
         status = query_runs([run], client).get(run.job_id) if client is not None else None
-    if status is not None and status.state is JobState.PENDING:
-        reason = f" ({status.reason})" if status.reason else ""
-        raise UnknownJob(
-            f"job {run.job_id} has not started", found=f"PENDING{reason}", remedy=f"hpc-kit status {run.job_id}"
-        )
+    check_started(run, status)
     if run.end_marker() is not None or (status is not None and status.state.finished):
         raise UnknownJob(
             f"job {run.job_id} has ended", found=str(run.folder), remedy=f"hpc-kit stacks {run.job_id} --last"

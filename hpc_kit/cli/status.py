@@ -7,13 +7,13 @@ import json
 import click
 
 from hpc_kit.cli.job_tables import format_jobs, job_json
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run, open_session
 from hpc_kit.cli.output import short_path
 from hpc_kit.cli.terminal import echo
 
 
 @click.command("status")
-@click.argument("words", nargs=-1, metavar="[JOB|ID]...")
+@click.argument("words", nargs=-1, metavar="[JOB|ID]...", shell_complete=complete_run)
 @CLUSTER_OPTION
 @RUNS_OPTION
 @click.option("--all", "every", is_flag=True, help="Your whole queue, with the jobs of other projects.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpc_kit.cli.job_tables import format_jobs, group_jobs, job_json
-from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, NumberRange, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, RUNS_OPTION, NumberRange, complete_run, open_session
 from hpc_kit.cli.output import INTERRUPTED
 from hpc_kit.cli.terminal import clean_text, echo
 from hpc_kit.slurm.start_forecast import format_duration
@@ -27,7 +27,7 @@ EMBEDDED_INTERVAL = 1.0
 
 
 @click.command("watch")
-@click.argument("words", nargs=-1, metavar="[JOB|ID]...")
+@click.argument("words", nargs=-1, metavar="[JOB|ID]...", shell_complete=complete_run)
 @click.option(
     "--interval",
     type=NumberRange(0.2, 86400),

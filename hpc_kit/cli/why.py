@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, open_session
+from hpc_kit.cli.options import CLUSTER_OPTION, JSON_OPTION, RUNS_OPTION, complete_run, open_session
 from hpc_kit.cli.output import print_line, short_path
 from hpc_kit.cli.terminal import echo
 from hpc_kit.errors import SpecError, UnknownJob
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @click.command("why")
-@click.argument("words", nargs=-1, metavar="[JOB|ID]")
+@click.argument("words", nargs=-1, metavar="[JOB|ID]", shell_complete=complete_run)
 @click.option(
     "--log", "logs", multiple=True, type=click.Path(path_type=Path), metavar="FILE...", help="Read these files."
 )
@@ -86,6 +86,8 @@ def _explain_run(word: str | None, cluster: str | None) -> list[tuple[list[str],
         (each.job_id, _with_limit(explain_run(each, status, read_state(each, status)), status, session.partitions))
         for each, status in jobs
     ]
+    if client is not None:
+        verdicts = [(job_id, replace(each, fix=client.typed_command(each.fix) or "")) for job_id, each in verdicts]
     return group_verdicts(verdicts) if elements else [([], verdicts[0][1])]
 
 

@@ -41,7 +41,7 @@ MISSING_SEPARATOR = re.compile(r"(?<=\d)(?=(?:sxm|pcie|nvl|hbm))")
 """Places where names lack a separator: `h100sxm`, `gb200nvl72`."""
 PCIE_BANDWIDTH = {3: 16e9, 4: 32e9, 5: 64e9, 6: 128e9}
 """Bytes/s, each way, of 16 lanes of each generation."""
-PCIE_GENERATION = {"v100": 3, "h100": 5, "h20": 5, "b200": 5, "mi300x": 5, "mi355x": 5}
+PCIE_GENERATION = {"p100": 3, "v100": 3, "h100": 5, "h20": 5, "b200": 5, "mi300x": 5, "mi355x": 5}
 """Generation of PCIe by generation of GPU, unless 4."""
 HOST_MEMORY_BANDWIDTH = 100e9
 """Bytes/s of a node's own memory in an update by its CPUs: about half of what two sockets have."""

@@ -78,7 +78,7 @@ def find_failure(run: Run, status: JobStatus | None, state: JobState = JobState.
         host = expand(status.nodelist)[0]  # the batch script runs on the first node
     if status is None and marker is None and verdict.cause.startswith("unknown") and not text:
         return None  # the sentence about the state of the run contains more
-    headline = mask_secrets(verdict.cause)
+    headline = mask_secrets(verdict.cause).removeprefix("unknown: ")
     # The traceback stands below this line, and the fix of an exception without a rule is to read it.
     fix = "" if verdict.class_ == "python-exception" else verdict.fix
     return RankFailure(verdict.rank, host, code, signal_name(code), headline, text, log, fix)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpc_kit.errors import SlurmUnavailable, UnknownJob
 from hpc_kit.runs.backend import query_runs
 from hpc_kit.runs.cluster_match import command_with_cluster, describe_cluster, is_same_job, may_belong_to
-from hpc_kit.runs.history import read_history
+from hpc_kit.runs.history import History, read_history
 from hpc_kit.runs.outcome import record_outcomes, recorded_outcome
 from hpc_kit.runs.progress import RunProgress, read_progress
 from hpc_kit.runs.run_folders import RECENT_RUNS, Run, RunIndex
 from hpc_kit.slurm.client import user_name
 from hpc_kit.slurm.job_ids import base_id, parse_job_ids, sort_key
 from hpc_kit.slurm.queries import QueueSnapshot
-from hpc_kit.slurm.start_forecast import PendingQueue, describe_wait, remaining_seconds
+from hpc_kit.slurm.start_forecast import PendingQueue, describe_wait, format_duration, remaining_seconds
 from hpc_kit.slurm.states import JobState, explain_state, parse_state
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class JobLine(NamedTuple):
         return round((end - start).total_seconds()) if start and end else None
 
     @property
-    def attempts(self) -> int:
-        """Attempts of a job with [restart]; 0 for other jobs."""
-        return len(read_history(self.run.folder).attempts) if self.run is not None else 0
+    def history(self) -> History:
+        """The attempts of a job with [restart]; none of other jobs."""
+        return read_history(self.run.folder) if self.run is not None else History()
 
     @property
     def reason(self) -> str | None:
@@ -70,8 +70,9 @@ class JobLine(NamedTuple):
 
     def __str__(self) -> str:
         reason = f" ({self.reason})" if self.reason else ""
-        attempts = self.attempts
-        attempt = f", attempt {attempts}" if attempts > 1 else ""
+        history = self.history
+        count, lost = len(history.attempts), format_duration(round(history.lost))
+        attempt = f", attempt {count} ({lost} lost)" if count > 1 else ""
         return f"{self.state}{reason}{attempt}: {self.sentence}"
 
 
@@ -150,18 +151,18 @@ class _ListingQuery:
         cluster: str | None,
         partitions: Sequence[ListedPartition],
     ) -> None:
-        # Slurm's times have no zone either.
-        self.selection, self.index, self.now = selection, index, dt.datetime.now()  # noqa: DTZ005
+        self.selection, self.index = selection, index
         self.cluster, self.client = cluster, client
+        self.now = dt.datetime.now()  # noqa: DTZ005 - Slurm's times have no zone either
         self.recent = self._recent_runs()
-        self.survey = self._query_slurm()
+        self.snapshot = self._query_slurm()
         self.user = user_name()
-        self.queue = PendingQueue(self.survey.queue, self.user, partitions)
-        # If jobs of two clusters have one id, the one of the run wins.
+        self.queue = PendingQueue(self.snapshot.queue, self.user, partitions)
         self.other_jobs: list[JobStatus] = []
         """Jobs of this user with the right names, which belong to other projects."""
 
-        self.by_id = {each.job_id: each for each in self._own_queue()} | self.survey.found | self._query_others()
+        # If jobs of two clusters have one id, the one of the run wins.
+        self.by_id = {each.job_id: each for each in self._own_queue()} | self.snapshot.found | self._query_others()
         self.by_base: dict[str, list[JobStatus]] = {}
         for job_id, status in self.by_id.items():
             # A task of an array that was queried by its own number has two keys.
@@ -209,7 +210,7 @@ class _ListingQuery:
 
     def _own_queue(self) -> list[JobStatus]:
         mine, names = self.selection.mine, self.selection.names
-        jobs = [each for each in self.survey.queue if each.user == self.user and (mine or each.name in names)]
+        jobs = [each for each in self.snapshot.queue if each.user == self.user and (mine or each.name in names)]
         if not (self.selection.project_only or names):
             return jobs
         of_project: list[JobStatus] = []
@@ -236,13 +237,13 @@ class _ListingQuery:
         rest += [self._find_parts(run.job_id) for run in self.recent if run.job_id not in self.by_base]
         jobs += sorted((each for parts in rest for each in parts), key=lambda job: sort_key(job[0]), reverse=True)
         missing += [name for name in self.selection.names if not any(self._has_name(job[0], name) for job in jobs)]
-        # The controller that does not answer may know them.
-        if self.survey.unreachable is not None and (missing or not jobs):
-            raise self.survey.unreachable
+        # Missing jobs may be known to the controller that does not answer.
+        if self.snapshot.unreachable is not None and (missing or not jobs):
+            raise self.snapshot.unreachable
         if missing and not self.selection.is_repeated:
             raise self._unknown_job_error(missing)
         others = {base_id(each.job_id) for each in self.other_jobs}
-        return JobListing(self._lines(dict(jobs)), self.survey.unreachable, len(others))
+        return JobListing(self._lines(dict(jobs)), self.snapshot.unreachable, len(others))
 
     def _unknown_job_error(self, missing: list[str]) -> UnknownJob:
         elsewhere = list(dict.fromkeys(base_id(each.job_id) for each in self.other_jobs if each.name in missing))
@@ -299,6 +300,7 @@ class _ListingQuery:
         name = run.name if run else status.name if status else ""
         if status is not None and (run is None or not status.state.finished):
             sentence, step = describe_wait(status, self.queue, self.now)
+            step = self.client.typed_command(step)
             progress = read_progress(run) if run is not None and status.state is JobState.RUNNING else None
             if progress is not None:
                 sentence = f"{progress.describe(remaining_seconds(status))}; {sentence}"

@@ -119,7 +119,8 @@ def _initialized_group(meeting: Meeting, requested: str, seconds: float | None, 
         device_id=group.device if group.backend == "nccl" else None,
     )
     try:
-        yield group
+        with meeting.group_of_all():
+            yield group
     except BaseException:
         # If the exception is caught outside, the process ends later while the group's threads still run.
         atexit.register(shutdown.wait_for_gloo_threads)

@@ -38,9 +38,11 @@ def take_stacks(rank: int, host: str, *, step: int | None, phase: str | None) ->
 
 
 def strip_start(stack: traceback.StackSummary) -> traceback.StackSummary:
-    """Remove the frames that start the program: those of runpy and of `python -m hpc_kit.runtime`."""
+    """Remove frames that start the program, of runpy and `python -m hpc_kit.runtime`, and those of Python's import."""
     first = next((n for n, frame in enumerate(stack) if not frame.filename.startswith(("<frozen", _OWN_PACKAGE))), 0)
-    return traceback.StackSummary.from_list(stack[first:])
+    return traceback.StackSummary.from_list(
+        [frame for frame in stack[first:] if not frame.filename.startswith("<frozen importlib")]
+    )
 
 
 def is_own(filename: str) -> bool:

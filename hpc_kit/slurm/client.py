@@ -114,6 +114,10 @@ class SlurmClient(NamedTuple):
 
         return self.runner(argv, timeout=timeout, environ=query_environment(self.environ))
 
+    def typed_command(self, hint: str | None) -> str | None:
+        """Return a hint with Slurm's commands as a user types them: those of the embedded Slurm are not on PATH."""
+        return re.sub(r"\bscontrol (?=\w)", "hpc-kit embedded run scontrol ", hint) if hint and self.embedded else hint
+
     def for_cluster(self, name: str | None) -> SlurmClient:
         """Return a client of one of the clusters in SLURM_CLUSTERS; otherwise this client.
 

@@ -263,7 +263,7 @@ def list_doubts(job: Job, cluster: Cluster) -> Iterator[str]:
     """
     for name, value in job.env.items():
         if may_be_secret(name, str(value)):
-            yield f"[env] {name} may be a secret, so the record masks it; export a secret in the shell that submits"
+            yield f"[env] {name} may be a secret: script and record contain it; export it in the shell that submits"
     resources = job.resources
     for name, value, known in find_unlisted(cluster, resources.partition, resources.account, resources.qos):
         yield f"--{name}={value} is not among those of cluster '{cluster.name}': {', '.join(known)}"

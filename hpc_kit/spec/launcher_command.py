@@ -256,7 +256,7 @@ def adopt_launcher(job: Job, cluster: Cluster, origins: Origins, root: Path) -> 
             _check_shell_code(code, nodes, ranks)
         return job, ()
     if has_own_size or command.kind == "srun":
-        check_size(command, nodes, ranks)
+        check_launcher_size(command, nodes, ranks)
     if command.kind in {"torchrun", "mpirun", "srun"}:
         reason = _obstacle(job, cluster, command, even=ntasks % nodes == 0)
         if reason:
@@ -358,7 +358,7 @@ def _with_agents(
             found="a job without a number of GPUs on each node" if asked_ranks in {"gpu", "auto"} else f"{asked_ranks}",
             remedy=f"give nodes x ranks: hpc-kit submit -j {nodes}xRANKS -- {line}",
         )
-    # Another number of nodes, or --standalone on several, is a contradiction that check_size reports.
+    # Another number of nodes, or --standalone on several, is a contradiction that check_launcher_size reports.
     if one_task_per_node and ranks is not None and ranks > 1 and command.nodes in {None, nodes}:
         launch = structs.replace(job.launch, launcher="torchrun", nproc_per_node=ranks)
         return structs.replace(job, launch=launch, resources=resources), command
@@ -380,7 +380,7 @@ def _with_size(job: Job, command: LauncherCommand | None) -> tuple[Resources, bo
     return structs.replace(resources, nodes=nodes, ntasks_per_node=command.ranks_per_node or 1), False
 
 
-def check_size(command: LauncherCommand, nodes: int, ranks: int) -> None:
+def check_launcher_size(command: LauncherCommand, nodes: int, ranks: int) -> None:
     """Refuse a launcher whose own numbers are not those of the job."""
     own_nodes, own_ranks, total = command.nodes, command.ranks_per_node, command.ranks
     if own_nodes is not None and own_ranks is not None:

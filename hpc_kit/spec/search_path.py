@@ -88,6 +88,7 @@ def _missing(kind: FileKind, name: str, root: Path, suffix: str, place: Callable
     known = file_names(kind, root, suffix)
     near = get_close_matches(Path(name).name.removesuffix(suffix), known, n=2)
     looked = ", ".join(str(folder) for folder in search_folders(kind, root))
+    # People who know sbatch or python pass such files to `submit`. A name in another file (`place`) is only misspelt.
     if kind == "jobs" and not place and _is_batch_script(root / name):
         return SpecError(
             f"'{name}' is a batch script, and no job file",
@@ -103,7 +104,7 @@ def _missing(kind: FileKind, name: str, root: Path, suffix: str, place: Callable
         program = f"{name.removesuffix('.ipynb')}.py"
         return SpecError(
             f"'{name}' is a notebook, and no job file",
-            remedy=f"convert it to a program first:  jupyter nbconvert --to script {name}\n"
+            remedy=f"convert it to a program first:  jupyter nbconvert --to python {name}\n"
             f"then  hpc-kit submit -j 4x2 -- python {program}",
         )
     if not near and name.endswith((".yaml", ".yml", ".json")):

@@ -88,6 +88,7 @@ def _enter(
 ) -> list[Job]:
     """Give a job, or each component of it, its id and its place in the queue."""
     entered: list[Job] = []
+    # One transaction: no other submission may get an id between those of the components.
     with state.transaction():
         for offset, (job, description) in enumerate(zip(jobs, components, strict=True)):
             if job.dependency and dependencies.unknown_task(state, job.dependency):

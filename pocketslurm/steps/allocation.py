@@ -157,7 +157,7 @@ def wait_for_allocation(
                 raise CommandError(denied=JOB_OVER)
             waited = time.monotonic() - began
             if limit is not None and waited > limit:
-                release(state, job_id, 1 << 8)
+                release(state, job_id, 1 << 8)  # exit code 1, as a wait status
                 raise Busy(denied=_busy_message(job.reason))
             if not queued and limit != 1 and waited > _QUEUED_SECONDS:
                 queued = True

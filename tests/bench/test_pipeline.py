@@ -127,10 +127,16 @@ def test_a_drifting_machine_is_measured_again_and_reported(
     monkeypatch.setattr(resnet_halves, "Batch", lambda *_: None)
     monkeypatch.setattr(resnet_halves, "OneDevice", lambda *_: one)
     monkeypatch.setattr(pipeline_rank, "_two_halves", lambda *_: two)
-    sheet = FileRecorder("pipeline", title="", columns=pipeline.COLUMNS, parameters={}, load_seconds=0)
+    lines: list[str] = []
+    columns, print_progress = pipeline.COLUMNS, lines.append
+    sheet = FileRecorder(
+        "pipeline", title="", columns=columns, parameters={}, print_progress=print_progress, load_seconds=0
+    )
     world: Any = SimpleNamespace(is_main=True, device=torch.device("cpu"))
     pipeline_rank.SplitExperiment(ASKED._replace(repeats=1), sheet, world, lambda: None).measure()
     document = sheet.close()
+    number, total = map(int, lines[-1].split()[0].split("/"))
+    assert number == total == (len(ASKED.splits) + 4) * attempts
     assert len(starts) == 4 * attempts
     assert document.missing == missing
     assert any(note.startswith("Best split size: 20, 67% quicker") for note in document.notes)

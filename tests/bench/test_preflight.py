@@ -17,15 +17,15 @@ from hpc_kit.bench.preflight import (
     MATRIX,
     MEMORY,
     MOST_PEERS,
-    Node,
+    NodeMeasurement,
     NodeReport,
-    Verdict,
+    PreflightVerdict,
     find_culprits,
     judge,
     read_reports,
     write_report,
 )
-from hpc_kit.bench.preflight_network import check_names, choose_peers, next_size, pair_rounds
+from hpc_kit.bench.preflight_network import check_host_names, choose_peers, next_size, pair_rounds
 from hpc_kit.bench.preflight_rank import parse_gpu_query, parse_xids
 from hpc_kit.runtime.rendezvous import network
 
@@ -48,14 +48,14 @@ def judged(
     missing: str = "",
     gpus_per_node: int | None = None,
     **more: Any,
-) -> Verdict:
+) -> PreflightVerdict:
     """Judge good nodes, but for the changes of some of them."""
     changes = {**(changes or {}), **more}
     reports = [report(node, nodes=nodes, **changes.get(node, {})) for node in nodes if node != missing]
     return judge(nodes, reports, gpus_per_node=gpus_per_node)
 
 
-def excluded(verdict: Verdict) -> dict[str, str]:
+def excluded(verdict: PreflightVerdict) -> dict[str, str]:
     """The nodes that must not be used, with their state."""
     return {each.node: each.state for each in verdict.excluded}
 
@@ -342,7 +342,7 @@ def test_only_the_gpus_of_the_job_are_reported(tmp_path: Path, monkeypatch: pyte
     }
     monkeypatch.setattr(machine, "command_output", lambda program, *_, **_options: answers[program])
     monkeypatch.setattr("hpc_kit.runtime.placement.device_uuid", lambda *_: "GPU-a")
-    node = Node(tmp_path, "n1")
+    node = NodeMeasurement(tmp_path, "n1")
     node.add(gpus=1)
     preflight_rank.find_gpu_errors(node)
     assert node.report.gpu_errors == ()
@@ -387,6 +387,6 @@ def test_any_name_of_an_address_may_be_that_of_the_node(
 
     monkeypatch.setattr(network, "lookup", lookup)
     monkeypatch.setattr("socket.gethostbyaddr", gethostbyaddr)
-    node = Node(tmp_path, "n1")
-    check_names(node, ["n1", "n2"])
+    node = NodeMeasurement(tmp_path, "n1")
+    check_host_names(node, ["n1", "n2"])
     assert (node.report.unresolved, node.report.misnamed) == (unresolved, misnamed)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc_kit.check import installation
-from hpc_kit.check.installation import Part, inspect_installation
+from hpc_kit.check.installation import InstalledPart, inspect_installation
 from tests.cli.conftest import Kit, kit
 from tests.runs.conftest import slurm
 from tests.runs.fake import FakeSlurm
@@ -32,7 +32,7 @@ def add(environ: dict[str, str], name: str, text: str, status: int = 0) -> None:
     program.chmod(0o755)
 
 
-def part(environ: dict[str, str], name: str) -> Part:
+def part(environ: dict[str, str], name: str) -> InstalledPart:
     return next(each for each in inspect_installation(environ) if each.name == name)
 
 
@@ -52,7 +52,9 @@ def test_a_bare_machine_names_the_line_to_type(bare: dict[str, str]) -> None:
 
 
 def test_torch_is_asked_in_another_process(bare: dict[str, str]) -> None:
-    assert part(bare, "torch") == Part("torch", "ok", "2.9.0+cpu; backends gloo", "the training programs, bench")
+    assert part(bare, "torch") == InstalledPart(
+        "torch", "ok", "2.9.0+cpu; backends gloo", "the training programs, bench"
+    )
 
 
 def test_a_torch_that_sees_no_gpu_is_broken(bare: dict[str, str]) -> None:

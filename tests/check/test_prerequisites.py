@@ -170,6 +170,18 @@ def test_a_program_that_imports_torch_needs_an_interpreter_with_torch(
     ]
 
 
+def test_a_program_that_python_cannot_read_is_refused_before_it_waits_in_the_queue(project: Path) -> None:
+    (project / "train.py").write_text("import os\nprint(1 +)\n")
+    job = resolved("python", "train.py", root=project)
+    with pytest.raises(SpecError, match=r"train\.py, line 2: invalid syntax") as caught:
+        check_program(job, project)
+    assert caught.value.found == "print(1 +)"
+    assert [finding.code for finding in find_missing(job, project)] == ["KIT609"]
+    # Another release of Python may read it.
+    other = Cluster(name="there", python="/usr/bin/python3")
+    assert find_missing(resolved("python", "train.py", root=project, cluster=other), project) == []
+
+
 @pytest.mark.parametrize(
     ("job", "name", "found", "remedy"),
     [

@@ -30,7 +30,7 @@ WARNED = "#!/bin/bash\nexport MASTER_PORT=29500\nsrun python train.py\n"
 def test_a_shipped_job_has_no_faults(kit: Kit) -> None:
     for words in (["ddp_4node"], ["ddp_4node", "--standalone"]):
         done = kit("check", *words, "--cluster", "local", cwd=ROOT)
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.returncode, done.stderr.startswith("hpc-kit: ignoring --gpus-per-task=1 ")) == (0, True)
         (line,) = done.stdout.splitlines()
         assert line.startswith("ddp_4node: no fault found (")
         assert " rules for Slurm 22.05.8, bash, " in line
@@ -154,10 +154,11 @@ def test_one_host_may_use_its_loopback_interface(kit: Kit, project: Path) -> Non
 def test_the_log_folder_is_sought_in_the_folder_of_sbatch(kit: Kit, project: Path) -> None:
     (project / "x.sbatch").write_text("#!/bin/bash\n#SBATCH --output=logs/%j.log\nsrun python t.py\n")
     done = kit("check", "x.sbatch")
-    assert done.returncode == 1
+    assert done.returncode == 0  # sbatch may be called in another folder
+    assert "warning KIT113  the log folder does not exist: logs" in done.stdout
     assert "mkdir -p logs" in done.stdout
     (project / "logs").mkdir()
-    assert kit("check", "x.sbatch").returncode == 0
+    assert "KIT113" not in kit("check", "x.sbatch").stdout
 
 
 def test_a_job_is_checked_with_its_set_values(kit: Kit, project: Path) -> None:
@@ -165,6 +166,13 @@ def test_a_job_is_checked_with_its_set_values(kit: Kit, project: Path) -> None:
     done = kit("check", "-j", "2x2", "--cluster", "local", "--signal", "B:USR1@60", "--", "python", "train.py")
     assert done.returncode == 1
     assert "KIT411" in done.stdout
+
+
+def test_notes_on_a_job_are_shown_like_those_of_render(kit: Kit) -> None:
+    wide = ("--set", "resources.nodes=2", "--set", "layout.tp=4")
+    done = kit("check", "tensor_1node", *wide, "--cluster", "local", cwd=ROOT)
+    assert done.returncode == 0
+    assert "hpc-kit: tp 4 spans 2 nodes: " in done.stderr
 
 
 @pytest.mark.parametrize(

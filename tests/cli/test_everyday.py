@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +18,16 @@ from click.testing import CliRunner
 from hpc_kit.cli.clean import command as clean
 from hpc_kit.cli.doctor import command as doctor
 from hpc_kit.cli.launch import command as launch
+from hpc_kit.cli.logs import command as logs
+from hpc_kit.cli.options import complete_run
+from hpc_kit.cli.report import command as report
 from hpc_kit.cli.stacks import command as stacks
+from hpc_kit.cli.status import command as status
 from hpc_kit.cli.watch import command as watch
+from hpc_kit.spec import cluster_client
 from hpc_kit.submission.submit import submit
 from tests.cli.conftest import Kit
+from tests.conftest import ROOT
 from tests.runs.fake import FakeSlurm
 
 
@@ -32,6 +40,33 @@ def test_a_page_of_the_documentation_is_printed(kit: Kit) -> None:
         2,
         "hpc-kit: no page 'rendevous'\n  do     hpc-kit docs rendezvous\n",
     )
+    assert "hpc-kit docs lists the pages" in kit("docs", "nothing").stderr
+
+
+COMMANDS_OF_PAGES = [
+    line
+    for page in ("recipes.md", "faq.md")
+    for block in re.findall(r"```console\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("hpc-kit ") and not line.startswith("hpc-kit doctor")  # which follows a job
+]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_slurm")
+def test_the_commands_of_the_recipes_and_of_the_faq_are_accepted(kit: Kit, project: Path) -> None:
+    (project / "train.py").write_text("")
+    (project / "my.sbatch").write_text("#!/bin/bash\nsrun hostname\n")
+    done = kit("submit", "-j", "1x4", "--hold", "--no-wait", "--save", "jobs/mine.toml", "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    for line in COMMANDS_OF_PAGES:
+        line = line.replace(" ID", " mine").replace("/path/to/python", sys.executable)  # noqa: PLW2901
+        words = [word for word in shlex.split(line, comments=True)[1:] if word != "-f"]  # a held job has no end
+        if words[0] == "submit" and "--test-only" not in words:
+            words[1:1] = ["--hold", "--no-wait"]
+        done = kit(*words)
+        # A held job has no logs yet.
+        assert done.returncode == 0 or "has not started" in done.stderr, (line, done.stderr)
 
 
 def make_older(run: Path, days: float) -> None:
@@ -54,8 +89,8 @@ def runs(slurm: FakeSlurm, project: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def test_only_old_runs_that_have_ended_are_deleted(runs: Path) -> None:
     done = CliRunner().invoke(clean, ["--older-than", "30d", "--yes"])
     assert done.exit_code == 0, done.output
-    assert "kept: 1 old runs" in done.output
-    assert "deleted 1 runs" in done.output
+    assert "kept: 1 old run of" in done.output
+    assert "deleted 1 run" in done.output
     assert sorted(path.name for path in runs.iterdir()) == ["13", "14", "latest"]
 
 
@@ -172,6 +207,40 @@ def test_the_stacks_of_an_array_are_those_of_its_elements(
     )
 
 
+def test_the_shell_completes_names_and_ids_of_runs(runs: Path) -> None:
+    assert complete_run(None, None, "") == ["job", "14", "13", "12"]
+    assert complete_run(None, None, "1") == ["14", "13", "12"]
+
+
+@pytest.mark.parametrize(("words", "example"), [
+    (["clean"], "hpc-kit clean --older-than 30d"),
+    (["resubmit"], "hpc-kit resubmit 12"),
+    (["cluster", "include"], "hpc-kit cluster include n3"),
+])  # fmt: skip
+def test_a_command_without_its_arguments_shows_an_example(kit: Kit, words: list[str], example: str) -> None:
+    done = kit(*words)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"  do     {example}")
+
+
+def test_a_waiting_job_has_no_logs_and_its_hint_is_a_command_of_this_machine(
+    runs: Path, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.queue("14 PENDING JobHeldUser")
+    done = CliRunner().invoke(logs, ["14"], standalone_mode=False)
+    assert str(done.exception) == ("job 14 has not started\n  found  PENDING (JobHeldUser)\n  do     hpc-kit status 14")
+    slurm.queue("13 CANCELLED")
+    assert "CANCELLED" in CliRunner().invoke(logs, ["13"], standalone_mode=False).output
+    slurm.queue("14 PENDING JobHeldUser")
+    assert "Release it: scontrol release 14" in CliRunner().invoke(status, ["14"]).output
+    monkeypatch.setattr(cluster_client, "open_client", lambda _: slurm.client(os.environ))
+    assert "Release it: hpc-kit embedded run scontrol release 14" in CliRunner().invoke(status, ["14"]).output
+
+
+def test_a_report_without_a_run_is_that_of_the_latest(runs: Path) -> None:
+    done = CliRunner().invoke(report, ["-o", "-"], standalone_mode=False)
+    assert "job 14" in done.output
+
+
 @pytest.mark.parametrize(
     ("state", "error"),
     [
@@ -212,7 +281,7 @@ def test_a_wait_without_an_end_is_refused(command: click.Command, words: list[st
         (
             ["submit", "-j", "1x1", "--", "python", "a b.ipynb"],
             "a b.ipynb is a notebook",
-            "nbconvert --to script 'a b.ipynb'",
+            "nbconvert --to python 'a b.ipynb'",
         ),
         (["submit", "-j", "1x1", "--", "a.ipynb"], "a.ipynb is a notebook", "then submit a.py"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -75,8 +76,9 @@ def test_the_attempts_of_a_job_are_one_history(kit: Kit, project: Path) -> None:
     assert lines[0].startswith("1 count: 2 attempts, ")
     assert lines[2].endswith("started again: stopped by USR1, exit code 138")
     assert lines[3].endswith("finished")
-    assert json.loads(kit("status", "1", "--json").stdout)[0]["attempts"] == 2
-    assert "COMPLETED, attempt 2" in kit("status", "1").stdout
+    [status] = json.loads(kit("status", "1", "--json").stdout)
+    assert (status["attempts"], status["lost"]) == (2, history["lost"])
+    assert re.search(r"COMPLETED, attempt 2 \(\d+ s lost\)", kit("status", "1").stdout)
 
 
 @pytest.mark.parametrize("export", ["ALL", "NONE"])

@@ -38,6 +38,18 @@ def test_without_output_the_job_file_is_printed(kit: Kit, project: Path) -> None
     } in document["notes"]
 
 
+def test_a_program_is_no_batch_script(kit: Kit, project: Path) -> None:
+    (project / "train.py").write_text("print(1)\n")
+    done = kit("import", "train.py")
+    assert (done.returncode, done.stderr) == (
+        2,
+        (
+            "hpc-kit: 'train.py' is a program, and no batch script\n"
+            "  do     write its job file: hpc-kit render -j 4x2 --save jobs/train.toml -- python train.py\n"
+        ),
+    )
+
+
 def test_a_job_that_needs_a_change_is_named(kit: Kit, project: Path) -> None:
     (project / "old.sbatch").write_text("#!/bin/bash\n#SBATCH --ntasks=8\nsrun ./a.out\n")
     done = kit("import", "old.sbatch")

@@ -28,7 +28,7 @@ def test_the_ranked_table(kit: Kit) -> None:
         "8,030,261,248 parameters",
         "32 x a100-80g",
         "step s",
-        "tok/s",
+        "tok/s of a GPU",
         "MFU",
         "bubble",
         "optim",

@@ -175,3 +175,29 @@ def test_a_job_that_can_never_start_is_refused(checkout: Project, options: tuple
     refused = checkout.kit("submit", *options, "--", "hostname")
     assert refused.returncode == 2
     assert found in refused.stderr
+
+
+def test_without_the_check_it_is_submitted_and_waits(checkout: Project) -> None:
+    job = checkout.submit("--no-check", "-j", "1x1", "--time=2-0", "--", "hostname")
+    assert checkout.await_state(job, "PENDING") == "PENDING"
+    checkout.kit("cancel", job)
+
+
+def test_a_script_for_administrators_is_short_and_runs(checkout: Project) -> None:
+    checkout.program("world.py", WORLD)
+    script = checkout.kit("render", "-j", "2x2", "--standalone", "--simple", "--", "python", "world.py").stdout
+    assert len(script.splitlines()) < 45
+    checkout.program("simple.sbatch", script)
+    (checkout.folder / "runs/world").mkdir(parents=True, exist_ok=True)  # as the head of the script says
+    job = checkout.run(["sbatch", "--parsable", "simple.sbatch"]).stdout.strip()
+    assert checkout.await_end(job, patience=250) == "COMPLETED"
+    logs = [(checkout.folder / f"runs/world/{job}/rank-{rank}.log").read_text() for rank in range(4)]
+    assert all(f"rank {rank} of 4" in log for rank, log in enumerate(logs))
+
+
+def test_the_plan_compares_the_whole_order_of_the_table(checkout: Project) -> None:
+    machine = ("--gpu", "a100-80g", "--gpus-per-node", "4", "--nodes", "1")
+    plan = checkout.kit("plan", "--model", "llama3-8b", *machine, "--global-batch", "64", "--seq-len", "2048")
+    told = " ".join(plan.stdout.split())
+    assert "the model does not fit one GPU: PP, then ZeRO, then TP" in told
+    assert "the numbers disagree: by time TP, then ZeRO, then PP" in told

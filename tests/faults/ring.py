@@ -31,6 +31,9 @@ RENDERING = threading.Lock()
 PATIENCE = 240.0
 """Seconds without a new step after which a job counts as lost."""
 
+LOOK = 10.0
+"""Seconds between two questions to Slurm while a trial waits."""
+
 LATE = 1.0
 """Seconds that a fault may need to reach a rank, in addition to the seconds of the command that causes it."""
 
@@ -339,14 +342,16 @@ class Trial:
             FaultNotSurvived: It does not advance, or the job has ended.
             KilledBeforeFirstLine: See there.
         """
-        done, deadline = -1, 0.0
+        done, deadline, look = -1, 0.0, time.monotonic() + LOOK
         while not happened():
             steps = len({row[1] for row in self._rows(0)})
             if steps > done:
                 done, deadline = steps, time.monotonic() + PATIENCE
-            if time.monotonic() > deadline or (self._has_ended() and not happened()):
+            if time.monotonic() > look:
+                look = time.monotonic() + LOOK
                 if self._was_killed_before_first_line():
                     raise KilledBeforeFirstLine
+            if time.monotonic() > deadline or (self._has_ended() and not happened()):
                 raise self._failure(what)
             time.sleep(0.05)
 
@@ -398,7 +403,7 @@ class Trial:
 
 
 def time_limits(undisturbed: Undisturbed, minute: float) -> dict[str, object]:
-    """Return the settings of a job whose attempts each have time for a slow start, for some steps and for a slow stop.
+    """Return the settings of a job of two attempts, which have time for a slow start, for some steps and a slow stop.
 
     Args:
         undisturbed: A job of the same training, just before.
@@ -406,16 +411,18 @@ def time_limits(undisturbed: Undisturbed, minute: float) -> dict[str, object]:
     """
     lead = 5 + 2 * (undisturbed.start + undisturbed.end)
     minutes = math.ceil((lead + 5 + 3 * undisturbed.start) / minute)
+    until_signal = minutes * minute - lead
     return {
         "resources.time": str(minutes),
         "restart.lead": math.ceil(lead / minute * 60),
-        "env.SECONDS_A_STEP": f"{1.2 * minutes * minute / STEPS:.2f}",
+        "env.SECONDS_A_STEP": f"{1.3 * until_signal / STEPS:.2f}",
     }
 
 
 def run_undisturbed(queue: Queue, program: Program, number: int) -> Undisturbed:
     """Run a job without a fault."""
-    return Trial(queue, Kind("none", nothing, program=program), random.Random(1), 10**6 + number).run_undisturbed()
+    kind = Kind("none", nothing, {"SECONDS_A_STEP": "0.02"}, program=program)
+    return Trial(queue, kind, random.Random(1), 10**6 + number).run_undisturbed()
 
 
 REFERENCE = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +12,22 @@ import pytest
 from tests.faults import training
 from tests.faults.__main__ import Result, Tally, choose_kinds, main, table
 from tests.faults.queues import EmbeddedQueue
-from tests.faults.ring import EMBEDDED, FaultNotSurvived, Kind, Trial, kill_rank
+from tests.faults.ring import (
+    EMBEDDED,
+    STEPS,
+    FaultNotSurvived,
+    Kind,
+    Trial,
+    Undisturbed,
+    kill_rank,
+    time_limits,
+)
 
 
-@pytest.fixture
-def queue(tmp_path: Path) -> Iterator[EmbeddedQueue]:
-    """A queue of the test's own."""
-    own = EmbeddedQueue(tmp_path)
+@pytest.fixture(scope="module")
+def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedQueue]:
+    """A queue, on which the job without a fault runs once for all tests."""
+    own = EmbeddedQueue(tmp_path_factory.mktemp("faults"))
     yield own
     own.close()
 
@@ -43,6 +53,47 @@ def test_a_job_without_its_checkpoint_is_noticed(queue: EmbeddedQueue) -> None:
 
     with pytest.raises(FaultNotSurvived, match="wrong loss"):
         Trial(queue, Kind("false checkpoint", falsify), random.Random(2), 1).survive()
+
+
+QUICK = {"SECONDS_A_STEP": "0.02"}
+
+
+def test_a_fault_after_the_last_step_is_survived_and_came_too_late(queue: EmbeddedQueue) -> None:
+    def kill_late(trial: Trial) -> None:
+        trial.wait(lambda: trial.newest_save(0).name == "rank-0-40", "the last step was not reached")
+        kill_rank(trial)
+
+    outcome = Trial(queue, Kind("late", kill_late, QUICK), random.Random(1), 1).survive()
+    assert outcome.late == (outcome.attempts == 1)
+
+
+def test_a_fault_that_starts_no_attempt_is_noticed(queue: EmbeddedQueue) -> None:
+    with pytest.raises(FaultNotSurvived, match="1 attempts instead of 2"):
+        Trial(queue, Kind("none", lambda _: None), random.Random(1), 1).survive()
+
+
+def test_a_process_that_is_left_over_is_noticed(queue: EmbeddedQueue) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def leave_process(trial: Trial) -> None:
+        started.append(subprocess.Popen(["sleep", "300"], env={"HPC_KIT_RUN": str(trial.run_folder)}))
+        kill_rank(trial)
+
+    try:
+        with pytest.raises(FaultNotSurvived, match=r"left over: process .* sleep 300"):
+            Trial(queue, Kind("process", leave_process), random.Random(1), 1).survive()
+    finally:
+        started[0].kill()
+        started[0].wait()
+
+
+def test_a_job_with_a_time_limit_has_time_for_a_slow_start_and_needs_two_attempts() -> None:
+    limits = time_limits(Undisturbed([], start=15, end=3), minute=2)
+    limit, lead = 2 * int(str(limits["resources.time"])), int(str(limits["restart.lead"])) / 30
+    assert limit - lead > 3 * 15
+    assert lead > 15 + 3
+    steps = STEPS * float(str(limits["env.SECONDS_A_STEP"]))
+    assert limit - lead < steps < 2 * (limit - lead - 15)
 
 
 def test_damaged_saves_are_skipped(tmp_path: Path) -> None:

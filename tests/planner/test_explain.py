@@ -78,6 +78,17 @@ def test_tensor_parallelism_over_pcie_is_slower() -> None:
     assert not any("times PCIe" in sentence for sentence in explain.link_sentences(other, fitted("dgx-a100")))
 
 
+@pytest.mark.parametrize(
+    ("gpu", "times"), [("p100", "80 GB/s, 5.0"), ("v100-32g", "150 GB/s, 9.4"), ("h100", "450 GB/s, 7.0")]
+)
+def test_the_links_of_four_gpus_are_compared_with_pcie(gpu: str, times: str) -> None:
+    """The first NVLink was five times as fast as PCIe."""
+    plan = plan_of("gpt2-xl", "dgx-a100", dp=4)
+    machine = structs.replace(plan.layout.machine, gpu=hardware.find_gpu(gpu), gpus_per_node=4)
+    four = structs.replace(plan, layout=structs.replace(plan.layout, machine=machine))
+    assert f"links inside a node: {times} times PCIe" in explain.link_sentences(four, fitted("dgx-a100"))[-1]
+
+
 def test_every_alternative_needs_less_memory_on_one_gpu() -> None:
     asked = structs.replace(task(gpus=8, global_batch=64), seq_len=2048)
     plan = search_layouts(asked, fitted("dgx-h100")).plans[0]

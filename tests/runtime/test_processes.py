@@ -52,6 +52,30 @@ PLAIN = """
     print(dist.get_rank(), numbers[0].item(), os.environ["LOCAL_RANK"])
 """
 
+WITHOUT_COLLECTIVES = """
+    import os, pathlib, time
+    import hpc_kit
+    from torch import distributed as dist
+    from torch.distributed import distributed_c10d
+
+    create, destroy = dist.init_process_group, dist.destroy_process_group
+    created = pathlib.Path(os.environ["HPC_KIT_RUN"], "created")
+
+    def create_late(*args, **kwargs):
+        create(*args, **kwargs)
+        if os.environ["SLURM_PROCID"] == "1":
+            time.sleep(0.3)
+            created.touch()
+
+    def destroy_noted():
+        print("late" if created.exists() else "early")
+        destroy()
+
+    distributed_c10d.init_process_group, dist.destroy_process_group = create_late, destroy_noted
+    with hpc_kit.distributed():
+        pass
+"""
+
 STOP_RANK_1 = "if world.rank == 1: os.kill(os.getpid(), signal.SIGSTOP)"
 
 STOPPING = """
@@ -161,6 +185,12 @@ def test_ranks_on_two_nodes_meet_despite_a_busy_port(launch: Launch) -> None:
         assert launch.wait() == [0, 0, 0]
     assert [task.out for task in launch.tasks] == ["0 0 0 27.0\n", "1 1 0 27.0\n", "2 0 1 27.0\n"]
     assert [task.err for task in launch.tasks] == [""] * 3
+
+
+def test_no_rank_destroys_its_group_before_all_have_created_theirs(launch: Launch) -> None:
+    launch.start(step_of(2).environs(), launch.program(WITHOUT_COLLECTIVES))
+    assert launch.wait() == [0, 0]
+    assert [task.out for task in launch.tasks] == ["late\n"] * 2
 
 
 @pytest.mark.parametrize(

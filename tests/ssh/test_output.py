@@ -158,5 +158,5 @@ def test_an_agent_whose_ranks_have_ended_is_not_waited_for(hosts: Hosts) -> None
         timeout=150,
         check=False,
     )
-    assert (done.returncode, "failed  unknown: rank 1 on n2 ended with exit code 5" in done.stdout) == (5, True), done
+    assert (done.returncode, "failed  rank 1 on n2 ended with exit code 5" in done.stdout) == (5, True), done
     assert hosts.await_none() == []

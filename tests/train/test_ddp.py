@@ -15,7 +15,7 @@ import pytest
 from hpc_kit.runtime.restart.checkpoint_folder import INFO_FILE, LATEST
 from tests.train.conftest import TRAIN
 from tests.train.ranks_of_a_run import Run
-from tests.train.trained import TOLERANCE, Trained, train
+from tests.train.trained import TOLERANCE, Left, Trained, train
 
 SMALL = "--layers 2 --width 32 --heads 2 --sequence 16 --global-batch 16 --eval-windows 7 --lr 0.02 --log-every 4"
 
@@ -26,15 +26,8 @@ def run(name: str, ranks: int, arguments: str, rank_1: str = "") -> Run:
 
 RUNS = [
     run("one", 1, "--steps 10"),
-    run("two", 2, "--steps 10 --accumulate 2"),
-    run("four", 4, "--steps 10 --accumulate 4"),
-    run("eight", 8, "--steps 10 --eval-every 4"),
-    run("unwatched", 2, "--steps 10 --accumulate 2 --unwatched"),
+    run("two", 2, "--steps 10 --accumulate 2 --eval-every 4"),
     run("half", 2, "--steps 5 --checkpoint half"),
-    run("resumed", 4, "--steps 10 --resume half"),
-    run("unbroken", 1, "--steps 12 --warmup 2"),
-    run("cut short", 2, "--steps 12 --warmup 2 --checkpoint-every 6 --checkpoint cut", "dies"),
-    run("gone on", 4, "--steps 12 --warmup 2 --resume cut"),
     run("nothing left", 2, "--steps 5 --resume half"),
     run("indivisible", 2, "--steps 10 --global-batch 7"),
     run("unlike", 2, "--steps 10", "--seed 5"),
@@ -43,11 +36,22 @@ RUNS = [
     run("apart", 2, "--steps 4 --checkpoint apart", "elsewhere"),
     run("diverged", 2, "--steps 10 --lr 1e38 --warmup 0"),
     run("poisoned", 2, "--steps 10 --checkpoint-every 1 --checkpoint poisoned", "poisons"),
+]
+
+LONG_RUNS = [
+    run("four", 4, "--steps 10 --accumulate 4"),
+    run("eight", 8, "--steps 10 --eval-every 4"),
+    run("unwatched", 2, "--steps 10 --accumulate 2 --unwatched"),
+    run("resumed", 4, "--steps 10 --resume half"),
+    run("unbroken", 1, "--steps 12 --warmup 2"),
+    run("cut short", 2, "--steps 12 --warmup 2 --checkpoint-every 6 --checkpoint cut", "dies"),
+    run("gone on", 4, "--steps 12 --warmup 2 --resume cut"),
     run("stopped", 2, "--steps 12 --warmup 2 --checkpoint stopped", "is told to stop"),
     run("after the stop", 4, "--steps 12 --warmup 2 --resume stopped"),
     run("late", 2, "--steps 4", "late"),
     Run(name="plain", ranks=2, arguments=["--steps", "2", "--global-batch", "4"], plain=True),
 ]
+"""Runs of the slow tests, with more ranks or several trainings one after the other."""
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +59,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Trained:
     return train(tmp_path_factory.mktemp("trained"), RUNS, source, timeout=240)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["two", "four", "eight", "unwatched"])
-def test_the_loss_curve_does_not_depend_on_the_ranks(trained: Trained, name: str) -> None:
-    one, many = trained.result_of("one"), trained.result_of(name)
+@pytest.fixture(scope="module")
+def trained_long(trained: Trained, source: Path) -> Trained:
+    return train(trained.folder, LONG_RUNS, source, timeout=240)
+
+
+def assert_same_curve(one: Left, many: Left) -> None:
     assert len(one["losses"]) == 10
     assert one["losses"][-1] < one["losses"][0] - 0.5
     assert many["losses"] == pytest.approx(one["losses"], rel=TOLERANCE)
@@ -68,22 +74,33 @@ def test_the_loss_curve_does_not_depend_on_the_ranks(trained: Trained, name: str
     assert many["after"] == pytest.approx(one["after"], rel=TOLERANCE)
 
 
+def test_the_loss_curve_of_two_ranks_is_that_of_one(trained: Trained) -> None:
+    assert_same_curve(trained.result_of("one"), trained.result_of("two"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["four", "eight", "unwatched"])
+def test_the_loss_curve_does_not_depend_on_the_ranks(trained_long: Trained, name: str) -> None:
+    assert_same_curve(trained_long.result_of("one"), trained_long.result_of(name))
+
+
 def test_all_ranks_have_the_same_losses(trained: Trained) -> None:
-    known = [trained.result_of("eight", rank) for rank in range(8)]
-    assert all(rank == known[0] for rank in known)
+    assert trained.result_of("two", 1) == trained.result_of("two", 0)
 
 
-def test_a_resumed_training_has_the_losses_of_an_uninterrupted_one(trained: Trained) -> None:
-    one, half, resumed = (trained.result_of(name) for name in ("one", "half", "resumed"))
+@pytest.mark.slow
+def test_a_resumed_training_has_the_losses_of_an_uninterrupted_one(trained_long: Trained) -> None:
+    one, half, resumed = (trained_long.result_of(name) for name in ("one", "half", "resumed"))
     assert resumed["before"] == pytest.approx(half["after"], rel=1e-6)
-    assert "\nsaved   half/step-5\n" in trained.output("half")
+    assert "\nsaved   half/step-5\n" in trained_long.output("half")
     assert half["losses"] + resumed["losses"] == pytest.approx(one["losses"], rel=TOLERANCE)
 
 
-def test_an_interrupted_training_resumes_from_its_last_saved_step(trained: Trained) -> None:
-    unbroken, gone_on = trained.result_of("unbroken"), trained.result_of("gone on")
-    assert "\nsaved   cut/step-6\n" in trained.output("cut short")
-    assert trained.output("gone on").startswith("resume  step 6 of cut/step-6\nnote    4 ranks instead of 2: ")
+@pytest.mark.slow
+def test_an_interrupted_training_resumes_from_its_last_saved_step(trained_long: Trained) -> None:
+    unbroken, gone_on = trained_long.result_of("unbroken"), trained_long.result_of("gone on")
+    assert "\nsaved   cut/step-6\n" in trained_long.output("cut short")
+    assert trained_long.output("gone on").startswith("resume  step 6 of cut/step-6\nnote    4 ranks instead of 2: ")
     assert gone_on["losses"] == pytest.approx(unbroken["losses"][6:], rel=TOLERANCE)
 
 
@@ -96,10 +113,11 @@ def test_nan_gradients_do_not_replace_a_good_checkpoint(trained: Trained) -> Non
     assert not list(trained.folder.glob("poisoned/.step*"))
 
 
-def test_a_stop_signal_to_one_rank_saves_and_ends_the_training_which_can_resume(trained: Trained) -> None:
-    unbroken, gone_on = trained.result_of("unbroken"), trained.result_of("after the stop")
+@pytest.mark.slow
+def test_a_stop_signal_to_one_rank_saves_and_ends_the_training_which_can_resume(trained_long: Trained) -> None:
+    unbroken, gone_on = trained_long.result_of("unbroken"), trained_long.result_of("after the stop")
     for rank in (0, 1):
-        left = trained.result_of("stopped", rank)
+        left = trained_long.result_of("stopped", rank)
         assert left["exit_status"] == 128 + signal.SIGUSR1
         stopped = re.fullmatch(
             r"the training stopped because of SIGUSR1\n"
@@ -109,18 +127,19 @@ def test_a_stop_signal_to_one_rank_saves_and_ends_the_training_which_can_resume(
         assert stopped
         step = int(stopped[1])
     assert 2 <= step < 12
-    assert trained.output("stopped").endswith(f"saved   stopped/step-{step}\n")
+    assert trained_long.output("stopped").endswith(f"saved   stopped/step-{step}\n")
     assert gone_on["losses"] == pytest.approx(unbroken["losses"][step:], rel=TOLERANCE)
 
 
-def test_a_resumed_training_with_other_arguments_prints_a_note(trained: Trained) -> None:
+@pytest.mark.slow
+def test_a_resumed_training_with_other_arguments_prints_a_note(trained_long: Trained) -> None:
     note = "note    the checkpoint was made with --steps 5: an unbroken training would differ\n"
-    assert note in trained.output("resumed")
+    assert note in trained_long.output("resumed")
 
 
 def test_only_rank_0_prints(trained: Trained) -> None:
-    first, *lines, time, memory, last = trained.output("eight").splitlines()
-    assert re.fullmatch(r"start   ranks 8, parameters 41 632, text 60 files, \d+ bytes, crc [0-9a-f]{8}", first)
+    first, *lines, time, memory, last = trained.output("two").splitlines()
+    assert re.fullmatch(r"start   ranks 2, parameters 41 632, text 60 files, \d+ bytes, crc [0-9a-f]{8}", first)
     number = r"\d[\d ]*"
     step = rf"   loss \d\.\d\d   {number} tokens/s   \d+ % communication"
     validation = r"   validation loss \d\.\d\d"
@@ -132,24 +151,26 @@ def test_only_rank_0_prints(trained: Trained) -> None:
     assert re.fullmatch(rf"time    step \d+ ms, 95 % within \d+ ms; {waits}; slowest: rank \d on \S+, [+-]\d+%", time)
     assert memory == "memory  most on a rank, MiB: parameters 0.16, gradients 0.16, optimizer 0.32"
     assert re.fullmatch(rf"done    validation loss \d\.\d\d -> \d\.\d\d, {number} tokens/s, peak \d+ MiB a rank", last)
-    assert {trained.output("eight", rank) for rank in range(1, 8)} == {""}
+    assert trained.output("two", 1) == ""
 
 
-def test_a_late_rank_is_named_and_waited_for(trained: Trained) -> None:
-    left = trained.result_of("late")
+@pytest.mark.slow
+def test_a_late_rank_is_named_and_waited_for(trained_long: Trained) -> None:
+    left = trained_long.result_of("late")
     assert left["waiting"] > 0
     assert left["slowest"] == 1
 
 
-def test_values_that_are_not_measured_are_not_printed(trained: Trained) -> None:
-    output = trained.output("unwatched")
+@pytest.mark.slow
+def test_values_that_are_not_measured_are_not_printed(trained_long: Trained) -> None:
+    output = trained_long.output("unwatched")
     assert re.search(r"\nstep 10/10   loss \d\.\d\d   \d[\d ]* tokens/s\n", output)
     assert re.search(r"\ntime    step \d+ ms, 95 % within \d+ ms; waiting for data \d+\.\d%\n", output)
     assert "communication" not in output and "slowest" not in output
 
 
 def test_shares_of_a_step_add_up_to_less_than_one(trained: Trained) -> None:
-    for name in ("one", "two", "eight"):
+    for name in ("one", "two"):
         left = trained.result_of(name)
         assert 0 <= left["communication"] <= left["communication"] + left["waiting"] < 1
     assert trained.result_of("one")["waiting"] == 0
@@ -220,9 +241,10 @@ def test_a_diverging_training_stops_with_exit_code_1(trained: Trained) -> None:
         )
 
 
-def test_the_plain_program_trains_with_torchs_variables(trained: Trained) -> None:
-    assert re.fullmatch(r"rank 0 of 2 on cpu\nstep 2/2   loss \d\.\d\d\n", trained.output("plain"))
-    assert trained.output("plain", 1) == "rank 1 of 2 on cpu\n"
+@pytest.mark.slow
+def test_the_plain_program_trains_with_torchs_variables(trained_long: Trained) -> None:
+    assert re.fullmatch(r"rank 0 of 2 on cpu\nstep 2/2   loss \d\.\d\d\n", trained_long.output("plain"))
+    assert trained_long.output("plain", 1) == "rank 1 of 2 on cpu\n"
 
 
 @pytest.mark.parametrize("name", ["plain_ddp.py", "model.py", "data.py"])

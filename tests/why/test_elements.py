@@ -53,6 +53,27 @@ def test_names_of_files_give_the_elements(tmp_path: Path, name: str, more: dict[
     ]
 
 
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [("#SBATCH -a 0-3 -o logs/fold%a.log", "fold{}.log"), ("python t.py > out/${SLURM_ARRAY_TASK_ID}.txt", "{}.txt")],
+)
+def test_names_that_a_script_gives_to_the_files_of_elements(tmp_path: Path, script: str, name: str) -> None:
+    files = {name.format(index): text for index, text in NAMES.items()}
+    found = groups(tmp_path, files | {"job.sh": f"#!/bin/bash\n#SBATCH --array=0-3\n{script}\n"})
+    assert [ids for ids, _, _ in found] == [["_1", "_3"], ["_2"], ["_0"]]
+
+
+def test_a_folder_of_an_element_in_a_script_names_no_file(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH --array=0-3\n#SBATCH -o logs/%a/train.log\n"
+    assert groups(tmp_path, {"job.sh": script, "train.log": KEY}) == [([], "python-exception", None)]
+
+
+def test_two_jobs_of_submitit_are_separate_jobs(tmp_path: Path) -> None:
+    files = {"6248_0_log.err": STEPS, "6248_0_log.out": "INFO - Job completed successfully\n", "6257_0_log.err": KEY}
+    assert groups(tmp_path, files) == [(["6257"], "python-exception", 0), (["6248"], "no-failure", None)]
+    assert explain([tmp_path]).cause.endswith("1 of 2 jobs ended so: 6257")
+
+
 def test_one_answer_names_the_failed_elements_of_the_most_common_cause(tmp_path: Path) -> None:
     verdict = explain(write(tmp_path, {f"slurm-12_{index}.out": text for index, text in NAMES.items()}))
     assert verdict.cause.endswith("; 2 of 4 elements of the array ended so: 12_1, 12_3")

@@ -33,7 +33,7 @@ def test_the_culprit_and_not_a_victim(tmp_path: Path) -> None:
     verdict = why(tmp_path, rank__0_log=STEPS + LOST, rank__1_log=STEPS + failed, rank__2_log=STEPS + LOST)
     assert (verdict.class_, verdict.rank, verdict.confidence) == ("python-exception", 1, "certain")
     assert verdict.traceback is not None and "KeyError" in verdict.traceback
-    assert verdict.also == ["ranks 0, 2 fell with it (lost connection)"]
+    assert verdict.also == ["ranks 0, 2 failed because of it (lost connection)"]
 
 
 def test_a_rank_that_is_late_is_the_cause_of_the_time_outs(tmp_path: Path) -> None:
@@ -356,6 +356,12 @@ def test_an_error_of_hpc_kit_is_the_cause_and_its_remedy_is_the_fix(tmp_path: Pa
     assert (verdict.class_, verdict.rank, verdict.confidence) == ("hpc-kit-error", 0, "certain")
     assert "a server needs a worker (1 rank)" in verdict.cause
     assert verdict.fix == "2 ranks or more: ntasks_per_node = 2"
+
+
+def test_each_fact_of_an_own_error_is_a_clause_of_the_sentence(tmp_path: Path) -> None:
+    facts = "  found  the step has 4 tasks\n         torchrun has 1\n"
+    verdict = why(tmp_path, rank__0_log=f"hpc-kit: two launchers claim this process\n{facts}  do     choose one\n")
+    assert "(the step has 4 tasks; torchrun has 1)" in verdict.cause
 
 
 def test_the_remedy_may_be_in_the_log_of_another_rank(tmp_path: Path) -> None:
@@ -821,3 +827,156 @@ def test_an_error_that_explains_the_exception_at_the_end_is_proved(tmp_path: Pat
     assert (verdict.class_, verdict.confidence) == ("missing-module", "certain")
     (tmp_path / "alone").mkdir()
     assert why(tmp_path / "alone", slurm_log=unknown + STEPS).confidence == "likely"
+
+
+def test_an_exception_after_which_the_program_goes_on_is_no_cause(tmp_path: Path) -> None:
+    survived = TRACEBACK.format(error="ModuleNotFoundError: No module named 'prometheus_client'") + "metrics disabled\n"
+    done = "0: epoch 0 finished after 30 batches\n"
+    steps = "".join(f"{rank}: step {step}\n" for step in range(9) for rank in (0, 1, 2))
+    lost = "".join(f"{rank}: {line}\n" for rank in (1, 2) for line in LOST.splitlines())
+    verdict = why(tmp_path, slurm_log=survived + steps + done + lost)
+    assert (verdict.class_, verdict.rank) == ("uneven-inputs", 0)
+
+
+@pytest.mark.parametrize(("options", "class_"), [("", "python-exception"), ("set -e\n", "no-failure")])
+def test_a_script_may_print_success_whatever_happened(tmp_path: Path, options: str, class_: str) -> None:
+    script = f"#!/bin/bash\n{options}python train.py | tee run.log\necho training finished with code $?\n"
+    log = STEPS + KEY_ERROR + "training finished with code 0\n"
+    assert why(tmp_path, slurm_log=log, sacct_txt=COMPLETED, **{"job.sh": script}).class_ == class_
+
+
+def test_a_success_that_may_follow_a_hidden_failure_is_likely(tmp_path: Path) -> None:
+    finished = "training finished\n"
+    assert why(tmp_path, slurm_log=STEPS + KEY_ERROR + finished, sacct_txt=COMPLETED).confidence == "likely"
+    logged = "ERROR could not log\n" + KEY_ERROR
+    assert why(tmp_path, slurm_log=STEPS + logged + finished, sacct_txt=COMPLETED).confidence == "certain"
+    wrapped = why(tmp_path, slurm_log=finished, train_log=STEPS + logged, sacct_txt=COMPLETED)
+    assert wrapped.confidence == "likely"
+
+
+@pytest.mark.parametrize(("after", "class_"), [("", "python-exception"), ("step 9 loss 2.00\n", "running")])
+def test_an_exception_in_a_job_that_runs_may_have_been_handled(tmp_path: Path, after: str, class_: str) -> None:
+    verdict = why(tmp_path, slurm_log=STEPS + KEY_ERROR + after, squeue_txt="JOBID|ST|TIME\n7|R|1:00\n")
+    assert (verdict.class_, verdict.confidence) == (class_, "certain" if class_ == "running" else "likely")
+
+
+def test_the_failure_of_the_job_that_a_waiting_job_depends_on(tmp_path: Path) -> None:
+    rows = "JobID|State|ExitCode|Reason\n9101|FAILED|2:0|\n9102|PENDING|0:0|DependencyNeverSatisfied\n"
+    missing = "python3: can't open file '/home/u/shard.py': [Errno 2] No such file or directory\n"
+    verdict = why(tmp_path, shard__9101_log=missing, sacct_txt=rows)
+    assert verdict.class_ == "dependency"
+    assert "the job before it: the program did not find a file: /home/u/shard.py" in verdict.cause
+
+
+def test_the_question_is_about_the_job_that_waits_and_not_about_one_that_runs(tmp_path: Path) -> None:
+    queue = "JOBID|ST|NODELIST(REASON)\n9102|PD|(QOSMaxGRESPerUser)\n9101|R|n1\n"
+    record = "JobId=9102 JobName=x\n   JobState=PENDING Reason=QOSMaxGRESPerUser\n"
+    verdict = why(tmp_path, slurm__9101_log=STEPS, squeue_txt=queue, scontrol_txt=record)
+    assert verdict.class_ == "limit-reached"
+
+
+def test_a_queue_of_other_jobs_does_not_give_the_state(tmp_path: Path) -> None:
+    (tmp_path / "slurm-9101.out").write_text(STEPS + KEY_ERROR)
+    verdict = why(tmp_path, squeue_txt="JOBID|ST|NODELIST(REASON)\n9102|R|n1\n")
+    assert "has not ended" not in verdict.cause
+
+
+def test_a_node_that_failed_explains_the_connections_to_it(tmp_path: Path) -> None:
+    lost = (
+        "n1:3:4 [2] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.7<40> with status=12\n"
+    )
+    verdict = why(tmp_path, slurm_log=STEPS + lost + "srun: error: Node failure on n2\n")
+    assert (verdict.class_, verdict.host) == ("node-failure", "n2")
+
+
+def test_a_folder_that_slurm_replaces_is_no_cause(tmp_path: Path) -> None:
+    denied = "slurmstepd-n1: error: Unable to create TMPDIR [/scratch/tmp.7]: Permission denied\n"
+    replaced = "slurmstepd-n1: error: Setting TMPDIR to /tmp\n"
+    assert why(tmp_path, slurm_log=denied + replaced + KEY_ERROR).class_ == "python-exception"
+
+
+def test_the_message_of_a_rank_that_ended_by_itself(tmp_path: Path) -> None:
+    refused = "2026-11-26 15:10:24 | CRITICAL | rank1 | resume refused: vocabulary 32000 != 32128\n"
+    lost = "".join(f"[rank{rank}]: {line}\n" for rank in (0, 2) for line in LOST.splitlines()[-4:])
+    end = "srun: error: n1: task 1: Exited with exit code 3\n"
+    verdict = why(tmp_path, slurm_log=refused + lost * 4 + end)
+    assert (verdict.class_, verdict.rank) == ("error-message", 1)
+
+
+def test_an_exception_without_a_rank_is_not_that_of_a_victim(tmp_path: Path) -> None:
+    lost = "".join(f"{rank}: {line}\n" for rank in (1, 2) for line in (STEPS + LOST).splitlines())
+    ends = "srun: error: n1: task 1: Exited with exit code 1\nsrun: error: n2: task 2: Exited with exit code 1\n"
+    assert why(tmp_path, slurm_log=KEY_ERROR + lost + ends).confidence == "likely"
+
+
+@pytest.mark.parametrize(
+    ("rows", "log", "class_"),
+    [
+        ("7|FAILED|124:0\n", "got signal 15\n", "command-timeout"),
+        ("7|FAILED|137:0\n", "[watchdog] no line for 600 s, kill -9 41\nline 6: 41 Killed  python t.py\n", "killed"),
+    ],
+)
+def test_a_program_that_the_script_ended(tmp_path: Path, rows: str, log: str, class_: str) -> None:
+    verdict = why(tmp_path, slurm_log=STEPS + log, sacct_txt="JobID|State|ExitCode\n" + rows)
+    assert verdict.class_ == class_
+    assert "nothing shows by whom" not in verdict.cause
+
+
+def test_a_truncated_archive_explains_the_files_that_are_missing(tmp_path: Path) -> None:
+    missing = TRACEBACK.format(error="FileNotFoundError: [Errno 2] No such file or directory: 'tmp/imgs/3.bin'")
+    verdict = why(tmp_path, slurm_log="tar: Unexpected EOF in archive\n" + missing)
+    assert verdict.class_ == "corrupt-file"
+
+
+def test_an_exception_that_held_up_the_late_rank(tmp_path: Path) -> None:
+    timed_out = "".join(TIMED_OUT.format(rank=rank) for rank in (1, 2))
+    full = TRACEBACK.format(error="OSError: [Errno 28] No space left on device: '/w/a.pt'")
+    failed = "".join(f"[rank0]: {line}\n" for line in full.splitlines())
+    verdict = why(tmp_path, train_log=failed + "WARNING save failed on rank 0, retrying in 900 s\n" + timed_out)
+    assert (verdict.class_, verdict.rank, verdict.confidence) == ("disk-full", 0, "likely")
+
+
+def test_a_job_that_waits_again_after_slurm_ended_it(tmp_path: Path) -> None:
+    log = STEPS + "srun: error: Node failure on n2\nsrun: error: n1: task 0: Killed\n"
+    verdict = why(tmp_path, slurm_log=log, scontrol_txt="JobId=7 Name=x\n   JobState=PENDING Reason=Resources\n")
+    assert (verdict.class_, verdict.earlier) == ("pending", ["attempt 1: a node of the job failed: n2"])
+
+
+def test_an_argument_that_is_the_index_of_another_list(tmp_path: Path) -> None:
+    error = TRACEBACK.replace("run()", "lr = GRID[int(sys.argv[1])]").format(
+        error="IndexError: list index out of range"
+    )
+    assert why(tmp_path, slurm_log=error).class_ == "python-exception"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "class_"),
+    [
+        ("CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.\n",
+         '  File "train.py", line 14\n    print(f"{x}")\n                ^\nSyntaxError: invalid syntax\n', "conda"),
+        ("OpenBLAS blas_thread_init: pthread_create failed for thread 20 of 64: Resource temporarily unavailable\n",
+         TRACEBACK.format(error="ImportError: numpy.core.multiarray failed to import"), "process-limit"),
+    ],
+)  # fmt: skip
+def test_an_environment_that_is_not_there_explains_the_error_of_python(
+    tmp_path: Path, first: str, then: str, class_: str
+) -> None:
+    assert why(tmp_path, slurm_log=first + then).class_ == class_
+
+
+def test_a_task_that_ended_long_before_the_remaining_ones(tmp_path: Path) -> None:
+    log = "srun: First task exited 60s ago\nsrun: StepId=5.0 tasks 0,2-3: running\nsrun: StepId=5.0 task 1: exited\n"
+    log += "slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2025-11-04T11:42:00 ***\n"
+    verdict = why(tmp_path, slurm_log=STEPS + log + "srun: error: n1: tasks 0,2-3: Terminated\n")
+    assert (verdict.class_, verdict.rank) == ("task-ended-early", 1)
+
+
+def test_a_folder_to_which_the_script_could_not_change(tmp_path: Path) -> None:
+    log = "/var/spool/slurmd/job7/slurm_script: line 4: cd: /scratch/u: No such file or directory\n"
+    log += "python: can't open file '/home/u/train.py': [Errno 2] No such file or directory\n"
+    assert "/scratch/u" in why(tmp_path, slurm_log=log).cause
+
+
+def test_a_message_before_progress_of_a_job_that_runs_is_no_failure(tmp_path: Path) -> None:
+    log = STEPS + "n1:3:4 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error\n" + STEPS
+    assert why(tmp_path, slurm_log=log, squeue_txt="JOBID|ST|TIME\n7|R|1:00\n").class_ == "running"

@@ -243,6 +243,27 @@ def _shard_counts(script: BatchScript, array: ArrayRange, line: int) -> Iterator
             yield Problem(count, what, f"write --array=0-{int(count.text) - 1}", (line, launch.line))
 
 
+@rule("KIT256", "warning")
+def array_step(script: BatchScript) -> Iterator[Problem]:
+    """--array has a step, as if it were the number of elements that run at the same time.
+
+    `--array=1-200:10` has the indexes 1, 11, 21, ..., 191. The rule finds a step that misses the upper bound, in a
+    script that neither reads SLURM_ARRAY_TASK_STEP nor computes with the number.
+
+    Fix: `--array=1-200%10` for ten elements at the same time.
+    Documented: sbatch(1), --array.
+    """
+    directive = script.directive("array")
+    match = re.fullmatch(r"(\d{1,7})-(\d{1,7}):(\d{1,5})(?:%\d+)?", directive.value) if directive is not None else None
+    if directive is None or match is None or "SLURM_ARRAY_TASK_STEP" in script.code:
+        return
+    low, high, step = int(match[1]), int(match[2]), int(match[3])
+    last = high - (high - low) % max(step, 1)
+    if last != high and not re.search(rf"(?<![\w.]){step}(?![\w.])", script.code):
+        what = f"the indexes are {low}, {low + step}, ... {last}: {match[0]} takes every {step}th"
+        yield Problem(directive, what, f"write --array={low}-{high}%{step} for at most {step} at the same time")
+
+
 @rule("KIT252", "warning")
 def unused_index(script: BatchScript) -> Iterator[Problem]:
     """Nothing in the script uses the index of the array.

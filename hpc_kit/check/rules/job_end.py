@@ -46,10 +46,22 @@ class ExitStatusFlow(NamedTuple):
     is_certain: bool
     errexit: bool
 
-    def finding(self, what: str, remedy: str, *evidence: int, doubtful: bool = False) -> Problem:
-        """Return a finding at the launch line."""
+    @property
+    def is_relied_on(self) -> bool:
+        """A later command takes it that the training has succeeded: it submits a job, or leaves a mark."""
+        return any(each.name in {"sbatch", "touch"} and not each.is_conditional for each in self.followers)
+
+    @property
+    def is_read(self) -> bool:
+        """A later command reads `$?`."""
+        parts = (part for each in self.followers for part in each.syntax.parts)
+        return any(part.kind == "variable" and part.text == "?" for part in parts)
+
+    def finding(self, what: str, remedy: str, *evidence: int, certain: bool | None = None) -> Problem:
+        """Return a finding at the launch line. A lost status is an error only if a later command relies on it."""
         lines = (self.launch.line, *(call.line for call in self.calls), *evidence)
-        return Problem(self.launch.stages[0], what, remedy, lines, certain=self.is_certain and not doubtful)
+        is_error = self.is_certain and self.is_relied_on if certain is None else certain
+        return Problem(self.launch.stages[0], what, remedy, lines, is_error)
 
 
 @lru_cache(maxsize=2)
@@ -146,14 +158,16 @@ def _last_word(followers: tuple[TracedCommand, ...]) -> TracedCommand | None:
     return followers[-1] if followers else None
 
 
-@rule("KIT401")
+@rule("KIT401", "warning")
 def lost_status(script: BatchScript) -> Iterator[Problem]:
     """The exit status of the job is not the status of the training.
 
     Slurm records the status of the batch script, which is the status of its last command. With an `echo` or a copy
     after the launch line, a failed training is a COMPLETED job. Dependent jobs (afterok) then start without its
     results. `|| true` has the same effect, and so has `NAME=$(srun ...)` in the middle of the script. A job that ends
-    with `scancel "$SLURM_JOB_ID"` is CANCELLED, also after a success (a warning).
+    with `scancel "$SLURM_JOB_ID"` is CANCELLED, also after a success. It is an error if a later command relies on the
+    training: it submits a job, or leaves a mark with `touch`. The rule is silent about `|| echo` in a loop,
+    where one run of several may fail.
 
     Fix: `set -e` at the top; or keep the status: `srun ... || status=$?`, with `exit "$status"` as the last line.
     Documented: slurm.schedmd.com/job_exit_code.html.
@@ -174,14 +188,15 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
         behind = tuple(each for each in followers if shield.statement in [p.statement for p in each.position.outward()])
         followers = tuple(each for each in followers if each not in behind)
         name = program_of(shield.chain.pipelines[-1].commands[-1])
+        prints = behind and all(each.name in _PRINTS and not _to_file(script, each) for each in behind)
         if shield.chain.operators[shield.chain_index :] == ("&&", "||") and name in _PRINTS:
-            yield flow.finding(f"'|| {name}' makes a failed training a COMPLETED job", _KEEP, doubtful=True)
+            yield flow.finding(f"'|| {name}' makes a failed training a COMPLETED job", _KEEP, certain=False)
             return
         if shield.chain.operators[shield.chain_index] == "||":
-            # A message in a file is a record of the failure.
-            if behind and all(each.name in _PRINTS and not _to_file(script, each) for each in behind):
+            # One run of several may fail. A message in a file is a record of the failure.
+            if prints and not (flow.launch.in_loop and behind[0].name in {"echo", "printf"}):
                 what = f"'|| {behind[0].name}' makes a failed training a COMPLETED job"
-                yield flow.finding(what, _KEEP, doubtful=True)
+                yield flow.finding(what, _KEEP, certain=False)
             return
     last = _last_word(followers)
     if last is not None and (shield is not None or not flow.errexit):
@@ -239,7 +254,7 @@ def _captured(script: BatchScript) -> Iterator[Problem]:
         effect = "the script goes on" if plain else f"{step.name} has a status of its own"
         what = f"a failure in $(...) is lost: {effect}, and the job is COMPLETED"
         remedy = "write NAME=$(...) || exit, without export in front"
-        yield Problem(part.origin, what, remedy, (step.line,), certain=not script.training)
+        yield Problem(part.origin, what, remedy, (step.line,))
 
 
 def _runs_training(code: str) -> bool:
@@ -300,7 +315,7 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
         # Whatever is not known may wait in its own way.
         if all(_is_short(step) or step.name == "exit" for step in flow.followers):
             what = "this runs in the background without a wait: the job ends immediately"
-            yield flow.finding(what, 'remove the &; or write pid=$! after it, and wait "$pid"')
+            yield flow.finding(what, 'remove the &; or write pid=$! after it, and wait "$pid"', certain=flow.is_certain)
         return
     # `exit $?` has nothing to return but the status of a wait.
     kept = [step for step in flow.followers if step.texts != ["exit", "$?"]]
@@ -308,11 +323,7 @@ def bare_wait(script: BatchScript) -> Iterator[Problem]:
         wait = waits[-1]
         what = "wait without a process id always returns 0: a failed training is COMPLETED"
         remedy = 'write pid=$! after the &, and wait "$pid"'
-        launch = flow.launch
-        # Of independent steps that a loop starts, some may fail. A loop over ssh starts the ranks of one job.
-        is_farm = launch.in_loop and not launch.stage("ssh")
-        is_certain = (flow.is_certain or launch.multiplier or launch.stage("ssh")) and not is_farm
-        yield Problem(wait, what, remedy, (launch.line,), certain=bool(is_certain))
+        yield Problem(wait, what, remedy, (flow.launch.line,), certain=flow.is_relied_on or flow.is_read)
 
 
 def _unread_waits(script: BatchScript) -> Iterator[Problem]:
@@ -417,7 +428,7 @@ def _is_short(step: TracedCommand) -> bool:
     return step.name in _SHORT
 
 
-@rule("KIT404")
+@rule("KIT404", "warning")
 def swallowed_status(script: BatchScript) -> Iterator[Problem]:
     """An `if` or a trap replaces the exit status of the training.
 
@@ -440,8 +451,9 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
     conditions = [place for place in launch.command.position.outward() if place.role == "condition"]
     if launch.command.in_task or {place.kind for place in conditions} != {"if"}:
         return
-    # With an `else`, the script handles the failure. After other work, the program may be an optional last step.
-    handled = any(_handles_failure(each.compound) for each in conditions if each.compound)
+    # With an `else`, the script handles the failure. In a loop, one run of several may fail. After other work, the
+    # program may be an optional last step.
+    handled = launch.in_loop or any(_handles_failure(each.compound) for each in conditions if each.compound)
     if handled or not all(each.command.in_condition() for each in script.training[:-1]):
         return
     rest = [each for each in script.commands_after(launch.command) if each.texts not in (["exit"], ["exit", "0"])]
@@ -489,8 +501,8 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     """A pipe loses the exit status of the training.
 
     A pipeline returns the status of its last command: `srun ... | tee log` returns 0 even if srun failed, and the job
-    is COMPLETED, and `rc=$?` below it is 0. `set -e` does not end the script either, and the next program starts
-    without the result (a warning).
+    is COMPLETED. It is an error if the script reads that status, as in `rc=$?`, or relies on the training. `set -e`
+    does not end the script either, and the next program starts without the result.
 
     Fix: `set -eo pipefail` at the top; or `exit "${PIPESTATUS[0]}"`; or let srun write the file, with --output.
     Documented: bash(1), Pipelines.
@@ -507,7 +519,8 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     name = behind.words[0].raw if isinstance(behind, SimpleCommand) and behind.words else "its last command"
     what = f"the pipe returns the status of {name}: a failed training is COMPLETED"
     remedy = "write set -eo pipefail at the top; or use srun --output=FILE instead of the pipe"
-    yield flow.finding(what, remedy, behind.line)
+    certain = flow.is_certain and (flow.is_relied_on or flow.is_read)
+    yield flow.finding(what, remedy, behind.line, certain=certain)
 
 
 def _status_of_pipe(script: BatchScript) -> Iterator[Problem]:

@@ -295,7 +295,7 @@ def missing_log_folders(script: BatchScript) -> Iterator[Problem]:
     Slurm does not create folders for --output and --error. It accepts the job, and the job ends within a second. Before
     23.02 there is no message, only the state FAILED 0:53. `mkdir` in the script itself comes too late. The rule looks
     for the folder where sbatch and the file system exist; elsewhere it only finds names that no folder can have before
-    the job runs.
+    the job runs. A relative folder is a warning, because sbatch may be called in another folder than this one.
 
     Fix: create the folder before you call sbatch: `mkdir -p logs && sbatch FILE`.
     Documented: sbatch(1), --output and "filename pattern".
@@ -315,7 +315,8 @@ def missing_log_folders(script: BatchScript) -> Iterator[Problem]:
             # The file systems of another cluster are not seen from here.
             elsewhere = path.startswith("/") and not script.site.is_folder(_root_of(path))
             if not elsewhere:
-                yield Problem(each, f"the log folder does not exist: {path}", f"run mkdir -p {path} before sbatch")
+                what, remedy = f"the log folder does not exist: {path}", f"run mkdir -p {path} before sbatch"
+                yield Problem(each, what, remedy, certain=path.startswith("/"))
 
 
 def _root_of(path: str) -> str:
@@ -579,7 +580,7 @@ def unlikely_memory(script: BatchScript) -> Iterator[Problem]:
     """
     # CUDA alone takes some hundreds of MiB.
     least = 1000 if script.size.has_gpus else 200
-    for each in script.directive_options if script.training else ():
+    for each in script.directive_options if script.training or script.size.has_gpus else ():
         bound = 200 if each.name == "mem-per-cpu" else least
         if each.name in {"mem", "mem-per-cpu", "mem-per-gpu"} and (parse_count(each.value) or bound) < bound:
             what = f"--{each.name}={each.value} is {each.value} MiB"
@@ -617,6 +618,30 @@ def _beyond_every_node(script: BatchScript) -> Iterator[Problem]:
             lines = (script.line_of("cpus-per-task"), script.line_of("ntasks-per-node", "ntasks"))
             yield Problem(each, what, remedy, lines if name == "mem-per-cpu" else ())
             return
+
+
+_GPU_MODEL = re.compile(
+    r"(?i)(?:gpu[-_]?)?([avhl]\d{1,3}s?|gh?200|gb200|mi\d{3}x?|p100|k[48]0|t4|rtx[-_]?\w+|titan\w*)"
+)
+
+
+@rule("KIT140")
+def contradicting_features(script: BatchScript) -> Iterator[Problem]:
+    """--constraint asks for nodes with two models of GPU.
+
+    A comma and an `&` mean that a node must have both features. Nodes have one model of GPU, so that no node fits: the
+    job is refused, or waits for ever.
+
+    Fix: `--constraint="a100|h100"`.
+    Documented: sbatch(1), --constraint.
+    """
+    for each in [each for each in script.directive_options if each.name == "constraint"]:
+        # In brackets, the features are those of different nodes.
+        for group in each.value.split("|") if not re.search(r"[\[(*]", each.value) else ():
+            models = [feature for feature in re.split("[,&]", group) if _GPU_MODEL.fullmatch(feature.strip())]
+            if len({model.lower() for model in models}) > 1:
+                what = f"no node has the GPUs {' and '.join(models)} at the same time"
+                yield Problem(each, what, f'write --constraint="{"|".join(models)}" for one of them')
 
 
 @rule("KIT132")

@@ -142,6 +142,7 @@ def _time_to_save(script: BatchScript) -> tuple[int, tuple[int, ...]] | None:
 _RESUMES = re.compile(
     r"resum|restart|restor|ckpt|checkpoint|latest|\blast\b|continu|reload|load|snapshot|state", re.IGNORECASE
 )
+_DATE = "$(date"
 _STARTS_ANEW = re.compile(
     r"--overwrite[-_]output[-_]dir(?!=(false|0))|--no[-_](resume|load)|--from[-_]scratch|--fresh(?![-_\w])"
     r"|[-\w.]*resume\w*=(false|no|none|never|0)\Z",
@@ -155,9 +156,10 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
 
     After --requeue or `scontrol requeue`, Slurm runs the script again from its first line. Without a checkpoint that
     the program loads, all work of the first start is lost. `--overwrite_output_dir` deletes the checkpoints even if
-    there are some. A checkpoint in /tmp or $TMPDIR stays on a node that the next start may not get. The rule finds
-    scripts that mention neither a checkpoint nor a resume. Lightning needs no option: on the signal of --signal, it
-    saves a checkpoint, requeues the job, and loads it.
+    there are some. A checkpoint in /tmp or $TMPDIR stays on a node that the next start may not get. A folder with the
+    time of the start in its name is another one at the next start. The rule finds scripts that mention neither a
+    checkpoint nor a resume. Lightning needs no option: on the signal of --signal, it saves a checkpoint, requeues the
+    job, and loads it.
 
     Fix: save checkpoints, and start with the option that loads the last one, such as `--resume auto`. Or
     `#SBATCH --no-requeue`.
@@ -180,6 +182,13 @@ def requeue_starts_anew(script: BatchScript) -> Iterator[Problem]:
         if local is not None:
             what = "this folder is local to a node, or ends with the job: the next start does not find the checkpoint"
             yield Problem(local, what, "name a folder that all nodes share", (place.line, launch.line))
+            return
+    for launch in training:
+        saved = [word for option, word in _options_with_paths(launch) if _SAVES.search(option) and _DATE in word.text]
+        loaded = [word for option, word in _options_with_paths(launch) if _LOADS.search(option)]
+        if saved and all(_DATE in word.text for word in loaded):
+            what = "the name of this folder contains the time: the next start uses another one, without a checkpoint"
+            yield Problem(saved[0], what, "write the job id, which stays the same", (place.line, launch.line))
             return
     directives = {each.line for each in script.directive_options}
     code = [line for number, line in enumerate(script.lines, start=1) if number not in directives]
@@ -337,6 +346,29 @@ def _options_with_paths(launch: LaunchLine) -> Iterator[tuple[str, ExpandedText]
         if option.startswith("-") or (equals and name.replace(".", "").isidentifier()):
             yield option, word
         before = word.text
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@rule("KIT431", "warning")
+def late_timeout(script: BatchScript) -> Iterator[Problem]:
+    """`timeout` ends the training no earlier than Slurm ends the job.
+
+    What the script does after the training, such as a copy or the submission of the next job, then never happens.
+
+    Fix: some minutes less than --time, such as `timeout 23h50m`, in seconds or in one unit.
+    Documented: timeout(1); sbatch(1), --time.
+    """
+    limit = script.time_limit or 0
+    for launch in script.training if limit > 0 else ():
+        words = next((stage.words for stage in launch.stages if stage.words and stage.words[0].text == "timeout"), ())
+        given = next((word for word in words[1:] if re.fullmatch(r"\d+(\.\d+)?[smhd]?", word.text)), None)
+        seconds = float(given.text.rstrip("smhd")) * _UNITS.get(given.text[-1], 1) if given is not None else 0
+        follows = [step for step in script.commands_after(launch.command) if step.name not in {"echo", "exit", "date"}]
+        if given is not None and seconds >= limit and follows:
+            what = f"Slurm ends the job first, after {limit} s: line {follows[-1].line} never runs"
+            yield Problem(given, what, "give timeout some minutes less than --time", (script.line_of("time"),))
 
 
 @rule("KIT417")

@@ -9,7 +9,7 @@ from difflib import SequenceMatcher, get_close_matches
 from itertools import takewhile
 
 from hpc_kit.check.bash_grammar import NAME
-from hpc_kit.check.bash_syntax import program_of, with_nested_parts
+from hpc_kit.check.bash_syntax import Origin, program_of, with_nested_parts
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
@@ -340,6 +340,37 @@ _MADE_BY_SITE = re.compile(
 _CREATES_NOTHING = frozenset({
     "declare", "echo", "export", "local", "printf", "readonly", "sacct", "scontrol", "squeue", "sstat", "trap",
 })  # fmt: skip
+
+
+@rule("KIT139")
+def first_element(script: BatchScript) -> Iterator[Problem]:
+    """The name of a list without `[@]` is its first element.
+
+    `for seed in $SEEDS` runs once, and `python train.py $ARGS` passes only the first of the arguments.
+
+    Fix: `"${SEEDS[@]}"`.
+    Documented: bash(1), Arrays.
+    """
+    lists: dict[str, int] = {}
+    for each in script.written_assignments:
+        elements = each.value.elements
+        lists[each.name] = 1 if elements is None and not (each.append or each.indexed) else len(elements or ())
+    several = "|".join(name for name, count in lists.items() if count > 1 and not script.sources_files)
+    if not several:
+        return
+    mention = re.compile(rf"[\"']?\$(?:\{{({several})\}}|({several})\b(?!\[))[\"']?")
+    loops = {id(each): each for step in script.commands for each in step.compounds if each.kind == "for"}
+    for loop in loops.values():
+        if match := next(filter(None, map(mention.fullmatch, loop.words)), None):
+            name = match[1] or match[2]
+            what = f"${name} is the first of the {lists[name]} elements of {name}: the loop runs once for it"
+            yield Problem(Origin(loop.line), what, f'write "${{{name}[@]}}"')
+    for launch in script.training:
+        for word in launch.program.words[1:]:
+            if (match := mention.fullmatch(word.text)) and word.line:
+                name = match[1] or match[2]
+                what = f"${name} is the first of the {lists[name]} elements of {name}"
+                yield Problem(word, what, f'write "${{{name}[@]}}"', (launch.line,))
 
 
 @rule("KIT136", "warning")

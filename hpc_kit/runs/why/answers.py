@@ -92,7 +92,9 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
         place = f"{frame[0].rpartition('/')[2]}:{frame[1]}"
         cause += f" ({place}{', in ' + frame[2] if frame[2] and frame[2] != '<module>' else ''})"
     is_mismatch = rule.class_.startswith("collective-")
+    # A victim only lost its connection: the rank to blame is another one, or unknown.
     is_victim = rule.class_ in VICTIMS
+    # An exit code alone is no cause.
     if rule.class_ == "exit-code":
         cause = "unknown: " + cause
     cause += _remark(attempt, rule.class_, host)
@@ -101,6 +103,7 @@ def verdict_of(attempt: Attempt, event: Event, confidence: Confidence) -> Verdic
     elif attempt.waits_or_runs():
         cause += "; the job has not ended yet"
     proofs = _proofs(attempt, event)
+    # No log contains the reason of a SIGKILL, but Slurm's accounting shows that the job had used all its memory.
     if rule.class_ == "killed" and (row := used_up_memory(attempt)) and row.line:
         cause = f"{cause.partition(';')[0]}; it had used {row.max_rss} of {row.req_mem}: out of host memory"
         rule = rule_named("kernel-oom-kill")
@@ -311,7 +314,7 @@ def _also(attempt: Attempt, event: Event, rank: int | None) -> list[str]:
     classes = Counter(each.rule.class_ for each in consequences if each.rule.class_ in VICTIMS)
     how = {"connection-lost": "lost connection", "collective-timeout": "collective timed out"}
     kind = f" ({how[classes.most_common(1)[0][0]]})" if classes else ""
-    return [f"{format_ranks(sorted(victims))} fell with it{kind}"]
+    return [f"{format_ranks(sorted(victims))} failed because of it{kind}"]
 
 
 def unknown_verdict(attempt: Attempt) -> Verdict:

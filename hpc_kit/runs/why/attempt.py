@@ -57,6 +57,12 @@ _SIGNAL_RULES = {53: "log-folder", 9: "killed"}
 """Rules of the signals in the exit codes of failed jobs. Slurm uses 53 if it could not open the log."""
 
 
+_DEFAULT_LOG = re.compile(r"(?:^|/)slurm-(\d{4,})\.out$")
+
+_CODE_RULES = {124: "command-timeout"}
+"""Rules of exit codes of failed jobs that one program gives."""
+
+
 class Attempt:
     """What the evidence shows about the last attempt of a job."""
 
@@ -146,7 +152,7 @@ class Attempt:
             if row.is_step and not row.job_id.endswith((".batch", ".extern"))
         )
         ended = any(end.has_failed for end in self.ends)
-        return (ended or steps) and not any(map(is_strong_success, self.success))
+        return (ended or steps) and not any(map(self.reports_success, self.success))
 
     def has_gone_on(self, event: Event) -> bool:
         """Return whether the process went on after an exception: it reports another one, or a signal ended it later."""
@@ -183,9 +189,18 @@ class Attempt:
     def succeeded_after(self, event: Event) -> bool:
         """Return whether the program reports success after an event."""
         return any(
-            line.file == event.line.file and line.number > event.line.number and is_strong_success(line)
+            line.file == event.line.file and line.number > event.line.number and self.reports_success(line)
             for line in self.success
         )
+
+    def reports_success(self, line: Line) -> bool:
+        """Return whether the program itself reports success: a batch script may do so whatever happened."""
+        if not re.search(r"(?i)train|evaluation|fine-?tuning|successfully|max_|epochs|steps", line.body):
+            return False
+        words = re.escape(re.split(r"\d", line.body.strip())[0].strip() or line.body)
+        printed = re.compile(rf"(?<!&& )\b(?:echo|printf)\b.*{words}")
+        scripts = [lines for lines in self.evidence.scripts.values() if any(map(printed.search, lines))]
+        return not scripts or any(re.search(r"\bset -\w*e", "\n".join(lines)) for lines in scripts)
 
     def first(self, events: Iterable[Event]) -> Event | None:
         """Return the first culprit: by the launcher's report, by kind of error, by time, by place."""
@@ -231,8 +246,9 @@ class Attempt:
         for row in self.rows:
             name = _STATE_RULES.get(row.state)
             if name is None or row.line is None:
-                if row.signal in _SIGNAL_RULES and row.line is not None and row.state.failed:
-                    found.append(self._row_event(_SIGNAL_RULES[row.signal], row, row.line))
+                name = _SIGNAL_RULES.get(row.signal or 0) or _CODE_RULES.get(row.exit_code or 0)
+                if name and row.line is not None and row.state.failed:
+                    found.append(self._row_event(name, row, row.line))
                 continue
             if row.is_step and row.state is JobState.CANCELLED:
                 continue
@@ -252,6 +268,9 @@ class Attempt:
 def rows_of_job(evidence: Evidence) -> list[JobRow]:
     """Return the rows of the job, or of the array, that the logs belong to."""
     jobs = [row for row in evidence.rows if not row.is_step] or evidence.rows
+    default_logs = {found[1] for file, _ in evidence.last if (found := _DEFAULT_LOG.search(file))}
+    if default_logs and default_logs.isdisjoint(map(_base_id, jobs)) and not any(row.element for row in jobs):
+        return []  # squeue shows other jobs only
     return _own_rows(evidence, jobs) if len({_base_id(row) for row in jobs}) > 1 else jobs
 
 
@@ -263,7 +282,12 @@ def _own_rows(evidence: Evidence, rows: list[JobRow]) -> list[JobRow]:
     if stuck and all(row.state.failed for row in named):
         return stuck[:1]  # the logs are those of the job before it
     tables = Counter(job for job, _ in {(_base_id(row), row.line and row.line.file) for row in rows})
-    return named or [row for row in rows if tables[_base_id(row)] == max(tables.values())]
+    listed = [row for row in rows if tables[_base_id(row)] == max(tables.values())]
+    # A job that runs needs no explanation: the question is why another one waits.
+    is_about_waiting = len(tables) > 1 and {row.state for row in listed} == {JobState.PENDING}
+    if is_about_waiting and all(row.state is JobState.RUNNING for row in named):
+        return listed
+    return named or listed
 
 
 def _base_id(row: JobRow) -> str:
@@ -331,10 +355,8 @@ def had_progress_between(event: Event, other: Event) -> bool:
         event.line.file == other.line.file
         and event.strength not in {SYSTEM, EXCEPTION}
         and event.order < other.order
-        and (event.progress > other.progress or event.line.number < other.progress_line)
+        and (
+            event.progress - other.progress >= event.ranks_in_file
+            or (event.ranks_in_file == 1 and event.line.number < other.progress_line)
+        )
     )
-
-
-def is_strong_success(line: Line) -> bool:
-    """Return whether the program itself reports success: a batch script may print "job finished" whatever happened."""
-    return re.search(r"(?i)train|evaluation|fine-?tuning|successfully|max_|epochs|steps", line.body) is not None

@@ -42,7 +42,10 @@ MAX_REPEATS = 300
 MAX_EVENTS = 20_000
 _BARE_EXCEPTION = re.compile(r"^(?:[a-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?$")
 _SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): ")
-_FALLS_BACK = re.compile(r"(?i)\b(?:going to|using|trying|loading) \S+ instead\b|^(?:srun: )?(?:will )?retry(?:ing)?\b")
+_FALLS_BACK = re.compile(
+    r"(?i)\b(?:going to|using|trying|loading) \S+ instead\b"
+    r"|^(?:slurmstepd\S*: error: )?Setting TMPDIR to /|^(?:srun: )?(?:will )?retry(?:ing)?\b"
+)
 """The program, or Slurm itself, goes on in another way."""
 
 _LINK_UP = re.compile(r"(?i)^(?P<link>.*(?:NET/IB|mlx\d|\bib\d).*?)(?:port active|link (?:is )?up)\b")
@@ -56,12 +59,20 @@ _SYSTEM = re.compile(
     r"^(?:srun|slurmstepd\S*|sbatch|salloc|slurmd\S*|scancel): |\bkernel: |^\[ *\d+\.\d+\] |NVRM: |^FATAL: "
     r"|Memory cgroup out of|oom-kill|invoked oom|NCCL WARN"
 )
+"""A message of Slurm, of the kernel or of NCCL. It is about the job even if it sounds like a warning."""
+
 _QUIET = re.compile(r" NCCL (?:INFO|TRACE) |^\++ |^#")
+"""Text that is no message of its own: NCCL's debug output, commands that `set -x` prints, comments."""
+
 _TASK = re.compile(
     r"^srun: error: (?P<host>[^\s:]+): tasks? (?P<tasks>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*): "
     r"(?:Exited with exit code (?P<code>\d+)|(?P<signal>[A-Z][\w ]+?)(?: \(core dumped\))?$)"
 )
+"""srun reports how tasks ended: with an exit code, or by a signal."""
+
 _ELASTIC = re.compile(r"^\s*(time|host|rank|exitcode)\s*: (.+)")
+"""An entry of torchrun's report about failed ranks."""
+
 _MPI_END = re.compile(
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<number>\d+) \((?P<signal>[\w "
     r"]+)\)"
@@ -70,10 +81,14 @@ _MPI_END = re.compile(
     r"|(?:RANK (?P<rank4>\d+) )?PID \d+ RUNNING AT (?P<host4>\S+)"
     r"|E(?:xit code|XIT CODE): +(?P<code>\d+)|KILL SIGNAL: +\d+ \((?P<signal2>[\w ]+)\)"
 )
+"""A part of the message of Open MPI or MPICH about the rank that ended; the parts are on several lines."""
+
 _WATCHDOG = re.compile(
     r"(?:\[(?:PG [^\]]*?)?[Rr]ank (?P<rank>\d+)\].*)?collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )"
     r"?OpType=(?P<op>\w+)(?:.*?NumelIn=(?P<numel>\d+))?"
 )
+"""NCCL's watchdog names the collective in which a rank waited too long."""
+
 _OWN_PART = re.compile(r"^(?:  (?P<label>found|do) {2,5}| {9})(?P<text>\S.*)")
 """A further line of an error of hpc-kit, as `HpcKitError` prints it."""
 
@@ -97,6 +112,8 @@ _NODE_OF_LAUNCHER = re.compile(r"\bnnodes=\d+, num_local_procs=(?P<size>\d+), no
 """DeepSpeed's launcher states the number of its node."""
 
 _ENQUEUED = re.compile(r"[Rr]ank (?P<rank>\d+)\].*[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+)")
+"""NCCL's watchdog states the number of collectives that a rank has called."""
+
 _PLACE_OF_RANK = re.compile(
     r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] NCCL INFO comm \S+ rank (?P<rank>\d+) n[Rr]anks"
     r"|\bhostname=(?P<host2>[\w.-]+), .*global_rank=(?P<rank2>\d+)"
@@ -116,6 +133,7 @@ _OWN_NODE = re.compile(
     r"(?:^(?i:host(?:name)?|node|running on(?: host| node)?)\b[ :=]+"
     r"|\b(?:SLURMD_NODENAME|(?i:node(?:_?name)?|hostname))="
     r"|[,;|(\[] ?(?i:host(?:name)?|node)[ :=]+(?=[\w.-]+(?:[,;)\]]|$))"
+    r"|\b(?i:us(?:ing|es))(?: device)? (?:cuda:|GPU )\d+,?(?: of)? (?:on|at)(?i: (?:host|node))? "
     r"|\b(?i:job|task|attempt|run|restart)[ :=#]+\d+(?:_\d+)?,?(?i: (?:is |now )?(?:start\w*|runn?ing|runs))?"
     r" (?i:on|at)(?i: (?:host|node))? "
     r"|\b(?i:job|script)(?i: (?:is |has |was )?(?:start\w*|runn?ing|runs)) on(?i: (?:host|node))? )"
@@ -124,11 +142,15 @@ _OWN_NODE = re.compile(
 """The program or its script names the node on which it runs."""
 
 _GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\]]+?) Rank \d+\]")
+"""The name of a process group, in front of a message of NCCL's watchdog."""
+
 _WORLD = re.compile(
     r"\bworld[_ ]size[=: ]+(\d+)|\bnranks (\d+)|MEMBER: \d+/(\d+)|\bWORLD_SIZE=(\d+)"
     r"|\bdistributed init \(rank \d+, world (\d+)\)",
     re.IGNORECASE,
 )
+"""A launcher, NCCL or the program states the number of ranks."""
+
 _INFO_PREFIX = re.compile(r"^\[?I\d{3,4} [^\]]*\] ")
 """The prefix of glog in front of a message of torchrun that is no warning."""
 
@@ -171,7 +193,7 @@ _NEW_ATTEMPT = re.compile(
     r"|ing) (?:the )?job|job requeued|restart(?:ing)? attempt \d+|=+ attempt \d+",
     re.IGNORECASE,
 )
-
+"""Slurm, torchrun or the program announces that the job, or its ranks, start again."""
 
 _RESTART = re.compile(r"(?i)(?<![\w.-])(?:SLURM_)?restart(?:[ _-]?count)?[ =:]+(?P<count>\d+)\b")
 """A script names the number of its restarts."""
@@ -405,7 +427,12 @@ class _FileCollector:
         groups = event.groups
         label = part["label"] or ("do" if "remedy" in groups else "found")
         name = "remedy" if label == "do" else "found"
-        groups[name] = f"{groups[name]} {part['text']}" if name in groups else part["text"]
+        if name in groups:
+            # A further line of `found` is a further fact; a line of the remedy may go on in the next one.
+            between = "; " if name == "found" and not groups[name].endswith((";", ",", ":")) else " "
+            groups[name] += between + part["text"]
+        else:
+            groups[name] = part["text"]
         event.strength = max(event.strength, LINE)
         return True
 
@@ -655,7 +682,7 @@ def _strength(line: Line, rule: Rule) -> Strength:
 def _says_success(body: str) -> bool:
     text = _INFO_PREFIX.sub("", body)
     found = SUCCESS.search(text)
-    if not found or SOFTENED.search(text) or _is_end_noise(text):
+    if not found or SOFTENED.search(text.replace("INFO", "", 1)) or _is_end_noise(text):
         return False
     return _UNFINISHED.search(text, 0, found.end()) is None
 

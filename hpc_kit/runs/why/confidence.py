@@ -24,6 +24,9 @@ LAST_LINES = 15
 """Lines at the end of a log in which an error counts as its last one."""
 
 
+_FEW_LINES = 3
+"""Lines of output which show that a program has begun."""
+
 _ELSEWHERE = re.compile(
     r"(?i)\bsee (?:the )?(?:root cause|errors?|logs?|messages?|stack traces?|tracebacks?) (?:above|below)\b"
 )
@@ -43,11 +46,13 @@ def confidence_of(attempt: Attempt, chain: Sequence[Event], fatal: Sequence[Even
         not _is_proof(attempt, chain)
         or not all(explains(cause, effect) for effect, cause in pairwise(chain))
         or _may_be_handled(attempt, event)
+        or (event.strength == EXCEPTION and attempt.waits_or_runs())
         or _contradicts_ends(attempt, event)
         or _contradicts_state(attempt, event)
         or _is_of_earlier_attempt(attempt, event)
         or is_of_later_command(attempt, event)
         or _follows_survived_error(attempt, event)
+        or _never_began(event)
         or _has_rival(attempt, event, fatal)
     )
     return "likely" if doubted else "certain"
@@ -71,7 +76,7 @@ def _is_proof(attempt: Attempt, chain: Sequence[Event]) -> bool:
     if event.order == ANALYSIS_ORDER:
         waiting = {each.rank for each in attempt.of_class(*VICTIMS)} - {None}
         return rule.name.startswith(("collective-mismatch", "world-size")) or (
-            rule.name == "barrier-timeout-rank" and len(waiting) >= 2
+            rule.name == "late-rank" and len(waiting) >= 2
         )
     if event.strength != LINE or attempt.failed or chain[0].strength == EXCEPTION:
         return event.strength != LINE or rule.weight >= CLEAR
@@ -79,11 +84,18 @@ def _is_proof(attempt: Attempt, chain: Sequence[Event]) -> bool:
     return rule.weight >= CLEAR and (not event.lines_after if rule.kind == "soft" else is_last or rule.scope == "job")
 
 
+def _never_began(event: Event) -> bool:
+    """Return whether a time limit ended a program that had printed a few lines, but no progress: it may have hung."""
+    return event.rule.class_ == "time-limit" and event.line.number > _FEW_LINES and not event.progress_line
+
+
 def _may_be_handled(attempt: Attempt, event: Event) -> bool:
     """Return whether the program may have gone on after an exception: a logger printed it, or another followed."""
     traceback = event.traceback
     if traceback is None or event.rule.weight >= DIRECT:
         return False
+    if traceback.is_survived:
+        return True
     if not attempt.failed and (traceback.is_child or (traceback.is_logged and event.lines_after > LAST_LINES)):
         return True
     return any(
@@ -96,14 +108,17 @@ def _may_be_handled(attempt: Attempt, event: Event) -> bool:
 
 def _contradicts_ends(attempt: Attempt, event: Event) -> bool:
     """Return whether a launcher reports another end than that of the rank: a signal, or the ends of other ranks."""
+    ends = attempt.failed_ends()
+    victims = {each.rank for each in attempt.of_class(*VICTIMS)} - {None}
+    if event.rank is None and event.strength == EXCEPTION and event.rule.scope == "rank":
+        # Each rank that failed lost another one: it is not the rank of this exception.
+        return bool(ends) and all(victims.issuperset(end.ranks) for end in ends)
     if event.rank is None or event.strength == SYSTEM or event.order == ANALYSIS_ORDER:
         return False
-    ends = attempt.failed_ends()
     if event.strength == EXCEPTION and any(end.signal in DEADLY for end in ends if event.rank in end.ranks):
         return True
     if event.line.rank not in {None, event.rank}:
         return False  # the rank that prints the line is another one, and it has ended
-    victims = {each.rank for each in attempt.of_class(*VICTIMS)}
     ends = [end for end in ends if victims.isdisjoint(end.ranks)]
     heard = {each.rank for each in attempt.events if each.rule.class_ != "exit-code"}
     return bool(ends) and (all(event.rank not in end.ranks for end in ends) or heard.isdisjoint(ends[0].ranks))

@@ -19,7 +19,7 @@ from hpc_kit.runs.why.answers import (
     verdict_of,
     waiting_verdict,
 )
-from hpc_kit.runs.why.attempt import DIRECT, STATE_ORDER, Attempt, explains, had_progress_between, is_strong_success
+from hpc_kit.runs.why.attempt import DIRECT, STATE_ORDER, Attempt, explains, had_progress_between
 from hpc_kit.runs.why.confidence import LAST_LINES, confidence_of, is_of_later_command
 from hpc_kit.runs.why.events import EXCEPTION, LINE, NOT_WRITTEN, SYSTEM, VICTIMS, WARNING, Event
 from hpc_kit.runs.why.late_ranks import find_by_comparison, find_late
@@ -53,6 +53,9 @@ _SAYS_NOT_WRITTEN = re.compile(
 )
 """A program says that it has not written a file."""
 
+_MESSAGE_LINES = 3
+"""Lines that still belong to the message of an exception."""
+
 ORDER_GRACE = 60.0
 """Seconds before an ordered end in which errors are part of that end."""
 
@@ -61,7 +64,7 @@ def decide(evidence: Evidence) -> Verdict:
     """Return the cause of the last attempt of a job."""
     attempt = Attempt(evidence)
     verdict = _answer(attempt)
-    verdict.earlier = _earlier_attempts(attempt)
+    verdict.earlier = _earlier_attempts(attempt) or verdict.earlier
     return verdict
 
 
@@ -72,14 +75,11 @@ def _answer(attempt: Attempt) -> Verdict:
             return _no_failure(attempt, attempt.job)
         return verdict_of(attempt, _chain(attempt, hidden)[-1], "likely")
     culprit = attempt.first(fatal)
-    if culprit and attempt.job and attempt.job.state is JobState.PENDING and "Dependency" in attempt.job.reason:
-        return waiting_verdict(attempt.job, verdict_of(attempt, _chain(attempt, culprit)[-1], "likely"))
     ordered = attempt.first(attempt.of_kind("end"))
-    if ordered and (culprit is None or _comes_after(attempt, culprit, ordered)):
+    if ordered and (culprit is None or explains(ordered, culprit) or _comes_after(attempt, culprit, ordered)):
         culprit = ordered
-    is_requeued = culprit is not None and culprit.rule.class_ == "requeued"
-    if (culprit is None or is_requeued) and not attempt.failed and attempt.job and attempt.waits_or_runs():
-        return waiting_verdict(attempt.job)
+    if waiting := _waits(attempt, culprit):
+        return waiting
     if culprit is None:
         culprit = _weak_candidate(attempt)
     if culprit is None:
@@ -90,13 +90,35 @@ def _answer(attempt: Attempt) -> Verdict:
     return verdict_of(attempt, chain[-1], confidence_of(attempt, chain, fatal))
 
 
+def _waits(attempt: Attempt, culprit: Event | None) -> Verdict | None:
+    """Return the answer that the job waits or runs, if it has not failed: what Slurm ended was another attempt."""
+    job = attempt.job
+    if job is None or not attempt.waits_or_runs():
+        return None
+    if job.state is JobState.PENDING and "Dependency" in job.reason:
+        before = culprit or _weak_candidate(attempt)
+        return waiting_verdict(job, verdict_of(attempt, _chain(attempt, before)[-1], "likely") if before else None)
+    if culprit is None:
+        return None if attempt.failed else waiting_verdict(job)
+    if culprit.rule.kind != "end" or not (job.state is JobState.PENDING or culprit.rule.class_ == "requeued"):
+        return None
+    verdict = waiting_verdict(job)
+    verdict.earlier = [f"attempt 1: {fill_template(culprit.rule.cause, culprit.groups)}"]
+    return verdict
+
+
 def _fatal(attempt: Attempt) -> list[Event]:
     """Return the events that end a program: uncaught exceptions, messages of Slurm and the kernel."""
     fatal = [event for event in _causes(attempt) if _is_fatal(attempt, event)]
     fatal = [event for event in fatal if not _misses_output(attempt, event)]
     # A rank that reached no other rank is a victim if another one has an error of its own.
-    own = {event.rank for event in fatal if event.rule.class_ not in _UNREACHED and event.rank is not None}
-    return [event for event in fatal if event.rule.class_ not in _UNREACHED or not own - {event.rank}]
+    own = {_process_of(event) for event in fatal if event.rule.class_ not in _UNREACHED}
+    return [event for event in fatal if event.rule.class_ not in _UNREACHED or not own - {_process_of(event)}]
+
+
+def _process_of(event: Event) -> int | str:
+    """Return the rank of an event, or the log that an unnamed process wrote."""
+    return event.line.file if event.rank is None else event.rank
 
 
 def _causes(attempt: Attempt) -> list[Event]:
@@ -111,16 +133,19 @@ def _causes(attempt: Attempt) -> list[Event]:
 
 
 def _is_fatal(attempt: Attempt, event: Event) -> bool:
+    if event.progress and attempt.waits_or_runs():
+        return False
     if event.strength == SYSTEM:
         is_direct = event.rule.weight >= DIRECT and not event.is_hint
         return not attempt.completed or (is_direct and not attempt.succeeded_after(event))
-    if event.strength != EXCEPTION or (event.traceback and event.traceback.is_thread):
+    traceback = event.traceback
+    if event.strength != EXCEPTION or (traceback and (traceback.is_thread or traceback.is_survived)):
         return False
     if event.is_handled or attempt.has_gone_on(event) or attempt.was_handled_before(event):
         return False
     if attempt.failed:
         return True
-    if event.traceback is not None and event.traceback.is_logged and (attempt.completed or attempt.success):
+    if traceback is not None and traceback.is_logged and (attempt.completed or attempt.success):
         return False
     return not attempt.succeeded_after(event)
 
@@ -153,7 +178,7 @@ def _hidden_failures(attempt: Attempt) -> list[Event]:
         if not (event.is_hint or event.progress) and event.lines_after <= LAST_LINES
     ]
     lost = [event for event in last if _lost_output(event)]
-    if lost or any(map(is_strong_success, attempt.success)):
+    if lost or any(map(attempt.reports_success, attempt.success)):
         return lost
     return [
         event
@@ -234,11 +259,14 @@ def _victims(attempt: Attempt) -> list[Event]:
 
 
 def _reported_errors(attempt: Attempt) -> list[Event]:
-    """Return messages of the program about an error, if it ended soon after."""
+    """Return messages of the program about an error, if it ended soon after, or if its rank failed by itself."""
+    failed = {rank for end in attempt.failed_ends() for rank in end.ranks}
     return [
         event
         for event in attempt.of_class("error-message")
-        if event.strength > WARNING and not event.is_handled and event.lines_after <= LAST_LINES
+        if event.strength > WARNING
+        and not event.is_handled
+        and (event.lines_after <= LAST_LINES or event.rank in failed)
     ]
 
 
@@ -332,7 +360,10 @@ def _is_behind(event: Event, culprit: Event) -> bool:
         or culprit.rule.confidence == "likely"
     )
     return came_first and (
-        explains(event, culprit) or _states_cause_before(event, culprit) or _left_value_missing(event, culprit)
+        explains(event, culprit)
+        or _states_cause_before(event, culprit)
+        or _left_value_missing(event, culprit)
+        or (culprit.rule.class_ == "late-rank" and event.traceback is not None and event.rank == culprit.rank)
     )
 
 
@@ -347,7 +378,19 @@ def _no_failure(attempt: Attempt, job: JobRow) -> Verdict:
         NO_FAILURE,
         evidence=proof,
         fix="nothing to do",
-        confidence="certain",
+        confidence="likely" if any(_may_be_hidden(attempt, event) for event in attempt.events) else "certain",
+    )
+
+
+def _may_be_hidden(attempt: Attempt, event: Event) -> bool:
+    """Return whether an exception near the end of a log was not followed by progress, nor by what logged it."""
+    traceback = event.traceback
+    return (
+        traceback is not None
+        and not (traceback.is_survived or traceback.is_thread or traceback.is_child)
+        and (not traceback.is_logged or (event.lines_after < _MESSAGE_LINES and not attempt.succeeded_after(event)))
+        and not event.progress
+        and event.lines_after <= LAST_LINES
     )
 
 

@@ -1,4 +1,4 @@
-"""The elements of a job array: each is a job of its own, and elements that failed alike are one answer."""
+"""The elements of a job array, or jobs of submitit: each is a job of its own, and equal failures are one answer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _group_logs(logs: list[LogFile], common: Evidence) -> dict[str, list[LogFile
     found: dict[str, list[LogFile]] = {}
     for log in logs:
         if log.element:
-            array = f"{min(arrays)}_" if len(arrays) == 1 and "_" not in log.element else ""
+            array = min(arrays) if len(arrays) == 1 and log.element.startswith("_") else ""
             found.setdefault(array + log.element, []).append(log)
     return found
 
@@ -98,7 +98,7 @@ def _rank_group(group: tuple[list[str], Verdict]) -> tuple[bool, bool, int]:
 
 def name_elements(ids: list[str]) -> str:
     """Return the ids of elements as a text of limited length."""
-    return f"{', '.join(ids[:MAX_NAMED])}{' ...' * (len(ids) > MAX_NAMED)}"
+    return f"{', '.join(each.lstrip('_') for each in ids[:MAX_NAMED])}{' ...' * (len(ids) > MAX_NAMED)}"
 
 
 def merge_groups(groups: list[tuple[list[str], Verdict]]) -> Verdict:
@@ -107,6 +107,7 @@ def merge_groups(groups: list[tuple[list[str], Verdict]]) -> Verdict:
     if not ids:
         return verdict
     total = sum(len(each) for each, _ in groups)
-    cause = f"{verdict.cause}; {len(ids)} of {total} elements of the array ended so: {name_elements(ids)}"
+    kind = "elements of the array" if "_" in ids[0] else "jobs"
+    cause = f"{verdict.cause}; {len(ids)} of {total} {kind} ended so: {name_elements(ids)}"
     also = [f"{name_elements(each)} ({len(each)}): {other.cause}" for each, other in others]
     return replace(verdict, cause=cause, also=[*verdict.also, *also])

@@ -196,7 +196,7 @@ class Evidence:
         found = copy.copy(self) if with_logs else Evidence()
         found.memory, found.scripts = self.memory, self.scripts
         found.events = [replace(event) for event in self.events if with_logs or event.strength == SYSTEM]
-        own = [row for row in self.rows if row.element == element]
+        own = [row for row in self.rows if element in {row.element, row.job_id.partition(".")[0]}]
         found.rows = own or [row for row in self.rows if not row.element]
         return found
 

@@ -146,7 +146,7 @@ def _behind(attempt: Attempt) -> Event | None:
     last = attempt.evidence.last_of(late[0])
     line = lines[late[0]] if last is None else _at(lines[late[0]], last, late[0])
     detail = f"its last collective had the number {least}, that of other ranks {most}"
-    return _event(attempt, "barrier-timeout-rank", line, late[0], detail=detail)
+    return _event(attempt, "late-rank", line, late[0], detail=detail)
 
 
 def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
@@ -174,7 +174,7 @@ def _silent_rank(attempt: Attempt, waits: list[Event]) -> Event | None:
     ended = [each.text for each in by_rank.values() if reports_end_of_inputs(each.text)]
     if last is not None and last.text in ended and len(ended) < len(by_rank):
         return _event(attempt, "uneven-inputs", line, rank)
-    found = _event(attempt, "barrier-timeout-rank" if timed_out else "rank-vanished", line, rank)
+    found = _event(attempt, "late-rank" if timed_out else "rank-vanished", line, rank)
     found.is_hint = last is None  # its log may not be among the files
     return found
 
@@ -210,7 +210,7 @@ def _find_absent(attempt: Attempt, culprit: Event) -> Event | None:
     if len(absent) != 1 or len(came - {None}) < len(attempt.evidence.ranks) - 1 or absent[0] not in last:
         return None
     end = last[absent[0]]
-    return _event(attempt, "barrier-timeout-rank", _at(culprit.line, end, absent[0]), absent[0])
+    return _event(attempt, "late-rank", _at(culprit.line, end, absent[0]), absent[0])
 
 
 def _find_versions(attempt: Attempt, culprit: Event) -> Event | None:

@@ -84,7 +84,7 @@ class LogFile(NamedTuple):
     skip: int = 0
     """Bytes at its beginning that are not read."""
     element: str = ""
-    """The element of a job array that wrote it, such as `123_4`, or only its index."""
+    """The element of a job array that wrote it, such as `123_4`, or only `_4`; one of several jobs of submitit."""
 
 
 class Line(NamedTuple):
@@ -119,7 +119,7 @@ def find_logs(paths: Iterable[Path]) -> list[LogFile]:
             files.append((path, str(path)))
     numbered = _ranks_of_numbered([path for path, _ in files])
     hosts = _hosts_of_named([path for path, _ in files if path not in numbered or not _NUMBERED.search(path.name)])
-    elements = _elements_of_named([path for path, _ in files], numbered)
+    elements = _elements_of_named([path for path, _ in files])
     ranks = {path: _rank_in_name(path) for path, _ in files} | {
         path: rank for path, rank in numbered.items() if path not in elements
     }
@@ -152,15 +152,16 @@ _ELEMENT = re.compile(r"(?:^slurm-|(?<![\d.])(?!20\d{6}_|\d_))(?P<array>\d+)_(?P
 
 _ELEMENT_OF_ARRAY = re.compile(r"(?<![\d.])(?P<array>\d+)[-_.](?P<index>\d{1,7})(?!\d|_log\.)")
 _ARRAY = re.compile(
-    rb"(?m)--array[= ]\S*\d|^#SBATCH +-a\b|^ *\d+_(?:\d+|\[[^\]]*\]) *[| ]"
-    rb"|\b(?:SLURM_ARRAY_TASK_ID|ArrayTaskId)[=:] *\d"
+    r"(?m)--array[= ]\S*\d|^#SBATCH +-a\b|^ *\d+_(?:\d+|\[[^\]]*\]) *[| ]"
+    r"|\b(?:SLURM_ARRAY_TASK_ID|ArrayTaskId)[=:] *\d"
 )
 """A script or a listing shows that the job is an array."""
 
-_FILE_OF_TASK = re.compile(rb"(?:--output|-o)[= ]?(?!\S*%a)\S*%t")
+_SUBMITIT_JOB = re.compile(r"(?:^|[a-z]-)(\d+)_\d+_log\.(?:out|err)$")
+_FILE_OF_ELEMENT = re.compile(r"""[^\s"'=>/]*(?:%\d*a|\$\{?SLURM_ARRAY_TASK_ID\}?)[\w.%{}$-]*""")
+_FILE_OF_TASK = re.compile(r"(?:--output|-o)[= ]?(?!\S*%a)\S*%t")
 """Each task of the job writes to a file of its own."""
 
-_RANK_FILE = re.compile(r"(?i)rank|proc|worker|node|_log\.")
 _NAMED_RANK = re.compile(rb"(?i)\brank[ _=:#]*(\d+)")
 HEAD_BYTES = 1 << 14
 
@@ -199,25 +200,37 @@ def _ranks_of_numbered(paths: list[Path]) -> dict[Path, int]:
     return {path: rank for group in counted for rank, path in group.items()}
 
 
-def _elements_of_named(paths: list[Path], numbered: dict[Path, int]) -> dict[Path, str]:
+def _elements_of_named(paths: list[Path]) -> dict[Path, str]:
     """Return the elements of arrays that wrote files, by the names of the files, or of their folders.
 
-    A number that is not Slurm's `ARRAY_INDEX` counts only if a script or a listing shows an array.
+    A name that does not contain Slurm's `ARRAY_INDEX` counts if a script names its files so, or if an array is listed.
     """
-    pairs = {path: match for path in paths if (match := _ELEMENT_OF_ARRAY.search(path.name))}
-    heads = {path: _read_head(path) for path in paths} if pairs or numbered else {}
-    is_array = any(map(_ARRAY.search, heads.values()))
-    found = {path: match for path in pairs if (match := _ELEMENT.search(path.name))} | (pairs if is_array else {})
-    elements = {path: f"{match['array']}_{match['index']}" for path, match in found.items()}
-    if is_array:
-        elements = {path: str(at) for path, at in numbered.items() if not _RANK_FILE.search(path.name)} | elements
-    own_ranks = [_NAMED_RANK.findall(heads[path]) for path in elements]
-    indices = [element.rpartition("_")[2].encode() for element in elements.values()]
-    names_ranks = all(set(ranks) == {index} for ranks, index in zip(own_ranks, indices, strict=True))
-    if any(map(_FILE_OF_TASK.search, heads.values())) or (len(elements) > 1 and names_ranks):
+    heads = {path: _read_head(path) for path in paths if len(paths) > 1}
+    texts = [head.decode(errors="replace") for head in heads.values()]
+    patterns = [_ELEMENT_OF_ARRAY if any(map(_ARRAY.search, texts)) else _ELEMENT]
+    patterns += [_file_pattern(word) for text in texts if "#SBATCH" in text for word in _FILE_OF_ELEMENT.findall(text)]
+    found = {path: match for pattern in patterns for path in paths if (match := pattern.search(path.name))}
+    groups = {path: match.groupdict() for path, match in found.items()}
+    elements = {path: f"{group.get('array', '')}_{group['index']}" for path, group in groups.items()}
+    ranks = {path: set(_NAMED_RANK.findall(heads.get(path, b""))) for path in elements}
+    names_ranks = all(ranks[path] == {group["index"].encode()} for path, group in groups.items())
+    if any(map(_FILE_OF_TASK.search, texts)) or (len(elements) > 1 and names_ranks):
         elements = {path: element for path, element in elements.items() if path.name.startswith("slurm-")}
     folders = {path: name for path in paths for name in path.parts[:-1] if re.fullmatch(r"\d+_\d+", name)}
-    return folders | elements
+    jobs = {path: match[1] for path in paths if (match := _SUBMITIT_JOB.search(path.name)) and path not in elements}
+    more = [each for each in (folders, jobs) if len(set(each.values())) > 1]
+    return {path: element for each in more for path, element in each.items()} | elements
+
+
+def _file_pattern(word: str) -> re.Pattern[str]:
+    """Return the pattern of the names of files that a word of a script gives to elements of an array."""
+    parts = re.split(r"(%\d*[A-Za-z]|\$\{?\w+\}?)", word)
+    kinds = {"A": r"(?P<array>\d+)", "a": r"(?P<index>\d+)"}
+    names = {part: "a" if "TASK_ID" in part else part.lstrip("%0123456789") for part in parts[1::2]}
+    text = "".join(
+        re.escape(part) if at % 2 == 0 else kinds.pop(names[part], r"[^/]+?") for at, part in enumerate(parts)
+    )
+    return re.compile(rf"^{text}$")
 
 
 def _read_head(path: Path) -> bytes:
@@ -447,7 +460,8 @@ _HOST_IN_TEXT = re.compile(
     r"^(?P<host>[\w.-]+):\d+:\d+ \[\d+\] |^slurmstepd-(?P<host2>[\w.-]+): |^\[(?P<host3>[a-z][\w.-]*):\d+\]"
 )
 _RANK_IN_TEXT = re.compile(
-    r"\[(?:PG [^\]]*?)?Rank ?(\d+)\]|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\(rank (\d+) in comm \d|\brank=(\d+)\b",
+    r"\[(?:PG [^\]]*?)?Rank ?(\d+)\]|[|(\[] ?rank[ _:=]?(\d+) ?[|)\]]"
+    r"|\bon rank:? (\d+)\b|^\s*rank (\d+)\b|\(rank (\d+) in comm \d|\brank=(\d+)\b",
     re.IGNORECASE,
 )
 _SRUN_LABEL = re.compile(r"\s*(?P<rank>\d+): ?")

@@ -23,7 +23,7 @@ sacct -j 88 -P -o JobID,State,ExitCode,MaxRSS,ReqMem,NodeList > sacct.txt
 ```text
 cause   rank 5 on n3 ran out of host memory: the kernel killed it
 proof   slurm-77.out:1  slurmstepd-n3: error: Detected 1 oom_kill event in StepId=77.0.
-also    ranks 0-4, 6, 7 fell with it (lost connection)
+also    ranks 0-4, 6, 7 failed because of it (lost connection)
 fix     ask for more memory (--mem, --mem-per-cpu), or lower what the ranks hold
 ```
 
@@ -42,8 +42,11 @@ the script, and folders. Secrets are masked, and terminal escapes are removed.
 `class`, `rank`, `host`, `evidence` (`file`, `line`, `text`), `traceback` (or null), `fix`, and `confidence`: `certain`
 if the evidence proves the cause, otherwise `likely`.
 
-For an array, `hpc-kit why JOB` prints each different cause once, with the elements that ended so. In the document, they
-are the list `elements`, whose items have the key `jobs`, too.
+The elements of an array are separate jobs. The page contains each different cause once, the most common one first,
+with the elements that ended so. In the document, they are the list `elements`, whose items have the key `jobs`, too.
+With `--log`, names such as `slurm-12_3.out`, `12_3_0_log.err` and `sweep_12_3.out` (`%A_%a`) give the elements, and so
+do the names that a script among the files gives to them (`fold%a.log`). Names such as `sweep-12-3.out` are those of
+elements if a script or a listing shows an array; otherwise, a last number that counts from 0 is a rank.
 
 The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit logs`, and the sentence of
 `hpc-kit status`, are the same answer.
@@ -53,8 +56,9 @@ The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit 
 1. **Lines become events.** The rules below match lines and the exceptions of tracebacks. Each event has a rank, a host,
    a time and an attempt, as far as the prefix, the file name or the line gives them.
 2. **Handled errors do not count.** The program went on after an error if it printed more lines of a shape that it had
-   printed before, or if the job succeeded. The same holds for an error before "retrying", and for one that was handled
-   before and is followed by Slurm's order to end.
+   printed before, if a line right after its traceback says so ("skipped", "disabled"), or if the job succeeded. The
+   same holds for an error before "retrying", and for one that was handled before and is followed by Slurm's order to
+   end. A success that the script prints (`echo training finished`) counts only after `set -e`.
 3. **Victims do not count.** A lost connection, a collective that timed out and a step that Slurm ended are
    consequences, unless nothing else is found. So is a rank that reached no other rank, if that one has an error of its
    own. If torchrun starts the ranks, its report says which one failed: the tasks of srun are only its agents.
@@ -73,7 +77,8 @@ The lines `failed` and `fix` at the end of `hpc-kit submit --wait` and `hpc-kit 
 
 A job that Slurm booked as COMPLETED failed if its training ended with an exception: the script hid the exit status.
 It probably failed if it did nothing after an error, such as a launcher that was not found, and if one of its last
-lines says that a file could not be written. Of several submissions in one terminal, the last refusal counts.
+lines says that a file could not be written. Of several submissions in one terminal, the last refusal counts. A job
+that waits again after Slurm had ended it did not fail, and an exception in a job that still runs is `likely`.
 
 An error that hpc-kit itself printed is the cause, and its lines after `do` are the fix. Of a kernel's log, messages
 about other jobs and from days before the job do not count.

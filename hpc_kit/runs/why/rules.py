@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 from collections import Counter
 from functools import cache
 from importlib.resources import files
-from typing import Literal, NamedTuple
+from re import _parser as parser  # type: ignore[attr-defined]  # the parser of `re` itself: no second one
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Kind = Literal["cause", "soft", "symptom", "consequence", "end"]
 Confidence = Literal["certain", "likely"]
@@ -148,37 +153,27 @@ def _compiled(text: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-_OPTIONAL = r"(?:[*?]|\{0?(?:,\d*)?\})\??"
-"""The repetitions of a regular expression that allow none."""
-_INNER_GROUP = re.compile(rf"\((?:\?:|\?P<\w+>)?([^()]*)\)({_OPTIONAL})?")
-_MAX_BRANCHES = 24
-"""Writing out more alternatives takes longer than their literals save."""
-_GAP, _ESCAPED = "\0", 0xE000
-"""A place where any text may stand, and the first of Unicode's private characters, which replace escaped ones."""
-
-
 def required_literals(pattern: str) -> tuple[str, ...]:
-    """Return lower-case texts of which each match of a pattern contains one; empty if there are no such texts.
-
-    Python has no public parser of regular expressions. This function replaces everything but plain text by gaps, and
-    writes a group with alternatives out as one branch for each. The longest text of each branch is its literal.
-    """
-    text = re.sub(r"\\(\W)", lambda match: chr(_ESCAPED + ord(match[1])), pattern)
-    text = re.sub(r"\[\^?\]?[^\]]*\]|\\\w|[.^$]", _GAP, text)
-    branches = _branches(re.sub(rf"[^()|]{_OPTIONAL}", _GAP, text), _MAX_BRANCHES)
-    literals = [max(re.split(rf"{_GAP}|\+|\{{[\d,]+\}}", branch), key=len) for branch in branches]
-    plain = [re.sub(r"[\uE000-\uF8FF]", lambda match: chr(ord(match[0]) - _ESCAPED), text) for text in literals]
-    return tuple(dict.fromkeys(text.lower() for text in plain)) if all(plain) else ()
+    """Return lower-case texts of which each match of a pattern contains one; empty if there are no such texts."""
+    return _literals_of(parser.parse(pattern))
 
 
-def _branches(text: str, limit: int) -> list[str]:
-    """Write the groups of an expression out, as at most `limit` alternatives without parentheses."""
-    group = _INNER_GROUP.search(text)
-    if group is None:
-        return text.split("|")
-    choices = group[1].split("|")
-    # A look-around, such as (?=x), has no text of its own.
-    if group[2] or group[1].startswith("?") or len(choices) > limit:
-        choices = [_GAP]
-    before, after = text[: group.start()], text[group.end() :]
-    return [branch for choice in choices for branch in _branches(before + choice + after, limit // len(choices))]
+def _literals_of(items: Iterable[tuple[object, Any]]) -> tuple[str, ...]:
+    """Return the literals of the part of a parsed pattern whose shortest literal is the longest."""
+    parts: list[tuple[str, ...]] = []
+    run = ""
+    for kind, value in items:
+        if kind is parser.LITERAL:
+            run += chr(value).lower()
+            continue
+        parts.append((run,))
+        run = ""
+        if kind is parser.SUBPATTERN:
+            parts.append(_literals_of(value[-1]))
+        elif kind in {parser.MAX_REPEAT, parser.MIN_REPEAT} and value[0] > 0:
+            parts.append(_literals_of(value[2]))
+        elif kind is parser.BRANCH:
+            branches = [_literals_of(branch) for branch in value[1]]
+            parts.append(tuple(dict.fromkeys(itertools.chain(*branches))) if all(branches) else ())
+    usable = [part for part in [*parts, (run,)] if part and all(part)]
+    return max(usable, key=lambda part: min(map(len, part)), default=())

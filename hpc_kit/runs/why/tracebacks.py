@@ -44,10 +44,20 @@ _LOGGED = re.compile(
     r"\b(?:ERROR|WARNING|WARN|CRITICAL|INFO|DEBUG)\b|(?i:\b(?:caught|ignor|skipp|retry|handled|recover|non-fatal"
     r"|will continue))"
 )
+_GOES_ON = re.compile(
+    r"(?i)^(?!.*\b(?:error|exception|aborting|exiting|giving up|not be ignored|cannot|please)\b).{,90}"
+    r"\b(?:skipp(?:ed|ing)|ignor(?:ed|ing)|continuing|disabl(?:ed|ing)|(?:falling|fell) back|retrying"
+    r"|(?:going on|proceeding|continues?|running|training) without)\b"
+)
+"""A program that has caught an exception says that it goes on."""
+
 _WRONG_ARGUMENTS = re.compile(
     r"^TypeError: (?P<what>\S+\(\) (?:got an unexpected keyword argument|got multiple values for|missing \d+ required"
     r"|takes .*positional arguments? but).*)"
 )
+
+_READS_ARGUMENT = re.compile(r"^(?!.*\w\[[^\[\]]*argv\[).*argv\[")
+"""The only list of the line is that of the arguments: an argument may also be the index of another list."""
 
 _INSTALLED = re.compile(
     r"site-packages|dist-packages|/lib/python\d|lib64/python\d|^<|/(?:usr/)?bin/(?:torchrun|accelerate|deepspeed)$"
@@ -85,6 +95,8 @@ class Traceback:
     """A line of a logger comes right before it."""
     logged_as: str = ""
     """The line right before it."""
+    is_survived: bool = False
+    """The line right after it says that the program goes on."""
 
     @property
     def text(self) -> str:
@@ -246,10 +258,9 @@ class TracebackReader:
             traceback.message_lines = 0
             return True
         traceback.message_lines += 1
-        if traceback.message_lines > MAX_MESSAGE_LINES or _NOT_MESSAGE.match(body) or line.time is not None:
-            self._close(key)
-            return False
-        if self._looks_like_output(traceback, line):
+        traceback.is_survived = _GOES_ON.match(body) is not None and not body.startswith((" ", "\t"))
+        is_message = traceback.message_lines <= MAX_MESSAGE_LINES and not _NOT_MESSAGE.match(body) and line.time is None
+        if traceback.is_survived or not is_message or self._looks_like_output(traceback, line):
             self._close(key)
             return False
         traceback.lines.append(body)
@@ -283,8 +294,8 @@ class TracebackReader:
             best = Match(rule_named("spawn-parent"), {})
         elif (found := _WRONG_ARGUMENTS.match(line.body)) and "-packages/" in called_by[0]:
             best = Match(rule_named("library-arguments"), {"detail": found["what"]})
-        elif line.body.startswith("IndexError: ") and (source := traceback.source) and "argv[" in source:
-            best = Match(rule_named("missing-argument"), {"detail": source})
+        elif line.body.startswith("IndexError: ") and _READS_ARGUMENT.search(traceback.source):
+            best = Match(rule_named("missing-argument"), {"detail": traceback.source})
         self._add(best, line, traceback)
 
 

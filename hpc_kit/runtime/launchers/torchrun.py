@@ -93,6 +93,8 @@ def _check_against_step(
         return (f"{agents} agents make this world, and the step has {tasks} tasks (GROUP_WORLD_SIZE)",)
     unset = "unset RANK WORLD_SIZE TORCHELASTIC_RUN_ID before srun"
     agents_do = f"torchrun --nnodes={tasks} with one task a node, where the step's tasks are its agents;\n"
+    if agents == 1:
+        agents_do = f"start the program without torchrun, because srun starts each rank;\nor {agents_do}"
     raise ContradictoryEnvironment(
         "two launchers claim this process",
         found=f"the srun step has {environ.get('SLURM_STEP_NUM_TASKS') or 'some'} tasks (SLURM_STEP_NUM_TASKS), "

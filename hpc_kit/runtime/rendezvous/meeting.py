@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from hpc_kit.runtime.rendezvous.master_host import HostResolver
 from hpc_kit.runtime.variables import WAIT_LONGER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from torch._C._distributed_c10d import Store, TCPStore
@@ -45,11 +45,11 @@ HAS_READ, IS_DONE = "in", "out"
 _MAX_PAUSE = 0.1
 _STORE_POLL_SECONDS = 2.0
 """Seconds. The end of a connection may be lost on the network, so waiting ranks also ask the store."""
-_LONGEST = 65_536
-_AT_ONCE = 64
+_LONGEST_MESSAGE = 65_536
+_RANKS_PER_REQUEST = 64
 """Number of ranks that rank 0 reads from the store in one request."""
-_MOST_NAMED = 16
-_READ_WITHIN = 5.0
+_MAX_HOSTS_NAMED = 16
+_READ_SECONDS = 5.0
 """Seconds for all ranks to read the differences before rank 0 reports them."""
 
 
@@ -93,6 +93,8 @@ class Meeting:
     """Number of keys in the owner's store when all ranks had met."""
     reserved_port: int | None = None
     """A descriptor that reserves the port for a program that runs alone."""
+    groups: Iterator[int] = field(default_factory=itertools.count)
+    """Numbers of the process groups that the ranks create one after another."""
 
     def substore(self, name: str) -> Store:
         """Return a separate part of the store for one purpose."""
@@ -102,22 +104,36 @@ class Meeting:
         """Return host and process of each rank."""
         return read_entries(self.substore("roster"), self.world)
 
+    @contextmanager
+    def group_of_all(self) -> Iterator[None]:
+        """Wait at a normal end of the block, which uses a new process group, until all ranks have created theirs.
+
+        gloo connects the ranks one by one. A rank that destroys its group early would break the connection of a late
+        rank.
+        """
+        created, number = self.substore("groups"), str(next(self.groups))
+        _count_rank(created, number)
+        yield
+        with suppress(RuntimeError):  # rank 0 has failed, and with it the store
+            self._wait_for_count(created, number, self.world.world_size)
+
     def leave(self) -> None:
         """Leave the meeting. Rank 0 owns the store and waits until the other ranks no longer need it."""
         if self.reserved_port is not None:
             os.close(self.reserved_port)
         departures = self.substore("departures")
         if self.is_owner:
-            self._wait_for_departures(departures, HAS_READ)
+            others = self.world.world_size - 1
+            self._wait_for_count(departures, HAS_READ, others)
             if self.server.num_keys() > self.keys:  # the program has used the store, and other ranks may still read it
-                self._wait_for_departures(departures, IS_DONE)
+                self._wait_for_count(departures, IS_DONE, others)
         # Rank 0 may have left long ago if the program did not use the store.
         elif network.is_reachable(self.host, self.port):
-            _depart(departures, IS_DONE)
+            _count_rank(departures, IS_DONE)
 
-    def _wait_for_departures(self, departures: Store, stage: str) -> None:
+    def _wait_for_count(self, counts: Store, stage: str, count: int) -> None:
         ranks = self.world.world_size
-        wait_until(lambda: len(departures.get(stage)) >= ranks - 1, time.monotonic() + _LEAVE_TIMEOUT, ranks)
+        wait_until(lambda: len(counts.get(stage)) >= count, time.monotonic() + _LEAVE_TIMEOUT, ranks)
 
 
 def meet(
@@ -165,28 +181,28 @@ def meet(
         _publish_address(notes, world, opened, node)
         # This comes late, so that rank 0's store is open for the other ranks while rank 0 reads its program.
         facts = node_comparison.node_facts(world, program, environ)
-        signing = SignIn(notes, world, opened, timeout, until, check_ended_ranks)
-        signing.sign(RankEntry(node, os.getpid(), facts=facts))
-        signing.wait_for_all()
-    whole = fill_world(notes, world)
-    address = _read_address(notes, whole, opened)
+        sign_in = SignIn(notes, world, opened, timeout, until, check_ended_ranks)
+        sign_in.sign(RankEntry(node, os.getpid(), facts=facts))
+        sign_in.wait_for_all()
+    world = fill_world(notes, world)
+    address = _read_address(notes, world, opened)
     departures = _prefix_store(opened.store, f"{prefix}/departures")
     if opened.is_server:
         for stage in (HAS_READ, IS_DONE):
             departures.append(stage, "")  # type: ignore[attr-defined]
     meeting = Meeting(
-        world=whole,
+        world=world,
         host=_host_for_libraries(opened, address),
         port=opened.port,
         server=opened.store,
         prefix=prefix,
         is_owner=opened.is_server,
-        interface=_route_interface(whole, address),
+        interface=_route_interface(world, address),
         keys=opened.store.num_keys() if opened.is_server else 0,
         reserved_port=opened.reserved_port,
     )
     if not opened.is_server:
-        _depart(departures, HAS_READ)
+        _count_rank(departures, HAS_READ)
     return meeting
 
 
@@ -257,9 +273,9 @@ class SignIn:
             ContradictoryEnvironment: Another process has signed in as this rank.
         """
         mine = entry.to_bytes()
-        there = self.notes.compare_set(_key(self.world.rank), "", mine)
-        if there != mine.encode():
-            first = RankEntry.from_bytes(there)
+        stored = self.notes.compare_set(_key(self.world.rank), "", mine)
+        if stored != mine.encode():
+            first = RankEntry.from_bytes(stored)
             raise ContradictoryEnvironment(
                 f"two processes claim to be rank {self.world.rank} of {self.world.name}",
                 found=f"{first.host}, process {first.pid}\n{entry.host}, process {entry.pid}",
@@ -291,8 +307,8 @@ class SignIn:
         waiting = [_key(rank) for rank in range(self.world.world_size)]
 
         def have_come() -> bool:
-            while waiting and self.notes.check(waiting[:_AT_ONCE]):
-                del waiting[:_AT_ONCE]
+            while waiting and self.notes.check(waiting[:_RANKS_PER_REQUEST]):
+                del waiting[:_RANKS_PER_REQUEST]
             return not waiting
 
         if not wait_until(have_come, self.until, 1, self.check_ended_ranks):
@@ -311,7 +327,7 @@ class SignIn:
             left = self.until - time.monotonic()
             notification.settimeout(max(0.01, min(_STORE_POLL_SECONDS, left)))
             try:
-                received = notification.recv(_LONGEST)
+                received = notification.recv(_LONGEST_MESSAGE)
             except TimeoutError:
                 if left > 0 and not self.notes.check([_COMPLETE]):
                     continue
@@ -348,38 +364,38 @@ class SignIn:
         )
 
     def _pause(self, is_done: Callable[[], bool]) -> None:
-        wait_until(is_done, time.monotonic() + _READ_WITHIN, self.world.world_size)
+        wait_until(is_done, time.monotonic() + _READ_SECONDS, self.world.world_size)
 
     def _missing_ranks_error(self) -> RendezvousError:
         """Return the error about missing ranks, with all details only on the first rank that is present."""
         world = self.world
-        here = [rank for rank in range(world.world_size) if self.notes.check([_key(rank)])]
-        entries = [RankEntry.from_bytes(self.notes.get(_key(rank))) for rank in here]
-        absent = sorted(set(range(world.world_size)) - set(here))
+        present = [rank for rank in range(world.world_size) if self.notes.check([_key(rank)])]
+        entries = [RankEntry.from_bytes(self.notes.get(_key(rank))) for rank in present]
+        absent = sorted(set(range(world.world_size)) - set(present))
         late = _hosts_without(world, Counter(entry.host for entry in entries))
         # The nodes of ranks depend on --distribution, so only a single node with missing ranks is certain.
         host = late[0].rpartition(":")[0] if len(late) == 1 else None
         what = f"{len(absent)} of {world.world_size} ranks did not come within {self.timeout:g} s"
-        if here and world.rank != here[0]:
+        if present and world.rank != present[0]:
             hosts = ", ".join(line.partition(":")[0] for line in late) or format_ranks(absent)
-            short = f"{what}: {hosts}; rank {here[0]} shows more"
+            short = f"{what}: {hosts}; rank {present[0]} shows more"
             return RendezvousError(short, missing=tuple(absent), host=host, waited=self.timeout)
         return RendezvousError(
             what,
             found="\n".join([f"not there: {format_ranks(absent)}", *late]),
             remedy="look at their logs: a rank that fails early never comes;\n"
-            f"{WAIT_LONGER}{_interactive_hint(here, world)}",
+            f"{WAIT_LONGER}{_interactive_hint(present, world)}",
             missing=tuple(absent),
             host=host,
             waited=self.timeout,
         )
 
 
-def _depart(departures: Store, stage: str) -> None:
-    """Count this rank at HAS_READ or IS_DONE."""
+def _count_rank(counts: Store, stage: str) -> None:
+    """Count this rank as one that has reached a stage, such as HAS_READ."""
     with suppress(RuntimeError):
         # Unlike add(), this does not wait for an answer of the store.
-        departures.append(stage, ".")  # type: ignore[attr-defined]
+        counts.append(stage, ".")  # type: ignore[attr-defined]
 
 
 def wait_until(is_done: Callable[[], bool], until: float, ranks: int, check: Callable[[], None] | None = None) -> bool:
@@ -426,9 +442,9 @@ def read_entries(notes: Store, world: World) -> list[RankEntry]:
     return [RankEntry.from_bytes(data) for data in notes.multi_get([_key(rank) for rank in range(world.world_size)])]
 
 
-def _interactive_hint(here: list[int], world: World) -> str:
+def _interactive_hint(present: list[int], world: World) -> str:
     """Return the hint for the shell of `srun --pty`, which is a task of the step and waits for other shells."""
-    if here != [0] or world.launcher != "slurm" or not os.environ.get("SLURM_PTY_PORT"):
+    if present != [0] or world.launcher != "slurm" or not os.environ.get("SLURM_PTY_PORT"):
         return ""
     return ";\nin the shell of srun --pty: HPC_KIT_LAUNCHER=single for one process, srun --overlap -nN for several"
 
@@ -441,8 +457,8 @@ def _hosts_without(world: World, signed: Counter[str]) -> list[str]:
     lines = [f"{host}: {signed[host]} of {tasks} came" for host, tasks in expected.items() if signed[host] < tasks]
     if not world.tasks_per_node:
         lines = [f"{host}: no rank came" for host in world.hosts if not signed[host]]
-    more = len(lines) - _MOST_NAMED
-    return lines[:_MOST_NAMED] + ([f"and {more} hosts more"] if more > 0 else [])
+    more = len(lines) - _MAX_HOSTS_NAMED
+    return lines[:_MAX_HOSTS_NAMED] + ([f"and {more} hosts more"] if more > 0 else [])
 
 
 def _key(rank: int) -> str:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
@@ -345,10 +346,9 @@ class Checkpointer:
         difference, present = state.compare(saved)
         compared = gather((difference, present), self._group)
         difference = next((text for text, _ in compared if text), "")
-        together = 0
-        for _, bits in compared:
-            together |= bits
-        missing = [name for number, name in enumerate(state.names_of(saved)) if not together >> number & 1]
+        # Bit N stands for name N: a part of the model that no rank has is missing.
+        on_any_rank = reduce(or_, (bits for _, bits in compared))
+        missing = [name for number, name in enumerate(state.names_of(saved)) if not on_any_rank >> number & 1]
         if not difference and missing:
             difference = f"{missing[0]} of the checkpoint is not in this model"
         if difference:

@@ -327,12 +327,17 @@ def _size(size: torch.Size) -> str:
     return "x".join(map(str, size)) or "a number"
 
 
+ACCELERATORS: dict[str, Any] = {"cuda": torch.cuda, "xpu": torch.xpu}
+"""Modules of the devices that have random numbers of their own."""
+
+
 def _random_state() -> dict[str, Any]:
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if numpy := sys.modules.get("numpy"):
         state["numpy"] = numpy.random.get_state()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        state["cuda"] = torch.cuda.get_rng_state()
+    for name, module in ACCELERATORS.items():
+        if module.is_available() and module.is_initialized():
+            state[name] = module.get_rng_state()
     return state
 
 
@@ -341,5 +346,6 @@ def _set_random_state(state: Mapping[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if "numpy" in state and (numpy := sys.modules.get("numpy")):
         numpy.random.set_state(state["numpy"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
+    for name, module in ACCELERATORS.items():
+        if name in state and module.is_available():
+            module.set_rng_state(state[name])

@@ -218,7 +218,7 @@ def test_a_single_rank_in_an_interactive_shell_gets_a_hint(job: str, monkeypatch
 
 
 def test_of_many_hosts_with_missing_ranks_the_first_are_named(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "_MOST_NAMED", 2)
+    monkeypatch.setattr(rendezvous, "_MAX_HOSTS_NAMED", 2)
     environs = Step.of(1, 1, 1, 1, hosts=NODES, job=job).environs()
     (outcome,) = meet_all(environs[:1], timeout=0.3)
     assert "not there: ranks 1-3\n" in error_text(outcome)

@@ -10,6 +10,7 @@ import resource
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from torch import nn
 
 import hpc_kit
 from hpc_kit.errors import SpecError
-from hpc_kit.runtime.restart import checkpoint_folder, checkpointer
+from hpc_kit.runtime.restart import checkpoint_folder, checkpointer, training_state
 from hpc_kit.runtime.restart.checkpointer import format_option
 from hpc_kit.runtime.restart.stop_signal import StopAgreement
 
@@ -141,6 +142,23 @@ def test_a_signal_during_a_save_and_during_an_evaluation_stops_later(
     assert f"step-{done}" in names(tmp_path)
     os.kill(os.getpid(), signal.SIGUSR1)  # the final evaluation: nothing happens
     assert training.saver.stopped
+
+
+@pytest.mark.parametrize("device", ["cuda", "xpu"])
+def test_random_numbers_of_the_accelerator_are_saved(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = [torch.arange(16, dtype=torch.uint8)]
+    module = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_rng_state=lambda: states[-1],
+        set_rng_state=states.append,
+    )
+    monkeypatch.setitem(training_state.ACCELERATORS, device, module)
+    Training(tmp_path, every=2).run(2)
+    assert Training(tmp_path).restore() == 2
+    assert torch.equal(*states)
 
 
 def test_a_save_that_fails_is_reported_and_the_job_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
