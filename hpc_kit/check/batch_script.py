@@ -62,8 +62,8 @@ _NAMED_VERSION = re.compile(
 """A release that a script names: `# Slurm 23.02`, `module load slurm/22.05.8`."""
 
 
-_SETTING = re.compile(r"\s*(?:#\s*)?(?:export\s+)?(?:NCCL|TORCH|GLOO|CUDA|UCX|FI|PYTORCH)\w*=")
-"""A line that sets a variable of a communication library."""
+_SETTING = re.compile(r"\s*(?:#\s*)?(?:export\s+)?([A-Z]+)_\w+=")
+"""A line that sets a variable, or no longer does. The beginning of its name mostly tells the library."""
 _OUTDATED = re.compile(
     r"(?i)\b(remove|delete|todo|fixme|temporar\w*|for now|solved|fixed|no longer|left ?over"
     r"|last (week|month|night|time))\b"
@@ -261,8 +261,11 @@ class BatchScript:
         """
         if line in self.comments:
             return not _OUTDATED.search(self.lines[line - 1].partition("#")[2])
-        above = line - 1
-        while above > 0 and _SETTING.match(self.lines[above - 1]) and above not in self.comments:
+        above, library = line - 1, _SETTING.match(self.lines[line - 1])
+        # One comment may stand above all settings of a library. The comment behind a setting is for that one.
+        while above > 0 and library is not None and (other := _SETTING.match(self.lines[above - 1])):
+            if other[1] != library[1] or "# " in self.lines[above - 1].lstrip(" #"):
+                break
             above -= 1
         text = ""
         while above > 0 and re.match(r"\s*#(?!SBATCH|!|\s*(export\s+)?\w+=)", self.lines[above - 1]):

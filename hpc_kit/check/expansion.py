@@ -287,11 +287,7 @@ def _output_of(part: Part, environment: ShellVariables) -> ExpandedText | None:
     return _printed(parse(part.text, (Piece(0, part.origin),)).block, environment)
 
 
-_MOST_CALLS = 4
-"""Calls of functions within one another that are followed."""
-
-
-def _printed(block: Block, environment: ShellVariables, depth: int = 0) -> ExpandedText | None:
+def _printed(block: Block, environment: ShellVariables) -> ExpandedText | None:
     """Return the output of commands that set variables and print once at the end; None if there are others."""
     inside, printed = environment.copy(), None
     for statement in block:
@@ -299,16 +295,17 @@ def _printed(block: Block, environment: ShellVariables, depth: int = 0) -> Expan
         command = pipelines[0].commands[0]
         several = len(pipelines) > 1 or len(pipelines[0].commands) > 1
         if isinstance(command, CompoundCommand) and command.kind == "group" and len(block) == 1 and not several:
-            return _printed(command.bodies[0][1], inside, depth)
+            return _printed(command.bodies[0][1], inside)
         if printed is not None or several or not isinstance(command, SimpleCommand) or command.output is not None:
             return None
         name, words = program_of(command), [text for word in command.words for text in expand_word(word, inside)]
         if name == "echo" and not any(word.raw.startswith("-") for word in command.words[1:2]):
             printed = join_texts(words[1:], separator=" ")
-        elif name in inside.functions and depth < _MOST_CALLS:
+        elif name in inside.functions:
             called = inside.copy()
-            called.positional = words[1:]
-            printed = _printed(inside.functions[name].bodies[0][1], called, depth + 1)
+            # Functions that call each other would take for ever.
+            called.positional, called.functions = words[1:], {}
+            printed = _printed(inside.functions[name].bodies[0][1], called)
         elif name in {None, "local"} and (name or not words):
             for each in (*command.assignments, *filter(None, map(as_assignment, command.words[1:]))):
                 plain = each.value.elements is None and not (each.append or each.indexed)

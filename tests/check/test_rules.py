@@ -151,6 +151,13 @@ BAD = [
     ),
     Bad("KIT217", HEAD + "#SBATCH -c 4\nsrun python t.py --num-workers ${W:-16}\n", 3, W, "16 data loader workers"),
     Bad(
+        "KIT312",
+        HEAD + "# AWS nodes\nexport NCCL_SOCKET_IFNAME=eth0\nexport CUDA_LAUNCH_BLOCKING=1\nsrun python t.py\n",
+        4,
+        W,
+        "waits for each kernel",
+    ),
+    Bad(
         "KIT216",
         FOUR + "srun python t.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --num-layers 30\n",
         3,
