@@ -349,7 +349,7 @@ def _options_with_paths(launch: LaunchLine) -> Iterator[tuple[str, ExpandedText]
 
 
 _BY_TIME = re.compile(r"\bls\s+(?:-\w+\s+)*-(\w*t\w*)\b[^|]*\|\s*(head|tail)\s+(?:-n\s*|-)1\b")
-_NEWEST = re.compile(r"(?i)latest|newest|\blast|recent|resume")
+_MEANS_NEWEST = re.compile(r"(?i)latest|newest|\blast|recent|resume")
 
 
 @rule("KIT432")
@@ -365,7 +365,7 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
     for number, line in script.code_lines:
         match = _BY_TIME.search(line)
         reverse = match is not None and "r" in match[1]
-        if match and _NEWEST.search(line[: match.start()]) and (match[2] == "tail") != reverse:
+        if match and _MEANS_NEWEST.search(line[: match.start()]) and (match[2] == "tail") != reverse:
             what, other = f"ls -{match[1]} | {match[2]} is the oldest file", "head" if match[2] == "tail" else "tail"
             edits = (Edit(number, match.start(2) + 1, match[2], other),)
             yield Problem(Origin(number, match.start() + 1), what, f"write {other} -n 1", edits=edits)
