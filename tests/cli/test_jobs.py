@@ -205,7 +205,7 @@ def test_watch_draws_in_place_on_a_terminal(slurm: FakeSlurm, project: Path, fai
     os.close(main)
     assert process.returncode == 1, drawn
     assert b"0 of 1 jobs not over, asked every 10 s; Ctrl-C leaves them alone" in drawn
-    assert re.search(rb"12  job +\d s +10 s  FAILED: rank 3 on n2 failed with ValueError: bad", drawn)
+    assert re.search(rb"12  job +\d+ s +10 s  FAILED: rank 3 on n2 failed with ValueError: bad", drawn)
     assert b"\x1b[" in drawn
 
 

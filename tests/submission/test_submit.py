@@ -266,8 +266,8 @@ def git(folder: Path, *arguments: str) -> str:
 @pytest.mark.oracle("git")
 def test_the_commit_and_uncommitted_changes_are_recorded(slurm: FakeSlurm, project: Path) -> None:
     git(project, "init", "-q")
-    (project / "train.py").write_bytes(b"a = 1\n\0\xff")
-    git(project, "add", "train.py")
+    (project / "table.bin").write_bytes(b"a = 1\n\0\xff")
+    git(project, "add", "table.bin")
     git(project, "commit", "-qm", "first")
     clean = submit("job", "fake")
     kept = record_of(clean.run.folder)["git"]
@@ -281,13 +281,13 @@ def test_the_commit_and_uncommitted_changes_are_recorded(slurm: FakeSlurm, proje
         "untracked": ["env/", "jobs/"],
         "note": None,
     }
-    (project / "train.py").write_bytes(b"a = 2\n\0\xfe")
+    (project / "table.bin").write_bytes(b"a = 2\n\0\xfe")
     dirty = submit("job", "fake")
     kept = record_of(dirty.run.folder)["git"]
     assert (kept["dirty"], kept["patch"]) == (True, "git.patch")
-    git(project, "checkout", "-q", "train.py")
+    git(project, "checkout", "-q", "table.bin")
     git(project, "apply", str(dirty.run.folder / "git.patch"))
-    assert (project / "train.py").read_bytes() == b"a = 2\n\0\xfe"
+    assert (project / "table.bin").read_bytes() == b"a = 2\n\0\xfe"
 
 
 @pytest.mark.oracle("git")

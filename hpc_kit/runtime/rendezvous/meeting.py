@@ -40,8 +40,9 @@ LAUNCHERS_WITH_STORE = {"torchrun", "env"}
 _meeting_numbers = itertools.count()
 
 _COMPLETE, _REFUSED, _ANSWERED = "complete", "refused", "answered"
-HAS_READ, IS_DONE = "in", "out"
-"""Stages of a departure: the rank has read everything about the meeting, and it no longer needs the store."""
+HAS_READ, HAS_GROUP, IS_DONE = "in", "group", "out"
+"""What ranks report: they have read everything about the meeting, have created a process group, or no longer need the
+store."""
 _MAX_PAUSE = 0.1
 _STORE_POLL_SECONDS = 2.0
 """Seconds. The end of a connection may be lost on the network, so waiting ranks also ask the store."""
@@ -93,7 +94,7 @@ class Meeting:
     """Number of keys in the owner's store when all ranks had met."""
     reserved_port: int | None = None
     """A descriptor that reserves the port for a program that runs alone."""
-    groups: Iterator[int] = field(default_factory=itertools.count)
+    groups: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Numbers of the process groups that the ranks create one after another."""
 
     def substore(self, name: str) -> Store:
@@ -111,11 +112,12 @@ class Meeting:
         gloo connects the ranks one by one. A rank that destroys its group early would break the connection of a late
         rank.
         """
-        created, number = self.substore("groups"), str(next(self.groups))
-        _count_rank(created, number)
+        counts, created = self.substore("departures"), next(self.groups)
+        _count_rank(counts, HAS_GROUP)
         yield
         with suppress(RuntimeError):  # rank 0 has failed, and with it the store
-            self._wait_for_count(created, number, self.world.world_size)
+            # No rank is ahead of the others: each waits here before it creates the next group.
+            self._wait_for_count(counts, HAS_GROUP, created * self.world.world_size)
 
     def leave(self) -> None:
         """Leave the meeting. Rank 0 owns the store and waits until the other ranks no longer need it."""
@@ -188,7 +190,7 @@ def meet(
     address = _read_address(notes, world, opened)
     departures = _prefix_store(opened.store, f"{prefix}/departures")
     if opened.is_server:
-        for stage in (HAS_READ, IS_DONE):
+        for stage in (HAS_READ, HAS_GROUP, IS_DONE):
             departures.append(stage, "")  # type: ignore[attr-defined]
     meeting = Meeting(
         world=world,
