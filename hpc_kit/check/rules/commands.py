@@ -84,15 +84,16 @@ def flag_with_value(script: BatchScript) -> Iterator[Problem]:
     """
     for step in script.batch_commands:
         loop = step.around("while", "until")
-        letters = step.texts[1] if step.name == "getopts" and len(step.words) > 2 and step.words[1].is_known else ""
-        option = step.texts[2] if letters else ""
-        for other in script.commands_after(step) if loop is not None else ():
+        if step.name != "getopts" or len(step.words) < 3 or not step.words[1].is_known or loop is None:
+            continue
+        letters, option = step.texts[1:3]
+        for other in script.commands_after(step):
             reads = any(part.kind == "variable" and part.text == "OPTARG" for part in other.syntax.parts)
-            branch = re.match(r"\s*\(?([A-Za-z])\)", script.lines[other.line - 1])
+            branch = re.match(r"\s*\(?([A-Za-z])\)", script.lines[other.line - 1]) if reads else None
             choice = other.around("case")
             # The branches of another `case` are no options.
-            inside = any(loop is each for each in other.compounds) and choice is not None and option in choice.words[0]
-            if letters and inside and reads and branch and re.search(rf"{branch[1]}(?!:)", letters):
+            is_option = choice is not None and option in choice.words[0] and loop in other.compounds
+            if branch and is_option and re.search(rf"{branch[1]}(?!:)", letters):
                 what = f"getopts {letters!r} gives -{branch[1]} no value: OPTARG is empty here"
                 remedy = f"write {letters.replace(branch[1], f'{branch[1]}:')!r}"
                 yield Problem(step.words[1], what, remedy, (other.line,))
@@ -263,8 +264,8 @@ def lost_in_subshell(script: BatchScript) -> Iterator[Problem]:
         before = any(each.name == other.name and other.line < step.line for other in script.assignments)
         if pipe is None or not before:
             continue
-        outside = [other for other in script.batch_commands if pipe.pipeline not in _pipelines(other)]
-        reader = next((other for other in outside if other.line > step.line and _reads(other, each.name)), None)
+        later = (other for other in script.batch_commands if other.line > step.line and _reads(other, each.name))
+        reader = next((other for other in later if not _is_part_of(other, pipe.pipeline)), None)
         if reader is not None and not _is_set_again(script, each.name, step.line + 1, reader.line):
             what = f"the pipe ends the effect of {each.name}=: line {reader.line} does not see it"
             remedy = "write while ...; do ...; done < <(COMMAND), without the pipe"
@@ -281,8 +282,8 @@ def _is_set_again(script: BatchScript, name: str, first: int, last: int) -> bool
     return any(sets.search(line) for number, line in script.code_lines if first <= number <= last)
 
 
-def _pipelines(step: TracedCommand) -> list[Pipeline]:
-    return [place.pipeline for place in step.position.outward()]
+def _is_part_of(step: TracedCommand, pipeline: Pipeline) -> bool:
+    return any(place.pipeline is pipeline for place in step.position.outward())
 
 
 def _last_of_pipe(position: BlockPosition) -> BlockPosition | None:
