@@ -134,7 +134,6 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     if array is None or directive is None:
         return
     index = _Index(script)
-    low, high = min(array.indexes), max(array.indexes)
     seen: set[str] = set()
     selected: dict[str, _Selection] = {}
     for part in [part for step in script.commands for part in step.syntax.parts]:
@@ -165,15 +164,21 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     if len(selected) > 1:
         yield from _combinations_left(index, array, directive, selected)
     yield from _branches_left(script, index, array)
+    if min(array.indexes) == 0:
+        yield from _line_zero(script, index, max(array.indexes), directive.line)
+    yield from _shard_counts(script, array, directive.line)
+
+
+def _line_zero(script: BatchScript, index: _Index, high: int, line_of_array: int) -> Iterator[Problem]:
+    """Find a `sed`, `awk` or `head` that gets 0 as the number of a line in the first element of the array."""
     inside = [step for steps in script.functions.values() for step in steps if step.name in {"sed", "awk", "head"}]
     for number, line in [*script.code_lines, *((step.line, " ".join(step.texts)) for step in inside)]:
         match = _LINE_OF_FILE.search(line)
         name = (match["sed"] or match["awk"] or match["head"]) if match else None
-        if match and name and low == 0 and (name == _INDEX or index.compute(f"${name}", 0) == 0):
+        if match and name and (name == _INDEX or index.compute(f"${name}", 0) == 0):
             what = "lines count from 1, but the array from 0: index 0 selects no line"
             remedy = f"write --array=1-{high + 1}"
-            yield Problem(Origin(number, match.start() + 1), what, remedy, (directive.line,), certain=True)
-    yield from _shard_counts(script, array, directive.line)
+            yield Problem(Origin(number, match.start() + 1), what, remedy, (line_of_array,), certain=True)
 
 
 class _Selection(NamedTuple):
