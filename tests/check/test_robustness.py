@@ -106,6 +106,13 @@ def test_a_script_of_fifty_thousand_lines_takes_seconds() -> None:
     assert time.process_time() - start < 60
 
 
+def test_two_hundred_pipes_that_set_a_variable_take_seconds() -> None:
+    start = time.process_time()
+    findings, _ = read(HEAD + "n=0\n" + "ls | while read f; do n=$((n+1)); echo $f; done\n" * 200 + "python t.py $n\n")
+    assert "KIT138" in {finding.code for finding in findings}
+    assert time.process_time() - start < 10
+
+
 def test_eight_hundred_steps_in_branches_take_seconds() -> None:
     start = time.process_time()
     branch = "if [ $X = {0} ]; then srun python t.py | tee a; else srun python u.py | tee b; fi\n"

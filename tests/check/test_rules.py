@@ -30,6 +30,8 @@ HET = HEAD + "#SBATCH --nodes=1\n#SBATCH hetjob\n#SBATCH --nodes=2 --ntasks-per-
 GPUS = HEAD + "#SBATCH --nodes=1 --ntasks-per-node=1 --gpus-per-node=4\n"
 GPUS2 = HEAD + "#SBATCH --nodes=2 --ntasks-per-node=4 --gpus-per-node=4\n"
 ONE_A_NODE = HEAD + "#SBATCH --nodes=4 --ntasks-per-node=1\n"
+BATCHES = '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1}'
+DEEPSPEED = f"cat > d.json <<E\n{BATCHES}\nE\n"
 
 
 def find_faults(text: str, *, folders: set[str] | None = None) -> list[Finding]:
@@ -54,6 +56,9 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad("KIT139", HEAD + "A=(1 2)\npython t.py --lr $A\n", 3, W, "the first of the 2 elements"),
+    Bad("KIT216", FOUR + "srun python t.py --hidden-size 10 --num-attention-heads 4\n", 3, W, "4 attention heads"),
+    Bad("KIT230", GPUS + DEEPSPEED + "deepspeed --num_gpus 4 t.py --deepspeed_config d.json\n", 4, E, "x 4 ranks = 32"),
     Bad("KIT107", FOUR + "srun bash -c '\n  # don't\n  python t.py\n'\n", 4, E, "this ' ends the code"),
     Bad(
         "KIT310",
@@ -1279,6 +1284,63 @@ BAD = [
 ]
 
 GOOD = [
+    ("KIT138", HEAD + "S=0\nseq 3 | while read s; do S=$s python t.py; done\npython e.py --seed $S\n"),
+    ("KIT138", HEAD + "n=a\nls | while read f; do n=$f; echo $n; done\nfor n in a b; do python t.py $n; done\n"),
+    ("KIT138", HEAD + "n=0\nls | while read f; do n=$((n + 1)); done\nread -r n < count\npython t.py $n\n"),
+    (
+        "KIT139",
+        HEAD + "S='1 2'\nfor s in $S; do python t.py $s; done\nS=(3 4)\nfor s in ${S[@]}; do python t.py $s; done\n",
+    ),
+    ("KIT139", HEAD + "A=(1 2)\nread A < list\nfor s in $A; do python t.py $s; done\n"),
+    ("KIT139", "#!/bin/zsh\nA=(--lr 1)\npython t.py $A\n"),
+    ("KIT140", HEAD + "#SBATCH -C gpu_a100&a100\n"),
+    ("KIT140", HEAD + "#SBATCH -C l40&l40s\n"),
+    ("KIT140", HEAD + "#SBATCH -C a12&v100&rtx\n"),
+    ("KIT216", FOUR + "srun python t.py --hidden-size 1000 --num-attention-heads 12 --head-dim 128\n"),
+    ("KIT230", GPUS2 + DEEPSPEED + "deepspeed --hostfile h t.py --deepspeed_config d.json\n"),
+    ("KIT230", GPUS2 + DEEPSPEED + "deepspeed --num_nodes 2 --num_gpus 4 t.py --deepspeed_config d.json\n"),
+    ("KIT230", GPUS2 + DEEPSPEED + "ssh n1 torchrun --nnodes=2 --nproc-per-node=4 t.py --deepspeed d.json\n"),
+    ("KIT230", FOUR + DEEPSPEED.replace("64", "32") + "srun python t.py --pp-size 2 --deepspeed d.json\n"),
+    ("KIT254", HEAD + "#SBATCH -a 0-3\npython t.py --task 3 > task$SLURM_ARRAY_TASK_ID.log\n"),
+    ("KIT254", HEAD + "for n in 1 2; do python t.py --steps 100 --size $n --out steps_$n; done\n"),
+    (
+        "KIT255",
+        HEAD + "#SBATCH -a 0-7\nALL=800\nN=8\nC=$((ALL / N))\nE=$((SLURM_ARRAY_TASK_ID * C + C))\n"
+        "((E > ALL)) && E=$ALL\npython t.py $E\n",
+    ),
+    (
+        "KIT255",
+        HEAD + "#SBATCH -a 0-7\nALL=$(wc -l < l)\nN=8\nC=$((ALL / N))\nE=$((SLURM_ARRAY_TASK_ID * C + C))\n"
+        "((SLURM_ARRAY_TASK_ID == 7)) && E=$ALL\n((E > ALL)) && E=$ALL\npython t.py $E\n",
+    ),
+    ("KIT256", HEAD + "#SBATCH -a 0-999:7\nfor i in {0..6}; do python t.py $((SLURM_ARRAY_TASK_ID + i)); done\n"),
+    ("KIT310", HEAD + "export MASTER_PORT=$((15000 + SLURM_JOB_ID - SLURM_JOB_ID / 1000 * 1000))\npython t.py\n"),
+    (
+        "KIT430",
+        HEAD + "while getopts m:a o; do case $o in\n m) case $OPTARG in\n   a) M=$OPTARG ;;\n  esac ;;\n"
+        " a) A=1 ;;\nesac; done\npython t.py $M\n",
+    ),
+    ("KIT431", HEAD + "#SBATCH -t 60\ntimeout 2h python t.py &\nsleep 3000\nkill $!\ncp a b\n"),
+    ("KIT432", HEAD + 'rm "latest/$(ls -t latest | tail -n 1)"\npython t.py\n'),
+    ("KIT414", HEAD + "#SBATCH -t 60 --signal=USR1@180\n# saving interval: 20 min\nsrun python t.py\n"),
+    ("KIT415", HEAD + "[ -f c/latest.pt ] && cp c/latest.pt c/last.pt\npython t.py --ckpt-file c/last.pt\n"),
+    ("KIT405", HEAD + "python t.py | tee l\ns=${PIPESTATUS[0]}\ndate | cat\necho ${PIPESTATUS[1]}\nexit $s\n"),
+    ("KIT129", HEAD + "((rc = 0))\npython t.py || ((rc = $?))\nexit $rc\n"),
+    ("KIT129", HEAD + ": ${rc:=0}\npython t.py || rm x\nexit $rc\n"),
+    ("KIT129", HEAD + "module load cuda\nCUDA=12.1\npython t.py --cuda-home $CUDA_HOME\n"),
+    ("KIT125", HEAD + "source v/bin/activate\nmodule load python/3.11\nv/bin/python t.py\n"),
+    *(
+        (
+            "KIT314",
+            HEAD + "#SBATCH -n4 --gpus-per-task=1\ncat > a.py <<'E'\nimport os, torch\n"
+            f"i = int(os.environ['SLURM_LOCALID'])\n{code}\nE\nsrun python a.py\n",
+        )
+        for code in (
+            "i %= torch.cuda.device_count()\ntorch.cuda.set_device(i)",
+            "torch.cuda.set_device(i if torch.cuda.device_count() > 1 else 0)",
+            "if torch.cuda.device_count() == 1:\n    i = 0\ntorch.cuda.set_device(i)",
+        )
+    ),
     ("KIT138", HEAD + "n=0\nls | while read f; do n=$((n + 1)); python t.py $n; done\nn=5\necho $n\n"),
     ("KIT129", HEAD + "srun python t.py | tee log\nexit ${PIPESTATUS[0]}\n"),
     ("KIT129", HEAD + 'MODE=full\npython t.py "$MODEL_MODE"\n'),

@@ -46,6 +46,12 @@ def test_the_examples_of_a_rule_are_found_in_free_text(rule: Rule) -> None:
         assert any(has_trigger(line.lower().encode()) for line in example.splitlines())
 
 
+@RULES
+def test_patterns_with_any_text_in_front_are_anchored(rule: Rule) -> None:
+    """Otherwise, a search in a long line takes a time that grows with the square of its length."""
+    assert not [pattern for pattern in rule.patterns if re.match(r"(\(\?P<\w+>)?\.\*", pattern)]
+
+
 def test_the_name_of_a_rule_is_unique() -> None:
     names = [rule.name for rule in all_rules()]
     assert len(names) == len(set(names))

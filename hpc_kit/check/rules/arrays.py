@@ -134,7 +134,6 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     if array is None or directive is None:
         return
     index = _Index(script)
-    low, high = min(array.indexes), max(array.indexes)
     seen: set[str] = set()
     selected: dict[str, _Selection] = {}
     for part in [part for step in script.commands for part in step.syntax.parts]:
@@ -165,15 +164,21 @@ def array_bounds(script: BatchScript) -> Iterator[Problem]:
     if len(selected) > 1:
         yield from _combinations_left(index, array, directive, selected)
     yield from _branches_left(script, index, array)
+    if min(array.indexes) == 0:
+        yield from _line_zero(script, index, max(array.indexes), directive.line)
+    yield from _shard_counts(script, array, directive.line)
+
+
+def _line_zero(script: BatchScript, index: _Index, high: int, line_of_array: int) -> Iterator[Problem]:
+    """Find a `sed`, `awk` or `head` that gets 0 as the number of a line in the first element of the array."""
     inside = [step for steps in script.functions.values() for step in steps if step.name in {"sed", "awk", "head"}]
     for number, line in [*script.code_lines, *((step.line, " ".join(step.texts)) for step in inside)]:
         match = _LINE_OF_FILE.search(line)
         name = (match["sed"] or match["awk"] or match["head"]) if match else None
-        if match and name and low == 0 and (name == _INDEX or index.compute(f"${name}", 0) == 0):
+        if match and name and (name == _INDEX or index.compute(f"${name}", 0) == 0):
             what = "lines count from 1, but the array from 0: index 0 selects no line"
             remedy = f"write --array=1-{high + 1}"
-            yield Problem(Origin(number, match.start() + 1), what, remedy, (directive.line,), certain=True)
-    yield from _shard_counts(script, array, directive.line)
+            yield Problem(Origin(number, match.start() + 1), what, remedy, (line_of_array,), certain=True)
 
 
 class _Selection(NamedTuple):
@@ -248,7 +253,7 @@ def array_step(script: BatchScript) -> Iterator[Problem]:
     """--array has a step, as if it were the number of elements that run at the same time.
 
     `--array=1-200:10` has the indexes 1, 11, 21, ..., 191. The rule finds a step that misses the upper bound, in a
-    script that neither reads SLURM_ARRAY_TASK_STEP nor computes with the number.
+    script that neither reads SLURM_ARRAY_TASK_STEP nor computes with the number, or with one less.
 
     Fix: `--array=1-200%10` for ten elements at the same time.
     Documented: sbatch(1), --array.
@@ -259,8 +264,8 @@ def array_step(script: BatchScript) -> Iterator[Problem]:
         return
     low, high, step = int(match[1]), int(match[2]), int(match[3])
     last = high - (high - low) % max(step, 1)
-    if last != high and not re.search(rf"(?<![\w.]){step}(?![\w.])", script.code):
-        what = f"the indexes are {low}, {low + step}, ... {last}: {match[0]} takes every {step}th"
+    if last != high and not re.search(rf"(?<!\w)({step}|{step - 1})(?!\w)", script.code):
+        what = f"the indexes are {low}, {low + step}, ... {last}: the step {step} leaves out those between"
         yield Problem(directive, what, f"write --array={low}-{high}%{step} for at most {step} at the same time")
 
 
@@ -354,6 +359,10 @@ def _shared_settings(script: BatchScript, directive: DirectiveOption) -> Iterato
             yield Problem(output, what, "write $SLURM_ARRAY_TASK_ID in the name", (directive.line, readers[0].line))
 
 
+_NAMES_OF_INDEX = frozenset({"array", "job", "task"})
+"""Words in front of the index in names of files, which are no settings."""
+
+
 @rule("KIT254", "warning")
 def label_without_setting(script: BatchScript) -> Iterator[Problem]:
     """A folder named after a setting that the program does not get.
@@ -373,8 +382,13 @@ def label_without_setting(script: BatchScript) -> Iterator[Problem]:
             if given is None or given.number is None:
                 continue
             label = re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}[-_=]?\$\{{?(\w+)")
-            match = next((match for text in texts if (match := label.search(text))), None)
-            if match is not None and (match[1] == _INDEX or match[1] in script.loop_variables):
+            labels = {text: match[1] for text in texts if (match := label.search(text))}
+            match = next(filter(None, map(label.search, labels)), None)
+            # The program may get the variable by another option.
+            elsewhere = {used for text in texts if text not in labels for used in re.findall(rf"\$\{{?({NAME})", text)}
+            if match is None or match[1] in elsewhere or (match[1] == _INDEX and name in _NAMES_OF_INDEX):
+                continue
+            if match[1] == _INDEX or match[1] in script.loop_variables:
                 what = f"the folder is named after ${match[1]}, but --{name} is {given.text} each time"
                 yield Problem(given, what, f'write --{name} "${match[1]}"', (launch.line,))
                 break
@@ -404,9 +418,12 @@ def lost_remainder(script: BatchScript) -> Iterator[Problem]:
             rf"=\s*\"?\$?\{{?{total}\b", script.code
         )
         rest = re.search(
-            rf"%|\b{re.escape(match['parts'])}\s*-\s*1|TASK_MAX|\blast\b", script.code.partition(each.value.raw)[2]
+            rf"%|\b{re.escape(match['parts'])}\s*-\s*1|TASK_MAX|\blast\b|{_INDEX}\W*(==|-eq\b)",
+            script.code.partition(each.value.raw)[2],
         )
-        if limits and not rest:
+        numbers = [script.resolve(f"${{{match[name]}}}") for name in ("total", "parts")]
+        even = all(map(str.isdigit, numbers)) and int(numbers[0]) % max(int(numbers[1]), 1) == 0
+        if limits and not rest and not even:
             what = f"{each.value.raw} rounds down: the rest of the list belongs to no element"
             remedy = f"write {each.name}=$((({match['total']} + {match['parts']} - 1) / {match['parts']}))"
             yield Problem(each.value, what, remedy, (directive.line,) if directive is not None else ())

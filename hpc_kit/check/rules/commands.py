@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hpc_kit.check.bash_syntax import Pipeline, SimpleCommand, with_nested_parts
+from hpc_kit.check.bash_syntax import Origin, Pipeline, SimpleCommand, with_nested_parts
 from hpc_kit.check.batch_script import BatchScript
-from hpc_kit.check.command_trace import BlockPosition, TracedCommand
+from hpc_kit.check.command_trace import DECLARING, BlockPosition, TracedCommand
 from hpc_kit.check.edits import Edit
 from hpc_kit.check.launch_lines import LaunchLine, is_known_program
 from hpc_kit.check.programs import HELPER_PROGRAMS
@@ -84,12 +84,16 @@ def flag_with_value(script: BatchScript) -> Iterator[Problem]:
     """
     for step in script.batch_commands:
         loop = step.around("while", "until")
-        letters = step.texts[1] if step.name == "getopts" and len(step.words) > 2 and step.words[1].is_known else ""
-        for other in script.commands_after(step) if loop is not None else ():
+        if step.name != "getopts" or len(step.words) < 3 or not step.words[1].is_known or loop is None:
+            continue
+        letters, option = step.texts[1:3]
+        for other in script.commands_after(step):
             reads = any(part.kind == "variable" and part.text == "OPTARG" for part in other.syntax.parts)
-            branch = re.match(r"\s*\(?([A-Za-z])\)", script.lines[other.line - 1])
-            inside = any(loop is each for each in other.compounds)
-            if letters and inside and reads and branch and re.search(rf"{branch[1]}(?!:)", letters):
+            branch = re.match(r"\s*\(?([A-Za-z])\)", script.lines[other.line - 1]) if reads else None
+            choice = other.around("case")
+            # The branches of another `case` are no options.
+            is_option = choice is not None and option in choice.words[0] and loop in other.compounds
+            if branch and is_option and re.search(rf"{branch[1]}(?!:)", letters):
                 what = f"getopts {letters!r} gives -{branch[1]} no value: OPTARG is empty here"
                 remedy = f"write {letters.replace(branch[1], f'{branch[1]}:')!r}"
                 yield Problem(step.words[1], what, remedy, (other.line,))
@@ -253,24 +257,33 @@ def lost_in_subshell(script: BatchScript) -> Iterator[Problem]:
     """
     if "lastpipe" in script.code:
         return
-    for each in script.assignments:
-        pipe = _last_of_pipe(each.position) if each.position is not None and not each.in_task else None
-        if pipe is None or each.position is None:
+    # An assignment in front of a command is for that command alone.
+    setters = [step for step in script.batch_commands if not step.words or step.name in DECLARING - {"local"}]
+    for step, each in [(setter, each) for setter in setters for each in setter.written_assignments]:
+        pipe = _last_of_pipe(step.position)
+        before = any(each.name == other.name and other.line < step.line for other in script.assignments)
+        if pipe is None or not before:
             continue
-        outside = [step for step in script.batch_commands if pipe.pipeline not in _pipelines(step)]
-        later = [step for step in outside if step.line > each.line]
-        own = [step for step in later if each.name in {assigned.name for assigned in step.written_assignments}]
-        reader = next((step for step in later if _reads(step, each.name)), None)
-        before = any(each.name == other.name and other.line < each.line for other in script.assignments)
-        if reader is not None and before and not (own and own[0].line <= reader.line):
+        later = (other for other in script.batch_commands if other.line > step.line and _reads(other, each.name))
+        reader = next((other for other in later if not _is_part_of(other, pipe.pipeline)), None)
+        if reader is not None and not _is_set_again(script, each.name, step.line + 1, reader.line):
             what = f"the pipe ends the effect of {each.name}=: line {reader.line} does not see it"
             remedy = "write while ...; do ...; done < <(COMMAND), without the pipe"
-            yield Problem(each.value, what, remedy, (pipe.statement.line, reader.line))
+            yield Problem(Origin(step.line), what, remedy, (pipe.statement.line, reader.line))
             return
 
 
-def _pipelines(step: TracedCommand) -> list[Pipeline]:
-    return [place.pipeline for place in step.position.outward()]
+def _is_set_again(script: BatchScript, name: str, first: int, last: int) -> bool:
+    """Tell whether the lines of a script set a variable: by an assignment, a loop, or a command such as `read`."""
+    sets = re.compile(
+        rf"(?<![\w$-]){name}\+?=|(\(\(|\b(for|select))\s*{name}\b"
+        rf"|\b(getopts|mapfile|read|readarray)\b[^;|]*(?<![\w${{]){name}\b"
+    )
+    return any(sets.search(line) for number, line in script.code_lines if first <= number <= last)
+
+
+def _is_part_of(step: TracedCommand, pipeline: Pipeline) -> bool:
+    return any(place.pipeline is pipeline for place in step.position.outward())
 
 
 def _last_of_pipe(position: BlockPosition) -> BlockPosition | None:

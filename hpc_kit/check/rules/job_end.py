@@ -503,13 +503,16 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
 
 def _late_status_of_pipe(flow: ExitStatusFlow) -> Iterator[Problem]:
     """Find PIPESTATUS behind another command than the pipe of the training."""
-    for before, step in pairwise(flow.followers):
-        if any(part.kind == "variable" and part.text == "PIPESTATUS" for part in step.syntax.parts):
-            if before.words and not step.is_conditional and not step.in_condition():
-                what = f"PIPESTATUS is that of '{before.name}' in line {before.line}, not of the pipe"
-                remedy = "write status=${PIPESTATUS[0]} in the line after the pipe"
-                yield Problem(step, what, remedy, (flow.launch.line,))
-            return
+    reads = (any(part.text == "PIPESTATUS" for part in step.syntax.parts) for step in flow.followers)
+    number = next((number for number, reading in enumerate(reads) if reading), 0)
+    before, step = flow.followers[number - 1 : number + 1] if number else (None, None)
+    if before is None or step is None or step.is_conditional or step.in_condition():
+        return
+    # Another pipe has a PIPESTATUS of its own.
+    if before.words and len(before.position.pipeline.commands) == 1:
+        what = f"PIPESTATUS is that of '{before.name}' in line {before.line}, not of the pipe"
+        remedy = "write status=${PIPESTATUS[0]} in the line after the pipe"
+        yield Problem(step, what, remedy, (flow.launch.line,))
 
 
 def _status_after_errexit(flow: ExitStatusFlow) -> Iterator[Problem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import PurePath
 
 from hpc_kit.check.bash_syntax import Origin
@@ -621,7 +622,8 @@ def _beyond_every_node(script: BatchScript) -> Iterator[Problem]:
 
 
 _GPU_MODEL = re.compile(
-    r"(?i)(?:gpu[-_]?)?([avhl]\d{1,3}s?|gh?200|gb200|mi\d{3}x?|p100|k[48]0|t4|rtx[-_]?\w+|titan\w*)"
+    r"(?i)(?:gpu[-_]?)?(a(?:10|16|30|40|100|800)|v100s?|[hb](?:20|100|200|300|800)|l(?:4|40s?)|gh200|gb[23]00|mi\d{3}x?"
+    r"|p(?:4|40|100)|k[48]0|t4|rtx[-_]?\w*\d\w*|titan\w*)"
 )
 
 
@@ -638,8 +640,10 @@ def contradicting_features(script: BatchScript) -> Iterator[Problem]:
     for each in [each for each in script.directive_options if each.name == "constraint"]:
         # In brackets, the features are those of different nodes.
         for group in each.value.split("|") if not re.search(r"[\[(*]", each.value) else ():
-            models = [feature for feature in re.split("[,&]", group) if _GPU_MODEL.fullmatch(feature.strip())]
-            if len({model.lower() for model in models}) > 1:
+            found = filter(None, (_GPU_MODEL.fullmatch(feature.strip()) for feature in re.split("[,&]", group)))
+            models = list({match[1].lower(): match[1] for match in found}.values())
+            # l40 may be the family of l40s.
+            if any(not second.lower().startswith(first.lower()) for first, second in pairwise(sorted(models))):
                 what = f"no node has the GPUs {' and '.join(models)} at the same time"
                 yield Problem(each, what, f'write --constraint="{"|".join(models)}" for one of them')
 

@@ -48,8 +48,11 @@ def _shape_of(script: BatchScript, launch: LaunchLine) -> tuple[int, int] | None
     """Return the nodes of a launch line and the processes on each; None if they are unknown."""
     size, agent = script.size_of(launch), launch.agent
     per_node = count_processes(agent) if agent is not None else size.tasks_per_node
-    # Without srun, an agent is on one node.
-    nodes = 1 if launch.multiplier is None and agent is not None else size.nodes if size.is_stated else None
+    nodes = size.nodes if size.is_stated else None
+    if launch.multiplier is None and agent is not None:
+        # Without srun, an agent is on one node, unless its options name further ones.
+        hosts = "hostfile" in agent.options or "H" in agent.options
+        nodes = agent.node_count.number if agent.node_count is not None else None if hosts else 1
     return None if nodes is None or per_node is None else (nodes, per_node)
 
 
@@ -69,7 +72,7 @@ def _degrees_and_ranks(script: BatchScript, launch: LaunchLine, nodes: int, per_
     if product == 0 or world % product:
         shown = " x ".join(f"{axis} {count}" for axis, count in known.items())
         what = f"{shown} = {product} does not divide the {world} ranks"
-        certain = fixed and any(re.match(r"--\S*model[-_]parallel[-_]size", text) for text in launch.program.texts)
+        certain = fixed and _is_megatron(launch)
         place = next(iter(texts.values()))
         yield Problem(place, what, f"use degrees whose product divides {world}", lines, certain)
     elif data is not None and data.number and data.number * product != world:
@@ -83,6 +86,11 @@ def _degrees_and_ranks(script: BatchScript, launch: LaunchLine, nodes: int, per_
     elif known.get("tensor", 0) > per_node:
         what = f"tensor parallel degree {known['tensor']} spans nodes of {per_node} ranks"
         yield Problem(texts["tensor"], what, f"use at most {per_node}, and pipeline stages", lines, certain=False)
+
+
+def _is_megatron(launch: LaunchLine) -> bool:
+    """Tell whether a program has the options of Megatron-LM."""
+    return any(re.match(r"--\S*model[-_]parallel[-_]size", text) for text in launch.program.texts)
 
 
 def _uneven_batches(launch: LaunchLine, data: int) -> tuple[ExpandedText, ExpandedText] | None:
@@ -103,7 +111,9 @@ _SHARED = (
     ("num-experts", "expert-model-parallel-size", "expert parallel ranks cannot share {} experts evenly"),
 )
 """Megatron-LM's arguments of which one must be a multiple of the other."""
-_UNEVEN = re.compile(r"--(decoder-(first|last)-pipeline|account-for-|pipeline-model-parallel-layout|kv-channels)")
+_UNEVEN = re.compile(
+    r"--(decoder-(first|last)-pipeline|account-for-|pipeline-model-parallel-layout|kv-channels|head-dim)"
+)
 """Options that split unevenly."""
 
 
@@ -117,7 +127,7 @@ def _uneven_model(launch: LaunchLine) -> Iterator[Problem]:
             continue
         what = f"{parts.number} {effect.format(whole.number)}"
         remedy = f"make --{whole_name} a multiple of --{parts_name}"
-        certain = not (whole.has_default or parts.has_default)
+        certain = _is_megatron(launch) and not (whole.has_default or parts.has_default)
         yield Problem(whole, what, remedy, (parts.line, launch.line), certain)
 
 
@@ -152,7 +162,9 @@ def deepspeed_batches(script: BatchScript) -> Iterator[Problem]:
                 certain = not given.has_default
                 yield Problem(given, what, 'make them equal, or write "auto"', (settings[name].line,), certain)
         shape = _shape_of(script, launch)
-        if shape is None or len(settings) < 3:
+        # With model parallelism, fewer ranks share the batch. Elastic training computes it.
+        shared = any(launch.argument(*names) is not None for names in _DEGREES.values())
+        if shape is None or len(settings) < 3 or shared or '"elasticity"' in text.text:
             continue
         total, micro, steps = (settings[name].number or 0 for name in (_TOTAL, _MICRO, _STEPS))
         world = prod(shape)

@@ -233,7 +233,10 @@ _ANY_NUMBER = {
 def _extremes(text: str) -> tuple[int, int] | None:
     """Return the smallest and largest value of a port; None if it contains something unknown."""
     source = re.sub(r"\A\$\(\((.*)\)\)\Z", r"\1", text)
-    return bounds_of_sum(re.sub(r"\$\{?(\w+)\}?", r"\1", source), _ANY_NUMBER)
+    names = re.findall(r"[A-Za-z_]\w*", source)
+    # Bounds ignore that both are the same number: $((ID - ID / 100 * 100)) is less than 100.
+    repeated = len(names) > len(set(names))
+    return None if repeated else bounds_of_sum(re.sub(r"\$\{?(\w+)\}?", r"\1", source), _ANY_NUMBER)
 
 
 @rule("KIT310")

@@ -124,16 +124,19 @@ def signal_lead(script: BatchScript) -> Iterator[Problem]:
 
 _SAVING = re.compile(r"(?i)\b(sav(e|es|ing)|writ(e|es|ing)|checkpoints?|dump(s|ing)?|flush(es|ing)?)\b")
 _DURATION = re.compile(
-    r"(?i)(?<!every )(?<!each )(?<![-\d:.])(\d{1,3})\s*(s|secs?|seconds?|min|mins|minutes?)\b"
+    r"(?i)(?<![-\d:.])(\d{1,3})\s*(s|secs?|seconds?|min|mins|minutes?)\b"
     r"(?!\s*(before|ahead|earl|prior|lead))"
 )
+
+_REPEATED = re.compile(r"(?i)\b(ago|after|apart|each|every|interval|mark|once|one in|per)\b")
+"""Words for the time between two checkpoints, or of one."""
 
 
 def _time_to_save(script: BatchScript) -> tuple[int, tuple[int, ...]] | None:
     """Return the seconds that a comment gives for saving a checkpoint, and the lines of the comment."""
     for block, text in script.comment_blocks:
         for sentence in re.split(r"[.;!]\s", text):
-            match = _DURATION.search(sentence) if _SAVING.search(sentence) and "every" not in sentence else None
+            match = _DURATION.search(sentence) if _SAVING.search(sentence) and not _REPEATED.search(sentence) else None
             if match is not None:
                 return int(match[1]) * (1 if match[2].lower().startswith("s") else 60), block
     return None
@@ -215,7 +218,8 @@ def _two_names(script: BatchScript) -> Iterator[Problem]:
         for option, word in _options_with_paths(launch)
         if (match := _NEWEST.match(word.text.rpartition("=")[2])) and not _LOADS.search(option)
     ]
-    for number, line in script.code_lines if saved else ():
+    copies = re.search(r"\b(cp|ln|mv|rsync)\s", script.code) is not None
+    for number, line in script.code_lines if saved and not copies else ():
         for tested in re.finditer(r"\[.*?\s-[efrs]\s+[\"']?([^\s\"'\];]+)", line):
             match = _NEWEST.match(script.resolve(tested[1]))
             names = {each[2] for each, _ in saved if match is not None and each[1] == match[1]}
@@ -363,7 +367,7 @@ def oldest_checkpoint(script: BatchScript) -> Iterator[Problem]:
     Documented: ls(1), -t.
     """
     for number, line in script.code_lines:
-        match = _BY_TIME.search(line)
+        match = _BY_TIME.search(line) if not re.search(r"\brm\b", line) else None
         reverse = match is not None and "r" in match[1]
         if match and _MEANS_NEWEST.search(line[: match.start()]) and (match[2] == "tail") != reverse:
             what, other = f"ls -{match[1]} | {match[2]} is the oldest file", "head" if match[2] == "tail" else "tail"
@@ -389,7 +393,7 @@ def late_timeout(script: BatchScript) -> Iterator[Problem]:
         given = next((word for word in words[1:] if re.fullmatch(r"\d+(\.\d+)?[smhd]?", word.text)), None)
         seconds = float(given.text.rstrip("smhd")) * _UNITS.get(given.text[-1], 1) if given is not None else 0
         follows = [step for step in script.commands_after(launch.command) if step.name not in {"echo", "exit", "date"}]
-        if given is not None and seconds >= limit and follows:
+        if given is not None and seconds >= limit and follows and not launch.command.in_background:
             what = f"Slurm ends the job first, after {limit} s: line {follows[-1].line} never runs"
             yield Problem(given, what, "give timeout some minutes less than --time", (script.line_of("time"),))
 

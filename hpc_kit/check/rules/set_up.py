@@ -9,7 +9,7 @@ from difflib import SequenceMatcher, get_close_matches
 from itertools import takewhile
 
 from hpc_kit.check.bash_grammar import NAME
-from hpc_kit.check.bash_syntax import Origin, program_of, with_nested_parts
+from hpc_kit.check.bash_syntax import Origin, Word, program_of, with_nested_parts
 from hpc_kit.check.batch_script import CSH, BatchScript
 from hpc_kit.check.command_trace import TracedCommand
 from hpc_kit.check.edits import Edit
@@ -135,7 +135,8 @@ def _hidden_by_module(script: BatchScript, training: list[LaunchLine]) -> Iterat
         if loads and active is not None and step.position.block is active.position.block:
             hidden = hidden or (step, active)
     after = [launch for launch in training if hidden is not None and script.is_before(hidden[0], launch.command)]
-    if hidden is not None and after and after[0].program.kind == "python":
+    # A path to an interpreter does not depend on PATH.
+    if hidden is not None and after and after[0].program.kind == "python" and "/" not in after[0].program.texts[0]:
         step, active = hidden
         what = f"the Python of this module comes before the environment of line {active.line} in PATH"
         yield Problem(step, what, f"move it above line {active.line}", (active.line, after[0].line))
@@ -288,10 +289,14 @@ def _unread_variables(script: BatchScript) -> list[str]:
     return [name for name in own if uses[name] == 1]
 
 
+_SET_OUTSIDE = re.compile(r"(CONDA|CUDA|MPI|NCCL|PYTHON|SLURM|TORCH|WANDB)_|\w+_(HOME|PREFIX|ROOT)\Z")
+"""Variables of Slurm, of modules, and of the user's own settings for libraries."""
+
+
 def _shares_word(name: str, other: str) -> bool:
     """Tell whether two names begin with the same word, or one is short for the other: MEM and MEMORY, CKPT_DIR."""
     word = name.partition("_")[0]
-    own = not name.startswith("SLURM") and len(word) > 2
+    own = len(word) > 2 and not _SET_OUTSIDE.match(name)
     short, long = sorted((name, other), key=len)
     rest = long.removeprefix(short)
     # MODE is no part of MODEL_NAME.
@@ -313,7 +318,12 @@ def _set_by_commands(script: BatchScript) -> set[str]:
             names |= {word.partition("=")[0] for word in step.texts[1:]}
     # Trap code, here-documents and arithmetic set variables that the trace does not list.
     found = re.findall(r"\b([A-Za-z_]\w*)(?:\+\+|--|[-+*/]?=)|\bfor\s+([A-Za-z_]\w*)", script.code)
-    return names | {name for pair in found for name in pair}
+    names |= {name for code in re.findall(r"\(\((.*?)\)\)", script.code) for name in _COMPUTED.findall(code)}
+    return names | {name for pair in found for name in pair} | set(re.findall(r"\$\{(\w+):?=", script.code))
+
+
+_COMPUTED = re.compile(rf"({NAME})\s*[-+*/%]?=(?!=)")
+"""An assignment of arithmetic."""
 
 
 def _resembling(name: str, known: set[str]) -> str | None:
@@ -346,31 +356,35 @@ _CREATES_NOTHING = frozenset({
 def first_element(script: BatchScript) -> Iterator[Problem]:
     """The name of a list without `[@]` is its first element.
 
-    `for seed in $SEEDS` runs once, and `python train.py $ARGS` passes only the first of the arguments.
+    `for seed in $SEEDS` runs once, and `python train.py $ARGS` passes only the first of the arguments. A list whose
+    first element is no option is a warning, because the element may be meant: `--lr $RATES`.
 
     Fix: `"${SEEDS[@]}"`.
     Documented: bash(1), Arrays.
     """
-    lists: dict[str, int] = {}
+    lists: dict[str, tuple[Word, ...]] = {}
     for each in script.written_assignments:
-        elements = each.value.elements
-        lists[each.name] = 1 if elements is None and not (each.append or each.indexed) else len(elements or ())
-    several = "|".join(name for name, count in lists.items() if count > 1 and not script.sources_files)
-    if not several:
+        lists[each.name] = each.value.elements or ()
+    other = {each.name for each in script.written_assignments if each.value.elements is None and not each.indexed}
+    other |= {text for step in script.commands if step.name in {"read", "unset"} for text in step.texts[1:]}
+    several = "|".join(name for name, elements in lists.items() if len(elements) > 1 and name not in other)
+    # In zsh, the name of a list is all of its elements.
+    if not several or script.sources_files or script.interpreter == "zsh":
         return
     mention = re.compile(rf"[\"']?\$(?:\{{({several})\}}|({several})\b(?!\[))[\"']?")
     loops = {id(each): each for step in script.commands for each in step.compounds if each.kind == "for"}
     for loop in loops.values():
         if match := next(filter(None, map(mention.fullmatch, loop.words)), None):
             name = match[1] or match[2]
-            what = f"${name} is the first of the {lists[name]} elements of {name}: the loop runs once for it"
+            what = f"${name} is the first of the {len(lists[name])} elements of {name}: the loop runs once for it"
             yield Problem(Origin(loop.line), what, f'write "${{{name}[@]}}"')
     for launch in script.training:
         for word in launch.program.words[1:]:
             if (match := mention.fullmatch(word.text)) and word.line:
                 name = match[1] or match[2]
-                what = f"${name} is the first of the {lists[name]} elements of {name}"
-                yield Problem(word, what, f'write "${{{name}[@]}}"', (launch.line,))
+                what = f"${name} is the first of the {len(lists[name])} elements of {name}"
+                certain = lists[name][0].raw.startswith("-")
+                yield Problem(word, what, f'write "${{{name}[@]}}"', (launch.line,), certain)
 
 
 @rule("KIT136", "warning")
