@@ -109,9 +109,10 @@ def _initialized_group(meeting: Meeting, requested: str, seconds: float | None, 
     _apply_thread_count()
     group = _group(meeting, devices.choose_backend(requested), seconds)
     report_placement(meeting, group.device, with_table=with_table)
+    store = meeting.next_group_store()
     dist.init_process_group(
         group.backend,
-        store=meeting.substore("group"),
+        store=store,
         rank=group.rank,
         world_size=group.world_size,
         timeout=None if seconds is None else timedelta(seconds=seconds),
@@ -119,7 +120,7 @@ def _initialized_group(meeting: Meeting, requested: str, seconds: float | None, 
         device_id=group.device if group.backend == "nccl" else None,
     )
     try:
-        with meeting.group_of_all():
+        with meeting.until_all_have_created(store):
             yield group
     except BaseException:
         # If the exception is caught outside, the process ends later while the group's threads still run.

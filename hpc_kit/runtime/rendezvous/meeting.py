@@ -32,7 +32,7 @@ DEFAULT_TIMEOUT = 300.0
 """Seconds. The nodes of a large job may start minutes apart."""
 
 _LEAVE_TIMEOUT = 60.0
-"""Seconds that rank 0 waits at its end, so that no other rank loses the store too early."""
+"""Seconds that a rank waits at its end for ranks that still need it: for the store of rank 0, or for a connection."""
 
 LAUNCHERS_WITH_STORE = {"torchrun", "env"}
 """Launchers whose MASTER_ADDR and MASTER_PORT name an existing store."""
@@ -42,6 +42,7 @@ _meeting_numbers = itertools.count()
 _COMPLETE, _REFUSED, _ANSWERED = "complete", "refused", "answered"
 HAS_READ, IS_DONE = "in", "out"
 """Stages of a departure: the rank has read everything about the meeting, and it no longer needs the store."""
+_CREATED = "created"
 _MAX_PAUSE = 0.1
 _STORE_POLL_SECONDS = 2.0
 """Seconds. The end of a connection may be lost on the network, so waiting ranks also ask the store."""
@@ -104,18 +105,27 @@ class Meeting:
         """Return host and process of each rank."""
         return read_entries(self.substore("roster"), self.world)
 
+    def next_group_store(self) -> Store:
+        """Return the part of the store for the next process group.
+
+        A group that found the addresses of an earlier one would wait for connections that no longer exist.
+        """
+        return self.substore(f"group/{next(self.groups)}")
+
     @contextmanager
-    def group_of_all(self) -> Iterator[None]:
-        """Wait at a normal end of the block, which uses a new process group, until all ranks have created theirs.
+    def until_all_have_created(self, group: Store) -> Iterator[None]:
+        """Run the block, which uses a new process group, and after a normal end wait until all ranks have created it.
 
         gloo connects the ranks one by one. A rank that destroys its group early would break the connection of a late
-        rank.
+        rank. The wait ends after 60 s, because a rank may have failed.
+
+        Args:
+            group: The part of the store of this group.
         """
-        created, number = self.substore("groups"), str(next(self.groups))
-        _count_rank(created, number)
+        _count_rank(group, _CREATED)
         yield
         with suppress(RuntimeError):  # rank 0 has failed, and with it the store
-            self._wait_for_count(created, number, self.world.world_size)
+            self._wait_for_count(group, _CREATED, self.world.world_size)
 
     def leave(self) -> None:
         """Leave the meeting. Rank 0 owns the store and waits until the other ranks no longer need it."""
