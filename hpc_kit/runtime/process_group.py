@@ -70,6 +70,7 @@ def distributed(
     """Meet the other ranks, create the default process group, and destroy it at the end.
 
     A rank that fails is recorded in the run folder and ends without waiting for the other ranks.
+    At a normal end, a rank waits for at most 60 s until all ranks have created the group.
     Inside, torch's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...) are set for libraries.
 
     Args:
