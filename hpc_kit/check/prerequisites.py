@@ -335,10 +335,10 @@ def check_python_syntax(resolved: Resolved, root: Path) -> Iterator[SpecError]:
                 with warnings.catch_warnings(action="ignore"):
                     compile(text, str(each.file), "exec", dont_inherit=True)
         except SyntaxError as error:
+            # The encoding of a file, and null bytes, have no line.
+            place = f"{each.file}, line {error.lineno}" if error.lineno else each.file
             line = (error.text or "").strip()
-            yield SpecError(
-                f"{each.file}, line {error.lineno}: {error.msg}", found=line or None, remedy="correct the program"
-            )
+            yield SpecError(f"{place}: {error.msg}", found=line or None, remedy="correct the program")
         except (OSError, ValueError, RecursionError, MemoryError):
             continue  # the interpreter of the job decides
 

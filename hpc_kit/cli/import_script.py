@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,10 @@ def command(script: Path, output: Path | None, as_json: bool) -> int:
     if script.suffix == ".py" and search_path.is_program(str(script), search_path.current_folder()):
         raise SpecError(
             f"'{script}' is a program, and no batch script",
-            remedy=f"write its job file: hpc-kit render -j 4x2 --save jobs/{script.stem}.toml -- python {script}",
+            remedy="write its job file: "
+            + shlex.join(
+                ["hpc-kit", "render", "-j", "4x2", "--save", f"jobs/{script.stem}.toml", "--", "python", str(script)]
+            ),
         )
     if output is not None:
         toml_documents.check_new(output, "-o")

@@ -86,7 +86,8 @@ def _print_text(
     if not elements and not run.batch_log.exists() and run.backend.has_batch_script:
         [status] = query_statuses([run], client)
         check_started(run, status)
-        if status is not None and status.state.finished:
+        has_ended = status is not None and status.state.finished
+        if has_ended and not any(run.rank_log(each).exists() for each in run.ranks()):
             jobs = []  # it was cancelled in the queue
     for job in jobs:
         log = job.batch_log if batch else job.rank_log(rank or 0)

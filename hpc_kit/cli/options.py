@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from hpc_kit.errors import HpcKitError
 from hpc_kit.slurm.job_ids import array_index, is_single_job, sort_key
 from hpc_kit.spec import search_path
 from hpc_kit.spec.default_cluster import default_cluster_name
@@ -93,11 +94,18 @@ def open_session(name: str | None, *, require_answer: bool = False) -> Session:
     return Session(cluster, open_client(cluster), root / (runs_option() or cluster.runs))
 
 
-def complete_run(_context: object, _parameter: object, start: str) -> list[str]:
-    """Return the names of jobs with runs, and the ids of the runs, that begin with a text, for the shell."""
-    runs = open_session(None).runs
-    names = [path.name for path in runs.glob("[!.]*/")]
-    ids = [path.name for path in runs.glob("[!.]*/*/") if is_single_job(path.name) and not array_index(path.name)]
+def complete_run(context: click.Context, _parameter: object, start: str) -> list[str]:
+    """Return the names of jobs with runs, and the ids of the runs, that begin with a text, for the shell.
+
+    The runs are those of `--cluster` and `--runs`, if they come before the text. An error completes nothing.
+    """
+    try:
+        runs = context.meta.get(RUNS_META) or open_session(context.params.get("cluster")).runs
+    except HpcKitError:
+        return []
+    folder = search_path.current_folder() / runs
+    names = [path.name for path in folder.glob("[!.]*/")]
+    ids = [path.name for path in folder.glob("[!.]*/*/") if is_single_job(path.name) and not array_index(path.name)]
     return [word for word in [*sorted(names), *sorted(ids, key=sort_key, reverse=True)] if word.startswith(start)]
 
 

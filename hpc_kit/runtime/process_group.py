@@ -70,6 +70,7 @@ def distributed(
     """Meet the other ranks, create the default process group, and destroy it at the end.
 
     A rank that fails is recorded in the run folder and ends without waiting for the other ranks.
+    At a normal end, a rank waits for at most 60 s until all ranks have created the group.
     Inside, torch's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...) are set for libraries.
 
     Args:
@@ -109,9 +110,10 @@ def _initialized_group(meeting: Meeting, requested: str, seconds: float | None, 
     _apply_thread_count()
     group = _group(meeting, devices.choose_backend(requested), seconds)
     report_placement(meeting, group.device, with_table=with_table)
+    number, store = meeting.next_group_store()
     dist.init_process_group(
         group.backend,
-        store=meeting.substore("group"),
+        store=store,
         rank=group.rank,
         world_size=group.world_size,
         timeout=None if seconds is None else timedelta(seconds=seconds),
@@ -119,7 +121,7 @@ def _initialized_group(meeting: Meeting, requested: str, seconds: float | None, 
         device_id=group.device if group.backend == "nccl" else None,
     )
     try:
-        with meeting.group_of_all():
+        with meeting.until_all_have_created(number):
             yield group
     except BaseException:
         # If the exception is caught outside, the process ends later while the group's threads still run.

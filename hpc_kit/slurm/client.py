@@ -94,6 +94,12 @@ def run_command(
     return Completed(tuple(argv), done.returncode, done.stdout, done.stderr)
 
 
+_TYPED = re.compile(
+    r"(?<![\w(`/-])(?:sacct|scancel|scontrol|squeue) (?=-|\d|[A-Z]|(?:hold|ping|release|requeue|show|update)\b)"
+)
+"""Start of a command line in a text, such as `scontrol release 12`; not the name of a command in a sentence."""
+
+
 class SlurmClient(NamedTuple):
     """Runs the commands of one Slurm."""
 
@@ -115,8 +121,11 @@ class SlurmClient(NamedTuple):
         return self.runner(argv, timeout=timeout, environ=query_environment(self.environ))
 
     def typed_command(self, hint: str | None) -> str | None:
-        """Return a hint with Slurm's commands as a user types them: those of the embedded Slurm are not on PATH."""
-        return re.sub(r"\bscontrol (?=\w)", "hpc-kit embedded run scontrol ", hint) if hint and self.embedded else hint
+        """Return a hint with Slurm's commands as a user types them: those of the embedded Slurm are not on PATH.
+
+        Commands in `$(...)` or backticks are lines of a batch script, where they are on PATH.
+        """
+        return _TYPED.sub(r"hpc-kit embedded run \g<0>", hint) if hint and self.embedded else hint
 
     def for_cluster(self, name: str | None) -> SlurmClient:
         """Return a client of one of the clusters in SLURM_CLUSTERS; otherwise this client.

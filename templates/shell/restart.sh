@@ -136,7 +136,7 @@ end_attempt() {
     reason="stopped by $restart_stop"
   elif [ "$status" = "$HPC_KIT_STOP_CODE" ] ||
     { [ -e "$HPC_KIT_RUN/stopped" ] && { [ "$status" = 0 ] || [ ! -s "$failure" ]; }; }; then
-    # After a failure, `stopped` comes from a rank that the launcher ended.
+    # `stopped` after a recorded failure and an exit code other than 0 comes from a rank that the launcher ended.
     reason="stopped by $HPC_KIT_STOP_SIGNAL"
   elif [[ " $HPC_KIT_EXIT_CODES " = *" $status "* ]]; then
     reason="exit code $status"

@@ -177,6 +177,9 @@ def test_a_program_that_python_cannot_read_is_refused_before_it_waits_in_the_que
         check_program(job, project)
     assert caught.value.found == "print(1 +)"
     assert [finding.code for finding in find_missing(job, project)] == ["KIT609"]
+    (project / "train.py").write_text("# -*- coding: nonsense -*-\n")
+    with pytest.raises(SpecError, match=r"train\.py: unknown encoding: nonsense"):
+        check_program(job, project)
     # Another release of Python may read it.
     other = Cluster(name="there", python="/usr/bin/python3")
     assert find_missing(resolved("python", "train.py", root=project, cluster=other), project) == []

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from hpc_kit.cli.clean import command as clean
 from hpc_kit.cli.doctor import command as doctor
 from hpc_kit.cli.launch import command as launch
 from hpc_kit.cli.logs import command as logs
-from hpc_kit.cli.options import complete_run
 from hpc_kit.cli.report import command as report
 from hpc_kit.cli.stacks import command as stacks
 from hpc_kit.cli.status import command as status
@@ -207,9 +207,18 @@ def test_the_stacks_of_an_array_are_those_of_its_elements(
     )
 
 
-def test_the_shell_completes_names_and_ids_of_runs(runs: Path) -> None:
-    assert complete_run(None, None, "") == ["job", "14", "13", "12"]
-    assert complete_run(None, None, "1") == ["14", "13", "12"]
+def complete(*words: str) -> list[str]:
+    """Return what the shell offers after these words."""
+    return [item.value for item in ShellComplete(logs, {}, "logs", "").get_completions(list(words[:-1]), words[-1])]
+
+
+def test_the_shell_completes_names_and_ids_of_runs(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert complete("") == ["job", "14", "13", "12"]
+    assert complete("1") == ["14", "13", "12"]
+    (tmp_path / "old" / "train" / "7").mkdir(parents=True)
+    assert complete("--runs", str(tmp_path / "old"), "") == ["train", "7"]
+    monkeypatch.setenv("HPC_KIT_CLUSTER", "nowhere")
+    assert complete("") == []
 
 
 @pytest.mark.parametrize(("words", "example"), [
@@ -230,6 +239,9 @@ def test_a_waiting_job_has_no_logs_and_its_hint_is_a_command_of_this_machine(
     assert str(done.exception) == ("job 14 has not started\n  found  PENDING (JobHeldUser)\n  do     hpc-kit status 14")
     slurm.queue("13 CANCELLED")
     assert "CANCELLED" in CliRunner().invoke(logs, ["13"], standalone_mode=False).output
+    (runs / "13").mkdir(exist_ok=True)
+    (runs / "13" / "rank-0.log").write_text("loss 3.0\n")  # the log of the batch script is lost
+    assert "loss 3.0" in CliRunner().invoke(logs, ["13"], standalone_mode=False).output
     slurm.queue("14 PENDING JobHeldUser")
     assert "Release it: scontrol release 14" in CliRunner().invoke(status, ["14"]).output
     monkeypatch.setattr(cluster_client, "open_client", lambda _: slurm.client(os.environ))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
+
+import pytest
 
 from tests.check.test_job_import import SCRIPTS
 from tests.cli.conftest import Kit
@@ -38,14 +41,16 @@ def test_without_output_the_job_file_is_printed(kit: Kit, project: Path) -> None
     } in document["notes"]
 
 
-def test_a_program_is_no_batch_script(kit: Kit, project: Path) -> None:
-    (project / "train.py").write_text("print(1)\n")
-    done = kit("import", "train.py")
+@pytest.mark.parametrize("name", ["train", "my train"])
+def test_a_program_is_no_batch_script(kit: Kit, project: Path, name: str) -> None:
+    (project / f"{name}.py").write_text("print(1)\n")
+    done = kit("import", f"{name}.py")
+    words = shlex.join(["--save", f"jobs/{name}.toml", "--", "python", f"{name}.py"])
     assert (done.returncode, done.stderr) == (
         2,
         (
-            "hpc-kit: 'train.py' is a program, and no batch script\n"
-            "  do     write its job file: hpc-kit render -j 4x2 --save jobs/train.toml -- python train.py\n"
+            f"hpc-kit: '{name}.py' is a program, and no batch script\n"
+            f"  do     write its job file: hpc-kit render -j 4x2 {words}\n"
         ),
     )
 

@@ -177,7 +177,7 @@ def test_a_job_that_can_never_start_is_refused(checkout: Project, options: tuple
     assert found in refused.stderr
 
 
-def test_without_the_check_it_is_submitted_and_waits(checkout: Project) -> None:
+def test_without_the_check_a_job_that_can_never_start_is_submitted_and_waits(checkout: Project) -> None:
     job = checkout.submit("--no-check", "-j", "1x1", "--time=2-0", "--", "hostname")
     assert checkout.await_state(job, "PENDING") == "PENDING"
     checkout.kit("cancel", job)

@@ -21,18 +21,22 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.queues import EmbeddedQueue, Queue, RealQueue
-from tests.faults.ring import EMBEDDED, REAL, FaultNotSurvived, KilledBeforeFirstLine, Kind, Trial
+from tests.faults.ring import EMBEDDED, REAL, FaultNotSurvived, KilledBeforeFirstLine, Kind, Outcome, Trial
 
 COUNTS = Path(__file__).parents[2] / "build" / "faults"
 """Folder of the counted faults: one file for each Slurm and seed, with a line of JSON for each trial."""
 
 FIRST_TRIAL = {False: 60.0, True: 150.0}
 """Seconds that a trial may take on the embedded and on the real Slurm, as long as none of its kind was measured."""
+
+
+REPETITIONS = 5
+"""Jobs of a trial whose signals come before the first line of the batch script."""
 
 
 class Result(NamedTuple):
@@ -127,16 +131,24 @@ def choose_kinds(kinds: Sequence[Kind], faults: int, chance: random.Random) -> l
     return chosen[:faults]
 
 
+def _survive(trial: Trial) -> Outcome:
+    """Run a trial, and again after a signal that no script can survive.
+
+    Raises:
+        FaultNotSurvived: Also if such a signal comes in each repetition: then the script sets its trap too late.
+    """
+    for _ in range(REPETITIONS):
+        with suppress(KilledBeforeFirstLine):
+            return trial.survive()
+        print(f"{trial.number:4} again: a signal came before the first line of the script", file=sys.stderr)
+    raise FaultNotSurvived(f"in {REPETITIONS} jobs, a signal came before the first line of the script")
+
+
 def run_trial(queue: Queue, kind: Kind, seed: int, number: int) -> Result:
     """Run one trial, and print its end."""
     began, chance = time.monotonic(), random.Random(f"{seed}.{number}")
     try:
-        while True:
-            try:
-                outcome = Trial(queue, kind, chance, number).survive()
-                break
-            except KilledBeforeFirstLine:
-                print(f"{number:4} again: a signal came before the first line of the script", file=sys.stderr)
+        outcome = _survive(Trial(queue, kind, chance, number))
         result = Result(number, kind.name, True, 0, outcome.seconds, outcome.repeated, outcome.late)
         text = f"survived{', came too late' * outcome.late}: {kind.name}"
     except FaultNotSurvived as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 from collections.abc import Iterator
@@ -10,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.faults import training
-from tests.faults.__main__ import Result, Tally, choose_kinds, main, table
+from tests.faults.__main__ import Result, Tally, choose_kinds, main, run_trial, table
 from tests.faults.queues import EmbeddedQueue
 from tests.faults.ring import (
     EMBEDDED,
     STEPS,
     FaultNotSurvived,
+    KilledBeforeFirstLine,
     Kind,
+    Outcome,
     Trial,
     Undisturbed,
     kill_rank,
@@ -105,6 +108,21 @@ def test_damaged_saves_are_skipped(tmp_path: Path) -> None:
 
 
 KINDS = [Kind("a", lambda _: None), Kind("b", lambda _: None)]
+
+
+@pytest.mark.parametrize(("killed", "survived"), [(2, True), (99, False)])
+def test_a_trial_whose_signal_no_script_can_survive_is_repeated_a_few_times(
+    queue: EmbeddedQueue, monkeypatch: pytest.MonkeyPatch, killed: int, survived: bool
+) -> None:
+    trials = itertools.count()
+
+    def survive(_: Trial) -> Outcome:
+        if next(trials) < killed:
+            raise KilledBeforeFirstLine
+        return Outcome("none", 1.0, 0)
+
+    monkeypatch.setattr(Trial, "survive", survive)
+    assert run_trial(queue, Kind("none", lambda _: None), 1, 1).survived == survived
 
 
 def test_each_kind_comes_before_one_of_them_again() -> None:

@@ -62,7 +62,7 @@ def test_the_queue_and_the_latest_runs_are_listed(slurm: FakeSlurm, runs: Path, 
         ),
     ]
     pending = statuses(["14"], runs, client)[0]
-    assert pending.next_step == "Look at what it waits for: squeue --job=14 --format='%i %E'"
+    assert pending.next_step == ("Look at what it waits for: hpc-kit embedded run squeue --job=14 --format='%i %E'")
 
 
 def test_a_failed_job_names_rank_and_exit_code_also_from_its_record(

@@ -76,6 +76,21 @@ WITHOUT_COLLECTIVES = """
         pass
 """
 
+IN_A_ROW = """
+    import os, time
+    import hpc_kit
+    from torch import distributed as dist, ones
+
+    with hpc_kit.distributed(timeout=20):
+        pass
+    if os.environ["SLURM_PROCID"] == "1":
+        time.sleep(0.3)
+    with hpc_kit.distributed(timeout=20):
+        numbers = ones(1)
+        dist.all_reduce(numbers)
+    print(numbers.item())
+"""
+
 STOP_RANK_1 = "if world.rank == 1: os.kill(os.getpid(), signal.SIGSTOP)"
 
 STOPPING = """
@@ -191,6 +206,12 @@ def test_no_rank_destroys_its_group_before_all_have_created_theirs(launch: Launc
     launch.start(step_of(2).environs(), launch.program(WITHOUT_COLLECTIVES))
     assert launch.wait() == [0, 0]
     assert [task.out for task in launch.tasks] == ["late\n"] * 2
+
+
+def test_process_groups_can_follow_one_another(launch: Launch) -> None:
+    launch.start(step_of(2).environs(), "-m", "hpc_kit.runtime", launch.program(IN_A_ROW))
+    assert launch.wait() == [0, 0]
+    assert [task.out for task in launch.tasks] == ["2.0\n"] * 2
 
 
 @pytest.mark.parametrize(

@@ -105,3 +105,24 @@ def test_the_release_is_queried_without_looking_for_slurm_first(
 def test_the_clusters_name_is_read_from_its_configuration(line: str, name: str | None, tmp_path: Path) -> None:
     (tmp_path / "slurm.conf").write_text(f"# ours\n{line}\nSlurmUser=slurm\n")
     assert cluster_identity.queried_cluster({"SLURM_CONF": str(tmp_path / "slurm.conf")}) == name
+
+
+@pytest.mark.parametrize(
+    ("hint", "typed"),
+    [
+        ("Release it: scontrol release 12", "Release it: hpc-kit embedded run scontrol release 12"),
+        ("squeue --start --job=12", "hpc-kit embedded run squeue --start --job=12"),
+        ("It will never start: scancel 12", "It will never start: hpc-kit embedded run scancel 12"),
+        (
+            "scontrol update jobid=ID dependency=, or scancel ID",
+            "hpc-kit embedded run scontrol update jobid=ID dependency=, or hpc-kit embedded run scancel ID",
+        ),
+        ("MASTER_ADDR=$(scontrol show hostnames | head -n 1)", "MASTER_ADDR=$(scontrol show hostnames | head -n 1)"),
+        ("the address of `scontrol show hostnames`", "the address of `scontrol show hostnames`"),
+        ("ask squeue and scontrol for it", "ask squeue and scontrol for it"),
+        (None, None),
+    ],
+)
+def test_a_hint_names_commands_of_the_embedded_slurm_as_a_user_types_them(hint: str | None, typed: str | None) -> None:
+    assert client.SlurmClient({}, embedded=True).typed_command(hint) == typed
+    assert client.SlurmClient({}, embedded=False).typed_command(hint) == hint

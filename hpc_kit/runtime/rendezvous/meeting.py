@@ -32,7 +32,7 @@ DEFAULT_TIMEOUT = 300.0
 """Seconds. The nodes of a large job may start minutes apart."""
 
 _LEAVE_TIMEOUT = 60.0
-"""Seconds that rank 0 waits at its end, so that no other rank loses the store too early."""
+"""Seconds that a rank waits at its end for ranks that still need it: for the store of rank 0, or for a connection."""
 
 LAUNCHERS_WITH_STORE = {"torchrun", "env"}
 """Launchers whose MASTER_ADDR and MASTER_PORT name an existing store."""
@@ -105,19 +105,29 @@ class Meeting:
         """Return host and process of each rank."""
         return read_entries(self.substore("roster"), self.world)
 
+    def next_group_store(self) -> tuple[int, Store]:
+        """Return the number of the next process group, from 1, and its part of the store.
+
+        A group that found the addresses of an earlier one would wait for connections that no longer exist.
+        """
+        number = next(self.groups)
+        return number, self.substore(f"group/{number}")
+
     @contextmanager
-    def group_of_all(self) -> Iterator[None]:
-        """Wait at a normal end of the block, which uses a new process group, until all ranks have created theirs.
+    def until_all_have_created(self, number: int) -> Iterator[None]:
+        """Run the block, which uses a new process group, and after a normal end wait until all ranks have created it.
 
         gloo connects the ranks one by one. A rank that destroys its group early would break the connection of a late
-        rank.
+        rank. The wait ends after 60 s, because a rank may have failed.
+
+        Args:
+            number: Number of the group. All ranks create a group together, so that none is ahead by more than one.
         """
-        counts, created = self.substore("departures"), next(self.groups)
+        counts = self.substore("departures")
         _count_rank(counts, HAS_GROUP)
         yield
         with suppress(RuntimeError):  # rank 0 has failed, and with it the store
-            # No rank is ahead of the others: each waits here before it creates the next group.
-            self._wait_for_count(counts, HAS_GROUP, created * self.world.world_size)
+            self._wait_for_count(counts, HAS_GROUP, number * self.world.world_size)
 
     def leave(self) -> None:
         """Leave the meeting. Rank 0 owns the store and waits until the other ranks no longer need it."""
