@@ -980,3 +980,19 @@ def test_a_folder_to_which_the_script_could_not_change(tmp_path: Path) -> None:
 def test_a_message_before_progress_of_a_job_that_runs_is_no_failure(tmp_path: Path) -> None:
     log = STEPS + "n1:3:4 [0] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error\n" + STEPS
     assert why(tmp_path, slurm_log=log, squeue_txt="JOBID|ST|TIME\n7|R|1:00\n").class_ == "running"
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("ModuleNotFoundError: No module named 'numpy'", "package numpy is not installed"),
+        ("ModuleNotFoundError: No module named 'numpy.nothere'", "has no module numpy.nothere"),
+        ("ModuleNotFoundError: No module named 'torch.utils'; 'torch' is not a package", "has no module torch.utils"),
+        ("/usr/bin/python3: No module named numpy", "package numpy is not installed"),
+        ("/usr/bin/python3: No module named numpy.nothere", "has no module numpy.nothere"),
+    ],
+)
+def test_a_package_without_a_module_is_not_a_missing_package(tmp_path: Path, line: str, cause: str) -> None:
+    verdict = why(tmp_path, log=f"{line}\n")
+    assert verdict.class_ == "missing-package"
+    assert cause in verdict.cause
