@@ -267,7 +267,7 @@ def git(folder: Path, *arguments: str) -> str:
 def test_the_commit_and_uncommitted_changes_are_recorded(slurm: FakeSlurm, project: Path) -> None:
     git(project, "init", "-q")
     (project / "table.bin").write_bytes(b"a = 1\n\0\xff")
-    git(project, "add", "table.bin")
+    git(project, "add", "table.bin", "train.py")
     git(project, "commit", "-qm", "first")
     clean = submit("job", "fake")
     kept = record_of(clean.run.folder)["git"]
