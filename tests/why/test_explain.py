@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -643,8 +644,9 @@ srun: error: n1: task 0: Killed
 """
 
 
-def test_srun_kills_the_remaining_tasks_after_an_exit_code(tmp_path: Path) -> None:
-    verdict = why(tmp_path, slurm_log=CANCELLED_STEP)
+@pytest.mark.parametrize("log", [CANCELLED_STEP, re.sub(r"slurmstepd.*\n", "", CANCELLED_STEP)])
+def test_srun_kills_the_remaining_tasks_after_an_exit_code(tmp_path: Path, log: str) -> None:
+    verdict = why(tmp_path, slurm_log=log)
     assert (verdict.class_, verdict.rank, verdict.host) == ("unknown", 1, "n2")
 
 
