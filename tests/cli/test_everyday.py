@@ -60,8 +60,8 @@ def test_the_commands_of_the_recipes_and_of_the_faq_are_accepted(kit: Kit, proje
     done = kit("submit", "-j", "1x4", "--hold", "--no-wait", "--save", "jobs/mine.toml", "--", "python", "train.py")
     assert done.returncode == 0, done.stderr
     for line in COMMANDS_OF_PAGES:
-        line = line.replace(" ID", " mine").replace("/path/to/python", sys.executable)  # noqa: PLW2901
-        words = [word for word in shlex.split(line, comments=True)[1:] if word != "-f"]  # a held job has no end
+        real = line.replace(" ID", " mine").replace("/path/to/python", sys.executable)
+        words = [word for word in shlex.split(real, comments=True)[1:] if word != "-f"]  # a held job has no end
         if words[0] == "submit" and "--test-only" not in words:
             words[1:1] = ["--hold", "--no-wait"]
         done = kit(*words)
