@@ -108,7 +108,7 @@ _LOADS_MODEL = re.compile(
 
 @rule("KIT433", "warning")
 def impatient_client(script: BatchScript) -> Iterator[Problem]:
-    """A client starts at once after its server.
+    """A client starts immediately after its server.
 
     A server for a language model loads the model for minutes before it accepts connections. A client that starts in the
     next line ends with "Connection refused".
@@ -250,7 +250,7 @@ def lost_in_subshell(script: BatchScript) -> Iterator[Problem]:
     """A variable that a pipe sets, and that the script reads behind it.
 
     bash runs each part of a pipe in a shell of its own. What `seq 3 | while read i; do pids+=($!); done` collects is
-    gone after the loop: `wait` waits for nothing, and the job ends at once.
+    gone after the loop: `wait` waits for nothing, and the job ends immediately.
 
     Fix: `while read i; do ...; done < <(seq 3)`.
     Documented: bash(1), Pipelines.

@@ -384,7 +384,7 @@ def late_timeout(script: BatchScript) -> Iterator[Problem]:
 
     What the script does after the training, such as a copy or the submission of the next job, then never happens.
 
-    Fix: some minutes less than --time, such as `timeout 23h50m`, in seconds or in one unit.
+    Fix: some minutes less than --time, such as `timeout 1430m` in a job of 24 hours. timeout takes one unit.
     Documented: timeout(1); sbatch(1), --time.
     """
     limit = script.time_limit or 0

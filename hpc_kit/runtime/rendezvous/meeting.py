@@ -41,8 +41,7 @@ _meeting_numbers = itertools.count()
 
 _COMPLETE, _REFUSED, _ANSWERED = "complete", "refused", "answered"
 HAS_READ, HAS_GROUP, IS_DONE = "in", "group", "out"
-"""What ranks report: they have read everything about the meeting, have created a process group, or no longer need the
-store."""
+"""Stages of a rank: it has read all about the meeting, has created a process group, or no longer needs the store."""
 _MAX_PAUSE = 0.1
 _STORE_POLL_SECONDS = 2.0
 """Seconds. The end of a connection may be lost on the network, so waiting ranks also ask the store."""
