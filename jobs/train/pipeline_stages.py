@@ -169,9 +169,10 @@ class Pipeline:
     def compute_loss(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
         """Run forward only; returns the mean loss on the rank with the last stage."""
         counted = int((targets != IGNORED).sum())
-        if not isinstance(self.schedule, ScheduleZBVZeroBubble):
+        # torch 2.13 cannot run ZBVZeroBubble forward only ("can't steal_bwd_input"), and before 2.13 the buffers of a
+        # stage have no gradients in any step if the first pass was forward only. Run it whole, drop the gradients.
+        if not isinstance(self.schedule, ScheduleZBVZeroBubble) and self.clock.steps:
             return self._run(self.schedule.eval, inputs, targets, counted)
-        # torch 2.13 cannot run this schedule forward only ("can't steal_bwd_input"). Run it whole, drop the gradients.
         with torch.enable_grad():
             loss = self._run(self.schedule.step, inputs, targets, counted)
         self.model.zero_grad()
