@@ -46,9 +46,9 @@ def read(text: str) -> tuple[list[Finding], str | None]:
     ],
 )
 def test_functions_that_call_each_other_take_no_long_time(calls: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     read(HEAD + calls)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize(

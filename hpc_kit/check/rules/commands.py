@@ -18,14 +18,17 @@ from hpc_kit.check.rules.steps import runs_forever
 
 @rule("KIT421")
 def endless_command(script: BatchScript) -> Iterator[Problem]:
-    """A command that never ends stands before the training.
+    """A command that never ends keeps the job from going on.
 
     A monitor (`nvidia-smi -l 5`), a server (`tensorboard`, `ray start --block`) or `tail -f` in the foreground runs
-    until the time limit of the job. The lines below it never run.
+    until the time limit of the job. The lines below it never run. In the background, it keeps a `wait` without a
+    process id from returning.
 
-    Fix: end the line in `&`. Under srun, add `--overlap`, so that the training gets its resources.
-    Documented: bash(1), Lists.
+    Fix: end the line in `&`, and name the training in `wait "$pid"`, or end the monitor before the `wait`. Under srun,
+    add `--overlap`, so that the training gets its resources.
+    Documented: bash(1), Lists; bash(1), wait.
     """
+    yield from _wait_for_endless(script)
     training = script.training
     last = training[-1] if training else None
     for launch in script.launch_lines:
@@ -40,6 +43,39 @@ def endless_command(script: BatchScript) -> Iterator[Problem]:
         function = step.around("function")
         calls = [each.line for each in script.batch_commands if function is not None and each.name == function.name]
         yield Problem(launch.stages[0], what, remedy, (last.line, *calls))
+
+
+_ENDING = frozenset({"disown", "kill", "killall", "pkill", "scancel"})
+
+
+def _wait_for_endless(script: BatchScript) -> Iterator[Problem]:
+    """Find a `wait` for all processes in the background, one of which never ends."""
+    monitors = [
+        (launch.command, launch.program.name)
+        for launch in script.launch_lines
+        if runs_forever(launch.program.texts) and all(stage.name != "timeout" for stage in launch.stages)
+    ]
+    loops = [step for step in script.batch_commands if step.name in {"true", ":"} and step.in_condition("while")]
+    for step, name in [*monitors, *((step, "the loop") for step in loops if _has_no_exit(script, step))]:
+        # What a subshell starts in its own background is no process of this shell.
+        behind = [place for place in step.position.outward() if place.statement.background]
+        if step.in_task or not behind or any(place.kind in {"function", "subshell"} for place in behind[0].outward()):
+            continue
+        for each in script.commands_after(step):
+            if each.name in _ENDING:
+                break
+            if each.name == "wait" and len(each.words) == 1 and not (each.is_conditional or each.in_background):
+                what = f"this also waits for {name} in line {step.line}, which never ends"
+                remedy = 'write pid=$! after the training, and wait "$pid"; or kill the monitor before'
+                yield Problem(each, what, remedy, (step.line,))
+                return
+
+
+def _has_no_exit(script: BatchScript, step: TracedCommand) -> bool:
+    """Tell whether no command of the loop around a command leaves it."""
+    loop = step.around("while")
+    inside = (each for each in script.batch_commands if any(around is loop for around in each.compounds))
+    return all(each.name not in {"break", "exit", "return"} for each in inside)
 
 
 def _is_on_the_way(step: TracedCommand, last: LaunchLine) -> bool:

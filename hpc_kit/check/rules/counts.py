@@ -532,6 +532,22 @@ def _threads_of_all_cpus(script: BatchScript) -> Iterator[Problem]:
             yield Problem(each.value, what, f"write export {each.name}=$SLURM_CPUS_PER_TASK")
 
 
+_THREAD_OPTIONS = ("threads", "num-threads", "nthreads", "n-threads", "runThreadN", "n-jobs", "num-proc")
+"""Options of programs for their threads or processes; runThreadN is STAR's, num-proc that of Hugging Face datasets."""
+
+
+def _threads_of_programs(script: BatchScript, option: DirectiveOption, cpus: int) -> Iterator[Problem]:
+    """Find a program with an option for more threads than it has CPUs."""
+    for launch in script.launch_lines:
+        # Without srun, a program has the CPUs of all tasks on its node.
+        there = cpus if launch.multiplier is not None else cpus * (script.size.tasks_per_node or 1)
+        threads = launch.argument(*_THREAD_OPTIONS)
+        resized = launch.multiplier is not None and launch.multiplier.option("cpus-per-task") is not None
+        if threads is not None and (threads.number or 0) > there and not resized and launch.stage("ssh") is None:
+            what = f"{threads.number} threads or processes, but --cpus-per-task={cpus}"
+            yield Problem(threads, what, f"use at most {there}, or request more CPUs", (option.line, launch.line))
+
+
 def _more_threads_than_cpus(script: BatchScript, option: DirectiveOption, cpus: int) -> Iterator[Problem]:
     """Find a fixed number of threads that exceeds the CPUs of a task, or the share of each process of an agent."""
     agent = script.only_training.agent if script.only_training is not None else None
@@ -570,6 +586,7 @@ def threads_and_cpus(script: BatchScript) -> Iterator[Problem]:
     if cpus is None or script.is_heterogeneous or alone:
         return
     yield from _more_threads_than_cpus(script, option, cpus)
+    yield from _threads_of_programs(script, option, cpus)
     for launch in script.training:
         workers, agent = launch.argument("num-workers", "workers", "dataloader-num-workers"), launch.agent
         of_ray = any(each.program.name == "ray" for each in script.launch_lines)

@@ -309,6 +309,7 @@ _LIST = r"\$\{?SLURM_(?:JOB_)?NODELIST\b"
 _SENT = rf"(\$\(|`)\s*(echo|printf)\b[^|\[\]]*{_LIST}[^|\[\]]*\|\s*"
 """The list as the input of a program that does not know its brackets."""
 _WHOLE = re.compile(rf"[\"']?{_LIST}\}}?[\"']?(:\S*)?\Z")
+_ALL_NAMES = re.compile(r"[\"']?(\$\(|`)\s*scontrol\s+show\s+hostnames?(\s+[\"']?\$\{?\w+\}?[\"']?)?\s*[)`][\"']?\Z")
 _CUTS = r"(?:cut\s[^|\[\]]*-d\W*,|awk\s+-F\W*,|tr\s+\W*,|sed\s+\S*s/,)"
 _AT_COMMA = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST%%?,\*\}}|{_SENT}{_CUTS}|\b{_CUTS}[^|]*<<<\s*\"?{_LIST}")
 _BY_COLUMN = re.compile(rf"\$\{{SLURM_(?:JOB_)?NODELIST:\s*\d|{_SENT}(cut\s+-[bc]|head\s+-c)")
@@ -323,7 +324,8 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
 
     Slurm folds the list: `gpu[01-04,07]`. The text before the first comma is `gpu[01-04`, which is no host name. A cut
     by columns (a warning) works for one site and one number of nodes. The whole list is no host name, either, nor is
-    the first element of `("$names")`, which contains all names.
+    the first element of `("$names")`, which contains all names, nor the output of `scontrol show hostnames` without
+    `| head -n 1`.
 
     Fix: `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
     Documented: sbatch(1), SLURM_JOB_NODELIST; scontrol(1), "show hostnames".
@@ -337,7 +339,12 @@ def first_host_by_string(script: BatchScript) -> Iterator[Problem]:
     copied = re.compile(rf"\$(\{{?)({'|'.join(copies)})\b") if copies else None
     for each in script.written_assignments:
         text = copied.sub(r"$\1SLURM_JOB_NODELIST", each.value.raw) if copied is not None else each.value.raw
-        if not _HOST.match(each.name.upper()) or "scontrol" in text or _written_out(script, text):
+        if not _HOST.match(each.name.upper()):
+            continue
+        if _ALL_NAMES.match(text) and not _selected(script, each.name):
+            what, remedy = "this is the names of all nodes, one in each line", f"write {each.name}={_FIRST}"
+            yield Problem(each.value, what, remedy, (script.line_of("nodes"),), edits=_first_host(each))
+        if "scontrol" in text or _written_out(script, text):
             continue
         by_column, whole = _BY_COLUMN.search(text), _WHOLE.match(text)
         cut = by_column or _AT_COMMA.search(text)
@@ -373,6 +380,13 @@ def _cut_elsewhere(script: BatchScript) -> Iterator[Problem]:
         if cut is not None and not _written_out(script, cut.raw):
             remedy = 'write mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
             yield Problem(cut, _NO_HOST, remedy, (line,))
+
+
+def _selected(script: BatchScript, name: str) -> bool:
+    """Tell whether the script takes one of the names in a variable, or goes through all of them."""
+    value = rf"\$\{{?{name}\b\}}?"
+    uses = rf"\$\{{{name}[%#\[:/]|\bin\s+\"?{value}|=\(\s*\"?{value}|<<<\s*\"?{value}|{value}\"?\s*\|"
+    return re.search(uses, script.code) is not None
 
 
 def _written_out(script: BatchScript, text: str) -> bool:
