@@ -75,12 +75,12 @@ class Site(NamedTuple):
     """The place of submission, as far as it is known.
 
     Args:
-        is_folder: Tests whether a path, relative to the folder of sbatch, is a folder; None: unknown.
+        exists: Tests whether a path, relative to the folder of sbatch, exists; None: unknown.
         version: The Slurm release of the cluster; None: unknown.
         cluster: The cluster file; None: unknown.
     """
 
-    is_folder: Callable[[str], bool] | None = None
+    exists: Callable[[str], bool] | None = None
     version: SlurmVersion | None = None
     cluster: Cluster | None = None
 

@@ -193,7 +193,7 @@ def _check_script(text: str, name: str, *, job: bool, cluster: Cluster | None, a
     version = slurm_version_of(cluster, os.environ) if cluster is not None else _local_version()
     # submit creates the log folder of a job. A foreign script is submitted here only if there is an sbatch.
     submits_here = not job and find_command("sbatch", os.environ) is not None
-    script = BatchScript(text, name, Site(os.path.isdir if submits_here else None, version, cluster))
+    script = BatchScript(text, name, Site(os.path.exists if submits_here else None, version, cluster))
     found = check(script)
     checked, not_checked = [f"{len(RULES)} rules" + (f" for Slurm {version}" if version else "")], {}
     if script.unread_part:

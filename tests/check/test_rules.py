@@ -34,13 +34,13 @@ BATCHES = '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8, "gradie
 DEEPSPEED = f"cat > d.json <<E\n{BATCHES}\nE\n"
 
 
-def find_faults(text: str, *, folders: set[str] | None = None) -> list[Finding]:
-    is_folder = None if folders is None else folders.__contains__
-    return check(BatchScript(text, site=Site(is_folder, SlurmVersion(22, 5, 8), CLUSTER)))
+def find_faults(text: str, *, paths: set[str] | None = None) -> list[Finding]:
+    exists = None if paths is None else paths.__contains__
+    return check(BatchScript(text, site=Site(exists, SlurmVersion(22, 5, 8), CLUSTER)))
 
 
-def find_code(text: str, code: str, *, folders: set[str] | None = None) -> list[Finding]:
-    return [finding for finding in find_faults(text, folders=folders) if finding.code == code]
+def find_code(text: str, code: str, *, paths: set[str] | None = None) -> list[Finding]:
+    return [finding for finding in find_faults(text, paths=paths) if finding.code == code]
 
 
 class Bad(NamedTuple):
@@ -712,8 +712,15 @@ BAD = [
     Bad("KIT111", HEAD + "#SBATCH --ntasks-per-gpu=1 --ntasks-per-node=2\n", 2, E, "exclude each other"),
     Bad("KIT111", HEAD + "#SBATCH --cpus-per-gpu=1 -c 2\n", 2, W, "exclude each other"),
     Bad("KIT112", HEAD + "#SBATCH --time=5\n#SBATCH -t 7\n", 3, W, "given twice"),
-    Bad("KIT113", HEAD + "#SBATCH --output=logs/%j.log\n", 2, W, "does not exist: logs"),
-    Bad("KIT113", HEAD + "#SBATCH -J a -D there -e logs/%x/%j.err\n", 2, W, "does not exist: there/logs/a"),
+    Bad("KIT113", HEAD + "#SBATCH --output=logs/%j.log\npython here.py\n", 2, W, "does not exist: logs"),
+    Bad("KIT113", HEAD + "#SBATCH --output=l/%j.log\nmkdir -p l\npython t.py\n", 2, W, "does not exist: l"),
+    Bad(
+        "KIT113",
+        HEAD + "#SBATCH -J a -D there -e logs/%x/%j.err\npython here.py\n",
+        2,
+        W,
+        "does not exist: there/logs/a",
+    ),
     Bad("KIT113", HEAD + "#SBATCH --output=logs/%j/out.log\n", 2, E, "before the job runs"),
     Bad("KIT114", HEAD + "#SBATCH --tres-per-task=gres/gpu:1\n", 2, E, "came with Slurm 23.11, but this is 22.05.8"),
     Bad("KIT115", HEAD + "#SBATCH --gpus-per-task=1g.10gb:1\n", 2, W, "the same MIG device"),
@@ -1669,6 +1676,7 @@ GOOD = [
     ),
     ("KIT113", HEAD + "#SBATCH -o logs/%x-%j.log -e %j.err\n"),
     ("KIT113", HEAD + "#SBATCH -o %u/%x.log\n"),
+    ("KIT113", HEAD + "#SBATCH -o new/%j.log\npython file_of_another_folder.py\n"),
     ("KIT113", HEAD + "#SBATCH --output=/elsewhere/x/%j.log\n"),
     ("KIT113", HEAD + "#SBATCH --output=/home/me/x/%j.log\n"),
     ("KIT113", HEAD + "#SBATCH -o new/%j.log\nif [ -z $SLURM_JOB_ID ]; then mkdir -p new; sbatch $0; exit; fi\n"),
@@ -2014,7 +2022,7 @@ GOOD = [
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: f"{bad.code}-{bad.line}-{bad.words}")
 def test_a_rule_finds_its_fault(bad: Bad) -> None:
-    findings = find_code(bad.text, bad.code, folders={"/", "there"})
+    findings = find_code(bad.text, bad.code, paths={"/", "here.py", "there/here.py"})
     assert findings, "nothing found"
     assert (findings[0].line, findings[0].severity) == (bad.line, bad.severity)
     assert bad.words in findings[0].what
@@ -2023,15 +2031,15 @@ def test_a_rule_finds_its_fault(bad: Bad) -> None:
 
 @pytest.mark.parametrize(("code", "text"), GOOD)
 def test_a_rule_ignores_lookalikes(code: str, text: str) -> None:
-    assert find_code(text, code, folders={"/", "logs"}) == []
+    assert find_code(text, code, paths={"/", "logs"}) == []
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_the_examples_of_a_rule_have_its_fault_and_no_fault(rule: Rule) -> None:
     bad, good = example_of(rule.code)
-    found = [finding.code for finding in find_faults(bad, folders={"/"})]
+    found = [finding.code for finding in find_faults(bad, paths={"/"})]
     assert rule.code in found
-    assert find_faults(good, folders={"/"}) == []
+    assert find_faults(good, paths={"/"}) == []
 
 
 def test_tasks_beyond_the_gpus_may_be_meant_as_cpus() -> None:

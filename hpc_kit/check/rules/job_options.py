@@ -296,7 +296,8 @@ def missing_log_folders(script: BatchScript) -> Iterator[Problem]:
     Slurm does not create folders for --output and --error. It accepts the job, and the job ends within a second. Before
     23.02 there is no message, only the state FAILED 0:53. `mkdir` in the script itself comes too late. The rule looks
     for the folder where sbatch and the file system exist; elsewhere it only finds names that no folder can have before
-    the job runs. A relative folder is a warning, because sbatch may be called in another folder than this one.
+    the job runs. A relative folder is a warning, because sbatch may be called in another folder than this one. The rule
+    looks for it only if a file that the script names exists here, or if the script itself creates the folder.
 
     Fix: create the folder before you call sbatch: `mkdir -p logs && sbatch FILE`.
     Documented: sbatch(1), --output and "filename pattern".
@@ -312,12 +313,22 @@ def missing_log_folders(script: BatchScript) -> Iterator[Problem]:
         if "%" in folder:
             what = f"no folder has this name before the job runs: {folder}"
             yield Problem(each, what, "name a folder without %j, %A or %a, and use them in the file name")
-        elif script.site.is_folder is not None and not script.site.is_folder(path):
-            # The file systems of another cluster are not seen from here.
-            elsewhere = path.startswith("/") and not script.site.is_folder(_root_of(path))
-            if not elsewhere:
-                what, remedy = f"the log folder does not exist: {path}", f"run mkdir -p {path} before sbatch"
-                yield Problem(each, what, remedy, certain=path.startswith("/"))
+        elif _is_missing(script, path, folder):
+            what, remedy = f"the log folder does not exist: {path}", f"run mkdir -p {path} before sbatch"
+            yield Problem(each, what, remedy, certain=path.startswith("/"))
+
+
+def _is_missing(script: BatchScript, path: str, folder: str) -> bool:
+    exists, start = script.site.exists, script.options.get("chdir", "")
+    if exists is None or exists(path):
+        return False
+    if path.startswith("/"):
+        return exists(_root_of(path))  # the file systems of another cluster are not seen from here
+    if any(step.name == "mkdir" and folder in step.texts for step in script.commands):
+        return True
+    # Without any file of the script, sbatch is called in another folder than this one.
+    words = {word.text for step in script.commands for word in step.words[1:] if PurePath(word.text).suffix}
+    return any(exists(str(PurePath(start) / word)) for word in words if word[0] not in "-/~$")
 
 
 def _root_of(path: str) -> str:
