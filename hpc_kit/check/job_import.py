@@ -132,6 +132,7 @@ class _Importer:
             mark = next(each.line for each in self.script.directives.lines if is_het_mark(each.text))
             self.note(mark, "a heterogeneous job: write a [[component]] table for each component")
         size = self.script.size
+        # Without --nodes, Slurm may pack the tasks on any number of nodes. One task needs one node.
         open_count = (
             size.nodes is None and (size.ntasks or 2) > 1 and ("ntasks-per-node" not in options or "nodes" in options)
         )
@@ -224,6 +225,7 @@ class _Importer:
             job = self._after_mpirun(job, launch, multiplier)
         if found is not None and found.kind in AGENTS and found.kind != "composer":
             job, kept = self._after_agent(job, launch, found)
+            # The launcher is in front: the last words are those of the program, with their positions in the script.
             words = words[len(texts) - len(kept) :] if kept != texts else words
             words = self._starting_with_python(words, found)
         elif found is not None and found.kind == "horovodrun":
@@ -250,6 +252,7 @@ class _Importer:
         if remote is not None:
             self.note(launch.line, f"{remote.name} started the program on each node; the job does so through srun")
             start = max(start, stages.index(remote) + 1)
+        # The stages behind a `bash -c` are those of its code: the command starts there.
         codes = [index for index, stage in enumerate(stages) if stage.code is not None and index >= start]
         start = max(start, codes[-1] + 1) if codes else start
         return list(stages[start].words) if start < len(stages) else list(launch.program.words)
@@ -302,6 +305,7 @@ class _Importer:
         nodes, each = size.nodes or 1, size.tasks_per_node or 1
         ranks = found.ranks_per_node
         if ranks is None and found.ranks is not None:
+            # accelerate counts the processes of all nodes, a job file those of one node.
             ranks = max(1, found.ranks // nodes)
         if ranks is None:
             ranks = size.gpus_per_node
@@ -316,6 +320,7 @@ class _Importer:
             advice = f": set [environment] apptainer = '{image}' in the cluster file" if image else ""
             self.note(line, f"{shlex.join(found.prefix)} before {found.kind} is left out{advice}")
         own = Launch(launcher="torchrun", nproc_per_node=ranks)
+        # With several agents on a node, the agents were a mistake, or each one started one rank.
         if each > 1:
             own = Launch(launcher="srun")
             self.note(line, f"{found.kind} is left out: each of the {each} tasks of a node is a rank")

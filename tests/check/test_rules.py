@@ -1349,6 +1349,7 @@ GOOD = [
     ("KIT415", HEAD + "[ -f c/latest.pt ] && R=--resume\npython t.py --ckpt-file c/latest.pt $R\n"),
     ("KIT118", HEAD + "# sbatch --array=0-3 t.sbatch\n#SBATCH -o log_%A_%a.txt\nsrun python t.py\n"),
     ("KIT133", HEAD + "#SBATCH -c 8\napptainer exec --nv i.sif python convert.py\n"),
+    ("KIT251", HEAD + "#SBATCH -a 0-7\nA=(1 2)\npython t.py ${A[(SLURM_ARRAY_TASK_ID-1)/4]}\n"),
     ("KIT251", HEAD + "#SBATCH -a 1-2\nL=(- a b)\npython t.py --model ${L[SLURM_ARRAY_TASK_ID]}\n"),
     (
         "KIT413",

@@ -76,9 +76,11 @@ def trace_exit_status(script: BatchScript) -> ExitStatusFlow | None:
         return None
     places = [place for call in calls for place in _within_function(call)]
     followers = [each for call in calls for each in _followers(script, call)]
+    # The script itself decides what a failure means.
     if any(place.role == "condition" for place in places):
         return None
     pipefail = any(call.pipefail for call in calls)
+    # Without pipefail, a pipe has the status of its last command.
     piped = (each for each in places if each.pipeline_index + 1 < len(each.pipeline.commands) and not pipefail)
     shielded = (each for each in places if each.chain_index + 1 < len(each.chain.pipelines) or each.pipeline.negated)
     return ExitStatusFlow(
@@ -131,6 +133,7 @@ def _comes_after(step: TracedCommand, launch: TracedCommand) -> bool:
     """Tell whether a command may run after the launch, rather than in another branch, a function or a task."""
     if step.in_task or step.around("function") is not launch.around("function"):
         return False
+    # The branches of an `if` share its compound command, and differ in their role.
     branches = {id(place.compound): place.role for place in launch.position.outward()}
     pipes = {id(place.pipeline): place.pipeline_index for place in launch.position.outward()}
     for place in step.position.outward():
@@ -153,6 +156,7 @@ def _last_word(followers: tuple[TracedCommand, ...]) -> TracedCommand | None:
     """Return the command whose status becomes the status of the script; None if it may be the training."""
     if saves_status(followers) or any(step.name in {"exec", "scancel"} for step in followers):
         return None
+    # A bare `exit` returns the status of the command before it, which is the training.
     if followers and followers[0].name == "exit" and len(followers[0].words) == 1:
         return None
     return followers[-1] if followers else None
@@ -189,6 +193,7 @@ def lost_status(script: BatchScript) -> Iterator[Problem]:
         followers = tuple(each for each in followers if each not in behind)
         name = program_of(shield.chain.pipelines[-1].commands[-1])
         prints = behind and all(each.name in _PRINTS and not _to_file(script, each) for each in behind)
+        # In `train && copy || echo failed`, the status is that of the echo.
         if shield.chain.operators[shield.chain_index :] == ("&&", "||") and name in _PRINTS:
             yield flow.finding(f"'|| {name}' makes a failed training a COMPLETED job", _KEEP, certain=False)
             return
@@ -276,6 +281,7 @@ def _runs_training(code: str) -> bool:
 def _lost_behind_wait(flow: ExitStatusFlow) -> Iterator[Problem]:
     """Find commands that replace the status of `wait "$pid"`."""
     waits = [index for index, step in enumerate(flow.followers) if step.name == "wait" and len(step.words) > 1]
+    # `wait -n` returns the status of any one process.
     waits = [index for index in waits if "-n" not in flow.followers[index].texts]
     if not waits or flow.followers[waits[-1]].errexit or _shielded(flow.followers[waits[-1]]):
         return
@@ -370,6 +376,7 @@ def _last_of_several(flow: ExitStatusFlow, waits: list[TracedCommand]) -> Iterat
         return
     wait, loop = waits[-1], flow.launch.command.around(*LOOPS)
     match = re.fullmatch(r"\$\{?(\w+)\}?", wait.syntax.words[1].raw.strip('"')) if len(wait.words) == 2 else None
+    # `pid=$!` in a loop keeps the last process id alone.
     if match and loop and not any(loop is each for each in wait.compounds):
         name = match[1]
         last = [each for step in flow.followers for each in step.syntax.assignments if each.value.raw == "$!"]

@@ -6,9 +6,10 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from hpc_kit.runs.why.attempt import DEADLY, DIRECT, STATE_ORDER, explains, had_progress_between
+from hpc_kit.runs.why.attempt import DEADLY, STATE_ORDER, explains, had_progress_between
 from hpc_kit.runs.why.events import EXCEPTION, LINE, SYSTEM, VICTIMS, WARNING
 from hpc_kit.runs.why.late_ranks import ANALYSIS_ORDER
+from hpc_kit.runs.why.rules import DIRECT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Kind = Literal["cause", "soft", "symptom", "consequence", "end"]
 Confidence = Literal["certain", "likely"]
 
+DIRECT = 60
+"""Weight from which a rule states a cause directly."""
+
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"class_": "class"}):
     """One kind of failure, and the lines that programs print about it."""
@@ -37,7 +40,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     examples: tuple[str, ...]
     """Real lines that a pattern matches: the tests and the documentation of the rule."""
     weight: int
-    """Precedence: a direct statement of a cause has 60 or more, a generic error less."""
+    """Precedence: a direct statement of a cause has `DIRECT` or more, a generic error less."""
     kind: Kind = "cause"
     """`cause` ends a program. `soft` may explain a later failure. `symptom` matters only if nothing else is found.
     `consequence` is printed by victims. `end` is an end that Slurm ordered."""
