@@ -364,6 +364,7 @@ class _Importer:
     def _sources(self, words: Sequence[ExpandedText], launch: LaunchLine) -> list[str | None]:
         """Return the words as the script has them; None where an array or an unquoted list became several words."""
         step = launch.inner_command
+        # Words and their sources can only be paired if no word became several.
         if len(step.words) != len(step.syntax.words):
             return [None] * len(words)
         sources = {id(word): syntax.raw for word, syntax in zip(step.words, step.syntax.words, strict=True)}
@@ -388,6 +389,7 @@ class _Importer:
         before = [group for group in self._groups if at is None or group.start < at]
         kept: list[list[str]] = []
         needed = set(_variables_in(command))
+        # Backwards: a line is needed if a later line, or the command, reads its variables.
         for group in reversed(before):
             lines = self._setup_lines(group, needed)
             needed |= {name for line in lines for name in _variables_in(line)}
@@ -452,10 +454,12 @@ class _Importer:
         if own and len(own) == len(assigned):
             self.note(group.start, f"the job sets {', '.join(each.name for each in own)} itself")
             return []
+        # [env] has constants only: everything that bash must compute stays in `setup`.
         if all(each.is_literal for each in assigned):
             for each in assigned:
                 if each.is_exported:
                     self._set_variable(each.name, each.value.text, each.line, literal=True)
+            # The command runs in the tasks, where variables of the batch shell exist only if they are exported.
             local = [each for each in assigned if not each.is_exported and each.name in needed]
             return [f"export {each.name}={shlex.quote(each.value.text)}" for each in local]
         if not any(each.is_exported or each.name in needed for each in assigned):

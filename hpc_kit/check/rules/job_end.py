@@ -456,6 +456,7 @@ def swallowed_status(script: BatchScript) -> Iterator[Problem]:
             yield Problem(step, "the trap ends every job with 0", 'write status=$? first, and exit "$status"')
     launch = script.training[-1]
     conditions = [place for place in launch.command.position.outward() if place.role == "condition"]
+    # `while ! srun ...` tries again: it handles the failure.
     if launch.command.in_task or {place.kind for place in conditions} != {"if"}:
         return
     # With an `else`, the script handles the failure. In a loop, one run of several may fail. After other work, the
@@ -511,6 +512,7 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
 def _late_status_of_pipe(flow: ExitStatusFlow) -> Iterator[Problem]:
     """Find PIPESTATUS behind another command than the pipe of the training."""
     reads = (any(part.text == "PIPESTATUS" for part in step.syntax.parts) for step in flow.followers)
+    # Number 0 is right behind the pipe, where PIPESTATUS belongs to it.
     number = next((number for number, reading in enumerate(reads) if reading), 0)
     before, step = flow.followers[number - 1 : number + 1] if number else (None, None)
     if before is None or step is None or step.is_conditional or step.in_condition():
@@ -555,6 +557,7 @@ def lost_in_pipe(script: BatchScript) -> Iterator[Problem]:
     name = behind.words[0].raw if isinstance(behind, SimpleCommand) and behind.words else "its last command"
     what = f"the pipe returns the status of {name}: a failed training is COMPLETED"
     remedy = "write set -eo pipefail at the top; or use srun --output=FILE instead of the pipe"
+    # Without such a reader, the only effect is the state that Slurm records.
     certain = flow.is_certain and (flow.is_relied_on or flow.is_read)
     yield flow.finding(what, remedy, behind.line, certain=certain)
 
@@ -585,6 +588,7 @@ def _goes_on_after_pipe(script: BatchScript) -> Iterator[Problem]:
         loose = step.in_task or step.in_background or step.is_conditional or step.pipefail or not step.errexit
         if loose or not behind or not (starts or launch.is_named_training) or len(place.chain.pipelines) > 1:
             continue
+        # In a loop, or after a jump back, the next training need not depend on this one.
         if launch.in_loop or later.line <= launch.line:
             continue
         what = f"set -e does not see a failure before the pipe: line {later.line} runs after a failed training"
@@ -609,6 +613,7 @@ def count_ends_script(script: BatchScript) -> Iterator[Problem]:
         match = _COUNTS_UP.match(line)
         if match is None:
             continue
+        # `((i++))` is no command of the trace: take the options of the shell from the command before it.
         near = max((step for step in script.commands if step.line < number), key=lambda step: step.line, default=None)
         if near is None or not near.errexit or near.in_task:
             continue
@@ -690,6 +695,7 @@ def unsent_signal(script: BatchScript) -> Iterator[Problem]:
 
 def _without_step(script: BatchScript) -> LaunchLine | None:
     """Return the training of a script without steps, if all its programs are known."""
+    # A sourced file, or code that is not read, may start the step.
     if script.sources_files or re.search(r"srun\b|mpi(run|exec)|\bssh\b", script.code):
         return None
     programs = [launch.program for launch in script.launch_lines]
