@@ -228,7 +228,10 @@ class Attempt:
         )
 
     def place_in_report(self, event: Event) -> float:
-        """Return the position of a rank among the ranks that a launcher reported as failed; 0 if nothing is known."""
+        """Return the position of a rank among the ranks that a launcher reported as failed.
+
+        0: nothing is known. Infinite: the launcher reported other ranks only.
+        """
         ends = self.failed_ends()
         if not ends or event.rank is None or event.strength == SYSTEM:
             return 0
