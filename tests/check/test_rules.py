@@ -56,6 +56,7 @@ class Bad(NamedTuple):
 E, W = "error", "warning"
 
 BAD = [
+    Bad("KIT401", HEAD + "X=$(srun python t.py)\nls ?\n", 2, W, "a failure in $(...) is lost"),
     Bad("KIT139", HEAD + "A=(1 2)\npython t.py --lr $A\n", 3, W, "the first of the 2 elements"),
     Bad("KIT216", FOUR + "srun python t.py --hidden-size 10 --num-attention-heads 4\n", 3, W, "4 attention heads"),
     Bad("KIT230", GPUS + DEEPSPEED + "deepspeed --num_gpus 4 t.py --deepspeed_config d.json\n", 4, E, "x 4 ranks = 32"),

@@ -54,8 +54,7 @@ class ExitStatusFlow(NamedTuple):
     @property
     def is_read(self) -> bool:
         """A later command reads `$?`."""
-        parts = (part for each in self.followers for part in each.syntax.parts)
-        return any(part.kind == "variable" and part.text == "?" for part in parts)
+        return any(map(_reads_status, self.followers))
 
     def finding(self, what: str, remedy: str, *evidence: int, certain: bool | None = None) -> Problem:
         """Return a finding at the launch line. A lost status is an error only if a later command relies on it."""
@@ -214,6 +213,11 @@ def _to_file(script: BatchScript, step: TracedCommand) -> bool:
     return step.syntax.output is not None or ">>" in script.lines[step.line - 1]
 
 
+def _reads_status(step: TracedCommand) -> bool:
+    """Tell whether a command reads `$?`. The pattern `?` of file names is text, and not a variable."""
+    return any(part.kind == "variable" and part.text == "?" for part in step.syntax.parts)
+
+
 def _shown(step: TracedCommand) -> str:
     """Return the name of a command, or `NAME=` for an assignment."""
     return step.name or next((f"{each.name}=" for each in step.syntax.assignments), "")
@@ -253,7 +257,7 @@ def _captured(script: BatchScript) -> Iterator[Problem]:
         # The status of a plain assignment is that of the command. `export` and `echo` have a status of their own.
         plain = not step.words
         shielded = len(step.position.chain.pipelines) > 1
-        read = any(each.text == "?" for later in followers[:1] for each in later.syntax.parts) or "$?" in step.texts
+        read = any(map(_reads_status, followers[:1])) or "$?" in step.texts
         if plain and (step.errexit or shielded or read or not followers or saves_status(tuple(followers))):
             continue
         effect = "the script goes on" if plain else f"{step.name} has a status of its own"
@@ -339,8 +343,7 @@ def _unread_waits(script: BatchScript) -> Iterator[Problem]:
         if step.name != "wait" or len(step.words) > 1:
             continue
         place = step.position
-        following = script.commands_after(step)[:1]
-        reads = any(part.text == "?" for each in following for part in each.syntax.parts)
+        reads = any(map(_reads_status, script.commands_after(step)[:1]))
         if reads or step.in_condition("if", "while", "until") or _uses_failure(place):
             what = "wait without a process id always returns 0: the script never sees a failure"
             remedy = 'write pids+=("$!") after the &, and wait "$pid" || status=$? for each'
@@ -500,7 +503,7 @@ def late_status(script: BatchScript) -> Iterator[Problem]:
     if flow.background:
         followers = followers[waits[-1] + 1 :] if waits else []
     for index, step in enumerate(followers):
-        if not any(part.kind == "variable" and part.text == "?" for part in step.syntax.parts):
+        if not _reads_status(step):
             continue
         before = followers[index - 1] if index else None
         if before is not None and before.words and not step.is_conditional and before.name != "wait":
@@ -570,7 +573,7 @@ def _status_of_pipe(script: BatchScript) -> Iterator[Problem]:
         if not behind or step.pipefail or step.in_task or len(place.chain.pipelines) > 1:
             continue
         later = [each for each in script.commands_after(step) if each.position.pipeline is not place.pipeline]
-        if any(part.text == "?" and part.kind == "variable" for each in later[:1] for part in each.syntax.parts):
+        if any(map(_reads_status, later[:1])):
             name = program_of(behind[-1]) or "its last command"
             what = f"$? in line {later[0].line} is the status of {name}, and not of the training before the pipe"
             remedy = 'write set -o pipefail at the top, or read "${PIPESTATUS[0]}"'
